@@ -147,7 +147,7 @@ cannot_boot() {
 	kernel-*) integration/lab/kernel --check "${1#kernel-}" || return 0 ;;
 	esac
 	case $1 in
-	installed | pods-*) scripts/versions --check || echo "this clone has no history: no earlier rdma-cni" ;;
+	installed | pods-*) scripts/versions --check || echo "this clone has no history: rdma-cni of the earlier commit cannot be built" ;;
 	cluster*)
 		integration/kubernetes/build --check "$(kubernetes_of "$1")" || return 0
 		# the charts' test, which the other runtimes' machines do not run

@@ -103,7 +103,7 @@ pub use netns::Netns;
 pub use nics::BondedNics;
 pub use node::Node;
 pub use odd_file::OddFile;
-pub use plugin::{Invocation, Outcome};
+pub use plugin::{Invocation, Outcome, earlier_rdma_cni};
 pub use qemu::Qemu;
 pub use rails::Rails;
 pub use real_kubelet::RealKubelet;

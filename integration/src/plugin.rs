@@ -27,6 +27,22 @@ pub fn rdma_cni() -> PathBuf {
     built("RDMA_CNI", "rdma-cni")
 }
 
+/// `rdma-cni` of an earlier commit, which `scripts/versions` builds.
+#[track_caller]
+pub fn earlier_rdma_cni() -> PathBuf {
+    let versions = std::env::var_os("RDMA_CNI_VERSIONS").map(PathBuf::from);
+    let versions = versions.unwrap_or_else(|| {
+        let home = std::env::var_os("HOME").expect("HOME");
+        Path::new(&home).join(".cache/rdma-cni-versions")
+    });
+    let path = versions.join("earlier/rdma-cni");
+    assert!(
+        path.exists(),
+        "there is no {path:?}: run scripts/versions first"
+    );
+    path
+}
+
 /// `CNI_PATH`: the directory of `plugin`, which is under test, the `others`, Debian's.
 #[track_caller]
 pub fn cni_path(plugin: &Path, others: &[&Path]) -> String {

@@ -2,7 +2,7 @@
 //! In the lab, a node on which our image is installed by `conf/manifests`, with nothing but what
 //! these say: `integration/lab/vm --tier full --shared --memory 4096`, one test at a time. The runtime
 //! runs the DaemonSet's pod and calls the chain; kubelet's part is played over the daemon's real
-//! sockets. `scripts/image` has to have made the image, and `scripts/versions` earlier plugins.
+//! sockets. `scripts/image` has to have made the image, and `scripts/versions` the earlier plugin.
 
 use cri_api::PodSandbox;
 use integration::{
@@ -21,28 +21,18 @@ use integration::{
 };
 use serde_json::json;
 use std::{
-    env,
     fs::{self, File},
     io::Write,
-    path::{Path, PathBuf},
     process::Command,
     thread,
     time::Duration,
 };
 
-/// The image with `rdma-cni` as of an earlier commit (`scripts/versions`), under a name of its own.
+/// The image with `rdma-cni` of the earlier version, under a name of its own.
 #[track_caller]
 fn import_earlier(runtime: &ContainerRuntime) -> &'static str {
     const NAME: &str = "rdma-device-plugin:0.0.9";
-    let versions = env::var_os("RDMA_CNI_VERSIONS").map_or_else(
-        || Path::new(&env::var_os("HOME").expect("HOME")).join(".cache/rdma-cni-versions"),
-        PathBuf::from,
-    );
-    let earlier = versions.join("smc/rdma-cni");
-    assert!(
-        earlier.exists(),
-        "there is no {earlier:?}: run scripts/versions first"
-    );
+    let earlier = integration::earlier_rdma_cni();
     let work = tempfile::tempdir_in("/run").expect("a directory");
     let bin = work.path().join("root/usr/bin");
     fs::create_dir_all(&bin).expect("a directory");

@@ -17,25 +17,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The newest format of the record. A reader refuses a higher one.
+/// The format of the record. A reader refuses a higher one: it never takes half of a record for all of it.
+///
+/// Raise it when a reader of the present format would leave something behind that a new field describes.
 pub const FORMAT: u32 = 6;
-
-/// The format without a child of IPoIB in [`Rail::shared`]: versions of this plugin read it that make none.
-const FORMAT_OF_DRIVERS: u32 = 5;
-
-/// The format without [`Rail::driver`] as well: versions of this plugin read it that bind no driver anew.
-const FORMAT_OF_FUNCTIONS: u32 = 4;
-
-/// The format without [`Rail::vf`] as well.
-const FORMAT_OF_SMC: u32 = 3;
-
-/// The format without anything in [`Attachment::smc`] that has to be taken away: versions of this
-/// plugin read it that know nothing of SMC-R.
-const FORMAT_OF_SHARES: u32 = 2;
-
-/// The format without [`Rail::shared`] as well, which versions of this plugin read that know only
-/// moves.
-const FORMAT_OF_MOVES: u32 = 1;
 
 /// What names an attachment: CNI's own triple.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -62,7 +47,7 @@ impl fmt::Display for Key {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Attachment {
-    /// At most [`FORMAT`].
+    /// [`FORMAT`]
     pub format: u32,
     /// What names it.
     pub key: Key,
@@ -74,8 +59,7 @@ pub struct Attachment {
     pub args: Option<String>,
     /// The boot that it belongs to: after another one everything is on the host.
     pub boot_id: String,
-    /// When the rails were seen as they are recorded, as [`Observed::at`]: lifetimes run on from
-    /// then. Records of versions that did not tell have none.
+    /// When the rails were observed as they are recorded, as [`Observed::at`]: lifetimes run on from then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_at: Option<u64>,
     /// `CNI_NETNS` of ADD.
@@ -97,10 +81,10 @@ pub struct Attachment {
     pub dad: Dad,
     /// Whether router advertisements are taken in the pod.
     pub accept_ra: bool,
-    /// `routing`; records of versions that made no tables have none.
-    #[serde(default = "Routing::without_tables")]
+    /// `routing`
+    #[serde(default)]
     pub routing: Routing,
-    /// Whether the result has the rails' addresses; those of versions without `resultIPs` do.
+    /// Whether the result has the rails' addresses.
     #[serde(default, rename = "resultIPs")]
     pub result_ips: ResultIps,
     /// The IPAM plugin's type, where one was asked for addresses.
@@ -242,7 +226,7 @@ impl Attachment {
             }
         }
         Self {
-            format: Self::format_of(&rails, None),
+            format: FORMAT,
             key,
             pod: None,
             args: None,
@@ -263,26 +247,6 @@ impl Attachment {
             rails,
             config: conf.raw.clone(),
         }
-    }
-
-    /// The format that these rails and this SMC-R need.
-    fn format_of(rails: &[Rail], smc: Option<&Smc>) -> u32 {
-        let is_set = smc.is_some_and(Smc::is_set);
-        let any = |is_it: fn(&Rail) -> bool| rails.iter().any(is_it);
-        match () {
-            () if any(Rail::has_ipoib_child) => FORMAT,
-            () if any(|rail| rail.driver.is_some()) => FORMAT_OF_DRIVERS,
-            () if any(|rail| !rail.vf.is_empty()) => FORMAT_OF_FUNCTIONS,
-            () if is_set => FORMAT_OF_SMC,
-            () if any(|rail| rail.shared.is_some()) => FORMAT_OF_SHARES,
-            () => FORMAT_OF_MOVES,
-        }
-    }
-
-    /// With `smc`, and the format that it needs.
-    pub fn set_smc(&mut self, smc: Smc) {
-        self.format = Self::format_of(&self.rails, Some(&smc));
-        self.smc = Some(smc);
     }
 
     /// The table of the routes of rail `index`, where each rail has one.

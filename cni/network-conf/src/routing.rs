@@ -42,16 +42,6 @@ const MOST_RAILS: u32 = 1000;
 /// `RT_TABLE_LOCAL`, the highest of the kernel's own (`include/uapi/linux/rtnetlink.h`).
 const LOCAL_TABLE: u32 = 255;
 
-impl Routing {
-    /// What was done before there was `routing`.
-    pub fn without_tables() -> Self {
-        Self {
-            metric: 0,
-            table_base: 0,
-        }
-    }
-}
-
 impl RoutingFields {
     /// Those of `routing` in `file`.
     ///

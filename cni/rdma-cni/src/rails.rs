@@ -137,10 +137,7 @@ pub fn remove(
             }
             Some(_) => {}
         }
-        // the first as earlier versions left it when they were killed
-        for file in ["rails.json.new", FILE] {
-            pods.remove(file)?;
-        }
+        pods.remove(FILE)?;
         network.remove_directory(&name)
     };
     remove().map_err(failed)
@@ -309,12 +306,7 @@ mod tests {
             assert_eq!(mode, 0o600, "{what:?}");
         };
         let rails = root.join("rails");
-        let planted = [
-            file.clone(),
-            directory.join("rails.json.new"),
-            directory.to_owned(),
-            rails.join(TEMPORARY),
-        ];
+        let planted = [file.clone(), directory.to_owned(), rails.join(TEMPORARY)];
         for what in &planted {
             fs::write(&host, "the host's").unwrap();
             fs::set_permissions(&host, fs::Permissions::from_mode(0o600)).unwrap();
@@ -435,7 +427,7 @@ mod tests {
     /// A name of a network that the files beside them could have had.
     #[test]
     fn any_name_of_a_network_has_rails() {
-        for network in ["lock", "rails.json.new"] {
+        for network in ["lock", FILE] {
             let state = tempfile::tempdir().unwrap();
             let key = Key {
                 network: network.into(),

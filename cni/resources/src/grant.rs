@@ -25,12 +25,8 @@ pub struct Grants {
 }
 
 /// What an id was given for.
-///
-/// On disk, a device with a [parent](GrantedDevice::parent) is in `attached` and not in `devices`: an earlier version
-/// would attach the pod to the device's own netdev, which can be another tenant's network. That list is unknown to it,
-/// and an id that stands for no device is an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", from = "GrantFile", into = "GrantFile")]
+#[serde(rename_all = "camelCase")]
 pub struct Grant {
     /// [`FORMAT`]
     pub format: u32,
@@ -43,64 +39,13 @@ pub struct Grant {
     /// Whether the container gets them by CDI names; else by path.
     pub cdi: bool,
     /// Whether `rdma-cni` was in the node's chain then: the pod's network is to be made with it.
+    #[serde(default)]
     pub chained: bool,
     /// Whether the container was promised an entry with its pod's rails ([`container`](crate::container)).
+    #[serde(default)]
     pub told: bool,
     /// The devices.
     pub devices: Vec<GrantedDevice>,
-}
-
-/// A [`Grant`], as its file has it.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct GrantFile {
-    format: u32,
-    resource: String,
-    id: String,
-    sharing: Sharing,
-    cdi: bool,
-    #[serde(default, skip_serializing_if = "is_false")]
-    chained: bool,
-    #[serde(default, skip_serializing_if = "is_false")]
-    told: bool,
-    devices: Vec<GrantedDevice>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    attached: Vec<GrantedDevice>,
-}
-
-impl From<GrantFile> for Grant {
-    fn from(file: GrantFile) -> Self {
-        let mut devices = file.devices;
-        devices.extend(file.attached);
-        Self {
-            format: file.format,
-            resource: file.resource,
-            id: file.id,
-            sharing: file.sharing,
-            cdi: file.cdi,
-            chained: file.chained,
-            told: file.told,
-            devices,
-        }
-    }
-}
-
-impl From<Grant> for GrantFile {
-    fn from(grant: Grant) -> Self {
-        let all = grant.devices.into_iter();
-        let (attached, devices) = all.partition(|device| device.parent.is_some());
-        Self {
-            format: grant.format,
-            resource: grant.resource,
-            id: grant.id,
-            sharing: grant.sharing,
-            cdi: grant.cdi,
-            chained: grant.chained,
-            told: grant.told,
-            devices,
-            attached,
-        }
-    }
 }
 
 /// One device of a grant.
@@ -117,11 +62,6 @@ pub struct GrantedDevice {
     pub parent: Option<String>,
     /// The character devices that were given.
     pub char_devices: Vec<CharNode>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
-fn is_false(flag: &bool) -> bool {
-    !flag
 }
 
 impl Grant {
@@ -223,23 +163,6 @@ mod tests {
         assert!(grants.given_at("rdma/hca", "17").expect("a time") > at);
         assert_eq!(grants.read("rdma/hca", "17").expect("read"), Some(grant));
         assert_eq!(grants.read("rdma/hca", "1").expect("read"), None);
-    }
-
-    #[test]
-    fn what_is_attached_to_a_parent_is_nothing_to_an_earlier_version() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let grants = Grants::new(directory.path());
-        let mut grant = grant("rdma/tenant-a", "17");
-        let plain = serde_json::to_value(&grant).expect("JSON");
-        assert_eq!(plain["devices"][0].get("parent"), None);
-        assert_eq!(plain.get("attached"), None);
-        grant.devices[0].parent = Some("bond0.100".into());
-        grants.write(&grant).expect("written");
-        let read = grants.read("rdma/tenant-a", "17").expect("read");
-        assert_eq!(read.as_ref(), Some(&grant));
-        let file = serde_json::to_value(&grant).expect("JSON");
-        assert_eq!(file["devices"], serde_json::json!([]));
-        assert_eq!(file["attached"][0]["parent"], "bond0.100");
     }
 
     #[test]

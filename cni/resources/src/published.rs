@@ -30,70 +30,17 @@ pub struct Published {
 }
 
 /// One resource.
-///
-/// On disk, the ids of one with [parents](Resource::parents) are in `attached`, and in its `every` or `byId` they have no devices: an
-/// earlier version would attach pods to the devices' own netdevs, which can be another tenant's network. That member
-/// is unknown to it, and an id that stands for no device is an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "ResourceFile", into = "ResourceFile")]
 pub struct Resource {
     /// Whether an id is one pod's alone.
     pub sharing: Sharing,
-    /// What they stand for.
+    /// The devices that its ids stand for.
+    #[serde(flatten)]
     pub devices: Devices,
-    /// The netdev that pods are attached to, of each device where the resource says which: the device's own, its
-    /// bond, or a VLAN of that.
+    /// The netdev that pods are attached to, by device, where the resource names one: the device's own, its bond, or
+    /// a VLAN of that.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parents: BTreeMap<DeviceAddress, String>,
-}
-
-/// A [`Resource`], as the file has it.
-#[derive(Serialize, Deserialize)]
-struct ResourceFile {
-    sharing: Sharing,
-    #[serde(flatten)]
-    devices: Devices,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    attached: Option<Attached>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Attached {
-    #[serde(flatten)]
-    devices: Devices,
-    parents: BTreeMap<DeviceAddress, String>,
-}
-
-impl From<ResourceFile> for Resource {
-    fn from(file: ResourceFile) -> Self {
-        let (devices, parents) = match file.attached {
-            Some(attached) => (attached.devices, attached.parents),
-            None => (file.devices, BTreeMap::new()),
-        };
-        Self {
-            sharing: file.sharing,
-            devices,
-            parents,
-        }
-    }
-}
-
-impl From<Resource> for ResourceFile {
-    fn from(resource: Resource) -> Self {
-        let Resource {
-            sharing,
-            devices,
-            parents,
-        } = resource;
-        let (devices, attached) = match parents.is_empty() {
-            true => (devices, None),
-            false => (devices.none(), Some(Attached { devices, parents })),
-        };
-        Self {
-            sharing,
-            devices,
-            attached,
-        }
-    }
 }
 
 /// What ids stand for.
@@ -104,16 +51,6 @@ pub enum Devices {
     Every(Vec<DeviceAddress>),
     /// Each for its own.
     ById(BTreeMap<String, Vec<DeviceAddress>>),
-}
-
-impl Devices {
-    /// The same ids, each for no device.
-    fn none(&self) -> Self {
-        match self {
-            Self::Every(_) => Self::Every(vec![]),
-            Self::ById(each) => Self::ById(each.keys().map(|id| (id.clone(), vec![])).collect()),
-        }
-    }
 }
 
 impl Resource {
@@ -212,19 +149,13 @@ mod tests {
                 "rdma/vf": { "sharing": "exclusive", "byId": { "0000:3b:00.2": ["0000:3b:00.2"] } },
                 "rdma/tenant-a": {
                     "sharing": "shared",
-                    "every": [],
-                    "attached": {
-                        "every": ["0000:3b:00.0"],
-                        "parents": { "0000:3b:00.0": "bond0.100" },
-                    },
+                    "every": ["0000:3b:00.0"],
+                    "parents": { "0000:3b:00.0": "bond0.100" },
                 },
                 "rdma/tenant-b": {
                     "sharing": "shared",
-                    "byId": { "mlx5_bond_0/0": [] },
-                    "attached": {
-                        "byId": { "mlx5_bond_0/0": ["0000:3b:00.0"] },
-                        "parents": { "0000:3b:00.0": "bond0.200" },
-                    },
+                    "byId": { "mlx5_bond_0/0": ["0000:3b:00.0"] },
+                    "parents": { "0000:3b:00.0": "bond0.200" },
                 },
             },
             "physicalFunctions": { "0000:3b:00.2": "0000:3b:00.0" },

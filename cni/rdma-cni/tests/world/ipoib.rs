@@ -167,15 +167,13 @@ fn pods_share_a_port() {
     leases.must_be(&before, "after DEL");
 }
 
-/// What [`attachments`] promises to versions that know no such child.
 #[test]
-fn a_record_of_a_child_has_the_new_format() {
+fn a_record_names_the_child() {
     let (leases, config) = shared(Datagram, json!({ "pkey": "0x8001" }));
     let pod = leases.node.pod("a");
     leases.node.add(&pod, &config).must_succeed();
     let record = fs::read(leases.node.record_of(&pod)).unwrap();
     let record: Value = serde_json::from_slice(&record).unwrap();
-    assert_eq!(record["format"], 6);
     let child = &record["rails"][0]["shared"]["child"];
     assert_eq!(
         *child,

@@ -39,7 +39,6 @@ mod namespaces;
 mod node;
 mod nowhere;
 mod odd_files;
-mod old_records;
 mod parents;
 mod passed_through;
 mod probing;

@@ -235,22 +235,3 @@ fn node_that_waited(ops: Vec<Op>, seconds: u64) -> Node {
     node.kernel.with(|world| world.pass_seconds(seconds));
     node
 }
-
-/// Records of versions that did not say when have lifetimes as they were.
-#[test]
-fn without_a_time_lifetimes_are_as_recorded() {
-    let node = node(networkd(3600));
-    let before = node.snapshot();
-    let pod = node.pod("a");
-    node.add(&pod, &one_rail(&node)).must_succeed();
-    let record = node.record_of(&pod);
-    let text = std::fs::read(&record).unwrap();
-    let mut value: serde_json::Value = serde_json::from_slice(&text).unwrap();
-    let at = value.as_object_mut().unwrap().remove("observedAt");
-    assert!(at.is_some_and(|at| at.is_u64()));
-    std::fs::write(&record, value.to_string()).unwrap();
-    node.kernel.with(|world| world.pass_seconds(1000));
-    node.del(&pod, &one_rail(&node)).must_succeed();
-    node.kernel.with(|world| world.unmount(&pod.netns));
-    node.must_be(&before, "as recorded");
-}

@@ -49,18 +49,17 @@ fn two_bonds_are_shared_and_nothing_is_left() {
     }
 }
 
-/// What [`attachments`] promises to versions that know only moves.
 #[test]
-fn only_a_record_of_a_shared_netdev_has_the_new_format() {
-    for (netdev, format) in [("bond0", 2), ("eth8", 1)] {
+fn every_record_has_the_one_format() {
+    for (netdev, is_shared) in [("bond0", true), ("eth8", false)] {
         let node = Node::with(bonds(1));
         let pod = node.pod("a");
         let config = node.config(json!({ "devices": [{ "netdev": netdev }] }));
         node.add(&pod, &config).must_succeed();
         let record = fs::read(node.record_of(&pod)).unwrap();
         let record: Value = serde_json::from_slice(&record).unwrap();
-        assert_eq!(record["format"], format, "{netdev}");
-        assert_eq!(record["rails"][0]["shared"].is_object(), format == 2);
+        assert_eq!(record["format"], attachments::FORMAT, "{netdev}");
+        assert_eq!(record["rails"][0]["shared"].is_object(), is_shared);
     }
 }
 

@@ -136,7 +136,6 @@ fn a_pod_that_asks_gets_ids_for_its_rail_and_its_primary_interface() {
     assert_eq!(found.ueids, ["RACK-1"]);
     assert_eq!((found.tcp2smc, found.max_links), (Some(true), Some(1)));
     let record = record(&node, &pod);
-    assert_eq!(record["format"], 3);
     assert_eq!(record["smc"]["state"], "active");
     assert!(record["smc"]["reason"].is_null(), "{record}");
     let carried = record["smc"]["interfaces"].as_array().unwrap();
@@ -162,7 +161,6 @@ fn nothing_is_asked_of_smc_for_a_pod_that_does_not_ask() {
         }
         node.add(&pod, &config).must_succeed();
         assert!(record(&node, &pod)["smc"].is_null());
-        assert_eq!(record(&node, &pod)["format"], 1);
         let found = seen(&node, Some(&pod));
         assert!(found.host.is_empty() && found.pod.is_empty() && found.ueids.is_empty());
         assert_eq!(found.max_links, Some(2));
@@ -262,7 +260,6 @@ fn what_is_known_beforehand_is_refused_or_told_and_changes_nothing() {
             assert_eq!(record["smc"]["state"], "off", "{record}");
             let reason = record["smc"]["reason"].as_str().unwrap();
             assert!(reason.contains(words), "{reason}");
-            assert_eq!(record["format"], 1);
             node.del(&pod, &config).must_succeed();
             node.must_be(&before, words);
         }
@@ -338,10 +335,7 @@ fn a_refused_change_leaves_a_pod_that_asked_without_it() {
             break;
         }
         assert_eq!(record["smc"]["state"], "off", "{at}: {record}");
-        assert!(
-            record["smc"]["entries"].is_null() && record["format"] == 1,
-            "{at}: {record}"
-        );
+        assert!(record["smc"]["entries"].is_null(), "{at}: {record}");
         let found = seen(&node, Some(&pod));
         assert!(
             found.host.is_empty() && found.pod.is_empty() && found.ueids.is_empty(),

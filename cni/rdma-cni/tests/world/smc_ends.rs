@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! DEL with SMC-R, disturbed; records of versions that know nothing of it.
+//! DEL with SMC-R, disturbed.
 
 use crate::{
     node::Node,
@@ -8,7 +8,6 @@ use crate::{
 use fake_kernel::{Smc, Verdict};
 use nix::errno::Errno;
 use rdma_netns::{NetnsSide, Op, RdmaMode};
-use std::fs;
 
 #[test]
 fn any_change_of_del_is_refused_once() {
@@ -84,10 +83,7 @@ fn what_add_could_not_take_back_is_taken_away_by_del() {
     });
     node.add(&pod, &config).must_succeed();
     let record = record(&node, &pod);
-    assert_eq!(
-        (&record["smc"]["state"], &record["format"]),
-        (&"off".into(), &3.into())
-    );
+    assert_eq!(record["smc"]["state"], "off");
     assert_eq!(seen(&node, None).host.len(), 1);
     node.kernel.begin();
     node.del(&pod, &config).must_succeed();
@@ -122,27 +118,4 @@ fn smc_itself_is_gone() {
     node.kernel.with(|world| world.smc = None);
     node.del(&pod, &config).must_succeed();
     assert_eq!(node.records(), [""; 0]);
-}
-
-/// Versions that know nothing of SMC-R refuse a record that has some of it set, and read all
-/// others: those of pods that did not ask, or went without.
-#[test]
-fn only_what_has_to_be_taken_away_needs_the_new_format() {
-    for (smc, ueid, format) in [(true, "RACK-1", 3), (true, "", 1), (false, "RACK-1", 1)] {
-        let node = Node::new(RdmaMode::Exclusive);
-        let pod = node.pod("a");
-        let mut config = match smc {
-            true => one_rail_that_asks(&node),
-            false => node.one_rail(),
-        };
-        config["smcUeid"] = Some(ueid).filter(|it| !it.is_empty()).into();
-        node.add(&pod, &config).must_succeed();
-        let record = record(&node, &pod);
-        assert_eq!(record["format"], format, "{record}");
-        // and a record without a word of it is read
-        let mut old = record.clone();
-        old.as_object_mut().unwrap().remove("smc");
-        fs::write(node.record_of(&pod), old.to_string()).unwrap();
-        node.del(&pod, &config).must_succeed();
-    }
 }

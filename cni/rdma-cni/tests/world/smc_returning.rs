@@ -83,7 +83,6 @@ fn what_add_could_not_put_back_is_put_back_by_del() {
     assert_eq!(record["smc"]["state"], "off", "{record}");
     assert_eq!(record["smc"]["entries"], json!(null), "{record}");
     assert_eq!(record["smc"]["returning"][0]["netdev"], "ens1np0");
-    assert_eq!(record["format"], 3);
     node.kernel.begin();
     node.del(&pod, &config).must_succeed();
     node.must_be(&before, "the operator's is back");

@@ -2,7 +2,7 @@
 //! Virtual functions that their physical function sets up while a pod has them: sriov-cni's fields.
 
 use crate::node::{Node, Pod, mac, name};
-use attachments::{Attribute, Store, given_up};
+use attachments::{Attribute, given_up};
 use fake_kernel::{Verdict, world::HOST};
 use nix::errno::Errno;
 use rdma_netns::{
@@ -295,23 +295,6 @@ fn a_pod_chooses_its_hardware_address() {
         assert_eq!(result["interfaces"][0]["mac"], expected);
         has(&node, "0000:3b:00.2", &[VfSetting::Mac(mac(expected))]);
     }
-}
-
-/// A version that does not know of them would leave the function as it is.
-#[test]
-fn a_record_with_settings_is_none_for_versions_without() {
-    let node = Node::new(RdmaMode::Exclusive);
-    let format = |config: &Value| {
-        let pod = node.pod("a");
-        node.add(&pod, config).must_succeed();
-        let store = Store::new(&node.state.path().join("state"));
-        let records = store.living(&node.kernel, &node.kernel.boot_id().unwrap());
-        let format = records.unwrap()[0].format;
-        node.del(&pod, config).must_succeed();
-        format
-    };
-    assert_eq!(format(&node.one_rail()), 1);
-    assert_eq!(format(&one_rail_set_up(&node)), 4);
 }
 
 #[test]

@@ -19,11 +19,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// The newest format. A reader refuses a higher one.
+/// The format of the record. A reader refuses a higher one.
 const FORMAT: u32 = 2;
-
-/// The format without files in networks' own directories, of which versions that know it would leave one behind.
-const FORMAT_OF_LISTS: u32 = 1;
 
 /// Where container runtimes look for CNI plugins.
 pub const BIN_DIR: &str = "/opt/cni/bin";
@@ -66,7 +63,7 @@ pub enum RecordError {
 #[serde(rename_all = "camelCase")]
 pub struct Record {
     format: u32,
-    /// Where the plugins were put; none: an earlier version did not write it down.
+    /// Where the plugins were put; none: [`BIN_DIR`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bin_dir: Option<PathBuf>,
     /// Where the runtime looks for other plugins after that.
@@ -151,7 +148,7 @@ impl Stamp {
 impl Default for Record {
     fn default() -> Self {
         Self {
-            format: FORMAT_OF_LISTS,
+            format: FORMAT,
             bin_dir: None,
             further_bin_dirs: Vec::new(),
             conf_dir: None,
@@ -222,16 +219,8 @@ impl Record {
     /// It cannot be written.
     pub fn write(&self, state_dir: &Path) -> Result<(), RecordError> {
         let path = path(state_dir);
-        let format = match self.directories().next() {
-            Some(_) => FORMAT,
-            None => FORMAT_OF_LISTS,
-        };
-        let record = Self {
-            format,
-            ..self.clone()
-        };
         let write = || {
-            let mut text = serde_json::to_vec_pretty(&record)?;
+            let mut text = serde_json::to_vec_pretty(self)?;
             text.push(b'\n');
             if state_file::read(&path).is_ok_and(|present| present == text) {
                 return Ok(());
@@ -249,10 +238,7 @@ impl Record {
     }
 
     fn without_stamps(&self) -> Self {
-        let mut record = Self {
-            format: FORMAT,
-            ..self.clone()
-        };
+        let mut record = self.clone();
         for placing in record.lists.values_mut() {
             placing.before = None;
         }

@@ -421,17 +421,3 @@ fn the_file_goes_with_the_program_and_comes_back() {
     node.uninstall();
     assert!(!node.path(OWN).exists());
 }
-
-/// A version that knows nothing of it would leave the file behind, and take the program.
-#[test]
-fn the_record_tells_an_older_version_to_keep_off() {
-    let node = Node::with_list(FLANNEL);
-    let format = || {
-        let record: Value = serde_json::from_str(&node.read("state/install.json")).expect("JSON");
-        record["format"].clone()
-    };
-    for (placement, expected) in [("list", 1), ("directory", 2), ("list", 1), ("auto", 2)] {
-        place(&node, placement);
-        assert_eq!(format(), expected, "{placement}");
-    }
-}

@@ -71,24 +71,22 @@ fn two_resources_are_two_tenants_of_one_nic() {
         ]
     );
     assert_eq!(remarks, [] as [&str; 0]);
-    // what the chain reads; an earlier version of it finds no device in the first list
+    // what the chain reads
     let published = |at: usize| serde_json::to_value(offers[at].published()).expect("JSON");
     assert_eq!(
         published(0),
-        json!({"sharing": "shared", "every": [], "attached": {
+        json!({
+            "sharing": "shared",
             "every": ["0000:3b:00.0", "0000:5e:00.0"],
             "parents": {"0000:3b:00.0": "bond0.100", "0000:5e:00.0": "bond1.100"},
-        }})
+        })
     );
     assert_eq!(
         published(1),
         json!({
             "sharing": "shared",
-            "byId": {"mlx5_bond_0/0": [], "mlx5_bond_0/1": []},
-            "attached": {
-                "byId": {"mlx5_bond_0/0": ["0000:3b:00.0"], "mlx5_bond_0/1": ["0000:3b:00.0"]},
-                "parents": {"0000:3b:00.0": "bond0.200"},
-            },
+            "byId": {"mlx5_bond_0/0": ["0000:3b:00.0"], "mlx5_bond_0/1": ["0000:3b:00.0"]},
+            "parents": {"0000:3b:00.0": "bond0.200"},
         })
     );
     let (_, grants) = offers[1]
@@ -126,7 +124,7 @@ fn a_netdev_that_goes_takes_the_devices_ids_along_until_it_is_back() {
         )]
     );
     let published = serde_json::to_value(offers[0].published()).expect("JSON");
-    assert_eq!(published["attached"]["every"], json!(["0000:5e:00.0"]));
+    assert_eq!(published["every"], json!(["0000:5e:00.0"]));
     // the pod goes without it, as without any that is unhealthy
     let (_, grants) = offers[0]
         .answer(&["0".to_owned()], &without)

@@ -93,7 +93,7 @@ pub fn set_up<K: Kernel>(
         }
     };
     tell_without(&attachment.key, &chosen);
-    attachment.set_smc(chosen);
+    attachment.smc = Some(chosen);
     if !attachment.smc.as_ref().is_some_and(Smc::is_set) {
         return Ok(());
     }
@@ -131,7 +131,7 @@ fn give_up<K: Kernel>(
             without.max_links = set.max_links;
         }
     }
-    attachment.set_smc(without);
+    attachment.smc = Some(without);
 }
 
 /// What is to be set up, and the state that says so.
