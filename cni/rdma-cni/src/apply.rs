@@ -14,11 +14,7 @@ use rdma_netns::{
     Conflict, Desired, Kernel, NetnsSide, ObserveError, Observed, Op, OpError, Plan, RdmaDevice,
     Refusal, Unstable, reconcile,
 };
-use std::{
-    net::IpAddr,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{net::IpAddr, time::Duration};
 
 /// How often is planned anew: an IPoIB netdev needs three rounds, with a driver that is bound anew four, all others
 /// two.
@@ -179,12 +175,12 @@ pub fn check_char_devices<K: Kernel>(
     attachment: &Attachment,
     mut observed: Observed,
 ) -> Result<Observed, ApplyError> {
-    let deadline = Instant::now() + CHAR_DEVICE_TIMEOUT;
+    let deadline = kernel.now() + CHAR_DEVICE_TIMEOUT;
     loop {
         match misplaced(attachment, &observed) {
             None => break,
-            Some(error) if Instant::now() >= deadline => return Err(error),
-            Some(_) => thread::sleep(POLL),
+            Some(error) if kernel.now() >= deadline => return Err(error),
+            Some(_) => kernel.pause(POLL),
         }
         observed = kernel.observe_vfs(Some(pod), &attachment.vfs())?;
     }
@@ -287,7 +283,7 @@ pub fn await_detection<K: Kernel>(
     attachment: &Attachment,
     mut observed: Observed,
 ) -> Result<Observed, ApplyError> {
-    let deadline = Instant::now() + DETECTION_TIMEOUT;
+    let deadline = kernel.now() + DETECTION_TIMEOUT;
     loop {
         let rails = attachment.rails.iter();
         let links = rails.filter_map(|rail| rail.in_pod(&observed));
@@ -298,10 +294,10 @@ pub fn await_detection<K: Kernel>(
         let Some(address) = addresses.find(|address| address.tentative) else {
             return Ok(observed);
         };
-        if Instant::now() >= deadline {
+        if kernel.now() >= deadline {
             return Err(ApplyError::Tentative(address.ip));
         }
-        thread::sleep(POLL);
+        kernel.pause(POLL);
         observed = kernel.observe_vfs(Some(pod), &attachment.vfs())?;
     }
 }

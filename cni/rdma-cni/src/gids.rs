@@ -9,7 +9,6 @@ use attachments::{Attachment, Rail, RailGid};
 use rdma_netns::{GidTable, Kernel, LinkType, ObserveError, Observed, RdmaDevice, gid::GidKind};
 use std::{
     net::IpAddr,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -29,7 +28,7 @@ pub fn wait<K: Kernel>(
     attachment: &Attachment,
     observed: &Observed,
 ) -> Result<Vec<Vec<RailGid>>, ApplyError> {
-    let started = Instant::now();
+    let started = kernel.now();
     let whose = Some(pod).filter(|_| attachment.moves_rdma());
     let of_rail = |rail: &Rail| -> Result<Vec<RailGid>, ApplyError> {
         let (Some(rdma), Some(link)) = (&rail.rdma, rail.in_pod(observed)) else {
@@ -46,7 +45,8 @@ pub fn wait<K: Kernel>(
             .filter_map(|address| {
                 let needs_it = rail.shared.is_some();
                 let found = find(kernel, whose, rdma, address.ip, (started, needs_it));
-                settle(rail, rdma, address.ip, found, started).transpose()
+                let waited = kernel.now().duration_since(started);
+                settle(rail, rdma, address.ip, found, waited).transpose()
             })
             .collect()
     };
@@ -178,10 +178,10 @@ fn find<K: Kernel>(
         } else {
             SHORT_PATIENCE
         };
-        if started.elapsed() >= patience {
+        if kernel.now().duration_since(started) >= patience {
             return Ok(Err(tables));
         }
-        thread::sleep(POLL);
+        kernel.pause(POLL);
     }
 }
 
@@ -191,10 +191,9 @@ fn settle(
     rdma: &RdmaDevice,
     ip: IpAddr,
     found: Result<Result<RailGid, Vec<Table>>, ObserveError>,
-    started: Instant,
+    waited: Duration,
 ) -> Result<Option<RailGid>, ApplyError> {
     let name = &rdma.name;
-    let waited = started.elapsed();
     let error = match found {
         Ok(Ok(gid)) => {
             let (index, port) = (gid.index, gid.port);

@@ -26,6 +26,15 @@ use std::{
 /// How long an IPAM plugin may take: the reference `dhcp` tries for about a minute.
 pub const LIMIT: Duration = Duration::from_secs(90);
 
+/// The time by which calls of IPAM plugins end: that of processes, and not [`rdma_netns::Kernel::now`].
+#[expect(
+    clippy::disallowed_methods,
+    reason = "an IPAM plugin is a process, which no fake kernel can hurry"
+)]
+pub fn now() -> Instant {
+    Instant::now()
+}
+
 /// An IPAM plugin that was found.
 #[derive(Debug)]
 pub struct Ipam<'a> {
@@ -163,9 +172,9 @@ impl<'a> Ipam<'a> {
             source,
         };
         let input = serde_json::to_vec(config).unwrap_or_default();
-        let deadline = self.deadline.unwrap_or_else(|| Instant::now() + LIMIT);
+        let deadline = self.deadline.unwrap_or_else(|| now() + LIMIT);
         if let Some(built_in) = &self.built_in {
-            if Instant::now() >= deadline {
+            if now() >= deadline {
                 return Err(failed(io::ErrorKind::TimedOut.into()));
             }
             let mut all = self.environment.all.clone();

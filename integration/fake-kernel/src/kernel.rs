@@ -50,6 +50,7 @@ pub struct Died;
 
 type Script = Box<dyn FnMut(&mut World, Step<'_>) -> Verdict + Send>;
 type Manager = Box<dyn FnMut(&mut World) + Send>;
+type Meanwhile = Box<dyn FnMut(usize) + Send>;
 type Blindness = Box<dyn FnMut(&mut World, usize) -> Option<Errno> + Send>;
 
 struct State {
@@ -57,6 +58,8 @@ struct State {
     script: Option<Script>,
     blindness: Option<Blindness>,
     manager: Option<Manager>,
+    meanwhile: Option<Meanwhile>,
+    pauses: usize,
     journal: Vec<Op>,
     observations: usize,
     asked: Option<Asked>,
@@ -88,6 +91,8 @@ impl FakeKernel {
             script: None,
             blindness: None,
             manager: None,
+            meanwhile: None,
+            pauses: 0,
             journal: vec![],
             observations: 0,
             asked: None,
@@ -138,6 +143,13 @@ impl FakeKernel {
     /// From now on the node has a network manager: it does `something` whenever a process pauses.
     pub fn manage(&self, something: impl FnMut(&mut World) + Send + 'static) {
         self.lock().manager = Some(Box::new(something));
+    }
+
+    /// Does `something` in each pause of a process from now on, counted from 1. The kernel can be used in it.
+    pub fn meanwhile(&self, something: impl FnMut(usize) + Send + 'static) {
+        let mut state = self.lock();
+        state.meanwhile = Some(Box::new(something));
+        state.pauses = 0;
     }
 
     /// The changes that were asked for since the process began.
@@ -364,6 +376,13 @@ impl Kernel for FakeKernel {
         state.paused += time;
         if let Some(manager) = &mut state.manager {
             manager(&mut state.world);
+        }
+        state.pauses += 1;
+        let (pauses, meanwhile) = (state.pauses, state.meanwhile.take());
+        drop(guard);
+        if let Some(mut meanwhile) = meanwhile {
+            meanwhile(pauses);
+            self.lock().meanwhile.get_or_insert(meanwhile);
         }
     }
 }

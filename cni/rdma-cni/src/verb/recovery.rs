@@ -2,13 +2,13 @@
 //! A look at all records before an ADD: who holds what, and what is stale and recovered.
 
 use super::{Node, teardown};
-use crate::error::Error;
+use crate::{error::Error, ipam};
 use attachments::{
     Attachment, Key, Phase,
     store::{Lock, Record},
 };
 use rdma_netns::Kernel;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long the addresses of other pods may keep an ADD waiting.
 const BUDGET: Duration = Duration::from_secs(5);
@@ -113,7 +113,7 @@ impl Recovery {
     /// fail: the record then stays for another try, and holds no device. The pod that waits for
     /// it is another one: it waits for `BUDGET` in all.
     pub fn release<K: Kernel>(self, node: &Node<'_, K>) {
-        let deadline = Instant::now() + BUDGET;
+        let deadline = ipam::now() + BUDGET;
         for (attachment, lock) in self.recovered {
             teardown::forget_rails(node, &attachment);
             let released = teardown::addresses_until(node, &attachment, None, &[], deadline);

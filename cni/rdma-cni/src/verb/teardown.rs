@@ -18,7 +18,6 @@ use rdma_netns::{Asked, Kernel, Observed, Pod};
 use serde_json::{Map, Value};
 use std::{
     net::IpAddr,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -102,7 +101,7 @@ pub fn devices<K: Kernel>(
     if attachment.phase == Phase::Restored || attachment.boot_id != node.kernel.boot_id()? {
         return Ok(());
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = node.kernel.now() + PATIENCE;
     let tried_before = attachment.tried;
     let mut has_begun = false;
     loop {
@@ -118,8 +117,8 @@ pub fn devices<K: Kernel>(
                 .inspect(|restored| outlast::leave_to_nobody(node, attachment, restored))
         };
         match restored {
-            Err(incomplete) if incomplete.awaited && Instant::now() < deadline => {
-                thread::sleep(PAUSE);
+            Err(incomplete) if incomplete.awaited && node.kernel.now() < deadline => {
+                node.kernel.pause(PAUSE);
             }
             restored => {
                 outlast::managers(node, attachment, pod, tried_before, restored?)?;
@@ -245,7 +244,7 @@ pub fn addresses<K: Kernel>(
         attachment,
         netns,
         conflicts,
-        Instant::now() + ipam::LIMIT,
+        ipam::now() + ipam::LIMIT,
     )
 }
 

@@ -169,13 +169,13 @@ fn a_namespace_that_is_still_dying_is_waited_for() {
     node.add(&pod, &node.two_rails()).must_succeed();
     let descriptor = node.kernel.open_pod(&pod.netns).unwrap();
     node.kernel.with(|world| world.unmount(&pod.netns));
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            thread::sleep(Duration::from_millis(100));
-            drop(descriptor);
-        });
-        node.del(&pod, &node.two_rails()).must_succeed();
+    let mut descriptor = Some(descriptor);
+    node.kernel.meanwhile(move |pause| {
+        if pause == 3 {
+            descriptor.take();
+        }
     });
+    node.del(&pod, &node.two_rails()).must_succeed();
     node.must_be(&before, "after the namespace's end");
 }
 
@@ -309,23 +309,22 @@ fn a_dying_namespace_is_waited_for_without_writing_the_record_each_time() {
     let descriptor = node.kernel.open_pod(&pod.netns).unwrap();
     node.kernel.with(|world| world.unmount(&pod.netns));
     let record = node.record_of(&pod);
-    let versions = thread::scope(|scope| {
-        let seen = scope.spawn(move || {
-            let mut seen = BTreeSet::new();
-            for _ in 0..400 {
-                if let Ok(it) = fs::metadata(&record) {
-                    seen.insert((it.ino(), it.mtime(), it.mtime_nsec()));
-                }
-                thread::sleep(Duration::from_millis(1));
-            }
-            drop(descriptor);
-            seen.len()
-        });
-        node.del(&pod, &node.two_rails()).must_succeed();
-        seen.join().unwrap()
+    let (sender, versions) = mpsc::channel();
+    let mut descriptor = Some(descriptor);
+    node.kernel.meanwhile(move |pause| {
+        let record = fs::metadata(&record).unwrap();
+        let version = (record.ino(), record.mtime(), record.mtime_nsec());
+        sender.send(version).unwrap();
+        if pause == 10 {
+            descriptor.take();
+        }
     });
-    // as ADD left it; that DEL has begun; that it has tried
-    assert!(versions <= 3, "{versions} versions");
+    node.del(&pod, &node.two_rails()).must_succeed();
+    let versions: Vec<_> = versions.try_iter().collect();
+    assert_eq!(versions.len(), 10);
+    let versions: BTreeSet<_> = versions.into_iter().collect();
+    // DEL has begun, and has tried
+    assert!(versions.len() <= 2, "{versions:?}");
 }
 
 #[test]

@@ -2,6 +2,11 @@
 //! The whole program on a fake kernel: every verb through [`rdma_cni::run`], with real
 //! files for its records, and a world that is compared before and after.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "locks, processes and threads of this machine take real time"
+)]
+
 mod addresses;
 mod allocated;
 mod announcing;

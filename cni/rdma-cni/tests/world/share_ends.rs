@@ -10,7 +10,6 @@ use fake_kernel::{Snapshot, Verdict};
 use nix::errno::Errno;
 use rdma_netns::{Kernel, Op};
 use serde_json::{Value, json};
-use std::{thread, time::Duration};
 
 /// How many changes ADD of two bonds makes, how many announcements after them, and how many
 /// changes its DEL makes.
@@ -222,13 +221,13 @@ fn a_namespace_that_is_kept_alive_keeps_its_leases() {
     }
     assert_eq!(leases.held(), ["a@rdma0"]);
     assert!(node.record_of(&pod).exists());
-    // it ends while DEL waits
-    let ending = thread::spawn(move || {
-        thread::sleep(Duration::from_millis(300));
-        drop(process);
+    let mut process = Some(process);
+    node.kernel.meanwhile(move |pause| {
+        if pause == 3 {
+            process.take();
+        }
     });
     node.del(&pod, &config).must_succeed();
-    ending.join().unwrap();
     leases.must_be(&before, "when the process has ended");
 }
 

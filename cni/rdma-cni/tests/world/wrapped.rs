@@ -15,6 +15,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    time::{Duration, Instant},
 };
 
 /// A kernel that is the fake one but for this.
@@ -124,6 +125,14 @@ impl Kernel for Wrapped<'_> {
 
     fn partitions(&self, device: &str, port: u32) -> Result<Vec<Pkey>, ObserveError> {
         self.kernel.partitions(device, port)
+    }
+
+    fn now(&self) -> Instant {
+        self.kernel.now()
+    }
+
+    fn pause(&self, time: Duration) {
+        self.kernel.pause(time);
     }
 
     fn has_smc(&self) -> bool {
