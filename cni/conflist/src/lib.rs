@@ -39,5 +39,8 @@ pub use programs::Programs;
 /// stand in for.
 pub const TYPES: [&str; 2] = [TYPE, "rdma"];
 
+/// The IPAM plugin that is installed with ours.
+const IPAM: &str = "rdma-ipam";
+
 /// The type that is put into a list.
 pub const TYPE: &str = "rdma-cni";

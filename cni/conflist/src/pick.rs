@@ -8,6 +8,9 @@
 //! - CRI-O (ocicni's `loadNetworks`) passes over broken ones, and takes the first that is left; or,
 //!   with `cni_default_network`, the first of that name. It also passes over a file with a plugin
 //!   whose binary is missing, which is not looked at here.
+//! - podman's CNI backend (`loadNetworks()` of containers/common, `libnetwork/cni`) and nerdctl
+//!   (`pkg/netutil`) read all files, pass over broken ones, and use the network that the container
+//!   names. podman takes the first file of a name, and `.conflist` alone.
 
 use crate::{
     Directory, File,
@@ -27,6 +30,22 @@ pub enum Runtime {
         /// `cni_default_network`
         network: Option<String>,
     },
+    /// podman with its CNI backend, or nerdctl: a container names its network
+    Named {
+        /// The network of the entry.
+        network: String,
+    },
+}
+
+impl Runtime {
+    /// The network that is used, where its name decides.
+    pub fn network(&self) -> Option<&str> {
+        match self {
+            Self::Containerd => None,
+            Self::Crio { network } => network.as_deref(),
+            Self::Named { network } => Some(network),
+        }
+    }
 }
 
 /// What a runtime makes of a directory.
@@ -119,7 +138,7 @@ pub fn pick(directory: &Directory, runtime: &Runtime) -> Pick {
         let picked = file.text.clone();
         let picked = picked.and_then(|text| Picked::read(&name, &text));
         let why = match (picked, runtime) {
-            (Ok(picked), Runtime::Crio { network: Some(it) }) if picked.network != *it => {
+            (Ok(picked), _) if runtime.network().is_some_and(|it| picked.network != it) => {
                 Skip::OtherNetwork(picked.network)
             }
             (Ok(picked), _) => {
@@ -130,7 +149,7 @@ pub fn pick(directory: &Directory, runtime: &Runtime) -> Pick {
                 choice = Choice::Blocked { file: name, why };
                 continue;
             }
-            (Err(why), Runtime::Crio { .. }) => Skip::Broken(why),
+            (Err(why), Runtime::Crio { .. } | Runtime::Named { .. }) => Skip::Broken(why),
         };
         skipped.push(Skipped { file: name, why });
     }

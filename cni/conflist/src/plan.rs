@@ -2,9 +2,9 @@
 //! What has to be written or removed in the directory. Pure: (directory, what is wanted) → changes.
 
 use crate::{
-    Directory, Entry, TYPE,
+    Directory, Entry, IPAM, TYPE,
     list::{Broken, List, Ours, Position, Refused},
-    pick::{Choice, Picked, Runtime, follow, pick},
+    pick::{Choice, Picked, Runtime, Skip, Skipped, follow, pick},
     placement::{self, Placement, Wanted},
     programs::{self, Dirs, Elsewhere, Names, Programs},
     single::{self, SUFFIX, Single},
@@ -37,6 +37,18 @@ pub enum Obstacle {
     /// There is nothing to be put into.
     #[error("there is no network configuration yet; our place is taken as soon as there is one")]
     Empty,
+    /// None of the networks has the name that is configured.
+    #[error(
+        "no network in the directory is named {network:?} (networks there: {}); create it (podman network \
+         create, nerdctl network create), or correct chain.network, and run install again",
+        listed(.names)
+    )]
+    NoNetwork {
+        /// The name.
+        network: String,
+        /// The names of the others.
+        names: Vec<String>,
+    },
     /// Nothing in the directory can be used.
     #[error("{file} cannot be used by the runtime, and is left as it is: {why}")]
     Broken {
@@ -72,7 +84,7 @@ pub enum Obstacle {
         dirs: Vec<PathBuf>,
     },
     /// Our own programs are not there.
-    #[error("{} not in {}, where the runtime is to find what {TYPE} takes; run install again", is(.programs), Dirs(.dirs))]
+    #[error("{} not in {}, where the runtime looks for plugins; {}", is(.programs), Dirs(.dirs), remedy(.programs))]
     Gone {
         /// The programs.
         programs: BTreeSet<String>,
@@ -105,6 +117,25 @@ impl Obstacle {
     /// Whether our plugin itself is gone: where it is in a list, every pod fails by it.
     pub fn is_ours_gone(&self) -> bool {
         matches!(self, Self::Gone { programs, .. } if programs.contains(TYPE))
+    }
+}
+
+/// What puts programs of the entry back: `install` has our own two, and the owner of any other has that.
+fn remedy(programs: &BTreeSet<String>) -> String {
+    let (ours, theirs): (Vec<&String>, Vec<&String>) = programs
+        .iter()
+        .partition(|it| [TYPE, IPAM].contains(&it.as_str()));
+    let theirs = theirs.iter().map(|it| {
+        format!("install the IPAM plugin {it}, which the entry of {TYPE} names, there, or name another one in its ipam.type")
+    });
+    let ours = (!ours.is_empty()).then(|| "run install again".to_owned());
+    theirs.chain(ours).collect::<Vec<_>>().join("; ")
+}
+
+fn listed(names: &[String]) -> String {
+    match names.is_empty() {
+        true => "none".to_owned(),
+        false => names.join(", "),
     }
 }
 
@@ -156,7 +187,7 @@ pub fn attach(
     let picked = match choice.choice {
         Choice::Picked(picked) => Ok(called(directory, picked)),
         Choice::Blocked { file, why } => Err(Obstacle::Broken { file, why }),
-        Choice::None => Err(nothing(&others)),
+        Choice::None => Err(nothing(&others, runtime, &choice.skipped)),
     };
     // a list whose single configuration is gone, or not used any more
     let mut changes: Vec<_> = directory
@@ -392,7 +423,17 @@ fn put_beside(
 }
 
 /// Why there is nothing to be put into.
-fn nothing(others: &Directory) -> Obstacle {
+fn nothing(others: &Directory, runtime: &Runtime, skipped: &[Skipped]) -> Obstacle {
+    if let Runtime::Named { network } = runtime {
+        let names = skipped.iter().filter_map(|it| match &it.why {
+            Skip::OtherNetwork(name) => Some(name.clone()),
+            Skip::Broken(_) | Skip::Later => None,
+        });
+        return Obstacle::NoNetwork {
+            network: network.clone(),
+            names: names.collect(),
+        };
+    }
     let broken = others.files().iter().find_map(|file| {
         let read = file.text.as_ref().map_err(Clone::clone);
         let why = read.and_then(|text| Picked::read(&file.name, text)).err()?;

@@ -94,9 +94,9 @@ impl fmt::Display for Elsewhere<'_> {
         write!(
             f,
             "not in {}: the runtime looks for plugins elsewhere, or the network is not complete; bin_dir \
-             or bin_dirs of `containerd config dump`, or plugin_dirs of `crio config`, says where: \
-             install with --cni-bin-dir for each of them (the chart's chain.binDir). The first has \
-             our plugins; to have another first one, uninstall before",
+             or bin_dirs of `containerd config dump`, plugin_dirs of `crio config`, or cni_plugin_dirs of \
+             podman's containers.conf says where: install with --cni-bin-dir for each of them (the chart's \
+             chain.binDir). The first has our plugins; to have another first one, uninstall before",
             Dirs(self.0)
         )
     }

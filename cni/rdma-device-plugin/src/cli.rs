@@ -145,7 +145,7 @@ pub struct Install {
     /// Where the runtime looks for networks; without it chain.confDir, else /etc/cni/net.d
     #[arg(long, value_name = "DIRECTORY")]
     pub cni_conf_dir: Option<PathBuf>,
-    /// The daemon's configuration, whose chain says what is put in
+    /// The daemon's configuration, or a file with chain alone: its chain has the entry and the network
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Where the entry is; wins over chain.placement
@@ -171,7 +171,8 @@ pub struct Install {
     /// Kubelet's directory, with pod-resources in it
     #[arg(long, value_name = "DIRECTORY", default_value = KUBELET_DIR)]
     pub kubelet_dir: PathBuf,
-    /// Kubelet starts later, as on an image that is being made: its socket is not looked for
+    /// Does not check kubelet's socket: on an image where kubelet starts later. A node that has no
+    /// kubelet needs chain.plugin.devices instead
     #[arg(long)]
     pub without_kubelet: bool,
     /// Fails for the binaries only; what hinders in the network's list is printed, and the daemon

@@ -289,6 +289,14 @@ fn what_stands_in_the_way_is_told() {
         "1.conflist cannot be used by the runtime, and is left as it is: name is missing"
     );
     assert!(attach(&[("1.conflist", "{}")], &crio(None)).starts_with("1.conflist cannot be used"));
+    let named = Runtime::Named {
+        network: "rails".to_owned(),
+    };
+    assert_eq!(
+        attach(&[("1.conflist", "{}"), ("2.conflist", FLANNEL)], &named),
+        "no network in the directory is named \"rails\" (networks there: cbr0); create it (podman network create, \
+         nerdctl network create), or correct chain.network, and run install again"
+    );
     assert!(
         attach(&[("1.conflist", &old)], &Runtime::Containerd)
             .starts_with("1.conflist is left as it is: cniVersion is 0.2.0")

@@ -120,3 +120,27 @@ fn files_are_read_as_a_runtime_reads_them() {
         assert!(matches!(text, Err(Broken::Unreadable { .. })), "{text:?}");
     }
 }
+
+/// podman and nerdctl use the network that a container names.
+#[test]
+fn a_named_network_is_found_behind_others_and_behind_broken_files() {
+    let rails = FLANNEL.replace("cbr0", "rails");
+    let files = [
+        ("05-broken.conflist", "{"),
+        ("10-a.conflist", FLANNEL),
+        ("20-b.conflist", &rails),
+        ("30-c.conflist", &rails),
+    ];
+    let named = |network: &str| Runtime::Named {
+        network: network.to_owned(),
+    };
+    assert_eq!(
+        picked(&files, &named("rails")).as_deref(),
+        Some("20-b.conflist")
+    );
+    assert_eq!(
+        picked(&files, &named("cbr0")).as_deref(),
+        Some("10-a.conflist")
+    );
+    assert_eq!(picked(&files, &named("other")), None);
+}

@@ -126,3 +126,29 @@ fn the_programs_are_those_that_a_runtime_and_plugins_look_for() {
     let text = corpus("multus.conf").replacen('{', r#"{"binDir":"/opt/multus","#, 1);
     assert_eq!(named(&text), set(&["multus"]));
 }
+
+/// `install` has our two programs; the cluster's IPAM plugin comes from its owner.
+#[test]
+fn a_missing_program_of_the_entry_names_its_own_remedy() {
+    let fields = serde_json::json!({"ipam": {"type": "whereabouts"}});
+    let entry = Entry::new(fields.as_object().cloned().expect("fields"));
+    let files = directory(&[(
+        "10-a.conflist",
+        r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bridge"}]}"#,
+    )]);
+    let told = |programs: &[&str]| {
+        let programs = present(programs);
+        let why = plan::lacking(&files, &Runtime::Containerd, &entry, &programs);
+        why.expect("an obstacle").to_string()
+    };
+    let missing = "whereabouts is not in \"/opt/cni/bin\"";
+    let install = "install the IPAM plugin whereabouts";
+    let text = told(&["bridge", "rdma-cni"]);
+    assert!(text.contains(missing) && text.contains(install), "{text}");
+    assert!(!text.contains("run install again"), "{text}");
+    let text = told(&["bridge"]);
+    assert!(
+        text.contains(install) && text.contains("run install again"),
+        "{text}"
+    );
+}

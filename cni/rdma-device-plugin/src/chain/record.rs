@@ -72,6 +72,9 @@ pub struct Record {
     /// Where the lists are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conf_dir: Option<PathBuf>,
+    /// The network of the entry, where the runtime uses networks by their names; of the last installation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<String>,
     /// The plugins that were put into the directory of binaries, by name.
     #[serde(default)]
     pub binaries: BTreeMap<String, Binary>,
@@ -152,6 +155,7 @@ impl Default for Record {
             bin_dir: None,
             further_bin_dirs: Vec::new(),
             conf_dir: None,
+            network: None,
             binaries: BTreeMap::new(),
             lists: BTreeMap::new(),
             withdrawn: false,

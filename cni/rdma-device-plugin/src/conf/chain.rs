@@ -48,6 +48,8 @@ pub(super) struct Section {
 enum RuntimeName {
     Containerd,
     Crio,
+    Podman,
+    Nerdctl,
 }
 
 /// `placement`: where our plugin's entry is.
@@ -122,8 +124,8 @@ impl Chain {
         let asks = matches!(conf.devices, Some(Devices::Resources(_)));
         (asks && !is_socket()).then(|| {
             format!(
-                "kubelet's socket {socket:?} is not there (or not mounted), and every pod that asks for \
-                 RDMA would fail: --kubelet-dir, or chain.plugin.podResourcesSocket, says where kubelet \
+                "kubelet's socket {socket:?} is not there (or not mounted), and every pod of the network \
+                 would fail: --kubelet-dir, or chain.plugin.podResourcesSocket, says where kubelet \
                  has its pod-resources/kubelet.sock"
             )
         })
@@ -195,9 +197,12 @@ impl Section {
     fn checked(self, field: &Field<'_>) -> Result<Chain, Wrong> {
         let runtime = match (self.runtime, self.network) {
             (Some(RuntimeName::Crio), network) => Runtime::Crio { network },
-            (_, None) => Runtime::Containerd,
-            (_, Some(_)) => {
-                let must = "must be left out: only CRI-O can be told a network (runtime: crio)";
+            (Some(RuntimeName::Podman), network) => named(network, "podman"),
+            (Some(RuntimeName::Nerdctl), network) => named(network, "bridge"),
+            (Some(RuntimeName::Containerd) | None, None) => Runtime::Containerd,
+            (Some(RuntimeName::Containerd) | None, Some(_)) => {
+                let must = "must be left out: containerd uses the first network for pods; runtime: crio, \
+                            podman or nerdctl use a network by its name";
                 return Err(field.at("network").wrong(must));
             }
         };
@@ -216,11 +221,23 @@ impl Section {
             placement,
             entry,
         };
+        if matches!(chain.runtime, Runtime::Named { .. }) && chain.asks_kubelet() {
+            return Err(plugin.refused(
+                "must name the devices (devices or deviceID): with runtime podman or nerdctl there is no \
+                 kubelet that allocates them",
+            ));
+        }
         chain
             .misplaced()
             .map_or(Ok(()), |why| Err(field.at("placement").wrong(why)))?;
         Ok(chain)
     }
+}
+
+/// A runtime whose containers name their networks, and its `default` network.
+fn named(network: Option<String>, default: &str) -> Runtime {
+    let network = network.unwrap_or_else(|| default.to_owned());
+    Runtime::Named { network }
 }
 
 /// As the plugin itself reads it: else every pod of the node would fail by a wrong value.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The file: JSON or YAML, of one of the formats; and what holds in all of them.
 
-use super::{Conf, Flags, Parsed, ResourceConf, foreign, own};
+use super::{Conf, Flags, Parsed, ResourceConf, chain, foreign, own};
 use conf_reader::{Field, Wrong, one_line};
 use serde_json::Value;
 use std::{
@@ -81,15 +81,23 @@ impl Conf {
 
     /// Reads the file.
     pub fn read(file: &Path) -> Result<Parsed, ConfError> {
-        let text = std::fs::read_to_string(file).map_err(|source| ConfError::Read {
-            file: file.to_owned(),
-            source,
-        })?;
-        Self::parse(&text, file)
+        Self::parse(&text_of(file)?, file)
+    }
+
+    /// Reads the file as `install` uses it: where no daemon serves resources, `chain` is all that it has.
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub fn read_for_install(file: &Path) -> Result<Parsed, ConfError> {
+        Self::parse_as(&text_of(file)?, file, true)
     }
 
     /// Reads `text`, which is the content of `file`.
     pub fn parse(text: &str, file: &Path) -> Result<Parsed, ConfError> {
+        Self::parse_as(text, file, false)
+    }
+
+    fn parse_as(text: &str, file: &Path, chain_suffices: bool) -> Result<Parsed, ConfError> {
         let value = value_of(text, file)?;
         let failed = |found: String| ConfError::Format {
             file: file.to_owned(),
@@ -117,11 +125,19 @@ impl Conf {
         if present.len() > 1 {
             present.retain(|(_, mark, _)| *mark != own::ERDMA);
         }
-        let (fields, read) = match present.as_slice() {
-            [(fields, _, read)] => (fields, read),
+        let (fields, read): (&Field<'_>, Read) = match present.as_slice() {
+            [(fields, _, read)] => (**fields, **read),
             [(_, mark, _), (_, other, _), ..] => {
                 return Err(failed(format!("{mark} and {other} are of two formats")));
             }
+            [] if own.has(chain::FIELD) => match chain_suffices {
+                true => (&own, own::read_chain),
+                false => {
+                    return Err(failed(
+                        "chain alone is for rdma-device-plugin install".to_owned(),
+                    ));
+                }
+            },
             [] => {
                 let keys: Vec<&str> = object.keys().map(String::as_str).collect();
                 return Err(failed(match keys.as_slice() {
@@ -139,6 +155,13 @@ impl Conf {
             wrong,
         })
     }
+}
+
+fn text_of(file: &Path) -> Result<String, ConfError> {
+    std::fs::read_to_string(file).map_err(|source| ConfError::Read {
+        file: file.to_owned(),
+        source,
+    })
 }
 
 /// What holds in every format.

@@ -19,7 +19,7 @@ use crate::{
         record::{self, BIN_DIR, Record, RecordError},
     },
     cli::Install,
-    conf::{Conf, ConfError, Flags},
+    conf::{Conf, ConfError},
     hardware::{Hardware, HardwareError},
     ipv6_prerequisite::{self, Parent},
     node_features::NodeFeaturesError,
@@ -123,7 +123,11 @@ pub enum InstallError {
         lists: Vec<String>,
     },
     /// Kubelet is not where the plugin would ask.
-    #[error("nothing was changed: {0}; --without-kubelet, where kubelet is started later only")]
+    #[error(
+        "nothing was changed: {0}; on a node without kubelet (podman, nerdctl) name the devices in \
+         chain.plugin.devices of a file, and give that with --config (docs/install.md#without-kubelet); \
+         where kubelet starts later, use --without-kubelet"
+    )]
     Kubelet(String),
     /// The plugin is to have another state directory than the one that is looked into.
     #[error("chain.plugin.stateDir is {plugin:?}, and --state-dir {ours:?}: both must be the same")]
@@ -197,7 +201,7 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
     let ends = is_first().then(Ends::held).transpose();
     let ends = ends.map_err(InstallError::Stay)?;
     let configured = match &arguments.config {
-        Some(file) => Some(Conf::load(Some(file), &Flags::default())?.conf),
+        Some(file) => Some(Conf::read_for_install(file)?.conf),
         None => None,
     };
     let hardware = Hardware::new(&arguments.sysfs, Path::new("/dev"));
@@ -273,6 +277,7 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
             record.further_bin_dirs = further?;
         }
         record.conf_dir = Some(chain.conf.conf_dir.clone());
+        record.network = chain.conf.runtime.network().map(str::to_owned);
         record.withdrawn = false;
         let done = binaries::put(
             arguments.from.as_deref(),
@@ -286,7 +291,16 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
     if is_in_no_list {
         await_address(&parents, Duration::from_secs(arguments.wait), ends.as_ref())?;
     }
-    match put_in(&chain, &parents) {
+    let done = put_in(&chain, &parents);
+    let why = chain.conf.without_kubelet();
+    if let Some(why) = why.filter(|_| done.is_ok() && !chain.needs_kubelet) {
+        println!(
+            "no pod of that network starts before kubelet does: {why}; a container that kubelet did not make \
+             (podman, nerdctl) never starts: for it name the devices in chain.plugin.devices \
+             (docs/install.md#without-kubelet)"
+        );
+    }
+    match done {
         Err(error) if arguments.init_container => {
             println!("{TYPE} is not in the chain, and the daemon tries it again: {error}");
             Ok(())

@@ -13,6 +13,7 @@ mod programs;
 mod putting;
 mod stress;
 mod succeeding;
+mod without_kubelet;
 mod yardstick;
 
 use integration::{Machine, machine::Nic};

@@ -248,7 +248,11 @@ fn a_kubelet_that_is_elsewhere_is_refused_or_told_to_the_plugin() {
     assert!(error.contains("--kubelet-dir"), "{error}");
     assert_eq!(node.seen(), before);
     // an image that is being made
-    said(&install(&node, &["--without-kubelet"]));
+    let text = said(&install(&node, &["--without-kubelet"]));
+    assert!(
+        text.contains("no pod of that network starts before kubelet does"),
+        "{text}"
+    );
     assert!(node.read(LIST).contains("\"podResourcesSocket\""));
     node.uninstall();
     // a pod's first container must not be the last

@@ -291,7 +291,7 @@ fn a_wrong_value_of_the_chain_is_told_with_its_place() {
         ("confDir: net.d", "chain.confDir: must be an absolute path"),
         (
             "network: pods",
-            "chain.network: must be left out: only CRI-O",
+            "chain.network: must be left out: containerd uses the first network",
         ),
         (
             "runtime: docker",

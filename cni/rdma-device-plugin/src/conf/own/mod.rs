@@ -78,6 +78,30 @@ struct Device {
 #[serde(try_from = "Texts")]
 struct Globs(Vec<Text>);
 
+/// A file for a node without kubelet.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChainAlone {
+    chain: Option<chain::Section>,
+}
+
+/// Reads a file that has `chain` alone: `install` puts the plugin into a network, and nothing is offered to kubelet.
+pub(super) fn read_chain(file: &Field<'_>) -> Result<Parsed, Wrong> {
+    let read: ChainAlone = file.read()?;
+    let conf = Conf {
+        resources: vec![],
+        cdi: false,
+        erdma: Erdma::default(),
+        chain: chain::checked(read.chain, file)?,
+        dra: None,
+        errors: vec![],
+    };
+    Ok(Parsed {
+        conf,
+        remarks: vec![],
+    })
+}
+
 pub(super) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
     let read: File = file.read()?;
     let mut remarks = Vec::new();

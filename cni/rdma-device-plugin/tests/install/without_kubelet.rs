@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A node without kubelet, whose containers podman or nerdctl makes: the configuration names the devices and the
+//! network.
+
+use crate::{FLANNEL, Node, SOCKET, refused, said};
+use std::{fs, process::Output};
+
+/// What `podman network create` and `nerdctl network create` write, as far as it matters here.
+fn list(network: &str) -> String {
+    FLANNEL.replace("cbr0", network)
+}
+
+/// A node without kubelet, and with the networks `podman`, `rails` and `bridge`.
+fn node() -> Node {
+    let node = Node::new();
+    fs::remove_file(node.path(SOCKET)).expect("removed");
+    node.net("87-podman-bridge.conflist", &list("podman"));
+    node.net("nerdctl-bridge.conflist", &list("bridge"));
+    node.net("rails.conflist", &list("rails"));
+    node
+}
+
+fn install(node: &Node, configuration: &str) -> Output {
+    node.machine.configure(configuration);
+    let mut command = node.command("install", &["--from"]);
+    command.arg(node.path("new"));
+    command.arg("--config").arg(node.path("etc/config.json"));
+    command.output().expect("it runs")
+}
+
+fn ours(node: &Node, file: &str) -> bool {
+    node.read(&format!("etc/cni/net.d/{file}"))
+        .contains("rdma-cni")
+}
+
+const DEVICES: &str = r#""plugin": {"devices": [{"netdev": "ens1"}]}"#;
+
+/// The default entry asks kubelet, so that every container of the network would fail.
+#[test]
+fn install_names_the_way_without_kubelet() {
+    let node = node();
+    let before = node.seen();
+    let mut command = node.command("install", &["--from"]);
+    let error = refused(&command.arg(node.path("new")).output().expect("it runs"));
+    for words in [
+        "chain.plugin.devices",
+        "--config",
+        "docs/install.md#without-kubelet",
+    ] {
+        assert!(error.contains(words), "{error}");
+    }
+    assert_eq!(node.seen(), before);
+}
+
+#[test]
+fn chain_is_all_that_install_needs() {
+    let node = node();
+    let text = said(&install(&node, &format!(r#"{{"chain": {{{DEVICES}}}}}"#)));
+    assert!(
+        text.contains("the runtime calls rdma-cni for network podman"),
+        "{text}"
+    );
+    node.uninstall();
+    // the daemon has nothing to offer by it
+    let mut daemon = node
+        .machine
+        .command(env!("CARGO_BIN_EXE_rdma-device-plugin").as_ref());
+    let error = refused(&daemon.arg("--check-config").output().expect("it runs"));
+    assert!(
+        error.contains("chain alone is for rdma-device-plugin install"),
+        "{error}"
+    );
+    // and install checks it all the same
+    for (wrong, words) in [
+        (r#"{"chain": {"plugins": {}}}"#, "chain.plugins: not known"),
+        (
+            r#"{"chain": {"plugin": {"devices": []}}}"#,
+            "chain.plugin: devices",
+        ),
+        (r#"{"chain": {}, "erdam": {}}"#, "erdam: not known"),
+    ] {
+        let error = refused(&install(&node, wrong));
+        assert!(error.contains(words), "{wrong}: {error}");
+    }
+}
+
+#[test]
+fn a_network_of_podman_or_nerdctl_is_chosen_by_its_name() {
+    for (runtime, network, file) in [
+        ("podman", None, "87-podman-bridge.conflist"),
+        ("podman", Some("rails"), "rails.conflist"),
+        ("nerdctl", None, "nerdctl-bridge.conflist"),
+        ("nerdctl", Some("rails"), "rails.conflist"),
+    ] {
+        let node = node();
+        // passed over, as these runtimes do
+        node.net("05-broken.conflist", "{");
+        let before = node.seen();
+        let named = network.map_or(String::new(), |it| format!(r#""network": "{it}","#));
+        let conf = format!(r#"{{"chain": {{"runtime": "{runtime}", {named} {DEVICES}}}}}"#);
+        let text = said(&install(&node, &conf));
+        assert!(text.contains(&format!("({file})")), "{text}");
+        for other in [
+            "87-podman-bridge.conflist",
+            "nerdctl-bridge.conflist",
+            "rails.conflist",
+        ] {
+            assert_eq!(
+                ours(&node, other),
+                other == file,
+                "{runtime} {network:?}: {other}"
+            );
+        }
+        node.uninstall();
+        for other in [
+            "87-podman-bridge.conflist",
+            "nerdctl-bridge.conflist",
+            "rails.conflist",
+        ] {
+            let path = node.path("etc/cni/net.d").join(other);
+            assert_eq!(node.seen()[&path], before[&path], "{other}");
+        }
+    }
+}
+
+#[test]
+fn what_podman_could_not_use_is_refused() {
+    let node = node();
+    let conf = format!(r#"{{"chain": {{"runtime": "podman", "network": "rail", {DEVICES}}}}}"#);
+    let error = refused(&install(&node, &conf));
+    for words in [
+        r#"no network in the directory is named "rail""#,
+        "podman, bridge, rails",
+        "podman network create",
+    ] {
+        assert!(error.contains(words), "{error}");
+    }
+    // nobody allocates devices there
+    let error = refused(&install(&node, r#"{"chain": {"runtime": "podman"}}"#));
+    assert!(
+        error.contains("chain.plugin: must name the devices"),
+        "{error}"
+    );
+}
