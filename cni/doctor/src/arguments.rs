@@ -2,23 +2,69 @@
 //! The command line.
 
 use super::pod::Question;
+use clap::{Args, Subcommand};
 use std::path::{Path, PathBuf};
 
-/// What is asked for.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Parsed {
-    Help,
-    Examine(Arguments),
-    Pod(Question, Paths),
+/// State directory of `rdma-cni`, unless its configuration names another one.
+pub(super) const STATE_DIR: &str = "/var/lib/cni/rdma-cni";
+
+/// Options of `rdma-device-plugin doctor`.
+#[derive(Args, Clone, Debug)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    disable_help_subcommand = true,
+    after_help = "Exit code: 0 no errors, 1 an error: some pod will fail or run without RDMA, 2 wrong usage, or \
+                  no errors and something could not be observed."
+)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub(super) command: Option<Command>,
+    /// Prints the findings as JSON
+    #[arg(long, conflicts_with = "facts")]
+    pub(super) json: bool,
+    /// Prints all observations as JSON, for the report of a defect
+    #[arg(long)]
+    pub(super) facts: bool,
+    /// Counts warnings as errors
+    #[arg(long)]
+    pub(super) strict: bool,
+    /// The host's file system, in a container that has it mounted
+    #[arg(long, value_name = "DIRECTORY", default_value = "/", value_parser = absolute)]
+    root: PathBuf,
+    /// Directory of the network configurations; default: that of install, else /etc/cni/net.d
+    #[arg(long, value_name = "DIRECTORY", value_parser = absolute)]
+    cni_conf_dir: Option<PathBuf>,
+    /// Directory of CNI plugins, once for each directory of the runtime; default: those of install,
+    /// else /opt/cni/bin
+    #[arg(long, value_name = "DIRECTORY", value_parser = absolute)]
+    cni_bin_dir: Vec<PathBuf>,
+    /// Network to examine, by its name; default: that of install, else the one that containerd or
+    /// CRI-O uses for pods
+    #[arg(long, value_name = "NAME")]
+    network: Option<String>,
+    /// State directory of rdma-cni; default: that of its configuration, else /var/lib/cni/rdma-cni
+    #[arg(long, value_name = "DIRECTORY", value_parser = absolute)]
+    state_dir: Option<PathBuf>,
+    /// Kubelet's directory
+    #[arg(long, value_name = "DIRECTORY", default_value = "/var/lib/kubelet", value_parser = absolute)]
+    kubelet_dir: PathBuf,
 }
 
-/// Where to look, and how to tell.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Arguments {
-    pub(super) paths: Paths,
-    pub(super) format: Format,
-    /// Whether warnings count as errors do.
-    pub(super) strict: bool,
+#[derive(Clone, Debug, Subcommand)]
+pub(super) enum Command {
+    /// Shows a pod's rails, the GID index of each address, and the GID that a program or NCCL uses
+    Pod(Question),
+}
+
+/// The installation's record (`install.json`), as far as it says where the node's files are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Installed {
+    /// Directory of the network configurations.
+    pub conf_dir: Option<PathBuf>,
+    /// Directories of CNI plugins, in the runtime's order.
+    pub bin_dirs: Vec<PathBuf>,
+    /// Name of the network that has the entry, where the runtime uses networks by their names.
+    pub network: Option<String>,
 }
 
 /// Where the node's files are.
@@ -30,35 +76,12 @@ pub struct Paths {
     pub conf_dir: PathBuf,
     /// Programs of plugins, in the order in which they are looked for.
     pub bin_dirs: Vec<PathBuf>,
+    /// Name of the network; none: the one that the runtime uses for pods.
+    pub network: Option<String>,
     /// `stateDir`; none: as the configuration has it.
     pub state_dir: Option<PathBuf>,
     /// Kubelet's directory.
     pub kubelet_dir: PathBuf,
-}
-
-/// What is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
-    Text,
-    Json,
-    Facts,
-}
-
-/// The command line is wrong.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum UsageError {
-    #[error("there is no option {0}")]
-    Option(String),
-    #[error("{0} needs an absolute path")]
-    NoDirectory(&'static str),
-    #[error("{0:?} is not understood: there are options only")]
-    Word(String),
-    #[error("--json and --facts are two answers: choose one")]
-    TwoFormats,
-    #[error("pod needs a pod's name, with its namespace in front if need be: default/trainer-0")]
-    NoPod,
-    #[error("--gid-index needs a whole number")]
-    NoIndex,
 }
 
 impl Default for Paths {
@@ -67,202 +90,162 @@ impl Default for Paths {
             root: "/".into(),
             conf_dir: "/etc/cni/net.d".into(),
             bin_dirs: vec!["/opt/cni/bin".into()],
+            network: None,
             state_dir: None,
             kubelet_dir: "/var/lib/kubelet".into(),
         }
     }
 }
 
-/// The index that Lingjun's presets pin.
-const PINNED: u32 = 3;
-
-pub(super) fn parse(words: &[String]) -> Result<Parsed, UsageError> {
-    if let Some(("pod", rest)) = words
-        .split_first()
-        .map(|(first, rest)| (first.as_str(), rest))
-    {
-        return pod(rest);
+impl Arguments {
+    /// Where the record of an installation on the host is, as this program sees it.
+    pub fn record_dir(&self) -> PathBuf {
+        let state_dir = self.state_dir.as_deref();
+        let state_dir = state_dir.unwrap_or_else(|| Path::new(STATE_DIR));
+        below(&self.root, state_dir)
     }
-    let mut paths = Paths::default();
-    let mut format = Format::Text;
-    let mut strict = false;
-    let mut bin_dirs = vec![];
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        let mut directory = |option| {
-            let word = words.next().filter(|word| word.starts_with('/'));
-            word.map(PathBuf::from)
-                .ok_or(UsageError::NoDirectory(option))
-        };
-        match word.as_str() {
-            "--help" | "-h" => return Ok(Parsed::Help),
-            "--strict" => strict = true,
-            "--json" | "--facts" => {
-                let asked = match word.as_str() {
-                    "--json" => Format::Json,
-                    _ => Format::Facts,
-                };
-                if format != Format::Text && format != asked {
-                    return Err(UsageError::TwoFormats);
-                }
-                format = asked;
-            }
-            "--root" => paths.root = directory("--root")?,
-            "--cni-conf-dir" => paths.conf_dir = directory("--cni-conf-dir")?,
-            "--cni-bin-dir" => bin_dirs.push(directory("--cni-bin-dir")?),
-            "--state-dir" => paths.state_dir = Some(directory("--state-dir")?),
-            "--kubelet-dir" => paths.kubelet_dir = directory("--kubelet-dir")?,
-            option if option.starts_with('-') => {
-                return Err(UsageError::Option(option.to_owned()));
-            }
-            word => return Err(UsageError::Word(word.to_owned())),
+
+    /// Where to observe: as the options say, else as `installed` does, else the defaults.
+    pub(super) fn paths(&self, installed: Installed) -> Paths {
+        let default = Paths::default();
+        let given = Some(self.cni_bin_dir.clone()).filter(|it| !it.is_empty());
+        let recorded = Some(installed.bin_dirs).filter(|it| !it.is_empty());
+        let conf_dir = self.cni_conf_dir.clone().or(installed.conf_dir);
+        Paths {
+            root: self.root.clone(),
+            conf_dir: conf_dir.unwrap_or(default.conf_dir),
+            bin_dirs: given.or(recorded).unwrap_or(default.bin_dirs),
+            network: self.network.clone().or(installed.network),
+            state_dir: self.state_dir.clone(),
+            kubelet_dir: self.kubelet_dir.clone(),
         }
     }
-    if !bin_dirs.is_empty() {
-        paths.bin_dirs = bin_dirs;
-    }
-    Ok(Parsed::Examine(Arguments {
-        paths,
-        format,
-        strict,
-    }))
 }
 
-fn pod(words: &[String]) -> Result<Parsed, UsageError> {
-    let (mut paths, mut name, mut index) = (Paths::default(), None, PINNED);
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        let directory = |word: Option<&String>, option| {
-            let word = word.filter(|word| Path::new(word).is_absolute());
-            word.map(PathBuf::from)
-                .ok_or(UsageError::NoDirectory(option))
-        };
-        match word.as_str() {
-            "--help" | "-h" => return Ok(Parsed::Help),
-            "--gid-index" => {
-                let number = words.next().and_then(|it| it.parse().ok());
-                index = number.ok_or(UsageError::NoIndex)?;
-            }
-            "--root" => paths.root = directory(words.next(), "--root")?,
-            "--state-dir" => paths.state_dir = Some(directory(words.next(), "--state-dir")?),
-            option if option.starts_with('-') => {
-                return Err(UsageError::Option(option.to_owned()));
-            }
-            word if name.is_none() => name = Some(word.to_owned()),
-            word => return Err(UsageError::Word(word.to_owned())),
-        }
+/// The host's `path`, where its file system is at `root`.
+pub(super) fn below(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// A directory of the host: it is joined to its root.
+pub(super) fn absolute(text: &str) -> Result<PathBuf, &'static str> {
+    match text.starts_with('/') {
+        true => Ok(text.into()),
+        false => Err("must be an absolute path"),
     }
-    let pod = name.ok_or(UsageError::NoPod)?;
-    Ok(Parsed::Pod(Question { pod, index }, paths))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
 
-    fn parsed(words: &[&str]) -> Result<Parsed, UsageError> {
-        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        parse(&words)
+    #[derive(Debug, Parser)]
+    #[command(name = "doctor")]
+    struct Whole {
+        #[command(flatten)]
+        arguments: Arguments,
     }
 
-    #[test]
-    fn nothing_is_this_node_as_text() {
-        let expected = Arguments {
-            paths: Paths::default(),
-            format: Format::Text,
-            strict: false,
-        };
-        assert_eq!(parsed(&[]), Ok(Parsed::Examine(expected)));
+    #[track_caller]
+    fn parsed(line: &str) -> Arguments {
+        let words = ["doctor"].into_iter().chain(line.split_whitespace());
+        Whole::parse_from(words).arguments
     }
 
-    #[test]
-    fn every_place_can_be_another() {
-        let words = [
-            "--root",
-            "/host",
-            "--cni-conf-dir",
-            "/c",
-            "--cni-bin-dir",
-            "/b",
-            "--cni-bin-dir",
-            "/c",
-            "--state-dir",
-            "/s",
-            "--kubelet-dir",
-            "/k",
-            "--json",
-            "--strict",
-        ];
-        let expected = Arguments {
-            paths: Paths {
-                root: "/host".into(),
-                conf_dir: "/c".into(),
-                bin_dirs: vec!["/b".into(), "/c".into()],
-                state_dir: Some("/s".into()),
-                kubelet_dir: "/k".into(),
-            },
-            format: Format::Json,
-            strict: true,
-        };
-        assert_eq!(parsed(&words), Ok(Parsed::Examine(expected)));
-        assert_eq!(parsed(&["--strict", "-h"]), Ok(Parsed::Help));
-    }
-
-    #[test]
-    fn a_pod_is_asked_for_by_its_name() {
-        let asked = |pod: &str, index| Question {
-            pod: pod.into(),
-            index,
-        };
-        let default = Parsed::Pod(asked("trainer-0", PINNED), Paths::default());
-        assert_eq!(parsed(&["pod", "trainer-0"]), Ok(default));
-        let paths = Paths {
-            root: "/host".into(),
-            state_dir: Some("/s".into()),
-            ..Paths::default()
-        };
-        let words = [
-            "pod",
-            "--gid-index",
-            "5",
-            "a/b",
-            "--root",
-            "/host",
-            "--state-dir",
-            "/s",
-        ];
-        assert_eq!(parsed(&words), Ok(Parsed::Pod(asked("a/b", 5), paths)));
-        for (words, told) in [
-            (&["pod"][..], UsageError::NoPod),
-            (&["pod", "a", "--gid-index", "x"], UsageError::NoIndex),
-            (&["pod", "a", "b"], UsageError::Word("b".into())),
-            (
-                &["pod", "a", "--root", "x"],
-                UsageError::NoDirectory("--root"),
-            ),
-            (&["pod", "a", "--json"], UsageError::Option("--json".into())),
-        ] {
-            assert_eq!(parsed(words), Err(told), "{words:?}");
+    fn installed() -> Installed {
+        Installed {
+            conf_dir: Some("/net.d".into()),
+            bin_dirs: vec!["/one".into(), "/two".into()],
+            network: Some("rails".to_owned()),
         }
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused() {
-        for (words, told) in [
-            (&["--yaml"][..], "there is no option --yaml"),
-            (&["--root"], "--root needs an absolute path"),
-            (&["--root", "host"], "--root needs an absolute path"),
-            (&["--state-dir", ""], "--state-dir needs an absolute path"),
+    fn an_option_wins_over_the_record_and_the_record_over_the_default() {
+        let none = parsed("");
+        assert_eq!(none.paths(Installed::default()), Paths::default());
+        assert_eq!(none.record_dir(), Path::new("/var/lib/cni/rdma-cni"));
+        let of_record = Paths {
+            conf_dir: "/net.d".into(),
+            bin_dirs: vec!["/one".into(), "/two".into()],
+            network: Some("rails".to_owned()),
+            ..Paths::default()
+        };
+        assert_eq!(none.paths(installed()), of_record);
+        let all = parsed(
+            "--root /host --cni-conf-dir /c --cni-bin-dir /b --cni-bin-dir /c --network other \
+             --state-dir /s --kubelet-dir /k --json --strict",
+        );
+        let expected = Paths {
+            root: "/host".into(),
+            conf_dir: "/c".into(),
+            bin_dirs: vec!["/b".into(), "/c".into()],
+            network: Some("other".to_owned()),
+            state_dir: Some("/s".into()),
+            kubelet_dir: "/k".into(),
+        };
+        assert_eq!(all.paths(installed()), expected);
+        assert_eq!(all.record_dir(), Path::new("/host/s"));
+        assert!(all.json && all.strict && !all.facts);
+    }
+
+    #[test]
+    fn a_pod_has_a_name_and_the_index_that_presets_pin() {
+        let question = |line: &str| match parsed(line).command {
+            Some(Command::Pod(question)) => question,
+            None => panic!("{line} names no pod"),
+        };
+        let expected = Question {
+            pod: "trainer-0".to_owned(),
+            gid_index: 3,
+            root: "/".into(),
+            state_dir: STATE_DIR.into(),
+        };
+        assert_eq!(question("pod trainer-0"), expected);
+        let expected = Question {
+            pod: "a/b".to_owned(),
+            gid_index: 5,
+            root: "/host".into(),
+            state_dir: "/s".into(),
+        };
+        let line = "pod --gid-index 5 a/b --root /host --state-dir /s";
+        assert_eq!(question(line), expected);
+    }
+
+    #[test]
+    fn wrong_usage_names_the_word_and_the_nearest_one() {
+        for (line, words) in [
+            ("--yaml", &["unexpected argument '--yaml'"][..]),
+            ("--jso", &["unexpected argument '--jso'", "'--json'"]),
+            ("pods", &["unrecognized subcommand 'pods'", "'pod'"]),
+            ("--root", &["a value is required for '--root <DIRECTORY>'"]),
             (
-                &["node-1"],
-                "\"node-1\" is not understood: there are options only",
+                "--root host",
+                &["'host'", "--root", "must be an absolute path"],
             ),
             (
-                &["--json", "--facts"],
-                "--json and --facts are two answers: choose one",
+                "--state-dir x",
+                &["--state-dir", "must be an absolute path"],
             ),
+            (
+                "--json --facts",
+                &["'--json' cannot be used with '--facts'"],
+            ),
+            ("pod", &["<[NAMESPACE/]NAME>"]),
+            (
+                "pod a --gid-index x",
+                &["invalid value 'x' for '--gid-index <N>'"],
+            ),
+            ("pod a b", &["unexpected argument 'b'"]),
+            ("pod a --root x", &["--root", "must be an absolute path"]),
+            ("pod a --json", &["unexpected argument '--json'"]),
         ] {
-            assert_eq!(parsed(words).expect_err("wrong usage").to_string(), told);
+            let given = ["doctor"].into_iter().chain(line.split_whitespace());
+            let error = Whole::try_parse_from(given).expect_err(line).to_string();
+            for word in words {
+                assert!(error.contains(word), "{line}: no {word:?} in {error}");
+            }
         }
     }
 }

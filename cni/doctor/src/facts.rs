@@ -72,6 +72,29 @@ pub struct Unseen {
     pub why: String,
 }
 
+/// Why a part of the node is unseen: this program's container does not have it.
+pub const NOT_MOUNTED: &str = "not visible from here";
+
+/// Why netdevs are unseen.
+pub const ANOTHER_NETNS: &str = "this program runs in another network namespace";
+
+impl Unseen {
+    /// What makes it visible; none: the reason itself says it.
+    pub fn remedy(&self) -> Option<&'static str> {
+        // EPERM, EACCES
+        let is_denied = ["(os error 1)", "(os error 13)"]
+            .iter()
+            .any(|it| self.why.contains(it));
+        if self.why.contains(NOT_MOUNTED) {
+            Some("run it on the node, outside of a container")
+        } else if self.why == ANOTHER_NETNS {
+            Some("run it in the host's network namespace (nsenter -t 1 -n)")
+        } else {
+            is_denied.then_some("run it as root")
+        }
+    }
+}
+
 /// A part of the node that a container may have nothing of: of that nothing is said to be missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -144,6 +167,9 @@ pub struct PortGids {
 pub struct Chain {
     /// The directory.
     pub directory: PathBuf,
+    /// Name of the network that was examined, where a name was given; none: the one that the runtime uses for pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<String>,
     /// What the runtime uses; none: nothing there can be used.
     pub picked: Option<Picked>,
     /// The broken file at which the runtime stops.

@@ -6,20 +6,36 @@
 //! any of them for a queue pair, so that a wrong index is not refused: packets leave with another's address, or with
 //! none that is routed.
 
-use crate::gather::netns_below;
+use crate::{
+    arguments::{STATE_DIR, absolute, below},
+    gather::netns_below,
+};
 use attachments::{Attachment, Rail, RailGid, Store, store::StoreError};
+use clap::Args;
 use conf_reader::one_line;
 use rdma_netns::{GidKind, GidTable, Kernel, Pod as _};
 use rdma_resources::nccl::{Choice, Family};
-use std::{fmt::Write as _, net::IpAddr, path::Path};
+use std::{
+    fmt::Write as _,
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
 
-/// What is asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Options of `doctor pod`.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// `namespace/name`, or the name alone.
+    /// Name of the pod, with its namespace in front where two pods have the name: default/trainer-0
+    #[arg(value_name = "[NAMESPACE/]NAME")]
     pub pod: String,
-    /// The index that its programs have pinned (`NCCL_IB_GID_INDEX`).
-    pub index: u32,
+    /// GID index that the pod's programs have pinned (NCCL_IB_GID_INDEX); Lingjun's presets pin 3
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub gid_index: u32,
+    /// The host's file system, in a container that has it mounted
+    #[arg(long, value_name = "DIRECTORY", default_value = "/", value_parser = absolute)]
+    pub root: PathBuf,
+    /// State directory of rdma-cni
+    #[arg(long, value_name = "DIRECTORY", default_value = STATE_DIR, value_parser = absolute)]
+    pub state_dir: PathBuf,
 }
 
 /// It cannot be answered.
@@ -38,19 +54,14 @@ pub enum Unanswered {
     Boot(#[from] rdma_netns::ObserveError),
 }
 
-/// The answer, for people. `root` is the host's file system, and `state_dir` below it has the records.
+/// The answer, for people.
 ///
 /// # Errors
 /// There is no such pod, or its records cannot be read.
-pub fn answer<K: Kernel>(
-    kernel: &K,
-    root: &Path,
-    state_dir: &Path,
-    question: &Question,
-) -> Result<String, Unanswered> {
+pub fn answer<K: Kernel>(kernel: &K, question: &Question) -> Result<String, Unanswered> {
     let boot_id = kernel.boot_id()?;
-    let below = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
-    let all = Store::new(&below(state_dir)).of_boot(&boot_id)?;
+    let (root, state_dir) = (&question.root, &question.state_dir);
+    let all = Store::new(&below(root, state_dir)).of_boot(&boot_id)?;
     let is_it = |it: &&Attachment| it.pod.as_deref().is_some_and(|pod| question.fits(pod));
     let mut text = String::new();
     for attachment in all.iter().filter(is_it) {
@@ -68,7 +79,7 @@ pub fn answer<K: Kernel>(
                 Some(Err(error)) => Err(error.clone()),
                 None => kernel.gids(None, rdma, port).map_err(|it| it.to_string()),
             };
-            text.push_str(&of_rail(rail, question.index, &owners(&all), table));
+            text.push_str(&of_rail(rail, question.gid_index, &owners(&all), table));
         }
     }
     match text.is_empty() {
@@ -284,7 +295,9 @@ mod tests {
     fn a_pod_is_named_with_its_namespace_or_without() {
         let of = |pod: &str| Question {
             pod: pod.into(),
-            index: 3,
+            gid_index: 3,
+            root: "/".into(),
+            state_dir: STATE_DIR.into(),
         };
         assert!(of("trainer-0").fits("default/trainer-0"));
         assert!(of("default/trainer-0").fits("default/trainer-0"));

@@ -4,7 +4,7 @@
 
 use super::{
     examine::{Finding, Severity},
-    facts::Facts,
+    facts::{Facts, Unseen},
 };
 use conf_reader::one_line;
 use std::fmt::Write as _;
@@ -112,9 +112,13 @@ fn summary(facts: &Facts, findings: &[Finding]) -> String {
         true => "nothing to do".to_owned(),
         false => parts.join(", "),
     };
-    match facts.unseen.len() {
-        0 => text,
-        unseen => format!("{text}; {unseen} not seen: run it as root, on the host's network"),
+    let mut remedies: Vec<&str> = facts.unseen.iter().filter_map(Unseen::remedy).collect();
+    remedies.sort_unstable();
+    remedies.dedup();
+    match (facts.unseen.len(), remedies.is_empty()) {
+        (0, _) => text,
+        (unseen, true) => format!("{text}; {unseen} not seen, for the reasons above"),
+        (unseen, false) => format!("{text}; {unseen} not seen: {}", remedies.join("; ")),
     }
 }
 

@@ -12,6 +12,7 @@ use crate::{
 };
 use clap::{Args, Parser, Subcommand};
 use log::LevelFilter;
+use smcr::readout::{self, Target};
 use std::{
     io,
     net::{AddrParseError, SocketAddr},
@@ -115,24 +116,36 @@ pub enum Command {
     Uninstall(Uninstall),
     /// Asks the daemon at a socket whether it is ready, or lives: 0 if so, else 1
     Probe(Probe),
-    /// Says what keeps pods of this node from RDMA, and what to do: doctor --help
-    Doctor(Words),
-    /// Shows what carries the TCP connections of a pod, SMC-R or TCP, and why: smc --help
-    Smc(Words),
+    /// Reports what keeps pods of this node from RDMA, and what to do. It changes nothing
+    Doctor(doctor::Arguments),
+    /// Shows of a network namespace the pnet table, user EIDs, link groups, and for each SMC socket
+    /// whether SMC-R or TCP carries it, and why
+    Smc(Smc),
 }
 
-/// The words after a subcommand that reads its own: they, and what is said of wrong ones, are the same
-/// as when `rdma-cni` had it.
+/// `smc`
 #[derive(Args, Clone, Debug)]
-#[command(disable_help_flag = true)]
-pub struct Words {
-    /// As its --help says
-    #[arg(
-        value_name = "ARGUMENT",
-        trailing_var_arg = true,
-        allow_hyphen_values = true
-    )]
-    pub words: Vec<String>,
+pub struct Smc {
+    /// A namespace's path, its name below /run/netns, or namespace/name of a pod that has rails;
+    /// without it the namespace of this program
+    #[arg(value_name = "NAMESPACE|POD")]
+    target: Option<Target>,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+    /// Where the records of pods are
+    #[arg(long, value_name = "DIRECTORY", default_value = STATE_DIR)]
+    state_dir: PathBuf,
+}
+
+impl From<&Smc> for readout::Arguments {
+    fn from(smc: &Smc) -> Self {
+        Self {
+            target: smc.target.clone().unwrap_or(Target::Own),
+            json: smc.json,
+            state_dir: smc.state_dir.clone(),
+        }
+    }
 }
 
 /// `install`

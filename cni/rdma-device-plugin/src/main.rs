@@ -4,7 +4,9 @@
 use clap::Parser;
 use cni_protocol::logging::line;
 use conf_reader::one_line;
+use doctor::Installed;
 use rdma_device_plugin::{
+    chain::record::Record,
     check,
     cli::{Arguments, Command},
     daemon::{Daemon, StartError},
@@ -36,10 +38,12 @@ fn main() -> ExitCode {
         Some(Command::Uninstall(arguments)) => return ended(install::uninstall(arguments)),
         Some(Command::Probe(probe)) => return ended(ask::ask(probe)),
         Some(Command::Doctor(arguments)) => {
-            return doctor::run(&arguments.words, &mut stdout(), &mut stderr());
+            let record = Record::read(&arguments.record_dir()).ok().flatten();
+            let installed = record.map(Installed::from).unwrap_or_default();
+            return doctor::run(arguments, installed, &mut stdout(), &mut stderr());
         }
         Some(Command::Smc(arguments)) => {
-            return smcr::readout::run(&arguments.words, &mut stdout(), &mut stderr());
+            return smcr::readout::run(&arguments.into(), &mut stdout(), &mut stderr());
         }
         None => {}
     }

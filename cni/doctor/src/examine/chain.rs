@@ -50,23 +50,33 @@ fn configuration(facts: &Facts, told: &mut Told<'_>) -> Option<Conf> {
         return None;
     }
     let Some(picked) = &chain.picked else {
-        told.error(
-            format!(
-                "no network is configured in {}: no pod gets one",
-                chain.directory.display()
+        let directory = chain.directory.display();
+        match &chain.network {
+            Some(network) => told.error(
+                format!("no file in {directory} has the network {network}: no container can name it"),
+                "create it (podman network create, nerdctl network create), and run rdma-device-plugin \
+                 install; --network or --cni-conf-dir names another one",
             ),
-            "install the cluster's network first; another directory is named by --cni-conf-dir",
-        );
+            None => told.error(
+                format!("no network is configured in {directory}: no pod gets one"),
+                "install the cluster's network first; another directory is named by --cni-conf-dir",
+            ),
+        }
         return None;
     };
     let file = picked.file.display();
     let (Some(place), Some(ours)) = (picked.place, &picked.ours) else {
+        let plugins = picked.plugins.join(", ");
         told.warning(
-            format!(
-                "{file}, which the runtime uses, does not call rdma-cni ({}): pods have RDMA on \
-                 the host's network only",
-                picked.plugins.join(", ")
-            ),
+            match &chain.network {
+                Some(network) => format!(
+                    "{file} does not call rdma-cni ({plugins}): containers of network {network} have no rails"
+                ),
+                None => format!(
+                    "{file}, which the runtime uses, does not call rdma-cni ({plugins}): pods have RDMA on the \
+                     host's network only"
+                ),
+            },
             INSTALL,
         );
         return None;

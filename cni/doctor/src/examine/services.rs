@@ -14,17 +14,33 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
     if let Some(socket) = &facts.pod_resources {
         match &socket.silent {
             None => told.ok("kubelet's pod-resources"),
-            Some(why) => told.error(
-                format!(
+            Some(why) => {
+                let what = format!(
                     "kubelet's pod-resources do not answer at {}: {why}",
                     socket.path.display()
-                ),
-                "start kubelet; where its socket is elsewhere, set podResourcesSocket (103 until \
-                 then)",
-            ),
+                );
+                match conf.is_some_and(Conf::takes_device_id) {
+                    true => told.warning(
+                        format!("{what}; rdma-cni asks there if the runtime gives it no deviceID"),
+                        "have Multus call rdma-cni; without Multus, name the devices in the entry \
+                         (docs/install.md#without-kubelet)",
+                    ),
+                    false => told.error(
+                        format!("{what}; rdma-cni asks there which devices a pod has: ADD fails (103, or 11 while kubelet restarts)"),
+                        "start kubelet; where its socket is elsewhere, set podResourcesSocket; on a node \
+                         without kubelet (podman, nerdctl), name the devices in the entry \
+                         (docs/install.md#without-kubelet)",
+                    ),
+                }
+            }
         }
     }
+    let is_away = |socket: &Socket| socket.silent.is_some();
+    let is_without_kubelet = facts.pod_resources.as_ref().is_some_and(is_away);
+    let daemon_is_there = facts.daemon.published.is_some() || !facts.daemon.sockets.is_empty();
     match conf.and_then(|conf| conf.devices.as_ref()) {
+        // a daemon without kubelet has nothing to do
+        Some(Devices::Resources(_)) if is_without_kubelet && !daemon_is_there => {}
         Some(Devices::Resources(names)) if !conf.is_some_and(Conf::takes_device_id) => {
             daemon(facts, names, told);
         }

@@ -2,7 +2,10 @@
 //! The network configuration that the runtime uses, and the programs that it names.
 
 use super::{
-    super::facts::{Binary, BinaryState, Chain, Picked, Runtime, Skipped, Unseen},
+    super::{
+        arguments::Paths,
+        facts::{Binary, BinaryState, Chain, NOT_MOUNTED, Picked, Runtime, Skipped, Unseen},
+    },
     look::Look,
 };
 use cni_protocol::run;
@@ -24,19 +27,25 @@ const LIMIT: Duration = Duration::from_secs(2);
 const OURS: [&str; 3] = ["rdma-cni", "rdma-ipam", "rdma"];
 
 /// What the runtime makes of the directory; none: it comes to a link of which only the runtime sees what is behind it.
-pub(super) fn read(look: &mut Look, conf_dir: &Path, runtimes: &[Runtime]) -> Option<Chain> {
+pub(super) fn read(look: &mut Look, paths: &Paths, runtimes: &[Runtime]) -> Option<Chain> {
+    let conf_dir = &paths.conf_dir;
     let read = Directory::read(&look.path(conf_dir));
     let read = look.keep(&conf_dir.display().to_string(), read);
     let directory = read.flatten().unwrap_or_default();
     let is_crio = !runtimes.is_empty() && runtimes.iter().all(|it| it.name == "CRI-O");
-    let runtime = match is_crio {
-        true => conflist::Runtime::Crio { network: None },
-        false => conflist::Runtime::Containerd,
+    let runtime = match (&paths.network, is_crio) {
+        (Some(network), _) => conflist::Runtime::Named {
+            network: network.clone(),
+        },
+        (None, true) => conflist::Runtime::Crio { network: None },
+        (None, false) => conflist::Runtime::Containerd,
     };
     let Pick { choice, skipped } = conflist::pick(&directory, &runtime);
-    let broken = skipped.into_iter().filter(|it| it.why != Skip::Later);
+    let is_of_interest = |it: &conflist::pick::Skipped| matches!(it.why, Skip::Broken(_));
+    let broken = skipped.into_iter().filter(is_of_interest);
     let mut chain = Chain {
         directory: conf_dir.to_owned(),
+        network: paths.network.clone(),
         skipped: broken
             .map(|skipped| Skipped {
                 file: conf_dir.join(skipped.file),
@@ -56,7 +65,7 @@ pub(super) fn read(look: &mut Look, conf_dir: &Path, runtimes: &[Runtime]) -> Op
         look.unseen.push(Unseen {
             what: "the network configuration".to_owned(),
             why: format!(
-                "{} is a symbolic link, and what it leads to is not visible from here",
+                "{} is a symbolic link, and what it leads to is {NOT_MOUNTED}",
                 link.file.display()
             ),
         });
@@ -211,6 +220,13 @@ mod tests {
     use crate::facts::{Memlock, Socket};
     use std::{os::unix::fs::symlink, path::PathBuf};
 
+    fn at(conf_dir: &str) -> Paths {
+        Paths {
+            conf_dir: conf_dir.into(),
+            ..Paths::default()
+        }
+    }
+
     fn program(directory: &Path, name: &str, text: &str, mode: u32) -> PathBuf {
         let path = directory.join(name);
         fs::write(&path, text).expect("written");
@@ -240,7 +256,7 @@ mod tests {
         let ours = net.join("cbr0/99-rdma-cni.conf");
         let found = || {
             let mut look = Look::new(root.path());
-            read(&mut look, Path::new("/net.d"), &[])
+            read(&mut look, &at("/net.d"), &[])
                 .and_then(|it| it.picked)
                 .expect("a list")
         };
@@ -285,7 +301,7 @@ mod tests {
             symlink(target, &link).expect("a link");
             for runtimes in [vec![], vec![crio.clone()]] {
                 let mut look = Look::new(root.path());
-                let found = read(&mut look, Path::new("/"), &runtimes);
+                let found = read(&mut look, &at("/"), &runtimes);
                 assert_eq!(found.is_some(), is_seen, "{target}");
                 assert_eq!(look.unseen.is_empty(), is_seen, "{:?}", look.unseen);
             }
@@ -310,7 +326,7 @@ mod tests {
             );
             fs::write(root.path().join("10-flannel.conflist"), list).expect("written");
             let mut look = Look::new(root.path());
-            let picked = read(&mut look, Path::new("/"), &[])
+            let picked = read(&mut look, &at("/"), &[])
                 .and_then(|it| it.picked)
                 .expect("a list");
             assert_eq!(picked.cni_version, expected, "{versions}");
@@ -325,7 +341,7 @@ mod tests {
             {"type":"rdma-cni"},{"type":"tuning"},{"type":"rdma","deviceID":"0000:3b:00.2"}]}"#;
         fs::write(root.path().join("10-flannel.conflist"), list).expect("written");
         let mut look = Look::new(root.path());
-        let picked = read(&mut look, Path::new("/"), &[])
+        let picked = read(&mut look, &at("/"), &[])
             .and_then(|it| it.picked)
             .expect("a list");
         let expected = json!({

@@ -3,7 +3,7 @@
 
 use crate::{
     arguments::Paths,
-    facts::{Part, Unseen},
+    facts::{ANOTHER_NETNS, NOT_MOUNTED, Part, Unseen},
 };
 use attachments::{Attachment, pods::netns_seen};
 use cni_protocol::state_file;
@@ -131,7 +131,7 @@ impl Look {
                 self.unseen.push(Unseen {
                     what: what.to_owned(),
                     why: format!(
-                        "not visible from here: this container does not have {}",
+                        "{NOT_MOUNTED}: this container does not have {}",
                         places[0].display()
                     ),
                 });
@@ -172,7 +172,7 @@ impl Look {
         {
             self.unseen.push(Unseen {
                 what: "the host's netdevs and RDMA devices".to_owned(),
-                why: "this program runs in another network namespace".to_owned(),
+                why: ANOTHER_NETNS.to_owned(),
             });
         }
     }

@@ -45,7 +45,7 @@ pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
         false => None,
     };
     let runtimes = services::runtimes(&mut look);
-    let chain = chain::read(&mut look, &paths.conf_dir, &runtimes).unwrap_or_else(|| {
+    let chain = chain::read(&mut look, paths, &runtimes).unwrap_or_else(|| {
         hidden.insert(Part::Chain);
         Chain::default()
     });

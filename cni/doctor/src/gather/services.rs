@@ -36,13 +36,13 @@ const RUNTIMES: [(&str, &str, &str); 4] = [
 /// What the daemon's sockets are called (`rdma-device-plugin`, `kubelet::socket::file_name`).
 const SOCKETS: &str = "rdma-device-plugin-";
 
-/// Kubelet's socket, if the chain has to ask there.
+/// Kubelet's socket, if `rdma-cni` asks there for the devices of a pod, or of an ADD without a device.
 pub(super) fn pod_resources(
     look: &Look,
     kubelet_dir: &Path,
     conf: Option<&Conf>,
 ) -> Option<Socket> {
-    let conf = conf.filter(|conf| !conf.takes_device_id())?;
+    let conf = conf?;
     match conf.devices {
         Some(Devices::Resources(_)) if conf.raw.contains_key("podResourcesSocket") => {
             Some(socket(look, &conf.pod_resources_socket))

@@ -8,6 +8,7 @@ use cni_protocol::{
     state_file,
 };
 use conflist::{Directory, Entry, List, placement, single::SUFFIX};
+use doctor::Installed;
 use rdma_resources::FileError;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -94,6 +95,17 @@ pub struct Record {
 )]
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+/// As `doctor` uses it.
+impl From<Record> for Installed {
+    fn from(record: Record) -> Self {
+        Self {
+            bin_dirs: record.bin_dirs(),
+            conf_dir: record.conf_dir,
+            network: record.network,
+        }
+    }
 }
 
 /// A plugin's binary.

@@ -176,23 +176,48 @@ fn a_nic_without_the_address_that_pods_are_to_have_is_told() {
     wait::until("it is not any more", || figures().is_empty());
 }
 
-/// Its words are its own, `--help` and wrong ones as well.
+/// A misspelt command or option gets the nearest one, and nothing is done.
 #[test]
-fn smc_reads_its_own_words() {
+fn a_misspelt_word_gets_a_suggestion() {
+    for (line, wrong, nearest) in [
+        ("doctr", "'doctr'", "'doctor'"),
+        ("doctor pods", "'pods'", "'pod'"),
+        ("doctor --jso", "'--jso'", "'--json'"),
+        ("doctor pod a --gid-indx 5", "'--gid-indx'", "'--gid-index'"),
+        ("smc --jsn", "'--jsn'", "'--json'"),
+        ("instal", "'instal'", "'install'"),
+        ("install --confg a", "'--confg'", "'--config'"),
+        ("--confg a", "'--confg'", "'--config'"),
+        (
+            "--config a --check-confg",
+            "'--check-confg'",
+            "'--check-config'",
+        ),
+    ] {
+        let done = run(program().args(line.split(' ')));
+        assert_eq!(done.status.code(), Some(2), "{line}: {done:?}");
+        assert!(done.stdout.is_empty(), "{line}: {done:?}");
+        let error = String::from_utf8_lossy(&done.stderr).into_owned();
+        for word in [wrong, nearest] {
+            assert!(error.contains(word), "{line}: no {word} in {error}");
+        }
+    }
+}
+
+#[test]
+fn smc_reads_its_options() {
     let done = run(program().args(["smc", "--help"]));
     assert!(done.status.success(), "{done:?}");
-    let said = String::from_utf8_lossy(&done.stdout).into_owned();
-    assert!(
-        said.starts_with("rdma-device-plugin smc [--json]"),
-        "{said}"
-    );
-    let done = run(program().args(["smc", "--yaml"]));
-    assert_eq!(done.status.code(), Some(2), "{done:?}");
-    let told = String::from_utf8_lossy(&done.stderr).into_owned();
-    assert!(
-        told.starts_with("rdma-device-plugin smc: there is no option --yaml\n"),
-        "{told}"
-    );
+    let help = String::from_utf8_lossy(&done.stdout).into_owned();
+    for word in ["[NAMESPACE|POD]", "--json", "--state-dir"] {
+        assert!(help.contains(word), "{help}");
+    }
+    for wrong in ["--yaml", "a/b/c"] {
+        let done = run(program().args(["smc", wrong]));
+        assert_eq!(done.status.code(), Some(2), "{done:?}");
+        let error = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(error.contains(wrong), "{error}");
+    }
     let done = run(program().args(["smc", "--json", "no-such-namespace"]));
     assert_eq!(done.status.code(), Some(1), "{done:?}");
 }

@@ -362,14 +362,16 @@ fn what_may_not_be_seen_is_told_and_makes_exit_code_2() {
 }
 
 #[test]
-fn wrong_usage_is_told_with_the_usage() {
+fn wrong_usage_is_exit_code_2_and_help_an_answer() {
     let mut command = Command::new(PROGRAM);
     command.args(["doctor", "--yaml"]);
     let (code, output, errors) = run(command);
     assert_eq!((code, output.as_str()), (2, ""));
-    assert!(errors.starts_with(
-        "rdma-device-plugin doctor: there is no option --yaml\n\nrdma-device-plugin doctor ["
-    ));
+    assert!(errors.contains("'--yaml'"), "{errors}");
+    assert!(
+        errors.contains("Usage: rdma-device-plugin doctor"),
+        "{errors}"
+    );
     let mut command = Command::new(PROGRAM);
     command.args(["doctor", "--help"]);
     let (code, output, _) = run(command);

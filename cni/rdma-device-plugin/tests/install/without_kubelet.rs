@@ -3,7 +3,11 @@
 //! network.
 
 use crate::{FLANNEL, Node, SOCKET, refused, said};
-use std::{fs, process::Output};
+use integration::Netns;
+use std::{
+    fs,
+    process::{Command, Output},
+};
 
 /// What `podman network create` and `nerdctl network create` write, as far as it matters here.
 fn list(network: &str) -> String {
@@ -141,4 +145,35 @@ fn what_podman_could_not_use_is_refused() {
         error.contains("chain.plugin: must name the devices"),
         "{error}"
     );
+}
+
+/// `doctor` examines the network, the directories and the programs that `install` recorded.
+#[test]
+fn doctor_examines_what_was_installed() {
+    let node = node();
+    let conf = format!(r#"{{"chain": {{"runtime": "podman", "network": "rails", {DEVICES}}}}}"#);
+    said(&install(&node, &conf));
+    let host = Netns::new("without-kubelet");
+    let doctor = |more: &[&str]| {
+        let mut command: Command = host.command(env!("CARGO_BIN_EXE_rdma-device-plugin"));
+        command
+            .arg("doctor")
+            .arg("--state-dir")
+            .arg(node.path("state"));
+        let output = command.args(more).output().expect("it runs");
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let text = doctor(&[]);
+    let calls = "rails.conflist (network rails) calls rdma-cni, 3 of 3";
+    assert!(text.contains(calls), "{text}");
+    for words in ["kubelet's pod-resources", "/opt/cni/bin/flannel"] {
+        let own = node.path("opt/cni/bin/flannel");
+        let text = text.replace(own.to_str().expect("UTF-8"), "");
+        assert!(!text.contains(words), "{words:?} in {text}");
+    }
+    let text = doctor(&["--network", "podman"]);
+    assert!(text.contains("does not call rdma-cni"), "{text}");
+    let text = doctor(&["--network", "nowhere"]);
+    assert!(text.contains("has the network nowhere"), "{text}");
 }

@@ -6,7 +6,8 @@ mod arguments;
 mod table;
 mod target;
 
-use arguments::{Arguments, Parsed};
+pub use arguments::{Arguments, Target};
+
 use rdma_netns::{ObserveError, smc};
 use serde_json::json;
 use std::{
@@ -14,18 +15,6 @@ use std::{
     process::ExitCode,
 };
 use target::TargetError;
-
-const USAGE: &str = "\
-rdma-device-plugin smc [--json] [--state-dir DIR] [NAMESPACE|POD]
-
-Shows of a network namespace, its own if none is given: entries of the pnet table, user EIDs,
-link groups, and every SMC socket with what carries it, SMCR or TCP, and why.
-
-  NAMESPACE          a path, or a name below /run/netns
-  POD                namespace/name of a pod that has rails
-  --json             as JSON
-  --state-dir DIR    where the records of pods are (default /var/lib/cni/rdma-cni)
-";
 
 /// Nothing can be shown.
 #[derive(Debug, thiserror::Error)]
@@ -42,21 +31,9 @@ enum Failure {
     Output(#[from] io::Error),
 }
 
-/// Runs with the `arguments` after the word `smc`. What was asked for goes to `output`; a failure
-/// is one sentence on `errors`, with exit code 1, or 2 for wrong usage.
-pub fn run(arguments: &[String], output: &mut dyn Write, errors: &mut dyn Write) -> ExitCode {
-    let parsed = match arguments::parse(arguments) {
-        Ok(parsed) => parsed,
-        Err(error) => {
-            let _ = write!(errors, "rdma-device-plugin smc: {error}\n\n{USAGE}");
-            return ExitCode::from(2);
-        }
-    };
-    let done = match parsed {
-        Parsed::Help => print(output, USAGE).map_err(Failure::from),
-        Parsed::Show(arguments) => show(&arguments, output),
-    };
-    match done {
+/// Shows what `arguments` name on `output`; a failure is one sentence on `errors`, with exit code 1.
+pub fn run(arguments: &Arguments, output: &mut dyn Write, errors: &mut dyn Write) -> ExitCode {
+    match show(arguments, output) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(errors, "rdma-device-plugin smc: {error}");
@@ -84,31 +61,18 @@ fn print(output: &mut dyn Write, text: &str) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Exit code, standard output, standard error.
-    fn run(words: &[&str]) -> (ExitCode, String, String) {
-        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        let (mut output, mut errors) = (vec![], vec![]);
-        let code = super::run(&words, &mut output, &mut errors);
-        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-        (code, text(output), text(errors))
-    }
-
-    #[test]
-    fn help_is_an_answer_and_wrong_usage_is_exit_code_2() {
-        let (code, output, errors) = run(&["--help"]);
-        assert_eq!((code, output.as_str()), (ExitCode::SUCCESS, USAGE));
-        assert_eq!(errors, "");
-        let (code, output, errors) = run(&["--yaml"]);
-        assert_eq!((code, output.as_str()), (ExitCode::from(2), ""));
-        assert!(errors.starts_with("rdma-device-plugin smc: there is no option --yaml\n"));
-    }
-
     #[test]
     fn a_namespace_that_is_not_there_is_one_sentence() {
-        let (code, output, errors) = run(&["no-such-namespace"]);
-        assert_eq!((code, output.as_str()), (ExitCode::FAILURE, ""));
+        let arguments = Arguments {
+            target: Target::Name("no-such-namespace".to_owned()),
+            json: false,
+            state_dir: "/nowhere".into(),
+        };
+        let (mut output, mut errors) = (vec![], vec![]);
+        let code = run(&arguments, &mut output, &mut errors);
+        assert_eq!((code, output), (ExitCode::FAILURE, vec![]));
         assert_eq!(
-            errors,
+            String::from_utf8(errors).expect("UTF-8"),
             "rdma-device-plugin smc: there is no network namespace \"no-such-namespace\" below /run/netns or /var/run/netns\n"
         );
     }
