@@ -5,7 +5,7 @@
 
 # Debian packages: building and checking; the peers and tools that the tests drive; what makes images.
 PACKAGES=(gcc libc6-dev shellcheck python3 iproute2 containernetworking-plugins systemd jq bubblewrap
-	e2fsprogs network-manager openssl strace xfsprogs)
+	e2fsprogs network-manager openssl podman strace xfsprogs)
 
 # not_installed PACKAGE...: those of them that are not installed
 not_installed() {
