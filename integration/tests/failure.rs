@@ -42,6 +42,40 @@ fn an_alternative_name_in_the_pod_takes_a_name_as_well() {
     node.assert_restored(&before);
 }
 
+/// An operator counts errors: one failed ADD is one, whether `rdma-ipam` is a process of its own or not.
+#[test]
+fn a_failed_add_is_one_error_in_the_log() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    let mut configuration = node.configuration(&["eth1"]);
+    let leases = node.directory().join("leases");
+    configuration["ipam"] = json!({"type": "rdma-ipam", "from": "parent", "dataDir": leases});
+    let call = node.invoke("ADD", "a", pod.path()).input(&configuration);
+    let outcome = call.run();
+    let text = outcome.error(104);
+    assert!(text.contains("has no global IPv6 address"), "{text}");
+    let own = outcome
+        .stderr
+        .lines()
+        .filter(|line| line.starts_with("rdma-cni["));
+    let errors = own.filter(|line| line.contains("has no global IPv6 address"));
+    assert_eq!(errors.count(), 1, "{outcome}");
+    // an IPAM plugin that fails DEL, too, is a warning besides
+    configuration["ipam"] = json!({"type": "host-local"});
+    configuration["cniVersion"] = "1.0.0".into();
+    let outcome = node
+        .invoke("ADD", "a", pod.path())
+        .input(&configuration)
+        .run();
+    outcome.error(104);
+    let of = |level: &str| {
+        let lines = outcome.stderr.lines();
+        let lines = lines.filter(|line| line.contains(level) && line.contains("no IP ranges"));
+        lines.count()
+    };
+    assert_eq!((of(": error: "), of(": warn: ")), (1, 1), "{outcome}");
+}
+
 #[test]
 fn a_failing_ipam_plugin_restores_the_netdev_and_gets_its_del() {
     let node = Node::with_rails(1);

@@ -92,8 +92,8 @@ pub fn call<D: Disk>(
         serve((disk, linux), environment, &raw, output, patience).map_err(Failure::from)
     };
     match PLUGIN.answer(environment, None, &mut stdin, &mut output, &verb) {
-        true => Ok(output),
-        false => Err(output),
+        Ok(()) => Ok(output),
+        Err(_) => Err(output),
     }
 }
 

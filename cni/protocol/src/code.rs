@@ -29,9 +29,9 @@ impl ConfError {
     pub fn code(&self) -> u32 {
         match self {
             Self::NotJson(_) => UNDECODABLE,
-            Self::Version(_) | Self::Verb { .. } => INCOMPATIBLE_VERSION,
+            Self::NoVersion | Self::Version(_) | Self::Verb { .. } => INCOMPATIBLE_VERSION,
             Self::Unsupported { .. } => UNSUPPORTED_FIELD,
-            Self::Value { .. } | Self::Missing { .. } => CONFIGURATION,
+            Self::List | Self::Value { .. } | Self::Missing { .. } => CONFIGURATION,
         }
     }
 }

@@ -49,6 +49,19 @@ pub enum ConfError {
     /// Standard input is no JSON object.
     #[error("the network configuration on standard input is no JSON object: {0}")]
     NotJson(String),
+    /// Standard input is a network's whole list.
+    #[error(
+        "standard input is a whole list: give one entry of its plugins, with the list's cniVersion and name in it \
+         (jq '{{cniVersion, name}} + .plugins[N]' FILE, N from 0)"
+    )]
+    List,
+    /// There is no `cniVersion`, which means 0.1.0 (specification, section 1).
+    #[error(
+        "cniVersion is missing, which means 0.1.0: a runtime copies it from the list to each entry; supported are \
+         {supported}",
+        supported = versions()
+    )]
+    NoVersion,
     /// `cniVersion` is not one of ours.
     #[error("cniVersion {0:?} is not supported; supported are {supported}", supported = versions())]
     Version(String),
@@ -111,7 +124,9 @@ pub fn decode(stdin: &[u8]) -> Result<Map<String, Value>, ConfError> {
     match serde_json::from_slice(stdin) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(other) => Err(ConfError::NotJson(format!("it is {:.60}", json(&other)))),
-        Err(error) if stdin.is_empty() => Err(ConfError::NotJson(format!("it is empty ({error})"))),
+        Err(_) if stdin.iter().all(u8::is_ascii_whitespace) => {
+            Err(ConfError::NotJson("it is empty".to_owned()))
+        }
         Err(error) => Err(ConfError::NotJson(error.to_string())),
     }
 }
@@ -130,6 +145,9 @@ impl Network {
     /// # Errors
     /// A value is wrong, and none of the `mistakes` that are passed over.
     pub fn parse(raw: &Map<String, Value>, mistakes: &mut Mistakes) -> Result<Self, ConfError> {
+        if raw.get("plugins").is_some_and(Value::is_array) && !raw.contains_key("type") {
+            return Err(ConfError::List);
+        }
         let file = &Field::root(raw);
         let newest = SUPPORTED[SUPPORTED.len() - 1];
         Ok(Self {
@@ -172,7 +190,9 @@ impl Default for Log {
 }
 
 fn version(file: &Field<'_>, raw: &Map<String, Value>) -> Result<SpecVersion, ConfError> {
-    file.get::<String>("cniVersion")?;
+    if file.get::<String>("cniVersion")?.is_none() {
+        return Err(ConfError::NoVersion);
+    }
     let version = version_text(raw);
     SpecVersion::parse(version).ok_or_else(|| ConfError::Version(version.to_owned()))
 }

@@ -92,7 +92,12 @@ pub struct Target {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnvironmentError {
     /// Variables that the command needs are not set, or empty.
-    #[error("{} needs {}: not set", command.map_or("a CNI plugin", Command::as_str), variables.join(", "))]
+    #[error(
+        "{} needs {}: not set{}",
+        command.map_or("a CNI plugin", Command::as_str),
+        variables.join(", "),
+        by_hand(*command)
+    )]
     Missing {
         /// The command that needs them; none: `CNI_COMMAND` is one of them.
         command: Option<Command>,
@@ -112,6 +117,17 @@ pub enum EnvironmentError {
     /// Several of these.
     #[error("{}", one_sentence(.0))]
     Several(Vec<Self>),
+}
+
+/// What a person has to do who started the plugin; a runtime sets the variables of its verbs.
+fn by_hand(command: Option<Command>) -> &'static str {
+    match command {
+        None => "; a container runtime sets them, --help names the commands for people",
+        Some(Command::Plan) => {
+            "; for example CNI_CONTAINERID=try CNI_NETNS=/run/netns/try CNI_IFNAME=eth0, after ip netns add try"
+        }
+        Some(_) => "",
+    }
 }
 
 fn one_sentence(errors: &[EnvironmentError]) -> String {
@@ -287,7 +303,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "a CNI plugin needs CNI_COMMAND, CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME, CNI_PATH: \
-             not set"
+             not set; a container runtime sets them, --help names the commands for people"
         );
     }
 

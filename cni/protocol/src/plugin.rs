@@ -102,18 +102,30 @@ impl Plugin {
                 let found = self.by_hand.iter().find(|(name, _)| name == word);
                 found.map(|(_, command)| *command)
             }
-            _ => {
-                let _ = io::stderr().write_all(self.usage.as_bytes());
+            words => {
+                let text = format!(
+                    "{}: \"{}\" is not one of its commands\n\n{}",
+                    self.name,
+                    words.join(" ").escape_debug(),
+                    self.usage
+                );
+                let _ = io::stderr().write_all(text.as_bytes());
                 return ExitCode::from(2);
             }
         };
         match self.answer(input.environment, by_hand, stdin, output, verb) {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::FAILURE,
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => {
+                log::error!("{}", failure.message);
+                ExitCode::FAILURE
+            }
         }
     }
 
-    /// The same without arguments, and whether it went well: for a program that has this plugin in it.
+    /// The same without arguments, for a program that has this plugin in it.
+    ///
+    /// # Errors
+    /// The verb failed. `output` has the error; the caller logs it.
     pub fn answer(
         &self,
         environment: BTreeMap<String, String>,
@@ -121,13 +133,13 @@ impl Plugin {
         stdin: &mut dyn Read,
         output: &mut dyn Write,
         verb: &Verb<'_>,
-    ) -> bool {
+    ) -> Result<(), Failure> {
         let mut version = SUPPORTED[SUPPORTED.len() - 1].as_str().to_owned();
         let done = catch_unwind(AssertUnwindSafe(|| {
             serve(environment, by_hand, stdin, output, verb, &mut version)
         }));
         let failure = match done {
-            Ok(Ok(())) => return true,
+            Ok(Ok(())) => return Ok(()),
             Ok(Err(failure)) => failure,
             Err(_) => Failure {
                 code: code::INTERNAL,
@@ -139,10 +151,9 @@ impl Plugin {
                 details: None,
             },
         };
-        log::error!("{}", failure.message);
         // the exit code tells even where nothing can be written
         let _ = write(output, &failure.object(&version));
-        false
+        Err(failure)
     }
 }
 

@@ -30,6 +30,25 @@ fn input_that_is_no_json_object_cannot_be_decoded() {
     node.assert_restored(&before);
 }
 
+/// What a person has at hand is the list.
+#[test]
+fn a_whole_list_is_no_entry_of_it() {
+    let (node, pod, before) = untouched_node();
+    let entry = node.configuration(&["eth1"]);
+    let list =
+        json!({"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "bridge"}, entry]});
+    for command in ["ADD", "DEL"] {
+        let call = node.invoke(command, "a", pod.path()).input(&list);
+        let text = call.run().error(7);
+        assert!(text.contains("standard input is a whole list"), "{text}");
+        assert!(
+            text.contains("jq '{cniVersion, name} + .plugins[N]'"),
+            "{text}"
+        );
+    }
+    node.assert_restored(&before);
+}
+
 /// A field, a value that it cannot have, and what of both has to be in the message.
 fn wrong_values() -> Vec<(&'static str, Value, &'static str)> {
     vec![

@@ -53,7 +53,10 @@ fn versions_that_are_not_spoken_are_incompatible() {
         .input(&configuration)
         .run()
         .error(1);
-    assert!(text.contains("0.1.0"), "no cniVersion means 0.1.0: {text}");
+    assert!(
+        text.contains("cniVersion is missing, which means 0.1.0"),
+        "{text}"
+    );
     node.assert_restored(&before);
 }
 
@@ -63,6 +66,20 @@ fn people_are_told_the_version_of_the_program() {
     let outcome = node.bare().argument("--version").run();
     assert!(outcome.status.success(), "{outcome}");
     assert!(outcome.stdout.starts_with("rdma-cni 0."), "{outcome}");
+}
+
+#[test]
+fn an_unknown_command_is_named_with_the_known_ones() {
+    let node = Node::new();
+    for (words, wrong) in [(&["pln"][..], "\"pln\""), (&["plan", "x"], "\"plan x\"")] {
+        let call = words
+            .iter()
+            .fold(node.bare(), |call, word| call.argument(word));
+        let outcome = call.run();
+        assert_eq!(outcome.status.code(), Some(2), "{outcome}");
+        assert!(outcome.stderr.contains(wrong), "{outcome}");
+        assert!(outcome.stderr.contains("rdma-cni plan"), "{outcome}");
+    }
 }
 
 #[test]

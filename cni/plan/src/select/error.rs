@@ -8,7 +8,9 @@ use rdma_netns::{DeviceAddress, InterfaceName, Pkey, RdmaMode};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectError {
     /// Nothing on the node fits.
-    #[error("no device on this node is {0}")]
+    #[error(
+        "no device on this node is {0}; ip link and rdma link list the devices: correct the configuration, or load the driver"
+    )]
     NotFound(String),
     /// What fits is needed by the host, and not named literally.
     #[error(

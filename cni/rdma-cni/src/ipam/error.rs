@@ -15,7 +15,9 @@ const SHOWN: usize = 400;
 #[derive(Debug, thiserror::Error)]
 pub enum IpamError {
     /// No such program.
-    #[error("IPAM plugin {name:?} is not in CNI_PATH ({path})")]
+    #[error(
+        "IPAM plugin {name:?} is not in CNI_PATH ({path}): install it there, or correct ipam.type"
+    )]
     NotFound {
         /// `ipam.type`
         name: String,

@@ -354,7 +354,8 @@ fn undo<K: Kernel>(
     lock: Lock,
     cause: Cause,
 ) -> Error {
-    log::error!("{cause}; undoing");
+    // the error that ADD returns is logged at the end, with what is left to restore
+    log::debug!("{cause}; undoing");
     let node = &node.with_patience(UNDO_LIMIT);
     let conflicts: Vec<IpAddr> = match &cause {
         Cause::Apply(ApplyError::Duplicate(ip)) => vec![*ip],
@@ -395,7 +396,6 @@ fn undo<K: Kernel>(
                 Ok(()) => forget(node, &attachment.key, lock),
                 // an IPAM plugin that failed ADD may well fail DEL: the runtime's DEL asks again
                 Err(error) => {
-                    log::warn!("{error}");
                     teardown::mark(node, attachment, Phase::Restored);
                     held = Some(error);
                     None
