@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Completion queues (`struct erdma_cqe`, `ERDMA_CQDB_*`).
+
+use super::{
+    fields::{bits, bits32},
+    translation::Pages,
+};
+use crate::memory::Memory;
+
+/// Bytes of an entry.
+pub const ENTRY: u64 = 32;
+
+/// The largest queue, as a power of two (`ERDMA_CMD_DEV_CAP_MAX_CQE`).
+pub const MAX_DEPTH_SHIFT: u32 = 20;
+
+/// How a request ended, `enum erdma_wc_status`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Done.
+    Success = 0,
+    /// The peer has a receive request that cannot be read.
+    ReceiveFormat = 2,
+    /// The peer does not know the key.
+    ReceiveKey = 3,
+    /// What the key stands for does not have the addresses.
+    ReceiveBounds = 4,
+    /// The key does not allow the access.
+    ReceiveRights = 5,
+    /// The key is of another protection domain.
+    ReceiveDomain = 6,
+    /// The addresses wrap around.
+    ReceiveWrap = 7,
+    /// The request cannot be read, or is none that the queue pair can execute.
+    SendFormat = 8,
+    /// The function does not know the key of the request.
+    SendKey = 10,
+    /// What the key stands for does not have the addresses.
+    SendBounds = 11,
+    /// The key does not allow the access.
+    SendRights = 12,
+    /// The key is of another protection domain.
+    SendDomain = 13,
+    /// The addresses wrap around.
+    SendWrap = 14,
+    /// The queue pair was in error before the request was executed.
+    Flushed = 15,
+    /// The peer did not answer.
+    RetryExceeded = 16,
+}
+
+/// An entry of a completion queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Completion {
+    /// `enum erdma_opcode`.
+    pub opcode: u8,
+    /// Whether it is of the receive queue.
+    pub is_receive: bool,
+    /// How the request ended.
+    pub status: Status,
+    /// The position of the request in its queue.
+    pub index: u16,
+    /// The queue pair.
+    pub queue_pair: u32,
+    /// The immediate data, or the key that the peer invalidated.
+    pub extra: u32,
+    /// Bytes that were received.
+    pub size: u32,
+    /// Of a datagram: the type of its network header, its service level and the number of the sender.
+    pub datagram: u32,
+    /// Whether the peer solicits an event.
+    pub is_solicited: bool,
+}
+
+/// When the next event is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Armed {
+    No,
+    Any,
+    Solicited,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct CompletionQueue {
+    pages: Pages,
+    depth: u32,
+    produced: u32,
+    /// The value of `produced` after the newest completion that is worth a solicited event.
+    solicited: u32,
+    armed: Armed,
+    /// The event queue that it reports to.
+    pub events: u32,
+}
+
+impl CompletionQueue {
+    /// A queue of `1 << depth_shift` entries. None if that is above [`MAX_DEPTH_SHIFT`].
+    pub fn new(pages: Pages, depth_shift: u32, events: u32) -> Option<CompletionQueue> {
+        (depth_shift <= MAX_DEPTH_SHIFT).then(|| CompletionQueue {
+            pages,
+            depth: 1 << depth_shift,
+            produced: 0,
+            solicited: 0,
+            armed: Armed::No,
+            events,
+        })
+    }
+
+    /// Writes an entry. Its owner bit is 1 in the first lap, and 0 in the second. Returns whether an event is due.
+    pub fn push(&mut self, memory: &Memory, completion: &Completion) -> bool {
+        let lap = u32::from(self.produced & self.depth == 0);
+        let header = lap << 31
+            | u32::from(completion.opcode) << 16
+            | u32::from(completion.is_receive) << 8
+            | completion.status as u32;
+        let words = [
+            header,
+            u32::from(completion.index),
+            completion.queue_pair,
+            completion.extra,
+            completion.size,
+            0,
+            0,
+            completion.datagram,
+        ];
+        let entry = entry(words);
+        let slot = u64::from(self.produced & (self.depth - 1));
+        let address = self.pages.entry(memory, slot, ENTRY);
+        if address.is_none_or(|address| memory.publish(address, &entry).is_err()) {
+            log::warn!("entry {slot} of a completion queue is not in memory");
+        }
+        self.produced = self.produced.wrapping_add(1);
+        if completion.is_solicited || completion.status != Status::Success {
+            self.solicited = self.produced;
+        }
+        let is_due = match self.armed {
+            Armed::No => false,
+            Armed::Any => true,
+            Armed::Solicited => self.solicited == self.produced,
+        };
+        if is_due {
+            self.armed = Armed::No;
+        }
+        is_due
+    }
+
+    /// Handles a doorbell. It says how many entries the driver has read. Returns whether an event is due: the writes of
+    /// the virtual machine may come late, and entries may have been written meanwhile.
+    pub fn doorbell(&mut self, value: u64) -> bool {
+        if bits(value, 31, 31) == 0 {
+            return false;
+        }
+        let read = bits(value, 23, 0) as u32;
+        let (armed, newest) = match bits(value, 30, 30) {
+            0 => (Armed::Any, self.produced),
+            _ => (Armed::Solicited, self.solicited),
+        };
+        let unread = bits32(newest.wrapping_sub(read), 23, 0);
+        // half of the 24 bits are behind
+        let is_due = unread != 0 && unread < 1 << 23;
+        self.armed = if is_due { Armed::No } else { armed };
+        is_due
+    }
+}
+
+/// The bytes of an entry: its words are big-endian.
+pub fn entry(words: [u32; 8]) -> [u8; ENTRY as usize] {
+    let mut entry = [0; ENTRY as usize];
+    for (bytes, word) in entry.chunks_exact_mut(4).zip(words) {
+        bytes.copy_from_slice(&word.to_be_bytes());
+    }
+    entry
+}

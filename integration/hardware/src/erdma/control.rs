@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Orders of a test, a line each. The answer is `ok`, what was asked for, or `error: ` and the reason.
+//!
+//! | order | effect |
+//! |---|---|
+//! | `link MAC up`, `link MAC down` | whether messages pass |
+//! | `loss MAC PERCENT` | so many of a hundred messages that the function sends are lost |
+//! | `delay MAC MILLISECONDS` | what the function sends arrives later |
+//! | `unplug MAC` | the function falls off its bus: it reads as all ones, and does nothing any more |
+//! | `plug MAC` | it is there again, as after power-on |
+//! | `no-answer MILLISECONDS` | how long a request waits for a peer that does not answer; 10000 at start |
+//! | `no-receive MILLISECONDS`, `no-receive forever` | how long it waits for a receive request of its peer; forever at start |
+//! | `status` | a line for each function, and an empty line |
+//!
+//! `all` in the place of a MAC is all functions.
+
+use super::{fabric::Fabric, faults::Link};
+use std::{fmt::Write, time::Duration};
+
+/// Executes an order.
+///
+/// # Errors
+/// The reason why it is none.
+pub fn order(fabric: &mut Fabric, line: &str) -> Result<String, String> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    match words.as_slice() {
+        ["status"] => return Ok(status(fabric)),
+        ["no-answer", limit] => fabric.limits.no_answer = milliseconds(limit)?,
+        ["no-receive", "forever"] => fabric.limits.no_receive = None,
+        ["no-receive", limit] => fabric.limits.no_receive = Some(milliseconds(limit)?),
+        ["link", mac, "up"] => links(fabric, mac, |link| link.is_up = true)?,
+        ["link", mac, "down"] => links(fabric, mac, |link| link.is_up = false)?,
+        ["loss", mac, percent] => {
+            let value = percent.parse().ok().filter(|it| *it <= 100);
+            let value =
+                value.ok_or_else(|| format!("{percent:?} is no percentage from 0 to 100"))?;
+            links(fabric, mac, |link| link.loss_percent = value)?;
+        }
+        ["delay", mac, delay] => {
+            let delay = milliseconds(delay)?;
+            links(fabric, mac, |link| link.delay = delay)?;
+        }
+        ["unplug", mac] => links(fabric, mac, |link| link.is_present = false)?,
+        ["plug", mac] => {
+            for position in positions(fabric, mac)? {
+                let device = fabric.device_mut(position);
+                if !device.link.is_present {
+                    device.reset();
+                    device.link.is_present = true;
+                }
+            }
+        }
+        _ => return Err(format!("{line:?} is no order")),
+    }
+    fabric.wake_all();
+    Ok("ok\n".to_owned())
+}
+
+fn milliseconds(text: &str) -> Result<Duration, String> {
+    let value = text.parse().map(Duration::from_millis);
+    value.map_err(|_| format!("{text:?} is no number of milliseconds"))
+}
+
+fn positions(fabric: &Fabric, mac: &str) -> Result<Vec<usize>, String> {
+    let found: Vec<usize> = (fabric.devices().iter().enumerate())
+        .filter(|(_, device)| mac == "all" || device.name.eq_ignore_ascii_case(mac))
+        .map(|(position, _)| position)
+        .collect();
+    match found.is_empty() {
+        true => Err(format!("no function has the MAC {mac:?}")),
+        false => Ok(found),
+    }
+}
+
+fn links(fabric: &mut Fabric, mac: &str, change: impl Fn(&mut Link)) -> Result<(), String> {
+    for position in positions(fabric, mac)? {
+        change(&mut fabric.device_mut(position).link);
+    }
+    Ok(())
+}
+
+fn status(fabric: &Fabric) -> String {
+    let mut text = String::new();
+    for device in fabric.devices() {
+        let link = device.link;
+        let state = match (link.is_present, link.is_up) {
+            (false, _) => "unplugged",
+            (true, false) => "down",
+            (true, true) => "up",
+        };
+        let written = writeln!(
+            text,
+            "{} {state} loss={} delay={} queue-pairs={} counters={:?}",
+            device.name,
+            link.loss_percent,
+            link.delay.as_millis(),
+            device.pairs.len(),
+            device.counters
+        );
+        debug_assert!(written.is_ok(), "a String takes all");
+    }
+    text.push('\n');
+    text
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An Alibaba eRDMA function (PCI 1ded:107f) and the fabric between several of them.
+//!
+//! Registers, commands and entries of queues are as Linux' `drivers/infiniband/hw/erdma/erdma_hw.h` states them
+//! (GPL-2.0 or BSD-3-Clause).
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`registers`] | BAR 0: registers and doorbells |
+//! | [`commands`] | the command queue |
+//! | [`objects`] | the commands that make, change and destroy objects |
+//! | [`events`] | event queues |
+//! | [`completions`] | completion queues |
+//! | [`translation`] | translation tables (MTT): a buffer of a guest in pages of its memory |
+//! | [`regions`] | memory regions, and what their keys allow |
+//! | [`queue_pairs`] | queue pairs, their queues and states |
+//! | [`requests`] | work requests, as they are in a send queue |
+//! | [`device`] | one function |
+//! | [`fabric`] | all functions, and who is connected to whom |
+//! | [`reliable`], [`datagrams`] | the execution of work requests |
+//! | [`transfer`] | copying between memories |
+//! | [`faults`] | loss, delay, links that are down, functions that fell off their bus |
+//! | [`control`] | orders of a test, as text |
+//! | [`port`] | a function as the transport sees it |
+
+pub mod commands;
+pub mod completions;
+pub mod control;
+pub mod datagrams;
+pub mod device;
+pub mod events;
+pub mod fabric;
+pub mod faults;
+pub mod fields;
+pub mod objects;
+pub mod port;
+pub mod queue_pairs;
+pub mod regions;
+pub mod registers;
+pub mod reliable;
+pub mod requests;
+pub mod transfer;
+pub mod translation;
+
+/// A hardware address.
+pub type Mac = [u8; 6];
+
+/// What a function speaks, by its register 0xc.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// Connections are made by the driver over TCP and MPA, and identified by cookies.
+    #[default]
+    Iwarp,
+    /// Connections are made by queue pair number and GID.
+    Roce,
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Memory regions, and what their keys allow.
+
+use super::{
+    completions::Status,
+    translation::{Pages, Table},
+};
+use crate::memory::Memory;
+use std::collections::HashMap;
+
+/// The most regions: twice the queue pairs, as the driver reckons.
+pub const MAX_REGIONS: usize = 8192;
+
+/// The key by which the driver itself reaches all memory (`ERDMA_CMD_DEV_CAP_DMA_LOCAL_KEY`).
+pub const LOCAL_DMA_KEY: u32 = 0xffff_ff00;
+
+/// Rights of a region, as bits 5 to 1 of the command have them.
+pub mod rights {
+    /// Atomic operations of the peer.
+    pub const REMOTE_ATOMIC: u32 = 1 << 0;
+    /// Reading for requests of its own function.
+    pub const LOCAL_READ: u32 = 1 << 1;
+    /// Writing for requests of its own function.
+    pub const LOCAL_WRITE: u32 = 1 << 2;
+    /// Reading by the peer.
+    pub const REMOTE_READ: u32 = 1 << 3;
+    /// Writing by the peer.
+    pub const REMOTE_WRITE: u32 = 1 << 4;
+    /// Those that [`super::LOCAL_DMA_KEY`] has.
+    pub const LOCAL: u32 = LOCAL_READ | LOCAL_WRITE;
+}
+
+/// Why an access is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// No region has the key, or it is not valid.
+    Key,
+    /// The region does not have the addresses.
+    Bounds,
+    /// The region does not allow the access.
+    Rights,
+    /// The region is of another protection domain.
+    Domain,
+    /// The addresses wrap around.
+    Wrap,
+}
+
+impl Refusal {
+    /// The status of a request whose own keys are refused.
+    pub fn local(self) -> Status {
+        match self {
+            Refusal::Key => Status::SendKey,
+            Refusal::Bounds => Status::SendBounds,
+            Refusal::Rights => Status::SendRights,
+            Refusal::Domain => Status::SendDomain,
+            Refusal::Wrap => Status::SendWrap,
+        }
+    }
+
+    /// The status of a request whose peer refuses a key, and of a receive request.
+    pub fn remote(self) -> Status {
+        match self {
+            Refusal::Key => Status::ReceiveKey,
+            Refusal::Bounds => Status::ReceiveBounds,
+            Refusal::Rights => Status::ReceiveRights,
+            Refusal::Domain => Status::ReceiveDomain,
+            Refusal::Wrap => Status::ReceiveWrap,
+        }
+    }
+}
+
+/// The type of a region, `ERDMA_MR_TYPE_*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Registered by a command.
+    Normal,
+    /// Registered by requests in a send queue.
+    Fast,
+    /// All memory.
+    Dma,
+}
+
+/// A memory region.
+#[derive(Clone, Copy, Debug)]
+pub struct Region {
+    /// The lowest byte of its key.
+    pub key: u8,
+    /// Its protection domain.
+    pub domain: u32,
+    /// Its type.
+    pub kind: Kind,
+    /// Whether its key may be used.
+    pub is_valid: bool,
+    /// The address of its first byte, as requests name it.
+    pub start: u64,
+    /// Its size in bytes.
+    pub size: u64,
+    /// What is allowed: [`rights`].
+    pub rights: u32,
+    /// Its pages.
+    pub pages: Pages,
+    /// Of a region that requests register: the table that the command gave it, and the most pages.
+    pub table: (Table, u64),
+}
+
+/// Memory that a key stands for: `len` bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    /// Where it is.
+    pub place: Place,
+    /// Its size in bytes.
+    pub len: u64,
+}
+
+/// Where a window is.
+#[derive(Clone, Copy, Debug)]
+pub enum Place {
+    /// At this address.
+    Address(u64),
+    /// In pages, from this byte on.
+    Pages(Pages, u64),
+}
+
+impl Window {
+    /// The address of byte `at`, and how many bytes from there on are in one piece. None if it is not there.
+    pub fn locate(&self, memory: &Memory, at: u64) -> Option<(u64, u64)> {
+        let left = self.len.checked_sub(at)?;
+        let (address, contiguous) = match self.place {
+            Place::Address(address) => (address.checked_add(at)?, left),
+            Place::Pages(pages, offset) => pages.locate(memory, offset.checked_add(at)?)?,
+        };
+        Some((address, contiguous.min(left)))
+    }
+}
+
+/// All regions of a function, by the upper 24 bits of their keys.
+#[derive(Debug, Default)]
+pub struct Regions {
+    by_index: HashMap<u32, Region>,
+}
+
+impl Regions {
+    /// Adds a region. False if there is one of that index, or there are [`MAX_REGIONS`].
+    pub fn add(&mut self, index: u32, region: Region) -> bool {
+        if self.by_index.len() >= MAX_REGIONS || self.by_index.contains_key(&index) {
+            return false;
+        }
+        self.by_index.insert(index, region);
+        true
+    }
+
+    /// Removes a region. False if there is none.
+    pub fn remove(&mut self, index: u32) -> bool {
+        self.by_index.remove(&index).is_some()
+    }
+
+    /// The region with that index, which has the key's upper 24 bits.
+    pub fn get_mut(&mut self, index: u32) -> Option<&mut Region> {
+        self.by_index.get_mut(&index)
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.by_index.is_empty()
+    }
+
+    /// What `len` bytes at `address` are for the key, if it allows an access with `needed` of protection domain `domain`.
+    ///
+    /// # Errors
+    /// The access is refused.
+    pub fn find(
+        &self,
+        key: u32,
+        domain: u32,
+        address: u64,
+        len: u64,
+        needed: u32,
+    ) -> Result<Window, Refusal> {
+        if len == 0 {
+            let place = Place::Address(address);
+            return Ok(Window { place, len });
+        }
+        address.checked_add(len - 1).ok_or(Refusal::Wrap)?;
+        if key == LOCAL_DMA_KEY && needed & !rights::LOCAL == 0 {
+            let place = Place::Address(address);
+            return Ok(Window { place, len });
+        }
+        let region = self.by_index.get(&(key >> 8)).ok_or(Refusal::Key)?;
+        if !region.is_valid || region.key != key as u8 {
+            return Err(Refusal::Key);
+        }
+        if region.domain != domain {
+            return Err(Refusal::Domain);
+        }
+        if region.rights & needed != needed {
+            return Err(Refusal::Rights);
+        }
+        if region.kind == Kind::Dma {
+            let place = Place::Address(address);
+            return Ok(Window { place, len });
+        }
+        let offset = address.checked_sub(region.start).ok_or(Refusal::Bounds)?;
+        if region.size < len || offset > region.size - len {
+            return Err(Refusal::Bounds);
+        }
+        let place = Place::Pages(region.pages, offset);
+        Ok(Window { place, len })
+    }
+
+    /// Makes a key unusable.
+    ///
+    /// # Errors
+    /// There is no region with it that requests register, or it is of another protection domain.
+    pub fn invalidate(&mut self, key: u32, domain: u32) -> Result<(), Refusal> {
+        let region = self.by_index.get_mut(&(key >> 8)).ok_or(Refusal::Key)?;
+        if region.kind != Kind::Fast || region.key != key as u8 {
+            return Err(Refusal::Key);
+        }
+        if region.domain != domain {
+            return Err(Refusal::Domain);
+        }
+        region.is_valid = false;
+        Ok(())
+    }
+}

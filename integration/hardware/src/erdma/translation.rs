@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Translation tables (MTT): a buffer that is contiguous for a program of the guest, in pages of the guest's memory.
+//!
+//! A table has up to three levels. With level 0 the command has the addresses of up to four pages itself. With level 1
+//! it has the address of an array of them. With levels 2 and 3 it has the address of a page with the addresses of the
+//! pages of the level below. The tables stay in the guest's memory, and each access reads them there.
+
+use crate::memory::Memory;
+
+/// The smallest page: 4 KiB (`ERDMA_HW_PAGE_SHIFT`).
+pub const HARDWARE_PAGE_SHIFT: u32 = 12;
+
+/// The most pages that a command has itself.
+pub const INLINE_PAGES: usize = 4;
+
+/// Where the addresses of pages are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Table {
+    /// In the command.
+    Inline([u64; INLINE_PAGES]),
+    /// In the guest's memory.
+    Tree {
+        /// The address of the topmost array.
+        root: u64,
+        /// 1 to 3.
+        levels: u32,
+        /// The size of an array of the levels below the topmost, as a power of two in bytes.
+        page_shift: u32,
+    },
+}
+
+/// A buffer in pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pages {
+    /// The size of a page, as a power of two in bytes.
+    pub shift: u32,
+    /// Where the buffer begins in its first page.
+    pub offset: u64,
+    /// The number of pages.
+    pub count: u64,
+    /// Their addresses.
+    pub table: Table,
+}
+
+impl Pages {
+    /// None if a size is out of its range.
+    pub fn new(shift: u32, offset: u64, count: u64, table: Table) -> Option<Pages> {
+        let is_valid = match table {
+            Table::Inline(pages) => count <= pages.len() as u64,
+            Table::Tree {
+                levels, page_shift, ..
+            } => (1..=3).contains(&levels) && (HARDWARE_PAGE_SHIFT..32).contains(&page_shift),
+        };
+        (is_valid && (HARDWARE_PAGE_SHIFT..32).contains(&shift) && offset < 1 << shift).then_some(
+            Pages {
+                shift,
+                offset,
+                count,
+                table,
+            },
+        )
+    }
+
+    /// The bytes that the pages hold from the buffer's begin on.
+    pub fn size(&self) -> u64 {
+        (self.count.saturating_mul(1 << self.shift)).saturating_sub(self.offset)
+    }
+
+    /// The address of byte `offset` of the buffer, and how many bytes from there on are contiguous. None beyond the last
+    /// page, and where a table is not in memory.
+    pub fn locate(&self, memory: &Memory, offset: u64) -> Option<(u64, u64)> {
+        let at = self.offset.checked_add(offset)?;
+        let page = self.page(memory, at >> self.shift)?;
+        let inside = at & ((1 << self.shift) - 1);
+        Some((page.checked_add(inside)?, (1 << self.shift) - inside))
+    }
+
+    /// The address of entry `slot` of a queue of entries of `size` bytes.
+    pub fn entry(&self, memory: &Memory, slot: u64, size: u64) -> Option<u64> {
+        let (address, contiguous) = self.locate(memory, slot.checked_mul(size)?)?;
+        (contiguous >= size).then_some(address)
+    }
+
+    fn page(&self, memory: &Memory, index: u64) -> Option<u64> {
+        if index >= self.count {
+            return None;
+        }
+        let (mut array, levels, page_shift) = match self.table {
+            Table::Inline(pages) => return pages.get(usize::try_from(index).ok()?).copied(),
+            Table::Tree {
+                root,
+                levels,
+                page_shift,
+            } => (root, levels, page_shift),
+        };
+        // so many bits of the index choose an entry of one array
+        let width = page_shift - 3;
+        for level in (1..levels).rev() {
+            // the topmost array has no end of its own
+            let above = index >> (width * level);
+            let entry = match level + 1 == levels {
+                true => above,
+                false => above & ((1 << width) - 1),
+            };
+            array = memory.u64(array.checked_add(entry.checked_mul(8)?)?).ok()?;
+        }
+        let entry = match levels {
+            1 => index,
+            _ => index & ((1 << width) - 1),
+        };
+        memory.u64(array.checked_add(entry.checked_mul(8)?)?).ok()
+    }
+}

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Modelled PCI functions. QEMU attaches them by vfio-user, and an unchanged Linux driver runs on them.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`pci`] | configuration space, BARs and MSI-X of a function |
+//! | [`interrupts`] | MSI-X vectors |
+//! | [`memory`] | the memory of the virtual machine |
+//! | [`transport`] | the vfio-user server |
+//! | [`erdma`] | an Alibaba eRDMA function, and the fabric that connects several of them |
+//!
+//! A model shows what the driver, the user-space provider and the kernel do. It does not prove the firmware: it may
+//! accept a request that real firmware refuses.
+
+pub mod erdma;
+pub mod interrupts;
+pub mod memory;
+pub mod pci;
+pub mod transport;

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A PCI function: its identity, its configuration space, its BARs and its interrupts.
+
+use crate::{interrupts::Vectors, memory::Memory};
+
+/// Bytes of a conventional configuration space.
+pub const CONFIG_SIZE: usize = 256;
+
+/// What a function is known by.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity {
+    /// Vendor, and subsystem vendor.
+    pub vendor: u16,
+    /// Device.
+    pub device: u16,
+    /// Base class, subclass and programming interface.
+    pub class: [u8; 3],
+    /// Sizes of the six BARs in bytes, powers of two; 0 for none.
+    pub bars: [u64; 6],
+    /// MSI-X vectors, at least one.
+    pub vectors: u16,
+    /// The BAR with the MSI-X table, and with the pending bits at its middle.
+    pub vector_bar: u8,
+}
+
+/// A model of a function. The transport calls it for all accesses of the virtual machine.
+pub trait Function: Send {
+    /// Its identity. It does not change.
+    fn identity(&self) -> Identity;
+
+    /// Whether it answers on its bus. The reads of one that does not are all ones.
+    fn is_present(&self) -> bool;
+
+    /// Reads from a BAR. What is beyond its registers reads as zero.
+    fn read(&mut self, bar: u8, offset: u64, data: &mut [u8]);
+
+    /// Writes to a BAR.
+    fn write(&mut self, bar: u8, offset: u64, data: &[u8]);
+
+    /// Changes the memory that it may access.
+    fn memory(&mut self, change: &mut dyn FnMut(&mut Memory));
+
+    /// Changes its interrupts.
+    fn interrupts(&mut self, change: &mut dyn FnMut(&mut Vectors));
+
+    /// Resets it. Memory and interrupts stay.
+    fn reset(&mut self);
+}
+
+const COMMAND: usize = 0x04;
+const STATUS: usize = 0x06;
+const STATUS_CAPABILITIES: u8 = 0x10;
+const REVISION: usize = 0x08;
+const CLASS: usize = 0x09;
+const SUBSYSTEM_VENDOR: usize = 0x2c;
+const CAPABILITIES: usize = 0x34;
+const INTERRUPT_LINE: usize = 0x3c;
+const MSIX: usize = 0x40;
+const MSIX_ID: u8 = 0x11;
+
+/// The configuration space of a function, with the MSI-X capability. QEMU keeps the BARs' addresses itself.
+#[derive(Debug)]
+pub struct ConfigSpace {
+    bytes: [u8; CONFIG_SIZE],
+}
+
+impl ConfigSpace {
+    /// The space of a function after power-on.
+    pub fn new(identity: &Identity) -> ConfigSpace {
+        let mut space = ConfigSpace {
+            bytes: [0; CONFIG_SIZE],
+        };
+        let table_bar = u32::from(identity.vector_bar);
+        let size = identity.bars.get(usize::from(identity.vector_bar));
+        let pending = size.map_or(0, |size| (size / 2) as u32);
+        space.put(0, &identity.vendor.to_le_bytes());
+        space.put(2, &identity.device.to_le_bytes());
+        space.put(STATUS, &[STATUS_CAPABILITIES]);
+        space.put(REVISION, &[1]);
+        let [base, sub, interface] = identity.class;
+        space.put(CLASS, &[interface, sub, base]);
+        space.put(SUBSYSTEM_VENDOR, &identity.vendor.to_le_bytes());
+        space.put(CAPABILITIES, &[MSIX as u8]);
+        space.put(MSIX, &[MSIX_ID, 0]);
+        space.put(MSIX + 2, &identity.vectors.saturating_sub(1).to_le_bytes());
+        space.put(MSIX + 4, &table_bar.to_le_bytes());
+        space.put(MSIX + 8, &(pending | table_bar).to_le_bytes());
+        space
+    }
+
+    fn put(&mut self, at: usize, value: &[u8]) {
+        self.bytes[at..at + value.len()].copy_from_slice(value);
+    }
+
+    /// Reads `data.len()` bytes. Beyond the space they are zero.
+    pub fn read(&self, offset: u64, data: &mut [u8]) {
+        read(&self.bytes, offset, data);
+    }
+
+    /// Writes those registers that a driver may change: the command, the interrupt line, the control of MSI-X.
+    pub fn write(&mut self, offset: u64, data: &[u8]) {
+        for (at, byte) in (offset..).zip(data) {
+            match usize::try_from(at) {
+                Ok(at) if at == COMMAND || at == COMMAND + 1 || at == INTERRUPT_LINE => {
+                    self.bytes[at] = *byte
+                }
+                // function mask and enable; the size of the table is read-only
+                Ok(at) if at == MSIX + 3 => self.bytes[at] = self.bytes[at] & 0x3f | byte & 0xc0,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Reads `data.len()` bytes of `from` at `offset`. Beyond its end they are zero.
+pub fn read(from: &[u8], offset: u64, data: &mut [u8]) {
+    data.fill(0);
+    if let Some(rest) = usize::try_from(offset).ok().and_then(|at| from.get(at..)) {
+        let len = rest.len().min(data.len());
+        data[..len].copy_from_slice(&rest[..len]);
+    }
+}

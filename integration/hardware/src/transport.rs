@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The vfio-user server: it hands the accesses of a virtual machine to a [`Function`].
+
+use crate::pci::{CONFIG_SIZE, ConfigSpace, Function};
+use std::{fs, fs::File, io, iter, panic, path::Path};
+use vfio_bindings::bindings::vfio::{
+    VFIO_IRQ_INFO_EVENTFD, VFIO_IRQ_INFO_NORESIZE, VFIO_IRQ_SET_ACTION_TRIGGER,
+    VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_NUM_IRQS, VFIO_PCI_NUM_REGIONS,
+    VFIO_REGION_INFO_FLAG_READ, VFIO_REGION_INFO_FLAG_WRITE, vfio_region_info,
+};
+use vfio_user::{DmaMapFlags, DmaUnmapFlags, IrqInfo, Server, ServerBackend, ServerRegion};
+
+/// A function on a socket. Virtual machines attach to it, one after the other.
+pub struct Endpoint<F> {
+    server: Server,
+    backend: Backend<F>,
+}
+
+impl<F: Function> Endpoint<F> {
+    /// Listens on `socket`. A socket that an earlier process left there is replaced.
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub fn new(socket: &Path, function: F) -> io::Result<Endpoint<F>> {
+        match fs::remove_file(socket) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let identity = function.identity();
+        let regions = (0..VFIO_PCI_NUM_REGIONS).map(|index| {
+            let size = match index {
+                VFIO_PCI_CONFIG_REGION_INDEX => CONFIG_SIZE as u64,
+                _ => identity.bars.get(index as usize).copied().unwrap_or(0),
+            };
+            region(index, size)
+        });
+        let interrupts = (0..VFIO_PCI_NUM_IRQS).map(|index| match index {
+            VFIO_PCI_MSIX_IRQ_INDEX => IrqInfo {
+                index,
+                flags: VFIO_IRQ_INFO_EVENTFD | VFIO_IRQ_INFO_NORESIZE,
+                count: u32::from(identity.vectors),
+            },
+            _ => IrqInfo {
+                index,
+                flags: VFIO_IRQ_INFO_EVENTFD,
+                count: 0,
+            },
+        });
+        let server = Server::new(socket, true, interrupts.collect(), regions.collect())
+            .map_err(io::Error::other)?;
+        let config = ConfigSpace::new(&identity);
+        Ok(Endpoint {
+            server,
+            backend: Backend { function, config },
+        })
+    }
+
+    /// Serves one virtual machine until it detaches. Afterwards the function is as after power-on.
+    ///
+    /// # Errors
+    /// The connection broke, or a request of the client could not be read.
+    pub fn serve(&mut self) -> io::Result<()> {
+        let (server, backend) = (&self.server, &mut self.backend);
+        // `Server::run` unwraps what the client says about its version
+        let served = panic::catch_unwind(panic::AssertUnwindSafe(|| server.run(backend)));
+        backend.power_off();
+        match served {
+            Ok(served) => served.map_err(io::Error::other),
+            Err(_) => Err(io::Error::other(
+                "a request of the client could not be handled",
+            )),
+        }
+    }
+}
+
+fn region(index: u32, size: u64) -> ServerRegion {
+    let flags = match size {
+        0 => 0,
+        _ => VFIO_REGION_INFO_FLAG_READ | VFIO_REGION_INFO_FLAG_WRITE,
+    };
+    let region_info = vfio_region_info {
+        argsz: size_of::<vfio_region_info>() as u32,
+        flags,
+        index,
+        size,
+        ..Default::default()
+    };
+    ServerRegion {
+        region_info,
+        sparse_areas: Vec::new(),
+        mmap_fd: None,
+    }
+}
+
+struct Backend<F> {
+    function: F,
+    config: ConfigSpace,
+}
+
+impl<F: Function> Backend<F> {
+    fn power_off(&mut self) {
+        self.function.reset();
+        self.function.memory(&mut |memory| memory.clear());
+        self.function.interrupts(&mut |vectors| vectors.clear());
+        self.config = ConfigSpace::new(&self.function.identity());
+    }
+}
+
+impl<F: Function> ServerBackend for Backend<F> {
+    fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        if !self.function.is_present() {
+            data.fill(0xff);
+        } else if region == VFIO_PCI_CONFIG_REGION_INDEX {
+            self.config.read(offset, data);
+        } else if region < 6 {
+            self.function.read(region as u8, offset, data);
+        } else {
+            data.fill(0);
+        }
+        Ok(())
+    }
+
+    fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> io::Result<()> {
+        if !self.function.is_present() {
+            // a bus drops it
+        } else if region == VFIO_PCI_CONFIG_REGION_INDEX {
+            self.config.write(offset, data);
+        } else if region < 6 {
+            self.function.write(region as u8, offset, data);
+        }
+        Ok(())
+    }
+
+    fn dma_map(
+        &mut self,
+        flags: DmaMapFlags,
+        offset: u64,
+        address: u64,
+        size: u64,
+        file: Option<File>,
+    ) -> io::Result<()> {
+        // neither memory that is not shared nor ROM is a place for DMA
+        let (Some(file), true) = (file, flags.contains(DmaMapFlags::READ_WRITE)) else {
+            return Ok(());
+        };
+        let mut file = Some(file);
+        let mut mapped = Ok(());
+        self.function.memory(&mut |memory| {
+            if let Some(file) = file.take() {
+                mapped = memory.map(address, size, offset, file);
+            }
+        });
+        mapped
+    }
+
+    fn dma_unmap(&mut self, flags: DmaUnmapFlags, address: u64, size: u64) -> io::Result<()> {
+        let all = flags.contains(DmaUnmapFlags::UNMAP_ALL);
+        self.function.memory(&mut |memory| match all {
+            true => memory.clear(),
+            false => memory.unmap(address, size),
+        });
+        Ok(())
+    }
+
+    fn reset(&mut self) -> io::Result<()> {
+        self.function.reset();
+        Ok(())
+    }
+
+    fn set_irqs(
+        &mut self,
+        index: u32,
+        flags: u32,
+        start: u32,
+        count: u32,
+        files: Vec<File>,
+    ) -> io::Result<()> {
+        if index != VFIO_PCI_MSIX_IRQ_INDEX || flags & VFIO_IRQ_SET_ACTION_TRIGGER == 0 {
+            return Ok(());
+        }
+        if count == 0 {
+            self.function.interrupts(&mut |vectors| vectors.clear());
+            return Ok(());
+        }
+        let vectors = u32::from(self.function.identity().vectors);
+        if start.checked_add(count).is_none_or(|end| end > vectors) {
+            return Err(io::Error::other(format!(
+                "vectors {start} and {count} more: the function has {vectors}"
+            )));
+        }
+        let mut files: Vec<Option<File>> = (files.into_iter().map(Some))
+            .chain(iter::repeat_with(|| None))
+            .take(count as usize)
+            .collect();
+        self.function
+            .interrupts(&mut |vectors| vectors.set(start as usize, files.drain(..)));
+        Ok(())
+    }
+}
