@@ -24,7 +24,7 @@ pub enum Broken {
         problem: String,
     },
     /// A field has to be there.
-    #[error("{field} is missing")]
+    #[error("{field} is missing{}", extension(field))]
     Missing {
         /// `name`, `plugins`
         field: String,
@@ -51,6 +51,15 @@ pub enum Broken {
     },
 }
 
+/// The extension that a file of the other kind has: runtimes read it by that.
+fn extension(field: &str) -> &'static str {
+    match field {
+        "plugins" => " (a file with one plugin ends with .conf)",
+        "type" => " (a file with a list of plugins ends with .conflist)",
+        _ => "",
+    }
+}
+
 /// A list that runtimes can use, and that cannot be edited.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
@@ -64,7 +73,7 @@ pub enum Refused {
     },
     /// The version of the specification.
     #[error(
-        "cniVersion {version}; {TYPE} speaks {}",
+        "cniVersion {version}; {TYPE} speaks {}: set one of these in the list",
         SUPPORTED.map(SpecVersion::as_str).join(", ")
     )]
     Version {

@@ -35,7 +35,10 @@ pub enum Change {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
     /// There is nothing to be put into.
-    #[error("there is no network configuration yet; our place is taken as soon as there is one")]
+    #[error(
+        "there is no network configuration yet; the daemon puts {TYPE} in as soon as there is one, without the \
+         daemon run install again then"
+    )]
     Empty,
     /// None of the networks has the name that is configured.
     #[error(
@@ -50,7 +53,9 @@ pub enum Obstacle {
         names: Vec<String>,
     },
     /// Nothing in the directory can be used.
-    #[error("{file} cannot be used by the runtime, and is left as it is: {why}")]
+    #[error(
+        "{file} cannot be used by the runtime, and is left as it is: {why}; correct or remove that file"
+    )]
     Broken {
         /// The file's name.
         file: String,

@@ -23,6 +23,7 @@ use std::{
 #[derive(Clone, Debug, Parser)]
 #[command(
     version,
+    arg_required_else_help = true,
     subcommand_negates_reqs = true,
     args_conflicts_with_subcommands = true
 )]

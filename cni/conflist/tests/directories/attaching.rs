@@ -286,7 +286,8 @@ fn what_stands_in_the_way_is_told() {
             &[("1.conflist", "{}"), ("2.conflist", FLANNEL)],
             &Runtime::Containerd
         ),
-        "1.conflist cannot be used by the runtime, and is left as it is: name is missing"
+        "1.conflist cannot be used by the runtime, and is left as it is: name is missing; correct or remove \
+         that file"
     );
     assert!(attach(&[("1.conflist", "{}")], &crio(None)).starts_with("1.conflist cannot be used"));
     let named = Runtime::Named {

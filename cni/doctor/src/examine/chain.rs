@@ -5,6 +5,7 @@ use super::{
     super::facts::{BinaryState, Facts, ModuleState, Part, Picked, Skipped},
     Severity, Told, some,
 };
+use cni_protocol::{SpecVersion, version::SUPPORTED};
 use network_conf::{Conf, Smcr};
 use serde_json::{Map, Value};
 
@@ -77,7 +78,13 @@ fn configuration(facts: &Facts, told: &mut Told<'_>) -> Option<Conf> {
                      host's network only"
                 ),
             },
-            INSTALL,
+            match SpecVersion::parse(&picked.cni_version) {
+                Some(_) => INSTALL.to_owned(),
+                None => format!(
+                    "set cniVersion of that file to one of {}, then run rdma-device-plugin install",
+                    SUPPORTED.map(SpecVersion::as_str).join(", ")
+                ),
+            },
         );
         return None;
     };

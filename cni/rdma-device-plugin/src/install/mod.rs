@@ -77,8 +77,13 @@ pub enum InstallError {
     #[error(transparent)]
     Record(#[from] RecordError),
     /// Our plugin cannot be put in or taken out.
-    #[error("{0}")]
-    Obstacle(Obstacle),
+    #[error("{dir:?}: {obstacle}")]
+    Obstacle {
+        /// The directory of the lists.
+        dir: PathBuf,
+        /// Why.
+        obstacle: Obstacle,
+    },
     /// It was put in, and the runtime would not call it.
     #[error("it was put into {dir:?}, and {why}")]
     NotCalled {
@@ -352,7 +357,7 @@ fn put_in(chain: &Chain, parents: &[Parent]) -> Result<(), InstallError> {
                 println!("{dir:?}: {obstacle}");
                 Ok(())
             }
-            (Some(obstacle), _) => Err(InstallError::Obstacle(obstacle)),
+            (Some(obstacle), _) => Err(InstallError::Obstacle { dir, obstacle }),
         };
     }
     Err(InstallError::Busy { dir })

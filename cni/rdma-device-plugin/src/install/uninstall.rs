@@ -196,7 +196,8 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>, InstallError
         }
     }
     if let Some(obstacle) = obstacles.into_iter().next() {
-        return Err(InstallError::Obstacle(obstacle));
+        let dir = chain.conf.conf_dir;
+        return Err(InstallError::Obstacle { dir, obstacle });
     }
     // some may have been started before the runtime saw the list
     let found = pods::look(&state_dirs)?;

@@ -205,6 +205,16 @@ fn a_misspelt_word_gets_a_suggestion() {
 }
 
 #[test]
+fn without_a_word_it_names_its_commands() {
+    let done = run(&mut program());
+    assert_eq!(done.status.code(), Some(2), "{done:?}");
+    let help = String::from_utf8_lossy(&done.stderr).into_owned();
+    for word in ["install", "doctor", "--config"] {
+        assert!(help.contains(word), "{help}");
+    }
+}
+
+#[test]
 fn smc_reads_its_options() {
     let done = run(program().args(["smc", "--help"]));
     assert!(done.status.success(), "{done:?}");
