@@ -127,6 +127,26 @@ fn a_network_of_podman_or_nerdctl_is_chosen_by_its_name() {
     }
 }
 
+/// Each `install` adds one network, and `uninstall` takes all of them.
+#[test]
+fn several_networks_have_the_entry() {
+    let node = node();
+    let before = node.seen();
+    let files = ["87-podman-bridge.conflist", "rails.conflist"];
+    for network in ["podman", "rails", "podman"] {
+        let conf =
+            format!(r#"{{"chain": {{"runtime": "podman", "network": "{network}", {DEVICES}}}}}"#);
+        let text = said(&install(&node, &conf));
+        assert!(text.contains(&format!("for network {network}")), "{text}");
+    }
+    assert!(files.iter().all(|it| ours(&node, it)));
+    node.uninstall();
+    for file in files {
+        let path = node.path("etc/cni/net.d").join(file);
+        assert_eq!(node.seen()[&path], before[&path], "{file}");
+    }
+}
+
 #[test]
 fn what_podman_could_not_use_is_refused() {
     let node = node();
