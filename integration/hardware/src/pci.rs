@@ -99,17 +99,22 @@ impl ConfigSpace {
 
     /// Writes those registers that a driver may change: the command, the interrupt line, the control of MSI-X.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
-        for (at, byte) in (offset..).zip(data) {
-            match usize::try_from(at) {
-                Ok(at) if at == COMMAND || at == COMMAND + 1 || at == INTERRUPT_LINE => {
-                    self.bytes[at] = *byte
-                }
+        for (at, byte) in positions(offset, data) {
+            match at {
+                COMMAND | INTERRUPT_LINE => self.bytes[at] = byte,
+                _ if at == COMMAND + 1 => self.bytes[at] = byte,
                 // function mask and enable; the size of the table is read-only
-                Ok(at) if at == MSIX + 3 => self.bytes[at] = self.bytes[at] & 0x3f | byte & 0xc0,
+                _ if at == MSIX + 3 => self.bytes[at] = self.bytes[at] & 0x3f | byte & 0xc0,
                 _ => {}
             }
         }
     }
+}
+
+/// The bytes that are written at `offset`, with the position of each. A position that no memory has is left out.
+pub fn positions(offset: u64, data: &[u8]) -> impl Iterator<Item = (usize, u8)> {
+    (data.iter().enumerate())
+        .filter_map(move |(i, byte)| Some((usize::try_from(offset).ok()?.checked_add(i)?, *byte)))
 }
 
 /// Reads `data.len()` bytes of `from` at `offset`. Beyond its end they are zero.

@@ -29,6 +29,10 @@ pub mod counter {
     pub const COUNT: usize = 11;
 }
 
+/// A request that is not in memory, or not posted as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unreadable;
+
 /// A function.
 #[derive(Debug)]
 pub struct Device {
@@ -212,20 +216,20 @@ impl Device {
     pub fn next_send(
         &self,
         pair: &QueuePair,
-    ) -> Result<Option<(Header, [u8; requests::SIZE])>, ()> {
+    ) -> Result<Option<(Header, [u8; requests::SIZE])>, Unreadable> {
         let pending = pair.send.pending();
         if pending == 0 {
             return Ok(None);
         }
         let mut request = [0; requests::SIZE];
         for (slot, bytes) in (0..pending).zip(request.chunks_exact_mut(SLOT as usize)) {
-            bytes.copy_from_slice(&pair.send.read(&self.memory, slot).ok_or(())?);
+            bytes.copy_from_slice(&pair.send.read(&self.memory, slot).ok_or(Unreadable)?);
         }
         let header = Header::read(&request);
         match header.slots <= pending && usize::from(header.slots) <= requests::SIZE / SLOT as usize
         {
             true => Ok(Some((header, request))),
-            false => Err(()),
+            false => Err(Unreadable),
         }
     }
 

@@ -5,7 +5,7 @@
 
 use super::{
     completions::{Completion, Status},
-    device::{Device, counter},
+    device::{Device, Unreadable, counter},
     faults::{Chance, Limits, RETRANSMISSION, RETRIES},
     queue_pairs::{AddressVector, Peer, Service, State},
     requests::{Header, Operation, operation},
@@ -171,7 +171,7 @@ impl Fabric {
         let (header, request) = match device.next_send(pair) {
             Ok(None) => return,
             Ok(Some(next)) => next,
-            Err(()) => return self.cannot_read(place),
+            Err(Unreadable) => return self.cannot_read(place),
         };
         if let Some(pair) = device.pairs.get_mut(&number) {
             pair.attempt.since.get_or_insert(now);

@@ -128,12 +128,9 @@ impl Function for Port {
                 .shared
                 .change(|fabric| fabric.write(self.position, offset, data)),
             VECTOR_BAR => {
-                for (at, byte) in (offset..).zip(data) {
-                    let byte_there = usize::try_from(at)
-                        .ok()
-                        .and_then(|at| self.vector_bar.get_mut(at));
-                    if let Some(there) = byte_there {
-                        *there = *byte;
+                for (at, byte) in pci::positions(offset, data) {
+                    if let Some(there) = self.vector_bar.get_mut(at) {
+                        *there = byte;
                     }
                 }
             }

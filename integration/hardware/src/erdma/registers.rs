@@ -123,11 +123,10 @@ impl Registers {
 
     /// Writes what a driver may write.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
-        for (at, byte) in (offset..).zip(data) {
-            let Ok(at) = usize::try_from(at) else { return };
+        for (at, byte) in pci::positions(offset, data) {
             let is_read_only = (VERSION..COMMAND_SEND).contains(&at);
             if at < SIZE && !is_read_only {
-                self.bytes[at] = *byte;
+                self.bytes[at] = byte;
             }
         }
     }

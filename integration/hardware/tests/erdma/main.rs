@@ -2,4 +2,12 @@
 //! The eRDMA function, against what the driver's header says. A guest is played by [`driver`], or by a client of vfio-user.
 
 mod attached;
+mod commands;
+mod connections;
+mod datagrams;
 mod driver;
+mod errors;
+mod events;
+mod faults;
+mod hostile;
+mod regions;
