@@ -10,10 +10,12 @@ CACHE=${RDMA_LAB_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/rdma-lab}
 # Everything a boot uses:
 #   kernel/release              the kernel's release, e.g. 6.12.117+deb12-amd64
 #   kernel/root/boot            the kernel
-#   kernel/root/lib/modules     its modules, the patched rdma_rxe among them (updates/)
+#   kernel/root/lib/modules     its modules; in updates/ those that setup built: the patched rdma_rxe, erdma, siw. And
+#                               erdma-parent/, a variant of erdma that sets a parent, see patches
 #   kernel/initramfs            busybox, initramfs-init and what it takes to mount /
 #   kernels/SERIES              the same of another kernel, see kernel
 #   qemu/qemu                   QEMU 10 (igb NICs), a wrapper
+#   qemu-11/qemu                QEMU 11 (vfio-user), a wrapper
 #   containerd/root             containerd with its shim and ctr, and runc
 #   images                      the containers' images, see images
 #   ready                       the inputs the above was made from, see cache_key
@@ -43,7 +45,7 @@ missing_packages() {
 # What the contents of the cache follow from, as one word.
 cache_key() {
 	{
-		cat "$LAB/cache.sh" "$LAB/setup" "$LAB/archive.sh" "$LAB/kernel.sh" "$LAB/initramfs-init" "$LAB"/patches/*.patch
+		cat "$LAB/cache.sh" "$LAB/setup" "$LAB/archive.sh" "$LAB/kernel.sh" "$LAB/drivers.sh" "$LAB/initramfs-init" "$LAB"/patches/*.patch
 		cat "$LAB/images" "$LAB/../../scripts/oci-archive"
 		echo "${RDMA_LAB_KERNEL-}"
 	} | sha256sum | cut -c 1-16
