@@ -129,6 +129,10 @@ pub struct Device {
     /// (`/sys/class/infiniband_verbs` is not filtered by namespace).
     #[serde(default)]
     pub rdma: Vec<String>,
+    /// The functions whose driver made its RDMA device, where that has no parent in sysfs and is this
+    /// device's by the netdev ([`pairing`](crate::pairing)). Several: which of them is not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rdma_functions: Vec<DeviceAddress>,
     /// It is no network, but manages the switches of NVLink. Told of an [`Inventory`](crate::Inventory)'s devices, and
     /// of an observed one only if it was asked for ([`Kernel::manages_nvlink`](crate::Kernel::manages_nvlink)).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

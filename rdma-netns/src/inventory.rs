@@ -2,7 +2,7 @@
 //! What RDMA resources of a node are made of, whatever namespace it is in at the time: read
 //! from sysfs and `/dev` alone ([`Linux::inventory`](crate::Linux::inventory)).
 
-use crate::{CharDevice, Device, DeviceAddress, HardwareAddress, LinkType, RdmaMode};
+use crate::{CharDevice, Device, DeviceAddress, HardwareAddress, LinkType, RdmaMode, pairing};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -13,6 +13,10 @@ pub struct Inventory {
     /// by address.
     #[serde(default)]
     pub functions: Vec<Function>,
+    /// RDMA devices without a parent in sysfs whose netdev is not seen: it, or both, are in a pod
+    /// ([`Self::pair`]). RDMA in software whose namespace is not seen is here, too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unpaired: Vec<Hca>,
     /// Whether RDMA devices belong to one network namespace (ib_core's parameter `netns_mode`); none: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma_mode: Option<RdmaMode>,
@@ -143,7 +147,7 @@ pub struct Hca {
     /// Version of its firmware; none: the device is in another namespace, or has none, or ports were not looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firmware: Option<String>,
-    /// RDMA in software on a NIC (rxe, siw). What lies on a bond counts as the bond's.
+    /// RDMA in software on a NIC: its driver is rxe or siw. What lies on a bond counts as the bond's.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub soft: bool,
     /// Kernel modules that use it, as [`RdmaDevice::kernel_users`](crate::RdmaDevice::kernel_users).
@@ -192,4 +196,51 @@ impl Inventory {
             .iter()
             .find(|function| function.device.address == *address)
     }
+
+    /// The functions of the NIC that has the RDMA device of `function`: its own, that of its netdev, and those
+    /// that can have made its RDMA device.
+    pub fn functions_of<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = &'a Device> {
+        let made_by = &function.device.rdma_functions;
+        let others = function.netdev_function.iter().chain(made_by);
+        let others = others.filter_map(|address| Some(&self.function(address)?.device));
+        std::iter::once(&function.device).chain(others)
+    }
+
+    /// Gives the unpaired RDMA device `rdma` to the function at `address`, which has its netdev. Nothing is done
+    /// where there is no such device or function, or the function has an RDMA device.
+    ///
+    /// The function gets the place of those that can have made the device, where that is the same for all: these
+    /// reach the memory of GPUs.
+    pub fn pair(&mut self, rdma: &str, address: &DeviceAddress) {
+        let place = self.unpaired.iter().position(|it| it.name == rdma);
+        let made_by = pairing::makers(self.functions.iter().map(|it| &it.device));
+        let numa_node = common(self, &made_by, |it| it.device.numa_node);
+        let path = common(self, &made_by, |it| Some(it.path.clone()));
+        let mut functions = self.functions.iter_mut();
+        let function = functions.find(|it| it.device.address == *address && it.hcas.is_empty());
+        let (Some(place), Some(function)) = (place, function) else {
+            return;
+        };
+        let hca = self.unpaired.remove(place);
+        let device = &mut function.device;
+        device.rdma.push(hca.name.clone());
+        device.rdma_functions = made_by;
+        device.numa_node = numa_node.or(device.numa_node);
+        function.path = path.unwrap_or_else(|| function.path.clone());
+        function.hcas.push(hca);
+    }
+}
+
+/// What `of` tells of all functions at `addresses` alike.
+fn common<T: PartialEq>(
+    inventory: &Inventory,
+    addresses: &[DeviceAddress],
+    of: impl Fn(&Function) -> Option<T>,
+) -> Option<T> {
+    let functions = addresses.iter().filter_map(|it| inventory.function(it));
+    let mut values = functions.map(of);
+    let first = values.next()??;
+    values
+        .all(|it| it.as_ref() == Some(&first))
+        .then_some(first)
 }

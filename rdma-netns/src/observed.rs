@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What was seen at one moment: the host's namespace and one pod's.
 
-#[cfg(doc)]
-use crate::pairing;
 use crate::{
     Device, DeviceAddress, GeneralRule, Link, NetnsId, RdmaDevice, RdmaMode, Route, Rule, Vf,
+    pairing,
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 /// The state that plans are made from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +26,10 @@ pub struct Observed {
     /// device, whatever namespace these are in: all, or [those that matter](crate::Kernel::ask_only).
     #[serde(default)]
     pub devices: Vec<Device>,
+    /// RDMA devices without a parent in sysfs, whatever namespace they are in, that no netdev seen here is known to
+    /// belong to, by name: RDMA in software, and what is in a namespace that is not seen.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unpaired: Vec<String>,
     /// How virtual functions are set up, of those that were asked for, wherever their netdevs are
     /// ([`Kernel::observe_vfs`](crate::Kernel::observe_vfs)).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -74,6 +80,69 @@ impl Observed {
         self.devices
             .iter()
             .find(|device| device.address == *address)
+    }
+
+    /// The functions of the NIC that has the netdev `link` and the RDMA device `rdma`: the netdev's, the RDMA device's,
+    /// and those that can have made the RDMA device.
+    pub fn functions_of<'a>(&'a self, link: &Link, rdma: Option<&RdmaDevice>) -> Vec<&'a Device> {
+        let own = [link.parent.as_ref(), rdma.and_then(|it| it.parent.as_ref())];
+        let mut functions: Vec<&Device> = vec![];
+        for device in own.into_iter().flatten().filter_map(|it| self.device(it)) {
+            let made_by = device
+                .rdma_functions
+                .iter()
+                .filter_map(|it| self.device(it));
+            for function in std::iter::once(device).chain(made_by) {
+                if !functions.iter().any(|it| it.address == function.address) {
+                    functions.push(function);
+                }
+            }
+        }
+        functions
+    }
+
+    /// Gives the unpaired RDMA devices among those called in `hardware`, whose driver is one for hardware, the function
+    /// of their netdev as their parent, wherever both are ([`pairing`]).
+    pub fn pair(&mut self, hardware: &BTreeSet<String>) {
+        let made_by = pairing::makers(&self.devices);
+        let Self {
+            unpaired,
+            devices,
+            host,
+            pod,
+            ..
+        } = self;
+        let mut namespaces: Vec<&mut Namespace> = std::iter::once(host).chain(pod).collect();
+        unpaired.retain(|name| {
+            let is_it = |rdma: &RdmaDevice| rdma.name == *name && rdma.parent.is_none();
+            let mut places = namespaces.iter();
+            let found = places.find_map(|it| Some((it, it.rdma.iter().find(|it| is_it(it))?)));
+            let Some((place, rdma)) = found.filter(|_| hardware.contains(name)) else {
+                return true;
+            };
+            let is_bare = |link: &&Link| {
+                let device = devices
+                    .iter()
+                    .find(|it| Some(&it.address) == link.parent.as_ref());
+                device.is_some_and(|it| it.rdma.is_empty())
+            };
+            let mut ports = place.links.iter();
+            let port = ports.find(|it| it.parent.is_some() && rdma.has_netdev(it.index));
+            let mut links = namespaces.iter().flat_map(|it| &it.links).filter(is_bare);
+            let link = port.or_else(|| links.find(|it| rdma.has_guid_of(it)));
+            let Some(parent) = link.and_then(|it| it.parent.clone()) else {
+                return true;
+            };
+            for device in devices.iter_mut().filter(|it| it.address == parent) {
+                device.rdma.push(name.clone());
+                device.rdma_functions.clone_from(&made_by);
+            }
+            let all = namespaces.iter_mut().flat_map(|it| &mut it.rdma);
+            for rdma in all.filter(|it| is_it(it)) {
+                rdma.parent = Some(parent.clone());
+            }
+            false
+        });
     }
 }
 
@@ -177,171 +246,5 @@ impl Namespace {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::{Value, json};
-
-    /// `bond0` with its ports `eth0` and `eth1`, an unrelated `eth2`, a bridge with `eth2`.
-    fn host(rdma: &[Value]) -> Namespace {
-        let link = |index: u32, name: &str, more: Value| {
-            let mut link =
-                json!({"index": index, "name": name, "mac": "", "mtu": 1500, "up": true});
-            link.as_object_mut()
-                .expect("an object")
-                .extend(more.as_object().cloned().unwrap_or_default());
-            link
-        };
-        let namespace = json!({
-            "id": {"device": 4, "inode": 1, "cookie": 1},
-            "links": [
-                link(2, "eth0", json!({"parent": "0000:01:00.0", "master": 5})),
-                link(3, "eth1", json!({"parent": "0000:01:00.1", "master": 5})),
-                link(4, "eth2", json!({"parent": "0000:02:00.0", "master": 6})),
-                link(5, "bond0", json!({"kind": "bond"})),
-                link(6, "br0", json!({"kind": "bridge"})),
-            ],
-            "rdma": rdma,
-        });
-        serde_json::from_value(namespace).expect("a namespace")
-    }
-
-    fn device(name: &str, parent: Option<&str>, netdev: Option<u32>) -> Value {
-        json!({
-            "name": name, "index": 0, "node_guid": "", "parent": parent,
-            "ports": [{"number": 1, "netdev": netdev, "state": 4}],
-        })
-    }
-
-    #[track_caller]
-    fn of(host: &Namespace, link: &str) -> Option<String> {
-        let link = host.link(link).expect("a netdev");
-        host.rdma_of(link).map(|rdma| rdma.name.clone())
-    }
-
-    #[test]
-    fn a_bonds_rdma_device_is_found_by_either_netdev_or_its_hardware() {
-        for (parent, netdev) in [
-            (Some("0000:01:00.0"), Some(5)),
-            (Some("0000:09:00.0"), Some(3)),
-            (Some("0000:01:00.0"), None),
-            (None, Some(2)),
-        ] {
-            let other = device("mlx5_2", Some("0000:02:00.0"), Some(4));
-            let host = host(&[other, device("mlx5_bond_0", parent, netdev)]);
-            assert_eq!(of(&host, "bond0").as_deref(), Some("mlx5_bond_0"));
-            assert_eq!(of(&host, "eth2").as_deref(), Some("mlx5_2"));
-        }
-    }
-
-    #[test]
-    fn a_bridges_ports_lend_it_nothing() {
-        let host = host(&[device("mlx5_2", Some("0000:02:00.0"), Some(4))]);
-        assert_eq!(of(&host, "br0"), None);
-        assert_eq!(of(&host, "bond0"), None);
-        assert_eq!(of(&host, "eth1"), None);
-    }
-
-    /// `erdma_0` is another function than `eth2`, and its GUID is made of the address of that.
-    #[test]
-    fn an_rdma_device_of_another_function_is_found_by_its_guid() {
-        let erdma = |guid: &str, netdev: Option<u32>| {
-            let mut erdma = device("erdma_0", Some("0000:07:00.0"), netdev);
-            erdma["node_guid"] = guid.into();
-            let mut host = host(&[erdma]);
-            for (link, mac) in [("eth2", "00:16:3e:00:00:01"), ("br0", "00:16:3e:00:00:01")] {
-                let found = host.links.iter_mut().find(|it| &*it.name == link);
-                found.expect("a netdev").mac = mac.parse().expect("an address");
-            }
-            host
-        };
-        let address = DeviceAddress::try_from("0000:07:00.0".to_owned()).expect("an address");
-        let links_of = |host: &Namespace| -> Vec<String> {
-            let links = host.links_of(&address, host).into_iter();
-            links.map(|link| link.name.to_string()).collect()
-        };
-        let by_guid = erdma("0216:3eff:fe00:0001", None);
-        assert_eq!(of(&by_guid, "eth2").as_deref(), Some("erdma_0"));
-        // a bridge has its port's address, and no hardware
-        assert_eq!(of(&by_guid, "br0"), None);
-        assert_eq!(of(&by_guid, "eth0"), None);
-        assert_eq!(links_of(&by_guid), ["eth2"]);
-
-        // its netdev is in a pod by now, and the RDMA device is not
-        let mut without = by_guid.clone();
-        let moved = without.links.remove(2);
-        let here = of_any(&without, &moved);
-        assert_eq!(here.as_deref(), Some("erdma_0"));
-        let pod = Namespace {
-            links: vec![moved],
-            ..without.clone()
-        };
-        assert_eq!(pod.links_of(&address, &without).len(), 1);
-
-        // what the kernel tells comes first
-        let told = erdma("0216:3eff:fe00:0001", Some(2));
-        assert_eq!(of(&told, "eth0").as_deref(), Some("erdma_0"));
-        assert_eq!(of(&told, "eth2"), None);
-        assert_eq!(links_of(&told), ["eth0"]);
-        assert_eq!(
-            links_of(&erdma("0000:0000:0000:0000", None)),
-            [] as [&str; 0]
-        );
-    }
-
-    fn of_any(host: &Namespace, link: &Link) -> Option<String> {
-        host.rdma_of(link).map(|rdma| rdma.name.clone())
-    }
-
-    /// Also of a NIC that is a bridge's port: its VLANs have their frames before the bridge
-    /// (`__netif_receive_skb_core()`, `net/core/dev.c`).
-    #[test]
-    fn a_vlans_rdma_device_is_that_of_the_netdev_below_it() {
-        let bond = device("mlx5_bond_0", Some("0000:01:00.0"), Some(3));
-        let nic = device("mlx5_2", Some("0000:02:00.0"), Some(4));
-        let mut host = host(&[bond, nic]);
-        let mut add = |name: &str, kind: &str, lower: &str| {
-            let index = 10 + u32::try_from(host.links.len()).expect("few");
-            let below = host.link(lower).expect("a netdev").index;
-            let link = json!({
-                "index": index, "name": name, "mac": "", "mtu": 1500, "up": true, "kind": kind, "lower": below,
-            });
-            host.links
-                .push(serde_json::from_value(link).expect("a netdev"));
-        };
-        for (name, kind, lower) in [
-            ("bond0.100", "vlan", "bond0"),
-            ("bond0.100.7", "vlan", "bond0.100"),
-            ("eth2.7", "vlan", "eth2"),
-            ("eth0.7", "vlan", "eth0"),
-            ("br0.7", "vlan", "br0"),
-            ("own0", "macvlan", "eth2"),
-        ] {
-            add(name, kind, lower);
-        }
-        assert_eq!(of(&host, "bond0.100").as_deref(), Some("mlx5_bond_0"));
-        assert_eq!(of(&host, "eth2.7").as_deref(), Some("mlx5_2"));
-        // two tags, a bond's port, no RDMA device, no VLAN
-        for none in ["bond0.100.7", "eth0.7", "br0.7", "own0"] {
-            assert_eq!(of(&host, none), None, "{none}");
-        }
-        // what number the netdev below a VLAN of another namespace has says nothing
-        let pods = Link {
-            index: 77,
-            ..host.link("bond0.100").expect("a netdev").clone()
-        };
-        assert_eq!(host.rdma_of(&pods), None);
-        // soft-RoCE of the VLAN's own comes first
-        let mut own = host.rdma[0].clone();
-        own.name = "rxe100".into();
-        own.parent = None;
-        own.ports[0].netdev = Some(host.link("bond0.100").expect("a netdev").index);
-        host.rdma.push(own);
-        assert_eq!(of(&host, "bond0.100").as_deref(), Some("rxe100"));
-    }
-
-    #[test]
-    fn two_things_without_hardware_have_nothing_in_common() {
-        let host = host(&[device("rxe0", None, None)]);
-        assert_eq!(of(&host, "bond0"), None);
-    }
-}
+#[path = "observed_tests.rs"]
+mod tests;

@@ -10,8 +10,28 @@
 //!    `drivers/infiniband/hw/erdma/erdma_main.c`). A VLAN or macvlan has its parent's address:
 //!    the third rule is for netdevs that have hardware, and no RDMA device of their own; where the
 //!    driver is known, for RDMA devices of the driver `erdma`.
+//!
+//! An RDMA device can have no parent in sysfs (`/sys/class/infiniband_verbs/uverbs0/device` is missing):
+//! mainline's `erdma` sets none, Alibaba's own driver does. Such a device has the identity of its netdev's
+//! function, which the first and third rule find. The function that made it is then one of those that are
+//! bound to [`ERDMA`] and have no RDMA device: sysfs has nothing that tells two of them apart (interrupts are
+//! named by function, the RDMA device by a number of its own), and their order changes when one is bound
+//! anew. An identity by that order would exchange two NICs, and by the netdev cannot.
+//!
+//! RDMA in software has no parent either, and a GUID of its netdev's address: the driver tells it, not the
+//! missing link.
 
-use crate::HardwareAddress;
+use crate::{Device, DeviceAddress, HardwareAddress};
+
+/// The driver of eRDMA's PCI functions (`DRV_MODULE_NAME`, `drivers/infiniband/hw/erdma/erdma.h`).
+pub const ERDMA: &str = "erdma";
+
+/// The functions that can have made an RDMA device without a parent.
+pub fn makers<'a>(devices: impl IntoIterator<Item = &'a Device>) -> Vec<DeviceAddress> {
+    let devices = devices.into_iter();
+    let bare = devices.filter(|it| it.driver.as_deref() == Some(ERDMA) && it.rdma.is_empty());
+    bare.map(|it| it.address.clone()).collect()
+}
 
 /// Whether the node GUID `guid` (`0216:3eff:fe0a:0b01`) is the EUI-64 of `mac`, with or without
 /// the bit inverted that says "locally administered" (RFC 4291, appendix A; the kernel's

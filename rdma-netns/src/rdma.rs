@@ -35,7 +35,8 @@ pub struct RdmaDevice {
     pub index: u32,
     /// Node GUID, `0000:1122:3344:5566`-like.
     pub node_guid: String,
-    /// The PCI function or auxiliary device behind it; soft devices may have none.
+    /// The PCI function or auxiliary device behind it; that of its netdev where sysfs tells none of hardware
+    /// ([`pairing`]). Soft devices may have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<DeviceAddress>,
     /// Its ports, from 1.

@@ -41,6 +41,7 @@ impl Nic {
             virtual_functions: 0,
             has_netdev: false,
             rdma: vec![],
+            rdma_functions: vec![],
             manages_nvlink: false,
         });
         nic.rdma = Some(rdma.to_owned());

@@ -18,6 +18,7 @@ impl World {
     pub fn observe(&self, pod: Option<NetnsId>) -> Observed {
         Observed {
             vfs: BTreeMap::new(),
+            unpaired: Vec::new(),
             boot_id: self.boot_id(),
             at: Some(self.clock),
             rdma_mode: self.rdma_mode,
@@ -52,6 +53,7 @@ impl World {
             Device {
                 rdma,
                 has_netdev: netdevs.any(|it| it.link.parent.as_ref() == address),
+                rdma_functions: Vec::new(),
                 manages_nvlink: false,
                 ..function.clone()
             }

@@ -8,7 +8,7 @@
 //! reads of most functions only once.
 
 use super::Linux;
-use crate::{Asked, Device, DeviceAddress, Link, LinkType};
+use crate::{Asked, Device, DeviceAddress, Link, LinkType, pairing::ERDMA};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::{OsStr, OsString},
@@ -26,7 +26,7 @@ pub(super) struct Verbs {
     pub(super) name: String,
     /// Name of its RDMA device.
     pub(super) device: String,
-    /// What is behind it; soft devices have nothing.
+    /// What is behind it; soft devices, and those of some drivers, have nothing ([`pairing`](crate::pairing)).
     pub(super) parent: Option<DeviceAddress>,
 }
 
@@ -91,8 +91,13 @@ impl Linux {
         let of_links = links.filter_map(|link| link.parent.as_ref());
         let of_rdma = verbs.iter().filter_map(|it| it.parent.as_ref());
         let all = asked.ports.iter().chain(&asked.besides);
-        let all = all.chain(of_links).chain(of_rdma);
-        Ok(those(&self.sysfs, &all.cloned().collect(), verbs, known))
+        let mut all: BTreeSet<_> = all.chain(of_links).chain(of_rdma).cloned().collect();
+        if verbs.iter().any(|it| it.parent.is_none()) {
+            // what can have made them
+            let bound = self.sysfs.join("bus/pci/drivers").join(ERDMA);
+            all.extend(entries(&bound)?.iter().filter_map(|it| address_of(it)));
+        }
+        Ok(those(&self.sysfs, &all, verbs, known))
     }
 }
 
@@ -177,8 +182,9 @@ fn pci_function(
     let uevent = Uevent::read(&directory)?;
     let rdma = rdma_of(&address, verbs);
     if known.is_none() {
-        let is_relevant =
-            uevent.is_nic() || !uevent.is_bridge() && (!rdma.is_empty() || has_netdev(&directory));
+        let is_relevant = uevent.is_nic()
+            || uevent.driver.as_deref() == Some(ERDMA)
+            || !uevent.is_bridge() && (!rdma.is_empty() || has_netdev(&directory));
         if is_relevant {
             directory = place(bus, &directory);
         }
@@ -213,6 +219,7 @@ fn pci_function(
         virtual_functions: virtual_functions.flatten().unwrap_or(0),
         has_netdev,
         rdma,
+        rdma_functions: Vec::new(),
         manages_nvlink: false,
     })
 }
@@ -262,6 +269,7 @@ fn auxiliary(directory: &Path, pci: &Path, verbs: &[Verbs]) -> Option<Device> {
         virtual_functions: 0,
         has_netdev,
         rdma,
+        rdma_functions: Vec::new(),
         manages_nvlink: false,
     })
 }

@@ -118,6 +118,7 @@ fn physical_virtual_and_sub_functions() {
         virtual_functions: 0,
         has_netdev: false,
         rdma: Vec::new(),
+        rdma_functions: Vec::new(),
         manages_nvlink: false,
     };
     let pf = Some(address("0000:3b:00.0"));

@@ -2,11 +2,11 @@
 //! What is different with eRDMA: a NIC is two PCI functions, and the driver has modes.
 
 use super::{Linux, devices::read};
-use crate::{DeviceAddress, ErdmaModule, Function, Netdev, pairing::is_guid_of};
+use crate::{
+    DeviceAddress, ErdmaModule, Function, Netdev,
+    pairing::{ERDMA, is_guid_of},
+};
 use std::path::Path;
-
-/// The driver whose RDMA devices have their netdev on another function.
-const DRIVER: &str = "erdma";
 
 /// Gives RDMA devices of eRDMA whose function has no netdev that of another function without an
 /// RDMA device, by their GUID ([`pairing`](crate::pairing)). A virtual function of another make can
@@ -31,7 +31,7 @@ fn peer(
     function: &Function,
     functions: &[Function],
 ) -> Option<(DeviceAddress, Netdev)> {
-    let is_erdma = function.device.driver.as_deref() == Some(DRIVER);
+    let is_erdma = function.device.driver.as_deref() == Some(ERDMA);
     let hca = function
         .hcas
         .first()

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     CharDevice, Device, DeviceAddress, Function, HardwareAddress, Hca, HcaPort, Inventory,
-    LinkType, Netdev, ObserveError, PciPath, RdmaMode,
+    LinkType, Netdev, ObserveError, PciPath, RdmaMode, pairing,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -93,55 +93,53 @@ impl Reader<'_> {
             .into_iter()
             .map(|device| self.function(device, &numbers, &netdevs))
             .collect();
-        for verbs in &verbs {
-            let place = match &verbs.parent {
-                Some(parent) => functions
-                    .iter()
-                    .position(|function| function.device.address == *parent),
-                None => self.soft_place(&verbs.device, &functions),
-            };
+        let hca = |verbs: &Verbs| Hca {
+            soft: self.is_soft(&verbs.device),
+            kernel_users: self
+                .kernel_users
+                .get(&verbs.device)
+                .cloned()
+                .unwrap_or_default(),
+            ports: self.ports(&verbs.device),
+            firmware: self.firmware(&verbs.device),
+            char_devices: char_devices.get(&verbs.device).cloned().unwrap_or_default(),
+            name: verbs.device.clone(),
+        };
+        let (own, parentless): (Vec<&Verbs>, Vec<&Verbs>) =
+            verbs.iter().partition(|verbs| verbs.parent.is_some());
+        for verbs in own {
+            let mut functions = functions.iter_mut();
+            let parent = functions.find(|it| verbs.parent.as_ref() == Some(&it.device.address));
+            parent.into_iter().for_each(|it| it.hcas.push(hca(verbs)));
+        }
+        for function in functions.iter_mut().filter(|it| !it.hcas.is_empty()) {
+            // before soft-RoCE on its netdev
+            function.hcas.sort_by_key(|hca| hca.soft);
+            let device = &mut function.device;
+            device.manages_nvlink = nvlink::is_switch_manager(self.sysfs, &device.address);
+        }
+        let (soft, unpaired): (Vec<Hca>, Vec<Hca>) =
+            parentless.into_iter().map(hca).partition(|hca| hca.soft);
+        let mut inventory = Inventory {
+            functions,
+            unpaired,
+            ..Inventory::default()
+        };
+        self.pair(&mut inventory);
+        let Inventory {
+            mut functions,
+            unpaired,
+            ..
+        } = inventory;
+        for mut hca in soft {
+            let place = self.netdev_place(&hca.name, &functions);
             let Some(function) = place.and_then(|place| functions.get_mut(place)) else {
                 continue;
             };
-            if !function.device.rdma.contains(&verbs.device) {
-                function.device.rdma.push(verbs.device.clone());
-            }
-            let is_on_bond = || {
-                function
-                    .netdevs
-                    .iter()
-                    .all(|netdev| netdev.master.is_some())
-            };
-            let soft = match verbs.parent {
-                None => !is_on_bond(),
-                Some(_) => self.is_soft_iwarp(&verbs.device),
-            };
-            function.hcas.push(Hca {
-                soft,
-                kernel_users: self
-                    .kernel_users
-                    .get(&verbs.device)
-                    .cloned()
-                    .unwrap_or_default(),
-                ports: self.ports(&verbs.device),
-                firmware: self.firmware(&verbs.device),
-                char_devices: char_devices.get(&verbs.device).cloned().unwrap_or_default(),
-                name: verbs.device.clone(),
-            });
-        }
-        let own: BTreeSet<&str> = verbs
-            .iter()
-            .filter(|verbs| verbs.parent.is_some())
-            .map(|verbs| verbs.device.as_str())
-            .collect();
-        for function in &mut functions {
-            // before soft-RoCE on its netdev
-            let other = |hca: &Hca| !own.contains(hca.name.as_str());
-            function.hcas.sort_by_key(other);
-        }
-        for function in functions.iter_mut().filter(|it| !it.hcas.is_empty()) {
-            let device = &mut function.device;
-            device.manages_nvlink = nvlink::is_switch_manager(self.sysfs, &device.address);
+            let mut netdevs = function.netdevs.iter();
+            hca.soft = !netdevs.all(|netdev| netdev.master.is_some());
+            function.device.rdma.push(hca.name.clone());
+            function.hcas.push(hca);
         }
         erdma::pair(self.sysfs, &mut functions);
         data_direct::find(self.sysfs, &mut functions)?;
@@ -153,6 +151,7 @@ impl Reader<'_> {
         Ok(Inventory {
             rdma_mode: self.rdma_mode(),
             functions,
+            unpaired,
             accelerators,
             sockets: sockets::of_numa_nodes(self.sysfs)?,
             connection_manager: self.char_device(&self.sysfs.join("class/misc/rdma_cm")),
@@ -304,10 +303,37 @@ impl Reader<'_> {
         }
     }
 
-    /// Older kernels give soft-iWARP's device the NIC's hardware for a parent.
-    fn is_soft_iwarp(&self, device: &str) -> bool {
+    /// Whether the driver of an RDMA device that is in this namespace is rxe or siw. Only rxe has the attribute
+    /// `parent` (`drivers/infiniband/sw/rxe/rxe_verbs.c`), and siw's description cannot be changed. Older
+    /// kernels give both the NIC's hardware for a parent.
+    fn is_soft(&self, device: &str) -> bool {
         let directory = self.sysfs.join("class/infiniband").join(device);
-        read(&directory, "node_desc").as_deref() == Some(SOFT_IWARP)
+        directory.join("parent").exists()
+            || read(&directory, "node_desc").as_deref() == Some(SOFT_IWARP)
+    }
+
+    /// Gives the unpaired RDMA devices of this namespace to their netdevs' functions: by their GUIDs, else by the
+    /// GID table's netdev ([`pairing`](crate::pairing)).
+    fn pair(&self, inventory: &mut Inventory) {
+        let unpaired: Vec<String> = inventory
+            .unpaired
+            .iter()
+            .map(|it| it.name.clone())
+            .collect();
+        for device in unpaired {
+            let directory = self.sysfs.join("class/infiniband").join(&device);
+            let guid = read(&directory, "node_guid").unwrap_or_default();
+            let functions = &inventory.functions;
+            let is_its = |netdev: &Netdev| pairing::is_guid_of(&guid, &netdev.mac);
+            let by_guid = functions
+                .iter()
+                .position(|it| it.hcas.is_empty() && it.netdevs.iter().any(is_its));
+            let place = by_guid.or_else(|| self.netdev_place(&device, functions));
+            if let Some(place) = place {
+                let address = functions[place].device.address.clone();
+                inventory.pair(&device, &address);
+            }
+        }
     }
 
     /// The character devices of each RDMA device.
@@ -380,9 +406,9 @@ impl Reader<'_> {
         ports
     }
 
-    /// The function of a soft device that is in this namespace: its netdev's, which rxe tells as
+    /// The function of a parentless device that is in this namespace: its netdev's, which rxe tells as
     /// `parent`, others by the GID table; a bond's is that of its first port.
-    fn soft_place(&self, device: &str, functions: &[Function]) -> Option<usize> {
+    fn netdev_place(&self, device: &str, functions: &[Function]) -> Option<usize> {
         let directory = self.sysfs.join("class/infiniband").join(device);
         let netdev =
             read(&directory, "parent").or_else(|| read(&directory, "ports/1/gid_attrs/ndevs/0"))?;

@@ -88,7 +88,7 @@ use execute::Namespaces;
 use nldev::Nldev;
 use rdma::DeviceContext;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs, io,
     net::IpAddr,
     path::{Path, PathBuf},
@@ -230,6 +230,7 @@ impl Kernel for Linux {
             .unwrap_or_default();
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let mut rdma_mode = None;
+        let mut hardware = BTreeSet::new();
         let mut namespace = |space: &Space, whose: &str| {
             let has_routes = whose == HOST || !asked.as_ref().is_some_and(|it| it.no_pod_routes);
             let nldev = has_nldev.then(|| space.nldev()).transpose();
@@ -251,7 +252,8 @@ impl Kernel for Linux {
                         is_host: whose == HOST,
                         asked: asked.as_ref().map(|it| &it.ports),
                     };
-                    rdma::read(nldev, &context).map_err(failed("the RDMA devices"))?
+                    rdma::read(nldev, &context, &mut hardware)
+                        .map_err(failed("the RDMA devices"))?
                 }
             };
             Ok(Namespace {
@@ -265,16 +267,20 @@ impl Kernel for Linux {
         let devices = self
             .devices(asked.as_ref(), links, &verbs)
             .map_err(|error| cannot_read("the devices in sysfs", error.into()))?;
-        Ok(Observed {
+        let parentless = verbs.into_iter().filter(|it| it.parent.is_none());
+        let mut observed = Observed {
             vfs: BTreeMap::new(),
             boot_id,
             at,
             rdma_mode,
             devices,
+            unpaired: parentless.map(|it| it.device).collect(),
             api_servers: self.api_servers(),
             host,
             pod,
-        })
+        };
+        observed.pair(&hardware);
+        Ok(observed)
     }
 
     fn ask_only(&self, asked: Option<Asked>) {

@@ -59,6 +59,7 @@ mod attr {
     pub(super) const CHARDEV_TYPE: u16 = 69;
     pub(super) const CHARDEV_NAME: u16 = 70;
     pub(super) const CHARDEV: u16 = 72;
+    pub(super) const UVERBS_DRIVER_ID: u16 = 73;
 }
 
 /// A request of the nldev client.
@@ -134,6 +135,18 @@ pub struct CharDeviceInfo {
     pub major: u32,
     /// Minor number.
     pub minor: u32,
+    /// Which driver has the RDMA device (`enum rdma_driver_id`, `include/uapi/rdma/ib_user_ioctl_verbs.h`), of
+    /// uverbs alone. None: a driver that does not tell (`uverbs_no_driver_id_binding`), or a kernel before 5.3.
+    pub driver: Option<u32>,
+}
+
+impl CharDeviceInfo {
+    /// Whether the driver is one for hardware: neither rxe nor siw, nor one that does not tell.
+    pub fn is_hardware(&self) -> bool {
+        /// `RDMA_DRIVER_UNKNOWN`, `RDMA_DRIVER_RXE`, `RDMA_DRIVER_SIW`
+        const OTHERS: [u32; 3] = [0, 14, 18];
+        self.driver.is_some_and(|it| !OTHERS.contains(&it))
+    }
 }
 
 /// RDMA netlink, spoken from one namespace.
@@ -336,6 +349,7 @@ pub(super) fn parse_char_device(body: &[u8]) -> Option<CharDeviceInfo> {
         name: find(body, attr::CHARDEV_NAME).and_then(text)?.to_owned(),
         major: (number >> 8 & 0xfff) as u32,
         minor: (number & 0xff | number >> 12 & 0xf_ff00) as u32,
+        driver: find(body, attr::UVERBS_DRIVER_ID).and_then(u32_of),
     })
 }
 

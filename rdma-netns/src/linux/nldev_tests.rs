@@ -36,7 +36,8 @@ fn char_device() -> Vec<u8> {
     bytes(
         &Request::new(command::GET_CHARDEV)
             .text(attr::CHARDEV_NAME, "uverbs0")
-            .with(attr::CHARDEV, (231_u64 << 8 | 192).to_ne_bytes().to_vec()),
+            .with(attr::CHARDEV, (231_u64 << 8 | 192).to_ne_bytes().to_vec())
+            .number(attr::UVERBS_DRIVER_ID, 19),
     )
 }
 
@@ -144,7 +145,8 @@ fn answers_are_read() {
         Some(CharDeviceInfo {
             name: "uverbs0".to_owned(),
             major: 231,
-            minor: 192
+            minor: 192,
+            driver: Some(19),
         })
     );
     let counts = [("qp".to_owned(), 3), ("ctx".to_owned(), 1)];
@@ -196,5 +198,28 @@ fn no_bytes_make_it_panic() {
             parse_resources(&body),
             parse_mode(&body),
         );
+    }
+}
+
+/// rxe and siw have hardware's `node_type` and protocol, and a GUID of their netdev's address: the driver tells.
+#[test]
+fn software_is_told_by_its_driver() {
+    // `enum rdma_driver_id`: none told, unknown, mlx5, rxe, siw, erdma
+    for (driver, is_hardware) in [
+        (None, false),
+        (Some(0), false),
+        (Some(1), true),
+        (Some(14), false),
+        (Some(18), false),
+        (Some(19), true),
+    ] {
+        let mut request = Request::new(command::GET_CHARDEV)
+            .text(attr::CHARDEV_NAME, "uverbs0")
+            .with(attr::CHARDEV, (231_u64 << 8 | 192).to_ne_bytes().to_vec());
+        if let Some(driver) = driver {
+            request = request.number(attr::UVERBS_DRIVER_ID, driver);
+        }
+        let found = parse_char_device(&bytes(&request)).expect("a character device");
+        assert_eq!(found.is_hardware(), is_hardware, "{driver:?}");
     }
 }

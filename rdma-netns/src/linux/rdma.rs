@@ -3,7 +3,7 @@
 
 use super::{
     devices::{self, Verbs},
-    nldev::{DeviceInfo, Nldev},
+    nldev::{CharDeviceInfo, DeviceInfo, Nldev},
 };
 use crate::{CharDevice, DeviceAddress, RdmaDevice, netlink::NetlinkError, rdma::RdmaPort};
 use nix::libc;
@@ -28,10 +28,12 @@ pub(super) struct DeviceContext<'a> {
     pub(super) is_host: bool,
 }
 
-/// The RDMA devices that `nldev`'s namespace sees.
+/// The RDMA devices that `nldev`'s namespace sees. The names of those whose driver is known to be one for hardware
+/// are added to `hardware`.
 pub(super) fn read(
     nldev: &mut Nldev,
     context: &DeviceContext<'_>,
+    hardware: &mut BTreeSet<String>,
 ) -> Result<Vec<RdmaDevice>, NetlinkError> {
     let infos = nldev.devices()?;
     if infos.is_empty() {
@@ -57,7 +59,11 @@ pub(super) fn read(
         };
         let mut found = Vec::new();
         if uverbs {
-            found.extend(nldev.char_device("uverbs", info.index, None)?);
+            let verbs = nldev.char_device("uverbs", info.index, None)?;
+            if verbs.as_ref().is_some_and(CharDeviceInfo::is_hardware) {
+                hardware.insert(info.name.clone());
+            }
+            found.extend(verbs);
         }
         if umad {
             for port in &ports {

@@ -49,6 +49,7 @@ impl Node {
         let directory = format!("sys/devices/{place}/{address}");
         let driver = match id {
             "1DED:107F" => "erdma",
+            "1AF4:1000" => "virtio-pci",
             _ => "mlx5_core",
         };
         let uevent = format!("DRIVER={driver}\nPCI_CLASS={class}\nPCI_ID={id}");

@@ -156,3 +156,150 @@ fn only_erdma_finds_its_netdev_on_another_function() {
         assert_eq!(found, wanted, "{id} {peer_has_rdma}");
     }
 }
+
+/// The layouts of an eRDMA NIC: the in-tree driver sets no parent, so that the RDMA device is below
+/// `devices/virtual`; Alibaba's own driver sets the PCI function.
+fn erdma(node: &Node, number: u32, has_parent: bool) {
+    let virtio = node.pci(
+        "pci0000:00",
+        &format!("0000:00:0{number}.0"),
+        "20000",
+        "1AF4:1000",
+    );
+    let mac = format!("00:16:3e:00:00:0{number}");
+    node.netdev(
+        &format!("{virtio}/virtio{number}"),
+        &format!("eth{number}"),
+        &mac,
+    );
+    let address = format!("0000:00:1{number}.0");
+    let function = node.pci("pci0000:00", &address, "ff00", "1DED:107F");
+    let link = format!("sys/bus/pci/drivers/erdma/{address}");
+    node.link(&link, format!("../../../../devices/pci0000:00/{address}"));
+    let name = format!("erdma_{number}");
+    node.rdma(number, &name, has_parent.then_some(&*function));
+    visible_erdma(node, number);
+}
+
+/// What the namespace that has the RDMA device shows of it.
+fn visible_erdma(node: &Node, number: u32) {
+    let name = format!("erdma_{number}");
+    node.visible(&name, "4: ACTIVE");
+    let directory = format!("sys/class/infiniband/{name}");
+    let guid = format!("0216:3eff:fe00:000{number}");
+    node.file(&format!("{directory}/node_guid"), &guid);
+    node.file(&format!("{directory}/node_desc"), "");
+}
+
+#[test]
+fn an_rdma_device_without_a_parent_is_its_netdevs() {
+    let node = Node::new();
+    erdma(&node, 1, false);
+    let inventory = node.inventory();
+    assert_eq!(
+        node.names(),
+        [
+            row("0000:00:01.0", &["eth1"], &["erdma_1"]),
+            row("0000:00:11.0", &[], &[]),
+        ]
+    );
+    let function = &inventory.functions[0];
+    assert!(!function.hcas[0].soft);
+    assert_eq!(function.device.rdma, ["erdma_1"]);
+    let made_by: Vec<&str> = function
+        .device
+        .rdma_functions
+        .iter()
+        .map(|it| &**it)
+        .collect();
+    assert_eq!(made_by, ["0000:00:11.0"]);
+    assert_eq!(inventory.unpaired, []);
+}
+
+/// Which of two functions made which device, nothing in sysfs tells; the netdev is certain.
+#[test]
+fn two_rdma_devices_without_a_parent_are_each_its_netdevs() {
+    let node = Node::new();
+    erdma(&node, 1, false);
+    erdma(&node, 2, false);
+    node.file("sys/devices/pci0000:00/0000:00:01.0/numa_node", "0");
+    assert_eq!(
+        node.names(),
+        [
+            row("0000:00:01.0", &["eth1"], &["erdma_1"]),
+            row("0000:00:02.0", &["eth2"], &["erdma_2"]),
+            row("0000:00:11.0", &[], &[]),
+            row("0000:00:12.0", &[], &[]),
+        ]
+    );
+    let functions = node.inventory().functions;
+    let made_by: Vec<&str> = functions[0]
+        .device
+        .rdma_functions
+        .iter()
+        .map(|it| &**it)
+        .collect();
+    assert_eq!(made_by, ["0000:00:11.0", "0000:00:12.0"]);
+    // both candidates are on node 1
+    assert_eq!(functions[0].device.numa_node, Some(1));
+    node.file("sys/devices/pci0000:00/0000:00:12.0/numa_node", "0");
+    let functions = node.inventory().functions;
+    assert_eq!(functions[0].device.numa_node, Some(0));
+    assert_eq!(functions[1].device.numa_node, Some(1));
+}
+
+/// A pod has its netdev, or both: it is known by what was known of it before.
+#[test]
+fn an_rdma_device_without_a_parent_is_remembered_while_a_pod_has_it() {
+    let node = Node::new();
+    erdma(&node, 1, false);
+    fs::remove_file(node.path("sys/class/net/eth1")).expect("moved");
+    for has_rdma in [false, true] {
+        if has_rdma {
+            fs::remove_dir_all(node.path("sys/class/infiniband/erdma_1")).expect("moved");
+        }
+        let mut inventory = node.inventory();
+        let unpaired: Vec<&str> = inventory.unpaired.iter().map(|it| &*it.name).collect();
+        assert_eq!(unpaired, ["erdma_1"]);
+        let virtio = inventory.functions[0].device.address.clone();
+        inventory.pair("erdma_1", &virtio);
+        let function = &inventory.functions[0];
+        assert_eq!(function.hcas[0].char_devices[0].name, "uverbs1");
+        assert_eq!(function.hcas[0].ports.is_empty(), has_rdma);
+        assert_eq!(function.device.rdma_functions.len(), 1);
+        assert_eq!(inventory.unpaired, []);
+    }
+}
+
+/// Of eRDMA beside soft-RoCE on the same netdev, and of the layout with a parent.
+#[test]
+fn the_function_that_has_a_parentless_device_is_no_others() {
+    let node = Node::new();
+    erdma(&node, 1, true);
+    erdma(&node, 2, false);
+    node.rdma(5, "aaa_rxe", None);
+    node.file("sys/class/infiniband/aaa_rxe/parent", "eth2");
+    node.file(
+        "sys/class/infiniband/aaa_rxe/node_guid",
+        "0216:3eff:fe00:0002",
+    );
+    assert_eq!(
+        node.names(),
+        [
+            row("0000:00:01.0", &["eth1"], &[]),
+            row("0000:00:02.0", &["eth2"], &["erdma_2", "aaa_rxe"]),
+            row("0000:00:11.0", &["eth1"], &["erdma_1"]),
+            row("0000:00:12.0", &[], &[]),
+        ]
+    );
+    let functions = node.inventory().functions;
+    let soft: Vec<bool> = functions[1].hcas.iter().map(|it| it.soft).collect();
+    assert_eq!(soft, [false, true]);
+    let made_by: Vec<&str> = functions[1]
+        .device
+        .rdma_functions
+        .iter()
+        .map(|it| &**it)
+        .collect();
+    assert_eq!(made_by, ["0000:00:12.0"]);
+}
