@@ -39,7 +39,8 @@ pub fn check(arguments: &Arguments) -> Result<(), StartError> {
 
 async fn report(arguments: &Arguments) -> Result<String, StartError> {
     let parsed = arguments.conf()?;
-    let inventory = Hardware::new(&arguments.sysfs, &arguments.dev).look()?;
+    let hardware = Hardware::new(&arguments.sysfs, &arguments.dev);
+    let inventory = hardware.with_records(&arguments.state_dir).look()?;
     // as the daemon would see it at its start
     let mut health = health::Watch::still(&arguments.sysfs, &arguments.state_dir);
     let unhealthy = health.unhealthy(&inventory);

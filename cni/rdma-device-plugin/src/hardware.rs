@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The node's hardware, looked at from asynchronous code.
 
-use rdma_netns::{DeviceAddress, Inventory, Linux};
+use attachments::pods::{self, PodRails};
+use rdma_netns::{DeviceAddress, Inventory, Kernel, Linux};
 use std::{
     collections::BTreeMap,
     fs,
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::{sync::Semaphore, task::JoinError};
 
@@ -17,29 +18,59 @@ pub struct Hardware {
     sysfs: PathBuf,
     dev: PathBuf,
     procfs: PathBuf,
-    storage: Arc<Mutex<Storage>>,
+    /// `<stateDir>/attachments`, which say what pods have; none: not looked at.
+    attachments: Option<PathBuf>,
+    memory: Arc<Mutex<Memory>>,
     /// One thread at a time waits for the accelerators' driver, so that one that hangs has no more of them.
     driver: Arc<Semaphore>,
 }
 
-/// The kernel's users of devices: those that a device had once are its users for good, as NFS ends a connection
-/// that is idle, and a resource's devices had better stay the same.
+/// What is known of devices from before.
 #[derive(Debug, Default)]
-struct Storage(BTreeMap<DeviceAddress, Vec<String>>);
+struct Memory {
+    /// The kernel's users of devices: those that a device had once are its users for good, as NFS ends a connection
+    /// that is idle, and a resource's devices had better stay the same.
+    storage: BTreeMap<DeviceAddress, Vec<String>>,
+    /// The function that each RDMA device had, by name: one without a parent in sysfs is known by its netdev alone,
+    /// which a pod can have.
+    functions: BTreeMap<String, DeviceAddress>,
+}
 
-impl Storage {
-    fn remember(&mut self, inventory: &mut Inventory) {
+impl Memory {
+    fn remember_storage(&mut self, inventory: &mut Inventory) {
         for function in &mut inventory.functions {
             let Some(hca) = function.hcas.first_mut() else {
                 continue;
             };
             if hca.kernel_users.is_empty() {
-                let before = self.0.get(&function.device.address);
+                let before = self.storage.get(&function.device.address);
                 hca.kernel_users = before.cloned().unwrap_or_default();
             } else {
                 let users = hca.kernel_users.clone();
-                self.0.insert(function.device.address.clone(), users);
+                self.storage.insert(function.device.address.clone(), users);
             }
+        }
+    }
+
+    /// Gives unpaired RDMA devices the function that they had, else the one that the record of a pod's rail names.
+    fn pair(&mut self, inventory: &mut Inventory, rails: impl FnOnce() -> Vec<PodRails>) {
+        let names: Vec<String> = inventory.unpaired.iter().map(|it| it.name.clone()).collect();
+        if names.iter().any(|it| !self.functions.contains_key(it)) {
+            for rail in rails().into_iter().flat_map(|pod| pod.rails) {
+                let function = rail.rdma.zip(rail.devices.into_iter().next());
+                let is_known = |name: &String| self.functions.contains_key(name);
+                self.functions.extend(function.filter(|(name, _)| !is_known(name)));
+            }
+        }
+        for name in names {
+            if let Some(address) = self.functions.get(&name) {
+                inventory.pair(&name, address);
+            }
+        }
+        for function in &inventory.functions {
+            let own = function.hcas.first().filter(|hca| !hca.soft);
+            let own = own.map(|hca| (hca.name.clone(), function.device.address.clone()));
+            self.functions.extend(own);
         }
     }
 }
@@ -62,7 +93,8 @@ impl Hardware {
             sysfs: sysfs.to_owned(),
             dev: dev.to_owned(),
             procfs: PathBuf::from("/proc"),
-            storage: Arc::default(),
+            attachments: None,
+            memory: Arc::default(),
             driver: Arc::new(Semaphore::new(1)),
         }
     }
@@ -71,6 +103,14 @@ impl Hardware {
     pub fn with_procfs(self, procfs: &Path) -> Self {
         Self {
             procfs: procfs.to_owned(),
+            ..self
+        }
+    }
+
+    /// The same, with the records of what pods have below `state_dir`.
+    pub fn with_records(self, state_dir: &Path) -> Self {
+        Self {
+            attachments: Some(state_dir.join("attachments")),
             ..self
         }
     }
@@ -86,9 +126,7 @@ impl Hardware {
     /// sysfs cannot be read.
     pub fn look(&self) -> Result<Inventory, HardwareError> {
         let mut inventory = self.kernel().inventory()?;
-        let storage = self.storage.lock();
-        let mut storage = storage.unwrap_or_else(PoisonError::into_inner);
-        storage.remember(&mut inventory);
+        self.pair(&mut inventory).remember_storage(&mut inventory);
         Ok(inventory)
     }
 
@@ -97,7 +135,22 @@ impl Hardware {
     /// # Errors
     /// sysfs cannot be read.
     pub fn presence(&self) -> Result<Inventory, HardwareError> {
-        Ok(self.kernel().inventory_without_ports()?)
+        let mut inventory = self.kernel().inventory_without_ports()?;
+        drop(self.pair(&mut inventory));
+        Ok(inventory)
+    }
+
+    fn pair(&self, inventory: &mut Inventory) -> MutexGuard<'_, Memory> {
+        let rails = || {
+            let attachments = self.attachments.as_deref();
+            let boot_id = attachments.and_then(|_| self.kernel().boot_id().ok());
+            let records = attachments.zip(boot_id);
+            records.map_or_else(Vec::new, |(attachments, id)| pods::rails(attachments, &id))
+        };
+        let memory = self.memory.lock();
+        let mut memory = memory.unwrap_or_else(PoisonError::into_inner);
+        memory.pair(inventory, rails);
+        memory
     }
 
     /// The same, on a thread that may wait for the disk.
@@ -162,14 +215,14 @@ mod tests {
             let function = json!({"address": "0000:3b:00.0", "hcas": [hca]});
             serde_json::from_value(json!({"functions": [function]})).expect("an inventory")
         };
-        let mut storage = Storage::default();
+        let mut memory = Memory::default();
         for (seen, expected) in [
             (&[][..], &[][..]),
             (&["rpcrdma"], &["rpcrdma"]),
             (&[], &["rpcrdma"]),
         ] {
             let mut inventory = inventory(seen);
-            storage.remember(&mut inventory);
+            memory.remember_storage(&mut inventory);
             assert_eq!(inventory.functions[0].hcas[0].kernel_users, expected);
         }
     }

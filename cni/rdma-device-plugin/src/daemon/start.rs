@@ -47,6 +47,7 @@ impl Daemon {
     pub async fn start(arguments: Arguments, metrics: Metrics) -> Result<Self, StartError> {
         let hardware = Hardware::new(&arguments.sysfs, &arguments.dev);
         let hardware = hardware.with_procfs(&arguments.procfs);
+        let hardware = hardware.with_records(&arguments.state_dir);
         let (sender, signals) = mpsc::channel(SIGNALS);
         // watched before it is read: no change is missed
         let file = arguments.config.as_deref().map(config_file::Watched::new);

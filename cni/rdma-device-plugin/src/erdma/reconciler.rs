@@ -347,7 +347,10 @@ fn planned(erdma: &conf::Erdma, state: &State) -> Plan {
 /// made anew when a pod's netdev is moved.
 fn devices(inventory: &Inventory) -> Vec<WatchedDevice> {
     let functions = inventory.functions.iter();
-    let of_driver = functions.filter(|it| it.device.driver.as_deref() == Some(DRIVER));
+    let of_driver = functions.filter(|it| {
+        let mut drivers = inventory.functions_of(it).map(|it| it.driver.as_deref());
+        drivers.any(|driver| driver == Some(DRIVER))
+    });
     let wanted = of_driver.map(|function| {
         let hca = function.hcas.first();
         let own = function.device.address.clone();
@@ -355,6 +358,7 @@ fn devices(inventory: &Inventory) -> Vec<WatchedDevice> {
         WatchedDevice {
             addresses: std::iter::once(own)
                 .chain(function.netdev_function.clone())
+                .chain(function.device.rdma_functions.clone())
                 .collect(),
             rdma: hca.map(|hca| hca.name.clone()),
             numbers: char_devices.map(|it| (it.major, it.minor)).collect(),

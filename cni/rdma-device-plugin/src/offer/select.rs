@@ -254,10 +254,15 @@ fn fit(selector: &Selector, function: &Function, inventory: &Inventory) -> Fit {
         None => Some(function),
         Some(address) => inventory.function(address),
     };
-    let optional = |texts: &[Text], value: Option<&String>| {
-        Fit::from(texts.is_empty() || value.is_some_and(|value| any(texts, value)))
+    let functions: Vec<&Device> = inventory.functions_of(function).collect();
+    let optional = |texts: &[Text], of: fn(&Device) -> Option<&String>| {
+        let mut values = functions.iter().filter_map(|it| of(it));
+        Fit::from(texts.is_empty() || values.any(|value| any(texts, value)))
     };
-    let address = Fit::from(selector.address.is_empty() || any(&selector.address, &device.address));
+    let addresses = || functions.iter().filter(|it| is_certain(device, it));
+    let address = Fit::from(
+        selector.address.is_empty() || addresses().any(|it| any(&selector.address, &it.address)),
+    );
     let sort = Fit::from(selector.sort.is_none_or(|sort| is_of(sort, device)));
     let rdma = match (selector.rdma.as_slice(), function.hcas.as_slice()) {
         ([], _) => Fit::Yes,
@@ -265,12 +270,9 @@ fn fit(selector: &Selector, function: &Function, inventory: &Inventory) -> Fit {
         (_, []) => Fit::Hidden,
         (texts, hcas) => hcas.iter().any(|hca| any(texts, &hca.name)).into(),
     };
-    let root_address = match &device.physical_function {
-        Some(physical) => physical,
-        None => &device.address,
-    };
     let root = parent(&selector.root, function, |text| {
-        text.fits(root_address).into()
+        let roots = addresses().map(|it| it.physical_function.as_ref().unwrap_or(&it.address));
+        { roots }.any(|root| text.fits(root)).into()
     });
     let pf = parent(&selector.pf, function, |text| match physical {
         None => Fit::Hidden,
@@ -283,7 +285,8 @@ fn fit(selector: &Selector, function: &Function, inventory: &Inventory) -> Fit {
     // sriov-network-device-plugin knows the driver of a sub-function's PCI function only
     let below = |physical: Option<&Function>| match physical {
         Some(physical) if device.address.bus() == "auxiliary" => {
-            optional(&selector.driver, physical.device.driver.as_ref())
+            let driver = physical.device.driver.as_ref();
+            driver.is_some_and(|it| any(&selector.driver, it)).into()
         }
         _ => Fit::No,
     };
@@ -295,11 +298,17 @@ fn fit(selector: &Selector, function: &Function, inventory: &Inventory) -> Fit {
         pf,
         netdev,
         link_type(&selector.link_type, function, physical),
-        optional(&selector.driver, device.driver.as_ref()).max(below(physical)),
-        optional(&selector.vendor, device.vendor.as_ref()),
-        optional(&selector.device, device.device.as_ref()),
+        optional(&selector.driver, |it| it.driver.as_ref()).max(below(physical)),
+        optional(&selector.vendor, |it| it.vendor.as_ref()),
+        optional(&selector.device, |it| it.device.as_ref()),
     ];
     all.into_iter().min().unwrap_or(Fit::Yes)
+}
+
+/// Whether `function`, which is one of the NIC's whose own function is `device`, is known to be: an address that
+/// one of several can have made the RDMA device of is nobody's.
+fn is_certain(device: &Device, function: &Device) -> bool {
+    !device.rdma_functions.contains(&function.address) || device.rdma_functions.len() == 1
 }
 
 fn any(texts: &[Text], value: &str) -> bool {

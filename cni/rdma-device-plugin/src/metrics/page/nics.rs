@@ -113,7 +113,7 @@ pub(super) fn numa(snapshot: &Snapshot, pods: &[Pod]) -> Vec<Numa> {
     // the other half of an eRDMA NIC is shown with its RDMA device
     let halves: BTreeSet<&DeviceAddress> = functions
         .iter()
-        .filter_map(|it| it.netdev_function.as_ref())
+        .flat_map(|it| it.netdev_function.iter().chain(&it.device.rdma_functions))
         .collect();
     let shown = functions.iter().filter(|function| {
         let is_faulty = node.unhealthy.contains_key(&function.device.address);
