@@ -179,6 +179,15 @@ impl Machine {
         self.write(&guid, &nic.guid());
     }
 
+    /// The eRDMA NIC, which is plugged in, as mainline's driver has it: the RDMA device has no parent.
+    pub fn erdma_without_parent(&self, nic: &Erdma<'_>) {
+        let verbs = format!("sys/class/infiniband_verbs/uverbs{}/device", nic.number);
+        fs::remove_file(self.path(&verbs)).expect("a link");
+        let uevent = "DRIVER=erdma\nPCI_CLASS=FF00\nPCI_ID=1DED:107F\n";
+        let function = format!("sys/devices/pci0000:00/{}/uevent", nic.address);
+        self.write(&function, uevent);
+    }
+
     /// Takes an eRDMA NIC out.
     pub fn unplug_erdma(&self, nic: &Erdma<'_>) {
         self.without_number(nic.number);

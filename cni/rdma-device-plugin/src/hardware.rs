@@ -54,12 +54,17 @@ impl Memory {
 
     /// Gives unpaired RDMA devices the function that they had, else the one that the record of a pod's rail names.
     fn pair(&mut self, inventory: &mut Inventory, rails: impl FnOnce() -> Vec<PodRails>) {
-        let names: Vec<String> = inventory.unpaired.iter().map(|it| it.name.clone()).collect();
+        let names: Vec<String> = inventory
+            .unpaired
+            .iter()
+            .map(|it| it.name.clone())
+            .collect();
         if names.iter().any(|it| !self.functions.contains_key(it)) {
             for rail in rails().into_iter().flat_map(|pod| pod.rails) {
                 let function = rail.rdma.zip(rail.devices.into_iter().next());
                 let is_known = |name: &String| self.functions.contains_key(name);
-                self.functions.extend(function.filter(|(name, _)| !is_known(name)));
+                self.functions
+                    .extend(function.filter(|(name, _)| !is_known(name)));
             }
         }
         for name in names {

@@ -12,7 +12,7 @@ use rdma_device_plugin::{
 use rdma_netns::Inventory;
 use std::{fs, path::Path};
 
-const FIRST: Nic<'_> = Nic {
+pub(crate) const FIRST: Nic<'_> = Nic {
     address: "0000:00:07.0",
     netdev_address: "0000:00:05.0",
     rdma: "erdma_0",
@@ -21,7 +21,7 @@ const FIRST: Nic<'_> = Nic {
     numa_node: 0,
     number: 0,
 };
-const SECOND: Nic<'_> = Nic {
+pub(crate) const SECOND: Nic<'_> = Nic {
     address: "0000:00:08.0",
     netdev_address: "0000:00:06.0",
     rdma: "erdma_1",
@@ -31,7 +31,7 @@ const SECOND: Nic<'_> = Nic {
     number: 1,
 };
 
-fn node() -> Machine {
+pub(crate) fn node() -> Machine {
     let machine = Machine::with(&[]);
     machine.erdma_module(Some(Some(false)));
     machine.plug_erdma(&FIRST);
@@ -39,17 +39,17 @@ fn node() -> Machine {
     machine
 }
 
-fn look(machine: &Machine) -> Inventory {
+pub(crate) fn look(machine: &Machine) -> Inventory {
     let hardware = Hardware::new(&machine.path("sys"), &machine.path("dev"));
     hardware.look().expect("an inventory")
 }
 
 #[track_caller]
-fn own(text: &str) -> Parsed {
+pub(crate) fn own(text: &str) -> Parsed {
     Conf::parse(text, Path::new("f")).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn offered(parsed: &Parsed, inventory: &Inventory) -> (Vec<Offer>, Vec<String>) {
+pub(crate) fn offered(parsed: &Parsed, inventory: &Inventory) -> (Vec<Offer>, Vec<String>) {
     let found = discover(&parsed.conf.erdma, inventory, None);
     let hidden = found.hidden_addresses();
     let healthy = Unhealthy::new();

@@ -9,6 +9,7 @@
 mod answers;
 mod erdma;
 mod erdma_flags;
+mod erdma_parentless;
 mod invalid;
 mod messages;
 mod parents;

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+//! eRDMA as mainline's driver has it: the RDMA device is below `devices/virtual`, and no link leads from it to a PCI
+//! function. The trees are made up after what Linux 6.12 showed with the real driver.
+
+use crate::erdma::{FIRST, SECOND, look, node, offered, own};
+use integration::Machine;
+use rdma_device_plugin::{erdma::discover, hardware::Hardware};
+use rdma_netns::Linux;
+use serde_json::json;
+use std::fs;
+
+/// Two NICs in the layout that `has_parent` says.
+fn machine(has_parent: bool) -> Machine {
+    let machine = node();
+    if !has_parent {
+        machine.erdma_without_parent(&FIRST);
+        machine.erdma_without_parent(&SECOND);
+    }
+    machine
+}
+
+fn addresses(conf: &str, machine: &Machine) -> Vec<String> {
+    let (offers, _) = offered(&own(conf), &look(machine));
+    let devices = offers.into_iter().flat_map(|it| it.devices);
+    devices.map(|it| it.address.to_string()).collect()
+}
+
+#[test]
+fn both_layouts_are_offered_alike() {
+    for has_parent in [true, false] {
+        let machine = machine(has_parent);
+        let inventory = look(&machine);
+        let parsed = own("erdma: {}");
+        let found = discover(&parsed.conf.erdma, &inventory, None);
+        let told: Vec<_> = found
+            .nics
+            .iter()
+            .map(|nic| format!("{} {:?} {:?}", nic.rdma, nic.netdev, nic.mac))
+            .collect();
+        let of = |name: &str, netdev: &str, mac: &str| {
+            let mac = Some(
+                mac.parse::<rdma_netns::HardwareAddress>()
+                    .expect("an address"),
+            );
+            format!("{name} {:?} {mac:?}", Some(netdev))
+        };
+        let wanted = [
+            of("erdma_0", "eth1", FIRST.mac),
+            of("erdma_1", "eth2", SECOND.mac),
+        ];
+        assert_eq!(told, wanted, "{has_parent}");
+
+        let (offers, remarks) = offered(&parsed, &inventory);
+        assert_eq!(remarks, [] as [&str; 0], "{has_parent}");
+        assert_eq!(offers[0].name.as_str(), "aliyun/erdma");
+        assert_eq!(offers[0].ids.len(), 400, "{has_parent}");
+        let (response, _) = offers[0]
+            .answer(&["erdma_1/7".to_owned()], &inventory)
+            .expect("an answer");
+        assert_eq!(response.envs["SMCR_PNET"], "00163E0A0B02");
+        let paths: Vec<&str> = response.devices.iter().map(|it| &*it.host_path).collect();
+        assert_eq!(
+            paths,
+            ["/dev/infiniband/uverbs1", "/dev/infiniband/rdma_cm"]
+        );
+    }
+}
+
+/// Every format's word for a driver, a vendor, a device, an address, a netdev, an RDMA device.
+#[test]
+fn a_device_matches_by_any_of_its_functions() {
+    let of = |devices: &str| {
+        format!("resources: [{{name: rdma/x, kind: shared, devices: [{{{devices}}}]}}]")
+    };
+    let network = |selectors: &str| {
+        format!("resourceList: [{{resourceName: x, selectors: {{isRdma: true, {selectors}}}}}]")
+    };
+    let shared = |selectors: &str| {
+        format!("configList: [{{resourceName: x, rdmaHcaMax: 9, selectors: {{{selectors}}}}}]")
+    };
+    let own = |it: &str| of(it);
+    for (conf, count) in [
+        (own("driver: erdma"), 2),
+        (own("driver: virtio-pci"), 2),
+        (own("vendor: 1ded"), 2),
+        (own("vendor: 1DED"), 2),
+        (own("vendor: 1af4"), 2),
+        (own("vendor: 15b3"), 0),
+        (own("netdev: eth2"), 1),
+        (own("rdma: erdma_1"), 1),
+        (own("linkType: ether"), 2),
+        (network("drivers: [erdma]"), 2),
+        (network("vendors: ['1ded'], devices: ['107f']"), 2),
+        (network("pciAddresses: ['0000:00:05.0']"), 1),
+        (shared("drivers: [erdma]"), 2),
+        (shared("vendors: ['1ded'], deviceIDs: ['107f']"), 2),
+        (shared("ifNames: [eth1]"), 1),
+        ("mode: hca".to_owned(), 2),
+    ] {
+        for has_parent in [true, false] {
+            let found = addresses(&conf, &machine(has_parent));
+            assert_eq!(found.len(), count, "{conf} {has_parent}: {found:?}");
+        }
+    }
+    // the function's own address is one NIC's while there is one, and nobody's while it may be either's
+    let both = machine(false);
+    let conf = of("pci: '0000:00:07.0'");
+    assert_eq!(addresses(&conf, &both), [] as [&str; 0]);
+    assert_eq!(
+        addresses(&of("pci: '0000:00:06.0'"), &both),
+        ["0000:00:06.0"]
+    );
+    both.unplug_erdma(&SECOND);
+    assert_eq!(addresses(&conf, &both), ["0000:00:05.0"]);
+}
+
+/// `netdev` and what more is hidden, as by a move into a pod.
+fn hide(machine: &Machine, has_rdma: bool) {
+    fs::remove_file(machine.path("sys/class/net/eth1")).expect("moved");
+    if has_rdma {
+        fs::remove_dir_all(machine.path("sys/class/infiniband/erdma_0")).expect("moved");
+    }
+}
+
+#[test]
+fn it_is_the_same_device_while_a_pod_has_it() {
+    for has_rdma in [false, true] {
+        let machine = machine(false);
+        let hardware = Hardware::new(&machine.path("sys"), &machine.path("dev"));
+        let parsed = own("erdma: {}");
+        let before = hardware.look().expect("an inventory");
+        hide(&machine, has_rdma);
+        for after in [hardware.look(), hardware.presence()] {
+            let after = after.expect("an inventory");
+            let (offers, _) = offered(&parsed, &after);
+            assert_eq!(offers[0].ids.len(), 400);
+            let hca = &after.functions[0].hcas[0];
+            assert_eq!(hca.char_devices, before.functions[0].hcas[0].char_devices);
+        }
+    }
+}
+
+/// The daemon's start, and `--check-config`, while a pod has it: the record of `rdma-cni` tells.
+#[test]
+fn a_record_tells_whose_it_is() {
+    let machine = machine(false);
+    hide(&machine, true);
+    let state = machine.path("state");
+    let hardware = || Hardware::new(&machine.path("sys"), &machine.path("dev"));
+    let parsed = own("erdma: {}");
+    let count = |hardware: Hardware| {
+        let (offers, _) = offered(&parsed, &hardware.look().expect("an inventory"));
+        offers[0].ids.len()
+    };
+    assert_eq!(count(hardware().with_records(&state)), 200);
+    let boot_id = rdma_netns::Kernel::boot_id(&Linux::new()).expect("a boot's id");
+    let record = json!({
+        "key": {"network": "rdma-net", "container": "c1", "ifname": "eth0"},
+        "pod": "default/p1", "bootId": boot_id, "netns": "/run/netns/p1",
+        "netnsId": {"device": 4, "inode": 5, "cookie": 6}, "phase": "attached",
+        "rails": [{
+            "podName": "rdma0",
+            "home": {"name": "eth1", "parent": FIRST.netdev_address},
+            "rdma": {"name": "erdma_0", "parent": FIRST.netdev_address},
+        }],
+    });
+    let directory = state.join("attachments/rdma-net");
+    fs::create_dir_all(&directory).expect("a directory");
+    fs::write(directory.join("c1@eth0.json"), record.to_string()).expect("a record");
+    assert_eq!(count(hardware().with_records(&state)), 400);
+}
