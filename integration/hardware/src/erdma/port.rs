@@ -17,8 +17,8 @@ use std::{
 
 const VENDOR: u16 = 0x1ded;
 const DEVICE: u16 = 0x107f;
-/// A network controller.
-const CLASS: [u8; 3] = [2, 0, 0];
+/// Unclassified, as an instance of Alibaba Cloud shows it.
+const CLASS: [u8; 3] = [0, 0xff, 0];
 const VECTORS: u16 = 32;
 const VECTOR_BAR: u8 = 2;
 const VECTOR_BAR_SIZE: usize = 4096;

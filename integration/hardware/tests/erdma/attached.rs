@@ -118,7 +118,7 @@ fn a_machine_finds_an_erdma_function() {
         .region_read(7, 0, &mut config)
         .expect("the configuration space");
     assert_eq!(config[..4], [0xed, 0x1d, 0x7f, 0x10]);
-    assert_eq!(config[9..12], [0, 0, 2], "a network controller");
+    assert_eq!(config[9..12], [0, 0xff, 0], "class 00ff");
     assert_eq!(config[0x40], 0x11, "MSI-X");
     assert_eq!(config[0x42], 31, "32 vectors");
     let sizes: Vec<u64> = (0..7)
