@@ -73,6 +73,8 @@ pub struct Device {
     pub(super) next_cookie: u32,
     /// Queue pairs that may go on: the fabric takes them.
     pub(super) woken: Vec<u32>,
+    /// Whether queue pairs failed or were destroyed, and their peers may wait for them.
+    pub(super) has_lost_pairs: bool,
 }
 
 impl Device {
@@ -101,6 +103,7 @@ impl Device {
             cookies: 0,
             next_cookie: 0,
             woken: Vec::new(),
+            has_lost_pairs: false,
         }
     }
 
@@ -112,6 +115,7 @@ impl Device {
             vectors: std::mem::take(&mut self.vectors),
             cookies: self.cookies,
             next_cookie: self.next_cookie,
+            has_lost_pairs: true,
             ..Device::new(self.mac, self.protocol)
         };
         *self = kept;
@@ -237,6 +241,7 @@ impl Device {
     pub fn fail(&mut self, number: u32) {
         if let Some(pair) = self.pairs.get_mut(&number) {
             pair.state = State::Error;
+            self.has_lost_pairs = true;
             self.flush(number);
             self.report(Asynchronous::QueuePairFatal, number);
         }

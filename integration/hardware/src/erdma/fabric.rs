@@ -90,6 +90,18 @@ impl Fabric {
                 self.wake(peer);
             }
         }
+        self.wake_peers_of_lost();
+    }
+
+    /// What waits for a queue pair that failed or was destroyed does not get an answer any more.
+    fn wake_peers_of_lost(&mut self) {
+        let mut is_any = false;
+        for device in &mut self.devices {
+            is_any |= std::mem::take(&mut device.has_lost_pairs);
+        }
+        if is_any {
+            self.wake_all();
+        }
     }
 
     /// All queue pairs are looked at again: a fault has come or gone.
@@ -130,6 +142,7 @@ impl Fabric {
                 break;
             };
             self.step(place);
+            self.wake_peers_of_lost();
         }
         match (self.ready.is_empty(), self.timers.first()) {
             (false, _) => Next::Now,

@@ -93,7 +93,10 @@ impl Device {
         match (module, code) {
             (0, 0) => Ok(capabilities()),
             (0, 1) => self.create_queue_pair(request),
-            (0, 2) => done(self.pairs.remove(&argument).is_some(), "no such queue pair"),
+            (0, 2) => {
+                self.has_lost_pairs = true;
+                done(self.pairs.remove(&argument).is_some(), "no such queue pair")
+            }
             (0, 3) => self.modify_queue_pair(request),
             (0, 4) => self.create_completion_queue(request),
             (0, 5) => done(

@@ -12,6 +12,7 @@ use crate::{
 };
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -66,7 +67,12 @@ impl Shared {
         loop {
             let mut fabric = self.fabric();
             let wait = match fabric.advance(self.begin.elapsed(), BUDGET_OF_THE_THREAD) {
-                Next::Now => continue,
+                Next::Now => {
+                    drop(fabric);
+                    // a doorbell may wait for the lock
+                    thread::yield_now();
+                    continue;
+                }
                 Next::At(due) => due.saturating_sub(self.begin.elapsed()),
                 Next::Idle => Duration::from_secs(3600),
             };

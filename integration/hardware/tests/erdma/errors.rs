@@ -168,6 +168,36 @@ fn a_peer_that_is_destroyed_does_not_answer() {
 }
 
 #[test]
+fn a_send_that_waits_for_a_receive_request_learns_that_its_peer_failed() {
+    let mut it = connection();
+    it.post(&send(&[it.segment(0, 4)]));
+    // the third request of the peer
+    let good = write(it.here, &[]);
+    for request in [&good, &good, &Request::new(31)] {
+        it.far.push_send(&mut it.other, request);
+    }
+    it.far.ring_send(&it.other);
+    assert_eq!(it.near().map(|it| it.status), Some(16));
+}
+
+#[test]
+fn a_send_that_waits_for_a_receive_request_learns_that_its_peer_is_gone() {
+    let mut it = connection();
+    it.post(&send(&[it.segment(0, 4)]));
+    it.far
+        .command(Command::new(0, 2).u32(8, 1))
+        .expect("DESTROY_QP");
+    assert_eq!(at(&it.fabric, 9_999), Next::At(Duration::from_secs(10)));
+    at(&it.fabric, 10_000);
+    assert_eq!(it.near().map(|it| it.status), Some(16));
+    let mut it = connection();
+    it.post(&send(&[it.segment(0, 4)]));
+    it.far.restart();
+    at(&it.fabric, 10_000);
+    assert_eq!(it.near().map(|it| it.status), Some(16));
+}
+
+#[test]
 fn requests_wait_until_the_peer_is_connected() {
     let mut it = connection();
     it.far
