@@ -12,6 +12,7 @@
 //! | [`conflists`] | CNI lists, single configurations, directories of them |
 //! | [`resources`] | `resources.json`, grants, the CDI file |
 //! | [`cluster`] | kubelet's pod-resources, the API server's answers, watches and objects, claims with their parameters, tokens |
+//! | [`hardware`] | what a guest writes to a modelled eRDMA function |
 //! | [`kubelet`] | kubelet's requests |
 //! | [`metadata`] | the cloud's metadata service, and its HTTP |
 //! | [`netlink`] | netlink's datagrams, rtnetlink, RDMA netlink, SMC's families, packets and uevents |
@@ -24,6 +25,7 @@
 pub mod cluster;
 pub mod configurations;
 pub mod conflists;
+pub mod hardware;
 pub mod kubelet;
 pub mod leases;
 pub mod metadata;
@@ -45,7 +47,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 36] = [
+pub const TARGETS: [Target; 37] = [
     target("annotations", configurations::annotations),
     target("api-objects", cluster::objects),
     target("api-server", cluster::api_server),
@@ -60,6 +62,7 @@ pub const TARGETS: [Target; 36] = [
     target("conflist-directory", conflists::directory),
     target("device-plugin-conf", configurations::device_plugin),
     target("environment", protocol::environment),
+    target("erdma-guest", hardware::guest),
     target("erdma-record", records::erdma),
     target("ipam-answer", protocol::ipam_answer),
     target("ipam-conf", configurations::ipam),
