@@ -2,7 +2,7 @@
 //! The program, as a virtual machine attaches to it: the client speaks vfio-user as QEMU does, and shares its memory by a
 //! file descriptor.
 
-use crate::driver::{Bus, Command, Driver, MACS, MEMORY, MEMORY_SIZE, work::*};
+use crate::driver::{Bus, Command, Completions, Driver, MACS, MEMORY, MEMORY_SIZE, work::*};
 use std::{
     fs::File,
     io::{BufRead, BufReader, Read, Write},
@@ -130,24 +130,104 @@ fn a_machine_finds_an_erdma_function() {
     client.reset().expect("a reset");
 }
 
+/// Two machines, a connection between their functions, and a region at either side.
+struct Machines {
+    near: Driver<Attached>,
+    far: Driver<Attached>,
+    queue: Completions,
+    pair: Pair,
+    here: (u64, u32),
+    there: (u64, u32),
+}
+
+impl Machines {
+    fn new(model: &Model) -> Machines {
+        let mut near = Driver::start(Attached::new(&model.socket("0")));
+        let mut far = Driver::start(Attached::new(&model.socket("1")));
+        let (queue, far_queue) = (near.completion_queue(1, 4), far.completion_queue(1, 4));
+        let (pair, other) = (near.pair(1, 4, &queue), far.pair(7, 4, &far_queue));
+        near.connect(&pair, other.cookie);
+        far.connect(&other, pair.cookie);
+        let (here, there) = (near.region(1, ALL, 1), far.region(3, ALL, 1));
+        Machines {
+            near,
+            far,
+            queue,
+            pair,
+            here,
+            there,
+        }
+    }
+
+    fn write(&mut self, text: &[u8]) {
+        self.near.bus.store(self.here.0, text);
+        let segment = (self.here.0, text.len() as u32, self.here.1);
+        self.near
+            .post_send(&mut self.pair, &write(self.there, &[segment]));
+    }
+
+    /// The status of the next completion.
+    fn status(&mut self) -> u8 {
+        let mut status = None;
+        wait_for(|| {
+            status = self.near.poll(&mut self.queue).map(|it| it.status);
+            status.is_some()
+        });
+        status.expect("a completion")
+    }
+}
+
 #[test]
 fn a_driver_starts_it_and_machines_exchange_data() {
     let model = Model::start();
-    let mut near = Driver::start(Attached::new(&model.socket("0")));
-    let mut far = Driver::start(Attached::new(&model.socket("1")));
-    assert_eq!(near.read32(0x18), u32::from_be_bytes([0, 0, 0, 1]));
-    assert_eq!(near.read32(0x1c), u32::from_be_bytes([0, 0, 2, 0]));
-    let (near_queue, far_queue) = (near.completion_queue(1, 4), far.completion_queue(1, 4));
-    let mut near_queue = near_queue;
-    let (mut a, b) = (near.pair(1, 4, &near_queue), far.pair(7, 4, &far_queue));
-    near.connect(&a, b.cookie);
-    far.connect(&b, a.cookie);
-    let (here, key) = near.region(1, ALL, 1);
-    let (there, far_key) = far.region(3, ALL, 1);
-    near.bus.store(here, b"from one machine to the other");
-    near.post_send(&mut a, &write((there, far_key), &[(here, 29, key)]));
-    wait_for(|| near.poll(&mut near_queue).is_some_and(|it| it.status == 0));
-    assert_eq!(far.load(there, 29), b"from one machine to the other");
+    let mut it = Machines::new(&model);
+    assert_eq!(it.near.read32(0x18), u32::from_be_bytes([0, 0, 0, 1]));
+    assert_eq!(it.near.read32(0x1c), u32::from_be_bytes([0, 0, 2, 0]));
+    it.write(b"from one machine to the other");
+    assert_eq!(it.status(), 0);
+    assert_eq!(
+        it.far.load(it.there.0, 29),
+        b"from one machine to the other"
+    );
+}
+
+#[test]
+fn what_waits_goes_on_without_a_doorbell() {
+    let model = Model::start();
+    let mut it = Machines::new(&model);
+    assert_eq!(model.order("delay all 60"), "ok\n");
+    let begin = Instant::now();
+    it.write(b"late");
+    assert_eq!(it.status(), 0);
+    assert!(begin.elapsed() >= Duration::from_millis(60));
+    assert_eq!(it.far.load(it.there.0, 4), b"late");
+    for order in ["delay all 0", "no-answer 80", "link all down"] {
+        assert_eq!(model.order(order), "ok\n");
+    }
+    let begin = Instant::now();
+    it.write(b"lost");
+    assert_eq!(it.status(), 16);
+    assert!(begin.elapsed() >= Duration::from_millis(80));
+    assert_eq!(it.far.load(it.there.0, 4), b"late");
+}
+
+#[test]
+fn a_client_that_does_not_speak_vfio_user_ends_nothing() {
+    let model = Model::start();
+    // a version that is no text, half a header, and an unknown command
+    let version = [
+        &[1u8, 0, 1, 0, 24, 0, 0, 0][..],
+        &[0; 8],
+        &[0, 0, 1, 0, 9, 9, 9, 9],
+    ]
+    .concat();
+    for bytes in [&version[..], &[1, 2, 3], &[0xff; 16], &[0xff; 4096]] {
+        let mut stream = UnixStream::connect(model.socket("0")).expect("a connection");
+        // it may have closed the connection
+        let _sent = stream.write_all(bytes);
+    }
+    let mut driver = Driver::start(Attached::new(&model.socket("0")));
+    assert!(driver.command(Command::new(1, 2)).is_ok());
 }
 
 #[test]
