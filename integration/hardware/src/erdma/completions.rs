@@ -5,7 +5,7 @@ use super::{
     fields::{bits, bits32},
     translation::Pages,
 };
-use crate::memory::Memory;
+use crate::memory::{Memory, Unmapped};
 
 /// Bytes of an entry.
 pub const ENTRY: u64 = 32;
@@ -106,7 +106,10 @@ impl CompletionQueue {
     }
 
     /// Writes an entry. Its owner bit is 1 in the first lap, and 0 in the second. Returns whether an event is due.
-    pub fn push(&mut self, memory: &Memory, completion: &Completion) -> bool {
+    ///
+    /// # Errors
+    /// The queue is not in memory.
+    pub fn push(&mut self, memory: &Memory, completion: &Completion) -> Result<bool, Unmapped> {
         let lap = u32::from(self.produced & self.depth == 0);
         let header = lap << 31
             | u32::from(completion.opcode) << 16
@@ -124,10 +127,8 @@ impl CompletionQueue {
         ];
         let entry = entry(words);
         let slot = u64::from(self.produced & (self.depth - 1));
-        let address = self.pages.entry(memory, slot, ENTRY);
-        if address.is_none_or(|address| memory.publish(address, &entry).is_err()) {
-            log::warn!("entry {slot} of a completion queue is not in memory");
-        }
+        let address = self.pages.entry(memory, slot, ENTRY).ok_or(Unmapped)?;
+        memory.publish(address, &entry)?;
         self.produced = self.produced.wrapping_add(1);
         if completion.is_solicited || completion.status != Status::Success {
             self.solicited = self.produced;
@@ -140,7 +141,7 @@ impl CompletionQueue {
         if is_due {
             self.armed = Armed::No;
         }
-        is_due
+        Ok(is_due)
     }
 
     /// Handles a doorbell. It says how many entries the driver has read. Returns whether an event is due: the writes of

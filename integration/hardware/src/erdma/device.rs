@@ -13,7 +13,10 @@ use super::{
     registers::{self, Registers},
     requests::{self, Header, opcode},
 };
-use crate::{interrupts::Vectors, memory::Memory};
+use crate::{
+    interrupts::Vectors,
+    memory::{Memory, Unmapped},
+};
 use std::collections::{BTreeMap, HashMap};
 
 /// Counters, in the order of the answer to `GET_STATS` (`struct erdma_cmdq_query_stats_resp`).
@@ -206,10 +209,13 @@ impl Device {
 
     /// Writes a completion to the completion queue `number`.
     pub fn complete(&mut self, number: u32, completion: &Completion) {
-        if let Some(queue) = self.completions.get_mut(&number)
-            && queue.push(&self.memory, completion)
-        {
-            self.completion_event(number);
+        let Some(queue) = self.completions.get_mut(&number) else {
+            return;
+        };
+        match queue.push(&self.memory, completion) {
+            Ok(false) => {}
+            Ok(true) => self.completion_event(number),
+            Err(Unmapped) => self.report(Asynchronous::CompletionQueue, number),
         }
     }
 

@@ -14,7 +14,7 @@ pub const MAX_DEPTH: u32 = 1 << 16;
 pub enum Asynchronous {
     /// A queue pair is in error.
     QueuePairFatal = 0,
-    /// A completion queue is in error.
+    /// A completion queue is not in memory.
     CompletionQueue = 3,
 }
 

@@ -246,7 +246,10 @@ fn queues_that_are_not_in_memory() {
         it.near
             .command(Command::new(0, 3).u32(8, 5 << 24 | 8))
             .expect("an error");
+        while it.near.asynchronous().is_some() {}
         it.near.write64(0x61000, 8 << 32 | 1);
+        let event = it.near.asynchronous();
+        assert_eq!(event, Some((3, 9)), "ERDMA_AE_TYPE_CQ_ERR of queue 9");
     }
 }
 
