@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a guest may write to a modelled eRDMA function: registers, doorbells, commands, requests, and its own memory at
-//! any time.
+//! A hostile guest of the modelled eRDMA function. It writes registers, doorbells, commands, requests, and its own memory
+//! at any time.
 //!
-//! An input is a list of actions. A number in it is one of its own bytes, or one that is worth a try: an address or a key
-//! that there is, or the end of a range. So a fuzzer soon finds requests that go far.
+//! An input is a list of actions. A number is literal, or comes from a list of useful ones: a known address, a known key,
+//! the end of a range. With them a fuzzer soon finds requests that succeed.
 
 use hardware::erdma::{
     Protocol, control,
@@ -16,7 +16,7 @@ use std::time::Duration;
 const MEMORY: u64 = 0x10_0000;
 const SIZE: usize = 0x2_0000;
 const PAGE: u64 = 4096;
-/// Pages of a guest: the command queue, its completions, events, and what the objects begin with.
+/// Pages of a guest.
 const COMMANDS: u64 = MEMORY;
 const COMMAND_COMPLETIONS: u64 = MEMORY + PAGE;
 const EVENTS: u64 = MEMORY + 2 * PAGE;
@@ -84,7 +84,7 @@ impl Guest {
         let _ = stored;
     }
 
-    /// Starts the function, and makes what requests need: queues, a pair, a region.
+    /// Starts the function, and makes queues, a queue pair and a memory region.
     fn start(&mut self, fabric: &mut Fabric) {
         (self.commands, self.sent, self.received) = (0, 0, 0);
         let registers = [
@@ -246,7 +246,7 @@ fn change(bytes: &mut [u8; 128], input: &mut Input) {
     }
 }
 
-/// What a guest does.
+/// Runs the guest.
 ///
 /// # Panics
 /// The model has more objects than it says, or does not work any more after a reset.

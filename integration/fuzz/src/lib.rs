@@ -12,7 +12,7 @@
 //! | [`conflists`] | CNI lists, single configurations, directories of them |
 //! | [`resources`] | `resources.json`, grants, the CDI file |
 //! | [`cluster`] | kubelet's pod-resources, the API server's answers, watches and objects, claims with their parameters, tokens |
-//! | [`hardware`] | what a guest writes to a modelled eRDMA function |
+//! | [`hardware`] | writes of a guest to the modelled eRDMA function |
 //! | [`kubelet`] | kubelet's requests |
 //! | [`metadata`] | the cloud's metadata service, and its HTTP |
 //! | [`netlink`] | netlink's datagrams, rtnetlink, RDMA netlink, SMC's families, packets and uevents |

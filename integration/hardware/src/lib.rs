@@ -9,8 +9,8 @@
 //! | [`transport`] | the vfio-user server |
 //! | [`erdma`] | an Alibaba eRDMA function, and the fabric that connects several of them |
 //!
-//! A model shows what the driver, the user-space provider and the kernel do. It does not prove the firmware: it may
-//! accept a request that real firmware refuses.
+//! The driver, the user-space provider and the kernel are real. The firmware is modelled: a model may accept a request that
+//! real firmware refuses.
 
 pub mod erdma;
 pub mod interrupts;

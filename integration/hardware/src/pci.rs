@@ -6,7 +6,7 @@ use crate::{interrupts::Vectors, memory::Memory};
 /// Bytes of a conventional configuration space.
 pub const CONFIG_SIZE: usize = 256;
 
-/// What a function is known by.
+/// The identity of a function.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity {
     /// Vendor, and subsystem vendor.
@@ -31,7 +31,7 @@ pub trait Function: Send {
     /// Whether it answers on its bus. The reads of one that does not are all ones.
     fn is_present(&self) -> bool;
 
-    /// Reads from a BAR. What is beyond its registers reads as zero.
+    /// Reads from a BAR. Addresses beyond its registers read as zero.
     fn read(&mut self, bar: u8, offset: u64, data: &mut [u8]);
 
     /// Writes to a BAR.

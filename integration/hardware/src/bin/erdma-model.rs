@@ -23,7 +23,7 @@ use std::{
 
 const USAGE: &str = "usage: erdma-model [--control SOCKET] SOCKET=MAC[,roce]...";
 
-/// What the command line says.
+/// The command line.
 #[derive(Default)]
 struct Arguments {
     control: Option<String>,

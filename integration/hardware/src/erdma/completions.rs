@@ -22,7 +22,7 @@ pub enum Status {
     ReceiveFormat = 2,
     /// The peer does not know the key.
     ReceiveKey = 3,
-    /// What the key stands for does not have the addresses.
+    /// The memory of the key does not have the addresses.
     ReceiveBounds = 4,
     /// The key does not allow the access.
     ReceiveRights = 5,
@@ -34,7 +34,7 @@ pub enum Status {
     SendFormat = 8,
     /// The function does not know the key of the request.
     SendKey = 10,
-    /// What the key stands for does not have the addresses.
+    /// The memory of the key does not have the addresses.
     SendBounds = 11,
     /// The key does not allow the access.
     SendRights = 12,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Orders of a test, a line each. The answer is `ok`, what was asked for, or `error: ` and the reason.
+//! Orders of a test, a line each. The answer is `ok`, the status, or `error: ` and the reason.
 //!
 //! | order | effect |
 //! |---|---|
 //! | `link MAC up`, `link MAC down` | whether messages pass |
 //! | `loss MAC PERCENT` | so many of a hundred messages that the function sends are lost |
-//! | `delay MAC MILLISECONDS` | what the function sends arrives later |
+//! | `delay MAC MILLISECONDS` | messages that the function sends arrive later |
 //! | `unplug MAC` | the function falls off its bus: it reads as all ones, and does nothing any more |
 //! | `plug MAC` | it is there again, as after power-on |
 //! | `no-answer MILLISECONDS` | how long a request waits for a peer that does not answer; 10000 at start |

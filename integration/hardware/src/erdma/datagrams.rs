@@ -22,7 +22,7 @@ const PROTOCOL: u8 = 17;
 const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
 impl Fabric {
-    /// Sends a datagram. It is lost where nobody receives it, and the sender does not learn that.
+    /// Sends a datagram. The fabric drops it if there is no receiver. The sender gets a successful completion all the same.
     pub(super) fn datagram(
         &mut self,
         place: Place,

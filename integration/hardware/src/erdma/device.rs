@@ -43,7 +43,7 @@ pub struct Device {
     pub name: String,
     /// The hardware address of the netdev that the driver pairs it with.
     pub mac: Mac,
-    /// What it speaks.
+    /// Its protocol.
     pub protocol: Protocol,
     /// Its port of the fabric.
     pub link: Link,
@@ -243,7 +243,7 @@ impl Device {
         }
     }
 
-    /// The queue pair is in error because of a request: it reports that, and flushes what is posted.
+    /// The queue pair is in error because of a request: it reports a fatal event, and flushes both queues.
     pub fn fail(&mut self, number: u32) {
         if let Some(pair) = self.pairs.get_mut(&number) {
             pair.state = State::Error;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The fabric: all functions, who is connected to whom, and whose requests are executed next.
 //!
-//! Time is what the caller says: a test makes it pass at once.
+//! The caller supplies the time. A test lets it pass at once.
 
 use super::{
     completions::{Completion, Status},
@@ -18,7 +18,7 @@ use std::{
 /// A queue pair: the position of its function, and its number.
 pub type Place = (usize, u32);
 
-/// What became of a request.
+/// The outcome of an attempt to execute a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Outcome {
     /// It ended.
@@ -93,7 +93,7 @@ impl Fabric {
         self.wake_peers_of_lost();
     }
 
-    /// What waits for a queue pair that failed or was destroyed does not get an answer any more.
+    /// Wakes the requests that wait for a queue pair that failed or was destroyed.
     fn wake_peers_of_lost(&mut self) {
         let mut is_any = false;
         for device in &mut self.devices {
@@ -104,7 +104,7 @@ impl Fabric {
         }
     }
 
-    /// All queue pairs are looked at again: a fault has come or gone.
+    /// Wakes all queue pairs, as a fault has come or gone.
     pub fn wake_all(&mut self) {
         let places: Vec<Place> = (self.devices.iter().enumerate())
             .flat_map(|(position, device)| {
@@ -263,7 +263,7 @@ impl Fabric {
         device.fail(number);
     }
 
-    /// What a reliable queue pair is connected to: one that is connected to it, too.
+    /// The peer of a reliable queue pair. The connection is mutual.
     pub(super) fn peer(&self, (position, number): Place) -> Option<Place> {
         let pair = self.devices[position].pairs.get(&number)?;
         if pair.service != Service::Reliable {

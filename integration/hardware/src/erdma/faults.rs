@@ -19,7 +19,7 @@ pub struct Link {
     pub is_present: bool,
     /// Of a hundred messages that it sends, so many are lost.
     pub loss_percent: u8,
-    /// What it sends arrives so much later. The messages of one queue pair wait for one another.
+    /// Its messages arrive so much later. The messages of one queue pair wait for one another.
     pub delay: Duration,
 }
 

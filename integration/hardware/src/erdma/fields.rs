@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Numbers in what a guest wrote. Bytes beyond the end count as zero.
+//! Fields of registers, commands and queue entries. Bytes beyond the end count as zero.
 
 /// Bits `high` to `low` of `value`, as `GENMASK(high, low)` names them.
 pub const fn bits(value: u64, high: u32, low: u32) -> u64 {

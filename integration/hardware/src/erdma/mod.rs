@@ -11,8 +11,8 @@
 //! | [`objects`] | the commands that make, change and destroy objects |
 //! | [`events`] | event queues |
 //! | [`completions`] | completion queues |
-//! | [`translation`] | translation tables (MTT): a buffer of a guest in pages of its memory |
-//! | [`regions`] | memory regions, and what their keys allow |
+//! | [`translation`] | translation tables (MTT) |
+//! | [`regions`] | memory regions, keys and rights |
 //! | [`queue_pairs`] | queue pairs, their queues and states |
 //! | [`requests`] | work requests, as they are in a send queue |
 //! | [`device`] | one function |
@@ -20,7 +20,7 @@
 //! | [`reliable`], [`datagrams`] | the execution of work requests |
 //! | [`transfer`] | copying between memories |
 //! | [`faults`] | loss, delay, links that are down, functions that fell off their bus |
-//! | [`control`] | orders of a test, as text |
+//! | [`control`] | the control socket's orders |
 //! | [`port`] | a function as the transport sees it |
 
 pub mod commands;
@@ -45,7 +45,7 @@ pub mod translation;
 /// A hardware address.
 pub type Mac = [u8; 6];
 
-/// What a function speaks, by its register 0xc.
+/// The protocol of a function: register 0xc.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
     /// Connections are made by the driver over TCP and MPA, and identified by cookies.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The commands: what they make, change and destroy (`enum CMDQ_RDMA_OPCODE`, `enum CMDQ_COMMON_OPCODE`).
+//! The commands, and the objects that they make, change and destroy (`enum CMDQ_RDMA_OPCODE`, `enum CMDQ_COMMON_OPCODE`).
 
 use super::{
     Protocol,
@@ -14,7 +14,7 @@ use super::{
     translation::{HARDWARE_PAGE_SHIFT, Pages, Table},
 };
 
-/// What a command answers, or why it is refused.
+/// The answer of a command, or the reason for its refusal.
 type Answer = Result<[u64; 2], &'static str>;
 type Request = [u8; REQUEST];
 

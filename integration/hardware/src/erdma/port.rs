@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A function of the fabric, as the transport sees it, and the thread that goes on with what waits.
+//! A function of the fabric as a PCI function, and the thread that executes waiting requests.
 
 use super::{
     fabric::{Fabric, Next},
@@ -47,12 +47,12 @@ impl Shared {
         })
     }
 
-    /// The fabric. What another thread left when it panicked is used on.
+    /// Locks the fabric. A panic of another thread does not poison it.
     pub fn fabric(&self) -> MutexGuard<'_, Fabric> {
         self.fabric.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the fabric, and executes what became possible.
+    /// Changes the fabric, and executes the requests that can proceed.
     pub fn change<T>(&self, change: impl FnOnce(&mut Fabric) -> T) -> T {
         let mut fabric = self.fabric();
         let result = change(&mut fabric);
@@ -62,7 +62,7 @@ impl Shared {
         result
     }
 
-    /// Executes what waits for its time, and what is too much for a doorbell. It does not return.
+    /// Executes requests that wait for a timer, and those beyond the budget of a doorbell. It does not return.
     pub fn run(&self) -> ! {
         loop {
             let mut fabric = self.fabric();

@@ -152,7 +152,7 @@ pub enum Peer {
     Address(AddressVector, u32),
 }
 
-/// What the fabric knows about the next request of a send queue.
+/// The progress of the next request of a send queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attempt {
     /// When it was tried first.
@@ -180,7 +180,7 @@ pub struct QueuePair {
     pub send_completions: u32,
     /// The completion queue of the receive queue.
     pub receive_completions: u32,
-    /// iWARP: what identifies it on the fabric.
+    /// iWARP: its identity on the fabric.
     pub cookie: u32,
     /// Its state.
     pub state: State,

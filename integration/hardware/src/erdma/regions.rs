@@ -95,7 +95,7 @@ pub struct Region {
     pub start: u64,
     /// Its size in bytes.
     pub size: u64,
-    /// What is allowed: [`rights`].
+    /// The allowed accesses: [`rights`].
     pub rights: u32,
     /// Its pages.
     pub pages: Pages,
@@ -164,7 +164,8 @@ impl Regions {
         self.by_index.is_empty()
     }
 
-    /// What `len` bytes at `address` are for the key, if it allows an access with `needed` of protection domain `domain`.
+    /// Translates `len` bytes at `address` by `key`, for a queue pair of protection domain `domain` that needs the rights
+    /// `needed`.
     ///
     /// # Errors
     /// The access is refused.

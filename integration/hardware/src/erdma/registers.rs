@@ -109,7 +109,7 @@ impl Registers {
         u64::from(self.get(low + 4)) << 32 | u64::from(self.get(low))
     }
 
-    /// Reads what a driver reads. Doorbells read as zero.
+    /// Reads registers. Doorbells read as zero.
     pub fn read(&self, counters: &[u64], offset: u64, data: &mut [u8]) {
         pci::read(&*self.bytes, offset, data);
         let counter = COUNTERS
@@ -121,7 +121,7 @@ impl Registers {
         }
     }
 
-    /// Writes what a driver may write.
+    /// Writes registers. Read-only ones stay.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         for (at, byte) in pci::positions(offset, data) {
             let is_read_only = (VERSION..COMMAND_SEND).contains(&at);

@@ -57,7 +57,7 @@ pub enum Data {
     Segments(Vec<Segment>),
 }
 
-/// What comes to the peer with a message that it receives.
+/// The fourth word of a completion of the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extra {
     /// Nothing.
@@ -68,12 +68,12 @@ pub enum Extra {
     Invalidate(u32),
 }
 
-/// What a request does.
+/// An operation, decoded from a work request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Writes to the peer's memory.
     Write {
-        /// What is written.
+        /// The payload.
         data: Data,
         /// Where.
         address: u64,
@@ -93,14 +93,14 @@ pub enum Operation {
     },
     /// Sends to a receive request of the peer.
     Send {
-        /// What is sent.
+        /// The payload.
         data: Data,
-        /// What comes with it.
+        /// Immediate data, or a key to invalidate.
         extra: Extra,
     },
     /// Sends a datagram.
     Datagram {
-        /// What is sent.
+        /// The payload.
         data: Data,
         /// None, or immediate data.
         extra: Extra,
@@ -119,7 +119,7 @@ pub enum Operation {
         into: Segment,
         /// The value that it has to have to be changed. None adds.
         compare: Option<u64>,
-        /// The new value, or what is added.
+        /// The new value, or the addend.
         operand: u64,
     },
     /// Registers a region.
@@ -149,7 +149,7 @@ pub enum Operation {
 pub struct Header {
     /// `enum erdma_opcode`.
     pub opcode: u8,
-    /// The slots that it has: 1 to 8, of which the driver uses 4.
+    /// The slots that it has: 1 to 8; the driver uses up to 4.
     pub slots: u16,
     /// Segments, or bytes of inline data.
     pub count: usize,
@@ -201,7 +201,7 @@ fn data(header: &Header, request: &[u8], at: usize) -> Option<Data> {
     (len <= MAX_MESSAGE).then_some(Data::Segments(segments))
 }
 
-/// What a request does. None if a queue pair of that type executes none such, or it does not have the form.
+/// Decodes the operation of a work request. None if the request is malformed, or its opcode is not one of the service.
 pub fn operation(header: &Header, service: Service, request: &[u8]) -> Option<Operation> {
     // they are one field, which is either big-endian or little-endian; the entry of the completion queue is the same
     let word = le32(request, 8);

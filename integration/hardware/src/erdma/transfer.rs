@@ -9,7 +9,7 @@ use crate::memory::Memory;
 
 const PART: usize = 64 << 10;
 
-/// What is copied.
+/// The source of a copy.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// Bytes of a request.
@@ -19,7 +19,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// What the data of a request are.
+    /// Resolves the payload of a request.
     ///
     /// # Errors
     /// A key is refused.
@@ -75,7 +75,7 @@ impl Source {
     }
 }
 
-/// What a segment is, if its key allows `needed`.
+/// Resolves a segment for an access with the rights `needed`.
 ///
 /// # Errors
 /// The key is refused.
@@ -97,9 +97,9 @@ pub fn window(
 /// Which of both memories is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// What is read.
+    /// The source.
     Source,
-    /// What is written.
+    /// The target.
     Target,
 }
 
@@ -127,7 +127,7 @@ impl Cursor<'_> {
 /// Copies all of `source` to the begin of `target`. The source is not larger than the target.
 ///
 /// # Errors
-/// A part of a memory is not there. What was copied before stays.
+/// A part of a memory is not mapped. The bytes copied before it stay.
 pub fn copy(from: &Memory, source: &Source, to: &Memory, target: &[Window]) -> Result<(), Missing> {
     let mut target = Cursor {
         memory: to,

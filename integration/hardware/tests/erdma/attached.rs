@@ -192,7 +192,7 @@ fn a_driver_starts_it_and_machines_exchange_data() {
 }
 
 #[test]
-fn what_waits_goes_on_without_a_doorbell() {
+fn waiting_requests_proceed_without_a_doorbell() {
     let model = Model::start();
     let mut it = Machines::new(&model);
     assert_eq!(model.order("delay all 60"), "ok\n");
@@ -293,7 +293,7 @@ fn a_function_falls_off_its_bus_and_comes_back() {
 }
 
 #[test]
-fn what_is_no_order_is_refused() {
+fn unknown_orders_are_refused() {
     let model = Model::start();
     for (order, answer) in [
         ("flap", "error: \"flap\" is no order\n"),

@@ -69,7 +69,7 @@ fn unknown_commands_are_refused_and_the_next_is_executed() {
 }
 
 #[test]
-fn what_is_not_there_is_not_destroyed() {
+fn unknown_objects_are_refused() {
     let mut driver = one();
     for (module, code, what) in [
         (0, 2, "queue pair"),
@@ -244,7 +244,7 @@ fn statistics_are_written_as_far_as_the_buffer_goes() {
     assert_eq!(
         driver.load(buffer + 16, 240),
         [7; 240],
-        "what is beyond the buffer stays"
+        "bytes beyond the buffer stay"
     );
     for address in [0, MEMORY - 8, u64::MAX - 100] {
         let command = command.clone().u64(16, address);

@@ -340,7 +340,7 @@ fn a_queue_may_be_full() {
 }
 
 #[test]
-fn only_what_is_signaled_is_completed() {
+fn unsignaled_requests_have_no_completion() {
     let mut it = connection();
     it.post(&write(it.there, &[it.segment(0, 4)]).flags(0));
     assert_eq!(it.near(), None);
@@ -395,7 +395,7 @@ fn a_connection_within_one_function() {
 }
 
 #[test]
-fn statistics_count_what_passes() {
+fn statistics_count_messages() {
     use crate::driver::Command;
     let mut it = connection();
     it.post(&write(it.there, &[it.segment(0, 1000)]));

@@ -137,7 +137,7 @@ fn a_datagram_over_ipv6() {
 }
 
 #[test]
-fn nobody_receives_it_and_the_sender_does_not_learn_that() {
+fn datagrams_without_a_receiver_are_dropped() {
     let mut it = datagrams(mapped);
     let segments = [(it.here.0, 10, it.here.1)];
     assert_eq!(

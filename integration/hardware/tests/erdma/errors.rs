@@ -109,7 +109,7 @@ fn the_requests_after_a_failed_one_are_flushed() {
             (true, 15, 0)
         ]
     );
-    // what is posted later is flushed as well
+    // requests posted later are flushed as well
     it.post(&good);
     it.near.post_receive(&mut it.pair, (0, 0, 0));
     let statuses: Vec<_> = std::iter::from_fn(|| it.near())

@@ -59,7 +59,7 @@ fn a_delay_is_that_of_each_message() {
 }
 
 #[test]
-fn what_is_lost_is_sent_again() {
+fn lost_messages_are_sent_again() {
     let mut it = connection();
     order(&it, "loss all 50");
     let mut time = 0;
@@ -140,7 +140,7 @@ fn functions_are_reset_under_traffic() {
 }
 
 #[test]
-fn the_state_of_all_functions_is_told() {
+fn the_status_has_a_line_for_each_function() {
     let it = connection();
     order(&it, &format!("link {FAR} down"));
     order(&it, &format!("loss {NEAR} 7"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A guest that writes what no driver writes. The function goes on, and works after a reset.
+//! A hostile guest: the function survives its writes, and works after a reset.
 
 use crate::{
     connections::connection,
@@ -45,7 +45,7 @@ fn random_commands_requests_and_doorbells() {
         for round in 0..4_000u64 {
             match numbers.below(10) {
                 0..=3 => {
-                    // a command of which some fields are odd
+                    // a command with odd fields
                     let codes = [0, 1, 2, 3, 4, 5, 6, 8, 9, 14, 15, 16, 17];
                     let mut command = match numbers.below(3) {
                         0 => Command::new(1, numbers.below(10)),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The eRDMA function, against what the driver's header says. A guest is played by [`driver`], or by a client of vfio-user.
+//! The eRDMA function, against the driver's header. A guest is played by [`driver`], or by a client of vfio-user.
 
 mod attached;
 mod commands;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory regions: their translation tables of all levels, and what keys allow.
+//! Memory regions: translation tables of all levels, keys and rights.
 
 use crate::driver::{
     Bus, Command, Completed, Completions, Direct, Driver, MEMORY, MEMORY_SIZE, two, work::*,
@@ -394,7 +394,7 @@ fn requests_register_and_invalidate_memory() {
 }
 
 #[test]
-fn what_requests_cannot_register_is_refused() {
+fn bad_registrations_are_refused() {
     for (request, status, why) in [
         (register(VIRTUAL, 4096, 8 << 8, ALL, 1), 10, "no region"),
         (

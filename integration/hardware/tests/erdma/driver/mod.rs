@@ -29,7 +29,7 @@ pub(crate) fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
-/// A request of the command queue: what is written at which byte.
+/// A request of the command queue.
 #[derive(Clone)]
 pub(crate) struct Command(pub(crate) [u8; 128]);
 
