@@ -140,6 +140,12 @@ pub struct Device {
 }
 
 impl Device {
+    /// Whether the function at `address`, which is one of this device's NIC, is known to be: of several functions that
+    /// can have made the RDMA device, none is.
+    pub fn has_function(&self, address: &DeviceAddress) -> bool {
+        !self.rdma_functions.contains(address) || self.rdma_functions.len() == 1
+    }
+
     /// Why the RDMA device behind it is no rail, whatever pattern fits it.
     pub fn no_rail(&self) -> Option<&'static str> {
         const WHY: &str = "it manages NVLink's switches (SW_MNG), and is no network";

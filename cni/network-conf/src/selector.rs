@@ -2,8 +2,8 @@
 //! `devices`: which netdevs and RDMA devices of the node are meant.
 
 use conf_reader::{Field, Wrong};
-use glob::Pattern;
-use rdma_netns::{Device, InterfaceName, Link, LinkType, RdmaDevice};
+use glob::{MatchOptions, Pattern};
+use rdma_netns::{InterfaceName, Link, LinkType, Observed, RdmaDevice};
 
 /// One selector: all keys that it has must fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,15 +21,22 @@ pub struct Selector {
 /// What is held against a selector: a netdev and what is known of its hardware.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
+    /// Where its functions are told.
+    pub observed: &'a Observed,
     /// The netdev, with the name it has on the host.
     pub link: &'a Link,
     /// Its RDMA device.
     pub rdma: Option<&'a RdmaDevice>,
-    /// Its PCI function or auxiliary device.
-    pub device: Option<&'a Device>,
 }
 
 const KEYS: [&str; 6] = ["netdev", "rdma", "pci", "driver", "vendor", "linkType"];
+
+/// Hexadecimal digits are written either way.
+const HEXADECIMAL: MatchOptions = MatchOptions {
+    case_sensitive: false,
+    require_literal_separator: false,
+    require_literal_leading_dot: false,
+};
 
 /// What makes a name a pattern.
 const WILD: [char; 3] = ['*', '?', '['];
@@ -64,12 +71,41 @@ impl Selector {
         })
     }
 
-    /// Whether all keys fit.
+    /// Whether all keys fit. A NIC of several functions fits by any of them, and a sub-function by the driver of its
+    /// PCI function, too.
     pub fn matches(&self, candidate: Candidate<'_>) -> bool {
-        let Candidate { link, rdma, device } = candidate;
+        let Candidate {
+            observed,
+            link,
+            rdma,
+        } = candidate;
+        let functions = || match &link.parent {
+            Some(_) => observed.functions_of(link, rdma),
+            None => Vec::new(),
+        };
+        let drivers = || {
+            let functions = functions().into_iter().flat_map(|device| {
+                let below = device.physical_function.as_ref();
+                let below = below.filter(|_| device.address.bus() == "auxiliary");
+                [Some(device), below.and_then(|it| observed.device(it))]
+            });
+            functions.flatten().filter_map(|it| it.driver.as_deref())
+        };
+        let addresses = || {
+            let all = functions();
+            let certain = all.iter().map(|it| &it.address);
+            let certain = certain.filter(|it| all.iter().all(|device| device.has_function(it)));
+            certain.chain(&link.parent).cloned().collect::<Vec<_>>()
+        };
         let fits = |pattern: &Option<Pattern>, text: Option<&str>| match pattern {
             None => true,
             Some(pattern) => text.is_some_and(|text| pattern.matches(text)),
+        };
+        let fits_hexadecimal = |pattern: &Option<Pattern>, texts: &dyn Fn() -> Vec<String>| {
+            pattern.as_ref().is_none_or(|pattern| {
+                let mut texts = texts().into_iter();
+                texts.any(|text| pattern.matches_with(&text, HEXADECIMAL))
+            })
         };
         let name_fits = match &self.netdev {
             None => true,
@@ -79,15 +115,16 @@ impl Selector {
         };
         name_fits
             && fits(&self.rdma, rdma.map(|rdma| rdma.name.as_str()))
-            && fits(&self.pci, link.parent.as_deref())
-            && fits(
-                &self.driver,
-                device.and_then(|device| device.driver.as_deref()),
-            )
-            && fits(
-                &self.vendor,
-                device.and_then(|device| device.vendor.as_deref()),
-            )
+            && fits_hexadecimal(&self.pci, &|| {
+                addresses().into_iter().map(String::from).collect()
+            })
+            && (self.driver.is_none() || drivers().any(|it| fits(&self.driver, Some(it))))
+            && fits_hexadecimal(&self.vendor, &|| {
+                functions()
+                    .into_iter()
+                    .filter_map(|it| it.vendor.clone())
+                    .collect()
+            })
             && self
                 .link_type
                 .is_none_or(|link_type| link.link_type == link_type)

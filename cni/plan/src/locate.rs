@@ -159,9 +159,10 @@ pub(super) fn rdma<'a>(
     host_device: &RdmaDevice,
     observed: &'a Observed,
 ) -> Result<Located<'a, RdmaDevice>, Obstacle> {
+    // one whose netdev is not seen has no parent now
     let is_it = |device: &&RdmaDevice| match &host_device.parent {
-        Some(parent) => device.parent.as_ref() == Some(parent),
-        None => device.index == host_device.index && device.node_guid == host_device.node_guid,
+        Some(parent) if device.parent.is_some() => device.parent.as_ref() == Some(parent),
+        _ => device.index == host_device.index && device.node_guid == host_device.node_guid,
     };
     for side in [NetnsSide::Pod, NetnsSide::Host] {
         let devices = observed.at(side).map(|namespace| &namespace.rdma);
@@ -169,14 +170,14 @@ pub(super) fn rdma<'a>(
             return Ok(Located::At(side, device));
         }
     }
-    match host_device
-        .parent
-        .as_ref()
-        .and_then(|parent| observed.device(parent))
-    {
-        Some(device) if !device.rdma.is_empty() => Err(Obstacle::InAnotherNetns {
+    let hardware = host_device.parent.as_ref();
+    let exists = hardware
+        .and_then(|it| observed.device(it))
+        .is_some_and(|it| !it.rdma.is_empty() || observed.unpaired.contains(&host_device.name));
+    match exists {
+        true => Err(Obstacle::InAnotherNetns {
             device: host_device.name.clone(),
         }),
-        _ => Ok(Located::Gone),
+        false => Ok(Located::Gone),
     }
 }

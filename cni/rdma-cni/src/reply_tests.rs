@@ -85,8 +85,8 @@ fn conf(fields: Value) -> Conf {
 /// The netdevs that are taken, or the error.
 fn taken(conf: &Conf, choice: &Choice<'_>) -> String {
     match rails(conf, choice, &node(), &[]) {
-        Ok(rails) => {
-            let names: Vec<&str> = rails.iter().map(|rail| &**rail.name()).collect();
+        Ok(selected) => {
+            let names: Vec<&str> = selected.rails.iter().map(|rail| &**rail.name()).collect();
             names.join(" ")
         }
         Err(error) => format!("{} {error}", code(&error)),
@@ -249,7 +249,12 @@ fn a_drop_ins_rdma_device_that_the_host_uses_stays() {
             panic!("no device");
         };
         match rails(&conf, &Choice::Address(address), &observed, &[]) {
-            Ok(rails) => rails[0].rdma.as_ref().expect("an RDMA device").name.clone(),
+            Ok(selected) => selected.rails[0]
+                .rdma
+                .as_ref()
+                .expect("an RDMA device")
+                .name
+                .clone(),
             Err(error) => format!("{} {error}", code(&error)),
         }
     };

@@ -32,7 +32,7 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
     let mut errors: Vec<SelectError> = vec![];
     for choice in choices(conf, facts) {
         match select::rails(conf, &choice, observed, &others) {
-            Ok(found) => rails.extend(found.into_iter().map(|it| (it.name().clone(), it))),
+            Ok(found) => rails.extend(found.rails.into_iter().map(|it| (it.name().clone(), it))),
             // a pod that has the device is no defect of the node
             Err(SelectError::InUse { .. } | SelectError::Elsewhere(_)) => {}
             // `kernel` tells

@@ -5,7 +5,7 @@
 //! them cannot be attached: a device that its nature lets no netdev be shared of is left to its
 //! character device, and one that is down is left out as long as there is another.
 
-use super::{Chosen, SelectError, bare, by_address, check_holders, host_use::Naming};
+use super::{Chosen, Remark, SelectError, bare, by_address, check_holders, host_use::Naming};
 use crate::allocation::{self, Allotment, Meaning};
 use attachments::Attachment;
 use network_conf::{ChildConf, Conf, Mode};
@@ -19,6 +19,7 @@ pub(super) fn choose<'a>(
     meanings: &[Meaning],
     observed: &'a Observed,
     others: &[Attachment],
+    remarks: &mut Vec<Remark>,
 ) -> Result<Vec<Chosen<'a>>, SelectError> {
     let mut chosen: Vec<Chosen<'a>> = vec![];
     let mut down: Vec<Chosen<'a>> = vec![];
@@ -27,7 +28,9 @@ pub(super) fn choose<'a>(
     for allotment in allocation::devices(meanings, &observed.devices)? {
         let shares = is_shared(mode, &allotment, observed);
         if shares && let Some((rdma, why)) = by_verbs_alone(conf, &allotment, observed, others)? {
-            log::info!("{rdma} is the pod's by its character device alone: {why}");
+            remarks.push(Remark::info(format!(
+                "{rdma} is the pod's by its character device alone: {why}"
+            )));
             shared.nics += 1;
             continue;
         }
@@ -36,7 +39,7 @@ pub(super) fn choose<'a>(
             Some(parent) => found.attached_to(parent, &allotment, observed)?,
             None => found,
         };
-        if shares && !shared.is_chosen(conf.rails.as_ref(), &found) {
+        if shares && !shared.is_chosen(conf.rails.as_ref(), &found, remarks) {
             continue;
         }
         let among = match shares && !found.link.up {
@@ -60,12 +63,13 @@ pub(super) fn choose<'a>(
         // why it cannot be attached is told as of any other
         return Ok(down);
     }
-    for left_out in down {
-        log::warn!(
+    remarks.extend(down.iter().map(|left_out| Remark {
+        level: log::Level::Warn,
+        text: format!(
             "{} is down: the pod goes without it; set it up",
             left_out.link.name
-        );
-    }
+        ),
+    }));
     Ok(chosen)
 }
 
@@ -106,7 +110,12 @@ struct Shared {
 
 impl Shared {
     /// Whether `found`, the next NIC or another port of one before, is among the `rails` that the pod has chosen.
-    fn is_chosen(&mut self, rails: Option<&BTreeSet<usize>>, found: &Chosen<'_>) -> bool {
+    fn is_chosen(
+        &mut self,
+        rails: Option<&BTreeSet<usize>>,
+        found: &Chosen<'_>,
+        remarks: &mut Vec<Remark>,
+    ) -> bool {
         if self.seen.contains(&found.link.index) {
             // as what it is a port of
             return false;
@@ -116,7 +125,10 @@ impl Shared {
         self.nics += 1;
         let is_chosen = rails.is_none_or(|rails| rails.contains(&rail));
         if !is_chosen {
-            log::info!("{} is left out: the pod has chosen others", found.link.name);
+            remarks.push(Remark::info(format!(
+                "{} is left out: the pod has chosen others",
+                found.link.name
+            )));
         }
         is_chosen
     }

@@ -41,6 +41,34 @@ struct Chosen<'a> {
     allotment: Option<Allotment>,
 }
 
+/// The rails of an ADD, and what is to be logged of them when they are made: plans are made several times for one ADD.
+#[derive(Debug)]
+pub struct Selected {
+    /// In order.
+    pub rails: Vec<Rail>,
+    /// Sentences.
+    pub remarks: Vec<Remark>,
+}
+
+/// A sentence for the log.
+#[derive(Debug)]
+pub struct Remark {
+    level: log::Level,
+    text: String,
+}
+
+impl Remark {
+    fn info(text: String) -> Self {
+        let level = log::Level::Info;
+        Self { level, text }
+    }
+
+    /// Writes it.
+    pub fn log(&self) {
+        log::log!(self.level, "{}", self.text);
+    }
+}
+
 /// What selectors mean.
 struct Selection<'a> {
     chosen: Vec<Chosen<'a>>,
@@ -130,7 +158,8 @@ pub fn rails(
     choice: &Choice<'_>,
     observed: &Observed,
     others: &[Attachment],
-) -> Result<Vec<Rail>, SelectError> {
+) -> Result<Selected, SelectError> {
+    let mut remarks = vec![];
     let mode = match (observed.rdma_mode, conf.require_rdma || conf.drop_in) {
         (None, true) => return Err(SelectError::NoSubsystem),
         (mode, _) => mode,
@@ -143,18 +172,20 @@ pub fn rails(
         && let Some(rail) = bare::rail(conf, address, observed, others)?
     {
         host_use.rdma_movable(Naming::Literal, conf.mode, rail.rdma.as_ref())?;
-        return Ok(vec![rail]);
+        let rails = vec![rail];
+        return Ok(Selected { rails, remarks });
     }
     let chosen = match choice {
         Choice::Address(address) => vec![by_address(conf, address, observed, others)?],
         Choice::Selectors(selectors) => {
             let selection = by_selectors(conf, &host_use, selectors, observed, others)?;
-            for why in selection.passed_over {
-                log::info!("passed over: {why}");
-            }
+            let passed_over = selection.passed_over.iter();
+            remarks.extend(passed_over.map(|why| Remark::info(format!("passed over: {why}"))));
             selection.chosen
         }
-        Choice::Allocated(meanings) => allocated::choose(conf, meanings, observed, others)?,
+        Choice::Allocated(meanings) => {
+            allocated::choose(conf, meanings, observed, others, &mut remarks)?
+        }
     };
     if chosen.len() > 1 && !conf.interface_name.counts() {
         return Err(SelectError::NameWithoutNumber {
@@ -162,11 +193,15 @@ pub fn rails(
         });
     }
     let count = chosen.len();
-    chosen
-        .into_iter()
-        .enumerate()
-        .map(|(index, chosen)| rail(conf, (observed, &host_use), others, (index, count), chosen))
-        .collect()
+    let chosen = chosen.into_iter().enumerate();
+    let rails: Result<Vec<Rail>, SelectError> = chosen
+        .map(|(index, chosen)| {
+            let seen = (observed, &host_use);
+            rail(conf, seen, others, (index, count), chosen, &mut remarks)
+        })
+        .collect();
+    let rails = rails?;
+    Ok(Selected { rails, remarks })
 }
 
 fn rail(
@@ -175,6 +210,7 @@ fn rail(
     others: &[Attachment],
     (index, count): (usize, usize),
     chosen: Chosen<'_>,
+    remarks: &mut Vec<Remark>,
 ) -> Result<Rail, SelectError> {
     let Chosen {
         side,
@@ -224,7 +260,7 @@ fn rail(
             if sharing == Some(Sharing::Exclusive) {
                 share::alone((link, rdma), others)?;
             }
-            log::info!("{} is shared: {reason}", link.name);
+            remarks.push(Remark::info(format!("{} is shared: {reason}", link.name)));
             Ok(Rail {
                 shared: Some(share::shared(
                     conf,
@@ -450,11 +486,11 @@ fn candidate<'a>(
     link: &'a Link,
     rdma: Option<&'a RdmaDevice>,
 ) -> Candidate<'a> {
-    let device = link
-        .parent
-        .as_ref()
-        .and_then(|parent| observed.device(parent));
-    Candidate { link, rdma, device }
+    Candidate {
+        observed,
+        link,
+        rdma,
+    }
 }
 
 fn places(observed: &Observed) -> impl Iterator<Item = (NetnsSide, &Namespace)> {

@@ -20,7 +20,7 @@ use cni_protocol::{lock::UNDO_LIMIT, memory::populate, result};
 use network_conf::{Dad, SmcRequirement};
 use plan::{
     self,
-    select::{self, Choice},
+    select::{self, Choice, Remark, Selected},
 };
 use rdma_netns::{DeviceAddress, Kernel, Link, Observed, Pod};
 use serde_json::Value;
@@ -213,8 +213,8 @@ fn start<K: Kernel>(
     pod: &K::Pod,
     (holders, meant): (&[Attachment], Option<&BTreeSet<DeviceAddress>>),
 ) -> Result<Option<Started>, Error> {
-    let Some((observed, mut attachment)) = look::present(node, choice, key, pod, (holders, meant))?
-    else {
+    let present = look::present(node, choice, key, pod, (holders, meant))?;
+    let Some((observed, mut attachment, remarks)) = present else {
         return Ok(None);
     };
     partition::remove_nobodys(node, &observed)?;
@@ -232,6 +232,7 @@ fn start<K: Kernel>(
     smcr::apply::foresee(node.smcr(), wish, pod, &mut attachment, &observed)?;
     node.store.save(&attachment)?;
     given_up::forget(node.store.root(), &attachment);
+    remarks.iter().for_each(Remark::log);
     log_rails(&attachment);
     partition::log(node.conf, &attachment);
     let moved = apply::attach(node.kernel, pod, &attachment, &desired, observed);
@@ -260,7 +261,7 @@ fn start<K: Kernel>(
     }))
 }
 
-/// The record of an attachment that does not exist yet.
+/// The record of an attachment that does not exist yet, and what is to be logged of its rails.
 pub fn draft<K: Kernel>(
     node: &Node<'_, K>,
     choice: &Choice<'_>,
@@ -268,8 +269,8 @@ pub fn draft<K: Kernel>(
     pod: &K::Pod,
     observed: &Observed,
     others: &[Attachment],
-) -> Result<Attachment, Error> {
-    let mut rails = select::rails(node.conf, choice, observed, others)?;
+) -> Result<(Attachment, Vec<Remark>), Error> {
+    let Selected { mut rails, remarks } = select::rails(node.conf, choice, observed, others)?;
     vf::record(node.kernel, node.conf, observed, &mut rails)?;
     partition::check(node.kernel, node.conf, &rails)?;
     for rail in &mut rails {
@@ -279,7 +280,7 @@ pub fn draft<K: Kernel>(
     }
     let mut attachment = node.record(key, pod, observed, rails);
     attachment.routing.table_base = plan::free_base(&attachment, observed, others)?;
-    Ok(attachment)
+    Ok((attachment, remarks))
 }
 
 /// What the rails' netdevs are to have before IPAM was asked, if it is.

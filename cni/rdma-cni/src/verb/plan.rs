@@ -23,7 +23,8 @@ pub fn plan<K: Kernel>(node: &Node<'_, K>) -> Result<String, Error> {
     if others.iter().any(|other| other.key == key) {
         return Err(Error::Exists(key.to_string()));
     }
-    let attachment = add::draft(node, &choice, &key, &pod, &observed, &others)?;
+    let (attachment, remarks) = add::draft(node, &choice, &key, &pod, &observed, &others)?;
+    remarks.iter().for_each(plan::select::Remark::log);
     vf::tell(node.kernel, &attachment, &mut observed)?;
     let name = pod.path().file_name().unwrap_or_default().to_string_lossy();
     let mut text = String::new();

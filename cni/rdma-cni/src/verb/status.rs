@@ -12,7 +12,7 @@ use cni_protocol::SpecVersion;
 use network_conf::Devices;
 use plan::{
     self,
-    select::{self, Choice, SelectError},
+    select::{self, Choice, SelectError, Selected},
 };
 use rdma_netns::{Kernel, Link};
 
@@ -52,7 +52,7 @@ pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     let others = node.store.living(node.kernel, &observed.boot_id)?;
     if let Some(choice) = choice {
         match select::rails(node.conf, &choice, &observed, &others) {
-            Ok(found) => {
+            Ok(Selected { rails: found, .. }) => {
                 let shared = found.iter().filter_map(|rail| rail.shared.as_ref());
                 reasons.extend(shared.filter_map(|shared| {
                     let mtu = node.conf.mtu.unwrap_or(shared.parent_mtu);

@@ -72,7 +72,7 @@ fn attach(request: &[u8], observed: &Observed, answers: Option<Vec<DesiredLink>>
         Devices::Resources(_) => panic!("kubelet is not asked here"),
     };
     let rails = match select::rails(&conf, &choice, observed, &[]) {
-        Ok(rails) => rails,
+        Ok(selected) => selected.rails,
         Err(error) => return format!("# refused: {error}\n"),
     };
     let key = Key {

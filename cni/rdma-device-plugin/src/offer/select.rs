@@ -259,7 +259,10 @@ fn fit(selector: &Selector, function: &Function, inventory: &Inventory) -> Fit {
         let mut values = functions.iter().filter_map(|it| of(it));
         Fit::from(texts.is_empty() || values.any(|value| any(texts, value)))
     };
-    let addresses = || functions.iter().filter(|it| is_certain(device, it));
+    let certain = functions
+        .iter()
+        .filter(|it| device.has_function(&it.address));
+    let addresses = || certain.clone();
     let address = Fit::from(
         selector.address.is_empty() || addresses().any(|it| any(&selector.address, &it.address)),
     );
@@ -303,12 +306,6 @@ fn fit(selector: &Selector, function: &Function, inventory: &Inventory) -> Fit {
         optional(&selector.device, |it| it.device.as_ref()),
     ];
     all.into_iter().min().unwrap_or(Fit::Yes)
-}
-
-/// Whether `function`, which is one of the NIC's whose own function is `device`, is known to be: an address that
-/// one of several can have made the RDMA device of is nobody's.
-fn is_certain(device: &Device, function: &Device) -> bool {
-    !device.rdma_functions.contains(&function.address) || device.rdma_functions.len() == 1
 }
 
 fn any(texts: &[Text], value: &str) -> bool {

@@ -4,11 +4,11 @@
 use super::draft;
 use crate::{error::Error, verb::Node, vf};
 use attachments::{Attachment, Key};
-use plan::select::{self, Choice};
+use plan::select::{self, Choice, Remark};
 use rdma_netns::{Asked, DeviceAddress, Kernel, Neighbour, Observed};
 use std::collections::BTreeSet;
 
-/// The present state, and the record of the attachment. Other pods wait for the node's lock: a device
+/// The present state, the record of the attachment, and what is to be logged of it. Other pods wait for the node's lock: a device
 /// that is not to be attached is not asked for its ports. None: it would have to be, as nothing is known to be
 /// `meant`.
 pub(super) fn present<K: Kernel>(
@@ -17,7 +17,7 @@ pub(super) fn present<K: Kernel>(
     key: &Key,
     pod: &K::Pod,
     (holders, meant): (&[Attachment], Option<&BTreeSet<DeviceAddress>>),
-) -> Result<Option<(Observed, Attachment)>, Error> {
+) -> Result<Option<(Observed, Attachment, Vec<Remark>)>, Error> {
     let known = match meant {
         Some(meant) => Some(meant.clone()),
         None => without_ports(node, choice, pod, holders)?,
@@ -29,12 +29,12 @@ pub(super) fn present<K: Kernel>(
         ask_only(node, choice, known.clone(), holders);
         let mut observed = node.observe(choice, Some(pod))?;
         match draft(node, choice, key, pod, &observed, holders) {
-            Ok(attachment) if attachment.devices().is_subset(&known) => {
+            Ok((attachment, remarks)) if attachment.devices().is_subset(&known) => {
                 vf::tell(node.kernel, &attachment, &mut observed)?;
-                return Ok(Some((observed, attachment)));
+                return Ok(Some((observed, attachment, remarks)));
             }
             // a bond's RDMA device is that of its first port
-            Ok(attachment) => known.extend(attachment.devices()),
+            Ok((attachment, _)) => known.extend(attachment.devices()),
             Err(Error::Select(error)) if error.needs_no_port() => return Err(error.into()),
             Err(error) if meant.is_some() => return Err(error),
             Err(_) => return Ok(None),
@@ -96,7 +96,8 @@ pub(super) fn by_all_ports<K: Kernel>(
 ) -> Result<BTreeSet<DeviceAddress>, Error> {
     node.kernel.ask_only(None);
     let observed = node.observe(choice, Some(pod))?;
-    Ok(draft(node, choice, key, pod, &observed, holders)?.devices())
+    let (attachment, _) = draft(node, choice, key, pod, &observed, holders)?;
+    Ok(attachment.devices())
 }
 
 /// The other machines that the host knows on its networks. ADD can do without.
