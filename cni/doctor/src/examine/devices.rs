@@ -9,7 +9,9 @@ use super::{
     Told, count, some,
 };
 use attachments::Attachment;
-use rdma_netns::{Device, Link, LinkType, Namespace, Observed, RdmaDevice, RdmaMode};
+use rdma_netns::{
+    Device, Link, LinkType, Namespace, Observed, RdmaDevice, RdmaMode, pairing::ERDMA,
+};
 
 /// `IB_PORT_ACTIVE` (`include/rdma/ib_verbs.h`)
 const ACTIVE: u8 = 4;
@@ -54,6 +56,22 @@ pub(super) fn examine(facts: &Facts, told: &mut Told<'_>) {
     }
 }
 
+/// Whether the name is one that rxe and siw devices are given.
+fn is_soft(name: &str) -> bool {
+    ["rxe", "siw"].iter().any(|soft| name.starts_with(soft))
+}
+
+/// How many RDMA devices functions of `driver` have made that do not tell sysfs so, wherever they are.
+fn parentless(driver: &str, observed: &Observed) -> usize {
+    if driver != ERDMA {
+        return 0;
+    }
+    let paired = observed.devices.iter();
+    let paired = paired.filter(|it| !it.rdma_functions.is_empty());
+    let unpaired = observed.unpaired.iter().filter(|name| !is_soft(name));
+    paired.count() + unpaired.count()
+}
+
 /// Functions that could have an RDMA device, and have none.
 fn drivers(facts: &Facts, observed: &Observed, told: &mut Told<'_>) {
     for (driver, module) in RDMA_DRIVERS {
@@ -66,12 +84,15 @@ fn drivers(facts: &Facts, observed: &Observed, told: &mut Told<'_>) {
             links.iter().all(|link| link.master.is_none())
         });
         let bare: Vec<String> = bare.map(|device| device.address.to_string()).collect();
-        if bare.is_empty() {
+        let made = parentless(driver, observed);
+        let lacking = bare.len().saturating_sub(made);
+        if lacking == 0 {
             continue;
         }
         let what = format!(
-            "{} of {driver} without an RDMA device: {}",
-            count(bare.len(), "function"),
+            "{} of {driver} without an RDMA device: {}{}",
+            count(lacking, "function"),
+            if made == 0 { "" } else { "among " },
             some(&bare)
         );
         match facts.module(module) {
@@ -217,6 +238,21 @@ fn away(facts: &Facts, observed: &Observed, told: &mut Told<'_>) {
             false => lost.push(format!("{} ({})", device.rdma.join(", "), device.address)),
         }
     }
+    let is_here = |name: &String| observed.host.rdma.iter().any(|it| it.name == *name);
+    for name in observed.unpaired.iter().filter(|name| !is_here(name)) {
+        let holds = |attachment: &Attachment| {
+            let mut rdma = attachment
+                .rails
+                .iter()
+                .filter_map(|rail| rail.rdma.as_ref());
+            rdma.any(|rdma| rdma.name == *name)
+        };
+        match living.iter().any(holds) {
+            true => held += 1,
+            false if facts.attachments().any(holds) => {}
+            false => lost.push(name.clone()),
+        }
+    }
     if held > 0 {
         told.ok(format!("{} in pods", count(held, "device")));
     }
@@ -240,12 +276,11 @@ fn immovable(observed: &Observed, told: &mut Told<'_>) {
         let found: Vec<String> = found.map(|device| device.name.clone()).collect();
         (!found.is_empty()).then(|| some(&found))
     };
-    let is_soft = |device: &RdmaDevice| {
-        let names = ["rxe", "siw"];
-        device.parent.is_none() && names.iter().any(|name| device.name.starts_with(name))
-    };
+    let is_soft = |device: &RdmaDevice| device.parent.is_none() && is_soft(&device.name);
     let is_doubtful = |device: &RdmaDevice| {
         let function = device.parent.as_ref().and_then(|it| observed.device(it));
+        // what makes devices without a parent is erdma
+        let function = function.filter(|it| it.rdma_functions.is_empty());
         let driver = function.and_then(|function| function.driver.as_deref());
         driver.is_some_and(|driver| !MOVABLE.contains(&driver))
     };

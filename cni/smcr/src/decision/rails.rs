@@ -7,6 +7,7 @@
 use attachments::{Attachment, Rail};
 use rdma_netns::{
     Link, Observed, RdmaDevice,
+    pairing::ERDMA,
     smc::{PnetEntry, PnetId, SmcState},
 };
 
@@ -223,7 +224,7 @@ fn carrier(
 
 fn is_erdma(rdma: &RdmaDevice, observed: &Observed) -> bool {
     let device = rdma.parent.as_ref().and_then(|it| observed.device(it));
-    device.is_some_and(|device| device.driver.as_deref() == Some("erdma"))
+    device.is_some_and(|it| it.driver.as_deref() == Some(ERDMA) || !it.rdma_functions.is_empty())
 }
 
 /// The port that has the rail's netdev, as it was on the host, or the bond's that is one of its
