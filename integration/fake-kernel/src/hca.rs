@@ -26,6 +26,8 @@ pub(crate) struct Hca {
     /// The GUID of its port, if it is InfiniBand's.
     pub(crate) port_guid: Guid,
     pub(crate) parent: Option<DeviceAddress>,
+    /// Its driver does not tell sysfs of its parent.
+    pub(crate) parentless: bool,
     /// Its place in exclusive mode.
     pub(crate) netns: NetnsId,
     /// The netdev of its port, by [`crate::links::Netdev::id`].
@@ -191,7 +193,7 @@ impl World {
             name: hca.name.clone(),
             index: hca.index,
             node_guid: hca.guid.clone(),
-            parent: hca.parent.clone(),
+            parent: hca.parent.clone().filter(|_| !hca.parentless),
             ports: vec![RdmaPort {
                 number: 1,
                 netdev: netdev.map(|netdev| netdev.link.index),

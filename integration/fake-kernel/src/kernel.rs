@@ -227,10 +227,21 @@ impl Kernel for FakeKernel {
             });
         }
         let mut observed = state.world.observe(pod.map(|pod| pod.id));
+        // what can have made devices that have no parent is looked at with them, and these are asked
+        let parentless = observed
+            .devices
+            .iter()
+            .filter(|it| !it.rdma_functions.is_empty());
+        let by_driver: BTreeSet<_> = parentless
+            .flat_map(|it| it.rdma_functions.iter().chain([&it.address]))
+            .cloned()
+            .collect();
         for namespace in [Some(&mut observed.host), observed.pod.as_mut()] {
             for rdma in namespace.into_iter().flat_map(|it| &mut it.rdma) {
                 let is_asked = match (&state.asked, &rdma.parent) {
-                    (Some(asked), Some(parent)) => asked.ports.contains(parent),
+                    (Some(asked), Some(parent)) => {
+                        asked.ports.contains(parent) || by_driver.contains(parent)
+                    }
                     _ => true,
                 };
                 match is_asked {
@@ -250,8 +261,11 @@ impl Kernel for FakeKernel {
             let parents =
                 namespaces.flat_map(|it| it.links.iter().filter_map(|link| link.parent.clone()));
             let parents: BTreeSet<_> = parents.collect();
-            let is_asked =
-                |it: &DeviceAddress| asked.ports.contains(it) || asked.besides.contains(it);
+            let is_asked = |it: &DeviceAddress| {
+                [&asked.ports, &asked.besides, &by_driver]
+                    .iter()
+                    .any(|all| all.contains(it))
+            };
             observed.devices.retain(|it| {
                 !it.rdma.is_empty() || parents.contains(&it.address) || is_asked(&it.address)
             });

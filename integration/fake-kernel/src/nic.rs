@@ -206,6 +206,37 @@ impl World {
         self.make_devices(nic);
     }
 
+    /// Plugs an eRDMA NIC in: the virtio function at `address` has the netdev `link`, `erdma` the RDMA device, whose
+    /// GUID is made of the netdev's address. The driver sets its function as the parent (Alibaba's own), or none
+    /// (mainline's).
+    pub fn plug_erdma(
+        &mut self,
+        address: &str,
+        link: &str,
+        (erdma, rdma): (&str, &str),
+        has_parent: bool,
+    ) {
+        let virtio = Nic::physical(address, link, "").without_rdma();
+        self.plug(virtio.with_driver(Some("virtio-pci")));
+        let netdev = self.netdevs.last().expect("plugged");
+        let (id, mac) = (netdev.id, netdev.link.mac.clone());
+        let [a, b, c, d, e, f] = mac.0.as_slice() else {
+            return;
+        };
+        let guid = u64::from_be_bytes([a ^ 2, *b, *c, 0xff, 0xfe, *d, *e, *f]);
+        let mut function = Nic::physical(erdma, "none", rdma)
+            .without_netdev()
+            .with_guid(guid);
+        if let Some(device) = &mut function.function {
+            device.vendor = Some("1ded".to_owned());
+            device.device = Some("107f".to_owned());
+        }
+        self.plug(function.with_driver(Some("erdma")));
+        let hca = self.hcas.last_mut().expect("plugged");
+        hca.netdev = Some(id);
+        hca.parentless = !has_parent;
+    }
+
     /// The netdev and the RDMA device of `nic`.
     pub(crate) fn make_devices(&mut self, nic: Nic) {
         let number = u8::try_from(self.next_netdev).unwrap_or(u8::MAX);
@@ -242,6 +273,7 @@ impl World {
             guid: groups.collect::<Vec<_>>().join(":"),
             port_guid: Guid(port),
             parent,
+            parentless: false,
             netns: HOST,
             netdev,
             movable: nic.movable,

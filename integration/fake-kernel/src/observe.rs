@@ -6,7 +6,10 @@ use crate::{
     world::{HOST, World},
 };
 use rdma_netns::{Address, Device, Namespace, NetnsId, Observed, link::IFA_F_OPTIMISTIC};
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 impl World {
     /// Changes at every boot.
@@ -16,9 +19,11 @@ impl World {
 
     /// The state of the host, and of the pod's namespace.
     pub fn observe(&self, pod: Option<NetnsId>) -> Observed {
-        Observed {
+        let parentless = self.hcas.iter().filter(|hca| hca.parentless);
+        let parentless: BTreeSet<String> = parentless.map(|hca| hca.name.clone()).collect();
+        let mut observed = Observed {
             vfs: BTreeMap::new(),
-            unpaired: Vec::new(),
+            unpaired: parentless.iter().cloned().collect(),
             boot_id: self.boot_id(),
             at: Some(self.clock),
             rdma_mode: self.rdma_mode,
@@ -26,7 +31,9 @@ impl World {
             api_servers: Vec::new(),
             host: self.namespace(HOST),
             pod: pod.map(|pod| self.namespace(pod)),
-        }
+        };
+        observed.pair(&parentless);
+        observed
     }
 
     pub(crate) fn namespace(&self, id: NetnsId) -> Namespace {
@@ -45,7 +52,8 @@ impl World {
     pub(crate) fn devices(&self) -> Vec<Device> {
         let functions = self.functions.iter().map(|function| {
             let own = self.hcas.iter();
-            let own = own.filter(|hca| hca.parent.as_ref() == Some(&function.address));
+            let own =
+                own.filter(|hca| hca.parent.as_ref() == Some(&function.address) && !hca.parentless);
             let mut rdma: Vec<String> = own.map(|hca| hca.name.clone()).collect();
             rdma.sort();
             let address = Some(&function.address);

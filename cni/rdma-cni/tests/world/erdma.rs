@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//! eRDMA: a NIC of two functions, and the RDMA device with or without its function as parent.
+
+use crate::node::{Node, name, settle};
+use fake_kernel::World;
+use rdma_netns::{NetnsSide, Op, RdmaMode};
+use serde_json::{Value, json};
+
+/// Two NICs in the layout that `has_parent` says.
+pub(crate) fn node(mode: RdmaMode, has_parent: bool) -> Node {
+    let mut world = World::new(Some(mode));
+    for (number, link) in [(1, "eth1"), (2, "eth2")] {
+        let (virtio, erdma) = (
+            format!("0000:00:0{number}.0"),
+            format!("0000:00:1{number}.0"),
+        );
+        let rdma = format!("erdma_{}", number - 1);
+        world.plug_erdma(&virtio, link, (&erdma, &rdma), has_parent);
+    }
+    for link in ["eth1", "eth2"] {
+        let (at, link) = (NetnsSide::Host, name(link));
+        let set_up = Op::SetUp { at, link, up: true };
+        world.execute(&set_up, None).expect("set up");
+    }
+    settle(&mut world);
+    Node::with(world)
+}
+
+/// By what each NIC of the node fits.
+fn selectors() -> [Value; 5] {
+    [
+        json!({"driver": "erdma"}),
+        json!({"vendor": "1DED"}),
+        json!({"rdma": "erdma_*"}),
+        json!({"netdev": "eth*"}),
+        json!({"driver": "virtio*"}),
+    ]
+}
+
+#[test]
+fn both_layouts_are_moved_by_any_function_and_come_back() {
+    for has_parent in [true, false] {
+        for selector in selectors() {
+            let node = node(RdmaMode::Exclusive, has_parent);
+            let pod = node.pod("a");
+            let before = node.snapshot();
+            let mut config = node.config(json!({"devices": [selector]}));
+            let result = node.add(&pod, &config).must_succeed();
+            let rails = result["rails"].as_array().expect("rails").iter();
+            let rdma: Vec<&str> = rails.filter_map(|it| it["rdmaDevice"].as_str()).collect();
+            assert_eq!(
+                rdma,
+                ["erdma_0", "erdma_1"],
+                "{has_parent} {selector}: {result}"
+            );
+            config["prevResult"] = result;
+            node.run("CHECK", Some(&pod), &config).must_succeed();
+            node.del(&pod, &config).must_succeed();
+            node.must_be(&before, "after DEL");
+        }
+    }
+}
+
+#[test]
+fn both_layouts_are_shared() {
+    for has_parent in [true, false] {
+        let node = node(RdmaMode::Shared, has_parent);
+        let pod = node.pod("a");
+        let before = node.snapshot();
+        let config = json!({"devices": [{"driver": "erdma"}], "mode": "share"});
+        let config = node.config(config);
+        let result = node.add(&pod, &config).must_succeed();
+        assert_eq!(result["rails"][1]["rdmaDevice"], "erdma_1", "{result}");
+        node.del(&pod, &config).must_succeed();
+        node.must_be(&before, "after DEL");
+    }
+}
