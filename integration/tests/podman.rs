@@ -98,6 +98,7 @@ impl Podman {
             .env("STATE", self.path("state"))
             .env("CONF", self.path("config.json"))
             .env("BIN", self.path("cni"))
+            .env("NOWHERE", self.path("nowhere"))
             .env("FROM", plugin::rdma_cni().parent().expect("a directory"));
         command.output().expect("bash")
     }
@@ -117,7 +118,7 @@ impl Podman {
 }
 
 const INSTALL: &str = "$PLUGIN install --config $CONF --cni-bin-dir $BIN --cni-bin-dir /usr/lib/cni \
-                       --state-dir $STATE --from $FROM";
+                       --state-dir $STATE --kubelet-dir $NOWHERE --from $FROM";
 
 fn has_link(text: &str, name: &str) -> bool {
     let links: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
