@@ -198,6 +198,25 @@ impl Namespace {
         (!lower.is_vlan() && !is_bonds_port).then_some(lower)
     }
 
+    /// The netdev that `link` accelerates: its master, where that is the netdev of a paravirtual NIC (`hv_netvsc`, as on
+    /// Azure, and virtio's failover). The node's addresses are the master's, and the hypervisor takes the accelerating
+    /// function away when it migrates the machine. These masters alone have no kind: neither driver has an
+    /// `rtnl_link_ops` (`drivers/net/hyperv/netvsc_drv.c`, `drivers/net/net_failover.c`).
+    pub fn accelerated_by(&self, link: &Link) -> Option<&Link> {
+        let master = self.link_by_index(link.master?)?;
+        master.kind.is_none().then_some(master)
+    }
+
+    /// The netdev that accelerates `master` ([`Self::accelerated_by`]); the one with an RDMA device comes first.
+    pub fn accelerator_of(&self, master: &Link) -> Option<&Link> {
+        let is_it = |link: &&Link| {
+            let own = self.accelerated_by(link);
+            own.is_some_and(|own| own.index == master.index)
+        };
+        let links = self.links.iter().filter(is_it);
+        links.min_by_key(|link| self.rdma_of(link).is_none())
+    }
+
     /// Whether `link` is a netdev of this namespace.
     fn has(&self, link: &Link) -> bool {
         self.link_by_index(link.index) == Some(link)

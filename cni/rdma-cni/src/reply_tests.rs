@@ -155,7 +155,7 @@ fn what_is_named_is_moved_with_mode_move_alone() {
     // restoring does not make it a port again
     takes(
         json!({"devices": [{"netdev": "eth4"}], "mode": "move"}),
-        "102 eth4 cannot be moved into a pod: it is a port of a bond or bridge, which would lose it",
+        "102 eth4 cannot be moved into a pod: it is a port of another netdev (a bond, a bridge, or a netdev that it accelerates), which would lose it",
     );
 }
 

@@ -122,6 +122,13 @@ fn here(observed: &Observed, told: &mut Told<'_>) {
             ));
             continue;
         };
+        if let Some(master) = links.iter().find_map(|link| host.accelerated_by(link)) {
+            told.note(format!(
+                "{name} accelerates {}, the node's own netdev: no pod gets it unless the configuration names it",
+                master.name
+            ));
+            continue;
+        }
         let label = format!("{name} ({})", link.name);
         let is_virtual = device
             .parent

@@ -97,9 +97,19 @@ impl<'a> HostUse<'a> {
         self.uplinks.get(&link.index).map(ToString::to_string)
     }
 
-    /// What it is a port of: a bridge, an Open vSwitch, the netdev that a virtual function of
-    /// Azure accelerates (`hv_netvsc`), a bond.
+    /// What it is a port of: a bridge, an Open vSwitch, a bond, a netdev that it accelerates; or the port that
+    /// accelerates it.
     fn port(&self, link: &Link) -> Option<String> {
+        if let Some(port) = self.host.accelerator_of(link) {
+            let port = &port.name;
+            return Some(format!(
+                "it is the node's own netdev, which {port} accelerates"
+            ));
+        }
+        if let Some(master) = self.host.accelerated_by(link) {
+            let master = &master.name;
+            return Some(format!("it accelerates {master}, the node's own netdev"));
+        }
         let master = self.host.link_by_index(link.master?);
         let name = master.map_or("another netdev", |master| &master.name);
         Some(format!("it is a port of {name}"))

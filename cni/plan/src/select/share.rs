@@ -68,7 +68,7 @@ pub(super) fn shared(
         Err(reason) => return cannot(reason.into()),
     };
     if link.master.is_some() {
-        return cannot("it is a port of a bridge or bond, which takes all its frames".into());
+        return cannot("it is a port of another netdev (a bond, a bridge, or a netdev that it accelerates), which takes all its frames".into());
     }
     if let Some(own) = link.child {
         let what = match own {
@@ -150,7 +150,9 @@ pub(super) fn movable(
         return cannot("it is a bond, whose ports and LACP stay behind; use mode \"share\"");
     }
     if link.master.is_some() {
-        return cannot("it is a port of a bond or bridge, which would lose it");
+        return cannot(
+            "it is a port of another netdev (a bond, a bridge, or a netdev that it accelerates), which would lose it",
+        );
     }
     if link.is_vlan() && rdma.is_some() {
         return cannot(

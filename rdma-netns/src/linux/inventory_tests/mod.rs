@@ -303,6 +303,64 @@ fn what_has_all_frames_of_a_netdev() {
     assert_eq!(found, expected);
 }
 
+/// A node on Azure as its drivers make it. `eth0` is the netdev of `hv_netvsc`, on VMBus. The function of the driver mana
+/// is below it; the RDMA device has the function as its parent (`mana_ib_probe()`,
+/// `drivers/infiniband/hw/mana/device.c`), and the auxiliary device `mana.rdma.0` has nothing.
+#[test]
+fn a_function_that_accelerates_a_netdev_of_vmbus() {
+    let node = Node::new();
+    const VMBUS: &str = "sys/devices/LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00";
+    let netvsc = format!("{VMBUS}/000d3a64-0000-0000-0000-000d3a640001");
+    let master = node.netdev(&netvsc, "eth0", "00:22:48:00:00:01");
+    node.link(&format!("{master}/device"), "../..");
+    let host_bridge = "LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00/f8615163-7870/pci7870:00";
+    let vf = node.pci(host_bridge, "7870:00:00.0", "20000", "1414:00BA");
+    let netdev = node.netdev(&vf, "enP30832s1", "00:22:48:00:00:01");
+    node.link(&format!("{netdev}/master"), node.path(&master));
+    node.directory(&format!("{vf}/mana.rdma.0"));
+    let auxiliary = format!("../../../devices/{host_bridge}/7870:00:00.0/mana.rdma.0");
+    node.link("sys/bus/auxiliary/devices/mana.rdma.0", auxiliary);
+    node.rdma(0, "mana_0", Some(&vf));
+    node.visible("mana_0", "4: ACTIVE");
+    assert_eq!(
+        node.names(),
+        [row("7870:00:00.0", &["enP30832s1"], &["mana_0"])]
+    );
+    let inventory = node.inventory();
+    let netdev = &inventory.functions[0].netdevs[0];
+    let taken_by = netdev.taken_by.as_deref();
+    assert_eq!(taken_by, Some("eth0, which it accelerates"));
+    assert_eq!(netdev.base(), "enP30832s1");
+}
+
+/// The failover netdev and its standby are of one virtio device (`net_failover_create()`, `drivers/net/net_failover.c`,
+/// gives the failover netdev the standby's parent).
+#[test]
+fn a_function_that_accelerates_a_virtio_nic() {
+    let node = Node::new();
+    let virtio = node.pci("pci0000:00", "0000:00:03.0", "20000", "1AF4:1000");
+    let below = format!("{virtio}/virtio1");
+    let master = node.netdev(&below, "eth0", "52:54:00:00:00:01");
+    let standby = node.netdev(&below, "eth0nsby", "52:54:00:00:00:01");
+    let vf = node.pci("pci0000:00", "0000:00:04.0", "20000", "15B3:101E");
+    let primary = node.netdev(&vf, "ens4", "52:54:00:00:00:01");
+    for netdev in [&master, &standby] {
+        node.link(&format!("{netdev}/device"), "../..");
+    }
+    for port in [&standby, &primary] {
+        node.link(&format!("{port}/master"), node.path(&master));
+    }
+    node.rdma(0, "mlx5_0", Some(&vf));
+    let inventory = node.inventory();
+    let netdevs = inventory.functions.iter().flat_map(|it| &it.netdevs);
+    let found: Vec<(&str, Option<&str>)> = netdevs
+        .map(|it| (&*it.name, it.taken_by.as_deref()))
+        .collect();
+    let taken_by = Some("eth0, which it accelerates");
+    let expected = [("eth0", None), ("eth0nsby", taken_by), ("ens4", taken_by)];
+    assert_eq!(found, expected);
+}
+
 /// A made-up B200 node, in little: a rail, and a function that manages NVLink's switches. The vital product
 /// data is made up, too, but for the model that both have been told by.
 #[test]
