@@ -77,6 +77,10 @@ pub struct Link {
     /// macvlan in a pod this is an index of the host. The ends of a pair (`veth`) have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lower: Option<u32>,
+    /// What a virtual netdev was made on, which nobody can change: it tells a netdev from another one that was made with
+    /// the same index and kind. None: it is of a kind that has nothing of it, or that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
     /// What kind of child of that netdev it is, if it is one that a pod can be given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child: Option<Child>,
@@ -97,6 +101,19 @@ pub struct Link {
     /// Routes that leave by this netdev, in any table.
     #[serde(default)]
     pub routes: Vec<Route>,
+}
+
+/// What a virtual netdev was made on, as seen from one namespace (`rtnl_fill_link_netnsid()`, `net/core/rtnetlink.c`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// Index of the netdev that it lies on, or of the other end of a pair (`IFLA_LINK`).
+    pub index: u32,
+    /// The number that the namespace of that netdev has in this one (`IFLA_LINK_NETNSID`); -1: the two are in one
+    /// namespace.
+    pub netns: i32,
+    /// Protocol and id of a VLAN (`IFLA_VLAN_PROTOCOL`, `IFLA_VLAN_ID`); 0: it is none.
+    #[serde(default)]
+    pub vlan: u32,
 }
 
 /// A number of a netdev, set by rtnetlink.

@@ -42,6 +42,8 @@ pub enum Attribute {
     Route(Box<Route>),
     /// A route that its record does not say wholly, so that nobody sets it.
     UnkeptRoute(Box<Route>),
+    /// The netdev itself, which its pod deleted: nobody makes it again.
+    Netdev,
 }
 
 impl Attribute {

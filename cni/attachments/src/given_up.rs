@@ -45,9 +45,13 @@ pub struct Lack {
 }
 
 impl Lack {
-    /// Whether setting it was tried: of a route that its record does not say wholly, it is not.
+    /// Whether setting it was tried: of a route that its record does not say wholly, and of a netdev that is gone, it is
+    /// not.
     pub fn was_tried(&self) -> bool {
-        !matches!(self.attribute, Attribute::UnkeptRoute(_))
+        !matches!(
+            self.attribute,
+            Attribute::UnkeptRoute(_) | Attribute::Netdev
+        )
     }
 }
 

@@ -6,7 +6,7 @@ use crate::{allocated::Allocated, desired::DesiredLink, made_as::made_as, smc::S
 use network_conf::{Conf, Dad, Ipv6, ResultIps, Routing};
 use rdma_netns::{
     Child, DeviceAddress, HardwareAddress, InterfaceName, Link, LinkType, NetnsId, Observed,
-    RdmaDevice, RdmaMode, Route, VfSetting,
+    Origin, RdmaDevice, RdmaMode, Route, VfSetting,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -147,6 +147,9 @@ pub struct Rail {
     /// be known by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_index: Option<u32>,
+    /// What such a netdev was made on, as seen from the pod. Records of versions that did not compare it have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_origin: Option<Origin>,
     /// The addresses, routes and rules that ADD gives it, as soon as they are known.
     #[serde(default)]
     pub given: DesiredLink,
@@ -364,6 +367,7 @@ impl Rail {
             bare: false,
             siblings: vec![],
             pod_index: None,
+            pod_origin: None,
             given: DesiredLink::default(),
             ipam_refused: false,
             rdma: None,

@@ -43,18 +43,18 @@ pub fn detach_beside(
     rails.collect()
 }
 
-/// The netdevs that exist no more, by the names that they had on the host.
-pub fn gone<'a>(attachment: &'a Attachment, observed: &Observed) -> Vec<&'a InterfaceName> {
-    let host_links = attachment
-        .rails
-        .iter()
-        .filter_map(|rail| Some((rail, rail.host_link.as_ref()?)));
-    host_links
-        .filter(|(rail, host_link)| {
-            matches!(locate::link(rail, host_link, observed), Ok(Located::Gone))
-        })
-        .map(|(_, host_link)| &host_link.name)
-        .collect()
+/// The rails whose netdevs exist no more, each with its index and with that netdev as it was on the host.
+pub fn gone<'a>(
+    attachment: &'a Attachment,
+    observed: &'a Observed,
+) -> impl Iterator<Item = (usize, &'a Link)> {
+    let rails = attachment.rails.iter().enumerate();
+    let host_links =
+        rails.filter_map(|(index, rail)| Some((index, rail, rail.host_link.as_ref()?)));
+    let gone = host_links.filter(|(_, rail, host_link)| {
+        matches!(locate::link(rail, host_link, observed), Ok(Located::Gone))
+    });
+    gone.map(|(index, _, host_link)| (index, host_link))
 }
 
 /// Takes the rules of rail `index` away: unlike routes they stay when its netdev goes.

@@ -15,11 +15,15 @@ pub fn left<'a>(note: &'a Note, observed: &Observed) -> Vec<&'a str> {
 
 /// What differs from the netdev as it was.
 pub fn missing(note: &Note, observed: &Observed) -> Vec<Attribute> {
-    let link = observed.host.link(&note.host_link.name);
-    let link = link.filter(|link| link.parent == note.host_link.parent);
-    let Some(link) = link.filter(|_| observed.boot_id == note.boot_id) else {
+    if observed.boot_id != note.boot_id {
         return vec![];
+    }
+    let Some(link) = observed.host.link(&note.host_link.name) else {
+        return vec![Attribute::Netdev];
     };
+    if link.parent != note.host_link.parent {
+        return vec![];
+    }
     let times = note.observed_at.zip(observed.at);
     let age = times.map_or(0, |(then, now)| now.saturating_sub(then));
     let missing = missing_of(&note.host_link.aged(age), link, observed);

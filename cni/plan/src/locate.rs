@@ -4,7 +4,7 @@
 
 use super::Obstacle;
 use attachments::{Rail, Shared, Sibling};
-use rdma_netns::{Child, Device, Link, NetnsSide, Observed, RdmaDevice};
+use rdma_netns::{Child, Device, Link, NetnsSide, Observed, Origin, RdmaDevice};
 
 /// Where a recorded device is now.
 #[derive(Debug)]
@@ -75,29 +75,37 @@ fn resemblance(rail: &Rail, host_link: &Link, link: &Link) -> usize {
 
 /// Whether `link`, which has no hardware to be known by, is the one that was `host_link`.
 fn is_virtual_host_link(rail: &Rail, host_link: &Link, side: NetnsSide, link: &Link) -> bool {
-    if link.parent.is_some() || link.kind != host_link.kind {
+    if link.parent.is_some()
+        || link.kind != host_link.kind
+        || !has_origin(rail, host_link, side, link)
+    {
         return false;
     }
-    match (side, rail.pod_index) {
-        (NetnsSide::Pod, Some(index)) => link.index == index,
-        (NetnsSide::Pod, None) => {
-            let traits = [
-                link.index == host_link.index,
-                link.name == rail.pod_name,
-                link.mac == host_link.mac,
-            ];
-            traits.into_iter().filter(|fits| *fits).count() >= 2
-        }
-        (NetnsSide::Host, _) => {
-            let name = link.name == host_link.name || link.name == rail.pod_name;
-            let traits = [
-                link.index == host_link.index,
-                name,
-                link.mac == host_link.mac,
-            ];
-            traits.into_iter().filter(|fits| *fits).count() >= 2
-        }
+    if let (NetnsSide::Pod, Some(index)) = (side, rail.pod_index) {
+        return link.index == index;
     }
+    let name = link.name == rail.pod_name;
+    let traits = [
+        link.index == host_link.index,
+        name || side == NetnsSide::Host && link.name == host_link.name,
+        link.mac == host_link.mac,
+    ];
+    traits.into_iter().filter(|fits| *fits).count() >= 2
+}
+
+/// Whether `link` was made on what the netdev that was `host_link` was made on: a pod can delete that one, and make
+/// another with its index, name and hardware address, which leads into the pod.
+fn has_origin(rail: &Rail, host_link: &Link, side: NetnsSide, link: &Link) -> bool {
+    let known = match side {
+        NetnsSide::Host => host_link.origin,
+        // not recorded yet: its namespace has another number there
+        NetnsSide::Pod => rail.pod_origin.or_else(|| {
+            let origin = host_link.origin?;
+            let netns = link.origin.map_or(origin.netns, |it| it.netns);
+            Some(Origin { netns, ..origin })
+        }),
+    };
+    known.is_none() || link.origin == known
 }
 
 /// Finds the pod's child of a netdev that stayed on the host. The pod can have renamed it, and

@@ -28,6 +28,12 @@ pub fn made_in_the_pod_with_a_mac_of_its_own(node: &Node<'_, impl Kernel>) {
         let made = node.pod(called);
         assert_eq!(made.kind.as_deref(), Some("macvlan"));
         assert_eq!((made.child, made.lower), (Some(child), Some(parent.index)));
+        let origin = made.origin.expect("what it was made on");
+        assert_eq!((origin.index, origin.vlan), (parent.index, 0));
+        assert!(
+            origin.netns >= 0,
+            "{origin:?}: the host's number in the pod"
+        );
         assert_eq!((made.mtu, made.up), (1400, false));
         assert_ne!(made.mac, parent.mac);
     }
@@ -127,6 +133,8 @@ pub fn it_stays_linked_when_its_parent_moves(node: &Node<'_, impl Kernel>) {
     node.make(add_child("nic0", BRIDGE, "rdma0"));
     node.make(into_pod("nic0", "nic0"));
     assert_eq!(node.pod("rdma0").lower, Some(node.pod("nic0").index));
+    let origin = node.pod("rdma0").origin.expect("what it was made on");
+    assert_eq!(origin.netns, -1, "both are in one namespace");
     node.make(to_host("nic0", "nic0"));
     assert_eq!(node.pod("rdma0").lower, Some(node.host("nic0").index));
 }

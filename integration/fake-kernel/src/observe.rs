@@ -5,7 +5,9 @@ use crate::{
     links::Netdev,
     world::{HOST, World},
 };
-use rdma_netns::{Address, Device, Namespace, NetnsId, Observed, link::IFA_F_OPTIMISTIC};
+use rdma_netns::{
+    Address, Device, Link, Namespace, NetnsId, Observed, Origin, link::IFA_F_OPTIMISTIC,
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
@@ -37,7 +39,10 @@ impl World {
     }
 
     pub(crate) fn namespace(&self, id: NetnsId) -> Namespace {
-        let links = self.links(id).into_iter().cloned().collect();
+        let mut links: Vec<Link> = self.links(id).into_iter().cloned().collect();
+        for link in &mut links {
+            link.origin = self.origin(id, link);
+        }
         Namespace {
             id,
             links,
@@ -46,6 +51,24 @@ impl World {
             rules: self.rules(id).to_vec(),
             general_rules: Vec::new(),
         }
+    }
+
+    /// What `link` of the namespace `id` lies on, which IPoIB does not tell.
+    fn origin(&self, id: NetnsId, link: &Link) -> Option<Origin> {
+        let is_it = |it: &&Netdev| it.netns == id && it.link.index == link.index;
+        let below = self.netdevs.iter().find(is_it)?.below?;
+        let lower = self.netdevs.iter().find(|it| it.id == below)?;
+        let mut namespaces = self.namespaces.iter();
+        let number = namespaces.position(|it| it.id == lower.netns)?;
+        let is_near = lower.netns == id;
+        link.ipoib.is_none().then(|| Origin {
+            index: lower.link.index,
+            netns: i32::try_from(number)
+                .ok()
+                .filter(|_| !is_near)
+                .unwrap_or(-1),
+            vlan: 0,
+        })
     }
 
     /// sysfs, whose `infiniband_verbs` class has the RDMA devices of all namespaces.

@@ -375,6 +375,7 @@ pub(crate) fn blank(name: InterfaceName) -> Link {
         port_name: None,
         master: None,
         lower: None,
+        origin: None,
         child: None,
         ipoib: None,
         vf: None,

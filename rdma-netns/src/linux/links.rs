@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Netdevs in rtnetlink's words (`RTM_*LINK`, `include/uapi/linux/if_link.h`).
 
-use super::{children, devices, ipoib, sysctls};
+use super::{children, devices, ipoib, sysctls, vlans};
 use crate::{
-    Child, HardwareAddress, InterfaceName, Ipoib, Link, LinkFlag, LinkSetting, LinkType,
+    Child, HardwareAddress, InterfaceName, Ipoib, Link, LinkFlag, LinkSetting, LinkType, Origin,
     netlink::{attributes, text, u32_of},
     probe::Unasked,
 };
@@ -34,6 +34,7 @@ const IFLA_LINKINFO: u16 = 18;
 const IFLA_IFALIAS: u16 = 20;
 const IFLA_AF_SPEC: u16 = 26;
 const IFLA_GROUP: u16 = 27;
+const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_GSO_MAX_SEGS: u16 = 40;
 const IFLA_GSO_MAX_SIZE: u16 = 41;
 const IFLA_MAX_MTU: u16 = 51;
@@ -157,6 +158,7 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
         port_name: None,
         master: None,
         lower: None,
+        origin: None,
         child: None,
         ipoib: None,
         vf: None,
@@ -165,6 +167,7 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
         routes: Vec::new(),
     };
     let (mut parent, mut bus) = (None, None);
+    let (mut netns, mut vlan) = (None, 0);
     for (kind, value) in attributes(body.get(HEADER..)?) {
         let owned = || text(value).map(str::to_owned);
         match kind {
@@ -190,6 +193,7 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
             }
             // 0: there is none, as a tunnel says
             IFLA_LINK => link.lower = u32_of(value).filter(|index| *index != 0),
+            IFLA_LINK_NETNSID => netns = u32_of(value),
             IFLA_MASTER => link.master = u32_of(value),
             IFLA_IFALIAS => link.alias = owned(),
             IFLA_PROP_LIST => link.alt_names = strings(value, IFLA_ALT_IFNAME).collect(),
@@ -197,6 +201,7 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
                 link.kind = strings(value, IFLA_INFO_KIND).next();
                 link.child = children::parse(value);
                 link.ipoib = ipoib::parse(value);
+                vlan = vlans::tag(value);
             }
             IFLA_PARENT_DEV_NAME => parent = owned(),
             IFLA_PARENT_DEV_BUS_NAME => bus = text(value),
@@ -204,6 +209,11 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
             _ => {}
         }
     }
+    link.origin = link.lower.map(|index| Origin {
+        index,
+        netns: netns.map_or(-1, |it| it as i32),
+        vlan,
+    });
     // The other end of a pair, which does not lie below this one.
     if matches!(link.kind.as_deref(), Some("veth" | "vxcan" | "netkit")) {
         link.lower = None;

@@ -11,7 +11,7 @@ use crate::open_connections;
 use attachments::{Attachment, Attribute};
 use nix::libc;
 use plan::{self, Obstacle, RailPlan};
-use rdma_netns::{Kernel, Observed, Op, OpError};
+use rdma_netns::{Kernel, Link, Observed, Op, OpError};
 use std::time::Duration;
 
 /// How long somebody else who changes the netdev meanwhile, a network manager for instance, is a
@@ -133,12 +133,24 @@ pub fn restore<K: Kernel>(
             .iter()
             .all(|plan| plan.as_ref().is_ok_and(Vec::is_empty))
         {
-            for name in plan::gone(attachment, &observed) {
-                log::warn!("{name} exists no more: a virtual netdev ends with its namespace");
-            }
             for GivenUp { rail, why, .. } in &given_up {
                 let name = attachment.rails[*rail].name();
                 log::warn!("{name} is back on the host, but not as it was: {why}");
+            }
+            for (rail, Link { name, parent, .. }) in plan::gone(attachment, &observed) {
+                if observed.pod.is_none() || parent.is_some() {
+                    log::warn!("{name} exists no more: a virtual netdev ends with its namespace");
+                    continue;
+                }
+                let why = format!(
+                    "{name} is gone: its pod deleted it; a netdev that the pod made in its place stays there"
+                );
+                log::warn!("{why}");
+                given_up.push(GivenUp {
+                    rail,
+                    attribute: Attribute::Netdev,
+                    why,
+                });
             }
             return Ok(Restored { observed, given_up });
         }

@@ -321,8 +321,9 @@ fn finish<K: Kernel>(
         rail.gids = gids;
         let has_no_device =
             rail.is_ours() && rail.host_link.as_ref().is_none_or(|it| it.parent.is_none());
-        let link = rail.in_pod(&observed);
-        rail.pod_index = link.filter(|_| has_no_device).map(|link| link.index);
+        let link = rail.in_pod(&observed).filter(|_| has_no_device);
+        rail.pod_index = link.map(|link| link.index);
+        rail.pod_origin = link.and_then(|link| link.origin);
     }
     smcr::apply::set_up(node.smcr(), wish, pod, attachment, &observed)?;
     rails::write(node.store.root(), node.store.patience(), attachment)?;

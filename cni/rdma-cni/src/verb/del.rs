@@ -223,6 +223,7 @@ fn lost_rails<K>(node: &Node<'_, K>, observed: &Observed) -> Vec<Rail> {
                 .then(|| host_link_again(node, observed, link)),
             shared: shared_again(observed, link),
             pod_index: Some(link.index),
+            pod_origin: link.origin,
             rdma: pod.rdma_of(link).cloned(),
             ..Rail::new(link.name.clone())
         })
@@ -278,6 +279,8 @@ fn host_link_again<K>(node: &Node<'_, K>, observed: &Observed, link: &Link) -> L
     Link {
         name: name.unwrap_or_else(|| link.name.clone()),
         up: false,
+        // that is the pod's view
+        origin: None,
         addresses: vec![],
         routes: vec![],
         ..link.clone()
