@@ -2,7 +2,7 @@
 //! What a pod with `NET_ADMIN` does to its rail ends with the pod: real namespaces, netdevs of the kinds that this
 //! kernel has (veth, macvlan, bridge).
 
-use integration::{Netns, Node};
+use integration::{Netns, Node, Snapshot};
 use serde_json::Value;
 use std::fs;
 
@@ -87,4 +87,65 @@ fn a_macvlan_of_the_pods_own_netdev_is_not_taken_to_the_host() {
         "link add link eth0 name rdma0 index {rail} type macvlan mode bridge"
     ));
     is_gone(&node, &pod, &rails);
+}
+
+/// The pod's namespace outlives DEL: its process would hear the next pod's frames and send its own.
+#[test]
+fn a_netdev_of_the_pod_on_its_rail_ends_with_del() {
+    let node = Node::with_rails(2);
+    let pod = node.pod("pod");
+    let before = Snapshot::of(&node.host);
+    let rails = node.configuration(&["eth1", "eth2"]);
+    node.add(&rails, "a", &pod);
+    pod.ip("link add name own0 type veth peer name own1");
+    for line in [
+        "link add link rdma0 name upper0 type macvlan mode bridge",
+        "link add link rdma0 name upper1 type macvtap mode bridge",
+        "link add link upper0 name upper2 type macvlan mode bridge",
+        "link add link rdma1 name upper3 type macvlan mode passthru",
+        "link add link own0 name kept0 type macvlan mode bridge",
+        "link set dev upper0 up",
+    ] {
+        pod.ip(line);
+    }
+    node.del(&rails, "a", &pod);
+    for upper in ["upper0", "upper1", "upper2", "upper3"] {
+        assert!(!pod.has_link(upper), "{upper}: {}", pod.ip("link show"));
+    }
+    assert!(
+        pod.has_link("kept0"),
+        "it lies on a netdev of the pod's own"
+    );
+    before.assert_restored(&node.host);
+}
+
+/// A pod can move its rail to the host itself, and leave behind what lies on it.
+#[test]
+fn a_netdev_of_the_pod_on_a_rail_that_it_moved_itself_ends_with_del() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    let before = Snapshot::of(&node.host);
+    let rails = node.configuration(&["eth1"]);
+    node.add(&rails, "a", &pod);
+    pod.ip("link add link rdma0 name upper0 type macvlan mode bridge");
+    pod.ip(&format!("link set dev rdma0 netns {}", node.host.name()));
+    node.del(&rails, "a", &pod);
+    assert!(!pod.has_link("upper0"), "{}", pod.ip("link show"));
+    before.assert_restored(&node.host);
+}
+
+/// The kernel releases it with the move.
+#[test]
+fn a_bridge_of_the_pod_releases_its_rail() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    let before = Snapshot::of(&node.host);
+    let rails = node.configuration(&["eth1"]);
+    node.add(&rails, "a", &pod);
+    pod.ip("link add name br0 type bridge");
+    pod.ip("link set dev rdma0 master br0");
+    pod.ip("link set dev br0 up");
+    node.del(&rails, "a", &pod);
+    assert!(pod.has_link("br0"), "it is the pod's");
+    before.assert_restored(&node.host);
 }
