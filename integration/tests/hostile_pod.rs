@@ -2,7 +2,8 @@
 //! What a pod with `NET_ADMIN` does to its rail ends with the pod: real namespaces, netdevs of the kinds that this
 //! kernel has (veth, macvlan, bridge).
 
-use integration::{Netns, Node, Snapshot};
+use integration::{Netns, Node, Snapshot, wait};
+use rdma_netns::{InterfaceName, Kernel, Link, LinkFlag, Linux, NetnsSide, Op};
 use serde_json::Value;
 use std::fs;
 
@@ -148,4 +149,112 @@ fn a_bridge_of_the_pod_releases_its_rail() {
     node.del(&rails, "a", &pod);
     assert!(pod.has_link("br0"), "it is the pod's");
     before.assert_restored(&node.host);
+}
+
+/// iproute2 of the host does not know all of them.
+#[test]
+fn every_number_and_flag_that_a_pod_can_set_is_restored() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    let before = seen(&node.host);
+    let rails = node.configuration(&["eth1"]);
+    node.add(&rails, "a", &pod);
+    let link: InterfaceName = "rdma0".try_into().expect("a name");
+    let mut ops = vec![];
+    for (setting, value) in &before.settings {
+        let (at, link) = (NetnsSide::Host, link.clone());
+        ops.push(Op::SetLinkSetting {
+            at,
+            link,
+            setting: *setting,
+            value: if *value == 0 { 1 } else { value / 2 },
+        });
+    }
+    for flag in LinkFlag::ALL {
+        let (at, link, on) = (NetnsSide::Host, link.clone(), !before.has(flag));
+        ops.push(Op::SetFlag { at, link, flag, on });
+    }
+    inside(&pod, || {
+        let kernel = Linux::new();
+        for op in &ops {
+            kernel.execute(op, None).expect("the pod may");
+        }
+    });
+    node.del(&rails, "a", &pod);
+    let after = seen(&node.host);
+    assert_eq!(
+        (after.settings, after.flags),
+        (before.settings, before.flags)
+    );
+}
+
+/// Nothing of it stays on the host: another program could not read its netdevs.
+#[test]
+fn names_that_are_no_utf_8_do_not_stay() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    let before = Snapshot::of(&node.host);
+    let rails = node.configuration(&["eth1"]);
+    node.add(&rails, "a", &pod);
+    script(
+        &pod,
+        "ip link property add dev rdma0 altname $(printf 'x\\377y')",
+    );
+    script(&pod, "ip link set dev rdma0 alias $(printf 'x\\377y')");
+    node.del(&rails, "a", &pod);
+    before.assert_restored(&node.host);
+}
+
+/// The kernel drops them with the move (`__dev_change_net_namespace()`, `net/core/dev.c`).
+#[test]
+fn queueing_neighbours_and_multicast_addresses_of_the_pod_do_not_stay() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    let state = |netns: &Netns, link: &str| {
+        [
+            netns.run(&format!("tc qdisc show dev {link}")),
+            netns.ip(&format!("neigh show dev {link} nud permanent")),
+            netns.run(&format!("bridge fdb show dev {link}")),
+        ]
+    };
+    let before = state(&node.host, "eth1");
+    let rails = node.configuration(&["eth1"]);
+    node.add(&rails, "a", &pod);
+    for line in [
+        "tc qdisc add dev rdma0 clsact",
+        "tc qdisc replace dev rdma0 root pfifo limit 5",
+        "ip neigh add 10.0.0.9 lladdr 02:00:00:00:00:09 dev rdma0 nud permanent",
+        "ip maddress add 33:33:00:00:12:34 dev rdma0",
+        "bridge fdb add 01:00:5e:00:00:33 dev rdma0 self",
+    ] {
+        pod.run(line);
+    }
+    for (before, changed) in before.iter().zip(state(&pod, "rdma0")) {
+        assert_ne!(*before, changed);
+    }
+    node.del(&rails, "a", &pod);
+    wait::until("nothing of the pod's stays", || {
+        state(&node.host, "eth1") == before
+    });
+}
+
+/// Runs a shell's line in `netns`.
+#[track_caller]
+fn script(netns: &Netns, line: &str) {
+    let status = netns.command("sh").args(["-c", line]).status();
+    assert!(status.expect("a shell").success(), "{line}");
+}
+
+/// `eth1` of `host`, as the kernel reports it.
+#[track_caller]
+fn seen(host: &Netns) -> Link {
+    let observed = inside(host, || Linux::new().observe(None)).expect("a state");
+    observed.host.link("eth1").expect("eth1").clone()
+}
+
+/// What `work` makes of `netns`, on a thread inside.
+#[track_caller]
+fn inside<T: Send>(netns: &Netns, work: impl FnOnce() -> T + Send) -> T {
+    let netns = rdma_netns::netns::Netns::open(netns.path()).expect("a namespace");
+    netns.run(work).expect("a thread")
 }

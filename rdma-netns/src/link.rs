@@ -52,10 +52,11 @@ pub struct Link {
     /// Numbers that its namespace's administrator can set, and that no move resets.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<LinkSetting, u32>,
-    /// Alternative names, in the kernel's order.
+    /// Alternative names, in the kernel's order. One that is no UTF-8 is a NUL, which no name has, and a character for
+    /// each of its bytes.
     #[serde(default)]
     pub alt_names: Vec<String>,
-    /// Free text (`ip link set alias`).
+    /// Free text (`ip link set alias`); bytes that are no UTF-8 as in `alt_names`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alias: Option<String>,
     /// `veth`, `bond`, `macvlan`…; a NIC has none.
@@ -129,6 +130,12 @@ pub enum LinkSetting {
     GsoMaxSize,
     /// Packets that it is cut into at most (`IFLA_GSO_MAX_SEGS`).
     GsoMaxSegments,
+    /// Bytes of a segment that is put together of received ones (Linux 5.19, `IFLA_GRO_MAX_SIZE`).
+    GroMaxSize,
+    /// As [`Self::GsoMaxSize`], of IPv4 (Linux 6.3, `IFLA_GSO_IPV4_MAX_SIZE`). The kernel changes it with that one.
+    GsoIpv4MaxSize,
+    /// As [`Self::GroMaxSize`], of IPv4 (Linux 6.3, `IFLA_GRO_IPV4_MAX_SIZE`). The kernel changes it with that one.
+    GroIpv4MaxSize,
 }
 
 /// Flags of a netdev that an administrator sets, other than up and down.
@@ -143,6 +150,46 @@ pub enum LinkFlag {
     Multicast,
     /// No neighbour discovery (`ip link set arp off`).
     NoArp,
+    /// Means nothing to the kernel (`ip link set trailers off`).
+    NoTrailers,
+    /// Means nothing to the kernel (`ip link set dynamic on`).
+    Dynamic,
+    /// Drivers may log more.
+    Debug,
+    /// Means nothing to the kernel.
+    PortSel,
+    /// Means nothing to the kernel.
+    AutoMedia,
+}
+
+impl LinkFlag {
+    /// All of them: what `__dev_change_flags()` (`net/core/dev.c`) takes from an administrator.
+    pub const ALL: [Self; 9] = [
+        Self::Promisc,
+        Self::AllMulti,
+        Self::Multicast,
+        Self::NoArp,
+        Self::NoTrailers,
+        Self::Dynamic,
+        Self::Debug,
+        Self::PortSel,
+        Self::AutoMedia,
+    ];
+
+    /// Its name in `include/uapi/linux/if.h` without `IFF_`, in small letters.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Promisc => "promisc",
+            Self::AllMulti => "allmulti",
+            Self::Multicast => "multicast",
+            Self::NoArp => "noarp",
+            Self::NoTrailers => "notrailers",
+            Self::Dynamic => "dynamic",
+            Self::Debug => "debug",
+            Self::PortSel => "portsel",
+            Self::AutoMedia => "automedia",
+        }
+    }
 }
 
 /// What a netdev is a link of (`ARPHRD_*`).

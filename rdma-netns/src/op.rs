@@ -102,7 +102,8 @@ pub enum Op {
         link: InterfaceName,
         packets: u32,
     },
-    /// `ip link set dev LINK mode default|dormant`, `group NUMBER`, `gso_max_size BYTES`, `gso_max_segs COUNT`
+    /// `ip link set dev LINK mode default|dormant`, `group NUMBER`, `gso_max_size BYTES`, `gso_max_segs COUNT`,
+    /// `gro_max_size BYTES`, `gso_ipv4_max_size BYTES`, `gro_ipv4_max_size BYTES`
     SetLinkSetting {
         at: NetnsSide,
         link: InterfaceName,
@@ -121,7 +122,8 @@ pub enum Op {
         link: InterfaceName,
         on: bool,
     },
-    /// `ip link set dev LINK promisc|allmulticast|multicast|arp on|off`
+    /// `ip link set dev LINK promisc|allmulticast|multicast|arp|trailers|dynamic on|off`; `ip` has no words for debug,
+    /// portsel and automedia.
     SetFlag {
         at: NetnsSide,
         link: InterfaceName,
@@ -310,6 +312,13 @@ impl Op {
                     (LinkSetting::Group, group) => ("group", group.to_string()),
                     (LinkSetting::GsoMaxSize, bytes) => ("gso_max_size", bytes.to_string()),
                     (LinkSetting::GsoMaxSegments, count) => ("gso_max_segs", count.to_string()),
+                    (LinkSetting::GroMaxSize, bytes) => ("gro_max_size", bytes.to_string()),
+                    (LinkSetting::GsoIpv4MaxSize, bytes) => {
+                        ("gso_ipv4_max_size", bytes.to_string())
+                    }
+                    (LinkSetting::GroIpv4MaxSize, bytes) => {
+                        ("gro_ipv4_max_size", bytes.to_string())
+                    }
                 };
                 format!("{} link set dev {link} {word} {value}", ip(at))
             }
@@ -329,10 +338,10 @@ impl Op {
             }
             Self::SetFlag { at, link, flag, on } => {
                 let (flag, on) = match flag {
-                    LinkFlag::Promisc => ("promisc", *on),
                     LinkFlag::AllMulti => ("allmulticast", *on),
-                    LinkFlag::Multicast => ("multicast", *on),
                     LinkFlag::NoArp => ("arp", !on),
+                    LinkFlag::NoTrailers => ("trailers", !on),
+                    flag => (flag.name(), *on),
                 };
                 format!("{} link set dev {link} {flag} {}", ip(at), switch(on))
             }

@@ -219,8 +219,7 @@ impl<'a> LinkPlanner<'a> {
     }
 
     pub(super) fn flags(&mut self, flags: &[LinkFlag]) {
-        use LinkFlag::{AllMulti, Multicast, NoArp, Promisc};
-        for flag in [Promisc, AllMulti, Multicast, NoArp] {
+        for flag in LinkFlag::ALL {
             let on = flags.contains(&flag);
             if self.link.has(flag) != on {
                 let (at, link) = (self.at, self.name());

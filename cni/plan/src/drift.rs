@@ -50,6 +50,7 @@ pub fn words(op: &Op, observed: &Observed) -> String {
                 LinkFlag::AllMulti => "reception of all multicast",
                 LinkFlag::Multicast => "multicast",
                 LinkFlag::NoArp => "NOARP",
+                flag => flag.name(),
             };
             format!("{flag} of {link} is {}", if *on { "off" } else { "on" })
         }

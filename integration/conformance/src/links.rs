@@ -96,12 +96,7 @@ pub fn a_link_that_is_down_is_renamed(node: &Node<'_, impl Kernel>) {
 
 /// And no other with it.
 pub fn every_flag_alone(node: &Node<'_, impl Kernel>) {
-    for wanted in [
-        LinkFlag::Promisc,
-        LinkFlag::AllMulti,
-        LinkFlag::Multicast,
-        LinkFlag::NoArp,
-    ] {
+    for wanted in LinkFlag::ALL {
         for on in [true, false, true] {
             let before = node.host("nic0").flags;
             node.make(flag("nic0", wanted, on));

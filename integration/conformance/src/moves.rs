@@ -5,13 +5,6 @@ use crate::{Node, ops::*};
 use nix::errno::Errno;
 use rdma_netns::{Kernel, Link, LinkFlag, LinkSetting, Op};
 
-const FLAGS: [LinkFlag; 4] = [
-    LinkFlag::Promisc,
-    LinkFlag::AllMulti,
-    LinkFlag::Multicast,
-    LinkFlag::NoArp,
-];
-
 /// What a move keeps.
 fn kept(link: Link) -> Link {
     Link {
@@ -83,7 +76,7 @@ fn set(node: &Node<'_, impl Kernel>, wanted: &Link) {
         link: link(),
         alias,
     });
-    for each in FLAGS {
+    for each in LinkFlag::ALL {
         node.make(flag("nic0", each, wanted.has(each)));
     }
     for (names, others, present) in [
@@ -119,22 +112,33 @@ pub fn a_move_keeps_the_other_things(node: &Node<'_, impl Kernel>) {
     ] {
         assert!(sysctls.insert(key.into(), value).is_some(), "{key}");
     }
+    let mut settings = before.settings.clone();
+    for (setting, value) in [
+        (LinkSetting::Mode, 1),
+        (LinkSetting::Group, 7),
+        (LinkSetting::GsoMaxSize, 20_000),
+        (LinkSetting::GsoMaxSegments, 10),
+        (LinkSetting::GroMaxSize, 30_000),
+        (LinkSetting::GsoIpv4MaxSize, 40_000),
+        (LinkSetting::GroIpv4MaxSize, 50_000),
+    ] {
+        // an older kernel does not have all of them
+        settings.entry(setting).and_modify(|it| *it = value);
+    }
     let wanted = Link {
         mtu: 4200,
         mac: "02:00:00:00:00:77".parse().expect("a MAC"),
         tx_queue_len: 77,
-        settings: [
-            (LinkSetting::Mode, 1),
-            (LinkSetting::Group, 7),
-            (LinkSetting::GsoMaxSize, 20_000),
-            (LinkSetting::GsoMaxSegments, 10),
-        ]
-        .into(),
+        settings,
         alias: Some("rail 0, \u{e4}".to_owned()),
-        flags: vec![LinkFlag::Promisc, LinkFlag::AllMulti, LinkFlag::NoArp],
+        flags: LinkFlag::ALL
+            .into_iter()
+            .filter(|it| *it != LinkFlag::Multicast)
+            .collect(),
         alt_names: vec![
             "enp59s0f0np0".to_owned(),
             "a-name-of-more-than-15-bytes".to_owned(),
+            "\0no UTF-8: \u{ff}\u{fe}".to_owned(),
         ],
         sysctls,
         ..before.clone()

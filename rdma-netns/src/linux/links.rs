@@ -35,8 +35,6 @@ const IFLA_IFALIAS: u16 = 20;
 const IFLA_AF_SPEC: u16 = 26;
 const IFLA_GROUP: u16 = 27;
 const IFLA_LINK_NETNSID: u16 = 37;
-const IFLA_GSO_MAX_SEGS: u16 = 40;
-const IFLA_GSO_MAX_SIZE: u16 = 41;
 const IFLA_MAX_MTU: u16 = 51;
 const IFLA_PROP_LIST: u16 = 52;
 const IFLA_ALT_IFNAME: u16 = 53;
@@ -45,14 +43,29 @@ const IFLA_PHYS_PORT_NAME: u16 = 38;
 const IFLA_PARENT_DEV_NAME: u16 = 56;
 const IFLA_PARENT_DEV_BUS_NAME: u16 = 57;
 
+/// The settings that are a `u32`, by their attributes.
+const NUMBERS: [(LinkSetting, u16); 6] = [
+    (LinkSetting::Group, IFLA_GROUP),
+    (LinkSetting::GsoMaxSize, 41),
+    (LinkSetting::GsoMaxSegments, 40),
+    (LinkSetting::GroMaxSize, 58),
+    (LinkSetting::GsoIpv4MaxSize, 63),
+    (LinkSetting::GroIpv4MaxSize, 64),
+];
+
 pub(super) const IFLA_INFO_KIND: u16 = 1;
 pub(super) const IFLA_INFO_DATA: u16 = 2;
 
-const FLAGS: [(LinkFlag, LinkFlags); 4] = [
+const FLAGS: [(LinkFlag, LinkFlags); 9] = [
     (LinkFlag::Promisc, LinkFlags::Promisc),
     (LinkFlag::AllMulti, LinkFlags::Allmulti),
     (LinkFlag::Multicast, LinkFlags::Multicast),
     (LinkFlag::NoArp, LinkFlags::Noarp),
+    (LinkFlag::NoTrailers, LinkFlags::Notrailers),
+    (LinkFlag::Dynamic, LinkFlags::Dynamic),
+    (LinkFlag::Debug, LinkFlags::Debug),
+    (LinkFlag::PortSel, LinkFlags::Portsel),
+    (LinkFlag::AutoMedia, LinkFlags::Automedia),
 ];
 
 /// Asks for all netdevs, without their counters.
@@ -182,21 +195,15 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
                 link.settings
                     .extend(mode.map(|mode| (LinkSetting::Mode, mode)));
             }
-            IFLA_GROUP | IFLA_GSO_MAX_SIZE | IFLA_GSO_MAX_SEGS => {
-                let setting = match kind {
-                    IFLA_GROUP => LinkSetting::Group,
-                    IFLA_GSO_MAX_SIZE => LinkSetting::GsoMaxSize,
-                    _ => LinkSetting::GsoMaxSegments,
-                };
-                link.settings
-                    .extend(u32_of(value).map(|value| (setting, value)));
-            }
             // 0: there is none, as a tunnel says
             IFLA_LINK => link.lower = u32_of(value).filter(|index| *index != 0),
             IFLA_LINK_NETNSID => netns = u32_of(value),
             IFLA_MASTER => link.master = u32_of(value),
-            IFLA_IFALIAS => link.alias = owned(),
-            IFLA_PROP_LIST => link.alt_names = strings(value, IFLA_ALT_IFNAME).collect(),
+            IFLA_IFALIAS => link.alias = Some(text_of_bytes(value)),
+            IFLA_PROP_LIST => {
+                let names = attributes(value).filter(|(kind, _)| *kind == IFLA_ALT_IFNAME);
+                link.alt_names = names.map(|(_, name)| text_of_bytes(name)).collect();
+            }
             IFLA_LINKINFO => {
                 link.kind = strings(value, IFLA_INFO_KIND).next();
                 link.child = children::parse(value);
@@ -206,7 +213,12 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
             IFLA_PARENT_DEV_NAME => parent = owned(),
             IFLA_PARENT_DEV_BUS_NAME => bus = text(value),
             IFLA_AF_SPEC => link.sysctls = sysctls::parse(value),
-            _ => {}
+            _ => {
+                let number = NUMBERS.iter().find(|(_, number)| *number == kind);
+                let set = number.zip(u32_of(value));
+                link.settings
+                    .extend(set.map(|((setting, _), value)| (*setting, value)));
+            }
         }
     }
     link.origin = link.lower.map(|index| Origin {
@@ -254,6 +266,26 @@ pub(super) fn parse_own(body: &[u8], sysfs: &Path) -> Option<Link> {
     Some(link)
 }
 
+/// Bytes up to a NUL, as [`Link::alt_names`] has them: a pod may choose any.
+fn text_of_bytes(value: &[u8]) -> String {
+    let bytes = value.split(|byte| *byte == 0).next().unwrap_or_default();
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => ['\0']
+            .into_iter()
+            .chain(bytes.iter().map(|byte| char::from(*byte)))
+            .collect(),
+    }
+}
+
+/// The bytes that [`text_of_bytes`] read.
+fn bytes_of_text(text: &str) -> Vec<u8> {
+    match text.strip_prefix('\0') {
+        Some(coded) => coded.chars().map(|byte| byte as u8).collect(),
+        None => text.as_bytes().to_vec(),
+    }
+}
+
 fn strings(list: &[u8], wanted: u16) -> impl Iterator<Item = String> {
     attributes(list)
         .filter(move |(kind, _)| *kind == wanted)
@@ -290,20 +322,17 @@ pub(super) fn set_tx_queue_len(index: u32, packets: u32) -> RouteNetlinkMessage 
 }
 
 pub(super) fn set_setting(index: u32, setting: LinkSetting, value: u32) -> RouteNetlinkMessage {
-    let number = |kind| DefaultNla::new(kind, value.to_ne_bytes().to_vec());
-    let attribute = match setting {
+    let attribute = match NUMBERS.iter().find(|(number, _)| *number == setting) {
+        Some((_, kind)) => DefaultNla::new(*kind, value.to_ne_bytes().to_vec()),
         // a `u8`
-        LinkSetting::Mode => DefaultNla::new(IFLA_LINKMODE, vec![value as u8]),
-        LinkSetting::Group => number(IFLA_GROUP),
-        LinkSetting::GsoMaxSize => number(IFLA_GSO_MAX_SIZE),
-        LinkSetting::GsoMaxSegments => number(IFLA_GSO_MAX_SEGS),
+        None => DefaultNla::new(IFLA_LINKMODE, vec![value as u8]),
     };
     set(index, vec![LinkAttribute::Other(attribute)])
 }
 
 /// An alias goes without a NUL; one of no bytes is none.
 pub(super) fn set_alias(index: u32, alias: &str) -> RouteNetlinkMessage {
-    let alias = DefaultNla::new(IFLA_IFALIAS, alias.as_bytes().to_vec());
+    let alias = DefaultNla::new(IFLA_IFALIAS, bytes_of_text(alias));
     set(index, vec![LinkAttribute::Other(alias)])
 }
 
@@ -353,12 +382,10 @@ pub(super) fn remove_alt_name(index: u32, name: &str) -> RouteNetlinkMessage {
 }
 
 fn alt_name(index: u32, name: &str) -> LinkMessage {
-    message(
-        index,
-        vec![LinkAttribute::PropList(vec![Prop::AltIfName(
-            name.to_owned(),
-        )])],
-    )
+    let mut name = bytes_of_text(name);
+    name.push(0);
+    let name = Prop::Other(DefaultNla::new(IFLA_ALT_IFNAME, name));
+    message(index, vec![LinkAttribute::PropList(vec![name])])
 }
 
 #[cfg(test)]
