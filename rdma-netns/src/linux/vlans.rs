@@ -72,6 +72,28 @@ mod tests {
     use super::*;
     use std::{fs, os::unix::fs::symlink};
 
+    /// `IFLA_INFO_KIND`, and `IFLA_INFO_DATA` with a protocol in network byte order.
+    #[test]
+    fn a_vlan_tells_its_protocol_and_id() {
+        let attribute = |kind: u16, value: &[u8]| {
+            let length = u16::try_from(value.len() + 4).expect("a length");
+            let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+            bytes.extend(value);
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+            bytes
+        };
+        let data = [
+            attribute(IFLA_VLAN_ID, &100_u16.to_ne_bytes()),
+            attribute(IFLA_VLAN_PROTOCOL, &0x88a8_u16.to_be_bytes()),
+        ];
+        let of = |kind: &[u8]| {
+            let kind = attribute(IFLA_INFO_KIND, kind);
+            tag(&[kind, attribute(IFLA_INFO_DATA, &data.concat())].concat())
+        };
+        assert_eq!(of(b"vlan\0"), 0x88a8_0064);
+        assert_eq!(of(b"macvlan\0"), 0, "its attributes are others");
+    }
+
     #[test]
     fn vlans_are_told_from_other_upper_netdevs() {
         let sysfs = tempfile::tempdir().expect("a directory");
