@@ -5,6 +5,7 @@ mod allocated;
 mod bare;
 mod error;
 mod host_use;
+mod selected;
 mod share;
 mod vlan;
 
@@ -20,6 +21,7 @@ use rdma_netns::{
     DeviceAddress, Kernel, Link, LinkType, Namespace, NetnsSide, Observed, RdmaDevice, RdmaMode,
 };
 use rdma_resources::Sharing;
+pub use selected::{Remark, Selected};
 use std::collections::BTreeSet;
 
 /// What is to be attached.
@@ -39,34 +41,6 @@ struct Chosen<'a> {
     link: &'a Link,
     naming: Naming,
     allotment: Option<Allotment>,
-}
-
-/// The rails of an ADD, and what is to be logged of them when they are made: plans are made several times for one ADD.
-#[derive(Debug)]
-pub struct Selected {
-    /// In order.
-    pub rails: Vec<Rail>,
-    /// Sentences.
-    pub remarks: Vec<Remark>,
-}
-
-/// A sentence for the log.
-#[derive(Debug)]
-pub struct Remark {
-    level: log::Level,
-    text: String,
-}
-
-impl Remark {
-    fn info(text: String) -> Self {
-        let level = log::Level::Info;
-        Self { level, text }
-    }
-
-    /// Writes it.
-    pub fn log(&self) {
-        log::log!(self.level, "{}", self.text);
-    }
 }
 
 /// What selectors mean.
@@ -168,6 +142,7 @@ pub fn rails(
         return Err(SelectError::WrongMode(RdmaMode::Shared));
     }
     let host_use = HostUse::of(observed);
+    let seen = (observed, &host_use);
     if let (true, Choice::Address(address)) = (conf.drop_in, choice)
         && let Some(rail) = bare::rail(conf, address, observed, others)?
     {
@@ -194,13 +169,9 @@ pub fn rails(
     }
     let count = chosen.len();
     let chosen = chosen.into_iter().enumerate();
-    let rails: Result<Vec<Rail>, SelectError> = chosen
-        .map(|(index, chosen)| {
-            let seen = (observed, &host_use);
-            rail(conf, seen, others, (index, count), chosen, &mut remarks)
-        })
-        .collect();
-    let rails = rails?;
+    let rails = chosen
+        .map(|(index, chosen)| rail(conf, seen, others, (index, count), chosen, &mut remarks))
+        .collect::<Result<_, _>>()?;
     Ok(Selected { rails, remarks })
 }
 
