@@ -34,6 +34,7 @@
 //! | [`lab`] | the lab's host with its NICs, from inside the VM |
 //! | [`rails`] | in the lab, bonds on a fabric of two rails and two sides, with routers |
 //! | [`bonded`] | in the lab, the chain on those rails |
+//! | [`erdma_functions`] | in the lab, eRDMA functions under the kernel's own driver |
 //! | [`erdma_nics`] | in the lab, NICs as eRDMA ones that nobody configured |
 //! | [`nics`] | in the lab, a bond over each NIC: rails with hardware behind them |
 //! | [`qemu`] | in the lab, the machine from outside: NICs are unplugged |
@@ -54,6 +55,7 @@ pub mod control_plane;
 pub mod crash;
 pub mod daemon;
 pub mod disk;
+pub mod erdma_functions;
 pub mod erdma_nics;
 pub mod extent;
 pub mod files;

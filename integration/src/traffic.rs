@@ -32,12 +32,7 @@ pub fn rping(server: End<'_>, client: End<'_>) {
     let mut serving = server.pod.command("rping");
     serving.args(["-s", "-a", server.address, "-v", "-V", "-C", "5"]);
     let server_end = Process::start(serving, &log.path().join("server"));
-    wait::until("rping listens", || {
-        server
-            .pod
-            .run("rdma resource show cm_id")
-            .contains("LISTEN")
-    });
+    wait::until("rping listens", || listens(server.pod));
     let mut asking = client.pod.command("rping");
     asking.args(["-c", "-a", server.address, "-I", client.address]);
     asking.args(["-v", "-V", "-C", "5"]);
@@ -66,6 +61,30 @@ pub(crate) fn assert_rping_succeeded(code: Option<i32>, said: &str) {
 #[track_caller]
 pub fn write_bandwidth(server: End<'_>, client: End<'_>, by_tcp: &str) -> f64 {
     Write::new(server, client, by_tcp).start().bandwidth()
+}
+
+/// 100 messages of 4 KiB by perftest's `program`, from `client` to `server` or, with `ib_read_bw`, the other way. The
+/// connection manager makes the connection, as iWARP needs it.
+#[track_caller]
+pub fn by_connection_manager(program: &str, server: End<'_>, client: End<'_>) {
+    let log = TempDir::new().expect("a directory for the output");
+    let command = |end: End<'_>| {
+        let mut command = end.pod.command(program);
+        command.args(["-R", "-d", end.rdma, "-s", "4096", "-n", "100", "-F"]);
+        command
+    };
+    let server_end = Process::start(command(server), &log.path().join("server"));
+    wait::until(&format!("{program} listens"), || listens(server.pod));
+    let mut asking = command(client);
+    asking.arg(server.address);
+    Process::start(asking, &log.path().join("client")).end(program);
+    server_end.end(program);
+}
+
+/// Whether a process in `pod` waits for connections of the connection manager.
+#[track_caller]
+fn listens(pod: &Netns) -> bool {
+    pod.run("rdma resource show cm_id").contains("LISTEN")
 }
 
 /// A run of `ib_write_bw`, to be told in detail.

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The lab's eRDMA functions under the kernel's own driver, from inside the VM (`integration/lab/vm --tier erdma`).
+//! Driver and provider are real, the functions are models.
+
+use crate::{Netns, netns::parse_list, wait};
+use serde_json::Value;
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// The virtio NICs, on NUMA nodes 0 and 1 and on one fabric.
+pub const NICS: [&str; 2] = ["enp33s1", "enp65s1"];
+/// Their PCI functions.
+pub const NIC_FUNCTIONS: [&str; 2] = ["0000:21:01.0", "0000:41:01.0"];
+/// The eRDMA functions with the MACs of [`NICS`].
+pub const FUNCTIONS: [&str; 2] = ["0000:21:02.0", "0000:41:02.0"];
+/// The permanent MACs of [`NICS`].
+pub const MACS: [&str; 2] = ["52:54:00:ee:00:01", "52:54:00:ee:00:02"];
+
+/// Which `erdma.ko` is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    /// The kernel's, whose RDMA devices have no parent.
+    Kernel,
+    /// The kernel's with the PCI function as parent, as in Alibaba's driver (`integration/lab/patches`).
+    WithParent,
+}
+
+/// The machine with its driver loaded; unloaded on drop.
+#[derive(Debug)]
+pub struct ErdmaFunctions {
+    /// The VM's own namespace.
+    pub host: Netns,
+    driver: Driver,
+}
+
+impl ErdmaFunctions {
+    /// Loads the driver; comes back when both NICs have their RDMA devices.
+    ///
+    /// `mode` is the mode of the RDMA subsystem, `exclusive` or `shared`. The kernel changes it only while there is no
+    /// other network namespace (`rdma_compatdev_set()` in `drivers/infiniband/core/device.c`).
+    #[track_caller]
+    pub fn new(driver: Driver, mode: &str) -> Self {
+        assert_eq!(
+            env::var("RDMA_LAB_ERDMA").as_deref(),
+            Ok("in-tree"),
+            "this test runs in the lab, by integration/lab/vm --tier erdma"
+        );
+        let host = Netns::own();
+        let mut said = String::new();
+        let is_set = wait::within(wait::PATIENCE, || {
+            let mut set = Command::new("rdma");
+            let set = set.args(["system", "set", "netns", mode]).output();
+            let set = set.expect("rdma of iproute2");
+            said = String::from_utf8_lossy(&set.stderr).into_owned();
+            set.status.success()
+        });
+        assert!(is_set, "{mode}: another network namespace lives: {said}");
+        if driver == Driver::WithParent {
+            let release = host.run("uname -r");
+            let module = format!("/lib/modules/{}/updates/erdma.ko", release.trim());
+            host.run(&format!(
+                "mount --bind /lib/modules/erdma-parent/erdma.ko {module}"
+            ));
+        }
+        let functions = Self { host, driver };
+        functions.load();
+        for nic in 0..NICS.len() {
+            wait::until("the NIC has its RDMA device", || {
+                functions.rdma_in(&functions.host, nic).is_some()
+            });
+        }
+        functions
+    }
+
+    /// Loads the driver.
+    #[track_caller]
+    pub fn load(&self) {
+        self.host.run("modprobe erdma");
+    }
+
+    /// Unloads the driver.
+    #[track_caller]
+    pub fn unload(&self) {
+        self.host.run("modprobe -r erdma");
+    }
+
+    /// The RDMA device of the NIC, while both are in the VM's own namespace.
+    #[track_caller]
+    pub fn rdma(&self, nic: usize) -> String {
+        let name = self.rdma_in(&self.host, nic);
+        name.unwrap_or_else(|| panic!("{} has no RDMA device", NICS[nic]))
+    }
+
+    /// The RDMA device that shows the NIC as its netdev in `netns`.
+    #[track_caller]
+    pub fn rdma_in(&self, netns: &Netns, nic: usize) -> Option<String> {
+        let links = links(netns);
+        let link = links.iter().find(|link| link["netdev"] == NICS[nic])?;
+        Some(link["ifname"].as_str().expect("a name").to_owned())
+    }
+
+    /// Moves the NIC into `pod`, with its RDMA device where that is in `mode` exclusive, and gives it `address`.
+    #[track_caller]
+    pub fn give(&self, nic: usize, pod: &Netns, address: &str, mode: &str) -> String {
+        let rdma = self.rdma(nic);
+        let (netdev, to) = (NICS[nic], pod.name());
+        self.host.ip(&format!("link set dev {netdev} netns {to}"));
+        if mode == "exclusive" {
+            self.host.run(&format!("rdma dev set {rdma} netns {to}"));
+        }
+        pod.ip_batch(&[
+            "link set dev lo up".to_owned(),
+            format!("address add {address}/24 dev {netdev}"),
+            format!("link set dev {netdev} up"),
+        ]);
+        wait::until("the port is active in the pod", || {
+            let links = links(pod);
+            let mut links = links.iter().filter(|link| link["ifname"] == rdma.as_str());
+            links.any(|it| it["state"] == "ACTIVE" && it["netdev"] == netdev)
+        });
+        rdma
+    }
+
+    /// Waits until both NICs and their RDMA devices are in the VM's own namespace.
+    #[track_caller]
+    pub fn are_home(&self) {
+        for nic in 0..NICS.len() {
+            wait::until("the NIC is back with its RDMA device", || {
+                self.rdma_in(&self.host, nic).is_some()
+            });
+        }
+    }
+}
+
+impl Drop for ErdmaFunctions {
+    fn drop(&mut self) {
+        let run = |line: &str| {
+            let mut words = line.split_whitespace();
+            let _ = Command::new(words.next().unwrap_or_default())
+                .args(words)
+                .output();
+        };
+        run("modprobe -r erdma");
+        if self.driver == Driver::WithParent {
+            let release = self.host.run("uname -r");
+            run(&format!(
+                "umount /lib/modules/{}/updates/erdma.ko",
+                release.trim()
+            ));
+        }
+        for (nic, mac) in NICS.into_iter().zip(MACS) {
+            run(&format!("ip address flush dev {nic} scope global"));
+            run(&format!("ip link set dev {nic} address {mac} down"));
+        }
+    }
+}
+
+/// The ports of the RDMA devices in `netns`, as `rdma -j link show` has them.
+#[track_caller]
+pub fn links(netns: &Netns) -> Vec<Value> {
+    parse_list(&netns.run("rdma -j link show"))
+}
+
+/// The directory of the RDMA device in sysfs, without links.
+#[track_caller]
+pub fn directory(rdma: &str) -> PathBuf {
+    let link = Path::new("/sys/class/infiniband").join(rdma);
+    fs::canonicalize(&link).unwrap_or_else(|error| panic!("{link:?}: {error}"))
+}
+
+/// The node GUID of a device whose NIC has `mac`: the EUI-64 of the MAC (`addrconf_addr_eui48()`).
+pub fn node_guid(mac: &str) -> String {
+    let bytes: Vec<u8> = mac
+        .split(':')
+        .map(|byte| u8::from_str_radix(byte, 16).expect("a MAC"))
+        .collect();
+    let [a, b, c, d, e, f] = bytes[..] else {
+        panic!("{mac} is no MAC");
+    };
+    let a = a ^ 2;
+    format!("{a:02x}{b:02x}:{c:02x}ff:fe{d:02x}:{e:02x}{f:02x}")
+}
