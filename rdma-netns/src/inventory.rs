@@ -141,9 +141,14 @@ pub struct Hca {
     /// Its ports, from 1. None: the device is in another namespace, whose sysfs is not this one.
     #[serde(default)]
     pub ports: Vec<HcaPort>,
-    /// `uverbs0`, `umad0`, `issm0`.
+    /// `uverbs0`, `umad0`, `issm0`; those of its sub-devices, too.
     #[serde(default)]
     pub char_devices: Vec<CharDevice>,
+    /// RDMA devices of the same function for subnet management alone (`RDMA_DEVICE_TYPE_SMI`), by name: `smi1` of a
+    /// multi-plane NIC, with a port for each plane. They have `umad` devices and no `uverbs` device
+    /// (`ib_uverbs_add_one()`, `drivers/infiniband/core/uverbs_main.c`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sub_devices: Vec<String>,
     /// Version of its firmware; none: the device is in another namespace, or has none, or ports were not looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firmware: Option<String>,

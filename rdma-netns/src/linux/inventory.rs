@@ -25,6 +25,13 @@ use std::{
 /// `SIW_NODE_DESC_COMMON`, `drivers/infiniband/sw/siw/siw_main.c`
 const SOFT_IWARP: &str = "Software iWARP stack";
 
+/// The order of a device's character devices: `uverbs` first, then by kind and number.
+fn order(node: &CharDevice) -> (bool, String, usize, String) {
+    let kind = node.name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let other = kind != "uverbs";
+    (other, kind.to_owned(), node.name.len(), node.name.clone())
+}
+
 impl Linux {
     /// The node's RDMA hardware, with the netdevs that are in this program's namespace.
     pub fn inventory(&self) -> Result<Inventory, ObserveError> {
@@ -103,6 +110,7 @@ impl Reader<'_> {
             ports: self.ports(&verbs.device),
             firmware: self.firmware(&verbs.device),
             char_devices: char_devices.get(&verbs.device).cloned().unwrap_or_default(),
+            sub_devices: Vec::new(),
             name: verbs.device.clone(),
         };
         let (own, parentless): (Vec<&Verbs>, Vec<&Verbs>) =
@@ -141,6 +149,7 @@ impl Reader<'_> {
             function.device.rdma.push(hca.name.clone());
             function.hcas.push(hca);
         }
+        self.add_sub_devices(&verbs, &char_devices, &mut functions)?;
         erdma::pair(self.sysfs, &mut functions);
         data_direct::find(self.sysfs, &mut functions)?;
         let present: BTreeSet<&DeviceAddress> = functions
@@ -350,16 +359,38 @@ impl Reader<'_> {
                 found.entry(device).or_default().push(node);
             }
         }
-        // uverbs first, then as people count
-        let key = |node: &CharDevice| {
-            let kind = node.name.trim_end_matches(|c: char| c.is_ascii_digit());
-            let other = kind != "uverbs";
-            (other, kind.to_owned(), node.name.len(), node.name.clone())
-        };
         for nodes in found.values_mut() {
-            nodes.sort_by_key(key);
+            nodes.sort_by_key(order);
         }
         Ok(found)
+    }
+
+    /// Gives RDMA devices that have `umad` devices and no `uverbs` device, with these, to the RDMA device of their
+    /// function, the parent of both (`ib_umad_init_port_dev()`, `drivers/infiniband/core/user_mad.c`).
+    fn add_sub_devices(
+        &self,
+        verbs: &[Verbs],
+        char_devices: &BTreeMap<String, Vec<CharDevice>>,
+        functions: &mut [Function],
+    ) -> io::Result<()> {
+        for directory in entries(&self.sysfs.join("class/infiniband_mad"))? {
+            let name = read(&directory, "ibdev");
+            let Some(name) = name.filter(|name| verbs.iter().all(|it| it.device != *name)) else {
+                continue;
+            };
+            let parent = link_name(&directory, "device");
+            let mut functions = functions.iter_mut();
+            let function = functions.find(|it| Some(&*it.device.address) == parent.as_deref());
+            let hca = function.and_then(|function| function.hcas.first_mut());
+            let Some(hca) = hca.filter(|it| !it.soft && !it.sub_devices.contains(&name)) else {
+                continue;
+            };
+            hca.char_devices
+                .extend(char_devices.get(&name).into_iter().flatten().cloned());
+            hca.char_devices.sort_by_key(order);
+            hca.sub_devices.push(name);
+        }
+        Ok(())
     }
 
     /// The character device of a class's directory, and its node.

@@ -351,7 +351,8 @@ impl Offer {
         let manager = manager.map(|it| (it.name.as_str(), path(&it.name)));
         let of_ids = grants.iter().map(|grant| {
             let nodes = grant.devices.iter().flat_map(|it| &it.char_devices);
-            let paths = nodes.map(|node| (node.kind(), path(&node.name)));
+            // the device's own are before those of its sub-devices
+            let paths = nodes.rev().map(|node| (node.kind(), path(&node.name)));
             let paths = paths.chain(manager.clone()).filter(|_| !self.cdi);
             let name = grant.devices.iter().map(|it| ("rdma_dev", it.rdma.clone()));
             let rdma: BTreeMap<&str, String> = paths.chain(name).collect();

@@ -13,6 +13,7 @@ fn devices(count: usize) -> Vec<OfferedDevice> {
                 name: format!("mlx5_{index}"),
                 ports: Vec::new(),
                 char_devices: Vec::new(),
+                sub_devices: Vec::new(),
                 firmware: None,
                 soft: false,
                 kernel_users: Vec::new(),

@@ -34,6 +34,7 @@ fn offer(kind: Ids) -> Offer {
                     name: format!("mlx5_{}", index * 2 + usize::from(nic)),
                     ports: Vec::new(),
                     char_devices: Vec::new(),
+                    sub_devices: Vec::new(),
                     firmware: None,
                     soft: false,
                     kernel_users: Vec::new(),

@@ -183,6 +183,11 @@ fn unfit(resource: &ResourceConf, function: &Function, inventory: &Inventory) ->
     if let Some(why) = hca_of(function).and_then(unnamed::storage) {
         return Some(why);
     }
+    if let Some(hca) = hca_of(function).filter(|hca| !hca.sub_devices.is_empty())
+        && inventory.rdma_mode == Some(RdmaMode::Exclusive)
+    {
+        return Some(unnamed::held_by_sub_devices(hca));
+    }
     function.netdevs.iter().find_map(|netdev| {
         let name = &netdev.name;
         match &netdev.master {

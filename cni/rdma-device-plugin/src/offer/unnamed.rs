@@ -43,3 +43,14 @@ pub(super) fn storage(hca: &Hca) -> Option<String> {
 pub(super) fn no_rail(function: &Function) -> Option<String> {
     function.device.no_rail().map(str::to_owned)
 }
+
+/// Why a device with sub-devices is moved into no pod: each of them has a reference to it (`ib_add_sub_device()`), and a
+/// move waits until there is none (`disable_device()`, `drivers/infiniband/core/device.c`).
+pub(super) fn held_by_sub_devices(hca: &Hca) -> String {
+    let sub_devices = hca.sub_devices.join(", ");
+    format!(
+        "the kernel cannot move {} into a pod while it has the sub-device {sub_devices}; delete that (rdma dev delete \
+         {sub_devices}), or set the RDMA subsystem to shared",
+        hca.name
+    )
+}

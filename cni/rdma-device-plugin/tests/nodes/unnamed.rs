@@ -6,7 +6,7 @@ use rdma_device_plugin::{
     conf::Conf,
     offer::{PreviousOffers, Unhealthy, offers},
 };
-use rdma_netns::Inventory;
+use rdma_netns::{Inventory, RdmaMode};
 use std::{collections::BTreeSet, path::Path};
 
 /// The addresses of the first resource's devices, and what is said.
@@ -147,4 +147,19 @@ fn what_storage_goes_over_unless_it_goes_over_all() {
         .iter()
         .any(|it| it.contains("the host uses it itself (nvme_rdma)"));
     assert!(said, "{remarks:?}");
+}
+
+/// In exclusive mode the move would wait for the sub-device without end.
+#[test]
+fn what_has_a_sub_device_is_not_moved() {
+    let (mut inventory, address) =
+        eight(|function| function.hcas[0].sub_devices = vec!["smi1".into()]);
+    let exclusive = selected("exclusive", r#"{"rdma":"mlx5_*"}"#);
+    for (mode, is_offered) in [(RdmaMode::Shared, true), (RdmaMode::Exclusive, false)] {
+        inventory.rdma_mode = Some(mode);
+        let (devices, remarks) = offered(&exclusive, &inventory);
+        assert_eq!(devices.contains(&address), is_offered, "{mode}");
+        let said = |it: &String| it.contains(&address) && it.contains("rdma dev delete smi1");
+        assert_eq!(remarks.iter().any(said), !is_offered, "{remarks:?}");
+    }
 }

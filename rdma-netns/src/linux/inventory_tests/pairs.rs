@@ -303,3 +303,44 @@ fn the_function_that_has_a_parentless_device_is_no_others() {
         .collect();
     assert_eq!(made_by, ["0000:00:12.0"]);
 }
+
+/// A multi-plane ConnectX-8 as Mellanox/rdmamap#17 lists one: `smi1` has a port for each plane, and no `uverbs` device.
+#[test]
+fn a_sub_devices_umad_devices_are_its_parents() {
+    let node = Node::new();
+    let nic = node.pci(ROOT, "0000:0b:00.0", "20700", "15B3:1023");
+    node.netdev(&nic, "ibs192", "00:00:00:01");
+    node.rdma(0, "mlx5_0", Some(&nic));
+    let port = |device: &str, port: u32, state: &str| {
+        let port = format!("sys/class/infiniband/{device}/ports/{port}");
+        node.file(&format!("{port}/state"), state);
+        node.file(&format!("{port}/link_layer"), "InfiniBand");
+    };
+    let mad = |name: &str, device: &str, port: u32, minor: u32| {
+        let directory = format!("sys/class/infiniband_mad/{name}");
+        node.file(&format!("{directory}/ibdev"), device);
+        node.file(&format!("{directory}/port"), &port.to_string());
+        node.file(&format!("{directory}/dev"), &format!("231:{minor}"));
+        node.link(&format!("{directory}/device"), node.path(&nic));
+    };
+    port("mlx5_0", 1, "4: ACTIVE");
+    mad("umad0", "mlx5_0", 1, 0);
+    for plane in 1..=4 {
+        let state = if plane == 3 { "1: DOWN" } else { "4: ACTIVE" };
+        port("smi1", plane, state);
+        mad(&format!("umad{plane}"), "smi1", plane, plane);
+        mad(&format!("issm{plane}"), "smi1", plane, 64 + plane);
+    }
+    let function = node.inventory().functions.remove(0);
+    assert_eq!(function.device.rdma, ["mlx5_0"]);
+    let [hca] = function.hcas.as_slice() else {
+        panic!("{:?}", function.hcas)
+    };
+    assert_eq!((&*hca.name, hca.ports.len()), ("mlx5_0", 1));
+    assert_eq!(hca.sub_devices, ["smi1"]);
+    let names: Vec<&str> = hca.char_devices.iter().map(|it| &*it.name).collect();
+    let expected = [
+        "uverbs0", "issm1", "issm2", "issm3", "issm4", "umad0", "umad1", "umad2", "umad3", "umad4",
+    ];
+    assert_eq!(names, expected);
+}
