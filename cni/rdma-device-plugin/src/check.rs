@@ -58,7 +58,7 @@ async fn report(arguments: &Arguments) -> Result<String, StartError> {
     ));
     let parents = ipv6_prerequisite::parents(parsed.conf.chain.as_ref(), &offers, &inventory);
     let lacking = ipv6_prerequisite::lacking(parents.clone()).await;
-    remarks.extend(lacking.iter().map(ipv6_prerequisite::remark));
+    remarks.extend(ipv6_prerequisite::remark(&lacking));
     let (driver, change) =
         reconciler::driver_status(&arguments.sysfs, inventory.erdma, &parsed.conf.erdma);
     let mut text = table(

@@ -360,12 +360,8 @@ impl Daemon {
             are_others
         });
         let parents = ipv6_prerequisite::parents(conf.chain.as_ref(), &offers, &inventory);
-        remarks.extend(
-            ipv6_prerequisite::lacking(parents)
-                .await
-                .iter()
-                .map(ipv6_prerequisite::remark),
-        );
+        let lacking = ipv6_prerequisite::lacking(parents).await;
+        remarks.extend(ipv6_prerequisite::remark(&lacking));
         self.previous.remember(&offers, &inventory);
         let gone = conf.resources.iter().map(|resource| {
             let name = resource.name.as_str();

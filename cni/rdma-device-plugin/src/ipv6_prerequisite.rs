@@ -111,12 +111,11 @@ pub fn blocker(parents: &[Parent], links: &[Link]) -> Option<String> {
         return None;
     }
     let lacking = without_ipv6(parents, links);
-    let names: Vec<String> = lacking.iter().map(ToString::to_string).collect();
     Some(format!(
         "no RDMA NIC of this node has a global IPv6 address, which chain.plugin.ipam wants to make \
          pods' addresses from ({}): nothing was changed in the network's list, and RDMA is for pods \
-         with hostNetwork only; give the NICs an address, and the daemon puts it in",
-        names.join(", ")
+         with hostNetwork only; give the NICs an address, and the daemon puts it in; or, {FAMILY}",
+        names(&lacking)
     ))
 }
 
@@ -153,13 +152,28 @@ impl fmt::Display for Parent {
     }
 }
 
-/// What is said of one.
-pub fn remark(parent: &Parent) -> String {
-    format!(
-        "{parent} has no global IPv6 address, which chain.plugin.ipam wants to make pods' addresses \
-         from: where rdma-cni is in the chain, pods with it do not start (104) until it has one; pods \
-         with hostNetwork, and without RDMA, are as before"
-    )
+/// The setting for NICs that have IPv4 addresses alone.
+const FAMILY: &str =
+    "if pods are to have IPv4 addresses from the NICs, set chain.plugin.ipam.family to ipv4";
+
+/// The sentence about NICs without an IPv6 address; none: there are no such NICs.
+pub fn remark(lacking: &[Parent]) -> Option<String> {
+    let have = match lacking {
+        [] => return None,
+        [_] => "has",
+        _ => "have",
+    };
+    Some(format!(
+        "{} {have} no global IPv6 address, which chain.plugin.ipam makes pods' addresses from: where rdma-cni is in \
+         the chain, pods with these NICs do not start (104); give the NICs an IPv6 address, or, {FAMILY}; pods with \
+         hostNetwork, and pods without RDMA, are not affected",
+        names(lacking)
+    ))
+}
+
+fn names(parents: &[Parent]) -> String {
+    let names: Vec<String> = parents.iter().map(ToString::to_string).collect();
+    names.join(", ")
 }
 
 #[cfg(test)]
@@ -235,5 +249,26 @@ mod tests {
         let why = blocker(&["eth1", "eth2", "eth3"]).expect("hindered");
         let named = "(eth1 (mlx5_eth1), eth2 (mlx5_eth2), bond0 (mlx5_eth3))";
         assert!(why.contains(named), "{why}");
+        assert!(
+            why.contains("set chain.plugin.ipam.family to ipv4"),
+            "{why}"
+        );
+    }
+
+    #[test]
+    fn nics_without_an_address_are_in_one_sentence_that_names_the_setting() {
+        let parents: Vec<Parent> = (0..8)
+            .map(|number| Parent {
+                rdma: format!("mlx5_{number}"),
+                netdev: format!("eth{number}"),
+            })
+            .collect();
+        let remark = remark(&parents).expect("a sentence");
+        for parent in &parents {
+            assert_eq!(remark.matches(&parent.to_string()).count(), 1, "{remark}");
+        }
+        let setting = "set chain.plugin.ipam.family to ipv4";
+        assert_eq!(remark.matches(setting).count(), 1, "{remark}");
+        assert_eq!(super::remark(&[]), None);
     }
 }

@@ -324,7 +324,8 @@ fn parents(conf: &Conf, observed: &Observed, rails: &[&Rail], told: &mut Told<'_
         let remedy = match family {
             Family::Ipv6 => {
                 "give it one (a static address or router advertisements; on Lingjun nodes, the \
-                 node's IPv6 has to be switched on), or set ipam.family"
+                 node's IPv6 has to be switched on), or set ipam.family to ipv4 (with the daemon: \
+                 chain.plugin.ipam.family), if pods are to have IPv4 addresses"
             }
             Family::Ipv4 => "give it one, or set ipam.family",
         };
