@@ -65,9 +65,12 @@ impl Entry {
         &self.0
     }
 
-    /// The same with `name`, unless it has that already.
+    /// The same with `name`, unless it has that already; `null` is none.
     pub fn or(mut self, name: &str, value: Value) -> Self {
-        self.0.entry(name).or_insert(value);
+        let field = self.0.entry(name).or_insert(Value::Null);
+        if field.is_null() {
+            *field = value;
+        }
         self
     }
 

@@ -9,6 +9,7 @@ use crate::{
     erdma::{self, Discovery, discover, reconciler},
     hardware::Hardware,
     health, ipv6_prerequisite,
+    notices::notices,
     offer::{offers, table},
 };
 use ::erdma::{instance, metadata::Metadata};
@@ -59,6 +60,7 @@ async fn report(arguments: &Arguments) -> Result<String, StartError> {
     let parents = ipv6_prerequisite::parents(parsed.conf.chain.as_ref(), &offers, &inventory);
     let lacking = ipv6_prerequisite::lacking(parents.clone()).await;
     remarks.extend(ipv6_prerequisite::remark(&lacking));
+    remarks.extend(notices(&parsed.conf, &offers, &inventory));
     let (driver, change) =
         reconciler::driver_status(&arguments.sysfs, inventory.erdma, &parsed.conf.erdma);
     let mut text = table(

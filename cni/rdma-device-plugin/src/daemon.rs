@@ -25,6 +25,7 @@ use crate::{
     leader::{Event, Leader},
     metrics::Metrics,
     node::{Node, Signal},
+    notices::notices,
     offer::{PreviousOffers, Unhealthy, offers},
     peers::{Presence, Role},
     privilege,
@@ -362,6 +363,7 @@ impl Daemon {
         let parents = ipv6_prerequisite::parents(conf.chain.as_ref(), &offers, &inventory);
         let lacking = ipv6_prerequisite::lacking(parents).await;
         remarks.extend(ipv6_prerequisite::remark(&lacking));
+        remarks.extend(notices(&conf, &offers, &inventory));
         self.previous.remember(&offers, &inventory);
         let gone = conf.resources.iter().map(|resource| {
             let name = resource.name.as_str();

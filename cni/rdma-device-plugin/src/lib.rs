@@ -34,6 +34,7 @@ pub mod leader;
 pub mod metrics;
 pub mod node;
 pub mod node_features;
+pub mod notices;
 pub mod offer;
 pub mod offline;
 pub mod peers;

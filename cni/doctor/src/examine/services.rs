@@ -115,6 +115,20 @@ fn daemon(facts: &Facts, names: &[String], told: &mut Told<'_>) {
         false => told.ok(format!("rdma-device-plugin serves {}", some(&names_of))),
     }
     let advertised = |name: &String| published.resources.contains_key(name);
+    let all = published.resources.keys();
+    let left_out: Vec<String> = all.filter(|it| !names.contains(it)).cloned().collect();
+    if names.iter().any(advertised) && !left_out.is_empty() {
+        told.warning(
+            format!(
+                "{} advertised here, and the chain's resources ({}) do not have it: pods that ask for it start \
+                 without RDMA netdevs",
+                are(&left_out),
+                some(names)
+            ),
+            "add it to chain.plugin.resources of the daemon's configuration, or leave that out; it counts when the \
+             daemon is started anew",
+        );
+    }
     if !names.is_empty() && !names.iter().any(advertised) {
         let others: Vec<String> = published.resources.keys().cloned().collect();
         let others = match others.is_empty() {
@@ -160,6 +174,12 @@ fn gone(facts: &Facts, published: &Published, told: &mut Told<'_>) {
              dmesg",
         );
     }
+}
+
+/// `rdma/a is`, `rdma/a, rdma/b are`
+fn are(names: &[String]) -> String {
+    let verb = if names.len() == 1 { "is" } else { "are" };
+    format!("{} {verb}", some(names))
 }
 
 /// The resource that a socket is of, as far as its name says.

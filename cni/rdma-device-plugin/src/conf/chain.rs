@@ -106,14 +106,26 @@ impl Chain {
         self
     }
 
-    /// The same where the one resource is `name`, which may be none that the plugin attaches by default: the plugin is
-    /// told, unless the file tells it what to attach.
-    pub(super) fn attaching(mut self, name: &ResourceName) -> Self {
-        if self.asks_kubelet() {
-            let resources = vec![Value::from(name.as_str())];
-            self.entry = self.entry.or("resources", resources.into());
+    /// The same for a daemon that offers `names`: the entry names them, unless the file names what to attach, or
+    /// `rdma-cni` attaches all of them by default.
+    pub(super) fn attaching<'a>(mut self, names: impl Iterator<Item = &'a ResourceName>) -> Self {
+        let names: Vec<&str> = names.map(ResourceName::as_str).collect();
+        let is_attached = |name: &&str| self.attaches(name);
+        let takes_device_id = parsed(&self.entry).is_ok_and(|conf| conf.takes_device_id());
+        let is_complete = names.iter().all(is_attached);
+        if self.asks_kubelet() && !takes_device_id && !is_complete {
+            self.entry = self.entry.or("resources", names.into());
         }
         self
+    }
+
+    /// The resource names of `names` that `rdma-cni` does not attach, where it attaches what kubelet allocates.
+    pub fn unattached<'a>(&self, names: impl Iterator<Item = &'a ResourceName>) -> Vec<&'a str> {
+        if !self.asks_kubelet() {
+            return Vec::new();
+        }
+        let names = names.map(ResourceName::as_str);
+        names.filter(|name| !self.attaches(name)).collect()
     }
 
     /// Why a pod could not be asked for at kubelet now, where the plugin asks there.

@@ -146,8 +146,11 @@ impl Conf {
                 }));
             }
         };
-        let parsed = read(fields).and_then(|parsed| {
+        let parsed = read(fields).and_then(|mut parsed| {
             checked(&parsed.conf)?;
+            let names = parsed.conf.resources.iter().map(|it| &it.name);
+            let chain = parsed.conf.chain.take();
+            parsed.conf.chain = chain.map(|it| it.attaching(names));
             Ok(parsed)
         });
         parsed.map_err(|wrong| ConfError::Value {

@@ -11,6 +11,7 @@ use crate::{
     erdma::Side,
     ipv6_prerequisite::{self, Parent},
     node::Node,
+    notices::notices,
     offer::{Gone, Offer, OfferedId, Unhealthy},
 };
 use ::dra::Claims;
@@ -61,6 +62,8 @@ pub struct View {
     pub chain: ChainStatus,
     /// The NICs that are to have an IPv6 address.
     pub parents: Vec<Parent>,
+    /// Warnings that do not keep the daemon from being ready.
+    pub notices: Vec<String>,
 }
 
 /// One resource.
@@ -131,6 +134,7 @@ impl From<&Node> for View {
                 &node.offers,
                 &node.inventory,
             ),
+            notices: notices(&node.conf, &node.offers, &node.inventory),
         }
     }
 }

@@ -116,7 +116,12 @@ impl Probes {
     /// # Errors
     /// Not yet, or not any more, and why.
     pub fn ready(&self) -> Result<String, String> {
-        let View { chain, offers, .. } = match (self.stage)() {
+        let View {
+            chain,
+            offers,
+            notices,
+            ..
+        } = match (self.stage)() {
             Stage::Starting => return Err(STARTING.to_owned()),
             Stage::Superseded => return Ok(SUPERSEDED.to_owned()),
             Stage::Serving(view) => *view,
@@ -139,9 +144,11 @@ impl Probes {
             .collect(),
             false => vec![],
         };
+        let warnings = notices.iter().map(|it| format!("warning: {it}\n"));
+        let warnings: String = warnings.collect();
         match is_called && missing.is_empty() {
-            true => Ok(format!("{chain}\n")),
-            false => Err(format!("{}{chain}\n", missing.concat())),
+            true => Ok(format!("{chain}\n{warnings}")),
+            false => Err(format!("{}{chain}\n{warnings}", missing.concat())),
         }
     }
 }

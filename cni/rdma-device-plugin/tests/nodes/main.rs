@@ -12,6 +12,7 @@ mod erdma_flags;
 mod erdma_parentless;
 mod invalid;
 mod messages;
+mod notices;
 mod parents;
 mod preferred;
 mod required;

@@ -78,7 +78,7 @@ pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
         None => name_at(name, &file.at("mode"))?,
     };
     let resource = ResourceConf {
-        name: name.clone(),
+        name,
         place: "mode".to_owned(),
         ids,
         devices,
@@ -89,10 +89,5 @@ pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
         topology: true,
         require: None,
     };
-    let mut parsed = parsed(vec![resource], file, remarks)?;
-    if custom.is_some() {
-        let chain = parsed.conf.chain.take();
-        parsed.conf.chain = chain.map(|it| it.attaching(&name));
-    }
-    Ok(parsed)
+    parsed(vec![resource], file, remarks)
 }

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Warnings about a node that works in part: pods start, and lack something. `--check-config` and the log have them
+//! among the remarks, `/readyz` behind its answer. `doctor` finds the same in the node's files by itself.
+
+use crate::{conf::Conf, offer::Offer};
+use ::erdma::driver;
+use rdma_netns::Inventory;
+
+/// The warnings, one sentence each.
+pub fn notices(conf: &Conf, offers: &[Offer], inventory: &Inventory) -> Vec<String> {
+    let unattached = unattached(conf, offers);
+    let no_manager = no_connection_manager(offers, inventory);
+    unattached.into_iter().chain(no_manager).collect()
+}
+
+/// Offered resources that `chain.plugin.resources` leaves out.
+fn unattached(conf: &Conf, offers: &[Offer]) -> Option<String> {
+    let chain = conf.chain.as_ref()?;
+    let names = chain.unattached(offers.iter().map(|it| &it.name));
+    (!names.is_empty()).then(|| {
+        format!(
+            "{} not in chain.plugin.resources: pods that ask for it start without RDMA netdevs; add it there, or \
+             leave chain.plugin.resources out, and start the daemon anew",
+            are(&names)
+        )
+    })
+}
+
+/// No `/dev/infiniband/rdma_cm`, although it would work with an offered device.
+fn no_connection_manager(offers: &[Offer], inventory: &Inventory) -> Option<String> {
+    let manager = inventory.connection_manager.as_ref();
+    let mut devices = offers.iter().flat_map(|it| &it.devices);
+    let has_use = devices.any(|it| driver::limit(inventory, &it.address).is_none());
+    let is_there = manager.is_some_and(|it| it.is_in_place());
+    (has_use && !is_there).then(|| {
+        "there is no /dev/infiniband/rdma_cm on this node: programs that connect by rdma_cm fail in pods (with eRDMA \
+         in driver mode default, those that connect at all); modprobe rdma_ucm, and for every boot write rdma_ucm to a \
+         file below /etc/modules-load.d"
+            .to_owned()
+    })
+}
+
+/// `rdma/a is`, `rdma/a, rdma/b are`
+fn are(names: &[&str]) -> String {
+    let verb = if names.len() == 1 { "is" } else { "are" };
+    format!("{} {verb}", names.join(", "))
+}
