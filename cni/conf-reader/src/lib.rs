@@ -23,9 +23,11 @@ mod deserializer;
 pub mod field;
 pub mod kinds;
 pub mod line;
+mod nearest;
 pub mod wrong;
 
 pub use field::Field;
 pub use kinds::{AbsolutePath, Number, Texts, optional, parsed, range};
 pub use line::{json, one_line, steers};
+pub use nearest::nearest;
 pub use wrong::Wrong;

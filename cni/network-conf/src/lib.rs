@@ -3,6 +3,7 @@
 //! before anything is done. Unknown fields are kept in [`Conf::raw`] and otherwise ignored.
 
 pub mod child;
+pub mod fields;
 mod ib_kubernetes;
 mod pkey;
 mod pod_annotations;

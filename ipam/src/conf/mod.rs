@@ -19,6 +19,28 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::{net::IpAddr, path::PathBuf};
 
+/// The fields of `ipam` that a user can write.
+pub const FIELDS: &[&str] = &[
+    "dataDir",
+    "family",
+    "from",
+    "gateway",
+    "rangeEnd",
+    "rangeStart",
+    "ranges",
+    "resolvConf",
+    "routes",
+    "strategy",
+    "subnet",
+    "type",
+];
+
+/// Those of a range of `ipam.ranges`.
+pub const RANGE_FIELDS: &[&str] = &["gateway", "rangeEnd", "rangeStart", "subnet"];
+
+/// Those of a route of `ipam.routes`.
+pub const ROUTE_FIELDS: &[&str] = &["advmss", "dst", "gw", "mtu", "priority", "scope", "table"];
+
 /// host-local's `dataDir`.
 const DATA_DIR: &str = "/var/lib/cni/networks";
 

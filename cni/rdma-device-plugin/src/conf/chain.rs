@@ -2,7 +2,7 @@
 //! `chain`, beside the resources of any format. What its fields mean is in
 //! `docs/device-plugin-conf.md`.
 
-use super::ResourceName;
+use super::{ResourceName, plugin_fields};
 use clap::ValueEnum;
 use conf_reader::{AbsolutePath, Field, Wrong};
 use conflist::{Entry, Runtime, TYPE, entry::DETECT};
@@ -227,6 +227,7 @@ impl Section {
         }
         let entry = Entry::new(self.plugin.unwrap_or_default());
         parsed(&entry).map_err(|problem| plugin.refused(problem))?;
+        plugin_fields::check(&plugin, &whole(&entry))?;
         let chain = Chain {
             conf_dir: self.conf_dir.map_or_else(|| CONF_DIR.into(), |path| path.0),
             runtime,
@@ -254,10 +255,15 @@ fn named(network: Option<String>, default: &str) -> Runtime {
 
 /// As the plugin itself reads it: else every pod of the node would fail by a wrong value.
 fn parsed(entry: &Entry) -> Result<network_conf::Conf, String> {
+    let conf = network_conf::Conf::parse(whole(entry)).map_err(|error| error.to_string())?;
+    conf.smc.check_ueid().map_err(|error| error.to_string())?;
+    Ok(conf)
+}
+
+/// The network configuration that a plugin gets of `entry`.
+fn whole(entry: &Entry) -> Map<String, Value> {
     let mut whole = entry.fields().clone();
     whole.insert("cniVersion".into(), "1.1.0".into());
     whole.insert("name".into(), TYPE.into());
-    let conf = network_conf::Conf::parse(whole).map_err(|error| error.to_string())?;
-    conf.smc.check_ueid().map_err(|error| error.to_string())?;
-    Ok(conf)
+    whole
 }

@@ -21,6 +21,7 @@ pub mod flags;
 mod foreign;
 pub mod name;
 mod own;
+mod plugin_fields;
 pub mod selector;
 
 pub use chain::Chain;

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The names of the fields that a user can write, for programs in which other names are mistakes. A plugin itself ignores
+//! unknown fields, as the CNI specification wants it.
+
+/// The fields of a network configuration.
+pub const TOP: &[&str] = &[
+    "args",
+    "capabilities",
+    "child",
+    "deviceID",
+    "devices",
+    "disableCheck",
+    "dns",
+    "guid",
+    "ibKubernetesEnabled",
+    "infinibandGUID",
+    "interfaceName",
+    "ipam",
+    "ipv6",
+    "link_state",
+    "log",
+    "mac",
+    "max_tx_rate",
+    "min_tx_rate",
+    "mode",
+    "mtu",
+    "pkey",
+    "podAnnotations",
+    "podResourcesSocket",
+    "probe",
+    "requireRdma",
+    "resources",
+    "resultIPs",
+    "routing",
+    "runtimeConfig",
+    "smcUeid",
+    "smcr",
+    "spoofchk",
+    "stateDir",
+    "trust",
+    "vlan",
+    "vlanProto",
+    "vlanQoS",
+];
+
+/// Those of the objects in it.
+pub const INNER: [(&str, &[&str]); 4] = [
+    ("child", &["type", "mode"]),
+    ("ipv6", &["dad", "acceptRA"]),
+    ("log", &["level", "file"]),
+    ("routing", &["metric", "tableBase"]),
+];
