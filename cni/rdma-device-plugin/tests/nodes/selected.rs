@@ -450,7 +450,9 @@ fn the_nics_that_pods_ipv6_addresses_come_from() {
     let from_parent = "{ipam: {type: rdma-ipam, from: parent}}";
     assert_eq!(parents("mode: hca", from_parent), both);
     let own = "resources: [{name: rdma/own, kind: shared, devices: [{rdma: mlx5_bond_1}]}]";
-    assert_eq!(parents(own, from_parent), [] as [&str; 0]);
+    assert_eq!(parents(own, from_parent), both[1..]);
+    let left_out = "{resources: [rdma/hca], ipam: {type: rdma-ipam, from: parent}}";
+    assert_eq!(parents(own, left_out), [] as [&str; 0]);
     let attached = "{resources: [rdma/own], ipam: {type: rdma-ipam, from: parent, family: both}}";
     assert_eq!(parents(own, attached), both[1..]);
     for other in [
