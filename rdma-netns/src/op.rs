@@ -186,7 +186,7 @@ pub enum Op {
         link: InterfaceName,
         route: Route,
     },
-    /// `ip route del ROUTE dev LINK`
+    /// `ip route del ROUTE dev LINK`; one that is gone already is no error.
     RemoveRoute {
         at: NetnsSide,
         link: InterfaceName,

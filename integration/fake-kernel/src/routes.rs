@@ -58,6 +58,7 @@ impl World {
         Ok(())
     }
 
+    /// `ip route del`; one that is gone already is no error.
     pub(crate) fn remove_route(
         &mut self,
         netns: NetnsId,
@@ -66,10 +67,9 @@ impl World {
     ) -> Result<(), Refusal> {
         let route = normal(route);
         let routes = &mut self.netdev(netns, link)?.link.routes;
-        let Some(found) = routes.iter().position(|it| it.same_as(&route)) else {
-            return Err(Errno::ESRCH.into());
-        };
-        routes.remove(found);
+        if let Some(found) = routes.iter().position(|it| it.same_as(&route)) {
+            routes.remove(found);
+        }
         Ok(())
     }
 

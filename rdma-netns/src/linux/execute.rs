@@ -164,7 +164,8 @@ impl<'a> Namespaces<'a> {
                 tolerate(libc::EEXIST, added)
             }
             Op::RemoveRoute { at, link, route } => {
-                self.change(*at, link, 0, |index| routes::remove(index, route))
+                let removed = self.change(*at, link, 0, |index| routes::remove(index, route));
+                tolerate(libc::ESRCH, removed)
             }
             Op::AddRule { at, rule } => {
                 let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
