@@ -68,7 +68,7 @@ fn the_pods_own_default_route_stays_the_one_that_is_used() {
     }
     assert_eq!(way_to(&pod, "203.0.113.1"), "eth0");
     assert_eq!(way_to(&pod, "2001:db8:ffff::1"), "eth0");
-    assert_eq!(way_to(&pod, "203.0.113.1 from 192.0.2.10"), "eth0");
+    assert_eq!(way_to(&pod, "203.0.113.1 from 192.0.2.10"), "rdma0");
     assert_eq!(way_to(&pod, "203.0.113.1 oif rdma0"), "rdma0");
     check(&node, &configuration, result.clone(), &pod).silent();
     pod.ip("route del default dev rdma0");

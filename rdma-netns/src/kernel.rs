@@ -25,7 +25,7 @@ pub struct Asked {
     /// Those that are looked at besides, and whose firmware is not asked.
     pub besides: BTreeSet<DeviceAddress>,
     /// The pod's routes are left out. A pod with `CAP_NET_ADMIN` has as many as its memory holds, and who gives back what
-    /// a pod had needs none of them: they go with the netdevs.
+    /// a pod had needs none of them: those of rails go with the netdevs, those of other interfaces are recorded.
     pub no_pod_routes: bool,
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Routing rules: which table the packets of one source look in.
 
+use crate::link::contains;
 use serde::{Deserialize, Serialize};
 use std::{fmt, net::IpAddr};
 
@@ -37,6 +38,13 @@ pub struct GeneralRule {
     /// It selects by something else as well, as by a mark or a port: other packets pass it by.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub conditional: bool,
+}
+
+impl Rule {
+    /// Whether it selects packets from `address`.
+    pub fn selects(&self, address: IpAddr) -> bool {
+        contains(self.from, self.prefix, address)
+    }
 }
 
 /// As `ip rule add` takes it: `from 10.0.0.5/32 lookup 1000 priority 100`.

@@ -9,6 +9,7 @@
 //! | `smc` | what of SMC-R a pod has |
 //! | `made_as` | what an IPoIB child is called on the host |
 //! | `desired` | the addresses, routes and rules of a rail |
+//! | `other_interface` | the routes and rules of an interface that another plugin made |
 //! | [`store`] | the files and the locks around them |
 //! | `living` | the records of the node's other pods, and whether those live |
 //! | [`given_up`] | what netdevs came back to the host without |
@@ -23,6 +24,7 @@ mod desired;
 pub mod given_up;
 mod living;
 mod made_as;
+mod other_interface;
 pub mod pods;
 mod record;
 mod smc;
@@ -34,6 +36,7 @@ pub use attribute::Attribute;
 pub use desired::DesiredLink;
 pub use living::settled;
 pub use made_as::is_nobodys_child;
+pub use other_interface::OtherInterface;
 pub use record::{Attachment, FORMAT, Key, Phase, Rail, RailGid, Shared, Sibling};
 pub use smc::{Carried, Fit, PlacedEntry, Smc, SmcStatus};
 pub use store::Store;

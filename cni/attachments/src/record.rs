@@ -2,7 +2,10 @@
 //! The record of an attachment: what a pod was given, and how it was before. It is all
 //! that is needed to restore everything to the host, whoever does it and whenever.
 
-use crate::{allocated::Allocated, desired::DesiredLink, made_as::made_as, smc::Smc};
+use crate::{
+    allocated::Allocated, desired::DesiredLink, made_as::made_as, other_interface::OtherInterface,
+    smc::Smc,
+};
 use network_conf::{Conf, Dad, Ipv6, ResultIps, Routing};
 use rdma_netns::{
     Child, DeviceAddress, HardwareAddress, InterfaceName, Link, LinkType, NetnsId, Observed,
@@ -95,6 +98,9 @@ pub struct Attachment {
     pub smc: Option<Smc>,
     /// The rails, in order.
     pub rails: Vec<Rail>,
+    /// The pod's interfaces that are no rails, and that have a table because of the rails.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_interfaces: Vec<OtherInterface>,
     /// The network configuration of ADD, for the IPAM plugin's DEL.
     pub config: Map<String, Value>,
 }
@@ -248,15 +254,27 @@ impl Attachment {
             ipam: conf.ipam.clone(),
             smc: None,
             rails,
+            other_interfaces: vec![],
             config: conf.raw.clone(),
         }
     }
 
-    /// The table of the routes of rail `index`, where each rail has one.
+    /// The table of the routes of rail `index`; none without `routing.tableBase`, and for a netdev that an earlier plugin
+    /// put into the pod.
     pub fn table(&self, index: usize) -> Option<u32> {
         let base = Some(self.routing.table_base).filter(|base| *base != 0)?;
-        let index = u32::try_from(index).ok()?;
-        (self.rails.len() > 1 && self.rails.get(index as usize)?.is_ours()).then(|| base + index)
+        let is_ours = self.rails.get(index)?.is_ours();
+        u32::try_from(index)
+            .ok()
+            .filter(|_| is_ours)
+            .map(|index| base + index)
+    }
+
+    /// Whether `other` is another attachment of the same pod.
+    pub fn shares_pod_with(&self, other: &Self) -> bool {
+        self.key.container == other.key.container
+            && self.netns_id == other.netns_id
+            && self.key != other.key
     }
 
     /// Whether its RDMA devices go into the pod.

@@ -11,7 +11,7 @@ pub struct Routing {
     /// `metric`: that of connected and IPAM routes, unless others to the same destination have
     /// a higher one.
     pub metric: u32,
-    /// `tableBase`: the table of rail 0, where there are several rails; 0: no tables.
+    /// `tableBase`: the table of rail 0; 0: no tables, neither of rails nor of the pod's other interfaces.
     pub table_base: u32,
 }
 

@@ -7,6 +7,7 @@ use super::{
     function::{self, Function},
     locate,
     locate::Located,
+    other_interfaces,
 };
 use attachments::{Attachment, DesiredLink, Rail, Shared};
 use network_conf::Dad;
@@ -16,13 +17,13 @@ use rdma_netns::{Child, Ipoib, IpoibMode, Link, LinkType, NetnsSide, Observed, O
 const IPV6_MIN_MTU: u32 = 1280;
 
 /// What is still to be done until every rail is in the pod with what it is `desired` to
-/// have, rail by rail.
+/// have, rail by rail. The pod's other interfaces come first: no reply of theirs takes a rail's route.
 pub fn attach(
     attachment: &Attachment,
     observed: &Observed,
     desired: &[DesiredLink],
 ) -> Result<Vec<Op>, Obstacle> {
-    let mut ops = vec![];
+    let mut ops = other_interfaces::attach_other_interfaces(attachment, observed, desired.iter());
     for (index, rail) in attachment.rails.iter().enumerate() {
         let desired = desired.get(index);
         for op in attach_rail(attachment, rail, observed, desired)? {

@@ -7,7 +7,7 @@ use super::{
     function::{self, Function},
     locate,
     locate::Located,
-    routing,
+    other_interfaces, routing,
 };
 use attachments::{Attachment, Attribute, Rail};
 use rdma_netns::{
@@ -33,12 +33,19 @@ pub fn detach_beside(
     let rails = attachment.rails.iter().enumerate();
     let rails = rails.map(|(index, rail)| {
         let rules = rules(attachment, index, observed);
+        // their replies do not meet the rail any more
+        let interfaces = (index == 0).then(|| other_interfaces::detach(attachment, observed));
+        let interfaces = interfaces.unwrap_or_default();
         let own = given_up.iter().filter(|(rail, _)| *rail == index);
         let own: Vec<Attribute> = own.map(|(_, attribute)| attribute.clone()).collect();
         match rail_to_host((attachment, others), rail, observed, &own) {
+            // it stays in the pod, and its ways with it
+            Err(taken @ Obstacle::HostNameTaken { .. }) => Err(taken),
             // first what is possible
-            Err(_) if !rules.is_empty() => Ok(rules),
-            own => own.map(|own| rules.into_iter().chain(own).collect()),
+            Err(_) if !(rules.is_empty() && interfaces.is_empty()) => {
+                Ok(rules.into_iter().chain(interfaces).collect())
+            }
+            own => own.map(|own| rules.into_iter().chain(own).chain(interfaces).collect()),
         }
     });
     rails.collect()

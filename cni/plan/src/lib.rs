@@ -8,6 +8,7 @@
 //! | [`allocation`] | what kubelet allocated to a pod: from ids to devices |
 //! | [`select`] | which devices a pod gets |
 //! | `attach`, `routing` | the changes that bring them into the pod |
+//! | `other_interfaces` | the ways of the pod's interfaces that other plugins made |
 //! | `children` | the removal of children of several rails, by one deletion |
 //! | `detach`, [`given_up`] | the changes that restore them to the host, and what a netdev came back without |
 //! | `function` | virtual functions: what is set of them, and their drivers |
@@ -24,6 +25,7 @@ mod function;
 pub mod given_up;
 mod locate;
 mod managed;
+mod other_interfaces;
 mod routing;
 pub mod select;
 
@@ -33,7 +35,8 @@ pub use detach::{detach, detach_beside, gone, missing_of};
 pub use function::{are_named, is_untold};
 pub use locate::{rdma_anywhere, rdma_on_host};
 pub use managed::{has_to_outlast, taken_away};
-pub use routing::{connected, free_base, routed};
+pub use other_interfaces::attach_other_interfaces;
+pub use routing::{choose_tables, connected, routed};
 
 use rdma_netns::{InterfaceName, NetnsSide, Op};
 
@@ -82,7 +85,7 @@ pub enum Obstacle {
         /// The netdev's name in the pod.
         link: InterfaceName,
     },
-    /// There is no room for the rails' routing tables.
+    /// There is no room for the routing tables.
     #[error(
         "routing.tableBase: the tables from {base} on are in use in the pod already, up to the \
          last; choose a lower base"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which of the pod's routes is used: metrics beside the pod's own, and a table for each of
-//! several rails, so that a reply leaves by the rail that its address is on.
+//! Which of the pod's routes is used: metrics beside the pod's own, and a table for each rail and each
+//! other interface of the pod, so that a reply leaves by the interface that has its address.
 
-use super::Obstacle;
+use super::{Obstacle, other_interfaces};
 use attachments::{Attachment, DesiredLink};
 use ipnetwork::IpNetwork;
 use rdma_netns::{
@@ -11,7 +11,7 @@ use rdma_netns::{
 };
 use std::net::IpAddr;
 
-/// The priority of the rails' rules: before the main table (32766), behind what others put in
+/// The priority of our rules: before the main table (32766), behind what others put in
 /// front of everything.
 const RULE_PRIORITY: u32 = 1000;
 
@@ -47,29 +47,40 @@ pub fn routed(
     desired
 }
 
-/// From which table on the rails of a new attachment have theirs: `routing.tableBase`, unless one of
-/// them is in use in the pod. It is, too, where it is that of a rail of `others`: another attachment
-/// of the same pod may have no routes there yet.
+/// Chooses the tables of a new attachment: those of its rails from `routing.tableBase` on, and above them one for each
+/// other interface of the pod. If one of them is in use in the pod, or is that of a rail of `others` in the same pod,
+/// which may have no routes there yet, all are above that one. An interface that has its table by one of `others` keeps
+/// it.
 ///
 /// # Errors
 /// Nothing is free above it.
-pub fn free_base(
-    attachment: &Attachment,
+pub fn choose_tables(
+    attachment: &mut Attachment,
     observed: &Observed,
     others: &[Attachment],
-) -> Result<u32, Obstacle> {
+) -> Result<(), Obstacle> {
     let base = attachment.routing.table_base;
-    let count = tables(attachment).map(|table| table - base + 1).max();
-    let Some(count) = count else {
-        return Ok(base);
+    let Some(last) = tables(attachment).max() else {
+        return Ok(());
     };
-    let same_pod = others
+    let same_pod: Vec<&Attachment> = others
         .iter()
-        .filter(|it| it.netns_id == attachment.netns_id);
+        .filter(|it| attachment.netns_id == it.netns_id)
+        .collect();
+    let found = other_interfaces::find(attachment, observed, &same_pod);
+    let new = found.iter().filter(|it| it.table.is_none()).count();
+    let rails = last - base + 1;
+    let count = rails.saturating_add(u32::try_from(new).unwrap_or(u32::MAX));
+    let others_tables = |it: &Attachment| {
+        let rules = it.other_interfaces.iter().flat_map(|other| &other.rules);
+        let rules: Vec<u32> = rules.map(|rule| rule.table).collect();
+        tables(it).chain(rules).collect::<Vec<_>>()
+    };
     let routes = self::others(attachment, observed);
     let rules = observed.pod.iter().flat_map(|pod| &pod.rules);
     let mut taken: Vec<u32> = same_pod
-        .flat_map(tables)
+        .iter()
+        .flat_map(|it| others_tables(it))
         .chain(routes.iter().map(|route| route.table))
         .chain(rules.map(|rule| rule.table))
         .collect();
@@ -80,10 +91,17 @@ pub fn free_base(
             free = table.saturating_add(1);
         }
     }
-    match free.checked_add(count) {
-        Some(_) => Ok(free),
-        None => Err(Obstacle::NoTables { base }),
+    if free.checked_add(count).is_none() {
+        return Err(Obstacle::NoTables { base });
     }
+    let mut next = free + rails..;
+    let interfaces = found.into_iter().filter_map(|it| {
+        let table = it.table.or_else(|| next.next())?;
+        Some(it.with_table(table))
+    });
+    attachment.other_interfaces = interfaces.collect();
+    attachment.routing.table_base = free;
+    Ok(())
 }
 
 /// The tables of an attachment's rails.
@@ -98,15 +116,23 @@ pub(super) fn is_rule_of(attachment: &Attachment, index: usize, rule: &Rule) -> 
 
 /// The routes in the pod that are not of these rails.
 fn others(attachment: &Attachment, observed: &Observed) -> Vec<Route> {
-    let is_rail = |link: &&Link| {
+    let others = other_links(attachment, observed);
+    others.flat_map(|link| link.routes.clone()).collect()
+}
+
+/// The netdevs in the pod that are not these rails.
+pub(super) fn other_links<'a>(
+    attachment: &'a Attachment,
+    observed: &'a Observed,
+) -> impl Iterator<Item = &'a Link> {
+    let is_rail = |link: &Link| {
         let rails = attachment.rails.iter();
         rails
             .filter(|rail| rail.is_ours())
             .any(|rail| rail.pod_name == link.name)
     };
     let links = observed.pod.iter().flat_map(|pod| &pod.links);
-    let others = links.filter(|link| !is_rail(link));
-    others.flat_map(|link| link.routes.clone()).collect()
+    links.filter(move |link| !is_rail(link))
 }
 
 /// Gives the routes that the kernel makes of the addresses a metric, and drops what would
@@ -239,11 +265,16 @@ fn give_table(rail: &mut DesiredLink, table: u32) {
     rail.routes.extend(routes);
     let lasting = rail.addresses.iter().filter(|it| !it.is_link_local());
     rail.rules = lasting
-        .map(|address| Rule {
-            from: address.ip,
-            prefix: if address.ip.is_ipv4() { 32 } else { 128 },
-            table,
-            priority: RULE_PRIORITY,
-        })
+        .map(|address| source_rule(address.ip, table))
         .collect();
+}
+
+/// The rule that leads packets from `address` to `table`.
+pub(super) fn source_rule(address: IpAddr, table: u32) -> Rule {
+    Rule {
+        from: address,
+        prefix: if address.is_ipv4() { 32 } else { 128 },
+        table,
+        priority: RULE_PRIORITY,
+    }
 }

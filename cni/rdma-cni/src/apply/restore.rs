@@ -290,6 +290,8 @@ fn make<K: Kernel>(
                     | Op::MoveLink { .. }
                     | Op::RenameLink { .. }
                     | Op::SetUp { .. }
+                    // of another interface, whose rules say that it is there
+                    | Op::RemoveRoute { .. }
             );
             if is_basis {
                 break;

@@ -279,7 +279,7 @@ pub fn draft<K: Kernel>(
         }
     }
     let mut attachment = node.record(key, pod, observed, rails);
-    attachment.routing.table_base = plan::free_base(&attachment, observed, others)?;
+    plan::choose_tables(&mut attachment, observed, others)?;
     Ok((attachment, remarks))
 }
 

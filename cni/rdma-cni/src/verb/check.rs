@@ -62,6 +62,9 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
             Err(obstacle) => drift.push(obstacle.to_string()),
         }
     }
+    let given = attachment.rails.iter().map(|rail| &rail.given);
+    let other = plan::attach_other_interfaces(&attachment, &observed, given);
+    drift.extend(other.iter().map(|op| drift::words(op, &observed)));
     if let Some(namespace) = &observed.pod {
         drift.extend(attachment.rails.iter().flat_map(|rail| {
             let mac = mac_drift(rail, namespace, previous);
@@ -120,10 +123,12 @@ fn desired(attachment: &Attachment, index: usize, rail: &Rail, result: &Value) -
         .collect();
     let is_left = |ip: IpAddr| desired.addresses.iter().any(|address| address.ip == ip);
     desired.rules.retain(|rule| is_left(rule.from));
-    let has_rules = !desired.rules.is_empty();
+    let ruled: Vec<bool> = desired.rules.iter().map(|it| it.from.is_ipv4()).collect();
     desired.routes.retain(|route| {
         if Some(route.table) == table {
-            return has_rules;
+            // the kernel takes a route away with the address that is its source
+            return ruled.contains(&route.destination.is_ipv4())
+                && route.source.is_none_or(is_left);
         }
         let is_it =
             |dst: &IpNetwork| dst.network() == route.destination && dst.prefix() == route.prefix;

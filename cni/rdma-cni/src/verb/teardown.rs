@@ -154,6 +154,9 @@ pub fn restore<K: Kernel>(
         no_pod_routes: true,
         ..attachment.devices().into()
     }));
+    if pod.is_some() {
+        leave_shared(node, attachment);
+    }
     let left = smcr::apply::take_away(node.smcr(), pod, attachment);
     let others = || {
         let mut others = node.store.on_this_boot(attachment).unwrap_or_else(|error| {
@@ -194,6 +197,24 @@ pub fn restore<K: Kernel>(
         mark(node, attachment, Phase::Detaching);
     }
     restored
+}
+
+/// Leaves the rules and routes of the pod's other interfaces that another attachment of the pod needs as well to the DEL
+/// of that one. Of two that end at the same moment, the one that looks last removes them: both have said that they end
+/// before they look.
+fn leave_shared<K>(node: &Node<'_, K>, attachment: &mut Attachment) {
+    if attachment.other_interfaces.is_empty() {
+        return;
+    }
+    let others = node.store.of_same_pod(attachment).unwrap_or_else(|error| {
+        log::warn!("{error}");
+        vec![]
+    });
+    for shared in others.iter().flat_map(|it| &it.other_interfaces) {
+        for own in &mut attachment.other_interfaces {
+            own.leave_to(shared);
+        }
+    }
 }
 
 /// Restores the devices to the host, as far as they can be; the caller has the lock as for [`restore`].

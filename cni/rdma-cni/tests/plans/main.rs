@@ -84,7 +84,10 @@ fn attach(request: &[u8], observed: &Observed, answers: Option<Vec<DesiredLink>>
         Path::new("/run/netns/pod"),
         observed.pod.as_ref().unwrap().id,
     );
-    let attachment = Attachment::new(key, pod, &conf, observed, rails);
+    let mut attachment = Attachment::new(key, pod, &conf, observed, rails);
+    if let Err(obstacle) = plan::choose_tables(&mut attachment, observed, &[]) {
+        return format!("# refused: {obstacle}\n");
+    }
     let desired: Vec<DesiredLink> = match answers {
         None => rdma_cni::verb::add::desired(&attachment, observed),
         Some(answers) => {

@@ -46,6 +46,7 @@ mod namespaces;
 mod node;
 mod nowhere;
 mod odd_files;
+mod other_interfaces;
 mod parents;
 mod passed_through;
 mod probing;

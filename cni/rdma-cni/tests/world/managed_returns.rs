@@ -8,7 +8,7 @@ use crate::smc::{ask, one_rail_with_smc, seen};
 use fake_kernel::{Verdict, World, world::HOST};
 use nix::errno::Errno;
 use rdma_netns::{Kernel, NetnsSide, Op, Route};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::{fs::File, time::Duration};
 
 const AT: NetnsSide = NetnsSide::Host;
@@ -47,7 +47,10 @@ fn a_manager_in_between_is_a_reason_to_look_again() {
             let node = node(network_manager());
             let before = node.snapshot();
             let pod = node.pod("a");
-            node.add(&pod, &one_rail(&node)).must_succeed();
+            // the changes to the netdev are counted, without those of the pod's rules
+            let mut config = one_rail(&node);
+            config["routing"] = json!({ "tableBase": 0 });
+            node.add(&pod, &config).must_succeed();
             node.kernel.begin();
             node.kernel.intercept(move |world, step| {
                 if step.number <= until && step.number % 3 == 1 {

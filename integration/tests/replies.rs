@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A reply leaves by the interface that has its address, also by one that another plugin made. Every interface of the
+//! pod has strict `rp_filter`, and the packets are counted at the far ends of the interfaces.
+
+use integration::{Netns, Node, Outcome, Snapshot, ipam};
+use serde_json::{Value, json};
+
+/// How a cluster's network reaches a pod.
+#[derive(Clone, Copy, Debug)]
+enum Primary {
+    /// Calico's way: host addresses, and routers on the link that no network of the pod has.
+    Routed,
+    /// A bridge's way: networks, and routers in them.
+    Bridged,
+}
+
+impl Primary {
+    const BOTH: [Self; 2] = [Self::Routed, Self::Bridged];
+
+    /// The addresses of `eth0`.
+    fn addresses(self) -> [&'static str; 2] {
+        match self {
+            Self::Routed => ["172.16.1.5", "fd00:172::5"],
+            Self::Bridged => ["10.244.0.9", "fd00:244::9"],
+        }
+    }
+}
+
+/// The node's own addresses, which are in the networks of `rdma0`.
+const OF_NODE: [&str; 2] = ["10.20.0.1", "fd00:20::1"];
+
+/// Addresses behind the routers of all rails.
+const FAR: [&str; 2] = ["198.51.100.1", "2001:db8:99::1"];
+
+/// A machine with rails, and a pod that its primary network has been added to.
+struct Machine {
+    node: Node,
+    pod: Netns,
+    /// What is at the other end of `eth0`.
+    uplink: Netns,
+    primary: Primary,
+    rails: u32,
+}
+
+impl Machine {
+    fn new(primary: Primary, rails: u32) -> Self {
+        let node = Node::with_rails(rails);
+        let pod = node.pod("pod");
+        for which in ["all", "default"] {
+            pod.set_sysctl(&format!("ipv4/conf/{which}/rp_filter"), "1");
+        }
+        pod.set_sysctl("ipv6/conf/default/dad_transmits", "0");
+        let uplink = Netns::new("uplink");
+        uplink.set_sysctl("ipv6/conf/default/dad_transmits", "0");
+        let name = uplink.name();
+        pod.ip(&format!(
+            "link add name eth0 type veth peer name uplink netns {name}"
+        ));
+        uplink.ip("link set dev lo up");
+        uplink.ip("link set dev uplink up");
+        pod.ip("link set dev eth0 up");
+        uplink.ip("address add 10.20.0.1/32 dev lo");
+        uplink.ip("address add fd00:20::1/128 dev lo nodad");
+        let (of_pod, of_uplink): (&[&str], &[&str]) = match primary {
+            Primary::Routed => (
+                &[
+                    "address add 172.16.1.5/32 dev eth0",
+                    "address add fd00:172::5/128 dev eth0 nodad",
+                    "route add 169.254.1.1 dev eth0 scope link",
+                    "route add default via 169.254.1.1 dev eth0",
+                    "-6 route add default via fe80::ee dev eth0",
+                ],
+                &[
+                    "address add 169.254.1.1/32 dev uplink",
+                    "address add fe80::ee/64 dev uplink nodad",
+                    "route add 172.16.1.5/32 dev uplink",
+                    "-6 route add fd00:172::5/128 dev uplink",
+                ],
+            ),
+            Primary::Bridged => (
+                &[
+                    "address add 10.244.0.9/24 dev eth0",
+                    "address add fd00:244::9/64 dev eth0 nodad",
+                    "route add default via 10.244.0.1 dev eth0",
+                    "-6 route add default via fd00:244::1 dev eth0",
+                ],
+                &[
+                    "address add 10.244.0.1/24 dev uplink",
+                    "address add fd00:244::1/64 dev uplink nodad",
+                ],
+            ),
+        };
+        of_uplink.iter().for_each(|line| drop(uplink.ip(line)));
+        of_pod.iter().for_each(|line| drop(pod.ip(line)));
+        // the rails' routers, which are the switch
+        node.switch.ip("link set dev lo up");
+        node.switch.ip("address add 198.51.100.1/32 dev lo");
+        node.switch
+            .ip("address add 2001:db8:99::1/128 dev lo nodad");
+        for rail in 0..rails {
+            let [v4, v6] = [format!("10.2{rail}.0"), format!("fd00:2{rail}:")];
+            node.switch.ip(&format!("address add {v4}.254/24 dev br0"));
+            node.switch
+                .ip(&format!("address add {v6}:fe/64 dev br0 nodad"));
+            let answer = json!({"ips": [
+                {"address": format!("{v4}.7/24"), "gateway": format!("{v4}.254")},
+                {"address": format!("{v6}:7/64"), "gateway": format!("{v6}:fe")},
+            ]});
+            node.ipam.answer(&format!("ADD.rdma{rail}"), &answer);
+        }
+        Self {
+            node,
+            pod,
+            uplink,
+            primary,
+            rails,
+        }
+    }
+
+    /// The configuration of all rails: moved, or a child of each.
+    fn configuration(&self, mode: &str) -> Value {
+        let names: Vec<String> = (1..=self.rails).map(|rail| format!("eth{rail}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let mut configuration = self.node.configuration(&names);
+        configuration["mode"] = mode.into();
+        configuration["ipam"] = json!({"type": ipam::NAME});
+        configuration
+    }
+
+    fn check(&self, configuration: &Value, result: &Value) -> Outcome {
+        let mut configuration = configuration.clone();
+        configuration["prevResult"] = result.clone();
+        let check = self.node.invoke("CHECK", "a", self.pod.path());
+        check.input(&configuration).run()
+    }
+
+    /// How many packets came out of the pod: at `eth0`'s other end, and at the switch's port of each rail.
+    fn received(&self) -> Vec<u64> {
+        let count = |netns: &Netns, link: &str| -> u64 {
+            let path = format!("/sys/class/net/{link}/statistics/rx_packets");
+            let text = netns.run(&format!("cat {path}"));
+            text.trim().parse().expect("a count")
+        };
+        let ports = (1..=self.rails).map(|rail| format!("to-eth{rail}"));
+        let rails = ports.map(|port| count(&self.node.switch, &port));
+        let eth0 = count(&self.uplink, "uplink");
+        std::iter::once(eth0).chain(rails).collect()
+    }
+
+    /// `peer` in `from` asks `address` of the pod; all replies leave by interface `way`: 0 is `eth0`, then the rails.
+    #[track_caller]
+    fn replies(&self, from: &Netns, peer: &str, address: &str, way: usize) {
+        let before = self.received();
+        from.run(&format!(
+            "ping -n -q -c 40 -i 0.01 -W 2 -I {peer} {address}"
+        ));
+        let after = self.received();
+        for (interface, (before, after)) in before.into_iter().zip(after).enumerate() {
+            let count = after - before;
+            let is_right = if interface == way {
+                count >= 40
+            } else {
+                count < 20
+            };
+            assert!(
+                is_right,
+                "{:?}: of {address} asked by {peer}, interface {interface} has sent {count}",
+                self.primary
+            );
+        }
+    }
+
+    /// Replies of every address, to peers in the rails' networks and behind them.
+    #[track_caller]
+    fn all_replies(&self) {
+        for (peer, address) in OF_NODE.iter().zip(self.primary.addresses()) {
+            self.replies(&self.uplink, peer, address, 0);
+        }
+        for rail in 0..self.rails as usize {
+            let own = [format!("10.2{rail}.0.7"), format!("fd00:2{rail}::7")];
+            for (peer, address) in FAR.iter().zip(&own) {
+                self.replies(&self.node.switch, peer, address, rail + 1);
+            }
+        }
+    }
+
+    /// The rules of ours, and the routes of the tables that they lead to.
+    fn policy(&self) -> Vec<String> {
+        let mut policy = vec![];
+        for family in ["-4", "-6"] {
+            let rules = self.pod.ip(&format!("{family} rule show priority 1000"));
+            policy.extend(rules.lines().map(str::to_owned));
+            for table in 1000..1004 {
+                let routes = format!("{family} -j route show table {table}");
+                // no such table, in the words of some versions of ip
+                if self.pod.ip_succeeds(&routes) {
+                    let routes = self.pod.show(&routes);
+                    policy.extend(routes.iter().map(ToString::to_string));
+                }
+            }
+        }
+        policy
+    }
+}
+
+/// The netdev by which `address` is reached.
+fn way_to(pod: &Netns, address: &str) -> Value {
+    pod.show(&format!("route get {address}"))[0]["dev"].clone()
+}
+
+fn with_rails(rails: u32) {
+    for primary in Primary::BOTH {
+        for mode in ["move", "share"] {
+            let machine = Machine::new(primary, rails);
+            let (node, pod) = (&machine.node, &machine.pod);
+            let [host_before, before] = [&node.host, pod].map(Snapshot::of);
+            let configuration = machine.configuration(mode);
+            let result = node.add(&configuration, "a", pod);
+            for (peer, address) in OF_NODE.iter().zip(primary.addresses()) {
+                assert_eq!(way_to(pod, &format!("{peer} from {address}")), "eth0");
+                // and a program that binds to nothing, or reads the main table alone, has the rail
+                assert_eq!(way_to(pod, peer), "rdma0");
+                let main = pod.show(&format!("route show table main root {peer}/16"));
+                assert!(peer.contains(':') || main.iter().any(|it| it["dev"] == "rdma0"));
+            }
+            machine.all_replies();
+            machine.check(&configuration, &result).silent();
+            node.del(&configuration, "a", pod);
+            assert_eq!(machine.policy(), [""; 0], "{primary:?}, {mode}");
+            before.assert_restored(pod);
+            host_before.assert_restored(&node.host);
+        }
+    }
+}
+
+#[test]
+fn one_rail_attracts_no_reply_of_another_interface() {
+    with_rails(1);
+}
+
+#[test]
+fn two_rails_attract_no_reply_of_another_interface() {
+    with_rails(2);
+}
+
+/// Beside `eth0` one that Multus had made before; and an address whose way somebody else has chosen already.
+#[test]
+fn every_interface_that_is_there_has_a_way_of_its_own() {
+    let machine = Machine::new(Primary::Routed, 1);
+    let (node, pod) = (&machine.node, &machine.pod);
+    let other = Netns::new("other");
+    let name = other.name();
+    pod.ip(&format!(
+        "link add name net1 type veth peer name port netns {name}"
+    ));
+    other.ip("address add 192.0.2.1/24 dev port");
+    other.ip("link set dev lo up");
+    other.ip("address add 10.20.0.3/32 dev lo");
+    other.ip("link set dev port up");
+    pod.ip("link set dev net1 up");
+    pod.ip("address add 192.0.2.9/24 dev net1");
+    pod.ip("address add 192.0.2.10/24 dev net1");
+    pod.ip("route add 10.0.0.0/8 via 192.0.2.1 dev net1");
+    pod.ip("rule add from 192.0.2.10 lookup 77 priority 2000");
+    pod.ip("route add default via 192.0.2.1 dev net1 table 77");
+    let before = Snapshot::of(pod);
+    let configuration = machine.configuration("share");
+    let result = node.add(&configuration, "a", pod);
+    machine.all_replies();
+    let sent = machine.received();
+    for address in ["192.0.2.9", "192.0.2.10"] {
+        other.run(&format!(
+            "ping -n -q -c 40 -i 0.01 -W 2 -I 10.20.0.3 {address}"
+        ));
+        assert_eq!(way_to(pod, &format!("10.20.0.3 from {address}")), "net1");
+    }
+    let more = machine.received();
+    assert!(more.iter().zip(&sent).all(|(more, sent)| more - sent < 20));
+    let rules = pod.ip("rule show");
+    assert!(!rules.contains("1000:\tfrom 192.0.2.10"), "{rules}");
+    machine.check(&configuration, &result).silent();
+    node.del(&configuration, "a", pod);
+    before.assert_restored(pod);
+}
+
+#[test]
+fn a_way_of_another_interface_that_is_gone_is_drift() {
+    for (change, words) in [
+        (
+            "rule del from 172.16.1.5 lookup 1001",
+            "the rule \"from 172.16.1.5/32 lookup 1001 priority 1000\" is gone",
+        ),
+        (
+            "-6 rule del from fd00:172::5 lookup 1001",
+            "the rule \"from fd00:172::5/128 lookup 1001 priority 1000\" is gone",
+        ),
+        (
+            "route del default table 1001",
+            "eth0 has lost its route to 0.0.0.0/0 in table 1001",
+        ),
+        (
+            "-6 route flush table 1001",
+            "eth0 has lost its route to ::/0 in table 1001",
+        ),
+    ] {
+        let machine = Machine::new(Primary::Routed, 1);
+        let (node, pod) = (&machine.node, &machine.pod);
+        let before = Snapshot::of(pod);
+        let configuration = machine.configuration("share");
+        let result = node.add(&configuration, "a", pod);
+        pod.ip(change);
+        let text = machine.check(&configuration, &result).failure().text();
+        assert!(text.contains(words), "{change}: {words:?} is not in {text}");
+        node.del(&configuration, "a", pod);
+        before.assert_restored(pod);
+    }
+}
+
+/// Two attachments of one pod, as Multus makes them, in either order of their ends.
+#[test]
+fn the_last_attachment_of_a_pod_takes_the_rules_away() {
+    for first_goes_first in [true, false] {
+        let machine = Machine::new(Primary::Routed, 2);
+        let (node, pod) = (&machine.node, &machine.pod);
+        let before = Snapshot::of(pod);
+        let all = machine.configuration("share");
+        let mut attachments = vec![];
+        for rail in [0, 1] {
+            let mut configuration = all.clone();
+            configuration["name"] = format!("rail{rail}").into();
+            configuration["devices"] = json!([{"netdev": format!("eth{}", rail + 1)}]);
+            configuration["interfaceName"] = format!("rdma{rail}").into();
+            node.add(&configuration, "a", pod);
+            attachments.push(configuration);
+        }
+        machine.all_replies();
+        let rules = pod.ip("rule show");
+        assert_eq!(rules.matches("from 172.16.1.5").count(), 1, "{rules}");
+        if !first_goes_first {
+            attachments.reverse();
+        }
+        node.del(&attachments[0], "a", pod);
+        let [v4, _] = OF_NODE;
+        assert_eq!(way_to(pod, &format!("{v4} from 172.16.1.5")), "eth0");
+        let left = pod.ip("rule show");
+        assert_eq!(left.matches("from 172.16.1.5").count(), 1, "{left}");
+        node.del(&attachments[1], "a", pod);
+        assert_eq!(machine.policy(), [""; 0]);
+        before.assert_restored(pod);
+    }
+}
+
+#[test]
+fn without_tables_the_pods_other_interfaces_are_left_alone() {
+    let machine = Machine::new(Primary::Routed, 1);
+    let (node, pod) = (&machine.node, &machine.pod);
+    let mut configuration = machine.configuration("share");
+    configuration["routing"] = json!({"tableBase": 0});
+    let result = node.add(&configuration, "a", pod);
+    assert_eq!(machine.policy(), [""; 0]);
+    assert_eq!(way_to(pod, "10.20.0.1 from 172.16.1.5"), "rdma0");
+    machine.check(&configuration, &result).silent();
+    node.del(&configuration, "a", pod);
+}
