@@ -34,6 +34,14 @@ impl<'a> Field<'a> {
         }
     }
 
+    /// The same, its names read as they are written.
+    pub fn exact_case(self) -> Self {
+        Self {
+            any_case: false,
+            ..self
+        }
+    }
+
     /// Where it is, `resourceList[1]`.
     pub fn place(&self) -> &str {
         &self.place

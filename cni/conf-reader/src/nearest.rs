@@ -7,24 +7,11 @@ const MOST_EDITS: usize = 2;
 /// The one of `known` that differs least from `name`, by at most two inserted, deleted or replaced letters, and by less
 /// than half of its own; the case of letters does not count.
 pub fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
-    let distances = known.iter().map(|it| (edits(name, it), *it));
+    let name = name.to_lowercase();
+    let edits = |known: &str| strsim::levenshtein(&name, &known.to_lowercase());
+    let distances = known.iter().map(|it| (edits(it), *it));
     let near = distances.filter(|(edits, it)| *edits <= MOST_EDITS && edits * 2 < it.len());
     near.min_by_key(|(edits, _)| *edits).map(|(_, it)| it)
-}
-
-/// Levenshtein's distance.
-fn edits(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.to_lowercase().chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (line, letter) in one.to_lowercase().chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], line + 1);
-        for (column, own) in other.iter().enumerate() {
-            let replaced = diagonal + usize::from(letter != *own);
-            diagonal = row[column + 1];
-            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[other.len()]
 }
 
 #[cfg(test)]

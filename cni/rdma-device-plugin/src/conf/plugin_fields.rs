@@ -12,8 +12,10 @@ use std::collections::BTreeMap;
 /// The IPAM plugin whose fields are known.
 const OURS: &str = "rdma-ipam";
 
-/// Checks `plugin`. `whole` is it as the plugin reads it, which has been done.
+/// Checks `plugin`. `whole` is it as the plugin reads it, which has been done. The plugins tell upper from lower case,
+/// whatever the format of the file.
 pub(super) fn check(plugin: &Field<'_>, whole: &Map<String, Value>) -> Result<(), Wrong> {
+    let plugin = &plugin.clone().exact_case();
     let ipam = plugin.object("ipam")?;
     let kind: Option<String> = ipam.get("type")?;
     let kind = kind.filter(|it| !it.is_empty());

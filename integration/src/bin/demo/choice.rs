@@ -94,6 +94,7 @@ fn look_at(device: &Device, observed: &Observed) -> Result<Free, String> {
         unreachable!("it has selectors");
     };
     let rails = select::rails(&conf, &Choice::Selectors(selectors), observed, &[]);
+    let rails = rails.map(|selected| selected.rails);
     let rail = match rails.as_deref() {
         Ok([rail]) => rail,
         Ok(rails) => return Err(format!("it has {} netdevs", rails.len())),
