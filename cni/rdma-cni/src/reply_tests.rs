@@ -125,8 +125,8 @@ fn what_a_pattern_would_move_is_passed_over_where_the_host_needs_it() {
         json!({"devices": [{"netdev": "eth[0234]"}], "mode": "move"}),
         "100 no device on this node is {\"netdev\":\"eth[0234]\"} and free to be taken: eth0: the node's \
          default route leaves by it, eth2: the host uses mlx5_2 itself (nvme_rdma, rpcrdma), eth3: the \
-         vlan eth3.7 lies on it, eth4: it is a port of hv0; name the device literally, with mode \
-         \"move\", to move it all the same",
+         vlan eth3.7 lies on it, eth4: it accelerates hv0, the node's own netdev; name the device \
+         literally, with mode \"move\", to move it all the same",
     );
 }
 
