@@ -23,7 +23,7 @@ use std::{
 /// The format of the record. A reader refuses a higher one: it never takes half of a record for all of it.
 ///
 /// Raise it when a reader of the present format would leave something behind that a new field describes.
-pub const FORMAT: u32 = 6;
+pub const FORMAT: u32 = 7;
 
 /// What names an attachment: CNI's own triple.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
