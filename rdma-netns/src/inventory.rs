@@ -59,7 +59,7 @@ pub struct Function {
     #[serde(default)]
     pub path: PciPath,
     /// Its netdevs that are in this program's namespace; where it has none, those of its RDMA
-    /// device ([`pairing`](crate::pairing)).
+    /// device ([`pairing`]).
     #[serde(default)]
     pub netdevs: Vec<Netdev>,
     /// The function that these are of, where it is another one: so it is with eRDMA.

@@ -322,7 +322,7 @@ impl Reader<'_> {
     }
 
     /// Gives the unpaired RDMA devices of this namespace to their netdevs' functions: by their GUIDs, else by the
-    /// GID table's netdev ([`pairing`](crate::pairing)).
+    /// GID table's netdev ([`pairing`]).
     fn pair(&self, inventory: &mut Inventory) {
         let unpaired: Vec<String> = inventory
             .unpaired
