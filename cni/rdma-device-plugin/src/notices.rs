@@ -20,7 +20,7 @@ fn unattached(conf: &Conf, offers: &[Offer]) -> Option<String> {
     (!names.is_empty()).then(|| {
         format!(
             "{} not in chain.plugin.resources: pods that ask for it start without RDMA netdevs; add it there, or \
-             leave chain.plugin.resources out, and start the daemon anew",
+             leave chain.plugin.resources out, and restart the daemon, which reads chain at its start",
             are(&names)
         )
     })
@@ -33,8 +33,8 @@ fn no_connection_manager(offers: &[Offer], inventory: &Inventory) -> Option<Stri
     let has_use = devices.any(|it| driver::limit(inventory, &it.address).is_none());
     let is_there = manager.is_some_and(|it| it.is_in_place());
     (has_use && !is_there).then(|| {
-        "there is no /dev/infiniband/rdma_cm on this node: programs that connect by rdma_cm fail in pods (with eRDMA \
-         in driver mode default, those that connect at all); modprobe rdma_ucm, and for every boot write rdma_ucm to a \
+        "there is no /dev/infiniband/rdma_cm on this node: programs that connect by rdma_cm fail in pods (in \
+         eRDMA's driver mode default, every program that connects); modprobe rdma_ucm, and for every boot write rdma_ucm to a \
          file below /etc/modules-load.d"
             .to_owned()
     })

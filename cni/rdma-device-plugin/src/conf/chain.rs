@@ -121,7 +121,8 @@ impl Chain {
 
     /// The resource names of `names` that `rdma-cni` does not attach, where it attaches what kubelet allocates.
     pub fn unattached<'a>(&self, names: impl Iterator<Item = &'a ResourceName>) -> Vec<&'a str> {
-        if !self.asks_kubelet() {
+        let takes_device_id = parsed(&self.entry).is_ok_and(|conf| conf.takes_device_id());
+        if !self.asks_kubelet() || takes_device_id {
             return Vec::new();
         }
         let names = names.map(ResourceName::as_str);

@@ -38,6 +38,7 @@ fn a_resource_that_the_chain_leaves_out() {
         "chain: {}",
         "chain: {plugin: {resources: [rdma/roce, rdma/hca]}}",
         "chain: {plugin: {devices: [{netdev: bond0}]}}",
+        "chain: {plugin: {capabilities: {deviceID: true}}}",
     ] {
         let warned = warnings(&format!("{resources}\n{right}"), &node);
         assert_eq!(warned, [] as [&str; 0], "{right}");
