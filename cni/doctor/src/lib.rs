@@ -20,10 +20,11 @@ pub use arguments::{Arguments, Installed, Paths};
 use arguments::Command;
 use conf_reader::one_line;
 use examine::{Finding, Severity};
-use facts::Facts;
+use facts::{Facts, Unseen};
 use rdma_netns::Linux;
 use serde_json::json;
 use std::{
+    fmt::Display,
     io::{self, Write},
     path::Path,
     process::ExitCode,
@@ -34,18 +35,27 @@ const ERRORS: u8 = 1;
 const NOT_SEEN: u8 = 2;
 
 /// Runs `doctor`. The report goes to `output`; a failure to produce it is one sentence on `errors`. The options of
-/// `arguments` win over what `installed` records.
-pub fn run(
+/// `arguments` take precedence over the record `installed`. A record that cannot be read is reported as unseen, with
+/// its error, and the defaults apply.
+pub fn run<E: Display>(
     arguments: &Arguments,
-    installed: Installed,
+    installed: Result<Installed, E>,
     output: &mut dyn Write,
     errors: &mut dyn Write,
 ) -> ExitCode {
     if let Some(Command::Pod(question)) = &arguments.command {
         return of_pod(question, output, errors);
     }
+    let (installed, unreadable) = match installed {
+        Ok(installed) => (installed, None),
+        Err(error) => (Installed::default(), Some(error.to_string())),
+    };
     let paths = arguments.paths(installed);
-    let facts = gather::gather(&kernel(&paths.root), &paths);
+    let mut facts = gather::gather(&kernel(&paths.root), &paths);
+    facts.unseen.extend(unreadable.map(|why| Unseen {
+        what: "where the installation put its files".to_owned(),
+        why,
+    }));
     let findings = examine::examine(&facts);
     let text = if arguments.json {
         format!(

@@ -38,8 +38,8 @@ fn main() -> ExitCode {
         Some(Command::Uninstall(arguments)) => return ended(install::uninstall(arguments)),
         Some(Command::Probe(probe)) => return ended(ask::ask(probe)),
         Some(Command::Doctor(arguments)) => {
-            let record = Record::read(&arguments.record_dir()).ok().flatten();
-            let installed = record.map(Installed::from).unwrap_or_default();
+            let record = Record::read(&arguments.record_dir());
+            let installed = record.map(|it| it.map(Installed::from).unwrap_or_default());
             return doctor::run(arguments, installed, &mut stdout(), &mut stderr());
         }
         Some(Command::Smc(arguments)) => {

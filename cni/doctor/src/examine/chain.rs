@@ -54,9 +54,10 @@ fn configuration(facts: &Facts, told: &mut Told<'_>) -> Option<Conf> {
         let directory = chain.directory.display();
         match &chain.network {
             Some(network) => told.error(
-                format!("no file in {directory} has the network {network}: no container can name it"),
-                "create it (podman network create, nerdctl network create), and run rdma-device-plugin \
-                 install; --network or --cni-conf-dir names another one",
+                format!("no file in {directory} defines the network {network}"),
+                "create it (CRI-O: install the cluster's network, or correct cni_default_network; podman \
+                 network create; nerdctl network create), and run rdma-device-plugin install; --network or \
+                 --cni-conf-dir names another one",
             ),
             None => told.error(
                 format!("no network is configured in {directory}: no pod gets one"),

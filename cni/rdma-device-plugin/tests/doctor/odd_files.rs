@@ -49,3 +49,24 @@ fn what_is_in_the_place_of_a_file_is_told_and_not_waited_for() {
         OddFile::assert_left_alone(elsewhere.path());
     }
 }
+
+#[test]
+fn a_record_of_the_installation_that_cannot_be_read_is_reported() {
+    let netns = Netns::new("doctor");
+    let root = Root::new();
+    let path = root.path(&format!("{STATE}/install.json"));
+    for (text, problem) in [
+        ("{\"format\":1,", "is no record of an install"),
+        (
+            "{\"format\":9}",
+            "has format 9, and this version knows 2; use the newer one",
+        ),
+    ] {
+        root.write(&format!("{STATE}/install.json"), text);
+        let (code, report, _) = run(told_in(&netns, &root, &[]));
+        let report = joined(&report);
+        let sentence = format!("not seen where the installation put its files: {path:?} {problem}");
+        assert!(report.contains(&sentence), "{text}: {report}");
+        assert_ne!(code, 0, "{text}: {report}");
+    }
+}
