@@ -150,6 +150,11 @@ impl Netns {
         &self.path
     }
 
+    /// The namespace, open.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
     /// Which namespace it is.
     pub fn id(&self) -> NetnsId {
         self.id

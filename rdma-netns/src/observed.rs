@@ -2,8 +2,8 @@
 //! What was seen at one moment: the host's namespace and one pod's.
 
 use crate::{
-    Device, DeviceAddress, GeneralRule, Link, NetnsId, RdmaDevice, RdmaMode, Route, Rule, Vf,
-    pairing,
+    Device, DeviceAddress, GeneralRule, Link, NetnsId, NetnsSide, Origin, RdmaDevice, RdmaMode,
+    Route, Rule, Vf, pairing,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -64,14 +64,18 @@ pub struct Namespace {
     /// Its routing rules that name neither a source nor a netdev, in the kernel's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub general_rules: Vec<GeneralRule>,
+    /// Number of the host's namespace in this one (`RTM_GETNSID`); none: it has none, or no netdev here lies on one of
+    /// another namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_number: Option<i32>,
 }
 
 impl Observed {
     /// The namespace at `side`, if it was observed.
-    pub fn at(&self, side: crate::NetnsSide) -> Option<&Namespace> {
+    pub fn at(&self, side: NetnsSide) -> Option<&Namespace> {
         match side {
-            crate::NetnsSide::Host => Some(&self.host),
-            crate::NetnsSide::Pod => self.pod.as_ref(),
+            NetnsSide::Host => Some(&self.host),
+            NetnsSide::Pod => self.pod.as_ref(),
         }
     }
 
@@ -155,6 +159,20 @@ impl Namespace {
     /// The netdev with `index`.
     pub fn link_by_index(&self, index: u32) -> Option<&Link> {
         self.links.iter().find(|link| link.index == index)
+    }
+
+    /// The netdevs of this namespace, a pod's, that lie on `link`, which is on `side`. The other end of a pair lies on
+    /// nothing. Netdevs of IPoIB are left out: the kernel does not report the namespace of their port's netdev.
+    pub fn lying_on<'a>(&'a self, side: NetnsSide, link: &Link) -> impl Iterator<Item = &'a Link> {
+        let netns = match side {
+            NetnsSide::Pod => Some(-1),
+            NetnsSide::Host => self.host_number,
+        };
+        let index = link.index;
+        let is_on_it = move |it: &Origin| it.index == index && Some(it.netns) == netns;
+        self.links.iter().filter(move |it| {
+            it.lower.is_some() && it.ipoib.is_none() && it.origin.as_ref().is_some_and(is_on_it)
+        })
     }
 
     /// The routes by the netdev with `index` that cannot be set again as they are.

@@ -11,8 +11,7 @@ use super::{
 };
 use attachments::{Attachment, Attribute, Rail};
 use rdma_netns::{
-    Address, Guid, InterfaceName, Link, LinkType, NetnsSide, Observed, Op, Origin, VfSetting,
-    VfSettingKind,
+    Address, Guid, InterfaceName, Link, LinkType, NetnsSide, Observed, Op, VfSetting, VfSettingKind,
 };
 
 /// What still differs from the recorded state, a plan for each rail: one that cannot return to
@@ -170,7 +169,7 @@ fn rail_to_host(
         let (link, name) = (link.name.clone(), host_link.name.clone());
         return Err(Obstacle::HostNameTaken { link, name });
     }
-    ops.extend(uppers(side, link, observed));
+    ops.extend(uppers(attachment, rail, (side, link), observed));
     // what its time took meanwhile
     let host_link = host_link.aged(attachment.age(observed));
     let mut draft = LinkPlanner::new(side, link, &mut ops);
@@ -184,23 +183,31 @@ fn rail_to_host(
     Ok(ops)
 }
 
-/// Removes the pod's netdevs that lie on `link`: most kinds stay when it leaves the namespace, and send and receive through
-/// it (`macvlan_device_event()`, `drivers/net/macvlan.c`; `vlan_device_event()`, `net/8021q/vlan.c`). A bridge or bond
-/// releases it then.
-fn uppers(side: NetnsSide, link: &Link, observed: &Observed) -> impl Iterator<Item = Op> {
-    let lies_on_it = move |it: &&Link| {
-        let is_below = |origin: Origin| {
-            origin.index == link.index && (origin.netns < 0) == (side == NetnsSide::Pod)
-        };
-        // a pair's end lies on nothing; IPoIB does not tell in which namespace its port's netdev is, and ends with its
-        // RDMA device's move
-        it.lower.is_some() && it.ipoib.is_none() && it.origin.is_some_and(is_below)
+/// Removes the pod's netdevs that lie on `link`, the netdev of `rail`: most kinds stay when it leaves the namespace, and
+/// send and receive through it (`macvlan_device_event()`, `drivers/net/macvlan.c`; `vlan_device_event()`,
+/// `net/8021q/vlan.c`). A bridge or bond releases it then. Netdevs of other rails stay: ADD refuses what lies under
+/// them, and their own plans take them home.
+fn uppers(
+    attachment: &Attachment,
+    rail: &Rail,
+    (side, link): (NetnsSide, &Link),
+    observed: &Observed,
+) -> impl Iterator<Item = Op> {
+    let is_rail = move |it: &&Link| {
+        let mut rails = attachment.rails.iter().filter(|other| *other != rail);
+        rails.any(|other| match other.pod_index {
+            Some(index) => index == it.index,
+            None => other.pod_name == it.name,
+        })
     };
-    let links = observed.pod.iter().flat_map(|pod| &pod.links);
-    links.filter(lies_on_it).map(|it| Op::RemoveLink {
-        at: NetnsSide::Pod,
-        link: it.name.clone(),
-    })
+    let pod = observed.pod.iter();
+    let uppers = pod.flat_map(move |pod| pod.lying_on(side, link));
+    uppers
+        .filter(move |it| !is_rail(it))
+        .map(|it| Op::RemoveLink {
+            at: NetnsSide::Pod,
+            link: it.name.clone(),
+        })
 }
 
 /// A name for `link` of `rail` until its own is free, which `other` has, the netdev of another rail

@@ -30,7 +30,7 @@ pub(super) fn link<'a>(
     let found = links
         .filter(|(side, link)| match &host_link.parent {
             Some(_) => link.parent == host_link.parent && !is_sibling(rail, *side, link),
-            None => is_virtual_host_link(rail, host_link, *side, link),
+            None => is_virtual_host_link(rail, host_link, (*side, link), observed),
         })
         .max_by_key(|(_, link)| resemblance(rail, host_link, link));
     if let Some((side, link)) = found {
@@ -74,10 +74,15 @@ fn resemblance(rail: &Rail, host_link: &Link, link: &Link) -> usize {
 }
 
 /// Whether `link`, which has no hardware to be known by, is the one that was `host_link`.
-fn is_virtual_host_link(rail: &Rail, host_link: &Link, side: NetnsSide, link: &Link) -> bool {
+fn is_virtual_host_link(
+    rail: &Rail,
+    host_link: &Link,
+    (side, link): (NetnsSide, &Link),
+    observed: &Observed,
+) -> bool {
     if link.parent.is_some()
         || link.kind != host_link.kind
-        || !has_origin(rail, host_link, side, link)
+        || !has_origin(rail, host_link, (side, link), observed)
     {
         return false;
     }
@@ -93,19 +98,31 @@ fn is_virtual_host_link(rail: &Rail, host_link: &Link, side: NetnsSide, link: &L
     traits.into_iter().filter(|fits| *fits).count() >= 2
 }
 
-/// Whether `link` was made on what the netdev that was `host_link` was made on: a pod can delete that one, and make
-/// another with its index, name and hardware address, which leads into the pod.
-fn has_origin(rail: &Rail, host_link: &Link, side: NetnsSide, link: &Link) -> bool {
+/// Returns true if `link` lies on the netdev that `host_link` lay on, or is the other end of its pair: a pod can delete
+/// the rail, and make another netdev with its index, name and hardware address, which leads into the pod. The kernel
+/// reports another origin also after a move of the netdev below. A netdev that was on the host, and is not any more, is
+/// no proof therefore.
+fn has_origin(
+    rail: &Rail,
+    host_link: &Link,
+    (side, link): (NetnsSide, &Link),
+    observed: &Observed,
+) -> bool {
+    let Some(recorded) = host_link.origin else {
+        return true;
+    };
+    if recorded.netns < 0 && observed.host.link_by_index(recorded.index).is_none() {
+        return true;
+    }
     let known = match side {
-        NetnsSide::Host => host_link.origin,
+        NetnsSide::Host => recorded,
         // not recorded yet: its namespace has another number there
-        NetnsSide::Pod => rail.pod_origin.or_else(|| {
-            let origin = host_link.origin?;
-            let netns = link.origin.map_or(origin.netns, |it| it.netns);
-            Some(Origin { netns, ..origin })
+        NetnsSide::Pod => rail.pod_origin.unwrap_or(Origin {
+            netns: link.origin.map_or(recorded.netns, |it| it.netns),
+            ..recorded
         }),
     };
-    known.is_none() || link.origin == known
+    link.origin == Some(known)
 }
 
 /// Finds the pod's child of a netdev that stayed on the host. The pod can have renamed it, and

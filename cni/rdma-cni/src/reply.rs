@@ -110,6 +110,7 @@ fn select(error: &SelectError) -> u32 {
         | SelectError::Exclusive(_)
         | SelectError::CannotShare { .. }
         | SelectError::NeededByHost { .. }
+        | SelectError::Below { .. }
         | SelectError::NoText(_)
         | SelectError::CannotMove { .. } => own::WRONG_MODE,
         SelectError::NameTaken(_)

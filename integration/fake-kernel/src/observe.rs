@@ -50,6 +50,7 @@ impl World {
             rdma: self.rdma_in(id),
             rules: self.rules(id).to_vec(),
             general_rules: Vec::new(),
+            host_number: self.number(HOST).filter(|_| id != HOST),
         }
     }
 
@@ -58,17 +59,19 @@ impl World {
         let is_it = |it: &&Netdev| it.netns == id && it.link.index == link.index;
         let below = self.netdevs.iter().find(is_it)?.below?;
         let lower = self.netdevs.iter().find(|it| it.id == below)?;
-        let mut namespaces = self.namespaces.iter();
-        let number = namespaces.position(|it| it.id == lower.netns)?;
         let is_near = lower.netns == id;
+        let number = self.number(lower.netns)?;
         link.ipoib.is_none().then(|| Origin {
             index: lower.link.index,
-            netns: i32::try_from(number)
-                .ok()
-                .filter(|_| !is_near)
-                .unwrap_or(-1),
+            netns: if is_near { -1 } else { number },
             vlan: 0,
         })
+    }
+
+    /// The number of the namespace `id` in each other one.
+    fn number(&self, id: NetnsId) -> Option<i32> {
+        let position = self.namespaces.iter().position(|it| it.id == id)?;
+        i32::try_from(position).ok()
     }
 
     /// sysfs, whose `infiniband_verbs` class has the RDMA devices of all namespaces.

@@ -261,8 +261,14 @@ impl Kernel for Linux {
                 ..namespace::read(space, whose, &self.sysfs, has_routes)?
             })
         };
+        let host_space = host;
         let host = namespace(host, HOST)?;
-        let pod = pod.map(|pod| namespace(pod, "the pod")).transpose()?;
+        let mut pod_in = |space: &Space| {
+            let mut pod = namespace(space, "the pod")?;
+            pod.host_number = namespace::host_number(space, host_space, &pod.links)?;
+            Ok(pod)
+        };
+        let pod = pod.map(&mut pod_in).transpose()?;
         let links = pod.iter().chain([&host]).flat_map(|it| &it.links);
         let devices = self
             .devices(asked.as_ref(), links, &verbs)

@@ -2,13 +2,14 @@
 //! A namespace's netdevs with their addresses and routes, and its rules.
 
 use super::{
-    Space, addresses, cannot_read, inside, links, nexthops, nexthops::Nexthops, routes, rules,
+    Space, addresses, cannot_read, inside, links, monitor::nsid, nexthops, nexthops::Nexthops,
+    routes, rules,
 };
 use crate::{Link, Namespace, ObserveError, Route, netlink::Answers};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use std::{io, path::Path};
 
-/// A namespace without its RDMA devices, and without its routes unless it `has_routes`.
+/// A namespace without its RDMA devices, without its routes unless it `has_routes`, and without the host's number in it.
 pub(super) fn read(
     space: &Space,
     whose: &str,
@@ -28,7 +29,27 @@ pub(super) fn read(
         rdma: Vec::new(),
         rules: answers.bodies().filter_map(rules::parse).collect(),
         general_rules: answers.bodies().filter_map(rules::parse_general).collect(),
+        host_number: None,
     })
+}
+
+/// Number of the namespace `host` in that of `space`, whose netdevs are `links`, where one of these lies on a netdev of
+/// another namespace.
+pub(super) fn host_number(
+    space: &Space,
+    host: &Space,
+    links: &[Link],
+) -> Result<Option<i32>, ObserveError> {
+    let is_on_another = |link: &Link| {
+        let netns = link.origin.map_or(-1, |it| it.netns);
+        link.lower.is_some() && netns >= 0
+    };
+    if !links.iter().any(is_on_another) {
+        return Ok(None);
+    }
+    let number = nsid::ask(&mut space.route(), host.netns().file());
+    let number = number.map_err(|error| cannot_read("the host's number in the pod", error))?;
+    Ok(number.map(|it| it.0))
 }
 
 /// What the kernel has of the kind `what`, which `request` asks for.

@@ -61,6 +61,7 @@ fn plan_of(case: &Path) -> String {
         rdma: vec![],
         rules: vec![],
         general_rules: vec![],
+        host_number: None,
     };
     match case.request {
         Some(request) => bring_up(&host, &request, case.record),

@@ -33,6 +33,16 @@ pub enum SelectError {
         /// What to do.
         remedy: &'static str,
     },
+    /// A netdev that is not the host's lies on it.
+    #[error(
+        "{link} is not moved into a pod: {upper} lies on it; attach only one of the two, or {link} by mode \"share\""
+    )]
+    Below {
+        /// The netdev.
+        link: InterfaceName,
+        /// The netdev that lies on it, and whose it is.
+        upper: String,
+    },
     /// What kubelet allocated.
     #[error(transparent)]
     Allocation(#[from] AllocationError),

@@ -171,7 +171,8 @@ pub fn rails(
     let chosen = chosen.into_iter().enumerate();
     let rails = chosen
         .map(|(index, chosen)| rail(conf, seen, others, (index, count), chosen, &mut remarks))
-        .collect::<Result<_, _>>()?;
+        .collect::<Result<Vec<Rail>, _>>()?;
+    share::apart(&rails)?;
     Ok(Selected { rails, remarks })
 }
 
@@ -244,7 +245,7 @@ fn rail(
             })
         }
         None => {
-            share::movable(&observed.host, (link, rdma), others)?;
+            share::movable(observed, (link, rdma), others)?;
             host_use.movable(naming, conf.mode, link, rdma)?;
             Ok(Rail {
                 host_link: Some(link.clone()),

@@ -5,7 +5,8 @@ use super::SelectError;
 use attachments::{Attachment, Rail, Shared};
 use network_conf::{ChildConf, Conf, Mode};
 use rdma_netns::{
-    Child, IpoibMode, Link, LinkType, MacvlanMode, Namespace, NetnsSide, RdmaDevice, RdmaMode,
+    Child, IpoibMode, Link, LinkType, MacvlanMode, Namespace, NetnsSide, Observed, Origin,
+    RdmaDevice, RdmaMode,
 };
 use rdma_resources::Sharing;
 use std::iter::once;
@@ -138,10 +139,11 @@ fn takes_connections(link: &Link) -> bool {
 
 /// Refuses what would not work in a pod, or be missed on the host.
 pub(super) fn movable(
-    host: &Namespace,
+    observed: &Observed,
     (link, rdma): (&Link, Option<&RdmaDevice>),
     others: &[Attachment],
 ) -> Result<(), SelectError> {
+    let host = &observed.host;
     let cannot = |reason| {
         let link = link.name.clone();
         Err(SelectError::CannotMove { link, reason })
@@ -159,6 +161,23 @@ pub(super) fn movable(
             "it is a VLAN, and its RDMA device is that of the netdev that it lies on; use mode \"share\"",
         );
     }
+    if let Some(holder) = others
+        .iter()
+        .find(|it| it.rails.iter().any(|it| lies_on(it, link)))
+    {
+        return Err(SelectError::InUse {
+            device: link.name.to_string(),
+            holder: holder.holder(),
+        });
+    }
+    // DEL removes what lies on a rail
+    let mut pod = observed.pod.iter();
+    if let Some(upper) = pod.find_map(|pod| pod.lying_on(NetnsSide::Host, link).next()) {
+        return Err(SelectError::Below {
+            link: link.name.clone(),
+            upper: format!("{} of this pod", upper.name),
+        });
+    }
     // a VLAN of it goes with it
     let is_on_it = |it: &&Link| {
         let lower = host.below_vlan(it);
@@ -171,6 +190,29 @@ pub(super) fn movable(
             holder: other.holder(),
         }),
         None => Ok(()),
+    }
+}
+
+/// Returns true if the netdev of `rail` was moved into a pod, and lies on `link` of the host.
+fn lies_on(rail: &Rail, link: &Link) -> bool {
+    let Some(host_link) = &rail.host_link else {
+        return false;
+    };
+    let is_on_it = |origin: Origin| origin.netns < 0 && origin.index == link.index;
+    host_link.lower.is_some() && host_link.origin.is_some_and(is_on_it)
+}
+
+/// Refuses to move a netdev together with one that lies on it: DEL of one of them changes what tells the other one from
+/// a netdev that the pod made.
+pub(super) fn apart(rails: &[Rail]) -> Result<(), SelectError> {
+    let mut moved = rails.iter().filter_map(|rail| rail.host_link.as_ref());
+    let below = moved.find_map(|link| Some((link, rails.iter().find(|it| lies_on(it, link))?)));
+    match below {
+        None => Ok(()),
+        Some((link, upper)) => Err(SelectError::Below {
+            link: link.name.clone(),
+            upper: format!("{}, which is moved as well,", upper.name()),
+        }),
     }
 }
 

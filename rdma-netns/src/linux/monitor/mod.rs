@@ -16,7 +16,7 @@
 //! What is missing is told ([`Monitor::losses`]) and done without.
 
 mod feed;
-mod nsid;
+pub(super) mod nsid;
 mod uevent;
 
 pub use nsid::Nsid;

@@ -23,7 +23,7 @@ use std::{
 /// The number that a namespace has in this one. It keeps nothing alive, and is another
 /// namespace's, maybe, after this one's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Nsid(pub(super) i32);
+pub struct Nsid(pub(in crate::linux) i32);
 
 impl fmt::Display for Nsid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -66,7 +66,11 @@ pub(super) fn of(socket: &mut Socket, path: &Path, id: NetnsId) -> Result<Nsid, 
     nsid.ok_or_else(|| number(io::Error::from_raw_os_error(libc::ENOENT).into()))
 }
 
-fn ask(socket: &mut Socket, file: &File) -> Result<Option<Nsid>, NetlinkError> {
+/// The number of the open namespace `file` in that of `socket`; none: it has none.
+pub(in crate::linux) fn ask(
+    socket: &mut Socket,
+    file: &File,
+) -> Result<Option<Nsid>, NetlinkError> {
     let request = RouteNetlinkMessage::GetNsId(message(vec![descriptor(file)]));
     let answers = socket.request(&request, 0)?;
     Ok(answers.bodies().find_map(parse))

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Netdevs that lie on each other, in different namespaces: the plugin takes each rail home, and removes none that is
+//! another owner's. Real namespaces and macvlans.
+
+use integration::{Netns, Node, Snapshot};
+use serde_json::{Value, json};
+
+/// A node with `nic0`, and on it the macvlan `eth1` of the host.
+fn node() -> Node {
+    let node = Node::with_rails(0);
+    node.add_rail("nic0");
+    node.host
+        .ip("link add link nic0 name eth1 type macvlan mode bridge");
+    node
+}
+
+/// The netdevs `netdevs` of the host, to be moved although something lies on one of them.
+fn moved(node: &Node, network: &str, netdevs: &[&str]) -> Value {
+    let mut configuration = node.configuration(netdevs);
+    configuration["name"] = json!(network);
+    configuration["mode"] = json!("move");
+    configuration
+}
+
+/// ADD of `configuration` fails with `code` and `words`, and changes neither the host nor the pod.
+#[track_caller]
+fn is_refused(node: &Node, pod: &Netns, configuration: &Value, (code, words): (u64, &str)) {
+    let before = [&node.host, pod].map(Snapshot::of);
+    let added = node
+        .invoke("ADD", "b", pod.path())
+        .input(configuration)
+        .run();
+    let message = added.error(code);
+    assert!(message.contains(words), "{message}");
+    for (before, netns) in before.iter().zip([&node.host, pod]) {
+        before.assert_restored(netns);
+    }
+}
+
+/// The undo of a failed ADD, and DEL, would delete the pod's network.
+#[test]
+fn a_nic_is_not_moved_while_the_pods_eth0_lies_on_it() {
+    let node = node();
+    let pod = node.pod("pod");
+    node.host
+        .ip(&format!("link set eth1 netns {} name eth0", pod.name()));
+    let words = "nic0 is not moved into a pod: eth0 of this pod lies on it";
+    is_refused(&node, &pod, &moved(&node, "rails", &["nic0"]), (102, words));
+}
+
+/// Its DEL could not tell the rail from a netdev that the pod made.
+#[test]
+fn a_nic_is_not_moved_while_a_netdev_on_it_is_a_rail() {
+    let node = node();
+    let (pod, other) = (node.pod("pod"), node.pod("other"));
+    let before = Snapshot::of(&node.host);
+    let upper = moved(&node, "upper", &["eth1"]);
+    node.add(&upper, "a", &pod);
+    let mut lower = moved(&node, "lower", &["nic0"]);
+    lower["interfaceName"] = json!("lower%d");
+    is_refused(&node, &other, &lower, (101, "nic0 is in use by"));
+    is_refused(&node, &pod, &lower, (101, "nic0 is in use by"));
+    node.del(&upper, "a", &pod);
+    before.assert_restored(&node.host);
+}
+
+#[test]
+fn a_nic_and_a_netdev_on_it_are_not_moved_together() {
+    let node = node();
+    let pod = node.pod("pod");
+    for netdevs in [["nic0", "eth1"], ["eth1", "nic0"]] {
+        let words = "nic0 is not moved into a pod: eth1, which is moved as well, lies on it";
+        is_refused(&node, &pod, &moved(&node, "rails", &netdevs), (102, words));
+    }
+}
+
+/// The kernel reports another origin then (`IFLA_LINK`, `IFLA_LINK_NETNSID`).
+#[test]
+fn a_rail_comes_home_whose_lower_netdev_somebody_moved() {
+    let node = node();
+    let (pod, elsewhere) = (node.pod("pod"), node.pod("elsewhere"));
+    let rails = moved(&node, "rails", &["eth1"]);
+    node.add(&rails, "a", &pod);
+    node.host
+        .ip(&format!("link set nic0 netns {}", elsewhere.name()));
+    node.del(&rails, "a", &pod);
+    assert!(node.host.has_link("eth1"), "{}", pod.ip("link show"));
+}
+
+/// Its number in the pod differs from the host's.
+#[test]
+fn a_netdev_on_the_same_index_of_a_third_namespace_stays() {
+    let node = Node::with_rails(1);
+    let (pod, third) = (node.pod("pod"), node.pod("third"));
+    let rails = node.configuration(&["eth1"]);
+    let index = node.host.link("eth1").expect("there")["ifindex"].clone();
+    third.ip(&format!(
+        "link add name lower0 index {index} type veth peer name lower1 index 91"
+    ));
+    third.ip("link add link lower0 name eth0 type macvlan mode bridge");
+    third.ip(&format!("link set eth0 netns {}", pod.name()));
+    node.add(&rails, "a", &pod);
+    node.del(&rails, "a", &pod);
+    assert!(pod.has_link("eth0"), "the pod's network was deleted");
+    assert!(node.host.has_link("eth1"));
+}
