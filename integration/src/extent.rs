@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How much of what can be repeated is repeated: `scripts/test --full` sets `RDMA_TEST_FULL=1`.
-//! What differs is in `docs/testing.md`.
+//! What differs is in `docs/dev/testing.md`.
 
 /// Whether this is a full run.
 pub fn is_full() -> bool {

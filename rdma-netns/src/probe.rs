@@ -8,7 +8,7 @@ use std::{fmt, io, net::IpAddr, time::Duration};
 pub const PROBES: u32 = 3;
 
 /// The time from one probe to the next, and from the last to the verdict. RFC 5227 has a second or
-/// two (`PROBE_MIN`, `ANNOUNCE_WAIT`): see `docs/decisions.md`.
+/// two (`PROBE_MIN`, `ANNOUNCE_WAIT`): see `docs/dev/decisions/`.
 pub const INTERVAL: Duration = Duration::from_millis(10);
 
 /// How long one [`Kernel::probe`](crate::Kernel::probe) waits for answers at most.

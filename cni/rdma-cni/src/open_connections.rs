@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! RDMA devices that cannot be moved: while a process has an SMC connection over one open, the
 //! kernel waits for it in the move, without an end, and whoever moves cannot be killed
-//! (`smc_smcr_terminate_all()`, `net/smc/smc_core.c`; measured in docs/lab.md).
+//! (`smc_smcr_terminate_all()`, `net/smc/smc_core.c`; measured in docs/dev/lab.md).
 
 use plan::Obstacle;
 use rdma_netns::{Kernel, NetnsSide, Op};

@@ -3,7 +3,7 @@
 //!
 //! IPAM keeps the pods of one node apart. Other nodes on the same network give addresses of the same
 //! prefix, and know nothing of its leases. How long it takes, and why it is enough:
-//! `docs/decisions.md`.
+//! `docs/dev/decisions/`.
 
 use attachments::{Attachment, Rail};
 use rdma_netns::{

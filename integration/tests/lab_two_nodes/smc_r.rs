@@ -19,7 +19,7 @@ const ADDRESSES: [&str; 2] = [
     r#""ranges": [[{"subnet": "10.40.0.0/24"}]],"#,
 ];
 
-/// A connection that falls back once is tried again: a busy client may miss the link's confirmation (docs/lab.md).
+/// A connection that falls back once is tried again: a busy client may miss the link's confirmation (docs/dev/smc-r-kernel.md).
 const TRIES: usize = 3;
 
 /// The command that applies the manifest, with such addresses and the user EID.

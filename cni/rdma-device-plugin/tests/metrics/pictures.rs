@@ -48,7 +48,7 @@ fn is_of(name: &str, made_of: &str) {
     assert_eq!(
         present,
         record()[name],
-        "docs/{name} is of something else by now: draw it anew with UPDATE_PICTURES=1 (docs/testing.md), and look at it"
+        "docs/{name} is of something else by now: draw it anew with UPDATE_PICTURES=1 (docs/dev/testing.md), and look at it"
     );
 }
 

@@ -85,7 +85,7 @@ pub enum SkipReason {
     },
     /// SMC-Rv1 is not routed, and the kernel compares the prefixes of the TCP interfaces alone
     /// (`smc_listen_prfx_check()`, `net/smc/af_smc.c`): with the RDMA NICs on two links a
-    /// connection waits 5 s, and its data can be corrupt (docs/lab.md).
+    /// connection waits 5 s, and its data can be corrupt (docs/dev/smc-r-kernel.md).
     #[error(
         "only SMC-Rv1 could carry it, which needs the RDMA NICs of both ends on one link, and that \
          cannot be seen here; connections by the RDMA interfaces' own addresses can have SMC-R"

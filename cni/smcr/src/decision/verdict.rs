@@ -178,7 +178,7 @@ impl View<'_> {
     /// The parent's are no exception for SMC-Rv1, although peers reach the port by them whoever
     /// connects: that is right where all RDMA NICs are on one link, which no pod sees, and where
     /// the GID stays the parent's link-local one, which soft-RoCE's over a bond does not
-    /// (docs/lab.md). An arm here for `Owner::Host` with `Fit::V1` would let any number of pods
+    /// (docs/dev/smc-r-kernel.md). An arm here for `Owner::Host` with `Fit::V1` would let any number of pods
     /// have it.
     fn all_own<'g>(&self, gids: impl Iterator<Item = &'g Gid>, by: Fit) -> Result<(), Misfit> {
         for gid in gids {
