@@ -3,7 +3,8 @@
 """links.py - every link between the pages of this repository leads to a file, and to a heading in it; every test that
 a page names, as `directory/file.rs::name`, is one.
 
-Prints each one that does not, and ends with 1. Links to other hosts are not followed.
+Prints each one that does not, and ends with 1. Links to other hosts are not followed. With --files it prints the pages
+and all files that they link to, instead.
 """
 
 import re
@@ -69,11 +70,25 @@ def missing_tests(page):
                 yield f"{page}:{number}: {file} has no test that is called {name}"
 
 
+def linked(page):
+    """The files that a page links to; of a directory, those in it."""
+    for _, line in prose(page):
+        for target in LINK.findall(re.sub(r"`[^`]*`", "", line)):
+            path = target.partition("#")[0]
+            if path and not re.match(r"[a-z]+:", target):
+                to = (page.parent / path).resolve().relative_to(Path.cwd())
+                yield from to.rglob("*") if to.is_dir() else [to]
+
+
 def main():
     listed = subprocess.run(
         ["git", "ls-files", "-z", "*.md"], check=True, capture_output=True, text=True
     ).stdout
     pages = [Path(name) for name in listed.split("\0") if name]
+    if sys.argv[1:] == ["--files"]:
+        files = {file for page in pages for file in linked(page) if file.is_file()}
+        print(*sorted(files | set(pages)), sep="\n")
+        return 0
     wrong = [line for page in pages for line in (*broken(page), *missing_tests(page))]
     print(*wrong, sep="\n", end="\n" if wrong else "")
     print(f"{len(pages)} pages, {len(wrong)} links or tests that are not there")
