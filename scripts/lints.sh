@@ -5,7 +5,8 @@
 
 SHELL_FILES=(.ci/run scripts/* integration/lab/setup integration/lab/vm integration/lab/guest integration/lab/initramfs-init
 	integration/lab/images integration/lab/kernel integration/lab/*.sh integration/kubernetes/build integration/kubernetes/certificates
-	integration/helm/build integration/nfd/build integration/runtimes/build integration/prometheus/fetch integration/browser/fetch)
+	integration/helm/build integration/nfd/build integration/runtimes/build integration/vale/build
+	integration/prometheus/fetch integration/browser/fetch)
 
 formatting() { cargo fmt --all --check; }
 lints() { nice cargo clippy --locked --workspace --all-targets --all-features -- -D warnings; }
@@ -16,6 +17,14 @@ shell_lints() {
 	shellcheck -x -P SCRIPTDIR:. "${files[@]}"
 }
 links() { scripts/links.py; }
+
+# prose: the pages by the rules of docs/style.md that Vale can look for
+prose() {
+	local vale pages
+	vale=$(integration/vale/build)
+	mapfile -t pages < <(git ls-files '*.md' | grep -vx CHANGELOG.md)
+	"$vale" --config integration/vale/vale.ini --output line "${pages[@]}"
+}
 
 # The CNI binaries start in well under a millisecond: nothing that a daemon would need. rdma-cni
 # asks kubelet, by gRPC over a Unix socket and on one thread; rdma-ipam asks nobody.
