@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CNI's own error codes (specification, section 5, "Error").
+//! The error codes of CNI (specification, section 5, "Error").
 
 use crate::{ConfError, EnvironmentError};
 
-/// `cniVersion` is not supported, or has no such verb.
+/// The plugin does not support the `cniVersion`, or that version does not have the verb.
 pub const INCOMPATIBLE_VERSION: u32 = 1;
-/// A value that this plugin does not do.
+/// The plugin does not support a field's value.
 pub const UNSUPPORTED_FIELD: u32 = 2;
-/// The `CNI_*` variables.
+/// A `CNI_*` variable is missing or invalid.
 pub const ENVIRONMENT: u32 = 4;
-/// Reading and writing.
+/// Reading or writing failed.
 pub const IO: u32 = 5;
-/// Standard input is no JSON object.
+/// Standard input is not a JSON object.
 pub const UNDECODABLE: u32 = 6;
-/// The network configuration.
+/// The network configuration is invalid.
 pub const CONFIGURATION: u32 = 7;
-/// A passing state: the runtime should try again.
+/// The failure is temporary: the runtime should try again.
 pub const TRY_LATER: u32 = 11;
-/// STATUS: ADD cannot work.
+/// STATUS: ADD would fail.
 pub const NOT_AVAILABLE: u32 = 50;
-/// STATUS: ADD cannot work, and pods that run suffer too.
+/// STATUS: ADD would fail, and running pods may have limited connectivity.
 pub const LIMITED: u32 = 51;
-/// What the reference plugins answer to a CHECK that found something, and to a defect.
+/// CHECK found a difference, or the plugin has a defect. The reference plugins use the same code.
 pub const INTERNAL: u32 = 999;
 
 impl ConfError {
-    /// Its CNI error code.
+    /// Returns the CNI error code.
     pub fn code(&self) -> u32 {
         match self {
             Self::NotJson(_) => UNDECODABLE,
@@ -37,7 +37,7 @@ impl ConfError {
 }
 
 impl EnvironmentError {
-    /// Its CNI error code.
+    /// Returns the CNI error code.
     pub fn code(&self) -> u32 {
         ENVIRONMENT
     }

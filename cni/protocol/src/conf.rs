@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The network configuration, as far as every plugin reads it.
+//! The fields of the network configuration that every plugin reads.
 
 use crate::{
     Mistakes, SpecVersion,
@@ -10,7 +10,7 @@ use conf_reader::{AbsolutePath, Field, Wrong, json, one_line};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 
-/// The fields that every plugin of a network has, checked.
+/// The checked fields that every plugin of a network has.
 #[derive(Clone, Debug)]
 pub struct Network {
     /// `cniVersion`
@@ -19,9 +19,9 @@ pub struct Network {
     pub name: String,
     /// `log`
     pub log: Log,
-    /// `prevResult`, whole.
+    /// `prevResult`, unchanged.
     pub prev_result: Option<Value>,
-    /// `cni.dev/valid-attachments`, of GC; none: the runtime gave no list, so that nothing is known.
+    /// `cni.dev/valid-attachments`, for GC. None: the runtime gave no list, so that every attachment may be valid.
     pub valid_attachments: Option<Vec<ValidAttachment>>,
 }
 
@@ -30,7 +30,7 @@ pub struct Network {
 pub struct Log {
     /// `level`
     pub level: log::LevelFilter,
-    /// `file`, written besides standard error.
+    /// `file`, which gets the log in addition to standard error.
     pub file: Option<PathBuf>,
 }
 
@@ -43,64 +43,64 @@ pub struct ValidAttachment {
     pub interface: String,
 }
 
-/// The configuration cannot be used.
+/// A defect of the network configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfError {
-    /// Standard input is no JSON object.
-    #[error("the network configuration on standard input is no JSON object: {0}")]
+    /// Standard input is not a JSON object.
+    #[error("the network configuration on standard input is not a JSON object: {0}")]
     NotJson(String),
-    /// Standard input is a network's whole list.
+    /// Standard input is a CNI list and not one plugin's configuration.
     #[error(
         "standard input is a whole list: give one entry of its plugins, with the list's cniVersion and name in it \
          (jq '{{cniVersion, name}} + .plugins[N]' FILE, N from 0)"
     )]
     List,
-    /// There is no `cniVersion`, which means 0.1.0 (specification, section 1).
+    /// `cniVersion` is missing, which means 0.1.0 (specification, section 1).
     #[error(
         "cniVersion is missing, which means 0.1.0: a runtime copies it from the list to each entry; supported are \
          {supported}",
         supported = versions()
     )]
     NoVersion,
-    /// `cniVersion` is not one of ours.
+    /// The plugin does not support the `cniVersion`.
     #[error("cniVersion {0:?} is not supported; supported are {supported}", supported = versions())]
     Version(String),
-    /// A verb that the configuration's version does not have.
+    /// The verb does not exist in the configuration's version.
     #[error("cniVersion {version} has no {verb}: it came with {since}")]
     Verb {
         /// `cniVersion`
         version: SpecVersion,
-        /// `CHECK`…
+        /// The verb, as in `CNI_COMMAND`.
         verb: &'static str,
-        /// The version that has it.
+        /// First version that has the verb.
         since: SpecVersion,
     },
-    /// A known field with a wrong value.
+    /// A known field has an invalid value.
     #[error("{field}: {value} is not valid: {expected}")]
     Value {
         /// Full name of the field.
         field: String,
         /// Its value, as JSON.
         value: String,
-        /// What it has to be.
+        /// The rule that the value breaks.
         expected: String,
     },
-    /// A field that has to be there.
+    /// A required field is missing.
     #[error("{field} is missing: {expected}")]
     Missing {
-        /// Its name.
+        /// Name of the field.
         field: &'static str,
-        /// What it has to be.
+        /// The rule for the field's value.
         expected: &'static str,
     },
-    /// A value that the plugin does not do.
+    /// The plugin does not support the value.
     #[error("{field}: {value} is not supported: {remedy}")]
     Unsupported {
         /// Full name of the field.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: String,
-        /// Why, and what to do instead.
+        /// The reason, and what to do instead.
         remedy: &'static str,
     },
 }
@@ -119,7 +119,7 @@ fn versions() -> String {
     SUPPORTED.map(SpecVersion::as_str).join(", ")
 }
 
-/// Standard input as a JSON object.
+/// Decodes standard input, which has to be a JSON object.
 pub fn decode(stdin: &[u8]) -> Result<Map<String, Value>, ConfError> {
     match serde_json::from_slice(stdin) {
         Ok(Value::Object(object)) => Ok(object),
@@ -131,7 +131,7 @@ pub fn decode(stdin: &[u8]) -> Result<Map<String, Value>, ConfError> {
     }
 }
 
-/// The `cniVersion` of a configuration; 0.1.0 where it has none, as the specification says.
+/// Returns the `cniVersion` of a configuration, or 0.1.0 if the field is missing (specification, section 1).
 pub fn version_text(raw: &Map<String, Value>) -> &str {
     raw.get("cniVersion")
         .and_then(Value::as_str)
@@ -139,11 +139,11 @@ pub fn version_text(raw: &Map<String, Value>) -> &str {
 }
 
 impl Network {
-    /// Checks the fields that every plugin has. Only `name` cannot be done without, and of GC the
-    /// list of valid attachments.
+    /// Checks the fields that every plugin has. DEL and GC ignore wrong values of all fields but `name`, and for GC
+    /// the list of valid attachments ([`Mistakes`]).
     ///
     /// # Errors
-    /// A value is wrong, and none of the `mistakes` that are passed over.
+    /// A value is wrong, and the verb of `mistakes` does not ignore it.
     pub fn parse(raw: &Map<String, Value>, mistakes: &mut Mistakes) -> Result<Self, ConfError> {
         if raw.get("plugins").is_some_and(Value::is_array) && !raw.contains_key("type") {
             return Err(ConfError::List);
@@ -159,7 +159,7 @@ impl Network {
         })
     }
 
-    /// Refuses a verb that the configuration's version does not have.
+    /// Returns an error if the configuration's version is older than `since`, the first one that has `verb`.
     pub fn since(&self, verb: &'static str, since: SpecVersion) -> Result<(), ConfError> {
         match self.version {
             version if version >= since => Ok(()),
@@ -171,7 +171,7 @@ impl Network {
         }
     }
 
-    /// `prevResult`, for verbs that need it.
+    /// Returns `prevResult`, or an error if the configuration has none.
     pub fn required_prev_result(&self) -> Result<&Value, ConfError> {
         self.prev_result.as_ref().ok_or(ConfError::Missing {
             field: "prevResult",
@@ -232,12 +232,12 @@ fn prev_result(file: &Field<'_>) -> Result<Option<Value>, Wrong> {
     Ok(file.object("prevResult")?.value().cloned())
 }
 
-/// The names that the list has, the specification's and the one of libcni before 1.2.1
-/// (containernetworking/cni issue 1101).
+/// Names of the list: the specification's, and the one that libcni used before 1.2.1 (containernetworking/cni issue
+/// 1101).
 const VALID_ATTACHMENTS: [&str; 2] = ["cni.dev/valid-attachments", "cni.dev/attachments"];
 
-/// The list. `null` is one without attachments: a slice of Go's that nothing was put into, as CRI-O
-/// hands it over at its start on a node without pods.
+/// Returns the runtime's valid attachments. `null` means an empty list: Go marshals a nil slice as `null`, and CRI-O
+/// sends one when it starts on a node without pods.
 fn valid_attachments(file: &Field<'_>) -> Result<Option<Vec<ValidAttachment>>, Wrong> {
     for name in VALID_ATTACHMENTS {
         let field = file.at(name);

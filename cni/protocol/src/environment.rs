@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The `CNI_*` environment variables, checked (CNI specification, section 2).
+//! The `CNI_*` environment variables, and their checks (CNI specification, section 2).
 
 use rdma_netns::InterfaceName;
 use std::{collections::BTreeMap, path::PathBuf};
 
-/// What the runtime asks for.
+/// A CNI verb, or the project's own command `plan`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Attach.
+    /// Attaches the container.
     Add,
-    /// Detach.
+    /// Detaches the container.
     Del,
-    /// Is everything as ADD left it?
+    /// Compares the attachment with the result of ADD.
     Check,
-    /// Detach what the runtime does not know any more.
+    /// Detaches the attachments that the runtime no longer knows.
     Gc,
-    /// Could ADD work?
+    /// Reports whether ADD would work.
     Status,
-    /// Which specifications are spoken?
+    /// Lists the supported versions of the specification.
     Version,
-    /// Ours, by hand: print what ADD would do.
+    /// Prints what ADD would do, for people. CNI does not define it.
     Plan,
 }
 
 impl Command {
-    /// As it stands in `CNI_COMMAND`.
+    /// Returns the value of `CNI_COMMAND`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Add => "ADD",
@@ -62,36 +62,36 @@ impl Command {
     }
 }
 
-/// The environment, every value that is there checked.
+/// The checked environment.
 #[derive(Clone, Debug)]
 pub struct Environment {
     /// `CNI_COMMAND`
     pub command: Command,
-    /// `CNI_CONTAINERID`, `CNI_IFNAME`, `CNI_NETNS`: for the commands that have them.
+    /// `CNI_CONTAINERID`, `CNI_IFNAME` and `CNI_NETNS`, for commands that require them.
     pub target: Option<Target>,
     /// `CNI_ARGS`
     pub args: BTreeMap<String, String>,
     /// `CNI_PATH`
     pub path: Vec<PathBuf>,
-    /// Everything, to be handed on to the IPAM plugin.
+    /// All variables, which the IPAM plugin inherits.
     pub all: BTreeMap<String, String>,
 }
 
-/// The attachment that a command is about.
+/// The attachment that a command addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// `CNI_CONTAINERID`
     pub container: String,
     /// `CNI_IFNAME`
     pub interface: InterfaceName,
-    /// `CNI_NETNS`; DEL may come without.
+    /// `CNI_NETNS`, which is optional for DEL.
     pub netns: Option<PathBuf>,
 }
 
-/// The environment cannot be used.
+/// A defect of the environment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnvironmentError {
-    /// Variables that the command needs are not set, or empty.
+    /// Required variables are unset or empty.
     #[error(
         "{} needs {}: not set{}",
         command.map_or("a CNI plugin", Command::as_str),
@@ -99,27 +99,27 @@ pub enum EnvironmentError {
         by_hand(*command)
     )]
     Missing {
-        /// The command that needs them; none: `CNI_COMMAND` is one of them.
+        /// The command that requires the variables. None: `CNI_COMMAND` is among the missing ones.
         command: Option<Command>,
-        /// All that are missing.
+        /// All missing variables.
         variables: Vec<&'static str>,
     },
-    /// A value that breaks the specification's rules.
+    /// A value breaks a rule of the specification.
     #[error("{variable}={value:?}: {reason}")]
     Invalid {
-        /// The variable.
+        /// Name of the variable.
         variable: &'static str,
-        /// Its value.
+        /// Value of the variable.
         value: String,
-        /// The rule.
+        /// The broken rule.
         reason: String,
     },
-    /// Several of these.
+    /// Two or more defects.
     #[error("{}", one_sentence(.0))]
     Several(Vec<Self>),
 }
 
-/// What a person has to do who started the plugin; a runtime sets the variables of its verbs.
+/// Returns advice for a person who started the plugin. A runtime sets the variables of its verbs itself.
 fn by_hand(command: Option<Command>) -> &'static str {
     match command {
         None => "; a container runtime sets them, --help names the commands for people",
@@ -136,7 +136,7 @@ fn one_sentence(errors: &[EnvironmentError]) -> String {
 }
 
 impl Environment {
-    /// Checks the environment `all`. `by_hand` takes the place of `CNI_COMMAND`.
+    /// Checks the environment `all`. `by_hand`, the command of a person, replaces `CNI_COMMAND`.
     pub fn parse(
         all: BTreeMap<String, String>,
         by_hand: Option<Command>,
@@ -152,7 +152,7 @@ impl Environment {
             (None, None) => None,
         };
         let needed = |variable: &str| command.unwrap_or(Command::Add).requires(variable);
-        // what an unknown command needs is not known
+        // the variables that an unknown command requires are unknown
         if errors.is_empty() {
             let mut missing = match command {
                 Some(_) => vec![],
@@ -205,7 +205,7 @@ impl Environment {
         })
     }
 
-    /// Namespace and name of the Kubernetes pod, where the runtime tells them.
+    /// Returns namespace and name of the Kubernetes pod, if the runtime passes them in `CNI_ARGS`.
     pub fn pod(&self) -> Option<String> {
         let namespace = self.args.get("K8S_POD_NAMESPACE")?;
         let name = self.args.get("K8S_POD_NAME")?;
@@ -213,17 +213,17 @@ impl Environment {
     }
 }
 
-/// Whether `text` may be a container id or a network's name (specification, section 2).
+/// Reports whether `text` is valid as a container id or a network's name (specification, section 2).
 pub fn is_identifier(text: &str) -> bool {
     let mut bytes = text.bytes();
     bytes.next().is_some_and(|b| b.is_ascii_alphanumeric())
         && bytes.all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
 }
 
-/// As long as a file name can be, less what records add to it.
+/// Largest length of an identifier, bytes: the limit of a file name less the characters that records add.
 pub const MAX_IDENTIFIER: usize = 200;
 
-/// A value, if it is there and valid. What is wrong with it is added to `errors`.
+/// Returns the value if it is set and valid. An invalid value's error is added to `errors`.
 fn kept<T>(
     value: Option<Result<T, EnvironmentError>>,
     errors: &mut Vec<EnvironmentError>,
@@ -273,7 +273,7 @@ fn arguments(text: &str) -> Result<BTreeMap<String, String>, EnvironmentError> {
                 .ok_or_else(|| EnvironmentError::Invalid {
                     variable: "CNI_ARGS",
                     value: text.to_owned(),
-                    reason: format!("{pair:?} is no KEY=VALUE"),
+                    reason: format!("{pair:?} is not KEY=VALUE"),
                 })?;
             Ok((key.to_owned(), value.to_owned()))
         })
@@ -321,7 +321,7 @@ mod tests {
             error.to_string(),
             "ADD needs CNI_NETNS: not set; CNI_CONTAINERID=\"../x\": must start with a letter or digit, and \
              have only these and _ . - after it; CNI_IFNAME=\"a/b\": interface name \"a/b\" contains '/'; \
-             CNI_ARGS=\"A=1;B\": \"B\" is no KEY=VALUE"
+             CNI_ARGS=\"A=1;B\": \"B\" is not KEY=VALUE"
         );
     }
 

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The CNI protocol: environment and standard input in, one JSON object out. Nothing in here
-//! knows of devices or addresses; the plugins of this project have it in common.
+//! The CNI protocol: a plugin reads its environment and standard input, and prints one JSON object. This crate knows
+//! neither devices nor addresses; all plugins of this project use it.
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`plugin`] | one run of a plugin: arguments, input, the answer, panics and exit code |
+//! | [`plugin`] | one run of a plugin: arguments, input, result, panics and exit code |
 //! | [`environment`] | the `CNI_*` variables |
-//! | [`conf`] | the network configuration: what every plugin reads of it |
-//! | [`mistakes`] | which verbs pass over a wrong value |
-//! | [`result`] | the answer to ADD, in the shape of the configuration's version |
+//! | [`conf`] | the fields of the network configuration that every plugin reads |
+//! | [`mistakes`] | the verbs that ignore a wrong value |
+//! | [`result`] | the result of ADD, in the format of the configuration's version |
 //! | [`version`], [`code`] | versions and error codes of the specification |
-//! | [`lock`] | locks on files, waited for with an end |
-//! | [`state_file`] | files of the state directories, opened whatever is in their place |
-//! | [`room`] | whether files can be written, for STATUS, which writes none |
-//! | [`run`] | one run of another plugin, with an end |
-//! | [`logging`] | standard error, and a file |
+//! | [`lock`] | file locks with a time limit |
+//! | [`state_file`] | files of the state directories, opened safely whatever stands at their path |
+//! | [`room`] | the check of STATUS that a directory is writable |
+//! | [`run`] | one run of another program, with a deadline |
+//! | [`logging`] | the log on standard error, and in a file |
 //! | [`memory`] | the allocator of a plugin's process |
 
 pub mod code;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The log: always standard error, and a file besides if one is configured.
+//! The log: standard error always, and a file if one is configured.
 
 use crate::{Environment, conf::Log};
 use conf_reader::one_line;
@@ -18,7 +18,7 @@ struct Both {
 impl Write for Both {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         io::stderr().write_all(text)?;
-        // a full disk must not stop a pod
+        // a full disk must not make a pod fail
         let _ = self.file.write_all(text);
         Ok(text.len())
     }
@@ -28,8 +28,7 @@ impl Write for Both {
     }
 }
 
-/// Starts logging. Each line has the `program` and what it is started for: verb, container,
-/// pod.
+/// Starts logging. Each line begins with `program` and its context: verb, container, pod.
 pub fn start(program: &'static str, settings: &Log, environment: &Environment) {
     let context = context(environment);
     let mut builder = env_logger::Builder::new();
@@ -43,7 +42,7 @@ pub fn start(program: &'static str, settings: &Log, environment: &Environment) {
         OpenOptions::new()
             .append(true)
             .create(true)
-            // a pipe that nobody reads would be waited for
+            // opening a named pipe without a reader would block
             .custom_flags(O_NONBLOCK)
             .open(path)
             .map_err(|error| (path, error))
@@ -56,18 +55,18 @@ pub fn start(program: &'static str, settings: &Log, environment: &Environment) {
         Some(Err(failed)) => Some(failed),
         None => None,
     };
-    // a second call in one process, as tests make, changes nothing
+    // a second call in one process, as in tests, has no effect
     let _ = builder.try_init();
     if let Some((path, error)) = failed {
         log::warn!("log.file: cannot open {path:?}: {error}");
     }
 }
 
-/// A line of a program's log: `head` says whose it is. It is one line whatever it tells of: names of pods and of
-/// processes are others' to choose.
-pub fn line(head: &str, level: log::Level, told: &fmt::Arguments<'_>) -> String {
+/// Returns one line of a program's log. `head` names the program and its context. Control characters are escaped:
+/// others choose the names of pods and processes, which may contain newlines.
+pub fn line(head: &str, level: log::Level, message: &fmt::Arguments<'_>) -> String {
     let level = level.as_str().to_ascii_lowercase();
-    one_line(&format!("{head}: {level}: {told}")).into_owned()
+    one_line(&format!("{head}: {level}: {message}")).into_owned()
 }
 
 fn context(environment: &Environment) -> String {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The memory of a plugin's process. musl's own allocator maps and unmaps pages all the time; dlmalloc's own lock is
-//! musl's mutex, which took a sixth of what an ADD does besides calling the kernel.
+//! The allocator of a plugin's process. musl's own allocator maps and unmaps pages all the time. dlmalloc's own lock
+//! is musl's mutex, which took a sixth of the time that an ADD spends outside the kernel.
 
 use dlmalloc::Dlmalloc;
 use nix::{
@@ -13,23 +13,23 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// How much is mapped at a time, bytes: all that an ADD of a few rails needs. Only what is used takes memory.
+/// Unit in which the heap grows, bytes: an ADD of a few rails needs one. Untouched pages take no memory.
 const GRANULARITY: usize = 512 << 10;
 
-/// What an ADD of one rail uses of the heap, bytes.
+/// Heap that an ADD of one rail uses, bytes.
 const HEAP: usize = 144 << 10;
 
-/// And of the stack.
+/// Stack that an ADD of one rail uses, bytes.
 const STACK: usize = 44 << 10;
 
-/// An allocator for `#[global_allocator]`. The standard library's lock takes no memory itself.
+/// An allocator for `#[global_allocator]`. The standard library's lock needs no allocation.
 pub struct Memory(Mutex<Dlmalloc>);
 
 impl Memory {
-    /// With nothing in it yet.
+    /// Returns an empty heap.
     #[expect(
         clippy::new_without_default,
-        reason = "it is only made for a static, which needs a const function"
+        reason = "a static is its only use, which needs a const function"
     )]
     pub const fn new() -> Self {
         let mut heap = Dlmalloc::new();
@@ -38,13 +38,13 @@ impl Memory {
     }
 
     fn heap(&self) -> MutexGuard<'_, Dlmalloc> {
-        // nothing in dlmalloc panics between two states that are in order
+        // dlmalloc does not panic while its state is inconsistent
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// SAFETY: what is given is valid for its layout until it is given back, and nobody else's: that is dlmalloc's own
-// promise, to one caller at a time, which the lock sees to.
+// SAFETY: dlmalloc returns memory that is valid for its layout and belongs to the caller until it is freed. dlmalloc
+// requires one caller at a time, which the lock ensures.
 unsafe impl GlobalAlloc for Memory {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the layout's size and alignment are valid ones.
@@ -57,7 +57,7 @@ unsafe impl GlobalAlloc for Memory {
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller has it from here, with this layout.
+        // SAFETY: the caller got the pointer from this allocator, with this layout.
         unsafe { self.heap().free(pointer, layout.size(), layout.align()) }
     }
 
@@ -70,23 +70,25 @@ unsafe impl GlobalAlloc for Memory {
     }
 }
 
-/// Has the kernel make the pages that an ADD will use, all at once. Otherwise it makes each when it is first touched, by
-/// a fault, which cost a twelfth of an ADD. Before Linux 5.14 (`MADV_POPULATE_WRITE`) they come one by one.
+/// Asks the kernel to map all pages that an ADD will use in two calls. Without it, the first access of each page
+/// causes a fault; these faults took a twelfth of an ADD's time. Linux before 5.14 has no `MADV_POPULATE_WRITE`: the
+/// call fails, and the pages are mapped one by one.
 pub fn populate() {
-    // free again, it is what is given out next
+    // the block is freed at once, so that the next allocations use it
     let heap = Vec::<u8>::with_capacity(HEAP);
     have_pages(heap.as_ptr(), HEAP);
     let here = 0_u8;
     have_pages((&raw const here).wrapping_sub(STACK), STACK);
 }
 
-/// All whole pages from `start` on.
+/// Maps all whole pages of `length` bytes from `start` on.
 fn have_pages(start: *const u8, length: usize) {
     let page = page_size();
     let before = start.addr().next_multiple_of(page) - start.addr();
     let length = length.saturating_sub(before) / page * page;
     if let Some(start) = NonNull::new(start.wrapping_add(before).cast_mut()) {
-        // SAFETY: not a byte of what is there is changed. What cannot be had is had later, when it is needed.
+        // SAFETY: MADV_POPULATE_WRITE does not change the content. Pages that it cannot map are mapped on first
+        // access.
         let _ = unsafe { madvise(start.cast(), length, MmapAdvise::MADV_POPULATE_WRITE) };
     }
 }
@@ -116,7 +118,7 @@ mod tests {
             pages.resize(pages.capacity(), 1);
             faults() - before
         };
-        // the first and the last page are had in part only
+        // the first and the last page are covered only in part
         assert!(touched(true) <= 8, "{}", touched(true));
         assert!(touched(false) >= 50, "{}", touched(false));
     }

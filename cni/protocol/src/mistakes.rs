@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What becomes of a wrong value: most verbs refuse it; DEL and GC pass over what they do not need,
-//! so that one typing error does not keep every pod of the node from being deleted.
+//! Treatment of wrong values. Most verbs refuse the configuration. DEL and GC ignore the values that they do not
+//! need: otherwise one typing error would keep every pod of the node from being deleted.
 
 use crate::{Command, ConfError};
 
-/// The wrong values of one configuration.
+/// The wrong values of one configuration that a verb has ignored.
 #[derive(Debug)]
 pub struct Mistakes {
     command: Option<Command>,
@@ -12,7 +12,7 @@ pub struct Mistakes {
 }
 
 impl Mistakes {
-    /// The first is the verb's error.
+    /// Returns a collection that ignores no wrong value: the first one is an error.
     pub fn refused() -> Self {
         Self {
             command: None,
@@ -20,7 +20,7 @@ impl Mistakes {
         }
     }
 
-    /// As `command` treats them.
+    /// Returns a collection with the rules of `command`.
     pub fn of(command: Command) -> Self {
         Self {
             command: Some(command),
@@ -28,10 +28,11 @@ impl Mistakes {
         }
     }
 
-    /// What was `read`. A value that is wrong and need not be known counts as `default`.
+    /// Returns the value in `read`. If `read` is an error and the verb is DEL or GC, `or` records the error and
+    /// returns `default`.
     ///
     /// # Errors
-    /// The value is wrong, and the verb does not pass over it.
+    /// Returns the error of `read` if the verb does not ignore it.
     pub fn or<T, E: Into<ConfError>>(
         &mut self,
         read: Result<T, E>,
@@ -46,10 +47,10 @@ impl Mistakes {
         }
     }
 
-    /// As [`Mistakes::or`], for what GC alone cannot do without.
+    /// Does the same as [`Mistakes::or`] for a field that GC needs: GC does not ignore its wrong value.
     ///
     /// # Errors
-    /// The value is wrong, and the verb does not pass over it.
+    /// Returns the error of `read` if the verb does not ignore it.
     pub fn or_for_del<T, E: Into<ConfError>>(
         &mut self,
         read: Result<T, E>,
@@ -61,17 +62,17 @@ impl Mistakes {
         }
     }
 
-    /// Whether the value of `field`, by its full name, was passed over.
+    /// Reports whether the verb ignored the value of `field`. `field` is the full name.
     pub fn has(&self, field: &str) -> bool {
         let is_it = |error: &ConfError| matches!(error, ConfError::Value { field: name, .. } if name == field);
         self.passed_over.iter().any(is_it)
     }
 
-    /// Tells what was passed over.
+    /// Logs a warning for each ignored value.
     pub fn warn(&self) {
         let command = self.command.map_or("", Command::as_str);
         for error in &self.passed_over {
-            log::warn!("{error}; {command} goes on without it, ADD will not");
+            log::warn!("{error}; {command} ignores the value, ADD would refuse it");
         }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One run of a plugin: what it is started with, its one answer, its exit code.
+//! One run of a plugin: arguments and environment, one JSON object, the exit code.
 
 use crate::{Command, ConfError, Environment, EnvironmentError, code, conf, version::SUPPORTED};
 use conf_reader::one_line;
@@ -11,7 +11,7 @@ use std::{
     process::ExitCode,
 };
 
-/// What a process is started with.
+/// Arguments and environment of a process.
 #[derive(Debug)]
 pub struct Input {
     /// Arguments, without the program's name.
@@ -21,7 +21,7 @@ pub struct Input {
 }
 
 impl Input {
-    /// That of this process.
+    /// Returns the arguments and environment of this process.
     pub fn of_process() -> Self {
         let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
         Self {
@@ -33,27 +33,27 @@ impl Input {
     }
 }
 
-/// A plugin, as people and runtimes meet it.
+/// Constants of a plugin: name, version, help and its commands for people.
 #[derive(Clone, Copy, Debug)]
 pub struct Plugin {
-    /// Its program's name.
+    /// Name of the program.
     pub name: &'static str,
-    /// Its version.
+    /// Version of the program.
     pub version: &'static str,
-    /// What `--help` prints.
+    /// Text that `--help` prints.
     pub usage: &'static str,
-    /// Its own commands for people, by their word.
+    /// Commands for people: the argument, and its command.
     pub by_hand: &'static [(&'static str, Command)],
 }
 
-/// An error as CNI tells it.
+/// An error with the fields that CNI defines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Error code.
+    /// CNI error code.
     pub code: u32,
-    /// One sentence: what, where, what to do.
+    /// One sentence: what failed, where, and what to do.
     pub message: String,
-    /// More, where there is more.
+    /// Additional explanation.
     pub details: Option<&'static str>,
 }
 
@@ -77,13 +77,14 @@ impl From<EnvironmentError> for Failure {
     }
 }
 
-/// A verb's work: environment, decoded configuration, where the answer goes.
+/// The implementation of the verbs. It gets the environment, the decoded configuration, and the output for the
+/// result.
 pub type Verb<'a> =
     dyn Fn(&Environment, Map<String, Value>, &mut dyn Write) -> Result<(), Failure> + 'a;
 
 impl Plugin {
-    /// Runs one verb. `output` gets the one JSON object that CNI asks for; VERSION is answered
-    /// here, every other verb by `verb`.
+    /// Runs one verb and returns the exit code. `output` gets the one JSON object that CNI requires. This function
+    /// answers VERSION; `verb` serves the other verbs.
     pub fn run(
         &self,
         input: Input,
@@ -122,10 +123,10 @@ impl Plugin {
         }
     }
 
-    /// The same without arguments, for a program that has this plugin in it.
+    /// Runs one verb without arguments, for a program with this plugin built in.
     ///
     /// # Errors
-    /// The verb failed. `output` has the error; the caller logs it.
+    /// Returns the failure of the verb, which `output` also gets. The caller logs it.
     pub fn answer(
         &self,
         environment: BTreeMap<String, String>,
@@ -144,20 +145,20 @@ impl Plugin {
             Err(_) => Failure {
                 code: code::INTERNAL,
                 message: format!(
-                    "{} has a defect and stopped; what was begun is undone by DEL. The place is \
+                    "{} has a defect and stopped; DEL undoes what it began. The position is \
                      on standard error",
                     self.name
                 ),
                 details: None,
             },
         };
-        // the exit code tells even where nothing can be written
+        // the exit code reports the failure even if the output cannot be written
         let _ = write(output, &failure.object(&version));
         Err(failure)
     }
 }
 
-/// Room for what most configurations have, bytes: they are read at once then.
+/// Initial capacity of the buffer for standard input, bytes. Most configurations fit.
 const INPUT: usize = 4096;
 
 fn serve(
@@ -181,7 +182,7 @@ fn serve(
     verb(&environment, raw, output)
 }
 
-/// The failure of an answer that cannot be given.
+/// Returns the failure of a verb that cannot write its result.
 pub fn unwritten(error: io::Error) -> Failure {
     Failure {
         code: code::IO,
@@ -200,7 +201,7 @@ fn print(output: &mut dyn Write, text: &str) -> ExitCode {
     }
 }
 
-/// VERSION: whatever comes on standard input, nothing included.
+/// Answers VERSION. Standard input may be empty.
 fn versions(text: &[u8]) -> Result<Value, ConfError> {
     let asked = match text.iter().all(u8::is_ascii_whitespace) {
         true => None,
@@ -221,7 +222,7 @@ impl Failure {
         let mut object = json!({
             "cniVersion": version,
             "code": self.code,
-            // runtimes log it, and kubectl shows it
+            // runtimes log the message, and kubectl prints it
             "msg": one_line(&self.message),
         });
         if let Some(details) = self.details {
@@ -231,7 +232,7 @@ impl Failure {
     }
 }
 
-/// Writes `value` to `output`, and does not return before it is there.
+/// Writes `value` and a newline to `output`, and flushes it.
 pub fn write(output: &mut dyn Write, value: &Value) -> io::Result<()> {
     let mut text = serde_json::to_vec(value)?;
     text.push(b'\n');

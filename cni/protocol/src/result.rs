@@ -1,34 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The answer to ADD: `prevResult`, whole, and what was added to it, in the shape of the
-//! configuration's version (CNI specification, section 5).
+//! The result of ADD: `prevResult` and the rails that this plugin added, in the format of the configuration's version
+//! (CNI specification, section 5).
 
 use crate::SpecVersion;
 use ipnetwork::IpNetwork;
 use serde_json::{Map, Value, json};
 use std::net::IpAddr;
 
-/// What ADD gave the pod on one rail.
+/// One rail of a pod, as the result describes it.
 #[derive(Clone, Debug, Default)]
 pub struct RailResult {
     /// Interface name in the pod.
     pub name: String,
-    /// Its hardware address.
+    /// MAC address.
     pub mac: String,
-    /// Its MTU, bytes.
+    /// MTU, bytes.
     pub mtu: u32,
     /// `CNI_NETNS`
     pub sandbox: String,
     /// PCI address or auxiliary device.
     pub device: Option<String>,
-    /// Objects with `address`, perhaps `gateway`.
+    /// Objects with `address`, and optionally `gateway`.
     pub ips: Vec<Value>,
-    /// Objects with `dst`, perhaps `gw` and more.
+    /// Objects with `dst`, and optionally `gw` and the route attributes of 1.1.0.
     pub routes: Vec<Value>,
     /// `dns`
     pub dns: Option<Value>,
 }
 
-/// `previous` with `rails` appended; nothing in it is changed.
+/// Returns `previous` with `rails` appended. Existing values of `previous` are unchanged.
 pub fn extend(previous: Option<&Value>, version: SpecVersion, rails: &[RailResult]) -> Value {
     let mut result = match previous {
         Some(Value::Object(object)) => object.clone(),
@@ -57,7 +57,7 @@ pub fn extend(previous: Option<&Value>, version: SpecVersion, rails: &[RailResul
     Value::Object(result)
 }
 
-/// Appends to the list `name`, and tells the index it got.
+/// Appends `value` to the list `name`, and returns its index.
 fn append(result: &mut Map<String, Value>, name: &str, value: Value) -> usize {
     let list = result.entry(name).or_insert(Value::Null);
     if !list.is_array() {
@@ -81,7 +81,7 @@ fn interface(rail: &RailResult, version: SpecVersion) -> Value {
     interface
 }
 
-/// An address of `ips` in the shape of `version`.
+/// Returns an address of `ips` in the format of `version`.
 pub fn address(ip: &Value, version: SpecVersion) -> Value {
     let mut ip = ip.clone();
     if let Some(object) = ip.as_object_mut() {
@@ -94,7 +94,7 @@ pub fn address(ip: &Value, version: SpecVersion) -> Value {
     ip
 }
 
-/// A route in the shape of `version`.
+/// Returns a route in the format of `version`.
 pub fn route(route: &Value, version: SpecVersion) -> Value {
     let mut route = route.clone();
     if let (true, Some(object)) = (version < SpecVersion::V1_1_0, route.as_object_mut()) {
@@ -103,7 +103,7 @@ pub fn route(route: &Value, version: SpecVersion) -> Value {
     route
 }
 
-/// Adds `addresses`, with their networks' routers, to the interface called `name` in a pod.
+/// Adds `addresses`, each with its network's router, to the pod's interface `name`.
 pub fn add_addresses(
     result: &mut Value,
     name: &str,
@@ -123,7 +123,7 @@ pub fn add_addresses(
     }
 }
 
-/// The index of the interface called `name` in a pod.
+/// Returns the index of the pod's interface `name`.
 fn position(result: &Value, name: &str) -> Option<usize> {
     let is_it = |interface: &Value| {
         interface["name"] == name && interface["sandbox"].as_str().is_some_and(|s| !s.is_empty())
@@ -131,18 +131,18 @@ fn position(result: &Value, name: &str) -> Option<usize> {
     result["interfaces"].as_array()?.iter().position(is_it)
 }
 
-/// An interface of a result, and the addresses that belong to it.
+/// An interface of a result, and its addresses.
 #[derive(Clone, Debug)]
 pub struct Interface<'a> {
     /// `mac`
     pub mac: Option<&'a str>,
     /// `mtu`
     pub mtu: Option<u32>,
-    /// Its addresses with prefix lengths.
+    /// Addresses with prefix lengths, bits.
     pub addresses: Vec<(IpAddr, u8)>,
 }
 
-/// The interface called `name` in a pod, as the final result of a chain has it.
+/// Returns the pod's interface `name` from the final result of a chain.
 pub fn find_interface<'a>(result: &'a Value, name: &str) -> Option<Interface<'a>> {
     let index = position(result, name)?;
     let interface = &result["interfaces"][index];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether files can be written, found out without writing one.
+//! The check that a directory is writable, which writes nothing.
 
 use nix::{
     errno::Errno,
@@ -8,22 +8,23 @@ use nix::{
 };
 use std::{fs, io, path::Path};
 
-/// Whether `directory`, or what of its path is there, takes files and has room for them.
+/// Checks that files can be made in `directory`, and that its file system has free space. If `directory` does not
+/// exist, `check` examines the nearest existing ancestor.
 ///
 /// # Errors
-/// Why not, as a write would say.
+/// Returns the error that a write would return.
 pub fn check(directory: &Path) -> io::Result<()> {
-    // a link that leads to nothing is there: no directory can be made in its place
+    // a dangling link counts as existing: no directory can be made at its path
     let is_there = |path: &&Path| fs::symlink_metadata(path).is_ok();
     let there = directory.ancestors().find(is_there);
     let there = there.unwrap_or(Path::new("/"));
     if !there.is_dir() {
         return Err(Errno::ENOTDIR.into());
     }
-    // refuses on a file system that is read-only, whoever asks
+    // fails with EROFS on a read-only file system, also for root
     access(there, AccessFlags::W_OK | AccessFlags::X_OK)?;
     let system = statvfs(there)?;
-    // some file systems do not count inodes
+    // some file systems report 0 inodes in total
     let no_inode = system.files() > 0 && system.files_available() == 0;
     match system.blocks_available() == 0 || no_inode {
         true => Err(Errno::ENOSPC.into()),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One run of a program, with an end: it does not outlive this one, nor its time.
+//! One run of another program. The program ends at its deadline, or when this process ends.
 
 use nix::{
     errno::Errno,
@@ -16,12 +16,12 @@ use std::{
 
 const POLL: Duration = Duration::from_micros(500);
 
-/// Runs `program` with `input`: how it ended, and what it said on standard output. One that has
-/// not ended by `deadline` is killed. It is also killed when this process is: an ADD that goes on
-/// after its DEL would hold an address for nobody.
+/// Runs `program` with `input` on its standard input, and returns its exit status and standard output. The program is
+/// killed at `deadline`. The kernel also kills it when this process dies: an ADD that outlives its DEL would reserve
+/// an address for a deleted pod.
 ///
 /// # Errors
-/// It cannot be run, or has not ended in time ([`io::ErrorKind::TimedOut`]).
+/// The program cannot be started, or it did not end before `deadline` ([`io::ErrorKind::TimedOut`]).
 pub fn until(
     deadline: Instant,
     mut program: Command,
@@ -31,16 +31,16 @@ pub fn until(
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit());
-    // SAFETY: prctl is one system call, which a forked child may make before it is another program
+    // SAFETY: prctl is one system call, which a forked child may make before exec
     unsafe {
         program.pre_exec(|| Ok(prctl::set_pdeathsig(Signal::SIGKILL)?));
     }
     let mut child = program.spawn()?;
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let input = input.to_vec();
-    // not waited for: what the plugin has started can keep its standard input open, and not read
+    // the thread is not joined: a child of the plugin can keep standard input open without reading it
     let writer = thread::Builder::new().spawn(move || {
-        // a plugin that ends without reading has its reason, told by its answer
+        // a plugin that ends without reading its input reports the reason in its result
         let _ = stdin.map(|mut stdin| stdin.write_all(&input));
     });
     let ended = writer
@@ -63,7 +63,7 @@ fn wait(child: &mut Child, deadline: Instant) -> io::Result<ExitStatus> {
     }
 }
 
-/// Reads standard output to its end.
+/// Reads standard output to the end.
 fn read(stdout: Option<ChildStdout>, deadline: Instant) -> io::Result<Vec<u8>> {
     let mut output = vec![];
     let Some(mut stdout) = stdout else {
@@ -91,13 +91,13 @@ fn read(stdout: Option<ChildStdout>, deadline: Instant) -> io::Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// For what hangs.
+    /// Time limit for programs that hang.
     const LIMIT: Duration = Duration::from_millis(300);
 
-    /// For what ends by itself, on a machine that may be busy.
+    /// Time limit for programs that end by themselves on a busy machine.
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// `script` ran with `input`: its outcome, and how long that took.
+    /// Runs `script` with `input`, and returns its outcome and its duration.
     fn run(
         script: &str,
         input: &[u8],
@@ -115,7 +115,7 @@ mod tests {
         let (ended, took) = run(script, input, LIMIT);
         let kind = ended.expect_err("it does not end by itself").kind();
         assert_eq!(kind, io::ErrorKind::TimedOut, "{script}");
-        // poll() counts in milliseconds
+        // poll() rounds to milliseconds
         let limit = LIMIT - Duration::from_millis(1);
         assert!(
             took >= limit && took < LIMIT * 50,
@@ -123,7 +123,7 @@ mod tests {
         );
     }
 
-    /// More than a pipe takes, which is 64 KiB.
+    /// Returns more bytes than a pipe holds, which is 64 KiB.
     fn large() -> Vec<u8> {
         vec![b' '; 1 << 20]
     }
@@ -152,7 +152,7 @@ mod tests {
         must_time_out("exec >&-; exec sleep 20", &large());
     }
 
-    /// Its own child has its standard input, and lives on.
+    /// The child of the shell inherits standard input and outlives the shell.
     #[test]
     fn a_shell_that_waits_for_another_program_is_ended() {
         must_time_out("sleep 20; true", &large());

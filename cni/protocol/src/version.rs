@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The versions of the CNI specification that this plugin speaks.
+//! The versions of the CNI specification that the plugins support.
 
 use std::fmt;
 
@@ -8,17 +8,17 @@ use std::fmt;
 pub enum SpecVersion {
     /// 0.3.0: `ips[].version`, no CHECK.
     V0_3_0,
-    /// 0.3.1: the same shapes.
+    /// 0.3.1: the same formats as 0.3.0.
     V0_3_1,
-    /// 0.4.0: CHECK.
+    /// 0.4.0: adds CHECK.
     V0_4_0,
-    /// 1.0.0: `ips[].version` is gone.
+    /// 1.0.0: removes `ips[].version`.
     V1_0_0,
-    /// 1.1.0: GC, STATUS, more of interfaces and routes.
+    /// 1.1.0: adds GC, STATUS, and fields of interfaces and routes.
     V1_1_0,
 }
 
-/// All of them, oldest first.
+/// All supported versions, oldest first.
 pub const SUPPORTED: [SpecVersion; 5] = [
     SpecVersion::V0_3_0,
     SpecVersion::V0_3_1,
@@ -28,7 +28,7 @@ pub const SUPPORTED: [SpecVersion; 5] = [
 ];
 
 impl SpecVersion {
-    /// As it stands in `cniVersion`.
+    /// Returns the text of the version, as in `cniVersion`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::V0_3_0 => "0.3.0",
@@ -39,7 +39,7 @@ impl SpecVersion {
         }
     }
 
-    /// The version called `text`, if it is supported.
+    /// Returns the supported version named `text`, or none.
     pub fn parse(text: &str) -> Option<Self> {
         SUPPORTED
             .into_iter()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Locks on files: waited for with an end, by whoever may open the file, which is root alone.
+//! File locks with a time limit. Only root can open the lock files.
 
 use crate::state_file;
 use std::{
@@ -18,35 +18,35 @@ mod watch;
 use watch::Watch;
 pub use watch::{is_kept, process};
 
-/// How long a lock is waited for. Holders that are well have it for milliseconds, and for some seconds
-/// when a node's pods start at once.
+/// Longest wait for one lock. Holders normally keep a lock for milliseconds, and for some seconds when many pods
+/// start at once.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-/// How long after its start a verb waits for locks. Above is what kubelet allows the runtime for all of a
-/// verb, two minutes (`runtimeRequestTimeout`), while a verb waits for several locks, one after the other:
-/// a caller that was given up on would not be told who holds the lock.
+/// Time after its start in which a verb may wait for locks. A verb waits for several locks, one after the other.
+/// Kubelet allows the runtime two minutes for a whole verb (`runtimeRequestTimeout`). The limit is shorter, so that
+/// the error with the holder's name still reaches the caller.
 pub const VERB_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long, whatever the verb's time, a lock is waited for that undoing needs: with less than that the devices of
-/// an ADD that has failed late would stay in the pod for the moves of other pods.
+/// Shortest wait for a lock that undoing needs, whatever time the verb has left. With less, concurrent moves of other
+/// pods would leave the devices of an ADD that failed late in its pod.
 pub const UNDO_LIMIT: Duration = Duration::from_secs(15);
 
-/// How long a lock is waited for when the verb's time is over: who is well has let go of it by then.
+/// Shortest wait for a lock after the verb's time is over. Holders that work release a lock within it.
 const LEAST: Duration = Duration::from_secs(1);
 
-/// How often a lock is asked for where no thread can wait for it.
+/// Interval between two attempts if no thread can wait for the lock.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A lock that this process has on a file, until this is dropped.
+/// A file lock of this process, released on drop.
 ///
-/// It is given back by the call, not by closing the file: a child that another thread has just forked has
-/// the file open too, until it is another program, and the lock belongs to all who have (`flock(2)`).
+/// Drop unlocks the file explicitly, since closing it is not enough: a child that another thread has forked has the
+/// file open until it executes another program, and all owners of the open file share the lock (`flock(2)`).
 #[derive(Debug)]
 pub struct Held(File);
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // what cannot be unlocked is unlocked by the last close
+        // the last close releases a lock that cannot be unlocked
         let _ = self.0.unlock();
     }
 }
@@ -59,32 +59,32 @@ impl Deref for Held {
     }
 }
 
-/// The time that a verb has for all the locks that it waits for.
+/// The time limit for all locks of a verb.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     until: Instant,
 }
 
 impl Patience {
-    /// That of a verb that starts now.
+    /// Returns the limit of a verb that starts now.
     pub fn of_verb() -> Self {
         Self::until(Instant::now() + VERB_LIMIT)
     }
 
-    /// That of a verb whose time is over at `until`.
+    /// Returns a limit that ends at `until`.
     pub fn until(until: Instant) -> Self {
         Self { until }
     }
 
-    /// The same, with `least` from now on if that is longer.
+    /// Returns the limit, extended to `least` from now if that is later.
     pub fn at_least(self, least: Duration) -> Self {
         Self::until(self.until.max(Instant::now() + least))
     }
 
-    /// Waits for the lock of `file`, for [`LIMIT`] at most.
+    /// Waits for the lock of `file`, at most [`LIMIT`].
     ///
     /// # Errors
-    /// As [`wait`].
+    /// Returns the errors of [`wait`].
     pub fn wait(self, file: File) -> io::Result<Held> {
         wait(file, self.left())
     }
@@ -95,11 +95,11 @@ impl Patience {
     }
 }
 
-/// Opens the lock file at `path`, and makes it if it is not there. A lock needs no more than that the
-/// file can be opened: one that others may open, as earlier versions made some, is corrected.
+/// Opens the lock file at `path`, and makes it if it does not exist. Everyone who can open the file can lock it:
+/// `open` therefore sets mode 0600, which files of earlier versions may lack.
 ///
 /// # Errors
-/// The system refuses it, or what is at `path` is no regular file ([`state_file`]).
+/// The system call fails, or `path` is not a regular file ([`state_file`]).
 pub fn open(path: &Path) -> io::Result<File> {
     let file = state_file::make(path, 0o600)?;
     protect(&file)?;
@@ -109,7 +109,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// Leaves `file` to its owner.
 ///
 /// # Errors
-/// The system refuses it.
+/// The system call fails.
 pub fn protect(file: &File) -> io::Result<()> {
     match file.metadata()?.mode() & 0o177 {
         0 => Ok(()),
@@ -117,15 +117,15 @@ pub fn protect(file: &File) -> io::Result<()> {
     }
 }
 
-/// The lock of `file`, if nobody has it.
+/// Takes the lock of `file`, or returns none if another process holds it.
 ///
 /// # Errors
-/// The system's.
+/// The system call fails.
 pub fn attempt(file: File) -> io::Result<Option<Held>> {
     Ok(takes(&file)?.then_some(file).map(Held))
 }
 
-/// Whether nobody had the lock of `file`, which has it now.
+/// Takes the lock of `file` without waiting. Returns false if another process holds it.
 fn takes(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),
@@ -134,10 +134,11 @@ fn takes(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Waits for the lock of `file`, for `limit` at most.
+/// Waits for the lock of `file`, at most `limit`.
 ///
 /// # Errors
-/// Of the kind `TimedOut`, naming who holds it, once `limit` is over ([`is_kept`]); else the system's.
+/// After `limit`, the error's kind is `TimedOut`, and its text names the holder ([`is_kept`]). Other errors are those
+/// of the system calls.
 pub fn wait(file: File, limit: Duration) -> io::Result<Held> {
     if takes(&file)? {
         return Ok(Held(file));
@@ -145,41 +146,41 @@ pub fn wait(file: File, limit: Duration) -> io::Result<Held> {
     let mut watch = Watch::begin(file.metadata()?, limit);
     let locked = match in_queue(&file, &mut watch) {
         Some(locked) => locked?,
-        None => again_and_again(&file, &mut watch)?,
+        None => poll_lock(&file, &mut watch)?,
     };
     match locked {
         true => Ok(Held(file)),
-        false => Err(io::Error::new(io::ErrorKind::TimedOut, watch.told(limit))),
+        false => Err(io::Error::new(io::ErrorKind::TimedOut, watch.busy(limit))),
     }
 }
 
-/// Whether a thread has got the lock of `file` in the kernel's queue, which is fair, and has no end. None: there can
-/// be no thread.
+/// Waits in the kernel's queue, which is fair but has no time limit, by a thread. Returns true if the thread got the
+/// lock of `file`, and none if no thread can be started.
 fn in_queue(file: &File, watch: &mut Watch) -> Option<io::Result<bool>> {
     let waiting = file.try_clone().ok()?;
     let (sender, receiver) = mpsc::sync_channel(0);
     let wait = move || {
         let locked = waiting.lock();
-        // who comes too late lets go
+        // the caller has given up
         if sender.send(locked).is_err() {
             let _ = waiting.unlock();
         }
     };
     thread::Builder::new().spawn(wait).ok()?;
     loop {
-        match receiver.recv_timeout(watch.until_look()) {
+        match receiver.recv_timeout(watch.until_next()) {
             Ok(locked) => return Some(locked.map(|()| true)),
             Err(RecvTimeoutError::Disconnected) => return Some(Ok(false)),
-            Err(RecvTimeoutError::Timeout) if watch.look() => return Some(Ok(false)),
+            Err(RecvTimeoutError::Timeout) if watch.observe() => return Some(Ok(false)),
             Err(RecvTimeoutError::Timeout) => {}
         }
     }
 }
 
-/// The same without a queue.
-fn again_and_again(file: &File, watch: &mut Watch) -> io::Result<bool> {
+/// Polls the lock of `file`. Returns false when the time is over.
+fn poll_lock(file: &File, watch: &mut Watch) -> io::Result<bool> {
     while !takes(file)? {
-        if watch.until_look().is_zero() && watch.look() {
+        if watch.until_next().is_zero() && watch.observe() {
             return Ok(false);
         }
         thread::sleep(PAUSE);
@@ -187,11 +188,11 @@ fn again_and_again(file: &File, watch: &mut Watch) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Waits without an end for the lock of the file at `path`, which `open` opens or makes. The file is opened
-/// anew if a holder before has removed or renamed it.
+/// Waits without a limit for the lock of the file at `path`. `open` opens or makes the file, and is called again if
+/// an earlier holder has removed or renamed the file.
 ///
 /// # Errors
-/// Those of `open`; else the system's.
+/// Returns the errors of `open` and of the system calls.
 pub fn hold(path: &Path, open: impl Fn() -> io::Result<File>) -> io::Result<Held> {
     loop {
         let file = open()?;
@@ -203,7 +204,7 @@ pub fn hold(path: &Path, open: impl Fn() -> io::Result<File>) -> io::Result<Held
     }
 }
 
-/// Whether `path` still leads to `file`, a lock's: its last holder may have removed it meanwhile.
+/// Reports whether `path` still leads to the lock file `file`. Its last holder may have removed it.
 pub fn is_still(file: &File, path: &Path) -> bool {
     let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
     match (file.metadata(), fs::metadata(path)) {
@@ -224,7 +225,7 @@ mod tests {
         process::{Command, Stdio},
     };
 
-    /// An error of whoever waits.
+    /// An error of a caller, with the lock's error as its source.
     #[derive(Debug)]
     struct Above(io::Error);
 
@@ -249,17 +250,17 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         let name = fs::read_to_string("/proc/self/comm").unwrap();
         let own = format!("process {} ({})", std::process::id(), name.trim_end());
-        let words = format!("{own} has held it for all of the 1 s; try again");
+        let words = format!("{own} held the lock for all of the 1 s; try again");
         assert_eq!(error.to_string(), words);
         assert!(is_kept(&Above(error)));
-        // in time
+        // released in time
         let waiting = thread::spawn(move || wait(open(&path).unwrap(), LIMIT));
         thread::sleep(Duration::from_millis(50));
         drop(held);
         waiting.join().unwrap().unwrap();
     }
 
-    /// In a program of its own, that can map no thread's stack.
+    /// The test runs in a process whose address space has no room for a thread's stack.
     #[test]
     fn a_lock_is_waited_for_where_no_thread_can_be_started() {
         const PATH: &str = "RDMA_TEST_LOCK";
@@ -288,7 +289,7 @@ mod tests {
         assert!(waiting.wait().unwrap().success());
     }
 
-    /// This process has it, another one waits for it and gets it, and a third one waits in vain.
+    /// This process holds the lock, a second one waits and gets it, and a third one waits in vain.
     #[test]
     fn who_had_a_lock_last_is_not_blamed_for_all_the_time() {
         const PATH: &str = "RDMA_TEST_NEXT";
@@ -321,7 +322,7 @@ mod tests {
         drop(next.stdin.take());
         assert!(next.wait().unwrap().success());
         let last = format!(
-            "others have held it in turn for 2 s, the last of them process {} (",
+            "several processes held the lock in turn for 2 s, the last one process {} (",
             next.id()
         );
         assert!(error.to_string().starts_with(&last), "{error}");
@@ -338,7 +339,7 @@ mod tests {
         let (mut forked, has_forked) = io::pipe().unwrap();
         let (until, mut go_on) = io::pipe().unwrap();
         let mut child = Command::new("true");
-        // SAFETY: a write and a read, which a forked child may do before it is another program
+        // SAFETY: a write and a read, which a forked child may do before exec
         unsafe {
             child.pre_exec(move || {
                 (&has_forked).write_all(&[0])?;

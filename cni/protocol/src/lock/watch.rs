@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who holds a lock that is waited for.
+//! The holder of a lock that this process waits for.
 
 use std::{
     error::Error,
@@ -12,59 +12,61 @@ use std::{
 
 use nix::libc::{major, minor};
 
-/// When it is first looked at who holds a lock that is waited for. Most are got before, so that nobody looks.
-const FIRST_LOOK: Duration = Duration::from_millis(100);
+/// Time before the first observation. Most locks are taken earlier, without one.
+const FIRST_OBSERVATION: Duration = Duration::from_millis(100);
 
-/// How often it is looked at afterwards. Who waits is in a queue, and whoever has let go of the lock behind it: a holder
-/// that is seen at two looks has had the lock all the time in between.
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval between observations. The kernel's queue is fair: a process that releases the lock and wants it again
+/// waits behind this one. So a process that is the holder in two successive observations held the lock all the time
+/// in between.
+const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Looks at who holds a lock while it is waited for.
+/// Observes the holder of a lock while this process waits for it.
 pub(super) struct Watch {
-    of: Metadata,
+    file: Metadata,
     end: Instant,
     next: Instant,
-    /// The process that was seen last.
+    /// The last observed holder.
     last: Option<u32>,
-    /// Whether another one was seen before it.
+    /// True if an earlier observation had another holder.
     is_several: bool,
 }
 
 impl Watch {
-    /// Of the lock of the file of `of`, which is waited for from now on, for `limit`.
-    pub(super) fn begin(of: Metadata, limit: Duration) -> Self {
+    /// Begins to observe the lock of `file`, for which this process waits from now on for `limit`.
+    pub(super) fn begin(file: Metadata, limit: Duration) -> Self {
         let now = Instant::now();
         Self {
-            of,
+            file,
             end: now + limit,
-            next: now + FIRST_LOOK.min(limit / 2),
+            next: now + FIRST_OBSERVATION.min(limit / 2),
             last: None,
             is_several: false,
         }
     }
 
-    pub(super) fn until_look(&self) -> Duration {
+    /// Returns the time until the next observation.
+    pub(super) fn until_next(&self) -> Duration {
         self.next.saturating_duration_since(Instant::now())
     }
 
-    /// Looks. Tells whether the time is over.
-    pub(super) fn look(&mut self) -> bool {
+    /// Observes the holder. Returns true if the time is over.
+    pub(super) fn observe(&mut self) -> bool {
         let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-        self.see(process(&locks, self.of.dev(), self.of.ino()));
+        self.note(process(&locks, self.file.dev(), self.file.ino()));
         let now = Instant::now();
-        self.next = (now + LOOK).min(self.end);
+        self.next = (now + INTERVAL).min(self.end);
         now >= self.end
     }
 
-    /// The look has seen that `holder` has it. None says nothing: the kernel tells all locks page by page, and while one
-    /// before goes, a line can be missed.
-    fn see(&mut self, holder: Option<u32>) {
+    /// Notes the observed `holder`. None has no meaning: the kernel prints `/proc/locks` page by page, and a line can
+    /// be missing if an earlier one disappears meanwhile.
+    fn note(&mut self, holder: Option<u32>) {
         self.is_several |= holder.is_some() && self.last.is_some() && holder != self.last;
         self.last = holder.or(self.last);
     }
 
-    /// What is to be told of who holds it.
-    pub(super) fn told(self, limit: Duration) -> Busy {
+    /// Returns the error that names the holder.
+    pub(super) fn busy(self, limit: Duration) -> Busy {
         Busy {
             by: self.last.map(named),
             is_one: self.last.is_some() && !self.is_several,
@@ -73,12 +75,12 @@ impl Watch {
     }
 }
 
-/// A lock that was waited for in vain.
+/// The lock stayed held until the time was over.
 #[derive(Debug)]
 pub(super) struct Busy {
-    /// Who had it last, for people; none: nobody that is seen here.
+    /// The last holder, for people. None: `/proc/locks` names no process of this pid namespace.
     by: Option<String>,
-    /// Whether it was the same process all the time.
+    /// True if the same process held the lock all the time.
     is_one: bool,
     seconds: u64,
 }
@@ -87,14 +89,14 @@ impl fmt::Display for Busy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.seconds;
         match (&self.by, self.is_one) {
-            (Some(one), true) => write!(f, "{one} has held it for all of the {seconds} s")?,
+            (Some(one), true) => write!(f, "{one} held the lock for all of the {seconds} s")?,
             (Some(last), false) => write!(
                 f,
-                "others have held it in turn for {seconds} s, the last of them {last}"
+                "several processes held the lock in turn for {seconds} s, the last one {last}"
             )?,
             (None, _) => write!(
                 f,
-                "processes that are not seen here have held it for {seconds} s"
+                "processes outside this pid namespace held the lock for {seconds} s"
             )?,
         }
         f.write_str("; try again")
@@ -103,8 +105,8 @@ impl fmt::Display for Busy {
 
 impl Error for Busy {}
 
-/// Whether `error` comes from a lock that one process had for all the time that it was waited for: so it keeps it.
-/// Where several had it in turn, who waits once more can get it.
+/// Reports whether `error` comes from a lock that one process held for the whole wait, so that another wait would
+/// fail too. If several processes held the lock in turn, another wait can succeed.
 pub fn is_kept(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -118,7 +120,7 @@ pub fn is_kept(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// `process`, for people.
+/// Returns `process` with its name, for people.
 fn named(process: u32) -> String {
     match fs::read_to_string(format!("/proc/{process}/comm")) {
         Ok(name) => format!("process {process} ({})", name.trim_end()),
@@ -126,15 +128,16 @@ fn named(process: u32) -> String {
     }
 }
 
-/// The process that has the lock, by the lines of `/proc/locks` (`lock_get_status()`, `fs/locks.c`):
-/// `1: FLOCK  ADVISORY  WRITE 4711 08:01:131074 0 EOF`, and `->` before who waits.
+/// Returns the process that holds the lock of the file with `device` and `inode`. `locks` is the text of
+/// `/proc/locks` (`lock_get_status()`, `fs/locks.c`): `1: FLOCK  ADVISORY  WRITE 4711 08:01:131074 0 EOF`, with `->`
+/// after the number for a process that waits.
 pub fn process(locks: &str, device: u64, inode: u64) -> Option<u32> {
     let file = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
     locks.lines().find_map(|line| {
         let mut fields = line.split_whitespace().skip(1);
-        let is_it = fields.next()? == "FLOCK";
-        let (process, of) = (fields.nth(2)?, fields.next()?);
-        (is_it && of == file).then(|| process.parse().ok())?
+        let is_flock = fields.next()? == "FLOCK";
+        let (process, locked_file) = (fields.nth(2)?, fields.next()?);
+        (is_flock && locked_file == file).then(|| process.parse().ok())?
     })
 }
 
@@ -143,18 +146,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_look_that_sees_nobody_says_nothing() {
-        let of = fs::metadata("/").unwrap();
-        for (looks, is_one) in [
+    fn an_observation_without_a_holder_has_no_meaning() {
+        let file = fs::metadata("/").unwrap();
+        for (observations, is_one) in [
             (vec![Some(7), None, Some(7)], true),
             (vec![None, Some(7)], true),
             (vec![Some(7), None, Some(8)], false),
             (vec![Some(7), Some(8), Some(7)], false),
             (vec![None], false),
         ] {
-            let mut watch = Watch::begin(of.clone(), Duration::ZERO);
-            looks.iter().for_each(|holder| watch.see(*holder));
-            assert_eq!(watch.told(Duration::ZERO).is_one, is_one, "{looks:?}");
+            let mut watch = Watch::begin(file.clone(), Duration::ZERO);
+            observations.iter().for_each(|holder| watch.note(*holder));
+            assert_eq!(
+                watch.busy(Duration::ZERO).is_one,
+                is_one,
+                "{observations:?}"
+            );
         }
     }
 
