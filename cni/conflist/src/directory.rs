@@ -1,40 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The directory's files, read once, with those that networks have in directories of their own.
+//! The files of the directory and of the networks' own directories, read once.
 //!
-//! libcni appends the plugins of `<network>/*.conf` to those of the network's list, sorted by name, since
-//! version 1.3 (`NetworkPluginConfsFromFiles()`, `libcni/conf.go`); versions before pass over directories.
+//! Since version 1.3, libcni appends the plugins of `<network>/*.conf` to those of the network's list, sorted by name
+//! (`NetworkPluginConfsFromFiles()`, `libcni/conf.go`). Earlier versions ignore directories.
 
 use crate::{Broken, list::is_network_name};
 use std::{fs, io, path::Path};
 
-/// What a runtime looks for; the rest of the directory is no business of anybody's here.
+/// Extensions that a runtime reads. This crate ignores all other files.
 const EXTENSIONS: [&str; 3] = [".conf", ".conflist", ".json"];
 
-/// What libcni looks for in a network's own directory.
+/// Extension that libcni reads in a network's own directory.
 const PLUGIN: &str = ".conf";
 
-/// More containerd does not read.
-const MOST: u64 = 2 * 1024 * 1024;
+/// Largest size of a file that containerd reads, bytes.
+const LARGEST: u64 = 2 * 1024 * 1024;
 
-/// A file that a runtime looks at.
+/// A file that a runtime reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
-    /// Its name in the directory; one of a network's own directory: `cbr0/10-tuning.conf`.
+    /// Name below the directory. For a file in a network's own directory: `cbr0/10-tuning.conf`.
     pub name: String,
-    /// What is in it, or why that cannot be known.
+    /// Content of the file, or the reason why it is unknown.
     pub text: Result<String, Broken>,
 }
 
-/// The files that runtimes look at, in their order.
+/// The files that a runtime reads, in its order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Directory {
     files: Vec<File>,
-    /// Those of networks' own directories.
+    /// Files of networks' own directories.
     plugins: Vec<File>,
 }
 
 impl Directory {
-    /// These files, of which those count that a runtime looks for.
+    /// Returns a directory with those of `files` that a runtime reads.
     pub fn new(files: Vec<File>) -> Self {
         let is_plugin = |file: &File| file.name.contains('/');
         let (mut plugins, mut files): (Vec<_>, Vec<_>) = files.into_iter().partition(is_plugin);
@@ -46,11 +46,11 @@ impl Directory {
         Self { files, plugins }
     }
 
-    /// What is in the directory at `path` now. None: there is no such directory.
+    /// Reads the directory at `path`. Returns none if the directory does not exist.
     ///
     /// # Errors
-    /// It cannot be read. A file that cannot be read is no error: runtimes differ in what they
-    /// make of it.
+    /// The directory cannot be read. An unreadable file is no error, since runtimes treat it differently: its
+    /// [`File`] has the reason.
     pub fn read(path: &Path) -> io::Result<Option<Self>> {
         let entries = match fs::read_dir(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -60,7 +60,7 @@ impl Directory {
         for entry in entries {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            // as libcni, which follows links to a network's own directory
+            // libcni follows links to a network's own directory
             if is_network_name(&name) && entry.path().is_dir() {
                 add_plugins(&entry.path(), &name, &mut files);
             }
@@ -71,17 +71,17 @@ impl Directory {
         Ok(Some(Self::new(files)))
     }
 
-    /// The files, in the order in which a runtime looks at them.
+    /// Returns the files of the directory, in the order in which a runtime reads them.
     pub fn files(&self) -> &[File] {
         &self.files
     }
 
-    /// Those of networks' own directories besides.
+    /// Returns the files of the directory, and then those of networks' own directories.
     pub fn all(&self) -> impl Iterator<Item = &File> {
         self.files.iter().chain(&self.plugins)
     }
 
-    /// The files of the directory of `network`, in libcni's order.
+    /// Returns the files of the directory of `network`, in libcni's order.
     pub fn plugins_of(&self, network: &str) -> impl Iterator<Item = &File> {
         let is_its = move |file: &&File| {
             let directory = file.name.split_once('/').map(|(directory, _)| directory);
@@ -90,12 +90,13 @@ impl Directory {
         self.plugins.iter().filter(is_its)
     }
 
-    /// The file called `name`.
+    /// Returns the file `name`.
     pub fn file(&self, name: &str) -> Option<&File> {
         self.all().find(|file| file.name == name)
     }
 
-    /// The same without files of which `leave` says so.
+    /// Returns the directory without the files for which `leave` returns true. Files of networks' own directories
+    /// stay.
     pub(crate) fn without(&self, leave: impl Fn(&File) -> bool) -> Self {
         let files = self.files.iter().filter(|file| !leave(file));
         Self {
@@ -105,8 +106,8 @@ impl Directory {
     }
 }
 
-/// Adds the files in the directory of `network`, as far as it can be read: one that cannot, or that went away since
-/// the directory above was read, keeps nobody from its list.
+/// Adds the files of the directory of `network`. An unreadable or deleted directory is ignored: the network's list
+/// does not depend on it.
 fn add_plugins(path: &Path, network: &str, files: &mut Vec<File>) {
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -116,13 +117,12 @@ fn add_plugins(path: &Path, network: &str, files: &mut Vec<File>) {
     }
 }
 
-/// Adds the file at `path`, unless it went away since its directory was read. A link that leads to nothing is there:
-/// a runtime stops at it, or sees what it leads to, if this is a container that has the directory alone.
+/// Adds the file at `path`, unless it was deleted since its directory was read. A dangling link is added as
+/// unreadable: a runtime fails at it, or it resolves the link if only this container lacks the target.
 fn add(path: &Path, name: String, files: &mut Vec<File>) {
     match read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && path.is_symlink() => {
-            let problem =
-                "it is a symbolic link, and what it leads to is not to be seen from here".into();
+            let problem = "it is a symbolic link whose target is not visible here".into();
             files.push(File {
                 name,
                 text: Err(Broken::Unreadable { problem }),
@@ -136,7 +136,7 @@ fn add(path: &Path, name: String, files: &mut Vec<File>) {
     }
 }
 
-/// A file's text, or why a runtime cannot use it.
+/// Reads a file's text. The inner error is the reason why a runtime cannot use the file.
 fn read(path: &Path) -> io::Result<Result<String, Broken>> {
     let found = fs::metadata(path)?;
     if !found.is_file() {
@@ -144,7 +144,7 @@ fn read(path: &Path) -> io::Result<Result<String, Broken>> {
             problem: "it is no regular file".into(),
         }));
     }
-    if found.len() > MOST {
+    if found.len() > LARGEST {
         return Ok(Err(Broken::Large { size: found.len() }));
     }
     let text = String::from_utf8(fs::read(path)?);

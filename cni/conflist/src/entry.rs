@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Our plugin's configuration, as it stands in a list.
+//! The configuration of our plugin, as an entry of a list.
 
 use crate::{TYPE, programs::ipam};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
-/// The capability by which containerd and CRI-O hand over the pod's annotations: SMC-R is asked
-/// for by one.
+/// The capability by which containerd and CRI-O pass the pod's annotations. A pod requests SMC-R by an annotation.
 pub const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
-/// The field of an entry that does nothing but note that the runtime called it.
+/// The field of an entry that attaches nothing, and only records that the runtime called it.
 pub const DETECT: &str = "detect";
 
-/// A resource that no pod has.
-const NOBODYS: &str = "rdma-cni.invalid/none";
+/// A resource that no pod can request.
+const UNUSED_RESOURCE: &str = "rdma-cni.invalid/none";
 
-/// The object that is put into a list.
+/// The object that is added to a list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry(Map<String, Value>);
 
@@ -26,8 +25,8 @@ impl Default for Entry {
 }
 
 impl Entry {
-    /// An entry with these fields; `type` is ours whatever they say, and the runtime is asked for
-    /// the pod's annotations unless they refuse them.
+    /// Returns an entry with these fields. Its `type` is always [`TYPE`]. The entry requests the pod's annotations,
+    /// unless its `capabilities` refuse them.
     pub fn new(fields: Map<String, Value>) -> Self {
         let mut entry = Map::from_iter([("type".to_owned(), TYPE.into())]);
         entry.extend(fields.into_iter().filter(|(name, _)| name != "type"));
@@ -39,33 +38,33 @@ impl Entry {
         Self(entry)
     }
 
-    /// One that is in a list, whichever version put it there.
+    /// Returns an entry with exactly these fields, as an earlier version may have written it.
     pub fn as_it_is(fields: Map<String, Value>) -> Self {
         Self(fields)
     }
 
-    /// One that attaches nothing, and notes that it was called where this one has its records.
+    /// Returns an entry that attaches nothing, and records each call in the `stateDir` of this entry.
     pub fn detecting(&self) -> Self {
         let mut entry = Map::from_iter([("type".to_owned(), TYPE.into())]);
         entry.insert(DETECT.to_owned(), Value::Bool(true));
-        // a version that does not know `detect` asks kubelet for it, and passes the pod on
-        entry.insert("resources".to_owned(), json!([NOBODYS]));
+        // a version that does not know `detect` asks kubelet for the resource, and passes the pod through
+        entry.insert("resources".to_owned(), json!([UNUSED_RESOURCE]));
         let state_dir = self.0.get("stateDir").cloned();
         entry.extend(state_dir.map(|it| ("stateDir".to_owned(), it)));
         Self(entry)
     }
 
-    /// The text of a file with nothing else in it.
+    /// Returns the text of a file that has only this entry.
     pub fn text(&self) -> String {
         format!("{:#}\n", self.value())
     }
 
-    /// Its fields.
+    /// Returns the fields of the entry.
     pub fn fields(&self) -> &Map<String, Value> {
         &self.0
     }
 
-    /// The same with `name`, unless it has that already; `null` is none.
+    /// Returns the entry with `name` set to `value`, if `name` is missing or `null`.
     pub fn or(mut self, name: &str, value: Value) -> Self {
         let field = self.0.entry(name).or_insert(Value::Null);
         if field.is_null() {
@@ -74,7 +73,7 @@ impl Entry {
         self
     }
 
-    /// The programs that it takes: our plugin, and the IPAM plugin that it calls.
+    /// Returns the programs that the entry needs: our plugin, and the IPAM plugin that it calls.
     pub fn programs(&self) -> BTreeSet<String> {
         let value = self.value();
         let all = [TYPE].into_iter().chain(ipam(&value));

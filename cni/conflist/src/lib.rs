@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CNI's configuration directory (`/etc/cni/net.d`): which file a runtime uses, and this
-//! project's plugin in it.
+//! CNI's configuration directory (`/etc/cni/net.d`): the file that a runtime uses, and the entry of this project's
+//! plugin in it.
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`directory`] | the directory's files, read once |
-//! | [`pick`](mod@pick) | which of them a runtime uses, and why not the others |
-//! | [`list`] | one list: what is in it, and the text with our plugin put in or taken out |
-//! | [`single`] | a configuration of one plugin, and the list that it is turned into |
-//! | [`entry`] | our plugin's own configuration |
-//! | [`placement`] | whether our plugin's entry is in the list, or in the network's own directory |
-//! | [`programs`] | the programs that a configuration names, and whether they are there |
-//! | [`plan`] | what has to be written or removed for the runtime to call us, or not to any more |
+//! | [`directory`] | the files of the directory, read once |
+//! | [`pick`](mod@pick) | the file that a runtime uses, and the reasons against the others |
+//! | [`list`] | one list: its plugins, and its text with our entry added or removed |
+//! | [`single`] | a configuration of one plugin, and the list that is made from it |
+//! | [`entry`] | the configuration of our plugin |
+//! | [`placement`] | the choice between the list and the network's own directory for our entry |
+//! | [`programs`] | the programs that a configuration names, and the missing ones |
+//! | [`plan`] | the changes that make the runtime call our plugin, or stop calling it |
 //!
-//! Only [`directory`] touches the disk, and it only reads. Texts are edited as texts: what is not
-//! ours keeps every byte.
+//! Only [`directory`] accesses the disk, and it only reads. Edits work on the text of a file: all bytes outside our
+//! entry stay unchanged.
 
 pub mod directory;
 pub mod entry;
@@ -35,12 +35,11 @@ pub use placement::Placement;
 pub use plan::{Change, Obstacle, Plan};
 pub use programs::Programs;
 
-/// The types by which our plugin is called: its own name, and the one of the plugin that it can
-/// stand in for.
+/// The `type` values that call our plugin: its own name, and the name of the plugin that it can replace.
 pub const TYPES: [&str; 2] = [TYPE, "rdma"];
 
-/// The IPAM plugin that is installed with ours.
+/// The IPAM plugin that `install` copies together with ours.
 const IPAM: &str = "rdma-ipam";
 
-/// The type that is put into a list.
+/// The `type` of the entries that this project adds.
 pub const TYPE: &str = "rdma-cni";

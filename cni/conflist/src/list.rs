@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One list: what is in it, and its text with our plugin put in or taken out.
+//! One list: its plugins, and its text with our entry added or removed.
 //!
-//! Our place is the last one. The plugins before see the result that they know, and at DEL, which
-//! goes from the last to the first, the rails are restored before the pod's own network goes.
+//! Our entry is the last one. The plugins before it then get the result that they expect. DEL goes from the last
+//! plugin to the first, so that it restores the rails before the pod's own network is removed.
 
 use crate::{
     Entry, TYPE, TYPES,
@@ -14,22 +14,22 @@ use cni_protocol::{SpecVersion, version::SUPPORTED};
 use serde_json::{Map, Value, value::RawValue};
 use std::{fmt, ops::Range};
 
-/// A text that a runtime cannot use, or that cannot be edited.
+/// The reason why a runtime cannot use a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
-    /// It is no JSON object.
-    #[error("it is no valid JSON object: {problem}")]
+    /// The text is not a JSON object.
+    #[error("it is not a valid JSON object: {problem}")]
     Syntax {
-        /// What the parser says, with line and column.
+        /// Message of the parser, with line and column.
         problem: String,
     },
-    /// A field has to be there.
+    /// A required field is missing.
     #[error("{field} is missing{}", extension(field))]
     Missing {
         /// `name`, `plugins`
         field: String,
     },
-    /// A field has a wrong value.
+    /// A field has an invalid value.
     #[error("{field} {problem}")]
     Value {
         /// `plugins[1].type`
@@ -37,21 +37,21 @@ pub enum Broken {
         /// `must be a text`
         problem: &'static str,
     },
-    /// It is larger than containerd reads.
+    /// The file is larger than containerd reads.
     #[error("it has {size} bytes, more than the 2 MiB that containerd reads")]
     Large {
-        /// Bytes.
+        /// Size of the file, bytes.
         size: u64,
     },
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("it cannot be read: {problem}")]
     Unreadable {
-        /// The system's answer.
+        /// Message of the system.
         problem: String,
     },
 }
 
-/// The extension that a file of the other kind has: runtimes read it by that.
+/// Returns advice about the extension, by which runtimes distinguish lists from single configurations.
 fn extension(field: &str) -> &'static str {
     match field {
         "plugins" => " (a file with one plugin ends with .conf)",
@@ -60,38 +60,38 @@ fn extension(field: &str) -> &'static str {
     }
 }
 
-/// A list that runtimes can use, and that cannot be edited.
+/// The reason why a list that runtimes can use cannot be edited.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// A field that is there twice.
+    /// A field is repeated.
     #[error("{place} has {field:?} twice; leave one of them")]
     Twice {
-        /// `the list`, `plugins[0]`
+        /// Path of the object: `the list`, `plugins[0]`.
         place: String,
-        /// Its name.
+        /// Name of the field.
         field: String,
     },
-    /// The version of the specification.
+    /// Our plugin does not support the version of the list.
     #[error(
-        "cniVersion {version}; {TYPE} speaks {}: set one of these in the list",
+        "cniVersion {version}; {TYPE} supports {}: set one of these in the list",
         SUPPORTED.map(SpecVersion::as_str).join(", ")
     )]
     Version {
         /// `is 0.2.0`, `is missing`
         version: String,
     },
-    /// The network's name.
-    #[error("name {name:?} is none that a runtime takes; it must match [a-zA-Z0-9][a-zA-Z0-9_.-]*")]
+    /// The network's name is invalid.
+    #[error("name {name:?} is not valid; it must match [a-zA-Z0-9][a-zA-Z0-9_.-]*")]
     Name {
-        /// As it stands there.
+        /// The name, as it is in the list.
         name: String,
     },
-    /// Nothing would be left.
-    #[error("{TYPE} is the only plugin of the list, and a list without plugins is none")]
+    /// Removing our plugin would leave no plugin.
+    #[error("{TYPE} is the only plugin of the list, and a list needs one; remove the file")]
     Alone,
 }
 
-/// A list, as a runtime reads it.
+/// A parsed list.
 #[derive(Debug)]
 pub struct List<'a> {
     text: &'a str,
@@ -109,12 +109,12 @@ struct Element<'a> {
     raw: &'a RawValue,
 }
 
-/// Where our plugin is.
+/// The position of our entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
-    /// In the list itself, counted from 0.
+    /// Index in the list.
     Plugin(usize),
-    /// In a list within the plugin with this number (Multus' `delegates`).
+    /// Index of the plugin that calls ours (Multus' `delegates`).
     Delegate(usize),
 }
 
@@ -127,20 +127,20 @@ impl fmt::Display for Position {
     }
 }
 
-/// Our plugin in a list.
+/// Our entry in a list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ours {
-    /// Where.
+    /// Position of the entry.
     pub place: Position,
-    /// Its configuration.
+    /// Fields of the entry.
     pub configuration: Map<String, Value>,
 }
 
 impl<'a> List<'a> {
-    /// The list in `text`, as libcni's `NetworkConfFromBytes` takes it.
+    /// Parses `text` by the rules of libcni's `NetworkConfFromBytes`.
     ///
     /// # Errors
-    /// A runtime would not take it.
+    /// A runtime would refuse the list.
     pub fn parse(text: &'a str) -> Result<Self, Broken> {
         let syntax = |error: serde_json::Error| Broken::Syntax {
             problem: error.to_string(),
@@ -149,7 +149,7 @@ impl<'a> List<'a> {
             field: field.to_owned(),
         };
         let members = Members::parse(text).map_err(syntax)?;
-        // numbers and texts are looked at only here
+        // `Members` does not check numbers and strings
         serde_json::from_str::<Value>(text).map_err(syntax)?;
         let name = text_of(members.get("name"), "name")?.ok_or_else(|| missing("name"))?;
         let version = text_of(members.get("cniVersion"), "cniVersion")?;
@@ -194,12 +194,12 @@ impl<'a> List<'a> {
         })
     }
 
-    /// The network's name.
+    /// Returns the network's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether it is a list of `single`'s network that begins with that plugin.
+    /// Reports whether this list was made from `single`: same name and version, and `single` is the first plugin.
     pub(crate) fn is_of(&self, single: &Single<'_>) -> bool {
         let first = self.elements.first().map(|it| object(it.raw));
         self.name == single.name()
@@ -207,8 +207,9 @@ impl<'a> List<'a> {
             && first.as_ref() == Some(single.configuration())
     }
 
-    /// The version of the specification that the runtime speaks with the plugins: the latest that the list and this
-    /// program know, as libcni's `NetworkConfFromBytes` has it since version 1.2; none: the list has none.
+    /// Returns the version of the specification that the runtime uses for the plugins: the latest that both the list
+    /// and this program know, as libcni's `NetworkConfFromBytes` chooses since version 1.2. None: the list has no
+    /// version.
     pub fn version(&self) -> Option<&str> {
         let all = self.version.iter().chain(&self.versions);
         let known = all.filter_map(|it| Some((SpecVersion::parse(it)?, it.as_str())));
@@ -216,23 +217,23 @@ impl<'a> List<'a> {
         latest.map(|(_, text)| text).or(self.version.as_deref())
     }
 
-    /// Whether libcni appends the plugins of the network's own directory to it, since version 1.3.
+    /// Reports whether libcni 1.3 or later appends the plugins of the network's own directory.
     pub fn reads_directory(&self) -> bool {
         !self.only_inlined
     }
 
-    /// The plugins' types, in order.
+    /// Returns the plugins' types, in order.
     pub fn types(&self) -> impl Iterator<Item = &str> {
         self.elements.iter().map(|element| element.kind.as_str())
     }
 
-    /// The network that Multus is told to call (`clusterNetwork`): a file or a name.
+    /// Returns the network that Multus calls (`clusterNetwork`): a path or a name.
     pub(crate) fn cluster_network(&self) -> Option<String> {
         let mut elements = self.elements.iter();
         elements.find_map(|element| cluster_network(&object(element.raw)))
     }
 
-    /// Our plugin, if it is called: in the list, or in one that Multus took over.
+    /// Returns our entry: in the list, or among the delegates of Multus.
     pub fn ours(&self) -> Option<Ours> {
         let direct = self.elements.iter().enumerate().find_map(|(index, it)| {
             let is_ours = TYPES.contains(&it.kind.as_str());
@@ -251,13 +252,13 @@ impl<'a> List<'a> {
         })
     }
 
-    /// The configuration of the first plugin of type [`TYPE`].
+    /// Returns the configuration of the first plugin of type [`TYPE`].
     pub fn own(&self) -> Option<Map<String, Value>> {
         let first = self.elements_named(TYPE).next()?;
         Some(object(self.elements[first].raw))
     }
 
-    /// Whether it is called by another type than [`TYPE`], or from a list that Multus took over.
+    /// Reports whether our plugin is called by another type than [`TYPE`], or as a delegate of Multus.
     pub(crate) fn is_called_otherwise(&self) -> bool {
         let mut elements = self.elements.iter();
         elements.any(|it| {
@@ -267,12 +268,12 @@ impl<'a> List<'a> {
         })
     }
 
-    /// The text with `entry` as the last plugin. Where our plugin is in it already: with `update`
-    /// its configuration is made to be `entry`, once; else the text stays. None: it is as it is
-    /// to be.
+    /// Returns the text with `entry` as the last plugin. If the list has our plugin already, `update` replaces its
+    /// configuration by `entry` and removes repetitions; without `update` the text stays. None: the text needs no
+    /// change.
     ///
     /// # Errors
-    /// The list cannot be edited, or the chain would not work with our plugin in it.
+    /// The list cannot be edited, or the chain would not work with our plugin.
     pub fn with(&self, entry: &Entry, update: bool) -> Result<Option<String>, Refused> {
         let mut named = self.elements_named(TYPE);
         if let Some(first) = named.next() {
@@ -301,7 +302,7 @@ impl<'a> List<'a> {
         self.check()?;
         let last = self.elements.len() - 1;
         let at = self.span(last);
-        // as the element before is set off
+        // the new element gets the separation of the one before
         let before = self.text[..at.start]
             .trim_end_matches([' ', '\t', '\r', '\n'])
             .len();
@@ -310,10 +311,10 @@ impl<'a> List<'a> {
         Ok(Some(self.replaced(vec![(at.end..at.end, &new)])))
     }
 
-    /// The text without the entries of type [`TYPE`]. None: there are none.
+    /// Returns the text without the entries of type [`TYPE`]. None: there is no such entry.
     ///
     /// # Errors
-    /// Nothing would be left of the list, or it cannot be edited.
+    /// The list would have no plugin left, or it cannot be edited.
     pub fn without(&self) -> Result<Option<String>, Refused> {
         let ours: Vec<_> = self.elements_named(TYPE).collect();
         if ours.is_empty() {
@@ -334,10 +335,10 @@ impl<'a> List<'a> {
         Ok(Some(self.replaced(cuts)))
     }
 
-    /// Whether the chain would work with our plugin in it.
+    /// Checks that the chain would work with our plugin.
     ///
     /// # Errors
-    /// It would not.
+    /// The reason why the chain would not work.
     pub(crate) fn check(&self) -> Result<(), Refused> {
         self.unambiguous()?;
         if !is_network_name(&self.name) {
@@ -368,7 +369,7 @@ impl<'a> List<'a> {
         elements.filter_map(move |(index, it)| (it.kind == kind).then_some(index))
     }
 
-    /// The layout of an element; without one, of what is there of others.
+    /// Returns the layout of the element at `index`, or of another element if there is no index.
     fn style(&self, index: Option<usize>) -> Style {
         let index = index.unwrap_or_else(|| usize::from(self.elements.len() > 1));
         let at = self.span(index);
@@ -379,7 +380,7 @@ impl<'a> List<'a> {
         span(self.text, self.elements[index].raw)
     }
 
-    /// An element, which is not the first, with the comma before it.
+    /// Returns the range of the element at `index`, with the comma before it. The element must not be the first.
     fn cut(&self, index: usize) -> Range<usize> {
         self.span(index - 1).end..self.span(index).end
     }
@@ -394,7 +395,7 @@ impl<'a> List<'a> {
     }
 }
 
-/// Whether a runtime takes it as a network's name (libcni's `ValidateNetworkName`).
+/// Reports whether `name` is valid as a network's name (libcni's `ValidateNetworkName`).
 pub(crate) fn is_network_name(name: &str) -> bool {
     let mut letters = name.chars();
     letters
@@ -416,8 +417,8 @@ pub(crate) fn text_of(raw: Option<&RawValue>, field: &str) -> Result<Option<Stri
         .map_err(|_| wrong(field, "must be a text"))
 }
 
-/// Whether a field is set, as `readBool` of `NetworkConfFromBytes()` takes it. With a value that it does not
-/// take nothing can be said of the list: it counts as set.
+/// Reports whether a field is true by the rules of `readBool` in `NetworkConfFromBytes()`. A value that libcni
+/// refuses counts as true.
 fn is_true(raw: &RawValue) -> bool {
     match serde_json::from_str(raw.get()) {
         Ok(Value::Bool(value)) => value,
@@ -426,17 +427,17 @@ fn is_true(raw: &RawValue) -> bool {
     }
 }
 
-/// The object in `raw`, which was read as one.
+/// Returns the object in `raw`, which was parsed as one before.
 fn object(raw: &RawValue) -> Map<String, Value> {
     serde_json::from_str(raw.get()).unwrap_or_default()
 }
 
-/// `clusterNetwork` of Multus' configuration.
+/// Returns `clusterNetwork` of Multus' configuration.
 pub(crate) fn cluster_network(plugin: &Map<String, Value>) -> Option<String> {
     plugin.get("clusterNetwork")?.as_str().map(str::to_owned)
 }
 
-/// Our configuration among the `delegates` of a plugin's configuration, at any depth.
+/// Returns our entry among the `delegates` of a plugin's configuration, at any depth.
 pub(crate) fn delegate(configuration: &Value) -> Option<Map<String, Value>> {
     let delegates = configuration.get("delegates")?.as_array()?;
     delegates.iter().find_map(|delegate| {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The members of a JSON object as they stand in the text: in order, each name as often as it is
-//! there, and where the values are.
+//! The members of a JSON object in the order of the text. Repeated names are kept, and each value knows its position.
 
 use serde::{
     Deserialize, Deserializer,
@@ -9,24 +8,23 @@ use serde::{
 use serde_json::value::RawValue;
 use std::{fmt, ops::Range};
 
-/// Names and values of an object.
+/// Names and values of an object, in order.
 #[derive(Debug)]
 pub(crate) struct Members<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'a> Members<'a> {
-    /// The members of the object that is all of `text`.
+    /// Parses `text`, which has to be one object.
     pub(crate) fn parse(text: &'a str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(text)
     }
 
-    /// The value of `name`; where the name is there twice, the last one counts, as it does for
-    /// the runtimes.
+    /// Returns the value of `name`. If the name is repeated, the last value counts, as for the runtimes.
     pub(crate) fn get(&self, name: &str) -> Option<&'a RawValue> {
         let found = self.0.iter().rfind(|(key, _)| key == name);
         found.map(|(_, value)| *value)
     }
 
-    /// A name that is there twice.
+    /// Returns the first name that is repeated.
     pub(crate) fn twice(&self) -> Option<&str> {
         let names = self.0.iter().enumerate();
         names
@@ -36,7 +34,7 @@ impl<'a> Members<'a> {
     }
 }
 
-/// Where `part` is, which was read from `text`.
+/// Returns the position of `part` in `text`. `part` has to be parsed from `text`.
 pub(crate) fn span(text: &str, part: &RawValue) -> Range<usize> {
     let start = part.get().as_ptr() as usize - text.as_ptr() as usize;
     start..start + part.get().len()

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which file of the directory a runtime uses.
+//! The file of the directory that a runtime uses.
 //!
-//! Both look at `.conf`, `.conflist` and `.json`, sorted by name, hidden files too.
+//! All runtimes read `.conf`, `.conflist` and `.json`, sorted by name, including hidden files.
 //!
-//! - containerd (go-cni's `loadFromConfDir`, `max_conf_num` 1) takes the first one. If that is
-//!   broken, it looks no further: no pod gets a network.
-//! - CRI-O (ocicni's `loadNetworks`) passes over broken ones, and takes the first that is left; or,
-//!   with `cni_default_network`, the first of that name. It also passes over a file with a plugin
-//!   whose binary is missing, which is not looked at here.
-//! - podman's CNI backend (`loadNetworks()` of containers/common, `libnetwork/cni`) and nerdctl
-//!   (`pkg/netutil`) read all files, pass over broken ones, and use the network that the container
-//!   names. podman takes the first file of a name, and `.conflist` alone.
+//! - containerd (go-cni's `loadFromConfDir`, `max_conf_num` 1) uses the first file. If that file is broken, containerd
+//!   stops: no pod gets a network.
+//! - CRI-O (ocicni's `loadNetworks`) skips broken files, and uses the first one that is left, or with
+//!   `cni_default_network` the first one of that name. It also skips a file with a plugin whose binary is missing, which
+//!   this module does not check.
+//! - podman's CNI backend (`loadNetworks()` of containers/common, `libnetwork/cni`) and nerdctl (`pkg/netutil`) read all
+//!   files, skip broken ones, and use the network that the container names. podman uses the first file of a name, and
+//!   only `.conflist`.
 
 use crate::{
     Directory, File,
@@ -19,26 +19,26 @@ use crate::{
 };
 use std::fmt;
 
-/// A container runtime, as far as it looks for networks.
+/// A container runtime, and its rule for choosing a network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Runtime {
-    /// containerd
+    /// containerd.
     #[default]
     Containerd,
-    /// CRI-O
+    /// CRI-O.
     Crio {
         /// `cni_default_network`
         network: Option<String>,
     },
-    /// podman with its CNI backend, or nerdctl: a container names its network
+    /// podman with its CNI backend, or nerdctl: each container names its network.
     Named {
-        /// The network of the entry.
+        /// Name of the network that gets our entry.
         network: String,
     },
 }
 
 impl Runtime {
-    /// The network that is used, where its name decides.
+    /// Returns the name of the network, if the runtime chooses by name.
     pub fn network(&self) -> Option<&str> {
         match self {
             Self::Containerd => None,
@@ -48,67 +48,67 @@ impl Runtime {
     }
 }
 
-/// What a runtime makes of a directory.
+/// The result of choosing a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pick {
-    /// What it uses.
+    /// The runtime's choice.
     pub choice: Choice,
-    /// The files that it does not use, in order.
+    /// Unused files, in order.
     pub skipped: Vec<Skipped>,
 }
 
-/// What a runtime uses.
+/// A runtime's choice.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Choice {
-    /// Nothing: pods wait for a network.
+    /// No file: pods wait for a network.
     None,
-    /// It stops at a broken file: pods wait for a network.
+    /// The runtime stops at a broken file: pods wait for a network.
     Blocked {
-        /// The file's name.
+        /// Name of the file.
         file: String,
-        /// What is wrong with it.
+        /// Defect of the file.
         why: Broken,
     },
-    /// This file.
+    /// The runtime uses this file.
     Picked(Picked),
 }
 
 /// The file that a runtime uses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Picked {
-    /// Its name in the directory.
+    /// Name below the directory.
     pub file: String,
-    /// The network's name.
+    /// Name of the network.
     pub network: String,
-    /// The plugins' types, in order.
+    /// Types of the plugins, in order.
     pub types: Vec<String>,
-    /// Whether it has one plugin's configuration, and no list.
+    /// True if the file has one plugin's configuration and no list.
     pub single: bool,
-    /// Our plugin, if it is called.
+    /// Our entry, if the file has one.
     pub ours: Option<Ours>,
-    /// The network that Multus calls from there: a file or a name.
+    /// Network that Multus calls from this file: a path or a name.
     pub cluster_network: Option<String>,
-    /// Whether a runtime with libcni 1.3 or later calls the plugins of the network's own directory too.
+    /// True if a runtime with libcni 1.3 or later also calls the plugins of the network's own directory.
     pub reads_directory: bool,
 }
 
 /// A file that a runtime does not use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
-    /// Its name in the directory.
+    /// Name below the directory.
     pub file: String,
-    /// Why.
+    /// Reason.
     pub why: Skip,
 }
 
-/// Why a file is not used.
+/// The reason why a runtime does not use a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Skip {
-    /// It is broken.
+    /// The file is broken.
     Broken(Broken),
-    /// It is another network's than the one that was named.
+    /// The file belongs to another network than the configured one.
     OtherNetwork(String),
-    /// Another file was found before.
+    /// An earlier file is used.
     Later,
 }
 
@@ -116,13 +116,13 @@ impl fmt::Display for Skip {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Broken(broken) => broken.fmt(f),
-            Self::OtherNetwork(name) => write!(f, "it is of network {}", name.escape_debug()),
+            Self::OtherNetwork(name) => write!(f, "it belongs to network {}", name.escape_debug()),
             Self::Later => f.write_str("another file comes before it"),
         }
     }
 }
 
-/// What a runtime makes of `directory`.
+/// Chooses the file of `directory` that `runtime` uses.
 pub fn pick(directory: &Directory, runtime: &Runtime) -> Pick {
     let mut skipped = vec![];
     let mut choice = Choice::None;
@@ -156,19 +156,19 @@ pub fn pick(directory: &Directory, runtime: &Runtime) -> Pick {
     Pick { choice, skipped }
 }
 
-/// The list whose plugins are called in the end: Multus reads its network's file at each call, where
-/// it is told that one (`clusterNetwork`; `getNetDelegate` in its `k8sclient.go`). A path is that
-/// file. A name may also be an object in the cluster, so that it counts only for a list that has our
-/// plugin already: it must not be called twice.
+/// Returns the list whose plugins are called in the end. If `clusterNetwork` is set, Multus reads the file of that
+/// network at each call (`getNetDelegate` in its `k8sclient.go`). A path is that file. A name may also be an object
+/// of the cluster. Therefore a name counts only for a list that has our entry already, which must not be called
+/// twice.
 pub fn follow(directory: &Directory, picked: Picked) -> Picked {
     let Some(network) = &picked.cluster_network else {
         return picked;
     };
     let read = |file: &File| {
         let read = Picked::read(&file.name, file.text.as_deref().ok()?).ok();
-        // for a single configuration Multus does not read the list beside it
+        // Multus does not read the list beside a single configuration
         let read = read.filter(|it| !it.single)?;
-        // it is Multus who calls these, by a libcni of its own
+        // Multus calls the plugins of this list with its own libcni
         Some(Picked {
             reads_directory: false,
             ..read
@@ -185,10 +185,10 @@ pub fn follow(directory: &Directory, picked: Picked) -> Picked {
 }
 
 impl Picked {
-    /// What the file called `file` says.
+    /// Parses the file named `file`.
     ///
     /// # Errors
-    /// No runtime would take it.
+    /// No runtime would use the file.
     pub fn read(file: &str, text: &str) -> Result<Self, Broken> {
         let file = file.to_owned();
         if file.ends_with(".conflist") {
@@ -210,14 +210,14 @@ impl Picked {
             single: true,
             ours: single.ours(),
             cluster_network: single.cluster_network(),
-            // `ConfFromFile()` reads none
+            // `ConfFromFile()` reads no directory
             reads_directory: false,
             file,
         })
     }
 }
 
-/// CRI-O calls a network without a name after its file.
+/// Returns the network's name. CRI-O names a network without a name after its file.
 fn named(name: &str, file: &str) -> String {
     match name.is_empty() {
         true => file.to_owned(),

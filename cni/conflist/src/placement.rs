@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where our plugin's entry is: in the network's list, or in a file of ours in the network's own directory.
+//! The position of our entry: in the network's list, or in a file of ours in the network's own directory.
 //!
-//! The directory needs a runtime that calls what is in it at ADD **and** at DEL. What libcni keeps of a pod's
-//! network (`cacheAdd()`, `libcni/api.go`) does not tell: it is the text of the list, whatever was appended to
-//! that. For the same reason CRI-O does not call the directory's plugins at DEL: it makes the network from what
-//! was kept (`loadNetworkFromCache()`, ocicni 0.4.3). So the evidence is a call: a file of ours in the directory
-//! has an entry that attaches nothing and notes each verb ([`DETECT`]), while the real entry is in the list.
+//! The directory needs a runtime that calls its plugins at ADD **and** at DEL. libcni's cache of a pod's network
+//! (`cacheAdd()`, `libcni/api.go`) is no evidence: it has the text of the list, without the appended plugins. For the
+//! same reason CRI-O does not call the directory's plugins at DEL: it loads the network from the cache
+//! (`loadNetworkFromCache()`, ocicni 0.4.3). The evidence is therefore a call: the real entry stays in the list, and
+//! a file of ours in the directory has an entry that attaches nothing and records each verb ([`DETECT`]).
 
 use crate::{
     Change, Directory, Entry, Picked, TYPES,
@@ -17,45 +17,45 @@ use crate::{
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-/// Where our plugin's entry is to be.
+/// The configured position of our entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
-    /// In the network's list.
+    /// The network's list.
     #[default]
     List,
-    /// In the network's own directory.
+    /// The network's own directory.
     Directory,
-    /// In the network's own directory where the runtime is known to call what is in it; else in the list.
+    /// The network's own directory if the runtime is known to call its plugins, otherwise the list.
     Auto {
-        /// The networks whose directories it has read, at ADD and at DEL.
+        /// Networks whose directories the runtime has read at ADD and at DEL.
         read: BTreeSet<String>,
     },
 }
 
-/// The name of our file in a network's directory. The plugins there are called in the order of their names.
+/// Name of our file in a network's directory. A runtime calls the plugins there in the order of their names.
 const FILE: &str = "99-rdma-cni.conf";
 
-/// Our file for `network`, below the directory of the lists.
+/// Returns the path of our file for `network`, below the directory of the lists.
 pub fn file_of(network: &str) -> String {
     format!("{network}/{FILE}")
 }
 
-/// Whether `file` has the name of ours in some network's directory.
+/// Reports whether `file` is named like our file in a network's directory.
 pub fn is_ours(file: &str) -> bool {
     file.rsplit_once('/').is_some_and(|(_, name)| name == FILE)
 }
 
-/// Our plugin in a network's own directory.
+/// Our entry in a network's own directory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InDirectory {
-    /// `cbr0/99-rdma-cni.conf`
+    /// Path below the directory of the lists: `cbr0/99-rdma-cni.conf`.
     pub file: String,
-    /// Its configuration.
+    /// Fields of the entry.
     pub configuration: Map<String, Value>,
 }
 
-/// Our plugin, as often as it is called from the directory of the network that was picked: by a runtime that reads
-/// it. In the order of the calls.
+/// Returns our entries in the directory of the picked network, in the order of the calls. Returns none if the runtime
+/// does not read that directory. Entries that only detect do not count.
 pub fn in_directory(directory: &Directory, picked: &Picked) -> impl Iterator<Item = InDirectory> {
     let files = directory.plugins_of(&picked.network);
     let files = files.filter(|_| picked.reads_directory);
@@ -70,26 +70,26 @@ pub fn in_directory(directory: &Directory, picked: &Picked) -> impl Iterator<Ite
     })
 }
 
-/// What is to be there.
+/// The entries that a network needs.
 pub(crate) enum Wanted {
-    /// The entry in the list alone.
+    /// The entry in the list only.
     List,
-    /// The entry in the list, and one in the directory that finds out whether the runtime reads that.
+    /// The entry in the list, and a detecting one in the directory.
     Detection,
-    /// The entry in the directory alone.
+    /// The entry in the directory only.
     Directory,
 }
 
 impl Placement {
-    /// What that means for the list that the runtime uses.
+    /// Returns the entries for the list that the runtime uses.
     pub(crate) fn wanted(&self, picked: &Picked) -> Result<Wanted, Obstacle> {
         let network = &picked.network;
         Ok(match self {
             Self::List => Wanted::List,
             Self::Directory if picked.reads_directory => Wanted::Directory,
             Self::Directory => {
-                let why = "the plugins of the network's own directory are not called with it \
-                           (loadOnlyInlinedPlugins, or Multus calls it); chain.placement has to be list or auto";
+                let why = "the runtime does not call the plugins of the network's own directory \
+                           (loadOnlyInlinedPlugins, or Multus calls it); set chain.placement to list or auto";
                 return Err(obstacle(&picked.file, why));
             }
             Self::Auto { .. } if !picked.reads_directory => Wanted::List,
@@ -99,8 +99,8 @@ impl Placement {
     }
 }
 
-/// What has to change for our file of the network to have `entry`; none: for there to be no file. `placed` are
-/// the files that are ours.
+/// Returns the change that gives our file of the network `entry`, or that removes the file if `entry` is none.
+/// `placed` are the files that belong to this project.
 pub(crate) fn put(
     directory: &Directory,
     picked: &Picked,
@@ -111,7 +111,7 @@ pub(crate) fn put(
     let present = directory.file(&file);
     if present.is_some() && !placed.contains(&file) {
         return match entry {
-            Some(_) => Err(obstacle(&file, "somebody else put it there; take it away")),
+            Some(_) => Err(obstacle(&file, "another program wrote it; remove it")),
             None => Ok(None),
         };
     }
@@ -127,7 +127,8 @@ pub(crate) fn put(
     }))
 }
 
-/// The entry in the directory alone: the file comes before the list is as it was, so that no pod has neither.
+/// Plans the entry in the directory only. The file is written before the list is changed, so that every pod has rails
+/// in between.
 pub(crate) fn put_in_directory(
     directory: &Directory,
     picked: &Picked,
@@ -158,7 +159,8 @@ pub(crate) fn put_in_directory(
     Ok((placed, changes))
 }
 
-/// Our files in the directories of networks that are not used any more, also those that were never written.
+/// Returns the removal of our files in the directories of networks that are no longer used. `placed` also names files
+/// that were never written.
 pub(crate) fn stale(picked: &Picked, placed: &BTreeSet<String>) -> Vec<Change> {
     let used = (!picked.single).then(|| file_of(&picked.network));
     let ours = placed.iter().filter(|file| is_ours(file));

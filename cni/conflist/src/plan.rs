@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What has to be written or removed in the directory. Pure: (directory, what is wanted) → changes.
+//! The changes of the directory. Pure: (directory, entry, placement) → changes.
 
 use crate::{
     Directory, Entry, IPAM, TYPE,
@@ -14,104 +14,104 @@ use std::{collections::BTreeSet, path::PathBuf};
 /// One change of the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A file gets another text, or is made.
+    /// Writes a file, which may exist already.
     Write {
-        /// Its name.
+        /// Name of the file.
         file: String,
-        /// The whole text.
+        /// New text of the whole file.
         text: String,
-        /// The file whose mode and owner it gets, and which the text was made from; for one in a network's own
-        /// directory the list.
+        /// The file whose mode and owner the new one gets, and from which the text was made. For a file in a
+        /// network's own directory: the list.
         like: String,
     },
-    /// A file goes.
+    /// Removes a file.
     Remove {
-        /// Its name.
+        /// Name of the file.
         file: String,
     },
 }
 
-/// Why the runtime cannot be made to call our plugin.
+/// The reason why the runtime cannot be made to call our plugin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
-    /// There is nothing to be put into.
+    /// The directory has no network configuration.
     #[error(
-        "there is no network configuration yet; the daemon puts {TYPE} in as soon as there is one, without the \
+        "there is no network configuration yet; the daemon adds {TYPE} as soon as there is one, without the \
          daemon run install again then"
     )]
     Empty,
-    /// None of the networks has the name that is configured.
+    /// No network has the configured name.
     #[error(
         "no network in the directory is named {network:?} (networks there: {}); create it (podman network \
          create, nerdctl network create), or correct chain.network, and run install again",
         listed(.names)
     )]
     NoNetwork {
-        /// The name.
+        /// Configured name.
         network: String,
-        /// The names of the others.
+        /// Names of the existing networks.
         names: Vec<String>,
     },
-    /// Nothing in the directory can be used.
+    /// The runtime cannot use the file.
     #[error(
         "{file} cannot be used by the runtime, and is left as it is: {why}; correct or remove that file"
     )]
     Broken {
-        /// The file's name.
+        /// Name of the file.
         file: String,
-        /// What is wrong with it.
+        /// Defect of the file.
         why: Broken,
     },
-    /// The file that the runtime uses cannot have our plugin in it.
+    /// Our entry cannot be added to the file that the runtime uses.
     #[error("{file} is left as it is: {why}")]
     Refused {
-        /// The file's name.
+        /// Name of the file.
         file: String,
-        /// Why.
+        /// Reason.
         why: Refused,
     },
-    /// The network's own directory cannot have our plugin in it.
+    /// Our entry cannot be added to the network's own directory.
     #[error("{file} is left as it is: {why}")]
     Directory {
-        /// The file's name.
+        /// Name of the file.
         file: String,
-        /// Why.
+        /// Reason.
         why: &'static str,
     },
-    /// What the list names is not in the runtime's directories of plugins, as they are known here.
+    /// A program that the list names is missing in all known plugin directories of the runtime.
     #[error("{file} names {}, {}", Names(.programs), Elsewhere(.dirs))]
     Elsewhere {
-        /// The file's name.
+        /// Name of the file.
         file: String,
-        /// The types without a program.
+        /// Types without a program.
         programs: BTreeSet<String>,
-        /// The directories.
+        /// Plugin directories.
         dirs: Vec<PathBuf>,
     },
-    /// Our own programs are not there.
+    /// A program of our entry is missing.
     #[error("{} not in {}, where the runtime looks for plugins; {}", is(.programs), Dirs(.dirs), remedy(.programs))]
     Gone {
-        /// The programs.
+        /// Missing programs.
         programs: BTreeSet<String>,
-        /// The directories.
+        /// Plugin directories.
         dirs: Vec<PathBuf>,
     },
-    /// It is not known which programs there are.
+    /// The plugin directories cannot be read.
     #[error(
-        "whether the plugins are in {} is not known ({why}); a container needs that directory of \
-         the node, read-only: nothing is changed in the network's list", Dirs(.dirs)
+        "the plugins in {} are unknown ({why}); mount that directory of the node read-only into the \
+         container: the network's list stays unchanged", Dirs(.dirs)
     )]
     Unseen {
-        /// The directories.
+        /// Plugin directories.
         dirs: Vec<PathBuf>,
-        /// Why.
+        /// Reason.
         why: String,
     },
 }
 
 impl Obstacle {
-    /// Whether it is about programs: then the runtime is not able to call our plugin, even where it
-    /// is in the list.
+    /// Reports whether the obstacle concerns programs. If so, the runtime may be unable to call our plugin even if
+    /// the list has the entry.
     pub fn is_of_programs(&self) -> bool {
         matches!(
             self,
@@ -119,13 +119,14 @@ impl Obstacle {
         )
     }
 
-    /// Whether our plugin itself is gone: where it is in a list, every pod fails by it.
+    /// Reports whether the program of our plugin is missing: every pod then fails if a list has the entry.
     pub fn is_ours_gone(&self) -> bool {
         matches!(self, Self::Gone { programs, .. } if programs.contains(TYPE))
     }
 }
 
-/// What puts programs of the entry back: `install` has our own two, and the owner of any other has that.
+/// Returns the advice for missing programs of the entry. `install` copies our two programs; any other comes from its
+/// owner.
 fn remedy(programs: &BTreeSet<String>) -> String {
     let (ours, theirs): (Vec<&String>, Vec<&String>) = programs
         .iter()
@@ -149,31 +150,31 @@ fn is(programs: &BTreeSet<String>) -> String {
     format!("{} {verb}", Names(programs))
 }
 
-/// What is to be done, and what comes of it.
+/// The changes, and their outcome.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// In this order.
+    /// Changes, in this order.
     pub changes: Vec<Change>,
-    /// Where our plugin will be called from, or why it will not.
+    /// The file from which the runtime will call our plugin, or the reason why it will not.
     pub place: Result<Placed, Obstacle>,
 }
 
-/// Where our plugin is called from.
+/// The file from which the runtime calls our plugin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placed {
-    /// The file.
+    /// Name of the file.
     pub file: String,
-    /// The network's name.
+    /// Name of the network.
     pub network: String,
-    /// Whether somebody else put it there: its configuration is theirs.
+    /// True if another program wrote the entry and owns its configuration.
     pub by_others: bool,
 }
 
-/// What makes the runtime call our plugin with `entry`. `placed` are the files that our plugin
-/// was put into before; in others it belongs to whoever put it there. Nothing is put in as long as one
-/// of the programs is missing that the list names, or that `entry` takes.
+/// Plans the changes that make the runtime call our plugin with `entry`. `placed` are the files to which this project
+/// has added its entry; in all other files the entry belongs to its author. The plan changes nothing while a program
+/// that the list names or that `entry` needs is missing.
 ///
-/// A single configuration has no directory: whatever `placement` is, its list beside it is ours alone.
+/// A single configuration has no directory: for any `placement`, its list beside it belongs to this project.
 pub fn attach(
     directory: &Directory,
     runtime: &Runtime,
@@ -194,7 +195,7 @@ pub fn attach(
         Choice::Blocked { file, why } => Err(Obstacle::Broken { file, why }),
         Choice::None => Err(nothing(&others, runtime, &choice.skipped)),
     };
-    // a list whose single configuration is gone, or not used any more
+    // remove a list whose single configuration is deleted or no longer used
     let mut changes: Vec<_> = directory
         .files()
         .iter()
@@ -219,7 +220,7 @@ pub fn attach(
     Plan { changes, place }
 }
 
-/// What is missing of the programs that the runtime would look for, with `entry` in its list.
+/// Returns the obstacle if a program is missing that the runtime would call with `entry` in its list.
 pub fn lacking(
     directory: &Directory,
     runtime: &Runtime,
@@ -239,7 +240,7 @@ pub fn lacking(
     if !programs.is_empty() {
         return Some(Obstacle::Gone { programs, dirs });
     }
-    // Multus, and then the list that it calls
+    // Multus, then the list that it calls
     let last = called(directory, first.clone());
     [first, last].into_iter().find_map(|picked| {
         let file = directory.file(&picked.file)?;
@@ -253,7 +254,7 @@ pub fn lacking(
     })
 }
 
-/// What takes our plugin out of the files of `placed`, and what stands in the way.
+/// Plans the removal of our entry from the files of `placed`. Also returns the obstacles.
 pub fn detach(directory: &Directory, placed: &BTreeSet<String>) -> (Vec<Change>, Vec<Obstacle>) {
     let mut changes = vec![];
     let mut obstacles = vec![];
@@ -286,7 +287,8 @@ pub fn detach(directory: &Directory, placed: &BTreeSet<String>) -> (Vec<Change>,
     (changes, obstacles)
 }
 
-/// The file whose plugins are called; for a list of ours, the single configuration it is made from.
+/// Returns the file whose plugins the runtime calls in the end. For a list of ours, returns the single configuration
+/// from which it is made.
 fn called(directory: &Directory, picked: Picked) -> Picked {
     let picked = follow(directory, picked);
     let source = directory.files().iter().find_map(|file| {
@@ -297,7 +299,7 @@ fn called(directory: &Directory, picked: Picked) -> Picked {
     source.unwrap_or(picked)
 }
 
-/// Puts our plugin into the file that is used, or into the directory of its network.
+/// Plans our entry in the used file, or in the directory of its network.
 fn put(
     directory: &Directory,
     picked: &Picked,
@@ -343,13 +345,13 @@ fn put(
     let mut changes: Vec<_> = change.into_iter().collect();
     match placement::put(directory, picked, detecting.as_ref(), placed) {
         Ok(change) => changes.extend(change),
-        // the list does without
+        // only the detecting entry failed, and the list works without it
         Err(_) => debug_assert!(detecting.is_some()),
     }
     Ok((placed_in, changes))
 }
 
-/// Puts our plugin into the list.
+/// Plans our entry in the list.
 fn put_into(
     list: &List<'_>,
     picked: &Picked,
@@ -358,7 +360,8 @@ fn put_into(
 ) -> Result<(Placed, Option<Change>), Obstacle> {
     let file = &picked.file;
     let update = placed.contains(file);
-    // somebody put it there too since: theirs stays, as it must not be called twice
+    // another program has added our plugin since: that entry stays, and ours is removed, since two calls would
+    // conflict
     let is_twice = update && list.own().is_some() && list.is_called_otherwise();
     let change = match is_twice {
         true => list.without(),
@@ -389,7 +392,7 @@ fn put_into(
     Ok((placed, change))
 }
 
-/// Puts our plugin into a list of ours beside the single configuration `text`.
+/// Plans our entry in a list beside the single configuration `text`.
 fn put_beside(
     directory: &Directory,
     picked: &Picked,
@@ -408,7 +411,7 @@ fn put_beside(
     let single = Single::parse(text).map_err(|why| broken(file, why))?;
     let list = single::list_name(file);
     let present = directory.file(&list).and_then(|it| it.text.as_deref().ok());
-    // somebody may have put plugins behind it since: they stay, as in any other list, unless they call ours twice
+    // other programs may have appended plugins to our list: they stay, unless they call our plugin again
     let parsed = present.and_then(|text| List::parse(text).ok());
     let parsed = parsed.filter(|it| it.is_of(&single) && !it.is_called_otherwise());
     let (like, change) = match parsed {
@@ -427,7 +430,7 @@ fn put_beside(
     Ok((placed_in(&list, false), change))
 }
 
-/// Why there is nothing to be put into.
+/// Returns the obstacle of a directory without a usable file.
 fn nothing(others: &Directory, runtime: &Runtime, skipped: &[Skipped]) -> Obstacle {
     if let Runtime::Named { network } = runtime {
         let names = skipped.iter().filter_map(|it| match &it.why {

@@ -1,47 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The programs that a configuration names, and whether the runtime's directories of plugins have them.
+//! The programs that a configuration names, and their presence in the runtime's plugin directories.
 //!
 //! A runtime finds a plugin by its `type` in these directories (`CNI_PATH`; containerd's `bin_dirs`, CRI-O's
-//! `plugin_dirs`), the first that has it, and a plugin finds its IPAM plugin there too. If one that the
-//! network has had all along is in none of them, the runtime looks elsewhere: our plugin would not be found
-//! either, and every pod of the node would fail.
+//! `plugin_dirs`), and uses the first match. A plugin finds its IPAM plugin there too. If a plugin that the network
+//! has had before is in none of them, then the runtime uses other directories: it would not find our plugin either,
+//! and every pod of the node would fail.
 
 use crate::TYPES;
 use serde_json::Value;
 use std::{collections::BTreeSet, fmt, path::PathBuf};
 
-/// IPAM types that are no programs: the plugin named first serves them itself.
+/// IPAM types that are not programs: the plugin in the first column serves them itself.
 const BUILT_IN: [(&str, &str); 2] = [
-    // `cni/network/network.go` of Azure/azure-container-networking: it asks its own service
+    // `cni/network/network.go` of Azure/azure-container-networking: the plugin asks its own service
     ("azure-vnet", "azure-cns"),
-    // antrea-io/antrea: its agent gives the addresses
+    // antrea-io/antrea: the agent assigns the addresses
     ("antrea", "antrea"),
 ];
 
-/// The runtime's directories of plugins, as they are now.
+/// The current content of the runtime's plugin directories.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Programs {
-    /// Where they are, in the order in which the runtime looks.
+    /// Directories, in the order in which the runtime searches them.
     pub dirs: Vec<PathBuf>,
-    /// The names of the programs in them; else why they are not known.
+    /// Names of the programs, or the reason why they are unknown.
     pub names: Result<BTreeSet<String>, String>,
 }
 
 impl Programs {
-    /// Whether `name` is there; where that is not known, it is not said to be missing.
+    /// Reports whether `name` exists. Returns true if the names are unknown.
     pub fn has(&self, name: &str) -> bool {
         let names = self.names.as_ref();
         names.map_or(true, |names| names.contains(name))
     }
 
-    /// Those of `types` that are not there.
+    /// Returns those of `types` that have no program.
     pub fn missing(&self, types: BTreeSet<String>) -> BTreeSet<String> {
         types.into_iter().filter(|it| !self.has(it)).collect()
     }
 }
 
-/// The types that `text` names, a list or a single configuration: plugins, their IPAM plugins, and
-/// what Multus calls in turn. Ours are not among them.
+/// Returns the types that `text`, a list or a single configuration, names: plugins, their IPAM plugins, and the
+/// delegates of Multus. Our own types are left out.
 pub fn named(text: &str) -> BTreeSet<String> {
     let mut types = BTreeSet::new();
     if let Ok(whole) = serde_json::from_str(text) {
@@ -51,7 +51,7 @@ pub fn named(text: &str) -> BTreeSet<String> {
     types
 }
 
-/// The IPAM type of a plugin's configuration.
+/// Returns the IPAM type of a plugin's configuration.
 pub fn ipam(plugin: &Value) -> Option<&str> {
     let kind = plugin.get("ipam")?.get("type")?.as_str()?;
     let owner = plugin.get("type").and_then(Value::as_str);
@@ -65,14 +65,14 @@ fn collect(value: &Value, types: &mut BTreeSet<String>) {
     }
     let kind = value["type"].as_str().filter(|kind| !kind.is_empty());
     types.extend(kind.into_iter().chain(ipam(value)).map(str::to_owned));
-    // Multus looks for these in a directory of its own, if it has one
+    // with `binDir`, Multus looks for its delegates in that directory
     if value.get("binDir").is_none() {
         let delegates = value["delegates"].as_array().into_iter().flatten();
         delegates.for_each(|delegate| collect(delegate, types));
     }
 }
 
-/// `flannel and portmap`
+/// Prints names as in `flannel and portmap`.
 pub(crate) struct Names<'a>(pub &'a BTreeSet<String>);
 
 impl fmt::Display for Names<'_> {
@@ -86,23 +86,23 @@ impl fmt::Display for Names<'_> {
     }
 }
 
-/// How the right directory is found and said.
+/// Prints the advice for finding the right directories.
 pub(crate) struct Elsewhere<'a>(pub &'a [PathBuf]);
 
 impl fmt::Display for Elsewhere<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "not in {}: the runtime looks for plugins elsewhere, or the network is not complete; bin_dir \
+            "not in {}: the runtime uses other plugin directories, or the network is incomplete; see bin_dir \
              or bin_dirs of `containerd config dump`, plugin_dirs of `crio config`, or cni_plugin_dirs of \
-             podman's containers.conf says where: install with --cni-bin-dir for each of them (the chart's \
-             chain.binDir). The first has our plugins; to have another first one, uninstall before",
+             podman's containers.conf, and install with --cni-bin-dir for each directory (the chart's \
+             chain.binDir). Our plugins are in the first one: uninstall before another one comes first",
             Dirs(self.0)
         )
     }
 }
 
-/// `"/opt/cni/bin" or "/usr/lib/cni"`
+/// Prints directories as in `"/opt/cni/bin" or "/usr/lib/cni"`.
 pub(crate) struct Dirs<'a>(pub &'a [PathBuf]);
 
 impl fmt::Display for Dirs<'_> {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A file with one plugin's configuration (`.conf`, `.json`), and the list that it is turned into.
+//! A file with one plugin's configuration (`.conf`, `.json`), and the list that is made from it.
 //!
-//! Such a file stays as it is. The list is written beside it under a name that sorts just before
-//! it, so that the runtime uses it in its place: `10-net.conf`, `10-net+rdma-cni.conflist`.
+//! The file stays unchanged. The list is written beside it. Its name sorts just before the file's, so that the
+//! runtime uses the list: `10-net.conf`, `10-net+rdma-cni.conflist`.
 
 use crate::{
     Entry, TYPES,
@@ -12,10 +12,10 @@ use crate::{
 };
 use serde_json::{Map, Value};
 
-/// What the name of a list ends with that was made from a single configuration.
+/// Suffix of a list that was made from a single configuration.
 pub const SUFFIX: &str = "+rdma-cni.conflist";
 
-/// A configuration of one plugin.
+/// The configuration of one plugin.
 #[derive(Debug)]
 pub struct Single<'a> {
     text: &'a str,
@@ -27,10 +27,10 @@ pub struct Single<'a> {
 }
 
 impl<'a> Single<'a> {
-    /// The configuration in `text`, as libcni's `ConfFromBytes` takes it.
+    /// Parses `text` by the rules of libcni's `ConfFromBytes`.
     ///
     /// # Errors
-    /// A runtime would not take it.
+    /// A runtime would refuse the configuration.
     pub fn parse(text: &'a str) -> Result<Self, Broken> {
         let syntax = |error: serde_json::Error| Broken::Syntax {
             problem: error.to_string(),
@@ -50,32 +50,32 @@ impl<'a> Single<'a> {
         })
     }
 
-    /// The network's name; it may be empty.
+    /// Returns the network's name, which may be empty.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The plugin.
+    /// Returns the plugin's type.
     pub fn kind(&self) -> &str {
         &self.kind
     }
 
-    /// The version of the specification, if it names one.
+    /// Returns `cniVersion`, if the configuration has one.
     pub(crate) fn version(&self) -> Option<&str> {
         self.version.as_deref()
     }
 
-    /// All of it.
+    /// Returns all fields of the configuration.
     pub(crate) fn configuration(&self) -> &Map<String, Value> {
         &self.configuration
     }
 
-    /// The network that Multus is told to call (`clusterNetwork`): a file or a name.
+    /// Returns the network that Multus calls (`clusterNetwork`): a path or a name.
     pub(crate) fn cluster_network(&self) -> Option<String> {
         cluster_network(&self.configuration)
     }
 
-    /// Our plugin, if it is this one, or one that Multus took over.
+    /// Returns our plugin's entry: this configuration itself, or a delegate of Multus.
     pub fn ours(&self) -> Option<Ours> {
         if TYPES.contains(&self.kind.as_str()) {
             return Some(Ours {
@@ -89,16 +89,16 @@ impl<'a> Single<'a> {
         })
     }
 
-    /// The list of this plugin and `entry`, which has this one's name and version.
+    /// Returns the text of a list with this plugin and `entry`. The list gets the plugin's name and version.
     ///
     /// # Errors
-    /// The chain would not work with our plugin in it.
+    /// The chain would not work with our plugin.
     pub fn list(&self, entry: &Entry) -> Result<String, Refused> {
         if self.twice {
             let members = Members::parse(self.text).ok();
             let field = members.as_ref().and_then(Members::twice);
             return Err(Refused::Twice {
-                place: "it".into(),
+                place: "the configuration".into(),
                 field: field.unwrap_or_default().to_owned(),
             });
         }
@@ -110,7 +110,7 @@ impl<'a> Single<'a> {
             None => String::new(),
         };
         let name = quoted(&self.name);
-        // no text of JSON has a line break in it
+        // serde_json escapes line breaks inside strings
         let plugin = self.text.trim().replace('\n', "\n    ");
         let list = format!(
             "{{{newline}{version}  \"name\": {name},{newline}  \"plugins\": [{newline}    \
@@ -125,12 +125,12 @@ impl<'a> Single<'a> {
     }
 }
 
-/// The name of the list that the single configuration `file` is turned into.
+/// Returns the name of the list that is made from the single configuration `file`.
 pub fn list_name(file: &str) -> String {
     format!("{}{SUFFIX}", stem(file))
 }
 
-/// Whether `list` is the name of a list that was made from the single configuration `file`.
+/// Reports whether `list` is the name of the list that is made from the single configuration `file`.
 pub fn is_from(list: &str, file: &str) -> bool {
     list.strip_suffix(SUFFIX) == Some(stem(file)) && !file.ends_with(".conflist")
 }

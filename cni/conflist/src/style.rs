@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a list is written: new text looks like its neighbour.
+//! The layout of a list: new text gets the layout of its neighbour.
 
 use serde::Serialize;
 use serde_json::{
@@ -8,29 +8,29 @@ use serde_json::{
 };
 use std::io;
 
-/// How an element of a list is laid out.
+/// The layout of an element of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
-    /// One member to a line.
+    /// One member in each line.
     Lines {
-        /// `\n`, `\r\n`
+        /// Line break: `\n` or `\r\n`.
         newline: &'static str,
-        /// What the line starts with on which the element does.
+        /// Indentation of the line on which the element starts.
         indent: String,
-        /// What is put before that for each level.
+        /// Additional indentation for each level.
         unit: String,
     },
-    /// All on one line, with spaces after `:` and `,`.
+    /// All members in one line, with spaces after `:` and `,`.
     Spaced {
-        /// A space inside the braces as well.
+        /// True if there are spaces inside the braces.
         padded: bool,
     },
-    /// All on one line, and no spaces.
+    /// All members in one line, without spaces.
     Compact,
 }
 
 impl Style {
-    /// That of `element`, which starts at `start` of `text`.
+    /// Returns the layout of `element`, which starts at byte `start` of `text`.
     pub(crate) fn of(text: &str, start: usize, element: &str) -> Self {
         let Some(at) = element.find('\n') else {
             return match element.contains("\": ") {
@@ -52,7 +52,7 @@ impl Style {
         }
     }
 
-    /// `value` in this style; the first line is not indented.
+    /// Returns the text of `value` in this layout. The first line is not indented.
     pub(crate) fn write(&self, value: &Value) -> String {
         match self {
             Self::Compact => written(value, CompactFormatter),
@@ -63,14 +63,14 @@ impl Style {
                 unit,
             } => {
                 let lines = written(value, PrettyFormatter::with_indent(unit.as_bytes()));
-                // no text of JSON has a line break in it
+                // serde_json escapes line breaks inside strings
                 lines.replace('\n', &format!("{newline}{indent}"))
             }
         }
     }
 }
 
-/// The line break with which `line` ends.
+/// Returns the line break at the end of `line`.
 pub(crate) fn newline_of(line: &str) -> &'static str {
     match line.ends_with("\r\n") {
         true => "\r\n",

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Lists as networks of the field write them, in their own layouts, and in any other.
+//! Lists as other networks write them, in their own layouts and in random ones.
 
 use conflist::{Entry, List, Position, TYPE, single::Single};
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeMap, fs, path::Path};
 
-/// `extension` → (file, text)
+/// The extension, with its files and their texts.
 fn corpus(extension: &str) -> BTreeMap<String, String> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
     let files = fs::read_dir(directory).expect("the corpus").map(|entry| {
@@ -55,7 +55,7 @@ fn plugins(value: &mut Value) -> &mut Vec<Value> {
     value["plugins"].as_array_mut().expect("plugins")
 }
 
-/// All that has to be true of putting `entry` into `text`.
+/// Checks all properties of adding `entry` to `text`.
 fn goes_in_and_out(text: &str, entry: &Entry) {
     let new = with(text, entry);
     assert_eq!(without(&new), text, "every byte is back");
@@ -112,7 +112,7 @@ fn what_was_put_in_comes_out_and_leaves_every_byte() {
     }
 }
 
-/// Any layout that JSON allows.
+/// Returns a random layout that JSON allows.
 struct Layout(u64);
 
 impl Layout {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a list may look like for our plugin to be put in and taken out, and what is refused.
+//! The lists to which our entry can be added and from which it can be removed, and the refused ones.
 
 use conflist::{
     Broken, Entry, List, Position,
@@ -25,24 +25,30 @@ const LIST: &str = r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bridg
 #[test]
 fn a_text_that_no_runtime_takes_is_told_in_a_sentence() {
     let cases = [
-        ("", "it is no valid JSON object: EOF"),
+        ("", "it is not a valid JSON object: EOF"),
         (
             "{\"name\":\"n\",\"plugins\":[{\"type\":\"a\"}",
-            "it is no valid JSON object: EOF",
+            "it is not a valid JSON object: EOF",
         ),
-        ("[]", "it is no valid JSON object: invalid type: sequence"),
+        (
+            "[]",
+            "it is not a valid JSON object: invalid type: sequence",
+        ),
         (
             "// x\n{}",
-            "it is no valid JSON object: expected value at line 1 column 1",
+            "it is not a valid JSON object: expected value at line 1 column 1",
         ),
         (
             "\u{feff}{}",
-            "it is no valid JSON object: expected value at line 1 column 1",
+            "it is not a valid JSON object: expected value at line 1 column 1",
         ),
-        ("{} {}", "it is no valid JSON object: trailing characters"),
+        (
+            "{} {}",
+            "it is not a valid JSON object: trailing characters",
+        ),
         (
             "{\"x\":1e999,\"name\":\"n\"}",
-            "it is no valid JSON object: number out of range",
+            "it is not a valid JSON object: number out of range",
         ),
         ("{}", "name is missing"),
         ("{\"name\":1}", "name must be a text"),
@@ -84,7 +90,7 @@ fn a_list_in_which_ours_would_not_work_is_left_alone() {
         (
             "\"1.0.0\"",
             "\"0.2.0\"",
-            "cniVersion is 0.2.0; rdma-cni speaks 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0",
+            "cniVersion is 0.2.0; rdma-cni supports 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0",
         ),
         ("\"1.0.0\"", "\"2.0.0\"", "cniVersion is 2.0.0;"),
         (
@@ -92,11 +98,7 @@ fn a_list_in_which_ours_would_not_work_is_left_alone() {
             "",
             "cniVersion is missing, which means 0.1.0;",
         ),
-        (
-            "\"n\"",
-            "\"a b\"",
-            "name \"a b\" is none that a runtime takes;",
-        ),
+        ("\"n\"", "\"a b\"", "name \"a b\" is not valid;"),
         (
             "\"n\"",
             "\"n\",\"name\":\"n\"",
@@ -206,9 +208,9 @@ fn a_single_configuration_is_refused_as_a_list_is() {
     let text = r#"{"name":"n","type":"a"}"#;
     assert!(refused(text).starts_with("cniVersion is missing"));
     let text = r#"{"cniVersion":"1.0.0","type":"a"}"#;
-    assert!(refused(text).starts_with("name \"\" is none"));
+    assert!(refused(text).starts_with("name \"\" is not valid"));
     let text = r#"{"cniVersion":"1.0.0","name":"n","type":"a","type":"b"}"#;
-    assert!(refused(text).starts_with("it has \"type\" twice"));
+    assert!(refused(text).starts_with("the configuration has \"type\" twice"));
     let list = Single::parse(LIST).expect_err("a list");
     assert_eq!(
         list,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether our plugin's entry is in the network's list, or in the network's own directory.
+//! The position of our entry: in the network's list, or in the network's own directory.
 
 use conflist::{
     Change, Directory, Entry, File, Obstacle, Placement, Programs, Runtime,
@@ -10,11 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const LIST: &str = "10-cbr0.conflist";
 const OURS: &str = "cbr0/99-rdma-cni.conf";
-/// Before ours, and behind it.
+/// A plugin whose file sorts before ours, and one whose file sorts behind it.
 const THEIRS: [&str; 2] = ["cbr0/50-rdma.conf", "cbr0/99-zz.conf"];
 const TEXT: &str = r#"{"cniVersion":"0.3.1","name":"cbr0","plugins":[{"type":"flannel"}]}"#;
 
-/// A directory of lists, and what of it is ours.
+/// A directory of lists, and the files in it that are ours.
 #[derive(Clone)]
 struct Net {
     files: BTreeMap<String, String>,
@@ -69,8 +69,8 @@ impl Net {
         }
     }
 
-    /// What is done, and where it leads. After each change every pod has rails: our entry is in the list, or in
-    /// the directory.
+    /// Applies the plan until it is empty. After each change every pod has rails: our entry is in the list or in the
+    /// directory.
     fn turn(&mut self, placement: &Placement) -> (Vec<String>, Result<Placed, Obstacle>) {
         let plan = self.plan(placement);
         let is_called = |net: &Self| {
@@ -86,7 +86,7 @@ impl Net {
         (done, plan.place)
     }
 
-    /// Real entries in the list, and in the directory.
+    /// Returns the real entries in the list and in the directory.
     fn entries(&self) -> [usize; 2] {
         let text = |name: &str| self.files.get(name).map_or("{}", String::as_str);
         let ours = |value: &Value| value["type"] == "rdma-cni" && value["detect"] != true;
@@ -144,7 +144,7 @@ fn the_directory_has_a_file_of_ours_and_the_list_is_not_touched() {
     );
 }
 
-/// Both ways, and no moment in which a pod would have no rails.
+/// The entry moves both ways, and in no moment would a pod have no rails.
 #[test]
 fn evidence_moves_the_entry_and_its_loss_moves_it_back() {
     let mut net = Net::new(&[(LIST, TEXT)]);
@@ -159,7 +159,7 @@ fn evidence_moves_the_entry_and_its_loss_moves_it_back() {
         });
         assert_eq!(detecting, expected);
         let (done, place) = net.turn(&auto(&["cbr0"]));
-        // the directory first: a list read in between has it twice, which the second call sees
+        // the directory comes first: the entry is called twice in between, which the second call detects
         assert_eq!(done, [format!("write {OURS}"), format!("write {LIST}")]);
         is_in(&place, OURS);
         assert_eq!((net.entries(), net.files[LIST].as_str()), ([0, 1], TEXT));
@@ -200,7 +200,7 @@ fn a_list_whose_directory_is_not_read_has_the_entry_itself() {
     is_in(&place, LIST);
 }
 
-/// A single plugin's file, and the network that Multus calls.
+/// The directory is not used for a single configuration, nor for the network that Multus calls.
 #[test]
 fn what_has_no_directory_is_as_with_the_list() {
     let single = r#"{"cniVersion":"0.4.0","name":"cbr0","type":"terway"}"#;
@@ -241,14 +241,14 @@ fn what_somebody_else_has_there_stays_theirs_and_is_not_doubled() {
         assert_eq!(done, [] as [&str; 0]);
         let place = place.expect("placed");
         assert_eq!((place.file.as_str(), place.by_others), (theirs.0, true));
-        // they came later
+        // the other file is written after ours
         let mut net = Net::new(&[(LIST, TEXT)]);
         net.turn(placement).1.expect("placed");
         net.files.insert(theirs.0.into(), theirs.1.into());
         assert!(net.turn(placement).1.expect("placed").by_others);
         assert_eq!((net.entries(), net.files[LIST].as_str()), ([0, 0], TEXT));
         assert_eq!(net.files.len(), 2);
-        // what libcni does not read does not count
+        // libcni does not read this extension
         let mut net = Net::new(&[(LIST, TEXT), ("cbr0/50-rdma.conflist", theirs.1)]);
         assert!(!net.turn(placement).1.expect("placed").by_others);
     }
@@ -265,7 +265,7 @@ fn what_somebody_else_has_there_stays_theirs_and_is_not_doubled() {
     let (done, place) = Net::new(&[(LIST, TEXT), other]).turn(&Placement::Directory);
     assert_eq!(done, [] as [&str; 0]);
     let why = place.expect_err("an obstacle").to_string();
-    assert!(why.contains("somebody else put it there"), "{why}");
+    assert!(why.contains("another program wrote it"), "{why}");
     let mut net = Net::new(&[(LIST, TEXT), other]);
     is_in(&net.turn(&auto(&[])).1, LIST);
     assert_eq!(net.files[OURS], other.1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Our plugin's entry is put into what the runtime uses, and taken out of it.
+//! Adding our entry to the file that the runtime uses, and removing it.
 
 use crate::{FLANNEL, TERWAY, crio, directory, present, set};
 use conflist::{
@@ -12,7 +12,7 @@ const OURS: &str = r#"{"cniVersion":"1.0.0","name":"cbr0","plugins":[{"type":"fl
 
 const ALL: [&str; 5] = ["flannel", "terway", "multus", "multus-shim", "rdma-cni"];
 
-/// What `attach` makes of `files` with containerd.
+/// Returns the result of `attach` for `files` with containerd.
 fn planned(files: &[(String, String)], placed: &BTreeSet<String>) -> Plan {
     let now = files.iter().map(|(a, b)| (a.as_str(), b.as_str()));
     plan::attach(
@@ -24,7 +24,7 @@ fn planned(files: &[(String, String)], placed: &BTreeSet<String>) -> Plan {
     )
 }
 
-/// `attach` until it has nothing more to do, as somebody would who carries it out.
+/// Applies the changes of `attach` until it plans none.
 fn carried_out(
     files: &mut Vec<(String, String)>,
     placed: &mut BTreeSet<String>,

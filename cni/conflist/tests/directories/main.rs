@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which file counts, and what has to change in a directory.
+//! The file that a runtime uses, and the changes of a directory.
 
 mod attaching;
 mod picking;
@@ -24,7 +24,7 @@ fn set(files: &[&str]) -> BTreeSet<String> {
     files.iter().map(|file| (*file).to_owned()).collect()
 }
 
-/// The runtime's directory with these programs in it.
+/// Returns the runtime's plugin directory with these programs.
 fn present(names: &[&str]) -> Programs {
     Programs {
         dirs: vec!["/opt/cni/bin".into()],

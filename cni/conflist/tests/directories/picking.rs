@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which file a runtime uses.
+//! The file that a runtime uses.
 
 use crate::{FLANNEL, TERWAY, crio, directory};
 use conflist::{

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The programs that a list names, and those that our entry takes.
+//! The programs that a list names, and those that our entry needs.
 
 use crate::{directory, present, set};
 use conflist::{Entry, Placement, Programs, Runtime, plan, programs::named};
@@ -31,7 +31,7 @@ fn nothing_is_put_in_while_a_program_is_missing_that_the_list_names() {
         let left = complete.iter().filter(|it| !names.contains(it));
         present(&left.copied().collect::<Vec<_>>())
     };
-    let elsewhere = "runtime looks for plugins elsewhere";
+    let elsewhere = "runtime uses other plugin directories";
     for (files, missing, words) in [
         (
             &list[..],
@@ -92,7 +92,7 @@ fn nothing_is_put_in_while_a_program_is_missing_that_the_list_names() {
     let plan = attach(&list, &unseen);
     assert_eq!(plan.changes, []);
     let why = plan.place.expect_err("an obstacle").to_string();
-    assert!(why.contains("is not known (it is not mounted)"), "{why}");
+    assert!(why.contains("are unknown (it is not mounted)"), "{why}");
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn the_programs_are_those_that_a_runtime_and_plugins_look_for() {
     assert_eq!(named(&text), set(&["multus"]));
 }
 
-/// `install` has our two programs; the cluster's IPAM plugin comes from its owner.
+/// `install` copies our two programs; the cluster's IPAM plugin comes from its owner.
 #[test]
 fn a_missing_program_of_the_entry_names_its_own_remedy() {
     let fields = serde_json::json!({"ipam": {"type": "whereabouts"}});

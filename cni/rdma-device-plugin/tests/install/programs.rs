@@ -35,7 +35,7 @@ fn a_directory_in_which_the_runtime_does_not_look_gets_nothing_into_the_list() {
     let error = refused(&install(&node, &[]));
     for words in [
         "10-flannel.conflist names flannel and portmap, not in",
-        "the runtime looks for plugins elsewhere",
+        "the runtime uses other plugin directories",
         "`containerd config dump`",
         "--cni-bin-dir",
     ] {
@@ -228,7 +228,7 @@ fn a_container_without_the_directory_changes_nothing() {
     command.arg(bin.parent().expect("a directory"));
     command.arg(program.get_program()).args(program.get_args());
     let text = said(&command.output().expect("unshare"));
-    let unmounted = format!("is not known ({bin:?} is not mounted)");
+    let unmounted = format!("are unknown ({bin:?} is not mounted)");
     assert!(text.contains(&unmounted), "{text}");
     assert_eq!(node.read(LIST), list);
 }

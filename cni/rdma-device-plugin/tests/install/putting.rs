@@ -232,7 +232,7 @@ fn what_cannot_be_done_is_one_sentence_and_changes_no_list() {
     let cases = [
         (
             old.as_str(),
-            "10-flannel.conflist is left as it is: cniVersion is 0.2.0; rdma-cni speaks",
+            "10-flannel.conflist is left as it is: cniVersion is 0.2.0; rdma-cni supports",
         ),
         (
             broken,
