@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where the API server is, and who asks: kubelet gives a container the address by its environment, and
-//! CA and token as files. Both files are exchanged while the program runs, so that they are read for each
-//! request.
+//! Address, CA and token of the API server. Kubelet passes the address in the container's environment, and CA and
+//! token as files. Kubelet replaces both files while the program runs, so that each request reads them again.
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde::Deserialize;
@@ -10,49 +9,49 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where kubelet mounts a service account's token (`DefaultAPITokenMountPath` in the API server's
+/// Directory in which kubelet mounts a service account's token (`DefaultAPITokenMountPath` in the API server's
 /// `plugin/pkg/admission/serviceaccount`).
 pub const DIRECTORY: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 const HOST: &str = "KUBERNETES_SERVICE_HOST";
 const PORT: &str = "KUBERNETES_SERVICE_PORT";
 
-/// A token and a CA have a few KB.
+/// Largest size of a token or CA file, bytes. Both normally have a few KB.
 const LONGEST: u64 = 256 * 1024;
 
-/// A program in a pod cannot ask the API server.
+/// The pod has no access to the API server.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// Not in a pod, or a pod whose environment was taken away.
-    #[error("{name} is not set as in a pod: {found:?}")]
+    /// The program does not run in a pod, or its environment was cleared.
+    #[error("the environment variable {name} is not that of a pod: {found:?}")]
     Environment {
-        /// The variable.
+        /// Name of the variable.
         name: &'static str,
-        /// What it is.
+        /// Value of the variable.
         found: Option<String>,
     },
-    /// No token, or no CA.
-    #[error("{file:?}: {source}; a service account's token is to be mounted there")]
+    /// The token or the CA cannot be read.
+    #[error("{file:?}: {source}; mount a service account's token there")]
     File {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// Why it cannot be read.
+        /// Reason.
         source: io::Error,
     },
-    /// The file is there, and cannot be used.
+    /// The content of the file is invalid.
     #[error("{file:?} {problem}")]
     Content {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// `has no certificate`
+        /// Defect, such as `has no certificate`.
         problem: &'static str,
     },
-    /// A token that is bound to no pod.
-    #[error("the token does not say of which node it is; that it does from Kubernetes 1.30 on")]
+    /// The token is not bound to a pod.
+    #[error("the token does not name its node, as tokens do since Kubernetes 1.30")]
     NoNode,
 }
 
-/// The address, and the directory with `token` and `ca.crt`.
+/// The address of the API server, and the directory with `token` and `ca.crt`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
     pub(crate) host: String,
@@ -60,7 +59,7 @@ pub struct Access {
     directory: PathBuf,
 }
 
-/// The part of a token's claims that tells where it was given: from Kubernetes 1.30 on
+/// The claims of a token that name its pod and node. Kubernetes 1.30 and later set the node
 /// (`ServiceAccountTokenPodNodeInfo`).
 #[derive(Deserialize)]
 struct Claims {
@@ -80,19 +79,19 @@ struct Named {
     uid: Option<String>,
 }
 
-/// Whose a token is, as it says itself.
+/// The pod and node that a token names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// The node of the pod that it is bound to.
+    /// Name of the node on which the token's pod runs.
     pub node: Option<String>,
-    /// The API server's id of that node.
+    /// UID of the node object.
     pub node_uid: Option<String>,
-    /// That pod.
+    /// Name of the pod.
     pub pod: Option<String>,
 }
 
 impl Identity {
-    /// What `token` says of itself; none: it is no service account's.
+    /// Returns the identity in `token`. None: it is not a service account's token.
     pub fn of_token(token: &str) -> Option<Self> {
         let claims = BASE64_URL_SAFE_NO_PAD
             .decode(token.split('.').nth(1)?)
@@ -109,26 +108,26 @@ impl Identity {
         })
     }
 
-    /// The node of the pod that the token is bound to.
+    /// Returns the node of the token's pod.
     ///
     /// # Errors
-    /// It is bound to none.
+    /// The token names no node.
     pub fn node(&self) -> Result<&str, AccessError> {
         self.node.as_deref().ok_or(AccessError::NoNode)
     }
 }
 
 impl Access {
-    /// By this process' environment, with the files in `directory`.
+    /// Returns the access of this process' pod: address from the environment, files in `directory`.
     ///
     /// # Errors
-    /// The environment is not a pod's.
+    /// The environment is not that of a pod.
     pub fn of_pod(directory: &Path) -> Result<Self, AccessError> {
         let get = |name| env::var(name).ok();
         Self::new(get(HOST), get(PORT), directory)
     }
 
-    /// The same, of what the two variables have.
+    /// Does the same with the values of the two variables.
     fn new(
         host: Option<String>,
         port: Option<String>,
@@ -150,10 +149,10 @@ impl Access {
         }
     }
 
-    /// The token as it is now.
+    /// Reads the current token.
     ///
     /// # Errors
-    /// There is none.
+    /// The file cannot be read, or has no token.
     pub fn token(&self) -> Result<String, AccessError> {
         let file = self.directory.join("token");
         let token = read(&file)?;
@@ -164,23 +163,23 @@ impl Access {
         }
     }
 
-    /// What the token says of itself: for what this program does, not for what it may do.
+    /// Returns the pod and node that the token names. The API server alone decides the token's permissions.
     ///
     /// # Errors
-    /// There is no token; it is none of a service account.
+    /// There is no token, or it is not a service account's token.
     pub fn identity(&self) -> Result<Identity, AccessError> {
         let file = || self.directory.join("token");
         Identity::of_token(&self.token()?)
-            .ok_or_else(|| content(file(), "is no service account's token"))
+            .ok_or_else(|| content(file(), "is not a service account's token"))
     }
 
-    /// The certificates by which the API server is known, and their file.
+    /// Reads the CA's certificates. Also returns the path of their file.
     pub(crate) fn certificates(&self) -> Result<(String, PathBuf), AccessError> {
         let file = self.directory.join("ca.crt");
         Ok((read(&file)?, file))
     }
 
-    /// `[fd00::1]:443`
+    /// Returns host and port as in `[fd00::1]:443`.
     pub(crate) fn authority(&self) -> String {
         match self.host.contains(':') {
             true => format!("[{}]:{}", self.host, self.port),
@@ -271,7 +270,10 @@ mod tests {
         }
         fs::remove_file(directory.path().join("token")).expect("gone");
         let error = access.token().expect_err("no file").to_string();
-        assert!(error.contains("is to be mounted there"), "{error}");
+        assert!(
+            error.contains("mount a service account's token there"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -284,13 +286,13 @@ mod tests {
         assert_eq!(identity.node.as_deref(), Some("rdma-1"));
         assert_eq!(identity.node_uid.as_deref(), Some("1"));
         assert_eq!(identity.pod.as_deref(), Some("ack-rdma-dp-ds-x"));
-        // before 1.30, and a token that is bound to nothing
+        // tokens of Kubernetes before 1.30, and tokens without a pod
         let (_directory, access) = with_token(&token(r#"{"kubernetes.io":{"namespace":"x"}}"#));
         assert_eq!(access.identity().expect("claims"), Identity::default());
         for nonsense in ["opaque", "a.b.c", "head.e30.sign"] {
             let (_directory, access) = with_token(nonsense);
             let error = access.identity().expect_err(nonsense).to_string();
-            assert!(error.contains("no service account's token"), "{error}");
+            assert!(error.contains("not a service account's token"), "{error}");
         }
     }
 }

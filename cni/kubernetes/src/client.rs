@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One request to the API server.
+//! Requests to the API server.
 
 use crate::{
     access::{Access, AccessError, content},
@@ -33,16 +33,16 @@ use tokio_rustls::{
     },
 };
 
-/// An object has 1.5 MiB at most: that is what etcd takes.
+/// Largest response, bytes. An object has at most 1.5 MiB, which is etcd's limit.
 pub(crate) const LONGEST: usize = 2 * 1024 * 1024;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// A patch that merges the lists of Kubernetes' types by their keys: of a node's conditions, by their type.
+/// Content type of a patch that merges lists by the keys of Kubernetes' types, such as a node's conditions by `type`.
 const STRATEGIC_MERGE: HeaderValue =
     HeaderValue::from_static("application/strategic-merge-patch+json");
 
-/// Asks the API server.
+/// A client of the API server.
 #[derive(Clone, Debug)]
 pub struct Client {
     access: Access,
@@ -50,40 +50,40 @@ pub struct Client {
     limit: Duration,
 }
 
-/// There is no answer, or a refusal.
+/// A request failed or was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    /// A pod without a token.
+    /// The pod has no usable address, CA or token.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// Nobody answers, or not as the API server does.
+    /// Nothing answers at the address, or the answer is not HTTP.
     #[error("the API server at {authority} does not answer: {source}")]
     Unreachable {
         /// `10.96.0.1:443`
         authority: String,
-        /// Why.
+        /// Reason.
         source: io::Error,
     },
-    /// It does not want to.
+    /// The API server refused the request.
     #[error("the API server refuses: {0}")]
     Refused(Refusal),
-    /// What it says is not understood.
-    #[error("the API server's answer cannot be read: {0}")]
+    /// The response is malformed.
+    #[error("the API server's response is malformed: {0}")]
     Garbage(String),
 }
 
-/// A `Status` of the API server's that is no success.
+/// A `Status` object of the API server that reports a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// HTTP's number.
+    /// HTTP status code.
     pub code: u16,
-    /// `NotFound`, `Conflict`, `Forbidden`…; empty: another server between gave the answer.
+    /// Reason, such as `NotFound`, `Conflict` or `Forbidden`. Empty: a server in between answered.
     pub reason: String,
-    /// In words.
+    /// Message for people.
     pub message: String,
 }
 
-/// `pods "a" not found (404 NotFound)`
+/// Prints `pods "a" not found (404 NotFound)`.
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -101,7 +101,7 @@ impl fmt::Display for Refusal {
 }
 
 impl RequestError {
-    /// HTTP's number of a refusal.
+    /// Returns the HTTP status code of a refusal.
     pub fn code(&self) -> Option<u16> {
         match self {
             Self::Refused(refusal) => Some(refusal.code),
@@ -111,7 +111,7 @@ impl RequestError {
 }
 
 impl Client {
-    /// One that calls itself `agent`, with `limit` for each request.
+    /// Returns a client with the user agent `agent`, and `limit` as the longest duration of a request.
     pub fn new(access: Access, agent: &'static str, limit: Duration) -> Self {
         Self {
             access,
@@ -120,16 +120,16 @@ impl Client {
         }
     }
 
-    /// Who asks, and where.
+    /// Returns the address and the credentials.
     pub fn access(&self) -> &Access {
         &self.access
     }
 
-    /// Does `method` at `path`, which begins with `/api` and may have a query; the object that comes
-    /// back. The body of a PATCH is a strategic merge patch.
+    /// Sends a request, and returns the object of the response. `path` begins with `/api` and may have a query. The
+    /// body of a PATCH is a strategic merge patch.
     ///
     /// # Errors
-    /// No token; no answer in time; a refusal.
+    /// There is no token, no answer within the limit, or the API server refuses.
     pub async fn ask(
         &self,
         method: Method,
@@ -147,11 +147,11 @@ impl Client {
         read(status, &text)
     }
 
-    /// Follows what `path` tells, which asks for a watch. Whoever answers is bounded in time, but not what is told
-    /// then; an API server that is gone without a word is noticed within a minute.
+    /// Opens the watch at `path`. The limit applies until the response begins, not to the events. TCP keepalive
+    /// detects a vanished API server within a minute.
     ///
     /// # Errors
-    /// No token; no answer in time; a refusal.
+    /// There is no token, no answer within the limit, or the API server refuses.
     pub async fn watch(&self, path: &str) -> Result<Watch, RequestError> {
         let end = Instant::now() + self.limit;
         let request = self.request(Method::GET, path, None)?;
@@ -165,22 +165,22 @@ impl Client {
         if status.is_success() {
             return Ok(watch);
         }
-        let told = self.until(end, watch.rest()).await?;
-        match read(status, &told) {
+        let body = self.until(end, watch.rest()).await?;
+        match read(status, &body) {
             Err(refused) => Err(refused),
             Ok(_) => Err(RequestError::Garbage(format!("{status} for a watch"))),
         }
     }
 
-    /// What the API server is asked for until `end`, at most.
+    /// Waits for the API server until `end`.
     async fn until<T>(
         &self,
         end: Instant,
-        asked: impl Future<Output = io::Result<T>>,
+        request: impl Future<Output = io::Result<T>>,
     ) -> Result<T, RequestError> {
-        let answer = timeout_at(end, asked).await.unwrap_or_else(|_| {
-            let words = format!("not within {:?}", self.limit);
-            Err(io::Error::new(io::ErrorKind::TimedOut, words))
+        let answer = timeout_at(end, request).await.unwrap_or_else(|_| {
+            let message = format!("no answer within {:?}", self.limit);
+            Err(io::Error::new(io::ErrorKind::TimedOut, message))
         });
         answer.map_err(|source| RequestError::Unreachable {
             authority: self.access.authority(),
@@ -215,14 +215,14 @@ impl Client {
         request.map_err(|error| RequestError::Garbage(format!("{path}: {error}")))
     }
 
-    /// Made anew each time: a CA is exchanged, too, and a request is rare.
+    /// Returns the TLS configuration. It is made for each request: requests are rare, and the CA can be replaced.
     fn config(&self) -> Result<ClientConfig, RequestError> {
         let (text, file) = self.access.certificates()?;
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(text.as_bytes()) {
             let certificate = certificate
                 .map_err(|_| content(file.clone(), "has a certificate that cannot be read"))?;
-            // one of several that is of no use does no harm
+            // an unusable certificate among several is harmless
             let _ = roots.add(certificate);
         }
         if roots.is_empty() {
@@ -244,7 +244,7 @@ impl Client {
     }
 }
 
-/// Probes a connection on which nothing comes: after 30 s, every 10 s, three times.
+/// Enables TCP keepalive: the first probe after 30 s of silence, three probes at an interval of 10 s.
 fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     setsockopt(stream, KeepAlive, &true)?;
     setsockopt(stream, TcpKeepIdle, &30)?;
@@ -274,25 +274,25 @@ async fn converse(
     tokio::select! {
         biased;
         answer = &mut answer => answer,
-        // what has come by now is all that comes
+        // the connection has closed: the response is complete or lost
         _ = &mut connection => answer.await,
     }
 }
 
-/// What an answer of the API server with this status and text comes to.
+/// Decodes the status and the body of a response.
 ///
 /// # Errors
-/// It is a refusal, or no JSON.
+/// The API server refused, or the body is not JSON.
 pub fn read(status: StatusCode, text: &[u8]) -> Result<Value, RequestError> {
     let object = serde_json::from_slice::<Value>(text);
     if status.is_success() {
         return object.map_err(|error| RequestError::Garbage(error.to_string()));
     }
     let object = object.unwrap_or_default();
-    let word = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
+    let text_of = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
     Err(RequestError::Refused(Refusal {
         code: status.as_u16(),
-        reason: word("reason"),
-        message: word("message"),
+        reason: text_of("reason"),
+        message: text_of("message"),
     }))
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A client of Kubernetes' API server for a program in a pod: JSON over HTTP/1.1 and TLS, by the service
-//! account's token.
+//! A client of Kubernetes' API server for a program in a pod. It sends JSON over HTTP/1.1 and TLS, and authenticates
+//! by the token of the service account.
 //!
-//! | module | |
+//! | module | owns |
 //! |---|---|
-//! | [`access`] | where the API server is, and who asks: what kubelet puts into a pod |
-//! | [`client`] | one request at a time, bounded in time and size, a new connection for each |
-//! | [`watch`] | what becomes of objects, told as it happens |
+//! | [`access`] | address, CA and token, which kubelet puts into a pod |
+//! | [`client`] | single requests, with limits of time and size, each on a connection of its own |
+//! | [`watch`] | the events of a watch |
 //!
-//! It knows no types of Kubernetes': what is asked for is a path, what comes is a [`serde_json::Value`].
+//! The client knows no Kubernetes types: the caller passes a path, and gets a [`serde_json::Value`].
 
 pub mod access;
 pub mod client;

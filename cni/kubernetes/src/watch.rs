@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A watch: events, each a line of JSON, for as long as the API server tells any.
+//! A watch: events, one JSON object in each line, until the API server closes the stream.
 
 use crate::client::{LONGEST, RequestError};
 use http_body_util::Full;
@@ -14,14 +14,14 @@ use std::{fmt, future::poll_fn, io, pin::Pin, task::Poll};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-/// What is told of objects.
+/// The event stream of a watch.
 pub struct Watch {
     body: Incoming,
-    /// It carries the body, and ends with this value.
+    /// The connection's future, which has to be polled for the body to arrive.
     connection: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// What has come of the next lines.
+    /// Received bytes that are not yet returned as events.
     lines: Lines,
-    /// There is nothing more to come.
+    /// True if the API server has closed the stream.
     ended: bool,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Debug for Watch {
     }
 }
 
-/// Asks, and comes back with the head of the answer.
+/// Sends the request, and returns the status and the stream.
 pub(crate) async fn open(
     request: Request<Full<Bytes>>,
     stream: TlsStream<TcpStream>,
@@ -39,20 +39,20 @@ pub(crate) async fn open(
     let handshake = http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = handshake.map_err(io::Error::other)?;
     let mut connection: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
-        // what breaks it is told by the body
+        // the body reports the connection's error
         let _ = connection.await;
     });
     let response = {
         let mut answer = std::pin::pin!(sender.send_request(request));
-        let mut is_over = false;
+        let mut is_closed = false;
         poll_fn(|context| {
             if let Poll::Ready(answer) = answer.as_mut().poll(context) {
                 return Poll::Ready(answer);
             }
-            if !is_over && connection.as_mut().poll(context).is_ready() {
-                is_over = true;
+            if !is_closed && connection.as_mut().poll(context).is_ready() {
+                is_closed = true;
             }
-            // what the connection has brought meanwhile
+            // the connection may have delivered the response meanwhile
             answer.as_mut().poll(context)
         })
         .await
@@ -68,15 +68,15 @@ pub(crate) async fn open(
     Ok((status, watch))
 }
 
-/// What has come, of which the last line may be a part.
+/// Received bytes. The last line may be incomplete.
 #[derive(Clone, Debug, Default)]
 pub struct Lines(pub Vec<u8>);
 
 impl Lines {
-    /// Takes the next event out of it; none: it has not all come yet.
+    /// Removes the next event and returns it. None: the line is incomplete.
     ///
     /// # Errors
-    /// It is no JSON, or too long.
+    /// The line is not JSON, or it is longer than the limit.
     pub fn event(&mut self) -> Result<Option<Value>, RequestError> {
         if let Some(end) = self.0.iter().position(|it| *it == b'\n') {
             let line: Vec<u8> = self.0.drain(..=end).collect();
@@ -91,11 +91,11 @@ impl Lines {
 }
 
 impl Watch {
-    /// The next event; none: the API server has ended the watch, as it does after a time. It may be given up while
-    /// it waits, and nothing is lost.
+    /// Returns the next event. None: the API server has ended the watch, as it regularly does. The future is
+    /// cancel-safe: dropping it loses no event.
     ///
     /// # Errors
-    /// The connection is broken; what comes is no JSON, or too long.
+    /// The connection is broken, or the line is not JSON or too long.
     pub async fn next(&mut self) -> Result<Option<Value>, RequestError> {
         loop {
             if let Some(event) = self.lines.event()? {
@@ -109,7 +109,7 @@ impl Watch {
         }
     }
 
-    /// All of an answer that is no watch.
+    /// Returns the whole body of a response that is not a watch.
     pub(crate) async fn rest(mut self) -> io::Result<Vec<u8>> {
         while let Some(chunk) = self.chunk().await? {
             self.lines.0.extend_from_slice(&chunk);
@@ -120,7 +120,7 @@ impl Watch {
         Ok(self.lines.0)
     }
 
-    /// What comes next; none: nothing does.
+    /// Returns the next part of the body. None: the body is complete.
     async fn chunk(&mut self) -> io::Result<Option<Bytes>> {
         if self.ended {
             return Ok(None);

@@ -98,7 +98,7 @@ fn an_api_server_that_does_not_answer_keeps_nobody_waiting() {
     node.refuses();
     node.node
         .daemon
-        .says("a service account's token is to be mounted there");
+        .says("mount a service account's token there");
     std::fs::create_dir(node.node.machine.path("account")).expect("a directory");
     node.node.machine.write("account/token", "head.e30.sign");
     node.node.machine.write("account/ca.crt", "none");
