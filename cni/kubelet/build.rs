@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rust code of the interfaces in `proto/`, without `protoc`.
+//! Generates the Rust code of the interfaces in `proto/`, without `protoc`.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let everything = std::env::var_os("CARGO_FEATURE_DEVICE_PLUGIN").is_some();
@@ -7,7 +7,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if everything {
         compile("proto/device_plugin.proto", true)?;
         compile("proto/dra.proto", true)?;
-        // its package has the name of pod-resources'
+        // the package has the same name as pod-resources' one
         compile_to(Some("dra-health"), "proto/dra_health.proto", true)?;
         compile("proto/plugin_registration.proto", true)?;
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What kubelet allocated to a pod's containers.
+//! The devices that kubelet allocated to a pod's containers.
 
 #[expect(
     missing_docs,
     rustdoc::invalid_html_tags,
-    reason = "generated code; proto/pod_resources.proto says what it is"
+    reason = "generated code; proto/pod_resources.proto documents it"
 )]
 pub mod v1 {
     tonic::include_proto!("v1");
@@ -27,56 +27,57 @@ use v1::{
     pod_resources_lister_client::PodResourcesListerClient,
 };
 
-/// As kubelet's own clients have it (`podresources.MaxMessageSize`, 16 MiB): a list is of all pods.
+/// Largest response, bytes: the limit of kubelet's own clients (`podresources.MaxMessageSize`, 16 MiB). A list has
+/// all pods of the node.
 const LARGEST_ANSWER: usize = 16 << 20;
 
-/// How long until kubelet is asked again that was away, or had no time.
+/// Pause before a request is repeated after a brief failure.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Kubelet could not be asked; [`Self::passes`] tells whether that passes by itself.
+/// A request to kubelet failed. [`Self::passes`] reports whether the failure is temporary.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// Nobody answers at the socket.
+    /// Nothing answers at the socket.
     #[error("kubelet does not answer at {socket:?}: {source}")]
     Away {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
-        /// Why.
+        /// Reason.
         source: io::Error,
     },
-    /// There is no such socket, or none that may be used.
-    #[error("kubelet's pod-resources cannot be had at {socket:?}: {source}")]
+    /// The socket does not exist, or cannot be used.
+    #[error("kubelet's pod-resources socket {socket:?} cannot be used: {source}")]
     NoSocket {
-        /// The path.
+        /// Path of the socket.
         socket: PathBuf,
-        /// Why.
+        /// Reason.
         source: io::Error,
     },
-    /// It refused.
+    /// Kubelet refused.
     #[error("kubelet at {socket:?} answered {}: {}", status.code(), status.message())]
     Refused {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
-        /// Its answer.
+        /// Status that kubelet returned.
         status: Status,
     },
-    /// It did not answer in time.
+    /// Kubelet did not answer within the limit.
     #[error("kubelet at {socket:?} did not answer within {limit:?}")]
     Silent {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
-        /// How long it was waited for.
+        /// Time limit.
         limit: Duration,
     },
-    /// A question could not be asked at all.
+    /// The client cannot run.
     #[error("cannot start the runtime of a gRPC call: {0}")]
     Runtime(std::io::Error),
 }
 
 impl AskError {
-    /// Whether asking again later can help: kubelet restarts, is busy, or did not answer in time.
-    /// Kubelet leaves its socket behind when it ends, and makes it anew when it starts: a path
-    /// with nothing at it, or with something else, stays as it is.
+    /// Reports whether a later request can succeed: kubelet restarts, is busy, or exceeded the limit. Kubelet leaves
+    /// its socket file behind when it ends, and makes it again when it starts. A path without a socket is therefore a
+    /// permanent failure.
     pub fn passes(&self) -> bool {
         match self {
             Self::Away { .. } | Self::Silent { .. } | Self::Runtime(_) => true,
@@ -89,52 +90,56 @@ impl AskError {
     }
 }
 
-/// What kubelet allocated to the pod's containers. None: kubelet does not know the pod (yet).
+/// Returns the devices that kubelet allocated to the pod's containers. None: kubelet does not know the pod (yet).
 ///
-/// `Get` is asked first, for one pod; where kubelet has it turned off, `List`. Until `limit` is
-/// over, kubelet is asked again when it is away (it restarts) or has answered that it is
-/// asked too often (more than 100 times a second, `pkg/kubelet/apis/grpc/ratelimit.go`).
+/// The client calls `Get` for the one pod first, and `List` if kubelet has `Get` turned off. It repeats the request
+/// until `limit` is over, if kubelet is unavailable (it restarts) or limits the rate of requests (100 a second,
+/// `pkg/kubelet/apis/grpc/ratelimit.go`).
 ///
-/// Of init containers only those that restart (sidecars) count: kubelet tells of no others, whose
-/// devices are the later containers' as well.
+/// Of the init containers, the result has only restartable ones (sidecars): kubelet reports no others, and their
+/// devices are also allocated to later containers.
 pub async fn of_pod(
     socket: &Path,
     namespace: &str,
     name: &str,
     limit: Duration,
 ) -> Result<Option<PodResources>, AskError> {
-    patiently(socket, limit, || ask(socket, namespace, name)).await
+    retry(socket, limit, || get_or_list(socket, namespace, name)).await
 }
 
-/// Asks again, until `limit` is over, while kubelet is away or has no time. Where the time ends in the middle
-/// of a question, what kubelet answered to the one before is the reason.
-async fn patiently<T, A: Future<Output = Result<T, AskError>>>(
+/// Repeats a request until `limit` is over, if kubelet is unavailable or limits the rate. If the limit interrupts a
+/// request, the error is kubelet's answer to the previous one.
+async fn retry<T, A: Future<Output = Result<T, AskError>>>(
     socket: &Path,
     limit: Duration,
-    question: impl Fn() -> A,
+    request: impl Fn() -> A,
 ) -> Result<T, AskError> {
     let deadline = Instant::now() + limit;
-    let mut answered = None;
-    let asking = async {
+    let mut refusal = None;
+    let attempts = async {
         loop {
-            match question().await {
+            match request().await {
                 Err(error) if is_brief(&error) && Instant::now() + PAUSE < deadline => {
-                    answered = matches!(error, AskError::Refused { .. }).then_some(error);
+                    refusal = matches!(error, AskError::Refused { .. }).then_some(error);
                     tokio::time::sleep(PAUSE).await;
                 }
                 answer => return answer,
             }
         }
     };
-    match within(socket, limit, asking).await {
+    match within(socket, limit, attempts).await {
         Err(AskError::Silent { socket, limit }) => {
-            Err(answered.unwrap_or(AskError::Silent { socket, limit }))
+            Err(refusal.unwrap_or(AskError::Silent { socket, limit }))
         }
         answer => answer,
     }
 }
 
-async fn ask(socket: &Path, namespace: &str, name: &str) -> Result<Option<PodResources>, AskError> {
+async fn get_or_list(
+    socket: &Path,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<PodResources>, AskError> {
     let mut client = connect(socket).await?;
     let request = GetPodResourcesRequest {
         pod_name: name.to_owned(),
@@ -143,7 +148,7 @@ async fn ask(socket: &Path, namespace: &str, name: &str) -> Result<Option<PodRes
     match client.get(request).await {
         Ok(answer) => Ok(answer.into_inner().pod_resources),
         Err(status) if status.code() == Code::NotFound => Ok(None),
-        // kubelet has no code of its own for "turned off" and for "no such pod"
+        // kubelet returns Unknown both for a disabled `Get` and for a pod that does not exist
         Err(status) if matches!(status.code(), Code::Unimplemented | Code::Unknown) => {
             let pods = list(socket, &mut client).await?;
             let is_it = |pod: &PodResources| pod.name == name && pod.namespace == namespace;
@@ -153,7 +158,7 @@ async fn ask(socket: &Path, namespace: &str, name: &str) -> Result<Option<PodRes
     }
 }
 
-/// Whether a moment is worth waiting for.
+/// Reports whether the failure can end within moments, so that the request is repeated.
 fn is_brief(error: &AskError) -> bool {
     match error {
         AskError::Away { .. } => true,
@@ -165,7 +170,7 @@ fn is_brief(error: &AskError) -> bool {
     }
 }
 
-/// Whether somebody listens at the socket; nothing is asked.
+/// Checks that a process listens at the socket, without a request.
 pub fn probe_blocking(socket: &Path, limit: Duration) -> Result<(), AskError> {
     blocking(within(socket, limit, async {
         let stream = UnixStream::connect(socket).await;
@@ -173,8 +178,7 @@ pub fn probe_blocking(socket: &Path, limit: Duration) -> Result<(), AskError> {
     }))
 }
 
-/// The same, from a program without a runtime: all that is made for it is gone again when it
-/// returns.
+/// Does the same as [`of_pod`] for a program without a runtime. The runtime ends before the function returns.
 pub fn of_pod_blocking(
     socket: &Path,
     namespace: &str,
@@ -192,17 +196,18 @@ fn blocking<T>(question: impl Future<Output = Result<T, AskError>>) -> Result<T,
         .block_on(question)
 }
 
-/// What kubelet allocated to all pods of the node.
+/// Returns the devices that kubelet allocated to all pods of the node.
 pub async fn all(socket: &Path, limit: Duration) -> Result<Vec<PodResources>, AskError> {
-    within(socket, limit, ask_for_all(socket)).await
+    within(socket, limit, list_all(socket)).await
 }
 
-/// The same; until `limit` is over, kubelet is asked again when it is away, or is asked too often.
+/// Does the same as [`all`], and repeats the request until `limit` is over if kubelet is unavailable or limits the
+/// rate.
 pub async fn all_patiently(socket: &Path, limit: Duration) -> Result<Vec<PodResources>, AskError> {
-    patiently(socket, limit, || ask_for_all(socket)).await
+    retry(socket, limit, || list_all(socket)).await
 }
 
-async fn ask_for_all(socket: &Path) -> Result<Vec<PodResources>, AskError> {
+async fn list_all(socket: &Path) -> Result<Vec<PodResources>, AskError> {
     let mut client = connect(socket).await?;
     list(socket, &mut client).await
 }
@@ -237,12 +242,12 @@ async fn list(
     Ok(answer.into_inner().pod_resources)
 }
 
-/// Nobody answers at `socket`, for a while or for ever.
+/// Returns the error of a failed connection to `socket`: temporary or permanent.
 fn away(socket: &Path, source: io::Error) -> AskError {
     let socket = socket.to_owned();
     let is_other = |found: &fs::Metadata| !found.file_type().is_socket();
     let source = match fs::metadata(&socket) {
-        Ok(found) if is_other(&found) => io::Error::other("it is no socket"),
+        Ok(found) if is_other(&found) => io::Error::other("it is not a socket"),
         _ if matches!(
             source.kind(),
             io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
@@ -255,7 +260,7 @@ fn away(socket: &Path, source: io::Error) -> AskError {
     AskError::NoSocket { socket, source }
 }
 
-/// The system's own error, which tonic wraps in "transport error".
+/// Returns the error number of the system, which tonic wraps in "transport error".
 fn system_error(error: TransportError) -> io::Error {
     let mut cause: &dyn Error = &error;
     loop {
@@ -282,7 +287,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_millis(200);
 
-    /// The error after `answers`, after which kubelet is silent.
+    /// Returns the error of a kubelet that returns `answers` and then never answers.
     fn error_after(answers: &[fn() -> AskError]) -> AskError {
         let asked = Cell::new(0);
         let question = || {
@@ -294,7 +299,7 @@ mod tests {
                 }
             }
         };
-        let asking = patiently(Path::new("/kubelet.sock"), LIMIT, question);
+        let asking = retry(Path::new("/kubelet.sock"), LIMIT, question);
         blocking(asking).expect_err("no answer")
     }
 

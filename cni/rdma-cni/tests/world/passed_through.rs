@@ -237,7 +237,7 @@ fn what_does_not_pass_is_code_103_and_stops_no_node() {
     };
     absent(&cluster, "No such file");
     fs::write(&socket, "").unwrap();
-    absent(&cluster, "no socket");
+    absent(&cluster, "not a socket");
     fs::remove_file(&socket).unwrap();
     assert!(!cluster.state_dir().exists(), "STATUS wrote something");
     // what is wrong in the configuration itself stops every ADD
