@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A value as serde takes it.
+//! The `Deserializer` of a field.
 
 use crate::{Field, Wrong, field::one_of};
 use serde::{
@@ -17,7 +17,7 @@ type Result<T> = std::result::Result<T, Wrong>;
 impl<'de> Deserializer<'de> for Field<'de> {
     type Error = Wrong;
 
-    /// What reads any value whatever: it is read as it is.
+    /// Passes any value to the visitor, without the rules of this crate.
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         let read = match self.object {
             Some(object) => object.deserialize_any(visitor),
@@ -117,7 +117,7 @@ impl<'de> Deserializer<'de> for Field<'de> {
     }
 }
 
-/// The elements of a list.
+/// The elements of a list, for serde.
 struct Elements<'a>(IntoIter<Field<'a>>);
 
 impl<'de> SeqAccess<'de> for Elements<'de> {
@@ -128,7 +128,8 @@ impl<'de> SeqAccess<'de> for Elements<'de> {
     }
 }
 
-/// The fields of an object: first those that are not known, then all that are, be they there or not.
+/// The fields of an object, for serde: unknown names first, and then all names of the structure, with or without a
+/// value.
 struct Members<'a>(Peekable<IntoIter<(&'a str, Field<'a>)>>);
 
 impl<'de> MapAccess<'de> for Members<'de> {
@@ -146,7 +147,7 @@ impl<'de> MapAccess<'de> for Members<'de> {
         let field = self.0.next().map(|(_, field)| field);
         read(
             seed,
-            field.ok_or_else(|| Wrong::sentence("no value is left"))?,
+            field.ok_or_else(|| Wrong::sentence("there is no further value"))?,
         )
     }
 }

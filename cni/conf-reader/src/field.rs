@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A value of a configuration, at its place.
+//! A value of a configuration, with its path.
 
 use crate::{Wrong, line::escaped};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
-/// A value of a configuration, or the place where one could be.
+/// A value of a configuration, or the path of a missing one.
 #[derive(Clone, Debug)]
 pub struct Field<'a> {
     pub(crate) value: Option<&'a Value>,
@@ -16,7 +16,7 @@ pub struct Field<'a> {
 }
 
 impl<'a> Field<'a> {
-    /// The whole configuration.
+    /// Returns the whole configuration as a field.
     pub fn root(object: &'a Map<String, Value>) -> Self {
         Self {
             value: None,
@@ -26,7 +26,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The same, its names read in upper and lower case, as Go's decoder does.
+    /// Returns the field with names that match regardless of case, as in Go's decoder.
     pub fn any_case(self) -> Self {
         Self {
             any_case: true,
@@ -34,7 +34,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The same, its names read as they are written.
+    /// Returns the field with names that match exactly.
     pub fn exact_case(self) -> Self {
         Self {
             any_case: false,
@@ -42,22 +42,22 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Where it is, `resourceList[1]`.
+    /// Returns the path, such as `resourceList[1]`.
     pub fn place(&self) -> &str {
         &self.place
     }
 
-    /// Whether there is a value; `null` is none.
+    /// Reports whether the field has a value. `null` is none.
     pub fn is_there(&self) -> bool {
         self.value.is_some() || self.object.is_some()
     }
 
-    /// It as it came; none: it is not there, or is the whole configuration.
+    /// Returns the value. None: the field is missing, or is the whole configuration.
     pub fn value(&self) -> Option<&'a Value> {
         self.value
     }
 
-    /// It as JSON, for people too ([`json`](crate::json)); none: it is not there.
+    /// Returns the value as JSON in one line ([`json`](crate::json)). None: the field is missing.
     pub fn json(&self) -> Option<String> {
         let object = || serde_json::to_string(self.object?).ok();
         self.value
@@ -66,22 +66,22 @@ impl<'a> Field<'a> {
             .map(escaped)
     }
 
-    /// Whether it is a list.
+    /// Reports whether the value is a list.
     pub fn is_list(&self) -> bool {
         self.value.is_some_and(Value::is_array)
     }
 
-    /// Whether it is an object.
+    /// Reports whether the value is an object.
     pub fn is_object(&self) -> bool {
         self.object.is_some()
     }
 
-    /// Whether this object has something called `name`, be it `null`.
+    /// Reports whether this object has the member `name`, which may be `null`.
     pub fn has(&self, name: &str) -> bool {
         self.object.is_some_and(|object| object.contains_key(name))
     }
 
-    /// What is called `name` in this object.
+    /// Returns the member `name` of this object, or its path.
     pub fn at(&self, name: &'a str) -> Self {
         let found = self.object.and_then(|object| {
             let folded = || object.iter().find(|(key, _)| self.is(key, name));
@@ -97,7 +97,7 @@ impl<'a> Field<'a> {
         self.child(found, place)
     }
 
-    /// Element `index` of this list.
+    /// Returns element `index` of this list.
     pub fn element(&self, index: usize) -> Self {
         let element = self.value.and_then(|value| value.get(index));
         self.child(element, format!("{}[{index}]", self.place).into())
@@ -112,7 +112,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The object called `name`, or the place where it could be. An error: it is something else.
+    /// Returns the member `name`, which has to be an object or missing.
     pub fn object(&self, name: &'a str) -> Result<Self, Wrong> {
         let field = self.at(name);
         match field.is_there() && !field.is_object() {
@@ -121,7 +121,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The elements of this list; none, where it is not there. An error: it is something else.
+    /// Returns the elements of this list, which may be missing. Any other value is an error.
     pub fn list(&self) -> Result<Vec<Self>, Wrong> {
         match self.value {
             None => Ok(Vec::new()),
@@ -130,8 +130,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The objects of the list called `name`; none, where it is not there. An error: it is something
-    /// else.
+    /// Returns the elements of the list `name`, which may be missing. Elements that are not objects are an error.
     pub fn objects(&self, name: &'a str) -> Result<Vec<Self>, Wrong> {
         let elements = self.at(name).list()?;
         match elements.iter().find(|element| !element.is_object()) {
@@ -140,17 +139,18 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Reads it. An error is of it, or of something in it.
+    /// Reads the value as a `T`. The error has the path of the value, or of one in it.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, Wrong> {
         T::deserialize(self.clone()).map_err(|wrong| self.placed(wrong))
     }
 
-    /// Reads what is called `name`; none: it is not there.
+    /// Reads the member `name` as a `T`. None: the member is missing.
     pub fn get<T: DeserializeOwned>(&self, name: &'a str) -> Result<Option<T>, Wrong> {
         self.at(name).read()
     }
 
-    /// What the word called `name` stands for, which has to be one of `choices`; none: it is not there.
+    /// Reads the string `name`, and returns its value from `choices`. None: the member is missing. Other strings are
+    /// an error.
     pub fn choice<T: Copy>(
         &self,
         name: &'a str,
@@ -166,7 +166,7 @@ impl<'a> Field<'a> {
         })
     }
 
-    /// Each of `items`, which were read of this list, `checked` at its place.
+    /// Checks each of `items`, which were read from this list, with its element's field.
     pub fn each<T, U>(
         &self,
         items: Vec<T>,
@@ -178,7 +178,7 @@ impl<'a> Field<'a> {
             .collect()
     }
 
-    /// The names that this object has and that are none of `known`.
+    /// Returns the names of this object that `known` does not have.
     pub fn unknown(&self, known: &[&str]) -> Vec<&'a str> {
         let names = self
             .object
@@ -190,17 +190,17 @@ impl<'a> Field<'a> {
             .collect()
     }
 
-    /// The error that it is not as it `must` be; what it is comes behind that.
+    /// Returns the error that the value is not as it `must` be. The error's text appends the value.
     pub fn wrong(&self, must: impl Into<String>) -> Wrong {
         self.placed(Wrong::must(must))
     }
 
-    /// The error that it cannot be used; `sentence` says it all.
+    /// Returns the error that the value cannot be used. `sentence` is the whole text.
     pub fn refused(&self, sentence: impl Into<String>) -> Wrong {
         self.placed(Wrong::sentence(sentence))
     }
 
-    /// `wrong` of this value, unless it is of one in it.
+    /// Adds path and value of this field to `wrong`, unless it has a path already.
     pub(crate) fn placed(&self, wrong: Wrong) -> Wrong {
         match wrong.place.is_empty() {
             false => wrong,
@@ -212,7 +212,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Whether `key` is how `name` may be written here.
+    /// Reports whether `key` matches `name` under the field's rule of case.
     fn is(&self, key: &str, name: &str) -> bool {
         key == name || (self.any_case && key.eq_ignore_ascii_case(name))
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Types of fields.
+//! Types of field values.
 
 use serde::{
     Deserialize, Deserializer,
@@ -37,7 +37,7 @@ impl<const MIN: u32, const MAX: u32> Visitor<'_> for Range<MIN, MAX> {
     }
 }
 
-/// Texts: a list of them, or one alone; none where there is no value.
+/// A list of strings. The value may be a list, one string, or missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Texts(pub Vec<String>);
 
@@ -70,14 +70,15 @@ impl<'de> Deserialize<'de> for AbsolutePath {
     }
 }
 
-/// Numbers as people write them, `5` or `0-3`; none: it is neither, or there is no number in it.
+/// Parses numbers such as `5` or `0-3`. None: the text has another form, or the range is empty.
 pub fn range(text: &str) -> Option<RangeInclusive<u32>> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let range = first.parse().ok()?..=last.parse().ok()?;
     (!range.is_empty()).then_some(range)
 }
 
-/// A text that `parse` takes; another one, or none at all, must be what is `expected`.
+/// Reads a string and parses it. If the string is missing or `parse` returns none, the error says that the value must
+/// be `expected`.
 pub fn parsed<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     expected: &str,
@@ -86,7 +87,7 @@ pub fn parsed<'de, D: Deserializer<'de>, T>(
     optional(deserializer, expected, parse)?.ok_or_else(|| must_be(expected))
 }
 
-/// A text that `parse` takes, or none; another one must be what is `expected`.
+/// Reads an optional string and parses it. If `parse` returns none, the error says that the value must be `expected`.
 pub fn optional<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     expected: &str,

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads configurations into types that derive `Deserialize`, such that a wrong value is told by its
-//! place and in a plain sentence: `resources[1].count: must be a whole number from 1 to 5000, and is
-//! "many"`. All three programs read their configurations with it.
+//! Reads configurations into types that derive `Deserialize`. The error for a wrong value has its path and a plain
+//! sentence: `resources[1].count: must be a whole number from 1 to 5000, and is "many"`. All three programs read
+//! their configurations with this crate.
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`field`] | a value at its place, and the ways from it to those in it |
-//! | `deserializer` | what serde is handed of it |
+//! | [`field`] | a value with its path, and access to the values in it |
+//! | `deserializer` | the `Deserializer` of a field |
 //! | [`kinds`] | types of fields: numbers in a range, texts, absolute paths |
-//! | [`wrong`] | the error: place, problem, value |
-//! | [`mod@line`] | any text as one line, for people and logs |
+//! | [`wrong`] | the error: path, problem, value |
+//! | [`mod@line`] | escaping of text to one line, for people and logs |
 //!
-//! Rules that differ from `serde_json`'s own reading:
+//! Rules that differ from `serde_json`:
 //!
-//! - `null` is no value, as for Go's decoders. Each field of a structure is asked for, be it there or
-//!   not: an `Option` gets `None`, any other type says that its value is missing. `#[serde(default)]`
-//!   has no effect.
-//! - Of several wrong values the one is told whose field the structure has first; unknown fields, where
-//!   they are denied, before them.
+//! - `null` means no value, as for Go's decoders. A structure reads each of its fields, whether the configuration has it
+//!   or not: an `Option` gets `None`, any other type fails because its value is missing. `#[serde(default)]` has no effect.
+//! - If several values are wrong, the error is that of the first field in the structure's order. Unknown fields, if they
+//!   are denied, come before.
 
 mod deserializer;
 pub mod field;

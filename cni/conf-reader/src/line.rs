@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Text for people: others wrote a part of it.
+//! Escaping of text that others wrote in part, for people and logs.
 
 use serde_json::Value;
 use std::{borrow::Cow, fmt::Write as _};
 
-/// `text` as one line that steers no terminal and no viewer of logs: control characters, separators of lines and of
-/// paragraphs, and marks that change the direction of what follows (Unicode Standard Annex 9) are escaped as Rust
-/// writes them. All else stays.
+/// Returns `text` as one line that cannot control a terminal or a log viewer. Escaped, in Rust's notation, are
+/// control characters, separators of lines and paragraphs, and marks that change the direction of text (Unicode
+/// Standard Annex 9). All other characters stay.
 pub fn one_line(text: &str) -> Cow<'_, str> {
     if !text.contains(steers) {
         return text.into();
@@ -21,20 +21,20 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
     line.into()
 }
 
-/// `value` as JSON in one line that steers nothing either: JSON itself escapes the control characters before the space
-/// alone (RFC 8259, section 7). It is the same value when it is read again.
+/// Returns `value` as JSON in one line without control characters. JSON itself only escapes control characters before
+/// the space (RFC 8259, section 7). Parsing the text yields the same value.
 pub fn json(value: &Value) -> String {
     escaped(value.to_string())
 }
 
-/// The same of `text`, which is JSON.
+/// Escapes the same characters in `text`, which has to be JSON.
 pub(crate) fn escaped(text: String) -> String {
     if !text.contains(steers) {
         return text;
     }
     let mut line = String::with_capacity(text.len() + 8);
     for character in text.chars() {
-        // all of them have four digits, and are in texts: JSON has none between them
+        // all of these have four hexadecimal digits, and JSON allows them only inside strings
         let _ = match steers(character) {
             true => write!(line, "\\u{:04x}", u32::from(character)),
             false => line.write_char(character),
@@ -43,7 +43,7 @@ pub(crate) fn escaped(text: String) -> String {
     line
 }
 
-/// Whether one character does more than to be shown: [`one_line`] escapes it.
+/// Reports whether `character` controls how text is displayed, so that [`one_line`] escapes it.
 pub fn steers(character: char) -> bool {
     character.is_control()
         || matches!(

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The name that a misspelt one stands for.
+//! The known name that is nearest to a misspelt one.
 
-/// Letters that may differ.
+/// Largest edit distance, letters.
 const MOST_EDITS: usize = 2;
 
-/// The one of `known` that differs least from `name`, by at most two inserted, deleted or replaced letters, and by less
-/// than half of its own; the case of letters does not count.
+/// Returns the one of `known` with the smallest edit distance to `name`. The distance is at most two inserted,
+/// deleted or replaced letters, and less than half of the known name's length. Case is ignored.
 pub fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let name = name.to_lowercase();
     let edits = |known: &str| strsim::levenshtein(&name, &known.to_lowercase());

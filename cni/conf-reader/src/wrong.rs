@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The error.
+//! The error of a wrong value.
 
 use crate::one_line;
 use serde::de::{self, Expected, Unexpected};
@@ -8,18 +8,18 @@ use std::fmt;
 /// A value that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
-    /// Where it is: `resourceList[1].resourceName`; empty: not known yet.
+    /// Path of the value, such as `resourceList[1].resourceName`. Empty: not yet known.
     pub place: String,
-    /// What it must be, or what is wrong with it; and what to do.
+    /// Rule that the value breaks, or its defect, and what to do.
     pub problem: String,
-    /// The value, as JSON; none: it is missing.
+    /// The value as JSON. None: it is missing.
     pub value: Option<String>,
-    /// Whether the problem says it all, without the value.
+    /// True if the problem is the whole text, without the value.
     pub says_all: bool,
 }
 
 impl Wrong {
-    /// What is at `place` cannot be used; `sentence` says it all.
+    /// Returns the error that the value at `place` cannot be used. `sentence` is the whole text.
     pub fn of(place: impl Into<String>, sentence: impl Into<String>) -> Self {
         Self {
             place: place.into(),
@@ -27,7 +27,7 @@ impl Wrong {
         }
     }
 
-    /// `problem` says what the value must be: what it is comes behind it.
+    /// Returns an error whose `problem` is a rule. Its text appends the value.
     pub(crate) fn must(problem: impl Into<String>) -> Self {
         Self {
             place: String::new(),
@@ -37,7 +37,7 @@ impl Wrong {
         }
     }
 
-    /// `problem` says it all.
+    /// Returns an error whose `problem` is the whole text.
     pub(crate) fn sentence(problem: impl Into<String>) -> Self {
         Self {
             says_all: true,
@@ -59,8 +59,8 @@ impl fmt::Display for Wrong {
 
 impl std::error::Error for Wrong {}
 
-/// What types say in their `Deserialize`: an invalid value "must be" what is expected, and anything
-/// else says it all.
+/// Converts the errors of `Deserialize` implementations: an invalid value "must be" the expected one, and any other
+/// error is the whole text.
 impl de::Error for Wrong {
     fn custom<T: fmt::Display>(problem: T) -> Self {
         Self::sentence(problem.to_string())
