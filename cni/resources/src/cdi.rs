@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CDI entries (Container Device Interface, specification 0.5): a container that was given a
-//! device by its CDI name gets the character devices that the entry has when the container is
-//! created, which is after the chain's ADD. So the entry can be put right by a move that
-//! renumbered them.
+//! CDI entries (Container Device Interface, specification 0.5). A container that requests a device by its CDI name
+//! gets the character devices of the entry. The runtime reads the entry when it creates the container, after the
+//! chain's ADD. A move, which renumbers the devices, can therefore correct the entry in time.
 //!
-//! There is one file, ours, with one entry for each device. Other vendors' files are not looked at.
+//! The module has one file, with one entry for each device. It ignores files of other vendors.
 
 use crate::{CharNode, FileError, file};
 use rdma_netns::DeviceAddress;
@@ -17,32 +16,32 @@ pub const KIND: &str = "rdma-device-plugin/rdma";
 /// The entry of the connection manager's device, `/dev/infiniband/rdma_cm`.
 pub const CONNECTION_MANAGER: &str = "rdma_cm";
 
-/// The first version in which a name may start with a digit, as a PCI address does.
+/// The first version of CDI in which a name may start with a digit, as a PCI address does.
 pub const VERSION: &str = "0.5.0";
 
-/// The file of a node.
+/// The CDI file of a node.
 #[derive(Clone, Debug)]
 pub struct Cdi {
     path: PathBuf,
     lock: PathBuf,
 }
 
-/// What a name stands for.
+/// The character devices of a CDI name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// A device's address, or [`CONNECTION_MANAGER`].
+    /// Address of the device, or [`CONNECTION_MANAGER`].
     pub name: String,
-    /// The character devices, each at its own path in the container as well.
+    /// Character devices. Each has the same path in the container.
     pub nodes: Vec<CharNode>,
 }
 
-/// The full CDI name of an entry, `rdma-device-plugin/rdma=0000:3b:00.2`.
+/// Returns the full CDI name of an entry, such as `rdma-device-plugin/rdma=0000:3b:00.2`.
 pub fn full_name(entry: &str) -> String {
     format!("{KIND}={entry}")
 }
 
 impl Cdi {
-    /// The file in the CDI directory; one writer at a time, by a lock in the state directory.
+    /// Returns the file in the CDI directory. A lock in the state directory allows one writer at a time.
     pub fn new(directory: &Path, state_dir: &Path) -> Self {
         Self {
             path: directory.join("rdma-device-plugin-rdma.json"),
@@ -50,19 +49,17 @@ impl Cdi {
         }
     }
 
-    /// Replaces all entries. Whether that was any news.
+    /// Replaces all entries. Returns true if the file changed.
     ///
-    /// `entries` is asked when nobody else can write any more: what it looks up then is not older
-    /// than what a move has just written.
+    /// `write` calls `entries` under the lock, so that the numbers are not older than those of a concurrent move.
     pub fn write(&self, entries: impl FnOnce() -> Vec<Entry>) -> Result<bool, FileError> {
         let _lock = file::lock(&self.lock)?;
         self.put(entries().iter().map(Entry::json).collect())
     }
 
-    /// Puts the entry of `device` right, whose character devices are `nodes` now: of those, the
-    /// kinds that the entry has already. Without an entry, the kinds of `promised` make one: the
-    /// daemon may have looked just when a move had taken the device apart. Whether that was any
-    /// news; without either nothing is.
+    /// Corrects the entry of `device`, whose character devices are now `nodes`. The entry keeps its kinds of devices.
+    /// If there is no entry, the kinds of `promised` make a new one: the daemon may have written the file just when a
+    /// move had removed the device. Without entry and `promised`, nothing changes. Returns true if the file changed.
     pub fn renumber(
         &self,
         device: &DeviceAddress,
@@ -77,23 +74,23 @@ impl Cdi {
         }
     }
 
-    /// Whether there is a file.
+    /// Reports whether the file exists.
     pub fn is_there(&self) -> bool {
         self.path.exists()
     }
 
-    /// Writes what has something to give: the specification knows no entry without an edit, and
-    /// no file without an entry.
+    /// Writes the entries that have devices. The specification allows neither an entry without an edit nor a file
+    /// without an entry.
     fn put(&self, mut devices: Vec<Value>) -> Result<bool, FileError> {
         devices.retain(|entry| !kinds(entry).is_empty());
         if devices.is_empty() {
-            return self.take_away();
+            return self.remove();
         }
         let spec = json!({ "cdiVersion": VERSION, "kind": KIND, "devices": devices });
         file::replace(&self.path, &spec, 0o644)
     }
 
-    fn take_away(&self) -> Result<bool, FileError> {
+    fn remove(&self) -> Result<bool, FileError> {
         match std::fs::remove_file(&self.path) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
@@ -112,8 +109,8 @@ impl Entry {
     }
 }
 
-/// The entries of the specification `content` with that of `device` as [`Cdi::renumber`] has it; none: there is nothing
-/// to put right. Those of other devices are as they were.
+/// Returns the entries of the specification `content` with the entry of `device` corrected as by [`Cdi::renumber`].
+/// Entries of other devices stay unchanged. None: there is nothing to correct.
 pub fn renumbered(
     content: &Value,
     device: &DeviceAddress,
@@ -139,7 +136,7 @@ pub fn renumbered(
     Some(devices)
 }
 
-/// A character device in a container's edits, at its own path.
+/// Returns a character device of a container's edits. It has the same path in the container.
 pub fn device_node(node: &CharNode) -> Value {
     json!({
         "path": format!("/dev/infiniband/{}", node.name),
@@ -150,7 +147,7 @@ pub fn device_node(node: &CharNode) -> Value {
     })
 }
 
-/// The kinds of character devices that an entry has: `uverbs`, `umad`, `issm`.
+/// Returns the kinds of character devices that an entry has: `uverbs`, `umad`, `issm`.
 fn kinds(entry: &Value) -> Vec<String> {
     let nodes = entry["containerEdits"]["deviceNodes"].as_array();
     let names = nodes.into_iter().flatten().filter_map(|node| {
@@ -186,13 +183,13 @@ mod tests {
         serde_json::from_slice(&fs::read(file).expect("the spec")).expect("JSON")
     }
 
-    /// Containers are made while the daemon and moves write.
+    /// Readers run while the daemon and moves write.
     #[test]
     fn readers_see_the_file_whole_while_it_is_written() {
         const ENTRIES: u32 = 64;
         let directory = tempfile::tempdir().expect("a directory");
         let cdi = Cdi::new(&directory.path().join("cdi"), directory.path());
-        // in one version all entries have the same number
+        // all entries of one version have the same number
         let version = |minor: u32| {
             let entries = (0..ENTRIES).map(|number| Entry {
                 name: format!("0000:3b:00.{number:x}"),
@@ -222,7 +219,7 @@ mod tests {
         std::thread::scope(|scope| {
             let readers = versions.each_ref().map(|it| scope.spawn(move || read(it)));
             let end = Instant::now() + Duration::from_secs(30);
-            // a reader may have no CPU for a while
+            // a reader may wait for a CPU
             let is_behind = || versions.iter().any(|it| it.load(Ordering::Relaxed) < 2);
             for minor in 1.. {
                 let is_running = readers.iter().all(|it| !it.is_finished());
@@ -309,7 +306,7 @@ mod tests {
             cdi.write(|| vec![entry(vec![node("rdma_cm", 0)])])
                 .expect("written")
         );
-        // a file without an entry, or an entry without a device, is none to the runtime
+        // the runtime refuses a file without an entry, and an entry without a device
         assert!(cdi.write(|| vec![entry(vec![])]).expect("written"));
         let left: Vec<_> = fs::read_dir(&cdi_dir)
             .expect("a directory")

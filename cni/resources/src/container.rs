@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a container is told of its pod's rails, which are not known yet when kubelet allocates: an entry of CDI with the
-//! variable [`RAILS`], and a directory with files of libraries that is mounted into it. Both are called by what kubelet
-//! knows a container by: the least of its ids of a resource, which no other container has. They are written before the
-//! container is created.
+//! The rails of a container's pod, which are unknown when kubelet allocates. A container gets them by a CDI entry
+//! with the variable [`RAILS`], and by a mounted directory with the configuration files of libraries. Both are named
+//! after the smallest id of a resource that the container has, which no other container has. They are written before
+//! the container is created.
 //!
-//! There is one CDI file for all containers of the node.
+//! One CDI file has the entries of all containers of the node.
 
 use crate::{
     FileError,
@@ -21,13 +21,13 @@ use std::{
 /// Vendor and class of all entries.
 const KIND: &str = "rdma-device-plugin/container";
 
-/// The variable with the pod's rails, as JSON: a list of what `rails.json` says of each.
+/// Variable with the pod's rails: a JSON list with the objects of `rails.json`.
 pub const RAILS: &str = "RDMA_RAILS";
 
-/// Where a container has its directory.
+/// Path of the mounted directory in a container.
 pub const MOUNTED: &str = "/run/rdma";
 
-/// A file in that directory, with variables for a library. What the environment has wins over it.
+/// A file in that directory, with variables for a library. Variables of the environment take precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LibraryFile {
     /// `nccl.conf`, which NCCL since 2.23 reads as `NCCL_CONF_FILE` (`initEnv()`, `src/misc/param.cc`).
@@ -38,10 +38,10 @@ pub enum LibraryFile {
 }
 
 impl LibraryFile {
-    /// All of them.
+    /// All files.
     pub const ALL: [Self; 2] = [Self::Nccl, Self::Ucx];
 
-    /// Its name in [`MOUNTED`].
+    /// Returns the file's name in [`MOUNTED`].
     pub const fn name(self) -> &'static str {
         match self {
             Self::Nccl => "nccl.conf",
@@ -50,7 +50,7 @@ impl LibraryFile {
     }
 }
 
-/// What containers of a node are told.
+/// The CDI file and the directories of a node's containers.
 #[derive(Clone, Debug)]
 pub struct Containers {
     path: PathBuf,
@@ -59,31 +59,32 @@ pub struct Containers {
     root: PathBuf,
 }
 
-/// The ids of each container that has an entry, all by names.
+/// The names of all ids of each container that has an entry, by the entry's name.
 pub type Known = BTreeMap<String, BTreeSet<String>>;
 
-/// The container that has `id` of `resource`, the least of those that it has.
+/// The key of a container: `id` is the smallest of its ids of `resource`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContainerId<'a> {
-    /// The resource's name.
+    /// Name of the resource.
     pub resource: &'a str,
-    /// Kubelet's id.
+    /// Id that kubelet allocated.
     pub id: &'a str,
 }
 
 impl<'a> ContainerId<'a> {
-    /// The one that was allocated `ids`, in whichever order; none: it has none.
+    /// Returns the key of the container with `ids`, in any order. None: there are no ids.
     pub fn of(resource: &'a str, ids: &'a [String]) -> Option<Self> {
         let id = ids.iter().min()?;
         Some(Self { resource, id })
     }
 
-    /// The full CDI name of its entry, `rdma-device-plugin/container=rdma--hca:17`.
+    /// Returns the full CDI name of the container's entry, such as `rdma-device-plugin/container=rdma--hca:17`.
     pub fn full_name(self) -> String {
         format!("{KIND}={}", self.name())
     }
 
-    /// Of letters, digits and `_-.:` alone (`ValidateDeviceName()` in the specification's `pkg/parser`).
+    /// Returns the entry's name, which has only letters, digits and `_-.:` (`ValidateDeviceName()` in the
+    /// specification's `pkg/parser`).
     fn name(self) -> String {
         let Self { resource, id } = self;
         format!("{resource}:{id}").replace('/', "--")
@@ -91,7 +92,7 @@ impl<'a> ContainerId<'a> {
 }
 
 impl Containers {
-    /// Entries in the CDI directory, directories and a lock in the state directory.
+    /// Returns the containers with their CDI file in `cdi_directory`, and directories and lock in `state_dir`.
     pub fn new(cdi_directory: &Path, state_dir: &Path) -> Self {
         Self {
             path: cdi_directory.join("rdma-device-plugin-container.json"),
@@ -101,10 +102,10 @@ impl Containers {
         }
     }
 
-    /// The container's directory, which is there and empty from now on.
+    /// Makes the container's directory, without files, and returns its path.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The directory cannot be made, or an old file cannot be removed.
     pub fn make(&self, container: ContainerId<'_>) -> Result<PathBuf, FileError> {
         let directory = self.directory(container);
         let make = || {
@@ -121,22 +122,24 @@ impl Containers {
         Ok(directory)
     }
 
-    /// The container's directory.
+    /// Returns the path of the container's directory.
     pub fn directory(&self, container: ContainerId<'_>) -> PathBuf {
         let resource = self.root.join(file_name(container.resource));
         resource.join(file_name(container.id))
     }
 
-    /// Nobody else writes while the answer is held: what pods have is looked up then.
+    /// Locks the entries against other writers until the guard is dropped. The caller reads the pods' records under
+    /// the lock.
     ///
     /// # Errors
-    /// Somebody else has it for long.
+    /// Another process holds the lock for too long.
     pub fn lock(&self) -> Result<impl Drop, FileError> {
         file::lock(&self.lock)
     }
 
-    /// Has the entry of the container with `ids` of `resource` say that its pod has these `rails`. Entries of containers
-    /// with rails go of whose ids none is among `held`, what pods have. The caller has the [`lock`](Self::lock).
+    /// Writes the entry of the container with `ids` of `resource`, with the `rails` of its pod. Removes entries of
+    /// other containers with rails if none of their ids is among `held`, the containers of existing pods. The caller
+    /// holds the [`lock`](Self::lock).
     ///
     /// # Errors
     /// A file cannot be written.
@@ -146,7 +149,7 @@ impl Containers {
         rails: &[Value],
         held: &[ContainerId<'_>],
     ) -> Result<(), FileError> {
-        // what says nothing any more is written anew
+        // an unreadable file is replaced
         let content: Value = file::read(&self.path).ok().flatten().unwrap_or_default();
         let known: Known = file::read(&self.known).ok().flatten().unwrap_or_default();
         let Some((specification, known)) = told((&content, known), (resource, ids), rails, held)
@@ -157,7 +160,7 @@ impl Containers {
         file::replace(&self.path, &specification, 0o644).map(drop)
     }
 
-    /// Has `file` in the container's directory set these `variables`.
+    /// Writes `file` in the container's directory with these `variables`.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -176,8 +179,8 @@ impl Containers {
     }
 }
 
-/// What the file of CDI and the ids of its containers, `content` and `known`, become by
-/// [`tell_rails`](Containers::tell_rails). None: the container has no ids.
+/// Returns the CDI file and the ids of its containers after [`tell_rails`](Containers::tell_rails); `content` and
+/// `known` are those before. None: the container has no ids.
 pub fn told(
     (content, mut known): (&Value, Known),
     (resource, ids): (&str, &[String]),
@@ -191,7 +194,7 @@ pub fn told(
         let name = entry["name"].as_str().unwrap_or_default();
         let ids = known.get(name);
         let is_held = ids.is_some_and(|ids| !ids.is_disjoint(&held));
-        name != own && (has_none(entry) || is_held)
+        name != own && (has_no_rails(entry) || is_held)
     });
     known.retain(|name, _| entries.iter().any(|entry| entry["name"] == **name));
     let ids = ids.iter().map(|id| ContainerId { resource, id }.name());
@@ -202,8 +205,8 @@ pub fn told(
     Some((specification, known))
 }
 
-/// Whether it tells of no rails, as that of a pod with `hostNetwork`: what holds it is in no record.
-fn has_none(entry: &Value) -> bool {
+/// Reports whether the entry has an empty list of rails, as for a pod with `hostNetwork`. No record has such a pod.
+fn has_no_rails(entry: &Value) -> bool {
     entry["containerEdits"]["env"][0] == format!("{RAILS}=[]")
 }
 
@@ -238,7 +241,7 @@ mod tests {
         let tell = |id: &str, rails: &[Value], held: &[&str]| {
             let held: Vec<_> = held.iter().map(|id| container(id)).collect();
             let _lock = containers.lock().expect("nobody has it");
-            // no rail was made of its first id
+            // the first id has no rail
             let ids = [id.to_owned(), format!("{id}x")];
             let told = containers.tell_rails(("rdma/hca", &ids), rails, &held);
             told.expect("written");
@@ -252,7 +255,7 @@ mod tests {
         assert_eq!(tell("2", &[], &["1x"]), ["rdma--hca:1", "rdma--hca:2"]);
         let left = tell("3", &[rail(7)], &["3"]);
         assert_eq!(left, ["rdma--hca:2", "rdma--hca:3"]);
-        // a file that a machine without power left is written anew
+        // an empty file, as after a power loss, is replaced
         fs::write(&containers.path, "").expect("written");
         assert_eq!(tell("3", &[rail(7)], &["3"]), ["rdma--hca:3"]);
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What one Allocate gave for an id: the chain attaches just that, and before a container starts
-//! the daemon looks whether its character devices still are those.
+//! The devices that one Allocate granted for an id. The chain attaches exactly these devices. Before a container
+//! starts, the daemon checks that its character devices still have the granted numbers.
 //!
-//! A grant outlasts the daemon, and the node's boot too: kubelet does not allocate again what it
-//! has in its own checkpoint. The next grant of the same id takes its place.
+//! A grant outlives the daemon and the node's boot: kubelet does not allocate again what its own checkpoint has. The
+//! next grant of the same id replaces it.
 
 use crate::{CharNode, FileError, Sharing, file};
 use rdma_netns::DeviceAddress;
@@ -24,27 +24,27 @@ pub struct Grants {
     root: PathBuf,
 }
 
-/// What an id was given for.
+/// The devices of an id, and how the container gets them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Grant {
-    /// [`FORMAT`]
+    /// Format, see [`FORMAT`].
     pub format: u32,
-    /// The resource's name.
+    /// Name of the resource.
     pub resource: String,
-    /// Kubelet's id.
+    /// Id that kubelet allocated.
     pub id: String,
-    /// Whether the devices are one pod's alone.
+    /// Number of pods that can have the devices.
     pub sharing: Sharing,
-    /// Whether the container gets them by CDI names; else by path.
+    /// True if the container gets the devices by CDI names, false if by path.
     pub cdi: bool,
-    /// Whether `rdma-cni` was in the node's chain then: the pod's network is to be made with it.
+    /// True if the node's chain had `rdma-cni` at Allocate. The pod's network then has to be made with it.
     #[serde(default)]
     pub chained: bool,
-    /// Whether the container was promised an entry with its pod's rails ([`container`](crate::container)).
+    /// True if Allocate promised the container an entry with its pod's rails ([`container`](crate::container)).
     #[serde(default)]
     pub told: bool,
-    /// The devices.
+    /// Granted devices.
     pub devices: Vec<GrantedDevice>,
 }
 
@@ -52,20 +52,20 @@ pub struct Grant {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GrantedDevice {
-    /// Its PCI function or auxiliary device.
+    /// PCI function or auxiliary device.
     pub address: DeviceAddress,
-    /// Its RDMA device's name then.
+    /// Name of the RDMA device at Allocate.
     pub rdma: String,
-    /// The netdev that pods are attached to, if the resource says which: the device's own, its bond, or a VLAN of
-    /// that.
+    /// Netdev on which pods get their children, if the resource names one: the device's own netdev, its bond, or a
+    /// VLAN of either.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
-    /// The character devices that were given.
+    /// Granted character devices.
     pub char_devices: Vec<CharNode>,
 }
 
 impl Grant {
-    /// Whether it is of one of these devices.
+    /// Reports whether the grant has one of these devices.
     pub fn has_any(&self, addresses: &BTreeSet<&DeviceAddress>) -> bool {
         let mut devices = self.devices.iter();
         devices.any(|device| addresses.contains(&device.address))
@@ -73,7 +73,7 @@ impl Grant {
 }
 
 impl Grants {
-    /// Those in the state directory.
+    /// Returns the grants in the state directory.
     pub fn new(state_dir: &Path) -> Self {
         Self {
             root: state_dir.join("granted"),
@@ -86,7 +86,7 @@ impl Grants {
         Ok(grant.filter(|grant| grant.resource == resource && grant.id == id))
     }
 
-    /// All that there are, those that cannot be read left out.
+    /// Returns all readable grants.
     pub fn all(&self) -> Vec<Grant> {
         let entries = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten();
         let files = entries(&self.root).flat_map(|it| entries(&it.path()));
@@ -95,7 +95,7 @@ impl Grants {
             .collect()
     }
 
-    /// Records it. The file's time is this one, also if it says the same as before.
+    /// Writes the grant. The file's modification time becomes the current time even if the content is the same.
     pub fn write(&self, grant: &Grant) -> Result<(), FileError> {
         let path = self.path(&grant.resource, &grant.id);
         if file::replace(&path, grant, 0o600)? {
@@ -110,7 +110,7 @@ impl Grants {
         now().map_err(|source| FileError::new("write", &path, source))
     }
 
-    /// When `id` was given last; none: that is not known.
+    /// Returns the time at which `id` was last granted. None: the time is unknown.
     pub fn given_at(&self, resource: &str, id: &str) -> Option<SystemTime> {
         let found = fs::metadata(self.path(resource, id));
         found.and_then(|it| it.modified()).ok()
@@ -177,7 +177,7 @@ mod tests {
         }
         let entries = std::fs::read_dir(directory.path()).expect("a directory");
         assert_eq!(entries.count(), 1, "something was written beside the state");
-        // the same file name, another id
+        // an id with the same file name
         assert_eq!(
             grants.read("aliyun/erdma", "erdma_0@3").expect("read"),
             None

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `rdma-device-plugin` hands over to `rdma-cni`, as files in the state directory that
-//! both have: kubelet tells the chain ids only, and the daemon may be down when a pod starts.
+//! Files that `rdma-device-plugin` writes for `rdma-cni` and the runtime. Kubelet passes only ids to the chain, and
+//! the daemon may be down when a pod starts. So the daemon keeps the meaning of the ids in the state directory.
 //!
 //! | module | file | written by | read by |
 //! |---|---|---|---|
-//! | [`published`] | `<stateDir>/resources.json`: what each resource's ids stand for | the daemon | `rdma-cni` |
-//! | [`grant`] | `<stateDir>/granted/<resource>/<id>.json`: what one Allocate gave | the daemon | both |
+//! | [`published`] | `<stateDir>/resources.json`: the devices of each resource's ids | the daemon | `rdma-cni` |
+//! | [`grant`] | `<stateDir>/granted/<resource>/<id>.json`: the devices that one Allocate granted | the daemon | both |
 //! | [`cdi`] | `<CDI directory>/rdma-device-plugin-rdma.json` | the daemon; after a move `rdma-cni` | the runtime |
 //! | [`container`] | `<CDI directory>/rdma-device-plugin-container.json`, `<stateDir>/containers/<resource>/<id>/` | the daemon | the runtime; libraries in the container |
 //!
-//! [`nccl`] is what NCCL reads out of the last: by which GID it sends.
+//! [`nccl`] computes the variables by which NCCL chooses the right GID.
 //!
-//! Every file is renamed into place, whole: a reader never sees half of one.
+//! Every file is replaced by rename: a reader never sees a part of one.
 
 pub mod cdi;
 pub mod container;
@@ -29,24 +29,24 @@ pub use published::{Published, Resource};
 use rdma_netns::CharDevice;
 use serde::{Deserialize, Serialize};
 
-/// Whether an id's devices are one pod's alone.
+/// The number of pods that can have an id's devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Sharing {
-    /// Other ids stand for the same devices: a pod's netdev is a child of the node's.
+    /// Several ids stand for the same devices: a pod gets a child of the node's netdev.
     Shared,
-    /// No other id does.
+    /// One id stands for the devices.
     Exclusive,
 }
 
-/// A character device that a container gets, as it was called and numbered at one time.
+/// A character device of a container, with the name and number that it had at one time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CharNode {
     /// Name below `/dev/infiniband`: `uverbs0`.
     pub name: String,
-    /// The kernel's number of the device.
+    /// Major number.
     pub major: u32,
-    /// The kernel's number of the device.
+    /// Minor number.
     pub minor: u32,
 }
 
@@ -61,7 +61,7 @@ impl From<&CharDevice> for CharNode {
 }
 
 impl CharNode {
-    /// What kind of device it is, by its name without the number: `uverbs`, `umad`, `issm`.
+    /// Returns the kind of the device, which is its name without the number: `uverbs`, `umad`, `issm`.
     pub fn kind(&self) -> &str {
         self.name.trim_end_matches(|c: char| c.is_ascii_digit())
     }

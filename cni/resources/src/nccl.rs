@@ -1,58 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0
-//! By which GID NCCL sends, and what it has to be told for a GID of the pod's.
+//! The GID by which NCCL sends, and the variables that make NCCL choose a GID of the pod.
 //!
-//! Where no index is pinned, NCCL goes by address family, range of addresses and RoCE version (`ncclIbGetGidIndex()` and
-//! `ncclUpdateGidIndex()` in NCCL's `src/transport/net_ib.cc`, since 2.21). It knows nothing of network namespaces: of a
-//! table with the addresses of the node and of several pods, it takes the first one that fits.
+//! Without a pinned index, NCCL chooses by address family, range of addresses and RoCE version (`ncclIbGetGidIndex()`
+//! and `ncclUpdateGidIndex()` in NCCL's `src/transport/net_ib.cc`, since 2.21). NCCL does not know network
+//! namespaces: from a table with addresses of the node and of several pods it chooses the first one that fits.
 
 use rdma_netns::{Gid, GidKind, GidTable};
 use std::{collections::BTreeSet, fmt, net::Ipv6Addr};
 
-/// What NCCL calls a GID that is no IPv4 address, and one that is (`getGidAddrFamily()`).
+/// The address family of a GID, as NCCL defines it (`getGidAddrFamily()`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// `AF_INET`, which NCCL takes unless it is told otherwise.
+    /// `AF_INET`, NCCL's default: GIDs that are IPv4 addresses.
     Ipv4,
-    /// `AF_INET6`
+    /// `AF_INET6`: all other GIDs.
     Ipv6,
 }
 
-/// How NCCL is to choose.
+/// The criteria of NCCL's choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// `NCCL_IB_ADDR_FAMILY`
     pub family: Family,
-    /// `NCCL_IB_ADDR_RANGE`; none: all addresses.
+    /// `NCCL_IB_ADDR_RANGE`. None: all addresses.
     pub range: Option<Range>,
 }
 
-/// All GIDs that begin as one does.
+/// The GIDs with a common prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     gid: Ipv6Addr,
-    /// Of 128; at least one, and of IPv4 addresses one more than all have in common.
+    /// Length of the prefix, bits of 128. At least 1; for IPv4 addresses at least [`MAPPED_BITS`] + 1.
     bits: u32,
 }
 
-/// What all GIDs of IPv4 addresses begin with: `::ffff:0:0/96`.
+/// Length of the prefix of all GIDs that are IPv4 addresses: `::ffff:0:0/96`.
 const MAPPED_BITS: u32 = 96;
 
-/// The port of a rail.
+/// The RDMA port of a rail.
 #[derive(Clone, Debug)]
 pub struct Port {
-    /// Its RDMA device.
+    /// RDMA device.
     pub device: String,
-    /// Place of the GID to send by: its first address's, or an InfiniBand port's own; none: it is not there.
+    /// Index of the GID to send by: that of the first address, or the InfiniBand port's own. None: the GID does not
+    /// exist.
     pub index: Option<u32>,
-    /// RoCE v2 GIDs of the pod's addresses, the first address's first. An InfiniBand port has none: NCCL knows them apart
-    /// by the link layer.
+    /// RoCE v2 GIDs of the pod's addresses, in the order of the addresses. Empty for an InfiniBand port: NCCL
+    /// distinguishes it by its link layer.
     pub own: Vec<Ipv6Addr>,
-    /// All GIDs, where those of the node and of other pods are among them; or why they are not known. None: the RDMA
-    /// device was moved, and has the pod's alone.
+    /// All GIDs of a port that the pod shares with the node and other pods, or the reason why they are unknown. None:
+    /// the RDMA device was moved, and all its GIDs are the pod's.
     pub shared: Option<Result<GidTable, String>>,
 }
 
-/// NCCL cannot be told one thing that is right on all ports.
+/// No setting of NCCL is right on all ports.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no GID index is right on all of its rails ({indexes}), and by address {why}")]
 pub struct Undecided {
@@ -61,7 +62,7 @@ pub struct Undecided {
 }
 
 impl Family {
-    /// Both, NCCL's default first.
+    /// Both families, NCCL's default first.
     pub const ALL: [Self; 2] = [Self::Ipv4, Self::Ipv6];
 
     fn of(gid: Ipv6Addr) -> Self {
@@ -72,7 +73,7 @@ impl Family {
     }
 }
 
-/// As `NCCL_IB_ADDR_FAMILY` has it.
+/// Prints the value of `NCCL_IB_ADDR_FAMILY`.
 impl fmt::Display for Family {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -83,7 +84,8 @@ impl fmt::Display for Family {
 }
 
 impl Range {
-    /// The smallest one of all `gids`, which are of one family; none: it would be all of that, or there are no GIDs.
+    /// Returns the smallest range with all `gids`, which have one family. None: there are no GIDs, or only the whole
+    /// family has all of them.
     fn around(gids: &[Ipv6Addr]) -> Option<Self> {
         let gid = *gids.first()?;
         let all = match Family::of(gid) {
@@ -105,7 +107,7 @@ fn mask(bits: u32) -> u128 {
     u128::MAX.checked_shl(128 - bits).unwrap_or(0)
 }
 
-/// As `NCCL_IB_ADDR_RANGE` has it: `10.1.0.0/16` of IPv4, `fd00:a0::/32` of IPv6.
+/// Prints the value of `NCCL_IB_ADDR_RANGE`: `10.1.0.0/16` for IPv4, `fd00:a0::/32` for IPv6.
 impl fmt::Display for Range {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.gid.to_ipv4_mapped() {
@@ -116,13 +118,13 @@ impl fmt::Display for Range {
 }
 
 impl Choice {
-    /// The index that NCCL takes of `table`: with RoCE v2, as by default (`NCCL_IB_ROCE_VERSION_NUM`). It begins with the
-    /// first place, whatever is there, and goes on to what fits better.
+    /// Returns the index that NCCL chooses from `table`, with its default RoCE version 2
+    /// (`NCCL_IB_ROCE_VERSION_NUM`). NCCL starts with index 0, whatever it has, and continues to better ones.
     pub fn of(&self, table: &GidTable) -> u32 {
-        let at = |index| table.gids.iter().find(|gid| gid.index == index);
-        let mut taken = (0, at(0));
+        let gid_at = |index| table.gids.iter().find(|gid| gid.index == index);
+        let mut taken = (0, gid_at(0));
         for index in 1..table.size {
-            let candidate = at(index);
+            let candidate = gid_at(index);
             if self.prefers(candidate, taken.1) {
                 taken = (index, candidate);
             }
@@ -130,8 +132,8 @@ impl Choice {
         taken.0
     }
 
-    /// Whether `candidate` takes the place of `taken` (`ncclUpdateGidIndex()`); none: a place without GID, which is one of
-    /// zeros there, without version.
+    /// Reports whether NCCL prefers `candidate` to `taken` (`ncclUpdateGidIndex()`). None: an index without a GID,
+    /// which NCCL reads as zeros without a version.
     fn prefers(&self, candidate: Option<&Gid>, taken: Option<&Gid>) -> bool {
         let ip = |gid: Option<&Gid>| gid.map_or(Ipv6Addr::UNSPECIFIED, |gid| gid.ip);
         let fits = |ip| Family::of(ip) == self.family && self.range.is_none_or(|it| it.has(ip));
@@ -148,16 +150,16 @@ impl Choice {
     }
 }
 
-/// `validGid()`: neither zeros nor link-local.
+/// Does the same as NCCL's `validGid()`: false for zeros and link-local GIDs.
 fn is_valid(gid: Ipv6Addr) -> bool {
     !gid.is_unspecified() && gid.segments()[..4] != [0xfe80, 0, 0, 0]
 }
 
-/// What NCCL has to be told to send by a GID of the pod's on all `ports`: the index, if it is one for all; else how it
-/// chooses rightly by itself. Without ports nothing.
+/// Returns the variables that make NCCL send by a GID of the pod on all `ports`: the index if all ports have the
+/// same, otherwise the criteria of NCCL's choice. Returns nothing if there are no ports.
 ///
 /// # Errors
-/// Neither is right on all of them.
+/// Neither is right on all ports.
 pub fn variables(ports: &[Port]) -> Result<Vec<(&'static str, String)>, Undecided> {
     let Some(first) = ports.first() else {
         return Ok(vec![]);
@@ -186,13 +188,13 @@ pub fn variables(ports: &[Port]) -> Result<Vec<(&'static str, String)>, Undecide
     Ok(variables)
 }
 
-/// The choice by which NCCL takes a GID of the pod's on all `ports`: by the family of the first address, or by the other
-/// one. The range is the smallest one: what lies in it lies in any other.
+/// Returns the criteria by which NCCL chooses a GID of the pod on all `ports`: first with the family of the first
+/// address, then with the other family. The range is the smallest possible: it excludes the most foreign GIDs.
 ///
 /// # Errors
-/// Why there is none by the first address's family.
+/// The reason why the family of the first address fails.
 fn choice(ports: &[Port]) -> Result<Choice, String> {
-    // NCCL looks for a GID on Ethernet's ports alone
+    // NCCL chooses a GID on Ethernet ports only
     let is_ethernet = |port: &&Port| !port.own.is_empty() || port.index.is_none();
     let ports: Vec<&Port> = ports.iter().filter(is_ethernet).collect();
     let first = ports.iter().find_map(|port| port.own.first());
@@ -206,7 +208,7 @@ fn choice(ports: &[Port]) -> Result<Choice, String> {
         }
         let range = Range::around(&own);
         let choice = Choice { family, range };
-        ports.iter().try_for_each(|port| right(&choice, port))?;
+        ports.iter().try_for_each(|port| check(&choice, port))?;
         Ok(choice)
     };
     let by_first = by(first);
@@ -216,11 +218,11 @@ fn choice(ports: &[Port]) -> Result<Choice, String> {
     }
 }
 
-/// Whether NCCL takes a GID of the pod's on `port` by `choice`, and still does when others have come.
+/// Checks that NCCL chooses a GID of the pod on `port`, also after other pods have added GIDs.
 ///
 /// # Errors
-/// What it takes, or would take then.
-fn right(choice: &Choice, port: &Port) -> Result<(), String> {
+/// The GID that NCCL chooses or would choose then.
+fn check(choice: &Choice, port: &Port) -> Result<(), String> {
     let Some(table) = &port.shared else {
         return Ok(());
     };
@@ -229,16 +231,16 @@ fn right(choice: &Choice, port: &Port) -> Result<(), String> {
     let taken = table.gids.iter().find(|gid| gid.index == index);
     let is_own = |gid: &&Gid| gid.kind == GidKind::RoceV2 && port.own.contains(&gid.ip);
     if taken.filter(is_own).is_none() {
-        let taken = taken.map_or("nothing".to_owned(), |gid| gid.address().to_string());
+        let taken = taken.map_or("no GID".to_owned(), |gid| gid.address().to_string());
         return Err(format!(
             "NCCL would take {taken} at index {index} of {device}, which is not the pod's"
         ));
     }
-    let places: BTreeSet<u32> = table.gids.iter().map(|gid| gid.index).collect();
-    let free = (0..index).find(|place| !places.contains(place));
+    let used: BTreeSet<u32> = table.gids.iter().map(|gid| gid.index).collect();
+    let free = (0..index).find(|index| !used.contains(index));
     match free {
         Some(free) => Err(format!(
-            "NCCL would take the next pod's, as index {free} of {device} is free before the pod's {index}"
+            "NCCL would take the next pod's GID, since index {free} of {device} is free before the pod's {index}"
         )),
         None => Ok(()),
     }

@@ -3,7 +3,7 @@
 use super::*;
 use serde_json::{Value, json};
 
-/// A table of RoCE v1 and v2 GIDs, as mlx5 has them: two places for each address.
+/// Returns a table of RoCE v1 and v2 GIDs, as mlx5 has them: two indexes for each address.
 fn table(addresses: &[&str]) -> GidTable {
     let gids = addresses.iter().enumerate().flat_map(|(place, ip)| {
         let gid = |index: usize, kind: &str| json!({"index": index, "ip": ip, "kind": kind});
@@ -16,7 +16,7 @@ fn table(addresses: &[&str]) -> GidTable {
     serde_json::from_value(json!({"size": 256, "gids": gids})).expect("a table")
 }
 
-/// A port with `addresses` in its table, of which the pod has those at the places `own`.
+/// Returns a port with `addresses` in its table. The pod has those at the indexes `own`.
 fn port(device: &str, addresses: &[&str], own: &[usize]) -> Port {
     let first = own.first().map(|place| 2 * *place as u32 + 1);
     let own = own.iter().map(|place| addresses[*place].parse());
@@ -50,17 +50,17 @@ fn nccl_takes_the_first_of_the_family_and_range_with_roce_v2() {
         "fd00:b0::5",
     ];
     for (addresses, family, range, expected) in [
-        // the node's, and not the pod's
+        // a GID of the node
         (&usual[..], Family::Ipv4, None, 3),
         (&usual, Family::Ipv6, None, 5),
         (&usual, Family::Ipv6, range("fd00:a0::5", 128), 7),
         (&usual, Family::Ipv6, range("fd00:a0::4", 126), 7),
         (&usual, Family::Ipv6, range("fd00:b0::", 32), 9),
-        // nothing fits: the first place, whatever it is
+        // nothing fits: NCCL chooses index 0 in any case
         (&usual, Family::Ipv4, range("::ffff:10.1.0.0", 112), 0),
         (&["fe80::1", "fd00::1"], Family::Ipv4, None, 0),
         (&[], Family::Ipv6, None, 0),
-        // of the first place neither family, nor range is asked
+        // NCCL checks neither family nor range of index 0
         (&["fd00::1", "fd00::2"], Family::Ipv6, None, 1),
         (
             &["fd00::1", "fd00::2"],
@@ -74,7 +74,7 @@ fn nccl_takes_the_first_of_the_family_and_range_with_roce_v2() {
             None,
             1,
         ),
-        // a place without GID is of IPv6
+        // an index without a GID counts as IPv6
         (&["::ffff:10.0.0.1"], Family::Ipv6, None, 2),
         (&["::ffff:10.0.0.1", "fd00::1"], Family::Ipv6, None, 3),
     ] {
@@ -84,7 +84,7 @@ fn nccl_takes_the_first_of_the_family_and_range_with_roce_v2() {
     }
 }
 
-/// Ports with RoCE v2 alone, as soft-RoCE has them.
+/// Returns ports with RoCE v2 only, as soft-RoCE has them.
 #[test]
 fn the_first_place_is_left_for_a_routed_address_only_where_it_is_none() {
     let choice = Choice {
@@ -116,7 +116,7 @@ fn an_index_that_all_ports_have_is_pinned() {
     assert_eq!(lines(&[]), Ok(String::new()));
 }
 
-/// The usual of a shared NIC whose prefix pods have addresses of.
+/// The usual case of a shared NIC: pods have addresses of its prefix.
 #[test]
 fn where_the_nodes_address_comes_first_nothing_is_said_but_why() {
     let one = ["fe80::1", "fd00:a0::1", "fd00:a0::5"];
@@ -131,7 +131,7 @@ fn where_the_nodes_address_comes_first_nothing_is_said_but_why() {
 
 #[test]
 fn one_range_that_holds_the_pods_addresses_and_no_earlier_one_is_told() {
-    // the pods' range is not the node's
+    // the range of the pods differs from the node's
     let one = ["fe80::1", "fd00:a0::1", "fd77::8:5"];
     let two = [
         "fe80::2",
@@ -148,7 +148,7 @@ fn one_range_that_holds_the_pods_addresses_and_no_earlier_one_is_told() {
                 .to_owned()
         )
     );
-    // IPv4, by the second address of each: by the first ones the node's comes first
+    // IPv4 by the second address of each port: by the first ones the node's GID comes first
     let one = [
         "fe80::1",
         "fd00:a0::1",
@@ -167,7 +167,7 @@ fn one_range_that_holds_the_pods_addresses_and_no_earlier_one_is_told() {
     );
 }
 
-/// Another pod's lies in any range that holds the pod's own on both rails.
+/// Any range with the pod's GIDs of both rails has another pod's GID too.
 #[test]
 fn another_pods_address_that_comes_first_is_not_taken_for_the_pods() {
     let one = ["fe80::1", "fd77::8:4", "fd77::8:5"];
@@ -178,18 +178,18 @@ fn another_pods_address_that_comes_first_is_not_taken_for_the_pods() {
         why.ends_with("take fd77::8:4 at index 3 of mlx5_0, which is not the pod's"),
         "{why}"
     );
-    // it has ended: the next pod's comes to its place
+    // that pod has ended: the next pod's GID gets the free index
     if let Some(Ok(table)) = &mut ports[0].shared {
         table.gids.retain(|gid| gid.ip.segments()[6..8] != [8, 4]);
     }
     let why = lines(&ports).expect_err("neither");
     assert!(
         why.ends_with(
-            "NCCL would take the next pod's, as index 2 of mlx5_0 is free before the pod's 5"
+            "NCCL would take the next pod's GID, since index 2 of mlx5_0 is free before the pod's 5"
         ),
         "{why}"
     );
-    // of a moved device nobody else has addresses
+    // a moved device has no GIDs of others
     ports[0].shared = None;
     assert!(lines(&ports).is_ok());
 }

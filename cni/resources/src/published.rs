@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the daemon advertises: which devices each resource's ids stand for.
+//! The devices of each resource's ids, as the daemon advertises them.
 
 use crate::{FileError, Sharing, file};
 use rdma_netns::DeviceAddress;
@@ -13,16 +13,16 @@ use std::{
 /// The format that this version writes, and the newest that it reads.
 pub const FORMAT: u32 = 1;
 
-/// The file's content.
+/// The content of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Published {
-    /// [`FORMAT`]
+    /// Format, see [`FORMAT`].
     pub format: u32,
-    /// Where the runtime looks for CDI specs, if containers get devices by CDI names.
+    /// Directory in which the runtime reads CDI specifications, if containers get devices by CDI names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cdi_dir: Option<PathBuf>,
-    /// By resource name.
+    /// Resources by name.
     pub resources: BTreeMap<String, Resource>,
     /// What those of the devices are functions of that are virtual or sub-functions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -32,29 +32,29 @@ pub struct Published {
 /// One resource.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resource {
-    /// Whether an id is one pod's alone.
+    /// Number of pods that can have an id's devices.
     pub sharing: Sharing,
-    /// The devices that its ids stand for.
+    /// Devices of the ids.
     #[serde(flatten)]
     pub devices: Devices,
-    /// The netdev that pods are attached to, by device, where the resource names one: the device's own, its bond, or
-    /// a VLAN of that.
+    /// Netdev on which pods get their children, by device, if the resource names one: the device's own netdev, its
+    /// bond, or a VLAN of either.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parents: BTreeMap<DeviceAddress, String>,
 }
 
-/// What ids stand for.
+/// The devices of a resource's ids.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Devices {
-    /// Each for all of these.
+    /// Every id stands for all of these devices.
     Every(Vec<DeviceAddress>),
-    /// Each for its own.
+    /// Each id stands for its own devices.
     ById(BTreeMap<String, Vec<DeviceAddress>>),
 }
 
 impl Resource {
-    /// The devices that `id` stands for; none: there is no such id.
+    /// Returns the devices of `id`. None: the id does not exist.
     pub fn devices(&self, id: &str) -> Option<&[DeviceAddress]> {
         match &self.devices {
             Devices::Every(all) => Some(all),
@@ -64,8 +64,8 @@ impl Resource {
 }
 
 impl Published {
-    /// Reads what was published; none if nothing was. Of a newer format, which can look different,
-    /// there is only the number and, if it still is called so, the CDI directory.
+    /// Reads the file. None: the file does not exist. From a newer format, whose fields may differ, only the number
+    /// and, if present, the CDI directory are read.
     pub fn read(state_dir: &Path) -> Result<Option<Self>, FileError> {
         let path = path(state_dir);
         let Some(content) = file::read::<Value>(&path)? else {
@@ -86,7 +86,7 @@ impl Published {
             .map_err(|error| FileError::new("read", &path, error.into()))
     }
 
-    /// Publishes. Whether that was any news.
+    /// Writes the file. Returns true if the content changed.
     pub fn write(&self, state_dir: &Path) -> Result<bool, FileError> {
         file::replace(&path(state_dir), self, 0o644)
     }
