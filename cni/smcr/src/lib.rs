@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SMC-R of a pod.
+//! SMC-R for a pod.
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`decision`] | pure: which interfaces the kernel would carry rightly, and which changes that needs |
-//! | [`apply`] | chosen, recorded, set, looked at again, and taken away; used by `rdma-cni` |
-//! | [`readout`] | what carries a pod's connections, and why: `rdma-device-plugin smc` |
+//! | [`decision`] | pure: the interfaces whose connections the kernel would carry correctly, and the changes for them |
+//! | [`apply`] | choosing, recording, applying, checking and removing; used by `rdma-cni` |
+//! | [`readout`] | the device that carries each connection of a pod, and the reasons: `rdma-device-plugin smc` |
 //!
-//! The record's part of it is [`attachments::Smc`]; netlink and sysctls are `rdma_netns::smc`.
+//! The record's part is [`attachments::Smc`]; netlink and sysctls are in `rdma_netns::smc`.
 
 pub mod apply;
 pub mod decision;

@@ -226,7 +226,7 @@ const HINDERED: [Hindered; 4] = [
             );
         },
         |_| {},
-        "which is mlx5_9's already",
+        "which mlx5_9 has already",
     ),
 ];
 
@@ -270,7 +270,7 @@ fn what_is_known_beforehand_is_refused_or_told_and_changes_nothing() {
 fn an_interface_that_would_not_be_carried_is_refused_or_left_out() {
     for (ueid, previous, words) in [
         (None, false, "set smcUeid"),
-        (Some("RACK-1"), true, "pnet id THEIRS already"),
+        (Some("RACK-1"), true, "pnet id is already THEIRS"),
     ] {
         let node = Node::new(RdmaMode::Exclusive);
         let pod = node.pod("a");
@@ -437,7 +437,7 @@ fn a_plan_shows_it() {
     node.kernel.with(|world| world.smc = None);
     let plan = text(&one_rail_that_asks(&node));
     assert!(
-        plan.contains("# SMC is not loaded: ADD loads it, if this kernel has it\n# then SMC-R"),
+        plan.contains("# SMC is not loaded: ADD loads it if this kernel has it\n# then SMC-R"),
         "{plan}"
     );
     assert_eq!(node.snapshot(), before);

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Why a pod cannot have SMC-R.
+//! The errors of SMC-R.
 
 use crate::decision::{Blocker, SkipReason};
 use attachments::store::StoreError;
 use rdma_netns::{ObserveError, OpError, Unstable};
 
-/// A pod cannot have SMC-R.
+/// The reason why a pod cannot have SMC-R.
 #[derive(Debug, thiserror::Error)]
 pub enum SmcError {
-    /// Something of it is not there.
+    /// The kernel or the pod lacks a prerequisite.
     #[error("SMC-R: {0}")]
     Blocker(#[from] Blocker),
-    /// An interface would not be carried.
+    /// SMC-R cannot carry an interface.
     #[error(
-        "SMC-R: {name}: {reason} (smcr \"on\" wants SMC-R for every interface that has IPv4; with \
-         \"annotation\" a pod starts, and what cannot have it stays TCP)"
+        "SMC-R: {name}: {reason} (smcr \"on\" requires SMC-R for every interface with IPv4; with \
+         \"annotation\" the pod starts, and such an interface stays TCP)"
     )]
     Without {
-        /// The interface in the pod, or the RDMA device.
+        /// Interface in the pod, or RDMA device.
         name: String,
-        /// Why.
+        /// Reason.
         reason: SkipReason,
     },
-    /// There is nothing to be carried.
+    /// The pod has no interface for SMC-R.
     #[error("SMC-R: {0}")]
     Nothing(String),
     /// SMC's state cannot be read.
@@ -31,21 +31,21 @@ pub enum SmcError {
     /// The kernel refused a change.
     #[error("SMC-R: {0}")]
     Op(#[from] OpError),
-    /// All changes were made, and yet something differs.
+    /// The state still differs after all changes.
     #[error("SMC-R: {0}")]
     Unstable(#[from] Unstable),
 }
 
-/// Setting it up, or a look at it, fails.
+/// Setting SMC-R up, or checking it, failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The pod cannot have it.
+    /// The pod cannot have SMC-R.
     #[error(transparent)]
     Smc(#[from] SmcError),
-    /// The records.
+    /// The records cannot be read or written.
     #[error(transparent)]
     State(#[from] StoreError),
-    /// The kernel's state.
+    /// The kernel's state cannot be read.
     #[error(transparent)]
     Observe(#[from] ObserveError),
 }

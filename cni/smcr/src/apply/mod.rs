@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SMC-R of a pod: chosen, recorded, set, and taken away again. One at a time on a node, as moves
-//! are: several pods can have the same entries, and the last one takes them away.
+//! SMC-R for a pod: choosing, recording, applying and removing. One attachment at a time on a node does this, as with
+//! moves: several pods can share entries, and the last one removes them.
 
 mod error;
 mod take_away;
@@ -18,14 +18,14 @@ use rdma_netns::{
 use serde_json::Value;
 use std::fmt::Write as _;
 
-/// What SMC-R is set up with.
+/// The kernel, the configuration and the records.
 #[derive(Debug)]
 pub struct Node<'a, K> {
-    /// The kernel.
+    /// Kernel.
     pub kernel: &'a K,
-    /// The configuration.
+    /// Configuration.
     pub conf: &'a Conf,
-    /// The records.
+    /// Records.
     pub store: &'a Store,
 }
 
@@ -35,31 +35,33 @@ impl<K> Clone for Node<'_, K> {
     }
 }
 
-// what it refers to need not be
+// derived, it would require K: Copy
 impl<K> Copy for Node<'_, K> {}
 
-/// How often is planned anew.
+/// Largest number of plans.
 const ROUNDS: usize = 3;
 
-/// Before the first change: what already tells that the pod cannot have SMC-R. It is an error
-/// only where SMC-R is required; else the record says why the pod has none.
+/// Checks before the first change whether the pod can have SMC-R. If not, `foresee` returns an error if SMC-R is
+/// required, and otherwise writes the reason into the record.
 pub fn foresee<K: Kernel>(
     node: Node<'_, K>,
-    wish: SmcRequirement,
+    requirement: SmcRequirement,
     pod: &K::Pod,
     attachment: &mut Attachment,
     observed: &Observed,
 ) -> Result<(), SmcError> {
-    if wish == SmcRequirement::None {
+    if requirement == SmcRequirement::None {
         return Ok(());
     }
-    let required = wish == SmcRequirement::Required;
+    let required = requirement == SmcRequirement::Required;
     let found = match node.kernel.smc(Some(pod)) {
         Err(error) => Err(SmcError::from(error)),
-        Ok(seen) => match decision::blocker(attachment, observed, seen.as_ref(), required) {
-            None => Ok(()),
-            Some(blocker) => Err(blocker.into()),
-        },
+        Ok(smc_state) => {
+            match decision::blocker(attachment, observed, smc_state.as_ref(), required) {
+                None => Ok(()),
+                Some(blocker) => Err(blocker.into()),
+            }
+        }
     };
     match found {
         Err(error) if required => Err(error),
@@ -71,115 +73,115 @@ pub fn foresee<K: Kernel>(
     }
 }
 
-/// Sets SMC-R up for a pod whose rails are in their places, with their GIDs.
+/// Sets SMC-R up for a pod whose rails are in the pod and have their GIDs.
 pub fn set_up<K: Kernel>(
     node: Node<'_, K>,
-    wish: SmcRequirement,
+    requirement: SmcRequirement,
     pod: &K::Pod,
     attachment: &mut Attachment,
     observed: &Observed,
 ) -> Result<(), Error> {
-    if wish == SmcRequirement::None || attachment.smc.is_some() {
+    if requirement == SmcRequirement::None || attachment.smc.is_some() {
         return Ok(());
     }
     let _moves = node.store.lock_node()?;
     let others = node.store.on_this_boot(attachment)?;
-    let (chosen, seen) = match decide(node, wish, pod, attachment, observed, &others) {
+    let (chosen, smc_state) = match decide(node, requirement, pod, attachment, observed, &others) {
         Ok(decided) => decided,
-        Err(error) if wish == SmcRequirement::Required => return Err(error.into()),
+        Err(error) if requirement == SmcRequirement::Required => return Err(error.into()),
         Err(error) => {
             attachment.smc = Some(off(&attachment.key, &error));
             return Ok(());
         }
     };
-    tell_without(&attachment.key, &chosen);
+    log_without(&attachment.key, &chosen);
     attachment.smc = Some(chosen);
     if !attachment.smc.as_ref().is_some_and(Smc::is_set) {
         return Ok(());
     }
-    // should this be killed, it is known what may be set
+    // recorded first: after a kill, DEL knows what may be set
     node.store.save(attachment)?;
     match make(node, pod, attachment) {
-        Ok(()) => tell(attachment, &seen),
-        Err(error) if wish == SmcRequirement::Required => return Err(error.into()),
+        Ok(()) => log_active(attachment, &smc_state),
+        Err(error) if requirement == SmcRequirement::Required => return Err(error.into()),
         Err(error) => {
-            let without = off(&attachment.key, &error);
-            give_up(node, pod, attachment, without);
-            // nobody may leave to it, as soon as the lock is free, what it does not have any more
+            let smc_off = off(&attachment.key, &error);
+            give_up(node, pod, attachment, smc_off);
+            // saved under the lock: another pod must not rely on entries that this one no longer has
             node.store.update(attachment)?;
         }
     }
     Ok(())
 }
 
-/// Takes away what of SMC-R is set; what is left of it is in the record `without`, for DEL.
+/// Removes the pod's SMC-R. `smc_off` becomes the record; it keeps what could not be removed, for DEL.
 fn give_up<K: Kernel>(
     node: Node<'_, K>,
     pod: &K::Pod,
     attachment: &mut Attachment,
-    mut without: Smc,
+    mut smc_off: Smc,
 ) {
     let left = take_away(node, Some(pod), attachment);
     if let Some(set) = attachment.smc.take() {
         // DEL tries again
-        without.returning = set.returning;
+        smc_off.returning = set.returning;
         if !left.is_empty() {
             log::warn!("{}", left.join("; "));
-            without.entries = set.entries;
-            without.ueid = set.ueid;
-            without.tcp2smc = set.tcp2smc;
-            without.max_links = set.max_links;
+            smc_off.entries = set.entries;
+            smc_off.ueid = set.ueid;
+            smc_off.tcp2smc = set.tcp2smc;
+            smc_off.max_links = set.max_links;
         }
     }
-    attachment.smc = Some(without);
+    attachment.smc = Some(smc_off);
 }
 
-/// What is to be set up, and the state that says so.
+/// Returns the SMC-R to set up, and the observed state on which it is based.
 fn decide<K: Kernel>(
     node: Node<'_, K>,
-    wish: SmcRequirement,
+    requirement: SmcRequirement,
     pod: &K::Pod,
     attachment: &Attachment,
     observed: &Observed,
     others: &[Attachment],
 ) -> Result<(Smc, SmcState), SmcError> {
-    let seen = node.kernel.smc(Some(pod))?.ok_or(Blocker::NoSmc)?;
+    let smc_state = node.kernel.smc(Some(pod))?.ok_or(Blocker::NoSmc)?;
     let gids = gids(node, pod, attachment, observed);
-    // after the GIDs, so that the addresses of all of them are seen
+    // read after the GIDs, so that the addresses of all GIDs are observed
     let observed = &node.kernel.observe(Some(pod))?;
     let Chosen { smc, without } = decision::choose(SmcInput {
         attachment,
         others,
         observed,
-        seen: &seen,
+        smc_state: &smc_state,
         gids: Some(&gids),
         primary: Some(&primary(node, &attachment.key)),
         ueid: node.conf.smc.ueid.as_deref(),
     });
-    if wish == SmcRequirement::Required
+    if requirement == SmcRequirement::Required
         && let Some((name, reason)) = without.into_iter().next()
     {
         return Err(SmcError::Without { name, reason });
     }
-    if wish == SmcRequirement::Required && smc.state == SmcStatus::Off {
+    if requirement == SmcRequirement::Required && smc.state == SmcStatus::Off {
         return Err(SmcError::Nothing(smc.reason.unwrap_or_default()));
     }
-    Ok((smc, seen))
+    Ok((smc, smc_state))
 }
 
-/// What goes without, told once.
-fn tell_without(key: &Key, smc: &Smc) {
+/// Logs the interfaces that stay without SMC-R.
+fn log_without(key: &Key, smc: &Smc) {
     let reason = smc.reason.as_deref().unwrap_or_default();
     match smc.state {
         SmcStatus::Off => log::warn!("{key}: SMC-R: {reason}; its connections are TCP"),
         SmcStatus::Active if !reason.is_empty() => {
-            log::warn!("{key}: in part without SMC-R: {reason}");
+            log::warn!("{key}: some interfaces have no SMC-R: {reason}");
         }
         SmcStatus::Active => {}
     }
 }
 
-/// The GIDs of each rail's port, as the pod sees them; what cannot be read is none.
+/// Returns the GIDs of each rail's port, as the pod sees them. None: they cannot be read.
 fn gids<K: Kernel>(
     node: Node<'_, K>,
     pod: &K::Pod,
@@ -195,8 +197,8 @@ fn gids<K: Kernel>(
     (0..attachment.rails.len()).map(of_rail).collect()
 }
 
-/// The pod's primary interface: the first that the plugins before this one made in the pod, else
-/// the one that the runtime names.
+/// Returns the pod's primary interface: the first one that earlier plugins made in the pod, otherwise the one that
+/// the runtime names.
 pub fn primary<K>(node: Node<'_, K>, key: &Key) -> String {
     let previous = node.conf.network.prev_result.as_ref();
     let interfaces = previous.and_then(|result| result["interfaces"].as_array());
@@ -206,7 +208,7 @@ pub fn primary<K>(node: Node<'_, K>, key: &Key) -> String {
     name.unwrap_or(&key.interface).to_owned()
 }
 
-/// Makes the changes until nothing is missing.
+/// Applies the changes until the plan is empty.
 fn make<K: Kernel>(
     node: Node<'_, K>,
     pod: &K::Pod,
@@ -220,7 +222,7 @@ fn make<K: Kernel>(
     reconcile(kernel, Some(pod), ROUNDS, &mut chosen).map(|((), _)| ())
 }
 
-/// What was chosen for a pod, set.
+/// The chosen SMC-R as the desired state.
 struct Set<'a, K: Kernel> {
     kernel: &'a K,
     pod: &'a K::Pod,
@@ -232,8 +234,8 @@ impl<K: Kernel> Desired for Set<'_, K> {
     type Error = SmcError;
 
     fn plan(&mut self) -> Result<Plan<()>, SmcError> {
-        let seen = self.kernel.smc(Some(self.pod))?.ok_or(Blocker::NoSmc)?;
-        let ops = decision::attach(self.smc, &seen);
+        let smc_state = self.kernel.smc(Some(self.pod))?.ok_or(Blocker::NoSmc)?;
+        let ops = decision::attach(self.smc, &smc_state);
         Ok(match ops.is_empty() {
             true => Plan::Reached(()),
             false => Plan::Missing(ops),
@@ -245,7 +247,7 @@ impl<K: Kernel> Desired for Set<'_, K> {
     }
 }
 
-/// What of SMC-R is not as the record says, in words.
+/// Returns the differences between the record and the kernel, for people.
 pub fn drift<K: Kernel>(
     node: Node<'_, K>,
     pod: &K::Pod,
@@ -259,12 +261,12 @@ pub fn drift<K: Kernel>(
     else {
         return Ok(vec![]);
     };
-    let Some(seen) = node.kernel.smc(Some(pod))? else {
-        // what is off loses nothing by that
+    let Some(smc_state) = node.kernel.smc(Some(pod))? else {
+        // SMC-R that is off loses nothing with the module
         let lost = (smc.state == SmcStatus::Active).then(|| format!("SMC-R: {}", Blocker::NoSmc));
         return Ok(lost.into_iter().collect());
     };
-    let ops = decision::missing(smc, &seen);
+    let ops = decision::missing(smc, &smc_state);
     let mut drift: Vec<String> = ops.iter().map(|op| drift::words(op, observed)).collect();
     let gids = gids(node, pod, attachment, observed);
     let observed = &node.kernel.observe(Some(pod))?;
@@ -273,12 +275,12 @@ pub fn drift<K: Kernel>(
         attachment,
         others: &others,
         observed,
-        seen: &seen,
+        smc_state: &smc_state,
         gids: Some(&gids),
         primary: None,
         ueid: None,
     };
-    // what another pod brought is no drift of this one
+    // changes that another pod caused are no drift of this one
     let of_pod = decision::without_other_pods(attachment, &others, &gids);
     let is_own = |it: &&Attachment| it.netns_id == attachment.netns_id;
     let own: Vec<Attachment> = others.iter().filter(is_own).cloned().collect();
@@ -290,7 +292,7 @@ pub fn drift<K: Kernel>(
     for (name, why) in decision::misfits(input) {
         if !misfits.iter().any(|(it, _)| *it == name) {
             let key = &attachment.key;
-            log::warn!("{key}: SMC-R of {name}, by another pod since: {why}");
+            log::warn!("{key}: another pod changed the SMC-R of {name}: {why}");
         }
     }
     drift.extend(
@@ -301,53 +303,53 @@ pub fn drift<K: Kernel>(
     Ok(drift)
 }
 
-/// The changes that ADD would make for SMC-R, each as its command, if the GIDs allow them.
+/// Returns the commands of the changes that ADD would make for SMC-R if the GIDs allow it.
 pub fn preview<K: Kernel>(
     node: Node<'_, K>,
-    wish: SmcRequirement,
+    requirement: SmcRequirement,
     pod: &K::Pod,
     attachment: &Attachment,
     observed: &Observed,
     name: &str,
 ) -> Result<String, Error> {
-    if wish == SmcRequirement::None {
+    if requirement == SmcRequirement::None {
         return Ok(String::new());
     }
-    let required = wish == SmcRequirement::Required;
+    let required = requirement == SmcRequirement::Required;
     let mut text = String::new();
-    // a look would load it
-    let seen = match node.kernel.has_smc() {
+    // observing would load the module
+    let smc_state = match node.kernel.has_smc() {
         true => node.kernel.smc(Some(pod))?,
         false => {
-            text += "# SMC is not loaded: ADD loads it, if this kernel has it\n";
+            text += "# SMC is not loaded: ADD loads it if this kernel has it\n";
             Some(SmcState::default())
         }
     };
-    if let Some(blocker) = decision::blocker(attachment, observed, seen.as_ref(), required) {
+    if let Some(blocker) = decision::blocker(attachment, observed, smc_state.as_ref(), required) {
         return match required {
             true => Err(SmcError::from(blocker).into()),
             false => Ok(format!("# no SMC-R: {blocker}\n")),
         };
     }
-    let seen = seen.unwrap_or_default();
+    let smc_state = smc_state.unwrap_or_default();
     let others = node.store.on_this_boot(attachment)?;
     let chosen = decision::choose(SmcInput {
         attachment,
         others: &others,
         observed,
-        seen: &seen,
+        smc_state: &smc_state,
         gids: None,
         primary: Some(&primary(node, &attachment.key)),
         ueid: node.conf.smc.ueid.as_deref(),
     });
     text += "# then SMC-R, if the GIDs of the pod's addresses allow it:\n";
-    for op in decision::attach(&chosen.smc, &seen) {
+    for op in decision::attach(&chosen.smc, &smc_state) {
         let _ = writeln!(text, "{}", op.command(name));
     }
     Ok(text)
 }
 
-/// What STATUS can tell of it: whether pods that have to have SMC-R could.
+/// Returns the reason of STATUS if SMC-R is required for all pods and the kernel does not have it.
 pub fn status<K: Kernel>(node: Node<'_, K>) -> Option<String> {
     if node.conf.smc.smcr != Smcr::On {
         return None;
@@ -359,14 +361,14 @@ pub fn status<K: Kernel>(node: Node<'_, K>) -> Option<String> {
     }
 }
 
-/// The pod goes without SMC-R, which is told once.
+/// Logs that the pod stays without SMC-R, and returns the record's part.
 fn off(key: &Key, error: &SmcError) -> Smc {
     log::warn!("{key}: {error}; its connections are TCP");
     Smc::off(error.to_string())
 }
 
-/// What is accelerated, and what is not.
-fn tell(attachment: &Attachment, seen: &SmcState) {
+/// Logs the interfaces with SMC-R.
+fn log_active(attachment: &Attachment, smc_state: &SmcState) {
     let Some(smc) = attachment
         .smc
         .as_ref()
@@ -377,18 +379,19 @@ fn tell(attachment: &Attachment, seen: &SmcState) {
     for carried in &smc.interfaces {
         let (name, device) = (&carried.interface, &carried.rdma_device);
         log::info!(
-            "SMC-R: IPv4 connections by {name} can go over {device} port {} (pnet id {}); IPv6 stays \
-             TCP with SMC-Rv2 and eRDMA",
+            "SMC-R: {device} port {} (pnet id {}) can carry IPv4 connections of {name}; IPv6 stays TCP \
+             with SMC-Rv2 and eRDMA",
             carried.port,
             carried.pnet_id
         );
     }
-    match seen.tcp2smc {
-        Some(_) => log::info!("SMC-R: TCP sockets are made SMC sockets (net.smc.tcp2smc)"),
+    match smc_state.tcp2smc {
+        Some(_) => {
+            log::info!("SMC-R: the kernel turns TCP sockets into SMC sockets (net.smc.tcp2smc)")
+        }
         None => log::info!(
-            "SMC-R: this kernel has no net.smc.tcp2smc: accelerated are sockets that programs open \
-             as AF_SMC (smc_run does it for them), or with IPPROTO_SMC as of Linux 6.11; all others \
-             stay TCP"
+            "SMC-R: this kernel has no net.smc.tcp2smc: it accelerates only sockets that programs open as \
+             AF_SMC (smc_run does this for them), or with IPPROTO_SMC since Linux 6.11; all others stay TCP"
         ),
     }
 }

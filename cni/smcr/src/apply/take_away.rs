@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SMC-R of a pod, taken away again: entries and the user EID go with the last pod that has them.
+//! Removal of a pod's SMC-R. The last pod that has an entry or the user EID removes it.
 
 use super::{Error, Node, ROUNDS};
 use crate::decision::{self, Others};
 use attachments::{Attachment, Phase, Smc};
 use rdma_netns::{Kernel, NetnsSide, Op};
 
-/// Takes away what of the attachment's SMC-R no other one has, goes on after an error, and tells
-/// what is left of it. The node's lock is held by the caller. What a dead namespace had is gone
-/// with it, and so is all of it with the module.
+/// Removes the attachment's SMC-R as far as no other attachment has the same, and returns the failures. It continues
+/// after an error. The caller holds the node's lock. A dead namespace has taken its own entries with it, and an
+/// unloaded module all entries.
 ///
-/// Somebody else's entries that cannot be put back are told in the log only, and stay in
-/// `attachment`, as in its record: they are no reason to keep the pod.
+/// `take_away` also restores entries of others that had to be removed. Such an entry that cannot be restored stays in
+/// `attachment` and its record, and is only logged: it does not keep the pod from being deleted.
 pub fn take_away<K: Kernel>(
     node: Node<'_, K>,
     pod: Option<&K::Pod>,
@@ -30,47 +30,47 @@ pub fn take_away<K: Kernel>(
         && attachment.smc.as_ref().is_some_and(Smc::has_nodes)
     {
         log::warn!(
-            "{key}: its pnet ids on the host and its user EID stay: whether {other} has them as \
-             well is not known, as its record cannot be read"
+            "{key}: keeping its pnet ids on the host and its user EID: the record of {other}, which may \
+             share them, cannot be read"
         );
     }
     let mut round = Round::default();
-    // the last one finds that nothing is missing any more
+    // the additional round verifies that nothing is left
     for _ in 0..=ROUNDS {
-        round = match take_some(node, pod, attachment, !unreadable.is_empty()) {
+        round = match remove_once(node, pod, attachment, !unreadable.is_empty()) {
             Ok(round) => round,
             Err(error) => Round {
                 left: vec![error.to_string()],
-                not_back: vec![],
+                not_restored: vec![],
             },
         };
-        if round.left.is_empty() && round.not_back.is_empty() {
+        if round.left.is_empty() && round.not_restored.is_empty() {
             return vec![];
         }
     }
-    if !round.not_back.is_empty() {
-        let words = round.not_back.join("; ");
-        log::warn!("{key}: pnet entries of somebody else are not back: {words}");
+    if !round.not_restored.is_empty() {
+        let words = round.not_restored.join("; ");
+        log::warn!("{key}: cannot restore the pnet entries of others: {words}");
     }
     round.left
 }
 
-/// What was refused, or was still to be done. Empty: there was nothing to do.
+/// The failures of one round. Empty: nothing was left to do.
 #[derive(Debug, Default)]
 struct Round {
-    /// What is the pod's own.
+    /// Failures to remove the pod's own state.
     left: Vec<String>,
-    /// Entries of others.
-    not_back: Vec<String>,
+    /// Failures to restore entries of others.
+    not_restored: Vec<String>,
 }
 
-fn take_some<K: Kernel>(
+fn remove_once<K: Kernel>(
     node: Node<'_, K>,
     pod: Option<&K::Pod>,
     attachment: &mut Attachment,
     unreadable: bool,
 ) -> Result<Round, Error> {
-    let Some(seen) = node.kernel.smc(pod)? else {
+    let Some(smc_state) = node.kernel.smc(pod)? else {
         return Ok(Round::default());
     };
     let records = &node.store.on_this_boot(attachment)?;
@@ -78,8 +78,8 @@ fn take_some<K: Kernel>(
         records,
         unreadable,
     };
-    let ops = decision::detach(attachment, others, &seen, pod.is_some());
-    let returning = decision::returning(attachment, others, &seen, pod.is_some());
+    let ops = decision::detach(attachment, others, &smc_state, pod.is_some());
+    let returning = decision::returning(attachment, others, &smc_state, pod.is_some());
     if let Some(smc) = &mut attachment.smc
         && smc.returning != returning
     {
@@ -96,25 +96,25 @@ fn take_some<K: Kernel>(
     let mut round = Round::default();
     for op in &ops {
         log::debug!("{op}");
-        let told = match node.kernel.execute(op, pod) {
-            Ok(()) => format!("done, and yet undone again by somebody else: {op}"),
+        let message = match node.kernel.execute(op, pod) {
+            Ok(()) => format!("applied, but another program undid it: {op}"),
             Err(error) => error.to_string(),
         };
         match op {
-            Op::AddPnet { .. } => round.not_back.push(told),
-            _ => round.left.push(told),
+            Op::AddPnet { .. } => round.not_restored.push(message),
+            _ => round.left.push(message),
         }
     }
     Ok(round)
 }
 
-/// Tells what a lost record may have been about: whether it or an operator added an entry,
-/// nobody knows any more, so that it stays.
+/// Logs the pnet entries that a lost record may have had. They stay, since an operator may have added them.
 pub fn tell_lost<K: Kernel>(node: Node<'_, K>, attachment: &Attachment) {
     if !node.kernel.has_smc() {
         return;
     }
-    let (Ok(Some(seen)), Ok(others)) = (node.kernel.smc(None), node.store.on_this_boot(attachment))
+    let (Ok(Some(smc_state)), Ok(others)) =
+        (node.kernel.smc(None), node.store.on_this_boot(attachment))
     else {
         return;
     };
@@ -122,7 +122,7 @@ pub fn tell_lost<K: Kernel>(node: Node<'_, K>, attachment: &Attachment) {
     let devices: Vec<&String> = rails
         .filter_map(|it| Some(&it.rdma.as_ref()?.name))
         .collect();
-    for entry in &seen.host {
+    for entry in &smc_state.host {
         let is_lost = entry
             .rdma
             .as_ref()
@@ -130,7 +130,7 @@ pub fn tell_lost<K: Kernel>(node: Node<'_, K>, attachment: &Attachment) {
         let mut records = others.iter().filter_map(|it| it.smc.as_ref());
         if is_lost && !records.any(|smc| smc.has(NetnsSide::Host, entry)) {
             log::warn!(
-                "pnet id {} may have been the lost record's: if nobody needs it, remove it by \
+                "pnet id {} may belong to the lost record: if it is unused, remove it with \
                  smc_pnet -d {}",
                 entry.name,
                 entry.name

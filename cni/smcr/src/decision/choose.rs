@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which interfaces of a pod are carried by which RDMA port, and what is set up for it.
+//! The RDMA port for each interface of a pod, and the entries for it.
 
 pub use super::fits::{SkipReason, SmcInput};
 
@@ -14,27 +14,27 @@ use rdma_netns::{
     smc::{PnetEntry, PnetId},
 };
 
-/// The pnet id of what is to stay TCP: it is no hardware address, as those of RDMA ports are.
+/// Pnet id of interfaces that have to stay TCP. It is not a hardware address, unlike the ids of RDMA ports.
 const NO_PORTS_ID: &str = "TCPONLY";
 
-/// What is to be set up, and what goes without.
+/// The SMC-R to set up, and the interfaces without it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
-    /// The record's part.
+    /// SMC-R part of the record.
     pub smc: Smc,
-    /// The interfaces, and rails' RDMA devices, that go without, and why.
+    /// Interfaces, and RDMA devices of rails, without SMC-R, and the reasons.
     pub without: Vec<(String, SkipReason)>,
 }
 
-/// What is to be set up. Pure: the same input, the same choice.
+/// Chooses the SMC-R of a pod. Pure: the same input has the same result.
 pub fn choose(input: SmcInput<'_>) -> Chosen {
     let SmcInput {
         attachment,
         observed,
-        seen,
+        smc_state,
         ..
     } = input;
-    let carriers = carriers(attachment, observed, seen, input.gids.is_some());
+    let carriers = carriers(attachment, observed, smc_state, input.gids.is_some());
     let mut draft = SmcBuilder {
         input,
         smc: Smc {
@@ -46,7 +46,7 @@ pub fn choose(input: SmcInput<'_>) -> Chosen {
     };
     let usable: Vec<&Carrier> = carriers.iter().flatten().collect();
     for blocker in carriers.iter().filter_map(|it| it.as_ref().err()) {
-        // a rail that is no RDMA device's is as good as any other interface
+        // a rail without an RDMA device is treated as any other interface
         if *blocker != Blocker::NoRdma {
             draft
                 .without
@@ -57,7 +57,7 @@ pub fn choose(input: SmcInput<'_>) -> Chosen {
         let name = attachment.rails[carrier.rail].pod_name.to_string();
         match draft.fits(carrier, &name) {
             Ok(fit) => draft.carry(&name, carrier, fit),
-            // nothing could be carried that has no IPv4 address, and nobody meant it to be
+            // an interface without IPv4 cannot have SMC-R, and nobody expects it
             Err(SkipReason::NoIpv4) => {}
             Err(reason) => draft.without.push((name, reason)),
         }
@@ -73,7 +73,7 @@ pub fn choose(input: SmcInput<'_>) -> Chosen {
     draft.finish()
 }
 
-/// The rail's RDMA device that a blocker is about.
+/// Returns the RDMA device that a blocker names.
 fn device_of(blocker: &Blocker) -> String {
     match blocker {
         Blocker::Compat { device }
@@ -86,7 +86,7 @@ fn device_of(blocker: &Blocker) -> String {
     }
 }
 
-/// A choice that is being made.
+/// A choice in progress.
 struct SmcBuilder<'a> {
     input: SmcInput<'a>,
     smc: Smc,
@@ -98,13 +98,13 @@ impl SmcBuilder<'_> {
         self.input.observed.pod.as_ref()?.link(name)
     }
 
-    /// Whether connections by the interface `name` can be carried by `carrier`.
+    /// Checks that `carrier` can carry connections of the interface `name`.
     fn fits(&self, carrier: &Carrier, name: &str) -> Result<Fit, SkipReason> {
         fits(self.input, carrier, name)
     }
 
-    /// Carries the pod's primary interface by a rail: one of the primary's subnet, or else the
-    /// first, if connections would be carried.
+    /// Chooses a rail for the pod's primary interface: one of the primary's subnet if possible, otherwise the first
+    /// one that would carry its connections.
     fn primary(&mut self, name: &str, usable: &[&Carrier]) {
         let Some(link) = self.link(name) else {
             return;
@@ -118,14 +118,14 @@ impl SmcBuilder<'_> {
                 Err(reason) => first = first.or(Some(reason)),
             }
         }
-        // as with a rail, where there is something else to be carried
+        // as for a rail: a missing IPv4 address is no problem if another interface has SMC-R
         let is_carried = !self.smc.interfaces.is_empty();
         let first = first.filter(|it| !(is_carried && *it == SkipReason::NoIpv4));
         self.without
             .extend(first.map(|reason| (name.to_owned(), reason)));
     }
 
-    /// Whether the carrier's netdev has an IPv4 address in a subnet of `link`.
+    /// Reports whether the carrier's netdev has an IPv4 address in a subnet of `link`.
     fn has_subnet_of(&self, carrier: &Carrier, link: &Link) -> bool {
         let rail = &self.input.attachment.rails[carrier.rail];
         let rail = self.link(&rail.pod_name);
@@ -137,7 +137,7 @@ impl SmcBuilder<'_> {
         })
     }
 
-    /// Gives `name` the id of `carrier`, and the port as well.
+    /// Gives the interface `name`, and the port, the id of `carrier`.
     fn carry(&mut self, name: &str, carrier: &Carrier, fit: Fit) {
         let id = &carrier.entry.name;
         let entry = PnetEntry {
@@ -145,9 +145,9 @@ impl SmcBuilder<'_> {
             netdev: Some(name.to_owned()),
             rdma: None,
         };
-        let present = entry_of(&self.input.seen.pod, name).map(|it| it.name.clone());
+        let present = entry_of(&self.input.smc_state.pod, name).map(|it| it.name.clone());
         if let Some(present) = present.filter(|present| present != id) {
-            // another attachment of this pod carries it already
+            // another attachment of this pod may have given it this id
             if !self.is_pods(&present, name) {
                 let reason = SkipReason::OtherId(present);
                 self.without.push((name.to_owned(), reason));
@@ -161,11 +161,11 @@ impl SmcBuilder<'_> {
             port: carrier.port,
             by: fit,
         });
-        self.side(NetnsSide::Host, &carrier.entry);
-        self.side(NetnsSide::Pod, &entry);
+        self.place(NetnsSide::Host, &carrier.entry);
+        self.place(NetnsSide::Pod, &entry);
     }
 
-    /// Whether another attachment of the same pod gave the interface `name` this id.
+    /// Reports whether another attachment of the same pod gave the interface `name` this id.
     fn is_pods(&self, id: &PnetId, name: &str) -> bool {
         let same_pod = |it: &&Attachment| it.netns_id == self.input.attachment.netns_id;
         let smc = self.input.others.iter().filter(same_pod);
@@ -173,17 +173,18 @@ impl SmcBuilder<'_> {
         entries.any(|it| it.entry.name == *id && it.entry.netdev.as_deref() == Some(name))
     }
 
-    /// `entry` is to be there: ours, unless it is there and no record has it.
-    fn side(&mut self, at: NetnsSide, entry: &PnetEntry) {
+    /// Adds `entry`. It belongs to the attachment if the table lacks it, or if the record of another attachment has
+    /// it.
+    fn place(&mut self, at: NetnsSide, entry: &PnetEntry) {
         let SmcInput {
             attachment,
             others,
-            seen,
+            smc_state,
             ..
         } = self.input;
         let table = match at {
-            NetnsSide::Host => &seen.host,
-            NetnsSide::Pod => &seen.pod,
+            NetnsSide::Host => &smc_state.host,
+            NetnsSide::Pod => &smc_state.pod,
         };
         let has = |other: &Attachment| {
             let reaches = at == NetnsSide::Host || other.netns_id == attachment.netns_id;
@@ -196,19 +197,19 @@ impl SmcBuilder<'_> {
         }
     }
 
-    /// User EID and `tcp2smc`, where anything is carried at all.
+    /// Adds user EID, `max_links` and `tcp2smc` if any interface is carried.
     fn finish(mut self) -> Chosen {
         let SmcInput {
             attachment,
             others,
-            seen,
+            smc_state,
             ueid,
             ..
         } = self.input;
-        self.keep_from_strangers();
+        self.block_foreign_gids();
         self.smc.reason = self.words();
         if self.smc.interfaces.is_empty() {
-            let nothing = || "the pod has no IPv4 address that it could carry".to_owned();
+            let nothing = || "the pod has no IPv4 address for SMC-R".to_owned();
             self.smc.state = SmcStatus::Off;
             self.smc.reason.get_or_insert_with(nothing);
             return self.into_chosen();
@@ -216,16 +217,16 @@ impl SmcBuilder<'_> {
         let mut records = others.iter().filter_map(|it| Some((it, it.smc.as_ref()?)));
         self.smc.ueid = ueid.map(str::to_owned).filter(|ueid| {
             let has = |(_, smc): (_, &Smc)| smc.ueid.as_ref() == Some(ueid);
-            !seen.ueids.contains(ueid) || records.clone().any(has)
+            !smc_state.ueids.contains(ueid) || records.clone().any(has)
         });
-        self.smc.max_links = seen.max_links.and_then(|links| match links {
+        self.smc.max_links = smc_state.max_links.and_then(|links| match links {
             super::ONE => records.clone().find_map(|(other, smc)| {
                 smc.max_links
                     .filter(|_| other.netns_id == attachment.netns_id)
             }),
             more => Some(more),
         });
-        self.smc.tcp2smc = match seen.tcp2smc {
+        self.smc.tcp2smc = match smc_state.tcp2smc {
             None => false,
             Some(false) => true,
             Some(true) => {
@@ -235,16 +236,15 @@ impl SmcBuilder<'_> {
         self.into_chosen()
     }
 
-    /// Gives what might be carried with a stranger's GID an id that no RDMA port has: the kernel
-    /// then looks no further, where without any it would take the RDMA device that the netdev is
-    /// of, or lies on (`smc_pnet_find_rdma_dev()`). Where the netdev that it lies on has an id, that
-    /// one counts, and only its owner can take it away.
-    fn keep_from_strangers(&mut self) {
+    /// Gives interfaces that might be carried with a foreign GID an id that no RDMA port has. The kernel then stops
+    /// searching; without an id it would use the RDMA device of the netdev, or of the netdev below it
+    /// (`smc_pnet_find_rdma_dev()`). If the netdev below has an id, that id counts, and only its owner can remove it.
+    fn block_foreign_gids(&mut self) {
         let Ok(id) = PnetId::try_from(NO_PORTS_ID) else {
             return;
         };
         let mut without = std::mem::take(&mut self.without);
-        for (name, why) in without.iter_mut().filter(|it| it.1.is_strange()) {
+        for (name, why) in without.iter_mut().filter(|it| it.1.may_use_foreign_gid()) {
             if let Some(base) = base(self.input, name).filter(|base| base.name != id) {
                 *why = SkipReason::Exposed {
                     reason: Box::new(why.clone()),
@@ -253,14 +253,14 @@ impl SmcBuilder<'_> {
                 };
                 continue;
             }
-            let present = entry_of(&self.input.seen.pod, name);
+            let present = entry_of(&self.input.smc_state.pod, name);
             if present.is_none_or(|present| present.name == id) {
                 let entry = PnetEntry {
                     name: id.clone(),
                     netdev: Some(name.clone()),
                     rdma: None,
                 };
-                self.side(NetnsSide::Pod, &entry);
+                self.place(NetnsSide::Pod, &entry);
             }
         }
         self.without = without;
@@ -283,7 +283,7 @@ impl SmcBuilder<'_> {
     }
 }
 
-/// The entry of a netdev; it can have one only.
+/// Returns the entry of a netdev, which has at most one.
 fn entry_of<'a>(table: &'a [PnetEntry], name: &str) -> Option<&'a PnetEntry> {
     table
         .iter()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What of a pod's SMC-R is taken away, and what of others comes back: entries go by their id, all
-//! of a namespace at once.
+//! The removal of a pod's SMC-R. The kernel removes all entries of an id in a namespace at once, so that entries of
+//! others have to be restored.
 
 use super::{ONE, add, of_id, table};
 use attachments::{Attachment, PlacedEntry, Smc};
@@ -12,18 +12,18 @@ use rdma_netns::{
 /// The other records of the node.
 #[derive(Clone, Copy, Debug)]
 pub struct Others<'a> {
-    /// Those that can be read.
+    /// Readable records.
     pub records: &'a [Attachment],
-    /// Whether there are some that cannot be read: they may have all that is the node's.
+    /// True if there are unreadable records, which may have any of the node's entries.
     pub unreadable: bool,
 }
 
-/// What of the attachment's SMC-R is still to be taken away. What `others` have as well stays, and
-/// is put back if it had to go. `has_pod`: the pod's namespace lives.
+/// Returns the changes that remove the attachment's SMC-R. Entries that `others` have too stay, or are restored if
+/// they had to be removed. `has_pod`: the pod's namespace exists.
 pub fn detach(
     attachment: &Attachment,
     others: Others<'_>,
-    seen: &SmcState,
+    smc_state: &SmcState,
     has_pod: bool,
 ) -> Vec<Op> {
     let Some(users) = Users::of(attachment, others) else {
@@ -37,18 +37,18 @@ pub fn detach(
     } = &users;
     let mut ops = vec![];
     let is_ours = smc.tcp2smc && !in_pod.iter().any(|other| other.tcp2smc);
-    if has_pod && is_ours && seen.tcp2smc == Some(true) {
+    if has_pod && is_ours && smc_state.tcp2smc == Some(true) {
         ops.push(Op::SetTcp2Smc { on: false });
     }
     let before = smc
         .max_links
         .filter(|_| in_pod.iter().all(|it| it.max_links.is_none()));
-    if let Some(links) = before.filter(|_| has_pod && seen.max_links == Some(ONE)) {
+    if let Some(links) = before.filter(|_| has_pod && smc_state.max_links == Some(ONE)) {
         ops.push(Op::SetMaxLinks { links });
     }
-    let returning = returning(attachment, others, seen, has_pod);
+    let returning = returning(attachment, others, smc_state, has_pod);
     for (at, id) in users.ids(has_pod) {
-        let goes = users.goes(at, id, seen);
+        let goes = users.goes(at, id, smc_state);
         if goes {
             ops.push(Op::RemovePnet { at, id: id.clone() });
         }
@@ -61,36 +61,36 @@ pub fn detach(
         *unreadable || everywhere.iter().any(has)
     };
     let ueid = smc.ueid.iter();
-    let ueid = ueid.filter(|ueid| seen.ueids.contains(ueid) && !is_others(ueid));
+    let ueid = ueid.filter(|ueid| smc_state.ueids.contains(ueid) && !is_others(ueid));
     ops.extend(ueid.map(|ueid| Op::RemoveUeid { ueid: ueid.clone() }));
     ops
 }
 
-/// The entries of others that [`detach`] takes away and puts back, or that an earlier one has
-/// taken away: they are written down before that, should it be killed in between. What is back is
-/// none any more, nor what somebody has given another id meanwhile.
+/// Returns the entries of others that [`detach`] removes and restores, or that an earlier call has removed. The
+/// caller records them before, in case it is killed in between. Entries that are restored do not count, nor entries
+/// whose device has got another id meanwhile.
 pub fn returning(
     attachment: &Attachment,
     others: Others<'_>,
-    seen: &SmcState,
+    smc_state: &SmcState,
     has_pod: bool,
 ) -> Vec<PlacedEntry> {
     let Some(users) = Users::of(attachment, others) else {
         return vec![];
     };
     let is_away = |it: &&PlacedEntry| {
-        // a dead namespace needs nothing
+        // a dead namespace has no table
         let has_table = has_pod || it.at == NetnsSide::Host;
-        let is_there = table(seen, it.at).contains(&it.entry);
-        has_table && !is_there && users.may_return(it, seen)
+        let is_there = table(smc_state, it.at).contains(&it.entry);
+        has_table && !is_there && users.may_return(it, smc_state)
     };
     let away = users.smc.returning.iter().filter(is_away).cloned();
     let mut returning: Vec<PlacedEntry> = away.collect();
     for (at, id) in users.ids(has_pod) {
-        if !users.goes(at, id, seen) {
+        if !users.goes(at, id, smc_state) {
             continue;
         }
-        let placed = of_id(table(seen, at), id).map(|entry| PlacedEntry {
+        let placed = of_id(table(smc_state, at), id).map(|entry| PlacedEntry {
             at,
             entry: entry.clone(),
         });
@@ -99,7 +99,7 @@ pub fn returning(
     returning
 }
 
-/// A record's SMC-R, and the others that may have the same.
+/// The SMC-R of a record, and the others that may share it.
 struct Users<'a> {
     smc: &'a Smc,
     in_pod: Vec<&'a Smc>,
@@ -122,11 +122,11 @@ impl<'a> Users<'a> {
         })
     }
 
-    /// The ids that the record has entries of, the pod's first.
+    /// Returns the ids of the record's entries, the pod's first.
     fn ids(&self, has_pod: bool) -> Vec<(NetnsSide, &'a PnetId)> {
-        let places = [NetnsSide::Pod, NetnsSide::Host].into_iter();
+        let sides = [NetnsSide::Pod, NetnsSide::Host].into_iter();
         let mut ids = vec![];
-        for at in places.filter(|at| has_pod || *at == NetnsSide::Host) {
+        for at in sides.filter(|at| has_pod || *at == NetnsSide::Host) {
             let entries = self.smc.entries.iter().chain(&self.smc.returning);
             for placed in entries.filter(|it| it.at == at) {
                 let id = (at, &placed.entry.name);
@@ -138,12 +138,12 @@ impl<'a> Users<'a> {
         ids
     }
 
-    /// Whether there is an entry of `id` that has to go.
-    fn goes(&self, at: NetnsSide, id: &PnetId, seen: &SmcState) -> bool {
-        of_id(table(seen, at), id).any(|entry| self.is_only_ours(at, entry))
+    /// Reports whether an entry of `id` has to be removed.
+    fn goes(&self, at: NetnsSide, id: &PnetId, smc_state: &SmcState) -> bool {
+        of_id(table(smc_state, at), id).any(|entry| self.is_only_ours(at, entry))
     }
 
-    /// Whether the record has `entry`, and no other one.
+    /// Reports whether only this record has `entry`.
     fn is_only_ours(&self, at: NetnsSide, entry: &PnetEntry) -> bool {
         let (others, unknown) = match at {
             NetnsSide::Pod => (&self.in_pod, false),
@@ -152,10 +152,11 @@ impl<'a> Users<'a> {
         self.smc.has(at, entry) && !unknown && !others.iter().any(|other| other.has(at, entry))
     }
 
-    /// Whether nobody has given its netdev or RDMA device another id, which the kernel would keep.
-    fn may_return(&self, placed: &PlacedEntry, seen: &SmcState) -> bool {
+    /// Reports whether `placed` can be restored: nobody has given its netdev or RDMA device another id, which the
+    /// kernel would keep.
+    fn may_return(&self, placed: &PlacedEntry, smc_state: &SmcState) -> bool {
         let PlacedEntry { at, entry } = placed;
         let keeps_out = |it: &PnetEntry| it.excludes(entry) && !self.is_only_ours(*at, it);
-        !self.is_only_ours(*at, entry) && !table(seen, *at).iter().any(keeps_out)
+        !self.is_only_ours(*at, entry) && !table(smc_state, *at).iter().any(keeps_out)
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether an interface's connections would be carried, by all that is known of host and pods.
+//! The check that an interface's connections would be carried, by the observed state and the records of other pods.
 
 use super::{
     rails::{self, Blocker, Carrier, parent_on_host},
@@ -12,93 +12,91 @@ use rdma_netns::{
 };
 use std::net::IpAddr;
 
-/// All that SMC-R is chosen by.
+/// The input of all choices.
 #[derive(Clone, Copy, Debug)]
 pub struct SmcInput<'a> {
-    /// The pod's record.
+    /// Record of the pod.
     pub attachment: &'a Attachment,
-    /// The records of other attachments.
+    /// Records of other attachments.
     pub others: &'a [Attachment],
-    /// Host and pod.
+    /// Observed state of host and pod.
     pub observed: &'a Observed,
-    /// What of SMC they have.
-    pub seen: &'a SmcState,
-    /// The GIDs of each rail's port as the pod sees them; none: the rails are not in the pod yet,
-    /// and are taken to fit.
+    /// Observed state of SMC.
+    pub smc_state: &'a SmcState,
+    /// GIDs of each rail's port, as the pod sees them. None: the rails are not yet in the pod, and count as fitting.
     pub gids: Option<&'a [Option<GidTable>]>,
-    /// The pod's primary interface, whose connections are to be carried besides the rails'.
+    /// Primary interface of the pod, whose connections SMC-R carries in addition to the rails'.
     pub primary: Option<&'a str>,
     /// `smcUeid`
     pub ueid: Option<&'a str>,
 }
 
-/// Why an interface goes without SMC-R.
+/// The reason why an interface has no SMC-R.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SkipReason {
-    /// The kernel's choice.
+    /// The kernel would not carry its connections, or carry them incorrectly.
     #[error(transparent)]
     Misfit(#[from] Misfit),
-    /// Its RDMA device.
+    /// The RDMA device cannot carry them.
     #[error(transparent)]
     Blocker(#[from] Blocker),
-    /// SMC-Rv2 and eRDMA carry IPv4 only.
-    #[error("it has no IPv4 address, and SMC-R carries IPv4")]
+    /// The interface has no IPv4 address, and SMC-Rv2 and eRDMA carry only IPv4.
+    #[error("it has no IPv4 address, and SMC-R carries only IPv4")]
     NoIpv4,
-    /// Somebody else has given it an id.
-    #[error("it has pnet id {0} already, which is not the RDMA device's")]
+    /// Another program has given the interface another id.
+    #[error("its pnet id is already {0}, which is not the RDMA device's")]
     OtherId(PnetId),
-    /// The netdev that it lies on has an id, which counts before the pod's.
+    /// The netdev on the host below the interface has an id, which counts before the pod's.
     #[error(
         "{netdev} on the host has pnet id {id}, which counts before the pod's own and is not the \
-         RDMA device's: AF_SMC sockets go by whichever RDMA device has it; remove the id of {netdev} \
-         on the host"
+         RDMA device's: AF_SMC sockets use any RDMA device with that id; remove the id of {netdev} on \
+         the host"
     )]
     ParentsId {
-        /// The netdev on the host.
+        /// Netdev on the host.
         netdev: String,
-        /// Its id.
+        /// Id of that netdev.
         id: PnetId,
     },
-    /// It would be carried wrongly, and nothing in the pod can prevent it.
+    /// The interface might be carried incorrectly, and nothing in the pod can prevent it.
     #[error(
-        "{reason}; its AF_SMC sockets can be carried so all the same, as long as an RDMA device has \
-         pnet id {id}: {netdev} on the host has it, which counts before the pod's own; remove the id \
-         of {netdev} on the host"
+        "{reason}; AF_SMC sockets can still use an RDMA device with pnet id {id}: {netdev} on the host \
+         has that id, which counts before the pod's own; remove the id of {netdev} on the host"
     )]
     Exposed {
-        /// What is wrong.
+        /// Reason.
         reason: Box<SkipReason>,
-        /// The netdev on the host.
+        /// Netdev on the host.
         netdev: String,
-        /// Its id.
+        /// Id of that netdev.
         id: PnetId,
     },
-    /// The kernel would mix up the connections of two pods.
+    /// The kernel would mix the connections of two pods.
     #[error(
-        "{holder} has SMC-R already, and where RDMA devices are shared the kernel carries \
-         connections of several pods by one link group, with the addresses of the first: its end \
-         would break the others'; give pods RDMA devices of their own (exclusive mode)"
+        "{holder} has SMC-R already: with shared RDMA devices the kernel carries connections of several \
+         pods in one link group, with the addresses of the first pod, whose end would break the \
+         others; give pods RDMA devices of their own (exclusive mode)"
     )]
     Crowded {
-        /// Who has it.
+        /// Pod that has SMC-R.
         holder: String,
     },
-    /// SMC-Rv1 is not routed, and the kernel compares the prefixes of the TCP interfaces alone
-    /// (`smc_listen_prfx_check()`, `net/smc/af_smc.c`): with the RDMA NICs on two links a
-    /// connection waits 5 s, and its data can be corrupt (docs/dev/smc-r-kernel.md).
+    /// Only SMC-Rv1 would fit. It is not routed, and the kernel compares only the prefixes of the TCP interfaces
+    /// (`smc_listen_prfx_check()`, `net/smc/af_smc.c`). If the RDMA NICs are on two links, a connection waits 5 s,
+    /// and its data can be corrupt (docs/dev/smc-r-kernel.md).
     #[error(
-        "only SMC-Rv1 could carry it, which needs the RDMA NICs of both ends on one link, and that \
-         cannot be seen here; connections by the RDMA interfaces' own addresses can have SMC-R"
+        "only SMC-Rv1 could carry it, which needs the RDMA NICs of both ends on one link, and this \
+         cannot be verified; connections by the RDMA interfaces' own addresses can have SMC-R"
     )]
     OneLink,
     /// The GIDs cannot be read.
-    #[error("the GIDs of {0} are not to be had in the pod")]
+    #[error("the GIDs of {0} cannot be read in the pod")]
     Unseen(String),
 }
 
 impl SkipReason {
-    /// Whether it might be carried, but not surely with the pod's own address.
-    pub(super) fn is_strange(&self) -> bool {
+    /// Reports whether the interface might be carried with an address that is not the pod's.
+    pub(super) fn may_use_foreign_gid(&self) -> bool {
         match self {
             Self::Misfit(misfit) => matches!(
                 misfit,
@@ -110,10 +108,10 @@ impl SkipReason {
     }
 }
 
-/// How connections by the pod's interface `name` are carried by `carrier`, unless the netdev on the
-/// host on which it lies has another id.
+/// Returns how `carrier` carries connections of the pod's interface `name`. It is an error if the netdev on the host
+/// below the interface has another id.
 pub(super) fn fits(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit, SkipReason> {
-    let fit = by_its_gids(input, carrier, name);
+    let fit = fit_by_gids(input, carrier, name);
     match base(input, name) {
         Some(base) if base.name != carrier.entry.name && fit != Err(SkipReason::NoIpv4) => {
             Err(SkipReason::ParentsId {
@@ -125,14 +123,14 @@ pub(super) fn fits(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result
     }
 }
 
-/// The entry that counts before the pod's own of the interface `name`.
+/// Returns the entry on the host that counts before the pod's own entry of the interface `name`.
 pub(super) fn base<'a>(input: SmcInput<'a>, name: &str) -> Option<&'a PnetEntry> {
-    rails::base(input.attachment, name, input.observed, input.seen)
+    rails::base(input.attachment, name, input.observed, input.smc_state)
 }
 
-/// How its connections are carried by the GIDs of the carrier's port: not at all if any of
-/// its addresses would be carried wrongly, or none could be. By SMC-Rv2 if any of them is.
-fn by_its_gids(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit, SkipReason> {
+/// Returns how connections are carried by the GIDs of the carrier's port: by SMC-Rv2 if one of the addresses is. It
+/// is an error if one of the addresses would be carried incorrectly, or if none would be carried.
+fn fit_by_gids(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit, SkipReason> {
     let Some(gids) = input.gids else {
         return Ok(Fit::V2);
     };
@@ -145,7 +143,7 @@ fn by_its_gids(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit
         gids,
         netdevs: &netdevs(input, rail),
         alone: rail.shared.is_none(),
-        has_ueid: input.ueid.is_some() || !input.seen.ueids.is_empty(),
+        has_ueid: input.ueid.is_some() || !input.smc_state.ueids.is_empty(),
     };
     let mut found = Err(SkipReason::NoIpv4);
     for source in link.into_iter().flat_map(|link| sources(input, link)) {
@@ -157,7 +155,7 @@ fn by_its_gids(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit
             Ok(_) => {}
         }
     }
-    // a rail's own address is on the link that its connections need
+    // a rail's own address is on the link that SMC-Rv1 needs
     let is_rail = input
         .attachment
         .rails
@@ -172,23 +170,21 @@ fn by_its_gids(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit
     }
 }
 
-/// The sources that connections by the pod's netdev `link` can have.
+/// Returns the possible sources of connections by the pod's netdev `link`.
 pub(super) fn sources<'a>(input: SmcInput<'a>, link: &'a Link) -> impl Iterator<Item = Source> {
     Source::of(link, is_vlan(input.observed, link))
 }
 
-/// Whether a netdev of the pod is a VLAN's, or a child of one (`smc_vlan_by_tcpsk()`,
-/// `net/smc/smc_core.c`).
+/// Reports whether a netdev of the pod is a VLAN, or a child of one (`smc_vlan_by_tcpsk()`, `net/smc/smc_core.c`).
 fn is_vlan(observed: &Observed, link: &Link) -> bool {
-    let is_one = |link: &Link| link.kind.as_deref() == Some("vlan");
+    let is_vlan_netdev = |link: &Link| link.kind.as_deref() == Some("vlan");
     let parent = parent_on_host(link).and_then(|index| observed.host.link_by_index(index));
-    is_one(link) || parent.is_some_and(is_one)
+    is_vlan_netdev(link) || parent.is_some_and(is_vlan_netdev)
 }
 
-/// Another pod with connections that would go by the link groups of this one's, where RDMA devices
-/// are shared: a server's are told apart by the peer's GID alone, whichever pod and device they
-/// are of (`smcr_lgr_match()`, `net/smc/smc_core.c`). What goes by the device's own GID survives
-/// any pod.
+/// Returns another pod whose connections would share link groups with this one's, if RDMA devices are shared. A
+/// server distinguishes link groups only by the peer's GID, whatever pod and device they belong to
+/// (`smcr_lgr_match()`, `net/smc/smc_core.c`). Connections by the device's own GID do not depend on other pods.
 fn other_user(input: SmcInput<'_>) -> Option<&Attachment> {
     let attachment = input.attachment;
     let uses = |other: &&Attachment| {
@@ -202,7 +198,7 @@ fn other_user(input: SmcInput<'_>) -> Option<&Attachment> {
         .filter(|_| attachment.rdma_mode == Some(RdmaMode::Shared))
 }
 
-/// Those of the record's interfaces whose connections would not be carried as things are now.
+/// Returns the interfaces of the record whose connections would currently not be carried, and the reasons.
 pub fn misfits(input: SmcInput<'_>) -> Vec<(String, SkipReason)> {
     let Some(smc) = &input.attachment.smc else {
         return vec![];
@@ -235,8 +231,7 @@ pub fn misfits(input: SmcInput<'_>) -> Vec<(String, SkipReason)> {
     misfits
 }
 
-/// The tables of `gids` as they would be if no other pod had addresses. `others` are attachments, of
-/// which some may be of the same pod.
+/// Returns the tables of `gids` without the addresses of other pods. `others` may have attachments of the same pod.
 pub fn without_other_pods(
     attachment: &Attachment,
     others: &[Attachment],
@@ -262,8 +257,8 @@ pub fn without_other_pods(
     gids
 }
 
-/// The netdevs that can have GIDs on the RDMA port of `rail`: the pod's own, the host's, and, as
-/// far as their records tell, those of other pods.
+/// Returns the netdevs that can have GIDs on the RDMA port of `rail`: the pod's, the host's, and those that other
+/// pods' records name.
 fn netdevs(input: SmcInput<'_>, rail: &Rail) -> Vec<Netdev> {
     let observed = input.observed;
     let of = |link: &Link, owner, is_on_port| Netdev {

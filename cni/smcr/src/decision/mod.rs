@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SMC-R: pnet ids, the user EID and `net.smc.tcp2smc`, set and taken away.
+//! Pure plans for SMC-R: pnet ids, the user EID and `net.smc.tcp2smc`.
 //!
-//! The kernel carries a connection by RDMA if the netdev that it leaves by and an RDMA port have
-//! one pnet id (`smc_pnet_find_roce_by_pnetid()`, `net/smc/smc_pnet.c`). Netdevs get theirs in
-//! their namespace's table, RDMA ports in that of the initial namespace, whichever they are in.
+//! The kernel carries a connection by RDMA if its netdev and an RDMA port have the same pnet id
+//! (`smc_pnet_find_roce_by_pnetid()`, `net/smc/smc_pnet.c`). A netdev's id is in the table of its namespace, an RDMA
+//! port's id in the table of the initial namespace, wherever the RDMA device is.
 //!
 //! | module | owns |
 //! |---|---|
-//! | `detach` | what is taken away, and what of others comes back |
-//! | `rails` | which RDMA ports can carry a pod's connections, and by which ids |
-//! | `choose` | which interfaces are carried by which port, and what is set up for it |
-//! | `fits` | whether an interface's connections would be carried |
-//! | `verdict` | which GID the kernel would choose for a connection |
+//! | `detach` | the removal, and the restoring of others' entries |
+//! | `rails` | the RDMA ports that can carry a pod's connections, and their ids |
+//! | `choose` | the port for each interface, and the entries for it |
+//! | `fits` | the check that an interface's connections would be carried |
+//! | `verdict` | the GID that the kernel would choose for a connection |
 
 mod choose;
 mod detach;
@@ -31,48 +31,51 @@ use rdma_netns::{
     smc::{PnetEntry, PnetId, SmcState},
 };
 
-/// How many links a link group of a pod gets. A second one goes over an RDMA device of the same
-/// pnet id, or over the same device by the first GID that fits, without a look at the route
-/// (`smc_llc_srv_add_link()`, `net/smc/smc_llc.c`): where it does not reach the peer, the first
-/// connection waits for it for 5 s.
+/// Number of links in a pod's link groups. The kernel makes a second link over an RDMA device with the same pnet id,
+/// or over the same device with the first GID that fits, and does not check the route (`smc_llc_srv_add_link()`,
+/// `net/smc/smc_llc.c`). If that link does not reach the peer, the first connection waits 5 s for it.
 const ONE: u8 = 1;
 
-/// What of `smc` is still to be set. `tcp2smc` comes last: what is opened from then on finds the
-/// rest.
-pub fn attach(smc: &Smc, seen: &SmcState) -> Vec<Op> {
-    let ueid = smc.ueid.iter().filter(|ueid| !seen.ueids.contains(ueid));
+/// Returns the changes that are missing for `smc`. `tcp2smc` comes last: sockets that are opened afterwards find all
+/// entries.
+pub fn attach(smc: &Smc, smc_state: &SmcState) -> Vec<Op> {
+    let ueid = smc
+        .ueid
+        .iter()
+        .filter(|ueid| !smc_state.ueids.contains(ueid));
     let mut ops: Vec<Op> = ueid
         .map(|ueid| Op::AddUeid { ueid: ueid.clone() })
         .collect();
     for side in [NetnsSide::Host, NetnsSide::Pod] {
-        let present = table(seen, side);
+        let present = table(smc_state, side);
         let ours = smc.entries.iter().filter(|it| it.at == side);
         let missing = ours.filter(|it| !present.contains(&it.entry));
         ops.extend(missing.map(|it| add(side, &it.entry)));
     }
-    if smc.max_links.is_some() && seen.max_links.is_some_and(|links| links != ONE) {
+    if smc.max_links.is_some() && smc_state.max_links.is_some_and(|links| links != ONE) {
         ops.push(Op::SetMaxLinks { links: ONE });
     }
-    if smc.tcp2smc && seen.tcp2smc == Some(false) {
+    if smc.tcp2smc && smc_state.tcp2smc == Some(false) {
         ops.push(Op::SetTcp2Smc { on: true });
     }
     ops
 }
 
-/// What CHECK misses: as [`attach`], and the entries of others that the interfaces need.
+/// Returns the changes for the drift of CHECK: those of [`attach`], and the missing entries of others that the
+/// interfaces need.
 ///
-/// Of what is off, only ids that no RDMA port has are meant to be there; all else is what could
-/// not be taken back.
-pub fn missing(smc: &Smc, seen: &SmcState) -> Vec<Op> {
+/// If SMC-R is off, only entries with ids that no RDMA port has are expected. All other entries are ones that could
+/// not be removed.
+pub fn missing(smc: &Smc, smc_state: &SmcState) -> Vec<Op> {
     if smc.state == SmcStatus::Off {
         let placed = smc.entries.iter().map(|it| &it.entry);
-        let ports = placed.chain(&seen.host).filter(|it| it.rdma.is_some());
+        let ports = placed.chain(&smc_state.host).filter(|it| it.rdma.is_some());
         let entries = smc.entries.iter();
-        let meant = entries.filter(|it| !ports.clone().any(|port| port.name == it.entry.name));
-        let missing = meant.filter(|it| !table(seen, it.at).contains(&it.entry));
+        let expected = entries.filter(|it| !ports.clone().any(|port| port.name == it.entry.name));
+        let missing = expected.filter(|it| !table(smc_state, it.at).contains(&it.entry));
         return missing.map(|it| add(it.at, &it.entry)).collect();
     }
-    let mut ops = attach(smc, seen);
+    let mut ops = attach(smc, smc_state);
     for carried in &smc.interfaces {
         let entry = |netdev, rdma| PnetEntry {
             name: carried.pnet_id.clone(),
@@ -83,7 +86,7 @@ pub fn missing(smc: &Smc, seen: &SmcState) -> Vec<Op> {
         let netdev = entry(Some(carried.interface.clone()), None);
         for (side, entry) in [(NetnsSide::Host, port), (NetnsSide::Pod, netdev)] {
             let op = add(side, &entry);
-            if !table(seen, side).contains(&entry) && !ops.contains(&op) {
+            if !table(smc_state, side).contains(&entry) && !ops.contains(&op) {
                 ops.push(op);
             }
         }
@@ -98,11 +101,11 @@ fn add(at: NetnsSide, entry: &PnetEntry) -> Op {
     }
 }
 
-/// The pnet table at `side`, as it was seen.
-fn table(seen: &SmcState, side: NetnsSide) -> &[PnetEntry] {
+/// Returns the observed pnet table of `side`.
+fn table(smc_state: &SmcState, side: NetnsSide) -> &[PnetEntry] {
     match side {
-        NetnsSide::Host => &seen.host,
-        NetnsSide::Pod => &seen.pod,
+        NetnsSide::Host => &smc_state.host,
+        NetnsSide::Pod => &smc_state.pod,
     }
 }
 

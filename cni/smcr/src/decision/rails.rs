@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which RDMA ports can carry a pod's connections, and by which pnet ids.
+//! The RDMA ports that can carry a pod's connections, and their pnet ids.
 //!
-//! Each NIC has an id of its own, its hardware address. One id for several NICs costs 5 s a
-//! connection wherever the kernel chooses one that does not reach the peer.
+//! Each NIC has its own id, which is its hardware address. If several NICs had one id, each connection for which the
+//! kernel chooses a NIC that does not reach the peer would wait 5 s.
 
 use attachments::{Attachment, Rail};
 use rdma_netns::{
@@ -11,97 +11,97 @@ use rdma_netns::{
     smc::{PnetEntry, PnetId, SmcState},
 };
 
-/// A rail's RDMA port, and the id that it has or is to have.
+/// The RDMA port of a rail, and its existing or future id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Carrier {
-    /// Which rail, counted from 0.
+    /// Index of the rail.
     pub rail: usize,
-    /// The port's entry in the host's table.
+    /// Entry of the port in the host's table.
     pub entry: PnetEntry,
-    /// The RDMA device.
+    /// RDMA device.
     pub device: String,
-    /// The RDMA device's port, from 1.
+    /// Port number of the RDMA device, from 1.
     pub port: u8,
 }
 
-/// Why a rail's RDMA device cannot carry TCP, or nothing can.
+/// The reason why SMC-R cannot use a rail's RDMA device, or any device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Blocker {
-    /// The kernel has none of it.
+    /// The kernel has no SMC.
     #[error(
         "this kernel has no SMC: it needs CONFIG_SMC, or its module smc (and smc_diag) installed"
     )]
     NoSmc,
-    /// No rail has one.
+    /// No rail has an RDMA device.
     #[error("the pod has no RDMA device")]
     NoRdma,
-    /// eRDMA in the mode for programs that use RDMA's own connection manager.
+    /// The eRDMA driver is in the mode for programs that use RDMA's own connection manager.
     #[error(
         "{device} is an eRDMA device, and its driver is in compat mode, which has no SMC-R: load \
          erdma with compat_mode=N"
     )]
     Compat {
-        /// The RDMA device.
+        /// RDMA device.
         device: String,
     },
-    /// As mainline's, which takes no iWARP devices (`smc_ib_add_dev()`, `net/smc/smc_ib.c`).
+    /// Mainline's SMC refuses iWARP devices (`smc_ib_add_dev()`, `net/smc/smc_ib.c`).
     #[error(
-        "this kernel's SMC does not use {device}: iWARP devices, as eRDMA's are, only that of Alibaba Cloud Linux 3 does"
+        "this kernel's SMC does not use {device}: only that of Alibaba Cloud Linux 3 uses iWARP devices, such as eRDMA's"
     )]
     Unused {
         /// The RDMA device.
         device: String,
     },
-    /// Neither RoCE nor iWARP.
+    /// The port is neither RoCE nor iWARP.
     #[error("{device} has no Ethernet port, which SMC-R needs")]
     NotEthernet {
         /// The RDMA device.
         device: String,
     },
-    /// The pod does not see it.
+    /// The RDMA device is not in the pod.
     #[error(
-        "RDMA device {device} is not in the pod, where the RDMA subsystem's exclusive mode would \
-         have it be"
+        "RDMA device {device} is not in the pod, where the RDMA subsystem's exclusive mode needs it"
     )]
     NotInPod {
         /// The RDMA device.
         device: String,
     },
-    /// The kernel keeps one entry for a device, whichever port it is of.
+    /// Another port of the device has an id, and the kernel keeps one entry for a device.
     #[error("another port of {device} has pnet id {id}, and the kernel keeps one for a device")]
     OtherPort {
         /// The RDMA device.
         device: String,
-        /// The id.
+        /// Id of the other port.
         id: PnetId,
     },
-    /// The id would stand for two NICs.
+    /// Two NICs would have the same id.
     #[error(
-        "the pnet id of {device} would be {id}, its NIC's hardware address, which is {other}'s \
-         already: give one of them another with smc_pnet"
+        "the pnet id of {device} would be {id}, its NIC's hardware address, which {other} has already: \
+         give one of them another id with smc_pnet"
     )]
     IdTaken {
         /// The RDMA device.
         device: String,
-        /// The id.
+        /// Id.
         id: PnetId,
-        /// Who has it.
+        /// RDMA device that has the id.
         other: String,
     },
 }
 
-/// What keeps the pod's connections on TCP, as far as it is known before anything is changed: all
-/// of them, or any where SMC-R is `required`. A rail without an RDMA device hinders only alone.
+/// Returns the reason why the pod's connections stay TCP, as far as it is known before the first change. If SMC-R is
+/// `required`, one unusable rail is a reason; otherwise only if no rail is usable. A rail without an RDMA device is a
+/// reason only if there is no other rail.
 pub fn blocker(
     attachment: &Attachment,
     observed: &Observed,
-    seen: Option<&SmcState>,
+    smc_state: Option<&SmcState>,
     required: bool,
 ) -> Option<Blocker> {
-    let Some(seen) = seen else {
+    let Some(smc_state) = smc_state else {
         return Some(Blocker::NoSmc);
     };
-    let found = carriers(attachment, observed, seen, false);
+    let found = carriers(attachment, observed, smc_state, false);
     let mut blockers = found.iter().filter_map(|it| it.as_ref().err());
     let of_device = blockers.find(|it| **it != Blocker::NoRdma);
     match (found.iter().any(Result::is_ok), of_device) {
@@ -111,28 +111,28 @@ pub fn blocker(
     }
 }
 
-/// The carrier of each rail, or why it is none. `moved`: the rails are where they are to be.
+/// Returns the carrier of each rail, or the reason why it has none. `moved`: the rails are in the pod.
 pub fn carriers(
     attachment: &Attachment,
     observed: &Observed,
-    seen: &SmcState,
+    smc_state: &SmcState,
     moved: bool,
 ) -> Vec<Result<Carrier, Blocker>> {
     let mut found: Vec<Result<Carrier, Blocker>> = vec![];
     for (index, rail) in attachment.rails.iter().enumerate() {
-        let carrier = carrier(attachment, index, rail, observed, seen, moved);
+        let carrier = carrier(attachment, index, rail, observed, smc_state, moved);
         let carrier = carrier.and_then(|carrier| {
             let earlier = found.iter().flatten();
             let earlier = earlier.map(|it| &it.entry);
-            check_id(carrier, earlier.chain(&seen.host))
+            check_id(carrier, earlier.chain(&smc_state.host))
         });
         found.push(carrier);
     }
     found
 }
 
-/// Refuses an id that another RDMA device has. One that an operator gave both is theirs to answer
-/// for: it is in the table already.
+/// Refuses an id that another RDMA device has. The id passes if the table has the entry already: an operator may give
+/// two devices one id.
 fn check_id<'a>(
     carrier: Carrier,
     mut entries: impl Iterator<Item = &'a PnetEntry> + Clone,
@@ -154,7 +154,7 @@ fn check_id<'a>(
     }
 }
 
-/// The RDMA device and port of rail `index`, if it has one.
+/// Returns the RDMA device and port of rail `index`. None: the rail has no RDMA device.
 pub fn port_of(attachment: &Attachment, index: usize, observed: &Observed) -> Option<(String, u8)> {
     let rail = attachment.rails.get(index)?;
     let rdma = rail.rdma.as_ref()?;
@@ -167,30 +167,30 @@ fn carrier(
     index: usize,
     rail: &Rail,
     observed: &Observed,
-    seen: &SmcState,
+    smc_state: &SmcState,
     moved: bool,
 ) -> Result<Carrier, Blocker> {
     let rdma = rail.rdma.as_ref().ok_or(Blocker::NoRdma)?;
     let device = rdma.name.clone();
-    if seen.erdma_compat == Some(true) && is_erdma(rdma, observed) {
+    if smc_state.erdma_compat == Some(true) && is_erdma(rdma, observed) {
         return Err(Blocker::Compat { device });
     }
-    // where the kernel does not tell, the one that has tcp2smc uses eRDMA
-    let is_used = match &seen.devices {
+    // a kernel that does not report SMC's devices uses eRDMA if it has tcp2smc
+    let is_used = match &smc_state.devices {
         Some(devices) => devices.contains(&device),
-        None => seen.tcp2smc.is_some() || !is_erdma(rdma, observed),
+        None => smc_state.tcp2smc.is_some() || !is_erdma(rdma, observed),
     };
     if !is_used {
         return Err(Blocker::Unused { device });
     }
-    let is_it = |other: &RdmaDevice| other.index == rdma.index;
-    let is_in_pod = observed.pod.iter().flat_map(|pod| &pod.rdma).any(is_it);
+    let is_same = |other: &RdmaDevice| other.index == rdma.index;
+    let is_in_pod = observed.pod.iter().flat_map(|pod| &pod.rdma).any(is_same);
     if moved && attachment.moves_rdma() && !is_in_pod {
         return Err(Blocker::NotInPod { device });
     }
     let link = rail.on_host(observed).or_else(|| rail.in_pod(observed));
     let port = port(rdma, link, observed);
-    let of_device = seen.host.iter().find_map(|entry| {
+    let of_device = smc_state.host.iter().find_map(|entry| {
         let (name, port) = entry.rdma.as_ref()?;
         (*name == device).then_some((entry, *port))
     });
@@ -201,7 +201,7 @@ fn carrier(
             return Err(Blocker::OtherPort { device, id });
         }
         None => {
-            let base = base(attachment, &rail.pod_name, observed, seen);
+            let base = base(attachment, &rail.pod_name, observed, smc_state);
             let base = base.map(|it| it.name.clone());
             match base.or_else(|| own_id(rail, link)) {
                 Some(id) => id,
@@ -227,8 +227,8 @@ fn is_erdma(rdma: &RdmaDevice, observed: &Observed) -> bool {
     device.is_some_and(|it| it.driver.as_deref() == Some(ERDMA) || !it.rdma_functions.is_empty())
 }
 
-/// The port that has the rail's netdev, as it was on the host, or the bond's that is one of its
-/// ports; else the first.
+/// Returns the port of the rail's netdev on the host, or the port of the bond with that netdev, otherwise the first
+/// port.
 fn port(rdma: &RdmaDevice, link: Option<&Link>, observed: &Observed) -> u8 {
     let index = link.map(|link| link.index);
     let of_bond = |netdev: u32| {
@@ -242,17 +242,17 @@ fn port(rdma: &RdmaDevice, link: Option<&Link>, observed: &Observed) -> u8 {
         .unwrap_or(1)
 }
 
-/// How many netdevs can lie on each other (`MAX_NEST_DEV`).
+/// Largest depth of stacked netdevs (`MAX_NEST_DEV`).
 const NESTED: usize = 8;
 
-/// The entry of the netdev on the host that the pod's interface `name` lies on: the kernel looks
-/// there first, also for connections of children in pods (`pnet_find_base_ndev()`,
-/// `smc_pnet_find_ndev_pnetid_by_table()`), so that it counts before the pod's own.
+/// Returns the entry of the netdev on the host at the bottom of the pod's interface `name`. The kernel looks it up
+/// first, also for connections of children in pods (`pnet_find_base_ndev()`, `smc_pnet_find_ndev_pnetid_by_table()`).
+/// It therefore counts before the pod's own entry.
 pub(super) fn base<'a>(
     attachment: &Attachment,
     name: &str,
     observed: &Observed,
-    seen: &'a SmcState,
+    smc_state: &'a SmcState,
 ) -> Option<&'a PnetEntry> {
     let rail = attachment.rails.iter().find(|it| *it.pod_name == *name);
     let parent = match rail.and_then(|rail| rail.shared.as_ref()) {
@@ -274,19 +274,18 @@ pub(super) fn base<'a>(
     }
     below.into_iter().find_map(|link| {
         let is_its = |entry: &&PnetEntry| entry.netdev.as_deref() == Some(&*link.name);
-        seen.host.iter().find(is_its)
+        smc_state.host.iter().find(is_its)
     })
 }
 
-/// The index on the host of the netdev that a pod's netdev is a child of.
+/// Returns the host's index of the parent of a pod's netdev, if that netdev is a child.
 pub(super) fn parent_on_host(link: &Link) -> Option<u32> {
     let is_child = matches!(link.kind.as_deref(), Some("macvlan" | "ipvlan"));
     link.lower.filter(|_| is_child)
 }
 
-/// The id that is the NIC's own: its hardware address as it is on the host. Drivers can give it
-/// another one with a move (igbvf). A netdev that an earlier plugin moved is asked for the one
-/// that is burnt in.
+/// Returns the NIC's own id, which is its hardware address on the host. A driver can change the address with a move
+/// (igbvf). For a netdev that an earlier plugin moved, the permanent address counts.
 fn own_id(rail: &Rail, link: Option<&Link>) -> Option<PnetId> {
     let link = link?;
     let burnt_in = link.permanent_mac.as_ref().filter(|_| !rail.is_ours());

@@ -1,144 +1,139 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which GID the kernel chooses for a connection: known before there is one, so that no pod runs
-//! into a connection that waits for 5 s, or that is carried with somebody else's address.
+//! The prediction of the GID that the kernel chooses for a connection. It prevents connections that wait for 5 s, and
+//! connections that use a foreign address.
 
 use attachments::Fit;
 use rdma_netns::{Address, Gid, GidKind, GidTable, Link};
 use std::net::{IpAddr, Ipv4Addr};
 
-/// The address that a connection comes from.
+/// The local address of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// The local address of its TCP socket.
+    /// Address of the TCP socket.
     pub ip: Ipv4Addr,
     /// Length of the address's prefix, bits.
     pub prefix: u8,
-    /// Whether the netdev that it leaves by is a VLAN's.
+    /// True if the connection's netdev is a VLAN.
     pub vlan: bool,
 }
 
 /// A netdev whose addresses can be GIDs of the RDMA port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Netdev {
-    /// Its name in its own namespace.
+    /// Name in its own namespace.
     pub name: String,
-    /// Its addresses.
+    /// Addresses.
     pub addresses: Vec<Address>,
-    /// Whether it is a VLAN's.
+    /// True if the netdev is a VLAN.
     pub vlan: bool,
-    /// Whose it is.
+    /// Owner.
     pub owner: Owner,
-    /// Whether it is known to lie on the RDMA port, even if it has no GID there at the moment.
+    /// True if the netdev is known to use the RDMA port, even if it currently has no GID there.
     pub is_on_port: bool,
 }
 
-/// Whose a netdev is.
+/// The owner of a netdev.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// The pod's that the connection is of.
+    /// The pod of the connection.
     Pod,
-    /// The host's.
+    /// The host.
     Host,
-    /// Another pod's, by its holder's name.
+    /// Another pod, with the name of its attachment.
     Another(String),
 }
 
-/// All that the kernel's choice depends on.
+/// The state on which the kernel's choice depends.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    /// The table of the RDMA port, as the pod sees it.
+    /// GID table of the RDMA port, as the pod sees it.
     pub gids: &'a GidTable,
-    /// The netdevs that are known, the pod's first.
+    /// Known netdevs, the pod's first.
     pub netdevs: &'a [Netdev],
-    /// Whether the port is the pod's alone: a GID of no known netdev is the pod's, too.
+    /// True if only the pod has the port: a GID of an unknown netdev then belongs to the pod.
     pub alone: bool,
-    /// Whether the kernel has a user EID.
+    /// True if the kernel has a user EID.
     pub has_ueid: bool,
 }
 
-/// Why a connection would not be carried, or would be carried wrongly.
+/// The reason why a connection would not be carried, or be carried incorrectly.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misfit {
-    /// The kernel chooses somebody else's GID, and the peer answers to there.
+    /// The kernel would choose a foreign GID, to which the peer would then send.
     #[error("{}", strange(*address, owner, *by))]
     Strange {
-        /// What the GID stands for.
+        /// Address of the GID.
         address: IpAddr,
-        /// Whose it is, for people.
+        /// Owner of the GID, for people.
         owner: String,
-        /// The version of SMC-R that takes it.
+        /// Version of SMC-R that chooses the GID.
         by: Fit,
     },
-    /// The kernel compares VLAN ids, which are not known here.
+    /// The kernel compares VLAN ids, which are unknown here.
     #[error(
-        "it is a VLAN's, and which GID the kernel would take for a VLAN is not predicted; give the \
+        "it is a VLAN, and the GID that the kernel would choose for a VLAN is not predicted; give the \
          pod an interface without a VLAN tag for SMC-R"
     )]
     Vlan,
-    /// No GID's netdev is of the source's subnet, and there is no RoCE v1.
+    /// No GID's netdev has an address of the source's subnet, and there is no RoCE v1 GID.
     #[error(
-        "no GID fits {ip}/{prefix}: SMC-Rv2 takes those of a netdev that has an IPv4 address of that \
-         subnet, and for SMC-Rv1 there is no RoCE v1 GID; connections by the RDMA interfaces' own \
-         addresses can have SMC-R"
+        "no GID fits {ip}/{prefix}: SMC-Rv2 needs one whose netdev has an IPv4 address of that subnet, \
+         and SMC-Rv1 needs a RoCE v1 GID; connections by the RDMA interfaces' own addresses can have \
+         SMC-R"
     )]
     NoGid {
-        /// The source.
+        /// Source address.
         ip: Ipv4Addr,
-        /// Bits.
+        /// Length of the source's prefix, bits.
         prefix: u8,
     },
-    /// The first GID that fits is the other end of an address: nobody answers to it here.
+    /// The first GID that fits is the peer of a point-to-point address. No machine reaches this port by it.
     #[error(
-        "the kernel would take GID {address} for it, which {netdev} has only as the other end of an \
-         address: peers have no way to it; take that address from {netdev}, and set it again when the \
-         GIDs of the others are there"
+        "the kernel would choose GID {address}, which {netdev} has only as the other end of an address: \
+         peers cannot reach it; remove that address from {netdev}, and set it again after the others \
+         have their GIDs"
     )]
     OtherEnd {
-        /// What the GID stands for.
+        /// Address of the GID.
         address: IpAddr,
-        /// The netdev.
+        /// Netdev.
         netdev: String,
     },
-    /// SMC-Rv2 could, if it were on.
+    /// SMC-Rv2 would fit, but is off.
     #[error(
-        "the kernel has no user EID, without which there is only SMC-Rv1, and no RoCE v1 GID for \
-         that: set smcUeid, to the same on all nodes"
+        "the kernel has no user EID, without which there is only SMC-Rv1, and SMC-Rv1 needs a RoCE v1 \
+         GID: set smcUeid, to the same on all nodes"
     )]
     NoUeid,
 }
 
-/// Whose GID it is, and what helps.
+/// Returns the message of [`Misfit::Strange`], with the remedy.
 fn strange(address: IpAddr, owner: &str, by: Fit) -> String {
     match by {
         Fit::V1 => format!(
-            "SMC-Rv1 would take GID {address} for it, which is that of {owner}: such connections were \
-             seen to hang; give SMC-Rv2 what it needs (smcUeid, the same on all nodes, and a GID of \
-             the pod's own with the connection's address in its netdev's prefix), or the pod an RDMA \
-             device of its own (exclusive mode)"
+            "SMC-Rv1 would choose GID {address}, which belongs to {owner}: such connections can hang; give \
+             SMC-Rv2 what it needs (smcUeid, the same on all nodes, and a GID of the pod whose netdev's \
+             prefix has the connection's address), or the pod an RDMA device of its own (exclusive mode)"
         ),
         Fit::V2 | Fit::Device => format!(
-            "the kernel can take GID {address} for it, which fits as well and is that of {owner}; give \
-             the pod an address of a subnet that neither the host nor another pod has on this NIC, or \
-             all of these addresses with prefix /32 and routes, or the pod an RDMA device of its own \
-             (exclusive mode)"
+            "the kernel can choose GID {address}, which fits as well and belongs to {owner}; give the pod an \
+             address of a subnet that neither the host nor another pod has on this NIC, or all of these \
+             addresses with prefix /32 and routes, or the pod an RDMA device of its own (exclusive mode)"
         ),
     }
 }
 
-/// What becomes of a connection from `source`.
+/// Predicts how the kernel carries a connection from `source`.
 ///
-/// SMC-Rv2 is tried first, if there is a user EID (`smc_find_proposal_devices()`,
-/// `net/smc/af_smc.c`), and takes the first RoCE v2 GID that is an IPv4 address and whose netdev,
-/// in whichever namespace, has any address with the source in its prefix: the GID itself need
-/// not be of that prefix. SMC-Rv1 takes the first RoCE v1 GID, whatever it stands for: on a
-/// shared netdev the parent's. A connection by a VLAN takes those of VLANs of its id only, any
-/// other takes none of these (`smc_ib_determine_gid()`, `smc_ib_determine_gid_rcu()`,
-/// `net/smc/smc_ib.c`, Linux 6.12).
+/// The kernel tries SMC-Rv2 first, if it has a user EID (`smc_find_proposal_devices()`, `net/smc/af_smc.c`). It
+/// chooses the first RoCE v2 GID that is an IPv4 address and whose netdev, in any namespace, has an address with the
+/// source in its prefix. The GID itself need not be of that prefix. SMC-Rv1 uses the first RoCE v1 GID, whatever its
+/// address: on a shared netdev the parent's. A connection by a VLAN uses only GIDs of VLANs with its id, any other
+/// connection none of these (`smc_ib_determine_gid()`, `smc_ib_determine_gid_rcu()`, `net/smc/smc_ib.c`, Linux 6.12).
 ///
-/// Which one is the first is not counted on: places in the table that become free are used again.
-/// All that fit have to be the pod's. Only the other end of an address, which has a GID as well, has
-/// to stand behind another: earlier versions set one on a rail, after the rail's own, and CHECK looks
-/// again.
+/// `verdict` does not rely on the order of the table, since the kernel reuses free indexes: all GIDs that fit have to
+/// be the pod's. The one exception is the other end of an address, which has a GID as well and must not be the first:
+/// earlier versions set such an address on a rail, after the rail's own. CHECK repeats the prediction.
 pub fn verdict(view: View<'_>, source: Source) -> Result<Fit, Misfit> {
     if view.gids.size == 1 {
         return Ok(Fit::Device);
@@ -173,18 +168,17 @@ pub fn verdict(view: View<'_>, source: Source) -> Result<Fit, Misfit> {
 }
 
 impl View<'_> {
-    /// Refuses GIDs that are not the pod's own.
+    /// Refuses GIDs that are not the pod's.
     ///
-    /// The parent's are no exception for SMC-Rv1, although peers reach the port by them whoever
-    /// connects: that is right where all RDMA NICs are on one link, which no pod sees, and where
-    /// the GID stays the parent's link-local one, which soft-RoCE's over a bond does not
-    /// (docs/dev/smc-r-kernel.md). An arm here for `Owner::Host` with `Fit::V1` would let any number of pods
-    /// have it.
+    /// This includes the parent's GIDs for SMC-Rv1, although any peer reaches the port by them. They would be correct
+    /// only if all RDMA NICs are on one link, which a pod cannot observe, and if the GID stays the parent's
+    /// link-local one, which it does not for soft-RoCE over a bond (docs/dev/smc-r-kernel.md). An arm here for `Owner::Host` with
+    /// `Fit::V1` would allow them for any number of pods.
     fn all_own<'g>(&self, gids: impl Iterator<Item = &'g Gid>, by: Fit) -> Result<(), Misfit> {
         for gid in gids {
             let owner = match self.netdev(gid) {
                 None if self.alone => continue,
-                None => "somebody else".to_owned(),
+                None => "an unknown owner".to_owned(),
                 Some(netdev) if netdev.owner == Owner::Pod => continue,
                 Some(netdev) => netdev.words(),
             };
@@ -194,7 +188,7 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Refuses the other end of an address as what peers are told.
+    /// Refuses the other end of an address as the first GID, which the kernel sends to peers.
     fn no_other_end(&self, first: Option<&Gid>) -> Result<(), Misfit> {
         let Some((gid, netdev)) = first.and_then(|gid| Some((gid, self.netdev(gid)?))) else {
             return Ok(());
@@ -210,8 +204,8 @@ impl View<'_> {
         }
     }
 
-    /// Refuses a netdev of somebody else on the same port whose GIDs would fit once they are
-    /// there: it may be down, or come up with its address later.
+    /// Refuses a foreign netdev on the same port whose GIDs would fit once they exist: the netdev may be down, or get
+    /// its address later.
     fn none_near(&self, source: Source) -> Result<(), Misfit> {
         let is_others = |it: &&Netdev| it.is_on_port && it.owner != Owner::Pod;
         for netdev in self.netdevs.iter().filter(is_others) {
@@ -226,14 +220,14 @@ impl View<'_> {
         Ok(())
     }
 
-    /// The netdev that `gid` is an address of, if it is known.
+    /// Returns the netdev that has the address of `gid`. None: it is unknown.
     fn netdev(&self, gid: &Gid) -> Option<&Netdev> {
         let is_its = |netdev: &&Netdev| {
             let named = gid.netdev.as_ref().is_none_or(|name| *name == netdev.name);
             named && netdev.has_gid_of(gid.address())
         };
         let by_name = |netdev: &&Netdev| gid.netdev.as_ref() == Some(&netdev.name);
-        // the driver makes the port's own of its hardware address, whether it is an address or not
+        // the driver makes the port's own GID from its hardware address, even if the netdev lacks that address
         let made = || {
             let is_made = !self.alone && gid.ip.is_unicast_link_local();
             let hosts = self.netdevs.iter().filter(|it| it.owner == Owner::Host);
@@ -246,9 +240,8 @@ impl View<'_> {
         self.netdev(gid).is_some_and(|netdev| netdev.vlan)
     }
 
-    /// Whether `gid` is an IPv4 address, and its netdev has an address with `source` in its
-    /// prefix. Of a netdev that is not known it is assumed that the GID is of the source's subnet
-    /// or it has none.
+    /// Reports whether `gid` is an IPv4 address and its netdev has an address with `source` in its prefix. For an
+    /// unknown netdev, the prefix of the source is applied to the GID itself.
     fn reaches(&self, gid: &Gid, source: Source) -> bool {
         let IpAddr::V4(ip) = gid.address() else {
             return false;
@@ -261,8 +254,8 @@ impl View<'_> {
 }
 
 impl Netdev {
-    /// Whether one of its addresses has the GID of `ip`: an IPv4 address that has another end has
-    /// that one's (`inetaddr_event()`, `drivers/infiniband/core/roce_gid_mgmt.c`).
+    /// Reports whether one of the netdev's addresses makes the GID of `ip`. The GID of an IPv4 address with another
+    /// end is that end (`inetaddr_event()`, `drivers/infiniband/core/roce_gid_mgmt.c`).
     fn has_gid_of(&self, ip: IpAddr) -> bool {
         let mut addresses = self.addresses.iter();
         addresses.any(|it| match it.ip {
@@ -271,10 +264,10 @@ impl Netdev {
         })
     }
 
-    /// Its first address with `source`, which is by no VLAN, in its prefix.
+    /// Returns the netdev's first address with `source` in its prefix. VLANs have none.
     fn reaching(&self, source: Source) -> Option<&Address> {
         let reaches = |address: &&Address| {
-            // `inet_ifa_match()` looks at the other end of a point-to-point link
+            // `inet_ifa_match()` compares the other end of a point-to-point address
             let end = address.peer.unwrap_or(address.ip);
             matches!(end, IpAddr::V4(end) if same_subnet(end, address.prefix, source.ip))
         };
@@ -292,7 +285,7 @@ impl Netdev {
 }
 
 impl Source {
-    /// The sources that connections by `link` can have; `vlan`: it is a VLAN's.
+    /// Returns the possible sources of connections by `link`. `vlan`: the netdev is a VLAN.
     pub fn of(link: &Link, vlan: bool) -> impl Iterator<Item = Self> {
         let addresses = link.addresses.iter().filter(|address| address.scope == 0);
         addresses.filter_map(move |address| match address.ip {
@@ -306,7 +299,7 @@ impl Source {
     }
 }
 
-/// Whether both are in one subnet of `prefix` bits.
+/// Reports whether both addresses are in one subnet with a prefix of `prefix` bits.
 pub(super) fn same_subnet(one: Ipv4Addr, prefix: u8, other: Ipv4Addr) -> bool {
     let differing = u32::from(one) ^ u32::from(other);
     differing.leading_zeros() >= u32::from(prefix.min(32))

@@ -72,7 +72,7 @@ impl Case {
     }
 }
 
-/// A rail that is the pod's, with its RDMA device.
+/// Returns a rail of the pod, with its RDMA device.
 fn moved() -> Case {
     Case {
         netdevs: vec![
@@ -85,7 +85,7 @@ fn moved() -> Case {
     }
 }
 
-/// A child in the pod, whose parent has an address and comes first in the table.
+/// Returns a child in the pod, whose parent has an address and is first in the table.
 fn shared(parent: &str, pod: &str) -> Case {
     Case {
         netdevs: vec![
@@ -151,7 +151,7 @@ fn a_gid_that_the_driver_made_is_the_pods_where_the_port_is() {
     case.alone = false;
     assert_eq!(
         case.of("10.244.1.5/24"),
-        Err(by_v1("fe80::77", "somebody else"))
+        Err(by_v1("fe80::77", "an unknown owner"))
     );
 }
 
@@ -217,7 +217,7 @@ fn v1_by_the_parents_gid_is_refused() {
     // another pod's goes with it
     case.gids.remove(0);
     case.gids.insert(0, v1(0, "10.9.0.4", "rdma0"));
-    let error = by_v1("10.9.0.4", "somebody else");
+    let error = by_v1("10.9.0.4", "an unknown owner");
     assert_eq!(case.of("10.9.0.5/24"), Err(error));
     case.gids.remove(0);
     assert_eq!(case.of("10.9.0.5/24"), Ok(Fit::V1));
@@ -228,7 +228,7 @@ fn another_pods_gid_counts_by_its_record_or_by_itself() {
     let mut case = shared("10.8.0.1/24", "10.9.0.5/24");
     // of the same name, as rails of other pods are
     case.gids.insert(0, v2(0, "10.9.0.4", "rdma0"));
-    let error = by_v2("10.9.0.4", "somebody else");
+    let error = by_v2("10.9.0.4", "an unknown owner");
     assert_eq!(case.of("10.9.0.5/24"), Err(error));
     // its record says that its prefix does not reach the source
     case.netdevs.push(netdev("rdma0", &["10.9.0.4/32"], false));
@@ -237,7 +237,7 @@ fn another_pods_gid_counts_by_its_record_or_by_itself() {
     assert_eq!(case.of("10.9.0.5/24"), Ok(Fit::V2));
 }
 
-/// Places that become free are used again.
+/// The kernel reuses free indexes.
 #[test]
 fn order_is_not_counted_on() {
     for index in [2, 9] {

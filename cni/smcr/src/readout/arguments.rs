@@ -1,46 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `rdma-device-plugin smc` shows. The program parses its command line.
+//! The options of `rdma-device-plugin smc`. The program parses its command line.
 
 use std::{path::PathBuf, str::FromStr};
 
 /// Options of `smc`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arguments {
-    /// Whose namespace.
+    /// Network namespace.
     pub target: Target,
-    /// Whether the output is JSON.
+    /// True if the output is JSON.
     pub json: bool,
-    /// Where the records of pods are.
+    /// Directory with the records of pods.
     pub state_dir: PathBuf,
 }
 
 /// A network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// That of this program.
+    /// The namespace of this program.
     Own,
-    /// A namespace's file.
+    /// Path of a namespace's file.
     Path(PathBuf),
-    /// A name below `/run/netns`.
+    /// Name below `/run/netns`.
     Name(String),
-    /// `namespace/name`
+    /// Kubernetes pod: `namespace/name`.
     Pod(String),
 }
 
-/// As it is on the command line: a path begins with `/` or `.`, and a pod has a `/` in it.
+/// Parses the argument of the command line: a path begins with `/` or `.`, and a pod has a `/` in it.
 impl FromStr for Target {
     type Err = &'static str;
 
-    fn from_str(word: &str) -> Result<Self, Self::Err> {
-        if word.starts_with(['/', '.']) {
-            return Ok(Self::Path(word.into()));
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.starts_with(['/', '.']) {
+            return Ok(Self::Path(text.into()));
         }
-        match word.split('/').collect::<Vec<_>>()[..] {
+        match text.split('/').collect::<Vec<_>>()[..] {
             [name] if !name.is_empty() => Ok(Self::Name(name.to_owned())),
             [namespace, name] if !namespace.is_empty() && !name.is_empty() => {
-                Ok(Self::Pod(word.to_owned()))
+                Ok(Self::Pod(text.to_owned()))
             }
-            _ => Err("neither a namespace nor namespace/name of a pod"),
+            _ => Err("must be a namespace, or namespace/name of a pod"),
         }
     }
 }

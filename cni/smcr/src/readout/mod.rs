@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin smc`, by hand: what SMC-R has and does in a namespace. It reads the kernel, and to
-//! find a pod the records; it changes nothing.
+//! `rdma-device-plugin smc`: the state of SMC-R in a namespace. The command reads the kernel, and the records to find
+//! a pod. It changes nothing.
 
 mod arguments;
 mod table;
@@ -16,7 +16,7 @@ use std::{
 };
 use target::TargetError;
 
-/// Nothing can be shown.
+/// The reason why nothing can be shown.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]
@@ -31,7 +31,8 @@ enum Failure {
     Output(#[from] io::Error),
 }
 
-/// Shows what `arguments` name on `output`; a failure is one sentence on `errors`, with exit code 1.
+/// Writes the state of the namespace in `arguments` to `output`. On failure, writes one sentence to `errors` and
+/// returns exit code 1.
 pub fn run(arguments: &Arguments, output: &mut dyn Write, errors: &mut dyn Write) -> ExitCode {
     match show(arguments, output) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The read-out as text.
+//! The state as text.
 
 use conf_reader::one_line;
 use rdma_netns::smc::{Connection, LinkGroup, Mode, Overview, PnetEntry, SmcPort};
@@ -17,7 +17,7 @@ pub(super) fn of(overview: &Overview) -> String {
             if lines.is_empty() { ": none" } else { "" }
         );
         for line in lines {
-            // names of netdevs are their pods' to choose
+            // pods choose the names of their netdevs
             let _ = writeln!(text, "  {}", one_line(line.trim_end()));
         }
     };
@@ -106,7 +106,7 @@ fn connection(connection: &Connection) -> String {
     )
 }
 
-/// The kernel says SMCR of a socket without a peer.
+/// Returns the mode, or `-` for a socket without a peer, for which the kernel reports SMCR.
 fn mode(connection: &Connection) -> String {
     match connection.peer {
         None => "-".to_owned(),
@@ -114,7 +114,7 @@ fn mode(connection: &Connection) -> String {
     }
 }
 
-/// The RDMA device, or why there is none.
+/// Returns the RDMA device, or the reason of the fallback.
 fn remark(connection: &Connection) -> String {
     match (connection.mode, &connection.link, &connection.fallback) {
         (Mode::Smcr, Some(link), _) => format!("{} port {}", link.device, link.port),
@@ -133,7 +133,7 @@ fn remark(connection: &Connection) -> String {
     }
 }
 
-/// An IPv4 address as such.
+/// Returns the text of a GID, in IPv4 notation if it is an IPv4 address.
 fn gid(gid: Option<Ipv6Addr>) -> String {
     let text = |gid: Ipv6Addr| match gid.to_ipv4_mapped() {
         Some(ipv4) => ipv4.to_string(),

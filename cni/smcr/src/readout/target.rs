@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From what was asked for to a namespace that is open.
+//! Opening the requested namespace.
 
 use super::arguments::{Arguments, Target};
 use attachments::{
@@ -13,11 +13,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where `ip netns` and container runtimes mount namespaces; the second is a link to the first
-/// on most nodes.
+/// Directories in which `ip netns` and container runtimes mount namespaces. On most nodes the second is a link to the
+/// first.
 const DIRECTORIES: [&str; 2] = ["/run/netns", "/var/run/netns"];
 
-/// There is no such namespace.
+/// The namespace cannot be found or opened.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TargetError {
     #[error("there is no network namespace {0:?} below /run/netns or /var/run/netns")]
@@ -29,7 +29,7 @@ pub(super) enum TargetError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(
-        "{state_dir:?} has no record of pod {pod}: it has no rails of this plugin (--state-dir names another directory)"
+        "{state_dir:?} has no record of pod {pod}: the pod has no rails of this plugin, or --state-dir is wrong"
     )]
     Pod { pod: String, state_dir: PathBuf },
     #[error("the network namespace of pod {pod} is gone from {path:?}")]
@@ -55,11 +55,11 @@ fn named(name: &str) -> Result<Netns, TargetError> {
     Err(TargetError::Name(name.to_owned()))
 }
 
-/// The namespace of the pod's sandbox that lives: a record of an earlier one may still be there.
+/// Opens the namespace of the pod's current sandbox. Records of earlier sandboxes may still exist.
 fn of_pod(pod: &str, state_dir: &Path) -> Result<Netns, TargetError> {
     let mut gone = None;
     for attachment in attachments(pod, &Store::new(state_dir))? {
-        // in a container it is not where the record says
+        // inside a container, the namespace may have another path than the recorded one
         match Netns::open(&netns_seen(attachment.netns.clone(), attachment.netns_id)) {
             Ok(netns) if netns.id() == attachment.netns_id => return Ok(netns),
             Err(OpenError::Io { source, path }) if source.kind() != io::ErrorKind::NotFound => {
@@ -78,7 +78,7 @@ fn of_pod(pod: &str, state_dir: &Path) -> Result<Netns, TargetError> {
     })
 }
 
-/// The records of a pod. One that cannot be read is nobody's.
+/// Returns the readable records of a pod.
 fn attachments(pod: &str, store: &Store) -> Result<Vec<Attachment>, TargetError> {
     let mut found = vec![];
     for key in store.keys(None)? {
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// A record of pod `default/web`, whose namespace is this test's or another one.
+    /// Writes a record of pod `default/web`, with the namespace of this test or another one.
     fn record(store: &Store, container: &str, netns: &Netns, alive: bool) {
         let id = netns.id();
         let record = json!({

@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SMC-R's plans as data: each file in `cases` is a base of `bases` and what differs from it (see
-//! the crate `cases`), and beside it is the text of what is done.
+//! SMC-R's plans as data. Each file in `cases` is a base of `bases` with differences (see the crate `cases`). The
+//! expected plan is in the text file beside it.
 //!
 //! | member | has |
 //! |---|---|
-//! | `mode` | the RDMA subsystem's |
-//! | `rails` | the pod's, as [`world`] completes them: `name`, `home` or `shared`, `mac`, `rdma`, `driver` |
+//! | `mode` | mode of the RDMA subsystem |
+//! | `rails` | rails of the pod, which [`world`] completes: `name`, `home` or `shared`, `mac`, `rdma`, `driver` |
 //! | `pod`, `host` | netdevs and their addresses; `kind`, `master` and `lower`, as indices: both from 20 on, in their order |
-//! | `seen` | what the kernel has of SMC |
-//! | `gids` | of each rail's port, in order: `[kind, address, netdev]`; none: not in the pod yet |
+//! | `seen` | observed state of SMC |
+//! | `gids` | GIDs of each rail's port, in order: `[kind, address, netdev]`; missing: the rails are not yet in the pod |
 //! | `primary`, `ueid` | the pod's primary interface, `smcUeid` |
 //! | `others` | other records: their `smc`, and their `pod` (`"same"`: this one) and `addresses` |
-//! | `unreadable` | whether there are records that cannot be read |
-//! | `smc`, `dead` | instead of a choice: what is to be taken away, and whether the pod is gone |
+//! | `unreadable` | true if there are unreadable records |
+//! | `smc`, `dead` | for a removal: the record's SMC-R, and true if the pod is gone |
 //!
-//! `UPDATE_PLANS=1 cargo test -p smcr --test smc` writes every text anew, to be read before it
-//! is committed.
+//! `UPDATE_PLANS=1 cargo test -p smcr --test smc` writes all texts again. Read them before you commit.
 
 mod world;
 
@@ -71,7 +70,7 @@ fn set_up(world: &World) -> String {
     for op in &ops {
         let _ = writeln!(text, "# {}", drift::words(op, observed));
     }
-    // what is used, but is not this record's to take away
+    // entries that are used, but do not belong to this record
     let count = |text: &str| text.matches("smc_pnet -a").count();
     let _ = writeln!(
         text,

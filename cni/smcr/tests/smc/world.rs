@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From a case's few words to what the plans are made from.
+//! Completes the members of a case to the input of the plans.
 
 use attachments::Attachment;
 use rdma_netns::{GidTable, Observed, smc::SmcState};
@@ -68,7 +68,7 @@ impl World {
             attachment: &self.attachment,
             others: &self.others,
             observed: &self.observed,
-            seen: &self.seen,
+            smc_state: &self.seen,
             gids: self.gids.as_deref(),
             primary: self.primary.as_deref(),
             ueid: self.ueid.as_deref(),
@@ -140,7 +140,7 @@ fn link(index: usize, name: &Value, addresses: &Value, mac: &Value) -> Value {
     })
 }
 
-/// `"OWN/PREFIX"`, or `"OWN peer OTHER/PREFIX"`.
+/// Parses `"OWN/PREFIX"` or `"OWN peer OTHER/PREFIX"`.
 fn address(text: &Value) -> Value {
     let (ip, prefix) = text.as_str().unwrap().split_once('/').unwrap();
     let prefix = prefix.parse::<u8>().unwrap();
@@ -196,7 +196,7 @@ fn observed(case: &Value) -> Value {
     })
 }
 
-/// `[kind, address, netdev]`; a table of one place is written as `"iwarp"`.
+/// Parses `[kind, address, netdev]`. A table with one entry is written as `"iwarp"`.
 fn table(table: &Value) -> Option<GidTable> {
     if table == "iwarp" {
         return Some(GidTable {
