@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `child`: what a pod gets of a netdev that is shared.
+//! `child`: the netdev that a pod gets on a shared netdev.
 
 use cni_protocol::ConfError;
 use conf_reader::Field;
@@ -9,23 +9,23 @@ use rdma_netns::{
 };
 use serde::{Deserialize, Serialize};
 
-/// `child`, where it is configured. Without it the netdev that is shared decides.
+/// `child`. If it is missing, the shared netdev determines the type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum ChildConf {
-    /// Of a netdev of Ethernet.
+    /// A macvlan child of an Ethernet netdev.
     Macvlan {
-        /// Bridge, private or vepa.
+        /// `bridge`, `private` or `vepa`.
         mode: MacvlanMode,
     },
-    /// Of a netdev of Ethernet.
+    /// An ipvlan child of an Ethernet netdev.
     Ipvlan {
-        /// L2.
+        /// `l2`.
         mode: IpvlanMode,
     },
-    /// Of an IPoIB netdev, in the partition `pkey` if there is one.
+    /// A child of an IPoIB netdev, in the partition `pkey` if there is one.
     Ipoib {
-        /// None: as the netdev that is shared.
+        /// Mode. None: that of the shared netdev.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mode: Option<IpoibMode>,
     },
@@ -42,7 +42,7 @@ enum Kind {
 /// Reads `child` of `file`; a macvlan's mode is `bridge` by default, an ipvlan's `l2`.
 ///
 /// # Errors
-/// A value is wrong, or it is none that RDMA works with.
+/// A value is wrong, or RDMA does not work with it.
 pub fn parse(file: &Field<'_>) -> Result<Option<ChildConf>, ConfError> {
     let child = file.object("child")?;
     let is_there = |name: &str| child.at(name).is_there();

@@ -1,46 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `ibKubernetesEnabled`, ib-sriov-cni's field: ib-kubernetes gives each pod of the network a GUID, and has the subnet
-//! manager put it into the partition of `pkey`. It tells that in the pod's annotation, which Multus hands over
+//! `ibKubernetesEnabled`, a field of ib-sriov-cni. ib-kubernetes gives each pod of the network a GUID, and makes the
+//! subnet manager add it to the partition of `pkey`. It reports this in the pod's annotation, which Multus passes on
 //! (`getNetConfNetns()`, `cmd/ib-sriov-cni/main.go` of k8snetworkplumbingwg/ib-sriov-cni).
 
 use crate::Conf;
 use conf_reader::{Field, Wrong};
 
-/// In `args.cni`: that it is [`CONFIGURED`].
+/// Key in `args.cni`. Its value becomes [`CONFIGURED`].
 const STATE: &str = "mellanox.infiniband.app";
 
 const CONFIGURED: &str = "configured";
 
-/// Whether ib-kubernetes gives pods their GUIDs.
+/// The state of ib-kubernetes for the pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IbKubernetes {
-    /// It does not.
+    /// The network does not use ib-kubernetes.
     #[default]
     Off,
-    /// It does, and has not given the pod one yet.
+    /// ib-kubernetes has not configured the pod yet.
     Pending,
-    /// It has configured the pod.
+    /// ib-kubernetes has configured the pod.
     Configured,
 }
 
-/// Why a pod of ib-kubernetes cannot be attached.
+/// The reason why a pod of ib-kubernetes cannot be attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IbKubernetesError {
-    /// It may be configured later.
+    /// ib-kubernetes may configure the pod later.
     #[error(
         "ibKubernetesEnabled: ib-kubernetes, which serves networks of type ib-sriov, has not configured the pod yet: \
          args.cni has no \"{STATE}\": \"{CONFIGURED}\""
     )]
     Pending,
-    /// It is configured, and yet there is no GUID.
+    /// ib-kubernetes has configured the pod, but passed no GUID.
     #[error(
-        "ibKubernetesEnabled: ib-kubernetes has configured the pod, and there is no GUID for it, neither in \
+        "ibKubernetesEnabled: ib-kubernetes has configured the pod, but passed no GUID, neither in \
          runtimeConfig.infinibandGUID nor in args.cni.guid"
     )]
     NoGuid,
 }
 
-/// The field, and what `args` have for it.
+/// Reads the field, and the pod's state from `args`.
 ///
 /// # Errors
 /// A value is wrong.
@@ -55,10 +55,10 @@ pub(super) fn parse(file: &Field<'_>) -> Result<IbKubernetes, Wrong> {
 }
 
 impl Conf {
-    /// Whether the pod has what ib-kubernetes gives it, if it gives anything.
+    /// Checks that ib-kubernetes has configured the pod, if the network uses it.
     ///
     /// # Errors
-    /// It has not.
+    /// ib-kubernetes has not configured the pod, or passed no GUID.
     pub fn check_ib_kubernetes(&self) -> Result<(), IbKubernetesError> {
         let has_guid = self.vf.iter().any(|it| it.guid().is_some());
         match self.ib_kubernetes {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `pkey`: the partition of an IPoIB child. Of a function that moves it has ib-sriov-cni's meaning: the partition that
-//! ib-kubernetes has the subnet manager put the pod's GUID in (`README.md` of k8snetworkplumbingwg/ib-sriov-cni).
-//! Whoever moves the function sets nothing for it.
+//! `pkey`: the partition of an IPoIB child. For a function that is moved, the field has ib-sriov-cni's meaning: it is
+//! the partition to which ib-kubernetes makes the subnet manager add the pod's GUID (`README.md` of
+//! k8snetworkplumbingwg/ib-sriov-cni). This plugin then sets nothing.
 
 use conf_reader::{Field, Wrong};
 use rdma_netns::Pkey;
 
-/// The field; an empty text is none, as for Go's decoders.
+/// Reads the field. An empty string counts as missing, as for Go's decoders.
 ///
 /// # Errors
 /// The value is wrong.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `podAnnotations`: what a pod may choose of its own attachment, and what it has chosen.
+//! `podAnnotations`: the properties of its attachment that a pod may choose, and its choices.
 
 use crate::{Conf, smc::ANNOTATIONS};
 use cni_protocol::ConfError;
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Something that a pod can choose by an annotation.
+/// A property that a pod can choose by an annotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Choice {
@@ -16,17 +16,17 @@ enum Choice {
     Rails,
 }
 
-/// Both sides of it. What the pod says is looked at only for pods that get devices.
+/// The allowed and the chosen properties. Choices are checked only for pods that get devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodAnnotations {
     allowed: BTreeSet<Choice>,
-    given: BTreeMap<Choice, Value>,
+    requested: BTreeMap<Choice, Value>,
 }
 
-/// More than a pod has.
+/// Largest number of rails in a pod.
 const RAILS: u32 = 1000;
 
-/// Characters of a wrong value that are told: the message goes to kubelet, and into its events.
+/// Largest part of a wrong value in an error, characters: the message becomes an event of kubelet.
 const SHOWN: usize = 200;
 
 impl Choice {
@@ -57,38 +57,38 @@ impl PodAnnotations {
     pub(super) fn parse(file: &Field<'_>) -> Result<Self, Wrong> {
         let runtime = file.at("runtimeConfig").value().unwrap_or(&Value::Null);
         let annotations = &runtime[ANNOTATIONS];
-        let given = Choice::ALL.into_iter().filter_map(|choice| {
+        let requested = Choice::ALL.into_iter().filter_map(|choice| {
             let value = annotations.get(choice.annotation())?;
             Some((choice, value.clone()))
         });
         Ok(Self {
             allowed: file.get("podAnnotations")?.unwrap_or_default(),
-            given: given.collect(),
+            requested: requested.collect(),
         })
     }
 
-    /// The annotations that the pod has, and that are not heard.
+    /// Returns the pod's annotations that `podAnnotations` does not allow.
     pub fn unheard(&self) -> Vec<&'static str> {
-        let given = self.given.keys();
-        let unheard = given.filter(|choice| !self.allowed.contains(choice));
-        unheard.map(|choice| choice.annotation()).collect()
+        let requested = self.requested.keys();
+        let ignored = requested.filter(|choice| !self.allowed.contains(choice));
+        ignored.map(|choice| choice.annotation()).collect()
     }
 
-    fn heard(&self, choice: Choice) -> Option<&Value> {
-        let value = self.given.get(&choice)?;
+    fn allowed(&self, choice: Choice) -> Option<&Value> {
+        let value = self.requested.get(&choice)?;
         self.allowed.contains(&choice).then_some(value)
     }
 }
 
 impl Conf {
-    /// The same with what the pod has chosen; none: it has chosen nothing that is heard.
+    /// Returns the configuration with the pod's choices. None: the pod has made no allowed choice.
     ///
     /// # Errors
     /// A value is wrong.
     pub fn chosen_by_pod(&self) -> Result<Option<Self>, ConfError> {
-        let of_pod = &self.pod_annotations;
-        let mtu = of_pod.heard(Choice::Mtu).map(mtu).transpose()?;
-        let rails = of_pod.heard(Choice::Rails).map(rails).transpose()?;
+        let annotations = &self.pod_annotations;
+        let mtu = annotations.allowed(Choice::Mtu).map(mtu).transpose()?;
+        let rails = annotations.allowed(Choice::Rails).map(rails).transpose()?;
         if mtu.is_none() && rails.is_none() {
             return Ok(None);
         }
@@ -106,15 +106,15 @@ fn mtu(value: &Value) -> Result<u32, ConfError> {
     valid.ok_or_else(|| Choice::Mtu.wrong(value, "must be a whole number from 68 to 65535"))
 }
 
-/// `0-3,6`
+/// Parses a list such as `0-3,6`.
 fn rails(value: &Value) -> Result<BTreeSet<usize>, ConfError> {
     let few = |text: &str| range(text.trim()).filter(|it| *it.end() < RAILS);
-    // a pod may have 256 KiB of annotations, and each of its ranges may have all rails
+    // a pod may have 256 KiB of annotations, and each range may name all rails
     let text = value.as_str();
     let text = text.filter(|it| it.split(',').count() <= RAILS as usize);
     let ranges: Option<Vec<_>> = text.and_then(|it| it.split(',').map(few).collect());
     let rails = ranges.map(|it| it.into_iter().flatten().map(|rail| rail as usize).collect());
-    rails.ok_or_else(|| Choice::Rails.wrong(value, "must be numbers of rails from 0, as \"0-3,6\""))
+    rails.ok_or_else(|| Choice::Rails.wrong(value, "must be a list of rails from 0, as \"0-3,6\""))
 }
 
 #[cfg(test)]
@@ -173,11 +173,11 @@ mod tests {
         ] {
             let name = format!("hca.rdma/{annotation}");
             let error = chosen(&json!({name.clone(): value})).expect_err("wrong");
-            let told = error.to_string();
+            let message = error.to_string();
             let expected = format!("the pod's annotation {name}: {value} is not valid: must be");
-            assert!(told.starts_with(&expected), "{told}");
+            assert!(message.starts_with(&expected), "{message}");
         }
-        // 40 million rails, and a message as long as the annotation
+        // 40 million rails: the message must not be as long as the annotation
         let many = "0-999,".repeat(40_000) + "0";
         let error = chosen(&json!({"hca.rdma/rails": many})).expect_err("too many");
         assert!(error.to_string().len() < 400);

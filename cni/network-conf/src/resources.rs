@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `resources`: names of kubelet's resources.
+//! `resources`: names of the resources that kubelet allocates.
 
 use super::Devices;
 use conf_reader::{Field, Wrong};
 use serde_json::Value;
 
-/// What is asked for where nothing is configured: the names that clusters have.
+/// Resources of a configuration that names none: the names that clusters use.
 const DEFAULT: [&str; 2] = ["rdma/hca", "aliyun/erdma"];
 
-/// Of a name's part before and after the slash, `validation.IsDNS1123Subdomain` and
-/// `IsQualifiedName` (`k8s.io/apimachinery/pkg/util/validation`).
+/// Largest length of a name's part before the slash, bytes (`validation.IsDNS1123Subdomain`,
+/// `k8s.io/apimachinery/pkg/util/validation`).
 const LONGEST_PREFIX: usize = 253;
+/// Largest length of a name's part after the slash, bytes (`IsQualifiedName`, same package).
 const LONGEST_NAME: usize = 63;
 
 pub(super) fn by_default() -> Devices {
     Devices::Resources(DEFAULT.map(str::to_owned).into())
 }
 
-/// The configured names; none: there are none.
+/// Reads the configured names. None: there are none.
 pub(super) fn parse(file: &Field<'_>) -> Result<Option<Vec<String>>, Wrong> {
     let field = file.at("resources");
     let list = field.list()?;
@@ -42,7 +43,7 @@ pub(super) fn parse(file: &Field<'_>) -> Result<Option<Vec<String>>, Wrong> {
     Ok(Some(names))
 }
 
-/// Whether kubelet could have a resource of this name (`IsExtendedResourceName`,
+/// Reports whether `text` is valid as the name of a resource (`IsExtendedResourceName`,
 /// `k8s.io/kubernetes/pkg/apis/core/v1/helper`).
 fn is_resource_name(text: &str) -> bool {
     let Some((prefix, name)) = text.split_once('/') else {
@@ -58,7 +59,7 @@ fn is_resource_name(text: &str) -> bool {
         && framed(name, |b| b.is_ascii_alphanumeric(), |b| b"-_.".contains(&b))
 }
 
-/// Whether `text` starts and ends with `outer`, and has only these and `inner`.
+/// Reports whether `text` starts and ends with bytes of `outer`, and has only bytes of `outer` and `inner`.
 fn framed(text: &str, outer: impl Fn(u8) -> bool, inner: impl Fn(u8) -> bool) -> bool {
     let bytes = text.as_bytes();
     let ends = [bytes.first(), bytes.last()];

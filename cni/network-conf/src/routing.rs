@@ -8,10 +8,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Routing {
-    /// `metric`: that of connected and IPAM routes, unless others to the same destination have
-    /// a higher one.
+    /// `metric`: metric of connected and IPAM routes, unless other routes to the same destination have a higher one.
     pub metric: u32,
-    /// `tableBase`: the table of rail 0; 0: no tables, neither of rails nor of the pod's other interfaces.
+    /// `tableBase`: routing table of rail 0. 0: neither rails nor other interfaces of the pod get tables.
     pub table_base: u32,
 }
 
@@ -24,7 +23,7 @@ impl Default for Routing {
     }
 }
 
-/// What a `routing` says, field by field; what it does not say is as elsewhere.
+/// The fields of a `routing` object. A missing field keeps the value of a less specific configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RoutingFields {
@@ -36,20 +35,20 @@ pub struct RoutingFields {
     pub table_base: Option<u32>,
 }
 
-/// As many tables as there can be rails.
+/// Number of tables above `tableBase` that rails may need.
 const MOST_RAILS: u32 = 1000;
 
-/// `RT_TABLE_LOCAL`, the highest of the kernel's own (`include/uapi/linux/rtnetlink.h`).
+/// Number of `RT_TABLE_LOCAL`, the kernel's highest table (`include/uapi/linux/rtnetlink.h`).
 const LOCAL_TABLE: u32 = 255;
 
 impl RoutingFields {
-    /// Those of `routing` in `file`.
+    /// Reads `routing` of `file`.
     ///
     /// # Errors
     /// A value is wrong.
     pub fn parse(file: &Field<'_>) -> Result<Self, Wrong> {
         let routing = file.object("routing")?;
-        // room above for those that have to stand back
+        // higher metrics are left for routes of lower preference
         let metric: Option<Number<0, { i32::MAX as u32 }>> = routing.get("metric")?;
         let table_base: Option<Number<0, { u32::MAX - MOST_RAILS }>> = routing.get("tableBase")?;
         let table_base = table_base.map(|it| it.0);
@@ -64,12 +63,12 @@ impl RoutingFields {
         })
     }
 
-    /// Whether they say nothing.
+    /// Reports whether no field is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// These, and for what they do not say `other`.
+    /// Returns the set fields, with those of `other` for missing ones.
     pub fn over(self, other: Routing) -> Routing {
         Routing {
             metric: self.metric.unwrap_or(other.metric),

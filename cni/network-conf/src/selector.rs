@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `devices`: which netdevs and RDMA devices of the node are meant.
+//! `devices`: the selection of the node's netdevs and RDMA devices.
 
 use conf_reader::{Field, Wrong};
 use glob::{MatchOptions, Pattern};
 use rdma_netns::{InterfaceName, Link, LinkType, Observed, RdmaDevice};
 
-/// One selector: all keys that it has must fit.
+/// One selector. A device has to match all keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selector {
-    /// As it was written, for messages.
+    /// Text of the selector in the configuration, for messages.
     pub text: String,
     netdev: Option<Pattern>,
     rdma: Option<Pattern>,
@@ -18,31 +18,31 @@ pub struct Selector {
     link_type: Option<LinkType>,
 }
 
-/// What is held against a selector: a netdev and what is known of its hardware.
+/// A netdev that is matched against a selector, with its hardware.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
-    /// Where its functions are told.
+    /// Observed state, which has the netdev's functions.
     pub observed: &'a Observed,
-    /// The netdev, with the name it has on the host.
+    /// Netdev, with its name on the host.
     pub link: &'a Link,
-    /// Its RDMA device.
+    /// RDMA device of the netdev.
     pub rdma: Option<&'a RdmaDevice>,
 }
 
 const KEYS: [&str; 6] = ["netdev", "rdma", "pci", "driver", "vendor", "linkType"];
 
-/// Hexadecimal digits are written either way.
+/// Options for hexadecimal numbers: case is ignored.
 const HEXADECIMAL: MatchOptions = MatchOptions {
     case_sensitive: false,
     require_literal_separator: false,
     require_literal_leading_dot: false,
 };
 
-/// What makes a name a pattern.
+/// Characters that make a text a pattern.
 const WILD: [char; 3] = ['*', '?', '['];
 
 impl Selector {
-    /// Reads one of `devices`.
+    /// Reads one element of `devices`.
     pub(crate) fn parse(field: &Field<'_>) -> Result<Self, Wrong> {
         if let Some(key) = field.unknown(&KEYS).first() {
             let keys = KEYS.join(", ");
@@ -71,8 +71,8 @@ impl Selector {
         })
     }
 
-    /// Whether all keys fit. A NIC of several functions fits by any of them, and a sub-function by the driver of its
-    /// PCI function, too.
+    /// Reports whether `candidate` matches all keys. For a NIC with several functions, one matching function
+    /// suffices. A sub-function also matches by the driver of its PCI function.
     pub fn matches(&self, candidate: Candidate<'_>) -> bool {
         let Candidate {
             observed,
@@ -130,26 +130,26 @@ impl Selector {
                 .is_none_or(|link_type| link.link_type == link_type)
     }
 
-    /// Whether it asks for RDMA devices by name, and `name` fits.
+    /// Reports whether the selector has the key `rdma`, and `name` matches it.
     pub fn fits_rdma(&self, name: &str) -> bool {
         self.rdma
             .as_ref()
             .is_some_and(|pattern| pattern.matches(name))
     }
 
-    /// The netdev that it names, if it names just one.
+    /// Returns the netdev's name, if the key `netdev` is not a pattern.
     pub fn literal_netdev(&self) -> Option<InterfaceName> {
         InterfaceName::try_from(self.netdev.as_ref()?.as_str())
             .ok()
             .filter(|name| !name.contains(WILD))
     }
 
-    /// Whether it has names or addresses, be they patterns.
+    /// Reports whether the selector has a key with names or addresses.
     pub fn has_names(&self) -> bool {
         self.netdev.is_some() || self.rdma.is_some() || self.pci.is_some()
     }
 
-    /// Whether it names one certain device, so that finding none is an error.
+    /// Reports whether the selector names one certain device. It is then an error if no device matches.
     pub fn is_literal(&self) -> bool {
         [&self.netdev, &self.rdma, &self.pci]
             .into_iter()

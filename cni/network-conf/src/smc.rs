@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `smcr` and `smcUeid`: whether a pod's TCP connections may be carried by RDMA, and what the
-//! pod itself says to that.
+//! `smcr` and `smcUeid`: the use of SMC-R for a pod's TCP connections, and the pod's own annotation.
 
 use cni_protocol::ConfError;
 use conf_reader::{Field, Wrong, json};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Where runtimes with the capability of that name put the pod's annotations.
+/// Key in `runtimeConfig` under which runtimes with this capability pass the pod's annotations.
 pub(super) const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
-/// The pod's word.
+/// Annotation by which a pod requests or refuses SMC-R.
 const ANNOTATION: &str = "network.alibabacloud.com/erdma-smcr";
 
-/// `SMC_MAX_EID_LEN` (`net/smc/smc_clc.h`).
+/// Largest length of a user EID, bytes: `SMC_MAX_EID_LEN` (`net/smc/smc_clc.h`).
 const LONGEST_UEID: usize = 32;
 
 /// `smcr`, `smcUeid` and the pod's annotation.
@@ -21,11 +20,11 @@ const LONGEST_UEID: usize = 32;
 pub struct Smc {
     /// `smcr`
     pub smcr: Smcr,
-    /// `smcUeid`, if it is one.
+    /// `smcUeid`, if it is valid.
     pub ueid: Option<String>,
-    /// `smcUeid` as it came, if it is none: it is looked at for pods that get devices only.
+    /// `smcUeid`, if it is invalid. It is an error only for pods that get devices.
     wrong_ueid: Option<Value>,
-    /// The annotation as it came; it is looked at for pods that get devices only.
+    /// The pod's annotation, which is checked only for pods that get devices.
     annotation: Annotation,
 }
 
@@ -33,22 +32,22 @@ pub struct Smc {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Smcr {
-    /// Never.
+    /// No pod gets SMC-R.
     Off,
-    /// For every pod that does not say no; a pod that cannot have it does not start.
+    /// Every pod that does not refuse gets SMC-R. A pod that cannot have it does not start.
     On,
-    /// For pods whose annotation says so, as far as it can be done.
+    /// Pods that request it by annotation get SMC-R, as far as possible.
     Annotation,
 }
 
-/// What becomes of a pod's SMC-R.
+/// The SMC-R requirement of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SmcRequirement {
-    /// None is set up.
+    /// SMC-R is not set up.
     None,
-    /// It is set up if that can be done.
-    Asked,
-    /// It is set up, or ADD fails.
+    /// SMC-R is set up if possible.
+    Requested,
+    /// SMC-R is set up, or ADD fails.
     Required,
 }
 
@@ -57,7 +56,7 @@ enum Annotation {
     Absent,
     Yes,
     No,
-    /// Neither, and the value as it came.
+    /// Any other value.
     Wrong(Value),
 }
 
@@ -76,7 +75,7 @@ impl Smc {
         })
     }
 
-    /// For verbs that go by the record, where the configuration's cannot be read.
+    /// Returns the settings without SMC-R, for DEL and GC with an invalid configuration: both use the record.
     pub(super) fn off() -> Self {
         Self {
             smcr: Smcr::Off,
@@ -86,12 +85,14 @@ impl Smc {
         }
     }
 
-    /// What is to be done for the pod. An annotation that is neither yes nor no is an error, and so
-    /// is a `smcUeid` that the kernel would not take, unless SMC-R is off for all. A pod may say no
-    /// to `on`.
+    /// Returns the pod's requirement. A pod may refuse the `on` of the configuration.
+    ///
+    /// # Errors
+    /// The annotation is neither "true" nor "false", or the kernel would refuse `smcUeid`. If SMC-R is off for all
+    /// pods, neither is checked.
     pub fn requirement(&self) -> Result<SmcRequirement, ConfError> {
         self.check_ueid()?;
-        let wish = match (self.smcr, &self.annotation) {
+        let requirement = match (self.smcr, &self.annotation) {
             (Smcr::Off, _) => SmcRequirement::None,
             (_, Annotation::Wrong(value)) => {
                 return Err(ConfError::Value {
@@ -101,14 +102,14 @@ impl Smc {
                 });
             }
             (_, Annotation::No) | (Smcr::Annotation, Annotation::Absent) => SmcRequirement::None,
-            (Smcr::Annotation, Annotation::Yes) => SmcRequirement::Asked,
+            (Smcr::Annotation, Annotation::Yes) => SmcRequirement::Requested,
             (Smcr::On, Annotation::Absent | Annotation::Yes) => SmcRequirement::Required,
         };
-        Ok(wish)
+        Ok(requirement)
     }
 
-    /// Refuses a `smcUeid` that is none, unless SMC-R is off for all. DEL and GC do not ask: they go by the
-    /// record.
+    /// Returns an error if `smcUeid` is invalid, unless SMC-R is off for all pods. DEL and GC do not call this
+    /// function: they use the record.
     pub fn check_ueid(&self) -> Result<(), ConfError> {
         match &self.wrong_ueid {
             Some(value) if self.smcr != Smcr::Off => Err(ConfError::Value {
@@ -123,7 +124,8 @@ impl Smc {
         }
     }
 
-    /// The same for a pod whose claim says whether it is to have SMC-R; its annotation goes before that.
+    /// Returns the settings for a pod whose claim requests (`wanted`) or refuses SMC-R. The pod's annotation takes
+    /// precedence.
     pub fn or_by_claim(self, wanted: bool) -> Self {
         let annotation = match (self.annotation, wanted) {
             (Annotation::Absent, true) => Annotation::Yes,
@@ -133,7 +135,7 @@ impl Smc {
         Self { annotation, ..self }
     }
 
-    /// Whether the pod's own annotation asks for it, and is heard.
+    /// Reports whether the pod's annotation requests SMC-R, and SMC-R is not off for all pods.
     pub fn is_asked_by_pod(&self) -> bool {
         self.smcr != Smcr::Off && self.annotation == Annotation::Yes
     }
@@ -154,8 +156,8 @@ impl Annotation {
     }
 }
 
-/// Whether the kernel takes `text` for a user EID (`smc_clc_ueid_valid()`, `net/smc/smc_clc.c`);
-/// ".." is what smc-tools refuses besides.
+/// Reports whether the kernel accepts `text` as a user EID (`smc_clc_ueid_valid()`, `net/smc/smc_clc.c`). smc-tools
+/// also refuses "..".
 fn is_ueid(text: &str) -> bool {
     let alphanumeric = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit();
     (1..=LONGEST_UEID).contains(&text.len())
@@ -175,7 +177,7 @@ mod tests {
         Smc::parse(&Field::root(conf.as_object().expect("an object")))
     }
 
-    fn wish(smcr: Value, annotation: Value) -> Result<SmcRequirement, String> {
+    fn requirement(smcr: Value, annotation: Value) -> Result<SmcRequirement, String> {
         let annotations = json!({ ANNOTATION: annotation });
         let conf = json!({ "smcr": smcr, "runtimeConfig": { ANNOTATIONS: annotations } });
         let smc = read(&conf).expect("a configuration");
@@ -184,12 +186,12 @@ mod tests {
 
     #[test]
     fn a_claim_counts_where_the_pod_says_nothing() {
-        let [none, asked] = [SmcRequirement::None, SmcRequirement::Asked];
+        let [none, requested] = [SmcRequirement::None, SmcRequirement::Requested];
         for (smcr, annotation, claim, expected) in [
-            ("annotation", Value::Null, true, asked),
+            ("annotation", Value::Null, true, requested),
             ("annotation", Value::Null, false, none),
             ("annotation", json!("false"), true, none),
-            ("annotation", json!("true"), false, asked),
+            ("annotation", json!("true"), false, requested),
             ("off", Value::Null, true, none),
             ("on", Value::Null, false, none),
         ] {
@@ -216,7 +218,7 @@ mod tests {
                 "annotation",
                 [
                     SmcRequirement::None,
-                    SmcRequirement::Asked,
+                    SmcRequirement::Requested,
                     SmcRequirement::None,
                 ],
             ),
@@ -232,10 +234,13 @@ mod tests {
         for (smcr, expected) in table {
             let annotations = [json!(null), json!("true"), json!("false")];
             let found =
-                annotations.map(|annotation| wish(json!(smcr), annotation).expect("a wish"));
+                annotations.map(|annotation| requirement(json!(smcr), annotation).expect("valid"));
             assert_eq!(found, expected, "{smcr}");
         }
-        assert_eq!(wish(json!(null), json!("true")), Ok(SmcRequirement::Asked));
+        assert_eq!(
+            requirement(json!(null), json!("true")),
+            Ok(SmcRequirement::Requested)
+        );
     }
 
     #[test]
@@ -248,11 +253,11 @@ mod tests {
             json!(1),
         ] {
             for smcr in ["on", "annotation"] {
-                let error = wish(json!(smcr), value.clone()).expect_err("refused");
+                let error = requirement(json!(smcr), value.clone()).expect_err("refused");
                 assert!(error.contains(ANNOTATION), "{error}");
                 assert!(error.contains(&value.to_string()), "{error}");
             }
-            assert_eq!(wish(json!("off"), value), Ok(SmcRequirement::None));
+            assert_eq!(requirement(json!("off"), value), Ok(SmcRequirement::None));
         }
     }
 

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is said of each wrong value, word for word, and what becomes of a right one. Each line of
-//! `messages/*.txt` that is not indented is a configuration, `CNI_ARGS` in it what came by that; below it are
+//! The exact message for each wrong value, and the result of each right one. Each line of `messages/*.txt` that is
+//! not indented is a configuration; its `CNI_ARGS` are those of the environment. The lines below it have:
 //!
-//! - what ADD says; with `taken: ` before it what was read, where nothing is wrong
-//! - `DEL: ` and `GC: `, what these say where they do not go on, and else what they go on with where
-//!   ADD does not
+//! - the error of ADD, or `taken: ` and the settings that differ from the defaults
+//! - after `DEL: ` and `GC: `, the error of these verbs, or the settings with which they continue although ADD fails
 //!
-//! `UPDATE_PLANS=1 cargo test -p network-conf --test messages` writes them anew, to be read before
-//! they are committed.
+//! `UPDATE_PLANS=1 cargo test -p network-conf --test messages` writes the files again. Read them before you commit.
 
 use cases::golden;
 use cni_protocol::{Command, Mistakes};
@@ -28,10 +26,10 @@ fn said(input: &str) -> Vec<String> {
     let args: BTreeMap<String, String> = args.collect();
     let read = |mut mistakes| Conf::read(raw.clone(), &args, &mut mistakes);
     let added = read(Mistakes::refused()).and_then(|conf| {
-        let wish = conf.smc.requirement()?;
+        let requirement = conf.smc.requirement()?;
         let mut differs = told(&conf);
-        if wish != SmcRequirement::None {
-            differs.push(format!("wish: {wish:?}"));
+        if requirement != SmcRequirement::None {
+            differs.push(format!("requirement: {requirement:?}"));
         }
         Ok(format!("taken: {}", differs.join(", ")))
     });
@@ -49,7 +47,7 @@ fn said(input: &str) -> Vec<String> {
     said
 }
 
-/// The configuration, with a version and a name where it has none; `null` takes them out.
+/// Returns the configuration with a version and a name, unless it sets them. `null` removes them.
 fn conf(input: &str) -> Map<String, Value> {
     let value: Value = serde_json::from_str(input).unwrap_or_else(|e| panic!("{input}: {e}"));
     let mut conf = value.as_object().expect(input).clone();
@@ -59,7 +57,7 @@ fn conf(input: &str) -> Map<String, Value> {
     conf
 }
 
-/// What differs from an empty configuration.
+/// Returns the settings that differ from those of an empty configuration.
 fn told(read: &Conf) -> Vec<String> {
     let lines = |conf: &Conf| -> Vec<String> {
         let mut conf = conf.clone();

@@ -89,7 +89,7 @@ fn a_pod_that_was_configured_without_a_guid_is_refused() {
     let (pod, config) = (node.pod("a"), network(&node, args));
     let before = node.snapshot();
     let message = node.add(&pod, &config).must_fail(7);
-    let expected = "ibKubernetesEnabled: ib-kubernetes has configured the pod, and there is no GUID for it, neither in \
+    let expected = "ibKubernetesEnabled: ib-kubernetes has configured the pod, but passed no GUID, neither in \
                     runtimeConfig.infinibandGUID nor in args.cni.guid";
     assert_eq!(message, expected);
     node.must_be(&before, "refused");
