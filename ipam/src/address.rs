@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Addresses as numbers, so that a range of any size is two of them.
+//! Addresses as numbers, so that two numbers describe a range of any size.
 
 use ipnetwork::IpNetwork;
 use std::{fmt, net::IpAddr};
 
-/// IPv4 or IPv6.
+/// The address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Family {
     /// IPv4
@@ -14,7 +14,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// That of `ip`.
+    /// Returns the family of `ip`.
     pub fn of(ip: IpAddr) -> Self {
         match ip {
             IpAddr::V4(_) => Self::V4,
@@ -22,7 +22,7 @@ impl Family {
         }
     }
 
-    /// The address of this family that `number` stands for; of IPv4 the low 32 bits.
+    /// Returns the address of this family with `number`. For IPv4, the low 32 bits count.
     pub fn address(self, number: u128) -> IpAddr {
         match self {
             #[expect(
@@ -34,8 +34,8 @@ impl Family {
         }
     }
 
-    /// The longest prefix that still has an address to give out: without the network's and
-    /// the broadcast address (IPv4), or the anycast address (IPv6), two or three are left.
+    /// Returns the longest prefix with an address to assign, bits. Without the network and broadcast addresses (IPv4)
+    /// or the anycast address (IPv6), two or three are left.
     pub fn longest_prefix(self) -> u8 {
         match self {
             Self::V4 => 30,
@@ -53,7 +53,7 @@ impl fmt::Display for Family {
     }
 }
 
-/// The number that stands for `ip`.
+/// Returns the number of `ip`.
 pub fn number(ip: IpAddr) -> u128 {
     match ip {
         IpAddr::V4(ip) => u32::from(ip).into(),
@@ -61,8 +61,8 @@ pub fn number(ip: IpAddr) -> u128 {
     }
 }
 
-/// `ADDRESS/LENGTH`, strictly. `ipnetwork` would also take `10.0.0.1` and
-/// `10.0.0.0/255.0.0.0`. An IPv4-mapped address (`::ffff:10.0.0.1`) is none of either family.
+/// Parses `ADDRESS/LENGTH` strictly. `ipnetwork` would also accept `10.0.0.1` and `10.0.0.0/255.0.0.0`. IPv4-mapped
+/// addresses (`::ffff:10.0.0.1`) belong to neither family, and are refused.
 pub fn cidr(text: &str) -> Option<IpNetwork> {
     let (address, length) = text.split_once('/')?;
     if !length.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -71,13 +71,13 @@ pub fn cidr(text: &str) -> Option<IpNetwork> {
     IpNetwork::new(plain(address)?, length.parse().ok()?).ok()
 }
 
-/// An address, strictly.
+/// Parses an address strictly.
 pub fn plain(text: &str) -> Option<IpAddr> {
     let ip: IpAddr = text.parse().ok()?;
     (ip.to_canonical() == ip).then_some(ip)
 }
 
-/// The prefix that `network` is of, without host bits.
+/// Returns the prefix of `network`, without host bits.
 pub fn prefix(network: IpNetwork) -> IpNetwork {
     IpNetwork::new(network.network(), network.prefix()).unwrap_or(network)
 }

@@ -1,58 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Choosing one free address of a pool.
+//! The choice of one free address of a pool.
 //!
-//! A strategy says in which order addresses are tried. After [`TRIES`] of them the leases are
-//! read once, all, and the first gap is taken: the cost of a long run of held addresses is
-//! that of reading the directory, whatever the size of the range.
+//! A strategy determines the order in which addresses are tried. After [`TRIES`] tries all leases are read once, and
+//! the first gap is chosen: a long run of held addresses costs one reading of the directory, whatever the size of the
+//! range.
 
 use crate::{address::Family, address::number, forbidden::Forbidden, range::Pool};
 use std::{collections::BTreeSet, net::IpAddr};
 
-/// How many addresses are looked at one by one.
+/// Number of addresses that are checked one by one.
 pub const TRIES: usize = 64;
 
-/// Which addresses are held, or not to be given for another reason that passes.
+/// The addresses that are held, or temporarily unavailable for another reason.
 pub trait Occupancy {
-    /// Why it cannot be told.
+    /// Error of a check.
     type Error;
 
-    /// Whether `ip` cannot be given now.
+    /// Reports whether `ip` is currently unavailable.
     fn is_taken(&self, ip: IpAddr) -> Result<bool, Self::Error>;
 
-    /// All addresses that cannot be given now.
+    /// Returns all addresses that are currently unavailable.
     fn all_taken(&self) -> Result<BTreeSet<IpAddr>, Self::Error>;
 }
 
-/// Addresses that follow each other, both ends included.
+/// Consecutive addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// The first.
+    /// First address.
     pub first: u128,
-    /// The last.
+    /// Last address.
     pub last: u128,
 }
 
-/// What came out.
+/// The result of a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// This one.
+    /// A free address.
     Free(IpAddr),
-    /// None is left.
+    /// No address is free.
     Full {
-        /// How many addresses of the pool's ranges are held.
+        /// Number of held addresses of the pool's ranges.
         held: usize,
     },
 }
 
 impl Choice {
-    /// Whether it is an address.
+    /// Reports whether the choice is an address.
     pub fn is_free(self) -> bool {
         matches!(self, Self::Free(_))
     }
 }
 
-/// All of `pool`, in the order of its ranges, beginning after `last` where that is in it and
-/// ending with `last`: host-local's round robin.
+/// Returns all addresses of `pool` in the order of its ranges. The order starts after `last` and ends with `last`, if
+/// the pool has it: host-local's round robin.
 pub fn round_robin(pool: &Pool, last: Option<IpAddr>) -> Vec<Segment> {
     let all: Vec<Segment> = pool
         .ranges()
@@ -86,8 +86,7 @@ pub fn round_robin(pool: &Pool, last: Option<IpAddr>) -> Vec<Segment> {
     segments
 }
 
-/// The first free address: of `tries` in their order, at most [`TRIES`] of them, else of
-/// `segments`.
+/// Returns the first free address: first among `tries`, at most [`TRIES`] of them, then in `segments`.
 pub fn choose<O: Occupancy>(
     pool: &Pool,
     forbidden: &Forbidden,
@@ -112,14 +111,14 @@ pub fn choose<O: Occupancy>(
     })
 }
 
-/// Whether `pool` has no address left, and how many of it are held.
+/// Returns the number of held addresses if `pool` has no free address.
 pub fn exhausted(pool: &Pool, forbidden: &Forbidden, taken: &BTreeSet<IpAddr>) -> Option<usize> {
     let taken = numbers(pool, taken);
     let free = |segment: &Segment| gap(*segment, forbidden, &taken).is_some();
     (!round_robin(pool, None).iter().any(free)).then_some(taken.len())
 }
 
-/// The addresses among `taken` that are in `pool`.
+/// Returns those of `taken` that are in `pool`.
 fn numbers(pool: &Pool, taken: &BTreeSet<IpAddr>) -> BTreeSet<u128> {
     taken
         .iter()
@@ -149,7 +148,7 @@ mod tests {
 
     struct Held {
         taken: BTreeSet<IpAddr>,
-        looks: Cell<usize>,
+        checks: Cell<usize>,
         reads: Cell<usize>,
     }
 
@@ -157,7 +156,7 @@ mod tests {
         fn new(taken: impl IntoIterator<Item = IpAddr>) -> Self {
             Self {
                 taken: taken.into_iter().collect(),
-                looks: Cell::new(0),
+                checks: Cell::new(0),
                 reads: Cell::new(0),
             }
         }
@@ -167,7 +166,7 @@ mod tests {
         type Error = Infallible;
 
         fn is_taken(&self, ip: IpAddr) -> Result<bool, Infallible> {
-            self.looks.set(self.looks.get() + 1);
+            self.checks.set(self.checks.get() + 1);
             Ok(self.taken.contains(&ip))
         }
 
@@ -237,7 +236,7 @@ mod tests {
             Held::new((1..=50_000_u128).map(|n| Family::V6.address(number(ip("fd00::")) + n)));
         assert_eq!(next(&pool, None, &held), Choice::Free(ip("fd00::c351")));
         assert_eq!(held.reads.get(), 1);
-        assert!(held.looks.get() <= TRIES);
+        assert!(held.checks.get() <= TRIES);
         assert_eq!(
             next(&pool, Some("fd00::c350"), &held),
             Choice::Free(ip("fd00::c351"))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a verb can fail with, and which CNI code that is.
+//! The errors of the verbs, and their CNI codes.
 
 use crate::{
     forbidden::Why,
@@ -11,148 +11,148 @@ use cni_protocol::{ConfError, EnvironmentError, Failure, code};
 use rdma_netns::ObserveError;
 use std::{io, net::IpAddr, path::PathBuf};
 
-/// The plugin's own codes, promised in its documentation.
+/// The plugin's own error codes, which its documentation promises.
 pub mod own {
-    /// The attachment has addresses already.
+    /// The attachment holds addresses already.
     pub const HOLDS: u32 = 100;
-    /// The parent netdev has no prefix to give addresses from.
+    /// The parent netdev has no prefix to assign addresses from.
     pub const PARENT: u32 = 101;
-    /// ADD failed, and what it had given may still be held.
+    /// ADD failed, and its addresses may still be held.
     pub const STILL_HELD: u32 = 102;
 }
 
-/// A verb's failure.
+/// The failure of a verb.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The environment.
+    /// The environment is invalid.
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
-    /// The configuration.
+    /// The configuration is invalid.
     #[error(transparent)]
     Conf(#[from] ConfError),
-    /// The data directory.
+    /// The data directory cannot be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The node's secret.
+    /// The node's secret cannot be read or made.
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// The host's addresses.
+    /// The host's addresses cannot be read.
     #[error(transparent)]
     Observe(#[from] ObserveError),
-    /// The parent's prefixes.
+    /// The parent has no usable prefix.
     #[error(transparent)]
     Parent(#[from] ParentError),
-    /// `master` names nothing.
-    #[error("master: this host has no netdev {0:?}, and masterAddresses are not told")]
+    /// The host has no netdev named `master`.
+    #[error("master: this host has no netdev {0:?}, and masterAddresses is missing")]
     NoSuchParent(String),
-    /// `resolvConf`
+    /// `resolvConf` cannot be read.
     #[error("ipam.resolvConf: cannot read {path:?}: {source}")]
     ResolvConf {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's answer.
+        /// Error of the system.
         source: io::Error,
     },
-    /// A requested address that no pod ever gets.
-    #[error("the requested address {ip} is {why}, which no pod gets: ask for another one")]
+    /// No pod may have the requested address.
+    #[error("the requested address {ip} is {why}: no pod gets it, request another one")]
     Forbidden {
-        /// Which.
+        /// Requested address.
         ip: IpAddr,
-        /// What it is.
+        /// Reason.
         why: Why,
     },
-    /// A requested address that is in no range.
-    #[error("the requested address {ip} is not in {pools}, where addresses are given from")]
+    /// No range has the requested address.
+    #[error("the requested address {ip} is not in {pools}")]
     Outside {
-        /// Which.
+        /// Requested address.
         ip: IpAddr,
         /// All ranges.
         pools: String,
     },
-    /// Two requested addresses of one range set.
+    /// One range set has two requested addresses.
     #[error(
-        "the requested addresses {} are of one range set, {pool}, which gives one address",
+        "the requested addresses {} are in one range set, {pool}, which assigns one address",
         ips.map(|ip| ip.to_string()).join(" and ")
     )]
     Several {
-        /// Both.
+        /// Requested addresses.
         ips: [IpAddr; 2],
-        /// The set.
+        /// Range set.
         pool: String,
     },
-    /// A requested address that is held.
-    #[error("the requested address {ip} is held by {holder}; it is free after that one's DEL")]
+    /// The requested address is held.
+    #[error("the requested address {ip} is held by {holder}, whose DEL frees it")]
     Taken {
-        /// Which.
+        /// Requested address.
         ip: IpAddr,
-        /// By whom.
+        /// Lease of the address.
         holder: Lease,
     },
-    /// A requested address that another machine uses.
+    /// Another machine uses the requested address.
     #[error(
         "the requested address {0} is in use by another machine, as duplicate address detection found"
     )]
     Conflict(IpAddr),
-    /// No address is left.
-    #[error("no address is free in {pool}: {held} are held, the rest is never given out")]
+    /// No address is free.
+    #[error("no address is free in {pool}: {held} are held, the rest is never assigned")]
     Exhausted {
-        /// The ranges.
+        /// Ranges.
         pool: String,
-        /// How many of their addresses are held.
+        /// Number of held addresses.
         held: usize,
     },
-    /// ADD for an attachment that has addresses.
+    /// ADD was called for an attachment that holds addresses.
     #[error(
         "{owner} holds {} already; it needs a DEL before another ADD",
         list(ips)
     )]
     Holds {
-        /// Whose.
+        /// Attachment.
         owner: Owner,
-        /// Which.
+        /// Held addresses.
         ips: Vec<IpAddr>,
     },
-    /// CHECK found differences, a sentence each.
+    /// CHECK found differences, one sentence each.
     #[error("{}", .0.join("; "))]
     Drift(Vec<String>),
     /// STATUS: ADD would fail.
     #[error("ADD cannot work: {}", .0.join("; "))]
     NotReady(Vec<String>),
-    /// GC: what could not be freed.
+    /// GC could not remove all leases.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Sweep(Vec<StoreError>),
-    /// The answer could not be given.
+    /// The result cannot be written.
     #[error("cannot write the answer to standard output: {0}")]
     Output(io::Error),
-    /// ADD failed when it had its addresses; they are free again.
+    /// ADD failed after it had assigned addresses, and has released them.
     #[error("{cause}; the addresses are given back")]
     TakenBack {
-        /// Why.
+        /// Reason of the failure.
         cause: Box<Error>,
     },
-    /// ADD failed when it had its addresses; they are held, or are so again after a loss of power.
+    /// ADD failed after it had assigned addresses, and they are still held, or will be held again after a power loss.
     #[error(
-        "{cause}; nor could {} be given back, which DEL or GC does: {source}",
+        "{cause}; {} could not be given back, DEL or GC will: {source}",
         list(ips)
     )]
     StillHeld {
-        /// Why.
+        /// Reason of the failure.
         cause: Box<Error>,
-        /// Which.
+        /// Held addresses.
         ips: Vec<IpAddr>,
-        /// Why they are.
+        /// Reason why they could not be released.
         source: StoreError,
     },
 }
 
-/// Addresses in words.
+/// Returns `ips`, separated by commas.
 pub fn list(ips: &[IpAddr]) -> String {
     let ips: Vec<String> = ips.iter().map(ToString::to_string).collect();
     ips.join(", ")
 }
 
 impl Error {
-    /// Its CNI error code.
+    /// Returns the CNI error code.
     pub fn code(&self) -> u32 {
         match self {
             Self::Environment(error) => error.code(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Addresses of a pool that no pod ever gets.
+//! The addresses of a pool that no pod gets.
 
 use crate::{
     address::{Family, number},
@@ -8,17 +8,17 @@ use crate::{
 use ipnetwork::IpNetwork;
 use std::net::IpAddr;
 
-/// Why an address is not given out. The text completes "10.0.0.1 is …".
+/// The reason why an address is never assigned. Its text completes "10.0.0.1 is …".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Why {
-    /// A gateway or another router.
+    /// The address is a gateway or another router.
     #[error("the gateway")]
     Gateway,
-    /// A netdev of this host has it, or had it before it went into a pod.
+    /// A netdev of this host has the address, or had it before it moved into a pod.
     #[error("an address of this host itself")]
     Own,
-    /// The first address of a prefix of which no router is known.
-    #[error("where a router usually is, and none is known")]
+    /// The address is the first one of a prefix whose router is unknown.
+    #[error("the usual address of a router, and the router is unknown")]
     RouterPlace,
     /// All host bits are 0 (RFC 1122, section 3.2.1.3).
     #[error("the network address of {0}")]
@@ -29,14 +29,13 @@ pub enum Why {
     /// All interface identifier bits are 0 (RFC 4291, section 2.6.1).
     #[error("the subnet-router anycast address of {0}")]
     Anycast(IpNetwork),
-    /// An interface identifier of IANA's registry (RFC 5453).
+    /// The interface identifier is in IANA's registry (RFC 5453).
     #[error("reserved by RFC 5453")]
     Identifier,
 }
 
-/// Interface identifiers that RFC 5453 keeps from use in a /64: those of IANA's Ethernet
-/// block (proxy mobile IPv6 is one), and the subnet anycast addresses of RFC 2526. All-zero,
-/// the third, is [`Why::Anycast`].
+/// Interface identifiers of a /64 that RFC 5453 reserves: IANA's Ethernet block (with proxy mobile IPv6), and the
+/// subnet anycast addresses of RFC 2526. The third reserved identifier, all zeros, is [`Why::Anycast`].
 const IDENTIFIERS: [(u64, u64); 2] = [
     (0x0200_5eff_fe00_0000, 0x0200_5eff_feff_ffff),
     (0xfdff_ffff_ffff_ff80, 0xfdff_ffff_ffff_ffff),
@@ -49,7 +48,7 @@ struct Interval {
     why: Why,
 }
 
-/// The addresses of one pool that are not given out.
+/// The excluded addresses of one pool.
 #[derive(Clone, Debug)]
 pub struct Forbidden {
     family: Family,
@@ -57,7 +56,7 @@ pub struct Forbidden {
 }
 
 impl Forbidden {
-    /// Those of `pool` on a host that has the addresses `own`.
+    /// Returns the excluded addresses of `pool` on a host with the addresses `own`.
     pub fn of(pool: &Pool, own: &[IpAddr]) -> Self {
         let family = pool.family();
         let mut forbidden = Self {
@@ -90,7 +89,7 @@ impl Forbidden {
         for ip in own {
             forbidden.address(*ip, Why::Own);
         }
-        if let Some(ip) = pool.router_place {
+        if let Some(ip) = pool.router_address {
             forbidden.address(ip, Why::RouterPlace);
         }
         forbidden
@@ -106,12 +105,12 @@ impl Forbidden {
         self.intervals.push(Interval { first, last, why });
     }
 
-    /// Why `number` is not given out, if it is not.
+    /// Returns the reason why `number` is excluded. None: it is not.
     pub fn why(&self, number: u128) -> Option<Why> {
         self.interval(number).map(|interval| interval.why)
     }
 
-    /// The last of the forbidden addresses that `number` is among.
+    /// Returns the last address of the excluded interval with `number`.
     pub fn until(&self, number: u128) -> Option<u128> {
         self.interval(number).map(|interval| interval.last)
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the own namespace, the host's, says: its addresses, a parent's, and its neighbours.
+//! The observed host: its addresses, a parent, and the parent's neighbours.
 
 use crate::{
     address::number,
@@ -11,13 +11,13 @@ use rdma_netns::{
 };
 use std::net::IpAddr;
 
-/// The addresses that this host has, on any netdev.
+/// Returns the host's addresses on all netdevs.
 pub fn addresses(linux: &Linux) -> Result<Vec<IpAddr>, ObserveError> {
     linux.addresses()
 }
 
-/// The netdev called `name`, if this host has it: its addresses that name a network, and its
-/// routes by a gateway in the main table.
+/// Returns the netdev `name` of this host: its addresses that identify a network, and its gateway routes in the main
+/// table. None: the host has no such netdev.
 pub fn parent(linux: &Linux, name: &str) -> Result<Option<Parent>, ObserveError> {
     let host = state(linux)?;
     let Some(link) = host.link(name) else {
@@ -41,13 +41,13 @@ pub fn parent(linux: &Linux, name: &str) -> Result<Option<Parent>, ObserveError>
     }))
 }
 
-/// Its netdevs, addresses and routes. Nobody asks for hardware.
+/// Observes netdevs, addresses and routes, without hardware.
 fn state(linux: &Linux) -> Result<Namespace, ObserveError> {
     linux.ask_only(Some(Asked::default()));
     Ok(linux.observe(None)?.host)
 }
 
-/// The machines on the network of the netdev called `name` that this host knows.
+/// Returns the addresses of other machines in the host's neighbour table of the netdev `name`.
 pub fn neighbours(linux: &Linux, name: &str) -> Result<Vec<IpAddr>, ObserveError> {
     let host = state(linux)?;
     let Some(link) = host.link(name) else {

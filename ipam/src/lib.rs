@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-ipam`: a CNI IPAM plugin. It gives addresses from ranges, as host-local does and in
-//! its directory, or from the prefixes of the netdev that the pod's interface comes from.
+//! `rdma-ipam`, a CNI IPAM plugin. It assigns addresses from ranges, as host-local does and in host-local's
+//! directory, or from the prefixes of the netdev to which the pod's interface belongs.
 //!
 //! ```text
 //! environment + stdin → conf      checked; bad input stops here
-//!          host, parent → Pool    what one address is given from
-//!     forbidden, choose → address pure: strategy, what is never given out, what is held
-//!        store::reserve           a note, the leases, on disk before the answer
+//!          host, parent → Pool    the addresses for one of the results
+//!     forbidden, choose → address pure: strategy, excluded and held addresses
+//!        store::reserve           a note and the leases, on disk before the result
 //! ```
 //! | module | owns |
 //! |---|---|
 //! | [`address`], [`range`] | arithmetic on addresses; ranges and pools of them |
-//! | [`forbidden`] | what no pod gets: gateways, the host's own addresses, anycast… |
+//! | [`forbidden`] | addresses that no pod gets: gateways, the host's own, anycast… |
 //! | [`choose`], [`stable`] | the order in which addresses are tried |
-//! | [`occupancy`] | which of them are not to be had at the moment |
-//! | [`parent`], [`host`] | pools from a netdev's prefixes; looking at the netdev |
-//! | [`store`], [`secret`] | everything on disk |
+//! | [`occupancy`] | the addresses that are currently unavailable |
+//! | [`parent`], [`host`] | pools from a netdev's prefixes; observing the netdev |
+//! | [`store`], [`secret`] | all files |
 //! | [`conf`], [`resolv`] | the configuration |
 //! | [`verb`] | ADD, DEL, CHECK, GC, STATUS |
 
@@ -62,7 +62,7 @@ By hand:
 ",
 };
 
-/// Runs one verb. `output` gets the one JSON object that CNI asks for.
+/// Runs one verb. `output` gets the one JSON object that CNI requires.
 pub fn run<D: Disk>(
     input: Input,
     stdin: &mut dyn Read,
@@ -76,11 +76,12 @@ pub fn run<D: Disk>(
     })
 }
 
-/// One call by a program that has this plugin in it, with the environment and standard input that it would start it with:
-/// what it would print, in an error if it would fail. Locks are waited for with `patience`.
+/// Runs one verb for a program with this plugin built in. `environment` and `stdin` are those with which the program
+/// would start it. Returns the output; if the verb fails, the output is the error. `patience` limits the wait for
+/// locks.
 ///
 /// # Errors
-/// As CNI tells them.
+/// The output has the error of CNI.
 pub fn call<D: Disk>(
     environment: BTreeMap<String, String>,
     mut stdin: &[u8],
@@ -162,7 +163,7 @@ mod tests {
         let held = lock::attempt(lock::open(&path).expect("the lock")).expect("the lock");
         let started = Instant::now();
         let error = call().expect_err("somebody has it");
-        // less than a lock is waited for by who has all of a verb's time
+        // shorter than the wait of a caller that has a whole verb's time
         assert!(started.elapsed() < Duration::from_secs(20));
         let error: Value = serde_json::from_slice(&error).expect("JSON");
         assert_eq!(error["code"], 11, "{error}");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Standard input, output and environment of the process, the real disk and kernel.
+//! The process: standard input, output and environment, the real disk and kernel.
 
 use cni_protocol::{Input, memory::Memory};
 use rdma_ipam::store::RealDisk;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which addresses are not to be had: those that are leased, and those that other machines on the
-//! network have.
+//! The unavailable addresses: leased ones, and those of other machines on the network.
 //!
-//! Of other machines only traces are seen here: an address was found to be in use a while ago, a
-//! neighbour table has an entry. Both can be old. So such an address is given when no other is left:
-//! whoever sets it asks on the wire first.
+//! Of other machines, the host has only traces: an address was in use a while ago, or a neighbour table has an entry.
+//! Both may be outdated. Such an address is therefore assigned if no other one is left: the caller probes the wire
+//! before it uses an address.
 
 use crate::{
     choose::{self, Choice, Occupancy, Segment},
@@ -14,7 +13,7 @@ use crate::{
 };
 use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
-/// Leases and traces.
+/// Leases, and traces of other machines.
 #[derive(Debug)]
 pub struct Taken<'a, D> {
     locked: &'a Locked<'a, D>,
@@ -38,8 +37,8 @@ impl<D: Disk> Occupancy for Taken<'_, D> {
     }
 }
 
-/// The first free address of `pool`, as [`choose::choose`] finds it; one that another machine may
-/// have only when there is no other.
+/// Returns the first free address of `pool`, as [`choose::choose`] does. An address with a trace of another machine
+/// is chosen only if there is no other.
 pub fn choose<D: Disk>(
     locked: &Locked<'_, D>,
     neighbours: &BTreeSet<IpAddr>,
@@ -57,10 +56,10 @@ pub fn choose<D: Disk>(
     if choice.is_free() {
         return Ok(choice);
     }
-    let perhaps = Taken {
+    let without_traces = Taken {
         locked,
         neighbours: &BTreeSet::new(),
         avoided: REFUSED,
     };
-    choose::choose(pool, forbidden, tries, segments, &perhaps)
+    choose::choose(pool, forbidden, tries, segments, &without_traces)
 }

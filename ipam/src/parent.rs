@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pools from the prefixes of the parent netdev, and what its routes say of gateways.
+//! Pools from the prefixes of the parent netdev, and gateways from its routes.
 //!
-//! One prefix for each family: the first usable one in the order that the kernel (or
-//! `masterAddresses`) tells the addresses, or the one that a requested address is in. A
-//! gateway of the parent that is inside the prefix is told as the address's `gateway`, and no
-//! router is given out. Where the parent has no gateway inside the prefix, the prefix's first
-//! address, where routers usually are, is not given out either.
+//! Each family has one prefix: that of a requested address, otherwise the first usable one in the order of the kernel
+//! or of `masterAddresses`. The parent's gateway inside the prefix becomes the `gateway` of the result's address.
+//! Routers are never assigned. If the parent has no gateway inside the prefix, the prefix's first address, which
+//! routers usually have, is never assigned either.
 
 use crate::{
     address::{Family, prefix},
@@ -16,45 +15,45 @@ use rdma_netns::Address;
 use serde_json::{Value, json};
 use std::net::IpAddr;
 
-/// What is known of a parent netdev.
+/// A parent netdev.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parent {
-    /// Its name on the host.
+    /// Name on the host.
     pub name: String,
-    /// Its addresses with their prefixes, in order.
+    /// Addresses with their prefix lengths, in order.
     pub addresses: Vec<IpNetwork>,
-    /// Its routes by a gateway.
+    /// Routes by a gateway.
     pub routes: Vec<GatewayRoute>,
 }
 
-/// A route that goes by a gateway.
+/// A route by a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GatewayRoute {
-    /// Where it leads.
+    /// Destination of the route.
     pub destination: IpNetwork,
-    /// By which router.
+    /// Address of the router.
     pub gateway: IpAddr,
 }
 
-/// A parent has nothing to allocate from.
+/// The parent has no prefix to assign addresses from.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParentError {
-    /// No address that counts.
+    /// The parent has no usable address of the family.
     #[error(
-        "{parent}{} has no global {family} address on this host: give it a lasting one \
+        "{parent}{} has no global {family} address on this host: give it a permanent one \
          whose prefix is /{longest} or shorter, or choose another ipam.family",
         of_rail(rail),
         longest = family.longest_prefix()
     )]
     NoAddress {
-        /// The netdev.
+        /// Name of the netdev.
         parent: String,
-        /// `CNI_IFNAME`; STATUS has none.
+        /// `CNI_IFNAME`, which STATUS does not have.
         rail: Option<String>,
-        /// Which is asked for.
+        /// Requested family.
         family: Family,
     },
-    /// Only prefixes without a free address.
+    /// All prefixes of the family are too long.
     #[error(
         "{parent}{} has no {family} prefix to give addresses from: {address} leaves \
          none; give the netdev a prefix of /{longest} or shorter",
@@ -62,13 +61,13 @@ pub enum ParentError {
         longest = family.longest_prefix()
     )]
     TooSmall {
-        /// The netdev.
+        /// Name of the netdev.
         parent: String,
-        /// `CNI_IFNAME`; STATUS has none.
+        /// `CNI_IFNAME`, which STATUS does not have.
         rail: Option<String>,
-        /// Which is asked for.
+        /// Requested family.
         family: Family,
-        /// What it has.
+        /// Address of the netdev with its prefix length.
         address: IpNetwork,
     },
 }
@@ -80,13 +79,13 @@ fn of_rail(rail: &Option<String>) -> String {
     }
 }
 
-/// What a caller told may be any address; of its state nothing is known here.
+/// Reports whether an address identifies a network. `masterAddresses` may have any address, without its state.
 fn names_a_network(address: &IpNetwork) -> bool {
     Address::new(address.ip(), address.prefix()).names_a_network()
 }
 
 impl Parent {
-    /// The pool of each of `families`, for the rail that the pod calls `rail`.
+    /// Returns the pool of each of `families`, for the pod's interface `rail`.
     pub fn pools(
         &self,
         rail: Option<&str>,
@@ -115,8 +114,8 @@ impl Parent {
             .iter()
             .filter_map(|address| self.pool_of(prefix(*address)))
             .collect();
-        let asked_for = |pool: &&Pool| requested.iter().any(|ip| pool.range_of(*ip).is_some());
-        let chosen = pools.iter().find(asked_for).or_else(|| pools.first());
+        let is_requested = |pool: &&Pool| requested.iter().any(|ip| pool.range_of(*ip).is_some());
+        let chosen = pools.iter().find(is_requested).or_else(|| pools.first());
         chosen.cloned().ok_or_else(|| {
             let (parent, rail) = (self.name.clone(), rail.map(str::to_owned));
             match addresses.first() {
@@ -146,18 +145,18 @@ impl Parent {
         range.gateway = routers.first().copied();
         let first = range.family().address(range.start);
         let has_gateway = range.gateway.is_some();
-        // a file name, and what a person reads
+        // the pointer is a file name, and people read it
         let pointer = subnet.to_string().replace('/', "_");
         let mut pool = Pool::new(vec![range], pointer).ok()?;
         pool.routers = routers;
-        // forbidden, not left out of the range: a stable address is a function of the range's
-        // size, which must not change with the routes
-        pool.router_place = (!has_gateway).then_some(first);
+        // excluded and not cut from the range: a stable address depends on the range's size, which must not change
+        // with the routes
+        pool.router_address = (!has_gateway).then_some(first);
         Some(pool)
     }
 
-    /// The parent's gateway routes that a pod with an address of each of `pools` can use: the
-    /// gateway is in the pool's prefix, or link-local.
+    /// Returns the parent's gateway routes that a pod with an address of each of `pools` can use: the gateway is in a
+    /// pool's prefix, or link-local.
     pub fn routes_for(&self, pools: &[Pool]) -> Vec<Value> {
         let usable = |route: &&GatewayRoute| {
             pools.iter().any(|pool| {
@@ -233,9 +232,9 @@ mod tests {
         assert_eq!(pointers, ["10.1.0.0_24", "2001:db8:1::_64"]);
         assert_eq!(pools[0].ranges()[0].gateway, "10.1.0.253".parse().ok());
         assert_eq!(pools[0].routers.len(), 2);
-        assert_eq!(pools[0].router_place, None);
+        assert_eq!(pools[0].router_address, None);
         assert_eq!(pools[1].ranges()[0].gateway, None);
-        assert_eq!(pools[1].router_place, "2001:db8:1::1".parse().ok());
+        assert_eq!(pools[1].router_address, "2001:db8:1::1".parse().ok());
         assert_eq!(
             Value::from(parent.routes_for(&pools)),
             json!([
@@ -262,13 +261,13 @@ mod tests {
 
     #[test]
     fn what_the_node_lacks_is_told() {
-        let said = |addresses: &[&str], family| {
+        let message = |addresses: &[&str], family| {
             let error = parent(addresses, &[]).pools(Some("net1"), &[family], &[]);
             error.unwrap_err().to_string()
         };
         assert_eq!(
-            said(&["fe80::5/64", "10.0.0.1/24"], Family::V6),
-            "bond1 (rail net1) has no global IPv6 address on this host: give it a lasting one \
+            message(&["fe80::5/64", "10.0.0.1/24"], Family::V6),
+            "bond1 (rail net1) has no global IPv6 address on this host: give it a permanent one \
              whose prefix is /126 or shorter, or choose another ipam.family"
         );
         for (address, family, longest) in [
@@ -278,7 +277,7 @@ mod tests {
             ("10.0.0.1/31", Family::V4, "30"),
         ] {
             assert_eq!(
-                said(&[address], family),
+                message(&[address], family),
                 format!(
                     "bond1 (rail net1) has no {family} prefix to give addresses from: {address} leaves \
                      none; give the netdev a prefix of /{longest} or shorter"

@@ -1,63 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ranges of addresses to give out, with host-local's meaning and defaults.
+//! Ranges of assignable addresses, with host-local's meaning and defaults.
 //!
-//! A [`Pool`] is what one address is given from: a range set of the configuration, or one
-//! prefix of the parent.
+//! A [`Pool`] has the candidates for one address: a range set of the configuration, or one prefix of the parent.
 
 use crate::address::{Family, number};
 use ipnetwork::IpNetwork;
 use std::{fmt, net::IpAddr};
 
-/// One range, checked.
+/// A checked range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// The network it is part of.
+    /// Network of the range.
     pub subnet: IpNetwork,
-    /// Its first address.
+    /// First address.
     pub start: u128,
-    /// Its last address.
+    /// Last address.
     pub end: u128,
-    /// Told in the result, never given out.
+    /// Gateway of the result, which is never assigned.
     pub gateway: Option<IpAddr>,
 }
 
-/// Why a range cannot be. The text says what the field has to be.
+/// The reason why a range is invalid. The text states the rule for the field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
-    /// `10.0.0.5/24`
+    /// The subnet has host bits, such as `10.0.0.5/24`.
     #[error("it has host bits set; the network is {network}/{length}")]
     HostBits {
-        /// What it would be.
+        /// Network without the host bits.
         network: IpAddr,
-        /// Its prefix length.
+        /// Prefix length, bits.
         length: u8,
     },
-    /// `/31`, `/32`, `/127`, `/128`
-    #[error(
-        "it is too small, no address is left to give out; the longest {family} prefix is /{longest}"
-    )]
+    /// The subnet has no assignable address: `/31`, `/32`, `/127`, `/128`.
+    #[error("it is too small to assign addresses; the longest {family} prefix is /{longest}")]
     TooSmall {
-        /// Its family.
+        /// Family of the subnet.
         family: Family,
-        /// [`Family::longest_prefix`]
+        /// Longest usable prefix ([`Family::longest_prefix`]).
         longest: u8,
     },
-    /// `rangeStart` outside the subnet.
+    /// `rangeStart` is outside the subnet.
     #[error("must be an address of the subnet {0}")]
     StartOutside(IpNetwork),
-    /// `rangeEnd` outside the subnet.
+    /// `rangeEnd` is outside the subnet.
     #[error("must be an address of the subnet {0}")]
     EndOutside(IpNetwork),
-    /// `rangeEnd` before `rangeStart`
+    /// `rangeEnd` is before `rangeStart`.
     #[error("must not be before rangeStart, {0}")]
     Reversed(IpAddr),
-    /// `gateway` of the other family.
+    /// `gateway` has the other family.
     #[error("must be an {0} address, as the subnet is")]
     GatewayFamily(Family),
 }
 
 impl RangeError {
-    /// The field that is wrong.
+    /// Returns the name of the invalid field.
     pub fn field(&self) -> &'static str {
         match self {
             Self::HostBits { .. } | Self::TooSmall { .. } => "subnet",
@@ -69,10 +66,9 @@ impl RangeError {
 }
 
 impl Range {
-    /// The addresses from `start` (else the first after the network's) to `end` (else the
-    /// last, before the broadcast address) of `subnet`; `gateway` is the subnet's first
-    /// address unless it is told. A gateway outside the subnet is taken, as host-local does:
-    /// a link-local one, or one that the next plugin makes reachable.
+    /// Returns the range from `start` to `end` in `subnet`. Defaults are the address after the network's, and the
+    /// last one before the broadcast address. The default `gateway` is the subnet's first address. A gateway outside
+    /// the subnet is valid, as in host-local: it may be link-local, or the next plugin makes it reachable.
     pub fn new(
         subnet: IpNetwork,
         start: Option<IpAddr>,
@@ -106,7 +102,7 @@ impl Range {
         Ok(range)
     }
 
-    /// All of `subnet`, without a gateway.
+    /// Returns the range of all addresses of `subnet`, without a gateway.
     pub fn of_prefix(subnet: IpNetwork) -> Result<Self, RangeError> {
         let family = Family::of(subnet.ip());
         if subnet.prefix() > family.longest_prefix() {
@@ -133,17 +129,17 @@ impl Range {
         })
     }
 
-    /// IPv4 or IPv6.
+    /// Returns the address family.
     pub fn family(&self) -> Family {
         Family::of(self.subnet.ip())
     }
 
-    /// Whether `ip` is one of its addresses.
+    /// Reports whether the range has `ip`.
     pub fn contains(&self, ip: IpAddr) -> bool {
         Family::of(ip) == self.family() && (self.start..=self.end).contains(&number(ip))
     }
 
-    /// How many addresses it has.
+    /// Returns the number of addresses.
     pub fn size(&self) -> u128 {
         (self.end - self.start).saturating_add(1)
     }
@@ -166,47 +162,46 @@ impl fmt::Display for Range {
     }
 }
 
-/// What one address is given from: ranges of one family, at least one.
+/// The candidates for one address: at least one range, all of one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
     ranges: Vec<Range>,
-    /// Routers besides the ranges' gateways: never given out.
+    /// Routers that are no range's gateway. They are never assigned.
     pub routers: Vec<IpAddr>,
-    /// Where a router usually is, if none is known: never given out.
-    pub router_place: Option<IpAddr>,
-    /// The name of its round robin: `last_reserved_ip.<pointer>`.
+    /// Usual address of a router, if no router is known. It is never assigned.
+    pub router_address: Option<IpAddr>,
+    /// Name of the round robin's file: `last_reserved_ip.<pointer>`.
     pub pointer: String,
 }
 
-/// Why ranges make no pool.
+/// The reason why ranges are no valid pool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
-    /// None.
+    /// There is no range.
     #[error("must have at least one range")]
     Empty,
-    /// IPv4 and IPv6.
+    /// The ranges have both families.
     #[error(
-        "one address is given from each set, so that a set has one family: {first} and {other} \
-         belong into two sets"
+        "a set assigns one address, and has one family: move {first} and {other} into two sets"
     )]
     Mixed {
-        /// A subnet.
+        /// Subnet of the first range.
         first: IpNetwork,
-        /// One of the other family.
+        /// Subnet of the other family.
         other: IpNetwork,
     },
-    /// An address is in two ranges.
+    /// Two ranges have a common address.
     #[error("{first} and {second} overlap; an address can be in one range only")]
     Overlap {
         /// A range.
         first: Box<Range>,
-        /// One that shares addresses with it.
+        /// The other range.
         second: Box<Range>,
     },
 }
 
 impl Pool {
-    /// Checks that one address can be given from `ranges`.
+    /// Checks that `ranges` are a valid pool.
     pub fn new(ranges: Vec<Range>, pointer: String) -> Result<Self, PoolError> {
         let first = ranges.first().ok_or(PoolError::Empty)?;
         if let Some(other) = ranges.iter().find(|it| it.family() != first.family()) {
@@ -219,18 +214,19 @@ impl Pool {
         Ok(Self {
             ranges,
             routers: vec![],
-            router_place: None,
+            router_address: None,
             pointer,
         })
     }
 
-    /// The name of its round robin where [`Self::pointer`] is another pool's: its first address, which no other pool has.
+    /// Returns the name of the round robin's file if another pool uses [`Self::pointer`]: the first address, which no
+    /// other pool has.
     pub fn own_pointer(&self) -> String {
         let first = self.family().address(self.ranges[0].start);
         first.to_string()
     }
 
-    /// The address at `offset` from the first one, over all ranges.
+    /// Returns the address at `offset` from the first one, counted over all ranges.
     pub fn at(&self, mut offset: u128) -> u128 {
         for range in &self.ranges {
             match offset.checked_sub(range.size()) {
@@ -238,39 +234,39 @@ impl Pool {
                 None => return range.start + offset,
             }
         }
-        // an offset is less than the sum of all sizes
+        // unreachable: an offset is less than the sum of all sizes
         self.ranges[0].start
     }
 
-    /// Its ranges, in order.
+    /// Returns the ranges, in order.
     pub fn ranges(&self) -> &[Range] {
         &self.ranges
     }
 
-    /// IPv4 or IPv6.
+    /// Returns the address family.
     pub fn family(&self) -> Family {
         self.ranges[0].family()
     }
 
-    /// The range that `ip` is in.
+    /// Returns the range with `ip`.
     pub fn range_of(&self, ip: IpAddr) -> Option<&Range> {
         self.ranges.iter().find(|range| range.contains(ip))
     }
 
-    /// How many addresses its ranges have.
+    /// Returns the number of addresses of all ranges.
     pub fn size(&self) -> u128 {
         self.ranges
             .iter()
             .fold(0, |sum: u128, range| sum.saturating_add(range.size()))
     }
 
-    /// Finds a range of `self` and one of `other` that share addresses.
+    /// Returns an error if a range of `self` and one of `other` overlap.
     pub fn disjoint(&self, other: &Self) -> Result<(), PoolError> {
         overlap(&self.ranges, Some(&other.ranges))
     }
 }
 
-/// Finds two ranges that share addresses: of `these`, or of `these` and `those`.
+/// Returns an error if two ranges overlap: two of `these`, or one of `these` and one of `those`.
 fn overlap(these: &[Range], those: Option<&[Range]>) -> Result<(), PoolError> {
     for (index, first) in these.iter().enumerate() {
         let mut others = those.unwrap_or(&these[index + 1..]).iter();
@@ -344,7 +340,7 @@ mod tests {
             error(None, None, Some(ip("fd00::1"))),
             "gateway: must be an IPv4 address, as the subnet is"
         );
-        for (subnet, said) in [
+        for (subnet, message) in [
             (
                 "10.0.0.5/24",
                 "it has host bits set; the network is 10.0.0.0/24",
@@ -355,19 +351,19 @@ mod tests {
             ),
             (
                 "10.0.0.0/31",
-                "it is too small, no address is left to give out; the longest IPv4 prefix is /30",
+                "it is too small to assign addresses; the longest IPv4 prefix is /30",
             ),
             (
                 "fd00::/127",
-                "it is too small, no address is left to give out; the longest IPv6 prefix is /126",
+                "it is too small to assign addresses; the longest IPv6 prefix is /126",
             ),
             (
                 "fd00::/128",
-                "it is too small, no address is left to give out; the longest IPv6 prefix is /126",
+                "it is too small to assign addresses; the longest IPv6 prefix is /126",
             ),
         ] {
             let error = Range::new(cidr(subnet).unwrap(), None, None, None).unwrap_err();
-            assert_eq!((error.field(), &*error.to_string()), ("subnet", said));
+            assert_eq!((error.field(), &*error.to_string()), ("subnet", message));
         }
     }
 

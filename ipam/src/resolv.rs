@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `resolvConf`: a file like `/etc/resolv.conf` (resolv.conf(5)) becomes the result's `dns`.
+//! `resolvConf`: the conversion of a file like `/etc/resolv.conf` (resolv.conf(5)) to the result's `dns`.
 
 use serde_json::{Map, Value};
 
-/// The `dns` object that `text` says.
+/// Returns the `dns` object of the file's `text`.
 pub fn dns(text: &str) -> Value {
     let (mut nameservers, mut search, mut options) = (vec![], vec![], vec![]);
     let mut domain = None;

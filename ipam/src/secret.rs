@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The node's secret, which makes stable addresses unguessable and different from node to
-//! node (RFC 7217, section 5: `secret_key`).
+//! The node's secret, which makes stable addresses unguessable and different on each node (RFC 7217, section 5:
+//! `secret_key`).
 //!
-//! `<dataDir>/.rdma-ipam.secret`, 32 bytes, mode 0600. No network can be called so. It is made
-//! on first use, under the lock of `.rdma-ipam.secret.lock`, and renamed into place: two first
-//! users agree, and a killed one leaves nothing that counts. What it leaves goes with the next DEL or GC.
+//! The file is `<dataDir>/.rdma-ipam.secret`, 32 bytes, mode 0600. No network can have this name. The first use makes
+//! the file under the lock of `.rdma-ipam.secret.lock`, and renames it into place: two first users get the same
+//! secret, and a killed one leaves only an unused draft, which the next DEL or GC removes.
 
 use crate::{
     stable::SECRET,
@@ -20,31 +20,31 @@ use std::{
 const NAME: &str = ".rdma-ipam.secret";
 const LOCK: &str = ".rdma-ipam.secret.lock";
 
-/// There is no secret to work with.
+/// The secret cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    /// It could not be read or made.
+    /// The file could not be read or made.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Somebody wrote into it.
+    /// The file has a wrong length.
     #[error(
-        "{path:?} has {length} bytes, not {SECRET}: restore it, or remove it to have a new one made, \
-         with which pods get other stable addresses than before"
+        "{path:?} has {length} bytes, not {SECRET}: restore it, or remove it; a new secret changes the \
+         stable addresses of pods"
     )]
     Length {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What it has.
+        /// Length of the file, bytes.
         length: usize,
     },
 }
 
-/// Finds whatever keeps a secret that is there from being used.
+/// Checks that an existing secret is usable.
 pub fn check(data_dir: &Path) -> Result<(), SecretError> {
     read(&data_dir.join(NAME)).map(drop)
 }
 
-/// The secret; made if there is none.
+/// Returns the secret, and makes it if it does not exist.
 pub fn secret(disk: &impl Disk, data_dir: &Path) -> Result<[u8; SECRET], SecretError> {
     let path = data_dir.join(NAME);
     if let Some(secret) = read(&path)? {
@@ -53,7 +53,7 @@ pub fn secret(disk: &impl Disk, data_dir: &Path) -> Result<[u8; SECRET], SecretE
     if !data_dir.is_dir() {
         make(disk, Change::MakeDirectory(data_dir.to_owned()))?;
     }
-    // the directory itself could be opened, and held, by anybody
+    // not the directory's lock: anybody can open the directory and lock it
     let lock_path = data_dir.join(LOCK);
     let file = lock::open(&lock_path).map_err(failed("open", &lock_path))?;
     let _lock = lock::wait(file, lock::LIMIT).map_err(failed("lock", &lock_path))?;
@@ -79,7 +79,7 @@ pub fn secret(disk: &impl Disk, data_dir: &Path) -> Result<[u8; SECRET], SecretE
     };
     let made = make(disk, write).and_then(|()| make(disk, rename));
     if made.is_err() {
-        // whoever makes it next removes it as well
+        // the next maker removes what is left
         let _ = disk.make(&Change::Remove(new));
     }
     made?;
@@ -87,7 +87,7 @@ pub fn secret(disk: &impl Disk, data_dir: &Path) -> Result<[u8; SECRET], SecretE
     Ok(secret)
 }
 
-/// Removes what a maker that was killed has left. One that is at it now has the lock, and removes its own.
+/// Removes the draft of a killed maker. A running maker holds the lock, and its draft stays.
 pub fn forget_draft(disk: &impl Disk, data_dir: &Path) {
     let new = draft(data_dir);
     if fs::symlink_metadata(&new).is_err() {
@@ -126,10 +126,10 @@ fn read(path: &Path) -> Result<Option<[u8; SECRET]>, SecretError> {
     bytes.try_into().map(Some).map_err(wrong)
 }
 
-/// Does not block once the kernel has its randomness, which it has long before pods.
+/// Source of randomness. It does not block once the kernel is seeded, which happens long before pods start.
 const RANDOM: &str = "/dev/urandom";
 
-/// A number by chance.
+/// Returns a random number.
 pub fn number() -> Result<u128, StoreError> {
     let bytes = random().map_err(failed("read", Path::new(RANDOM)))?;
     let bytes = bytes.iter().take(16);
@@ -171,7 +171,7 @@ mod tests {
         }
     }
 
-    /// Any local user can do that.
+    /// Any local user can lock the directory.
     #[test]
     fn who_holds_the_directory_holds_up_nobody() {
         let data_dir = tempfile::tempdir().unwrap();
@@ -180,7 +180,7 @@ mod tests {
         let (sender, receiver) = std::sync::mpsc::channel();
         let path = data_dir.path().to_owned();
         thread::spawn(move || sender.send(secret(&RealDisk, &path).unwrap()));
-        // who waits for it does so for ever
+        // a waiting maker would wait for ever
         let made = receiver.recv_timeout(std::time::Duration::from_secs(60));
         assert!(made.is_ok(), "it waits for the directory's lock");
     }

@@ -1,31 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Addresses that a pod gets again, on any day, with no state that nodes share: RFC 7217.
+//! Stable addresses of RFC 7217: a pod gets the same address again, without state that nodes share.
 //!
-//! The interface identifier is `F(Prefix, Net_Iface, Network_ID, DAD_Counter, secret_key)`
-//! (RFC 7217, section 5). F is HMAC-SHA-256 with the node's secret as its key. Net_Iface is the
-//! rail, that is the network's name and the interface's in the pod; Network_ID is the pod,
-//! so that two pods on one rail differ. The number is taken modulo the size of the pool:
-//! any prefix length, IPv4 and `rangeStart`…`rangeEnd` work alike.
+//! The interface identifier is `F(Prefix, Net_Iface, Network_ID, DAD_Counter, secret_key)` (RFC 7217, section 5). F
+//! is HMAC-SHA-256 with the node's secret as its key. Net_Iface is the rail, which consists of the network's name and
+//! the interface's name in the pod. Network_ID is the pod, so that two pods on one rail differ. The number is taken
+//! modulo the size of the pool: this works for any prefix length, for IPv4, and for `rangeStart`…`rangeEnd`.
 
 use crate::range::Pool;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// The length of the node's secret, bytes. RFC 7217 asks for 128 bits at least.
+/// Length of the node's secret, bytes. RFC 7217 requires at least 128 bits.
 pub const SECRET: usize = 32;
 
-/// Whose address it is.
+/// The owner of a stable address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The network's name.
+    /// Name of the network.
     pub network: String,
-    /// The interface's name in the pod.
+    /// Name of the interface in the pod.
     pub interface: String,
-    /// `namespace/name`, or the container's id.
+    /// `namespace/name` of the pod, or the container's id.
     pub pod: String,
 }
 
-/// The addresses of `pool` that `identity` is to try, in order: DAD_Counter 0, 1, 2…
+/// Returns the addresses of `pool` for `identity`, in the order of DAD_Counter: 0, 1, 2…
 pub fn addresses<'a>(
     pool: &'a Pool,
     identity: &'a Identity,
@@ -41,7 +40,7 @@ pub fn addresses<'a>(
     (0_u32..).map(move |counter| pool.at(number(&prefix, identity, counter, secret) % size))
 }
 
-/// 128 bits of F.
+/// Returns 128 bits of F.
 fn number(prefix: &str, identity: &Identity, counter: u32, secret: &[u8; SECRET]) -> u128 {
     #[expect(
         clippy::expect_used,
@@ -54,7 +53,7 @@ fn number(prefix: &str, identity: &Identity, counter: u32, secret: &[u8; SECRET]
         pod,
     } = identity;
     for field in [prefix, network, interface, pod] {
-        // each with its length, so that no two sets of fields are one text
+        // each field is preceded by its length, so that different fields never make the same text
         hmac.update(&(field.len() as u64).to_be_bytes());
         hmac.update(field.as_bytes());
     }
@@ -111,7 +110,7 @@ mod tests {
 
     #[test]
     fn the_function_does_not_change() {
-        // an address that changed with a new version would be no stable one
+        // a new version must not change stable addresses
         let secret: [u8; SECRET] = std::array::from_fn(|index| index as u8);
         let (pool, pod) = (pool(&["2001:db8:1::/64"]), pod("a"));
         let first = addresses(&pool, &pod, &secret).next().unwrap();

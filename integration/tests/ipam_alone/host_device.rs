@@ -53,7 +53,7 @@ fn the_parents_prefix_needs_a_master() {
     let list = host_device(&lan, &json!({"from": "parent"}));
     let attachment = lan.node.attachment("a", &pod);
     let text = refused(runtime.add(&list, &attachment), 7);
-    let sentence = "with ipam.from \"parent\" it has to name the netdev whose prefixes are used";
+    let sentence = "ipam.from \"parent\" needs the netdev whose prefixes are used";
     assert!(text.contains("master") && text.contains(sentence), "{text}");
     lan.assert_nothing_is_held();
     // Debian's host-device leaves it in the pod until then

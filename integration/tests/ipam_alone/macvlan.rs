@@ -225,7 +225,7 @@ fn a_parent_without_a_prefix_is_told_in_a_sentence() {
         (
             &["10.1.0.10/24"][..],
             "ipv6",
-            "eth1 (rail eth0) has no global IPv6 address on this host: give it a lasting one \
+            "eth1 (rail eth0) has no global IPv6 address on this host: give it a permanent one \
              whose prefix is /126 or shorter, or choose another ipam.family",
         ),
         (

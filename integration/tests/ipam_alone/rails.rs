@@ -173,7 +173,7 @@ fn a_requested_address_that_cannot_be_had_is_refused_in_a_sentence() {
         ),
         (
             "10.2.0.10",
-            "10.2.0.10 is an address of this host itself, which no pod gets",
+            "10.2.0.10 is an address of this host itself: no pod gets it",
         ),
         ("10.2.0.255", "10.2.0.255 is the broadcast address"),
         ("10.2.0.77", "10.2.0.77 is held by b rdma1"),

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The network configuration, as far as it is this plugin's: host-local's fields with
-//! host-local's meaning, and `from`, `strategy`, `family`.
+//! The plugin's fields of the network configuration: host-local's fields with host-local's meaning, and `from`,
+//! `strategy`, `family`.
 //!
-//! [`Place`] is all that DEL and GC need: a mistake in the ranges, made after ADD, must not
-//! keep a lease from being given back. [`Plan`] is what ADD and STATUS work with.
+//! [`Place`] is what DEL and GC need: a mistake in the ranges that is made after ADD must not keep a lease from being
+//! removed. [`Plan`] is what ADD and STATUS need.
 
 mod ranges;
-mod wishes;
+mod requests;
 
 use crate::{
     address::{Family, cidr, plain},
@@ -19,7 +19,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::{net::IpAddr, path::PathBuf};
 
-/// The fields of `ipam` that a user can write.
+/// Fields of `ipam`.
 pub const FIELDS: &[&str] = &[
     "dataDir",
     "family",
@@ -35,72 +35,72 @@ pub const FIELDS: &[&str] = &[
     "type",
 ];
 
-/// Those of a range of `ipam.ranges`.
+/// Fields of a range in `ipam.ranges`.
 pub const RANGE_FIELDS: &[&str] = &["gateway", "rangeEnd", "rangeStart", "subnet"];
 
-/// Those of a route of `ipam.routes`.
+/// Fields of a route in `ipam.routes`.
 pub const ROUTE_FIELDS: &[&str] = &["advmss", "dst", "gw", "mtu", "priority", "scope", "table"];
 
-/// host-local's `dataDir`.
+/// Default of host-local's `dataDir`.
 const DATA_DIR: &str = "/var/lib/cni/networks";
 
-/// Where the leases are.
+/// The network, and the directory of its leases.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// What every plugin's configuration has.
+    /// Fields that every plugin's configuration has.
     pub network: Network,
     /// `ipam.dataDir`
     pub data_dir: PathBuf,
 }
 
-/// How addresses are chosen.
+/// The order in which addresses are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Strategy {
-    /// Round robin after the last one given.
+    /// Round robin, starting after the last assigned address.
     Sequential,
-    /// RFC 7217.
+    /// Stable addresses of RFC 7217.
     Stable,
 }
 
-/// Where addresses come from.
+/// The source of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// One from each range set.
+    /// One address from each range set.
     Ranges(Vec<Pool>),
-    /// One of each family from the parent's prefixes.
+    /// One address of each family from the parent's prefixes.
     Parent {
-        /// `master`; STATUS comes without.
+        /// `master`, which STATUS may lack.
         name: Option<String>,
-        /// `masterAddresses` and `masterRoutes`; none: the netdev is looked at.
-        told: Option<Parent>,
-        /// Which families, IPv4 first.
+        /// `masterAddresses` and `masterRoutes`. None: the plugin observes the netdev.
+        passed: Option<Parent>,
+        /// Requested families, IPv4 first.
         families: Vec<Family>,
     },
 }
 
-/// What to give.
+/// The checked request of an ADD.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where from.
+    /// Source of the addresses.
     pub source: Source,
-    /// In which order.
+    /// Order in which addresses are tried.
     pub strategy: Strategy,
-    /// `ipam.routes`, as they came; none: not configured.
+    /// `ipam.routes`, unchanged. None: not configured.
     pub routes: Option<Vec<Value>>,
     /// `ipam.resolvConf`
     pub resolv_conf: Option<PathBuf>,
-    /// The addresses asked for, each of which has to be given.
+    /// Requested addresses. ADD fails if it cannot assign one of them.
     pub requested: Vec<IpAddr>,
-    /// `hostAddresses`: the host's own, on NICs that are in pods at this moment.
+    /// `hostAddresses`: addresses of the host on NICs that are currently in pods.
     pub away: Vec<IpAddr>,
-    /// `neighbourAddresses`: of other machines, as the parent's neighbour tables have them; none:
-    /// not told.
+    /// `neighbourAddresses`: addresses of other machines in the parent's neighbour tables. None: the caller has not
+    /// passed them.
     pub neighbours: Option<Vec<IpAddr>>,
 }
 
 impl Place {
-    /// Reads what every verb needs. Where the leases are is never passed over: those elsewhere are
+    /// Reads the fields that every verb needs. A wrong `dataDir` is always an error: leases in another directory are
     /// not the attachment's.
     pub fn parse(raw: &Map<String, Value>, mistakes: &mut Mistakes) -> Result<Self, ConfError> {
         let network = Network::parse(raw, mistakes)?;
@@ -110,7 +110,7 @@ impl Place {
     }
 }
 
-/// Top-level `conflicts`: the attachment's addresses that another machine was found to use.
+/// Returns the top-level `conflicts`: addresses of the attachment that another machine uses.
 pub fn conflicts(raw: &Map<String, Value>) -> Result<Vec<IpAddr>, ConfError> {
     let conflicts = list(&Field::root(raw).at("conflicts"), ADDRESSES, address)?;
     Ok(conflicts.unwrap_or_default())
@@ -118,13 +118,13 @@ pub fn conflicts(raw: &Map<String, Value>) -> Result<Vec<IpAddr>, ConfError> {
 
 const ADDRESSES: &str = "must list addresses";
 
-/// An address without a prefix length.
+/// Parses an address without a prefix length.
 fn address(value: &Value) -> Option<IpAddr> {
     plain(value.as_str()?)
 }
 
-/// The elements of a list, each read by `one`; none: there is no list. Where an element cannot be
-/// read, the list is not as it `must` be.
+/// Returns the elements of a list, parsed by `one`. None: there is no list. If an element cannot be parsed, the error
+/// is that the list is not as it `must` be.
 fn list<T>(
     field: &Field<'_>,
     must: &str,
@@ -138,7 +138,7 @@ fn list<T>(
     read.map(Some).ok_or_else(|| field.wrong(must))
 }
 
-/// An absolute path; an empty text is none.
+/// Reads an absolute path. An empty string counts as missing.
 fn path(field: &Field<'_>) -> Result<Option<PathBuf>, Wrong> {
     match field.read::<Option<String>>()?.as_deref() {
         None | Some("") => Ok(None),
@@ -147,14 +147,14 @@ fn path(field: &Field<'_>) -> Result<Option<PathBuf>, Wrong> {
 }
 
 impl Plan {
-    /// Checks all fields that ADD works with.
+    /// Checks all fields that ADD needs.
     pub fn parse(raw: &Map<String, Value>, environment: &Environment) -> Result<Self, ConfError> {
         let root = &Field::root(raw);
         let ipam = &root.object("ipam")?;
         if !ipam.is_there() {
             return Err(ConfError::Missing {
                 field: "ipam",
-                expected: "it says where addresses come from: ipam.ranges, or ipam.from: \"parent\"",
+                expected: "set ipam.ranges, or ipam.from to \"parent\"",
             });
         }
         let both = &[Family::V4, Family::V6][..];
@@ -182,21 +182,21 @@ impl Plan {
         };
         Ok(Self {
             source,
-            // nodes of one network share the parent's prefix
+            // sequential addresses would collide: the nodes of a network share the parent's prefix
             strategy: strategy.unwrap_or(match from_parent {
                 Some(true) => Strategy::Stable,
                 _ => Strategy::Sequential,
             }),
-            routes: wishes::routes(ipam)?,
+            routes: requests::routes(ipam)?,
             resolv_conf: path(&ipam.at("resolvConf"))?,
-            requested: wishes::requested(root, environment)?,
+            requested: requests::requested(root, environment)?,
             away: list(&root.at("hostAddresses"), ADDRESSES, address)?.unwrap_or_default(),
             neighbours: list(&root.at("neighbourAddresses"), ADDRESSES, address)?,
         })
     }
 }
 
-/// The pools of `families`; each family has to have one.
+/// Returns the pools of `families`. Each family needs a pool.
 fn only(
     ipam: &Field<'_>,
     mut pools: Vec<Pool>,
@@ -215,13 +215,13 @@ fn only(
     Ok(pools)
 }
 
-/// `master`, `masterAddresses` and `masterRoutes`, as `rdma-cni` hands them on.
+/// Reads `master`, `masterAddresses` and `masterRoutes`, as `rdma-cni` passes them.
 fn parent(root: &Field<'_>, families: &[Family]) -> Result<Source, Wrong> {
     let name: Option<String> = root.get("master")?;
     let name = name.filter(|name| !name.is_empty());
     let must = "must list addresses with their prefix lengths";
     let addresses = list(&root.at("masterAddresses"), must, |it| cidr(it.as_str()?))?;
-    let told = match addresses {
+    let passed = match addresses {
         None => None,
         Some(addresses) => Some(Parent {
             name: name.clone().unwrap_or_else(|| "the parent".to_owned()),
@@ -231,7 +231,7 @@ fn parent(root: &Field<'_>, families: &[Family]) -> Result<Source, Wrong> {
     };
     Ok(Source::Parent {
         name,
-        told,
+        passed,
         families: families.to_vec(),
     })
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `runtimeConfig.ipRanges`, `ipam.subnet`… and `ipam.ranges`: the range sets, in the order
-//! that host-local has them.
+//! `runtimeConfig.ipRanges`, `ipam.subnet`… and `ipam.ranges`: the range sets, in host-local's order.
 
 use crate::{
     address::{cidr, plain},
@@ -10,8 +9,8 @@ use conf_reader::{Field, Wrong};
 use serde_json::Value;
 use std::net::IpAddr;
 
-/// All range sets, checked one by one and against each other. The number of its set is the
-/// name of a pool's round robin, as for host-local.
+/// Reads all range sets, and checks each one and their overlaps. A pool's round robin is named after the number of
+/// its set, as in host-local.
 pub(super) fn pools(root: &Field<'_>, ipam: &Field<'_>) -> Result<Vec<Pool>, Wrong> {
     let mut sets = range_sets(&root.object("runtimeConfig")?.at("ipRanges"))?;
     let has_subnet = ipam.at("subnet").is_there();
@@ -23,10 +22,10 @@ pub(super) fn pools(root: &Field<'_>, ipam: &Field<'_>) -> Result<Vec<Pool>, Wro
         without_subnet(ipam, sets.is_empty())?;
     }
     let mut pools: Vec<Pool> = vec![];
-    for (index, (place, ranges)) in sets.into_iter().enumerate() {
+    for (index, (path, ranges)) in sets.into_iter().enumerate() {
         let wrong = |error: crate::range::PoolError| Wrong {
             value: Some(subnets(&ranges)),
-            ..Wrong::of(&place, error.to_string())
+            ..Wrong::of(&path, error.to_string())
         };
         let pool = Pool::new(ranges.clone(), index.to_string()).map_err(wrong)?;
         for other in &pools {
@@ -37,8 +36,8 @@ pub(super) fn pools(root: &Field<'_>, ipam: &Field<'_>) -> Result<Vec<Pool>, Wro
     Ok(pools)
 }
 
-/// The fields of a range that belong to no subnet. Host-local passes over them (`LoadIPAMConfig()`,
-/// `plugins/ipam/host-local/backend/allocator/config.go`); where there is no range at all, they say what is missing.
+/// Checks `rangeStart`, `rangeEnd` and `gateway` of a configuration without `ipam.subnet`. Host-local ignores them
+/// (`LoadIPAMConfig()`, `plugins/ipam/host-local/backend/allocator/config.go`). Without any range, they are an error.
 fn without_subnet(ipam: &Field<'_>, has_no_range: bool) -> Result<(), Wrong> {
     for name in ["rangeStart", "rangeEnd", "gateway"] {
         let field = ipam.at(name);
@@ -50,8 +49,7 @@ fn without_subnet(ipam: &Field<'_>, has_no_range: bool) -> Result<(), Wrong> {
         }
         if address(ipam, name)?.is_some() {
             log::warn!(
-                "{} is passed over: it belongs to a subnet, and there is no ipam.subnet; put it into \
-                 the range that it is meant for",
+                "ignoring {}: it belongs to a subnet, and there is no ipam.subnet; move it into its range",
                 field.place()
             );
         }
@@ -59,7 +57,7 @@ fn without_subnet(ipam: &Field<'_>, has_no_range: bool) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// An address; an empty text is none.
+/// Reads an address. An empty string counts as missing.
 fn address(range: &Field<'_>, name: &str) -> Result<Option<IpAddr>, Wrong> {
     match range.get::<String>(name)?.as_deref() {
         None | Some("") => Ok(None),
@@ -75,7 +73,7 @@ fn subnets(ranges: &[Range]) -> String {
     Value::from_iter(subnets).to_string()
 }
 
-/// A list of lists of ranges; with each set its place.
+/// Reads a list of lists of ranges. Returns each set with its path.
 fn range_sets(field: &Field<'_>) -> Result<Vec<(String, Vec<Range>)>, Wrong> {
     let sets = field.list()?.into_iter().map(|set| {
         if !set.is_list() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the one who configures, or the pod, wants besides: routes, and certain addresses.
+//! The requested routes and addresses.
 
 use super::list;
 use crate::address::{cidr, plain};
@@ -8,7 +8,7 @@ use conf_reader::{Field, Number, Wrong, json};
 use serde_json::Value;
 use std::net::IpAddr;
 
-/// `ipam.routes`, whole: what CNI 1.1 has in a route is handed on.
+/// Reads `ipam.routes`. Routes are passed on unchanged, with all fields that CNI 1.1 defines.
 pub(super) fn routes(ipam: &Field<'_>) -> Result<Option<Vec<Value>>, Wrong> {
     let field = ipam.at("routes");
     for route in field.list()? {
@@ -42,8 +42,8 @@ fn check_route(route: &Field<'_>) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// The addresses asked for by `CNI_ARGS` (`IP=`), `args.cni.ips` and `runtimeConfig.ips`, all
-/// of which have to be given. Each may come with a prefix length, which does not count.
+/// Reads the addresses that are requested by `CNI_ARGS` (`IP=`), `args.cni.ips` and `runtimeConfig.ips`. A prefix
+/// length of an address is ignored.
 pub(super) fn requested(
     root: &Field<'_>,
     environment: &Environment,
@@ -53,14 +53,14 @@ pub(super) fn requested(
         requested.push(address(text).ok_or_else(|| ConfError::Value {
             field: "CNI_ARGS: IP".to_owned(),
             value: json(&Value::from(text.as_str())),
-            expected: "must be an address, perhaps with a prefix length".to_owned(),
+            expected: "must be an address, optionally with a prefix length".to_owned(),
         })?);
     }
     for (fields, must) in [
         (root.object("args")?.at("cni"), "must list addresses"),
         (
             root.object("runtimeConfig")?,
-            "must list addresses, each perhaps with a prefix length",
+            "must list addresses, optionally with prefix lengths",
         ),
     ] {
         let ips = list(&fields.at("ips"), must, |value| address(value.as_str()?))?;
@@ -71,7 +71,7 @@ pub(super) fn requested(
     Ok(requested)
 }
 
-/// An address, with or without a prefix length, as host-local takes it.
+/// Parses an address with or without a prefix length, as host-local does.
 fn address(text: &str) -> Option<IpAddr> {
     let network = cidr(text).map(|network| network.ip());
     network.or_else(|| plain(text))

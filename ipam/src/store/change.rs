@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One change to the disk, and the seam that makes it.
+//! Changes of the disk, and the seam that makes them.
 //!
-//! Everything that the plugin does to a disk is a [`Change`]. A test puts a [`Disk`] of its
-//! own in between that stops after the n-th.
+//! Everything that the plugin does to a disk is a [`Change`]. A test uses a [`Disk`] of its own that stops after the
+//! n-th change.
 
 use super::{StoreError, make};
 use std::{
@@ -14,52 +14,51 @@ use std::{
     path::PathBuf,
 };
 
-/// A change, in one or two system calls.
+/// A change, made by one or two system calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// `mkdir -p`, mode 0755.
+    /// Makes a directory and its parents, mode 0755.
     MakeDirectory(PathBuf),
-    /// A new file with `content`.
+    /// Makes a new file with `content`.
     Write {
-        /// Where; nothing is there.
+        /// Path, at which nothing exists.
         path: PathBuf,
-        /// What.
+        /// Content of the file.
         content: Vec<u8>,
         /// Permissions.
         mode: u32,
-        /// Whether it is on the disk when this returns.
+        /// True if the file is synced.
         durable: bool,
     },
-    /// `ln FROM TO`; fails if `to` is there.
+    /// Makes a hard link. It fails if `to` exists.
     Link {
-        /// A file.
+        /// Existing file.
         from: PathBuf,
-        /// Its other name.
+        /// New name.
         to: PathBuf,
     },
-    /// `ln -s TEXT PATH`: a note is a symbolic link that leads nowhere, so that it is never
-    /// seen without its text.
+    /// Makes a note, which is a symbolic link that leads nowhere. It is therefore never observed without its text.
     Note {
-        /// Where; fails if something is there.
+        /// Path. The change fails if something exists there.
         path: PathBuf,
-        /// What it says.
+        /// Text of the note.
         text: String,
     },
-    /// `mv FROM TO`, over what is there.
+    /// Renames a file, and replaces an existing one.
     Rename {
-        /// A file.
+        /// Old name.
         from: PathBuf,
-        /// Its new name.
+        /// New name.
         to: PathBuf,
     },
-    /// `rm PATH`
+    /// Removes a file.
     Remove(PathBuf),
-    /// What was made and removed in this directory is on the disk when this returns.
+    /// Syncs the directory: entries that were made or removed before are then on the disk.
     Sync(PathBuf),
 }
 
 impl Change {
-    /// In a word, for errors.
+    /// Returns the verb for errors.
     pub fn verb(&self) -> &'static str {
         match self {
             Self::MakeDirectory(_) | Self::Note { .. } | Self::Link { .. } => "create",
@@ -69,7 +68,7 @@ impl Change {
         }
     }
 
-    /// What it is made to.
+    /// Returns the path that the change affects.
     pub fn path(&self) -> &PathBuf {
         match self {
             Self::MakeDirectory(path)
@@ -82,9 +81,9 @@ impl Change {
     }
 }
 
-/// Makes changes.
+/// The seam that makes changes.
 pub trait Disk {
-    /// Makes one.
+    /// Makes one change.
     fn make(&self, change: &Change) -> io::Result<()>;
 }
 
@@ -117,8 +116,8 @@ impl Disk for RealDisk {
     }
 }
 
-/// The real disk, where what is made and removed in directories is waited for once for several calls: nobody is told of
-/// it before.
+/// The real disk with deferred syncs of directories. They are done once for several calls, before the caller reports
+/// any result.
 #[derive(Debug, Default)]
 pub struct Deferred {
     directories: RefCell<BTreeSet<PathBuf>>,
@@ -137,10 +136,10 @@ impl Disk for Deferred {
 }
 
 impl Deferred {
-    /// All of it is on the disk when this returns.
+    /// Does the deferred syncs.
     ///
     /// # Errors
-    /// A directory cannot be synced. It and those after it are tried again by the next call.
+    /// A directory cannot be synced. The next call syncs it and those after it.
     pub fn settle(&self) -> Result<(), StoreError> {
         let mut directories = self.directories.borrow_mut();
         while let Some(path) = directories.first().cloned() {

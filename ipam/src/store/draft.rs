@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the leases of an ADD are to say, on the disk before it has the lock.
+//! The content of an ADD's leases, written to the disk before the lock is taken.
 //!
-//! Each process has a file of its own, so that nobody makes a lease of what another one is writing.
+//! Each process has a file of its own, so that no process links a file that another one still writes.
 
 use super::{Change, Disk, OWN, Owner, Store, StoreError, make, walk::names};
 use std::{
@@ -9,18 +9,18 @@ use std::{
     process,
 };
 
-/// A file that leases are made of.
+/// The file to which the leases are linked.
 #[derive(Debug)]
 pub struct Draft {
     owner: Owner,
     path: PathBuf,
 }
 
-/// What the names of drafts end with.
+/// Suffix of the drafts' names.
 const ENDING: &str = ".new";
 
 impl Draft {
-    /// Whose leases are made of it.
+    /// Returns the owner of the leases.
     pub fn owner(&self) -> &Owner {
         &self.owner
     }
@@ -29,10 +29,10 @@ impl Draft {
         &self.path
     }
 
-    /// Takes it away. What was made of it is on the disk when this returns.
+    /// Removes the draft, and syncs its leases to the disk.
     ///
     /// # Errors
-    /// The system refuses it.
+    /// The system call fails.
     pub fn settle<D: Disk>(&self, store: &Store<'_, D>) -> Result<(), StoreError> {
         store.remove(self.path.clone())?;
         make(store.disk, Change::Sync(store.attachments()))?;
@@ -40,21 +40,21 @@ impl Draft {
     }
 }
 
-/// Whose draft is called `name`, if it is one.
+/// Returns the owner of the draft `name`. None: it is no draft.
 pub(super) fn owner_of(name: &str) -> Option<Owner> {
     let (owner, _process) = name.strip_suffix(ENDING)?.rsplit_once('.')?;
     Owner::of_file_name(owner)
 }
 
 impl<D: Disk> Store<'_, D> {
-    /// Writes what leases of `owner` say, such that it is on the disk when this returns.
+    /// Writes and syncs the content of leases of `owner`.
     ///
     /// # Errors
-    /// The system refuses it.
+    /// The system call fails.
     pub fn draft(&self, owner: &Owner) -> Result<Draft, StoreError> {
         self.make_directories()?;
         let path = self.own(&format!("{}.{}{ENDING}", owner.file_name(), process::id()));
-        // one that a killed process of this number has left
+        // a killed process with the same id may have left one
         self.remove(path.clone())?;
         let draft = Draft {
             owner: owner.clone(),
@@ -79,17 +79,17 @@ impl<D: Disk> Store<'_, D> {
         }
     }
 
-    /// Takes `draft` away, of which no lease was made. What cannot be taken away DEL does.
+    /// Removes `draft`, from which no lease was made. A failure is only logged: DEL removes it later.
     pub fn discard(&self, draft: Draft) {
         if let Err(error) = self.remove(draft.path) {
             log::warn!("{error}");
         }
     }
 
-    /// Takes away the drafts of those owners that `are_gone`, as killed processes have left some.
+    /// Removes the drafts of owners for which `are_gone` returns true, as killed processes have left them.
     ///
     /// # Errors
-    /// The system refuses it.
+    /// The system call fails.
     pub fn forget_drafts(&self, are_gone: impl Fn(&Owner) -> bool) -> Result<(), StoreError> {
         let directory = self.directory.join(OWN);
         for name in names(&directory)? {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A lease file's content, as host-local writes it: the container's id, CR LF, the
-//! interface's name. Versions of host-local before 0.8 wrote the container's id alone.
+//! The content of a lease file, as host-local writes it: the container's id, CR LF, the interface's name. Versions of
+//! host-local before 0.8 wrote only the container's id.
 
 use rdma_netns::InterfaceName;
 use std::fmt;
 
-/// Who holds addresses: one attachment.
+/// The attachment that holds addresses.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner {
     /// `CNI_CONTAINERID`
@@ -15,17 +15,17 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// What a lease of this owner contains.
+    /// Returns the content of the owner's leases.
     pub fn content(&self) -> String {
         format!("{}\r\n{}", self.container, self.interface)
     }
 
-    /// A name for a file that is this owner's alone: no container id has an `@`.
+    /// Returns a file name that only this owner has. No container id has an `@`.
     pub fn file_name(&self) -> String {
         format!("{}@{}", self.container, self.interface)
     }
 
-    /// The owner that [`Self::file_name`] names.
+    /// Parses a name of [`Self::file_name`].
     pub fn of_file_name(name: &str) -> Option<Self> {
         let (container, interface) = name.split_once('@')?;
         Some(Self {
@@ -41,22 +41,22 @@ impl fmt::Display for Owner {
     }
 }
 
-/// What a file named by an address says.
+/// The content of a file that is named after an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lease {
-    /// It is held by this attachment.
+    /// An attachment holds the address.
     Of(Owner),
-    /// It is held by this container; an old host-local did not tell the interface.
+    /// A container holds the address. An old host-local did not write the interface.
     OfContainer(String),
-    /// Nothing: host-local was killed between creating and writing it, or the machine lost
-    /// its power before the content was on the disk. Nobody can have got this address.
+    /// The file is empty: host-local was killed between creating and writing it, or the power was lost before the
+    /// content was on the disk. No attachment can have this address.
     Empty,
-    /// Something that no IPAM plugin wrote.
+    /// No IPAM plugin wrote the file.
     Foreign,
 }
 
 impl Lease {
-    /// Reads a lease; white space around it does not count, as for host-local.
+    /// Parses a lease. White space around the content is ignored, as in host-local.
     pub fn parse(content: &[u8]) -> Self {
         let Ok(text) = std::str::from_utf8(content) else {
             return Self::Foreign;
@@ -80,7 +80,7 @@ impl Lease {
         }
     }
 
-    /// Whether it is `owner`'s.
+    /// Reports whether `owner` holds the lease.
     pub fn is_of(&self, owner: &Owner) -> bool {
         match self {
             Self::Of(other) => other == owner,
@@ -96,7 +96,7 @@ impl fmt::Display for Lease {
             Self::Of(owner) => write!(f, "{owner}"),
             Self::OfContainer(container) => write!(f, "{container}"),
             Self::Empty => f.write_str("an empty lease"),
-            Self::Foreign => f.write_str("a file that is no lease"),
+            Self::Foreign => f.write_str("a file that is not a lease"),
         }
     }
 }

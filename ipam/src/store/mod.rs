@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Leases on disk, in host-local's directory, so that a node can switch over and back.
+//! Leases on disk, in host-local's directory, so that a node can switch to this plugin and back.
 //!
 //! ```text
 //! <dataDir>/<network>/lock                            flock, host-local's too
@@ -7,48 +7,44 @@
 //!                     last_reserved_ip.<pointer>      the round robin's last address
 //!                     rdma-ipam/attachments/<container>@<ifname>   → "<address>,<address>"
 //!                     rdma-ipam/conflicts/<address>                → "<seconds since 1970>"
-//!                     rdma-ipam/<container>@<ifname>.<process>.new what leases are to say, while an ADD is under way
-//!                     rdma-ipam/pointer.new                        while being written
+//!                     rdma-ipam/<container>@<ifname>.<process>.new content of the leases, during an ADD
+//!                     rdma-ipam/pointer.new                        the pointer, while it is written
 //! ```
-//! host-local walks all of it, reads every file, and takes one for a lease whose content is a
-//! container's id (and an interface's name). What stays under `rdma-ipam/` are therefore
-//! *notes*: symbolic links that lead nowhere, which host-local cannot read and leaves alone.
-//! Making a link is one atomic change, so that a note is never seen half-written. Only
-//! a [`Draft`] looks like a lease; host-local removes it with the attachment.
+//! host-local walks the whole directory, reads every file, and treats a file as a lease if its content is a
+//! container's id (and an interface's name). The files under `rdma-ipam/` are therefore *notes*: symbolic links that
+//! lead nowhere, which host-local cannot read and ignores. Making a link is one atomic change, so that a note is
+//! never incomplete. Only a [`Draft`] looks like a lease; host-local removes it with the attachment.
 //!
-//! # What a kill, or a loss of power, leaves
+//! # State after a kill or a power loss
 //!
-//! Nobody has the lock while the disk is waited for: many pods that come at once wait together, for what the
-//! filesystem writes for all of them. ADD makes these changes in this order:
+//! No process syncs the disk while it holds the lock: many pods that start at once wait together for one write of the
+//! file system. ADD makes these changes in this order:
 //!
-//! 1. before it has the lock, a [`Draft`] with the leases' content, and fsync;
-//! 2. under the lock, the attachment's note, with all addresses it is about to get;
-//! 3. for each address a hard link of the draft: a lease that is seen is whole, and making
-//!    it fails if the address is held, also by somebody who does not take the lock;
-//! 4. when the lock is free, the draft goes; fsync of the notes' directory and of the leases'; only then is the
-//!    answer given.
+//! 1. before the lock, a [`Draft`] with the leases' content, and fsync;
+//! 2. under the lock, the attachment's note, with all addresses of the ADD;
+//! 3. for each address a hard link of the draft: an existing lease is complete, and making the link fails if the address
+//!    is held, even by a process that does not take the lock;
+//! 4. after the lock, removal of the draft, and fsync of the notes' directory and of the leases'; then the result.
 //!
-//! Stopped before 3: a draft, or a note without leases. Stopped within 3: a note, and leases for a part of
-//! its addresses. Either way the note and the leases differ, and DEL, or the same attachment's
-//! next ADD, walks the directory and takes away what there is. Stopped after 3: the attachment holds
-//! all its addresses; whether the runtime got the answer cannot be told from here, so the next
-//! ADD is refused and the runtime has to call DEL, as the specification has it after a failed
-//! ADD. A note may tell an address that meanwhile another attachment got: a lease is only
-//! ever taken away if its content names the attachment.
+//! Before step 3, a kill leaves a draft, or a note without leases. During step 3, it leaves a note, and leases for a
+//! part of its addresses. In both cases the note and the leases differ, and DEL or the same attachment's next ADD
+//! walks the directory and removes the leases. After step 3, the attachment holds all its addresses. The plugin
+//! cannot know whether the runtime got the result: it refuses the next ADD, and the runtime has to call DEL, as the
+//! specification requires after a failed ADD. A note may name an address that another attachment holds meanwhile: a
+//! lease is removed only if its content names the attachment.
 //!
-//! DEL removes the leases and the note, and syncs the leases' directory when the lock is free. Stopped in between,
-//! it is repeated. The note's removal is not synced: one that comes back after a loss of power
-//! tells of leases that are not there, which is harmless, and goes with the next ADD, DEL or GC.
-//! DEL also removes what drafts of the attachment a killed ADD has left.
+//! DEL removes the leases and the note, and syncs the leases' directory after it has released the lock. After a kill,
+//! DEL is repeated. DEL does not sync the removal of the note: a note that comes back after a power loss names leases
+//! that do not exist. This is harmless, and the next ADD, DEL or GC removes the note. DEL also removes drafts of the
+//! attachment that a killed ADD has left.
 //!
-//! Without any note (a lease of host-local's, or a note lost with the power before step 4
-//! ended), and with one that differs, DEL walks the directory. A note that agrees with its leases is believed: a lease
-//! that host-local gave the same attachment before, without a DEL in between, is found by the next DEL, which has no
-//! note any more, or by GC. So no lease is lost, whatever is. GC looks at leases, not at notes. It syncs both
-//! directories when the lock is free, also if it has found nothing: what a GC that was stopped has taken away is not on
-//! the disk yet.
+//! DEL walks the directory if there is no note (a lease of host-local, or a note that a power loss before the end of
+//! step 4 removed), or if note and leases differ. If the note agrees with its leases, DEL relies on it. A lease that
+//! host-local gave the same attachment before, without a DEL in between, is then removed by the next DEL, which finds
+//! no note, or by GC. So no lease stays for ever. GC uses leases, not notes. It always syncs both directories after
+//! it has released the lock: the removals of a killed GC may not be on the disk yet.
 //!
-//! The round robin's pointer is renamed into place, not synced: an old one costs a look at an
+//! The pointer of the round robin is renamed into place and not synced: an old pointer only costs the check of an
 //! address that is held.
 
 mod change;
@@ -74,11 +70,10 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// How long an address that another machine was found to use is avoided, as long as there are
-/// others.
+/// Time for which an address of another machine is avoided while there are others.
 pub const AVOIDED: Duration = Duration::from_secs(60 * 60);
 
-/// How long it is not given at all.
+/// Time for which an address of another machine is never assigned.
 pub const REFUSED: Duration = Duration::from_secs(60);
 
 /// The leases of one network.
@@ -89,7 +84,7 @@ pub struct Store<'a, D> {
     patience: Patience,
 }
 
-/// The leases while nobody else can change them, host-local included.
+/// The leases under the network's lock, which host-local also takes.
 #[derive(Debug)]
 pub struct Locked<'a, D> {
     store: &'a Store<'a, D>,
@@ -105,21 +100,21 @@ pub struct StoreError {
     source: io::Error,
 }
 
-/// What an attachment has.
+/// The addresses of an attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holding {
-    /// No note; host-local may have given it something.
+    /// There is no note. host-local may have assigned addresses.
     Nothing,
-    /// All addresses of its note.
+    /// The attachment holds all addresses of its note.
     Complete(Vec<IpAddr>),
-    /// Not all addresses of its note: its ADD or DEL was killed, or host-local did its DEL.
+    /// The attachment lacks an address of its note: its ADD or DEL was killed, or host-local ran its DEL.
     Partial,
 }
 
 const REMEDY: &str = "; ipam.dataDir must be a directory that can be written";
 
 impl StoreError {
-    /// Whether a lock was held by somebody else for too long: it may be free the next time.
+    /// Reports whether another process held a lock for too long. A retry may succeed.
     pub fn is_held(&self) -> bool {
         self.source.kind() == io::ErrorKind::TimedOut
     }
@@ -134,14 +129,15 @@ pub(crate) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error
     }
 }
 
-/// Makes `change`, and tells what failed.
+/// Makes `change`. The error has the path and the verb.
 pub(crate) fn make(disk: &impl Disk, change: Change) -> Result<(), StoreError> {
     disk.make(&change)
         .map_err(|source| failed(change.verb(), change.path())(source))
 }
 
 impl<'a, D: Disk> Store<'a, D> {
-    /// The leases of `network` under `data_dir`, which need not be there yet. Their lock is waited for with `patience`.
+    /// Returns the leases of `network` in `data_dir`, which need not exist yet. `patience` limits the wait for their
+    /// lock.
     pub fn new(disk: &'a D, data_dir: &Path, network: &str, patience: Patience) -> Self {
         Self {
             disk,
@@ -150,7 +146,7 @@ impl<'a, D: Disk> Store<'a, D> {
         }
     }
 
-    /// Waits for the network's lock; makes its directories.
+    /// Makes the network's directories, and waits for its lock.
     pub fn lock(&'a self) -> Result<Locked<'a, D>, StoreError> {
         self.make_directories()?;
         self.lock_file()
@@ -160,7 +156,7 @@ impl<'a, D: Disk> Store<'a, D> {
         for directory in [self.attachments(), self.conflicts()] {
             if !directory.is_dir() {
                 make(self.disk, Change::MakeDirectory(directory))?;
-                // so that what is synced in it later is not lost with it
+                // otherwise a power loss could remove the directory with the synced files in it
                 for above in self.directory.ancestors().take(2) {
                     make(self.disk, Change::Sync(above.to_owned()))?;
                 }
@@ -169,7 +165,7 @@ impl<'a, D: Disk> Store<'a, D> {
         Ok(())
     }
 
-    /// Waits for the network's lock, if there is anything of the network.
+    /// Waits for the network's lock. None: the network has no directory.
     pub fn lock_existing(&'a self) -> Result<Option<Locked<'a, D>>, StoreError> {
         match fs::read_dir(&self.directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -190,13 +186,12 @@ impl<'a, D: Disk> Store<'a, D> {
         Ok(locked)
     }
 
-    /// Whether leases can be written, for STATUS, which writes none.
+    /// Checks for STATUS that leases can be written, without writing one.
     pub fn probe(&self) -> Result<(), StoreError> {
         room::check(&self.directory).map_err(failed("write", &self.directory))
     }
 
-    /// All addresses that are leased, and those that another machine was found to use no longer
-    /// ago than `time`.
+    /// Returns all leased addresses, and those that another machine has used within `time`.
     pub fn taken(&self, time: Duration) -> Result<BTreeSet<IpAddr>, StoreError> {
         let leases = walk::names(&self.directory)?;
         let mut taken: BTreeSet<IpAddr> = leases.iter().filter_map(|it| it.parse().ok()).collect();
@@ -209,12 +204,12 @@ impl<'a, D: Disk> Store<'a, D> {
         Ok(taken)
     }
 
-    /// What was given and taken away is on the disk when this returns.
+    /// Syncs the leases' directory.
     pub fn sync(&self) -> Result<(), StoreError> {
         make(self.disk, Change::Sync(self.directory.clone()))
     }
 
-    /// Removes `path`; it is no error if it is gone. Tells whether it was there.
+    /// Removes `path`. Returns false if it did not exist.
     fn remove(&self, path: PathBuf) -> Result<bool, StoreError> {
         let change = Change::Remove(path);
         match self.disk.make(&change) {
@@ -249,20 +244,20 @@ impl<'a, D: Disk> Store<'a, D> {
     }
 }
 
-/// The sub-directory that is not host-local's.
+/// Subdirectory of this plugin in host-local's directory.
 const OWN: &str = "rdma-ipam";
 
-/// A pointer while it is written, in [`OWN`].
+/// Name in [`OWN`] of a pointer that is being written.
 const NEW_POINTER: &str = "pointer.new";
 
-/// What a version without drafts wrote leases in there.
+/// Name in [`OWN`] of a lease that a version without drafts was writing.
 const NEW_LEASE: &str = "lease.new";
 
-/// What the pointers' files begin with; host-local has one for each range set.
+/// Prefix of the pointers' files. host-local has one for each range set.
 const POINTER: &str = "last_reserved_ip.";
 
 impl<D: Disk> Locked<'_, D> {
-    /// The leases, for a look.
+    /// Returns the leases, for reading.
     pub fn store(&self) -> &Store<'_, D> {
         self.store
     }
@@ -275,8 +270,7 @@ impl<D: Disk> Locked<'_, D> {
         self.store.remove(path)
     }
 
-    /// Takes away what was being written when its writer was killed, or could not go on. What stays harms nobody, and
-    /// is tried again.
+    /// Removes files that a killed or failed writer has left. A failure is harmless, and the next call tries again.
     fn sweep_unfinished(&self) {
         for path in [NEW_LEASE, NEW_POINTER].map(|name| self.store.own(name)) {
             if fs::symlink_metadata(&path).is_ok()
@@ -287,35 +281,35 @@ impl<D: Disk> Locked<'_, D> {
         }
     }
 
-    /// Makes `change`, which makes the new file `path`, of which a killed one may be left.
+    /// Removes `path`, which a killed process may have left, and makes `change`, which makes that file.
     fn make_anew(&self, path: &Path, change: Change) -> Result<(), StoreError> {
         self.remove(path.to_owned())?;
         self.make(change)
     }
 
-    /// The addresses that the note of `owner` tells. None: there is none, or it makes no sense.
+    /// Returns the addresses in the note of `owner`. None: there is no note, or it is malformed.
     pub fn noted(&self, owner: &Owner) -> Result<Option<Vec<IpAddr>>, StoreError> {
         let text = note(&self.store.note_of(owner))?;
         Ok(text.and_then(|text| note::addresses(&text)))
     }
 
-    /// What `owner` has, by its note.
+    /// Returns the holding of `owner`, by its note.
     pub fn holding(&self, owner: &Owner) -> Result<Holding, StoreError> {
-        let Some(told) = self.noted(owner)? else {
+        let Some(ips) = self.noted(owner)? else {
             return Ok(match note(&self.store.note_of(owner))? {
                 None => Holding::Nothing,
                 Some(_) => Holding::Partial,
             });
         };
-        for ip in &told {
+        for ip in &ips {
             if !self.lease(*ip)?.is_some_and(|lease| lease.is_of(owner)) {
                 return Ok(Holding::Partial);
             }
         }
-        Ok(Holding::Complete(told))
+        Ok(Holding::Complete(ips))
     }
 
-    /// The lease of `ip`.
+    /// Reads the lease of `ip`.
     pub fn lease(&self, ip: IpAddr) -> Result<Option<Lease>, StoreError> {
         let path = self.store.lease(ip);
         match state_file::read(&path) {
@@ -326,14 +320,14 @@ impl<D: Disk> Locked<'_, D> {
         }
     }
 
-    /// Gives all of `ips` to the owner of `draft`, who has none. After an error it still has none. What is given is on
-    /// the disk when [`Draft::settle`] returns.
+    /// Assigns all of `ips` to the owner of `draft`, which holds none. After an error it still holds none. The leases
+    /// are on the disk after [`Draft::settle`].
     pub fn reserve(&self, draft: &Draft, ips: &[IpAddr]) -> Result<(), StoreError> {
         let reserved = self.try_reserve(draft, ips);
         if reserved.is_err()
             && let Err(error) = self.release(draft.owner(), ips)
         {
-            log::error!("cannot undo what was begun, DEL does: {error}");
+            log::error!("cannot undo the reservation, DEL will: {error}");
         }
         reserved
     }
@@ -352,8 +346,8 @@ impl<D: Disk> Locked<'_, D> {
         Ok(())
     }
 
-    /// Takes those of `ips` that are `owner`'s away from it, and its note. Tells them: they are free on the disk, too,
-    /// after [`Store::sync`].
+    /// Removes the leases of `owner` among `ips`, and its note. Returns the released addresses. The removal is on the
+    /// disk after [`Store::sync`].
     pub fn release(&self, owner: &Owner, ips: &[IpAddr]) -> Result<Vec<IpAddr>, StoreError> {
         let mut released = vec![];
         for ip in ips {
@@ -366,13 +360,13 @@ impl<D: Disk> Locked<'_, D> {
         Ok(released)
     }
 
-    /// Where the round robin `pointer` got to.
+    /// Returns the last address of the round robin `pointer`.
     pub fn last(&self, pointer: &str) -> Option<IpAddr> {
         let text = state_file::read(&self.store.pointer(pointer)).ok()?;
         str::from_utf8(&text).ok()?.trim().parse().ok()
     }
 
-    /// The round robin `pointer` got to `ip`.
+    /// Stores `ip` as the last address of the round robin `pointer`.
     pub fn set_last(&self, pointer: &str, ip: IpAddr) -> Result<(), StoreError> {
         let new = self.store.own(NEW_POINTER);
         let write = Change::Write {
@@ -392,7 +386,7 @@ impl<D: Disk> Locked<'_, D> {
         set
     }
 
-    /// Another machine uses `ip`: it is avoided for [`AVOIDED`] from now on.
+    /// Records that another machine uses `ip`, which is then avoided for [`AVOIDED`].
     pub fn avoid(&self, ip: IpAddr) -> Result<(), StoreError> {
         let path = self.store.conflicts().join(ip.to_string());
         let note = Change::Note {
@@ -404,7 +398,7 @@ impl<D: Disk> Locked<'_, D> {
 }
 
 impl<D: Disk> Locked<'_, D> {
-    /// Whether there is a lease of `ip`, whosever it is.
+    /// Reports whether `ip` has a lease of any owner.
     pub fn is_held(&self, ip: IpAddr) -> Result<bool, StoreError> {
         let path = self.store.lease(ip);
         match fs::symlink_metadata(&path) {
@@ -414,30 +408,30 @@ impl<D: Disk> Locked<'_, D> {
         }
     }
 
-    /// Whether another machine was found to use `ip`, no longer ago than `time`.
+    /// Reports whether another machine was found to use `ip` within the last `time`.
     pub fn is_avoided(&self, ip: IpAddr, time: Duration) -> Result<bool, StoreError> {
         let conflict = note(&self.store.conflicts().join(ip.to_string()))?;
         Ok(conflict.is_some_and(|seen| is_within(&seen, time)))
     }
 }
 
-/// What the note at `path` says.
+/// Returns the text of the note at `path`.
 fn note(path: &Path) -> Result<Option<String>, StoreError> {
     match fs::read_link(path) {
         Ok(text) => Ok(Some(text.to_string_lossy().into_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        // EINVAL: it is no link, so it is none of ours
+        // EINVAL: the file is not a link, and therefore not a note
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(Some(String::new())),
         Err(error) => Err(failed("read", path)(error)),
     }
 }
 
-/// Whether a conflict that was seen at `seen` is no older than `time`.
+/// Reports whether a conflict at time `seen` is within `time`.
 fn is_within(seen: &str, time: Duration) -> bool {
     note::is_within(seen, seconds(), time)
 }
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 fn seconds() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.unwrap_or_default().as_secs()

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What notes say: the addresses of an attachment, or when a conflict was seen.
+//! The texts of notes: the addresses of an attachment, or the time of a conflict.
 
 use std::{net::IpAddr, time::Duration};
 
-/// The text of a note that tells `ips`.
+/// Returns the text of a note with `ips`.
 pub fn text_of(ips: &[IpAddr]) -> String {
     let ips: Vec<String> = ips.iter().map(ToString::to_string).collect();
     ips.join(",")
 }
 
-/// The addresses that a note with this `text` tells; none: it makes no sense.
+/// Parses the addresses in the `text` of a note. None: it is malformed.
 pub fn addresses(text: &str) -> Option<Vec<IpAddr>> {
     text.split(',').map(|ip| ip.parse().ok()).collect()
 }
 
-/// Whether a conflict that was seen at `seen`, seconds since 1970 as `now` is, is no older than `time`. The clock may have
-/// been set: one in the future counts if it is near.
+/// Reports whether a conflict at `seen` is no more than `time` from `now`. Both are seconds since 1970. Since the
+/// clock may have been set back, a conflict in the near future counts.
 pub fn is_within(seen: &str, now: u64, time: Duration) -> bool {
     seen.parse()
         .is_ok_and(|seen: u64| now.abs_diff(seen) < time.as_secs())

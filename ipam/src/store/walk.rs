@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reading the whole directory: what DEL of an unknown attachment, GC and STATUS do.
+//! Reading the whole directory, for DEL of an unknown attachment, GC and STATUS.
 
 use super::{
     AVOIDED, Change, Disk, Lease, Locked, OWN, Owner, POINTER, Store, StoreError, failed,
@@ -12,30 +12,30 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// How many marks of conflicts a DEL that brings one looks at: others wait for the lock meanwhile.
+/// Largest number of conflict marks that a DEL with a conflict checks. Other processes wait for the lock meanwhile.
 const MARKS: usize = 64;
 
-/// All that is in a network's directory.
+/// The content of a network's directory.
 #[derive(Clone, Debug, Default)]
 pub struct Contents {
-    /// The leases.
+    /// Leases.
     pub leases: BTreeMap<IpAddr, Lease>,
     /// Files that neither host-local nor this plugin made.
     pub foreign: Vec<PathBuf>,
 }
 
 impl Contents {
-    /// A warning for each thing that somebody should look at.
+    /// Returns a warning for each file that needs attention.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings: Vec<String> = self.foreign.iter().map(|path| warning(path)).collect();
         for (ip, lease) in &self.leases {
             match lease {
                 Lease::Empty => warnings.push(format!(
-                    "the lease of {ip} is empty, as host-local leaves it when it is killed: the \
-                     address counts as held until GC"
+                    "the lease of {ip} is empty, as a killed host-local leaves it: the address counts as held \
+                     until GC"
                 )),
                 Lease::Foreign => warnings.push(format!(
-                    "the file {ip} is no lease; it is left alone, and the address counts as held"
+                    "the file {ip} is not a lease: it stays, and the address counts as held"
                 )),
                 Lease::Of(_) | Lease::OfContainer(_) => {}
             }
@@ -43,7 +43,7 @@ impl Contents {
         warnings
     }
 
-    /// The addresses of the leases that are `wanted`.
+    /// Returns the addresses of the leases for which `wanted` returns true.
     pub fn leased(&self, wanted: impl Fn(&Lease) -> bool) -> Vec<IpAddr> {
         let leases = self.leases.iter();
         let leases = leases.filter(|(_, lease)| wanted(lease));
@@ -51,12 +51,12 @@ impl Contents {
     }
 }
 
-/// What is to be said of a foreign file.
+/// Returns the warning for a foreign file.
 fn warning(path: &Path) -> String {
-    format!("{path:?} is no lease; it is left alone, and does not belong here")
+    format!("{path:?} is not a lease: it stays, move it elsewhere")
 }
 
-/// Whether host-local or this plugin has a file called `name`, other than a lease.
+/// Reports whether host-local or this plugin has a file `name` that is not a lease.
 fn is_known(name: &str) -> bool {
     name == "lock" || name == OWN || name.starts_with(POINTER)
 }
@@ -75,8 +75,8 @@ impl<D: Disk> Locked<'_, D> {
         Ok(contents)
     }
 
-    /// All leases of `owner`, whatever its note says: those of host-local, too. One that names
-    /// the container alone counts only where none names the interface, as for host-local.
+    /// Returns all leases of `owner`, independent of its note, and including host-local's. A lease with only the
+    /// container counts if no lease names the interface, as in host-local.
     pub fn leases_of(&self, owner: &Owner) -> Result<Vec<IpAddr>, StoreError> {
         let contents = self.read()?;
         for warning in contents.warnings() {
@@ -89,9 +89,9 @@ impl<D: Disk> Locked<'_, D> {
         })
     }
 
-    /// Takes away every lease that `is_stale`, every note of an attachment whose lease would
-    /// be, marks that do not count any more, and what a killed ADD left. Goes on after an
-    /// error, and tells all. It is gone for good after [`Store::sync_swept`].
+    /// Removes every lease for which `is_stale` returns true, notes of such attachments, expired conflict marks, and
+    /// files of killed ADDs. Continues after an error, and returns all errors. The removals are on the disk after
+    /// [`Store::sync_swept`].
     pub fn sweep(
         &self,
         contents: &Contents,
@@ -126,8 +126,8 @@ impl<D: Disk> Locked<'_, D> {
         (swept, errors)
     }
 
-    /// Removes the marks of addresses that another machine was found to use too long ago to count; of those that come
-    /// after the one of `beside`, in the order of their names, some at a time.
+    /// Removes expired conflict marks. With `beside`, it checks a limited number of marks, starting with the names
+    /// after that address.
     pub fn forget_old_conflicts(&self, beside: Option<&IpAddr>) -> Result<(), StoreError> {
         let directory = self.store.conflicts();
         let all = names(&directory)?;
@@ -138,7 +138,7 @@ impl<D: Disk> Locked<'_, D> {
         self.forget(&directory, some, |_, seen| !is_within(seen, AVOIDED))
     }
 
-    /// Removes the notes in `directory` called `names` whose name and text are `old`.
+    /// Removes the notes `names` in `directory` for whose name and text `old` returns true.
     fn forget(
         &self,
         directory: &Path,
@@ -156,17 +156,17 @@ impl<D: Disk> Locked<'_, D> {
 }
 
 impl<D: Disk> Store<'_, D> {
-    /// What any sweep has taken away, leases and notes, is gone from the disk when this returns, where there is no error:
-    /// also by one that was killed, or could not sync, and has left nothing to see. That costs a GC with nothing to do
-    /// some milliseconds, for which nobody else waits.
+    /// Syncs the directories of leases and notes, so that the removals of any sweep are on the disk. Earlier sweeps
+    /// may have been killed, or failed to sync. A GC without removals therefore takes some milliseconds more, outside
+    /// the lock.
     pub fn sync_swept(&self) -> Vec<StoreError> {
         let directories = [self.attachments(), self.directory.clone()].into_iter();
         let synced = directories.map(|directory| make(self.disk, Change::Sync(directory)));
         synced.filter_map(Result::err).collect()
     }
 
-    /// A warning for each file that neither host-local nor this plugin made, by their names:
-    /// no lease is read.
+    /// Returns a warning for each file that neither host-local nor this plugin made. It uses only the names and reads
+    /// no lease.
     pub fn foreign(&self) -> Result<Vec<String>, StoreError> {
         let names = names(&self.directory)?.into_iter();
         let foreign = names.filter(|name| name.parse::<IpAddr>().is_err() && !is_known(name));
@@ -176,7 +176,7 @@ impl<D: Disk> Store<'_, D> {
     }
 }
 
-/// The names in `directory`, which need not be there.
+/// Returns the names in `directory`, which need not exist.
 pub(super) fn names(directory: &Path) -> Result<BTreeSet<String>, StoreError> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),

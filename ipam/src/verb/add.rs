@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ADD: one free address from each pool.
+//! ADD: assigns one free address of each pool.
 
 use super::{Node, pools::Offer};
 use crate::{
@@ -17,16 +17,16 @@ use cni_protocol::{result, state_file};
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeSet, io, net::IpAddr};
 
-/// An ADD that is on the disk and not yet told.
+/// An ADD whose addresses are on the disk, and whose result is not yet written.
 #[derive(Debug)]
 pub struct Added {
-    /// The answer.
+    /// Result of the ADD.
     pub result: Value,
     owner: Owner,
     ips: Vec<IpAddr>,
 }
 
-/// Gives the attachment its addresses.
+/// Assigns the attachment its addresses.
 pub fn add<D: Disk>(node: &Node<'_, D>) -> Result<Added, Error> {
     let owner = node.owner()?;
     let plan = Plan::parse(node.raw, node.environment)?;
@@ -61,7 +61,7 @@ pub fn add<D: Disk>(node: &Node<'_, D>) -> Result<Added, Error> {
 }
 
 impl Added {
-    /// Gives the addresses back, as nobody was told of them because of `cause`. The error tells both.
+    /// Releases the addresses, since `cause` keeps the caller from getting the result. Returns the error of ADD.
     pub fn take_back<D: Disk>(self, node: &Node<'_, D>, cause: Error) -> Error {
         let cause = Box::new(cause);
         let back = node.store.lock();
@@ -77,7 +77,7 @@ impl Added {
     }
 }
 
-/// All that is done under the lock: nobody else can be given the addresses any more. They are on the disk when
+/// Does all work under the lock. Afterwards no other attachment can get the addresses. They are on the disk after
 /// `draft` is settled.
 fn give<D: Disk>(
     node: &Node<'_, D>,
@@ -98,15 +98,17 @@ fn give<D: Disk>(
             });
         }
         Holding::Partial => {
-            log::warn!("an earlier ADD or DEL of {owner} was cut off; what it left is given back");
+            log::warn!(
+                "an earlier ADD or DEL of {owner} was interrupted: its addresses are given back"
+            );
             locked.release(owner, &locked.leases_of(owner)?)?;
         }
     }
     let mut ips = vec![];
-    let mut turns = vec![];
+    let mut pointers = vec![];
     for (pool, request) in offer.pools.iter().zip(requests) {
-        let turn = match plan.strategy {
-            Strategy::Sequential => Some(Turn::of(&locked, pool)),
+        let pointer = match plan.strategy {
+            Strategy::Sequential => Some(Pointer::of(&locked, pool)),
             Strategy::Stable => None,
         };
         let forbidden = Forbidden::of(pool, &offer.own);
@@ -114,57 +116,58 @@ fn give<D: Disk>(
             (Some(ip), _) => requested(&locked, &forbidden, ip)?,
             (None, Some(secret)) => {
                 let tries = (&node.identity(), secret);
-                again(&locked, &offer.neighbours, pool, &forbidden, tries)?
+                stable_address(&locked, &offer.neighbours, pool, &forbidden, tries)?
             }
             (None, None) => {
-                let last = turn.as_ref().and_then(|turn| turn.last);
-                next(&locked, &offer.neighbours, pool, &forbidden, last)?
+                let last = pointer.as_ref().and_then(|pointer| pointer.last);
+                sequential_address(&locked, &offer.neighbours, pool, &forbidden, last)?
             }
         });
-        turns.extend(turn);
+        pointers.extend(pointer);
     }
     locked.reserve(draft, &ips)?;
-    for (turn, ip) in turns.iter().zip(&ips) {
-        // without it the next address is looked for from the beginning
-        if let Err(error) = locked.set_last(&turn.pointer, *ip) {
+    for (pointer, ip) in pointers.iter().zip(&ips) {
+        // without the pointer, the next search starts at the beginning
+        if let Err(error) = locked.set_last(&pointer.name, *ip) {
             log::warn!("{error}");
         }
     }
     Ok(ips)
 }
 
-/// How far the round robin of a pool got, and where that is written.
-struct Turn {
-    pointer: String,
+/// The last address of a pool's round robin, and the file that has it.
+struct Pointer {
+    name: String,
     last: Option<IpAddr>,
 }
 
-impl Turn {
-    /// host-local's file, if it is this pool's: another plugin of the list, whose set has the same number and which has
-    /// the same directory, may use that. Two that write to one file begin with the lowest free address each time.
+impl Pointer {
+    /// Returns host-local's file if it belongs to this pool. Another plugin of the list with the same directory may
+    /// use the file for its own set with the same number. Two plugins that write one file would start with the lowest
+    /// free address each time.
     fn of<D: Disk>(locked: &Locked<'_, D>, pool: &Pool) -> Self {
         match locked.last(&pool.pointer) {
             Some(ip) if pool.range_of(ip).is_none() => {
-                let pointer = pool.own_pointer();
-                let last = locked.last(&pointer);
-                Self { pointer, last }
+                let name = pool.own_pointer();
+                let last = locked.last(&name);
+                Self { name, last }
             }
             last => Self {
-                pointer: pool.pointer.clone(),
+                name: pool.pointer.clone(),
                 last,
             },
         }
     }
 }
 
-/// For each pool the address that is asked for. Each request has to be one pool's.
+/// Returns the requested address of each pool. Each request has to belong to one pool.
 fn requests(offer: &Offer, requested: &[IpAddr]) -> Result<Vec<Option<IpAddr>>, Error> {
     let mut requests = vec![None; offer.pools.len()];
     for ip in requested {
         let index = offer.pools.iter().position(|pool| {
             let is_there = |range: &crate::range::Range| range.subnet.contains(*ip);
             pool.range_of(*ip).is_some()
-                // so that it is told as what it is: the network's, the broadcast address…
+                // so that the error names the reason: the network address, the broadcast address…
                 || (pool.ranges().iter().any(is_there)
                     && Forbidden::of(pool, &offer.own)
                         .why(crate::address::number(*ip))
@@ -204,9 +207,9 @@ fn requested<D: Disk>(
     }
 }
 
-/// `sequential`. Where the last one that was given turned out to be another machine's, at a place
-/// by chance: two nodes that share a range would otherwise follow each other from address to address.
-fn next<D: Disk>(
+/// Chooses by `sequential`. If another machine uses the last assigned address, the search starts at a random address:
+/// otherwise two nodes that share a range would follow each other from address to address.
+fn sequential_address<D: Disk>(
     locked: &Locked<'_, D>,
     neighbours: &BTreeSet<IpAddr>,
     pool: &Pool,
@@ -215,8 +218,8 @@ fn next<D: Disk>(
 ) -> Result<IpAddr, Error> {
     let last = match last {
         Some(last) if locked.is_avoided(last, AVOIDED)? => {
-            let place = pool.at(secret::number()? % pool.size());
-            Some(pool.family().address(place))
+            let start = pool.at(secret::number()? % pool.size());
+            Some(pool.family().address(start))
         }
         last => last,
     };
@@ -228,8 +231,8 @@ fn next<D: Disk>(
     found(pool, choice)
 }
 
-/// `stable`. Where all tries are held, the first gap after the first try is taken.
-fn again<D: Disk>(
+/// Chooses by `stable`. If all tries are held, it chooses the first gap after the first try.
+fn stable_address<D: Disk>(
     locked: &Locked<'_, D>,
     neighbours: &BTreeSet<IpAddr>,
     pool: &Pool,
@@ -255,7 +258,7 @@ fn found(pool: &Pool, choice: Choice) -> Result<IpAddr, Error> {
 }
 
 impl<D: Disk> Node<'_, D> {
-    /// Whose address a stable one is.
+    /// Returns the owner of a stable address.
     fn identity(&self) -> Identity {
         let target = self.environment.target.as_ref();
         let (container, interface) = target
@@ -263,8 +266,8 @@ impl<D: Disk> Node<'_, D> {
             .unwrap_or_default();
         let pod = self.environment.pod().unwrap_or_else(|| {
             log::warn!(
-                "CNI_ARGS tells no K8S_POD_NAMESPACE and K8S_POD_NAME: the address is stable for \
-                 this container only"
+                "CNI_ARGS has no K8S_POD_NAMESPACE and K8S_POD_NAME: the address is stable for this \
+                 container only"
             );
             container
         });
@@ -290,7 +293,7 @@ fn dns(plan: &Plan) -> Result<Value, Error> {
     Ok(resolv::dns(&text))
 }
 
-/// The result, which has no interfaces: those are the business of who asked.
+/// Returns the result. It has no interfaces, which the caller adds.
 fn answer<D: Disk>(node: &Node<'_, D>, offer: &Offer, ips: &[IpAddr], dns: Value) -> Value {
     let version = node.place.network.version;
     let addresses = offer.pools.iter().zip(ips).map(|(pool, ip)| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CHECK: the attachment still holds what ADD gave it.
+//! CHECK: the attachment still holds the addresses that ADD assigned.
 
 use super::Node;
 use crate::{
@@ -11,13 +11,13 @@ use cni_protocol::{SpecVersion, result};
 use serde_json::Value;
 use std::net::IpAddr;
 
-/// Every lease that ADD left is there, and every address that the attachment has by
-/// `prevResult` and that comes from here is leased to it. Other plugins may have given the
-/// interface addresses, or have taken one out of `prevResult`: both is theirs to check.
+/// Checks that every lease of ADD exists, and that every address of the attachment in `prevResult` that this plugin
+/// assigned is leased to it. Other plugins may have added addresses to the interface, or have removed one from
+/// `prevResult`; they check these themselves.
 pub fn check<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
     node.place.network.since("CHECK", SpecVersion::V0_4_0)?;
     let owner = node.owner()?;
-    let told = told(node.place.network.prev_result.as_ref(), &owner.interface);
+    let reported = reported(node.place.network.prev_result.as_ref(), &owner.interface);
     let nothing = || Error::Drift(vec![format!("{owner} holds no address")]);
     let locked = node.store.lock_existing()?.ok_or_else(nothing)?;
     let expected = match locked.noted(&owner)? {
@@ -35,11 +35,15 @@ pub fn check<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
             Some(other) => drift.push(format!("{ip} is held by {other}, not by {owner}")),
         }
     }
-    for ip in told.iter().flatten().filter(|ip| !expected.contains(ip)) {
+    for ip in reported
+        .iter()
+        .flatten()
+        .filter(|ip| !expected.contains(ip))
+    {
         match locked.lease(*ip)? {
             Some(lease) if lease.is_of(&owner) => {}
             Some(other) => drift.push(format!("{ip} is held by {other}, not by {owner}")),
-            // the next ADD may give it to another pod
+            // the next ADD may assign it to another pod
             None if is_in_ranges(node, *ip) => drift.push(format!(
                 "prevResult has {ip} on {}, which is not leased",
                 owner.interface
@@ -53,9 +57,9 @@ pub fn check<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
     }
 }
 
-/// The addresses that `interface` has by the chain's result; all of them, where the result is
-/// an IPAM plugin's, without interfaces. None: there is no result.
-fn told(previous: Option<&Value>, interface: &str) -> Option<Vec<IpAddr>> {
+/// Returns the addresses of `interface` in the chain's result. A result of an IPAM plugin has no interfaces: all its
+/// addresses count. None: there is no result.
+fn reported(previous: Option<&Value>, interface: &str) -> Option<Vec<IpAddr>> {
     let previous = previous?;
     if let Some(found) = result::find_interface(previous, interface) {
         return Some(found.addresses.into_iter().map(|(ip, _)| ip).collect());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! DEL: the attachment's addresses are free again.
+//! DEL: frees the attachment's addresses.
 
 use super::Node;
 use crate::{
@@ -10,13 +10,13 @@ use crate::{
 };
 use std::net::IpAddr;
 
-/// Gives back all that the attachment holds; needs neither namespace nor parent, and nothing
-/// of the configuration but where the leases are. It is no error if there are none.
+/// Removes all leases of the attachment. DEL needs neither namespace nor parent, and of the configuration only the
+/// directory of the leases. An attachment without leases is no error.
 pub fn del<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
     let owner = node.owner()?;
     secret::forget_draft(node.disk, &node.place.data_dir);
     let conflicts = conf::conflicts(node.raw).unwrap_or_else(|error| {
-        log::warn!("{error}; the addresses are given back all the same");
+        log::warn!("{error}; the addresses are given back anyway");
         vec![]
     });
     let Some(locked) = node.store.lock_existing()? else {
@@ -24,18 +24,19 @@ pub fn del<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
     };
     avoid(&locked, &owner, &conflicts)?;
     let ips = match locked.holding(&owner)? {
-        // All that this plugin gave. host-local may have given it more, if there was no DEL between its ADD and ours,
-        // which CNI forbids. To find that, every DEL or every ADD would have to read all leases of the node: they are
-        // found by their address alone. The note goes with this DEL, so the next one reads them. GC always does.
+        // These are all addresses that this plugin assigned. host-local may have assigned more, if no DEL came
+        // between its ADD and ours, which CNI forbids. To find them, every DEL or every ADD would have to read all
+        // leases of the node, which are named after the address alone. This DEL removes the note, so that the next
+        // one reads all leases. GC always does.
         Holding::Complete(ips) => ips,
-        // unknown here, or not as this plugin left it: host-local had a part in it
+        // host-local ran ADD or DEL of this attachment
         Holding::Partial | Holding::Nothing => locked.leases_of(&owner)?,
     };
     let released = locked.release(&owner, &ips)?;
     // others need not wait for the disk
     drop(locked);
     node.store.forget_drafts(|it| *it == owner)?;
-    // also what a DEL that was killed has taken away
+    // this also syncs the removals of a killed DEL
     node.store.sync()?;
     if !released.is_empty() {
         log::info!("{} given back by {owner}", list(&released));
@@ -43,8 +44,8 @@ pub fn del<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Marks those of `conflicts` that `owner` holds as in use by another machine. Some of those that are old go
-/// then, as many a runtime never calls GC.
+/// Marks those of `conflicts` that `owner` holds as used by another machine. Also removes some expired marks, since
+/// many runtimes never call GC.
 fn avoid<D: Disk>(
     locked: &Locked<'_, D>,
     owner: &Owner,

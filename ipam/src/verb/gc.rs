@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! GC: addresses of attachments that the runtime does not have are free again.
+//! GC: frees addresses of attachments that the runtime does not have.
 
 use super::Node;
 use crate::{
@@ -10,14 +10,13 @@ use crate::{
 use cni_protocol::{SpecVersion, ValidAttachment};
 use std::collections::BTreeSet;
 
-/// Frees every lease of this network whose attachment is not in `cni.dev/valid-attachments`,
-/// and empty ones: nobody can have got their address. One that names a container alone is
-/// kept if the container has an attachment. Files that are no leases are left alone. Without the
-/// list nothing is known, so that nothing is freed.
+/// Removes every lease of this network whose attachment is not in `cni.dev/valid-attachments`, and empty leases,
+/// whose address no attachment has. A lease with only a container stays if the container has an attachment. Files
+/// that are not leases stay. Without the list, GC removes nothing.
 pub fn gc<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
     node.place.network.since("GC", SpecVersion::V1_1_0)?;
     let Some(valid) = &node.place.network.valid_attachments else {
-        log::info!("GC comes without cni.dev/valid-attachments: nothing is given back");
+        log::info!("GC has no cni.dev/valid-attachments: nothing is given back");
         return Ok(());
     };
     secret::forget_draft(node.disk, &node.place.data_dir);

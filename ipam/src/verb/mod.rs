@@ -16,7 +16,7 @@ use cni_protocol::{Environment, EnvironmentError, lock::Patience};
 use rdma_netns::Linux;
 use serde_json::{Map, Value};
 
-/// All that a verb works with.
+/// The input of a verb.
 #[derive(Debug)]
 pub struct Node<'a, D> {
     disk: &'a D,
@@ -28,7 +28,8 @@ pub struct Node<'a, D> {
 }
 
 impl<'a, D: Disk> Node<'a, D> {
-    /// For the network of `place`; `raw` is its configuration. Locks are waited for with `patience`.
+    /// Returns the input for the network of `place`. `raw` is its configuration. `patience` limits the wait for
+    /// locks.
     pub fn new(
         (disk, linux): (&'a D, &'a Linux),
         environment: &'a Environment,
@@ -46,7 +47,7 @@ impl<'a, D: Disk> Node<'a, D> {
         }
     }
 
-    /// The attachment that the verb is about.
+    /// Returns the attachment of the verb.
     fn owner(&self) -> Result<Owner, EnvironmentError> {
         let target = self.environment.target.as_ref();
         let target = target.ok_or_else(|| EnvironmentError::Missing {

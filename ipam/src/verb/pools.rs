@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pools that a configuration means on this host, at this moment.
+//! The pools of a configuration on this host.
 
 use super::Node;
 use crate::{
@@ -15,12 +15,12 @@ use cni_protocol::ConfError;
 use serde_json::Value;
 use std::{borrow::Cow, collections::BTreeSet, net::IpAddr};
 
-/// What addresses are given from, and what is told with them.
+/// The pools, and the other input of an ADD.
 #[derive(Debug)]
 pub(super) struct Offer {
-    /// One address is given from each.
+    /// Pools, each for one address.
     pub(super) pools: Vec<Pool>,
-    /// The host's addresses; those of NICs that have left it for a pod, too.
+    /// Addresses of the host, including those on NICs that are in pods.
     pub(super) own: Vec<IpAddr>,
     /// Addresses of other machines on the parent's network.
     pub(super) neighbours: BTreeSet<IpAddr>,
@@ -29,7 +29,7 @@ pub(super) struct Offer {
 }
 
 impl<D: Disk> Node<'_, D> {
-    /// Looks at the host, and at the parent if need be.
+    /// Observes the host, and the parent if necessary.
     pub(super) fn offer(&self, plan: &Plan) -> Result<Offer, Error> {
         let mut own = host::addresses(self.linux)?;
         own.extend(&plan.away);
@@ -43,10 +43,10 @@ impl<D: Disk> Node<'_, D> {
             }),
             Source::Parent {
                 name,
-                told,
+                passed,
                 families,
             } => {
-                let parent = self.parent(name.as_deref(), told.as_ref())?;
+                let parent = self.parent(name.as_deref(), passed.as_ref())?;
                 own.extend(parent.addresses.iter().map(|address| address.ip()));
                 let pools = self.pools(&parent, families, plan)?;
                 let routes = match &plan.routes {
@@ -63,15 +63,15 @@ impl<D: Disk> Node<'_, D> {
         }
     }
 
-    /// Those that the caller tells, else those that this host knows of the parent's network.
+    /// Returns the neighbours that the caller passed, or otherwise those that the host knows on the parent's network.
     fn neighbours(&self, plan: &Plan) -> Result<BTreeSet<IpAddr>, Error> {
         let known = match (&plan.neighbours, &plan.source) {
-            (Some(told), _) => told.clone(),
+            (Some(passed), _) => passed.clone(),
             (
                 None,
                 Source::Parent {
                     name: Some(name),
-                    told: None,
+                    passed: None,
                     ..
                 },
             ) => host::neighbours(self.linux, name)?,
@@ -89,15 +89,14 @@ impl<D: Disk> Node<'_, D> {
     fn parent<'a>(
         &self,
         name: Option<&str>,
-        told: Option<&'a Parent>,
+        passed: Option<&'a Parent>,
     ) -> Result<Cow<'a, Parent>, Error> {
-        if let Some(told) = told {
-            return Ok(Cow::Borrowed(told));
+        if let Some(passed) = passed {
+            return Ok(Cow::Borrowed(passed));
         }
         let name = name.ok_or(ConfError::Missing {
             field: "master",
-            expected: "with ipam.from \"parent\" it has to name the netdev whose prefixes are used; \
-                       rdma-cni hands it on",
+            expected: "ipam.from \"parent\" needs the netdev whose prefixes are used; rdma-cni passes it",
         })?;
         host::parent(self.linux, name)?
             .map(Cow::Owned)

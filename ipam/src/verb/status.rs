@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! STATUS: would ADD work? Configuration, data directory, secret, free addresses, parent. Nothing is
-//! written or locked for that: runtimes ask every few seconds.
+//! STATUS: reports whether ADD would work, by configuration, data directory, secret, free addresses and parent. It
+//! writes and locks nothing: runtimes call it every few seconds.
 
 use super::Node;
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
 };
 use cni_protocol::SpecVersion;
 
-/// Finds whatever would make an ADD fail, whichever pod it were for.
+/// Finds all reasons for which ADD would fail for any pod.
 pub fn status<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
     node.place.network.since("STATUS", SpecVersion::V1_1_0)?;
     let plan = Plan::parse(node.raw, node.environment)?;
@@ -45,11 +45,11 @@ fn leases<D: Disk>(
         &plan.source,
         Source::Parent {
             name: None,
-            told: None,
+            passed: None,
             ..
         }
     ) {
-        // the parent comes with each ADD
+        // each ADD passes the parent
         return Ok(());
     }
     let offer = match node.offer(plan) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An attachment that host-local gave an address, and `rdma-ipam` another one, without a DEL in between.
+//! An attachment with an address of host-local and another one of `rdma-ipam`, without a DEL in between.
 
 use super::node::{Node, call};
 use serde_json::{Value, json};
 
-/// The node, the configuration, and `c`, which has 10.77.0.2 by host-local and 10.77.0.3 by a note.
+/// Returns the node, the configuration, and the attachment `c`, which has 10.77.0.2 by host-local and 10.77.0.3 by a
+/// note.
 fn twice() -> (Node, Value) {
     let node = Node::new();
     let conf = node.conf(json!({"subnet": "10.77.0.0/24"}));
@@ -38,7 +39,7 @@ fn gc_frees_both() {
     }
 }
 
-/// What a migration is: DEL of the new plugin frees what the old one gave, and so does host-local's of both.
+/// A migration: DEL of the new plugin frees the old one's addresses, and host-local's DEL frees those of both.
 #[test]
 fn a_del_between_the_two_frees_all() {
     let node = Node::new();

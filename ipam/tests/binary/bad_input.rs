@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bad input: each kind has its own sentence, and nothing is changed.
+//! Bad input: each kind has its own error, and nothing changes.
 
 use super::node::{Node, apart, call, shell};
 use serde_json::{Value, json};
@@ -58,8 +58,7 @@ fn ranges() {
         refused(
             json!({"subnet": subnet}),
             &format!(
-                "ipam.subnet: \"{subnet}\" is not valid: it is too small, no address is left to give \
-                 out; the longest {family} prefix is /{longest}"
+                "ipam.subnet: \"{subnet}\" is not valid: it is too small to assign addresses; the longest {family} prefix is /{longest}"
             ),
         );
     }
@@ -95,8 +94,8 @@ fn fields_without_their_subnet_are_passed_over_and_told() {
     assert!(outcome.success, "{outcome:?}");
     assert!(
         outcome.stderr.contains(
-            "warn: ipam.rangeStart is passed over: it belongs to a subnet, and there is no ipam.subnet; put it \
-             into the range that it is meant for"
+            "warn: ignoring ipam.rangeStart: it belongs to a subnet, and there is no ipam.subnet; move it into \
+             its range"
         ),
         "{outcome:?}"
     );
@@ -118,8 +117,8 @@ fn ranges_together() {
     );
     refused(
         json!({"ranges": [[{"subnet": "10.77.0.0/24"}, {"subnet": "fd77::/64"}]]}),
-        "ipam.ranges[0]: [\"10.77.0.0/24\",\"fd77::/64\"] is not valid: one address is given from \
-         each set, so that a set has one family: 10.77.0.0/24 and fd77::/64 belong into two sets",
+        "ipam.ranges[0]: [\"10.77.0.0/24\",\"fd77::/64\"] is not valid: a set assigns one \
+         address, and has one family: move 10.77.0.0/24 and fd77::/64 into two sets",
     );
 }
 
@@ -175,7 +174,7 @@ fn words() {
     let conf = json!({"cniVersion": "1.1.0", "name": "net"});
     call("ADD", "a", &conf).fails(
         7,
-        "ipam is missing: it says where addresses come from: ipam.ranges, or ipam.from: \"parent\"",
+        "ipam is missing: set ipam.ranges, or ipam.from to \"parent\"",
     );
     let mut conf = node.conf(json!({"subnet": "10.77.0.0/24"}));
     conf["name"] = "../x".into();
@@ -223,7 +222,7 @@ fn exhausted() {
         call("ADD", &format!("a{index}"), &conf).result();
     }
     let sentence = "no address is free in 10.77.0.1-10.77.0.6 of 10.77.0.0/29: 5 are held, the rest \
-                    is never given out";
+                    is never assigned";
     call("ADD", "b", &conf).fails(11, sentence);
     call("STATUS", "", &conf).fails(50, &format!("ADD cannot work: {sentence}"));
     call("DEL", "a3", &conf).ok();
@@ -291,7 +290,7 @@ fn a_foreign_file_is_left_alone_and_told() {
     // the first GC frees the empty lease
     let status = call("STATUS", "", &conf).run();
     assert!(
-        status.stderr.contains("notes.txt\" is no lease"),
+        status.stderr.contains("notes.txt\" is not a lease"),
         "{status:?}"
     );
     for (call, sees_empty) in [
@@ -301,10 +300,10 @@ fn a_foreign_file_is_left_alone_and_told() {
     ] {
         let outcome = call.run();
         assert!(outcome.success, "{outcome:?}");
-        let notes = format!("{:?} is no lease", node.leases_dir().join("notes.txt"));
+        let notes = format!("{:?} is not a lease", node.leases_dir().join("notes.txt"));
         assert!(outcome.stderr.contains(&notes), "{outcome:?}");
         assert!(
-            outcome.stderr.contains("the file 10.77.0.2 is no lease"),
+            outcome.stderr.contains("the file 10.77.0.2 is not a lease"),
             "{outcome:?}"
         );
         assert_eq!(

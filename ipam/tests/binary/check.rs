@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CHECK: the leases are there and are this attachment's, and the chain answered no other.
+//! CHECK: the leases exist and belong to this attachment, and the chain reported no other address.
 
 use super::node::{Node, call};
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ fn added(node: &Node) -> Value {
         "ips": [
             {"address": "10.77.0.2/24", "interface": 1},
             {"address": "fd77::2/64", "interface": 1},
-            // another plugin's, later in the chain
+            // added by a later plugin of the chain
             {"address": "192.0.2.7/24", "interface": 1},
             {"address": "10.77.0.99/24", "interface": 2},
         ],
@@ -32,10 +32,10 @@ fn what_add_left_is_fine() {
     let node = Node::new();
     let mut conf = added(&node);
     call("CHECK", "a", &conf).ok();
-    // the answer of an IPAM plugin alone
+    // the result of an IPAM plugin alone
     conf["prevResult"] = json!({"ips": [{"address": "10.77.0.2/24"}, {"address": "fd77::2/64"}]});
     call("CHECK", "a", &conf).ok();
-    // a later plugin took one out, or all
+    // a later plugin removed one address, or all
     for ips in [json!([{"address": "fd77::2/64"}]), json!([])] {
         conf["prevResult"] = json!({"ips": ips});
         call("CHECK", "a", &conf).ok();

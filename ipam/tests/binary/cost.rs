@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An allocation costs the same, however many addresses are held.
+//! The cost of an ADD does not depend on the number of held addresses.
 
 use super::node::{Node, call};
 use serde_json::{Value, json};

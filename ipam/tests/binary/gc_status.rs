@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! GC frees what the runtime does not know; STATUS tells what ADD would.
+//! GC frees addresses of attachments that the runtime does not have. STATUS reports the error that ADD would have.
 
 use super::node::{Node, call};
 use serde_json::json;
@@ -20,11 +20,11 @@ fn gc_frees_all_but_the_valid() {
             .env("CNI_IFNAME", interface)
             .result();
     }
-    // left by an old host-local, which told no interface
+    // an old host-local did not write the interface
     node.write("10.77.0.50", "b");
     node.write("10.77.0.51", "gone");
     node.write("10.77.0.52", "gone\r\neth0");
-    // a note whose leases host-local gave back
+    // a note whose leases host-local removed
     std::os::unix::fs::symlink(
         "10.77.0.60",
         node.leases_dir().join("rdma-ipam/attachments/x@y"),
@@ -52,12 +52,12 @@ fn gc_frees_all_but_the_valid() {
     conf["cni.dev/valid-attachments"] = json!("all");
     assert_eq!(call("GC", "", &conf).error().0, 7);
     assert_eq!(node.leases(), held);
-    // a Go slice that nothing was put into
+    // a nil slice of Go
     conf["cni.dev/valid-attachments"] = json!(null);
     gc_all(&node, &conf);
 }
 
-/// What is wrong with the rest of the configuration keeps no address from being given back.
+/// A wrong value in another field does not keep an address from being given back.
 #[test]
 fn del_and_gc_pass_over_a_wrong_value_that_they_do_not_need() {
     let node = Node::new();
@@ -109,7 +109,7 @@ fn status_writes_nothing() {
         call("STATUS", "", &conf).ok();
         assert!(!node.data_dir().exists(), "{strategy}");
     }
-    // nor does it wait for whoever writes
+    // nor does it wait for a writer
     let conf = node.conf(json!({"subnet": "10.77.0.0/24"}));
     call("ADD", "a", &conf).result();
     let lock = fs::File::open(node.leases_dir().join("lock")).unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A GC that succeeds has on the disk what it, or one before it, took away.
+//! After a successful GC, its removals and those of earlier GCs are on the disk.
 
 use super::node::{Node, call};
 use cni_protocol::Input;
@@ -8,7 +8,7 @@ use rdma_netns::Linux;
 use serde_json::{Value, json};
 use std::{cell::RefCell, fs, io, path::PathBuf, process::ExitCode};
 
-/// Cannot sync, or tells what was synced.
+/// A disk that fails to sync, or that records the synced directories.
 struct Syncs {
     fails: bool,
     made: RefCell<Vec<PathBuf>>,
@@ -26,7 +26,7 @@ impl Disk for Syncs {
     }
 }
 
-/// GC in this process: its answer, null if it succeeds, and the directories that were synced.
+/// Runs GC in this process. Returns its result, null if it succeeds, and the synced directories.
 fn gc(conf: &Value, fails: bool) -> (Value, Vec<PathBuf>) {
     let environment = [("CNI_COMMAND", "GC"), ("CNI_PATH", "/x")];
     let input = Input {
@@ -59,14 +59,14 @@ fn a_gc_that_is_repeated_syncs_what_one_before_it_took_away() {
     assert_eq!(answer["code"], 5, "{answer}");
     assert_eq!(node.leases(), [""; 0]);
     assert_eq!(node.notes(), [""; 0]);
-    // where power is lost now both are there again
+    // after a power loss now, both exist again
     let (answer, synced) = gc(&conf, false);
     assert_eq!(answer, Value::Null);
     let attachments = node.leases_dir().join("rdma-ipam/attachments");
     assert_eq!(synced, [attachments, node.leases_dir()]);
 }
 
-/// As of a node that has only had host-local.
+/// The node has only had host-local.
 #[test]
 fn a_gc_without_directories_of_its_own_succeeds() {
     let node = Node::new();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Beside Debian's host-local: the same answers, and one directory for both.
+//! Comparison with Debian's host-local: the same results, and one directory for both.
 
 use super::node::{Node, call};
 use serde_json::{Value, json};
 use std::fs;
 
-/// What both make of the same calls: answers without their version, or that there is none.
+/// Returns the results of both plugins for the same calls, without their version. None: the call failed.
 fn answers(node: &Node, ipam: &Value, calls: &[(&str, &str, &str)], ours: bool) -> Vec<Value> {
     let conf = node.conf(ipam.clone());
     let run = |(command, container, args): &(&str, &str, &str)| {
@@ -160,7 +160,7 @@ fn a_node_switches_over_and_back() {
     let taken = ours("ADD", "d").env("CNI_ARGS", "IP=10.77.0.2");
     taken.fails(
         11,
-        "the requested address 10.77.0.2 is held by a eth0; it is free after that one's DEL",
+        "the requested address 10.77.0.2 is held by a eth0, whose DEL frees it",
     );
     ours("CHECK", "b").ok();
     ours("DEL", "b").ok();

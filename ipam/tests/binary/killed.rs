@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ADD and DEL stopped before each of their changes to the disk, as a kill would.
+//! ADD and DEL that stop before each of their changes of the disk, as after a kill.
 
 use super::node::{Node, call};
 use cni_protocol::Input;
@@ -12,10 +12,10 @@ use std::{
     process::ExitCode,
 };
 
-/// Makes `left` changes, then none any more, as if the process were dead.
+/// A disk that makes `left` changes and then none, as if the process were dead.
 struct Stopping {
     left: Cell<usize>,
-    /// Whether the file that is being written when it ends is left half-written.
+    /// True if the file that is being written at the end stays incomplete.
     torn: Cell<bool>,
     made: RefCell<Vec<Change>>,
 }
@@ -46,7 +46,7 @@ impl Disk for Stopping {
 
 const ARGS: &str = "IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web-0";
 
-/// Runs a verb of the attachment (`a`, `eth0`) in this process.
+/// Runs a verb for the attachment (`a`, `eth0`) in this process.
 fn run(command: &str, conf: &Value, disk: &Stopping) -> (bool, Value) {
     let environment = [
         ("CNI_COMMAND", command),
@@ -84,7 +84,7 @@ fn conf(node: &Node, strategy: &str) -> Value {
     conf
 }
 
-/// Each lease is whole, and an attachment's.
+/// Asserts that each lease is complete, and belongs to an attachment.
 fn assert_whole(node: &Node, when: &str) {
     for lease in node.leases() {
         let content = fs::read_to_string(node.leases_dir().join(&lease)).unwrap();
@@ -95,7 +95,7 @@ fn assert_whole(node: &Node, when: &str) {
     }
 }
 
-/// What is done after the kill.
+/// The calls after the kill.
 #[derive(Clone, Copy, Debug)]
 enum Then {
     Del,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The real binary: every verb, in every version, alone, beside host-local, killed and in a
-//! crowd.
+//! Tests of the real binary: every verb in every version, alone and beside host-local, killed, and with many
+//! processes.
 
 mod added_twice;
 mod bad_input;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is said of each wrong value, word for word, and what becomes of a right one. Each line of
-//! `messages/*.txt` that is not indented is a configuration; below it is what ADD says, after
-//! `DEL: ` what that says where it does not go on, and after `taken: ` what was read.
+//! The exact message for each wrong value, and the result of each right one. Each line of `messages/*.txt` that is
+//! not indented is a configuration. The lines below it have the error of ADD, or `taken: ` and the settings that
+//! differ; after `DEL: `, the error of DEL if it fails.
 //!
-//! `UPDATE_PLANS=1 cargo test -p rdma-ipam --test binary messages` writes them anew, to be read
-//! before they are committed.
+//! `UPDATE_PLANS=1 cargo test -p rdma-ipam --test binary messages` writes the files again. Read them before you
+//! commit.
 
 use cases::golden;
 use cni_protocol::{Command, ConfError, Environment, Mistakes};
@@ -16,7 +16,7 @@ fn messages_are_as_written() {
     golden::assert_said_of_each(env!("CARGO_MANIFEST_DIR"), "tests/binary/messages", said);
 }
 
-/// What is said of `input`. `CNI_ARGS` is a field of it here.
+/// Returns the results for `input`, in which `CNI_ARGS` is a field.
 fn said(input: &str) -> Vec<String> {
     let least = read(r#"{"ipam":{"subnet":"10.77.0.0/24"}}"#).expect("the least");
     let mut said = vec![match read(input) {
@@ -33,7 +33,7 @@ fn said(input: &str) -> Vec<String> {
     said
 }
 
-/// The configuration, with a version and a name where it has none; and `CNI_ARGS`.
+/// Returns the configuration with a version and a name, unless it sets them, and `CNI_ARGS`.
 fn conf(input: &str) -> (Map<String, Value>, String) {
     let conf: Value = serde_json::from_str(input).unwrap_or_else(|e| panic!("{input}: {e}"));
     let mut conf = conf.as_object().expect(input).clone();
@@ -44,7 +44,7 @@ fn conf(input: &str) -> (Map<String, Value>, String) {
     (conf, args.as_str().unwrap_or_default().to_owned())
 }
 
-/// What ADD reads.
+/// Returns the settings that ADD reads.
 fn read(input: &str) -> Result<Vec<String>, ConfError> {
     let (conf, args) = conf(input);
     let variables = [

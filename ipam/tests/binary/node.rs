@@ -26,7 +26,7 @@ pub(crate) struct Node {
     is_mounted: bool,
 }
 
-/// What came out of a plugin.
+/// The outcome of a plugin's call.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) success: bool,
@@ -34,7 +34,7 @@ pub(crate) struct Outcome {
     pub(crate) stderr: String,
 }
 
-/// A call of a plugin, to be told in detail.
+/// A call of a plugin, whose details can be set.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     program: String,
@@ -59,7 +59,7 @@ impl Node {
         }
     }
 
-    /// One whose files are in memory: no disk that others write to has a part in how long a call takes.
+    /// Returns a node with its files in memory: no disk that others write to influences the duration of a call.
     pub(crate) fn in_memory() -> Self {
         let mut node = Self::new();
         let kind = Some("tmpfs");
@@ -84,7 +84,7 @@ impl Node {
         self.data_dir().join("net")
     }
 
-    /// Makes the mark of `address`, which another machine was found to use, older by so many `seconds`. Tells where it is.
+    /// Makes the conflict mark of `address` older by `seconds`. Returns its path.
     pub(crate) fn age_conflict(&self, address: &str, seconds: u64) -> PathBuf {
         let mark = self.leases_dir().join("rdma-ipam/conflicts").join(address);
         let seen = fs::read_link(&mark).unwrap();
@@ -94,7 +94,7 @@ impl Node {
         mark
     }
 
-    /// A configuration with these fields in `ipam`.
+    /// Returns a configuration with these fields in `ipam`.
     pub(crate) fn conf(&self, ipam: Value) -> Value {
         let mut ipam: Map<String, Value> = ipam.as_object().expect("an object").clone();
         ipam.insert("type".into(), "rdma-ipam".into());
@@ -103,7 +103,7 @@ impl Node {
         json!({"cniVersion": "1.1.0", "name": "net", "ipam": ipam})
     }
 
-    /// The addresses that are leased, in order.
+    /// Returns the leased addresses, in order.
     pub(crate) fn leases(&self) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.leases_dir()) else {
             return vec![];
@@ -119,7 +119,7 @@ impl Node {
         ips.iter().map(ToString::to_string).collect()
     }
 
-    /// The notes of attachments, in order.
+    /// Returns the notes of attachments, in order.
     pub(crate) fn notes(&self) -> Vec<String> {
         let directory = self.leases_dir().join("rdma-ipam/attachments");
         let Ok(entries) = fs::read_dir(directory) else {
@@ -143,7 +143,7 @@ impl Node {
     }
 }
 
-/// `command` for the attachment (`container`, `eth0`) with this configuration.
+/// Returns a call of `command` for the attachment (`container`, `eth0`) with this configuration.
 pub(crate) fn call(command: &str, container: &str, input: &Value) -> Call {
     let environment = [
         ("CNI_COMMAND", command),
@@ -215,7 +215,7 @@ impl Call {
         }
     }
 
-    /// Runs it, and it succeeds without an answer.
+    /// Runs the call, which has to succeed without output.
     #[track_caller]
     pub(crate) fn ok(&self) {
         let outcome = self.run();
@@ -225,7 +225,7 @@ impl Call {
         );
     }
 
-    /// Runs it, and it succeeds with an answer.
+    /// Runs the call, which has to succeed, and returns its result.
     #[track_caller]
     pub(crate) fn result(&self) -> Value {
         let outcome = self.run();
@@ -233,7 +233,7 @@ impl Call {
         serde_json::from_str(&outcome.stdout).expect("one JSON object")
     }
 
-    /// Runs it, and it succeeds with these addresses.
+    /// Runs the call, which has to succeed, and returns its addresses.
     #[track_caller]
     pub(crate) fn addresses(&self) -> Vec<String> {
         let result = self.result();
@@ -242,7 +242,7 @@ impl Call {
         ips.iter().map(text).collect()
     }
 
-    /// Runs it, and it succeeds with one address, without its prefix length.
+    /// Runs the call, which has to succeed with one address, and returns it without its prefix length.
     #[track_caller]
     pub(crate) fn address(&self) -> String {
         let addresses = self.addresses();
@@ -250,7 +250,7 @@ impl Call {
         addresses[0].split_once('/').expect("a length").0.to_owned()
     }
 
-    /// Runs it, and it fails with this code and sentence.
+    /// Runs the call, which has to fail with this code and a message that has this text.
     #[track_caller]
     pub(crate) fn error(&self) -> (u64, String) {
         let outcome = self.run();
@@ -261,15 +261,14 @@ impl Call {
         (error["code"].as_u64().expect("code"), message)
     }
 
-    /// Runs it, and it fails with exactly this.
+    /// Runs the call, which has to fail with exactly this code and message.
     #[track_caller]
     pub(crate) fn fails(&self, code: u64, message: &str) {
         assert_eq!(self.error(), (code, message.to_owned()));
     }
 }
 
-/// Runs `work` on a thread in a network and mount namespace of its own, and so everything that
-/// it starts.
+/// Runs `work` on a thread in its own network and mount namespaces, which the thread's processes inherit.
 pub(crate) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let inside = || {

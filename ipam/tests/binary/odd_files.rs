@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Links, pipes, sockets, directories and a gigabyte in the place of the data directory's files: nothing is waited for, followed
-//! or read to its end.
+//! Links, pipes, sockets, directories and a file of a gigabyte at the paths of the data directory's files. The plugin
+//! neither waits for them, nor follows them, nor reads them to the end.
 
 use super::node::{Node, Outcome, call};
 use nix::{sys::stat::Mode, unistd::mkfifo};
@@ -15,13 +15,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Puts one of them at a path.
+/// A function that makes one of them at a path.
 type Put = fn(&Path);
 
-/// Where links lead to, beside them and in one directory up: it is put there with the link.
+/// Name of the links' target, beside them and in the directory above: it is made together with the link.
 const ELSEWHERE: &str = "elsewhere";
 
-/// What is in it: an owner, as a lease has one, and as many bytes as a secret has.
+/// Content of the target: an owner, as in a lease, with the length of a secret.
 const OTHERS: &[u8] = b"somebody else's, of thirty-two b";
 
 fn elsewhere(path: &Path, name: &str) -> PathBuf {
@@ -56,10 +56,10 @@ const ODD: [(&str, Put); 6] = [
     }),
 ];
 
-/// Less than a lock is waited for, and more than anything takes that is not waited for.
+/// Time limit, shorter than the wait for a lock, and longer than any call that does not wait.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Nothing was written where a link at `path` leads to.
+/// Asserts that nothing was written to the target of a link at `path`.
 #[track_caller]
 fn assert_left_alone(path: &Path, what: &str) {
     assert!(
@@ -199,7 +199,7 @@ fn a_data_directory_that_is_none_is_named_and_not_waited_for() {
     }
 }
 
-/// Root may read them, whatever a restored backup or a hardening script has made of their modes.
+/// Root can read the files, whatever mode a restored backup or a hardening script has set.
 #[test]
 fn modes_that_nobody_can_use_keep_no_address() {
     for mode in [0o000, 0o111, 0o7777] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Two plugins of one list have one directory, unless `dataDir` says otherwise.
+//! Two plugins of one list share a directory, unless `dataDir` differs.
 
 use super::node::{Call, Node, call};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The pod's own address, and a rail's: one after the other, as plugins of one list give them.
+/// Runs ADD of the pod's own network, and then of a rail, as plugins of one list.
 fn pod(container: &str, primary: &Value, rail: &Value, theirs: [bool; 2]) -> [Call; 2] {
     let call = |interface: &str, conf: &Value, is_theirs: bool| {
         let call = call("ADD", container, conf).env("CNI_IFNAME", interface);
@@ -21,8 +21,8 @@ fn pod(container: &str, primary: &Value, rail: &Value, theirs: [bool; 2]) -> [Ca
     ]
 }
 
-/// Both sets have the number 0. host-local takes the file of that number, whosever it was: rdma-ipam, if it was there
-/// before, begins once more.
+/// Both sets have the number 0. host-local uses the file of that number, even if rdma-ipam wrote it: rdma-ipam then
+/// starts once again.
 #[test]
 fn each_of_two_sets_of_one_number_goes_round() {
     for (theirs, primaries) in [
@@ -46,7 +46,7 @@ fn each_of_two_sets_of_one_number_goes_round() {
     }
 }
 
-/// A range that an operator changes is gone round, too, and so is the one before, should it be there again.
+/// The round robin covers a range that an operator changes, and the previous range if it comes back.
 #[test]
 fn a_range_that_was_changed_is_gone_round() {
     let node = Node::new();
@@ -68,7 +68,7 @@ fn a_range_that_was_changed_is_gone_round() {
     assert_eq!(next("10.78.0.0/24"), "10.78.0.4");
 }
 
-/// The files below `directory` whose names end with `ending`.
+/// Returns the files below `directory` whose names end with `ending`.
 fn files(directory: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = vec![];
     for entry in fs::read_dir(directory).expect("a directory") {
@@ -82,7 +82,8 @@ fn files(directory: &Path, ending: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The texts in `page` that follow a line that ends with `start`, up to the first line that is `is_end`.
+/// Returns the texts in `page` that follow a line ending with `start`, up to the first line for which `is_end`
+/// returns true.
 fn blocks(page: &str, start: &str, is_end: impl Fn(&str) -> bool) -> Vec<String> {
     let mut lines = page.lines();
     let mut found = vec![];
@@ -93,7 +94,7 @@ fn blocks(page: &str, start: &str, is_end: impl Fn(&str) -> bool) -> Vec<String>
     found
 }
 
-/// Every network configuration that is an example: list, or entry of one.
+/// Returns every network configuration that is an example: a list, or an entry of one.
 fn examples() -> Vec<(PathBuf, Value)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let (conf, docs) = (root.join("conf"), root.join("docs"));
@@ -120,7 +121,7 @@ fn examples() -> Vec<(PathBuf, Value)> {
     parsed.collect()
 }
 
-/// A pod's own network and its rails go round in directories of their own.
+/// A pod's own network and its rails have separate directories for their round robins.
 #[test]
 fn no_example_has_two_ipam_plugins_in_one_directory() {
     let mut seen = 0;

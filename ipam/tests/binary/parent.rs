@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `from: parent`: prefixes and gateways of the netdev that a rail comes from.
+//! `from: parent`: prefixes and gateways of the rail's netdev.
 
 use super::node::{Node, apart, call, shell};
 use serde_json::{Value, json};
@@ -38,7 +38,7 @@ fn what_the_caller_tells_is_used() {
         result["routes"],
         json!([{"dst": "0.0.0.0/0", "gw": "10.77.0.3"}, {"dst": "::/0", "gw": "fe80::1"}])
     );
-    // neither the parent's own address, which may have left the host, nor the gateway
+    // excluded: the parent's own address, which may have left the host, and the gateway
     assert_eq!(
         call("ADD", "b", &conf).addresses(),
         ["10.77.0.4/24", "2001:db8:1::3/64"]
@@ -46,8 +46,8 @@ fn what_the_caller_tells_is_used() {
     let asked = call("ADD", "c", &conf).env("CNI_ARGS", "IP=2001:db8:1::1");
     asked.fails(
         7,
-        "the requested address 2001:db8:1::1 is where a router usually is, and none is known, which \
-         no pod gets: ask for another one",
+        "the requested address 2001:db8:1::1 is the usual address of a router, and the router is \
+         unknown: no pod gets it, request another one",
     );
     conf["ipam"]["routes"] = json!([]);
     assert!(call("ADD", "c", &conf).result().get("routes").is_none());
@@ -147,7 +147,7 @@ fn tentative_duplicate_and_temporary_addresses_do_not_count() {
         let node = Node::new();
         let mut conf = node.conf(json!({"from": "parent"}));
         conf["master"] = "bond1".into();
-        let said = "bond1 (rail eth0) has no global IPv6 address on this host: give it a lasting one \
+        let said = "bond1 (rail eth0) has no global IPv6 address on this host: give it a permanent one \
                     whose prefix is /126 or shorter, or choose another ipam.family";
         call("ADD", "a", &conf).fails(101, said);
         // by now it is a duplicate, and the temporary one beside it is in use
@@ -175,7 +175,7 @@ fn an_address_that_is_not_global_does_not_count() {
         conf["master"] = "bond1".into();
         call("ADD", "a", &conf).fails(
             101,
-            "bond1 (rail eth0) has no global IPv4 address on this host: give it a lasting one whose \
+            "bond1 (rail eth0) has no global IPv4 address on this host: give it a permanent one whose \
              prefix is /30 or shorter, or choose another ipam.family",
         );
         shell("ip addr add 10.78.0.2/24 dev bond1");
@@ -187,7 +187,7 @@ fn an_address_that_is_not_global_does_not_count() {
 fn what_the_node_lacks_is_told() {
     let node = Node::new();
     let none = told(&node, json!({}), &["fe80::1/64", "10.77.0.2/24"]);
-    let said = "bond1 (rail net1) has no global IPv6 address on this host: give it a lasting one whose \
+    let said = "bond1 (rail net1) has no global IPv6 address on this host: give it a permanent one whose \
                 prefix is /126 or shorter, or choose another ipam.family";
     call("ADD", "a", &none)
         .env("CNI_IFNAME", "net1")
@@ -207,15 +207,15 @@ fn what_the_node_lacks_is_told() {
     let mut missing = node.conf(json!({"from": "parent"}));
     call("ADD", "a", &missing).fails(
         7,
-        "master is missing: with ipam.from \"parent\" it has to name the netdev whose prefixes are \
-         used; rdma-cni hands it on",
+        "master is missing: ipam.from \"parent\" needs the netdev whose prefixes are used; rdma-cni \
+         passes it",
     );
     // the parent comes with each ADD
     call("STATUS", "", &missing).ok();
     missing["master"] = "nosuch0".into();
     call("ADD", "a", &missing).fails(
         7,
-        "master: this host has no netdev \"nosuch0\", and masterAddresses are not told",
+        "master: this host has no netdev \"nosuch0\", and masterAddresses is missing",
     );
     for (field, value, said) in [
         (
@@ -237,7 +237,7 @@ fn what_the_node_lacks_is_told() {
     assert_eq!(node.leases(), [""; 0]);
 }
 
-/// Nodes on one network share its prefix: what one counts through, another counts through as well.
+/// Nodes on one network share its prefix: sequential addresses of one would collide with those of another.
 #[test]
 fn nodes_that_configure_nothing_give_different_addresses() {
     let nodes = [Node::new(), Node::new()];
@@ -286,7 +286,7 @@ fn what_the_caller_knows_of_neighbours_is_avoided() {
     }
 }
 
-/// Entries of neighbour tables stay for weeks after a machine has gone.
+/// Entries of neighbour tables can outlive a machine by weeks.
 #[test]
 fn a_neighbour_is_asked_to_move_over_when_nothing_else_is_left() {
     let node = Node::new();
@@ -322,7 +322,7 @@ fn the_nodes_own_neighbours_are_avoided() {
     });
 }
 
-/// Two nodes that count through one range, and found each other, do not go on side by side.
+/// Two nodes with sequential addresses in one range detect each other, and do not continue side by side.
 #[test]
 fn counting_goes_on_elsewhere_after_a_conflict() {
     let mut seen = HashSet::new();
@@ -345,7 +345,7 @@ fn counting_goes_on_elsewhere_after_a_conflict() {
     }
 }
 
-/// Where all others are held, what was in use a while ago is tried again.
+/// If all other addresses are held, an address that another machine used a while ago is tried again.
 #[test]
 fn a_conflict_counts_less_as_time_goes_by() {
     let node = Node::new();

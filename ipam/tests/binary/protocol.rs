@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Environment, versions, shapes of answers, and the answers' own failures.
+//! Environment, versions, formats of results, and failures to write them.
 
 use super::node::{Node, RDMA_IPAM, call};
 use serde_json::{Value, json};

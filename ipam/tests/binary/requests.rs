@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Addresses that a pod asks for.
+//! Addresses that a pod requests.
 
 use super::node::{Node, apart, call, shell};
 use serde_json::json;
@@ -21,7 +21,7 @@ fn every_way_to_ask() {
     let by_args = call("ADD", "a", &conf).env("CNI_ARGS", "IgnoreUnknown=1;IP=10.77.0.50");
     assert_eq!(by_args.addresses(), ["10.77.0.50/24", "fd77::2/64"]);
     let by_cni_args = asked(&["args", "cni", "ips"], json!(["fd77::50"]));
-    // the round robin goes on after what was asked for, as host-local's does
+    // the round robin continues after the requested address, as host-local's does
     assert_eq!(
         call("ADD", "b", &by_cni_args).addresses(),
         ["10.77.0.51/24", "fd77::50/64"]
@@ -48,16 +48,15 @@ fn every_way_to_ask() {
             .fails(
                 7,
                 &format!(
-                    "CNI_ARGS: IP: \"{ip}\" is not valid: must be an address, perhaps with a prefix \
-                     length"
+                    "CNI_ARGS: IP: \"{ip}\" is not valid: must be an address, optionally with a \
+                     prefix length"
                 ),
             );
     }
     let bad = asked(&["runtimeConfig", "ips"], json!(["10.77.0"]));
     call("ADD", "d", &bad).fails(
         7,
-        "runtimeConfig.ips: [\"10.77.0\"] is not valid: must list addresses, each perhaps with a \
-         prefix length",
+        "runtimeConfig.ips: [\"10.77.0\"] is not valid: must list addresses, optionally with prefix lengths",
     );
 }
 
@@ -75,14 +74,13 @@ fn what_cannot_be_had() {
             ("10.77.0.255", "the broadcast address of 10.77.0.0/24"),
         ] {
             let said = format!(
-                "the requested address {ip} is {what}, which no pod gets: ask for another one"
+                "the requested address {ip} is {what}: no pod gets it, request another one"
             );
             ask(ip).fails(7, &said);
         }
         for ip in ["10.77.0.4", "10.78.0.4", "fd77::1"] {
             let said = format!(
-                "the requested address {ip} is not in 10.77.0.5-10.77.0.254 of 10.77.0.0/24, where \
-                 addresses are given from"
+                "the requested address {ip} is not in 10.77.0.5-10.77.0.254 of 10.77.0.0/24"
             );
             ask(ip).fails(7, &said);
         }
@@ -91,20 +89,19 @@ fn what_cannot_be_had() {
             .result();
         ask("10.77.0.7").fails(
             11,
-            "the requested address 10.77.0.7 is held by b eth0; it is free after that one's DEL",
+            "the requested address 10.77.0.7 is held by b eth0, whose DEL frees it",
         );
         let mut two = conf.clone();
         two["runtimeConfig"] = json!({"ips": ["10.77.0.10", "10.77.0.11"]});
         call("ADD", "a", &two).fails(
             7,
-            "the requested addresses 10.77.0.10 and 10.77.0.11 are of one range set, \
-             10.77.0.5-10.77.0.254 of 10.77.0.0/24, which gives one address",
+            "the requested addresses 10.77.0.10 and 10.77.0.11 are in one range set, \
+             10.77.0.5-10.77.0.254 of 10.77.0.0/24, which assigns one address",
         );
         let v6 = node.conf(json!({"subnet": "fd77::/64"}));
         call("ADD", "a", &v6).env("CNI_ARGS", "IP=fd77::").fails(
             7,
-            "the requested address fd77:: is the subnet-router anycast address of fd77::/64, which \
-             no pod gets: ask for another one",
+            "the requested address fd77:: is the subnet-router anycast address of fd77::/64: no pod gets it, request another one",
         );
         assert_eq!(node.leases(), ["10.77.0.7"]);
     });
@@ -139,8 +136,8 @@ fn nor_are_those_of_nics_that_are_in_pods() {
         for ip in ["10.77.0.3", "fd77::2"] {
             let asked = call("ADD", "a", &conf).env("CNI_ARGS", &format!("IP={ip}"));
             let said = format!(
-                "the requested address {ip} is an address of this host itself, which no pod gets: \
-                 ask for another one"
+                "the requested address {ip} is an address of this host itself: no pod gets it, \
+                 request another one"
             );
             asked.fails(7, &said);
         }

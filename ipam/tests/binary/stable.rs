@@ -5,7 +5,7 @@ use super::node::{Call, Node, call};
 use serde_json::{Value, json};
 use std::{collections::HashSet, fs, process::Child};
 
-/// How long a conflict is avoided, seconds.
+/// Time for which a conflict is avoided, seconds.
 const HOUR: u64 = 3600;
 
 fn pod(command: &str, container: &str, name: &str, conf: &Value) -> Call {
@@ -170,8 +170,7 @@ fn any_range_works_and_all_of_it_is_used() {
     assert_eq!(given.len(), 100);
     pod("ADD", "d", "d", &conf).fails(
         11,
-        "no address is free in 10.77.0.10-10.77.0.109 of 10.77.0.0/24: 100 are held, the rest is never \
-         given out",
+        "no address is free in 10.77.0.10-10.77.0.109 of 10.77.0.0/24: 100 are held, the rest is never assigned",
     );
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A crowd of processes of both plugins that come, go and are killed at any moment.
+//! Many processes of both plugins that start, end and are killed at any moment.
 
 use super::node::{Call, Node, call};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use std::{
 const WORKERS: u64 = 8;
 const TIME: Duration = Duration::from_secs(10);
 
-/// xorshift64
+/// A random number generator, xorshift64.
 struct Dice(u64);
 
 impl Dice {
@@ -26,7 +26,7 @@ impl Dice {
     }
 }
 
-/// Runs it, killed after a while if the dice say so. None: it was killed before its end.
+/// Runs the call, and kills it after a random time. None: the call was killed before its end.
 fn perhaps_killed(call: &Call, dice: &mut Dice) -> Option<Output> {
     let mut child = call.start();
     let is_killed = dice.roll(3) == 0;
@@ -48,7 +48,7 @@ struct Counts {
 
 struct Crowd {
     conf: Value,
-    /// Addresses that an attachment was told, until somebody begins to give them back.
+    /// Addresses that ADD reported for an attachment, until a DEL of it begins.
     told: Mutex<BTreeSet<String>>,
     counts: Mutex<Counts>,
 }
@@ -63,7 +63,7 @@ impl Crowd {
         }
     }
 
-    /// DEL, until one comes to its end.
+    /// Runs DEL until a call comes to its end.
     fn del(&self, container: &str, dice: &mut Dice) {
         loop {
             let del = self.call("DEL", container, dice);
@@ -81,7 +81,7 @@ impl Crowd {
         }
     }
 
-    /// ADD; the addresses, if it came to its end and there were any.
+    /// Runs ADD. Returns the addresses if the call came to its end and succeeded.
     fn add(&self, container: &str, dice: &mut Dice) -> Option<Vec<String>> {
         let add = self.call("ADD", container, dice);
         let Some(output) = perhaps_killed(&add, dice) else {
@@ -107,7 +107,7 @@ impl Crowd {
         Some(ips)
     }
 
-    /// One runtime's life; its attachments at the end.
+    /// Runs one runtime. Returns its attachments at the end.
     fn work(&self, worker: u64) -> BTreeMap<String, Vec<String>> {
         let mut dice = Dice(0x9e37_79b9_7f4a_7c15 ^ (worker + 1));
         let mut live = BTreeMap::new();

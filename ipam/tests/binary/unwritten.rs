@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An ADD whose answer cannot be written, or whose leases cannot be synced, tells whether the addresses are free again.
+//! An ADD whose result cannot be written, or whose leases cannot be synced, reports whether the addresses are free
+//! again.
 
 use super::node::{Node, call};
 use cni_protocol::Input;
@@ -12,7 +13,7 @@ use std::{
     process::ExitCode,
 };
 
-/// What does not work from when the answer is written.
+/// The failure that begins when the result is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Broken {
     Nothing,
@@ -20,10 +21,10 @@ enum Broken {
     Syncs,
 }
 
-/// A node on which something breaks in the middle of ADD.
+/// A node on which an operation fails during ADD.
 struct Breaking {
     broken: Cell<Broken>,
-    /// Whether a sync fails before the answer is written, and `then` breaks with it.
+    /// True if a sync fails before the result is written; `then` fails with it.
     settles: bool,
     then: Broken,
 }
@@ -46,7 +47,7 @@ impl Disk for Breaking {
     }
 }
 
-/// Takes the error, and not the answer.
+/// Output that accepts the error, and not the result.
 struct Output<'a> {
     disk: &'a Breaking,
     has_failed: bool,
@@ -68,7 +69,7 @@ impl Write for Output<'_> {
     }
 }
 
-/// The code and the sentence of an ADD in this process.
+/// Runs ADD in this process, and returns its code and message.
 fn add(node: &Node, settles: bool, then: Broken) -> (u64, String) {
     let mut conf = node.conf(json!({"subnet": "10.77.0.0/24"}));
     conf["log"] = json!({"level": "off"});
@@ -113,7 +114,7 @@ fn addresses_are_called_given_back_only_where_they_are() {
         "cannot sync {:?}: Input/output error (os error 5); ipam.dataDir must be a directory that can be written",
         directory.join("rdma-ipam/attachments")
     );
-    let held = "nor could 10.77.0.2 be given back, which DEL or GC does";
+    let held = "10.77.0.2 could not be given back, DEL or GC will";
     let remedy =
         "Input/output error (os error 5); ipam.dataDir must be a directory that can be written";
     for (settles, cause) in [(true, unwritten), (false, &unsynced)] {
