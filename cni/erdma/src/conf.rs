@@ -1,51 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is configured of a NIC's bring-up and of the driver.
+//! The configuration of the bring-up and of the driver.
 
 use ipnetwork::Ipv4Network;
 use rdma_netns::HardwareAddress;
 use serde::Deserialize;
 use std::{fmt, net::Ipv4Addr, str::FromStr};
 
-/// `jumboFrameMTU` where nobody says: the agent's.
+/// Default of `jumboFrameMTU`, bytes: the default of Alibaba Cloud's agent.
 const JUMBO_MTU: u32 = 8500;
 
-/// The metadata service of an ECS instance.
+/// Base address of an ECS instance's metadata service.
 pub const METADATA: &str = "http://100.100.100.200";
 
-/// The driver of an eRDMA NIC's RDMA device (`DRV_MODULE_NAME`, `drivers/infiniband/hw/erdma`).
+/// Name of the driver (`DRV_MODULE_NAME`, `drivers/infiniband/hw/erdma`).
 pub const DRIVER: &str = "erdma";
 
-/// Mode of the eRDMA driver.
+/// The mode of the eRDMA driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum DriverMode {
-    /// The kernel's own RDMA stack; `rdma_cm` and SMC-R work.
+    /// Mode for the kernel's own RDMA stack, with `rdma_cm` and SMC-R.
     Default,
-    /// Compatible with RoCE (`compat_mode`).
+    /// Mode that is compatible with RoCE (`compat_mode`).
     Compat,
-    /// With the RDMA stack of MLNX_OFED.
+    /// Mode for the RDMA stack of MLNX_OFED.
     Ofed,
 }
 
-/// How a NIC is brought up.
+/// The configuration of a bring-up.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BringUp {
-    /// `jumboFrameMTU`: bytes, where the NIC can have so much.
+    /// `jumboFrameMTU`, bytes, for NICs that support it.
     pub mtu: u32,
-    /// Base address of the metadata service, `http://100.100.100.200`.
+    /// Base address of the metadata service, such as `http://100.100.100.200`.
     pub metadata: String,
-    /// Addresses that the metadata service is not asked for.
+    /// Configured addresses, for which the metadata service is not asked.
     pub addresses: Vec<NicAddress>,
 }
 
-/// The address of a NIC, by hand.
+/// The address of a NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NicAddress {
-    /// Which NIC.
+    /// MAC address of the NIC.
     pub mac: HardwareAddress,
-    /// Its address, and the network that it is in.
+    /// Address, with the length of its network's prefix.
     pub address: Ipv4Network,
-    /// The network's router.
+    /// Router of the network.
     pub gateway: Option<Ipv4Addr>,
 }
 
@@ -60,10 +60,10 @@ impl Default for BringUp {
 }
 
 impl DriverMode {
-    /// All of them.
+    /// All modes.
     pub const ALL: [Self; 3] = [Self::Default, Self::Compat, Self::Ofed];
 
-    /// The word that configurations have for it.
+    /// Returns the mode's name in configurations.
     pub fn word(self) -> &'static str {
         match self {
             Self::Default => "default",

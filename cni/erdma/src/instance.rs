@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The instance's id, kept for the next start: NICs that hang on it are hidden until it is known.
+//! The instance's id, stored for the next start: until it is known, the NICs that depend on it are hidden.
 //!
-//! `<stateDir>/erdma/instance`. It holds for one boot: a node's disk can be another instance's
-//! after it.
+//! The file is `<stateDir>/erdma/instance`. It is valid for one boot: afterwards the disk may belong to another
+//! instance.
 
 use rdma_netns::{Kernel, Linux};
 use rdma_resources::{FileError, file};
@@ -11,26 +11,26 @@ use std::path::{Path, PathBuf};
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Kept {
+struct Stored {
     boot_id: String,
     instance: String,
 }
 
-/// The id that was kept in this boot.
+/// Returns the id that was stored in this boot.
 pub fn kept(state_dir: &Path) -> Option<String> {
-    let kept: Option<Kept> = match file::read(&path(state_dir)) {
-        Ok(kept) => kept,
+    let stored: Option<Stored> = match file::read(&path(state_dir)) {
+        Ok(stored) => stored,
         Err(error) => {
-            log::warn!("the instance's id is asked for again: {error}");
+            log::warn!("asking for the instance's id again: {error}");
             None
         }
     };
     let boot_id = Linux::new().boot_id().ok()?;
-    let kept = kept.filter(|kept| kept.boot_id == boot_id);
-    kept.map(|kept| kept.instance)
+    let stored = stored.filter(|stored| stored.boot_id == boot_id);
+    stored.map(|stored| stored.instance)
 }
 
-/// Keeps it. Where the boot is not known, nothing is kept.
+/// Stores the id. Does nothing if the boot id is unknown.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -38,11 +38,11 @@ pub fn keep(state_dir: &Path, instance: &str) -> Result<(), FileError> {
     let Ok(boot_id) = Linux::new().boot_id() else {
         return Ok(());
     };
-    let kept = Kept {
+    let stored = Stored {
         boot_id,
         instance: instance.to_owned(),
     };
-    file::replace(&path(state_dir), &kept, 0o600).map(drop)
+    file::replace(&path(state_dir), &stored, 0o600).map(drop)
 }
 
 fn path(state_dir: &Path) -> PathBuf {

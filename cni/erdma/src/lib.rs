@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! eRDMA NICs: the mode of their driver, and those that nobody configured. Which NICs there are, and when
-//! something is done, `rdma-device-plugin` says.
+//! eRDMA NICs: the mode of their driver, and the bring-up of NICs that nobody has configured. `rdma-device-plugin`
+//! names the NICs and calls this crate.
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`bring_up`] | NICs that nobody configured |
-//! | [`driver`] | the driver's mode, and the way to the one that is wanted |
-//! | [`instance`] | the instance's id, kept for the next start |
-//! | [`metadata`] | what the cloud knows of them |
-//! | [`conf`] | what is configured of both |
+//! | [`bring_up`] | bring-up of NICs that nobody has configured |
+//! | [`driver`] | the driver's mode, and the change to the configured one |
+//! | [`instance`] | the instance's id, stored for the next start |
+//! | [`metadata`] | the cloud's metadata service |
+//! | [`conf`] | the configuration of both |
 
 pub mod bring_up;
 pub mod conf;
@@ -18,15 +18,15 @@ pub mod metadata;
 
 use rdma_netns::{DeviceAddress, HardwareAddress};
 
-/// An eRDMA NIC that is used.
+/// An eRDMA NIC that the daemon uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nic {
-    /// Its RDMA device.
+    /// Name of the RDMA device.
     pub rdma: String,
-    /// The PCI function that is the RDMA device's.
+    /// PCI function of the RDMA device.
     pub address: DeviceAddress,
-    /// Its netdev, where it is in this program's namespace.
+    /// Netdev, if it is in this program's namespace.
     pub netdev: Option<String>,
-    /// The netdev's hardware address, by which the cloud knows the NIC.
+    /// MAC address of the netdev, by which the cloud identifies the NIC.
     pub mac: Option<HardwareAddress>,
 }

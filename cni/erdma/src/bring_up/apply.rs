@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The only place that changes NICs: what is missing is planned, recorded, done, and looked at
-//! again, until nothing is missing.
+//! The only module that changes NICs: it plans the missing changes, records and applies them, and observes again,
+//! until nothing is missing.
 
 use super::{
     ownership::{ForeignConfig, foreign_config},
@@ -15,10 +15,10 @@ use rdma_netns::{
 };
 use std::mem;
 
-/// How often is planned anew: two rounds are enough where nobody else makes changes.
+/// Largest number of plans. Two suffice if no other program makes changes.
 const ROUNDS: usize = 4;
 
-/// A NIC that is not as it should be.
+/// The reason why a NIC is not fully configured.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ApplyError {
     #[error(transparent)]
@@ -29,32 +29,32 @@ pub(super) enum ApplyError {
     Obstacle(#[from] Obstacle),
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// It went away meanwhile: into a pod, or out of the machine.
+    /// The netdev moved into a pod, or was removed.
     #[error("its netdev is gone just now")]
     Gone,
-    /// Somebody else configured it meanwhile.
+    /// Another program has configured the NIC meanwhile.
     #[error("{0}")]
     Foreign(ForeignConfig),
     #[error(transparent)]
     Unstable(#[from] Unstable),
 }
 
-/// A NIC that is as it should be.
+/// A fully configured NIC.
 #[derive(Debug)]
 pub(super) struct Reached {
-    /// Its netdev.
+    /// Netdev.
     pub(super) link: Link,
-    /// How many changes were made.
+    /// Number of changes.
     pub(super) changes: usize,
-    /// The record.
+    /// Record of the NIC.
     pub(super) record: Record,
-    /// The network that only NICs of ours lead to.
+    /// Network to which only NICs of this daemon have a route.
     pub(super) alone: Option<String>,
-    /// Settings that were refused: the NIC works without, if not for all.
+    /// Settings that the kernel refused. The NIC works without them, with limitations.
     pub(super) refused: Vec<OpError>,
 }
 
-/// The netdev of `nic`: by its name, as long as its hardware address is that, or by hardware.
+/// Returns the netdev of `nic`: by name if the MAC matches, otherwise by MAC.
 pub(super) fn netdev<'a>(nic: &Nic, host: &'a Namespace) -> Option<&'a Link> {
     let is_its = |link: &&Link| nic.mac.as_ref().is_none_or(|mac| has_mac(link, mac));
     let named = nic.netdev.as_ref().and_then(|name| {
@@ -70,7 +70,7 @@ pub(super) fn netdev<'a>(nic: &Nic, host: &'a Namespace) -> Option<&'a Link> {
     named.filter(is_its).or_else(by_hardware)
 }
 
-/// The record of `nic`, if it is of this boot, and of the netdev that is there.
+/// Returns the record of `nic` if it is of this boot and of `link`.
 pub(super) fn record_of(
     records: &Records,
     nic: &Nic,
@@ -81,10 +81,10 @@ pub(super) fn record_of(
     Ok(record.filter(|it| it.boot_id == boot_id && it.is_of(link)))
 }
 
-/// What `records` say of the NICs beside `nic` whose netdevs are here.
+/// Returns the recorded configuration of the other NICs whose netdevs are on the host.
 fn siblings(records: &Records, nic: &Nic, observed: &Observed) -> Result<Siblings, RecordError> {
     let mut siblings = Siblings::default();
-    // one that cannot be read is told of when its own NIC's turn comes
+    // an unreadable record is reported with its own NIC
     for record in records.all()?.into_iter().flatten() {
         if record.boot_id != observed.boot_id || record.address == nic.address {
             continue;
@@ -97,7 +97,7 @@ fn siblings(records: &Records, nic: &Nic, observed: &Observed) -> Result<Sibling
     Ok(siblings)
 }
 
-/// Gives `nic` what is `wanted`.
+/// Configures `nic` as `wanted`.
 pub(super) fn bring_up<K: Kernel>(
     kernel: &K,
     records: &Records,
@@ -115,13 +115,13 @@ pub(super) fn bring_up<K: Kernel>(
     Ok(Reached { changes, ..reached })
 }
 
-/// A NIC with what is wanted of it.
+/// The desired state of a configured NIC.
 struct Given<'a, K> {
     kernel: &'a K,
     records: &'a Records,
     nic: &'a Nic,
     wanted: &'a DesiredNic,
-    /// Settings that were refused.
+    /// Settings that the kernel refused.
     refused: Vec<OpError>,
 }
 
@@ -158,7 +158,7 @@ impl<K: Kernel> Desired for Given<'_, K> {
         }
         record.superseded.clear();
         records.write(&record)?;
-        let alone = plan::alone(link, &observed.host, &record.given, &siblings);
+        let alone = plan::exclusive_route(link, &observed.host, &record.given, &siblings);
         Ok(Plan::Reached(Reached {
             link: link.clone(),
             changes: 0,
@@ -179,7 +179,7 @@ impl<K: Kernel> Desired for Given<'_, K> {
     }
 }
 
-/// Takes back what `record` says was given. What stays, in words; whether anything was done.
+/// Removes the configuration in `record`. Returns the number of changes, and a sentence for each thing that stays.
 pub(super) fn release<K: Kernel>(
     kernel: &K,
     record: &Record,
@@ -189,7 +189,7 @@ pub(super) fn release<K: Kernel>(
     Ok((changes, left))
 }
 
-/// A NIC without what it was given.
+/// The desired state of a released NIC.
 struct Released<'a, K> {
     kernel: &'a K,
     record: &'a Record,
@@ -209,7 +209,7 @@ impl<K: Kernel> Desired for Released<'_, K> {
         })
     }
 
-    /// What can be put back is.
+    /// Continues with the remaining changes.
     fn refused(&mut self, error: OpError) -> Refusal<ApplyError> {
         Refusal::GoOn(error)
     }

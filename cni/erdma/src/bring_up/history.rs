@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What was seen of NICs before, in this process: one look does not tell that nobody configures a
-//! NIC, which has no address in the middle of DHCP.
+//! Earlier observations of NICs in this process. A single one cannot show that a NIC is unconfigured: during DHCP it
+//! has no address.
 
 use super::ownership::ForeignConfig;
 use rdma_netns::{DeviceAddress, InterfaceName};
@@ -9,28 +9,28 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What was seen of NICs. A netdev with another index is another one: its driver was reloaded.
+/// Earlier observations. A netdev with another index is a new one: its driver was reloaded.
 #[derive(Debug)]
 pub(super) struct History {
-    /// For how long a NIC has to be up without an address before it is nobody's.
+    /// Time for which a NIC has to be up without an address before it counts as unconfigured.
     quiet: Duration,
-    /// Netdevs that had somebody's address, and which, in words.
+    /// Netdevs that had an address of another program, by index, with a sentence about it.
     foreign: BTreeMap<DeviceAddress, (u32, String)>,
-    /// Since when netdevs are up, and nobody has given them an address.
+    /// Netdevs that are up without an address, by index, with the time of the first observation.
     bare: BTreeMap<DeviceAddress, (u32, Instant)>,
 }
 
-/// Why a NIC without an address is not brought up now.
+/// The reason why a NIC without an address is not brought up now.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Blocker {
-    /// It is somebody's: it had an address.
+    /// Another program configures it: it had an address.
     Foreign(String),
-    /// It may be somebody's.
-    Early(String),
+    /// Another program may still configure it.
+    TooEarly(String),
 }
 
 impl History {
-    /// Nothing was seen yet.
+    /// Returns an empty history.
     pub(super) fn new(quiet: Duration) -> Self {
         Self {
             quiet,
@@ -39,23 +39,23 @@ impl History {
         }
     }
 
-    /// Forgets NICs that are gone.
+    /// Forgets NICs that no longer exist.
     pub(super) fn retain(&mut self, is_there: impl Fn(&DeviceAddress) -> bool) {
         self.foreign.retain(|address, _| is_there(address));
         self.bare.retain(|address, _| is_there(address));
     }
 
-    /// The NIC's netdev is somebody else's.
+    /// Records that another program has configured the NIC's netdev.
     pub(super) fn configured(&mut self, nic: &DeviceAddress, index: u32, by: &ForeignConfig) {
         self.bare.remove(nic);
         if let ForeignConfig::Address { netdev, ip, prefix } = by {
-            let had = format!("{netdev} had {ip}/{prefix} from somebody else");
+            let had = format!("{netdev} had {ip}/{prefix}, which another program set");
             self.foreign.insert(nic.clone(), (index, had));
         }
     }
 
-    /// Nobody else has configured the NIC's netdev as far as is to be seen now. `is_new`: it is up,
-    /// and was not brought up by us.
+    /// Records that the NIC's netdev has no configuration of another program. `is_new`: the netdev is up, and the
+    /// daemon did not bring it up. Returns a blocker if the NIC must not be brought up yet.
     pub(super) fn bare(
         &mut self,
         nic: &DeviceAddress,
@@ -77,9 +77,9 @@ impl History {
         }
         (bare.1.elapsed() < self.quiet).then(|| {
             let quiet = self.quiet;
-            Blocker::Early(format!(
-                "{netdev} is up without an address: it is given one if nobody else does so within \
-                 {quiet:?}"
+            Blocker::TooEarly(format!(
+                "{netdev} is up without an address: the daemon configures it if no other program does \
+                 within {quiet:?}"
             ))
         })
     }

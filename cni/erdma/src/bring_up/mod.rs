@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! NICs that nobody configured get what the cloud says: up, MTU, address, routes.
+//! Bring-up of NICs that nobody has configured: up, MTU, address and routes from the cloud.
 //!
 //! ```text
-//! kernel.observe → ForeignConfig          whose NIC it is; one that is configured is left alone
-//! History                                 as is one that was configured a moment ago, or may be soon
+//! kernel.observe → ForeignConfig          finds NICs that another program configures, which stay unchanged
+//! History                                 and those that one has configured before, or may configure soon
 //! conf, metadata → Sources → DesiredNic   the address, its network and router
 //! (Link, host, DesiredNic) → plan::give   pure: address and routes with their metrics
 //!                          → plan::missing   pure: the changes
-//! Records::write                          how the NIC was, before the first change
-//! apply                                   the only place that changes anything
-//! release → put_back                      pure: what was given goes
+//! Records::write                          the state of the NIC before the first change
+//! apply                                   the only module that makes changes
+//! release → put_back                      pure: the removal of the configuration
 //! ```
-//! All of it can be done again at any time: what is as it should be is not touched.
+//! All steps are idempotent: a correct NIC is not changed.
 
 mod apply;
 mod history;
@@ -48,28 +48,28 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Before it is looked again what is in the way, if nothing is heard of it.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
-/// For how long a carrier may be missing before that is told: a NIC that has just gone up agrees
-/// upon a speed first.
-const CARRIER: Duration = Duration::from_secs(5);
-/// Before a NIC without carrier is looked at again, once that was told: of a carrier is heard.
-const DARK: Duration = Duration::from_secs(60);
+/// Interval after which an obstacle is checked again if there is no event.
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
+/// Time for which a missing carrier is not reported: a NIC that has just been set up negotiates its speed first.
+const CARRIER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval after which a NIC without carrier is checked again, once that was reported. A carrier causes an event.
+const NO_CARRIER_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Brings NICs up.
+/// The bring-up of the node's NICs.
 #[derive(Debug)]
 pub struct BringUp<K> {
     sources: Sources,
     node: Node<K>,
-    /// Held from the first NIC on.
+    /// Lock on the records, held from the first NIC on.
     lock: Option<Held>,
-    seen: History,
-    /// Since when a NIC that is up has no carrier.
-    dark: BTreeMap<DeviceAddress, Instant>,
-    told: BTreeMap<DeviceAddress, Vec<String>>,
+    history: History,
+    /// Time since which a NIC that is up has no carrier.
+    no_carrier_since: BTreeMap<DeviceAddress, Instant>,
+    /// Last reported sentences.
+    reported: BTreeMap<DeviceAddress, Vec<String>>,
 }
 
-/// What threads that may wait need.
+/// The parts that blocking threads need.
 #[derive(Debug)]
 struct Node<K> {
     kernel: Arc<K>,
@@ -87,40 +87,41 @@ impl<K> Clone for Node<K> {
     }
 }
 
-/// What is to be done with a NIC.
+/// The status of a NIC.
 enum NicStatus {
-    /// Nothing now.
-    Is(State),
-    /// The netdev with this index is somebody else's.
+    /// The state is final for this call.
+    Final(State),
+    /// Another program configures the netdev with this index.
     Foreign(u32, ForeignConfig),
-    /// It needs an address.
+    /// The NIC needs an address.
     Needs(Needs),
 }
 
-/// A NIC that nobody else has configured, as far as is to be seen.
+/// A NIC that no other program is known to configure.
 struct Needs {
     mac: HardwareAddress,
     index: u32,
     netdev: InterfaceName,
-    /// It is up, and not by us.
+    /// True if the netdev is up, and the daemon did not bring it up.
     is_new: bool,
-    /// The last address that it was given, if it was.
+    /// Last assigned address.
     last: Option<DesiredNic>,
 }
 
 impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
-    /// As `conf` says, with records below `state_dir`, which is `rdma-cni`'s. Nothing is done yet.
+    /// Returns the bring-up for `conf`, with records in `rdma-cni`'s state directory `state_dir`. It does nothing
+    /// yet.
     ///
     /// # Errors
-    /// The metadata service's address is none.
+    /// The address of the metadata service is invalid.
     pub fn new(conf: conf::BringUp, state_dir: &Path, kernel: Arc<K>) -> Result<Self, InvalidBase> {
         Self::with_pace(conf, state_dir, kernel, Pace::default())
     }
 
-    /// The same, with another patience.
+    /// Does the same as [`BringUp::new`], with other limits.
     ///
     /// # Errors
-    /// The metadata service's address is none.
+    /// The address of the metadata service is invalid.
     pub fn with_pace(
         conf: conf::BringUp,
         state_dir: &Path,
@@ -135,25 +136,24 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
                 attachments: state_dir.join("attachments"),
             },
             lock: None,
-            seen: History::new(pace.quiet),
-            dark: BTreeMap::new(),
-            told: BTreeMap::new(),
+            history: History::new(pace.quiet),
+            no_carrier_since: BTreeMap::new(),
+            reported: BTreeMap::new(),
         })
     }
 
-    /// Gives every NIC of `nics` what it lacks; what became of each, in order of their addresses.
+    /// Configures every NIC of `nics`, and returns the outcomes in order of their addresses.
     ///
-    /// To be called at the start, when NICs or links change, and after the shortest
-    /// [`Outcome::retry_after`]. It takes as long as the metadata service does: some seconds where
-    /// that is needed and does not answer.
+    /// The caller calls this at the start, when NICs or links change, and after the shortest
+    /// [`Outcome::retry_after`]. If the metadata service is needed and does not answer, the call takes some seconds.
     pub async fn settle(&mut self, nics: &[Nic]) -> Vec<Outcome> {
         let mut nics = nics.to_vec();
         nics.sort_by(|a, b| a.address.cmp(&b.address));
         let is_there = |address: &DeviceAddress| nics.iter().any(|nic| nic.address == *address);
-        self.told.retain(|address, _| is_there(address));
-        self.seen.retain(is_there);
+        self.reported.retain(|address, _| is_there(address));
+        self.history.retain(is_there);
         let mut outcomes = vec![];
-        // what the service has refused all is not asked of it again this time
+        // the reason of the service's failure, after which it is not asked again in this call
         let mut silent = None;
         for nic in nics {
             let (state, remarks) = self.settle_one(&nic, &mut silent).await;
@@ -164,13 +164,13 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
 
     async fn settle_one(&mut self, nic: &Nic, silent: &mut Option<String>) -> (State, Vec<String>) {
         if let Err(error) = self.take_lock() {
-            return (waiting(error.to_string(), LOOK_AGAIN), vec![]);
+            return (waiting(error.to_string(), RETRY_INTERVAL), vec![]);
         }
-        let status = self.aside(nic, |node, nic| node.status(nic)).await;
-        let needs = match self.seen(nic, status) {
+        let status = self.blocking(nic, |node, nic| node.status(nic)).await;
+        let needs = match self.needs(nic, status) {
             Ok(needs) => needs,
             Err(state) => {
-                self.dark.remove(&nic.address);
+                self.no_carrier_since.remove(&nic.address);
                 return (state, vec![]);
             }
         };
@@ -179,23 +179,23 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
             Ok(wanted) => wanted,
             Err(Unknown::Configured(reason)) => return (State::Failed { reason }, vec![]),
             Err(Unknown::Primary(reason)) => return (State::LeftAlone { reason }, vec![]),
-            Err(Unknown::Asked(it)) => return (waiting(it.reason, it.wait), vec![]),
+            Err(Unknown::Unanswered(it)) => return (waiting(it.reason, it.wait), vec![]),
         };
         let address = wanted.address;
         let gateway = wanted.gateway;
         let done = self
-            .aside(nic, move |node, nic| {
+            .blocking(nic, move |node, nic| {
                 apply::bring_up(&*node.kernel, &node.records, nic, &wanted)
             })
             .await;
         let reached = match done {
             Ok(reached) => reached,
             Err(ApplyError::Foreign(foreign)) => {
-                self.seen.configured(&nic.address, index, &foreign);
+                self.history.configured(&nic.address, index, &foreign);
                 return (left_alone(&foreign), vec![]);
             }
             Err(error @ ApplyError::Gone) => {
-                return (waiting(error.to_string(), LOOK_AGAIN), vec![]);
+                return (waiting(error.to_string(), RETRY_INTERVAL), vec![]);
             }
             Err(error) => {
                 let reason = error.to_string();
@@ -204,11 +204,15 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
         };
         let netdev = reached.link.name.to_string();
         if reached.link.carrier {
-            self.dark.remove(&nic.address);
+            self.no_carrier_since.remove(&nic.address);
         } else {
-            let since = self.dark.entry(nic.address.clone());
+            let since = self.no_carrier_since.entry(nic.address.clone());
             let since = since.or_insert_with(Instant::now).elapsed();
-            let again = if since < CARRIER { CARRIER } else { DARK };
+            let again = if since < CARRIER_TIMEOUT {
+                CARRIER_TIMEOUT
+            } else {
+                NO_CARRIER_INTERVAL
+            };
             let reason = format!("{netdev} has {address}, and no carrier");
             let remarks = remarks(&reached, gateway.is_some());
             return (waiting(reason, again), remarks);
@@ -223,8 +227,8 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
         (state, remarks)
     }
 
-    /// Does `work` on a thread that may wait for the kernel and the disk.
-    async fn aside<T: Send + 'static>(
+    /// Runs `work` on a thread that may block on the kernel and the disk.
+    async fn blocking<T: Send + 'static>(
         &self,
         nic: &Nic,
         work: impl FnOnce(&Node<K>, &Nic) -> T + Send + 'static,
@@ -233,7 +237,7 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
         let done = tokio::task::spawn_blocking(move || work(&node, &nic)).await;
         match done {
             Ok(done) => done,
-            // the task is not cancelled: it has panicked, and goes on doing so here
+            // the task is never cancelled, so that it has panicked: continue the panic here
             Err(error) => resume_unwind(error.into_panic()),
         }
     }
@@ -245,21 +249,21 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
         Ok(())
     }
 
-    /// What a NIC needs; or how it stands, by what is seen of it now and was seen before.
-    fn seen(&mut self, nic: &Nic, status: NicStatus) -> Result<Needs, State> {
+    /// Returns the needs of a NIC, or its state, by the current and earlier observations.
+    fn needs(&mut self, nic: &Nic, status: NicStatus) -> Result<Needs, State> {
         let needs = match status {
-            NicStatus::Is(state) => return Err(state),
+            NicStatus::Final(state) => return Err(state),
             NicStatus::Foreign(index, foreign) => {
-                self.seen.configured(&nic.address, index, &foreign);
+                self.history.configured(&nic.address, index, &foreign);
                 return Err(left_alone(&foreign));
             }
             NicStatus::Needs(needs) => needs,
         };
         let netdev = (needs.index, &needs.netdev);
-        match self.seen.bare(&nic.address, netdev, needs.is_new) {
+        match self.history.bare(&nic.address, netdev, needs.is_new) {
             None => Ok(needs),
             Some(Blocker::Foreign(reason)) => Err(State::LeftAlone { reason }),
-            Some(Blocker::Early(reason)) => Err(waiting(reason, LOOK_AGAIN)),
+            Some(Blocker::TooEarly(reason)) => Err(waiting(reason, RETRY_INTERVAL)),
         }
     }
 
@@ -275,11 +279,14 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
         let mut words = vec![outcome.to_string()];
         words.extend(outcome.remarks.iter().cloned());
         let is_waiting = matches!(outcome.state, State::Waiting { .. });
-        let since = self.dark.get(&nic.address).filter(|_| is_waiting);
-        if since.is_some_and(|since| since.elapsed() < CARRIER) {
+        let since = self
+            .no_carrier_since
+            .get(&nic.address)
+            .filter(|_| is_waiting);
+        if since.is_some_and(|since| since.elapsed() < CARRIER_TIMEOUT) {
             return outcome;
         }
-        let before = self.told.insert(nic.address.clone(), words.clone());
+        let before = self.reported.insert(nic.address.clone(), words.clone());
         outcome.is_news = did_something || before != Some(words);
         outcome
     }
@@ -302,7 +309,7 @@ fn remarks(reached: &Reached, has_gateway: bool) -> Vec<String> {
     let mut remarks: Vec<String> = vec![];
     if reached.record.given.mtu.is_none() {
         remarks.push(format!(
-            "{name} cannot have the MTU that is asked for: it keeps {}",
+            "{name} does not support the requested MTU: it keeps {}",
             reached.link.mtu
         ));
     }
@@ -318,16 +325,16 @@ fn remarks(reached: &Reached, has_gateway: bool) -> Vec<String> {
     }
     let refused = reached.refused.iter();
     remarks.extend(refused.map(|error| {
-        format!("{error}; with strict filtering, what comes in by {name} may be dropped")
+        format!("{error}; with strict filtering, the kernel may drop packets that {name} receives")
     }));
     remarks
 }
 
 impl<K: Kernel> Node<K> {
-    /// What `nic` is to the daemon now.
+    /// Returns the status of `nic`.
     fn status(&self, nic: &Nic) -> NicStatus {
-        let failed = |reason: String| NicStatus::Is(State::Failed { reason });
-        let alone = |reason: String| NicStatus::Is(State::LeftAlone { reason });
+        let failed = |reason: String| NicStatus::Final(State::Failed { reason });
+        let alone = |reason: String| NicStatus::Final(State::LeftAlone { reason });
         let observed = match self.kernel.observe(None) {
             Ok(observed) => observed,
             Err(error) => return failed(error.to_string()),

@@ -1,66 +1,64 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What became of a NIC, for the log and the metrics.
+//! The outcome of a NIC's bring-up, for log and metrics.
 
 use ipnetwork::Ipv4Network;
 use rdma_netns::DeviceAddress;
 use std::{fmt, time::Duration};
 
-/// A failure is looked at again after this, if nothing happens before: what is in the way may
-/// have gone without a word.
+/// Interval after which a failed NIC is tried again without an event: the reason may have gone without one.
 const FAILED_AGAIN: Duration = Duration::from_secs(60);
 
-/// A NIC that has all is looked at again after this: of addresses and routes that go or come is
-/// not heard.
+/// Interval after which a configured NIC is checked again: the daemon gets no events about addresses and routes.
 const CONFIGURED_AGAIN: Duration = Duration::from_secs(30);
 
-/// What became of a NIC.
+/// The outcome for one NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Its RDMA device.
+    /// RDMA device.
     pub rdma: String,
-    /// Its PCI function.
+    /// PCI function.
     pub address: DeviceAddress,
-    /// How it stands.
+    /// State of the NIC.
     pub state: State,
-    /// What its user should know besides, a sentence each.
+    /// Additional warnings, one sentence each.
     pub remarks: Vec<String>,
-    /// Whether it is another than the last time, or something was done: to be told.
+    /// True if the outcome differs from the last one, or changes were made. It is then logged.
     pub is_news: bool,
 }
 
-/// How a NIC stands.
+/// The state of a NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It is somebody else's to configure, or in a pod.
+    /// Another program configures it, or it is in a pod.
     LeftAlone {
-        /// Whose it is.
+        /// Reason.
         reason: String,
     },
-    /// It has what it is to have.
+    /// The NIC is configured.
     Configured {
-        /// Its netdev.
+        /// Netdev.
         netdev: String,
-        /// Its address, and the network that it is in.
+        /// Address, with the length of its network's prefix.
         address: Ipv4Network,
-        /// How many changes that took now; 0: nothing differed.
+        /// Number of changes of this call. 0: the NIC was configured already.
         changes: usize,
     },
-    /// It will be tried again.
+    /// The daemon will try again.
     Waiting {
-        /// For what.
+        /// Reason.
         reason: String,
-        /// When.
+        /// Time until the next try.
         retry_after: Duration,
     },
-    /// Somebody has to do something about it.
+    /// An operator has to act.
     Failed {
-        /// What is wrong.
+        /// Reason.
         reason: String,
     },
 }
 
 impl Outcome {
-    /// When to settle again, if nothing is heard before; none: no need.
+    /// Returns the time until the next call of `settle` if there is no event before. None: there is no need.
     pub fn retry_after(&self) -> Option<Duration> {
         match &self.state {
             State::Waiting { retry_after, .. } => Some(*retry_after),
@@ -70,7 +68,7 @@ impl Outcome {
         }
     }
 
-    /// Writes it into the log, if it is news.
+    /// Logs the outcome if it is news.
     pub fn tell(&self) {
         if !self.is_news {
             return;
@@ -86,7 +84,7 @@ impl Outcome {
     }
 }
 
-/// The sentence for the log, without the remarks.
+/// Prints the sentence for the log, without the remarks.
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rdma = &self.rdma;

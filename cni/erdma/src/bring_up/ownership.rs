@@ -1,53 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whose a NIC is: pure, from what it has and what lies on it.
+//! The owner of a NIC's configuration. Pure: computed from the netdev's state and from the netdevs on it.
 
 use super::record::{Given, Record};
 use rdma_netns::{Address, InterfaceName, Link, Namespace, Route};
 use std::{fmt, net::IpAddr};
 
-/// By what a netdev is somebody else's.
+/// Configuration of a netdev by another program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ForeignConfig {
-    /// It is a port of this one.
+    /// The netdev is a port of a bond or bridge.
     Port {
         /// The netdev.
         netdev: InterfaceName,
-        /// The bond's or bridge's name, if it is to be seen.
+        /// Name of the bond or bridge, if it is visible.
         master: Option<InterfaceName>,
     },
-    /// It has an address that somebody gave it.
+    /// The netdev has an address.
     Address {
         /// The netdev.
         netdev: InterfaceName,
-        /// The address.
+        /// Address.
         ip: IpAddr,
-        /// The length of its prefix, bits.
+        /// Length of the address's prefix, bits.
         prefix: u8,
     },
-    /// This one lies on it: a VLAN, a macvlan, a tunnel.
+    /// Another netdev uses it: a VLAN, a macvlan, a tunnel.
     Below {
         /// The netdev.
         netdev: InterfaceName,
-        /// The one on it.
+        /// Netdev that uses it.
         upper: InterfaceName,
     },
-    /// Somebody made a route by it.
+    /// The netdev has a route.
     Route {
         /// The netdev.
         netdev: InterfaceName,
-        /// Where the route leads to.
+        /// Destination of the route.
         destination: IpAddr,
-        /// The length of that prefix, bits.
+        /// Length of the destination's prefix, bits.
         prefix: u8,
     },
 }
 
-/// By what `link` is not to be configured, if somebody else does that; `record` says what it was
-/// given before.
+/// Returns the configuration of another program, because of which the daemon must not configure `link`. `record` has
+/// the earlier configuration by the daemon.
 ///
-/// An address or a route that the kernel made itself is nobody's configuration; nor is, once the
-/// NIC is ours, one of IPv6. As long as it has the address that it was given, it is ours, whatever
-/// it has besides.
+/// Addresses and routes that the kernel makes do not count, and neither does IPv6 if there is a record. While the
+/// netdev has the address that the daemon assigned, other configuration does not count.
 pub fn foreign_config(
     link: &Link,
     host: &Namespace,
@@ -88,14 +87,14 @@ pub fn foreign_config(
     })
 }
 
-/// The netdevs that lie on `link`.
+/// Returns the netdevs that use `link` as their lower device.
 pub(super) fn uppers<'a>(link: &Link, host: &'a Namespace) -> impl Iterator<Item = &'a Link> {
     let index = link.index;
     let links = host.links.iter();
     links.filter(move |it| it.index != index && it.lower == Some(index))
 }
 
-/// Whether somebody gave a netdev this address.
+/// Reports whether a program has assigned this address.
 fn is_configured(address: &Address) -> bool {
     let is_link_local = match address.ip {
         IpAddr::V4(ip) => ip.is_link_local(),
@@ -104,7 +103,7 @@ fn is_configured(address: &Address) -> bool {
     !is_link_local && !address.automatic
 }
 
-/// The sentence for the log.
+/// Prints the sentence for the log.
 impl fmt::Display for ForeignConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a NIC is to have, and which changes are missing. Pure: nothing is looked at or changed.
+//! The configuration that a NIC should have, and the missing changes. Pure: nothing is observed or changed.
 //!
-//! The routes stand behind those that the node has: its own default route, and its own route to
-//! the vSwitch's network, which the NIC's is the same as when both are in one vSwitch. So the
-//! address has no prefix route of the kernel's making, whose metric would be 0.
+//! The routes have higher metrics than the node's own ones: its default route, and its route to the vSwitch's
+//! network, which is the NIC's network too if both are in one vSwitch. Therefore the address has no prefix route of
+//! the kernel, whose metric would be 0.
 //!
-//! `rp_filter` is 2 (loose): with two NICs in one network the way back to a neighbour is by the
-//! node's first NIC, and strict filtering would drop all that the neighbour sends to the second
-//! one, RDMA connection requests included. The kernel takes the larger one of this and of
-//! `conf/all` (`IN_DEV_RPFILTER`, `include/linux/inetdevice.h`), so that only 2 is right whatever
-//! that says. ARP settings are left as they are: in a VPC the vSwitch answers for all addresses,
-//! and no instance is asked.
+//! `rp_filter` is 2 (loose). With two NICs in one network, the way back to a neighbour is by the node's first NIC,
+//! and strict filtering would drop all packets from the neighbour to the second one, including RDMA connection
+//! requests. The kernel uses the larger one of this value and of `conf/all` (`IN_DEV_RPFILTER`,
+//! `include/linux/inetdevice.h`), so that only 2 works whatever that value is. ARP settings stay: in a VPC the
+//! vSwitch answers for all addresses, and no instance gets ARP requests.
 
 use super::record::{Given, Record};
 use ipnetwork::Ipv4Network;
@@ -23,48 +22,48 @@ use std::{
     net::{IpAddr, Ipv4Addr},
 };
 
-/// The lowest metric of a route that is given.
+/// Lowest metric of an assigned route.
 const METRIC: u32 = 200;
 
-/// Reverse path filtering of a netdev.
+/// Name of the reverse path filter's setting.
 pub const RP_FILTER: &str = "ipv4/rp_filter";
 const LOOSE: i32 = 2;
 
-/// The address of a NIC, as the cloud or the configuration has it, and the MTU it should have.
+/// The desired address of a NIC, from the cloud or the configuration, and its MTU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DesiredNic {
-    /// The address, and the network that it is in.
+    /// Address, with the length of its network's prefix.
     pub address: Ipv4Network,
-    /// The network's router; none: no default route.
+    /// Router of the network. None: there is no default route.
     pub gateway: Option<Ipv4Addr>,
-    /// Bytes, where the NIC can have so much.
+    /// MTU, bytes, if the NIC supports it.
     pub mtu: u32,
 }
 
-/// Why a NIC cannot be configured.
+/// The reason why a NIC cannot be configured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
-    /// The address is in use on this node.
+    /// Another netdev of this node has the address.
     #[error("{address} is on {netdev} already: one of the two has to go")]
     Elsewhere {
-        /// The address.
+        /// Address.
         address: Ipv4Addr,
-        /// The netdev that has it.
+        /// Netdev that has it.
         netdev: InterfaceName,
     },
 }
 
-/// What the other NICs have that were brought up.
+/// The other NICs that the daemon has brought up.
 #[derive(Clone, Debug, Default)]
 pub struct Siblings {
-    /// Indices of their netdevs.
+    /// Indexes of their netdevs.
     pub links: Vec<u32>,
-    /// Routes that they were given, present or not.
+    /// Routes that they were assigned, whether present or not.
     pub routes: Vec<Route>,
 }
 
-/// What `link` is to have. `record` says what it has been given before: a metric that still is
-/// right stays, and an MTU that is not wanted any more is what it was.
+/// Returns the configuration of `link`. `record` has the earlier one: a metric that is still valid stays, and an MTU
+/// that is no longer wanted is restored.
 ///
 /// # Errors
 /// [`Obstacle`]
@@ -116,10 +115,10 @@ pub fn give(
     })
 }
 
-/// The metric of `route`: behind all that other netdevs have to the same destination.
+/// Returns the metric of `route`: higher than those of other netdevs' routes to the same destination.
 ///
-/// One that was given before stays as long as it is behind those of netdevs that are not ours,
-/// and nobody else's: of several NICs each would else go behind the others for ever.
+/// An earlier metric stays while it is higher than those of foreign netdevs, and unique. Otherwise each of several
+/// NICs would move behind the others again and again.
 fn metric(
     route: &Route,
     link: &Link,
@@ -134,15 +133,15 @@ fn metric(
         let present = others().flat_map(|it| &it.routes);
         present.chain(&siblings.routes).filter(same).map(metric)
     };
-    let strangers = others().filter(|it| !siblings.links.contains(&it.index));
-    let of_strangers = strangers
+    let foreign_links = others().filter(|it| !siblings.links.contains(&it.index));
+    let foreign_metric = foreign_links
         .flat_map(|it| &it.routes)
         .filter(same)
         .map(metric)
         .max();
     let before = given.and_then(|given| given.routes.iter().find(same)?.metric);
     let stays = |it: &u32| {
-        *it >= METRIC && of_strangers.is_none_or(|other| other < *it) && taken().all(|m| m != *it)
+        *it >= METRIC && foreign_metric.is_none_or(|other| other < *it) && taken().all(|m| m != *it)
     };
     before.filter(stays).unwrap_or_else(|| {
         let behind = taken().max().map_or(0, |highest| highest.saturating_add(1));
@@ -150,24 +149,24 @@ fn metric(
     })
 }
 
-/// The network that the node had no way to of its own, so that its traffic there leaves by `link`:
-/// the route that is `given` is more specific than the node's default route. Routes of other NICs
-/// of ours do not count.
-pub fn alone<'a>(
+/// Returns the assigned route to the NIC's network if no other netdev has a route there. The node's own traffic to
+/// that network then leaves by `link`, since the route is more specific than the default route. Routes of the
+/// daemon's other NICs do not count.
+pub fn exclusive_route<'a>(
     link: &Link,
     host: &Namespace,
     given: &'a Given,
     siblings: &Siblings,
 ) -> Option<&'a Route> {
     let route = given.routes.iter().find(|it| it.gateway.is_none())?;
-    let is_strange = |it: &&Link| it.index != link.index && !siblings.links.contains(&it.index);
-    let strangers = host.links.iter().filter(is_strange);
-    let mut routes = strangers.flat_map(|it| &it.routes);
+    let is_foreign = |it: &&Link| it.index != link.index && !siblings.links.contains(&it.index);
+    let foreign_links = host.links.iter().filter(is_foreign);
+    let mut routes = foreign_links.flat_map(|it| &it.routes);
     let is_there = routes.any(|it| it.same_destination(route));
     (!is_there).then_some(route)
 }
 
-/// The changes that `link` lacks to have what it is `given`, and nothing of what is `superseded`.
+/// Returns the changes that give `link` the configuration `given`, and that remove everything `superseded`.
 pub fn missing(link: &Link, given: &Given, superseded: &[Given]) -> Vec<Op> {
     let (at, name) = (NetnsSide::Host, || link.name.clone());
     let mut ops = vec![];
@@ -176,10 +175,10 @@ pub fn missing(link: &Link, given: &Given, superseded: &[Given]) -> Vec<Op> {
             .routes
             .iter()
             .filter(|it| !given.routes.contains(it));
-        ops.extend(taken_routes(link, stale));
+        ops.extend(remove_routes(link, stale));
         let address = link.address(&earlier.address);
         if address.is_some_and(|it| !it.same_as(&given.address)) {
-            ops.extend(taken_address(link, &earlier.address));
+            ops.extend(remove_address(link, &earlier.address));
         }
     }
     for (key, value) in &given.settings {
@@ -211,7 +210,7 @@ pub fn missing(link: &Link, given: &Given, superseded: &[Given]) -> Vec<Op> {
             up: true,
         });
     }
-    // with another prefix, or other flags, it is somebody else's, and there all the same
+    // the same address with another prefix or other flags belongs to another program, and is kept
     if !link.addresses.iter().any(|it| it.ip == given.address.ip) {
         let address = given.address.clone();
         ops.push(Op::AddAddress {
@@ -233,8 +232,8 @@ pub fn missing(link: &Link, given: &Given, superseded: &[Given]) -> Vec<Op> {
     ops
 }
 
-/// Takes those of `routes` away that are there.
-pub(super) fn taken_routes<'a>(link: &Link, routes: impl Iterator<Item = &'a Route>) -> Vec<Op> {
+/// Returns the removal of those of `routes` that exist.
+pub(super) fn remove_routes<'a>(link: &Link, routes: impl Iterator<Item = &'a Route>) -> Vec<Op> {
     let present = routes.filter(|route| link.routes.contains(route));
     let mut ops: Vec<Op> = present
         .map(|route| Op::RemoveRoute {
@@ -243,15 +242,15 @@ pub(super) fn taken_routes<'a>(link: &Link, routes: impl Iterator<Item = &'a Rou
             route: route.clone(),
         })
         .collect();
-    // the default route goes by the connected one
+    // the default route depends on the connected one
     ops.reverse();
     ops
 }
 
-/// Takes an address away that is there. The kernel takes those along that came after it in the
-/// same network, unless `promote_secondaries` is set (`__inet_del_ifa()`, `net/ipv4/devinet.c`),
-/// and every route that has one of them as its source: these are given back.
-pub(super) fn taken_address(link: &Link, address: &Address) -> Vec<Op> {
+/// Returns the removal of an existing address. The kernel also removes later addresses of the same network, unless
+/// `promote_secondaries` is set (`__inet_del_ifa()`, `net/ipv4/devinet.c`), and every route that has one of them as
+/// its source. These are restored.
+pub(super) fn remove_address(link: &Link, address: &Address) -> Vec<Op> {
     let at = NetnsSide::Host;
     let mut ops = vec![Op::RemoveAddress {
         at,
@@ -289,7 +288,7 @@ pub(super) fn taken_address(link: &Link, address: &Address) -> Vec<Op> {
 }
 
 impl DesiredNic {
-    /// What led to `given`; none for an address that is not IPv4.
+    /// Returns the desired state from which `given` was made. None: the address is not IPv4.
     pub fn of(given: &Given) -> Option<Self> {
         let IpAddr::V4(ip) = given.address.ip else {
             return None;

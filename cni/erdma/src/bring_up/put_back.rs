@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From what a NIC was given back to how it was before. Pure.
+//! The plan that restores a NIC's state from before the bring-up. Pure.
 //!
-//! Only what is as it was given goes: what somebody else has changed since is theirs, and told.
+//! Only unchanged configuration of the daemon is removed. Whatever another program has changed since stays, and is
+//! reported.
 
 use super::{
     ownership::uppers,
-    plan::{taken_address, taken_routes},
+    plan::{remove_address, remove_routes},
     record::Record,
 };
 use rdma_netns::{Address, Link, Namespace, NetnsSide, Op, Route};
 
-/// What is to be done, and what is left as it is.
+/// The planned changes, and the differences that stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PutBack {
-    /// The changes.
+    /// Changes.
     pub ops: Vec<Op>,
-    /// A sentence for each thing that stays, being somebody else's by now.
+    /// A sentence for each difference that stays, since another program made it.
     pub left: Vec<String>,
 }
 
-/// What still differs between `link` and how `record` has it before it was brought up.
+/// Plans the changes from `link` to the state before the bring-up, which `record` has.
 pub fn put_back(link: &Link, host: &Namespace, record: &Record) -> PutBack {
     let mut back = PutBack::default();
     let mut routes: Vec<&Route> = vec![];
@@ -28,23 +29,26 @@ pub fn put_back(link: &Link, host: &Namespace, record: &Record) -> PutBack {
             routes.push(route);
         }
     }
-    back.ops.extend(taken_routes(link, routes.iter().copied()));
+    back.ops.extend(remove_routes(link, routes.iter().copied()));
     back.addresses(link, record);
     let others = others(link, record, &routes);
-    back.left
-        .extend(others.iter().map(|it| format!("{it}, since: it stays")));
+    back.left.extend(
+        others
+            .iter()
+            .map(|it| format!("{it}, which was added later: it stays")),
+    );
     let master = link.master.map(|master| host.link_by_index(master));
     if let Some(master) = master {
         let name = master.map_or("another netdev", |master| &master.name);
         let name = format!(
-            "{} is a port of {name}, since: it stays up, with its MTU",
+            "{} is a port of {name} now: it stays up, with its MTU",
             link.name
         );
         back.left.push(name);
     } else if let Some(upper) = uppers(link, host).next() {
-        // the kernel takes its MTU and its carrier from the one below
+        // the upper netdev inherits MTU and carrier
         back.left.push(format!(
-            "{} lies on {}, since: that stays up, with its MTU",
+            "{} uses {} now, which stays up, with its MTU",
             upper.name, link.name
         ));
     } else {
@@ -55,24 +59,24 @@ pub fn put_back(link: &Link, host: &Namespace, record: &Record) -> PutBack {
     back
 }
 
-/// Addresses and routes that somebody else has given the netdev.
+/// Returns a sentence for each address and route that another program has added.
 fn others(link: &Link, record: &Record, routes: &[&Route]) -> Vec<String> {
     let is_known = |it: &Address| {
         let mut known = record.before.addresses.iter();
         let gifts = || record.gifts().map(|given| &given.address);
         known.any(|known| known.same_as(it)) || gifts().any(|ours| is_as_given(it, ours))
     };
-    let is_passing = |it: &Address| it.automatic || it.is_link_local();
+    let is_automatic = |it: &Address| it.automatic || it.is_link_local();
     let addresses = link.addresses.iter();
-    let addresses = addresses.filter(|it| !is_known(it) && !is_passing(it));
+    let addresses = addresses.filter(|it| !is_known(it) && !is_automatic(it));
     let addresses = addresses.map(|it| format!("{} has {}/{}", link.name, it.ip, it.prefix));
-    let strange = link.routes.iter();
-    let strange = strange.filter(|it| !link.makes_itself(it) && !routes.contains(it));
-    let strange = strange.map(|it| {
+    let foreign = link.routes.iter();
+    let foreign = foreign.filter(|it| !link.makes_itself(it) && !routes.contains(it));
+    let foreign = foreign.map(|it| {
         let (to, prefix) = (it.destination, it.prefix);
         format!("{} has a route to {to}/{prefix}", link.name)
     });
-    addresses.chain(strange).collect()
+    addresses.chain(foreign).collect()
 }
 
 fn is_as_given(present: &Address, given: &Address) -> bool {
@@ -81,17 +85,17 @@ fn is_as_given(present: &Address, given: &Address) -> bool {
 
 impl PutBack {
     fn addresses(&mut self, link: &Link, record: &Record) {
-        let mut seen: Vec<&Address> = vec![];
+        let mut removed: Vec<&Address> = vec![];
         for given in record.gifts().map(|given| &given.address) {
             let present = link.address(given);
-            if present.is_some_and(|it| is_as_given(it, given)) && !seen.contains(&given) {
-                seen.push(given);
-                self.ops.extend(taken_address(link, given));
+            if present.is_some_and(|it| is_as_given(it, given)) && !removed.contains(&given) {
+                removed.push(given);
+                self.ops.extend(remove_address(link, given));
             }
         }
     }
 
-    /// Down, if it was, and nobody else needs it up.
+    /// Sets the netdev down if it was down before and no other program needs it.
     fn up(&mut self, link: &Link, record: &Record, is_ours_alone: bool) {
         if record.before.up || !link.up {
             return;
@@ -103,7 +107,8 @@ impl PutBack {
                 up: false,
             });
         } else {
-            self.left.push(format!("{} stays up, for that", link.name));
+            self.left
+                .push(format!("{} stays up because of that", link.name));
         }
     }
 
@@ -117,7 +122,10 @@ impl PutBack {
             let at = NetnsSide::Host;
             self.ops.push(Op::SetMtu { at, link, mtu });
         } else {
-            let words = format!("{} has MTU {}, since: it stays", link.name, link.mtu);
+            let words = format!(
+                "{} has MTU {}, which was set later: it stays",
+                link.name, link.mtu
+            );
             self.left.push(words);
         }
     }
@@ -138,7 +146,10 @@ impl PutBack {
                     value: *value,
                 });
             } else {
-                let words = format!("{} has {key} = {present}, since: it stays", link.name);
+                let words = format!(
+                    "{} has {key} = {present}, which was set later: it stays",
+                    link.name
+                );
                 self.left.push(words);
             }
         }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What was given to a NIC, and how it was before: written down before the first change, so that
-//! it can be put back by whoever comes after a crash.
+//! The configuration that the daemon gave a NIC, and the NIC's state before. It is written before the first change,
+//! so that it can be undone after a crash.
 //!
-//! `<stateDir>/erdma/<PCI address>.json`; `<stateDir>/erdma/lock` is held by the daemon that
-//! brings NICs up.
+//! The files are `<stateDir>/erdma/<PCI address>.json`. The daemon that brings NICs up holds `<stateDir>/erdma/lock`.
 
 use cni_protocol::lock::{self, Held};
 use rdma_netns::{Address, DeviceAddress, HardwareAddress, InterfaceName, Link, Namespace, Route};
@@ -15,63 +14,63 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The format that this version writes. A field that a later one adds is passed over.
+/// Format that this version writes. Fields of later formats are ignored.
 const FORMAT: u32 = 1;
 
-/// Settings that are changed, and kept as they were before.
+/// Settings that the bring-up changes.
 pub const SETTINGS: [&str; 1] = [super::plan::RP_FILTER];
 
-/// A NIC that the daemon brought up.
+/// A NIC that the daemon has brought up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// 1
+    /// Format, 1.
     pub format: u32,
-    /// The boot that it is of: after another one nothing of it is there.
+    /// Boot of the record. After another boot, none of its configuration exists.
     pub boot_id: String,
-    /// The NIC's PCI function.
+    /// PCI function of the NIC.
     pub address: DeviceAddress,
-    /// Its netdev's name then.
+    /// Name of the netdev at that time.
     pub netdev: InterfaceName,
-    /// Its hardware address.
+    /// MAC address.
     pub mac: HardwareAddress,
-    /// The hardware behind the netdev, where the kernel tells it.
+    /// Hardware of the netdev, if the kernel reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<DeviceAddress>,
-    /// `veth`…; a NIC has none, other than a bond or VLAN with its hardware address.
+    /// Kind, such as `veth`. A NIC has none, unlike a bond or VLAN with the same MAC address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// How the netdev was.
+    /// State of the netdev before the bring-up.
     pub before: Before,
-    /// What it was given.
+    /// Current configuration by the daemon.
     pub given: Given,
-    /// What it was given earlier, some of which may be there yet.
+    /// Earlier configurations, parts of which may still exist.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub superseded: Vec<Given>,
 }
 
-/// A netdev before it was brought up.
+/// The state of a netdev before its bring-up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Before {
-    /// Whether it was up.
+    /// True if the netdev was up.
     pub up: bool,
-    /// Its MTU, bytes.
+    /// MTU, bytes.
     pub mtu: u32,
-    /// Its addresses: link-local ones at most.
+    /// Addresses, which are link-local.
     pub addresses: Vec<Address>,
-    /// Those of [`SETTINGS`].
+    /// Values of [`SETTINGS`].
     pub settings: BTreeMap<String, i32>,
 }
 
-/// What a netdev is given, besides being up.
+/// The configuration of a netdev by the daemon, in addition to being up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Given {
-    /// MTU, bytes; none: its own.
+    /// MTU, bytes. None: unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
-    /// Its address.
+    /// Address.
     pub address: Address,
     /// Connected route, then the default route.
     pub routes: Vec<Route>,
@@ -79,13 +78,13 @@ pub struct Given {
     pub settings: BTreeMap<String, i32>,
 }
 
-/// Whether `mac` is the hardware address of `link`, or was before it became a bond's port.
+/// Reports whether `link` has the MAC address `mac`, or had it before it became a bond's port.
 pub(super) fn has_mac(link: &Link, mac: &HardwareAddress) -> bool {
     link.mac == *mac || link.permanent_mac.as_ref() == Some(mac)
 }
 
 impl Before {
-    /// As `link` is now.
+    /// Returns the current state of `link`.
     pub fn of(link: &Link) -> Self {
         let setting = |key: &str| Some((key.to_owned(), *link.sysctls.get(key)?));
         Self {
@@ -98,7 +97,7 @@ impl Before {
 }
 
 impl Record {
-    /// The first one of a NIC whose netdev is `link`.
+    /// Returns the first record of a NIC whose netdev is `link`.
     pub fn new(boot_id: &str, address: &DeviceAddress, link: &Link, given: Given) -> Self {
         Self {
             format: FORMAT,
@@ -114,24 +113,24 @@ impl Record {
         }
     }
 
-    /// Whether `link` is the netdev that it is of.
+    /// Reports whether `link` is the netdev of the record.
     pub fn is_of(&self, link: &Link) -> bool {
         has_mac(link, &self.mac) && link.parent == self.parent && link.kind == self.kind
     }
 
-    /// The netdev, if it is in the namespace.
+    /// Returns the record's netdev, if it is in the namespace.
     pub fn link<'a>(&self, host: &'a Namespace) -> Option<&'a Link> {
         let fitting = || host.links.iter().filter(|link| self.is_of(link));
         let named = fitting().find(|link| link.name == self.netdev);
         named.or_else(|| fitting().next())
     }
 
-    /// All that it ever was given, the latest first.
+    /// Returns all configurations, the latest first.
     pub fn gifts(&self) -> impl Iterator<Item = &Given> {
         std::iter::once(&self.given).chain(&self.superseded)
     }
 
-    /// With `given` in the place of what it had.
+    /// Returns the record with the new configuration `given`; the current one becomes an earlier one.
     pub fn regiven(mut self, given: Given) -> Self {
         if self.given != given {
             let earlier = std::mem::replace(&mut self.given, given);
@@ -141,31 +140,31 @@ impl Record {
     }
 }
 
-/// A record could not be read, written or removed.
+/// A record cannot be read, written or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// A file.
+    /// A file cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A later version wrote it.
+    /// A later version has written the record.
     #[error("{path:?} has format {format}, of a later version than this one")]
     Later {
-        /// The record.
+        /// Path of the record.
         path: PathBuf,
-        /// Its format.
+        /// Format of the record.
         format: u32,
     },
-    /// The directory, or a file that is to go.
+    /// The directory, or a file to remove, is inaccessible.
     #[error("cannot {verb} {path:?}: {source}")]
     Io {
-        /// `read`, `remove`, `lock`
+        /// Verb: `read`, `remove`, `lock`.
         verb: &'static str,
-        /// What.
+        /// Path.
         path: PathBuf,
-        /// The system's answer.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Another daemon brings NICs up.
+    /// Another daemon holds the lock.
     #[error("{0:?} is locked: a daemon that brings eRDMA NICs up is running")]
     Locked(PathBuf),
 }
@@ -177,17 +176,17 @@ pub struct Records {
 }
 
 impl Records {
-    /// Those in the state directory.
+    /// Returns the records in the state directory.
     pub fn new(state_dir: &Path) -> Self {
         Self {
             root: state_dir.join("erdma"),
         }
     }
 
-    /// Keeps others from bringing NICs up or releasing them, as long as the answer lives.
+    /// Locks the records, so that no other process brings NICs up or releases them.
     ///
     /// # Errors
-    /// [`RecordError::Locked`]; a directory that cannot be written.
+    /// [`RecordError::Locked`], or the directory cannot be written.
     pub fn lock(&self) -> Result<Held, RecordError> {
         let path = self.root.join("lock");
         let opened = fs::create_dir_all(&self.root).and_then(|()| lock::open(&path));
@@ -200,15 +199,15 @@ impl Records {
         held.ok_or_else(|| RecordError::Locked(path.clone()))
     }
 
-    /// The record of the NIC at `address`; none: it was not brought up.
+    /// Returns the record of the NIC at `address`. None: the daemon has not brought it up.
     ///
     /// # Errors
-    /// A file that is no record.
+    /// The file is not a record.
     pub fn read(&self, address: &DeviceAddress) -> Result<Option<Record>, RecordError> {
         self.read_file(self.path(address))
     }
 
-    /// Each record, or why it cannot be read.
+    /// Returns all records. The inner error is the reason why a record cannot be read.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -234,7 +233,7 @@ impl Records {
         Ok(paths.into_iter().filter_map(read).collect())
     }
 
-    /// Writes it, unless it is there already.
+    /// Writes the record, unless the file has the same content.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -243,7 +242,7 @@ impl Records {
         Ok(())
     }
 
-    /// Removes it.
+    /// Removes the record.
     ///
     /// # Errors
     /// The file cannot be removed.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `--release`: what the daemon gave to NICs goes, and they are as they were.
+//! `--release`: removes the daemon's configuration of NICs, and restores their former state.
 
 use super::{
     apply::{self, ApplyError},
@@ -9,10 +9,10 @@ use attachments::pods;
 use rdma_netns::{DeviceAddress, Kernel, ObserveError};
 use std::{fmt, path::Path};
 
-/// Nothing could be released.
+/// The reason why nothing can be released.
 #[derive(Debug, thiserror::Error)]
 pub enum ReleaseError {
-    /// The records cannot be read, or a daemon is running that would undo it.
+    /// The records cannot be read, or a running daemon would undo the release.
     #[error(transparent)]
     Record(#[from] RecordError),
     /// The kernel's state cannot be read.
@@ -20,45 +20,45 @@ pub enum ReleaseError {
     Observe(#[from] ObserveError),
 }
 
-/// What became of a NIC.
+/// The outcome of releasing one NIC.
 #[derive(Debug)]
 pub struct Released {
-    /// Its PCI function; none: its record cannot be read.
+    /// PCI function. None: the record cannot be read.
     pub address: Option<DeviceAddress>,
-    /// Its netdev's name, as it was recorded.
+    /// Name of the netdev, from the record.
     pub netdev: Option<String>,
-    /// How it ended.
+    /// End of the release.
     pub end: End,
 }
 
-/// How a release ended.
+/// The end of a release.
 #[derive(Debug, PartialEq, Eq)]
 pub enum End {
-    /// It is as it was.
+    /// The NIC has its former state.
     Done {
-        /// How many changes that took.
+        /// Number of changes.
         changes: usize,
-        /// What stays, being somebody else's by now; a sentence each.
+        /// A sentence for each difference that stays, since another program made it.
         left: Vec<String>,
     },
-    /// It is gone, and all that it had been given with it.
+    /// The NIC is gone, with its configuration.
     Gone,
-    /// The node was booted since: nothing is there any more.
+    /// The node was booted since, so that no configuration exists.
     Rebooted,
-    /// It is in this pod: release again when it has returned to the host.
+    /// The NIC is in this pod. It has to be released again after its return to the host.
     InPod(String),
-    /// Not all of it is as it was.
+    /// Some of the former state could not be restored.
     Failed(String),
 }
 
 impl Released {
-    /// Whether nothing that was given is left; else it is to be released again.
+    /// Reports whether no configuration of the daemon is left. Otherwise the NIC has to be released again.
     pub fn is_complete(&self) -> bool {
         matches!(self.end, End::Done { .. } | End::Gone | End::Rebooted)
     }
 }
 
-/// The sentence for a person.
+/// Prints the sentence for people.
 impl fmt::Display for Released {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(netdev) = &self.netdev {
@@ -67,28 +67,28 @@ impl fmt::Display for Released {
         match &self.end {
             End::Done { changes, left } => {
                 match changes {
-                    0 => f.write_str("nothing of ours was left")?,
+                    0 => f.write_str("nothing was left to release")?,
                     1 => f.write_str("released, 1 change")?,
                     more => write!(f, "released, {more} changes")?,
                 }
                 left.iter().try_for_each(|left| write!(f, "; {left}"))
             }
-            End::Gone => f.write_str("it is not there any more, nor is what it was given"),
+            End::Gone => f.write_str("the NIC is gone, with its configuration"),
             End::Rebooted => f.write_str("the node was booted since: nothing is left to release"),
             End::InPod(pod) => write!(
                 f,
-                "it is in pod {pod} with what it was given: release it again when that has ended"
+                "it is in pod {pod}, with its configuration: release it again after the pod has ended"
             ),
             End::Failed(reason) => write!(f, "not released: {reason}"),
         }
     }
 }
 
-/// Takes back what every NIC was given that the records below `state_dir` tell of. The records of
-/// those that are done go; what cannot be done keeps its record, for the next time.
+/// Releases every NIC that has a record in `state_dir`. Records of completely released NICs are removed; others stay
+/// for the next call.
 ///
 /// # Errors
-/// [`ReleaseError`]; what is wrong with one NIC only is its [`End::Failed`].
+/// [`ReleaseError`]. The failure of a single NIC is its [`End::Failed`].
 pub fn release<K: Kernel>(kernel: &K, state_dir: &Path) -> Result<Vec<Released>, ReleaseError> {
     let records = Records::new(state_dir);
     let all = records.all()?;
@@ -118,7 +118,7 @@ pub fn release<K: Kernel>(kernel: &K, state_dir: &Path) -> Result<Vec<Released>,
         let end = match in_pod {
             _ if record.boot_id != boot_id => End::Rebooted,
             Some(placed) => End::InPod(placed.pod.name.clone()),
-            None => one(kernel, &record),
+            None => release_one(kernel, &record),
         };
         let mut done = Released {
             address: Some(record.address.clone()),
@@ -135,7 +135,7 @@ pub fn release<K: Kernel>(kernel: &K, state_dir: &Path) -> Result<Vec<Released>,
     Ok(released)
 }
 
-fn one<K: Kernel>(kernel: &K, record: &Record) -> End {
+fn release_one<K: Kernel>(kernel: &K, record: &Record) -> End {
     match apply::release(kernel, record) {
         Ok((changes, left)) => End::Done { changes, left },
         Err(ApplyError::Gone) => End::Gone,

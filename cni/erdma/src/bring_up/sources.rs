@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What addresses NICs are to have: by hand, as the metadata service says, or as it said before.
+//! The desired addresses of NICs: from the configuration, from the metadata service, or from its earlier answers.
 
 use super::{
     super::metadata::{InvalidBase, Metadata, MetadataError, Pace, unusable},
@@ -12,42 +12,42 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Where addresses come from.
+/// The sources of addresses.
 #[derive(Debug)]
 pub(super) struct Sources {
     conf: conf::BringUp,
     metadata: Metadata,
     pace: Pace,
-    /// The instance's primary NIC: asked for once. None in it: the service does not know.
+    /// MAC address of the instance's primary NIC, requested once. The inner none: the service does not have it.
     primary: Option<Option<HardwareAddress>>,
-    /// What was asked for and answered in this process.
+    /// Answers of the service in this process.
     known: BTreeMap<HardwareAddress, NicAddress>,
-    /// What was asked for and not answered.
+    /// Unanswered requests.
     unanswered: BTreeMap<HardwareAddress, Unanswered>,
 }
 
-/// Why there is no address.
+/// The reason why there is no address.
 pub(super) enum Unknown {
-    /// The configuration has an impossible one.
+    /// The configured address is impossible.
     Configured(String),
-    /// It is the instance's primary NIC.
+    /// The NIC is the instance's primary one.
     Primary(String),
-    /// The metadata service has not told it.
-    Asked(Unanswered),
+    /// The metadata service has not answered.
+    Unanswered(Unanswered),
 }
 
-/// A question that waits to be asked anew.
+/// An unanswered request, which will be repeated.
 #[derive(Clone, Debug)]
 pub(super) struct Unanswered {
-    /// Why it was not answered.
+    /// Reason.
     pub(super) reason: String,
-    /// From then on.
+    /// Time until the next request.
     pub(super) wait: Duration,
     due: Instant,
 }
 
 impl Sources {
-    /// As `conf` says. Nothing is asked yet.
+    /// Returns the sources for `conf`. It sends no request.
     pub(super) fn new(conf: conf::BringUp, pace: Pace) -> Result<Self, InvalidBase> {
         let metadata = Metadata::with_pace(conf.metadata.parse()?, pace);
         Ok(Self {
@@ -60,8 +60,8 @@ impl Sources {
         })
     }
 
-    /// By hand, else as the service says, else as it said before. `silent`: why the service
-    /// answers nobody this time.
+    /// Returns the configured address, otherwise the service's answer, otherwise the last address `last`. `silent` is
+    /// the reason why the service does not answer in this call.
     pub(super) async fn wanted(
         &mut self,
         mac: &HardwareAddress,
@@ -87,8 +87,8 @@ impl Sources {
             Ok(Some(known)) => return Ok(of(&known)),
             Ok(None) => {
                 let reason = format!(
-                    "{mac} is the instance's primary NIC, as the metadata service says: the \
-                     instance's own set-up configures it"
+                    "{mac} is the instance's primary NIC, by the metadata service: the instance's own \
+                     set-up configures it"
                 );
                 return Err(Unknown::Primary(reason));
             }
@@ -96,15 +96,15 @@ impl Sources {
         };
         match last {
             Some(last) => {
-                log::debug!("{mac}: as it was given before: {}", unanswered.reason);
+                log::debug!("{mac}: keeping the last address: {}", unanswered.reason);
                 Ok(DesiredNic { mtu, ..last })
             }
-            None => Err(Unknown::Asked(unanswered)),
+            None => Err(Unknown::Unanswered(unanswered)),
         }
     }
 
-    /// Asks the service, unless it was asked a moment ago. Whoever settles again for another
-    /// reason does not ask more often. None: it is the primary NIC.
+    /// Sends the request, unless an earlier one failed a moment ago. Other reasons for calling `settle` therefore
+    /// cause no additional requests. None: the NIC is the primary one.
     async fn ask(
         &mut self,
         mac: &HardwareAddress,

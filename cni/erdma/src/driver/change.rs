@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Making a change of the driver's mode. What fails in the middle is loaded again as it was.
+//! The change of the driver's mode. If loading fails, the driver is loaded again in its former mode.
 
 use super::{Change, LoadError, Loader, Problem, User, mode, plan::parameter};
 use crate::conf::{DRIVER, DriverMode};
 use rdma_netns::ErdmaModule;
 
-/// Makes `change`; `look` looks at the module as it is.
+/// Makes `change`. `look` observes the module.
 ///
 /// # Errors
-/// It was not made, or not as it should have been; the problem says how the driver is now.
+/// The change failed, or had no effect. The problem has the driver's current state.
 pub fn apply(
     change: &Change,
     loader: &mut dyn Loader,
     look: &dyn Fn() -> Option<ErdmaModule>,
 ) -> Result<(), Problem> {
     let wanted = change.to;
-    // what cannot be loaded is not unloaded
+    // check first: a module that cannot be loaded must not be unloaded
     if let Err(error) = loader.check(DRIVER) {
         let why = error.to_string();
         return Err(Problem::NotLoadable { wanted, why });
@@ -36,13 +36,13 @@ pub fn apply(
     if let Err(error) = loader.load(DRIVER, &parameters(wanted)) {
         return failed(match &change.from {
             None => error.to_string(),
-            Some(before) => back(&error, mode(before), loader),
+            Some(before) => restore(&error, mode(before), loader),
         });
     }
     let now = look();
     match now.map(|module| module.compat) {
         Some(Some(compat)) if compat == (parameter(wanted) == 'Y') => Ok(()),
-        // a driver with one mode
+        // the driver supports only one mode
         Some(None) if wanted == DriverMode::Default => Ok(()),
         Some(None) => Err(Problem::OneMode { wanted }),
         Some(Some(_)) => failed("its parameter compat_mode stayed as it was".to_owned()),
@@ -50,17 +50,17 @@ pub fn apply(
     }
 }
 
-fn back(error: &LoadError, before: DriverMode, loader: &mut dyn Loader) -> String {
+fn restore(error: &LoadError, before: DriverMode, loader: &mut dyn Loader) -> String {
     match loader.load(DRIVER, &parameters(before)) {
         Ok(()) => format!("{error}; it is loaded again in mode {before}"),
         Err(again) => format!(
-            "{error}; and it could not be loaded again in mode {before}: {again}. There is no \
-             eRDMA on this node until it is (modprobe erdma)"
+            "{error}; and it could not be loaded again in mode {before}: {again}. This node has no \
+             eRDMA until it is loaded (modprobe erdma)"
         ),
     }
 }
 
-/// The driver of mainline Linux has no such parameter, and passes over it with a line in the
+/// Returns the module's parameters. Mainline's driver has no such parameter, and ignores it with a line in the
 /// kernel's log (`unknown_module_param_cb()`, `kernel/module/main.c`).
 fn parameters(mode: DriverMode) -> Vec<String> {
     vec![format!("compat_mode={}", parameter(mode))]

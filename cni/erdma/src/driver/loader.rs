@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Loading and unloading of modules.
 //!
-//! A module is unloaded by the system call: it answers EWOULDBLOCK while somebody has it, and never
-//! takes another module with it. It is loaded by `modprobe`, run by its path and without a shell:
-//! that knows what a module depends on, how it is compressed (kernels before 5.17 do not unpack it
-//! themselves) and what the node's administrator wrote into `/etc/modprobe.d`. In a container both
-//! need `CAP_SYS_MODULE`, and the second the image's `kmod` and the host's `/lib/modules`.
+//! A module is unloaded by the system call: it returns EWOULDBLOCK while the module is in use, and never removes
+//! another module. A module is loaded by `modprobe`, which is run by its path and without a shell: `modprobe` knows a
+//! module's dependencies, its compression (kernels before 5.17 do not decompress modules themselves), and the
+//! administrator's settings in `/etc/modprobe.d`. In a container both need `CAP_SYS_MODULE`, and the second also the
+//! image's `kmod` and the host's `/lib/modules`.
 
 use nix::{
     errno::Errno,
@@ -18,7 +18,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Where distributions have it.
+/// Paths of `modprobe` in distributions.
 const MODPROBE: [&str; 4] = [
     "/sbin/modprobe",
     "/usr/sbin/modprobe",
@@ -29,7 +29,7 @@ const MODPROBE: [&str; 4] = [
 /// A module could not be loaded or unloaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// There is nothing to load it with.
+    /// There is no `modprobe`.
     #[error(
         "there is no modprobe here: the container image needs kmod, and the host's /lib/modules"
     )]
@@ -38,42 +38,42 @@ pub enum LoadError {
     #[error(
         "there is no module {module} for this kernel: install Alibaba Cloud's eRDMA driver \
          (erdma_installer){}",
-        said(words)
+        suffix(words)
     )]
     NoModule {
-        /// The module.
+        /// Name of the module.
         module: String,
-        /// What `modprobe` said.
+        /// Output of `modprobe`.
         words: String,
     },
     /// `modprobe` failed.
-    #[error("modprobe {arguments} failed{}", said(words))]
+    #[error("modprobe {arguments} failed{}", suffix(words))]
     Load {
-        /// What it was told.
+        /// Arguments of `modprobe`.
         arguments: String,
-        /// What it said.
+        /// Output of `modprobe`.
         words: String,
     },
-    /// `modprobe` could not be run.
+    /// `modprobe` could not be started.
     #[error("cannot run {program:?}: {source}")]
     Run {
-        /// The program.
+        /// Path of the program.
         program: PathBuf,
-        /// The system's answer.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The kernel keeps the module.
+    /// The kernel refused to unload the module.
     #[error("the kernel does not unload {module}: {}", unloading(source))]
     Unload {
-        /// The module.
+        /// Name of the module.
         module: String,
-        /// The kernel's answer.
+        /// Error of the kernel.
         source: io::Error,
     },
 }
 
 impl LoadError {
-    /// Whether it was not unloaded as somebody has it, which can pass.
+    /// Reports whether the module is in use, which may be temporary.
     pub fn is_in_use(&self) -> bool {
         let Self::Unload { source, .. } = self else {
             return false;
@@ -82,7 +82,7 @@ impl LoadError {
     }
 }
 
-fn said(words: &str) -> String {
+fn suffix(words: &str) -> String {
     match words.trim() {
         "" => String::new(),
         words => format!(": {}", words.replace('\n', "; ")),
@@ -97,28 +97,28 @@ fn unloading(source: &io::Error) -> String {
     }
 }
 
-/// Whatever loads and unloads modules.
+/// The loader of modules.
 pub trait Loader {
-    /// Whether `module` could be loaded now.
+    /// Checks that `module` can be loaded.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why it cannot be loaded.
     fn check(&mut self, module: &str) -> Result<(), LoadError>;
 
-    /// Loads it, with parameters as `compat_mode=Y`.
+    /// Loads the module with parameters such as `compat_mode=Y`.
     ///
     /// # Errors
-    /// It is not loaded.
+    /// The module is not loaded.
     fn load(&mut self, module: &str, parameters: &[String]) -> Result<(), LoadError>;
 
-    /// Unloads it, unless somebody has it.
+    /// Unloads the module, unless it is in use.
     ///
     /// # Errors
-    /// It is still loaded.
+    /// The module is still loaded.
     fn unload(&mut self, module: &str) -> Result<(), LoadError>;
 }
 
-/// The node's own kernel.
+/// The loader of the node's own kernel.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Modprobe;
 
@@ -130,7 +130,7 @@ impl Modprobe {
             .ok_or(LoadError::NoModprobe)
     }
 
-    /// What it said; an error if it did not succeed.
+    /// Runs `modprobe`. The inner error is its output if it failed.
     fn run(arguments: &[&str]) -> Result<Result<(), String>, LoadError> {
         let program = Self::program()?;
         let done = Command::new(program)
@@ -149,8 +149,8 @@ impl Modprobe {
 
 impl Loader for Modprobe {
     fn check(&mut self, module: &str) -> Result<(), LoadError> {
-        let told = Self::run(&["--dry-run", module])?;
-        told.map_err(|words| LoadError::NoModule {
+        let outcome = Self::run(&["--dry-run", module])?;
+        outcome.map_err(|words| LoadError::NoModule {
             module: module.to_owned(),
             words,
         })
@@ -159,8 +159,8 @@ impl Loader for Modprobe {
     fn load(&mut self, module: &str, parameters: &[String]) -> Result<(), LoadError> {
         let mut arguments = vec![module];
         arguments.extend(parameters.iter().map(String::as_str));
-        let told = Self::run(&arguments)?;
-        told.map_err(|words| LoadError::Load {
+        let outcome = Self::run(&arguments)?;
+        outcome.map_err(|words| LoadError::Load {
             arguments: arguments.join(" "),
             words,
         })
@@ -174,7 +174,7 @@ impl Loader for Modprobe {
         let name = CString::new(module).map_err(|error| failed(error.into()))?;
         let done = delete_module(&name, DeleteModuleFlags::O_NONBLOCK);
         match done {
-            // somebody else has unloaded it
+            // the module was unloaded already
             Ok(()) | Err(Errno::ENOENT) => Ok(()),
             Err(errno) => Err(failed(errno.into())),
         }
@@ -185,7 +185,7 @@ impl Loader for Modprobe {
 mod tests {
     use super::*;
 
-    /// Whether there is a `modprobe` here or not.
+    /// The test passes with and without a `modprobe`.
     #[test]
     fn a_module_that_there_is_not() {
         let module = "rdma_no_such_module";
@@ -199,7 +199,7 @@ mod tests {
         };
         assert!(why.contains(words), "{why}");
         assert!(Modprobe.load(module, &[]).is_err());
-        // what is gone is no error, unless the kernel has no modules, or this is not allowed
+        // an unloaded module is no error, unless the kernel has no modules or the caller no permission
         if let Err(error) = Modprobe.unload(module) {
             let LoadError::Unload { source, .. } = &error else {
                 panic!("{error}");

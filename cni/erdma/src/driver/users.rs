@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whoever has a device of the driver, and would lose it.
+//! The users of the driver's devices, who would lose them.
 //!
-//! The kernel's count does not tell: a driver that can take its devices away from processes
-//! (`disassociate_ucontext`) is not held by those that have opened them (`ib_uverbs_open()`,
+//! The module's reference count does not show them: a driver that can take its devices away from processes
+//! (`disassociate_ucontext`) is not held by processes that have opened them (`ib_uverbs_open()`,
 //! `drivers/infiniband/core/uverbs_main.c`).
 
 use crate::conf::DriverMode;
@@ -19,33 +19,33 @@ use std::{
     time::Duration,
 };
 
-/// For kubelet's answer.
+/// Time limit for kubelet's answer.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Somebody who has a device.
+/// A user of a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum User {
-    /// A pod that was given it, by kubelet or by the chain.
+    /// A pod to which kubelet or the chain assigned the device.
     Pod(String),
-    /// A claim that it was allocated by, whose pods may be about to start.
+    /// A claim by which the device was allocated. Its pods may be about to start.
     Claim(String),
-    /// A process that has it open.
+    /// A process that has the device open.
     Process {
-        /// Its id, in this program's view.
+        /// Process id, in this program's pid namespace.
         pid: u32,
-        /// Its name.
+        /// Name of the process.
         name: String,
     },
-    /// Processes that are not seen, or the kernel itself, have objects of it.
+    /// Objects of the device that belong to invisible processes, or to the kernel.
     Objects {
-        /// The RDMA device.
+        /// RDMA device.
         rdma: String,
-        /// Which, and how many: `2 contexts`.
+        /// Kind and number of the objects, such as `2 contexts`.
         what: String,
     },
-    /// A module that is built on the driver.
+    /// A module that depends on the driver.
     Module(String),
-    /// Nobody knows: why.
+    /// The users are unknown, for this reason.
     Unknown(String),
 }
 
@@ -58,17 +58,17 @@ impl fmt::Display for User {
             Self::Objects { rdma, what } => {
                 write!(
                     f,
-                    "whoever has {what} of {rdma} (rdma resource show {rdma})"
+                    "the owners of {what} of {rdma} (rdma resource show {rdma})"
                 )
             }
             Self::Module(name) => write!(f, "the module {name}"),
-            Self::Unknown(why) => write!(f, "whoever has them, which is not known: {why}"),
+            Self::Unknown(why) => write!(f, "unknown users: {why}"),
         }
     }
 }
 
 impl User {
-    /// Without what differs from one look to the next.
+    /// Returns the user without the parts that differ between observations.
     pub(super) fn kind(&self) -> Self {
         match self {
             Self::Process { name, .. } => Self::Process {
@@ -84,39 +84,39 @@ impl User {
     }
 }
 
-/// A device whose users are looked for.
+/// A device whose users are searched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchedDevice {
-    /// The functions of its RDMA device and of its netdev.
+    /// PCI functions of the RDMA device and of its netdev.
     pub addresses: Vec<DeviceAddress>,
-    /// Its RDMA device; none: it has none this moment, as while it is made anew.
+    /// RDMA device. None: it currently does not exist, as during a rebind.
     pub rdma: Option<String>,
-    /// The numbers of its character devices.
+    /// Major and minor numbers of its character devices.
     pub numbers: Vec<(u32, u32)>,
 }
 
-/// A resource that is advertised to kubelet.
+/// A resource that the daemon advertises to kubelet.
 #[derive(Clone, Debug)]
 pub struct Advertised {
-    /// Its name.
+    /// Name of the resource.
     pub resource: String,
-    /// Its ids, and the devices that each stands for.
+    /// Devices of each id.
     pub ids: BTreeMap<String, Vec<DeviceAddress>>,
 }
 
-/// Where users are looked for.
+/// The paths in which users are searched.
 #[derive(Clone, Debug)]
 pub struct Paths {
-    /// `rdma-cni`'s.
+    /// State directory of `rdma-cni`.
     pub state_dir: PathBuf,
-    /// Of kubelet's pod-resources.
+    /// Socket of kubelet's pod-resources.
     pub socket: PathBuf,
-    /// `/proc`
+    /// Path of procfs, `/proc`.
     pub proc: PathBuf,
 }
 
-/// The users of `devices`, whose driver is in `mode`; `offers` is what ids stand for that were
-/// given by an earlier daemon. What cannot be asked counts as a user.
+/// Returns the users of `devices`, whose driver is in `mode`. `offers` gives the devices of ids for which an earlier
+/// daemon wrote no grant. A source that cannot be read counts as a user.
 pub async fn gather(
     paths: &Paths,
     devices: &[WatchedDevice],
@@ -129,14 +129,15 @@ pub async fn gather(
     let pods = pod_resources::all(&paths.socket, LIMIT).await;
     let pods = pods.map_err(|error| error.to_string());
     let (paths, devices, offers) = (paths.clone(), devices.to_vec(), offers.to_vec());
-    let aside = tokio::task::spawn_blocking(move || look(&paths, &devices, mode, &offers, pods));
-    match aside.await {
+    let found =
+        tokio::task::spawn_blocking(move || gather_blocking(&paths, &devices, mode, &offers, pods));
+    match found.await {
         Ok(users) => users,
         Err(error) => vec![User::Unknown(error.to_string())],
     }
 }
 
-fn look(
+fn gather_blocking(
     paths: &Paths,
     devices: &[WatchedDevice],
     mode: DriverMode,
@@ -148,7 +149,7 @@ fn look(
     let mut users = BTreeSet::new();
     match pods {
         Ok(pods) => users.extend(of_kubelet(&pods, &addresses, offers, &grants)),
-        // nobody was ever given one: there is nothing that kubelet could say
+        // without any grant, no pod can have a device
         Err(_) if !grants.all().iter().any(|it| it.has_any(&addresses)) => {}
         Err(error) => {
             users.insert(User::Unknown(error));
@@ -164,11 +165,11 @@ fn look(
     claims.retain(|record| record.nics().any(|nic| addresses.contains(&nic.address)));
     users.extend(claims.iter().map(|it| User::Claim(it.claim.to_string())));
     users.extend(unreadable.iter().map(|it| User::Unknown(it.to_string())));
-    // one is enough to leave the driver alone
+    // one user suffices to leave the driver unchanged
     if users.is_empty() {
         users.extend(processes(paths, devices));
     }
-    // processes of another PID namespace are not seen, their objects are
+    // processes of another pid namespace are invisible, but their objects are not
     if users.is_empty() {
         users.extend(objects(devices, mode));
     }
@@ -202,10 +203,10 @@ fn of_kubelet(
         .collect()
 }
 
-/// Part of what a descriptor of one of the RDMA subsystem's character devices leads to.
+/// Part of the path of an RDMA character device, as a descriptor's link shows it.
 const DIRECTORY: &str = "infiniband/";
 
-/// The processes that have one of the character devices open, as far as `/proc` shows them.
+/// Returns the processes that have one of the character devices open, as far as `/proc` shows them.
 fn processes(paths: &Paths, devices: &[WatchedDevice]) -> Vec<User> {
     let numbers: Vec<(u32, u32)> = devices.iter().flat_map(|it| &it.numbers).copied().collect();
     let proc = &paths.proc;
@@ -231,9 +232,9 @@ fn processes(paths: &Paths, devices: &[WatchedDevice]) -> Vec<User> {
     users
 }
 
-/// Whether one of the descriptors is a device with one of the numbers. A process that has ended has
-/// none. Only what is named as such a device is looked at: to look at a file of a server that does
-/// not answer can take for ever.
+/// Reports whether one of the descriptors is a device with one of the numbers. A process that has ended has none.
+/// Only descriptors with such a device's path are examined: stat(2) on a file of an unreachable server can block for
+/// ever.
 fn has_open(descriptors: &Path, numbers: &[(u32, u32)]) -> io::Result<bool> {
     let entries = match fs::read_dir(descriptors) {
         Err(error) if has_ended(&error) => return Ok(false),
@@ -244,7 +245,7 @@ fn has_open(descriptors: &Path, numbers: &[(u32, u32)]) -> io::Result<bool> {
         match found {
             Ok(true) => return Ok(true),
             Ok(false) => {}
-            // the process has closed it, or ended
+            // the process has closed it, or has ended
             Err(error) if has_ended(&error) => {}
             Err(error) => return Err(error),
         }
@@ -267,11 +268,11 @@ fn is_one(descriptor: &Path, numbers: &[(u32, u32)]) -> io::Result<bool> {
     Ok(found.file_type().is_char_device() && numbers.contains(&number))
 }
 
-/// What the kernel counts of the devices that this namespace sees.
+/// Returns the users of the kernel's objects of the devices that this namespace sees.
 fn objects(devices: &[WatchedDevice], mode: DriverMode) -> Vec<User> {
     let counts = || -> Result<Vec<(String, Counts)>, String> {
         let why = |error: &dyn fmt::Display| format!("RDMA netlink: {error}");
-        // without the RDMA subsystem nothing of it is anybody's
+        // without the RDMA subsystem there are no objects
         let Some(mut nldev) = Nldev::open().map_err(|error| why(&error))? else {
             return Ok(Vec::new());
         };
@@ -290,7 +291,7 @@ fn objects(devices: &[WatchedDevice], mode: DriverMode) -> Vec<User> {
     of_counts(counts(), mode)
 }
 
-/// `ctx`, 2
+/// Names and numbers of objects, such as `ctx` and 2.
 type Counts = Vec<(String, u64)>;
 
 fn of_counts(counted: Result<Vec<(String, Counts)>, String>, mode: DriverMode) -> Vec<User> {
@@ -305,9 +306,9 @@ fn of_counts(counted: Result<Vec<(String, Counts)>, String>, mode: DriverMode) -
     users.collect()
 }
 
-/// Contexts are processes'. A queue pair without any is the kernel's: in compatible mode one, for
-/// management, is there without anybody's use; in mode default, iWARP, there is none, and one is a
-/// link of SMC-R.
+/// Returns the number of objects that belong to users. Contexts belong to processes. A queue pair without a context
+/// belongs to the kernel. In compat mode, one queue pair for management always exists. In default mode, which is
+/// iWARP, there is none: a queue pair is a link of SMC-R.
 fn of_users(counts: &[(String, u64)], mode: DriverMode) -> Option<String> {
     let count = |name: &str| {
         let mut counts = counts.iter();

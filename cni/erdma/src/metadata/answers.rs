@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the service's answers have to be: checked strictly, as addresses and routes come of them.
+//! The strict checks of the service's answers, which become addresses and routes.
 
 use super::MetadataError;
 use ipnetwork::Ipv4Network;
 use rdma_netns::HardwareAddress;
 use std::net::Ipv4Addr;
 
-/// Characters of a wrong value that are quoted.
+/// Largest part of a wrong value in an error, characters.
 const SHOWN: usize = 60;
 
-/// One line of text; `place` is where it is from.
+/// Returns the body as one line without spaces. `place` is the path of the answer.
 ///
 /// # Errors
-/// It is none.
+/// The body is empty, or has more than one word.
 pub fn line(place: &str, body: &[u8]) -> Result<String, MetadataError> {
     let text = String::from_utf8_lossy(body);
     let line = text.trim_ascii_end();
@@ -24,10 +24,10 @@ pub fn line(place: &str, body: &[u8]) -> Result<String, MetadataError> {
     }
 }
 
-/// The address of a NIC in the network of its vSwitch; each with where it is from.
+/// Returns the address of a NIC with the prefix length of its vSwitch. Each value comes with its path.
 ///
 /// # Errors
-/// One of them is none, or the address is none of that network.
+/// A value is malformed, or the network does not contain the address.
 pub fn address(
     (address_place, address): (&str, &str),
     (cidr_place, cidr): (&str, &str),
@@ -42,7 +42,7 @@ pub fn address(
     let prefix = prefix.ok_or_else(|| wrong(no_network))?;
     let network = Ipv4Network::new(network, prefix).map_err(|_| wrong(no_network))?;
     if network.ip() != network.network() {
-        return Err(wrong("which has bits behind its prefix"));
+        return Err(wrong("which has host bits"));
     }
     if !network.contains(ip) {
         return Err(wrong(&format!("which does not contain {ip}")));
@@ -54,10 +54,10 @@ pub fn address(
     }
 }
 
-/// The router of the network that `address` is in.
+/// Returns the router of the network of `address`.
 ///
 /// # Errors
-/// It cannot be one.
+/// The value is malformed, or no router can have it.
 pub fn gateway(
     address: Ipv4Network,
     (place, value): (&str, &str),
@@ -69,7 +69,8 @@ pub fn gateway(
     }
 }
 
-/// Why no NIC can have `address`, or `gateway` as its router, in words that go on from the value.
+/// Returns the reason why no NIC can have `address`, or `gateway` as its router. The text continues a sentence after
+/// the value.
 pub fn unusable(address: Ipv4Network, gateway: Option<Ipv4Addr>) -> Option<String> {
     let network = Ipv4Network::new(address.network(), address.prefix()).ok()?;
     let ends = |ip| address.prefix() < 31 && (ip == network.network() || ip == network.broadcast());
@@ -93,10 +94,10 @@ pub fn unusable(address: Ipv4Network, gateway: Option<Ipv4Addr>) -> Option<Strin
     }
 }
 
-/// A hardware address.
+/// Parses a MAC address.
 ///
 /// # Errors
-/// It is none.
+/// The value is malformed.
 pub fn mac(place: &str, value: &str) -> Result<HardwareAddress, MetadataError> {
     let mac = value.parse();
     mac.map_err(|_: String| garbage(place, value, "which is not a hardware address"))
@@ -185,12 +186,7 @@ mod tests {
                 "10.0.0.253",
                 "not an IPv4 network",
             ),
-            (
-                "10.0.0.5",
-                "10.0.0.5/24",
-                "10.0.0.253",
-                "bits behind its prefix",
-            ),
+            ("10.0.0.5", "10.0.0.5/24", "10.0.0.253", "host bits"),
             ("10.0.0.5", "0.0.0.0/0", "10.0.0.253", "not an IPv4 network"),
             ("10.0.0.5", "10.0.0.5/32", "10.0.0.5", "no room"),
             (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One request over HTTP/1.1, bounded in time and size: no TLS, no proxy, no redirect, a new
-//! connection each time.
+//! One request over HTTP/1.1, with limits of time and size: without TLS, proxy and redirects, on a connection of its
+//! own.
 
 use super::MetadataError;
 use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
@@ -18,17 +18,17 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-/// Bytes of an answer that are read; an address has 15.
+/// Largest answer, bytes. An address has at most 15.
 pub const LONGEST: usize = 4096;
 
-/// Where the service is.
+/// The base address of the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Base {
     host: String,
     port: u16,
 }
 
-/// A text that is no base address.
+/// The text is not a base address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not the address of a metadata service: http://HOST or http://HOST:PORT")]
 pub struct InvalidBase(String);
@@ -43,7 +43,7 @@ impl FromStr for Base {
         let is_bare = uri.query().is_none() && matches!(uri.path(), "" | "/");
         let host = match authority.host().strip_prefix('[') {
             None => Some(authority.host()).filter(|it| !it.is_empty() && !it.contains(['[', ']'])),
-            // nothing else belongs into brackets (RFC 3986, section 3.2.2)
+            // only IPv6 addresses may be in brackets (RFC 3986, section 3.2.2)
             Some(rest) => rest
                 .strip_suffix(']')
                 .filter(|it| it.parse::<Ipv6Addr>().is_ok()),
@@ -86,45 +86,45 @@ impl Base {
 
     fn authority(&self) -> String {
         let mut text = String::new();
-        // a String takes everything
+        // writing to a String cannot fail
         let _ = self.write_authority(&mut text);
         text
     }
 }
 
-/// What is asked for.
+/// A request.
 #[derive(Clone, Debug)]
-pub(super) struct Question<'a> {
+pub(super) struct Query<'a> {
     pub(super) method: Method,
     pub(super) path: &'a str,
     pub(super) header: Option<(HeaderName, HeaderValue)>,
 }
 
-/// What was answered.
+/// The answer to a request.
 #[derive(Clone, Debug)]
 pub(super) struct Reply {
     pub(super) status: u16,
     pub(super) body: Bytes,
 }
 
-/// Why there is no reply.
+/// The reason why there is no answer.
 #[derive(Debug)]
-enum Trouble {
+enum Failure {
     Http(hyper::Error),
     TooLong,
     Body(io::Error),
 }
 
-impl From<hyper::Error> for Trouble {
+impl From<hyper::Error> for Failure {
     fn from(error: hyper::Error) -> Self {
         Self::Http(error)
     }
 }
 
-/// Asks once; `connect` and `whole` are how long a connection, and all of it, may take.
+/// Sends the request once. `connect` limits the time for the connection, and `whole` the total time.
 pub(super) async fn ask(
     base: &Base,
-    question: &Question<'_>,
+    query: &Query<'_>,
     connect: Duration,
     whole: Duration,
 ) -> Result<Reply, MetadataError> {
@@ -136,23 +136,26 @@ pub(super) async fn ask(
     let stream = match timeout(connect, TcpStream::connect((&*base.host, base.port))).await {
         Ok(connected) => connected.map_err(unreachable)?,
         Err(_) => {
-            let words = format!("no connection within {connect:?}");
-            return Err(unreachable(io::Error::new(io::ErrorKind::TimedOut, words)));
+            let message = format!("no connection within {connect:?}");
+            return Err(unreachable(io::Error::new(
+                io::ErrorKind::TimedOut,
+                message,
+            )));
         }
     };
-    let place = question.path.to_owned();
-    match timeout_at(end, converse(base, question, stream)).await {
+    let place = query.path.to_owned();
+    match timeout_at(end, converse(base, query, stream)).await {
         Ok(Ok(reply)) => Ok(reply),
-        Ok(Err(Trouble::TooLong)) => Err(MetadataError::Garbage {
+        Ok(Err(Failure::TooLong)) => Err(MetadataError::Garbage {
             place,
             value: "…".to_owned(),
             why: format!("longer than {LONGEST} bytes"),
         }),
-        Ok(Err(Trouble::Http(error))) => Err(MetadataError::Broken {
+        Ok(Err(Failure::Http(error))) => Err(MetadataError::Broken {
             place,
             source: io::Error::other(error),
         }),
-        Ok(Err(Trouble::Body(source))) => Err(MetadataError::Broken { place, source }),
+        Ok(Err(Failure::Body(source))) => Err(MetadataError::Broken { place, source }),
         Err(_) => Err(MetadataError::Slow {
             place,
             limit: whole,
@@ -160,34 +163,34 @@ pub(super) async fn ask(
     }
 }
 
-/// What `stream`, a connection whose other end says what it wants, makes of a question: status and body. None: it is no
-/// answer, or too long.
+/// Sends a request over `stream`, whose peer sends any bytes, and returns status and body. None: the answer is
+/// malformed or too long. For fuzzing.
 pub async fn conversed<S>(base: &Base, stream: S) -> Option<(u16, Bytes)>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let question = Question {
+    let query = Query {
         method: Method::GET,
         path: super::INSTANCE_ID,
         header: None,
     };
-    let reply = converse(base, &question, stream).await.ok()?;
+    let reply = converse(base, &query, stream).await.ok()?;
     Some((reply.status, reply.body))
 }
 
-async fn converse<S>(base: &Base, question: &Question<'_>, stream: S) -> Result<Reply, Trouble>
+async fn converse<S>(base: &Base, query: &Query<'_>, stream: S) -> Result<Reply, Failure>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let mut request = Request::builder()
-        .method(question.method.clone())
-        .uri(question.path)
+        .method(query.method.clone())
+        .uri(query.path)
         .header(HOST, base.authority())
         .header(CONNECTION, "close")
         .body(Empty::<Bytes>::new())
-        .map_err(|error| Trouble::Body(io::Error::other(error)))?;
-    if let Some((name, value)) = &question.header {
+        .map_err(|error| Failure::Body(io::Error::other(error)))?;
+    if let Some((name, value)) = &query.header {
         request.headers_mut().insert(name.clone(), value.clone());
     }
     let answer = async move {
@@ -195,8 +198,8 @@ where
         let status = response.status().as_u16();
         let body = Limited::new(response.into_body(), LONGEST).collect().await;
         let body = body.map_err(|error| match error.downcast::<LengthLimitError>() {
-            Ok(_) => Trouble::TooLong,
-            Err(error) => Trouble::Body(io::Error::other(error)),
+            Ok(_) => Failure::TooLong,
+            Err(error) => Failure::Body(io::Error::other(error)),
         })?;
         let body = body.to_bytes();
         Ok(Reply { status, body })
@@ -205,7 +208,7 @@ where
     tokio::select! {
         biased;
         reply = &mut answer => reply,
-        // what has come by now is all that comes
+        // the connection has closed: the answer is complete or lost
         _ = &mut connection => answer.await,
     }
 }

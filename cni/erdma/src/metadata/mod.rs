@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The cloud's metadata service: what it knows of this instance and of its NICs.
+//! The cloud's metadata service, with data of this instance and its NICs.
 //!
-//! | path | has |
+//! | path | content |
 //! |---|---|
-//! | `/latest/api/token` | by PUT, a session's token; asked for with `X-aliyun-ecs-metadata-token-ttl-seconds` |
+//! | `/latest/api/token` | a session's token, requested by PUT with `X-aliyun-ecs-metadata-token-ttl-seconds` |
 //! | `/latest/meta-data/instance-id` | `i-…` |
-//! | `/latest/meta-data/mac` | the hardware address of the instance's primary NIC |
+//! | `/latest/meta-data/mac` | the MAC address of the instance's primary NIC |
 //! | `/latest/meta-data/network/interfaces/macs/<mac>/` | `primary-ip-address`, `vswitch-cidr-block`, `gateway` |
 //!
-//! Every request has the token in `X-aliyun-ecs-metadata-token`, which an instance can require
-//! ("security hardening mode"). A service that gives none, of an older instance, is asked without.
-//! Requests go straight to the configured address, in plain HTTP, whatever proxy the environment
-//! names: the service answers nobody but the instance itself.
+//! Every request has the token in `X-aliyun-ecs-metadata-token`, which an instance can require ("security hardening
+//! mode"). An old instance's service has no tokens, and gets requests without one. Requests go directly to the
+//! configured address, in plain HTTP, and ignore proxies of the environment: the service answers only the instance
+//! itself.
 
 pub mod answers;
 pub mod http;
@@ -20,7 +20,7 @@ pub use answers::unusable;
 pub use http::{Base, InvalidBase};
 
 use crate::conf::NicAddress;
-use http::{Question, Reply};
+use http::{Query, Reply};
 use hyper::{
     Method,
     header::{HeaderName, HeaderValue},
@@ -39,26 +39,26 @@ const MACS: &str = "/latest/meta-data/network/interfaces/macs";
 const TTL_HEADER: HeaderName = HeaderName::from_static("x-aliyun-ecs-metadata-token-ttl-seconds");
 const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-aliyun-ecs-metadata-token");
 
-/// How long a token is asked to live, seconds: the longest that the service gives.
+/// Requested lifetime of a token, seconds: the service's maximum.
 const TTL: u64 = 21_600;
 
-/// How long and how often is tried.
+/// Time limits and intervals of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// For a connection.
+    /// Time limit for a connection.
     pub connect: Duration,
-    /// For a whole request, the connection included.
+    /// Time limit for a whole request, including the connection.
     pub whole: Duration,
-    /// How often a request is made that gets no answer, or one of "later" (429, 5xx).
+    /// Number of attempts for a request without an answer, or with status 429 or 5xx.
     pub attempts: u32,
-    /// Before the second attempt; twice as long before each later one.
+    /// Pause before the second attempt. It doubles before each later one.
     pub pause: Duration,
-    /// Before what was not told is asked for anew; twice as long each time.
+    /// Pause before an unanswered request is repeated. It doubles each time.
     pub again: Duration,
-    /// But never longer than this.
+    /// Upper limit of `again`.
     pub longest: Duration,
-    /// For how long a NIC that is up already has to be without an address before it is taken to be
-    /// nobody's: DHCP may be giving it one.
+    /// Time for which a NIC that is up has to be without an address before it counts as unconfigured: DHCP may still
+    /// assign one.
     pub quiet: Duration,
 }
 
@@ -76,61 +76,61 @@ impl Default for Pace {
     }
 }
 
-/// What was asked for is not known.
+/// A request to the metadata service failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MetadataError {
-    /// No connection.
+    /// The connection failed.
     #[error("the metadata service at {base} cannot be reached: {source}")]
     Unreachable {
-        /// Where it was looked for.
+        /// Base address of the service.
         base: Base,
-        /// The system's answer.
+        /// Error of the system.
         source: io::Error,
     },
-    /// A connection, and no answer in time.
+    /// The connection succeeded, but the answer exceeded the limit.
     #[error("the metadata service has not answered for {place} within {limit:?}")]
     Slow {
-        /// The path.
+        /// Path of the request.
         place: String,
-        /// How long was waited.
+        /// Time limit.
         limit: Duration,
     },
-    /// An answer that is not HTTP, or ends early.
+    /// The answer is not HTTP, or incomplete.
     #[error("the metadata service's answer for {place} is broken: {source}")]
     Broken {
-        /// The path.
+        /// Path of the request.
         place: String,
-        /// What is wrong.
+        /// Reason.
         source: io::Error,
     },
-    /// An answer that says no.
+    /// The status is an error.
     #[error("the metadata service answers {status} for {place}")]
     Refused {
-        /// The path.
+        /// Path of the request.
         place: String,
-        /// HTTP's number of it.
+        /// HTTP status code.
         status: u16,
     },
-    /// The service has no such thing (404).
+    /// The service does not have the path (404).
     #[error("the metadata service has no {place}")]
     Unknown {
-        /// The path.
+        /// Path of the request.
         place: String,
     },
-    /// An answer that is not what it has to be.
+    /// The answer is malformed.
     #[error("the metadata service's {place} is {value:?}, {why}")]
     Garbage {
-        /// The path.
+        /// Path of the request.
         place: String,
-        /// The answer, shortened.
+        /// Start of the answer.
         value: String,
-        /// What is wrong with it.
+        /// Defect of the answer.
         why: String,
     },
 }
 
 impl MetadataError {
-    /// Whether other questions would be answered no better now.
+    /// Reports whether the failure concerns the service, so that other requests would fail too.
     pub fn is_of_the_service(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Slow { .. } => true,
@@ -140,18 +140,18 @@ impl MetadataError {
     }
 }
 
-/// How requests are made.
+/// The session with the service.
 #[derive(Clone, Debug)]
 enum Session {
-    /// Nothing was asked yet, or the token is no good any more.
+    /// There is no valid token.
     None,
-    /// With this token, until then.
+    /// Requests have this token, until the given time.
     Token(HeaderValue, Instant),
-    /// Without: the service gives no tokens.
+    /// Requests have no token: the service does not support tokens.
     Plain,
 }
 
-/// The service of one base address.
+/// The metadata service at one base address.
 #[derive(Debug)]
 pub struct Metadata {
     base: Base,
@@ -160,15 +160,15 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// The service at `base`, `http://100.100.100.200`. Nothing is asked yet.
+    /// Returns the service at `base`, such as `http://100.100.100.200`. It sends no request.
     ///
     /// # Errors
-    /// A text that is no such address.
+    /// `base` is not a base address.
     pub fn new(base: &str) -> Result<Self, InvalidBase> {
         Ok(Self::with_pace(base.parse()?, Pace::default()))
     }
 
-    /// The same, with another patience.
+    /// Does the same as [`Metadata::new`], with other limits.
     pub fn with_pace(base: Base, pace: Pace) -> Self {
         Self {
             base,
@@ -177,7 +177,7 @@ impl Metadata {
         }
     }
 
-    /// This instance's id, `i-…`.
+    /// Returns this instance's id, `i-…`.
     ///
     /// # Errors
     /// [`MetadataError`]
@@ -185,7 +185,7 @@ impl Metadata {
         self.line(INSTANCE_ID).await
     }
 
-    /// The hardware address of the instance's primary NIC; none: the service does not know.
+    /// Returns the MAC address of the instance's primary NIC. None: the service does not have it.
     ///
     /// # Errors
     /// [`MetadataError`]
@@ -197,11 +197,10 @@ impl Metadata {
         }
     }
 
-    /// The address of the NIC that has `mac`, its network, and the network's router, if it has
-    /// one.
+    /// Returns the address of the NIC with `mac`, and the router of its network, if there is one.
     ///
     /// # Errors
-    /// [`MetadataError`]; `Unknown`: the cloud knows no such NIC of this instance.
+    /// [`MetadataError`]. `Unknown`: the instance has no such NIC.
     pub async fn nic(&mut self, mac: &HardwareAddress) -> Result<NicAddress, MetadataError> {
         let place = |item: &str| format!("{MACS}/{mac}/{item}");
         let ip_place = place("primary-ip-address");
@@ -227,17 +226,17 @@ impl Metadata {
         answers::line(place, &reply.body)
     }
 
-    /// A token that is refused is renewed, once.
+    /// Sends a GET request. If the service refuses the token, it gets a new one and repeats the request once.
     async fn get(&mut self, place: &str) -> Result<Reply, MetadataError> {
         let mut renewed = false;
         loop {
             let header = self.token().await?.map(|token| (TOKEN_HEADER, token));
-            let question = Question {
+            let query = Query {
                 method: Method::GET,
                 path: place,
                 header,
             };
-            let reply = self.ask(&question).await?;
+            let reply = self.ask(&query).await?;
             match reply.status {
                 200 => return Ok(reply),
                 404 => {
@@ -254,20 +253,20 @@ impl Metadata {
         }
     }
 
-    /// None: requests go without.
+    /// Returns a valid token. None: requests have no token.
     async fn token(&mut self) -> Result<Option<HeaderValue>, MetadataError> {
         match &self.session {
             Session::Plain => return Ok(None),
             Session::Token(token, end) if Instant::now() < *end => return Ok(Some(token.clone())),
             Session::Token(..) | Session::None => {}
         }
-        let asked = Instant::now();
-        let question = Question {
+        let requested = Instant::now();
+        let query = Query {
             method: Method::PUT,
             path: TOKEN,
             header: Some((TTL_HEADER, HeaderValue::from(TTL))),
         };
-        let reply = self.ask(&question).await?;
+        let reply = self.ask(&query).await?;
         match reply.status {
             200 => {}
             403..=405 => {
@@ -282,22 +281,22 @@ impl Metadata {
             value: "…".to_owned(),
             why: "which no header can have".to_owned(),
         })?;
-        // renewed long before its end, which the service counts by its own clock
-        let end = asked + Duration::from_secs(TTL / 2);
+        // renewed early, since the service counts the lifetime by its own clock
+        let end = requested + Duration::from_secs(TTL / 2);
         self.session = Session::Token(token.clone(), end);
         Ok(Some(token))
     }
 
-    /// Asks until there is an answer, or patience is over.
-    async fn ask(&self, question: &Question<'_>) -> Result<Reply, MetadataError> {
+    /// Sends the request until there is an answer, or all attempts have failed.
+    async fn ask(&self, query: &Query<'_>) -> Result<Reply, MetadataError> {
         let Pace { connect, whole, .. } = self.pace;
         let mut pause = self.pace.pause;
         let mut attempt = 1;
         loop {
-            let reply = http::ask(&self.base, question, connect, whole).await;
+            let reply = http::ask(&self.base, query, connect, whole).await;
             let failed = match reply {
                 Ok(reply) if reply.status == 429 || reply.status >= 500 => {
-                    refused(question.path, reply.status)
+                    refused(query.path, reply.status)
                 }
                 Ok(reply) => return Ok(reply),
                 Err(error @ MetadataError::Garbage { .. }) => return Err(error),
@@ -306,7 +305,7 @@ impl Metadata {
             if attempt >= self.pace.attempts {
                 return Err(failed);
             }
-            log::debug!("{failed}; asking again");
+            log::debug!("{failed}; retrying");
             tokio::time::sleep(pause).await;
             pause *= 2;
             attempt += 1;

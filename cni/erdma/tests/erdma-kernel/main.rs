@@ -261,7 +261,7 @@ async fn what_others_gave_in_the_same_network_outlasts_the_release() {
         .ip("route add 10.7.0.0/16 dev eth1 src 10.0.0.66");
     let told = host.release();
     assert!(
-        told[0].contains("10.0.0.66/24, since: it stays"),
+        told[0].contains("10.0.0.66/24, which was added later: it stays"),
         "{told:?}"
     );
     assert_eq!(host.netns.addresses("eth1"), ["10.0.0.66/24"]);
@@ -337,7 +337,7 @@ async fn a_nic_below_another_netdev_or_with_a_route_is_left_alone_and_stays_up()
     assert_eq!(changes(&host.settle().await), [0, 0]);
     let told = host.release();
     assert!(
-        told[0].contains("macvlan1 lies on eth1, since: that stays up, with its MTU"),
+        told[0].contains("macvlan1 uses eth1 now, which stays up, with its MTU"),
         "{told:?}"
     );
     let eth1 = host.netns.link("eth1").expect("eth1");

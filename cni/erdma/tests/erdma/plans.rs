@@ -90,7 +90,7 @@ fn bring_up(host: &Namespace, request: &Request, record: Option<Record>) -> Stri
         Ok(given) => given,
         Err(obstacle) => return format!("# refused: {obstacle}\n"),
     };
-    let alone = plan::alone(link, host, &given, &siblings);
+    let alone = plan::exclusive_route(link, host, &given, &siblings);
     let remark = alone.map(|it| format!("# nobody else's: {}/{}\n", it.destination, it.prefix));
     let superseded = record.map(|record| record.regiven(given.clone()).superseded);
     let ops = plan::missing(link, &given, &superseded.unwrap_or_default());

@@ -42,8 +42,8 @@ fn what_somebody_else_gave_since_stays_and_is_told() {
         mtu: 4200,
     });
     let released = node.release();
-    let told = "eth1: released, 4 changes; eth1 has 10.9.9.9/24, since: it stays; \
-                eth1 stays up, for that; eth1 has MTU 4200, since: it stays";
+    let told = "eth1: released, 4 changes; eth1 has 10.9.9.9/24, which was added later: it stays; \
+                eth1 stays up because of that; eth1 has MTU 4200, which was set later: it stays";
     assert_eq!(ends(&released)[0], told);
     assert!(released[0].is_complete());
     let link = node.link("eth1").expect("eth1");

@@ -124,7 +124,7 @@ fn a_nic_without_room_for_jumbo_frames_or_without_a_gateway_says_so() {
     nics[0].mac = Some(mac);
     let outcomes = node.process(conf).settle(&nics);
     let remarks = [
-        "eth1 cannot have the MTU that is asked for: it keeps 1500",
+        "eth1 does not support the requested MTU: it keeps 1500",
         "eth1 has no default route: its network has no gateway",
     ];
     assert_eq!(outcomes[0].remarks, remarks);

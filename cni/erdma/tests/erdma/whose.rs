@@ -11,8 +11,8 @@ use std::time::Duration;
 
 const QUIET: Duration = crate::metadata::PACE.quiet;
 
-const EARLY: &str = "erdma_0: not ready yet: eth1 is up without an address: it is given one if \
-                     nobody else does so within 300ms";
+const EARLY: &str = "erdma_0: not ready yet: eth1 is up without an address: the daemon configures \
+                     it if no other program does within 300ms";
 
 fn take(link: &str) -> Op {
     match address(link, "10.0.0.66") {
@@ -62,7 +62,7 @@ fn a_nic_that_was_somebodys_stays_so_while_it_has_no_address() {
     assert_eq!(told(&process.settle(&node.nics())), has);
     node.make(&take("eth1"));
     let before = node.link("eth1");
-    let had = "erdma_0: left alone: eth1 had 10.0.0.66/24 from somebody else";
+    let had = "erdma_0: left alone: eth1 had 10.0.0.66/24, which another program set";
     assert_eq!(told(&process.settle(&node.nics())), had);
     std::thread::sleep(QUIET);
     assert_eq!(told(&process.settle(&node.nics())), had);
@@ -110,8 +110,8 @@ fn the_instances_primary_nic_is_never_brought_up() {
     let mut process = node.process(asked(&service.base()));
     for is_news in [true, false] {
         let outcomes = process.settle(&node.nics());
-        let told = "erdma_0: left alone: 02:00:00:00:00:03 is the instance's primary NIC, as the \
-                    metadata service says: the instance's own set-up configures it";
+        let told = "erdma_0: left alone: 02:00:00:00:00:03 is the instance's primary NIC, by the \
+                    metadata service: the instance's own set-up configures it";
         assert_eq!(outcomes[0].to_string(), told);
         assert_eq!(
             (outcomes[0].is_news, outcomes[0].retry_after()),

@@ -220,7 +220,7 @@ fn what_fails_leaves_the_driver_as_it_was() {
         (
             Fails::Unload,
             &["check", "unload"],
-            "drain the node of whoever has them, which is not known: the kernel does not unload \
+            "drain the node of unknown users: the kernel does not unload \
              erdma: it is in use",
             Some(Default),
         ),
@@ -243,7 +243,7 @@ fn what_fails_leaves_the_driver_as_it_was() {
                 "load compat_mode=Y",
                 "load compat_mode=N",
             ],
-            "There is no eRDMA on this node until it is (modprobe erdma)",
+            "This node has no eRDMA until it is loaded (modprobe erdma)",
             None,
         ),
         (
