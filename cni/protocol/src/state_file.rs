@@ -2,9 +2,12 @@
 //! Files of the state directories, opened so that nothing in their place is waited for, followed, or read without
 //! an end: a link, a pipe without a writer, a device, a file of a gigabyte.
 
+use fnv::FnvHasher;
 use nix::libc::{ELOOP, ENXIO, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, makedev};
 use std::{
+    borrow::Cow,
     fs::{self, File, OpenOptions},
+    hash::Hasher,
     io::{self, Read, Write},
     os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
     path::Path,
@@ -13,8 +16,31 @@ use std::{
 /// More than any file of ours has, bytes.
 pub const LARGEST: u64 = 16 << 20;
 
+/// The longest front of a file's name that [`file_name`] gives, bytes: `NAME_MAX` (255, `include/uapi/linux/limits.h`) less
+/// what is put behind it, as `.json.new`.
+pub const LONGEST_NAME: usize = 240;
+
 /// Nothing that is not there yet is waited for, and no terminal becomes this process'.
 const AT_ONCE: i32 = O_NONBLOCK | O_NOCTTY;
+
+/// `name`, which others chose, as the name of a file or a directory: itself, where it is no longer than [`LONGEST_NAME`].
+pub fn file_name(name: &str) -> Cow<'_, str> {
+    shortened(name, LONGEST_NAME)
+}
+
+/// `name` in no more than `longest` bytes, of which a number has 17: a longer one is its front, `~`, and a number made of all
+/// of it, which is the same in every version of every program.
+pub fn shortened(name: &str, longest: usize) -> Cow<'_, str> {
+    if name.len() <= longest {
+        return Cow::Borrowed(name);
+    }
+    let mut hasher = FnvHasher::default();
+    hasher.write(name.as_bytes());
+    let number = format!("~{:016x}", hasher.finish());
+    let kept = longest.saturating_sub(number.len());
+    let front = &name[..name.floor_char_boundary(kept)];
+    Cow::Owned(format!("{front}{number}"))
+}
 
 /// What the file at `path` has.
 ///
@@ -202,6 +228,21 @@ mod tests {
                 "",
             ),
         ]
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_is_cut_and_stays_apart_from_others() {
+        let longest = "é".repeat(LONGEST_NAME / 2);
+        assert_eq!(file_name(&longest), longest);
+        let names = ["a", "b", "é"].map(|last| format!("{longest}{last}"));
+        let cut = names.each_ref().map(|name| file_name(name).into_owned());
+        assert!(cut.iter().all(|it| it.len() <= LONGEST_NAME), "{cut:?}");
+        let distinct: std::collections::BTreeSet<_> = cut.iter().collect();
+        assert_eq!(distinct.len(), names.len());
+        // other versions have to find it
+        let name = "x".repeat(LONGEST_NAME + 1);
+        let expected = format!("{}~c3a5e7ac9f2b32c7", "x".repeat(LONGEST_NAME - 17));
+        assert_eq!(file_name(&name), expected);
     }
 
     #[test]

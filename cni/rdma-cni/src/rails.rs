@@ -5,14 +5,17 @@
 //! ```text
 //! <stateDir>/rails/<network>/<pod namespace>_<pod name>/rails.json
 //! ```
-//! A pod that the runtime does not name has its container id there. All attachments of a pod to
+//! A pod that the runtime does not name has its container id there. A name that is too long for a file is cut and hashed. All attachments of a pod to
 //! the network are in it; a pod that is created again, while the old one's sandbox still goes,
 //! has it to itself. Pods may mount these directories, and be root in them: the module `directory`.
 
 mod directory;
 
 use attachments::{Attachment, Key, store::StoreError};
-use cni_protocol::lock::{Held, Patience};
+use cni_protocol::{
+    lock::{Held, Patience},
+    state_file,
+};
 use directory::Directory;
 use serde_json::{Value, json};
 use std::{
@@ -38,7 +41,8 @@ const LOCK: &str = ".lock";
 
 /// The name of the pod's directory.
 fn directory_name(key: &Key, pod: Option<&str>) -> String {
-    pod.map_or_else(|| key.container.clone(), |pod| pod.replace('/', "_"))
+    let pod = pod.map(|pod| pod.replace('/', "_"));
+    state_file::file_name(pod.as_ref().unwrap_or(&key.container)).into_owned()
 }
 
 /// The path of the file under the state directory `root`, for people.

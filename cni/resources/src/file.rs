@@ -86,7 +86,8 @@ pub fn replace_text(path: &Path, text: &[u8], mode: u32) -> Result<bool, FileErr
 /// `/` separates a resource's prefix, and an id's device, from the rest; no name starts with a
 /// dot then, and two names that become one are told apart by what is in the file.
 pub(crate) fn file_name(name: &str) -> String {
-    name.replace('/', "@").replace("..", "@@")
+    let name = name.replace('/', "@").replace("..", "@@");
+    state_file::file_name(&name).into_owned()
 }
 
 /// Where the file of `path` is until it is whole. A writer that is killed leaves it to the next one.

@@ -38,6 +38,7 @@ mod ipoib_ends;
 mod kubelet;
 mod leases;
 mod logging;
+mod long_names;
 mod managed;
 mod managed_returns;
 mod moving;

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A Unix socket of ours in one of kubelet's directories.
 
+use cni_protocol::state_file;
 use std::{
     convert::Infallible,
     ffi::OsString,
-    fs,
-    hash::{DefaultHasher, Hash, Hasher},
-    io,
+    fs, io,
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
     time::Duration,
@@ -80,16 +79,11 @@ pub fn file_name(directory: &Path, resource: &str, owner: &str) -> String {
     let whole = name(&flat);
     // a separator, and the dot of the hidden name
     let length = directory.as_os_str().len() + 2 + whole.len();
-    let Some(excess @ 1..) = length.checked_sub(LONGEST_PATH) else {
-        return whole;
-    };
-    let mut hasher = DefaultHasher::new();
-    flat.hash(&mut hasher);
-    let number = format!("{SEPARATOR}{:016x}", hasher.finish());
-    let kept = flat.len().saturating_sub(excess + number.len());
-    // resources' names are ASCII
-    let front = flat.get(..kept).unwrap_or_default();
-    name(&format!("{front}{number}"))
+    let excess = length.saturating_sub(LONGEST_PATH);
+    name(&state_file::shortened(
+        &flat,
+        flat.len().saturating_sub(excess),
+    ))
 }
 
 /// Takes away the sockets in `directory` that daemons left which were killed; `runs` says of an owner
