@@ -53,6 +53,8 @@ pub struct Facts {
     pub records: Vec<Record>,
     /// Records that were put aside, since they could not be read.
     pub aside: Vec<PathBuf>,
+    /// Why records of claims cannot be read, by record.
+    pub unreadable_claims: Vec<String>,
     /// Netdevs that came back to the host without something that they had.
     pub given_up: Vec<Note>,
     /// Leases of the IPAM plugin, if it keeps them as host-local does.

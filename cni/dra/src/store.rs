@@ -9,7 +9,9 @@ use crate::{
 };
 use rdma_netns::Inventory;
 use rdma_resources::{CharNode, FileError, file, grant::GrantedDevice};
+use serde_json::Value;
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
     io,
     path::{Path, PathBuf},
@@ -23,6 +25,26 @@ pub struct Check {
     pub changed: Vec<Record>,
     /// Those that could not be looked at, or not be written.
     pub failed: Vec<FileError>,
+}
+
+/// How a claim was given up.
+#[derive(Debug)]
+pub enum Removed {
+    /// It was not prepared.
+    Nothing,
+    /// The record and the specification are removed.
+    Record,
+    /// The specification is removed, and the record, which could not be read, is put aside.
+    Aside(Unreadable),
+}
+
+/// A record that could not be read.
+#[derive(Debug)]
+pub struct Unreadable {
+    /// The file that it is in now.
+    pub file: PathBuf,
+    /// The reason.
+    pub why: FileError,
 }
 
 /// The records of a node.
@@ -61,17 +83,36 @@ impl Claims {
     /// The record of the claim `uid`; none: it is not prepared.
     ///
     /// # Errors
-    /// It cannot be read, or is of a later version.
+    /// It cannot be read, is of a later version, or is the record of another claim.
     pub fn read(&self, uid: &str) -> Result<Option<Record>, FileError> {
         let path = self.path(uid);
-        let record: Option<Record> = file::read(&path)?;
-        match record {
-            Some(Record { format, .. }) if format > FORMAT => {
-                let later = format!("its format is {format}, of a later version");
-                Err(FileError::new("read", &path, io::Error::other(later)))
+        let failed = |words: String| FileError::new("read", &path, io::Error::other(words));
+        let record = match file::read::<Record>(&path) {
+            Ok(Some(record)) => record,
+            Ok(None) => return Ok(None),
+            Err(error) => {
+                // a later version's need not be a record of this one
+                let format = self.field(uid, "format").and_then(|it| it.as_u64());
+                let later = format.filter(|it| *it > FORMAT.into());
+                return Err(later.map_or(error, |it| failed(of_later_version(it))));
             }
-            record => Ok(record),
+        };
+        if record.format > FORMAT {
+            return Err(failed(of_later_version(record.format.into())));
         }
+        if record.claim.uid != uid {
+            return Err(failed(format!(
+                "it is the record of claim {}",
+                record.claim
+            )));
+        }
+        Ok(Some(record))
+    }
+
+    /// A field of the record of the claim `uid`, whichever version wrote it.
+    fn field(&self, uid: &str, name: &str) -> Option<Value> {
+        let mut content: Value = file::read(&self.path(uid)).ok()??;
+        Some(content.get_mut(name)?.take())
     }
 
     /// Records `record`, and makes its CDI specification if its numbers are final.
@@ -214,25 +255,56 @@ impl Claims {
         left.into_iter().collect()
     }
 
-    /// Takes the record and the specification of the claim `uid` away. Whether there was a record.
+    /// Takes the record and the specification of the claim `uid` away. A record that cannot be read is put aside; its
+    /// specification is looked for where it says, as far as it says so, and in `cdi_dir`.
     ///
     /// # Errors
-    /// One of the files cannot be read or removed.
-    pub fn remove(&self, uid: &str) -> Result<bool, FileError> {
+    /// One of the files cannot be removed or renamed.
+    pub fn remove(&self, uid: &str, cdi_dir: &Path) -> Result<Removed, FileError> {
         if !self.root.exists() {
-            return Ok(false);
+            return Ok(Removed::Nothing);
         }
         let _lock = self.lock()?;
-        let Some(record) = self.read(uid)? else {
-            return Ok(false);
+        let (cdi_dirs, unreadable) = match self.read(uid) {
+            Ok(None) => return Ok(Removed::Nothing),
+            Ok(Some(record)) => (BTreeSet::from([record.cdi_dir]), None),
+            Err(why) => {
+                let told = self.field(uid, "cdiDir");
+                let told = told.and_then(|it| Some(PathBuf::from(it.as_str()?)));
+                let told = told.filter(|it| it.is_absolute());
+                let all = told.into_iter().chain([cdi_dir.to_owned()]);
+                (all.collect(), Some(why))
+            }
         };
-        for path in [cdi::path(&record.cdi_dir, uid), self.path(uid)] {
-            remove(&path)?;
-            // a writer that was killed leaves it, and nobody writes this file again
-            remove(&file::unfinished(&path))?;
-        }
+        let specifications = cdi_dirs.iter().map(|it| cdi::path(it, uid));
+        specifications.into_iter().try_for_each(remove_all)?;
+        let path = self.path(uid);
+        let removed = match unreadable {
+            None => {
+                remove_all(path)?;
+                Removed::Record
+            }
+            Some(why) => {
+                remove(&file::unfinished(&path))?;
+                let file = path.with_extension(ASIDE);
+                let renamed = fs::rename(&path, &file);
+                renamed.map_err(|error| FileError::new("rename", &path, error))?;
+                Removed::Aside(Unreadable { file, why })
+            }
+        };
         self.settle()?;
-        Ok(true)
+        Ok(removed)
+    }
+
+    /// The records that were put aside, since they could not be read.
+    pub fn aside(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
+        let paths = entries.map(|entry| entry.path());
+        let mut aside: Vec<PathBuf> = paths
+            .filter(|path| path.extension().is_some_and(|it| it == ASIDE))
+            .collect();
+        aside.sort();
+        aside
     }
 
     /// The claims that there are.
@@ -275,6 +347,13 @@ impl Claims {
     }
 }
 
+/// What the name of a record that was put aside ends with.
+const ASIDE: &str = "corrupt";
+
+fn of_later_version(format: u64) -> String {
+    format!("its format is {format}, of a later version")
+}
+
 /// `record` of the boot `boot_id` as `inventory` has its NICs, if something is to be written.
 fn followed(record: Record, boot_id: &str, inventory: &Inventory) -> Option<Record> {
     if record.boot_id != boot_id || !record.is_begun() {
@@ -292,6 +371,12 @@ fn has_specification(record: &Record) -> bool {
         true => cdi::gives(&path, record),
         false => fs::symlink_metadata(path).is_err(),
     }
+}
+
+/// The file at `path`, and what a writer of it that was killed left: nobody writes it again.
+fn remove_all(path: PathBuf) -> Result<(), FileError> {
+    remove(&path)?;
+    remove(&file::unfinished(&path))
 }
 
 fn remove(path: &Path) -> Result<(), FileError> {

@@ -56,6 +56,12 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
             count(rails, "rail")
         ));
     }
+    for why in &facts.unreadable_claims {
+        told.warning(
+            format!("the record of a claim cannot be read, and its pods cannot start: {why}"),
+            "delete the pods of the claim: kubelet then gives the claim up, and the record is put aside",
+        );
+    }
     if !facts.aside.is_empty() {
         let names: Vec<String> = facts
             .aside

@@ -84,6 +84,7 @@ pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
         daemon: services::daemon(&mut look, &paths.kubelet_dir, &state_dir),
         records,
         aside,
+        unreadable_claims: records::unreadable_claims(&look, &state_dir),
         given_up,
         leases: records::leases(&mut look, conf.as_ref()),
         cached: records::cached(&mut look),

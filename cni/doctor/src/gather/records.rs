@@ -12,6 +12,7 @@ use attachments::{
     given_up::{self, Note},
     pods::is_out_of_sight,
 };
+use dra::Claims;
 use rdma_netns::Kernel;
 use serde_json::Value;
 use std::{
@@ -65,12 +66,20 @@ pub(super) fn read<K: Kernel>(
             }
         });
     }
+    let claims = Claims::new(store.root());
     let aside = store.aside().unwrap_or_default();
+    let aside = aside.into_iter().chain(claims.aside());
     let strip = |path: PathBuf| match path.strip_prefix(look.path("/")) {
         Ok(below) => Path::new("/").join(below),
         Err(_) => path,
     };
-    (records, aside.into_iter().map(strip).collect())
+    (records, aside.map(strip).collect())
+}
+
+/// What is wrong with each record of a claim below `state_dir` that cannot be read.
+pub(super) fn unreadable_claims(look: &Look, state_dir: &Path) -> Vec<String> {
+    let (_, unreadable) = Claims::new(&look.path(state_dir)).all();
+    unreadable.iter().map(ToString::to_string).collect()
 }
 
 /// Whether the namespace of `attachment` would be in a directory that is not to be seen from here, which is noted.

@@ -2,10 +2,12 @@
 //! A claim's life, in files: prepared, joined by pods, left, prepared again, in another boot.
 
 mod numbers;
+mod unreadable;
 
 use dra::{
     ClaimName, Claims, Prepared, Record, cdi,
     record::{FORMAT, JoinedRail, Request},
+    store::Removed,
 };
 use numbers::inventory;
 use rdma_resources::{CharNode, FileError, Sharing, grant::GrantedDevice};
@@ -86,6 +88,12 @@ fn prepared(directory: &Path, awaits_network: bool) -> Claims {
     let record = record(directory, awaits_network);
     claims.prepare(&record).expect("prepared");
     claims
+}
+
+/// Whether there was a record, which is removed.
+fn is_removed(claims: &Claims) -> bool {
+    let removed = claims.remove(UID, Path::new("/nowhere"));
+    matches!(removed.expect("removed"), Removed::Record)
 }
 
 /// What a runtime would give: the paths and variables of each device.
@@ -189,8 +197,8 @@ fn there_is_nothing_to_give_without_a_network() {
     let left = claims.read(UID).expect("read").expect("still prepared");
     assert!(!left.is_final() && left.networks.is_empty() && left.rails.is_empty());
 
-    assert!(claims.remove(UID).expect("removed"));
-    assert!(!claims.remove(UID).expect("nothing"));
+    assert!(is_removed(&claims));
+    assert!(!is_removed(&claims));
     assert_eq!(claims.read(UID).expect("read"), None);
     assert!(
         !claims
@@ -222,7 +230,7 @@ fn a_record_is_roots_alone_and_modes_that_nobody_can_use_keep_no_claim() {
         assert_eq!((all.len(), unreadable.len()), (1, 0), "{mode:o}");
         fs::set_permissions(&file, Permissions::from_mode(mode)).expect("set");
         claims.left("sandbox").expect("left");
-        assert!(claims.remove(UID).expect("removed"), "{mode:o}");
+        assert!(is_removed(&claims), "{mode:o}");
     }
 }
 
@@ -405,7 +413,7 @@ fn what_a_killed_writer_left_goes_with_the_claim() {
     {
         fs::write(directory.join(format!("{name}.new")), "{").expect("written");
     }
-    assert!(claims.remove(UID).expect("removed"));
+    assert!(is_removed(&claims));
     for directory in files {
         let entries = fs::read_dir(directory).expect("a directory");
         let names: Vec<_> = entries

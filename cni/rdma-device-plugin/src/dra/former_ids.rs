@@ -49,6 +49,16 @@ impl FormerIds {
         }
     }
 
+    /// Those of the kubelet that answers at `pod_resources`.
+    #[cfg(test)]
+    pub(super) fn of(pod_resources: &std::path::Path, node: watch::Receiver<Arc<Node>>) -> Self {
+        Self {
+            pod_resources: pod_resources.to_owned(),
+            node,
+            registered: Arc::default(),
+        }
+    }
+
     /// Is told when kubelet has registered the driver: one of both was started.
     pub(super) fn registered(&self) -> Arc<Notify> {
         self.registered.clone()

@@ -16,6 +16,7 @@ use ::dra::{
     pool::PoolDevice,
     record::{FORMAT, Request, present},
     slices::API,
+    store::{Removed, Unreadable},
 };
 use kubernetes_api::Method;
 use network_conf::Mode;
@@ -196,10 +197,15 @@ impl Preparer {
         if !claim.has_plain_uid() {
             return Err(PrepareError::Uid(claim.clone()));
         }
-        let uid = claim.uid.clone();
-        let was_there = self.aside(claim, move |claims| claims.remove(&uid)).await?;
-        if was_there {
-            log::info!("claim {claim} is given up");
+        let (uid, cdi_dir) = (claim.uid.clone(), self.cdi_dir.clone());
+        let remove = move |claims: &Claims| claims.remove(&uid, &cdi_dir);
+        match self.aside(claim, remove).await? {
+            Removed::Nothing => {}
+            Removed::Record => log::info!("claim {claim} is given up"),
+            Removed::Aside(Unreadable { file, why }) => log::error!(
+                "claim {claim} is given up without its record: {why}; the record is kept as {file:?}: look whether all \
+                 devices are on the host, and remove the file"
+            ),
         }
         Ok(())
     }

@@ -96,7 +96,7 @@ fn named(nic: &GrantedDevice) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::{conf::Conf, erdma::Side};
     use integration::{Machine, machine::Nic};
@@ -104,8 +104,8 @@ mod tests {
     use serde_json::json;
     use std::{fs, path::Path, time::Instant};
 
-    const UID: &str = "0c1f6e1e-7f3c-4a53-9d0a-3d1b0c6b2f11";
-    const NIC: Nic<'_> = Nic {
+    pub(in crate::dra) const UID: &str = "0c1f6e1e-7f3c-4a53-9d0a-3d1b0c6b2f11";
+    pub(in crate::dra) const NIC: Nic<'_> = Nic {
         address: "0000:3b:00.0",
         rdma: "mlx5_0",
         netdev: "ens1f0",
@@ -113,7 +113,7 @@ mod tests {
         number: 0,
     };
 
-    fn node() -> Arc<Node> {
+    pub(in crate::dra) fn node() -> Arc<Node> {
         let inventory = serde_json::from_value(json!({"functions": []})).expect("an inventory");
         Arc::new(Node {
             conf: Arc::new(
@@ -130,7 +130,7 @@ mod tests {
     }
 
     /// A claim that gives `NIC`, which has another number by now.
-    fn claim(machine: &Machine) -> Record {
+    pub(in crate::dra) fn claim(machine: &Machine) -> Record {
         let numbers = vec![CharNode {
             name: "uverbs7".into(),
             major: 231,

@@ -195,3 +195,63 @@ impl plugin_registration::registration_server::Registration for Registration {
         Ok(Response::new(RegistrationStatusResponse {}))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::renumber::tests::{NIC, UID, claim, node},
+        *,
+    };
+    use crate::hardware::Hardware;
+    use ::dra::Claims;
+    use api::dra_plugin_server::DraPlugin as _;
+    use integration::Machine;
+    use std::{fs, path::PathBuf};
+    use tokio::sync::watch;
+
+    /// What kubelet is answered that gives the claim up.
+    async fn unprepared(machine: &Machine) -> String {
+        let (_node, node) = watch::channel(node());
+        let preparer = Preparer {
+            driver: "hca.rdma".to_owned(),
+            account: PathBuf::from("/nowhere"),
+            state_dir: machine.path("state"),
+            cdi_dir: machine.path("cdi"),
+            node: node.clone(),
+            hardware: Hardware::new(&machine.path("sys"), &machine.path("dev")),
+        };
+        let former_ids = FormerIds::of(&machine.path("kubelet.sock"), node);
+        let service = Service::new(preparer, former_ids, Metrics::new());
+        let claim = Claim {
+            namespace: "default".to_owned(),
+            name: "a".to_owned(),
+            uid: UID.to_owned(),
+        };
+        let claims = vec![claim];
+        let request = Request::new(NodeUnprepareResourcesRequest { claims });
+        let answer = service.node_unprepare_resources(request).await;
+        let mut answer = answer.expect("an answer").into_inner();
+        answer.claims.remove(UID).expect("of the claim").error
+    }
+
+    /// A pod whose claim is not given up stays Terminating for ever.
+    #[tokio::test]
+    async fn a_claim_is_given_up_whatever_its_record_is() {
+        for text in ["", "{\"format\": 1", "{\"format\": 9}"] {
+            let machine = Machine::with(&[NIC]);
+            let claims = Claims::new(&machine.path("state"));
+            claims.prepare(&claim(&machine)).expect("prepared");
+            let record = claims.directory().join(format!("{UID}.json"));
+            let specification = format!("cdi/rdma-device-plugin-claim-{UID}.json");
+            let specification = machine.path(&specification);
+            assert!(record.exists() && specification.exists());
+            fs::write(&record, text).expect("written");
+            for _ in 0..2 {
+                assert_eq!(unprepared(&machine).await, "", "{text:?}");
+                assert!(!record.exists() && !specification.exists(), "{text:?}");
+            }
+            let kept = fs::read_to_string(record.with_extension("corrupt"));
+            assert_eq!(kept.expect("kept for people"), text);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Records that cannot be read: the claim is given up by its uid alone, and the record is kept for people.
+
+use super::{UID, given, prepared, record};
+use dra::{
+    Claims,
+    store::{Removed, Unreadable},
+};
+use integration::OddFile;
+use std::{fs, os::unix::fs::symlink, path::Path};
+
+/// What a record can be, with a part of the reason that is reported.
+fn texts(whole: &str) -> Vec<(&'static str, String, &'static str)> {
+    let format = format!("\"format\": {}", dra::record::FORMAT);
+    assert!(whole.contains(&format), "{whole}");
+    let other = UID.replace('0', "7");
+    vec![
+        ("empty", String::new(), "EOF"),
+        ("cut", whole[..whole.len() / 2].to_owned(), "EOF"),
+        ("no record", "[]".to_owned(), "invalid"),
+        (
+            "of a later version",
+            whole.replace(&format, "\"format\": 9"),
+            "its format is 9, of a later version",
+        ),
+        (
+            "of a later version without a field",
+            whole
+                .replace(&format, "\"format\": 9")
+                .replace("awaitsNetwork", "of-later"),
+            "its format is 9, of a later version",
+        ),
+        (
+            "another claim's",
+            whole.replace(UID, &other),
+            "it is the record of claim",
+        ),
+    ]
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).expect("a directory");
+    let names = entries.map(|it| it.expect("an entry").file_name());
+    let mut names: Vec<String> = names.map(|it| it.to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// The claim is given up; its record is beside, and it can be prepared anew.
+fn is_given_up(directory: &Path, claims: &Claims, what: &str, reason: &str) {
+    let removed = claims.remove(UID, &directory.join("cdi")).expect(what);
+    let Removed::Aside(Unreadable { file, why }) = removed else {
+        panic!("{what}: {removed:?}");
+    };
+    assert!(why.to_string().contains(reason), "{what}: {why}");
+    assert_eq!(
+        file,
+        directory.join(format!("claims/{UID}.corrupt")),
+        "{what}"
+    );
+    assert_eq!(claims.aside(), [file], "{what}");
+    let left = [format!("{UID}.corrupt"), "lock".to_owned()];
+    assert_eq!(names(&directory.join("claims")), left, "{what}");
+    assert_eq!(given(directory), None, "{what}");
+    let (all, unreadable) = claims.all();
+    assert_eq!((all.len(), unreadable.len()), (0, 0), "{what}");
+    // what is not there is given up, as often as kubelet asks
+    let again = claims.remove(UID, &directory.join("cdi")).expect(what);
+    assert!(matches!(again, Removed::Nothing), "{what}: {again:?}");
+    claims.prepare(&record(directory, false)).expect(what);
+    assert!(given(directory).is_some(), "{what}");
+    let removed = claims.remove(UID, &directory.join("cdi")).expect(what);
+    assert!(matches!(removed, Removed::Record), "{what}: {removed:?}");
+}
+
+#[test]
+fn a_claim_whose_record_cannot_be_read_is_given_up() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let directory = directory.path();
+    let file = directory.join(format!("claims/{UID}.json"));
+    prepared(directory, false);
+    let whole = fs::read_to_string(&file).expect("text");
+    for (what, text, reason) in texts(&whole) {
+        let claims = prepared(directory, false);
+        fs::write(&file, &text).expect("written");
+        assert!(given(directory).is_some());
+        is_given_up(directory, &claims, what, reason);
+        // one of before makes room
+        let aside = directory.join(format!("claims/{UID}.corrupt"));
+        assert_eq!(fs::read_to_string(&aside).expect("text"), text, "{what}");
+    }
+}
+
+/// The specifications were in another directory when the claim was prepared, and the record still says where.
+#[test]
+fn the_specification_of_a_later_version_is_removed_where_it_was_written() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let directory = directory.path();
+    let claims = prepared(directory, false);
+    let file = directory.join(format!("claims/{UID}.json"));
+    let text = fs::read_to_string(&file).expect("text");
+    fs::write(&file, text.replace("\"format\": 1", "\"format\": 9")).expect("written");
+    let removed = claims.remove(UID, &directory.join("another"));
+    assert!(matches!(removed, Ok(Removed::Aside(_))), "{removed:?}");
+    assert_eq!(given(directory), None);
+}
+
+#[test]
+fn what_is_in_the_place_of_a_record_is_put_aside_itself() {
+    for odd in OddFile::ALL {
+        let directory = tempfile::tempdir().expect("a directory");
+        let elsewhere = tempfile::tempdir().expect("a directory");
+        let claims = prepared(directory.path(), false);
+        let file = directory.path().join(format!("claims/{UID}.json"));
+        fs::remove_file(&file).expect("removed");
+        odd.put(&file, elsewhere.path());
+        is_given_up(directory.path(), &claims, &format!("{odd:?}"), "");
+        OddFile::assert_left_alone(elsewhere.path());
+    }
+}
+
+/// A link to the record of another claim, which stays.
+#[test]
+fn a_link_is_put_aside_and_not_what_it_leads_to() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let claims = prepared(directory.path(), false);
+    let file = directory.path().join(format!("claims/{UID}.json"));
+    let other = directory.path().join("other");
+    fs::rename(&file, &other).expect("renamed");
+    symlink(&other, &file).expect("a link");
+    is_given_up(directory.path(), &claims, "a link", "symbolic link");
+    assert!(other.exists());
+}
