@@ -5,6 +5,7 @@
 use super::{
     counters::{self, PortFigures},
     holders::{Held, held},
+    pod_list::PodList,
 };
 use crate::{
     chain::ChainStatus,
@@ -16,7 +17,6 @@ use crate::{
 };
 use ::dra::Claims;
 use attachments::pods::{self, PodNetns, PodRails, PodSmc};
-use kubelet_api::pod_resources;
 use rdma_netns::{DeviceAddress, Inventory, Kernel, Linux, NetnsId, linux::inside};
 use rdma_resources::Sharing;
 use std::{
@@ -168,6 +168,7 @@ type Ports = BTreeMap<String, Vec<PortFigures>>;
 
 /// Collects, for any number of scrapes at once.
 pub(super) struct Collector {
+    pods: PodList,
     sources: Sources,
     /// One reader of counters at a time: one that hangs in a driver must not be joined by others.
     reading: Arc<Semaphore>,
@@ -179,7 +180,9 @@ type Lost = Mutex<BTreeSet<NetnsId>>;
 
 impl Collector {
     pub(super) fn new(sources: Sources) -> Self {
+        let socket = sources.kubelet_dir.join("pod-resources/kubelet.sock");
         Self {
+            pods: PodList::new(socket, LIMIT),
             sources,
             reading: Arc::new(Semaphore::new(1)),
             lost: Arc::default(),
@@ -243,14 +246,7 @@ impl Collector {
     }
 
     async fn held(&self, node: &View) -> Option<Held> {
-        let socket = self.sources.kubelet_dir.join("pod-resources/kubelet.sock");
-        let pods = match pod_resources::all(&socket, LIMIT).await {
-            Ok(pods) => pods,
-            Err(error) => {
-                log::debug!("who has which device is not known: {error}");
-                return None;
-            }
-        };
+        let pods = self.pods.get().await?;
         let (state_dir, offers) = (self.sources.state_dir.clone(), node.offers.clone());
         let aside = tokio::task::spawn_blocking(move || held(&pods, &offers, &state_dir));
         aside.await.ok()

@@ -44,6 +44,7 @@ mod erdma;
 mod health;
 mod holders;
 mod page;
+mod pod_list;
 mod server;
 mod text;
 

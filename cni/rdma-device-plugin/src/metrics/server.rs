@@ -15,16 +15,25 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
-use std::{convert::Infallible, io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    io,
+    net::SocketAddr,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, UnixListener},
-    sync::Semaphore,
     task::{AbortHandle, JoinSet},
 };
 
-/// Connections at one time; more wait until one has ended.
-const CONNECTIONS: usize = 32;
+/// Connections at one time. The next one takes the place of the oldest that is not being answered.
+const CONNECTIONS: usize = 64;
 /// For a request's head to come.
 const HEAD: Duration = Duration::from_secs(3);
 /// For a whole connection: it is for one request.
@@ -135,28 +144,59 @@ impl Listener {
     }
 }
 
+/// A connection.
+struct Connection {
+    task: AbortHandle,
+    /// Whether its request has come, and the answer is being made.
+    is_answered: Arc<AtomicBool>,
+}
+
+/// All connections, in the order in which they came. They end when this is dropped.
+#[derive(Default)]
+struct Connections {
+    tasks: JoinSet<()>,
+    all: Vec<Connection>,
+}
+
+impl Connections {
+    fn add(&mut self, stream: Box<dyn Stream>, site: Arc<Site>) {
+        let is_answered = Arc::new(AtomicBool::new(false));
+        let answers = is_answered.clone();
+        let task = self.tasks.spawn(async move {
+            let conversation = converse(stream, site, answers);
+            if tokio::time::timeout(CONNECTION, conversation)
+                .await
+                .is_err()
+            {
+                log::debug!("an HTTP connection took longer than {CONNECTION:?}");
+            }
+        });
+        self.all.push(Connection { task, is_answered });
+    }
+
+    /// Has room for one more: the oldest that is not being answered ends. Where all are, the first is waited for.
+    async fn make_room(&mut self) {
+        while self.tasks.try_join_next().is_some() {}
+        self.all.retain(|it| !it.task.is_finished());
+        while self.tasks.len() >= CONNECTIONS {
+            let mut idle = self.all.iter();
+            let idle = idle.position(|it| !it.is_answered.load(Ordering::Relaxed));
+            if let Some(place) = idle {
+                self.all.remove(place).task.abort();
+            }
+            self.tasks.join_next().await;
+        }
+    }
+}
+
 async fn accept(listener: Listener, site: Site) {
     let site = Arc::new(site);
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
-    // dropped with this task, and the connections with it
-    let mut connections = JoinSet::new();
+    let mut connections = Connections::default();
     loop {
-        while connections.try_join_next().is_some() {}
-        let Ok(place) = room.clone().acquire_owned().await else {
-            return;
-        };
         match listener.accept().await {
             Ok(stream) => {
-                let site = site.clone();
-                connections.spawn(async move {
-                    if tokio::time::timeout(CONNECTION, converse(stream, site))
-                        .await
-                        .is_err()
-                    {
-                        log::debug!("an HTTP connection took longer than {CONNECTION:?}");
-                    }
-                    drop(place);
-                });
+                connections.make_room().await;
+                connections.add(stream, site.clone());
             }
             Err(error) => {
                 log::warn!("metrics: {error}");
@@ -166,10 +206,16 @@ async fn accept(listener: Listener, site: Site) {
     }
 }
 
-async fn converse(stream: Box<dyn Stream>, site: Arc<Site>) {
+/// Answers the request of `stream`; `is_answered` while it does.
+async fn converse(stream: Box<dyn Stream>, site: Arc<Site>, is_answered: Arc<AtomicBool>) {
     let answer = |request: Request<Incoming>| {
-        let site = site.clone();
-        async move { Ok::<_, Infallible>(site.answer(&request).await) }
+        let (site, is_answered) = (site.clone(), is_answered.clone());
+        async move {
+            is_answered.store(true, Ordering::Relaxed);
+            let answer = site.answer(&request).await;
+            is_answered.store(false, Ordering::Relaxed);
+            Ok::<_, Infallible>(answer)
+        }
     };
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

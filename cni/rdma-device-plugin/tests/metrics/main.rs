@@ -3,6 +3,7 @@
 //! pod-resources.
 
 mod browser;
+mod crowd;
 mod dashboard;
 mod page;
 mod panels;

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Many clients at once, and clients that send nothing, or a half of a request: kubelet is asked no more than for one, and
+//! the others are answered.
+
+use crate::site::{Client, Site};
+use integration::kubelet::pod_resources::{Mood, PodResourcesServer};
+use std::time::{Duration, Instant};
+use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet};
+
+/// A kubelet that counts the questions to it.
+fn kubelet(site: &Site) -> PodResourcesServer {
+    PodResourcesServer::start(&site.path().join("kubelet/pod-resources/kubelet.sock"))
+}
+
+/// So many clients that have sent `text` and nothing more.
+async fn half_sent(server: &Client, count: usize, text: &str) -> Vec<TcpStream> {
+    let mut clients = vec![];
+    for _ in 0..count {
+        let mut client = server.connect().await;
+        client.write_all(text.as_bytes()).await.expect("sent");
+        clients.push(client);
+    }
+    clients
+}
+
+/// `Get` and `List` are limited to 100 a second together (`pkg/kubelet/apis/grpc/ratelimit.go`), and ADD of every pod needs
+/// one of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn kubelet_is_asked_once_a_second_whoever_asks_and_how_often() {
+    let site = Site::new(vec![]);
+    let kubelet = kubelet(&site);
+    let server = site.serve().await;
+    let begin = Instant::now();
+    let mut answers = 0;
+    while begin.elapsed() < Duration::from_millis(2500) {
+        let paths = ["/metrics", "/metrics", "/", "/metrics"];
+        let all = paths.map(|path| server.get("GET", path));
+        let [a, b, c, d] = all;
+        let (a, b, c, d) = tokio::join!(a, b, c, d);
+        for (status, text) in [a, b, c, d] {
+            assert_eq!(status, 200, "{text}");
+            answers += 1;
+        }
+        // asked, and gone without the answer
+        let mut gone = server.connect().await;
+        let request = "GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n";
+        gone.write_all(request.as_bytes()).await.expect("sent");
+    }
+    let seconds = begin.elapsed().as_secs() as usize + 1;
+    let asked = kubelet.asked().len();
+    assert!(answers > 40, "{answers} answers");
+    assert!(
+        (2..=seconds).contains(&asked),
+        "{asked} questions in {seconds} s"
+    );
+}
+
+/// Each waits for the answer that is under way, and asks for none of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kubelet_that_is_slow_or_silent_is_asked_one_question_at_a_time() {
+    for mood in [Mood::Slow(Duration::from_millis(1200)), Mood::Silent] {
+        let site = Site::new(vec![]);
+        let kubelet = kubelet(&site);
+        kubelet.set_mood(mood);
+        let server = std::sync::Arc::new(site.serve().await);
+        let begin = Instant::now();
+        let mut clients = JoinSet::new();
+        for _ in 0..20 {
+            let server = server.clone();
+            clients.spawn(async move { server.metrics().await });
+        }
+        // those that go away ask again as little
+        for _ in 0..20 {
+            let mut gone = server.connect().await;
+            let request = "GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n";
+            gone.write_all(request.as_bytes()).await.expect("sent");
+        }
+        let texts = clients.join_all().await;
+        let took = begin.elapsed();
+        assert!(took < Duration::from_secs(4), "{mood:?}: {took:?}");
+        let known = mood != Mood::Silent;
+        let line = format!(
+            "rdma_device_plugin_scrape_complete{{part=\"holders\"}} {}",
+            u8::from(known)
+        );
+        assert!(texts.iter().all(|it| it.contains(&line)), "{mood:?}");
+        assert_eq!(kubelet.asked(), ["List"], "{mood:?}");
+    }
+}
+
+/// The probes at the same address are answered as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_send_half_a_request_make_room() {
+    let site = Site::new(vec![]);
+    let _kubelet = kubelet(&site);
+    let server = site.serve().await;
+    for text in ["", "GET /metrics HTTP/1.1\r\nHos"] {
+        let mut idle = half_sent(&server, 200, text).await;
+        let begin = Instant::now();
+        for path in ["/metrics", "/healthz", "/readyz", "/"] {
+            let (status, _) = server.get("GET", path).await;
+            assert!([200, 503].contains(&status), "{path}: {status}");
+            idle.extend(half_sent(&server, 200, text).await);
+        }
+        let took = begin.elapsed();
+        assert!(took < Duration::from_secs(2), "{text:?}: {took:?}");
+    }
+}
