@@ -130,6 +130,7 @@ fn an_example_with_addresses_has_two_pods_reach_each_other() {
             &lab,
             function,
             &json!({
+                "podArguments": ["mac"],
                 "vlan": 1000,
                 "spoofchk": "off",
                 "trust": "on",

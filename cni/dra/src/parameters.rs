@@ -3,11 +3,11 @@
 
 use cni_protocol::ConfError;
 use conf_reader::{Field, Number, Wrong};
-use network_conf::{ChildConf, Mode, RoutingFields, child, vf};
+use network_conf::{ChildConf, Mode, PodArguments, RoutingFields, child, vf};
 use rdma_netns::VfSetting;
 use serde::{Deserialize, Serialize, de::IgnoredAny};
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// `apiVersion`
 pub const API_VERSION: &str = "hca.rdma/v1alpha1";
@@ -172,7 +172,7 @@ impl Parameters {
             .transpose()?
             .flatten();
         let routing = RoutingFields::parse(&root)?;
-        let vf = vf::parse(&root.object("vf")?, &BTreeMap::new(), false)?;
+        let vf = vf::parse(&root.object("vf")?, &PodArguments::default())?;
         let before_it = before.attachment;
         Ok(Self {
             rails: rails.or(before.rails),

@@ -26,6 +26,7 @@ pub const TOP: &[&str] = &[
     "mtu",
     "pkey",
     "podAnnotations",
+    "podArguments",
     "podResourcesSocket",
     "probe",
     "requireRdma",

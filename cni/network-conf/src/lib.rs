@@ -7,6 +7,7 @@ pub mod fields;
 mod ib_kubernetes;
 mod pkey;
 mod pod_annotations;
+mod pod_arguments;
 mod resources;
 mod routing;
 pub mod selector;
@@ -19,6 +20,7 @@ use conf_reader::{AbsolutePath, Field, Number, Wrong};
 pub use ib_kubernetes::{IbKubernetes, IbKubernetesError};
 use log::LevelFilter;
 pub use pod_annotations::PodAnnotations;
+pub use pod_arguments::PodArguments;
 pub use routing::{Routing, RoutingFields};
 pub use smc::{Smc, SmcRequirement, Smcr};
 
@@ -75,6 +77,8 @@ pub struct Conf {
     pub mtu: Option<u32>,
     /// `podAnnotations`
     pub pod_annotations: PodAnnotations,
+    /// What the pod asked for by arguments that `podArguments` does not allow.
+    pub unheard_arguments: Vec<&'static str>,
     /// Which of its shared NICs the pod has chosen ([`Conf::chosen_by_pod`]); none: all.
     pub rails: Option<BTreeSet<usize>>,
     /// `smcr`, `smcUeid`
@@ -253,6 +257,8 @@ impl Conf {
             "/var/lib/kubelet/pod-resources/kubelet.sock",
         )?;
         let state_dir = path("stateDir", "/var/lib/cni/rdma-cni")?;
+        let arguments = PodArguments::parse(file, plugin.as_deref(), args, is_first);
+        let arguments = mistakes.or(arguments, PodArguments::default())?;
         Ok(Self {
             network,
             drop_in,
@@ -264,7 +270,7 @@ impl Conf {
             pod_resources_socket: socket,
             mode: mistakes.or(file.get("mode"), None)?.unwrap_or_default(),
             child: mistakes.or(child::parse(file), None)?,
-            vf: mistakes.or(vf::parse(file, args, is_first), vec![])?,
+            vf: mistakes.or(vf::parse(file, &arguments), vec![])?,
             ib_kubernetes: mistakes.or(ib_kubernetes::parse(file), IbKubernetes::Off)?,
             pkey: mistakes.or(pkey::parse(file), None)?,
             routing: mistakes
@@ -284,6 +290,7 @@ impl Conf {
                 .or(file.get("mtu"), None)?
                 .map(|Number::<68, 65535>(mtu)| mtu),
             pod_annotations: mistakes.or(PodAnnotations::parse(file), PodAnnotations::default())?,
+            unheard_arguments: mistakes.or(arguments.unheard(file), vec![])?,
             rails: None,
             state_dir,
             detect: mistakes.or(file.get("detect"), None)?.unwrap_or_default(),

@@ -3,13 +3,15 @@
 //! (`docs/configuration-reference.md` of k8snetworkplumbingwg/sriov-cni), and ib-sriov-cni's `guid` (`README.md` and
 //! `pkg/sriov/sriov.go` of k8snetworkplumbingwg/ib-sriov-cni). An empty text is none, as for Go's decoders.
 
-use crate::ON_OFF;
+use crate::{
+    ON_OFF,
+    pod_arguments::{Argument, PodArguments},
+};
 use conf_reader::{Field, Number, Wrong};
 use rdma_netns::{
     Guid, HardwareAddress, VfLinkState, VfRates, VfSetting, VfSettingKind, VfVlan, VlanProtocol,
 };
 use serde_json::Value;
-use std::collections::BTreeMap;
 
 const LINK_STATES: [(&str, VfLinkState); 3] = [
     ("auto", VfLinkState::Auto),
@@ -35,20 +37,15 @@ pub fn fields(kind: VfSettingKind) -> &'static str {
     }
 }
 
-/// The settings, in the order in which sriov-cni makes them. `args` (`CNI_ARGS`) and the field of this name are those
-/// of the whole attachment: behind another plugin they are that one's.
+/// The settings, in the order in which sriov-cni makes them, where a pod may choose what `arguments` say.
 ///
 /// # Errors
 /// A value is wrong.
-pub fn parse(
-    file: &Field<'_>,
-    args: &BTreeMap<String, String>,
-    is_first: bool,
-) -> Result<Vec<VfSetting>, Wrong> {
-    let guid = guid(file, is_first)?;
+pub fn parse(file: &Field<'_>, arguments: &PodArguments<'_>) -> Result<Vec<VfSetting>, Wrong> {
+    let guid = guid(file, arguments)?;
     let settings = [
         vlan(file)?.map(VfSetting::Vlan),
-        mac(file, args, is_first)?.map(VfSetting::Mac),
+        mac(file, arguments)?.map(VfSetting::Mac),
         rates(file)?.map(VfSetting::Rates),
         word(file, "spoofchk", &ON_OFF)?.map(VfSetting::SpoofCheck),
         word(file, "trust", &ON_OFF)?.map(VfSetting::Trust),
@@ -105,12 +102,8 @@ fn vlan(file: &Field<'_>) -> Result<Option<VfVlan>, Wrong> {
 /// In sriov-cni's order (`CmdAdd()`, `pkg/cnicommands/cni.go`). Multus asks by `MAC` of `CNI_ARGS`, which all plugins
 /// of a list get, and by `runtimeConfig` only if the network has the capability `mac` (`delegateAdd()`,
 /// `pkg/multus/multus.go`).
-fn mac(
-    file: &Field<'_>,
-    args: &BTreeMap<String, String>,
-    is_first: bool,
-) -> Result<Option<HardwareAddress>, Wrong> {
-    let text = args.get("MAC").filter(|it| is_first && !it.is_empty());
+fn mac(file: &Field<'_>, arguments: &PodArguments<'_>) -> Result<Option<HardwareAddress>, Wrong> {
+    let text = arguments.mac();
     let of_args = text.map(|text| {
         one_address(text).ok_or_else(|| Wrong {
             place: "CNI_ARGS: MAC".to_owned(),
@@ -119,23 +112,18 @@ fn mac(
             says_all: false,
         })
     });
-    chosen(
-        file,
-        is_first,
-        ("mac", "mac"),
-        of_args.transpose()?,
-        address,
-    )
+    let of_args = of_args.transpose()?;
+    chosen(file, arguments, Argument::Mac, of_args, address)
 }
 
 /// One for the node and for the port, as ib-sriov-cni sets them.
-fn guid(file: &Field<'_>, is_first: bool) -> Result<Option<Guid>, Wrong> {
+fn guid(file: &Field<'_>, arguments: &PodArguments<'_>) -> Result<Option<Guid>, Wrong> {
     let misplaced = file.at("infinibandGUID");
     if misplaced.value().is_some_and(|it| *it != "") {
         let must = "must be in runtimeConfig, or be called guid";
         return Err(misplaced.wrong(must));
     }
-    chosen(file, is_first, ("infinibandGUID", "guid"), None, |field| {
+    chosen(file, arguments, Argument::Guid, None, |field| {
         let Some(text) = field.read::<Option<String>>()?.filter(|it| !it.is_empty()) else {
             return Ok(None);
         };
@@ -146,19 +134,19 @@ fn guid(file: &Field<'_>, is_first: bool) -> Result<Option<Guid>, Wrong> {
 }
 
 /// What the runtime gives by its name for it, else `of_args`, which it gave by `CNI_ARGS`, else what the field `args`
-/// has or the network by theirs: a pod's own choice comes first.
+/// has or the network by theirs: a pod's own choice comes first, where it is allowed.
 fn chosen<T>(
     file: &Field<'_>,
-    is_first: bool,
-    (of_runtime, name): (&str, &str),
+    arguments: &PodArguments<'_>,
+    argument: Argument,
     of_args: Option<T>,
     read: impl Fn(&Field<'_>) -> Result<Option<T>, Wrong>,
 ) -> Result<Option<T>, Wrong> {
-    let mut places = vec![file.object("runtimeConfig")?.at(of_runtime)];
-    if is_first {
-        places.push(file.object("args")?.at("cni").at(name));
-    }
-    places.push(file.at(name));
+    let mut places = match arguments.allows(argument) {
+        true => arguments.places(file, argument)?,
+        false => vec![],
+    };
+    places.push(file.at(argument.name()));
     // wrong ones are told also where they do not count
     let mut read = places.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     read.insert(1, of_args);

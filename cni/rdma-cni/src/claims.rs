@@ -34,6 +34,9 @@ pub fn of_pod<'a>(conf: &'a Conf, choice: &Choice<'_>) -> Result<Cow<'a, Conf>, 
             "the pod's annotation {annotation} is not heard: podAnnotations does not allow it"
         );
     }
+    for argument in &conf.unheard_arguments {
+        log::warn!("the pod's {argument} is not heard: podArguments does not allow it");
+    }
     let by_pod = by_claims.chosen_by_pod()?;
     Ok(by_pod.map_or(by_claims, Cow::Owned))
 }

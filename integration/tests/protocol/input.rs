@@ -154,7 +154,6 @@ fn wrong_settings() -> Vec<(&'static str, Value, &'static str)> {
         ("vlanProto", json!("802.1q"), "802.1q"),
         ("mac", json!("01:00:5e:00:00:01"), "01:00:5e:00:00:01"),
         ("mac", json!(5), "5"),
-        ("runtimeConfig", json!({"mac": "nonsense"}), "nonsense"),
         ("min_tx_rate", json!("slow"), "slow"),
         ("max_tx_rate", json!(-1), "-1"),
         ("spoofchk", json!("yes"), "yes"),
@@ -162,11 +161,12 @@ fn wrong_settings() -> Vec<(&'static str, Value, &'static str)> {
         ("link_state", json!("up"), "up"),
         ("guid", json!("02:00:00:00:00:01"), "02:00:00:00:00:01"),
         ("guid", json!(1), "1"),
-        ("runtimeConfig", json!({"infinibandGUID": 5}), "5"),
         ("ibKubernetesEnabled", json!("yes"), "yes"),
         ("pkey", json!("8001"), "8001"),
         ("pkey", json!(32769), "32769"),
         ("args", json!("text"), "text"),
+        ("podArguments", json!("mac"), "mac"),
+        ("podArguments", json!(["vlan"]), "vlan"),
     ]
 }
 

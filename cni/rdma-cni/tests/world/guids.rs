@@ -228,6 +228,7 @@ fn a_pod_chooses_its_guid() {
     ] {
         let node = node(RdmaMode::Exclusive);
         let (pod, mut config) = (node.pod("a"), config(&node));
+        config["podArguments"] = json!(["guid"]);
         config["runtimeConfig"] = runtime_config;
         config["args"] = args;
         node.add(&pod, &config).must_succeed();

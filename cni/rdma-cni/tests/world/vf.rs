@@ -279,8 +279,8 @@ fn what_cannot_be_put_back_keeps_no_netdev_away_and_is_noted_while_it_is_so() {
 #[test]
 fn a_pod_chooses_its_hardware_address() {
     let [own, by_args] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
-    let args = json!({"args": {"cni": {"mac": by_args}}});
-    let runtime = json!({"runtimeConfig": {"mac": own}});
+    let args = json!({"podArguments": ["mac"], "args": {"cni": {"mac": by_args}}});
+    let runtime = json!({"podArguments": ["mac"], "runtimeConfig": {"mac": own}});
     for (more, expected) in [
         (with(&args, &runtime), own),
         (args, by_args),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Hardware addresses that pods ask for by `CNI_ARGS`.
 
-use crate::node::{Answer, Node, Pod, mac};
+use crate::node::{Answer, Node, Pod, mac, name};
 use rdma_netns::{Op, RdmaMode, VfSetting};
 use serde_json::{Value, json};
 
@@ -34,6 +34,11 @@ fn with(config: &Value, more: Value) -> Value {
     config
 }
 
+/// One whose pods may choose their hardware address.
+fn allowed(node: &Node) -> Value {
+    with(&node.one_rail(), json!({ "podArguments": ["mac"] }))
+}
+
 /// Without the capability `mac` Multus asks by `CNI_ARGS` alone. The order is sriov-cni's (`CmdAdd()`,
 /// `pkg/cnicommands/cni.go`), `args.cni` ours.
 #[test]
@@ -50,7 +55,7 @@ fn a_pod_asks_for_its_hardware_address_by_the_arguments() {
         (runtime, OF_RUNTIME),
     ] {
         let node = Node::new(RdmaMode::Exclusive);
-        let (pod, config) = (node.pod("a"), with(&node.one_rail(), more));
+        let (pod, config) = (node.pod("a"), with(&allowed(&node), more));
         let before = node.snapshot();
         let result = with_args(&node, "ADD", &pod, &config, OF_ARGS).must_succeed();
         assert_eq!(result["interfaces"][0]["mac"], expected, "{config}");
@@ -68,6 +73,61 @@ fn a_pod_asks_for_its_hardware_address_by_the_arguments() {
         node.run("CHECK", Some(&pod), &checked).must_succeed();
         node.del(&pod, &config).must_succeed();
         node.must_be(&before, "after DEL");
+    }
+}
+
+/// Without `podArguments`, whatever it is: by the runtime, by the arguments, or by Multus' `cni-args`.
+#[test]
+fn what_a_pod_asks_for_is_not_heard_where_the_operator_does_not_allow_it() {
+    let nonsense = json!({ "runtimeConfig": { "mac": 5, "infinibandGUID": "x" } });
+    for (more, args) in [
+        (json!({}), OF_ARGS),
+        (json!({ "podArguments": ["guid"] }), OF_ARGS),
+        (json!({ "podArguments": [] }), "nonsense"),
+        (json!({ "runtimeConfig": { "mac": OF_RUNTIME } }), ""),
+        (json!({ "args": { "cni": { "mac": OF_RUNTIME } } }), ""),
+        (nonsense, ""),
+    ] {
+        let node = Node::new(RdmaMode::Exclusive);
+        let own = node.kernel.with(|it| {
+            it.observe(None)
+                .host
+                .link(&name("eth2"))
+                .unwrap()
+                .mac
+                .clone()
+        });
+        for (field, expected) in [
+            (json!({}), own.to_string()),
+            (json!({ "mac": OF_FIELD }), OF_FIELD.to_owned()),
+        ] {
+            let pod = node.pod("a");
+            let config = with(&with(&node.one_rail(), more.clone()), field);
+            let result = with_args(&node, "ADD", &pod, &config, args).must_succeed();
+            assert_eq!(result["interfaces"][0]["mac"], expected, "{config}");
+            node.del(&pod, &config).must_succeed();
+        }
+    }
+    let node = Node::new(RdmaMode::Exclusive);
+    let config = with(&node.one_rail(), json!({ "podArguments": ["vlan"] }));
+    let message = node.add(&node.pod("a"), &config).must_fail(7);
+    assert!(
+        message.contains("podArguments[0]: \"vlan\" is not valid"),
+        "{message}"
+    );
+}
+
+/// Installed in the place of a plugin that has always taken it.
+#[test]
+fn under_the_name_of_sriov_cni_a_pods_address_is_heard() {
+    for plugin in ["sriov", "ib-sriov"] {
+        let node = Node::new(RdmaMode::Exclusive);
+        let (pod, config) = (
+            node.pod("a"),
+            with(&node.one_rail(), json!({ "type": plugin })),
+        );
+        let result = with_args(&node, "ADD", &pod, &config, OF_ARGS).must_succeed();
+        assert_eq!(result["interfaces"][0]["mac"], OF_ARGS, "{plugin}");
     }
 }
 
@@ -101,11 +161,12 @@ fn an_address_may_be_written_with_hyphens_and_with_dots() {
 fn behind_another_plugin_the_arguments_are_that_ones() {
     let node = Node::new(RdmaMode::Exclusive);
     let pod = node.pod("a");
+    let allowed = allowed(&node);
     let previous = json!({
         "cniVersion": "1.1.0",
         "interfaces": [{ "name": "eth0", "sandbox": pod.netns }],
     });
-    let config = with(&node.one_rail(), json!({ "prevResult": previous }));
+    let config = with(&allowed, json!({ "prevResult": previous }));
     for address in [OF_ARGS, "no address"] {
         with_args(&node, "ADD", &pod, &config, address).must_succeed();
         let journal = node.kernel.journal();
@@ -118,7 +179,7 @@ fn behind_another_plugin_the_arguments_are_that_ones() {
 #[test]
 fn a_wrong_address_of_the_arguments_is_refused_by_add_and_passed_over_by_del() {
     let node = Node::new(RdmaMode::Exclusive);
-    let (pod, config) = (node.pod("a"), node.one_rail());
+    let (pod, config) = (node.pod("a"), allowed(&node));
     let before = node.snapshot();
     let message = with_args(&node, "ADD", &pod, &config, "01:00:5e:00:00:01").must_fail(7);
     let expected = "CNI_ARGS: MAC: \"01:00:5e:00:00:01\" is not valid: must be the hardware address of one netdev, as \
@@ -136,11 +197,12 @@ fn an_address_that_cannot_be_set_is_refused_by_name() {
     let node = Node::new(RdmaMode::Shared);
     let pod = node.pod("a");
     let before = node.snapshot();
-    let shared = with(&node.one_rail(), json!({ "mode": "share" }));
+    let shared = with(&allowed(&node), json!({ "mode": "share" }));
+    let several = with(&node.two_rails(), json!({ "podArguments": ["mac"] }));
     for (config, reason) in [
         (shared, "mac: eth2 cannot be set up so: pods get children"),
         (
-            node.two_rails(),
+            several,
             "mac: eth2 cannot be set up so: it is one of several rails",
         ),
     ] {

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `podArguments`: what a pod may choose by the arguments of its network, which Multus takes from the pod's own annotation
+//! (`k8s.v1.cni.cncf.io/networks`) and hands over in `runtimeConfig`, `CNI_ARGS` and `args.cni` (`LoadDelegateNetConf()`,
+//! `pkg/types/conf.go` of k8snetworkplumbingwg/multus-cni).
+
+use conf_reader::{Field, Wrong};
+use std::collections::BTreeMap;
+
+/// The types under which the plugin is installed in the place of one that has always taken both.
+const DROP_INS: [&str; 2] = ["sriov", "ib-sriov"];
+
+/// An argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Argument {
+    /// The hardware address of a virtual function. With spoof checking, the NIC then takes it for the pod's own.
+    Mac,
+    /// The GUIDs of an InfiniBand function.
+    Guid,
+}
+
+impl Argument {
+    const ALL: [Self; 2] = [Self::Mac, Self::Guid];
+
+    /// Its name as a field, in `args.cni`, and in `podArguments`.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Mac => "mac",
+            Self::Guid => "guid",
+        }
+    }
+
+    /// Its name in `runtimeConfig`.
+    fn of_runtime(self) -> &'static str {
+        match self {
+            Self::Mac => "mac",
+            Self::Guid => "infinibandGUID",
+        }
+    }
+}
+
+/// The arguments that a pod may choose, and where they come from.
+#[derive(Debug, Default)]
+pub struct PodArguments<'a> {
+    allowed: Vec<Argument>,
+    /// `MAC` of `CNI_ARGS`.
+    mac: Option<&'a String>,
+    is_first: bool,
+}
+
+impl<'a> PodArguments<'a> {
+    /// Those that the configuration `file` of this `plugin` allows. `args` (`CNI_ARGS`) and the field of this name are those
+    /// of the whole attachment: they do not count unless the plugin `is_first` in its list.
+    ///
+    /// # Errors
+    /// A value is wrong.
+    pub(crate) fn parse(
+        file: &Field<'_>,
+        plugin: Option<&str>,
+        args: &'a BTreeMap<String, String>,
+        is_first: bool,
+    ) -> Result<Self, Wrong> {
+        let mac = args.get("MAC");
+        let mut arguments = Self {
+            allowed: vec![],
+            mac: mac.filter(|it| is_first && !it.is_empty()),
+            is_first,
+        };
+        for field in file.at("podArguments").list()? {
+            let mut all = Argument::ALL.into_iter();
+            let argument = all.find(|it| field.value().is_some_and(|value| *value == it.name()));
+            let wrong = || field.wrong("must be one of mac, guid");
+            arguments.allowed.push(argument.ok_or_else(wrong)?);
+        }
+        if plugin.is_some_and(|it| DROP_INS.contains(&it)) {
+            arguments.allowed = Argument::ALL.into();
+        }
+        // the operator has said who gives GUIDs
+        if file
+            .at("ibKubernetesEnabled")
+            .value()
+            .is_some_and(|it| *it == true)
+        {
+            arguments.allowed.push(Argument::Guid);
+        }
+        Ok(arguments)
+    }
+
+    pub(crate) fn allows(&self, argument: Argument) -> bool {
+        self.allowed.contains(&argument)
+    }
+
+    /// `MAC` of `CNI_ARGS`, if it is allowed.
+    pub(crate) fn mac(&self) -> Option<&'a String> {
+        self.mac.filter(|_| self.allows(Argument::Mac))
+    }
+
+    /// Where `argument` can be besides, in the order in which it counts: `runtimeConfig` first.
+    ///
+    /// # Errors
+    /// One of these is no object.
+    pub(crate) fn places<'b>(
+        &self,
+        file: &Field<'b>,
+        argument: Argument,
+    ) -> Result<Vec<Field<'b>>, Wrong> {
+        let runtime = file.object("runtimeConfig")?;
+        let mut places = vec![runtime.at(argument.of_runtime())];
+        let args = file.object("args")?;
+        if self.is_first {
+            places.push(args.at("cni").at(argument.name()));
+        }
+        Ok(places)
+    }
+
+    /// The names of those that are given and not allowed.
+    ///
+    /// # Errors
+    /// As [`Self::places`].
+    pub(crate) fn unheard(&self, file: &Field<'_>) -> Result<Vec<&'static str>, Wrong> {
+        let mut unheard = vec![];
+        for argument in Argument::ALL.into_iter().filter(|it| !self.allows(*it)) {
+            let places = self.places(file, argument)?;
+            let mut values = places.iter().filter_map(Field::value);
+            let is_given = values.any(|it| !it.is_null() && *it != "");
+            if is_given || argument == Argument::Mac && self.mac.is_some() {
+                unheard.push(argument.name());
+            }
+        }
+        Ok(unheard)
+    }
+}
