@@ -253,6 +253,75 @@ fn what_names_pods_is_roots_alone() {
     host.run("DEL", "a", pod.path(), &configuration).silent();
 }
 
+/// All below `directory` that has a mode, with it.
+fn modes(directory: &Path, found: &mut Vec<(PathBuf, u32)>) {
+    let own = fs::metadata(directory).expect("a directory").mode();
+    found.push((directory.to_owned(), own & 0o7777));
+    for entry in fs::read_dir(directory).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        let entry = fs::symlink_metadata(&path).expect("an entry");
+        match entry.is_dir() {
+            true => modes(&path, found),
+            // rdma-ipam's notes have none
+            false if entry.is_symlink() => {}
+            false => found.push((path, entry.mode() & 0o7777)),
+        }
+    }
+}
+
+/// A runtime that was started by hand, or by a hardened unit.
+#[test]
+fn modes_are_the_same_whatever_the_runtimes_umask_is() {
+    let mut seen: Vec<Vec<u32>> = vec![];
+    for umask in ["0", "0022", "0077", "0777"] {
+        let node = Node::with_rails(1);
+        let mut configuration = node.configuration(&["eth1"]);
+        let leases = node.state().join("leases");
+        configuration["ipam"] = json!({
+            "type": "rdma-ipam", "dataDir": leases, "ranges": [[{"subnet": "192.0.2.0/24"}]],
+        });
+        let pod = node.pod("pod");
+        let shell = ["-c", "umask $0; exec \"$@\"", umask].map(str::to_owned);
+        let call = node.invoke("ADD", "a", pod.path()).input(&configuration);
+        call.by(Path::new("/bin/sh"), shell.to_vec()).run().result();
+        let mut found = vec![];
+        modes(&node.state(), &mut found);
+        found.sort();
+        for (path, mode) in &found {
+            assert_eq!(mode & 0o022, 0, "{umask}: {path:?} has {mode:o}");
+            let is_usable = mode & 0o400 != 0 && (!path.is_dir() || mode & 0o100 != 0);
+            assert!(is_usable, "{umask}: {path:?} has {mode:o}");
+        }
+        seen.push(found.into_iter().map(|(_, mode)| mode).collect());
+        node.del(&configuration, "a", &pod);
+    }
+    assert!(seen.iter().all(|it| *it == seen[0]), "{seen:?}");
+}
+
+/// Whoever may write to the state directory has made a hard link there of a file that the plugin may write to.
+#[test]
+fn a_hard_link_in_the_place_of_an_unfinished_record_is_not_written_to() {
+    let host = Host::new(1);
+    let node = &host.node;
+    let configuration = node.configuration(&["eth1"]);
+    let pod = node.pod("pod");
+    let record = node.record("net", "a");
+    let directory = record.parent().expect("a directory");
+    fs::create_dir_all(directory).expect("made");
+    let other = node.state().join("somebody-elses");
+    fs::write(&other, "text").expect("written");
+    fs::set_permissions(&other, Permissions::from_mode(0o644)).expect("set");
+    for name in ["json.new", "lock"] {
+        fs::hard_link(&other, record.with_extension(name)).expect("a link");
+    }
+    host.run("ADD", "a", pod.path(), &configuration).result();
+    assert!(record.exists());
+    host.run("DEL", "a", pod.path(), &configuration).silent();
+    assert_eq!(fs::read_to_string(&other).expect("text"), "text");
+    let mode = fs::metadata(&other).expect("a file").mode();
+    assert_eq!(mode & 0o777, 0o644);
+}
+
 /// Root may read them, whatever a restored backup or a hardening script has made of their modes.
 #[test]
 fn modes_that_nobody_can_use_keep_no_pod_from_its_end() {

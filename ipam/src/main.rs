@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The process: standard input, output and environment, the real disk and kernel.
 
-use cni_protocol::{Input, memory::Memory};
+use cni_protocol::{Input, memory::Memory, state_file};
 use rdma_ipam::store::RealDisk;
 use rdma_netns::Linux;
 use std::process::ExitCode;
@@ -10,6 +10,7 @@ use std::process::ExitCode;
 static MEMORY: Memory = Memory::new();
 
 fn main() -> ExitCode {
+    state_file::set_umask();
     rdma_ipam::run(
         Input::of_process(),
         &mut std::io::stdin(),

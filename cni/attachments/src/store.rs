@@ -206,13 +206,11 @@ impl Store {
         }
     }
 
-    /// How long ago the record of `key` was written.
-    pub fn age(&self, key: &Key) -> Duration {
+    /// How long ago the record of `key` was written; none: that is not known, or the clock was behind since, as that of a
+    /// machine whose battery is empty.
+    pub fn age(&self, key: &Key) -> Option<Duration> {
         let written = fs::metadata(self.path(key, "json")).and_then(|it| it.modified());
-        written
-            .ok()
-            .and_then(|it| it.elapsed().ok())
-            .unwrap_or_default()
+        written.ok()?.elapsed().ok()
     }
 
     /// Takes away the record and the lock's file of an attachment.

@@ -4,6 +4,7 @@
 
 use fnv::FnvHasher;
 use nix::libc::{ELOOP, ENXIO, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, makedev};
+use nix::sys::stat::{Mode, umask};
 use std::{
     borrow::Cow,
     fs::{self, File, OpenOptions},
@@ -22,6 +23,12 @@ pub const LONGEST_NAME: usize = 240;
 
 /// Nothing that is not there yet is waited for, and no terminal becomes this process'.
 const AT_ONCE: i32 = O_NONBLOCK | O_NOCTTY;
+
+/// Has this process give what it makes the modes that are written here, whatever umask it was started with: directories 0755,
+/// files what each is given, and none that others may write to. Programs that it starts have the same umask.
+pub fn set_umask() {
+    umask(Mode::S_IWGRP | Mode::S_IWOTH);
+}
 
 /// `name`, which others chose, as the name of a file or a directory: itself, where it is no longer than [`LONGEST_NAME`].
 pub fn file_name(name: &str) -> Cow<'_, str> {
@@ -97,15 +104,23 @@ pub fn make(path: &Path, mode: u32) -> io::Result<File> {
     regular(options.custom_flags(AT_ONCE | O_NOFOLLOW).open(path))
 }
 
-/// The same of a file that nobody reads before it is whole: what is none of ours in its place is taken away.
+/// The same of a file that nobody reads before it is whole: what is none of ours in its place is taken away, and so is a
+/// file that has other names (hard links), which would be written to.
 ///
 /// # Errors
 /// A directory is there; else the system refuses it.
 pub fn renew(path: &Path, mode: u32) -> io::Result<File> {
-    match make(path, mode) {
+    let alone = |file: File| match file.metadata()?.nlink() > 1 {
+        true => Err(odd("it has other names (hard links)")),
+        false => Ok(file),
+    };
+    match make(path, mode).and_then(alone) {
         Err(error) if is_odd(&error) => {
             fs::remove_file(path).map_err(|_| error)?;
-            make(path, mode)
+            // what somebody has put there since is nobody's to write to
+            let mut options = OpenOptions::new();
+            let options = options.write(true).create_new(true).mode(mode);
+            options.custom_flags(O_NOFOLLOW).open(path)
         }
         made => made,
     }
@@ -193,7 +208,7 @@ fn odd(words: &'static str) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::{sys::stat::Mode, unistd::mkfifo};
+    use nix::unistd::mkfifo;
     use std::{
         os::unix::{fs::symlink, net::UnixListener},
         path::PathBuf,
@@ -292,6 +307,26 @@ mod tests {
         renew(&directory.path().join("directory"), 0o600).expect_err("it may not be empty");
         let text = fs::read(directory.path().join("file")).expect("what a link led to");
         assert_eq!(text, b"text");
+    }
+
+    /// A hard link of another file, as whoever may write to the directory can make one.
+    #[test]
+    fn what_has_another_name_is_not_written_to() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let [other, path] = ["other", "state"].map(|it| directory.path().join(it));
+        fs::write(&other, "text").expect("a file");
+        let unfinished = path.with_added_extension("new");
+        fs::hard_link(&other, &unfinished).expect("a link");
+        replace(&path, b"record", true).expect("written");
+        assert_eq!(fs::read(&other).expect("a file"), b"text");
+        assert_eq!(fs::read(&path).expect("a file"), b"record");
+        assert!(!unfinished.exists());
+        // nor is what a record is a link of
+        fs::remove_file(&path).expect("removed");
+        fs::hard_link(&other, &path).expect("a link");
+        replace(&path, b"record", true).expect("written");
+        assert_eq!(fs::read(&other).expect("a file"), b"text");
+        assert_eq!(fs::metadata(&other).expect("a file").nlink(), 1);
     }
 
     /// Its size is 0, as of all that procfs has.

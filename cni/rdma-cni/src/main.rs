@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Standard input, output and environment of the process, and the real kernel.
 
-use cni_protocol::{Input, memory::Memory};
+use cni_protocol::{Input, memory::Memory, state_file};
 use rdma_netns::Linux;
 use std::process::ExitCode;
 
@@ -9,6 +9,7 @@ use std::process::ExitCode;
 static MEMORY: Memory = Memory::new();
 
 fn main() -> ExitCode {
+    state_file::set_umask();
     rdma_cni::run(
         Input::of_process(),
         &mut std::io::stdin(),

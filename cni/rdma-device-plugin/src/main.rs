@@ -2,7 +2,7 @@
 //! The program: command line, log, and one runtime with one thread.
 
 use clap::Parser;
-use cni_protocol::logging::line;
+use cni_protocol::{logging::line, state_file};
 use conf_reader::one_line;
 use doctor::Installed;
 use rdma_device_plugin::{
@@ -23,6 +23,7 @@ use std::{
 };
 
 fn main() -> ExitCode {
+    state_file::set_umask();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {

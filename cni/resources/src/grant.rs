@@ -6,11 +6,12 @@
 //! next grant of the same id replaces it.
 
 use crate::{CharNode, FileError, Sharing, file};
+use cni_protocol::state_file;
 use rdma_netns::DeviceAddress;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeSet,
-    fs::{self, File},
+    fs,
     path::{Path, PathBuf},
     time::SystemTime,
 };
@@ -102,10 +103,8 @@ impl Grants {
             return Ok(());
         }
         let now = || {
-            File::options()
-                .append(true)
-                .open(&path)?
-                .set_modified(SystemTime::now())
+            let file = state_file::open(&path)?;
+            file.set_modified(SystemTime::now())
         };
         now().map_err(|source| FileError::new("write", &path, source))
     }

@@ -60,7 +60,7 @@ pub(super) fn read<K: Kernel>(
                 Some(facts::Record::Good {
                     lives,
                     busy: store.is_at_work(&key),
-                    age: store.age(&key).as_secs(),
+                    age: store.age(&key).unwrap_or_default().as_secs(),
                     attachment,
                 })
             }

@@ -106,13 +106,14 @@ pub fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Leaves `file` to its owner.
+/// Leaves `file` to its owner, unless it has other names (hard links): it may be another program's then.
 ///
 /// # Errors
 /// The system call fails.
 pub fn protect(file: &File) -> io::Result<()> {
-    match file.metadata()?.mode() & 0o177 {
-        0 => Ok(()),
+    let found = file.metadata()?;
+    match (found.mode() & 0o177, found.nlink()) {
+        (0, _) | (_, 2..) => Ok(()),
         _ => file.set_permissions(Permissions::from_mode(0o600)),
     }
 }
@@ -383,6 +384,15 @@ mod tests {
         fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
         open(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        // another program's file, by another name
+        let other = directory.path().join("other");
+        fs::write(&other, "").unwrap();
+        fs::set_permissions(&other, Permissions::from_mode(0o644)).unwrap();
+        let named = directory.path().join("named");
+        fs::hard_link(&other, &named).unwrap();
+        attempt(open(&named).unwrap()).unwrap().expect("free");
+        assert_eq!(fs::metadata(&other).unwrap().mode() & 0o777, 0o644);
+
         let link = directory.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         open(&link).unwrap_err();

@@ -142,7 +142,8 @@ fn recover_other<K: Kernel>(
 ) {
     let key = &seen.key;
     // IPAM has refused it a little while ago
-    if seen.phase == Phase::Restored && seen.ipam.is_some() && node.store.age(key) < BACK_OFF {
+    let is_young = || node.store.age(key).is_some_and(|age| age < BACK_OFF);
+    if seen.phase == Phase::Restored && seen.ipam.is_some() && is_young() {
         return;
     }
     // an ADD or DEL that is under way holds the lock; a killed one does not

@@ -329,6 +329,35 @@ fn a_record_of_an_earlier_boot_does_not_wait_for_ipam() {
     node.must_be(&before, "after the DEL of the old pod");
 }
 
+/// The clock was set back since, or was wrong at a boot. The record is dated anew with the next try, and then waits like any
+/// other.
+#[test]
+fn a_record_of_the_future_is_recovered_by_the_next_add_and_asked_for_once() {
+    let served = Served::new(RdmaMode::Exclusive);
+    let (node, config) = (&served.node, &served.config);
+    let old = node.pod("a");
+    node.add(&old, config).must_succeed();
+    node.kernel.with(|world| world.reboot());
+    served.refuses("DEL", "rdma0");
+    let add = || {
+        served.calls();
+        let pod = node.pod("b");
+        node.add(&pod, config).must_succeed();
+        let first = served.calls()[0].clone();
+        served.no_longer_refuses("DEL", "rdma0");
+        node.del(&pod, config).must_succeed();
+        node.kernel.with(|world| world.unmount(&pod.netns));
+        served.refuses("DEL", "rdma0");
+        first
+    };
+    assert_eq!(add(), "DEL rdma0");
+    let in_years = SystemTime::now() + Duration::from_secs(10 * 365 * 86_400);
+    let record = fs::File::options().write(true).open(node.record_of(&old));
+    record.unwrap().set_modified(in_years).unwrap();
+    assert_eq!(add(), "DEL rdma0");
+    assert_eq!(add(), "ADD rdma0");
+}
+
 /// Its own DEL comes as soon as it can, and takes the record away: who gave up in between does not write it anew.
 #[test]
 fn a_record_that_its_del_took_away_does_not_come_back() {

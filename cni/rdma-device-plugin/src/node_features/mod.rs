@@ -41,7 +41,7 @@ fn write(directory: &Path, labels: &Labels) -> Result<bool, NodeFeaturesError> {
     }
     let write = || {
         fs::create_dir_all(directory)?;
-        let new = fs::File::create(&unfinished)?;
+        let new = state_file::renew(&unfinished, 0o644)?;
         state_file::finish(&new, &unfinished, text.as_bytes(), &file)
     };
     write().map_err(|source| {

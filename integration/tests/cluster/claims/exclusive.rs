@@ -307,6 +307,13 @@ fn the_token_is_for_no_more(cluster: &ControlPlane, driver: &Driver) {
             is_refused(cluster, &token, &line, "of its own node and driver only");
         }
     }
+    // its own node and driver, and another node's pool
+    let mut slice = cluster.get("resourceslice other")[0].clone();
+    slice["metadata"] = json!({"name": "made-in-others-pool"});
+    slice["spec"]["nodeName"] = json!(NODE);
+    fs::write(&file, slice.to_string()).expect("written");
+    let line = format!("create -f {}", file.display());
+    is_refused(cluster, &token, &line, "of its own node's pool only");
 }
 
 #[track_caller]
