@@ -17,7 +17,12 @@ use rdma_device_plugin::{
     conf::chain::{CONF_DIR, pod_resources},
 };
 use serde_json::{Map, Value, json};
-use std::path::PathBuf;
+use std::{
+    fs,
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
 
 pub(crate) const UNINSTALL: [&str; 3] = [
     "conf/manifests/uninstall.yaml",
@@ -182,7 +187,7 @@ fn another_chain_goes_to_the_nodes_with_the_roll_out() {
         let config: Value = serde_json::from_str(cluster.config()).unwrap_or_default();
         let chain = config
             .get("chain")
-            .map(|it| hash(sorted(it).to_string().as_bytes()));
+            .map(|_| hash(sorted(&entry(&config)).to_string().as_bytes()));
         let spec = cluster.daemon_set.spec.as_ref().expect("spec");
         let annotations = spec
             .template
@@ -192,6 +197,54 @@ fn another_chain_goes_to_the_nodes_with_the_roll_out() {
         let told = annotations.and_then(|it| it.get("checksum/chain"));
         assert_eq!(told, chain.as_ref(), "{}: SHA-256 of chain", wanted.file);
     }
+}
+
+/// What of `config` the entry of `rdma-cni` depends on: `chain`, and where that does not name resources, the names of those
+/// that are offered, however the format has them.
+fn entry(config: &Value) -> Value {
+    let chain = &config["chain"];
+    if !chain["plugin"]["resources"].is_null() {
+        return chain.clone();
+    }
+    let lists = ["resources", "configList", "resourceList"].map(|it| config[it].as_array());
+    let names = lists.into_iter().flatten().flatten();
+    let names = names.map(|it| json!([it["name"], it["resourcePrefix"], it["resourceName"]]));
+    json!([
+        chain,
+        config["mode"],
+        config["customResourceName"],
+        !config["erdma"].is_null(),
+        names.collect::<Vec<_>>(),
+    ])
+}
+
+/// As the page has an operator make it.
+#[test]
+fn the_command_of_the_page_makes_the_checksum() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/deploy.md");
+    let page = fs::read_to_string(page).expect("the page");
+    let command = page.lines().find(|it| it.starts_with("jq -jcS "));
+    let command = command.expect("a command").replace(" config.json ", " ");
+    let mut seen = 0;
+    for wanted in ALL {
+        let text = cluster(wanted.file).config().to_owned();
+        let config: Value = serde_json::from_str(&text).unwrap_or_default();
+        if config["chain"].is_null() {
+            continue;
+        }
+        let mut shell = std::process::Command::new("sh");
+        let shell = shell.args(["-c", &command]).stdin(Stdio::piped());
+        let mut child = shell.stdout(Stdio::piped()).spawn().expect("a shell");
+        let mut stdin = child.stdin.take().expect("piped");
+        stdin.write_all(text.as_bytes()).expect("written");
+        drop(stdin);
+        let output = child.wait_with_output().expect("it ends").stdout;
+        let said = String::from_utf8(output).expect("text");
+        let expected = hash(sorted(&entry(&config)).to_string().as_bytes());
+        assert_eq!(said.split(' ').next(), Some(&*expected), "{}", wanted.file);
+        seen += 1;
+    }
+    assert!(seen > 3, "{seen}");
 }
 
 #[test]

@@ -169,6 +169,21 @@
 {{- end -}}
 {{- end -}}
 
+{{/* what the entry of rdma-cni is made of, besides the node: chain, and the names of the resources where it does not name
+     them; jq makes the same of config.json (docs/deploy.md) */}}
+{{- define "rdma.entry" -}}
+{{- $config := include "rdma.config" . | fromJson -}}
+{{- if (($config.chain).plugin).resources -}}
+{{ toJson $config.chain }}
+{{- else -}}
+{{- $names := list -}}
+{{- range (list $config.resources $config.configList $config.resourceList) -}}
+{{- range . }}{{ $names = append $names (list .name .resourcePrefix .resourceName) }}{{ end -}}
+{{- end -}}
+{{ toJson (list $config.chain $config.mode $config.customResourceName (not (kindIs "invalid" $config.erdma)) $names) }}
+{{- end -}}
+{{- end -}}
+
 {{- /* where the worker of node-feature-discovery reads files of labels */}}
 {{- define "rdma.nodeFeatures" -}}
 /etc/kubernetes/node-feature-discovery/features.d
