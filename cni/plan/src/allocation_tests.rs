@@ -108,6 +108,7 @@ fn a_grant_counts_more_than_what_is_published_and_that_more_than_the_id() {
             },
         )]
         .into(),
+        chain_names_resources: false,
         physical_functions: BTreeMap::new(),
     };
     let granted = grant(
@@ -311,6 +312,7 @@ fn a_device_is_a_rail_for_each_netdev_that_resources_attach_to() {
         format: published::FORMAT,
         cdi_dir: None,
         resources: [("rdma/tenant-b".to_owned(), resource)].into(),
+        chain_names_resources: false,
         physical_functions: BTreeMap::new(),
     };
     let by_file = super::meaning(&id("rdma/tenant-b", "2"), None, Some(&published));

@@ -9,7 +9,7 @@ use crate::{
     erdma::{self, Discovery, discover, reconciler},
     hardware::Hardware,
     health, ipv6_prerequisite,
-    notices::notices,
+    notices::{note, notices},
     offer::{offers, table},
 };
 use ::erdma::{instance, metadata::Metadata};
@@ -61,6 +61,7 @@ async fn report(arguments: &Arguments) -> Result<String, StartError> {
     let lacking = ipv6_prerequisite::lacking(parents.clone()).await;
     remarks.extend(ipv6_prerequisite::remark(&lacking));
     remarks.extend(notices(&parsed.conf, &offers, &inventory));
+    remarks.extend(note(&parsed.conf, &offers));
     let (driver, change) =
         reconciler::driver_status(&arguments.sysfs, inventory.erdma, &parsed.conf.erdma);
     let mut text = table(

@@ -25,7 +25,7 @@ use crate::{
     leader::{Event, Leader},
     metrics::Metrics,
     node::{Node, Signal},
-    notices::notices,
+    notices::{note, notices},
     offer::{PreviousOffers, Unhealthy, offers},
     peers::{Presence, Role},
     privilege,
@@ -364,6 +364,7 @@ impl Daemon {
         let lacking = ipv6_prerequisite::lacking(parents).await;
         remarks.extend(ipv6_prerequisite::remark(&lacking));
         remarks.extend(notices(&conf, &offers, &inventory));
+        remarks.extend(note(&conf, &offers));
         self.previous.remember(&offers, &inventory);
         let gone = conf.resources.iter().map(|resource| {
             let name = resource.name.as_str();

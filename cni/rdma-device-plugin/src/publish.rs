@@ -66,6 +66,11 @@ impl Publisher {
             resources: offers
                 .map(|offer| (offer.name.to_string(), offer.published()))
                 .collect(),
+            chain_names_resources: node
+                .conf
+                .chain
+                .as_ref()
+                .is_some_and(|it| it.names_resources),
             physical_functions: offer::physical_functions(&node.offers, &node.inventory),
         };
         if published.write(&self.state_dir)? {

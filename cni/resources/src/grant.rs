@@ -9,15 +9,18 @@ use crate::{CharNode, FileError, Sharing, file};
 use cni_protocol::state_file;
 use rdma_netns::DeviceAddress;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::{
     collections::BTreeSet,
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     time::SystemTime,
 };
 
-/// The format that this version writes. A field that a later one adds is passed over.
-pub const FORMAT: u32 = 1;
+/// The format that this version writes, and the newest that it reads: a later one can mean another netdev.
+///
+/// 2: [`parent`](GrantedDevice::parent) is in its device.
+pub const FORMAT: u32 = 2;
 
 /// The grants of a node.
 #[derive(Clone, Debug)]
@@ -82,8 +85,11 @@ impl Grants {
     }
 
     /// The grant of `id`; none: it was never given.
+    ///
+    /// # Errors
+    /// It cannot be read, or a newer daemon wrote it.
     pub fn read(&self, resource: &str, id: &str) -> Result<Option<Grant>, FileError> {
-        let grant: Option<Grant> = file::read(&self.path(resource, id))?;
+        let grant = read(&self.path(resource, id))?;
         Ok(grant.filter(|grant| grant.resource == resource && grant.id == id))
     }
 
@@ -92,7 +98,7 @@ impl Grants {
         let entries = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten();
         let files = entries(&self.root).flat_map(|it| entries(&it.path()));
         files
-            .filter_map(|entry| file::read(&entry.path()).ok().flatten())
+            .filter_map(|entry| read(&entry.path()).ok().flatten())
             .collect()
     }
 
@@ -119,6 +125,21 @@ impl Grants {
         let id = format!("{}.json", file::file_name(id));
         self.root.join(file::file_name(resource)).join(id)
     }
+}
+
+/// The grant in the file at `path`; none: there is no such file.
+fn read(path: &Path) -> Result<Option<Grant>, FileError> {
+    let failed = |source| FileError::new("read", path, source);
+    let Some(content) = file::read::<Value>(path)? else {
+        return Ok(None);
+    };
+    let format = content["format"].as_u64();
+    if let Some(newer) = format.filter(|it| *it > FORMAT.into()) {
+        let words = format!("its format is {newer}, of a newer rdma-device-plugin");
+        return Err(failed(io::Error::other(words)));
+    }
+    let grant = serde_json::from_value(content);
+    grant.map(Some).map_err(|error| failed(error.into()))
 }
 
 #[cfg(test)]
@@ -162,6 +183,34 @@ mod tests {
         assert!(grants.given_at("rdma/hca", "17").expect("a time") > at);
         assert_eq!(grants.read("rdma/hca", "17").expect("read"), Some(grant));
         assert_eq!(grants.read("rdma/hca", "1").expect("read"), None);
+    }
+
+    /// It can look different, and mean another netdev.
+    #[test]
+    fn a_grant_of_a_newer_format_is_refused_as_one() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let grants = Grants::new(directory.path());
+        grants.write(&grant("rdma/hca", "17")).expect("written");
+        let path = grants.path("rdma/hca", "17");
+        for text in [
+            format!("{{\"format\": {}}}", FORMAT + 1),
+            fs::read_to_string(&path).expect("text").replace(
+                &format!("\"format\": {FORMAT}"),
+                &format!("\"format\": {}", FORMAT + 1),
+            ),
+        ] {
+            fs::write(&path, text).expect("written");
+            let error = grants.read("rdma/hca", "17").expect_err("newer");
+            let expected = "its format is 3, of a newer rdma-device-plugin";
+            assert!(error.to_string().ends_with(expected), "{error}");
+            assert_eq!(grants.all(), []);
+        }
+        // one of before
+        let before = serde_json::json!({
+            "format": 1, "resource": "rdma/hca", "id": "17", "sharing": "shared", "cdi": false, "devices": [],
+        });
+        fs::write(&path, before.to_string()).expect("written");
+        assert!(grants.read("rdma/hca", "17").expect("read").is_some());
     }
 
     #[test]

@@ -10,8 +10,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The format that this version writes, and the newest that it reads.
-pub const FORMAT: u32 = 1;
+/// The format that this version writes, and the newest that it reads. Raise it when a reader of the present format would
+/// attach pods to another netdev than a new field says.
+///
+/// 2: [`parents`](Resource::parents) are beside the devices. In 1 such a resource had no devices there.
+pub const FORMAT: u32 = 2;
 
 /// The content of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +27,9 @@ pub struct Published {
     pub cdi_dir: Option<PathBuf>,
     /// Resources by name.
     pub resources: BTreeMap<String, Resource>,
+    /// Whether the operator has named the resources that the chain attaches: those that it leaves out are meant to be.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub chain_names_resources: bool,
     /// What those of the devices are functions of that are virtual or sub-functions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub physical_functions: BTreeMap<DeviceAddress, DeviceAddress>,
@@ -77,6 +83,7 @@ impl Published {
                 format,
                 cdi_dir: content["cdiDir"].as_str().map(PathBuf::from),
                 resources: BTreeMap::new(),
+                chain_names_resources: false,
                 physical_functions: BTreeMap::new(),
             }));
         }
@@ -131,6 +138,7 @@ mod tests {
                 ("aliyun/erdma".to_owned(), erdma),
             ]
             .into(),
+            chain_names_resources: true,
             physical_functions: [(address("0000:3b:00.2"), address("0000:3b:00.0"))].into(),
         };
         assert!(published.write(directory.path()).expect("written"));
@@ -142,7 +150,7 @@ mod tests {
     #[test]
     fn the_format_is_a_promise_to_other_versions() {
         let text = json!({
-            "format": 1,
+            "format": FORMAT,
             "cdiDir": "/var/run/cdi",
             "resources": {
                 "rdma/hca": { "sharing": "shared", "every": ["0000:3b:00.0"] },
@@ -158,6 +166,7 @@ mod tests {
                     "parents": { "0000:3b:00.0": "bond0.200" },
                 },
             },
+            "chainNamesResources": true,
             "physicalFunctions": { "0000:3b:00.2": "0000:3b:00.0" },
         });
         let published: Published = serde_json::from_value(text.clone()).expect("understood");

@@ -117,7 +117,12 @@ fn daemon(facts: &Facts, names: &[String], told: &mut Told<'_>) {
     let advertised = |name: &String| published.resources.contains_key(name);
     let all = published.resources.keys();
     let left_out: Vec<String> = all.filter(|it| !names.contains(it)).cloned().collect();
-    if names.iter().any(advertised) && !left_out.is_empty() {
+    if names.iter().any(advertised) && !left_out.is_empty() && published.chain_names_resources {
+        told.note(format!(
+            "{} advertised here, and chain.plugin.resources leaves it out: the chain attaches no pod that asks for it",
+            are(&left_out)
+        ));
+    } else if names.iter().any(advertised) && !left_out.is_empty() {
         told.warning(
             format!(
                 "{} advertised here, and the chain's resources ({}) do not have it: pods that ask for it start \
@@ -125,8 +130,7 @@ fn daemon(facts: &Facts, names: &[String], told: &mut Told<'_>) {
                 are(&left_out),
                 some(names)
             ),
-            "add it to chain.plugin.resources of the daemon's configuration, or leave that out; it counts when the \
-             daemon is started anew",
+            "start the daemon anew: the entry of rdma-cni names the resources that it offered at its start",
         );
     }
     if !names.is_empty() && !names.iter().any(advertised) {

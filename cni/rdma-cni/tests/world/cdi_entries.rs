@@ -97,11 +97,11 @@ fn an_entry_that_is_needed_counts_though_another_failed_first() {
 fn a_later_format_is_told_as_one() {
     let (cluster, config, pod) = Cluster::with_a_hole(VF, true);
     fs::remove_dir_all(cluster.state_dir().join("granted")).unwrap();
-    let text = json!({ "format": 2, "pools": [], "resources": ["rdma/vf"] });
+    let text = json!({ "format": 3, "pools": [], "resources": ["rdma/vf"] });
     fs::write(cluster.state_dir().join("resources.json"), text.to_string()).unwrap();
     let message = cluster.add(&pod, &config).must_fail(105);
     assert!(
-        message.contains("format 2") && message.contains("newer"),
+        message.contains("format 3") && message.contains("newer"),
         "{message}"
     );
 }

@@ -169,6 +169,7 @@ impl Cluster {
             format: published::FORMAT,
             cdi_dir: cdi.then(|| self.cdi_dir()),
             resources: resources.map(|(name, it)| (name.to_owned(), it)).collect(),
+            chain_names_resources: false,
             physical_functions: Default::default(),
         };
         published.write(&self.state_dir()).unwrap();

@@ -74,6 +74,8 @@ pub struct Chain {
     pub runtime: Runtime,
     /// Where the entry is.
     pub placement: Placement,
+    /// Whether the file names the resources that are attached; else [`Chain::attaching`] does.
+    pub names_resources: bool,
     /// Our plugin's configuration.
     pub entry: Entry,
 }
@@ -84,6 +86,7 @@ impl Default for Chain {
             conf_dir: CONF_DIR.into(),
             runtime: Runtime::default(),
             placement: Placement::default(),
+            names_resources: false,
             entry: Entry::default(),
         }
     }
@@ -233,6 +236,7 @@ impl Section {
             conf_dir: self.conf_dir.map_or_else(|| CONF_DIR.into(), |path| path.0),
             runtime,
             placement,
+            names_resources: plugin.has("resources"),
             entry,
         };
         if matches!(chain.runtime, Runtime::Named { .. }) && chain.asks_kubelet() {

@@ -4,13 +4,20 @@
 use super::node;
 use rdma_device_plugin::{
     conf::Conf,
-    notices::notices,
-    offer::{PreviousOffers, Unhealthy, offers},
+    notices::{note, notices},
+    offer::{Offer, PreviousOffers, Unhealthy, offers},
 };
 use rdma_netns::Inventory;
 use std::{collections::BTreeSet, path::Path};
 
 fn warnings(text: &str, inventory: &Inventory) -> Vec<String> {
+    said(text, inventory, |conf, offers| {
+        notices(conf, offers, inventory)
+    })
+}
+
+/// What is `told` of a node with `inventory` that is configured by `text`.
+fn said<T>(text: &str, inventory: &Inventory, told: impl Fn(&Conf, &[Offer]) -> T) -> T {
     let conf = Conf::parse(text, Path::new("f")).expect(text).conf;
     let (offers, _) = offers(
         &conf,
@@ -19,20 +26,19 @@ fn warnings(text: &str, inventory: &Inventory) -> Vec<String> {
         &Unhealthy::new(),
         &PreviousOffers::default(),
     );
-    notices(&conf, &offers, inventory)
+    told(&conf, &offers)
 }
 
+/// Whoever names resources has Multus attach the others, or nobody: that is no warning, for as long as the daemon runs.
 #[test]
-fn a_resource_that_the_chain_leaves_out() {
-    let node = node("lacp-bonds");
+fn a_resource_that_the_operator_leaves_out_is_a_note() {
+    let inventory = node("lacp-bonds");
     let resources = "resources: [{name: rdma/hca, kind: shared}, {name: rdma/roce, kind: shared}]";
-    let warned = warnings(
-        &format!("{resources}\nchain: {{plugin: {{resources: [rdma/hca]}}}}"),
-        &node,
-    );
-    assert_eq!(warned.len(), 1, "{warned:?}");
+    let text = format!("{resources}\nchain: {{plugin: {{resources: [rdma/hca]}}}}");
+    assert_eq!(warnings(&text, &inventory), [] as [&str; 0]);
+    let told = said(&text, &inventory, note).expect("a note");
     let start = "rdma/roce is not in chain.plugin.resources: ";
-    assert!(warned[0].starts_with(start), "{warned:?}");
+    assert!(told.starts_with(start), "{told}");
     for right in [
         "",
         "chain: {}",
@@ -40,9 +46,27 @@ fn a_resource_that_the_chain_leaves_out() {
         "chain: {plugin: {devices: [{netdev: bond0}]}}",
         "chain: {plugin: {capabilities: {deviceID: true}}}",
     ] {
-        let warned = warnings(&format!("{resources}\n{right}"), &node);
-        assert_eq!(warned, [] as [&str; 0], "{right}");
+        let text = format!("{resources}\n{right}");
+        assert_eq!(warnings(&text, &inventory), [] as [&str; 0], "{right}");
+        assert_eq!(said(&text, &inventory, note), None, "{right}");
     }
+}
+
+/// It was added to the configuration while the daemon ran.
+#[test]
+fn a_resource_that_the_entry_does_not_have_yet_is_a_warning() {
+    let inventory = node("lacp-bonds");
+    let resources = "resources: [{name: rdma/hca, kind: shared}, {name: rdma/roce, kind: shared}]";
+    let text = format!("{resources}\nchain: {{}}");
+    let warned = said(&text, &inventory, |conf, offers| {
+        let mut conf = conf.clone();
+        let chain = Conf::parse("mode: hca\nchain: {}", Path::new("f"));
+        conf.chain = chain.expect("a configuration").conf.chain;
+        notices(&conf, offers, &inventory)
+    });
+    assert_eq!(warned.len(), 1, "{warned:?}");
+    let start = "rdma/roce is not in the entry of rdma-cni: ";
+    assert!(warned[0].starts_with(start), "{warned:?}");
 }
 
 #[test]

@@ -154,6 +154,7 @@ fn a_virtual_function_that_was_taken_away_is_not_missed() {
         format: published::FORMAT,
         cdi_dir: None,
         resources: [("rdma/vf".to_owned(), offer.published())].into(),
+        chain_names_resources: false,
         physical_functions: physical_functions(std::slice::from_ref(&offer), &before),
     });
     assert_eq!(restarted.gone("rdma/vf", &fewer), []);

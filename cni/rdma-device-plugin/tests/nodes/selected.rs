@@ -158,6 +158,7 @@ fn a_device_in_a_pod_stays_offered() {
         format: published::FORMAT,
         cdi_dir: None,
         resources: [("rdma/vf".to_owned(), before[0].published())].into(),
+        chain_names_resources: false,
         physical_functions: BTreeMap::new(),
     };
     let (restarted, _) = of(&conf, &inside, &PreviousOffers::of_published(&published));
