@@ -155,6 +155,9 @@ pub struct Hca {
     /// RDMA in software on a NIC: its driver is rxe or siw. What lies on a bond counts as the bond's.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub soft: bool,
+    /// It has no parent in sysfs, and eRDMA's driver ([`pairing::is_erdma`]).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_erdma: bool,
     /// Kernel modules that use it, as [`RdmaDevice::kernel_users`](crate::RdmaDevice::kernel_users).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kernel_users: Vec<String>,
@@ -214,11 +217,14 @@ impl Inventory {
     /// Gives the unpaired RDMA device `rdma` to the function at `address`, which has its netdev. Nothing is done
     /// where there is no such device or function, or the function has an RDMA device.
     ///
-    /// The function gets the place of those that can have made the device, where that is the same for all: these
-    /// reach the memory of GPUs.
+    /// If the device is eRDMA's, the function gets the place of those that can have made it, where that is the same for all:
+    /// these reach the memory of GPUs.
     pub fn pair(&mut self, rdma: &str, address: &DeviceAddress) {
         let place = self.unpaired.iter().position(|it| it.name == rdma);
-        let made_by = pairing::makers(self.functions.iter().map(|it| &it.device));
+        let made_by = match place.is_some_and(|place| self.unpaired[place].is_erdma) {
+            true => pairing::makers(self.functions.iter().map(|it| &it.device)),
+            false => vec![],
+        };
         let numa_node = common(self, &made_by, |it| it.device.numa_node);
         let path = common(self, &made_by, |it| Some(it.path.clone()));
         let mut functions = self.functions.iter_mut();

@@ -6,10 +6,7 @@ use crate::{
     Route, Rule, Vf, pairing,
 };
 use serde::{Deserialize, Serialize};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-};
+use std::{collections::BTreeMap, net::IpAddr};
 
 /// The state that plans are made from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,9 +102,9 @@ impl Observed {
         functions
     }
 
-    /// Gives the unpaired RDMA devices among those called in `hardware`, whose driver is one for hardware, the function
-    /// of their netdev as their parent, wherever both are ([`pairing`]).
-    pub fn pair(&mut self, hardware: &BTreeSet<String>) {
+    /// Gives the unpaired RDMA devices among those called in `hardware`, whose driver is one for hardware and has this id,
+    /// the function of their netdev as their parent, wherever both are ([`pairing`]).
+    pub fn pair(&mut self, hardware: &BTreeMap<String, u32>) {
         let made_by = pairing::makers(&self.devices);
         let Self {
             unpaired,
@@ -121,7 +118,7 @@ impl Observed {
             let is_it = |rdma: &RdmaDevice| rdma.name == *name && rdma.parent.is_none();
             let mut places = namespaces.iter();
             let found = places.find_map(|it| Some((it, it.rdma.iter().find(|it| is_it(it))?)));
-            let Some((place, rdma)) = found.filter(|_| hardware.contains(name)) else {
+            let Some(((place, rdma), driver)) = found.zip(hardware.get(name)) else {
                 return true;
             };
             let is_bare = |link: &&Link| {
@@ -139,7 +136,9 @@ impl Observed {
             };
             for device in devices.iter_mut().filter(|it| it.address == parent) {
                 device.rdma.push(name.clone());
-                device.rdma_functions.clone_from(&made_by);
+                if pairing::is_erdma(Some(*driver), name) {
+                    device.rdma_functions.clone_from(&made_by);
+                }
             }
             let all = namespaces.iter_mut().flat_map(|it| &mut it.rdma);
             for rdma in all.filter(|it| is_it(it)) {

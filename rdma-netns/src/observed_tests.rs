@@ -141,7 +141,7 @@ fn an_rdma_device_without_a_parent_has_its_netdevs_function() {
         links: Vec::new(),
         ..nothing.clone()
     };
-    let hardware = BTreeSet::from(["erdma_0".to_owned()]);
+    let hardware = BTreeMap::from([("erdma_0".to_owned(), pairing::ERDMA_ID)]);
     for (host, pod, is_paired) in [
         (&both, None, true),
         (&without_nic, Some(&only_nic), true),
@@ -193,6 +193,21 @@ fn an_rdma_device_without_a_parent_has_its_netdevs_function() {
             let drivers: Vec<_> = functions.filter_map(|it| it.driver.as_deref()).collect();
             assert_eq!(drivers, ["virtio-pci", "erdma"]);
         }
+        // another driver's, without a parent as well: no function of eRDMA has made it
+        let mut of_another = Observed {
+            devices: serde_json::from_value(json!([
+                {"address": "0000:02:00.0", "driver": "virtio-pci"},
+                {"address": "0000:06:00.0", "driver": "erdma"},
+            ]))
+            .expect("devices"),
+            unpaired: vec!["erdma_0".to_owned()],
+            host: host.clone(),
+            pod: pod.cloned(),
+            ..observed
+        };
+        of_another.pair(&BTreeMap::from([("erdma_0".to_owned(), 11)]));
+        assert_eq!(of_another.unpaired.is_empty(), is_paired);
+        assert_eq!(of_another.devices[0].rdma_functions, []);
     }
 }
 

@@ -13,7 +13,7 @@
 //!
 //! An RDMA device can have no parent in sysfs (`/sys/class/infiniband_verbs/uverbs0/device` is missing):
 //! mainline's `erdma` sets none, Alibaba's own driver does. Such a device has the identity of its netdev's
-//! function, which the first and third rule find. The function that made it is then one of those that are
+//! function, which the first and third rule find. The function that made it, if it is eRDMA's, is then one of those that are
 //! bound to [`ERDMA`] and have no RDMA device: sysfs has nothing that tells two of them apart (interrupts are
 //! named by function, the RDMA device by a number of its own), and their order changes when one is bound
 //! anew. An identity by that order would exchange two NICs, and by the netdev cannot.
@@ -26,7 +26,16 @@ use crate::{Device, DeviceAddress, HardwareAddress};
 /// The driver of eRDMA's PCI functions (`DRV_MODULE_NAME`, `drivers/infiniband/hw/erdma/erdma.h`).
 pub const ERDMA: &str = "erdma";
 
-/// The functions that can have made an RDMA device without a parent.
+/// The id of eRDMA's driver (`RDMA_DRIVER_ERDMA` of `enum rdma_driver_id`, `include/uapi/rdma/ib_user_ioctl_verbs.h`).
+pub const ERDMA_ID: u32 = 19;
+
+/// Whether the driver of the RDMA device called `name` is eRDMA's: by its id, where the kernel tells it, and else by the name
+/// that the driver gives its devices (`erdma_%d`, `erdma_device_register()`).
+pub fn is_erdma(driver: Option<u32>, name: &str) -> bool {
+    driver.map_or_else(|| name.starts_with(ERDMA), |it| it == ERDMA_ID)
+}
+
+/// The functions that can have made an RDMA device of eRDMA without a parent.
 pub fn makers<'a>(devices: impl IntoIterator<Item = &'a Device>) -> Vec<DeviceAddress> {
     let devices = devices.into_iter();
     let bare = devices.filter(|it| it.driver.as_deref() == Some(ERDMA) && it.rdma.is_empty());

@@ -7,6 +7,7 @@ use crate::{
 };
 use rdma_netns::{
     Address, Device, Link, Namespace, NetnsId, Observed, Origin, link::IFA_F_OPTIMISTIC,
+    pairing::ERDMA_ID,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,7 +35,8 @@ impl World {
             host: self.namespace(HOST),
             pod: pod.map(|pod| self.namespace(pod)),
         };
-        observed.pair(&parentless);
+        let drivers = parentless.into_iter().map(|name| (name, ERDMA_ID));
+        observed.pair(&drivers.collect());
         observed
     }
 

@@ -56,6 +56,7 @@ impl Linux {
                 true => self.kernel_users(),
                 false => BTreeMap::new(),
             },
+            drivers: self.parentless_drivers(),
             with_ports,
         };
         reader
@@ -71,6 +72,7 @@ pub(super) fn read_tree(sysfs: &Path, dev: &Path, reach: Reach) -> io::Result<In
         dev,
         reach,
         kernel_users: BTreeMap::new(),
+        drivers: BTreeMap::new(),
         with_ports: true,
     };
     reader.inventory()
@@ -82,6 +84,8 @@ struct Reader<'a> {
     reach: Reach,
     /// By the RDMA devices' names.
     kernel_users: BTreeMap<String, Vec<String>>,
+    /// By the names of RDMA devices without a parent.
+    drivers: BTreeMap<String, u32>,
     /// Whether ports are looked at.
     with_ports: bool,
 }
@@ -102,6 +106,8 @@ impl Reader<'_> {
             .collect();
         let hca = |verbs: &Verbs| Hca {
             soft: self.is_soft(&verbs.device),
+            is_erdma: verbs.parent.is_none()
+                && pairing::is_erdma(self.drivers.get(&verbs.device).copied(), &verbs.device),
             kernel_users: self
                 .kernel_users
                 .get(&verbs.device)

@@ -88,7 +88,7 @@ use execute::Namespaces;
 use nldev::Nldev;
 use rdma::DeviceContext;
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fs, io,
     net::IpAddr,
     path::{Path, PathBuf},
@@ -230,7 +230,7 @@ impl Kernel for Linux {
             .unwrap_or_default();
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let mut rdma_mode = None;
-        let mut hardware = BTreeSet::new();
+        let mut hardware = BTreeMap::new();
         let mut namespace = |space: &Space, whose: &str| {
             let has_routes = whose == HOST || !asked.as_ref().is_some_and(|it| it.no_pod_routes);
             let nldev = has_nldev.then(|| space.nldev()).transpose();
@@ -393,6 +393,30 @@ impl Linux {
             (device.name, users)
         });
         users.collect()
+    }
+
+    /// The ids of the drivers of those RDMA devices that have no parent in sysfs, by the devices' names, as far as they are
+    /// in this program's namespace.
+    fn parentless_drivers(&self) -> BTreeMap<String, u32> {
+        let verbs = devices::verbs(&self.sysfs).unwrap_or_default();
+        let is_parentless = |name: &str| {
+            let mut parentless = verbs.iter().filter(|it| it.parent.is_none());
+            parentless.any(|it| it.device == name)
+        };
+        if verbs.iter().all(|it| it.parent.is_some()) {
+            return BTreeMap::new();
+        }
+        let nldev = self.host().and_then(|host| self.nldev(host));
+        let Ok(Some(mut nldev)) = nldev else {
+            return BTreeMap::new();
+        };
+        let devices = nldev.devices().unwrap_or_default().into_iter();
+        let devices = devices.filter(|device| is_parentless(&device.name));
+        let drivers = devices.filter_map(|device| {
+            let verbs = nldev.char_device("uverbs", device.index, None);
+            Some((device.name, verbs.ok()??.driver?))
+        });
+        drivers.collect()
     }
 }
 

@@ -141,11 +141,11 @@ pub struct CharDeviceInfo {
 }
 
 impl CharDeviceInfo {
-    /// Whether the driver is one for hardware: neither rxe nor siw, nor one that does not tell.
-    pub fn is_hardware(&self) -> bool {
+    /// The driver, if it is one for hardware: neither rxe nor siw, nor one that does not tell.
+    pub fn hardware(&self) -> Option<u32> {
         /// `RDMA_DRIVER_UNKNOWN`, `RDMA_DRIVER_RXE`, `RDMA_DRIVER_SIW`
         const OTHERS: [u32; 3] = [0, 14, 18];
-        self.driver.is_some_and(|it| !OTHERS.contains(&it))
+        self.driver.filter(|it| !OTHERS.contains(it))
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
 use crate::{CharDevice, DeviceAddress, RdmaDevice, netlink::NetlinkError, rdma::RdmaPort};
 use nix::libc;
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::Path,
@@ -28,12 +28,12 @@ pub(super) struct DeviceContext<'a> {
     pub(super) is_host: bool,
 }
 
-/// The RDMA devices that `nldev`'s namespace sees. The names of those whose driver is known to be one for hardware
-/// are added to `hardware`.
+/// The RDMA devices that `nldev`'s namespace sees. Those whose driver is known to be one for hardware are added to
+/// `hardware`, with the driver's id.
 pub(super) fn read(
     nldev: &mut Nldev,
     context: &DeviceContext<'_>,
-    hardware: &mut BTreeSet<String>,
+    hardware: &mut BTreeMap<String, u32>,
 ) -> Result<Vec<RdmaDevice>, NetlinkError> {
     let infos = nldev.devices()?;
     if infos.is_empty() {
@@ -60,9 +60,8 @@ pub(super) fn read(
         let mut found = Vec::new();
         if uverbs {
             let verbs = nldev.char_device("uverbs", info.index, None)?;
-            if verbs.as_ref().is_some_and(CharDeviceInfo::is_hardware) {
-                hardware.insert(info.name.clone());
-            }
+            let driver = verbs.as_ref().and_then(CharDeviceInfo::hardware);
+            hardware.extend(driver.map(|driver| (info.name.clone(), driver)));
             found.extend(verbs);
         }
         if umad {

@@ -16,6 +16,7 @@ fn devices(count: usize) -> Vec<OfferedDevice> {
                 sub_devices: Vec::new(),
                 firmware: None,
                 soft: false,
+                is_erdma: false,
                 kernel_users: Vec::new(),
             },
             numa_node: Some(if index * 2 < count { 0 } else { 1 }),

@@ -37,6 +37,7 @@ fn offer(kind: Ids) -> Offer {
                     sub_devices: Vec::new(),
                     firmware: None,
                     soft: false,
+                    is_erdma: false,
                     kernel_users: Vec::new(),
                 },
                 numa_node: Some(u32::from(bus >= 0x80)),

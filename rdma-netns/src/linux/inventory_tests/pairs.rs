@@ -216,6 +216,23 @@ fn an_rdma_device_without_a_parent_is_its_netdevs() {
     assert_eq!(inventory.unpaired, []);
 }
 
+/// It is paired with its netdev all the same. The driver is known by the name that it gives, where netlink is not asked.
+#[test]
+fn an_rdma_device_of_another_driver_was_made_by_no_function_of_erdma() {
+    let node = Node::new();
+    erdma(&node, 1, false);
+    fs::remove_dir_all(node.path("sys/class/infiniband/erdma_1")).expect("removed");
+    fs::remove_dir_all(node.path("sys/class/infiniband_verbs")).expect("removed");
+    node.rdma(2, "other_1", None);
+    node.visible("other_1", "4: ACTIVE");
+    let guid = "sys/class/infiniband/other_1/node_guid";
+    node.file(guid, "0216:3eff:fe00:0001");
+    let inventory = node.inventory();
+    let function = &inventory.functions[0];
+    assert_eq!(function.device.rdma, ["other_1"]);
+    assert_eq!(function.device.rdma_functions, []);
+}
+
 /// Which of two functions made which device, nothing in sysfs tells; the netdev is certain.
 #[test]
 fn two_rdma_devices_without_a_parent_are_each_its_netdevs() {
