@@ -276,7 +276,7 @@ fn what_leads_to_no_device_changes_nothing() {
     fs::remove_file(&granted).unwrap();
 
     let published = cluster.state_dir().join("resources.json");
-    fs::write(&published, "{ \"format\": 2, \"resources\": {} }").unwrap();
+    fs::write(&published, "{ \"format\": 3, \"resources\": {} }").unwrap();
     let message = cluster.add(&pod, &config).must_fail(105);
     assert!(message.contains("newer"), "{message}");
     fs::write(&published, "[]").unwrap();
