@@ -55,7 +55,7 @@ pub struct Namespace {
     /// The RDMA devices that are seen in it (all of the node in shared mode).
     #[serde(default)]
     pub rdma: Vec<RdmaDevice>,
-    /// Its routing rules that select by source alone, in the kernel's order.
+    /// Its routing rules that select by source, or by source and destination, in the kernel's order.
     #[serde(default)]
     pub rules: Vec<Rule>,
     /// Its routing rules that name neither a source nor a netdev, in the kernel's order.
@@ -65,6 +65,9 @@ pub struct Namespace {
     /// another namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_number: Option<i32>,
+    /// The tables that a rule of any kind leads to, and of a pod those that have a route of any type.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub tables: BTreeSet<u32>,
 }
 
 impl Observed {

@@ -11,6 +11,7 @@ fn as_a_person_would_type_it() {
     let rule = |from: &str, prefix| Rule {
         from: from.parse().expect("an address"),
         prefix,
+        to: None,
         table: 1000,
         priority: 100,
     };

@@ -5,7 +5,7 @@ use crate::link::contains;
 use serde::{Deserialize, Serialize};
 use std::{fmt, net::IpAddr};
 
-/// A rule that selects by source alone and leads to a table (`FR_ACT_TO_TBL`,
+/// A rule that selects by source, and by destination or not, and leads to a table (`FR_ACT_TO_TBL`,
 /// `include/uapi/linux/fib_rules.h`). It belongs to a namespace, not to a netdev: it stays
 /// when the netdev with the source address goes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -14,6 +14,9 @@ pub struct Rule {
     pub from: IpAddr,
     /// Length of the source's prefix, bits; not 0.
     pub prefix: u8,
+    /// Destination: network address, and length of its prefix, bits; none: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<(IpAddr, u8)>,
     /// The table to look in.
     pub table: u32,
     /// Order among the rules of one family, the lowest first (`FRA_PRIORITY`): the local table
@@ -41,9 +44,9 @@ pub struct GeneralRule {
 }
 
 impl Rule {
-    /// Whether it selects packets from `address`.
+    /// Whether it selects the packets from `address`, whatever their destination.
     pub fn selects(&self, address: IpAddr) -> bool {
-        contains(self.from, self.prefix, address)
+        self.to.is_none() && contains(self.from, self.prefix, address)
     }
 }
 
@@ -53,9 +56,14 @@ impl fmt::Display for Rule {
         let Self {
             from,
             prefix,
+            to,
             table,
             priority,
         } = self;
-        write!(f, "from {from}/{prefix} lookup {table} priority {priority}")
+        write!(f, "from {from}/{prefix} ")?;
+        if let Some((to, prefix)) = to {
+            write!(f, "to {to}/{prefix} ")?;
+        }
+        write!(f, "lookup {table} priority {priority}")
     }
 }

@@ -53,6 +53,7 @@ pub fn rule(from: &str, priority: u32) -> Rule {
     Rule {
         from: ip,
         prefix,
+        to: None,
         table: 1000,
         priority,
     }

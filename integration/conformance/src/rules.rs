@@ -26,11 +26,15 @@ pub fn there_once_and_gone_once_in_the_kernels_order(node: &Node<'_, impl Kernel
         by(200, rule("10.0.0.5/32", 100)),
         by(70_000, rule("10.1.0.0/16", 100)),
         rule("10.0.0.5/32", 101),
+        Rule {
+            to: Some((ip("10.1.0.0"), 16)),
+            ..rule("10.0.0.5/32", 102)
+        },
         rule("fd00::5/128", 99),
         by(255, rule("fd01::/64", 100)),
         by(1_000_000, rule("fd00::5/128", 40_000)),
     ];
-    for at in [3, 0, 1, 2, 5, 4].into_iter().chain(0..6) {
+    for at in [4, 0, 1, 2, 3, 6, 5].into_iter().chain(0..7) {
         node.make(add_rule(&wanted[at]));
     }
     assert_eq!(seen(node), wanted);

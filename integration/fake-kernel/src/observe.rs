@@ -45,8 +45,11 @@ impl World {
         for link in &mut links {
             link.origin = self.origin(id, link);
         }
+        let routes = links.iter().flat_map(|link| &link.routes);
+        let rules = self.rules(id).iter().map(|rule| rule.table);
         Namespace {
             id,
+            tables: routes.map(|it| it.table).chain(rules).collect(),
             links,
             unkept_routes: Vec::new(),
             rdma: self.rdma_in(id),

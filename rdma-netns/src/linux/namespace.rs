@@ -6,8 +6,8 @@ use super::{
     routes, rules,
 };
 use crate::{Link, Namespace, ObserveError, Route, netlink::Answers};
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
-use std::{io, path::Path};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage, route::RouteType};
+use std::{collections::BTreeSet, io, path::Path};
 
 /// A namespace without its RDMA devices, without its routes unless it `has_routes`, and without the host's number in it.
 pub(super) fn read(
@@ -17,11 +17,13 @@ pub(super) fn read(
     has_routes: bool,
 ) -> Result<Namespace, ObserveError> {
     let mut links = links_of(space, whose, sysfs)?;
+    let mut tables = BTreeSet::new();
     let unkept_routes = match has_routes {
-        true => routes_of(space, whose, &mut links)?,
+        true => routes_of(space, whose, &mut links, &mut tables)?,
         false => vec![],
     };
     let answers = dump(space, whose, "rules", &rules::dump())?;
+    tables.extend(answers.bodies().filter_map(rules::table));
     Ok(Namespace {
         id: space.netns().id(),
         links,
@@ -30,6 +32,7 @@ pub(super) fn read(
         rules: answers.bodies().filter_map(rules::parse).collect(),
         general_rules: answers.bodies().filter_map(rules::parse_general).collect(),
         host_number: None,
+        tables,
     })
 }
 
@@ -104,16 +107,23 @@ fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Vec<Link>, Obser
     Ok(links)
 }
 
-/// Gives all netdevs of a namespace their routes. Tells those that are nobody's alone.
+/// Gives all netdevs of a namespace their routes, and `tables` those of a pod. Tells those that are nobody's alone.
 fn routes_of(
     space: &Space,
     whose: &str,
     links: &mut [Link],
+    tables: &mut BTreeSet<u32>,
 ) -> Result<Vec<(u32, Route)>, ObserveError> {
     let mut unkept_routes = Vec::new();
     let mut by_object = Vec::new();
+    // a host can have thousands of local addresses, and nobody chooses a table there
+    let kind = match space.is_own() {
+        true => RouteType::Unicast,
+        false => RouteType::Unspec,
+    };
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-        for body in dump(space, whose, "routes", &routes::dump(family))?.bodies() {
+        for body in dump(space, whose, "routes", &routes::dump(family, kind))?.bodies() {
+            tables.extend(routes::table(body));
             let parsed = routes::parse(body).unwrap_or_default();
             if !parsed.kept {
                 unkept_routes.extend(parsed.hops);

@@ -54,12 +54,18 @@ const USER_HZ: i32 = 100;
 /// `RT_TABLE_LOCAL`: kept by the kernel alone.
 pub(super) const LOCAL_TABLE: u32 = 255;
 
-/// Asks for all unicast routes of `family`, in all tables.
-pub(super) fn dump(family: AddressFamily) -> RouteNetlinkMessage {
+/// Asks for all routes of `family` that are of the type `kind`, in all tables; `Unspec`: of all types.
+pub(super) fn dump(family: AddressFamily, kind: RouteType) -> RouteNetlinkMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = family;
-    message.header.kind = RouteType::Unicast;
+    message.header.kind = kind;
     RouteNetlinkMessage::GetRoute(message)
+}
+
+/// The table of an `RTM_NEWROUTE`, whatever its type.
+pub(super) fn table(body: &[u8]) -> Option<u32> {
+    let mut attributes = attributes(body.get(HEADER..)?);
+    attributes.find_map(|(kind, value)| u32_of(value).filter(|_| kind == RTA_TABLE))
 }
 
 /// An `RTM_NEWROUTE`.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Routing rules in rtnetlink's words (`RTM_*RULE`, `include/uapi/linux/fib_rules.h`).
 //!
-//! Shown is what a [`Rule`] can say: a source and a table, and nothing else that selects or
-//! restrains; and, as [`GeneralRule`]s, all that lead to a table without naming a source or a netdev.
+//! Shown is what a [`Rule`] can say: a source, a destination and a table, and nothing else that selects or
+//! restrains; the tables that any rule leads to; and, as [`GeneralRule`]s, all that lead to a table without naming a source or a netdev.
 
 use super::{ip_of, routes::LOCAL_TABLE};
 use crate::{
@@ -42,17 +42,17 @@ pub(super) fn parse(body: &[u8]) -> Option<Rule> {
     let header = RuleHeader::parse(body).ok()?;
     let plain = matches!(header.family, AddressFamily::Inet | AddressFamily::Inet6)
         && header.action == RuleAction::ToTable
-        && header.dst_len == 0
         && header.src_len != 0
         && header.tos == 0
         && !header.flags.contains(RuleFlags::Invert);
     if !plain {
         return None;
     }
-    let (mut from, mut table, mut priority) = (None, header.table.into(), 0);
+    let (mut from, mut to, mut table, mut priority) = (None, None, header.table.into(), 0);
     for (kind, value) in attributes(body.get(HEADER..)?) {
         match kind {
             FRA_SRC => from = ip_of(value),
+            FRA_DST => to = ip_of(value).map(|ip| (ip, header.dst_len)),
             FRA_TABLE => table = u32_of(value)?,
             FRA_PRIORITY => priority = u32_of(value)?,
             FRA_PROTOCOL => {}
@@ -64,9 +64,16 @@ pub(super) fn parse(body: &[u8]) -> Option<Rule> {
     Some(Rule {
         from: from?,
         prefix: header.src_len,
+        to,
         table,
         priority,
     })
+}
+
+/// The table that the rule of an `RTM_NEWRULE` leads to, whatever it selects by.
+pub(super) fn table(body: &[u8]) -> Option<u32> {
+    let mut attributes = attributes(body.get(HEADER..)?);
+    attributes.find_map(|(kind, value)| u32_of(value).filter(|_| kind == FRA_TABLE))
 }
 
 /// The rule of an `RTM_NEWRULE`, if it is a general one of another table than `local`.
@@ -126,6 +133,7 @@ fn message(rule: &Rule) -> RuleMessage {
             IpAddr::V6(_) => AddressFamily::Inet6,
         },
         src_len: rule.prefix,
+        dst_len: rule.to.map_or(0, |(_, prefix)| prefix),
         action: RuleAction::ToTable,
         ..RuleHeader::default()
     };
@@ -134,5 +142,7 @@ fn message(rule: &Rule) -> RuleMessage {
         RuleAttribute::Table(rule.table),
         RuleAttribute::Priority(rule.priority),
     ];
+    let to = rule.to.map(|(ip, _)| RuleAttribute::Destination(ip));
+    message.attributes.extend(to);
     message
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rules: what selects by more than a source is left out.
+//! Rules: what selects by more than a source and a destination is left out, but for its table.
 
 use crate::world::{World, with_node};
 use rdma_netns::Rule;
@@ -8,6 +8,7 @@ fn rule(from: &str, prefix: u8, table: u32, priority: u32) -> Rule {
     Rule {
         from: from.parse().expect("an IP address"),
         prefix,
+        to: None,
         table,
         priority,
     }
@@ -18,13 +19,14 @@ fn seen(world: &World) -> Vec<Rule> {
 }
 
 #[test]
-fn only_those_that_select_by_source_alone_are_shown() {
+fn only_those_that_select_by_source_and_destination_are_shown() {
     with_node(|world| {
         for words in [
             "from 10.0.0.5 iif lo lookup 1000",
             "from 10.0.0.5 oif lo lookup 1000",
             "from 10.0.0.5 fwmark 7 lookup 1000",
-            "from 10.0.0.5 to 10.1.0.0/16 lookup 1000",
+            "from 10.0.0.5 to 10.1.0.0/16 tos 0x10 lookup 1000",
+            "from 10.0.0.5 to 10.1.0.0/16 fwmark 7 lookup 1000",
             "from 10.0.0.5 tos 0x10 lookup 1000",
             "from 10.0.0.5 ipproto tcp lookup 1000",
             "from 10.0.0.5 lookup main suppress_prefixlength 0",
@@ -45,6 +47,32 @@ fn only_those_that_select_by_source_alone_are_shown() {
         }
         assert_eq!(seen(world), []);
         world.pod_ip("rule add from 10.0.0.5 lookup 1000 priority 7 protocol static");
-        assert_eq!(seen(world), [rule("10.0.0.5", 32, 1000, 7)]);
+        world.pod_ip("-6 rule add from fd00::5 to fd01::/64 lookup 1000 priority 7");
+        let to = Some(("fd01::".parse().expect("an IP address"), 64));
+        let narrow = Rule {
+            to,
+            ..rule("fd00::5", 128, 1000, 7)
+        };
+        assert_eq!(seen(world), [rule("10.0.0.5", 32, 1000, 7), narrow]);
+    });
+}
+
+/// Whoever chooses a table has to know them all.
+#[test]
+fn the_tables_of_all_rules_and_routes_are_told() {
+    with_node(|world| {
+        for words in [
+            "rule add fwmark 7 lookup 1001",
+            "-6 rule add iif lo lookup 1002",
+            "route add local default dev lo table 1003",
+            "-6 route add local default dev lo table 1004",
+            "route add unreachable 10.0.0.0/8 table 1005",
+            "-6 route add blackhole fd00::/8 table 70000",
+        ] {
+            world.pod_ip(words);
+        }
+        let tables = world.observe().pod.expect("the pod").tables;
+        let chosen: Vec<u32> = tables.range(256..).copied().collect();
+        assert_eq!(chosen, [1001, 1002, 1003, 1004, 1005, 70_000]);
     });
 }

@@ -20,7 +20,7 @@ use erdma::bring_up::{
 };
 use rdma_netns::{Link, Namespace, NetnsId};
 use serde::Deserialize;
-use std::{net::Ipv4Addr, path::Path};
+use std::{collections::BTreeSet, net::Ipv4Addr, path::Path};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -62,6 +62,7 @@ fn plan_of(case: &Path) -> String {
         rules: vec![],
         general_rules: vec![],
         host_number: None,
+        tables: BTreeSet::new(),
     };
     match case.request {
         Some(request) => bring_up(&host, &request, case.record),

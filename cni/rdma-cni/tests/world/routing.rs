@@ -222,6 +222,7 @@ fn tables_that_somebody_else_uses_are_passed_over() {
     let foreign = |table| Rule {
         from: "192.0.2.1".parse().unwrap(),
         prefix: 32,
+        to: None,
         table,
         priority: 999,
     };
@@ -267,6 +268,7 @@ fn rules_of_moved_rails_go_while_the_pod_lives() {
         let foreign = Rule {
             from: "192.0.2.1".parse().unwrap(),
             prefix: 32,
+            to: None,
             table: 1000,
             priority: 999,
         };

@@ -64,6 +64,7 @@ fn check_sees_what_became_of_rails_and_routes() {
             let rule = Rule {
                 from: "10.1.0.7".parse().unwrap(),
                 prefix: 32,
+                to: None,
                 table: 1001,
                 priority: 1000,
             };

@@ -105,6 +105,7 @@ fn children_and_rules_fail_and_die_as_all_else() {
     let rule = rdma_netns::Rule {
         from: "10.0.0.5".parse().unwrap(),
         prefix: 32,
+        to: None,
         table: 1000,
         priority: 9,
     };
