@@ -1,30 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Interfaces of the pod that other plugins made.
 
-use rdma_netns::{InterfaceName, Route, Rule};
+use rdma_netns::{InterfaceName, Link, Namespace, Route, Rule};
 use serde::{Deserialize, Serialize};
 
-/// An interface of the pod that another plugin made, with a table of its own: packets from its addresses leave by it,
-/// although a rail's route in the main table is more specific than its own.
+/// An interface of the pod that another plugin made. A rail's route in the main table attracts the packets from its
+/// addresses to the rail's network: rules before that table lead them to a table of its own.
 ///
 /// DEL does not read the pod's routes. So ADD adds the rules before the routes, and DEL removes the routes before the
-/// rules: as long as one of the rules is there, routes can be.
+/// rules: as long as a rule that leads to a table is there, routes of that table can be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtherInterface {
     /// Its name at ADD.
     pub name: InterfaceName,
-    /// The rules that lead to its table, one for each address. There is at least one, and all lead to one table.
+    /// Its index in the pod. Records of format 7 have none (0).
+    #[serde(default)]
+    pub index: u32,
+    /// Its table, of this attachment alone. Records of format 7 have it in the rules only (0), and attachments of a pod
+    /// share it.
+    #[serde(default)]
+    pub table: u32,
+    /// The rules that lead to its table, one for each of its addresses and each network of a rail. In records of
+    /// format 7 they are one for each address, without a destination.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
-    /// Its routes of the main table, as they are in its own table, those on the link first.
+    /// Its routes in its own table, and in those of the attachment's other interfaces.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<Route>,
 }
 
 impl OtherInterface {
-    /// Takes out the rules and routes that `other`, of another attachment of the same pod, has as well.
-    pub fn leave_to(&mut self, other: &Self) {
-        self.rules.retain(|rule| !other.rules.contains(rule));
-        if self.name == other.name {
-            self.routes.retain(|route| !other.routes.contains(route));
-        }
+    /// The interface in `pod`, under whatever name.
+    pub fn link<'a>(&self, pod: &'a Namespace) -> Option<&'a Link> {
+        pod.link_by_index(self.index)
+            .or_else(|| pod.link(&self.name))
     }
 }

@@ -23,7 +23,7 @@ use std::{
 /// The format of the record. A reader refuses a higher one: it never takes half of a record for all of it.
 ///
 /// Raise it when a reader of the present format would leave something behind that a new field describes.
-pub const FORMAT: u32 = 7;
+pub const FORMAT: u32 = 8;
 
 /// What names an attachment: CNI's own triple.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -84,8 +84,8 @@ pub struct Attachment {
     pub dad: Dad,
     /// Whether router advertisements are taken in the pod.
     pub accept_ra: bool,
-    /// `routing`
-    #[serde(default)]
+    /// `routing`. Records of versions that did not have it have no tables.
+    #[serde(default = "without_tables")]
     pub routing: Routing,
     /// Whether the result has the rails' addresses.
     #[serde(default, rename = "resultIPs")]
@@ -98,11 +98,18 @@ pub struct Attachment {
     pub smc: Option<Smc>,
     /// The rails, in order.
     pub rails: Vec<Rail>,
-    /// The pod's interfaces that are no rails, and that have a table because of the rails.
+    /// The pod's interfaces that are no rails, with the tables that they have because of the rails.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_interfaces: Vec<OtherInterface>,
     /// The network configuration of ADD, for the IPAM plugin's DEL.
     pub config: Map<String, Value>,
+}
+
+fn without_tables() -> Routing {
+    Routing {
+        metric: 0,
+        table_base: 0,
+    }
 }
 
 /// How far an attachment got on its way into the pod or back.
@@ -268,13 +275,6 @@ impl Attachment {
             .ok()
             .filter(|_| is_ours)
             .map(|index| base + index)
-    }
-
-    /// Whether `other` is another attachment of the same pod.
-    pub fn shares_pod_with(&self, other: &Self) -> bool {
-        self.key.container == other.key.container
-            && self.netns_id == other.netns_id
-            && self.key != other.key
     }
 
     /// Whether its RDMA devices go into the pod.

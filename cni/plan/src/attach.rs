@@ -23,7 +23,7 @@ pub fn attach(
     observed: &Observed,
     desired: &[DesiredLink],
 ) -> Result<Vec<Op>, Obstacle> {
-    let mut ops = other_interfaces::attach_other_interfaces(attachment, observed, desired.iter());
+    let mut ops = other_interfaces::attach_other_interfaces(attachment, observed);
     for (index, rail) in attachment.rails.iter().enumerate() {
         let desired = desired.get(index);
         for op in attach_rail(attachment, rail, observed, desired)? {

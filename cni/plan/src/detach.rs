@@ -7,7 +7,7 @@ use super::{
     function::{self, Function},
     locate,
     locate::Located,
-    other_interfaces, routing,
+    other_interfaces,
 };
 use attachments::{Attachment, Attribute, Rail};
 use rdma_netns::{
@@ -31,7 +31,7 @@ pub fn detach_beside(
 ) -> Vec<RailPlan> {
     let rails = attachment.rails.iter().enumerate();
     let rails = rails.map(|(index, rail)| {
-        let rules = rules(attachment, index, observed);
+        let rules = rules(rail, observed);
         // their replies do not meet the rail any more
         let interfaces = (index == 0).then(|| other_interfaces::detach(attachment, observed));
         let interfaces = interfaces.unwrap_or_default();
@@ -64,10 +64,10 @@ pub fn gone<'a>(
     gone.map(|(index, _, host_link)| (index, host_link))
 }
 
-/// Takes the rules of rail `index` away: unlike routes they stay when its netdev goes.
-fn rules(attachment: &Attachment, index: usize, observed: &Observed) -> Vec<Op> {
+/// Removes the rules that the rail was given: unlike routes they stay when its netdev goes.
+fn rules(rail: &Rail, observed: &Observed) -> Vec<Op> {
     let rules = observed.pod.iter().flat_map(|pod| &pod.rules);
-    let ours = rules.filter(|rule| routing::is_rule_of(attachment, index, rule));
+    let ours = rules.filter(|rule| rail.given.rules.contains(rule));
     ours.map(|rule| Op::RemoveRule {
         at: NetnsSide::Pod,
         rule: rule.clone(),

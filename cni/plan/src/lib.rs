@@ -35,8 +35,8 @@ pub use detach::{detach, detach_beside, gone, missing_of};
 pub use function::{are_named, is_untold};
 pub use locate::{rdma_anywhere, rdma_on_host};
 pub use managed::{has_to_outlast, taken_away};
-pub use other_interfaces::attach_other_interfaces;
-pub use routing::{choose_tables, connected, routed};
+pub use other_interfaces::{attach_other_interfaces, divert};
+pub use routing::{choose_tables, connected, routed, rules_of};
 
 use rdma_netns::{InterfaceName, NetnsSide, Op};
 

@@ -1,147 +1,204 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pod's interfaces that other plugins made: a table for each, so that a reply from one of its addresses leaves by
-//! it. In the main table a rail's route attracts replies to the rail's network, from whatever address: it is more
-//! specific than a default route, and programs that look only there (UCX) need it.
+//! The pod's interfaces that other plugins made: the replies from their addresses leave by them. In the main table a rail's
+//! route attracts replies to the rail's network, from whatever address: it is more specific than a default route, and
+//! programs that look only there (UCX) need it. Rules divert what it attracts, and nothing else.
 
 use super::{draft::LinkPlanner, routing};
-use attachments::{Attachment, DesiredLink, OtherInterface};
+use attachments::{Attachment, OtherInterface, Rail};
+use ipnetwork::IpNetwork;
 use rdma_netns::{
-    Address, Link, NetnsSide, Observed, Op, Route, Rule,
-    link::{MAIN_TABLE, PROTOCOL_STATIC},
+    Address, Link, Namespace, NetnsSide, Observed, Op, Route, Rule,
+    link::{MAIN_TABLE, PROTOCOL_RA, PROTOCOL_STATIC},
 };
-use std::net::IpAddr;
+use std::{cmp::Reverse, net::IpAddr};
 
 /// The priority of the main table's rule (`fib_default_rules_init()`, `net/ipv4/fib_rules.c`): a rule behind it decides
 /// only what that table does not.
 const MAIN_PRIORITY: u32 = 32766;
 
-/// An interface that is to have a table.
-pub(super) struct Candidate<'a> {
-    link: &'a Link,
-    addresses: Vec<IpAddr>,
-    /// The table that it has by another attachment of the pod.
-    pub(super) table: Option<u32>,
-}
+/// The priority of the rules that divert: they correct the main table. What rules of others decide, as one by a mark,
+/// is decided before.
+const PRIORITY: u32 = MAIN_PRIORITY - 1;
 
-/// The interfaces of the pod that are no rails of `attachment`, with the addresses that no rule of somebody else selects.
-/// A rule of an attachment in `same_pod` for another plugin's interface is shared with it.
-pub(super) fn find<'a>(
-    attachment: &'a Attachment,
-    observed: &'a Observed,
-    same_pod: &[&Attachment],
-) -> Vec<Candidate<'a>> {
-    let shares = same_pod.iter().filter(|it| attachment.shares_pod_with(it));
-    let shared: Vec<&OtherInterface> = shares.flat_map(|it| &it.other_interfaces).collect();
-    let is_shared = |rule: &Rule| shared.iter().any(|it| it.rules.contains(rule));
-    let rules = observed.pod.iter().flat_map(|pod| &pod.rules);
-    let foreign: Vec<&Rule> = rules
-        .filter(|rule| rule.priority < MAIN_PRIORITY && !is_shared(rule))
-        .collect();
-    let links = routing::other_links(attachment, observed).filter(|link| link.up);
-    let candidates = links.map(|link| {
-        let has_way =
-            |ip: IpAddr| main_routes(link).any(|it| it.destination.is_ipv4() == ip.is_ipv4());
-        let is_free = |ip: IpAddr| !foreign.iter().any(|rule| rule.selects(ip));
-        let addresses = link.addresses.iter().filter(|it| is_lasting(it));
-        let addresses = addresses
-            .map(|it| it.ip)
-            .filter(|ip| has_way(*ip) && is_free(*ip));
-        let known = shared.iter().find(|it| it.name == link.name);
-        Candidate {
-            link,
-            addresses: addresses.collect(),
-            table: known.and_then(|it| Some(it.rules.first()?.table)),
-        }
-    });
-    candidates.filter(|it| !it.addresses.is_empty()).collect()
-}
+/// The most interfaces of a pod, and the most addresses of each, that have rules.
+const MOST: usize = 64;
 
-/// Whether replies are sent from `address` to other networks, for as long as the pod lives.
-fn is_lasting(address: &Address) -> bool {
-    let is_local = match address.ip {
-        IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+/// The most routes of a pod within a rail's network that are copied; a network with more is left alone.
+const MOST_ROUTES: usize = 256;
+
+/// The pod's interfaces whose packets a rail's route can attract, or that have routes within its network; without
+/// their rules and routes, which depend on the rails' addresses.
+pub(super) fn of_pod(attachment: &Attachment, observed: &Observed) -> Vec<OtherInterface> {
+    let is_rail = |link: &&Link| {
+        let pod = observed.pod.as_ref();
+        pod.is_some_and(|pod| !routing::rules_of(link, pod).is_empty())
     };
-    !(is_local || address.ip.is_loopback() || address.temporary || address.dad_failed)
+    let links = routing::other_links(attachment, observed);
+    let links = links.filter(|link| link.up && !is_rail(link) && ways(link).next().is_some());
+    let interface = |link: &Link| OtherInterface {
+        name: link.name.clone(),
+        index: link.index,
+        table: 0,
+        rules: vec![],
+        routes: vec![],
+    };
+    links.take(MOST).map(interface).collect()
 }
 
-/// The routes of `link` in the main table, those on the link first.
-fn main_routes(link: &Link) -> impl Iterator<Item = &Route> {
-    let main = || link.routes.iter().filter(|it| it.table == MAIN_TABLE);
-    let on_link = main().filter(|it| it.gateway.is_none());
-    on_link.chain(main().filter(|it| it.gateway.is_some()))
-}
-
-impl Candidate<'_> {
-    /// What is recorded of it, with `table`.
-    pub(super) fn with_table(self, table: u32) -> OtherInterface {
-        let is_used = |it: &&Route| {
-            let mut addresses = self.addresses.iter();
-            addresses.any(|ip| ip.is_ipv4() == it.destination.is_ipv4())
-        };
-        let mut routes: Vec<Route> = vec![];
-        for route in main_routes(self.link).filter(is_used) {
-            let copy = Route {
-                table,
-                protocol: PROTOCOL_STATIC,
-                // the rule says from which address
-                source: None,
-                expires: None,
-                ..route.clone()
-            };
-            if !routes.contains(&copy) {
-                routes.push(copy);
-            }
+/// Plans the rules and routes of the pod's other interfaces for what the rails are given. For each network to which a
+/// rail has a route in the main table, an interface gets its most specific route that leads there, and a rule for each
+/// of its addresses. The pod's routes within the network come along: they are more specific than the rail's.
+pub fn divert(attachment: &mut Attachment, observed: &Observed) {
+    let Some(pod) = &observed.pod else {
+        return;
+    };
+    let networks = networks(&attachment.rails);
+    let others = &mut attachment.other_interfaces;
+    let links: Vec<Option<&Link>> = others.iter().map(|it| it.link(pod)).collect();
+    for other in others.iter_mut() {
+        (other.rules, other.routes) = (vec![], vec![]);
+    }
+    for network in networks {
+        let within: Vec<(usize, &Route)> = (links.iter().enumerate())
+            .flat_map(|(place, link)| {
+                link.iter()
+                    .flat_map(|it| ways(it))
+                    .map(move |it| (place, it))
+            })
+            .filter(|(_, route)| {
+                route.prefix >= network.prefix() && network.contains(route.destination)
+            })
+            .take(MOST_ROUTES + 1)
+            .collect();
+        if within.len() > MOST_ROUTES {
+            continue;
         }
-        let rules = self.addresses.iter();
-        OtherInterface {
-            name: self.link.name.clone(),
-            rules: rules.map(|ip| routing::source_rule(*ip, table)).collect(),
-            routes,
+        for (place, link) in links.iter().enumerate() {
+            let Some(link) = link else { continue };
+            let table = others[place].table;
+            let rules = rules(link, network, table, pod);
+            let covers = |it: &&Route| it.prefix < network.prefix() && it.leads_to(network.ip());
+            let rank = |it: &Route| (it.prefix, Reverse(routing::metric(it)));
+            let best = ways(link).filter(covers).map(rank).max();
+            if rules.is_empty() || best.is_none() {
+                continue;
+            }
+            others[place].rules.extend(rules);
+            let covering = ways(link)
+                .filter(covers)
+                .filter(|it| Some(rank(it)) == best);
+            let covering = covering.map(|it| (place, it));
+            for (place, route) in covering.chain(within.iter().copied()) {
+                let copy = Route {
+                    table,
+                    protocol: PROTOCOL_STATIC,
+                    // the rule says from which address
+                    source: None,
+                    ..route.clone()
+                };
+                let routes = &mut others[place].routes;
+                if !routes.contains(&copy) {
+                    routes.push(copy);
+                }
+            }
         }
     }
 }
 
-/// What is still to be done for the pod's other interfaces beside rails that are `desired` to be so: in the families
-/// that the rails have. What is down, gone, or has lost an address needs no way.
-pub fn attach_other_interfaces<'a>(
-    attachment: &Attachment,
-    observed: &Observed,
-    desired: impl Iterator<Item = &'a DesiredLink> + Clone,
-) -> Vec<Op> {
-    let advertised = attachment.accept_ra;
-    let has_family = |is_ipv4: bool| {
-        desired.clone().any(|rail| {
-            let addresses = rail.addresses.iter().map(|it| it.ip);
-            let destinations = rail.routes.iter().map(|it| it.destination);
-            addresses
-                .chain(destinations)
-                .any(|ip| ip.is_ipv4() == is_ipv4)
-        })
+/// The networks to which the rails have routes in the main table.
+fn networks(rails: &[Rail]) -> Vec<IpNetwork> {
+    let mut networks = vec![];
+    for given in rails.iter().map(|rail| &rail.given) {
+        let peers = given.addresses.iter();
+        let peers = peers.filter_map(|it| IpNetwork::new(it.peer?, it.prefix).ok());
+        let connected = given.addresses.iter().filter_map(routing::connected);
+        let routes = given.routes.iter().filter(|it| it.table == MAIN_TABLE);
+        let routes = routes.cloned().chain(connected);
+        let routes = routes.filter_map(|it| IpNetwork::new(it.destination, it.prefix).ok());
+        for network in routes.chain(peers) {
+            let is_known = networks.iter().any(|it: &IpNetwork| {
+                (it.network(), it.prefix()) == (network.network(), network.prefix())
+            });
+            if !is_known && !is_link_local(network.ip()) {
+                networks.push(network);
+            }
+        }
+    }
+    networks
+}
+
+/// A rule for each of the link's addresses that no rule of somebody else selects.
+fn rules(link: &Link, network: IpNetwork, table: u32, pod: &Namespace) -> Vec<Rule> {
+    let is_free = |ip: IpAddr| {
+        let mut rules = pod.rules.iter();
+        !rules.any(|rule| rule.priority < MAIN_PRIORITY && rule.selects(ip))
     };
-    let (ipv4, ipv6) = (has_family(true), has_family(false) || advertised);
-    let is_used = |ip: IpAddr| if ip.is_ipv4() { ipv4 } else { ipv6 };
+    let addresses = link.addresses.iter().filter(|it| is_lasting(it));
+    let addresses = addresses.map(|it| it.ip);
+    let addresses = addresses.filter(|ip| ip.is_ipv4() == network.is_ipv4() && is_free(*ip));
+    let rule = |ip: IpAddr| Rule {
+        to: Some((network.network(), network.prefix())),
+        priority: PRIORITY,
+        ..routing::source_rule(ip, table)
+    };
+    addresses.take(MOST).map(rule).collect()
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    }
+}
+
+/// Whether replies are sent from `address` to other networks, for as long as the pod lives.
+fn is_lasting(address: &Address) -> bool {
+    let is_local = is_link_local(address.ip) || address.ip.is_loopback();
+    !(is_local || address.temporary || address.dad_failed)
+}
+
+/// The routes of `link` in the main table that nobody renews or replaces.
+fn ways(link: &Link) -> impl Iterator<Item = &Route> {
+    let lasts = |it: &&Route| {
+        it.table == MAIN_TABLE
+            && it.expires.is_none()
+            && it.protocol != PROTOCOL_RA
+            && it.tos == 0
+            && (it.gateway.is_some() || !is_link_local(it.destination))
+    };
+    link.routes.iter().filter(lasts)
+}
+
+/// What is still to be done for the pod's other interfaces. What is down, gone, or has lost an address needs no way.
+pub fn attach_other_interfaces(attachment: &Attachment, observed: &Observed) -> Vec<Op> {
     let mut ops = vec![];
     let Some(pod) = &observed.pod else {
         return ops;
     };
-    for other in &attachment.other_interfaces {
-        let Some(link) = pod.link(&other.name).filter(|link| link.up) else {
-            continue;
+    let at = NetnsSide::Pod;
+    let others = attachment.other_interfaces.iter();
+    let present = others.filter_map(|it| Some((it, it.link(pod).filter(|link| link.up)?)));
+    // rules of format 7 have no destination, and are only removed
+    let needed = present.clone().flat_map(|(other, link)| {
+        let has = |ip: IpAddr| link.addresses.iter().any(|it| it.ip == ip);
+        let rules = other.rules.iter();
+        rules.filter(move |rule| rule.to.is_some() && has(rule.from))
+    });
+    let needed: Vec<&Rule> = needed.collect();
+    let missing = needed.iter().filter(|rule| !pod.rules.contains(rule));
+    ops.extend(missing.map(|rule| Op::AddRule {
+        at,
+        rule: (*rule).clone(),
+    }));
+    for (other, link) in present {
+        let mut planner = LinkPlanner::new(at, link, &mut ops);
+        let is_needed = |route: &&Route| {
+            let mut rules = needed.iter();
+            rules.any(|it| {
+                it.table == route.table && it.from.is_ipv4() == route.destination.is_ipv4()
+            })
         };
-        let is_missing = |rule: &&Rule| {
-            let mut addresses = link.addresses.iter();
-            is_used(rule.from)
-                && addresses.any(|it| it.ip == rule.from)
-                && !pod.rules.contains(rule)
-        };
-        let rules = other.rules.iter().filter(is_missing).cloned();
-        ops.extend(rules.map(|rule| Op::AddRule {
-            at: NetnsSide::Pod,
-            rule,
-        }));
-        let mut planner = LinkPlanner::new(NetnsSide::Pod, link, &mut ops);
-        for route in other.routes.iter().filter(|it| is_used(it.destination)) {
+        for route in other.routes.iter().filter(is_needed) {
             planner.route(route);
         }
     }
@@ -151,32 +208,26 @@ pub fn attach_other_interfaces<'a>(
 /// Removes the rules and routes of the pod's other interfaces. The pod's routes are not observed: one that is gone
 /// already is no error.
 pub(super) fn detach(attachment: &Attachment, observed: &Observed) -> Vec<Op> {
-    let mut ops = vec![];
     let Some(pod) = &observed.pod else {
-        return ops;
+        return vec![];
     };
     let at = NetnsSide::Pod;
-    for other in &attachment.other_interfaces {
-        let rules: Vec<&Rule> = other
-            .rules
-            .iter()
-            .filter(|it| pod.rules.contains(it))
-            .collect();
-        if rules.is_empty() {
-            continue;
-        }
-        let link = pod.link(&other.name).map(|link| link.name.clone());
-        ops.extend(link.iter().flat_map(|link| {
-            other.routes.iter().rev().map(|route| Op::RemoveRoute {
-                at,
-                link: link.clone(),
-                route: route.clone(),
-            })
-        }));
-        ops.extend(rules.into_iter().map(|rule| Op::RemoveRule {
-            at,
-            rule: rule.clone(),
-        }));
-    }
+    let others = &attachment.other_interfaces;
+    let rules = others.iter().flat_map(|it| &it.rules);
+    let rules: Vec<&Rule> = rules.filter(|it| pod.rules.contains(it)).collect();
+    let present = others.iter().filter_map(|it| Some((it, it.link(pod)?)));
+    let routes = present.flat_map(|(other, link)| {
+        let routes = other.routes.iter().rev();
+        routes.map(|route| (link.name.clone(), route.clone()))
+    });
+    let has_rule = |route: &Route| rules.iter().any(|rule| rule.table == route.table);
+    let routes = routes.filter(|(_, route)| has_rule(route));
+    let mut ops: Vec<Op> = routes
+        .map(|(link, route)| Op::RemoveRoute { at, link, route })
+        .collect();
+    ops.extend(rules.iter().map(|rule| Op::RemoveRule {
+        at,
+        rule: (*rule).clone(),
+    }));
     ops
 }

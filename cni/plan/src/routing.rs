@@ -6,12 +6,12 @@ use super::{Obstacle, other_interfaces};
 use attachments::{Attachment, DesiredLink};
 use ipnetwork::IpNetwork;
 use rdma_netns::{
-    Address, Link, Observed, Route, Rule,
+    Address, Link, Namespace, Observed, Route, Rule,
     link::{IFA_F_NOPREFIXROUTE, MAIN_TABLE, SCOPE_LINK},
 };
-use std::net::IpAddr;
+use std::{collections::BTreeSet, net::IpAddr};
 
-/// The priority of our rules: before the main table (32766), behind what others put in
+/// The priority of the rails' rules: before the main table (32766), behind what others put in
 /// front of everything.
 const RULE_PRIORITY: u32 = 1000;
 
@@ -48,9 +48,8 @@ pub fn routed(
 }
 
 /// Chooses the tables of a new attachment: those of its rails from `routing.tableBase` on, and above them one for each
-/// other interface of the pod. If one of them is in use in the pod, or is that of a rail of `others` in the same pod,
-/// which may have no routes there yet, all are above that one. An interface that has its table by one of `others` keeps
-/// it.
+/// other interface of the pod. If one of them is in use in the pod, or is that of one of `others` in the same pod, which
+/// may have no routes there yet, all are above that one.
 ///
 /// # Errors
 /// Nothing is free above it.
@@ -63,28 +62,14 @@ pub fn choose_tables(
     let Some(last) = tables(attachment).max() else {
         return Ok(());
     };
-    let same_pod: Vec<&Attachment> = others
-        .iter()
-        .filter(|it| attachment.netns_id == it.netns_id)
-        .collect();
-    let found = other_interfaces::find(attachment, observed, &same_pod);
-    let new = found.iter().filter(|it| it.table.is_none()).count();
+    let mut interfaces = other_interfaces::of_pod(attachment, observed);
     let rails = last - base + 1;
-    let count = rails.saturating_add(u32::try_from(new).unwrap_or(u32::MAX));
-    let others_tables = |it: &Attachment| {
-        let rules = it.other_interfaces.iter().flat_map(|other| &other.rules);
-        let rules: Vec<u32> = rules.map(|rule| rule.table).collect();
-        tables(it).chain(rules).collect::<Vec<_>>()
-    };
-    let routes = self::others(attachment, observed);
-    let rules = observed.pod.iter().flat_map(|pod| &pod.rules);
-    let mut taken: Vec<u32> = same_pod
+    let count = rails.saturating_add(u32::try_from(interfaces.len()).unwrap_or(u32::MAX));
+    let same_pod = others
         .iter()
-        .flat_map(|it| others_tables(it))
-        .chain(routes.iter().map(|route| route.table))
-        .chain(rules.map(|rule| rule.table))
-        .collect();
-    taken.sort_unstable();
+        .filter(|it| attachment.netns_id == it.netns_id);
+    let used = observed.pod.iter().flat_map(|pod| &pod.tables).copied();
+    let taken: BTreeSet<u32> = same_pod.flat_map(tables).chain(used).collect();
     let mut free = base;
     for table in taken {
         if (free..free.saturating_add(count)).contains(&table) {
@@ -94,24 +79,19 @@ pub fn choose_tables(
     if free.checked_add(count).is_none() {
         return Err(Obstacle::NoTables { base });
     }
-    let mut next = free + rails..;
-    let interfaces = found.into_iter().filter_map(|it| {
-        let table = it.table.or_else(|| next.next())?;
-        Some(it.with_table(table))
-    });
-    attachment.other_interfaces = interfaces.collect();
+    for (interface, table) in interfaces.iter_mut().zip(free + rails..) {
+        interface.table = table;
+    }
+    attachment.other_interfaces = interfaces;
     attachment.routing.table_base = free;
     Ok(())
 }
 
-/// The tables of an attachment's rails.
+/// The tables of an attachment: its rails', and those of the pod's other interfaces.
 fn tables(attachment: &Attachment) -> impl Iterator<Item = u32> {
-    (0..attachment.rails.len()).filter_map(|index| attachment.table(index))
-}
-
-/// Whether `rule` was made for the rail `index`.
-pub(super) fn is_rule_of(attachment: &Attachment, index: usize, rule: &Rule) -> bool {
-    rule.priority == RULE_PRIORITY && attachment.table(index) == Some(rule.table)
+    let rails = (0..attachment.rails.len()).filter_map(|index| attachment.table(index));
+    let others = attachment.other_interfaces.iter().map(|it| it.table);
+    rails.chain(others)
 }
 
 /// The routes in the pod that are not of these rails.
@@ -193,7 +173,7 @@ fn highest(route: &Route, present: &[Route]) -> Option<u32> {
 }
 
 /// The metric that counts.
-fn metric(route: &Route) -> u32 {
+pub(super) fn metric(route: &Route) -> u32 {
     route.metric.unwrap_or(route.default_metric())
 }
 
@@ -269,11 +249,21 @@ fn give_table(rail: &mut DesiredLink, table: u32) {
         .collect();
 }
 
+/// The rules of `pod` that lead packets from the addresses of `link` to a table, as those of a rail do.
+pub fn rules_of(link: &Link, pod: &Namespace) -> Vec<Rule> {
+    let is_its = |rule: &&Rule| {
+        let mut addresses = link.addresses.iter();
+        addresses.any(|it| **rule == source_rule(it.ip, rule.table))
+    };
+    pod.rules.iter().filter(is_its).cloned().collect()
+}
+
 /// The rule that leads packets from `address` to `table`.
 pub(super) fn source_rule(address: IpAddr, table: u32) -> Rule {
     Rule {
         from: address,
         prefix: if address.is_ipv4() { 32 } else { 128 },
+        to: None,
         table,
         priority: RULE_PRIORITY,
     }

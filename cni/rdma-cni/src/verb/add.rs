@@ -126,17 +126,13 @@ fn attempt<K: Kernel>(
     };
     let Started {
         mut attachment,
-        desired,
         known,
         moved,
     } = started;
     let finished = match moved {
         Ok(observed) => {
             let given = addresses::obtain(node, &mut attachment, pod, &observed, &known, budget);
-            given.and_then(|answers| {
-                let given = (answers, desired);
-                finish(node, &mut attachment, pod, observed, given, asked)
-            })
+            given.and_then(|answers| finish(node, &mut attachment, pod, observed, answers, asked))
         }
         Err(cause) => Err(cause),
     };
@@ -166,7 +162,6 @@ impl<K: Kernel> Added<K> {
 /// An attachment with its record written, and how the moves went.
 struct Started {
     attachment: Attachment,
-    desired: Vec<DesiredLink>,
     /// What IPAM is told besides.
     known: Known,
     moved: Result<Observed, Cause>,
@@ -221,7 +216,8 @@ fn start<K: Kernel>(
     if let Some(name) = &attachment.ipam {
         ipam::program(name, node.environment)?;
     }
-    let desired = desired(&attachment, &observed);
+    give(&mut attachment, &observed);
+    let desired = given(&attachment);
     // a plan that cannot be made is found here, before anything is written or changed
     let ops = plan::attach(&attachment, &observed, &desired)?;
     open_connections::check(node.kernel, Some(pod), &ops)?;
@@ -255,7 +251,6 @@ fn start<K: Kernel>(
     };
     Ok(Some(Started {
         attachment,
-        desired,
         known,
         moved,
     }))
@@ -283,35 +278,34 @@ pub fn draft<K: Kernel>(
     Ok((attachment, remarks))
 }
 
-/// What the rails' netdevs are to have before IPAM was asked, if it is.
-pub fn desired(attachment: &Attachment, observed: &Observed) -> Vec<DesiredLink> {
+/// Gives the rails' netdevs what they are to have before IPAM was asked, if it is.
+pub fn give(attachment: &mut Attachment, observed: &Observed) {
     let kept = |host_link: &Link| match &attachment.ipam {
         Some(_) => DesiredLink::default(),
         None => DesiredLink::kept(host_link, attachment.ipv6()).with_detection(attachment.ipv6()),
     };
     let host_links = attachment.rails.iter().map(|rail| rail.host_link.as_ref());
     let desired = host_links.map(|host_link| host_link.map(kept).unwrap_or_default());
-    plan::routed(attachment, observed, desired.collect())
+    let desired = plan::routed(attachment, observed, desired.collect());
+    addresses::give(attachment, observed, desired);
 }
 
-/// Everything that other moves need not wait for: addresses, the answer. What the netdevs keep
-/// counts where IPAM was not asked.
+/// What the rails' netdevs are to have.
+pub fn given(attachment: &Attachment) -> Vec<DesiredLink> {
+    attachment.rails.iter().map(|it| it.given.clone()).collect()
+}
+
+/// Everything that other moves need not wait for: addresses, the answer.
 fn finish<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
     pod: &K::Pod,
     mut observed: Observed,
-    (answers, kept): (Option<Vec<Answer>>, Vec<DesiredLink>),
+    answers: Option<Vec<Answer>>,
     (choice, wish): (&Choice<'_>, SmcRequirement),
 ) -> Result<Value, Cause> {
     if answers.is_some() {
-        let desired: Vec<DesiredLink> =
-            attachment.rails.iter().map(|it| it.given.clone()).collect();
-        observed = apply::attach(node.kernel, pod, attachment, &desired, observed)?;
-    } else {
-        for (rail, kept) in attachment.rails.iter_mut().zip(kept) {
-            rail.given = kept;
-        }
+        observed = apply::attach(node.kernel, pod, attachment, &given(attachment), observed)?;
     }
     if attachment.dad == Dad::Wait {
         observed = apply::await_detection(node.kernel, pod, attachment, observed)?;
@@ -398,7 +392,6 @@ fn undo<K: Kernel>(
                 Ok(()) => forget(node, &attachment.key, lock),
                 // an IPAM plugin that failed ADD may well fail DEL: the runtime's DEL asks again
                 Err(error) => {
-                    teardown::mark(node, attachment, Phase::Restored);
                     held = Some(error);
                     None
                 }

@@ -9,7 +9,7 @@ use crate::{
     ipam::{Answer, Ipam, Known, Master, RailCall, Rails},
     probe,
 };
-use attachments::Attachment;
+use attachments::{Attachment, DesiredLink};
 use cni_protocol::Command;
 use rdma_netns::{Conflict, Kernel, Link, Observed, Pod};
 use std::net::IpAddr;
@@ -64,7 +64,7 @@ pub(super) fn obtain<K: Kernel>(
     let mut answers = answers?;
     for number in 1.. {
         calls.settle()?;
-        give(attachment, observed, &answers);
+        answered(attachment, observed, &answers);
         // should this be killed, it is known which addresses must not be in use any more
         node.store.update(attachment)?;
         if !node.conf.probe {
@@ -88,15 +88,21 @@ pub(super) fn obtain<K: Kernel>(
 }
 
 /// What the rails are to have by IPAM's answers.
-fn give(attachment: &mut Attachment, observed: &Observed, answers: &[Answer]) {
+fn answered(attachment: &mut Attachment, observed: &Observed, answers: &[Answer]) {
     let ipv6 = attachment.ipv6();
     let desired = answers
         .iter()
         .map(|answer| answer.desired.clone().with_detection(ipv6));
     let desired = plan::routed(attachment, observed, desired.collect());
+    give(attachment, observed, desired);
+}
+
+/// Notes what the rails are to have, and the rules and routes of the pod's other interfaces that this leads to.
+pub fn give(attachment: &mut Attachment, observed: &Observed, desired: Vec<DesiredLink>) {
     for (rail, desired) in attachment.rails.iter_mut().zip(desired) {
         rail.given = desired;
     }
+    plan::divert(attachment, observed);
 }
 
 /// IPAM's other answer for the rail `index`, if `conflicts` has one of its addresses.

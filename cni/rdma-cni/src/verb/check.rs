@@ -62,8 +62,7 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
             Err(obstacle) => drift.push(obstacle.to_string()),
         }
     }
-    let given = attachment.rails.iter().map(|rail| &rail.given);
-    let other = plan::attach_other_interfaces(&attachment, &observed, given);
+    let other = plan::attach_other_interfaces(&attachment, &observed);
     drift.extend(other.iter().map(|op| drift::words(op, &observed)));
     if let Some(namespace) = &observed.pod {
         drift.extend(attachment.rails.iter().flat_map(|rail| {

@@ -9,7 +9,7 @@ use crate::{
     ipam::{Ipam, IpamError, RailCall},
 };
 use attachments::{
-    Key, Phase, Rail, Shared,
+    DesiredLink, Key, Phase, Rail, Shared,
     store::{Lock, Record},
 };
 use cni_protocol::Command;
@@ -225,6 +225,10 @@ fn lost_rails<K>(node: &Node<'_, K>, observed: &Observed) -> Vec<Rail> {
             pod_index: Some(link.index),
             pod_origin: link.origin,
             rdma: pod.rdma_of(link).cloned(),
+            given: DesiredLink {
+                rules: plan::rules_of(link, pod),
+                ..DesiredLink::default()
+            },
             ..Rail::new(link.name.clone())
         })
         .collect();

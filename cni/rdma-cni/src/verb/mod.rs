@@ -2,7 +2,7 @@
 //! The verbs. Each is a function of a checked configuration, an environment and a kernel.
 
 pub mod add;
-mod addresses;
+pub mod addresses;
 pub mod check;
 pub mod del;
 pub mod gc;

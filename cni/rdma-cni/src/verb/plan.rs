@@ -23,16 +23,13 @@ pub fn plan<K: Kernel>(node: &Node<'_, K>) -> Result<String, Error> {
     if others.iter().any(|other| other.key == key) {
         return Err(Error::Exists(key.to_string()));
     }
-    let (attachment, remarks) = add::draft(node, &choice, &key, &pod, &observed, &others)?;
+    let (mut attachment, remarks) = add::draft(node, &choice, &key, &pod, &observed, &others)?;
     remarks.iter().for_each(plan::select::Remark::log);
     vf::tell(node.kernel, &attachment, &mut observed)?;
     let name = pod.path().file_name().unwrap_or_default().to_string_lossy();
     let mut text = String::new();
-    for op in plan::attach(
-        &attachment,
-        &observed,
-        &add::desired(&attachment, &observed),
-    )? {
+    add::give(&mut attachment, &observed);
+    for op in plan::attach(&attachment, &observed, &add::given(&attachment))? {
         let _ = writeln!(text, "{}", op.command(&name));
     }
     if let Some(ipam) = &attachment.ipam {

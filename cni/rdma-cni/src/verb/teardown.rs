@@ -51,10 +51,6 @@ pub fn attachment<K: Kernel>(
     }
     devices(node, attachment, pod)?;
     forget_rails(node, attachment);
-    if attachment.ipam.is_some() {
-        // IPAM may take its time: others can have the devices meanwhile
-        mark(node, attachment, Phase::Restored);
-    }
     let netns = pod.map(|pod| pod.path().display().to_string());
     addresses(node, attachment, netns.as_deref(), &[]).map_err(Error::Release)?;
     node.store
@@ -154,9 +150,6 @@ pub fn restore<K: Kernel>(
         no_pod_routes: true,
         ..attachment.devices().into()
     }));
-    if pod.is_some() {
-        leave_shared(node, attachment);
-    }
     let left = smcr::apply::take_away(node.smcr(), pod, attachment);
     let others = || {
         let mut others = node.store.on_this_boot(attachment).unwrap_or_else(|error| {
@@ -199,24 +192,6 @@ pub fn restore<K: Kernel>(
     restored
 }
 
-/// Leaves the rules and routes of the pod's other interfaces that another attachment of the pod needs as well to the DEL
-/// of that one. Of two that end at the same moment, the one that looks last removes them: both have said that they end
-/// before they look.
-fn leave_shared<K>(node: &Node<'_, K>, attachment: &mut Attachment) {
-    if attachment.other_interfaces.is_empty() {
-        return;
-    }
-    let others = node.store.of_same_pod(attachment).unwrap_or_else(|error| {
-        log::warn!("{error}");
-        vec![]
-    });
-    for shared in others.iter().flat_map(|it| &it.other_interfaces) {
-        for own in &mut attachment.other_interfaces {
-            own.leave_to(shared);
-        }
-    }
-}
-
 /// Restores the devices to the host, as far as they can be; the caller has the lock as for [`restore`].
 pub fn restore_devices<K: Kernel>(
     node: &Node<'_, K>,
@@ -248,7 +223,7 @@ pub fn restore_devices<K: Kernel>(
     }
 }
 
-/// Gives the addresses of all rails back, with the configuration of ADD. Where IPAM refuses that, the
+/// Gives the addresses of all rails, whose devices are on the host, back, with the configuration of ADD. Where IPAM refuses that, the
 /// present one counts as well, which may have been corrected since: for a rail that IPAM refused at
 /// ADD, and for any where it says that it is the configuration that it cannot do. A rail that both
 /// refuse, and that was refused at ADD, holds nothing. What was given, or may have been, is never
@@ -260,6 +235,10 @@ pub fn addresses<K: Kernel>(
     netns: Option<&str>,
     conflicts: &[IpAddr],
 ) -> Result<(), IpamError> {
+    if attachment.ipam.is_some() {
+        // IPAM may take its time: others can have the devices meanwhile, and leave nothing to this attachment
+        mark(node, attachment, Phase::Restored);
+    }
     addresses_until(
         node,
         attachment,

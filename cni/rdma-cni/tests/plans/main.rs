@@ -20,6 +20,7 @@ use plan::{
     self,
     select::{self, Choice},
 };
+use rdma_cni::verb::{add, addresses};
 use rdma_netns::{InterfaceName, Observed, Op};
 use serde::Deserialize;
 use serde_json::Value;
@@ -88,15 +89,16 @@ fn attach(request: &[u8], observed: &Observed, answers: Option<Vec<DesiredLink>>
     if let Err(obstacle) = plan::choose_tables(&mut attachment, observed, &[]) {
         return format!("# refused: {obstacle}\n");
     }
-    let desired: Vec<DesiredLink> = match answers {
-        None => rdma_cni::verb::add::desired(&attachment, observed),
+    match answers {
+        None => add::give(&mut attachment, observed),
         Some(answers) => {
             let ipv6 = attachment.ipv6();
             let answers = answers.into_iter().map(|it| it.with_detection(ipv6));
-            plan::routed(&attachment, observed, answers.collect())
+            let desired = plan::routed(&attachment, observed, answers.collect());
+            addresses::give(&mut attachment, observed, desired);
         }
-    };
-    match plan::attach(&attachment, observed, &desired) {
+    }
+    match plan::attach(&attachment, observed, &add::given(&attachment)) {
         Ok(ops) => lines(&ops),
         Err(obstacle) => format!("# refused: {obstacle}\n"),
     }

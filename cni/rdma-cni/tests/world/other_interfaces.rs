@@ -2,13 +2,16 @@
 //! Tables and rules of the interfaces that other plugins made, whatever fails, and whoever ends first.
 
 use crate::{
-    leases::{Leases, link_of},
-    node::{Node, Pod},
+    leases::{Leases, answer, link_of},
+    node::{Node, Pod, route},
     routing::{rules, with_primary},
 };
+use attachments::Attachment;
 use fake_kernel::Verdict;
 use nix::errno::Errno;
+use rdma_netns::{NetnsSide, Op, Rule};
 use serde_json::{Value, json};
+use std::fs;
 
 /// The destinations of the routes of `eth0` in `table`.
 fn ways(node: &Node, pod: &Pod, table: u32) -> Vec<String> {
@@ -40,10 +43,11 @@ fn one_rail_and_the_pods_own_interface_have_a_table_each() {
         let result = node.add(&pod, &config).must_succeed();
         let expected: &[&str] = match tables {
             true => &[
-                "from 10.0.9.9/32 lookup 1001 priority 1000",
                 "from 10.0.0.7/32 lookup 1000 priority 1000",
-                "from fd00::99/128 lookup 1001 priority 1000",
+                "from 10.0.9.9/32 to 172.16.0.0/12 lookup 1001 priority 32765",
+                "from 10.0.9.9/32 to 10.0.0.0/16 lookup 1001 priority 32765",
                 "from fd00::7/128 lookup 1000 priority 1000",
+                "from fd00::99/128 to fd00::/64 lookup 1001 priority 32765",
             ],
             false => &[],
         };
@@ -104,7 +108,7 @@ fn any_change_of_del_is_refused_or_the_last() {
             let before = node.snapshot();
             let config = leases.config(json!({}));
             node.add(&pod, &config).must_succeed();
-            assert_eq!(of_eth0(node, &pod).len(), 2);
+            assert_eq!(of_eth0(node, &pod).len(), 5);
             let was_made = node.kill(at, verdict, |node| drop(node.del(&pod, &config)));
             node.del(&pod, &config).must_succeed();
             leases.must_be(&before, &format!("{verdict:?} at change {at}"));
@@ -142,7 +146,7 @@ fn one_bond(leases: &Leases, bond: usize) -> Value {
 }
 
 #[test]
-fn attachments_of_one_pod_share_its_interfaces_tables() {
+fn attachments_of_one_pod_have_rules_of_their_own() {
     let orders = [[0, 1, 2], [2, 1, 0], [1, 0, 2]];
     for order in orders {
         let leases = Leases::new(3);
@@ -154,26 +158,69 @@ fn attachments_of_one_pod_share_its_interfaces_tables() {
         let results: Vec<Value> = (pods.iter().zip(&configs))
             .map(|(pod, config)| node.add(pod, config).must_succeed())
             .collect();
-        let shared = of_eth0(node, &pod);
-        assert_eq!(shared.len(), 2, "{shared:?}");
-        assert!(shared.iter().all(|it| it.contains("lookup 1001")));
-        assert_eq!(rules(node, &pod).len(), 2 + 3 * 2);
+        // two networks of IPv4 and one of IPv6 each
+        let mut expected = of_eth0(node, &pod);
+        assert_eq!(expected.len(), 3 * 3, "{expected:?}");
+        assert_eq!(rules(node, &pod).len(), 3 * 3 + 3 * 2);
         for (place, number) in order.into_iter().enumerate() {
             for left in &order[place..] {
                 let (pod, config, result) = (&pods[*left], &configs[*left], &results[*left]);
                 leases.check(pod, config, result).must_succeed();
             }
             node.del(&pods[number], &configs[number]).must_succeed();
-            let expected = if place < 2 { shared.clone() } else { vec![] };
+            let own = format!("lookup {} ", 1001 + 2 * number);
+            expected.retain(|it| !it.contains(&own));
             assert_eq!(of_eth0(node, &pod), expected, "{order:?}");
         }
+        assert_eq!(expected, [""; 0]);
         leases.must_be(&before, "after all");
     }
 }
 
+/// As commit 17255107 wrote it: rules for all destinations, those of a family that no rail has included, which ADD did
+/// not make.
+#[test]
+fn a_record_of_format_7_is_checked_and_restored() {
+    let leases = Leases::new(1);
+    let node = &leases.node;
+    let pod = with_primary(&leases, 0);
+    let before = node.snapshot();
+    let mut given = answer(0, 7);
+    given["ips"].as_array_mut().unwrap().truncate(1);
+    given["routes"] = json!([]);
+    leases.gives("rdma0", &given);
+    let config = leases.config(json!({}));
+    let result = node.add(&pod, &config).must_succeed();
+    let path = node.record_of(&pod);
+    let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let new: Attachment = serde_json::from_value(record.clone()).unwrap();
+    let [eth0] = &new.other_interfaces[..] else {
+        panic!("{:?}", new.other_interfaces);
+    };
+    let at = NetnsSide::Pod;
+    for rule in eth0.rules.iter().cloned() {
+        node.change(Some(&pod), &Op::RemoveRule { at, rule });
+    }
+    let wide = |from: &str, prefix| json!({ "from": from, "prefix": prefix, "table": 1001, "priority": 1000 });
+    let rules = json!([wide("10.0.9.9", 32), wide("fd00::99", 128)]);
+    let rule: Rule = serde_json::from_value(rules[0].clone()).unwrap();
+    node.change(Some(&pod), &Op::AddRule { at, rule });
+    let mut advertised = route("::/0", "fd00::91");
+    advertised.table = 1001;
+    let mut routes = json!(eth0.routes);
+    routes.as_array_mut().unwrap().push(json!(advertised));
+    assert_eq!(ways(node, &pod, 1001).len(), eth0.routes.len());
+    record["format"] = 7.into();
+    record["otherInterfaces"] = json!([{ "name": "eth0", "rules": rules, "routes": routes }]);
+    fs::write(&path, record.to_string()).unwrap();
+    leases.check(&pod, &config, &result).must_succeed();
+    node.del(&pod, &config).must_succeed();
+    leases.must_be(&before, "after DEL");
+}
+
 /// An ADD that fails takes away nothing of another attachment's.
 #[test]
-fn a_failed_attachment_leaves_what_it_shares() {
+fn a_failed_attachment_leaves_the_rules_of_another() {
     let leases = Leases::new(2);
     let node = &leases.node;
     let pod = with_primary(&leases, 0);

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A node with rails, and a pod whose interfaces have strict `rp_filter`. Packets are counted at the far ends.
+
+use integration::{Netns, Node, Outcome, ipam};
+use serde_json::{Value, json};
+
+/// How a cluster's network reaches a pod.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Primary {
+    /// Calico's way: host addresses, and routers on the link that no network of the pod has.
+    Routed,
+    /// A bridge's way: networks, and routers in them.
+    Bridged,
+}
+
+impl Primary {
+    pub(crate) const BOTH: [Self; 2] = [Self::Routed, Self::Bridged];
+
+    /// The addresses of `eth0`.
+    pub(crate) fn addresses(self) -> [&'static str; 2] {
+        match self {
+            Self::Routed => ["172.16.1.5", "fd00:172::5"],
+            Self::Bridged => ["10.244.0.9", "fd00:244::9"],
+        }
+    }
+}
+
+/// The node's own addresses, which are in the networks of `rdma0`.
+pub(crate) const OF_NODE: [&str; 2] = ["10.20.0.1", "fd00:20::1"];
+
+/// Addresses behind the routers of all rails.
+pub(crate) const FAR: [&str; 2] = ["198.51.100.1", "2001:db8:99::1"];
+
+/// A machine with rails, and a pod that its primary network has been added to.
+pub(crate) struct Machine {
+    pub(crate) node: Node,
+    pub(crate) pod: Netns,
+    /// What is at the other end of `eth0`.
+    pub(crate) uplink: Netns,
+    pub(crate) primary: Primary,
+    pub(crate) rails: u32,
+}
+
+impl Machine {
+    pub(crate) fn new(primary: Primary, rails: u32) -> Self {
+        let node = Node::with_rails(rails);
+        let pod = node.pod("pod");
+        for which in ["all", "default"] {
+            pod.set_sysctl(&format!("ipv4/conf/{which}/rp_filter"), "1");
+        }
+        pod.set_sysctl("ipv6/conf/default/dad_transmits", "0");
+        let uplink = Netns::new("uplink");
+        uplink.set_sysctl("ipv6/conf/default/dad_transmits", "0");
+        let name = uplink.name();
+        pod.ip(&format!(
+            "link add name eth0 type veth peer name uplink netns {name}"
+        ));
+        uplink.ip("link set dev lo up");
+        uplink.ip("link set dev uplink up");
+        pod.ip("link set dev eth0 up");
+        uplink.ip("address add 10.20.0.1/32 dev lo");
+        uplink.ip("address add fd00:20::1/128 dev lo nodad");
+        let (of_pod, of_uplink): (&[&str], &[&str]) = match primary {
+            Primary::Routed => (
+                &[
+                    "address add 172.16.1.5/32 dev eth0",
+                    "address add fd00:172::5/128 dev eth0 nodad",
+                    "route add 169.254.1.1 dev eth0 scope link",
+                    "route add default via 169.254.1.1 dev eth0",
+                    "-6 route add default via fe80::ee dev eth0",
+                ],
+                &[
+                    "address add 169.254.1.1/32 dev uplink",
+                    "address add fe80::ee/64 dev uplink nodad",
+                    "route add 172.16.1.5/32 dev uplink",
+                    "-6 route add fd00:172::5/128 dev uplink",
+                ],
+            ),
+            Primary::Bridged => (
+                &[
+                    "address add 10.244.0.9/24 dev eth0",
+                    "address add fd00:244::9/64 dev eth0 nodad",
+                    "route add default via 10.244.0.1 dev eth0",
+                    "-6 route add default via fd00:244::1 dev eth0",
+                ],
+                &[
+                    "address add 10.244.0.1/24 dev uplink",
+                    "address add fd00:244::1/64 dev uplink nodad",
+                ],
+            ),
+        };
+        of_uplink.iter().for_each(|line| drop(uplink.ip(line)));
+        of_pod.iter().for_each(|line| drop(pod.ip(line)));
+        // the rails' routers, which are the switch
+        node.switch.ip("link set dev lo up");
+        node.switch.ip("address add 198.51.100.1/32 dev lo");
+        node.switch
+            .ip("address add 2001:db8:99::1/128 dev lo nodad");
+        for rail in 0..rails {
+            let [v4, v6] = [format!("10.2{rail}.0"), format!("fd00:2{rail}:")];
+            node.switch.ip(&format!("address add {v4}.254/24 dev br0"));
+            node.switch
+                .ip(&format!("address add {v6}:fe/64 dev br0 nodad"));
+            let answer = json!({"ips": [
+                {"address": format!("{v4}.7/24"), "gateway": format!("{v4}.254")},
+                {"address": format!("{v6}:7/64"), "gateway": format!("{v6}:fe")},
+            ]});
+            node.ipam.answer(&format!("ADD.rdma{rail}"), &answer);
+        }
+        Self {
+            node,
+            pod,
+            uplink,
+            primary,
+            rails,
+        }
+    }
+
+    /// The configuration of all rails: moved, or a child of each.
+    pub(crate) fn configuration(&self, mode: &str) -> Value {
+        let names: Vec<String> = (1..=self.rails).map(|rail| format!("eth{rail}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let mut configuration = self.node.configuration(&names);
+        configuration["mode"] = mode.into();
+        configuration["ipam"] = json!({"type": ipam::NAME});
+        configuration
+    }
+
+    pub(crate) fn check(&self, configuration: &Value, result: &Value) -> Outcome {
+        let mut configuration = configuration.clone();
+        configuration["prevResult"] = result.clone();
+        let check = self.node.invoke("CHECK", "a", self.pod.path());
+        check.input(&configuration).run()
+    }
+
+    /// How many packets came out of the pod: at `eth0`'s other end, and at the switch's port of each rail.
+    pub(crate) fn received(&self) -> Vec<u64> {
+        let count = |netns: &Netns, link: &str| -> u64 {
+            let path = format!("/sys/class/net/{link}/statistics/rx_packets");
+            let text = netns.run(&format!("cat {path}"));
+            text.trim().parse().expect("a count")
+        };
+        let ports = (1..=self.rails).map(|rail| format!("to-eth{rail}"));
+        let rails = ports.map(|port| count(&self.node.switch, &port));
+        let eth0 = count(&self.uplink, "uplink");
+        std::iter::once(eth0).chain(rails).collect()
+    }
+
+    /// `peer` in `from` asks `address` of the pod; all replies leave by interface `way`: 0 is `eth0`, then the rails.
+    #[track_caller]
+    pub(crate) fn replies(&self, from: &Netns, peer: &str, address: &str, way: usize) {
+        let before = self.received();
+        from.run(&format!(
+            "ping -n -q -c 40 -i 0.01 -W 2 -I {peer} {address}"
+        ));
+        let after = self.received();
+        for (interface, (before, after)) in before.into_iter().zip(after).enumerate() {
+            let count = after - before;
+            let is_right = if interface == way {
+                count >= 40
+            } else {
+                count < 20
+            };
+            assert!(
+                is_right,
+                "{:?}: of {address} asked by {peer}, interface {interface} has sent {count}",
+                self.primary
+            );
+        }
+    }
+
+    /// Replies of every address, to peers in the rails' networks and behind them.
+    #[track_caller]
+    pub(crate) fn all_replies(&self) {
+        for (peer, address) in OF_NODE.iter().zip(self.primary.addresses()) {
+            self.replies(&self.uplink, peer, address, 0);
+        }
+        for rail in 0..self.rails as usize {
+            let own = [format!("10.2{rail}.0.7"), format!("fd00:2{rail}::7")];
+            for (peer, address) in FAR.iter().zip(&own) {
+                self.replies(&self.node.switch, peer, address, rail + 1);
+            }
+        }
+    }
+
+    /// The rules of ours, and the routes of the tables that they lead to.
+    pub(crate) fn policy(&self) -> Vec<String> {
+        let mut policy = vec![];
+        for family in ["-4", "-6"] {
+            let rules = self.pod.ip(&format!("{family} rule show"));
+            let ours = rules.lines().filter(|it| it.contains("lookup 100"));
+            policy.extend(ours.map(str::to_owned));
+            for table in 1000..1004 {
+                let routes = format!("{family} -j route show table {table}");
+                // no such table, in the words of some versions of ip
+                if self.pod.ip_succeeds(&routes) {
+                    let routes = self.pod.show(&routes);
+                    policy.extend(routes.iter().map(ToString::to_string));
+                }
+            }
+        }
+        policy
+    }
+}
+
+/// The netdev by which `address` is reached.
+pub(crate) fn way_to(pod: &Netns, address: &str) -> Value {
+    pod.show(&format!("route get {address}"))[0]["dev"].clone()
+}
