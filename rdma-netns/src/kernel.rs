@@ -3,7 +3,7 @@
 //! tests' fake keeps a small world of namespaces and devices in memory.
 
 use crate::{
-    DeviceAddress, GidTable, NetnsId, Observed, Op, Pkey, Vf,
+    DeviceAddress, DeviceSettings, GidTable, Link, NetnsId, Observed, Op, Pkey, Vf,
     probe::{Conflict, Neighbour, ProbeError, Probed, Question},
     smc::SmcState,
 };
@@ -76,6 +76,10 @@ pub trait Kernel {
     /// # Errors
     /// The physical function's netdev is not on the host, or cannot be asked.
     fn vf(&self, function: &DeviceAddress) -> Result<Option<Vf>, ObserveError>;
+
+    /// What rtnetlink does not report of `link`, a netdev of the host, as its owner can have set it: [`DeviceSettings`].
+    /// What cannot be read is not there.
+    fn device_settings(&self, link: &Link) -> DeviceSettings;
 
     /// As [`Kernel::observe`], with how `functions` are set up. Of one whose physical function cannot be asked
     /// nothing is told.

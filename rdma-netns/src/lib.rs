@@ -9,6 +9,7 @@
 //! | module | owns |
 //! |---|---|
 //! | [`observed`], [`link`], [`hardware_address`], [`child`], [`rule`], [`rdma`], [`gid`], [`guid`], [`ipoib`], [`device`] | the data: a node's and a pod's state |
+//! | [`device_settings`] | what of a netdev rtnetlink does not report |
 //! | [`inventory`] | the hardware that resources are made of |
 //! | [`vf`] | how a physical function sets up its virtual ones |
 //! | [`uplink`] | the netdevs without which the node is cut off |
@@ -24,6 +25,7 @@
 
 pub mod child;
 pub mod device;
+pub mod device_settings;
 pub mod gid;
 pub mod guid;
 pub mod hardware_address;
@@ -48,6 +50,7 @@ pub mod vf;
 
 pub use child::{Child, IpvlanMode, MacvlanMode};
 pub use device::{Device, DeviceAddress};
+pub use device_settings::DeviceSettings;
 pub use gid::{Gid, GidKind, GidTable};
 pub use guid::Guid;
 pub use hardware_address::HardwareAddress;

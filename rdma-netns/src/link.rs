@@ -29,6 +29,10 @@ pub struct Link {
     pub name: InterfaceName,
     /// Present hardware address.
     pub mac: HardwareAddress,
+    /// Where broadcasts are sent to, and questions for neighbours with them (`IFLA_BROADCAST`). Of Ethernet alone: that of
+    /// InfiniBand is its partition's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broadcast: Option<HardwareAddress>,
     /// Address burnt in, where the driver tells it (Linux 5.6, `IFLA_PERM_ADDRESS`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permanent_mac: Option<HardwareAddress>,
@@ -136,6 +140,11 @@ pub enum LinkSetting {
     GsoIpv4MaxSize,
     /// As [`Self::GroMaxSize`], of IPv4 (Linux 6.3, `IFLA_GRO_IPV4_MAX_SIZE`). The kernel changes it with that one.
     GroIpv4MaxSize,
+    /// 1: it is up and counts as dormant or under test (`IFLA_OPERSTATE`), so that IPv6 does not use it. The kernel looks
+    /// at its mode again when its carrier changes, which on a netdev without a medium of its own need not be.
+    Dormant,
+    /// Id of the XDP program (`IFLA_XDP`), of several the sum; 0: none. No move detaches it.
+    Xdp,
 }
 
 /// Flags of a netdev that an administrator sets, other than up and down.

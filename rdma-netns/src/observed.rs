@@ -2,8 +2,8 @@
 //! What was seen at one moment: the host's namespace and one pod's.
 
 use crate::{
-    Device, DeviceAddress, GeneralRule, Link, NetnsId, NetnsSide, Origin, RdmaDevice, RdmaMode,
-    Route, Rule, Vf, pairing,
+    Device, DeviceAddress, DeviceSettings, GeneralRule, Link, NetnsId, NetnsSide, Origin,
+    RdmaDevice, RdmaMode, Route, Rule, Vf, pairing,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::IpAddr};
@@ -31,6 +31,10 @@ pub struct Observed {
     /// ([`Kernel::observe_vfs`](crate::Kernel::observe_vfs)).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub vfs: BTreeMap<DeviceAddress, Vf>,
+    /// Settings of netdevs of the host that rtnetlink does not report, by their numbers; of those that were asked for
+    /// ([`Kernel::device_settings`](crate::Kernel::device_settings)).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub device_settings: BTreeMap<u32, DeviceSettings>,
     /// The cluster's API servers, where kubelet's kubeconfig names them by address.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub api_servers: Vec<IpAddr>,

@@ -13,7 +13,7 @@ use std::{
     fmt::{self, Write as _},
     net::IpAddr,
 };
-use words::{address_words, drivers, of_family, route_words};
+use words::{address_words, device_setting, drivers, of_family, route_words};
 
 /// On which side of the move something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,19 +96,33 @@ pub enum Op {
         link: InterfaceName,
         mac: HardwareAddress,
     },
+    /// `ip link set dev LINK broadcast MAC`
+    SetBroadcast {
+        at: NetnsSide,
+        link: InterfaceName,
+        mac: HardwareAddress,
+    },
     /// `ip link set dev LINK txqueuelen PACKETS`
     SetTxQueueLen {
         at: NetnsSide,
         link: InterfaceName,
         packets: u32,
     },
-    /// `ip link set dev LINK mode default|dormant`, `group NUMBER`, `gso_max_size BYTES`, `gso_max_segs COUNT`,
-    /// `gro_max_size BYTES`, `gso_ipv4_max_size BYTES`, `gro_ipv4_max_size BYTES`
+    /// `ip link set dev LINK mode default|dormant`, `state up|dormant`, `group NUMBER`, `gso_max_size BYTES`, `gso_max_segs COUNT`,
+    /// `gro_max_size BYTES`, `gso_ipv4_max_size BYTES`, `gro_ipv4_max_size BYTES`, `xdp off`.
+    /// A program is detached, and none attached.
     SetLinkSetting {
         at: NetnsSide,
         link: InterfaceName,
         setting: LinkSetting,
         value: u32,
+    },
+    /// `echo VALUE > /sys/class/net/LINK/KEY`, on the host; for `ethtool/…` and `tcx/…` see
+    /// [`DeviceSettings`](crate::DeviceSettings). Rules and programs that VALUE does not list are removed.
+    SetDeviceSetting {
+        link: InterfaceName,
+        key: String,
+        value: String,
     },
     /// `ip link set dev LINK type ipoib mode datagram|connected`. The MTU becomes the largest of the mode.
     SetIpoibMode {
@@ -296,6 +310,9 @@ impl Op {
             Self::SetMac { at, link, mac } => {
                 format!("{} link set dev {link} address {mac}", ip(at))
             }
+            Self::SetBroadcast { at, link, mac } => {
+                format!("{} link set dev {link} broadcast {mac}", ip(at))
+            }
             Self::SetTxQueueLen { at, link, packets } => {
                 format!("{} link set dev {link} txqueuelen {packets}", ip(at))
             }
@@ -319,9 +336,14 @@ impl Op {
                     (LinkSetting::GroIpv4MaxSize, bytes) => {
                         ("gro_ipv4_max_size", bytes.to_string())
                     }
+                    (LinkSetting::Dormant, 0) => ("state", "up".to_owned()),
+                    (LinkSetting::Dormant, _) => ("state", "dormant".to_owned()),
+                    (LinkSetting::Xdp, 0) => ("xdp", "off".to_owned()),
+                    (LinkSetting::Xdp, program) => ("xdp", format!("id {program}")),
                 };
                 format!("{} link set dev {link} {word} {value}", ip(at))
             }
+            Self::SetDeviceSetting { link, key, value } => device_setting(link, key, value),
             Self::SetIpoibMode { at, link, mode } => {
                 format!(
                     "{} link set dev {link} type ipoib mode {}",

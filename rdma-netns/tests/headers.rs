@@ -20,8 +20,11 @@ const HEADERS: &[&str] = &[
     "netinet/in.h",
     "sys/socket.h",
     "asm/socket.h",
+    "linux/bpf.h",
+    "linux/ethtool.h",
     "linux/fib_rules.h",
     "linux/genetlink.h",
+    "linux/if.h",
     "linux/icmpv6.h",
     "linux/if_ether.h",
     "linux/if_link.h",
@@ -38,8 +41,8 @@ const HEADERS: &[&str] = &[
 
 /// How names begin that are the headers'.
 const NAMES: &[&str] = &[
-    "CTRL_", "FRA_", "GENL_", "IFA_", "IFLA_", "NDA_", "NETNSA_", "NHA_", "RTAX_", "RTA_", "RTM_",
-    "RTNH_", "RTNLGRP_", "SO_",
+    "BPF_", "CTRL_", "ETHTOOL_", "FRA_", "GENL_", "IFA_", "IFLA_", "NDA_", "NETNSA_", "NHA_",
+    "RTAX_", "RTA_", "RTM_", "RTNH_", "RTNLGRP_", "SO_",
 ];
 
 /// Of enumerations that a comment names: how their names begin.

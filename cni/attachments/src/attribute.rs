@@ -12,12 +12,16 @@ use std::net::IpAddr;
 pub enum Attribute {
     /// Its hardware address, which a VF's PF can have set.
     Mac,
+    /// Where it sends broadcasts to.
+    Broadcast,
     /// Its MTU, which a lower device can have limited.
     Mtu,
     /// Its transmit queue length.
     TxQueueLen,
     /// One of its numbers.
     LinkSetting(LinkSetting),
+    /// One of its [`rdma_netns::DeviceSettings`], by its key.
+    DeviceSetting(String),
     /// How an IPoIB netdev sends.
     IpoibMode,
     /// Whether an IPoIB netdev passes over multicast groups of programs.
@@ -51,6 +55,8 @@ impl Attribute {
     pub fn of(op: &Op) -> Option<Self> {
         let attribute = match op {
             Op::SetMac { .. } => Self::Mac,
+            Op::SetBroadcast { .. } => Self::Broadcast,
+            Op::SetDeviceSetting { key, .. } => Self::DeviceSetting(key.clone()),
             Op::SetMtu { .. } => Self::Mtu,
             Op::SetTxQueueLen { .. } => Self::TxQueueLen,
             Op::SetLinkSetting { setting, .. } => Self::LinkSetting(*setting),

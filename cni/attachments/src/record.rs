@@ -8,8 +8,8 @@ use crate::{
 };
 use network_conf::{Conf, Dad, Ipv6, ResultIps, Routing};
 use rdma_netns::{
-    Child, DeviceAddress, HardwareAddress, InterfaceName, Link, LinkType, NetnsId, Observed,
-    Origin, RdmaDevice, RdmaMode, Route, VfSetting,
+    Child, DeviceAddress, DeviceSettings, HardwareAddress, InterfaceName, Link, LinkType, NetnsId,
+    Observed, Origin, RdmaDevice, RdmaMode, Route, VfSetting,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -137,6 +137,9 @@ pub struct Rail {
     /// plugin of the chain put it into the pod and restores it to the host.
     #[serde(rename = "home", default, skip_serializing_if = "Option::is_none")]
     pub host_link: Option<Link>,
+    /// What rtnetlink does not report of it, as it was on the host. Records of versions that did not read it have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_settings: Option<DeviceSettings>,
     /// Routes by that netdev that cannot be set again: a move ends them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unkept_routes: Vec<Route>,
@@ -378,6 +381,7 @@ impl Rail {
         Self {
             pod_name,
             host_link: None,
+            device_settings: None,
             unkept_routes: vec![],
             shared: None,
             vf: vec![],

@@ -177,6 +177,10 @@ fn rail_to_host(
         NetnsSide::Pod => to_host(&host_link, draft, observed),
         NetnsSide::Host => {
             draft.give_up(given_up);
+            let present = observed.device_settings.get(&link.index);
+            if let Some((desired, present)) = rail.device_settings.as_ref().zip(present) {
+                draft.device_settings(desired, present);
+            }
             furnish(&host_link, draft, link, observed);
         }
     }
@@ -306,6 +310,7 @@ fn furnish(host_link: &Link, mut draft: LinkPlanner<'_>, link: &Link, observed: 
         draft.ipoib_mode(ipoib.mode);
         draft.umcast(ipoib.umcast);
     }
+    draft.broadcast(host_link.broadcast.as_ref());
     draft.mtu(host_link.mtu);
     draft.tx_queue_len(host_link.tx_queue_len);
     draft.settings(&host_link.settings);

@@ -5,8 +5,8 @@
 use super::function::Function;
 use attachments::Attribute;
 use rdma_netns::{
-    Address, Child, HardwareAddress, InterfaceName, Ipoib, IpoibMode, Link, LinkFlag, LinkSetting,
-    LinkType, NetnsSide, Op, Route, VfSetting,
+    Address, Child, DeviceSettings, HardwareAddress, InterfaceName, Ipoib, IpoibMode, Link,
+    LinkFlag, LinkSetting, LinkType, NetnsSide, Op, Route, VfSetting,
     link::{IFA_F_NODAD, IFA_F_OPTIMISTIC},
 };
 use std::collections::BTreeMap;
@@ -195,6 +195,24 @@ impl<'a> LinkPlanner<'a> {
             mac: mac.clone(),
         });
         self.link.mac = mac;
+    }
+
+    /// Where it sends broadcasts to; None: not recorded.
+    pub(super) fn broadcast(&mut self, mac: Option<&HardwareAddress>) {
+        let differs = |mac: &&HardwareAddress| self.link.broadcast.as_ref() != Some(*mac);
+        if let Some(mac) = mac.filter(differs).cloned() {
+            let (at, link) = (self.at, self.name());
+            self.push(Op::SetBroadcast { at, link, mac });
+        }
+    }
+
+    /// What rtnetlink does not report.
+    pub(super) fn device_settings(&mut self, desired: &DeviceSettings, present: &DeviceSettings) {
+        for (key, value) in desired.lacking(present) {
+            let (key, value) = (key.to_owned(), value.to_owned());
+            let link = self.name();
+            self.push(Op::SetDeviceSetting { link, key, value });
+        }
     }
 
     pub(super) fn tx_queue_len(&mut self, packets: u32) {

@@ -29,6 +29,10 @@ pub fn words(op: &Op, observed: &Observed) -> String {
             None => format!("the MTU of {link} is not {mtu}"),
         },
         Op::SetMac { link, mac, .. } => format!("the hardware address of {link} is not {mac}"),
+        Op::SetBroadcast { link, mac, .. } => {
+            format!("the broadcast address of {link} is not {mac}")
+        }
+        Op::SetDeviceSetting { link, key, .. } => format!("{key} of {link} is another"),
         Op::SetTxQueueLen { link, packets, .. } => {
             format!("the transmit queue of {link} is not {packets} packets long")
         }

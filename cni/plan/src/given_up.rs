@@ -32,6 +32,8 @@ pub fn missing(note: &Note, observed: &Observed) -> Vec<Attribute> {
     let lacks = note.lacks.iter().map(|it| it.attribute.clone());
     let unkept = lacks.filter(|it| match it {
         Attribute::UnkeptRoute(route) => !observed.host.has_unkept(link.index, route),
+        // nobody looks again
+        Attribute::DeviceSetting(_) => true,
         _ => false,
     });
     missing.chain(rebound).chain(unkept).collect()

@@ -70,6 +70,17 @@ impl World {
                 self.netdev(at(side)?, link)?.link.tx_queue_len = *packets;
                 Ok(())
             }
+            Op::SetBroadcast {
+                at: side,
+                link,
+                mac,
+            } => {
+                self.netdev(at(side)?, link)?.link.broadcast = Some(mac.clone());
+                Ok(())
+            }
+            Op::SetDeviceSetting { link, key, value } => {
+                self.set_device_setting(HOST, link, (key, value))
+            }
             Op::SetLinkSetting {
                 at: side,
                 link,

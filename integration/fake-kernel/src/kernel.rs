@@ -7,8 +7,9 @@ use crate::{
 };
 use nix::errno::Errno;
 use rdma_netns::{
-    Asked, Conflict, DeviceAddress, GidTable, Kernel, Neighbour, NetnsId, ObserveError, Observed,
-    Op, OpError, OpenPodError, Pkey, Pod, ProbeError, Probed, Question, Vf, smc::SmcState,
+    Asked, Conflict, DeviceAddress, DeviceSettings, GidTable, Kernel, Link, Neighbour, NetnsId,
+    ObserveError, Observed, Op, OpError, OpenPodError, Pkey, Pod, ProbeError, Probed, Question, Vf,
+    smc::SmcState,
 };
 use std::{
     collections::BTreeSet,
@@ -290,6 +291,10 @@ impl Kernel for FakeKernel {
             what: format!("how {function} is set up by its physical function's netdev"),
             source: io::Error::from_raw_os_error(errno as i32),
         })
+    }
+
+    fn device_settings(&self, link: &Link) -> DeviceSettings {
+        self.alive().world.device_settings(link.index)
     }
 
     fn gids(

@@ -4,12 +4,12 @@
 use crate::{
     children::is_routed,
     ipoib,
-    world::{Refusal, World, refuse},
+    world::{HOST, Refusal, World, refuse},
 };
 use nix::errno::Errno;
 use rdma_netns::{
-    Child, HardwareAddress, InterfaceName, IpoibMode, Link, LinkFlag, LinkType, MacvlanMode,
-    NetnsId, link::Sysctls,
+    Child, DeviceSettings, HardwareAddress, InterfaceName, IpoibMode, Link, LinkFlag, LinkType,
+    MacvlanMode, NetnsId, link::Sysctls,
 };
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -26,6 +26,8 @@ pub(crate) struct Netdev {
     pub(crate) id: u64,
     pub(crate) netns: NetnsId,
     pub(crate) link: Link,
+    /// What rtnetlink does not report, and no move resets.
+    pub(crate) settings: DeviceSettings,
     /// The netdev that it lies on, by [`Netdev::id`].
     pub(crate) below: Option<u64>,
     pub(crate) max_mtu: u32,
@@ -66,6 +68,7 @@ impl World {
             id,
             netns,
             link,
+            settings: untouched_settings(),
             below: None,
             max_mtu: 65536,
             cable: true,
@@ -73,6 +76,24 @@ impl World {
             detecting: BTreeMap::new(),
         });
         id
+    }
+
+    /// What its owner sets of `link` in sysfs, by ethtool or as a program.
+    pub fn set_device_setting(
+        &mut self,
+        netns: NetnsId,
+        link: &str,
+        (key, value): (&str, &str),
+    ) -> Result<(), Refusal> {
+        let settings = &mut self.netdev(netns, link)?.settings;
+        settings.set(key.to_owned(), value.to_owned());
+        Ok(())
+    }
+
+    pub(crate) fn device_settings(&self, index: u32) -> DeviceSettings {
+        let mut links = self.netdevs.iter();
+        let link = links.find(|it| it.netns == HOST && it.link.index == index);
+        link.map(|it| it.settings.clone()).unwrap_or_default()
     }
 
     /// `ip link set dev LINK netns NS name NAME`. Into another namespace only where name
@@ -340,6 +361,14 @@ impl World {
             _ => Ok(()),
         }
     }
+}
+
+fn untouched_settings() -> DeviceSettings {
+    let mut settings = DeviceSettings::default();
+    for (key, value) in [("gro_flush_timeout", "0"), ("ethtool/messages", "00000007")] {
+        settings.set(key.to_owned(), value.to_owned());
+    }
+    settings
 }
 
 /// A namespace's settings for a netdev: without IPv6 where its MTU is too small.

@@ -24,6 +24,14 @@ impl Snapshot {
             let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
             lines.push(format!("function {function}: {}", settings.join(" ")));
         }
+        let netdevs = world.netdevs.iter().filter(|it| it.netns == HOST);
+        let settings = netdevs.map(|it| {
+            let name = &it.link.name;
+            format!("host: settings of {name}: {:?}", it.settings)
+        });
+        let mut settings: Vec<String> = settings.collect();
+        settings.sort();
+        lines.extend(settings);
         for netns in &world.namespaces {
             let mut paths = world.paths.iter();
             let place = match netns.id {

@@ -12,8 +12,9 @@ use nix::{
     unistd::Pid,
 };
 use rdma_netns::{
-    Asked, Conflict, DeviceAddress, GidTable, Kernel, Linux, Neighbour, ObserveError, Observed, Op,
-    OpError, OpenPodError, Pkey, ProbeError, Probed, Question, Vf, smc::SmcState,
+    Asked, Conflict, DeviceAddress, DeviceSettings, GidTable, Kernel, Link, Linux, Neighbour,
+    ObserveError, Observed, Op, OpError, OpenPodError, Pkey, ProbeError, Probed, Question, Vf,
+    smc::SmcState,
 };
 use std::{cell::Cell, path::Path, process::ExitCode};
 
@@ -77,6 +78,10 @@ impl Kernel for Killed {
 
     fn vf(&self, function: &DeviceAddress) -> Result<Option<Vf>, ObserveError> {
         self.linux.vf(function)
+    }
+
+    fn device_settings(&self, link: &Link) -> DeviceSettings {
+        self.linux.device_settings(link)
     }
 
     fn gids(

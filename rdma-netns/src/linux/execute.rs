@@ -4,12 +4,12 @@
 use super::{
     Space, addresses, announce,
     children::{ANY_INDEX, NewChild},
-    drivers, ipoib, links,
+    device_settings, drivers, ipoib, links,
     nldev::Nldev,
     routes, rules, smc, sysctls, vfs,
 };
 use crate::{
-    Child, InterfaceName, NetnsSide, Op,
+    Child, InterfaceName, LinkSetting, NetnsSide, Op,
     netlink::{NetlinkError, Socket},
 };
 use netlink_packet_route::RouteNetlinkMessage;
@@ -95,6 +95,30 @@ impl<'a> Namespaces<'a> {
             Op::SetTxQueueLen { at, link, packets } => self.change(*at, link, 0, |index| {
                 links::set_tx_queue_len(index, *packets)
             }),
+            Op::SetBroadcast { at, link, mac } => {
+                self.change(*at, link, 0, |index| links::set_broadcast(index, mac))
+            }
+            Op::SetDeviceSetting { link, key, value } => {
+                let mut socket = self.host.route();
+                let index = index_of(&mut socket, link)?;
+                let (netdev, setting) = ((&**link, index), (&**key, &**value));
+                Ok(device_settings::write(
+                    self.sysfs,
+                    socket.as_fd(),
+                    netdev,
+                    setting,
+                )?)
+            }
+            Op::SetLinkSetting {
+                at,
+                link,
+                setting: LinkSetting::Xdp,
+                value,
+            } => {
+                let mut socket = self.at(*at)?.route();
+                let index = index_of(&mut socket, link)?;
+                links::detach_xdp(&mut socket, index, *value)
+            }
             Op::SetLinkSetting {
                 at,
                 link,

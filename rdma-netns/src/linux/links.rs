@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Netdevs in rtnetlink's words (`RTM_*LINK`, `include/uapi/linux/if_link.h`).
 
-use super::{children, devices, ipoib, sysctls, vlans};
+use super::{bpf, children, devices, ipoib, sysctls, vlans};
 use crate::{
     Child, HardwareAddress, InterfaceName, Ipoib, Link, LinkFlag, LinkSetting, LinkType, Origin,
-    netlink::{attributes, text, u32_of},
+    netlink::{NetlinkError, Socket, attributes, text, u32_of},
     probe::Unasked,
 };
-use netlink_packet_core::DefaultNla;
+use netlink_packet_core::{DefaultNla, Emitable, NLA_F_NESTED};
 use netlink_packet_route::{
     RouteNetlinkMessage,
     link::{
         LinkAttribute, LinkExtentMask, LinkFlags, LinkHeader, LinkLayerType, LinkMessage, Prop,
     },
 };
+use nix::libc;
 use std::{
     collections::BTreeMap,
+    io,
     os::fd::{AsRawFd, BorrowedFd},
     path::Path,
 };
@@ -24,17 +26,20 @@ use std::{
 const HEADER: usize = 16;
 
 const IFLA_ADDRESS: u16 = 1;
+const IFLA_BROADCAST: u16 = 2;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
 const IFLA_TXQLEN: u16 = 13;
+const IFLA_OPERSTATE: u16 = 16;
 const IFLA_LINKMODE: u16 = 17;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_IFALIAS: u16 = 20;
 const IFLA_AF_SPEC: u16 = 26;
 const IFLA_GROUP: u16 = 27;
 const IFLA_LINK_NETNSID: u16 = 37;
+const IFLA_XDP: u16 = 43;
 const IFLA_MAX_MTU: u16 = 51;
 const IFLA_PROP_LIST: u16 = 52;
 const IFLA_ALT_IFNAME: u16 = 53;
@@ -42,6 +47,13 @@ const IFLA_PERM_ADDRESS: u16 = 54;
 const IFLA_PHYS_PORT_NAME: u16 = 38;
 const IFLA_PARENT_DEV_NAME: u16 = 56;
 const IFLA_PARENT_DEV_BUS_NAME: u16 = 57;
+
+/// `IF_OPER_TESTING`
+const OPER_TESTING: u8 = 4;
+/// `IF_OPER_DORMANT`
+const OPER_DORMANT: u8 = 5;
+/// `IF_OPER_UP`
+const OPER_UP: u8 = 6;
 
 /// The settings that are a `u32`, by their attributes.
 const NUMBERS: [(LinkSetting, u16); 6] = [
@@ -52,6 +64,12 @@ const NUMBERS: [(LinkSetting, u16); 6] = [
     (LinkSetting::GsoIpv4MaxSize, 63),
     (LinkSetting::GroIpv4MaxSize, 64),
 ];
+
+const IFLA_XDP_FD: u16 = 1;
+const IFLA_XDP_FLAGS: u16 = 3;
+
+/// `IFLA_XDP_*_PROG_ID`, and the flag of each mode (`XDP_FLAGS_*_MODE`): the driver's, the kernel's own, the hardware's.
+const XDP_MODES: [(u16, u32); 3] = [(5, 4), (6, 2), (7, 8)];
 
 pub(super) const IFLA_INFO_KIND: u16 = 1;
 pub(super) const IFLA_INFO_DATA: u16 = 2;
@@ -147,6 +165,7 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
         index: header.index,
         name: name_of(body, header.index),
         mac: HardwareAddress::default(),
+        broadcast: None,
         permanent_mac: None,
         mtu: 0,
         max_mtu: None,
@@ -186,6 +205,14 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
         match kind {
             IFLA_PHYS_PORT_NAME => link.port_name = owned(),
             IFLA_ADDRESS => link.mac = HardwareAddress(value.to_vec()),
+            IFLA_BROADCAST if link.link_type == LinkType::Ether => {
+                link.broadcast = Some(HardwareAddress(value.to_vec()));
+            }
+            IFLA_XDP => {
+                let programs = xdp_programs(value).map(|(_, id)| id);
+                let sum = programs.fold(0, u32::wrapping_add);
+                link.settings.insert(LinkSetting::Xdp, sum);
+            }
             IFLA_PERM_ADDRESS => link.permanent_mac = Some(HardwareAddress(value.to_vec())),
             IFLA_MTU => link.mtu = u32_of(value)?,
             IFLA_MAX_MTU => link.max_mtu = u32_of(value),
@@ -194,6 +221,11 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
                 let mode = value.first().copied().map(u32::from);
                 link.settings
                     .extend(mode.map(|mode| (LinkSetting::Mode, mode)));
+            }
+            IFLA_OPERSTATE => {
+                let is_dormant = matches!(value.first(), Some(&(OPER_TESTING | OPER_DORMANT)));
+                link.settings
+                    .insert(LinkSetting::Dormant, u32::from(is_dormant));
             }
             // 0: there is none, as a tunnel says
             IFLA_LINK => link.lower = u32_of(value).filter(|index| *index != 0),
@@ -237,6 +269,46 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
     let parent = parent.zip(bus);
     link.parent = parent.and_then(|(name, bus)| devices::hardware(sysfs, bus, &name));
     Some(link)
+}
+
+/// The XDP programs in an `IFLA_XDP`, each with the flag of its mode.
+fn xdp_programs(value: &[u8]) -> impl Iterator<Item = (u32, u32)> {
+    attributes(value).filter_map(|(kind, value)| {
+        let mode = XDP_MODES.iter().find(|(attribute, _)| *attribute == kind)?;
+        Some((mode.1, u32_of(value).filter(|id| *id != 0)?))
+    })
+}
+
+/// Detaches the XDP programs of the netdev `index` but `kept`.
+///
+/// # Errors
+/// The kernel's; `NotFound`: `kept` is not there.
+pub(super) fn detach_xdp(socket: &mut Socket, index: u32, kept: u32) -> Result<(), NetlinkError> {
+    let answers = socket.request(&by_index(index), 0)?;
+    let lists = answers.bodies().filter_map(|body| body.get(HEADER..));
+    let lists = lists.flat_map(attributes);
+    let lists = lists.filter(|(kind, _)| *kind == IFLA_XDP);
+    let programs: Vec<(u32, u32)> = lists.flat_map(|(_, list)| xdp_programs(list)).collect();
+    for (mode, program) in programs.iter().filter(|(_, it)| *it != kept) {
+        let attribute = |kind, value: u32| DefaultNla::new(kind, value.to_ne_bytes().to_vec());
+        // no descriptor: none is attached
+        let list = [
+            attribute(IFLA_XDP_FD, u32::MAX),
+            attribute(IFLA_XDP_FLAGS, *mode),
+        ];
+        let mut value = vec![0; list.as_slice().buffer_len()];
+        list.as_slice().emit(&mut value);
+        let list = LinkAttribute::Other(DefaultNla::new(IFLA_XDP | NLA_F_NESTED, value));
+        match socket.request(&set(index, vec![list]), 0) {
+            // one that a link holds
+            Err(error) if error.errno() == Some(libc::EBUSY) => bpf::detach_xdp(index, *program)?,
+            done => drop(done?),
+        }
+    }
+    match kept == 0 || programs.iter().any(|(_, it)| *it == kept) {
+        true => Ok(()),
+        false => Err(io::Error::from(io::ErrorKind::NotFound).into()),
+    }
 }
 
 /// The name of the netdev `index` of an `RTM_NEWLINK`.
@@ -317,6 +389,10 @@ pub(super) fn set_address(index: u32, mac: &HardwareAddress) -> RouteNetlinkMess
     set(index, vec![LinkAttribute::Address(mac.0.clone())])
 }
 
+pub(super) fn set_broadcast(index: u32, mac: &HardwareAddress) -> RouteNetlinkMessage {
+    set(index, vec![LinkAttribute::Broadcast(mac.0.clone())])
+}
+
 pub(super) fn set_tx_queue_len(index: u32, packets: u32) -> RouteNetlinkMessage {
     set(index, vec![LinkAttribute::TxQueueLen(packets)])
 }
@@ -325,6 +401,10 @@ pub(super) fn set_setting(index: u32, setting: LinkSetting, value: u32) -> Route
     let attribute = match NUMBERS.iter().find(|(number, _)| *number == setting) {
         Some((_, kind)) => DefaultNla::new(*kind, value.to_ne_bytes().to_vec()),
         // a `u8`
+        None if setting == LinkSetting::Dormant => {
+            let state = if value == 0 { OPER_UP } else { OPER_DORMANT };
+            DefaultNla::new(IFLA_OPERSTATE, vec![state])
+        }
         None => DefaultNla::new(IFLA_LINKMODE, vec![value as u8]),
     };
     set(index, vec![LinkAttribute::Other(attribute)])

@@ -8,6 +8,7 @@
 //! | module | owns |
 //! |---|---|
 //! | `links`, `children`, `ipoib`, `addresses`, `routes`, `rules`, `sysctls` | one rtnetlink noun each, both ways |
+//! | `device_settings`, `ethtool`, `bpf` | what of a netdev is set in sysfs, of its driver, and by programs |
 //! | `vfs` | virtual functions, as their physical function has them |
 //! | `drivers` | drivers that are bound anew |
 //! | `announce` | what tells neighbours who has an address now |
@@ -40,11 +41,14 @@ mod accelerators;
 mod addresses;
 mod announce;
 mod api_server;
+mod bpf;
 mod children;
 mod data_direct;
+mod device_settings;
 mod devices;
 mod drivers;
 mod erdma;
+mod ethtool;
 mod execute;
 mod gids;
 mod held;
@@ -78,8 +82,8 @@ pub use accelerators::accelerator_names;
 pub use space::Space;
 
 use crate::{
-    Asked, DeviceAddress, GidTable, Kernel, Namespace, NetnsId, ObserveError, Observed, Op,
-    OpError, OpenPodError, Pkey, RdmaMode, Vf,
+    Asked, DeviceAddress, DeviceSettings, GidTable, Kernel, Link, Namespace, NetnsId, ObserveError,
+    Observed, Op, OpError, OpenPodError, Pkey, RdmaMode, Vf,
     netlink::NetlinkError,
     probe::{Conflict, Neighbour, ProbeError, Probed, Question},
     smc::SmcState,
@@ -91,6 +95,7 @@ use std::{
     collections::BTreeMap,
     fs, io,
     net::IpAddr,
+    os::fd::AsFd,
     path::{Path, PathBuf},
     sync::{Mutex, OnceLock, PoisonError},
 };
@@ -276,6 +281,7 @@ impl Kernel for Linux {
         let parentless = verbs.into_iter().filter(|it| it.parent.is_none());
         let mut observed = Observed {
             vfs: BTreeMap::new(),
+            device_settings: BTreeMap::new(),
             boot_id,
             at,
             rdma_mode,
@@ -306,6 +312,13 @@ impl Kernel for Linux {
             let what = format!("how {function} is set up by its physical function's netdev");
             cannot_read(&what, error)
         })
+    }
+
+    fn device_settings(&self, link: &Link) -> DeviceSettings {
+        let Ok(host) = self.host() else {
+            return DeviceSettings::default();
+        };
+        device_settings::read(&self.sysfs, host.route().as_fd(), link)
     }
 
     fn gids(&self, pod: Option<&Space>, device: &str, port: u32) -> Result<GidTable, ObserveError> {

@@ -8,6 +8,16 @@ pub(super) fn drivers(device: &DeviceAddress, driver: &str) -> String {
     format!("/sys/bus/{}/drivers/{driver}", device.bus())
 }
 
+/// Neither ethtool nor bpftool take a setting in the words in which it is kept.
+pub(super) fn device_setting(link: &str, key: &str, value: &str) -> String {
+    match key.split_once('/') {
+        Some((tool @ ("ethtool" | "tcx"), setting)) => {
+            format!("{tool} of {link}: {setting} [{value}]")
+        }
+        _ => format!("echo {value} > /sys/class/net/{link}/{key}"),
+    }
+}
+
 /// `ip route` and `ip rule` take IPv6 only where they are told so, or see an IPv6 address
 /// first.
 pub(super) fn of_family(ip: &str, address: IpAddr) -> String {

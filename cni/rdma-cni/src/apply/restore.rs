@@ -102,7 +102,7 @@ pub fn restore<K: Kernel>(
     let mut same = 0;
     let mut round = 0;
     loop {
-        let observed = match kernel.observe_vfs(pod, &functions) {
+        let mut observed = match kernel.observe_vfs(pod, &functions) {
             Ok(observed) => observed,
             Err(error) if round >= ROUNDS => {
                 return Err(Incomplete {
@@ -116,6 +116,7 @@ pub fn restore<K: Kernel>(
                 continue;
             }
         };
+        observe_device_settings(kernel, attachment, &mut observed);
         let left_out = [attributes(&given_up), set.clone()].concat();
         let plan =
             |others: &[Attachment]| plan::detach_beside(attachment, others, &observed, &left_out);
@@ -197,6 +198,22 @@ pub fn restore<K: Kernel>(
         }
         last = Some(plans);
         round += 1;
+    }
+}
+
+/// Adds to `observed` what rtnetlink does not report of the rails' netdevs that are on the host under their names.
+fn observe_device_settings<K: Kernel>(
+    kernel: &K,
+    attachment: &Attachment,
+    observed: &mut Observed,
+) {
+    let rails = attachment.rails.iter();
+    let recorded = rails.filter(|rail| rail.device_settings.is_some());
+    for host_link in recorded.filter_map(|rail| rail.host_link.as_ref()) {
+        if let Some(link) = observed.host.link(&host_link.name) {
+            let settings = kernel.device_settings(link);
+            observed.device_settings.insert(link.index, settings);
+        }
     }
 }
 

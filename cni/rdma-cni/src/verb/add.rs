@@ -270,6 +270,7 @@ pub fn draft<K: Kernel>(
     partition::check(node.kernel, node.conf, &rails)?;
     for rail in &mut rails {
         if let Some(host_link) = &rail.host_link {
+            rail.device_settings = Some(node.kernel.device_settings(host_link));
             rail.unkept_routes = crate::given_up::routes_of(host_link.index, observed);
         }
     }

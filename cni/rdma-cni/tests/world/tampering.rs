@@ -178,6 +178,12 @@ fn flags_and_settings() {
             number(LinkSetting::GroMaxSize, 20_000),
             number(LinkSetting::GsoIpv4MaxSize, 20_000),
             number(LinkSetting::GroIpv4MaxSize, 20_000),
+            number(LinkSetting::Xdp, 12),
+            Op::SetBroadcast {
+                at: AT,
+                link: rail(),
+                mac: mac("02:00:00:00:00:99"),
+            },
             flag(LinkFlag::NoTrailers, true),
             flag(LinkFlag::Dynamic, true),
             flag(LinkFlag::Debug, true),

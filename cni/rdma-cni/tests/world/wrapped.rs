@@ -6,8 +6,9 @@ use crate::node::{Answer, Node, Pod};
 use fake_kernel::{FakeKernel, FakePod};
 use nix::errno::Errno;
 use rdma_netns::{
-    Asked, Conflict, DeviceAddress, GidTable, Kernel, Neighbour, ObserveError, Observed, Op,
-    OpError, OpenPodError, Pkey, ProbeError, Probed, Question, Vf, smc::SmcState,
+    Asked, Conflict, DeviceAddress, DeviceSettings, GidTable, Kernel, Link, Neighbour,
+    ObserveError, Observed, Op, OpError, OpenPodError, Pkey, ProbeError, Probed, Question, Vf,
+    smc::SmcState,
 };
 use serde_json::Value;
 use std::{
@@ -90,6 +91,10 @@ impl Kernel for Wrapped<'_> {
 
     fn vf(&self, function: &DeviceAddress) -> Result<Option<Vf>, ObserveError> {
         self.kernel.vf(function)
+    }
+
+    fn device_settings(&self, link: &Link) -> DeviceSettings {
+        self.kernel.device_settings(link)
     }
 
     fn observe(&self, pod: Option<&FakePod>) -> Result<Observed, ObserveError> {

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Work in a namespace, without starting a program: what sysfs shows of it, its drivers' settings, raw frames.
+
+use integration::Netns;
+use nix::{
+    libc,
+    mount::{MsFlags, mount},
+    sched::{CloneFlags, unshare},
+};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    path::Path,
+};
+
+/// Frames of this protocol are the tests' (`ETH_P_802_EX1`).
+const PROTOCOL: u16 = 0x88b5;
+
+/// What `work` makes of `netns`, on a thread inside that has a sysfs of its own.
+#[track_caller]
+pub(crate) fn inside<T: Send>(netns: &Netns, work: impl FnOnce() -> T + Send) -> T {
+    let opened = rdma_netns::netns::Netns::open(netns.path()).expect("a namespace");
+    let work = || {
+        let nothing = None::<&str>;
+        unshare(CloneFlags::CLONE_NEWNS).expect("a mount namespace");
+        let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+        mount(nothing, "/", nothing, private, nothing).expect("private mounts");
+        mount(
+            Some("sysfs"),
+            "/sys",
+            Some("sysfs"),
+            MsFlags::empty(),
+            nothing,
+        )
+        .expect("a sysfs");
+        work()
+    };
+    opened.run(work).expect("a thread")
+}
+
+/// Writes attributes of `link` (`gro_flush_timeout`), of the thread's namespace.
+pub(crate) fn write_attribute(link: &str, attribute: &str, value: &str) -> io::Result<()> {
+    fs::write(
+        Path::new("/sys/class/net").join(link).join(attribute),
+        value,
+    )
+}
+
+/// What changes by itself, or with a move: numbers of netdevs, states of the medium, how name and address came about.
+const PASSING: [&str; 17] = [
+    "addr_assign_type",
+    "carrier",
+    "carrier_changes",
+    "carrier_down_count",
+    "carrier_up_count",
+    "dormant",
+    "duplex",
+    "flags",
+    "ifindex",
+    "iflink",
+    "name_assign_type",
+    "operstate",
+    "speed",
+    "statistics",
+    "testing",
+    "uevent",
+    "power",
+];
+
+/// Every attribute of every netdev in the thread's sysfs, by its path.
+pub(crate) fn attributes() -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    let netdevs = fs::read_dir("/sys/class/net").expect("netdevs");
+    for netdev in netdevs.flatten() {
+        gather(&netdev.path(), &mut all);
+    }
+    all
+}
+
+fn gather(directory: &Path, all: &mut BTreeMap<String, String>) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let (name, path) = (entry.file_name(), entry.path());
+        let is_passing = name.to_str().is_none_or(|it| PASSING.contains(&it));
+        let kind = entry.file_type().expect("a kind");
+        if is_passing {
+            continue;
+        }
+        if kind.is_dir() {
+            gather(&path, all);
+        } else if kind.is_file() {
+            // some cannot be read of this kind of netdev
+            let value = fs::read(&path).map_err(|error| error.to_string());
+            let value = value.map(|it| String::from_utf8_lossy(&it).trim_end().to_owned());
+            let key = path.display().to_string();
+            all.insert(key, value.unwrap_or_else(|error| error));
+        }
+    }
+}
+
+/// `ethtool -K LINK tx off rx off sg off gro off`, by `ETHTOOL_SFEATURES` of the first 32 features; or on.
+pub(crate) fn set_features(link: &str, bits: u32, on: bool) -> io::Result<()> {
+    const ETHTOOL_SFEATURES: u32 = 0x3b;
+    let value = if on { bits } else { 0 };
+    ethtool(link, &mut [ETHTOOL_SFEATURES, 2, bits, value, 0, 0])
+}
+
+/// `ethtool -L LINK rx N tx N`
+pub(crate) fn set_channels(link: &str, count: u32) -> io::Result<()> {
+    const ETHTOOL_SCHANNELS: u32 = 0x3d;
+    ethtool(
+        link,
+        &mut [ETHTOOL_SCHANNELS, 0, 0, 0, 0, count, count, 0, 0],
+    )
+}
+
+/// The counts of channels, and the features that were asked for.
+pub(crate) fn driver_settings(link: &str) -> io::Result<Vec<u32>> {
+    let mut features = [0_u32; 34];
+    (features[0], features[1]) = (0x3a, 8);
+    ethtool(link, &mut features)?;
+    let mut channels = [0_u32; 9];
+    channels[0] = 0x3c;
+    let counts = match ethtool(link, &mut channels) {
+        Ok(()) => channels[5..].to_vec(),
+        Err(_) => vec![],
+    };
+    Ok([vec![features[3], features[7]], counts].concat())
+}
+
+fn ethtool(link: &str, words: &mut [u32]) -> io::Result<()> {
+    const SIOCETHTOOL: u32 = 0x8946;
+    let socket = packet_socket(0)?;
+    // SAFETY: it is made of numbers and pointers alone.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, byte) in request.ifr_name.iter_mut().zip(link.bytes()) {
+        *to = byte as _;
+    }
+    request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
+    // SAFETY: the words are the whole structure of their command.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) } {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A packet socket of the thread's namespace that hears all netdevs.
+pub(crate) fn listener() -> OwnedFd {
+    packet_socket(PROTOCOL).expect("a packet socket")
+}
+
+fn packet_socket(protocol: u16) -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: no address is handed over.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, kind, i32::from(protocol.to_be())) };
+    match fd {
+        // SAFETY: the kernel has opened it for this call, and nobody else has it.
+        0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Sends one frame that says `text` to all by each netdev of the thread's namespace but loopback, as far as it takes it.
+pub(crate) fn send_by_all(text: &str) {
+    let socket = packet_socket(0).expect("a packet socket");
+    for netdev in fs::read_dir("/sys/class/net").expect("netdevs").flatten() {
+        if netdev.file_name() == "lo" {
+            continue;
+        }
+        let index = fs::read_to_string(netdev.path().join("ifindex"));
+        let Some(index) = index.ok().and_then(|it| it.trim().parse().ok()) else {
+            continue;
+        };
+        let name = netdev.file_name();
+        let said = format!("{text} {}", name.to_string_lossy());
+        let frame = [
+            &[0xff; 6][..],
+            &[0x02, 0, 0, 0, 0, 0x77],
+            &PROTOCOL.to_be_bytes(),
+            &[said.len() as u8],
+            said.as_bytes(),
+            &[0; 60],
+        ]
+        .concat();
+        // SAFETY: it is made of numbers alone.
+        let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        to.sll_family = libc::AF_PACKET as u16;
+        to.sll_ifindex = index;
+        // SAFETY: frame and address are that long. One that is down refuses it.
+        let _ = unsafe {
+            libc::sendto(
+                socket.as_raw_fd(),
+                frame.as_ptr().cast(),
+                frame.len(),
+                0,
+                (&raw const to).cast(),
+                size_of::<libc::sockaddr_ll>() as u32,
+            )
+        };
+    }
+}
+
+/// What was said to a [`listener`] since it was asked last; without what its own namespace sent.
+pub(crate) fn heard(listener: &OwnedFd) -> Vec<String> {
+    let mut heard = vec![];
+    let mut frame = [0_u8; 2048];
+    loop {
+        // SAFETY: it is made of numbers alone.
+        let mut from: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        let mut length = size_of::<libc::sockaddr_ll>() as u32;
+        // SAFETY: frame and address have that much room.
+        let received = unsafe {
+            libc::recvfrom(
+                listener.as_raw_fd(),
+                frame.as_mut_ptr().cast(),
+                frame.len(),
+                0,
+                (&raw mut from).cast(),
+                &raw mut length,
+            )
+        };
+        let Ok(received) = usize::try_from(received) else {
+            return heard;
+        };
+        let text = frame[..received].get(15..15 + usize::from(frame[14]));
+        if from.sll_pkttype != libc::PACKET_OUTGOING
+            && let Some(text) = text
+        {
+            heard.push(String::from_utf8_lossy(text).into_owned());
+        }
+    }
+}

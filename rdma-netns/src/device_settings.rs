@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a namespace's administrator can set of a netdev besides rtnetlink, and what stays after a move.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Settings of a netdev of the host by key:
+///
+/// - an attribute by its path in the netdev's directory of sysfs: `gro_flush_timeout`, `queues/rx-0/rps_cpus`;
+/// - a setting of its driver, `ethtool/coalesce`: the 32-bit words of ethtool's structure that can be set, in
+///   hexadecimal;
+/// - `ethtool/rules`, `tcx/ingress`, `tcx/egress`: the places of flow rules, and the ids of attached programs, in
+///   decimal, divided by spaces.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct DeviceSettings(BTreeMap<String, String>);
+
+impl DeviceSettings {
+    /// Puts one in; its default is left out.
+    pub fn set(&mut self, key: String, value: String) {
+        if !is_default(&key, &value) {
+            self.0.insert(key, value);
+        }
+    }
+
+    /// What is to be set for these, if `present` is there now: keys with values. One of which either side has nothing,
+    /// and that has no default, is passed over: the driver does not have it.
+    pub fn lacking<'a>(&'a self, present: &'a Self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let own = self.0.iter().map(|(key, value)| (&**key, &**value));
+        let added = present.0.keys().filter(|key| !self.0.contains_key(*key));
+        let added = added.filter_map(|key| Some((&**key, default_of(key)?)));
+        own.chain(added).filter(|(key, value)| {
+            let now = present.0.get(*key).map(|it| &**it).or(default_of(key));
+            now.is_some_and(|now| now != *value)
+        })
+    }
+}
+
+/// What a setting has that nobody has touched, where that is the same for all drivers
+/// (`DQL_MAX_LIMIT`, `include/linux/dynamic_queue_limits.h`; `dql_init()` with HZ).
+fn default_of(key: &str) -> Option<&'static str> {
+    if key.starts_with("tcx/") || key == "ethtool/rules" {
+        return Some("");
+    }
+    match key.strip_prefix("queues/")?.rsplit('/').next()? {
+        "limit_max" => Some("1879048192"),
+        "hold_time" => Some("1000"),
+        _ => Some("0"),
+    }
+}
+
+fn is_default(key: &str, value: &str) -> bool {
+    match default_of(key) {
+        // masks of CPUs have as many digits as the machine has CPUs
+        Some("0") => value.bytes().all(|it| matches!(it, b'0' | b',')),
+        default => default == Some(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(list: &[(&str, &str)]) -> DeviceSettings {
+        let mut settings = DeviceSettings::default();
+        for (key, value) in list {
+            settings.set((*key).to_owned(), (*value).to_owned());
+        }
+        settings
+    }
+
+    #[test]
+    fn what_differs_is_set_and_a_default_counts_as_a_value() {
+        let before = settings(&[
+            ("gro_flush_timeout", "0"),
+            ("threaded", "0"),
+            ("queues/rx-0/rps_cpus", "00000000,00000000"),
+            ("queues/tx-0/xps_cpus", "3"),
+            ("queues/tx-0/byte_queue_limits/limit_max", "1879048192"),
+            ("tcx/ingress", "12"),
+        ]);
+        let present = settings(&[
+            ("gro_flush_timeout", "20"),
+            ("queues/rx-0/rps_cpus", "00000000,00000001"),
+            ("queues/tx-0/byte_queue_limits/limit_max", "1"),
+            ("tcx/egress", "13"),
+            ("ethtool/coalesce", "00000001"),
+        ]);
+        let lacking: Vec<_> = before.lacking(&present).collect();
+        assert_eq!(
+            lacking,
+            [
+                ("gro_flush_timeout", "0"),
+                ("queues/tx-0/xps_cpus", "3"),
+                ("tcx/ingress", "12"),
+                ("queues/rx-0/rps_cpus", "0"),
+                ("queues/tx-0/byte_queue_limits/limit_max", "1879048192"),
+                ("tcx/egress", ""),
+            ]
+        );
+        assert_eq!(before.lacking(&before).count(), 0);
+    }
+}

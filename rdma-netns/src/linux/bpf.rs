@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//! BPF programs on a netdev: XDP, and tc's without a queueing discipline (tcx). A move detaches neither
+//! (`__dev_change_net_namespace()`, `net/core/dev.c`).
+
+use crate::DeviceSettings;
+use nix::libc;
+use std::{
+    io,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+};
+
+const BPF_PROG_DETACH: u32 = 9;
+const BPF_PROG_GET_FD_BY_ID: u32 = 13;
+const BPF_OBJ_GET_INFO_BY_FD: u32 = 15;
+const BPF_PROG_QUERY: u32 = 16;
+const BPF_LINK_GET_FD_BY_ID: u32 = 30;
+const BPF_LINK_GET_NEXT_ID: u32 = 31;
+const BPF_LINK_DETACH: u32 = 34;
+
+/// Of `enum bpf_attach_type` since Linux 6.6.
+const TCX_INGRESS: u32 = 46;
+const TCX_EGRESS: u32 = 47;
+
+/// `enum bpf_link_type`
+const LINK_TYPE_XDP: u32 = 6;
+
+/// Programs that the kernel has at one place at most (`BPF_MPROG_MAX`, `include/linux/bpf_mprog.h`).
+const MAX: usize = 64;
+
+/// The words of `union bpf_attr` that are used here: most are of the first 32 bytes.
+type Attr = [u32; 32];
+
+/// Adds the programs of the netdev `index` at both of tcx's places (Linux 6.6), of the namespace of the calling thread.
+pub(super) fn read(index: u32, settings: &mut DeviceSettings) {
+    for (key, place) in [("tcx/ingress", TCX_INGRESS), ("tcx/egress", TCX_EGRESS)] {
+        if let Ok(programs) = attached(index, place) {
+            let ids: Vec<String> = programs.iter().map(|(id, _)| id.to_string()).collect();
+            settings.set(key.to_owned(), ids.join(" "));
+        }
+    }
+}
+
+/// Detaches all programs of the place `key` but those with the ids in `kept`.
+///
+/// # Errors
+/// The kernel's; `NotFound`: one that is to be kept is not there.
+pub(super) fn keep(index: u32, key: &str, kept: &str) -> io::Result<()> {
+    let place = match key {
+        "tcx/ingress" => TCX_INGRESS,
+        _ => TCX_EGRESS,
+    };
+    let mut kept: Vec<u32> = kept.split(' ').filter_map(|it| it.parse().ok()).collect();
+    for (program, link) in attached(index, place)? {
+        if let Some(found) = kept.iter().position(|it| *it == program) {
+            kept.remove(found);
+        } else if link == 0 {
+            let file = by_id(BPF_PROG_GET_FD_BY_ID, program)?;
+            let mut attr = [0; 32];
+            attr[..3].copy_from_slice(&[index, file.as_raw_fd() as u32, place]);
+            bpf(BPF_PROG_DETACH, &mut attr)?;
+        } else {
+            detach(&by_id(BPF_LINK_GET_FD_BY_ID, link)?)?;
+        }
+    }
+    match kept.is_empty() {
+        true => Ok(()),
+        false => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+/// Ends the links by which XDP program `program` is attached to a netdev with the number `index`.
+pub(super) fn detach_xdp(index: u32, program: u32) -> io::Result<()> {
+    let mut attr: Attr = [0; 32];
+    while bpf(BPF_LINK_GET_NEXT_ID, &mut attr).is_ok() {
+        let id = attr[1];
+        attr = [0; 32];
+        attr[0] = id;
+        // one that ends meanwhile is not there
+        let Ok(link) = by_id(BPF_LINK_GET_FD_BY_ID, id) else {
+            continue;
+        };
+        // `struct bpf_link_info`: type, id, program, nothing, and for XDP the netdev
+        let mut info = [0_u32; 32];
+        let mut about: Attr = [0; 32];
+        about[..2].copy_from_slice(&[link.as_raw_fd() as u32, size_of_val(&info) as u32]);
+        put(&mut about, 2, info.as_mut_ptr());
+        bpf(BPF_OBJ_GET_INFO_BY_FD, &mut about)?;
+        if info[0] == LINK_TYPE_XDP && info[2] == program && info[4] == index {
+            detach(&link)?;
+        }
+    }
+    Ok(())
+}
+
+/// The programs at `place` of the netdev `index` and the link of each, 0 without one.
+fn attached(index: u32, place: u32) -> io::Result<Vec<(u32, u32)>> {
+    let (mut programs, mut links) = ([0_u32; MAX], [0_u32; MAX]);
+    let mut attr: Attr = [0; 32];
+    attr[..2].copy_from_slice(&[index, place]);
+    put(&mut attr, 4, programs.as_mut_ptr());
+    attr[6] = MAX as u32;
+    put(&mut attr, 10, links.as_mut_ptr());
+    bpf(BPF_PROG_QUERY, &mut attr)?;
+    let count = (attr[6] as usize).min(MAX);
+    let pairs = programs.into_iter().zip(links);
+    Ok(pairs.take(count).collect())
+}
+
+fn detach(link: &OwnedFd) -> io::Result<()> {
+    let mut attr = [0; 32];
+    attr[0] = link.as_raw_fd() as u32;
+    bpf(BPF_LINK_DETACH, &mut attr).map(drop)
+}
+
+fn by_id(command: u32, id: u32) -> io::Result<OwnedFd> {
+    let mut attr = [0; 32];
+    attr[0] = id;
+    let file = bpf(command, &mut attr)?;
+    // SAFETY: the kernel has opened it for this call, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(file as i32) })
+}
+
+/// An address, which is 64 bits at an even word.
+fn put(attr: &mut Attr, place: usize, address: *mut u32) {
+    let address = (address as u64).to_ne_bytes();
+    let (halves, _) = address.as_chunks();
+    for (to, half) in attr[place..].iter_mut().zip(halves) {
+        *to = u32::from_ne_bytes(*half);
+    }
+}
+
+fn bpf(command: u32, attr: &mut Attr) -> io::Result<libc::c_long> {
+    // SAFETY: every address in `attr` is that of an array that the caller has, with the room that is said beside it. What
+    // a kernel knows no more of has to be 0, and is.
+    let done =
+        unsafe { libc::syscall(libc::SYS_bpf, command, attr.as_mut_ptr(), size_of::<Attr>()) };
+    match done {
+        0.. => Ok(done),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Settings of a netdev's driver, by ethtool's `ioctl` (`net/ethtool/ioctl.c`): drivers keep them over a move.
+
+use crate::{DeviceSettings, Link};
+use nix::libc;
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd},
+};
+
+/// `SIOCETHTOOL`
+const SIOCETHTOOL: u32 = 0x8946;
+/// `SIOCSHWTSTAMP`
+const SIOCSHWTSTAMP: u32 = 0x89b0;
+/// `SIOCGHWTSTAMP`
+const SIOCGHWTSTAMP: u32 = 0x89b1;
+
+const ETHTOOL_GWOL: u32 = 0x05;
+const ETHTOOL_SWOL: u32 = 0x06;
+const ETHTOOL_GMSGLVL: u32 = 0x07;
+const ETHTOOL_SMSGLVL: u32 = 0x08;
+const ETHTOOL_GCOALESCE: u32 = 0x0e;
+const ETHTOOL_SCOALESCE: u32 = 0x0f;
+const ETHTOOL_GRINGPARAM: u32 = 0x10;
+const ETHTOOL_SRINGPARAM: u32 = 0x11;
+const ETHTOOL_GPAUSEPARAM: u32 = 0x12;
+const ETHTOOL_SPAUSEPARAM: u32 = 0x13;
+const ETHTOOL_GPFLAGS: u32 = 0x27;
+const ETHTOOL_SPFLAGS: u32 = 0x28;
+const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
+const ETHTOOL_GRXCLSRLALL: u32 = 0x30;
+const ETHTOOL_SRXCLSRLDEL: u32 = 0x31;
+const ETHTOOL_GFEATURES: u32 = 0x3a;
+const ETHTOOL_SFEATURES: u32 = 0x3b;
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+const ETHTOOL_SCHANNELS: u32 = 0x3d;
+const ETHTOOL_GEEE: u32 = 0x44;
+const ETHTOOL_SEEE: u32 = 0x45;
+const ETHTOOL_GRSSH: u32 = 0x46;
+const ETHTOOL_SRSSH: u32 = 0x47;
+const ETHTOOL_GTUNABLE: u32 = 0x48;
+const ETHTOOL_STUNABLE: u32 = 0x49;
+const ETHTOOL_GFECPARAM: u32 = 0x50;
+const ETHTOOL_SFECPARAM: u32 = 0x51;
+
+/// A structure that is read and written by two commands.
+struct Block {
+    name: &'static str,
+    get: u32,
+    set: u32,
+    /// What a request says besides its command.
+    head: &'static [u32],
+    /// 32-bit words of the structure, its command included.
+    words: usize,
+    /// Those that can be set, a bit each; all others are limits, or what was negotiated.
+    settable: u32,
+}
+
+const fn block(name: &'static str, commands: (u32, u32), words: usize, settable: u32) -> Block {
+    Block {
+        name,
+        get: commands.0,
+        set: commands.1,
+        head: &[],
+        words,
+        settable,
+    }
+}
+
+const fn tunable(name: &'static str, head: &'static [u32]) -> Block {
+    let commands = (ETHTOOL_GTUNABLE, ETHTOOL_STUNABLE);
+    Block {
+        head,
+        ..block(name, commands, 5, 1 << 4)
+    }
+}
+
+/// The structures of `include/uapi/linux/ethtool.h`; a tunable's head is its id, its type and its bytes.
+const BLOCKS: [Block; 13] = [
+    block("channels", (ETHTOOL_GCHANNELS, ETHTOOL_SCHANNELS), 9, 0x1e0),
+    block(
+        "coalesce",
+        (ETHTOOL_GCOALESCE, ETHTOOL_SCOALESCE),
+        23,
+        0x7f_fffe,
+    ),
+    block("eee", (ETHTOOL_GEEE, ETHTOOL_SEEE), 10, 0xe4),
+    block("fec", (ETHTOOL_GFECPARAM, ETHTOOL_SFECPARAM), 4, 0x4),
+    block("messages", (ETHTOOL_GMSGLVL, ETHTOOL_SMSGLVL), 2, 0x2),
+    block("pause", (ETHTOOL_GPAUSEPARAM, ETHTOOL_SPAUSEPARAM), 4, 0xe),
+    block("private", (ETHTOOL_GPFLAGS, ETHTOOL_SPFLAGS), 2, 0x2),
+    block("rings", (ETHTOOL_GRINGPARAM, ETHTOOL_SRINGPARAM), 9, 0x1e0),
+    tunable("rx-copybreak", &[1, 3, 4]),
+    block("timestamps", (SIOCGHWTSTAMP, SIOCSHWTSTAMP), 3, 0x7),
+    tunable("tx-copybreak", &[2, 3, 4]),
+    tunable("tx-copybreak-buffer", &[4, 3, 4]),
+    block("wake", (ETHTOOL_GWOL, ETHTOOL_SWOL), 5, 0x1c),
+];
+
+/// Words of a feature block: available, requested, active, never changed (`struct ethtool_get_features_block`).
+const FEATURES: usize = 4;
+/// More features than any kernel has, in blocks of 32.
+const FEATURE_BLOCKS: usize = 8;
+
+/// Words before the table of `struct ethtool_rxfh`, and where the numbers of its entries and its key's bytes are.
+const RSS: usize = 6;
+const RSS_ENTRIES: usize = 2;
+const RSS_KEY: usize = 3;
+
+/// Words before the places of `struct ethtool_rxnfc` are 47; where their number is, and the place of the rule it is of.
+const RULES: usize = 47;
+const RULES_COUNT: usize = 46;
+const RULES_PLACE: usize = 44;
+
+/// Names of the settings that are no [`BLOCKS`].
+const FEATURES_NAME: &str = "features";
+const RSS_NAME: &str = "rss";
+const RULES_NAME: &str = "rules";
+
+/// Adds the settings that the driver of `link` has. Without hardware a driver has features and channels at most.
+pub(super) fn read(socket: BorrowedFd<'_>, link: &Link, settings: &mut DeviceSettings) {
+    let ask = |words: &mut [u32]| ioctl(socket, &link.name, words);
+    let mut add = |name: &str, value: String| settings.set(format!("ethtool/{name}"), value);
+    if let Ok(features) = features(&ask) {
+        let requested = |block: &[u32; FEATURES]| block[0] & !block[3] & block[1];
+        let words: Vec<u32> = features.iter().map(requested).collect();
+        add(FEATURES_NAME, text(&words));
+    }
+    for block in &BLOCKS {
+        if link.parent.is_none() && block.name != "channels" {
+            continue;
+        }
+        let mut words = block.request(block.get);
+        if ask(&mut words).is_ok() {
+            let words: Vec<u32> = block.places().map(|place| words[place]).collect();
+            add(block.name, text(&words));
+        }
+    }
+    if link.parent.is_none() {
+        return;
+    }
+    if let Ok(words) = rss(&ask) {
+        add(RSS_NAME, text(&words[RSS_ENTRIES..]));
+    }
+    if let Ok(places) = rules(&ask) {
+        let places: Vec<String> = places.iter().map(u32::to_string).collect();
+        add(RULES_NAME, places.join(" "));
+    }
+}
+
+/// Sets the one called `setting` of the netdev `name`.
+pub(super) fn write(
+    socket: BorrowedFd<'_>,
+    name: &str,
+    setting: &str,
+    value: &str,
+) -> io::Result<()> {
+    let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
+    let ask = |words: &mut [u32]| ioctl(socket, name, words);
+    if setting == RULES_NAME {
+        let kept: Vec<u32> = value.split(' ').filter_map(|it| it.parse().ok()).collect();
+        let foreign = rules(&ask)?;
+        for place in foreign.into_iter().filter(|it| !kept.contains(it)) {
+            let mut words = [0; RULES + 1];
+            (words[0], words[RULES_PLACE]) = (ETHTOOL_SRXCLSRLDEL, place);
+            ask(&mut words)?;
+        }
+        return Ok(());
+    }
+    let wanted = words_of(value).ok_or_else(invalid)?;
+    let mut words = match setting {
+        FEATURES_NAME => {
+            let present = features(&ask)?;
+            let blocks = present.iter().zip(&wanted);
+            let blocks = blocks.flat_map(|(block, wanted)| [block[0] & !block[3], *wanted]);
+            let count = present.len().min(wanted.len()) as u32;
+            [ETHTOOL_SFEATURES, count]
+                .into_iter()
+                .chain(blocks)
+                .collect()
+        }
+        RSS_NAME => [&[ETHTOOL_SRSSH, 0][..], &wanted].concat(),
+        _ => {
+            let mut blocks = BLOCKS.iter();
+            let block = blocks.find(|it| it.name == setting).ok_or_else(invalid)?;
+            let mut words = block.request(block.set);
+            for (place, value) in block.places().zip(wanted) {
+                words[place] = value;
+            }
+            words
+        }
+    };
+    ask(&mut words)
+}
+
+impl Block {
+    fn request(&self, command: u32) -> Vec<u32> {
+        let mut words = vec![0; self.words];
+        words[0] = command;
+        words[1..=self.head.len()].copy_from_slice(self.head);
+        words
+    }
+
+    /// Of the words that can be set.
+    fn places(&self) -> impl Iterator<Item = usize> {
+        (0..self.words).filter(|place| self.settable & (1 << place) != 0)
+    }
+}
+
+type Ask<'a> = &'a dyn Fn(&mut [u32]) -> io::Result<()>;
+
+fn features(ask: Ask<'_>) -> io::Result<Vec<[u32; FEATURES]>> {
+    let mut words = [0; 2 + FEATURE_BLOCKS * FEATURES];
+    (words[0], words[1]) = (ETHTOOL_GFEATURES, FEATURE_BLOCKS as u32);
+    ask(&mut words)?;
+    // how many there are
+    let count = (words[1] as usize).min(FEATURE_BLOCKS);
+    let (blocks, _) = words[2..].as_chunks();
+    Ok(blocks[..count].to_vec())
+}
+
+fn rss(ask: Ask<'_>) -> io::Result<Vec<u32>> {
+    let mut words = vec![0; RSS];
+    words[0] = ETHTOOL_GRSSH;
+    ask(&mut words)?;
+    let room = words[RSS_ENTRIES] as usize + (words[RSS_KEY] as usize).div_ceil(4);
+    words[0] = ETHTOOL_GRSSH;
+    words.resize(RSS + room, 0);
+    ask(&mut words)?;
+    Ok(words)
+}
+
+/// The places of flow rules, in order.
+fn rules(ask: Ask<'_>) -> io::Result<Vec<u32>> {
+    let mut words = vec![0; RULES + 1];
+    words[0] = ETHTOOL_GRXCLSRLCNT;
+    ask(&mut words)?;
+    let count = words[RULES_COUNT] as usize;
+    words = vec![0; RULES + 1 + count];
+    (words[0], words[RULES_COUNT]) = (ETHTOOL_GRXCLSRLALL, count as u32);
+    ask(&mut words)?;
+    let mut places = words[RULES..RULES + count].to_vec();
+    places.sort_unstable();
+    Ok(places)
+}
+
+fn text(words: &[u32]) -> String {
+    words.iter().map(|word| format!("{word:08x}")).collect()
+}
+
+fn words_of(text: &str) -> Option<Vec<u32>> {
+    let digits = text.as_bytes().chunks(8);
+    let word = |digits| u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
+    digits.map(word).collect()
+}
+
+/// Hands `words`, whose first one is the command, to the driver of the netdev `name`, and has its answer in them. A
+/// command of sockets (`SIOC…`) is none of the words. Any socket does (`sock_do_ioctl()`, `net/socket.c`); the netdev is
+/// of its namespace.
+fn ioctl(socket: BorrowedFd<'_>, name: &str, words: &mut [u32]) -> io::Result<()> {
+    // SAFETY: it is made of numbers and pointers alone.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let room = request.ifr_name.iter_mut();
+    for (to, byte) in room.zip(name.bytes().take(libc::IFNAMSIZ - 1)) {
+        *to = byte as _;
+    }
+    let number = match words[0] {
+        number @ (SIOCSHWTSTAMP | SIOCGHWTSTAMP) => {
+            words.copy_within(1.., 0);
+            number
+        }
+        _ => SIOCETHTOOL,
+    };
+    request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
+    // SAFETY: the name ends with a NUL, and the words are the whole structure of their command, with the room that it
+    // says it has.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), number as _, &raw mut request) } {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_read_as_they_were_written() {
+        let words = [0, 1, u32::MAX, 0x1234_5678];
+        assert_eq!(words_of(&text(&words)).as_deref(), Some(&words[..]));
+        assert_eq!(words_of("xyz"), None);
+        assert_eq!(words_of("0"), Some(vec![0]));
+    }
+}
