@@ -18,6 +18,7 @@ use std::{
     os::fd::OwnedFd,
     path::Path,
     process::Stdio,
+    sync::{Mutex, PoisonError},
     thread,
     time::Duration,
 };
@@ -27,6 +28,9 @@ const RAILS: usize = 10;
 const VETHS: usize = 6;
 /// One that is down on the host.
 const DOWN: usize = 8;
+
+/// How many machines there are at a time.
+const WORLDS: usize = 3;
 
 /// Changes of a rail at most.
 const CHANGES: usize = 6;
@@ -386,11 +390,47 @@ fn nothing_that_a_pod_does_to_its_rails_outlives_it() {
     let only: Option<u64> = only.map(|seed| seed.parse().expect("RDMA_HOSTILE_SEED is a number"));
     let pods = extent::of(300, 10_000) / RAILS as u64;
     let seeds = only.map_or(0..pods, |seed| seed..seed + 1);
-    let world = World::new();
-    for seed in seeds {
-        let story = Story::of(seed);
-        if let Err(wrong) = world.run(&story) {
-            panic!("{wrong}\n{}", story.told());
+    let seeds = Mutex::new(seeds);
+    let next = || seeds.lock().unwrap_or_else(PoisonError::into_inner).next();
+    // a machine each, since the kernel is waited for most of the time
+    thread::scope(|scope| {
+        for _ in 0..WORLDS {
+            scope.spawn(|| {
+                let Some(first) = next() else {
+                    return;
+                };
+                let world = World::new();
+                for seed in std::iter::once(first).chain(std::iter::from_fn(next)) {
+                    let story = Story::of(seed);
+                    if let Err(wrong) = world.run(&story) {
+                        panic!("{wrong}\n{}", story.told());
+                    }
+                }
+            });
         }
-    }
+    });
+}
+
+/// What the sequences rely on: a netdev that the first pod has on the next one's rail is found.
+#[test]
+fn a_netdev_on_another_pods_rail_is_found_by_its_frames() {
+    let world = World::new();
+    let (old, next) = (world.node.pod("hostile"), world.node.pod("next"));
+    let spy = inside(&old, listener);
+    world.node.add(&world.rails, "next", &next);
+    let story = Story::of(1);
+    world
+        .probe(&story, &old, &spy, &next)
+        .expect("nobody listens");
+    next.ip(&format!(
+        "link add link rdma0 name spy netns {} type macvlan mode bridge",
+        old.name()
+    ));
+    old.ip("link set dev spy up");
+    let found = world.probe(&story, &old, &spy, &next);
+    let found = found.expect_err("a netdev of another pod");
+    assert!(found.contains("\"old-1 spy\""), "{found}");
+    assert!(found.contains("\"switch-1 to-1\""), "{found}");
+    old.ip("link del dev spy");
+    world.node.del(&world.rails, "next", &next);
 }

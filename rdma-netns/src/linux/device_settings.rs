@@ -26,6 +26,9 @@ const QUEUE_ATTRIBUTES: [&str; 8] = [
     "byte_queue_limits/limit_min",
 ];
 
+/// What a driver counts the bytes of its queues for.
+const LIMITS: &str = "byte_queue_limits";
+
 /// The settings of `link`, of the namespace that `sysfs` shows and `socket` is of. What differs from a queue's default is
 /// left out ([`DeviceSettings::default_of`]), and what its driver does not have.
 pub(super) fn read(sysfs: &Path, socket: BorrowedFd<'_>, link: &Link) -> DeviceSettings {
@@ -42,13 +45,18 @@ pub(super) fn read(sysfs: &Path, socket: BorrowedFd<'_>, link: &Link) -> DeviceS
         }
     };
     ATTRIBUTES.iter().for_each(|it| add((*it).to_owned()));
-    let queues = fs::read_dir(directory.join("queues"));
+    let queues = directory.join("queues");
+    let has_limits = queues.join("tx-0").join(LIMITS).exists();
+    let queues = fs::read_dir(queues);
     for queue in queues.into_iter().flatten().flatten() {
         let queue = queue.file_name();
         let Some(queue) = queue.to_str() else {
             continue;
         };
-        let is_of = |it: &&&str| it.starts_with("rps") == queue.starts_with("rx");
+        let is_of = |it: &&&str| {
+            it.starts_with("rps") == queue.starts_with("rx")
+                && (has_limits || !it.starts_with(LIMITS))
+        };
         for attribute in QUEUE_ATTRIBUTES.iter().filter(is_of) {
             add(format!("queues/{queue}/{attribute}"));
         }
