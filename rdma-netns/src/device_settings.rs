@@ -2,7 +2,6 @@
 //! What a namespace's administrator can set of a netdev besides rtnetlink, and what stays after a move.
 
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 /// Settings of a netdev of the host by key:
 ///
@@ -11,28 +10,45 @@ use std::collections::BTreeMap;
 ///   hexadecimal;
 /// - `ethtool/rules`, `tcx/ingress`, `tcx/egress`: the places of flow rules, and the ids of attached programs, in
 ///   decimal, divided by spaces.
+///
+/// It is one text, a line for each with its key, a space and its value: the record has it as it is, and a NIC has hundreds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct DeviceSettings(BTreeMap<String, String>);
+pub struct DeviceSettings(String);
 
 impl DeviceSettings {
-    /// Puts one in; its default is left out.
-    pub fn set(&mut self, key: String, value: String) {
-        if !is_default(&key, &value) {
-            self.0.insert(key, value);
+    /// Adds one; its default is left out.
+    pub fn set(&mut self, key: &str, value: &str) {
+        if !is_default(key, value) {
+            self.0.extend([key, " ", value, "\n"]);
         }
+    }
+
+    /// All that differ from a default, as they were added.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.lines().filter_map(|line| line.split_once(' '))
+    }
+
+    fn get(&self, key: &str) -> Option<&str> {
+        self.iter()
+            .find(|(it, _)| *it == key)
+            .map(|(_, value)| value)
     }
 
     /// What is to be set for these, if `present` is there now: keys with values. One of which either side has nothing,
     /// and that has no default, is passed over: the driver does not have it.
-    pub fn lacking<'a>(&'a self, present: &'a Self) -> impl Iterator<Item = (&'a str, &'a str)> {
-        let own = self.0.iter().map(|(key, value)| (&**key, &**value));
-        let added = present.0.keys().filter(|key| !self.0.contains_key(*key));
-        let added = added.filter_map(|key| Some((&**key, default_of(key)?)));
-        own.chain(added).filter(|(key, value)| {
-            let now = present.0.get(*key).map(|it| &**it).or(default_of(key));
+    pub fn lacking<'a>(&'a self, present: &'a Self) -> Vec<(&'a str, &'a str)> {
+        if self == present {
+            return vec![];
+        }
+        let added = present.iter().filter(|(key, _)| self.get(key).is_none());
+        let added = added.filter_map(|(key, _)| Some((key, default_of(key)?)));
+        let all = self.iter().chain(added);
+        let lacking = all.filter(|(key, value)| {
+            let now = present.get(key).or(default_of(key));
             now.is_some_and(|now| now != *value)
-        })
+        });
+        lacking.collect()
     }
 }
 
@@ -64,7 +80,7 @@ mod tests {
     fn settings(list: &[(&str, &str)]) -> DeviceSettings {
         let mut settings = DeviceSettings::default();
         for (key, value) in list {
-            settings.set((*key).to_owned(), (*value).to_owned());
+            settings.set(key, value);
         }
         settings
     }
@@ -86,9 +102,8 @@ mod tests {
             ("tcx/egress", "13"),
             ("ethtool/coalesce", "00000001"),
         ]);
-        let lacking: Vec<_> = before.lacking(&present).collect();
         assert_eq!(
-            lacking,
+            before.lacking(&present),
             [
                 ("gro_flush_timeout", "0"),
                 ("queues/tx-0/xps_cpus", "3"),
@@ -98,6 +113,6 @@ mod tests {
                 ("tcx/egress", ""),
             ]
         );
-        assert_eq!(before.lacking(&before).count(), 0);
+        assert_eq!(before.lacking(&before.clone()), []);
     }
 }

@@ -33,8 +33,8 @@ pub struct Observed {
     pub vfs: BTreeMap<DeviceAddress, Vf>,
     /// Settings of netdevs of the host that rtnetlink does not report, by their numbers; of those that were asked for
     /// ([`Kernel::device_settings`](crate::Kernel::device_settings)).
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub device_settings: BTreeMap<u32, DeviceSettings>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub device_settings: Vec<(u32, DeviceSettings)>,
     /// The cluster's API servers, where kubelet's kubeconfig names them by address.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub api_servers: Vec<IpAddr>,

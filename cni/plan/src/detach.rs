@@ -177,8 +177,9 @@ fn rail_to_host(
         NetnsSide::Pod => to_host(&host_link, draft, observed),
         NetnsSide::Host => {
             draft.give_up(given_up);
-            let present = observed.device_settings.get(&link.index);
-            if let Some((desired, present)) = rail.device_settings.as_ref().zip(present) {
+            let mut present = observed.device_settings.iter();
+            let present = present.find(|(index, _)| *index == link.index);
+            if let Some((desired, (_, present))) = rail.device_settings.as_ref().zip(present) {
                 draft.device_settings(desired, present);
             }
             furnish(&host_link, draft, link, observed);

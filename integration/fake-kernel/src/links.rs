@@ -86,7 +86,12 @@ impl World {
         (key, value): (&str, &str),
     ) -> Result<(), Refusal> {
         let settings = &mut self.netdev(netns, link)?.settings;
-        settings.set(key.to_owned(), value.to_owned());
+        let mut changed = DeviceSettings::default();
+        let others = settings.iter().filter(|(other, _)| *other != key);
+        for (key, value) in others.chain([(key, value)]) {
+            changed.set(key, value);
+        }
+        *settings = changed;
         Ok(())
     }
 
@@ -366,7 +371,7 @@ impl World {
 fn untouched_settings() -> DeviceSettings {
     let mut settings = DeviceSettings::default();
     for (key, value) in [("gro_flush_timeout", "0"), ("ethtool/messages", "00000007")] {
-        settings.set(key.to_owned(), value.to_owned());
+        settings.set(key, value);
     }
     settings
 }

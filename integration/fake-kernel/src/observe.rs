@@ -32,7 +32,7 @@ impl World {
             rdma_mode: self.rdma_mode,
             devices: self.devices(),
             api_servers: Vec::new(),
-            device_settings: BTreeMap::new(),
+            device_settings: vec![],
             host: self.namespace(HOST),
             pod: pod.map(|pod| self.namespace(pod)),
         };

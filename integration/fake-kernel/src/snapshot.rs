@@ -27,7 +27,9 @@ impl Snapshot {
         let netdevs = world.netdevs.iter().filter(|it| it.netns == HOST);
         let settings = netdevs.map(|it| {
             let name = &it.link.name;
-            format!("host: settings of {name}: {:?}", it.settings)
+            let mut list: Vec<_> = it.settings.iter().collect();
+            list.sort_unstable();
+            format!("host: settings of {name}: {list:?}")
         });
         let mut settings: Vec<String> = settings.collect();
         settings.sort();

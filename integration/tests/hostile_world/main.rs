@@ -193,8 +193,6 @@ fn a_program_of_the_host_that_the_pod_detached_is_reported() {
         inside(host, || attach(Place::Ingress, index("eth1"), false)).expect("a program");
     });
     given.add();
-    let mut none = DeviceSettings::default();
-    none.set("ethtool/none".to_owned(), String::new());
     inside(&given.pod, || {
         let kernel = Linux::new();
         let op = rdma_netns::Op::SetDeviceSetting {

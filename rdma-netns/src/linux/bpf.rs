@@ -35,7 +35,7 @@ pub(super) fn read(index: u32, settings: &mut DeviceSettings) {
     for (key, place) in [("tcx/ingress", TCX_INGRESS), ("tcx/egress", TCX_EGRESS)] {
         if let Ok(programs) = attached(index, place) {
             let ids: Vec<String> = programs.iter().map(|(id, _)| id.to_string()).collect();
-            settings.set(key.to_owned(), ids.join(" "));
+            settings.set(key, &ids.join(" "));
         }
     }
 }

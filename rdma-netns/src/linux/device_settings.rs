@@ -39,12 +39,12 @@ pub(super) fn read(sysfs: &Path, socket: BorrowedFd<'_>, link: &Link) -> DeviceS
     if devices::read(&directory, "ifindex") != Some(link.index.to_string()) {
         return settings;
     }
-    let mut add = |key: String| {
-        if let Some(value) = devices::read(&directory, &key) {
-            settings.set(key, value);
+    let mut add = |key: &str| {
+        if let Some(value) = devices::read(&directory, key) {
+            settings.set(key, &value);
         }
     };
-    ATTRIBUTES.iter().for_each(|it| add((*it).to_owned()));
+    ATTRIBUTES.iter().for_each(|it| add(it));
     let queues = directory.join("queues");
     let has_limits = queues.join("tx-0").join(LIMITS).exists();
     let queues = fs::read_dir(queues);
@@ -58,7 +58,7 @@ pub(super) fn read(sysfs: &Path, socket: BorrowedFd<'_>, link: &Link) -> DeviceS
                 && (has_limits || !it.starts_with(LIMITS))
         };
         for attribute in QUEUE_ATTRIBUTES.iter().filter(is_of) {
-            add(format!("queues/{queue}/{attribute}"));
+            add(&format!("queues/{queue}/{attribute}"));
         }
     }
     settings

@@ -120,7 +120,7 @@ const RULES_NAME: &str = "rules";
 /// Adds the settings that the driver of `link` has. Without hardware a driver has features and channels at most.
 pub(super) fn read(socket: BorrowedFd<'_>, link: &Link, settings: &mut DeviceSettings) {
     let ask = |words: &mut [u32]| ioctl(socket, &link.name, words);
-    let mut add = |name: &str, value: String| settings.set(format!("ethtool/{name}"), value);
+    let mut add = |name: &str, value: String| settings.set(&format!("ethtool/{name}"), &value);
     if let Ok(features) = features(&ask) {
         let requested = |block: &[u32; FEATURES]| block[0] & !block[3] & block[1];
         let words: Vec<u32> = features.iter().map(requested).collect();

@@ -281,7 +281,7 @@ impl Kernel for Linux {
         let parentless = verbs.into_iter().filter(|it| it.parent.is_none());
         let mut observed = Observed {
             vfs: BTreeMap::new(),
-            device_settings: BTreeMap::new(),
+            device_settings: vec![],
             boot_id,
             at,
             rdma_mode,

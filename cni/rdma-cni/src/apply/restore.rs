@@ -212,7 +212,7 @@ fn observe_device_settings<K: Kernel>(
     for host_link in recorded.filter_map(|rail| rail.host_link.as_ref()) {
         if let Some(link) = observed.host.link(&host_link.name) {
             let settings = kernel.device_settings(link);
-            observed.device_settings.insert(link.index, settings);
+            observed.device_settings.push((link.index, settings));
         }
     }
 }

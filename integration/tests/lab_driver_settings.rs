@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//! In the lab, what a pod sets of a real driver (igb) by ethtool: `integration/lab/vm --tier full --exclusive`.
+
+use integration::{Netns, Node, lab::NICS};
+use rdma_netns::{DeviceSettings, Kernel, Linux, Op, netns};
+
+/// The settings of `link` in `netns`.
+#[track_caller]
+fn settings(netns: &Netns, link: &str) -> DeviceSettings {
+    let read = || {
+        let kernel = Linux::new();
+        let observed = kernel.observe(None).expect("a state");
+        kernel.device_settings(observed.host.link(link).expect("a netdev"))
+    };
+    let netns = netns::Netns::open(netns.path()).expect("a namespace");
+    netns.run(read).expect("a thread")
+}
+
+/// Rings, interrupts, channels, flow control, private flags, messages, features and where packets are spread to.
+#[test]
+fn what_a_pod_sets_of_a_driver_is_restored() {
+    let node = Node::on(Netns::own());
+    let nic = NICS[0];
+    node.host.ip(&format!("link set dev {nic} up"));
+    let before = settings(&node.host, nic);
+    let value = |key: &str| {
+        let found = before.iter().find(|(it, _)| *it == key);
+        let (_, value) = found.unwrap_or_else(|| panic!("igb has no {key}: {before:?}"));
+        value
+    };
+    let spread = value("ethtool/rss");
+    let first_queue = format!("{}{}", &spread[..32], "0".repeat(spread.len() - 32));
+    let changes = [
+        ("ethtool/messages", "00000001"),
+        ("ethtool/rings", "00000200000000000000000000000200"),
+        ("ethtool/pause", "000000000000000100000000"),
+        ("ethtool/private", "00000001"),
+        ("ethtool/channels", "00000000000000000000000100000001"),
+        ("ethtool/features", "1fd1008000000192"),
+        ("ethtool/rss", &first_queue),
+    ];
+    let pod = node.pod("pod");
+    let rails = node.configuration(&[nic]);
+    node.add(&rails, "a", &pod);
+    let opened = netns::Netns::open(pod.path()).expect("a namespace");
+    let make = || {
+        let kernel = Linux::new();
+        for (key, value) in changes {
+            let op = Op::SetDeviceSetting {
+                link: "rdma0".try_into().expect("a name"),
+                key: key.to_owned(),
+                value: value.to_owned(),
+            };
+            kernel.execute(&op, None).expect("the pod may");
+        }
+    };
+    opened.run(make).expect("a thread");
+    let changed = settings(&pod, "rdma0");
+    for (key, _) in changes {
+        let now = changed.iter().find(|(it, _)| *it == key);
+        assert_ne!(now, Some((key, value(key))), "it did not change");
+    }
+    node.del(&rails, "a", &pod);
+    let lacking = settings(&node.host, nic);
+    assert_eq!(before.lacking(&lacking), []);
+}
