@@ -161,6 +161,7 @@ fn an_rdma_device_without_a_parent_has_its_netdevs_function() {
             devices: serde_json::from_value(devices).expect("devices"),
             unpaired: vec!["erdma_0".to_owned(), "rxe0".to_owned()],
             vfs: BTreeMap::new(),
+            device_settings: vec![],
             api_servers: vec![],
             host: host.clone(),
             pod: pod.cloned(),

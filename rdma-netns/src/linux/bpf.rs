@@ -31,6 +31,7 @@ const MAX: usize = 64;
 type Attr = [u32; 32];
 
 /// Adds the programs of the netdev `index` at both of tcx's places (Linux 6.6), of the namespace of the calling thread.
+#[cold]
 pub(super) fn read(index: u32, settings: &mut DeviceSettings) {
     for (key, place) in [("tcx/ingress", TCX_INGRESS), ("tcx/egress", TCX_EGRESS)] {
         if let Ok(programs) = attached(index, place) {
@@ -44,6 +45,7 @@ pub(super) fn read(index: u32, settings: &mut DeviceSettings) {
 ///
 /// # Errors
 /// The kernel's; `NotFound`: one that is to be kept is not there.
+#[cold]
 pub(super) fn keep(index: u32, key: &str, kept: &str) -> io::Result<()> {
     let place = match key {
         "tcx/ingress" => TCX_INGRESS,
@@ -69,6 +71,7 @@ pub(super) fn keep(index: u32, key: &str, kept: &str) -> io::Result<()> {
 }
 
 /// Ends the links by which XDP program `program` is attached to a netdev with the number `index`.
+#[cold]
 pub(super) fn detach_xdp(index: u32, program: u32) -> io::Result<()> {
     let mut attr: Attr = [0; 32];
     while bpf(BPF_LINK_GET_NEXT_ID, &mut attr).is_ok() {
@@ -93,6 +96,7 @@ pub(super) fn detach_xdp(index: u32, program: u32) -> io::Result<()> {
 }
 
 /// The programs at `place` of the netdev `index` and the link of each, 0 without one.
+#[cold]
 fn attached(index: u32, place: u32) -> io::Result<Vec<(u32, u32)>> {
     let (mut programs, mut links) = ([0_u32; MAX], [0_u32; MAX]);
     let mut attr: Attr = [0; 32];

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! [`DeviceSettings`] of the host's netdevs: attributes in sysfs, ethtool's, and BPF programs.
+//!
+//! What does this is cold to the compiler: it runs a few times for a rail, so that its size matters more than its speed.
 
 use super::{bpf, devices, ethtool};
 use crate::{DeviceSettings, Link};
@@ -31,6 +33,7 @@ const LIMITS: &str = "byte_queue_limits";
 
 /// The settings of `link`, of the namespace that `sysfs` shows and `socket` is of. What differs from a queue's default is
 /// left out ([`DeviceSettings::default_of`]), and what its driver does not have.
+#[cold]
 pub(super) fn read(sysfs: &Path, socket: BorrowedFd<'_>, link: &Link) -> DeviceSettings {
     let mut settings = DeviceSettings::default();
     ethtool::read(socket, link, &mut settings);
@@ -68,6 +71,7 @@ pub(super) fn read(sysfs: &Path, socket: BorrowedFd<'_>, link: &Link) -> DeviceS
 ///
 /// # Errors
 /// The driver's or the kernel's. A BPF program that is to be there and is not cannot be attached again (`NotFound`).
+#[cold]
 pub(super) fn write(
     sysfs: &Path,
     socket: BorrowedFd<'_>,

@@ -118,6 +118,7 @@ const RSS_NAME: &str = "rss";
 const RULES_NAME: &str = "rules";
 
 /// Adds the settings that the driver of `link` has. Without hardware a driver has features and channels at most.
+#[cold]
 pub(super) fn read(socket: BorrowedFd<'_>, link: &Link, settings: &mut DeviceSettings) {
     let ask = |words: &mut [u32]| ioctl(socket, &link.name, words);
     let mut add = |name: &str, value: String| settings.set(&format!("ethtool/{name}"), &value);
@@ -149,6 +150,7 @@ pub(super) fn read(socket: BorrowedFd<'_>, link: &Link, settings: &mut DeviceSet
 }
 
 /// Sets the one called `setting` of the netdev `name`.
+#[cold]
 pub(super) fn write(
     socket: BorrowedFd<'_>,
     name: &str,
@@ -209,6 +211,7 @@ impl Block {
 
 type Ask<'a> = &'a dyn Fn(&mut [u32]) -> io::Result<()>;
 
+#[cold]
 fn features(ask: Ask<'_>) -> io::Result<Vec<[u32; FEATURES]>> {
     let mut words = [0; 2 + FEATURE_BLOCKS * FEATURES];
     (words[0], words[1]) = (ETHTOOL_GFEATURES, FEATURE_BLOCKS as u32);
@@ -219,6 +222,7 @@ fn features(ask: Ask<'_>) -> io::Result<Vec<[u32; FEATURES]>> {
     Ok(blocks[..count].to_vec())
 }
 
+#[cold]
 fn rss(ask: Ask<'_>) -> io::Result<Vec<u32>> {
     let mut words = vec![0; RSS];
     words[0] = ETHTOOL_GRSSH;
@@ -231,6 +235,7 @@ fn rss(ask: Ask<'_>) -> io::Result<Vec<u32>> {
 }
 
 /// The places of flow rules, in order.
+#[cold]
 fn rules(ask: Ask<'_>) -> io::Result<Vec<u32>> {
     let mut words = vec![0; RULES + 1];
     words[0] = ETHTOOL_GRXCLSRLCNT;
@@ -244,10 +249,12 @@ fn rules(ask: Ask<'_>) -> io::Result<Vec<u32>> {
     Ok(places)
 }
 
+#[cold]
 fn text(words: &[u32]) -> String {
     words.iter().map(|word| format!("{word:08x}")).collect()
 }
 
+#[cold]
 fn words_of(text: &str) -> Option<Vec<u32>> {
     let digits = text.as_bytes().chunks(8);
     let word = |digits| u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();

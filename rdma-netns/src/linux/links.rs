@@ -7,7 +7,7 @@ use crate::{
     netlink::{NetlinkError, Socket, attributes, text, u32_of},
     probe::Unasked,
 };
-use netlink_packet_core::{DefaultNla, Emitable, NLA_F_NESTED};
+use netlink_packet_core::{DefaultNla, NLA_F_NESTED};
 use netlink_packet_route::{
     RouteNetlinkMessage,
     link::{
@@ -283,6 +283,7 @@ fn xdp_programs(value: &[u8]) -> impl Iterator<Item = (u32, u32)> {
 ///
 /// # Errors
 /// The kernel's; `NotFound`: `kept` is not there.
+#[cold]
 pub(super) fn detach_xdp(socket: &mut Socket, index: u32, kept: u32) -> Result<(), NetlinkError> {
     let answers = socket.request(&by_index(index), 0)?;
     let lists = answers.bodies().filter_map(|body| body.get(HEADER..));
@@ -296,8 +297,7 @@ pub(super) fn detach_xdp(socket: &mut Socket, index: u32, kept: u32) -> Result<(
             attribute(IFLA_XDP_FD, u32::MAX),
             attribute(IFLA_XDP_FLAGS, *mode),
         ];
-        let mut value = vec![0; list.as_slice().buffer_len()];
-        list.as_slice().emit(&mut value);
+        let value = nested(&list);
         let list = LinkAttribute::Other(DefaultNla::new(IFLA_XDP | NLA_F_NESTED, value));
         match socket.request(&set(index, vec![list]), 0) {
             // one that a link holds
@@ -309,6 +309,13 @@ pub(super) fn detach_xdp(socket: &mut Socket, index: u32, kept: u32) -> Result<(
         true => Ok(()),
         false => Err(io::Error::from(io::ErrorKind::NotFound).into()),
     }
+}
+
+fn nested(list: &[DefaultNla]) -> Vec<u8> {
+    use netlink_packet_core::Emitable;
+    let mut value = vec![0; list.buffer_len()];
+    list.emit(&mut value);
+    value
 }
 
 /// The name of the netdev `index` of an `RTM_NEWLINK`.

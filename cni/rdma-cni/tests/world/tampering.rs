@@ -349,3 +349,48 @@ fn a_name_that_another_pods_netdev_keeps_is_told() {
     node.del(&b, &of_b).must_succeed();
     node.must_be(&before, "after both");
 }
+
+/// What rtnetlink does not report: one that is refused keeps nothing else away, and is noted.
+#[test]
+fn device_settings() {
+    let node = Node::new(RdmaMode::Shared);
+    let pod = node.pod("a");
+    let before = node.snapshot();
+    for is_refused in [false, true] {
+        node.add(&pod, &node.two_rails()).must_succeed();
+        node.kernel.with(|world| {
+            let netns = world.namespace_at(&pod.netns).unwrap();
+            for change in [
+                ("gro_flush_timeout", "20000"),
+                ("ethtool/messages", "00000000"),
+            ] {
+                world.set_device_setting(netns, "rdma0", change).unwrap();
+            }
+        });
+        node.kernel.begin();
+        node.kernel.intercept(move |_, step| match step.op {
+            Op::SetDeviceSetting { key, .. } if is_refused && key.starts_with("ethtool") => {
+                Verdict::Refuse(Errno::EOPNOTSUPP)
+            }
+            _ => Verdict::Proceed,
+        });
+        node.del(&pod, &node.two_rails()).must_succeed();
+        node.kernel.begin();
+        if !is_refused {
+            node.must_be(&before, "both are restored");
+        }
+    }
+    let notes = node.state.path().join("state/given-up");
+    let notes = std::fs::read_dir(notes).unwrap().flatten();
+    let notes: Vec<String> = notes
+        .map(|it| std::fs::read_to_string(it.path()).unwrap())
+        .collect();
+    assert!(
+        notes.iter().any(|it| it.contains("ethtool/messages")),
+        "{notes:?}"
+    );
+    assert!(
+        !notes.iter().any(|it| it.contains("gro_flush_timeout")),
+        "{notes:?}"
+    );
+}
