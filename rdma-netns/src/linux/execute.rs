@@ -6,7 +6,7 @@ use super::{
     children::{ANY_INDEX, NewChild},
     device_settings, drivers, ipoib, links,
     nldev::Nldev,
-    routes, rules, smc, sysctls, vfs,
+    routes, rules, smc, sysctls, vfs, xdp,
 };
 use crate::{
     Child, InterfaceName, LinkSetting, NetnsSide, Op,
@@ -117,7 +117,7 @@ impl<'a> Namespaces<'a> {
             } => {
                 let mut socket = self.at(*at)?.route();
                 let index = index_of(&mut socket, link)?;
-                links::detach_xdp(&mut socket, index, *value)
+                xdp::detach(&mut socket, index, *value)
             }
             Op::SetLinkSetting {
                 at,

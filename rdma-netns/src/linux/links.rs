@@ -1,29 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Netdevs in rtnetlink's words (`RTM_*LINK`, `include/uapi/linux/if_link.h`).
 
-use super::{bpf, children, devices, ipoib, sysctls, vlans};
+use super::{children, devices, ipoib, sysctls, vlans, xdp};
 use crate::{
     Child, HardwareAddress, InterfaceName, Ipoib, Link, LinkFlag, LinkSetting, LinkType, Origin,
-    netlink::{NetlinkError, Socket, attributes, text, u32_of},
+    netlink::{attributes, text, u32_of},
     probe::Unasked,
 };
-use netlink_packet_core::{DefaultNla, NLA_F_NESTED};
+use netlink_packet_core::DefaultNla;
 use netlink_packet_route::{
     RouteNetlinkMessage,
     link::{
         LinkAttribute, LinkExtentMask, LinkFlags, LinkHeader, LinkLayerType, LinkMessage, Prop,
     },
 };
-use nix::libc;
 use std::{
     collections::BTreeMap,
-    io,
     os::fd::{AsRawFd, BorrowedFd},
     path::Path,
 };
 
 /// `sizeof(struct ifinfomsg)`
-const HEADER: usize = 16;
+pub(super) const HEADER: usize = 16;
 
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_BROADCAST: u16 = 2;
@@ -39,7 +37,7 @@ const IFLA_IFALIAS: u16 = 20;
 const IFLA_AF_SPEC: u16 = 26;
 const IFLA_GROUP: u16 = 27;
 const IFLA_LINK_NETNSID: u16 = 37;
-const IFLA_XDP: u16 = 43;
+pub(super) const IFLA_XDP: u16 = 43;
 const IFLA_MAX_MTU: u16 = 51;
 const IFLA_PROP_LIST: u16 = 52;
 const IFLA_ALT_IFNAME: u16 = 53;
@@ -64,12 +62,6 @@ const NUMBERS: [(LinkSetting, u16); 6] = [
     (LinkSetting::GsoIpv4MaxSize, 63),
     (LinkSetting::GroIpv4MaxSize, 64),
 ];
-
-const IFLA_XDP_FD: u16 = 1;
-const IFLA_XDP_FLAGS: u16 = 3;
-
-/// `IFLA_XDP_*_PROG_ID`, and the flag of each mode (`XDP_FLAGS_*_MODE`): the driver's, the kernel's own, the hardware's.
-const XDP_MODES: [(u16, u32); 3] = [(5, 4), (6, 2), (7, 8)];
 
 pub(super) const IFLA_INFO_KIND: u16 = 1;
 pub(super) const IFLA_INFO_DATA: u16 = 2;
@@ -209,7 +201,7 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
                 link.broadcast = Some(HardwareAddress(value.to_vec()));
             }
             IFLA_XDP => {
-                let programs = xdp_programs(value).map(|(_, id)| id);
+                let programs = xdp::programs(value).map(|(_, id)| id);
                 let sum = programs.fold(0, u32::wrapping_add);
                 link.settings.insert(LinkSetting::Xdp, sum);
             }
@@ -269,53 +261,6 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
     let parent = parent.zip(bus);
     link.parent = parent.and_then(|(name, bus)| devices::hardware(sysfs, bus, &name));
     Some(link)
-}
-
-/// The XDP programs in an `IFLA_XDP`, each with the flag of its mode.
-fn xdp_programs(value: &[u8]) -> impl Iterator<Item = (u32, u32)> {
-    attributes(value).filter_map(|(kind, value)| {
-        let mode = XDP_MODES.iter().find(|(attribute, _)| *attribute == kind)?;
-        Some((mode.1, u32_of(value).filter(|id| *id != 0)?))
-    })
-}
-
-/// Detaches the XDP programs of the netdev `index` but `kept`.
-///
-/// # Errors
-/// The kernel's; `NotFound`: `kept` is not there.
-#[cold]
-pub(super) fn detach_xdp(socket: &mut Socket, index: u32, kept: u32) -> Result<(), NetlinkError> {
-    let answers = socket.request(&by_index(index), 0)?;
-    let lists = answers.bodies().filter_map(|body| body.get(HEADER..));
-    let lists = lists.flat_map(attributes);
-    let lists = lists.filter(|(kind, _)| *kind == IFLA_XDP);
-    let programs: Vec<(u32, u32)> = lists.flat_map(|(_, list)| xdp_programs(list)).collect();
-    for (mode, program) in programs.iter().filter(|(_, it)| *it != kept) {
-        let attribute = |kind, value: u32| DefaultNla::new(kind, value.to_ne_bytes().to_vec());
-        // no descriptor: none is attached
-        let list = [
-            attribute(IFLA_XDP_FD, u32::MAX),
-            attribute(IFLA_XDP_FLAGS, *mode),
-        ];
-        let value = nested(&list);
-        let list = LinkAttribute::Other(DefaultNla::new(IFLA_XDP | NLA_F_NESTED, value));
-        match socket.request(&set(index, vec![list]), 0) {
-            // one that a link holds
-            Err(error) if error.errno() == Some(libc::EBUSY) => bpf::detach_xdp(index, *program)?,
-            done => drop(done?),
-        }
-    }
-    match kept == 0 || programs.iter().any(|(_, it)| *it == kept) {
-        true => Ok(()),
-        false => Err(io::Error::from(io::ErrorKind::NotFound).into()),
-    }
-}
-
-fn nested(list: &[DefaultNla]) -> Vec<u8> {
-    use netlink_packet_core::Emitable;
-    let mut value = vec![0; list.buffer_len()];
-    list.emit(&mut value);
-    value
 }
 
 /// The name of the netdev `index` of an `RTM_NEWLINK`.
@@ -443,7 +388,7 @@ fn set_flags(index: u32, bits: LinkFlags, on: bool) -> RouteNetlinkMessage {
     RouteNetlinkMessage::SetLink(message)
 }
 
-fn set(index: u32, attributes: Vec<LinkAttribute>) -> RouteNetlinkMessage {
+pub(super) fn set(index: u32, attributes: Vec<LinkAttribute>) -> RouteNetlinkMessage {
     RouteNetlinkMessage::SetLink(message(index, attributes))
 }
 

@@ -8,7 +8,7 @@
 //! | module | owns |
 //! |---|---|
 //! | `links`, `children`, `ipoib`, `addresses`, `routes`, `rules`, `sysctls` | one rtnetlink noun each, both ways |
-//! | `device_settings`, `ethtool`, `bpf` | what of a netdev is set in sysfs, of its driver, and by programs |
+//! | `device_settings`, `ethtool`, `bpf`, `xdp` | what of a netdev is set in sysfs, of its driver, and by programs |
 //! | `vfs` | virtual functions, as their physical function has them |
 //! | `drivers` | drivers that are bound anew |
 //! | `announce` | what tells neighbours who has an address now |
@@ -77,6 +77,7 @@ mod sysctls;
 mod vfs;
 mod vlans;
 mod vpd;
+mod xdp;
 
 pub use accelerators::accelerator_names;
 pub use space::Space;

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//! XDP programs in rtnetlink's words (`IFLA_XDP`, `rtnl_xdp_fill()` and `do_setlink()` in `net/core/rtnetlink.c`).
+
+use super::{
+    bpf,
+    links::{self, HEADER, IFLA_XDP},
+};
+use crate::netlink::{NetlinkError, Socket, attributes, u32_of};
+use netlink_packet_core::{DefaultNla, Emitable, NLA_F_NESTED};
+use netlink_packet_route::link::LinkAttribute;
+use nix::libc;
+use std::io;
+
+const IFLA_XDP_FD: u16 = 1;
+const IFLA_XDP_FLAGS: u16 = 3;
+
+/// `IFLA_XDP_*_PROG_ID`, and the flag of each mode (`XDP_FLAGS_*_MODE`): the driver's, the kernel's own, the hardware's.
+const XDP_MODES: [(u16, u32); 3] = [(5, 4), (6, 2), (7, 8)];
+
+/// The XDP programs in an `IFLA_XDP`, each with the flag of its mode.
+pub(super) fn programs(value: &[u8]) -> impl Iterator<Item = (u32, u32)> {
+    attributes(value).filter_map(|(kind, value)| {
+        let mode = XDP_MODES.iter().find(|(attribute, _)| *attribute == kind)?;
+        Some((mode.1, u32_of(value).filter(|id| *id != 0)?))
+    })
+}
+
+/// Detaches the XDP programs of the netdev `index` but `kept`.
+///
+/// # Errors
+/// The kernel's; `NotFound`: `kept` is not there.
+#[cold]
+pub(super) fn detach(socket: &mut Socket, index: u32, kept: u32) -> Result<(), NetlinkError> {
+    let answers = socket.request(&links::by_index(index), 0)?;
+    let lists = answers.bodies().filter_map(|body| body.get(HEADER..));
+    let lists = lists.flat_map(attributes);
+    let lists = lists.filter(|(kind, _)| *kind == IFLA_XDP);
+    let programs: Vec<(u32, u32)> = lists.flat_map(|(_, list)| programs(list)).collect();
+    for (mode, program) in programs.iter().filter(|(_, it)| *it != kept) {
+        let attribute = |kind, value: u32| DefaultNla::new(kind, value.to_ne_bytes().to_vec());
+        // no descriptor: none is attached
+        let list = [
+            attribute(IFLA_XDP_FD, u32::MAX),
+            attribute(IFLA_XDP_FLAGS, *mode),
+        ];
+        let value = nested(&list);
+        let list = LinkAttribute::Other(DefaultNla::new(IFLA_XDP | NLA_F_NESTED, value));
+        match socket.request(&links::set(index, vec![list]), 0) {
+            // one that a link holds
+            Err(error) if error.errno() == Some(libc::EBUSY) => bpf::detach_xdp(index, *program)?,
+            done => drop(done?),
+        }
+    }
+    match kept == 0 || programs.iter().any(|(_, it)| *it == kept) {
+        true => Ok(()),
+        false => Err(io::Error::from(io::ErrorKind::NotFound).into()),
+    }
+}
+
+fn nested(list: &[DefaultNla]) -> Vec<u8> {
+    let mut value = vec![0; list.buffer_len()];
+    list.emit(&mut value);
+    value
+}
