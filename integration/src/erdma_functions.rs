@@ -2,7 +2,7 @@
 //! The lab's eRDMA functions under the kernel's own driver, from inside the VM (`integration/lab/vm --tier erdma`).
 //! Driver and provider are real, the functions are models.
 
-use crate::{Netns, netns::parse_list, wait};
+use crate::{Netns, Node, netns::parse_list, wait};
 use serde_json::Value;
 use std::{
     env, fs,
@@ -152,9 +152,60 @@ impl Drop for ErdmaFunctions {
             ));
         }
         for (nic, mac) in NICS.into_iter().zip(MACS) {
+            // a test that failed can leave a NIC with the name that it had in a pod
+            for link in parse_list(&self.host.run("ip -j link show")) {
+                let has = |key: &str| link[key] == mac;
+                if let Some(name) = link["ifname"].as_str().filter(|name| *name != nic)
+                    && (has("permaddr") || has("address"))
+                {
+                    run(&format!("ip link set dev {name} down"));
+                    run(&format!("ip link set dev {name} name {nic}"));
+                }
+            }
             run(&format!("ip address flush dev {nic} scope global"));
             run(&format!("ip link set dev {nic} address {mac} down"));
         }
+    }
+}
+
+/// A node with both NICs up and addressed.
+#[derive(Debug)]
+pub struct ErdmaNode {
+    /// The machine in small, with `rdma-cni`'s state directory.
+    pub node: Node,
+    /// The functions; the driver is unloaded after the node's namespaces are gone.
+    pub erdma: ErdmaFunctions,
+}
+
+/// The addresses of an [`ErdmaNode`]'s NICs, of one /24.
+pub const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
+
+impl ErdmaNode {
+    /// Comes back when the ports of both RDMA devices are active.
+    #[track_caller]
+    pub fn new(driver: Driver, mode: &str) -> Self {
+        let erdma = ErdmaFunctions::new(driver, mode);
+        let node = Node::on(Netns::own());
+        for (nic, address) in NICS.into_iter().zip(ADDRESSES) {
+            // the NICs were there before the node set its defaults
+            for key in ["dad_transmits", "router_solicitation_delay"] {
+                node.host.set_sysctl(&format!("ipv6/conf/{nic}/{key}"), "0");
+            }
+            node.host.ip(&format!("link set dev {nic} up"));
+            node.host.ip(&format!("address add {address}/24 dev {nic}"));
+        }
+        wait::until("the ports are active", || {
+            let links = links(&node.host);
+            links.len() == 2 && links.iter().all(|link| link["state"] == "ACTIVE")
+        });
+        Self { node, erdma }
+    }
+
+    /// `rdma-cni` with the NIC and its RDMA device.
+    pub fn configuration(&self, nic: usize) -> Value {
+        let mut configuration = self.node.configuration(&[NICS[nic]]);
+        configuration["requireRdma"] = true.into();
+        configuration
     }
 }
 

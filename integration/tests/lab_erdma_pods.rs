@@ -3,55 +3,20 @@
 //! `integration/lab/vm --tier erdma`, one test at a time. Driver and provider are real, the functions are models.
 
 use integration::{
-    Netns, Node, Snapshot,
-    daemon::rdma_device_plugin,
-    erdma_functions::{Driver, ErdmaFunctions, NICS, links},
+    Snapshot,
+    daemon::{doctor, rdma_device_plugin},
+    erdma_functions::{ADDRESSES, Driver, ErdmaNode, MACS, NICS, links},
+    killed::{Around, Restorer, Sweep},
+    plugin,
     traffic::{self, End},
     wait,
 };
-use serde_json::Value;
-use std::{fs, process::Command};
+use serde_json::json;
+use std::{collections::BTreeSet, fs, process::Command};
 
-const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
-
-/// A node with both NICs up and addressed, in exclusive mode.
-struct Scene {
-    node: Node,
-    // unloaded after the node's namespaces are gone
-    erdma: ErdmaFunctions,
-}
-
-impl Scene {
-    #[track_caller]
-    fn new(driver: Driver) -> Self {
-        let erdma = ErdmaFunctions::new(driver, "exclusive");
-        let node = Node::on(Netns::own());
-        for (nic, address) in NICS.into_iter().zip(ADDRESSES) {
-            // the NICs were there before the node set its defaults
-            for key in ["dad_transmits", "router_solicitation_delay"] {
-                node.host.set_sysctl(&format!("ipv6/conf/{nic}/{key}"), "0");
-            }
-            node.host.ip(&format!("link set dev {nic} up"));
-            node.host.ip(&format!("address add {address}/24 dev {nic}"));
-        }
-        wait::until("the ports are active", || {
-            let links = links(&node.host);
-            links.len() == 2 && links.iter().all(|link| link["state"] == "ACTIVE")
-        });
-        Self { node, erdma }
-    }
-
-    /// `rdma-cni` with the NIC and its RDMA device.
-    fn configuration(&self, nic: usize) -> Value {
-        let mut configuration = self.node.configuration(&[NICS[nic]]);
-        configuration["requireRdma"] = true.into();
-        configuration
-    }
-}
-
+/// `--check-config` offers both NICs, and `doctor` finds both active.
 #[track_caller]
-fn both_are_offered(driver: Driver) {
-    let scene = Scene::new(driver);
+fn are_both_offered(scene: &ErdmaNode) {
     let file = scene.node.directory().join("config.json");
     fs::write(&file, r#"{"erdma": {}}"#).expect("written");
     let mut check = Command::new(rdma_device_plugin());
@@ -67,6 +32,37 @@ fn both_are_offered(driver: Driver) {
         assert!(table.contains(&rdma), "{rdma}: {table}");
         assert!(table.contains(netdev), "{table}");
     }
+    let configuration = json!({
+        "type": "rdma-cni", "mode": "move", "devices": [{"driver": "erdma"}], "stateDir": scene.node.state(),
+    });
+    let (_, found) = doctor(&scene.node.host, &[configuration], &[]);
+    let pairs = [0, 1].map(|nic| format!("{} ({})", scene.erdma.rdma(nic), NICS[nic]));
+    let is_active =
+        |line: &&str| line.contains("2 active: ") && pairs.iter().all(|it| line.contains(it));
+    assert!(
+        found.lines().any(|line| is_active(&line)),
+        "{pairs:?}: {found}"
+    );
+    assert!(found.contains("ADD moves enp33s1, enp65s1"), "{found}");
+    for wrong in ["without an RDMA device", "without a driver", "in software"] {
+        assert!(!found.contains(wrong), "{found}");
+    }
+}
+
+/// The devices are offered, also while a NIC has another MAC than the one that the driver made its node GUID of.
+#[track_caller]
+fn both_are_offered(driver: Driver) {
+    let scene = ErdmaNode::new(driver, "exclusive");
+    are_both_offered(&scene);
+    let change = |mac: &str| {
+        scene
+            .node
+            .host
+            .ip(&format!("link set dev {} address {mac}", NICS[0]))
+    };
+    change("52:54:00:ee:00:99");
+    are_both_offered(&scene);
+    change(MACS[0]);
 }
 
 #[test]
@@ -81,7 +77,7 @@ fn both_devices_are_offered_with_a_parent() {
 
 #[track_caller]
 fn pods_have_their_devices(driver: Driver) {
-    let scene = Scene::new(driver);
+    let scene = ErdmaNode::new(driver, "exclusive");
     let node = &scene.node;
     let devices = [0, 1].map(|nic| scene.erdma.rdma(nic));
     let before = Snapshot::of(&node.host);
@@ -125,4 +121,92 @@ fn pods_have_devices_without_a_parent_and_the_host_is_as_before() {
 #[test]
 fn pods_have_devices_with_a_parent_and_the_host_is_as_before() {
     pods_have_their_devices(Driver::WithParent);
+}
+
+/// `rdma-cni` is killed at moves or at every change, and the next verb restores netdev and RDMA device.
+#[track_caller]
+fn devices_return_after_a_kill(driver: Driver, around: Around) {
+    let scene = ErdmaNode::new(driver, "exclusive");
+    let sweep = Sweep {
+        host: &scene.node.host,
+        plugin: plugin::rdma_cni(),
+        killed: env!("CARGO_BIN_EXE_rdma-cni-killed").into(),
+        around,
+        cni_path: plugin::DEBIAN_PLUGINS.into(),
+        configuration: scene.configuration(0),
+        before: Snapshot::of(&scene.node.host),
+    };
+    for (command, restorers) in [
+        ("ADD", [Restorer::Del, Restorer::Add, Restorer::Gc]),
+        ("DEL", [Restorer::Gc, Restorer::Del, Restorer::Add]),
+    ] {
+        let points = sweep.run(command, &restorers);
+        println!("{command}: {points} points {around:?}");
+        let least = if around == Around::All { 9 } else { 3 };
+        assert!(points >= least, "{command} had only {points} points");
+    }
+    drop(sweep);
+    scene.erdma.are_home();
+}
+
+#[test]
+fn devices_return_after_a_kill_around_every_move() {
+    devices_return_after_a_kill(Driver::Kernel, Around::Moves);
+}
+
+#[test]
+#[ignore = "scripts/test --full: every change, without a parent"]
+fn devices_return_after_a_kill_at_every_change_without_a_parent() {
+    devices_return_after_a_kill(Driver::Kernel, Around::All);
+}
+
+#[test]
+#[ignore = "scripts/test --full: every change, with a parent"]
+fn devices_return_after_a_kill_at_every_change_with_a_parent() {
+    devices_return_after_a_kill(Driver::WithParent, Around::All);
+}
+
+#[test]
+fn a_device_is_chosen_by_its_driver_and_shared_mode_gives_a_child() {
+    for driver in [Driver::Kernel, Driver::WithParent] {
+        let scene = ErdmaNode::new(driver, "exclusive");
+        let node = &scene.node;
+        let before = Snapshot::of(&node.host);
+        let pod = node.pod("pod");
+        let mut configuration = scene.configuration(0);
+        configuration["devices"] = json!([{"driver": "erdma"}]);
+        let result = node.add(&configuration, "c", &pod);
+        let shown = links(&pod);
+        let netdevs = shown.iter().filter_map(|it| it["netdev"].as_str());
+        let netdevs: BTreeSet<&str> = netdevs.collect();
+        assert_eq!(netdevs, ["rdma0", "rdma1"].into(), "{driver:?} {result}");
+        node.del(&configuration, "c", &pod);
+        node.assert_restored(&before);
+    }
+
+    // a pod's child of each NIC; the RDMA devices stay, and have the child's address as a GID on RoCE alone
+    let scene = ErdmaNode::new(Driver::Kernel, "shared");
+    let node = &scene.node;
+    let before = Snapshot::of(&node.host);
+    let pods = ["server", "client"].map(|label| node.pod(label));
+    let devices = [0, 1].map(|nic| scene.erdma.rdma(nic));
+    for nic in 0..2 {
+        let mut configuration = scene.configuration(nic);
+        configuration["mode"] = "share".into();
+        node.add(&configuration, &format!("c{nic}"), &pods[nic]);
+        let of = |link: &serde_json::Value| link["ifname"] == devices[nic].as_str();
+        assert!(links(&node.host).iter().any(of), "it stays");
+        pods[nic].ip(&format!("address add 10.0.1.{}/24 dev rdma0", nic + 1));
+    }
+    assert!(
+        pods[1]
+            .run("ping -c 1 -W 5 10.0.1.1")
+            .contains("1 received")
+    );
+    for nic in 0..2 {
+        let mut configuration = scene.configuration(nic);
+        configuration["mode"] = "share".into();
+        node.del(&configuration, &format!("c{nic}"), &pods[nic]);
+    }
+    node.assert_restored(&before);
 }

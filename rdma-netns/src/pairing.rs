@@ -29,10 +29,16 @@ pub const ERDMA: &str = "erdma";
 /// The id of eRDMA's driver (`RDMA_DRIVER_ERDMA` of `enum rdma_driver_id`, `include/uapi/rdma/ib_user_ioctl_verbs.h`).
 pub const ERDMA_ID: u32 = 19;
 
-/// Whether the driver of the RDMA device called `name` is eRDMA's: by its id, where the kernel tells it, and else by the name
-/// that the driver gives its devices (`erdma_%d`, `erdma_device_register()`).
+/// Returns true if the driver of the RDMA device called `name` is eRDMA's: by its id where the kernel reports it, else by the
+/// name that the driver gives its devices (`erdma_%d`, `erdma_device_register()`).
 pub fn is_erdma(driver: Option<u32>, name: &str) -> bool {
     driver.map_or_else(|| name.starts_with(ERDMA), |it| it == ERDMA_ID)
+}
+
+/// Returns true if the PCI ID is that of an eRDMA NIC's second function (`erdma_pci_tbl`,
+/// `drivers/infiniband/hw/erdma/erdma_main.c`).
+pub fn is_erdma_function(vendor: Option<&str>, device: Option<&str>) -> bool {
+    vendor == Some("1ded") && device == Some("107f")
 }
 
 /// The functions that can have made an RDMA device of eRDMA without a parent.

@@ -8,7 +8,10 @@
 //! reads of most functions only once.
 
 use super::Linux;
-use crate::{Asked, Device, DeviceAddress, Link, LinkType, pairing::ERDMA};
+use crate::{
+    Asked, Device, DeviceAddress, Link, LinkType,
+    pairing::{ERDMA, is_erdma_function},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::{OsStr, OsString},
@@ -184,6 +187,7 @@ fn pci_function(
     if known.is_none() {
         let is_relevant = uevent.is_nic()
             || uevent.driver.as_deref() == Some(ERDMA)
+            || is_erdma_function(uevent.vendor.as_deref(), uevent.device.as_deref())
             || !uevent.is_bridge() && (!rdma.is_empty() || has_netdev(&directory));
         if is_relevant {
             directory = place(bus, &directory);

@@ -10,7 +10,8 @@ use super::{
 };
 use attachments::Attachment;
 use rdma_netns::{
-    Device, Link, LinkType, Namespace, Observed, RdmaDevice, RdmaMode, pairing::ERDMA,
+    Device, Link, LinkType, Namespace, Observed, RdmaDevice, RdmaMode,
+    pairing::{ERDMA, is_erdma_function},
 };
 
 /// `IB_PORT_ACTIVE` (`include/rdma/ib_verbs.h`)
@@ -48,6 +49,7 @@ pub(super) fn examine(facts: &Facts, told: &mut Told<'_>) {
         );
     }
     drivers(facts, observed, told);
+    unbound(facts, observed, told);
     here(observed, told);
     bonds(facts, observed, told);
     away(facts, observed, told);
@@ -103,6 +105,30 @@ fn drivers(facts: &Facts, observed: &Observed, told: &mut Told<'_>) {
             ),
             _ => told.warning(what, format!("modprobe {module}")),
         }
+    }
+}
+
+/// eRDMA functions without a driver, which have no RDMA device either.
+fn unbound(facts: &Facts, observed: &Observed, told: &mut Told<'_>) {
+    let is_unbound =
+        |it: &&Device| it.driver.is_none() && is_erdma_function(it.vendor.as_deref(), it.device.as_deref());
+    let unbound = observed.devices.iter().filter(is_unbound);
+    let unbound: Vec<String> = unbound.map(|it| it.address.to_string()).collect();
+    if unbound.is_empty() {
+        return;
+    }
+    let what = format!(
+        "{} of eRDMA without a driver: {}",
+        count(unbound.len(), "function"),
+        some(&unbound)
+    );
+    match facts.module(ERDMA) {
+        ModuleState::Loaded => told.warning(
+            what,
+            "the driver binds to one whose netdev is on the host: end the pod that has the netdev, then \
+             echo FUNCTION >/sys/bus/pci/drivers/erdma/bind",
+        ),
+        _ => told.warning(what, format!("modprobe {ERDMA}")),
     }
 }
 

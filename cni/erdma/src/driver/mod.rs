@@ -5,6 +5,7 @@
 //! sysfs, Loader::check → State
 //! plan(wanted, State)  → Plan              pure: keep, change, or why not
 //! users::gather        → whoever has a device of it; with one of them nothing is changed
+//! binding::Bindings    → functions without the driver, bound when the netdev of one returns
 //! change::apply(Change, Loader)            unload, load, look; what fails is loaded as it was
 //! ```
 //! All NICs of a node have one driver, and so one mode.
@@ -15,6 +16,7 @@
 //! | `compat` | Y | the kernel's | no |
 //! | `ofed` | Y | MLNX_OFED's | no |
 
+pub mod binding;
 pub mod change;
 pub mod loader;
 mod plan;
@@ -63,6 +65,9 @@ pub struct State {
     pub functions: usize,
     /// Modules that use it, and would have to go first.
     pub holders: Vec<String>,
+    /// The functions that the loaded driver is not bound to, nor any other one, by address. A function that
+    /// `driver_override` keeps for another driver is none of them.
+    pub unbound: Vec<DeviceAddress>,
 }
 
 impl State {
@@ -76,7 +81,14 @@ impl State {
             let uevent = fs::read_to_string(function.path().join("uevent"));
             uevent.is_ok_and(|text| text.lines().any(|line| line.eq_ignore_ascii_case(PCI_ID)))
         };
-        let functions = names("bus/pci/devices");
+        let mut functions = names("bus/pci/devices");
+        functions.retain(is_erdma);
+        let mut unbound: Vec<DeviceAddress> = functions
+            .iter()
+            .filter(|_| module.is_some())
+            .filter_map(|function| unbound(&function.path()))
+            .collect();
+        unbound.sort();
         let mut holders: Vec<String> = names("module/erdma/holders")
             .into_iter()
             .map(|entry| entry.file_name().to_string_lossy().into_owned())
@@ -84,10 +96,22 @@ impl State {
         holders.sort();
         Self {
             module,
-            functions: functions.into_iter().filter(is_erdma).count(),
+            functions: functions.len(),
             holders,
+            unbound,
         }
     }
+}
+
+/// The address of the eRDMA function at `directory`, if no driver is bound to it and `erdma` may be
+/// (`pci_match_device()`, `drivers/pci/pci-driver.c`).
+fn unbound(directory: &Path) -> Option<DeviceAddress> {
+    let chosen = fs::read_to_string(directory.join("driver_override")).unwrap_or_default();
+    let is_free = matches!(chosen.trim_end(), "" | "(null)" | DRIVER);
+    let uevent = fs::read_to_string(directory.join("uevent")).unwrap_or_default();
+    let has_driver = uevent.lines().any(|line| line.starts_with("DRIVER="));
+    let address = directory.file_name()?.to_str()?.to_owned();
+    address.try_into().ok().filter(|_| is_free && !has_driver)
 }
 
 /// How the driver stands.

@@ -3,7 +3,7 @@
 
 use super::{State, User, mode};
 use crate::conf::DriverMode;
-use rdma_netns::ErdmaModule;
+use rdma_netns::{DeviceAddress, ErdmaModule};
 use std::time::Duration;
 
 /// What is to be done.
@@ -92,6 +92,16 @@ pub enum Problem {
         /// What failed, and how it is now.
         why: String,
     },
+    /// The driver is loaded, and not bound to some functions.
+    #[error("the eRDMA driver is not bound to {function}: {why}{}", also(others))]
+    Unbound {
+        /// The first one.
+        function: DeviceAddress,
+        /// Why not, and what ends it.
+        why: String,
+        /// The other ones.
+        others: Vec<DeviceAddress>,
+    },
 }
 
 impl Problem {
@@ -105,6 +115,7 @@ impl Problem {
             Self::Forbidden { .. } => "forbidden",
             Self::InUse { .. } => "in_use",
             Self::Failed { .. } => "failed",
+            Self::Unbound { .. } => "unbound",
         }
     }
 
@@ -112,7 +123,7 @@ impl Problem {
     /// drivers are installed, without a word to us. None: it does not pass so.
     pub fn passes(&self, soon: Duration) -> Option<Duration> {
         match self {
-            Self::InUse { .. } => Some(soon),
+            Self::InUse { .. } | Self::Unbound { .. } => Some(soon),
             Self::NotLoadable { .. } => Some(6 * soon),
             _ => None,
         }
@@ -145,6 +156,14 @@ pub(super) fn parameter(mode: DriverMode) -> char {
 fn told(users: &[User]) -> String {
     let users: Vec<String> = users.iter().map(ToString::to_string).collect();
     users.join(", ")
+}
+
+fn also(others: &[DeviceAddress]) -> String {
+    let others: Vec<&str> = others.iter().map(|it| &**it).collect();
+    match others.is_empty() {
+        true => String::new(),
+        false => format!("; the same goes for {}", others.join(", ")),
+    }
 }
 
 /// How the driver comes into the mode `wanted` (none: any). A change is for when nobody uses a

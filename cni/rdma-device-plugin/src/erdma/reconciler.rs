@@ -16,13 +16,17 @@ use ::erdma::{
     bring_up::BringUp,
     conf::{DRIVER, DriverMode},
     driver::{
-        Change, DriverStatus, LoadError, Loader, Plan, Problem, State, change, mode, plan,
+        Change, DriverStatus, LoadError, Loader, Plan, Problem, State,
+        binding::{self, Bindings, candidates},
+        change, mode, plan,
         users::{self, Advertised, Paths, WatchedDevice},
     },
     metadata::Metadata,
 };
-use rdma_netns::{ErdmaModule, Inventory, Linux};
+use attachments::pods;
+use rdma_netns::{DeviceAddress, ErdmaModule, Inventory, Kernel, Linux, Op};
 use std::{
+    io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
@@ -71,6 +75,7 @@ pub struct Reconciler {
     metadata: Option<(String, Metadata)>,
     bring_up: Option<(::erdma::conf::BringUp, BringUp<Linux>)>,
     tried: Option<Tried>,
+    bindings: Bindings,
 }
 
 impl Reconciler {
@@ -85,6 +90,7 @@ impl Reconciler {
             metadata: None,
             bring_up: None,
             tried: None,
+            bindings: Bindings::default(),
         }
     }
 
@@ -220,11 +226,43 @@ impl Reconciler {
         if problem.is_none() {
             self.tried = None;
         }
+        let unbound = self.bind(node, state).await.err();
         let loaded = self.kernel.erdma_module();
         DriverStatus {
             wanted,
             loaded: loaded.as_ref().map(mode),
-            problem,
+            problem: problem.or(unbound),
+        }
+    }
+
+    /// Binds the driver to functions whose probe it deferred, when the netdev of one may be back.
+    async fn bind(&mut self, node: &Node, state: State) -> Result<(), Problem> {
+        if node.conf.erdma.origin == Origin::Foreign || self.context.loader.is_none() {
+            return Ok(());
+        }
+        let kernel = self.kernel.clone();
+        let attachments = self.context.paths.state_dir.join("attachments");
+        let (sysfs, node_inventory) = (self.context.sysfs.clone(), node.inventory.clone());
+        let mut bindings = std::mem::take(&mut self.bindings);
+        let done = tokio::task::spawn_blocking(move || {
+            let boot_id = kernel.boot_id().unwrap_or_default();
+            let held = pods::used(&attachments, &boot_id).into_iter();
+            let held = held.map(|(device, _)| device).collect();
+            let netdevs = candidates(&node_inventory, &held);
+            let done = bindings.settle(&state, netdevs, &mut |function| {
+                bind(&kernel, &sysfs, function)
+            });
+            (bindings, done)
+        });
+        match done.await {
+            Ok((bindings, done)) => {
+                self.bindings = bindings;
+                done
+            }
+            Err(error) => {
+                log::error!("functions without the eRDMA driver cannot be looked at: {error}");
+                Ok(())
+            }
         }
     }
 
@@ -322,6 +360,23 @@ impl Reconciler {
     }
 }
 
+/// Binds the driver to `function`, whose probe takes as long as the function's firmware. Whether it is bound then: kernels
+/// before 5.11 report a deferred probe as success, later ones as `EAGAIN` (`device_driver_attach()`, `drivers/base/dd.c`).
+fn bind(kernel: &Linux, sysfs: &Path, function: &DeviceAddress) -> io::Result<bool> {
+    let op = Op::BindDriver {
+        device: function.clone(),
+        driver: DRIVER.to_owned(),
+    };
+    match kernel.execute(&op, None) {
+        Err(error) if error.source.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        Err(error) => Err(error.source),
+        Ok(()) => {
+            let devices = sysfs.join("bus/pci/devices");
+            Ok(devices.join(&**function).join("driver").exists())
+        }
+    }
+}
+
 /// What the ids of `offer` stand for.
 fn advertised(offer: &Offer) -> Advertised {
     let devices = |id: &OfferedId| {
@@ -385,10 +440,11 @@ pub fn driver_status(
         Plan::Problem(problem) => (Some(problem), None),
         Plan::Change(change) => (None, Some(change.to)),
     };
+    let waiting = binding::waiting(&state).filter(|_| erdma.origin != Origin::Foreign);
     let status = DriverStatus {
         wanted: erdma.prefer_driver,
         loaded: module.as_ref().map(mode),
-        problem,
+        problem: problem.or(waiting),
     };
     (status, to)
 }

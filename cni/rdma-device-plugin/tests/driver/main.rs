@@ -63,7 +63,7 @@ fn planned(wanted: Option<DriverMode>, module: Option<ErdmaModule>) -> String {
     let state = State {
         module,
         functions: 1,
-        holders: vec![],
+        ..State::default()
     };
     match plan(wanted, &state, true) {
         Plan::Keep => "keep".to_owned(),
@@ -110,7 +110,7 @@ fn what_forbids_a_reload() {
     let mut state = State {
         module: Some(N),
         functions: 1,
-        holders: vec![],
+        ..State::default()
     };
     let Plan::Problem(forbidden) = plan(Some(Compat), &state, false) else {
         panic!("it was forbidden");

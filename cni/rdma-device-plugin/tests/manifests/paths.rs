@@ -130,6 +130,8 @@ fn the_daemon_sees_what_it_uses_and_nothing_else() {
         if cluster.pod().host_pid == Some(true) {
             need(Path::new("/lib/modules"), "/lib/modules", true);
             need(Path::new("/etc/modprobe.d"), "/etc/modprobe.d", true);
+            let drivers = "/sys/bus/pci/drivers";
+            need(Path::new(drivers), drivers, false);
         }
         assert_eq!(
             mounts(&cluster, cluster.daemon()),

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+//! In the lab, the daemon on a node with eRDMA NICs under the kernel's own driver: `integration/lab/vm --tier erdma`, one
+//! test at a time. Driver and provider are real, the functions are models.
+
+use integration::{
+    Daemon, Netns, Snapshot,
+    daemon::doctor,
+    erdma_functions::{Driver, ErdmaFunctions, ErdmaNode, FUNCTIONS, NICS},
+    kubelet::{Allocation, Wish, node::Node},
+    lab::{TOLD, uverbs},
+    wait,
+};
+use nix::sys::signal::Signal;
+use serde_json::json;
+use std::path::Path;
+
+const RESOURCE: &str = "aliyun/erdma";
+
+/// NICs stay as they are.
+const CONFIGURATION: &str = r#"{"erdma": {"configureNICs": false}}"#;
+
+#[track_caller]
+fn has_ids(node: &Node, nics: usize) {
+    node.kubelet
+        .wait_for(RESOURCE, &format!("ids of {nics} NICs"), |it| {
+            it.healthy().len() == 200 * nics
+        });
+}
+
+fn is_bound(function: &str) -> bool {
+    Path::new("/sys/bus/pci/drivers/erdma")
+        .join(function)
+        .exists()
+}
+
+#[track_caller]
+fn is_told_unbound(daemon: &Daemon) {
+    let function = FUNCTIONS[0];
+    daemon.says(&format!(
+        "the eRDMA driver is not bound to {function}: its probe waits"
+    ));
+    let metrics = daemon.get("/metrics");
+    let problem = r#"rdma_erdma_driver_problem{problem="unbound"} 1"#;
+    assert!(metrics.contains(problem), "{metrics}");
+}
+
+#[test]
+fn the_daemon_binds_a_function_whose_netdev_returns() {
+    let erdma = ErdmaFunctions::new(Driver::Kernel, "exclusive");
+    erdma.unload();
+    let pod = Netns::new("pod");
+    let to = pod.name();
+    erdma
+        .host
+        .ip(&format!("link set dev {} netns {to}", NICS[0]));
+    erdma.load();
+    let node = Node::start(CONFIGURATION);
+    has_ids(&node, 1);
+    is_told_unbound(&node.daemon);
+    assert!(!is_bound(FUNCTIONS[0]));
+    let plugin = json!({"type": "rdma-cni", "devices": [{"driver": "erdma"}]});
+    let (_, found) = doctor(&erdma.host, &[plugin], &[]);
+    let words = format!("1 function of eRDMA without a driver: {}", FUNCTIONS[0]);
+    assert!(found.contains(&words), "{found}");
+    drop(pod);
+    erdma.are_home();
+    has_ids(&node, 2);
+}
+
+/// The netdev that `rdma-cni` restores is given its RDMA device when all that it had is restored.
+#[test]
+fn the_daemon_binds_a_function_after_del_where_the_driver_was_loaded_anew_meanwhile() {
+    for driver in [Driver::Kernel, Driver::WithParent] {
+        let scene = ErdmaNode::new(driver, "exclusive");
+        let before = Snapshot::of(&scene.node.host);
+        let node = Node::start_with_state(CONFIGURATION, &scene.node.state());
+        has_ids(&node, 2);
+        let pod = scene.node.pod("pod");
+        let configuration = scene.configuration(0);
+        scene.node.add(&configuration, "c", &pod);
+        // the pod's MAC is not to become the node GUID
+        pod.ip("link set dev rdma0 address 52:54:00:ee:00:77");
+        scene.erdma.unload();
+        scene.erdma.load();
+        is_told_unbound(&node.daemon);
+        scene.node.del(&configuration, "c", &pod);
+        scene.erdma.are_home();
+        scene.node.assert_restored(&before);
+        has_ids(&node, 2);
+    }
+}
+
+/// The names in `/dev/infiniband` that a container was given.
+fn device_files(given: &Allocation) -> Vec<String> {
+    let paths = given.given.devices.iter().map(|it| &it.container_path);
+    let mut names: Vec<String> = paths
+        .filter_map(|it| Some(it.strip_prefix("/dev/infiniband/")?.to_owned()))
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_container_has_the_device_files_of_its_numa_nodes_nic_or_of_all() {
+    for driver in [Driver::Kernel, Driver::WithParent] {
+        let scene = ErdmaNode::new(driver, "exclusive");
+        let files = [0, 1].map(|nic| uverbs(&scene.erdma.rdma(nic)).0);
+        let node = Node::start(CONFIGURATION);
+        has_ids(&node, 2);
+        let known = node.kubelet.resource(RESOURCE).expect("it is known");
+        for numa_node in [0, 1] {
+            let on_node = known.devices.iter().filter(|it| {
+                let nodes = it.topology.iter().flat_map(|it| &it.nodes);
+                nodes.map(|it| it.id).eq([numa_node])
+            });
+            assert_eq!(on_node.count(), 200, "{driver:?}");
+            let wish = Wish::new("near", "main", RESOURCE, 1).on_numa_node(numa_node);
+            let given = node.allocate(&wish);
+            let own = files[usize::try_from(numa_node).expect("a node")].clone();
+            assert_eq!(
+                device_files(&given),
+                ["rdma_cm".to_owned(), own],
+                "{driver:?}"
+            );
+            node.free("near");
+        }
+        let (status, _) = node.end(Signal::SIGTERM);
+        assert!(status.success(), "{status}");
+
+        let all = json!({
+            "erdma": {"configureNICs": false},
+            "resources": [{
+                "name": RESOURCE, "kind": "perNic", "count": 200, "allocate": "all", "devices": [{"driver": "erdma"}],
+            }],
+        });
+        let node = Node::start(&all.to_string());
+        has_ids(&node, 2);
+        let given = node.allocate(&Wish::new("all", "main", RESOURCE, 1));
+        let mut every = files.to_vec();
+        every.push("rdma_cm".to_owned());
+        every.sort();
+        assert_eq!(device_files(&given), every, "{driver:?}");
+    }
+}
+
+#[test]
+fn health_follows_the_link_and_metrics_have_the_drivers_counters() {
+    for driver in [Driver::Kernel, Driver::WithParent] {
+        let scene = ErdmaNode::new(driver, "exclusive");
+        let node = Node::start(CONFIGURATION);
+        has_ids(&node, 2);
+        for nic in 0..2 {
+            let rdma = scene.erdma.rdma(nic);
+            let labels = [("device", rdma.as_str())];
+            for counter in ["rdma_hw_tx_bytes_cnt_total", "rdma_hw_rx_packets_cnt_total"] {
+                let value = node.metric(counter, &labels);
+                assert!(
+                    value.is_some(),
+                    "{driver:?} {counter} {rdma}\n{}",
+                    node.metrics()
+                );
+            }
+            assert_eq!(
+                node.metric("rdma_device_counters_known", &labels),
+                Some(1.0)
+            );
+        }
+        let mode = [("which", "loaded"), ("mode", "default")];
+        assert_eq!(node.metric("rdma_erdma_driver_mode", &mode), Some(1.0));
+
+        let link = |state: &str| {
+            scene
+                .node
+                .host
+                .ip(&format!("link set dev {} {state}", NICS[1]))
+        };
+        let is_told = |ids: usize| {
+            node.kubelet.within(TOLD, RESOURCE, |it| {
+                it.is_some_and(|it| it.healthy().len() == ids)
+            })
+        };
+        link("down");
+        assert!(is_told(200), "{driver:?}: down");
+        link("up");
+        assert!(is_told(400), "{driver:?}: up");
+    }
+}
+
+/// The kernel's driver has one mode: it is loaded in it, and another one is a problem.
+#[test]
+fn the_daemon_loads_the_driver_and_reports_that_it_has_one_mode() {
+    let scene = ErdmaNode::new(Driver::Kernel, "exclusive");
+    scene.erdma.unload();
+    let configuration = |mode: &str| {
+        let erdma = json!({"configureNICs": false, "preferDriver": mode});
+        json!({ "erdma": erdma }).to_string()
+    };
+    let node = Node::start(&configuration("default"));
+    node.daemon.says("the eRDMA driver is in mode default");
+    has_ids(&node, 2);
+    let labels = [("which", "loaded"), ("mode", "default")];
+    assert_eq!(node.metric("rdma_erdma_driver_mode", &labels), Some(1.0));
+    let (status, _) = node.end(Signal::SIGTERM);
+    assert!(status.success(), "{status}");
+
+    let devices = [0, 1].map(|nic| scene.erdma.rdma(nic));
+    let node = Node::start(&configuration("compat"));
+    has_ids(&node, 2);
+    let line = node.daemon.line("the eRDMA driver has no mode compat");
+    assert!(line.contains("no parameter compat_mode"), "{line}");
+    let problem = [("problem", "one_mode")];
+    wait::until("the metric says so", || {
+        node.metric("rdma_erdma_driver_problem", &problem) == Some(1.0)
+    });
+    assert_eq!(
+        [0, 1].map(|nic| scene.erdma.rdma(nic)),
+        devices,
+        "it stays loaded"
+    );
+    let (status, _) = node.end(Signal::SIGTERM);
+    assert!(status.success(), "{status}");
+
+    // without a mode the driver is left to the administrator
+    scene.erdma.unload();
+    let node = Node::start(CONFIGURATION);
+    node.daemon
+        .says("the eRDMA driver is not loaded: load it (modprobe erdma)");
+}
