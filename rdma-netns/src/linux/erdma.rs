@@ -10,8 +10,9 @@ use std::path::Path;
 
 /// Gives RDMA devices of eRDMA whose function has no netdev that of another function without an
 /// RDMA device, by their GUID ([`pairing`](crate::pairing)). A virtual function of another make can
-/// have a GUID of an address that is given to it, and to a netdev beside it. The GID table names a port's netdev, too, but not the namespace
-/// that it is in: another netdev can have the name here.
+/// have a GUID of an address that is given to it, and to a netdev beside it. The GID table names a port's netdev, too, but
+/// not the namespace that it is in, and another netdev can have the name here: it counts for netdevs whose MAC was
+/// changed, which no GUID leads to.
 pub(super) fn pair(sysfs: &Path, functions: &mut [Function]) {
     let peers: Vec<_> = functions
         .iter()
@@ -38,12 +39,24 @@ fn peer(
         .filter(|_| is_erdma && function.netdevs.is_empty())?;
     let directory = sysfs.join("class/infiniband").join(&hca.name);
     let guid = read(&directory, "node_guid")?;
-    let others = functions.iter().filter(|other| other.hcas.is_empty());
-    others.into_iter().find_map(|other| {
-        let mut netdevs = other.netdevs.iter();
-        let netdev = netdevs.find(|netdev| is_guid_of(&guid, &netdev.mac))?;
-        Some((other.device.address.clone(), netdev.clone()))
-    })
+    let find = |is_it: &dyn Fn(&Netdev) -> bool| {
+        let mut others = functions.iter().filter(|other| other.hcas.is_empty());
+        others.find_map(|other| {
+            let netdev = other.netdevs.iter().find(|netdev| is_it(netdev))?;
+            Some((other.device.address.clone(), netdev.clone()))
+        })
+    };
+    let port = read(&directory, "ports/1/gid_attrs/ndevs/0");
+    let is_port =
+        |it: &Netdev| port.as_deref() == Some(it.name.as_str()) && has_another_mac(sysfs, it);
+    find(&|it| is_guid_of(&guid, &it.mac)).or_else(|| find(&is_port))
+}
+
+/// Whether somebody has set the netdev's MAC (`NET_ADDR_SET`, `include/uapi/linux/netdevice.h`). The GUID stays that of the
+/// MAC before until the driver is loaded again.
+fn has_another_mac(sysfs: &Path, netdev: &Netdev) -> bool {
+    let directory = sysfs.join("class/net").join(&netdev.name);
+    read(&directory, "addr_assign_type").as_deref() == Some("3")
 }
 
 /// The driver's module, if it is loaded.

@@ -130,6 +130,25 @@ fn an_rdma_device_finds_its_netdev_on_another_function() {
     assert_eq!(node.inventory().erdma, None);
 }
 
+/// A netdev has another MAC than the one that the driver made the GUID of. The name in the GID table tells it, which
+/// can also be that of a netdev in a pod.
+#[test]
+fn an_erdma_netdev_with_another_mac_is_found_by_the_gid_table() {
+    for (assigned, wanted) in [("3", &["eth1"][..]), ("0", &[])] {
+        let node = Node::new();
+        let virtio = node.pci("pci0000:00", "0000:00:01.0", "20000", "1AF4:1000");
+        node.netdev(&format!("{virtio}/virtio1"), "eth1", "00:16:3e:00:00:99");
+        node.file("sys/class/net/eth1/addr_assign_type", assigned);
+        let erdma = node.pci("pci0000:00", "0000:00:11.0", "20000", "1DED:107F");
+        node.rdma(1, "erdma_1", Some(&erdma));
+        let directory = "sys/class/infiniband/erdma_1";
+        node.file(&format!("{directory}/node_guid"), "0216:3eff:fe00:0001");
+        node.file(&format!("{directory}/ports/1/gid_attrs/ndevs/0"), "eth1");
+        let names = node.names();
+        assert_eq!(names[1], row("0000:00:11.0", wanted, &["erdma_1"]));
+    }
+}
+
 /// A virtual function of another make, whose netdev is in a pod, has a GUID of the address that a
 /// netdev beside it has as well; and the netdev of a NIC with an RDMA device is that one's.
 #[test]
