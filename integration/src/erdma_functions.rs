@@ -8,6 +8,7 @@ use std::{
     env, fs,
     path::{Path, PathBuf},
     process::Command,
+    time::Duration,
 };
 
 /// The virtio NICs, on NUMA nodes 0 and 1 and on one fabric.
@@ -152,15 +153,18 @@ impl Drop for ErdmaFunctions {
             ));
         }
         for (nic, mac) in NICS.into_iter().zip(MACS) {
-            // a test that failed can leave a NIC with the name that it had in a pod
-            for link in parse_list(&self.host.run("ip -j link show")) {
-                let has = |key: &str| link[key] == mac;
-                if let Some(name) = link["ifname"].as_str().filter(|name| *name != nic)
-                    && (has("permaddr") || has("address"))
-                {
-                    run(&format!("ip link set dev {name} down"));
-                    run(&format!("ip link set dev {name} name {nic}"));
-                }
+            // a test that failed can leave a NIC with the name that it had in a pod, and in a namespace that is ending
+            let mut found = None;
+            wait::within(Duration::from_secs(5), || {
+                let links = parse_list(&self.host.run("ip -j link show"));
+                let mut links = links.into_iter();
+                found = links.find(|it| it["permaddr"] == mac || it["address"] == mac);
+                found.is_some()
+            });
+            let name = found.as_ref().and_then(|it| it["ifname"].as_str());
+            if let Some(name) = name.filter(|name| *name != nic) {
+                run(&format!("ip link set dev {name} down"));
+                run(&format!("ip link set dev {name} name {nic}"));
             }
             run(&format!("ip address flush dev {nic} scope global"));
             run(&format!("ip link set dev {nic} address {mac} down"));

@@ -80,6 +80,14 @@ impl Qemu {
         self.execute("device_add", &nic.0);
     }
 
+    /// Takes the carrier from the NIC with this number, or gives it back, as a cable does. Its device is `nic0` or
+    /// `nic1` in `integration/lab/vm`, on each tier with NICs.
+    #[track_caller]
+    pub fn set_link(&mut self, nic: usize, up: bool) {
+        let arguments = json!({"name": format!("nic{nic}"), "up": up});
+        self.execute("set_link", &arguments);
+    }
+
     #[track_caller]
     fn execute(&mut self, command: &str, arguments: &Value) {
         let line = format!("{}\n", json!({"execute": command, "arguments": arguments}));

@@ -63,14 +63,17 @@ pub fn write_bandwidth(server: End<'_>, client: End<'_>, by_tcp: &str) -> f64 {
     Write::new(server, client, by_tcp).start().bandwidth()
 }
 
-/// 100 messages of 4 KiB by perftest's `program`, from `client` to `server` or, with `ib_read_bw`, the other way. The
+/// 100 messages of 4 KiB by perftest's `program`, with arguments of its own as `ib_read_bw -q 30`, from `client` to `server` or, with `ib_read_bw`, the other way. The
 /// connection manager makes the connection, as iWARP needs it.
 #[track_caller]
 pub fn by_connection_manager(program: &str, server: End<'_>, client: End<'_>) {
     let log = TempDir::new().expect("a directory for the output");
     let command = |end: End<'_>| {
-        let mut command = end.pod.command(program);
-        command.args(["-R", "-d", end.rdma, "-s", "4096", "-n", "100", "-F"]);
+        let mut words = program.split_whitespace();
+        let mut command = end.pod.command(words.next().unwrap_or_default());
+        command
+            .args(words)
+            .args(["-R", "-d", end.rdma, "-s", "4096", "-n", "100", "-F"]);
         command
     };
     let server_end = Process::start(command(server), &log.path().join("server"));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, the daemon on a node with eRDMA NICs under the kernel's own driver: `integration/lab/vm --tier erdma`, one
-//! test at a time. Driver and provider are real, the functions are models.
+//! In the lab, the daemon on a node with eRDMA NICs under the kernel's own driver: `integration/lab/vm --tier erdma --monitor`,
+//! one test at a time. Driver and provider are real, the functions are models.
 
 use integration::{
-    Daemon, Netns, Snapshot,
+    Daemon, Netns, Qemu, Snapshot,
     daemon::doctor,
     erdma_functions::{Driver, ErdmaFunctions, ErdmaNode, FUNCTIONS, NICS},
     kubelet::{Allocation, Wish, node::Node},
@@ -12,7 +12,7 @@ use integration::{
 };
 use nix::sys::signal::Signal;
 use serde_json::json;
-use std::path::Path;
+use std::{fs, path::Path};
 
 const RESOURCE: &str = "aliyun/erdma";
 
@@ -39,9 +39,10 @@ fn is_told_unbound(daemon: &Daemon) {
     daemon.says(&format!(
         "the eRDMA driver is not bound to {function}: its probe waits"
     ));
-    let metrics = daemon.get("/metrics");
     let problem = r#"rdma_erdma_driver_problem{problem="unbound"} 1"#;
-    assert!(metrics.contains(problem), "{metrics}");
+    wait::until("the metric says so", || {
+        daemon.get("/metrics").contains(problem)
+    });
 }
 
 #[test]
@@ -78,6 +79,7 @@ fn the_daemon_binds_a_function_after_del_where_the_driver_was_loaded_anew_meanwh
         let pod = scene.node.pod("pod");
         let configuration = scene.configuration(0);
         scene.node.add(&configuration, "c", &pod);
+        has_ids(&node, 2);
         // the pod's MAC is not to become the node GUID
         pod.ip("link set dev rdma0 address 52:54:00:ee:00:77");
         scene.erdma.unload();
@@ -144,7 +146,8 @@ fn a_container_has_the_device_files_of_its_numa_nodes_nic_or_of_all() {
 }
 
 #[test]
-fn health_follows_the_link_and_metrics_have_the_drivers_counters() {
+fn health_follows_the_carrier_and_metrics_have_the_drivers_counters() {
+    let mut qemu = Qemu::monitor();
     for driver in [Driver::Kernel, Driver::WithParent] {
         let scene = ErdmaNode::new(driver, "exclusive");
         let node = Node::start(CONFIGURATION);
@@ -168,21 +171,19 @@ fn health_follows_the_link_and_metrics_have_the_drivers_counters() {
         let mode = [("which", "loaded"), ("mode", "default")];
         assert_eq!(node.metric("rdma_erdma_driver_mode", &mode), Some(1.0));
 
-        let link = |state: &str| {
-            scene
-                .node
-                .host
-                .ip(&format!("link set dev {} {state}", NICS[1]))
-        };
-        let is_told = |ids: usize| {
+        let mut is_told = |up: bool| {
+            let ids = if up { 400 } else { 200 };
+            qemu.set_link(1, up);
+            let carrier = format!("/sys/class/net/{}/carrier", NICS[1]);
+            wait::until("the carrier changes", || {
+                fs::read_to_string(&carrier).is_ok_and(|it| (it.trim() == "1") == up)
+            });
             node.kubelet.within(TOLD, RESOURCE, |it| {
                 it.is_some_and(|it| it.healthy().len() == ids)
             })
         };
-        link("down");
-        assert!(is_told(200), "{driver:?}: down");
-        link("up");
-        assert!(is_told(400), "{driver:?}: up");
+        assert!(is_told(false), "{driver:?}: down");
+        assert!(is_told(true), "{driver:?}: up");
     }
 }
 

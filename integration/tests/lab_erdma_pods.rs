@@ -101,7 +101,9 @@ fn pods_have_their_devices(driver: Driver) {
         address: ADDRESSES[it],
     });
     traffic::rping(server, client);
-    traffic::by_connection_manager("ib_write_bw", server, client);
+    for program in ["ib_write_bw", "ib_read_bw -q 30"] {
+        traffic::by_connection_manager(program, server, client);
+    }
 
     // one pod is removed in order, the other one after its end
     node.del(&scene.configuration(0), "c0", &pods[0]);

@@ -77,9 +77,18 @@ pub struct Bindings {
     seen: Seen,
     /// What the kernel refused, in words; not tried again before something is new.
     refused: Option<String>,
+    /// What was bound at the last look. A probe in progress looks the same, and can be deferred still.
+    bound: Vec<DeviceAddress>,
 }
 
 impl Bindings {
+    /// Whether a function of `state` had the driver at the last look. While the driver is being loaded or unloaded that
+    /// passes by itself.
+    pub fn has_news(&self, state: &State) -> bool {
+        let mut unbound = state.unbound.iter();
+        unbound.any(|it| !self.seen.unbound.contains(it))
+    }
+
     /// Binds what is due of `state.unbound`. `bind` binds the driver to one function, and returns whether it is bound
     /// then: the driver may have deferred the probe again.
     ///
@@ -92,6 +101,11 @@ impl Bindings {
         bind: &mut dyn FnMut(&DeviceAddress) -> io::Result<bool>,
     ) -> Result<(), Problem> {
         let unbound = state.unbound.clone();
+        for function in std::mem::take(&mut self.bound) {
+            if !unbound.contains(&function) {
+                log::info!("the eRDMA driver is bound to {function}");
+            }
+        }
         let before = std::mem::replace(
             &mut self.seen,
             Seen {
@@ -106,7 +120,7 @@ impl Bindings {
         for function in &due {
             match bind(function) {
                 Ok(true) => {
-                    log::info!("the eRDMA driver is bound to {function}");
+                    self.bound.push(function.clone());
                     self.seen.unbound.retain(|it| it != function);
                 }
                 Ok(false) => {}

@@ -38,6 +38,9 @@ use tokio::sync::{mpsc, watch};
 /// times as long.
 pub const AGAIN: Duration = Duration::from_secs(10);
 
+/// The part of [`AGAIN`] that a function may be without its driver while the driver is being loaded or unloaded.
+const SETTLING: u32 = 5;
+
 /// Whatever loads modules; none where sysfs is not the kernel's own.
 pub type AnyLoader = Option<Arc<Mutex<dyn Loader + Send>>>;
 
@@ -209,14 +212,8 @@ impl Reconciler {
     async fn drive(&mut self, node: &Node) -> DriverStatus {
         let erdma = &node.conf.erdma;
         let wanted = erdma.prefer_driver;
-        let (sysfs, kernel) = (self.context.sysfs.clone(), self.kernel.clone());
-        let seen = tokio::task::spawn_blocking(move || State::read(&sysfs, kernel.erdma_module()));
-        let state = match seen.await {
-            Ok(state) => state,
-            Err(error) => {
-                log::error!("the eRDMA driver cannot be looked at: {error}");
-                return self.told.driver.clone();
-            }
+        let Some(state) = self.driver_state().await else {
+            return self.told.driver.clone();
         };
         let problem = match planned(erdma, &state) {
             Plan::Keep => None,
@@ -235,10 +232,26 @@ impl Reconciler {
         }
     }
 
+    /// The driver as sysfs shows it; none: the thread that looked did not end well.
+    async fn driver_state(&self) -> Option<State> {
+        let (sysfs, kernel) = (self.context.sysfs.clone(), self.kernel.clone());
+        let seen = tokio::task::spawn_blocking(move || State::read(&sysfs, kernel.erdma_module()));
+        let seen = seen.await;
+        seen.inspect_err(|error| log::error!("the eRDMA driver cannot be looked at: {error}"))
+            .ok()
+    }
+
     /// Binds the driver to functions whose probe it deferred, when the netdev of one may be back.
-    async fn bind(&mut self, node: &Node, state: State) -> Result<(), Problem> {
+    async fn bind(&mut self, node: &Node, mut state: State) -> Result<(), Problem> {
         if node.conf.erdma.origin == Origin::Foreign || self.context.loader.is_none() {
             return Ok(());
+        }
+        if self.bindings.has_news(&state) {
+            tokio::time::sleep(self.context.again / SETTLING).await;
+            match self.driver_state().await {
+                Some(now) => state = now,
+                None => return Ok(()),
+            }
         }
         let kernel = self.kernel.clone();
         let attachments = self.context.paths.state_dir.join("attachments");
