@@ -26,8 +26,8 @@ machine bonds 'integration/lab_share' --tier fast --shared --timeout 2400
 machine exclusive-containers 'integration/lab_(pods_exclusive|smc_exclusive|crash)' \
 	--tier full --exclusive --memory 2560 --timeout 2400
 machine installed 'integration/lab_installed' --tier full --shared --memory 4096 --timeout 900
-machine shared 'integration/lab_(kubelet_share|erdma|shared)' --tier full --shared --timeout 2400
-machine erdma 'integration/lab_erdma_(driver|pods|node)' --tier erdma --exclusive --timeout 900
+machine shared 'integration/lab_(kubelet_share|shared)' --tier full --shared --timeout 2400
+machine erdma 'integration/lab_erdma(_(driver|pods|node))?' --tier erdma --exclusive --monitor --timeout 1200
 machine fast 'rdma-netns/rdma|integration/lab_smc_readout' --tier fast --exclusive --timeout 900
 machine reboot 'integration/lab_reboot' --tier full --exclusive --memory 2560 --timeout 600 \
 	--disk /var/lib/cni --disk /var/lib/kubelet --disk /var/lib/containerd --disk /etc/cni/net.d \
@@ -42,6 +42,9 @@ for runtime in containerd-2 crio; do
 	in_full "exclusive-$runtime" 'integration/lab_pods_exclusive' --tier full --exclusive --memory 2560 --timeout 1500
 done
 
+in_full erdma-removed 'integration/lab_erdma_removed' --tier erdma --exclusive --timeout 600 \
+	--expect 'unregister_netdevice: waiting'
+in_full erdma-roce 'integration/lab_erdma_roce' --tier erdma --exclusive --erdma-roce --timeout 600
 in_full cluster-two-nodes 'integration/lab_two_nodes' --tier full --shared --memory 4096 --timeout 2400
 in_full cluster-1.37 'integration/lab_cluster' --tier full --shared --memory 4096 --timeout 2400
 in_full cluster-claims 'integration/lab_claims' --tier full --shared --memory 4096 --timeout 1500

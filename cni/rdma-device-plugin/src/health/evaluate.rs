@@ -10,6 +10,7 @@
 //! | Ethernet, its netdev is up and has no carrier | unhealthy |
 //! | Ethernet, its netdev has carrier, and no port is active | unhealthy |
 //! | its netdev is administratively down | healthy, as the chain brings it up; but as its physical function |
+//! | eRDMA without a parent, its netdev is in no namespace | unhealthy |
 //! | its netdev is in a namespace that cannot be seen | not known: as before; but as its physical function |
 //! | it would be healthy, and an error counter of it grows faster than its threshold | unhealthy |
 //!
@@ -33,6 +34,8 @@ pub struct DeviceState {
     /// Its netdevs, representors of other functions left out; the bond that one is a port of in its
     /// place.
     pub netdevs: Vec<Carrier>,
+    /// No namespace has a netdev of the function that is to have one: it is being removed.
+    pub netdev_is_gone: bool,
     /// The ports of its RDMA device; none: they cannot be seen.
     pub ports: Vec<Port>,
 }
@@ -98,6 +101,12 @@ pub fn evaluate(state: &DeviceState, physical: Option<&Verdict>) -> Verdict {
     }
     if let Some(netdev) = up().next() {
         return down(&format!("{} has no carrier", netdev.name), true);
+    }
+    if state.netdev_is_gone {
+        return down(
+            "its netdev is gone, and its RDMA device has no other one",
+            true,
+        );
     }
     if state.netdevs.is_empty() {
         let place = state.pod.as_deref().map_or_else(
@@ -212,6 +221,16 @@ mod tests {
         ] {
             is(&state(netdev, port, Ether), None, wanted);
         }
+    }
+
+    #[test]
+    fn a_device_whose_netdev_is_gone_is_down() {
+        let gone = DeviceState {
+            netdev_is_gone: true,
+            ..state(None, Some(1), Ether)
+        };
+        let wanted = "down: its netdev is gone, and its RDMA device has no other one";
+        is(&gone, None, wanted);
     }
 
     #[test]

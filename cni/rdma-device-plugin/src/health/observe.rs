@@ -153,6 +153,7 @@ impl Pods {
             let own = |link: &&Link| link.parent.as_ref() == Some(of);
             return DeviceState {
                 netdevs: carriers(host.iter().filter(own).map(|link| bond_of(link, host))),
+                netdev_is_gone: is_netdev_gone(function),
                 ports: host_ports(function),
                 rdma,
                 ..DeviceState::default()
@@ -186,9 +187,16 @@ impl Pods {
                     .collect(),
             },
             netdevs,
+            netdev_is_gone: is_netdev_gone(function),
             rdma,
         }
     }
+}
+
+/// Whether the netdev of an RDMA device without a parent is in no namespace. The function is the netdev's own then. The
+/// driver `erdma` keeps the RDMA device until it is unloaded, and the removal of the netdev's function waits for it.
+fn is_netdev_gone(function: &Function) -> bool {
+    !function.device.rdma_functions.is_empty() && !function.device.has_netdev
 }
 
 /// Whether `link`, in the pod, is its netdev.

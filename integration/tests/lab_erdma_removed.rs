@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+//! In the lab, a NIC whose netdev's PCI function is being removed. The kernel's eRDMA driver holds the netdev until it is
+//! unloaded, and the removal waits for that: `integration/lab/vm --tier erdma --expect 'unregister_netdevice: waiting'`, one
+//! test at a time. Driver and provider are real, the functions are models.
+
+use integration::{
+    Netns, Snapshot,
+    daemon::rdma_device_plugin,
+    erdma_functions::{Driver, ErdmaNode, NIC_FUNCTIONS, NICS, links},
+    kubelet::node::Node,
+    wait,
+};
+use serde_json::{Value, json};
+use std::{
+    fs,
+    process::{Child, Command},
+    time::{Duration, Instant},
+};
+
+/// As long as a verb may take: `rdma-cni` waits 10 s for devices of a namespace that ends.
+const LIMIT: Duration = Duration::from_secs(25);
+
+/// As long as the daemon's commands may take.
+const SOON: Duration = Duration::from_secs(10);
+
+const RESOURCE: &str = "aliyun/erdma";
+
+/// The removal of the first NIC's netdev's function.
+struct Removal(Child);
+
+impl Removal {
+    /// Comes back when the netdev is seen no more, in `place`.
+    #[track_caller]
+    fn begin(place: &Netns, netdev: &str) -> Self {
+        let file = format!("/sys/bus/pci/devices/{}/remove", NIC_FUNCTIONS[0]);
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("echo 1 >{file}")]);
+        let removal = Self(command.spawn().expect("sh"));
+        wait::until("the netdev is seen no more", || !place.has_link(netdev));
+        removal
+    }
+
+    fn is_pending(&mut self) -> bool {
+        self.0.try_wait().expect("our own child").is_none()
+    }
+
+    /// Unloads the driver, with which the removal ends, and has the kernel find the function again.
+    #[track_caller]
+    fn end(mut self, scene: &ErdmaNode) {
+        assert!(self.is_pending(), "it waits for the driver");
+        scene.erdma.unload();
+        wait::until("the function is removed", || !self.is_pending());
+    }
+}
+
+#[track_caller]
+fn is_found_again(scene: &ErdmaNode) {
+    fs::write("/sys/bus/pci/rescan", "1").expect("found again");
+    wait::until("udev has named the NIC", || {
+        scene.erdma.host.has_link(NICS[0])
+    });
+    scene.erdma.load();
+    scene.erdma.are_home();
+}
+
+/// What `work` returns, which has to do so within `limit`.
+#[track_caller]
+fn within<T>(limit: Duration, what: &str, work: impl FnOnce() -> T) -> T {
+    let begin = Instant::now();
+    let done = work();
+    let took = begin.elapsed();
+    println!("{what}: {took:.1?}");
+    assert!(took < limit, "{what} took {took:?}");
+    done
+}
+
+/// What the daemon's program prints.
+#[track_caller]
+fn asked(host: &Netns, arguments: &[&str]) -> String {
+    let program = rdma_device_plugin();
+    let mut command = host.command("timeout");
+    command
+        .arg(SOON.as_secs().to_string())
+        .arg(program)
+        .args(arguments);
+    let done = command.output().expect("timeout");
+    assert_ne!(
+        done.status.code(),
+        Some(124),
+        "{arguments:?} takes longer than {SOON:?}"
+    );
+    String::from_utf8_lossy(&done.stdout).into_owned()
+}
+
+fn verb(
+    scene: &ErdmaNode,
+    verb: &str,
+    nic: usize,
+    container: &str,
+    pod: &Netns,
+) -> integration::Outcome {
+    let invocation = scene.node.invoke(verb, container, pod.path());
+    let configuration: Value = scene.configuration(nic);
+    within(LIMIT, &format!("{verb} of {container}"), || {
+        invocation.input(&configuration).run()
+    })
+}
+
+#[test]
+fn other_nics_and_the_daemon_go_on_while_a_free_nic_is_removed() {
+    let scene = ErdmaNode::new(Driver::Kernel, "exclusive");
+    let node = Node::start_with_state(
+        r#"{"erdma": {"configureNICs": false}}"#,
+        &scene.node.state(),
+    );
+    let has_ids = |nics: usize| {
+        node.kubelet
+            .wait_for(RESOURCE, &format!("ids of {nics} NICs"), |it| {
+                it.healthy().len() == 200 * nics
+            });
+    };
+    has_ids(2);
+    let [pod, other, third] = ["pod", "other", "third"].map(|label| scene.node.pod(label));
+    verb(&scene, "ADD", 1, "c1", &pod).result();
+
+    let mut removal = Removal::begin(&scene.node.host, NICS[0]);
+    // of the one that goes there is nothing to be had
+    let refused = verb(&scene, "ADD", 0, "c0", &other);
+    refused.error(100);
+    verb(&scene, "DEL", 0, "c0", &other).silent();
+    // the other one is not concerned
+    verb(&scene, "DEL", 1, "c1", &pod).silent();
+    verb(&scene, "ADD", 1, "c2", &third).result();
+    verb(&scene, "DEL", 1, "c2", &third).silent();
+    within(SOON, "/healthz", || {
+        let answer = node.daemon.get("/healthz");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    });
+    has_ids(1);
+    let file = scene.node.directory().join("config.json");
+    fs::write(
+        &file,
+        json!({"erdma": {"configureNICs": false}}).to_string(),
+    )
+    .expect("written");
+    let file = file.to_string_lossy().into_owned();
+    let table = within(SOON, "--check-config", || {
+        asked(&scene.node.host, &["--config", &file, "--check-config"])
+    });
+    println!("{table}");
+    assert!(table.contains(NICS[1]), "{table}");
+    let found = within(SOON, "doctor", || asked(&scene.node.host, &["doctor"]));
+    println!("{found}");
+    assert!(found.contains(NICS[1]), "{found}");
+    assert!(removal.is_pending(), "all this was meanwhile");
+
+    removal.end(&scene);
+    is_found_again(&scene);
+    scene.node.host.ip(&format!("link set dev {} up", NICS[0]));
+    has_ids(2);
+}
+
+#[test]
+fn del_of_a_removed_nic_ends_and_succeeds_when_the_driver_is_gone() {
+    let scene = ErdmaNode::new(Driver::Kernel, "exclusive");
+    let before = Snapshot::of(&scene.node.host);
+    let [pod, other] = ["pod", "other"].map(|label| scene.node.pod(label));
+    let mut configuration = scene.configuration(0);
+    configuration["prevResult"] = verb(&scene, "ADD", 0, "c0", &pod).result();
+    let mut removal = Removal::begin(&pod, "rdma0");
+    let check = within(LIMIT, "CHECK", || {
+        let check = scene.node.invoke("CHECK", "c0", pod.path());
+        check.input(&configuration).run()
+    });
+    assert!(!check.status.success(), "{check}");
+    println!("{check}");
+    let del = verb(&scene, "DEL", 0, "c0", &pod).error(107);
+    assert!(del.contains(NICS[0]), "{del}");
+    // what the record holds keeps no other pod waiting
+    verb(&scene, "ADD", 1, "c1", &other).result();
+    verb(&scene, "DEL", 1, "c1", &other).silent();
+    assert!(removal.is_pending(), "all this was meanwhile");
+
+    removal.end(&scene);
+    verb(&scene, "DEL", 0, "c0", &pod).silent();
+    assert!(scene.node.records().is_empty());
+    is_found_again(&scene);
+    let host = &scene.node.host;
+    for key in ["dad_transmits", "router_solicitation_delay"] {
+        host.set_sysctl(&format!("ipv6/conf/{}/{key}", NICS[0]), "0");
+    }
+    host.ip(&format!("link set dev {} up", NICS[0]));
+    host.ip(&format!("address add 10.0.0.1/24 dev {}", NICS[0]));
+    wait::until("both ports are active", || {
+        links(host).iter().all(|link| link["state"] == "ACTIVE")
+    });
+    before.assert_restored(host);
+}
+
+/// The kernel keeps both devices in a namespace that ended while a process of it listens.
+#[test]
+fn del_of_a_namespace_that_a_listener_keeps_ends_and_succeeds_when_the_listener_is_gone() {
+    let scene = ErdmaNode::new(Driver::Kernel, "exclusive");
+    let before = Snapshot::of(&scene.node.host);
+    let pod = scene.node.pod("pod");
+    verb(&scene, "ADD", 0, "c0", &pod).result();
+    let mut rping = pod.command("rping");
+    rping.args(["-s", "-a", "10.0.0.1"]);
+    let mut listener = rping.spawn().expect("rping");
+    wait::until("rping listens", || {
+        pod.run("rdma resource show cm_id").contains("LISTEN")
+    });
+    let other = scene.node.pod("other");
+    pod.die();
+    let del = verb(&scene, "DEL", 0, "c0", &pod);
+    let error = del.error(107);
+    assert!(error.contains("kept alive"), "{error}");
+    assert_eq!(scene.node.records().len(), 1, "the record stays");
+    // the NIC is not to be had, and the other one is
+    verb(&scene, "ADD", 0, "c2", &other).error(101);
+    verb(&scene, "ADD", 1, "c1", &other).result();
+    verb(&scene, "DEL", 1, "c1", &other).silent();
+    listener.kill().expect("a signal sent");
+    listener.wait().expect("a status");
+    wait::until("the RDMA device is back", || {
+        links(&scene.node.host).len() == 2
+    });
+    verb(&scene, "DEL", 0, "c0", &pod).silent();
+    scene.node.assert_restored(&before);
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//! In the lab, eRDMA functions that speak RoCE v2: `integration/lab/vm --tier erdma --erdma-roce`, one test at a time.
+//! Driver and provider are real, the functions are models.
+
+use integration::{
+    Netns, Snapshot,
+    erdma_functions::{ADDRESSES, Driver, ErdmaNode, links},
+    traffic::{End, write_bandwidth},
+};
+use std::{env, fs};
+
+/// What the GID index of an IPv4 address is in the pod.
+#[track_caller]
+fn gid_of(pod: &Netns, rdma: &str, address: &str) -> Option<(usize, String)> {
+    let bytes: Vec<u8> = address
+        .split('.')
+        .map(|byte| byte.parse().expect("an address"))
+        .collect();
+    let [a, b, c, d] = bytes[..] else {
+        panic!("{address} is no address");
+    };
+    let gid = format!("0000:0000:0000:0000:0000:ffff:{a:02x}{b:02x}:{c:02x}{d:02x}");
+    let directory = format!("/sys/class/infiniband/{rdma}/ports/1");
+    (0..8).find_map(|index| {
+        let shown = pod.run(&format!("cat {directory}/gids/{index}"));
+        let kind = || pod.run(&format!("cat {directory}/gid_attrs/types/{index}"));
+        (shown.trim() == gid).then(|| (index, kind().trim().to_owned()))
+    })
+}
+
+#[test]
+fn pods_write_by_gids_of_their_addresses() {
+    assert_eq!(env::var("RDMA_LAB_ERDMA_PROTOCOL").as_deref(), Ok("roce"));
+    for driver in [Driver::Kernel, Driver::WithParent] {
+        let scene = ErdmaNode::new(driver, "exclusive");
+        let node = &scene.node;
+        let devices = [0, 1].map(|nic| scene.erdma.rdma(nic));
+        let layer = format!("/sys/class/infiniband/{}/ports/1/link_layer", devices[0]);
+        assert_eq!(
+            fs::read_to_string(layer).expect("a port").trim(),
+            "Ethernet"
+        );
+        let before = Snapshot::of(&node.host);
+        let pods = ["server", "client"].map(|label| node.pod(label));
+        for nic in 0..2 {
+            node.add(&scene.configuration(nic), &format!("c{nic}"), &pods[nic]);
+            // ADD returns when the addresses are GIDs
+            let gid = gid_of(&pods[nic], &devices[nic], ADDRESSES[nic]);
+            let (_, kind) =
+                gid.unwrap_or_else(|| panic!("{driver:?}: no GID of {}", ADDRESSES[nic]));
+            assert_eq!(kind, "RoCE v2");
+        }
+        let [server, client] = [0, 1].map(|it: usize| End {
+            pod: &pods[it],
+            rdma: &devices[it],
+            address: ADDRESSES[it],
+        });
+        let bandwidth = write_bandwidth(server, client, ADDRESSES[0]);
+        assert!(bandwidth > 0.0, "{driver:?}");
+        for nic in 0..2 {
+            node.del(&scene.configuration(nic), &format!("c{nic}"), &pods[nic]);
+        }
+        assert_eq!(links(&node.host).len(), 2);
+        node.assert_restored(&before);
+    }
+}
