@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lab's NICs as an instance of Alibaba Cloud has eRDMA ones that nobody configured, from inside the VM
-//! (`integration/lab/vm --tier full --shared`): down and bare, with soft-RoCE devices `erdma_0` and `erdma_1`, and
-//! with a metadata service on loopback that knows them.
+//! The lab's NICs as an instance of Alibaba Cloud has eRDMA ones that nobody configured, from inside the VM: down and
+//! bare, with a metadata service on loopback that knows them. They are the eRDMA functions' NICs under the kernel's own
+//! driver (`integration/lab/vm --tier erdma`), or stand-ins on a cluster's node (`--tier full --shared`): igb's, with
+//! soft-RoCE devices `erdma_0` and `erdma_1`.
 
 use crate::{
     MetadataService, Netns,
-    lab::{self, NICS},
-    wait,
+    erdma_functions::{self, ErdmaFunctions},
+    lab, wait,
 };
 use serde_json::Value;
 use std::{fs, path::Path, process::Command};
@@ -25,9 +26,11 @@ pub struct ErdmaNics {
     pub host: Netns,
     /// The metadata service.
     pub service: MetadataService,
+    nics: [&'static str; 2],
+    are_stand_ins: bool,
 }
 
-/// The RDMA device on `rail`.
+/// The soft-RoCE device on `rail`.
 pub fn rdma(rail: usize) -> String {
     format!("erdma_{rail}")
 }
@@ -47,25 +50,45 @@ impl Default for ErdmaNics {
 }
 
 impl ErdmaNics {
-    /// Both, as an instance has them after its boot.
+    /// Both stand-ins, as an instance has NICs after its boot.
     #[track_caller]
     pub fn new() -> Self {
         let host = lab::shared();
+        let made = Self::bare(host, lab::NICS, true);
+        for (rail, nic) in made.nics.into_iter().enumerate() {
+            made.host.run(&format!(
+                "rdma link add {} type rxe netdev {nic}",
+                rdma(rail)
+            ));
+        }
+        made
+    }
+
+    /// The NICs of `functions`, as an instance has them after its boot.
+    #[track_caller]
+    pub fn of(functions: &ErdmaFunctions) -> Self {
+        functions.are_home();
+        Self::bare(Netns::own(), erdma_functions::NICS, false)
+    }
+
+    #[track_caller]
+    fn bare(host: Netns, nics: [&'static str; 2], are_stand_ins: bool) -> Self {
         let service = MetadataService::new();
-        for (rail, nic) in NICS.into_iter().enumerate() {
+        for (rail, nic) in nics.into_iter().enumerate() {
             host.ip(&format!("link set dev {nic} down"));
             host.set_sysctl(&format!("ipv4/conf/{nic}/rp_filter"), "1");
             // it was there before the defaults were set
             for key in ["dad_transmits", "router_solicitation_delay"] {
                 host.set_sysctl(&format!("ipv6/conf/{nic}/{key}"), "0");
             }
-            host.run(&format!(
-                "rdma link add {} type rxe netdev {nic}",
-                rdma(rail)
-            ));
             service.add_nic(&mac(nic), ADDRESSES[rail], CIDR, GATEWAY);
         }
-        Self { host, service }
+        Self {
+            host,
+            service,
+            nics,
+            are_stand_ins,
+        }
     }
 
     /// Destination, source and metric of a NIC's IPv4 routes.
@@ -91,7 +114,7 @@ impl ErdmaNics {
     /// Waits until both have what the service says.
     #[track_caller]
     pub fn are_configured(&self) {
-        for (rail, nic) in NICS.into_iter().enumerate() {
+        for (rail, nic) in self.nics.into_iter().enumerate() {
             let metric = 200 + rail as u64;
             wait::until("the NIC has its routes", || {
                 self.routes(nic) == Self::wanted(rail, metric)
@@ -111,9 +134,11 @@ impl ErdmaNics {
 
 impl Drop for ErdmaNics {
     fn drop(&mut self) {
-        for (rail, nic) in NICS.into_iter().enumerate() {
-            let mut rdma_tool = Command::new("rdma");
-            let _ = rdma_tool.args(["link", "delete", &rdma(rail)]).output();
+        for (rail, nic) in self.nics.into_iter().enumerate() {
+            if self.are_stand_ins {
+                let mut rdma_tool = Command::new("rdma");
+                let _ = rdma_tool.args(["link", "delete", &rdma(rail)]).output();
+            }
             for line in [
                 format!("address flush dev {nic} scope global"),
                 format!("link set dev {nic} nomaster mtu 1500 down"),
