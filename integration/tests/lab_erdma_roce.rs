@@ -42,10 +42,10 @@ fn pods_write_by_gids_of_their_addresses() {
         );
         let before = Snapshot::of(&node.host);
         let pods = ["server", "client"].map(|label| node.pod(label));
-        for nic in 0..2 {
-            node.add(&scene.configuration(nic), &format!("c{nic}"), &pods[nic]);
+        for (nic, pod) in pods.iter().enumerate() {
+            node.add(&scene.configuration(nic), &format!("c{nic}"), pod);
             // ADD returns when the addresses are GIDs
-            let gid = gid_of(&pods[nic], &devices[nic], ADDRESSES[nic]);
+            let gid = gid_of(pod, &devices[nic], ADDRESSES[nic]);
             let (_, kind) =
                 gid.unwrap_or_else(|| panic!("{driver:?}: no GID of {}", ADDRESSES[nic]));
             assert_eq!(kind, "RoCE v2");
@@ -57,8 +57,8 @@ fn pods_write_by_gids_of_their_addresses() {
         });
         let bandwidth = write_bandwidth(server, client, ADDRESSES[0]);
         assert!(bandwidth > 0.0, "{driver:?}");
-        for nic in 0..2 {
-            node.del(&scene.configuration(nic), &format!("c{nic}"), &pods[nic]);
+        for (nic, pod) in pods.iter().enumerate() {
+            node.del(&scene.configuration(nic), &format!("c{nic}"), pod);
         }
         assert_eq!(links(&node.host).len(), 2);
         node.assert_restored(&before);
