@@ -6,7 +6,10 @@ use crate::{
     RdmaDevice, RdmaMode, Route, Rule, Vf, pairing,
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 /// The state that plans are made from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -110,8 +110,9 @@ fn drivers(facts: &Facts, observed: &Observed, told: &mut Told<'_>) {
 
 /// eRDMA functions without a driver, which have no RDMA device either.
 fn unbound(facts: &Facts, observed: &Observed, told: &mut Told<'_>) {
-    let is_unbound =
-        |it: &&Device| it.driver.is_none() && is_erdma_function(it.vendor.as_deref(), it.device.as_deref());
+    let is_unbound = |it: &&Device| {
+        it.driver.is_none() && is_erdma_function(it.vendor.as_deref(), it.device.as_deref())
+    };
     let unbound = observed.devices.iter().filter(is_unbound);
     let unbound: Vec<String> = unbound.map(|it| it.address.to_string()).collect();
     if unbound.is_empty() {
