@@ -3,7 +3,7 @@
 
 use crate::{
     Device, DeviceAddress, DeviceSettings, GeneralRule, Link, NetnsId, NetnsSide, Origin,
-    RdmaDevice, RdmaMode, Route, Rule, Vf, pairing,
+    RdmaDevice, RdmaMode, Route, Rule, SubDevice, Vf, pairing,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -62,6 +62,9 @@ pub struct Namespace {
     /// The RDMA devices that are seen in it (all of the node in shared mode).
     #[serde(default)]
     pub rdma: Vec<RdmaDevice>,
+    /// The RDMA devices that are a part of another one, which are in no [`Self::rdma`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sub_devices: Vec<SubDevice>,
     /// Its routing rules that select by source, or by source and destination, in the kernel's order.
     #[serde(default)]
     pub rules: Vec<Rule>,
@@ -84,6 +87,30 @@ impl Observed {
             NetnsSide::Host => Some(&self.host),
             NetnsSide::Pod => self.pod.as_ref(),
         }
+    }
+
+    /// The sub-devices of the RDMA device `name`, and where they are: one is made on the host, wherever the RDMA device is
+    /// (`ib_alloc_device()`).
+    pub fn sub_devices_of<'a>(
+        &'a self,
+        name: &'a str,
+    ) -> impl Iterator<Item = (NetnsSide, &'a SubDevice)> {
+        // in shared mode each namespace sees all
+        let places = [
+            (NetnsSide::Host, Some(&self.host)),
+            (
+                NetnsSide::Pod,
+                self.pod
+                    .as_ref()
+                    .filter(|_| self.rdma_mode == Some(RdmaMode::Exclusive)),
+            ),
+        ];
+        let places = places.into_iter();
+        let all = places.flat_map(|(side, place)| {
+            let found = place.into_iter().flat_map(|it| &it.sub_devices);
+            found.map(move |it| (side, it))
+        });
+        all.filter(move |(_, it)| it.parent == name)
     }
 
     /// The PCI function or auxiliary device at `address`.

@@ -43,6 +43,8 @@ pub enum Op {
         from: NetnsSide,
         to: NetnsSide,
     },
+    /// `rdma dev delete DEVICE`: a [sub-device](crate::SubDevice) (`RDMA_NLDEV_CMD_DELDEV`).
+    DeleteSubDevice { at: NetnsSide, device: String },
     /// `ip link set dev LINK netns NS name NAME`: moved and renamed in one step, so that
     /// it never meets a netdev of its old name. Loses addresses, routes and up.
     MoveLink {
@@ -263,6 +265,7 @@ impl Op {
             Self::MoveRdma { device, from, to } => {
                 format!("{}rdma dev set {device} netns {}", exec(from), netns(to))
             }
+            Self::DeleteSubDevice { at, device } => format!("{}rdma dev delete {device}", exec(at)),
             Self::MoveLink {
                 link,
                 from,

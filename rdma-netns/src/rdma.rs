@@ -42,13 +42,26 @@ pub struct RdmaDevice {
     /// Its ports, from 1.
     #[serde(default)]
     pub ports: Vec<RdmaPort>,
-    /// Its character devices, where they are known to the asking namespace.
+    /// Its character devices, and those of its sub-devices in the same namespace, where they are known to the asking
+    /// namespace.
     #[serde(default)]
     pub char_devices: Vec<CharDevice>,
     /// Kernel modules that have connections by it, or listen at an address of it: `nvme_rdma`,
     /// `rpcrdma` (NFS), `ko2iblnd` (Lustre). Known in the host's namespace only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kernel_users: Vec<String>,
+}
+
+/// An RDMA device that gives a part of another one: `smi1` of a multi-plane NIC, for subnet management alone
+/// (`RDMA_DEVICE_TYPE_SMI`). It has `umad` devices and no `uverbs` device (`ib_uverbs_add_one()`,
+/// `drivers/infiniband/core/uverbs_main.c`). It holds a reference to the other one (`ib_add_sub_device()`), and a move
+/// of that waits until there is none (`disable_device()`, `drivers/infiniband/core/device.c`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubDevice {
+    /// Name.
+    pub name: String,
+    /// The name of the RDMA device that it is a part of, which can be in another namespace.
+    pub parent: String,
 }
 
 /// A port of an RDMA device.

@@ -110,6 +110,12 @@ fn move_rdma(
     match locate::rdma(host_device, observed)? {
         Located::At(NetnsSide::Pod, _) => Ok(false),
         Located::At(NetnsSide::Host, RdmaDevice { name, .. }) => {
+            if let Some((_, sub_device)) = observed.sub_devices_of(name).next() {
+                return Err(Obstacle::HasSubDevice {
+                    device: name.clone(),
+                    sub_device: sub_device.name.clone(),
+                });
+            }
             ops.push(Op::MoveRdma {
                 device: name.clone(),
                 from: NetnsSide::Host,

@@ -90,9 +90,25 @@ fn rail_to_host(
     given_up: &[Attribute],
 ) -> RailPlan {
     let mut ops = vec![];
-    if let Some(host_device) = rail.rdma.as_ref().filter(|_| attachment.moves_rdma())
-        && let Located::At(NetnsSide::Pod, device) = locate::rdma(host_device, observed)?
-    {
+    let host_device = rail.rdma.as_ref().filter(|_| attachment.moves_rdma());
+    let located = host_device.map(|it| locate::rdma(it, observed));
+    if let Some(host_device) = host_device {
+        // the pod made them, as ADD moves no device that has any; the move waits for them, also that of a namespace's end
+        let name = match &located {
+            Some(Ok(Located::At(NetnsSide::Host, _))) => None,
+            Some(Ok(Located::At(NetnsSide::Pod, device))) => Some(&device.name),
+            _ => Some(&host_device.name),
+        };
+        let sub_devices = name.into_iter().flat_map(|it| observed.sub_devices_of(it));
+        ops.extend(sub_devices.map(|(at, it)| Op::DeleteSubDevice {
+            at,
+            device: it.name.clone(),
+        }));
+        if !ops.is_empty() {
+            return Ok(ops);
+        }
+    }
+    if let Some(Located::At(NetnsSide::Pod, device)) = located.transpose()? {
         let (from, to) = (NetnsSide::Pod, NetnsSide::Host);
         ops.push(Op::MoveRdma {
             device: device.name.clone(),

@@ -117,6 +117,17 @@ pub enum Obstacle {
         /// Where it is.
         from: NetnsSide,
     },
+    /// The kernel would wait for the sub-device's reference.
+    #[error(
+        "RDMA device {device} cannot be moved while it has the sub-device {sub_device}, for whose end the kernel would \
+         wait: delete that (rdma dev delete {sub_device}), or set the RDMA subsystem to shared"
+    )]
+    HasSubDevice {
+        /// The RDMA device.
+        device: String,
+        /// What is a part of it.
+        sub_device: String,
+    },
     /// The device exists, but is in neither namespace.
     #[error(
         "{device} is not back on the host: it is in another namespace, or its pod's namespace is \

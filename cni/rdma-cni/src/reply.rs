@@ -50,6 +50,7 @@ pub fn code(error: &Error) -> u32 {
         Error::Obstacle(Obstacle::InAnotherNetns { .. } | Obstacle::Held { .. }) => {
             own::DEVICE_IN_USE
         }
+        Error::Obstacle(Obstacle::HasSubDevice { .. }) => own::WRONG_MODE,
         Error::Obstacle(_) => code::CONFIGURATION,
         Error::Ipam(_) | Error::Release(_) => own::IPAM,
         Error::Add { left: Some(_), .. } | Error::Incomplete(_) | Error::Unfinished(_) => {

@@ -20,7 +20,8 @@ impl World {
     /// taken; virtual ones are destroyed, but for IPoIB's.
     fn end(&mut self, id: NetnsId) {
         for position in 0..self.hcas.len() {
-            if self.hcas[position].netns == id {
+            // one with a sub-device is waited for, in no namespace that anybody sees
+            if self.hcas[position].netns == id && !self.has_sub_devices(self.hcas[position].index) {
                 self.relocate_rdma(position, HOST);
             }
         }

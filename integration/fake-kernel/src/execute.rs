@@ -24,6 +24,7 @@ impl World {
         };
         match op {
             Op::MoveRdma { device, from, to } => self.move_rdma(device, at(from)?, at(to)?),
+            Op::DeleteSubDevice { at: side, device } => self.delete_sub_device(device, at(side)?),
             Op::MoveLink {
                 link,
                 from,

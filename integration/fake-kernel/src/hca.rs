@@ -9,7 +9,7 @@ use crate::{
 use nix::errno::Errno;
 use rdma_netns::{
     CharDevice, DeviceAddress, Guid, HardwareAddress, LinkType, NetnsId, Pkey, RdmaDevice,
-    RdmaMode, rdma::RdmaPort,
+    RdmaMode, SubDevice, rdma::RdmaPort,
 };
 
 /// `IB_UVERBS_MAJOR` and `IB_UVERBS_BASE_MINOR` (`drivers/infiniband/core/uverbs_main.c`);
@@ -48,7 +48,59 @@ pub(crate) struct Hca {
     pub(crate) gids: Table,
 }
 
+/// A sub-device, with one port.
+#[derive(Clone, Debug)]
+pub(crate) struct SubHca {
+    name: String,
+    /// The index of the RDMA device that it is a part of.
+    of: u32,
+    umad: u32,
+}
+
 impl World {
+    /// `rdma dev add NAME type SMI parent DEVICE`, by a pod or the host: made in the host's namespace
+    /// (`ib_alloc_device()`), with the reference to the other one that [`Self::must_not_be_held`] looks for.
+    pub fn add_sub_device(&mut self, name: &str, parent: &str) {
+        let hca = self.hcas.iter().find(|it| it.name == parent);
+        let of = hca.expect("an RDMA device").index;
+        let umad = self.free_umad(None);
+        let name = name.to_owned();
+        self.sub_devices.push(SubHca { name, of, umad });
+    }
+
+    /// `rdma dev delete DEVICE`. What waited for it in a namespace that ended goes on
+    /// (`wait_for_completion(&device->unreg_completion)`).
+    pub(crate) fn delete_sub_device(&mut self, name: &str, at: NetnsId) -> Result<(), Refusal> {
+        let is_seen = at == HOST || self.rdma_mode == Some(RdmaMode::Shared);
+        let mut all = self.sub_devices.iter();
+        let position = all.position(|it| it.name == name && is_seen);
+        let of = self.sub_devices.remove(position.ok_or(Errno::ENODEV)?).of;
+        let is_there = |netns| self.namespaces.iter().any(|it| it.id == netns);
+        let mut hcas = self.hcas.iter();
+        let waiting = hcas.position(|it| it.index == of && !is_there(it.netns));
+        if let Some(position) = waiting.filter(|_| !self.has_sub_devices(of)) {
+            self.relocate_rdma(position, HOST);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn has_sub_devices(&self, index: u32) -> bool {
+        self.sub_devices.iter().any(|it| it.of == index)
+    }
+
+    pub(crate) fn sub_devices_in(&self, netns: NetnsId) -> Vec<SubDevice> {
+        let is_seen = netns == HOST || self.rdma_mode == Some(RdmaMode::Shared);
+        let shown = |it: &SubHca| {
+            let hca = self.hcas.iter().find(|hca| hca.index == it.of)?;
+            Some(SubDevice {
+                name: it.name.clone(),
+                parent: hca.name.clone(),
+            })
+        };
+        let seen = self.sub_devices.iter().filter(|_| is_seen);
+        seen.filter_map(shown).collect()
+    }
+
     /// `rdma dev set DEVICE netns NS`, by a caller inside `from`: ENODEV where the device
     /// is not in the caller's namespace, EOPNOTSUPP in shared mode and for a driver that
     /// cannot let its users go (`ib_device_set_netns_put()`, `rdma_dev_change_netns()`,
@@ -70,6 +122,12 @@ impl World {
         }
         if from != to {
             self.must_not_be_held(device);
+            let index = self.hcas[position].index;
+            // `disable_device()`
+            assert!(
+                !self.has_sub_devices(index),
+                "the move of {device} hangs: a sub-device has a reference to it"
+            );
             self.relocate_rdma(position, to);
         }
         Ok(())
@@ -96,10 +154,20 @@ impl World {
     }
 
     pub(crate) fn free_umad(&self, but: Option<usize>) -> u32 {
-        self.free(but, |hca| hca.umad)
+        let of_subs: Vec<u32> = self.sub_devices.iter().map(|it| it.umad).collect();
+        self.free_beside(&of_subs, but, |hca| hca.umad)
     }
 
     fn free(&self, but: Option<usize>, number: impl Fn(&Hca) -> Option<u32>) -> u32 {
+        self.free_beside(&[], but, number)
+    }
+
+    fn free_beside(
+        &self,
+        beside: &[u32],
+        but: Option<usize>,
+        number: impl Fn(&Hca) -> Option<u32>,
+    ) -> u32 {
         let others = self
             .hcas
             .iter()
@@ -107,7 +175,7 @@ impl World {
             .filter(|(at, _)| Some(*at) != but);
         let taken: Vec<u32> = others.filter_map(|(_, hca)| number(hca)).collect();
         (0..)
-            .find(|number| !taken.contains(number))
+            .find(|number| !taken.contains(number) && !beside.contains(number))
             .unwrap_or_default()
     }
 
@@ -189,6 +257,10 @@ impl World {
         };
         let uverbs = node(format!("uverbs{}", hca.uverbs), UVERBS_BASE + hca.uverbs);
         let umad = hca.umad.map(|number| node(format!("umad{number}"), number));
+        let is_seen = netns == HOST || self.rdma_mode == Some(RdmaMode::Shared);
+        let subs = self.sub_devices.iter();
+        let subs = subs.filter(|it| it.of == hca.index && is_seen);
+        let of_subs = subs.map(|it| node(format!("umad{}", it.umad), it.umad));
         RdmaDevice {
             name: hca.name.clone(),
             index: hca.index,
@@ -203,7 +275,7 @@ impl World {
                     false => LinkType::Ether,
                 }),
             }],
-            char_devices: [uverbs].into_iter().chain(umad).collect(),
+            char_devices: [uverbs].into_iter().chain(umad).chain(of_subs).collect(),
             kernel_users: Vec::new(),
         }
     }

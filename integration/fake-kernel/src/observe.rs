@@ -54,6 +54,7 @@ impl World {
             links,
             unkept_routes: Vec::new(),
             rdma: self.rdma_in(id),
+            sub_devices: self.sub_devices_in(id),
             rules: self.rules(id).to_vec(),
             general_rules: Vec::new(),
             host_number: self.number(HOST).filter(|_| id != HOST),

@@ -3,7 +3,7 @@
 
 use crate::{
     drivers::Renaming,
-    hca::Hca,
+    hca::{Hca, SubHca},
     links::Netdev,
     nic::Nic,
     smc::{Settings, Smc},
@@ -110,6 +110,7 @@ pub struct World {
     pub(crate) paths: BTreeMap<PathBuf, Option<NetnsId>>,
     pub(crate) netdevs: Vec<Netdev>,
     pub(crate) hcas: Vec<Hca>,
+    pub(crate) sub_devices: Vec<SubHca>,
     pub(crate) next_cookie: u64,
     pub(crate) next_netdev: u64,
     pub(crate) next_hca: u32,
@@ -205,6 +206,7 @@ impl World {
             paths: BTreeMap::from([("/proc/1/ns/net".into(), Some(HOST))]),
             netdevs: vec![],
             hcas: vec![],
+            sub_devices: vec![],
             next_cookie: HOST.cookie + 1,
             next_netdev: 1,
             next_hca: 0,

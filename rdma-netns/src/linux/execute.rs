@@ -58,7 +58,13 @@ impl<'a> Namespaces<'a> {
 
     pub(super) fn execute(self, op: &Op) -> Result<(), NetlinkError> {
         match op {
-            Op::MoveRdma { device, from, to } => self.move_rdma(device, *from, *to),
+            Op::MoveRdma { device, from, to } => {
+                let target = self.at(*to)?.netns();
+                self.rdma(*from, |nldev| nldev.move_device(device, target.as_fd()))
+            }
+            Op::DeleteSubDevice { at, device } => {
+                self.rdma(*at, |nldev| nldev.delete_sub_device(device))
+            }
             Op::MoveLink {
                 link,
                 from,
@@ -288,11 +294,14 @@ impl<'a> Namespaces<'a> {
         Ok(())
     }
 
-    /// The socket is opened, and the move asked for, by a thread inside `from`.
-    fn move_rdma(self, device: &str, from: NetnsSide, to: NetnsSide) -> Result<(), NetlinkError> {
-        let target = self.at(to)?.netns();
-        self.at(from)?.netns().run(|| match Nldev::open()? {
-            Some(mut nldev) => nldev.move_device(device, target.as_fd()),
+    /// The socket is opened, and the change asked for, by a thread inside `at`.
+    fn rdma(
+        self,
+        at: NetnsSide,
+        change: impl FnOnce(&mut Nldev) -> Result<(), NetlinkError> + Send,
+    ) -> Result<(), NetlinkError> {
+        self.at(at)?.netns().run(|| match Nldev::open()? {
+            Some(mut nldev) => change(&mut nldev),
             None => Err(io::Error::from_raw_os_error(libc::EPROTONOSUPPORT).into()),
         })?
     }

@@ -243,8 +243,8 @@ impl Kernel for Linux {
             let mut nldev = nldev
                 .map_err(|error| cannot_read(&format!("RDMA netlink of {whose}"), error.into()))?
                 .flatten();
-            let rdma = match &mut nldev {
-                None => Vec::new(),
+            let (rdma, sub_devices) = match &mut nldev {
+                None => Default::default(),
                 Some(nldev) => {
                     let failed =
                         |what| move |error| cannot_read(&format!("{what} of {whose}"), error);
@@ -264,6 +264,7 @@ impl Kernel for Linux {
             };
             Ok(Namespace {
                 rdma,
+                sub_devices,
                 ..namespace::read(space, whose, &self.sysfs, has_routes)?
             })
         };

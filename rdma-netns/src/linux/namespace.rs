@@ -30,6 +30,7 @@ pub(super) fn read(
         unkept_routes,
         rdma: Vec::new(),
         rules: answers.bodies().filter_map(rules::parse).collect(),
+        sub_devices: Vec::new(),
         general_rules: answers.bodies().filter_map(rules::parse_general).collect(),
         host_number: None,
         tables,

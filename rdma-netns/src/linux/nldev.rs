@@ -21,6 +21,10 @@ use std::{
 const PROTOCOL: isize = 20;
 /// `RDMA_NL_NLDEV`
 const CLIENT: u16 = 5;
+/// Of `enum rdma_nldev_command`, since Linux 6.11: headers may be older.
+const DELDEV: u16 = 27;
+/// Of `enum rdma_nldev_attr`, since Linux 6.11.
+const PARENT_NAME: u16 = 100;
 /// The module of SMC-R.
 const SMC: &str = "smc";
 
@@ -113,6 +117,8 @@ pub struct DeviceInfo {
     pub name: String,
     /// Node GUID, `0011:2233:4455:6677`.
     pub node_guid: String,
+    /// Name of the RDMA device that it is a [sub-device](crate::SubDevice) of.
+    pub parent: Option<String>,
 }
 
 /// A port as `RDMA_NLDEV_CMD_PORT_GET` tells it.
@@ -250,14 +256,27 @@ impl Nldev {
 
     /// `rdma dev set DEVICE netns TARGET`, from the namespace of the calling thread.
     pub fn move_device(&mut self, name: &str, target: BorrowedFd<'_>) -> Result<(), NetlinkError> {
-        let devices = self.devices()?;
-        let Some(device) = devices.iter().find(|device| device.name == name) else {
-            return Err(io::Error::from_raw_os_error(libc::ENODEV).into());
-        };
-        let request = Request::new(command::SET)
-            .number(attr::DEV_INDEX, device.index)
-            .with(attr::NET_NS_FD, target.as_raw_fd().to_ne_bytes().to_vec());
+        let target = target.as_raw_fd().to_ne_bytes().to_vec();
+        let request = self.change(command::SET, name)?;
+        let request = request.with(attr::NET_NS_FD, target);
         self.0.request(&request, 0).map(drop)
+    }
+
+    /// `rdma dev delete DEVICE`, which the kernel does to sub-devices alone. Never ask it of another one:
+    /// `ib_del_sub_device_and_put()` refuses, and keeps a reference.
+    pub fn delete_sub_device(&mut self, name: &str) -> Result<(), NetlinkError> {
+        let request = self.change(DELDEV, name)?;
+        self.0.request(&request, 0).map(drop)
+    }
+
+    /// A request of the device that is called `name` now.
+    fn change(&mut self, command: u16, name: &str) -> Result<Request, NetlinkError> {
+        let devices = self.devices()?;
+        let mut devices = devices.iter();
+        let device =
+            devices.find(|it| it.name == name && (command != DELDEV || it.parent.is_some()));
+        let device = device.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
+        Ok(Request::new(command).number(attr::DEV_INDEX, device.index))
     }
 }
 
@@ -283,6 +302,7 @@ pub(super) fn parse_device(body: &[u8]) -> Option<DeviceInfo> {
     Some(DeviceInfo {
         index: find(body, attr::DEV_INDEX).and_then(u32_of)?,
         name: find(body, attr::DEV_NAME).and_then(text)?.to_owned(),
+        parent: find(body, PARENT_NAME).and_then(text).map(str::to_owned),
         node_guid: format!(
             "{:04x}:{:04x}:{:04x}:{:04x}",
             group(48),

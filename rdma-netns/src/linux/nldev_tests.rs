@@ -130,8 +130,15 @@ fn answers_are_read() {
             index: 3,
             name: "mlx5_2".to_owned(),
             node_guid: "0011:2233:4455:6677".to_owned(),
+            parent: None,
         })
     );
+    let sub_device = Request::new(command::GET)
+        .number(attr::DEV_INDEX, 4)
+        .text(attr::DEV_NAME, "smi1")
+        .text(PARENT_NAME, "mlx5_2");
+    let parent = parse_device(&bytes(&sub_device)).and_then(|it| it.parent);
+    assert_eq!(parent.as_deref(), Some("mlx5_2"));
     assert_eq!(
         parse_port(&port()),
         Some(PortInfo {

@@ -5,7 +5,9 @@ use super::{
     devices::{self, Verbs},
     nldev::{CharDeviceInfo, DeviceInfo, Nldev},
 };
-use crate::{CharDevice, DeviceAddress, RdmaDevice, netlink::NetlinkError, rdma::RdmaPort};
+use crate::{
+    CharDevice, DeviceAddress, RdmaDevice, SubDevice, netlink::NetlinkError, rdma::RdmaPort,
+};
 use nix::libc;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,15 +36,17 @@ pub(super) fn read(
     nldev: &mut Nldev,
     context: &DeviceContext<'_>,
     hardware: &mut BTreeMap<String, u32>,
-) -> Result<Vec<RdmaDevice>, NetlinkError> {
-    let infos = nldev.devices()?;
+) -> Result<(Vec<RdmaDevice>, Vec<SubDevice>), NetlinkError> {
+    let mut infos = nldev.devices()?;
     if infos.is_empty() {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), Vec::new()));
     }
+    // after those that they are a part of
+    infos.sort_by_key(|it| it.parent.is_some());
     let class = context.sysfs.join("class");
     let uverbs = class.join("infiniband_verbs").exists();
     let umad = class.join("infiniband_mad").exists();
-    let mut devices = Vec::new();
+    let (mut devices, mut sub_devices): (Vec<RdmaDevice>, Vec<SubDevice>) = Default::default();
     for info in infos {
         // A device that leaves between two questions is not there.
         let mut verbs = context.verbs.iter();
@@ -58,7 +62,7 @@ pub(super) fn read(
             Some(ports) => ports?,
         };
         let mut found = Vec::new();
-        if uverbs {
+        if uverbs && info.parent.is_none() {
             let verbs = nldev.char_device("uverbs", info.index, None)?;
             let driver = verbs.as_ref().and_then(CharDeviceInfo::hardware);
             hardware.extend(driver.map(|driver| (info.name.clone(), driver)));
@@ -75,6 +79,15 @@ pub(super) fn read(
             major: found.major,
             minor: found.minor,
         });
+        if let Some(parent) = info.parent {
+            let mut devices = devices.iter_mut();
+            if let Some(device) = devices.find(|it| it.name == parent) {
+                device.char_devices.extend(char_devices);
+            }
+            let name = info.name;
+            sub_devices.push(SubDevice { name, parent });
+            continue;
+        }
         let directory = class.join("infiniband").join(&info.name).join("ports");
         let users = match context.is_host {
             true => kernel_users(nldev, &info),
@@ -99,7 +112,7 @@ pub(super) fn read(
             kernel_users: users,
         });
     }
-    Ok(devices)
+    Ok((devices, sub_devices))
 }
 
 /// Kernel modules that use the device, by their names; none where the kernel cannot tell (before

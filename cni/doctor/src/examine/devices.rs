@@ -10,7 +10,7 @@ use super::{
 };
 use attachments::Attachment;
 use rdma_netns::{
-    Device, Link, LinkType, Namespace, Observed, RdmaDevice, RdmaMode,
+    Device, Link, LinkType, Namespace, Observed, RdmaDevice, RdmaMode, SubDevice,
     pairing::{ERDMA, is_erdma_function},
 };
 
@@ -322,6 +322,15 @@ fn immovable(observed: &Observed, told: &mut Told<'_>) {
         told.note(format!(
             "{soft}: software devices, which the drivers as shipped do not move into pods"
         ));
+    }
+    let sub_devices = observed.host.sub_devices.iter();
+    for SubDevice { name, parent } in sub_devices {
+        told.advice(
+            format!(
+                "RDMA device {parent} has the sub-device {name}: the kernel cannot move it into a pod, ADD fails (102)"
+            ),
+            format!("rdma dev delete {name}, or set the RDMA subsystem to shared"),
+        );
     }
     if let Some(doubtful) = names(&is_doubtful) {
         told.note(format!(

@@ -60,6 +60,7 @@ fn plan_of(case: &Path) -> String {
         unkept_routes: vec![],
         rdma: vec![],
         rules: vec![],
+        sub_devices: vec![],
         general_rules: vec![],
         host_number: None,
         tables: BTreeSet::new(),

@@ -68,6 +68,7 @@ mod smc_held;
 mod smc_primary;
 mod smc_returning;
 mod smc_shared;
+mod sub_devices;
 mod tampering;
 mod tenants;
 mod vf;
