@@ -8,6 +8,7 @@ use crate::{
     plugin::{cni_path, rdma_cni},
     wait,
 };
+use rdma_netns::{Kernel as _, Linux, NetnsSide, Op, rdma::name};
 use serde_json::{Value, json};
 use std::{
     env, fs, io,
@@ -304,6 +305,20 @@ pub fn verbs_devices(netns: &Netns) -> Vec<String> {
     let mut devices: Vec<String> = rows.map(str::to_owned).collect();
     devices.sort();
     devices
+}
+
+/// `rdma dev set DEVICE name NAME`, as a pod does it that takes any bytes for the name.
+#[track_caller]
+pub fn rename_rdma(pod: &Netns, device: &str, name: &[u8]) {
+    let kernel = Linux::new();
+    let pod = kernel.open_pod(pod.path()).expect("a namespace");
+    let op = Op::RenameRdma {
+        at: NetnsSide::Pod,
+        device: device.to_owned(),
+        name: name::text(name),
+    };
+    let renamed = kernel.execute(&op, Some(&pod));
+    renamed.unwrap_or_else(|error| panic!("{error}"));
 }
 
 /// `uverbs0` and its numbers, of an RDMA device in any namespace.

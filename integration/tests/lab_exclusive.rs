@@ -129,6 +129,46 @@ fn devices_of_pods_that_died_return_to_the_host_by_their_pci_address() {
 }
 
 #[test]
+fn an_rdma_device_that_its_pod_renamed_comes_home_under_its_name() {
+    let scene = TwoPods::new();
+    let (runtime, all) = (scene.lab.runtime(), lab::verbs_devices(&scene.lab.host));
+    let is_back = || {
+        assert_eq!(lab::verbs_devices(&scene.lab.host), all);
+        scene.before.assert_restored(&scene.lab.host);
+    };
+    let [first, second] = scene.lab.rails(0);
+    for name in [&b"roce"[..], b"\xff\xfe", b"a b\n", b"a/b", b".."] {
+        scene.add();
+        lab::rename_rdma(&scene.pods[0], &first.rdma, name);
+        scene.del();
+        is_back();
+    }
+    scene.add();
+    for (from, to) in [
+        (&*first.rdma, "x"),
+        (&*second.rdma, &*first.rdma),
+        ("x", &*second.rdma),
+    ] {
+        lab::rename_rdma(&scene.pods[0], from, to.as_bytes());
+    }
+    scene.del();
+    is_back();
+    // the next pod gets what one that died has left
+    scene.add();
+    lab::rename_rdma(&scene.pods[0], &first.rdma, b"\xff\xfe");
+    scene.pods[0].die();
+    let pod = scene.lab.pod("three");
+    let attachment = Attachment::new("container-3", pod.path(), "eth0");
+    let added = runtime.add(&scene.list(0), &attachment);
+    added.unwrap_or_else(|outcome| panic!("{outcome}"));
+    assert_eq!(lab::verbs_devices(&pod), [&*first.rdma, &*second.rdma]);
+    let deleted = runtime.del(&scene.list(0), &attachment);
+    deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
+    scene.del();
+    is_back();
+}
+
+#[test]
 fn the_doctor_tells_what_pods_have_and_what_one_that_died_has_left() {
     let scene = TwoPods::new();
     let told = |options: &[&str], code: i32, expected: &[&str]| {

@@ -4,6 +4,7 @@
 
 use integration::{
     Attachment, Conflist, Snapshot,
+    daemon::doctor,
     lab::{self, Lab, ipv4, ipv6},
     traffic,
     traffic::End,
@@ -71,6 +72,48 @@ fn two_pods_talk_rdma_on_every_rail_and_the_host_is_as_before() {
             let deleted = runtime.del(&list(pod), &attachment(pod));
             deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
         }
+        before.assert_restored(&lab.host);
+    }
+}
+
+/// A pod can rename every RDMA device of the node.
+#[test]
+fn rdma_devices_that_a_pod_renamed_have_their_names_after_del_and_for_the_next_pod() {
+    let lab = Lab::new(2);
+    let before = Snapshot::of(&lab.host);
+    let all = lab::verbs_devices(&lab.host);
+    let pods = ["one", "two"].map(|name| lab.pod(name));
+    let function = lab.rails(0)[0];
+    let list = |selector| {
+        let plugin = json!({"type": "rdma-cni", "stateDir": lab.state(), "devices": [selector], "mode": "share"});
+        Conflist::new("1.1.0", vec![plugin])
+    };
+    let selectors = [json!({"pci": function.pci}), json!({"rdma": function.rdma})];
+    let lists = selectors.map(list);
+    let attachment =
+        |pod: usize| Attachment::new(&format!("container-{pod}"), pods[pod].path(), "eth0");
+    let runtime = lab.runtime();
+    for name in [&b"roce"[..], b"\xff\xfe", b"a/b"] {
+        let add = |pod: usize| {
+            let added = runtime.add(&lists[pod], &attachment(pod));
+            added.unwrap_or_else(|outcome| panic!("{name:?}: {outcome}"));
+        };
+        add(0);
+        lab::rename_rdma(&pods[0], &function.rdma, name);
+        // no path of sysfs leads to a name with a slash, so that doctor cannot read its GIDs
+        if !name.contains(&b'/') {
+            let (_, told) = doctor(&lab.host, &[lab.configuration(1)], &[]);
+            let words = format!("RDMA device {} is called", function.rdma);
+            assert!(told.contains(&words), "{told}");
+        }
+        add(1);
+        assert_eq!(lab::verbs_devices(&lab.host), all, "{name:?}, after ADD");
+        lab::rename_rdma(&pods[0], &function.rdma, name);
+        for (pod, list) in lists.iter().enumerate() {
+            let deleted = runtime.del(list, &attachment(pod));
+            deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
+        }
+        assert_eq!(lab::verbs_devices(&lab.host), all, "{name:?}, after DEL");
         before.assert_restored(&lab.host);
     }
 }

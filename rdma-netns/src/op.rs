@@ -43,6 +43,12 @@ pub enum Op {
         from: NetnsSide,
         to: NetnsSide,
     },
+    /// `rdma dev set DEVICE name NAME`
+    RenameRdma {
+        at: NetnsSide,
+        device: String,
+        name: String,
+    },
     /// `rdma dev delete DEVICE`: a [sub-device](crate::SubDevice) (`RDMA_NLDEV_CMD_DELDEV`).
     DeleteSubDevice { at: NetnsSide, device: String },
     /// `ip link set dev LINK netns NS name NAME`: moved and renamed in one step, so that
@@ -264,6 +270,9 @@ impl Op {
         match self {
             Self::MoveRdma { device, from, to } => {
                 format!("{}rdma dev set {device} netns {}", exec(from), netns(to))
+            }
+            Self::RenameRdma { at, device, name } => {
+                format!("{}rdma dev set {device} name {name}", exec(at))
             }
             Self::DeleteSubDevice { at, device } => format!("{}rdma dev delete {device}", exec(at)),
             Self::MoveLink {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! RDMA devices as the RDMA subsystem shows them in one namespace.
 
+pub mod name;
+
 use crate::{DeviceAddress, Link, LinkType, pairing};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -28,7 +30,7 @@ impl fmt::Display for RdmaMode {
 /// An RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RdmaDevice {
-    /// Name; can be changed, and is unique on the node as of Linux 6.12.
+    /// Name, as [`name::text`]; can be changed, and is unique on the node as of Linux 6.12.
     pub name: String,
     /// Number that the device keeps for life, over renames and moves
     /// (`RDMA_NLDEV_ATTR_DEV_INDEX`).
@@ -58,7 +60,7 @@ pub struct RdmaDevice {
 /// of that waits until there is none (`disable_device()`, `drivers/infiniband/core/device.c`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubDevice {
-    /// Name.
+    /// Name, as [`name::text`].
     pub name: String,
     /// The name of the RDMA device that it is a part of, which can be in another namespace.
     pub parent: String,

@@ -36,6 +36,8 @@ pub enum Attribute {
     Alias,
     /// An alternative name, which another netdev can have by now.
     AltName(String),
+    /// The name of its RDMA device, which another one can have by now.
+    RdmaName(String),
     /// A setting by its key in [`rdma_netns::link::SYSCTLS`].
     Sysctl(String),
     /// Up or down.
@@ -67,6 +69,7 @@ impl Attribute {
             Op::RebindDriver { .. } => Self::Rebound,
             Op::SetAlias { .. } => Self::Alias,
             Op::SetAltName { name, .. } => Self::AltName(name.clone()),
+            Op::RenameRdma { name, .. } => Self::RdmaName(name.clone()),
             Op::SetSysctl { key, .. } => Self::Sysctl(key.clone()),
             Op::SetUp { .. } => Self::Up,
             Op::AddAddress { address, .. } => Self::Address(address.ip, address.prefix),

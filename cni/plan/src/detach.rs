@@ -7,11 +7,12 @@ use super::{
     function::{self, Function},
     locate,
     locate::Located,
-    other_interfaces,
+    other_interfaces, rdma_name,
 };
 use attachments::{Attachment, Attribute, Rail};
 use rdma_netns::{
-    Address, Guid, InterfaceName, Link, LinkType, NetnsSide, Observed, Op, VfSetting, VfSettingKind,
+    Address, Guid, InterfaceName, Link, LinkType, NetnsSide, Observed, Op, RdmaDevice, VfSetting,
+    VfSettingKind,
 };
 
 /// What still differs from the recorded state, a plan for each rail: one that cannot return to
@@ -90,31 +91,34 @@ fn rail_to_host(
     given_up: &[Attribute],
 ) -> RailPlan {
     let mut ops = vec![];
-    let host_device = rail.rdma.as_ref().filter(|_| attachment.moves_rdma());
-    let located = host_device.map(|it| locate::rdma(it, observed));
-    if let Some(host_device) = host_device {
-        // the pod made them, as ADD moves no device that has any; the move waits for them, also that of a namespace's end
-        let name = match &located {
-            Some(Ok(Located::At(NetnsSide::Host, _))) => None,
-            Some(Ok(Located::At(NetnsSide::Pod, device))) => Some(&device.name),
-            _ => Some(&host_device.name),
-        };
-        let sub_devices = name.into_iter().flat_map(|it| observed.sub_devices_of(it));
-        ops.extend(sub_devices.map(|(at, it)| Op::DeleteSubDevice {
-            at,
-            device: it.name.clone(),
-        }));
-        if !ops.is_empty() {
-            return Ok(ops);
+    if let Some(host_device) = &rail.rdma {
+        let located = locate::rdma(host_device, observed);
+        if attachment.moves_rdma() {
+            let sub_devices = sub_devices(host_device, &located, observed);
+            if !sub_devices.is_empty() {
+                return Ok(sub_devices);
+            }
         }
-    }
-    if let Some(Located::At(NetnsSide::Pod, device)) = located.transpose()? {
         let (from, to) = (NetnsSide::Pod, NetnsSide::Host);
-        ops.push(Op::MoveRdma {
-            device: device.name.clone(),
-            from,
-            to,
-        });
+        match located {
+            Err(obstacle) if attachment.moves_rdma() => return Err(obstacle),
+            Ok(Located::At(side, device)) => {
+                let moves = side == from && attachment.moves_rdma();
+                let device_name = || device.name.clone();
+                ops.extend(moves.then(|| Op::MoveRdma {
+                    device: device_name(),
+                    from,
+                    to,
+                }));
+                ops.extend(rdma_name::restore(
+                    host_device,
+                    (to, device),
+                    observed,
+                    given_up,
+                ));
+            }
+            _ => {}
+        }
     }
     if let Some(shared) = &rail.shared {
         let in_pod = locate::child(rail, shared, observed).map(|it| (NetnsSide::Pod, it));
@@ -202,6 +206,26 @@ fn rail_to_host(
         }
     }
     Ok(ops)
+}
+
+/// Deletes the sub-devices of an RDMA device that is not back on the host: the pod made them, as ADD moves no device that
+/// has any. The move waits for them, also that of a namespace's end.
+fn sub_devices(
+    host_device: &RdmaDevice,
+    located: &Result<Located<'_, RdmaDevice>, Obstacle>,
+    observed: &Observed,
+) -> Vec<Op> {
+    let name = match located {
+        Ok(Located::At(NetnsSide::Host, _)) => return vec![],
+        Ok(Located::At(NetnsSide::Pod, device)) => &device.name,
+        _ => &host_device.name,
+    };
+    let sub_devices = observed.sub_devices_of(name);
+    let ops = sub_devices.map(|(at, it)| Op::DeleteSubDevice {
+        at,
+        device: it.name.clone(),
+    });
+    ops.collect()
 }
 
 /// Removes the pod's netdevs that lie on `link`, the netdev of `rail`: most kinds stay when it leaves the namespace, and

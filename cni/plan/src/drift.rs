@@ -8,6 +8,7 @@ pub fn words(op: &Op, observed: &Observed) -> String {
     let present = |at, name: &str| observed.at(at).and_then(|namespace| namespace.link(name));
     match op {
         Op::MoveRdma { device, .. } => format!("RDMA device {device} is not in the pod"),
+        Op::RenameRdma { device, name, .. } => format!("RDMA device {name} is called {device} now"),
         Op::DeleteSubDevice { device, .. } => format!("there is the sub-device {device}"),
         Op::MoveLink { link, name, .. } => {
             format!("{link} is on the host, not in the pod as {name}")

@@ -34,6 +34,10 @@ pub fn missing(note: &Note, observed: &Observed) -> Vec<Attribute> {
         Attribute::UnkeptRoute(route) => !observed.host.has_unkept(link.index, route),
         // nobody looks again
         Attribute::DeviceSetting(_) => true,
+        Attribute::RdmaName(name) => {
+            let device = observed.host.rdma_of(link);
+            device.is_some_and(|it| it.name != *name)
+        }
         _ => false,
     });
     missing.chain(rebound).chain(unkept).collect()

@@ -12,6 +12,7 @@
 //! | `children` | the removal of children of several rails, by one deletion |
 //! | `detach`, [`given_up`] | the changes that restore them to the host, and what a netdev came back without |
 //! | `function` | virtual functions: what is set of them, and their drivers |
+//! | `rdma_name` | the names of RDMA devices, which pods can change |
 //! | `managed` | what a network manager has taken away of what was restored |
 //! | [`drift`] | a change in words, for CHECK |
 
@@ -26,6 +27,7 @@ pub mod given_up;
 mod locate;
 mod managed;
 mod other_interfaces;
+mod rdma_name;
 mod routing;
 pub mod select;
 
@@ -36,6 +38,7 @@ pub use function::{are_named, is_untold};
 pub use locate::{rdma_anywhere, rdma_on_host};
 pub use managed::{has_to_outlast, taken_away};
 pub use other_interfaces::{attach_other_interfaces, divert};
+pub use rdma_name::renamed;
 pub use routing::{choose_tables, connected, routed, rules_of};
 
 use rdma_netns::{InterfaceName, NetnsSide, Op};

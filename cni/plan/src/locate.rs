@@ -4,7 +4,7 @@
 
 use super::Obstacle;
 use attachments::{Rail, Shared, Sibling};
-use rdma_netns::{Child, Device, Link, NetnsSide, Observed, Origin, RdmaDevice};
+use rdma_netns::{Child, Device, Link, NetnsSide, Observed, Origin, RdmaDevice, pairing};
 
 /// Where a recorded device is now.
 #[derive(Debug)]
@@ -184,21 +184,32 @@ pub(super) fn rdma<'a>(
     host_device: &RdmaDevice,
     observed: &'a Observed,
 ) -> Result<Located<'a, RdmaDevice>, Obstacle> {
-    // one whose netdev is not seen has no parent now
-    let is_it = |device: &&RdmaDevice| match &host_device.parent {
-        Some(parent) if device.parent.is_some() => device.parent.as_ref() == Some(parent),
-        _ => device.index == host_device.index && device.node_guid == host_device.node_guid,
+    let seen = || {
+        let sides = [NetnsSide::Pod, NetnsSide::Host].into_iter();
+        sides.flat_map(|side| {
+            let devices = observed.at(side).into_iter().flat_map(|it| &it.rdma);
+            devices.map(move |it| (side, it))
+        })
     };
-    for side in [NetnsSide::Pod, NetnsSide::Host] {
-        let devices = observed.at(side).map(|namespace| &namespace.rdma);
-        if let Some(device) = devices.and_then(|devices| devices.iter().find(is_it)) {
-            return Ok(Located::At(side, device));
-        }
+    let is_it = |device: &RdmaDevice| {
+        device.index == host_device.index && device.node_guid == host_device.node_guid
+    };
+    // one that its driver made anew has another index
+    let is_its =
+        |device: &RdmaDevice| device.parent.is_some() && device.parent == host_device.parent;
+    let found = seen().find(|(_, it)| is_it(it));
+    if let Some((side, device)) = found.or_else(|| seen().find(|(_, it)| is_its(it))) {
+        return Ok(Located::At(side, device));
     }
     let hardware = host_device.parent.as_ref();
+    // the kernel tells no index of one in another namespace: one that erdma made, by whatever name
+    let has_makers = !pairing::makers(&observed.devices).is_empty();
+    let can_be_it = |name: &String| {
+        *name == host_device.name || has_makers && seen().all(|(_, it)| it.name != *name)
+    };
     let exists = hardware
         .and_then(|it| observed.device(it))
-        .is_some_and(|it| !it.rdma.is_empty() || observed.unpaired.contains(&host_device.name));
+        .is_some_and(|it| !it.rdma.is_empty() || observed.unpaired.iter().any(can_be_it));
     match exists {
         true => Err(Obstacle::InAnotherNetns {
             device: host_device.name.clone(),

@@ -24,6 +24,11 @@ impl World {
         };
         match op {
             Op::MoveRdma { device, from, to } => self.move_rdma(device, at(from)?, at(to)?),
+            Op::RenameRdma {
+                at: side,
+                device,
+                name,
+            } => self.rename_rdma(device, name, at(side)?),
             Op::DeleteSubDevice { at: side, device } => self.delete_sub_device(device, at(side)?),
             Op::MoveLink {
                 link,

@@ -133,6 +133,24 @@ impl World {
         Ok(())
     }
 
+    /// `rdma dev set DEVICE name NAME`: by any bytes, which are no other device's, in whatever namespace that is
+    /// (`ib_device_rename()`, `drivers/infiniband/core/device.c`).
+    pub(crate) fn rename_rdma(
+        &mut self,
+        device: &str,
+        name: &str,
+        at: NetnsId,
+    ) -> Result<(), Refusal> {
+        let mode = self.rdma_mode.ok_or(Errno::EPROTONOSUPPORT)?;
+        let is_it = |hca: &Hca| hca.name == device && (hca.netns == at || mode == RdmaMode::Shared);
+        let position = self.hcas.iter().position(is_it).ok_or(Errno::ENODEV)?;
+        if device != name && self.hcas.iter().any(|hca| hca.name == name) {
+            return Err(Errno::EEXIST.into());
+        }
+        self.hcas[position].name = name.to_owned();
+        Ok(())
+    }
+
     /// The move: every in-kernel client lets go of the device and takes it anew, so that
     /// its character devices get the lowest free numbers, and its IPoIB netdev is another.
     pub(crate) fn relocate_rdma(&mut self, position: usize, to: NetnsId) {

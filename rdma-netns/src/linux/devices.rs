@@ -11,6 +11,7 @@ use super::Linux;
 use crate::{
     Asked, Device, DeviceAddress, Link, LinkType,
     pairing::{ERDMA, is_erdma_function},
+    rdma::name,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,7 +28,7 @@ use std::{
 pub(super) struct Verbs {
     /// `uverbs0`
     pub(super) name: String,
-    /// Name of its RDMA device.
+    /// Name of its RDMA device, as [`name::text`].
     pub(super) device: String,
     /// What is behind it; soft devices, and those of some drivers, have nothing ([`pairing`](crate::pairing)).
     pub(super) parent: Option<DeviceAddress>,
@@ -38,7 +39,7 @@ pub(super) fn verbs(sysfs: &Path) -> io::Result<Vec<Verbs>> {
     let mut found = Vec::new();
     for directory in entries(&sysfs.join("class/infiniband_verbs"))? {
         // `abi_version` is in the same directory.
-        let Some(device) = read(&directory, "ibdev") else {
+        let Some(device) = rdma_device(&directory) else {
             continue;
         };
         let parent = link_name(&directory, "device").and_then(|name| name.try_into().ok());
@@ -51,6 +52,12 @@ pub(super) fn verbs(sysfs: &Path) -> io::Result<Vec<Verbs>> {
     }
     found.sort_by(|a, b| a.device.cmp(&b.device));
     Ok(found)
+}
+
+/// The RDMA device of a directory of the classes `infiniband_verbs` and `infiniband_mad`, as [`name::text`].
+pub(super) fn rdma_device(directory: &Path) -> Option<String> {
+    let name = bytes(directory, "ibdev")?;
+    Some(name::text(name.strip_suffix(b"\n").unwrap_or(&name)))
 }
 
 /// What one look leaves to the next: what does not change of the PCI functions while they are there, as it was read
@@ -380,12 +387,16 @@ fn names(directory: &Path) -> io::Result<Vec<OsString>> {
 ///
 /// sysfs gives all of a file at one read, one page at most.
 pub(super) fn read(directory: &Path, file: &str) -> Option<String> {
+    let text = String::from_utf8(bytes(directory, file)?).ok()?;
+    Some(text.trim_end().to_owned())
+}
+
+fn bytes(directory: &Path, file: &str) -> Option<Vec<u8>> {
     let mut page = [0; 4096];
     let length = File::open(directory.join(file))
         .and_then(|mut file| file.read(&mut page))
         .ok()?;
-    let text = std::str::from_utf8(&page[..length]).ok()?;
-    Some(text.trim_end().to_owned())
+    Some(page[..length].to_vec())
 }
 
 pub(super) fn link_name(directory: &Path, link: &str) -> Option<String> {

@@ -5,6 +5,7 @@ use super::{Linux, devices::read};
 use crate::{
     DeviceAddress, ErdmaModule, Function, Netdev,
     pairing::{ERDMA, is_guid_of},
+    rdma::name,
 };
 use std::path::Path;
 
@@ -37,7 +38,7 @@ fn peer(
         .hcas
         .first()
         .filter(|_| is_erdma && function.netdevs.is_empty())?;
-    let directory = sysfs.join("class/infiniband").join(&hca.name);
+    let directory = name::directory(sysfs, &hca.name);
     let guid = read(&directory, "node_guid")?;
     let find = |is_it: &dyn Fn(&Netdev) -> bool| {
         let mut others = functions.iter().filter(|other| other.hcas.is_empty());

@@ -62,6 +62,9 @@ impl<'a> Namespaces<'a> {
                 let target = self.at(*to)?.netns();
                 self.rdma(*from, |nldev| nldev.move_device(device, target.as_fd()))
             }
+            Op::RenameRdma { at, device, name } => {
+                self.rdma(*at, |nldev| nldev.rename_device(device, name))
+            }
             Op::DeleteSubDevice { at, device } => {
                 self.rdma(*at, |nldev| nldev.delete_sub_device(device))
             }

@@ -5,7 +5,7 @@
 //! table one file, by three system calls, and more only of those that are taken.
 
 use super::inside;
-use crate::{Gid, GidKind, GidTable, netns::Netns};
+use crate::{Gid, GidKind, GidTable, netns::Netns, rdma::name};
 use nix::{
     fcntl::{OFlag, openat},
     libc,
@@ -20,7 +20,7 @@ use std::{
 
 /// The GIDs of a port as they are below `sysfs`.
 pub(super) fn read(sysfs: &Path, device: &str, port: u32) -> io::Result<GidTable> {
-    let port = sysfs.join(format!("class/infiniband/{device}/ports/{port}"));
+    let port = name::directory(sysfs, device).join(format!("ports/{port}"));
     let gids = File::open(port.join("gids"))?;
     let attributes = port.join("gid_attrs");
     let mut table = GidTable::default();

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     CharDevice, Device, DeviceAddress, Function, HardwareAddress, Hca, HcaPort, Inventory,
-    LinkType, Netdev, ObserveError, PciPath, RdmaMode, pairing,
+    LinkType, Netdev, ObserveError, PciPath, RdmaMode, pairing, rdma::name,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -322,7 +322,7 @@ impl Reader<'_> {
     /// `parent` (`drivers/infiniband/sw/rxe/rxe_verbs.c`), and siw's description cannot be changed. Older
     /// kernels give both the NIC's hardware for a parent.
     fn is_soft(&self, device: &str) -> bool {
-        let directory = self.sysfs.join("class/infiniband").join(device);
+        let directory = name::directory(self.sysfs, device);
         directory.join("parent").exists()
             || read(&directory, "node_desc").as_deref() == Some(SOFT_IWARP)
     }
@@ -336,7 +336,7 @@ impl Reader<'_> {
             .map(|it| it.name.clone())
             .collect();
         for device in unpaired {
-            let directory = self.sysfs.join("class/infiniband").join(&device);
+            let directory = name::directory(self.sysfs, &device);
             let guid = read(&directory, "node_guid").unwrap_or_default();
             let functions = &inventory.functions;
             let is_its = |netdev: &Netdev| pairing::is_guid_of(&guid, &netdev.mac);
@@ -360,7 +360,7 @@ impl Reader<'_> {
             found.entry(verbs.device.clone()).or_default().extend(node);
         }
         for directory in entries(&class.join("infiniband_mad"))? {
-            let device = read(&directory, "ibdev");
+            let device = devices::rdma_device(&directory);
             if let Some((device, node)) = device.zip(self.char_device(&directory)) {
                 found.entry(device).or_default().push(node);
             }
@@ -380,7 +380,7 @@ impl Reader<'_> {
         functions: &mut [Function],
     ) -> io::Result<()> {
         for directory in entries(&self.sysfs.join("class/infiniband_mad"))? {
-            let name = read(&directory, "ibdev");
+            let name = devices::rdma_device(&directory);
             let Some(name) = name.filter(|name| verbs.iter().all(|it| it.device != *name)) else {
                 continue;
             };
@@ -414,7 +414,7 @@ impl Reader<'_> {
 
     /// What an RDMA device that is in this namespace runs.
     fn firmware(&self, device: &str) -> Option<String> {
-        let directory = self.sysfs.join("class/infiniband").join(device);
+        let directory = name::directory(self.sysfs, device);
         let version = self.with_ports.then(|| read(&directory, "fw_ver"))?;
         version.filter(|it| !it.is_empty())
     }
@@ -424,11 +424,7 @@ impl Reader<'_> {
         if !self.with_ports {
             return Vec::new();
         }
-        let directory = self
-            .sysfs
-            .join("class/infiniband")
-            .join(device)
-            .join("ports");
+        let directory = name::directory(self.sysfs, device).join("ports");
         let port = |path: &PathBuf| {
             let state = read(path, "state")?;
             Some(HcaPort {
@@ -446,7 +442,7 @@ impl Reader<'_> {
     /// The function of a parentless device that is in this namespace: its netdev's, which rxe tells as
     /// `parent`, others by the GID table; a bond's is that of its first port.
     fn netdev_place(&self, device: &str, functions: &[Function]) -> Option<usize> {
-        let directory = self.sysfs.join("class/infiniband").join(device);
+        let directory = name::directory(self.sysfs, device);
         let netdev =
             read(&directory, "parent").or_else(|| read(&directory, "ports/1/gid_attrs/ndevs/0"))?;
         let of = |is: &dyn Fn(&Netdev) -> bool| {

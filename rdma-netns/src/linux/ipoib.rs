@@ -9,6 +9,7 @@ use super::{
 use crate::{
     Ipoib, IpoibMode, Pkey,
     netlink::{NetlinkError, attributes, text},
+    rdma::name,
 };
 use netlink_packet_route::{
     RouteNetlinkMessage,
@@ -106,7 +107,7 @@ fn write_mode(sysfs: &Path, netdev: &str, mode: IpoibMode) -> io::Result<()> {
 
 /// The P_Keys of a port (`/sys/class/infiniband/DEVICE/ports/PORT/pkeys/`), but for the places that have none.
 pub(super) fn partitions(sysfs: &Path, device: &str, port: u32) -> io::Result<Vec<Pkey>> {
-    let table = sysfs.join(format!("class/infiniband/{device}/ports/{port}/pkeys"));
+    let table = name::directory(sysfs, device).join(format!("ports/{port}/pkeys"));
     fs::metadata(&table)?;
     let places = devices::entries(&table)?;
     let keys = places

@@ -9,6 +9,7 @@
 use crate::{
     RdmaMode,
     netlink::{NetlinkError, Socket, attributes, text, u32_of, u64_of},
+    rdma::name,
 };
 use netlink_packet_core::{DefaultNla, Emitable, NetlinkSerializable};
 use nix::libc;
@@ -113,7 +114,7 @@ impl NetlinkSerializable for Request {
 pub struct DeviceInfo {
     /// Number for life.
     pub index: u32,
-    /// Name.
+    /// Name, as [`name::text`].
     pub name: String,
     /// Node GUID, `0011:2233:4455:6677`.
     pub node_guid: String,
@@ -262,6 +263,15 @@ impl Nldev {
         self.0.request(&request, 0).map(drop)
     }
 
+    /// `rdma dev set DEVICE name NAME`
+    pub fn rename_device(&mut self, device: &str, name: &str) -> Result<(), NetlinkError> {
+        let request = self.change(command::SET, device)?;
+        let name = [name::bytes(name).as_slice(), b"\0"].concat();
+        self.0
+            .request(&request.with(attr::DEV_NAME, name), 0)
+            .map(drop)
+    }
+
     /// `rdma dev delete DEVICE`, which the kernel does to sub-devices alone. Never ask it of another one:
     /// `ib_del_sub_device_and_put()` refuses, and keeps a reference.
     pub fn delete_sub_device(&mut self, name: &str) -> Result<(), NetlinkError> {
@@ -286,6 +296,10 @@ fn find(body: &[u8], wanted: u16) -> Option<&[u8]> {
         .map(|(_, value)| value)
 }
 
+fn device_name(value: &[u8]) -> String {
+    name::text(value.split(|byte| *byte == 0).next().unwrap_or_default())
+}
+
 pub(super) fn parse_mode(body: &[u8]) -> Option<RdmaMode> {
     match find(body, attr::SYS_NETNS_MODE)? {
         [0] => Some(RdmaMode::Exclusive),
@@ -301,8 +315,8 @@ pub(super) fn parse_device(body: &[u8]) -> Option<DeviceInfo> {
     let group = |shift: u32| guid >> shift & 0xffff;
     Some(DeviceInfo {
         index: find(body, attr::DEV_INDEX).and_then(u32_of)?,
-        name: find(body, attr::DEV_NAME).and_then(text)?.to_owned(),
-        parent: find(body, PARENT_NAME).and_then(text).map(str::to_owned),
+        name: find(body, attr::DEV_NAME).map(device_name)?,
+        parent: find(body, PARENT_NAME).map(device_name),
         node_guid: format!(
             "{:04x}:{:04x}:{:04x}:{:04x}",
             group(48),

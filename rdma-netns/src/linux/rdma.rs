@@ -6,7 +6,9 @@ use super::{
     nldev::{CharDeviceInfo, DeviceInfo, Nldev},
 };
 use crate::{
-    CharDevice, DeviceAddress, RdmaDevice, SubDevice, netlink::NetlinkError, rdma::RdmaPort,
+    CharDevice, DeviceAddress, RdmaDevice, SubDevice,
+    netlink::NetlinkError,
+    rdma::{RdmaPort, name},
 };
 use nix::libc;
 use std::{
@@ -88,7 +90,7 @@ pub(super) fn read(
             sub_devices.push(SubDevice { name, parent });
             continue;
         }
-        let directory = class.join("infiniband").join(&info.name).join("ports");
+        let directory = name::directory(context.sysfs, &info.name).join("ports");
         let users = match context.is_host {
             true => kernel_users(nldev, &info),
             false => Vec::new(),

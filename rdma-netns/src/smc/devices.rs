@@ -6,7 +6,10 @@ use super::{
     eids::FAMILY,
     genl::{attributes_of, dump_if_known, dump_of_known},
 };
-use crate::netlink::{Answers, NetlinkError, attributes, text};
+use crate::{
+    netlink::{Answers, NetlinkError, attributes, text},
+    rdma::name,
+};
 use serde::Serialize;
 
 /// `SMC_NETLINK_GET_DEV_SMCR`
@@ -54,16 +57,17 @@ pub fn used_devices() -> Result<Option<Vec<String>>, NetlinkError> {
     let answers = dump_of_known(FAMILY, GET_DEV_SMCR)?;
     let names = |answers: Answers| {
         let devices = answers.bodies().filter_map(device);
-        devices.map(|(name, _)| name.to_owned()).collect()
+        devices.map(|(name, _)| name).collect()
     };
     Ok(answers.map(names))
 }
 
 /// Its name, and what else an answer has of a device.
-fn device(body: &[u8]) -> Option<(&str, &[u8])> {
+fn device(body: &[u8]) -> Option<(String, &[u8])> {
     let (_, device) = attributes_of(body).find(|(kind, _)| *kind == DEV_SMCR)?;
     let (_, name) = attributes(device).find(|(kind, _)| *kind == IB_NAME)?;
-    Some((text(name)?, device))
+    let name = name.split(|byte| *byte == 0).next()?;
+    Some((name::text(name), device))
 }
 
 pub(super) fn parse(body: &[u8]) -> Vec<SmcPort> {
@@ -71,8 +75,8 @@ pub(super) fn parse(body: &[u8]) -> Vec<SmcPort> {
         return vec![];
     };
     let ports = attributes(device).filter_map(|(kind, port)| match kind {
-        PORT => parse_port(name, 1, port),
-        PORT2 => parse_port(name, 2, port),
+        PORT => parse_port(&name, 1, port),
+        PORT2 => parse_port(&name, 2, port),
         _ => None,
     });
     ports.collect()
@@ -115,7 +119,10 @@ mod tests {
         };
         let bytes = super::super::recorded(ANSWER);
         assert_eq!(parse(&bytes), [expected]);
-        assert_eq!(device(&bytes).map(|(name, _)| name), Some("rxe0"));
+        assert_eq!(
+            device(&bytes).map(|(name, _)| name),
+            Some("rxe0".to_owned())
+        );
         for end in 0..bytes.len() {
             assert!(parse(&bytes[..end]).len() <= 1);
         }

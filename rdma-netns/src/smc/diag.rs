@@ -3,7 +3,10 @@
 //! (`include/uapi/linux/smc_diag.h`).
 
 use super::Reason;
-use crate::netlink::{NetlinkError, Socket, attributes, text, u32_of, u64_of};
+use crate::{
+    netlink::{NetlinkError, Socket, attributes, text, u32_of, u64_of},
+    rdma::name,
+};
 use netlink_packet_core::NetlinkSerializable;
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use serde::Serialize;
@@ -225,7 +228,7 @@ fn link(value: &[u8]) -> Option<ConnectionLink> {
     let address = |gid: &[u8]| text(gid)?.parse().ok();
     Some(ConnectionLink {
         id: *id,
-        device: text(name)?.to_owned(),
+        device: name::text(name.split(|byte| *byte == 0).next()?),
         port: *port,
         gid: address(gid),
         peer_gid: address(rest.get(..GID)?),

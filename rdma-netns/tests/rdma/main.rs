@@ -4,6 +4,7 @@
 
 mod children;
 mod gids;
+mod names;
 mod smc;
 mod suite;
 

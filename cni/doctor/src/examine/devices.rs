@@ -53,6 +53,12 @@ pub(super) fn examine(facts: &Facts, told: &mut Told<'_>) {
     here(observed, told);
     bonds(facts, observed, told);
     away(facts, observed, told);
+    for op in plan::renamed(&living, observed) {
+        told.warning(
+            plan::drift::words(&op, observed),
+            format!("a pod has renamed it: its DEL or the next ADD puts that right; by hand: {op}"),
+        );
+    }
     if observed.rdma_mode == Some(RdmaMode::Exclusive) {
         immovable(observed, told);
     }

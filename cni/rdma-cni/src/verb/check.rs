@@ -62,6 +62,8 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
             Err(obstacle) => drift.push(obstacle.to_string()),
         }
     }
+    let renamed = plan::renamed([&attachment], &observed);
+    drift.extend(renamed.iter().map(|op| drift::words(op, &observed)));
     let other = plan::attach_other_interfaces(&attachment, &observed);
     drift.extend(other.iter().map(|op| drift::words(op, &observed)));
     if let Some(namespace) = &observed.pod {

@@ -53,6 +53,7 @@ mod passed_through;
 mod probing;
 mod rail_routes;
 mod random;
+mod rdma_names;
 mod records;
 mod refusing;
 mod renumbered;

@@ -4,7 +4,7 @@
 
 use super::error_rates::Reading;
 use crate::conf::ErrorThreshold;
-use rdma_netns::{DeviceAddress, Inventory};
+use rdma_netns::{DeviceAddress, Inventory, rdma::name};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -91,7 +91,7 @@ pub(crate) fn read(sysfs: &Path, devices: &Devices, counters: &[String]) -> Vec<
 
 /// The ports of an RDMA device that this namespace sees.
 fn ports(sysfs: &Path, rdma: &str) -> Vec<(u32, PathBuf)> {
-    let ports = sysfs.join("class/infiniband").join(rdma).join("ports");
+    let ports = name::directory(sysfs, rdma).join("ports");
     let entries = fs::read_dir(ports).into_iter().flatten().flatten();
     entries
         .filter_map(|port| Some((port.file_name().to_str()?.parse().ok()?, port.path())))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Ports whose state no event tells.
 
+use rdma_netns::rdma::name;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -33,7 +34,7 @@ pub(crate) fn untold(sysfs: &Path) -> States {
 
 /// Whether `states` has a port of `device`.
 pub(super) fn has_device(states: &States, sysfs: &Path, device: &str) -> bool {
-    let directory = sysfs.join("class/infiniband").join(device);
+    let directory = name::directory(sysfs, device);
     states.iter().any(|(file, _)| file.starts_with(&directory))
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Counters of RDMA ports, as sysfs has them (`drivers/infiniband/core/sysfs.c`).
 
+use rdma_netns::rdma::name;
 use std::{fs, path::Path};
 
 /// A port and its counters.
@@ -25,7 +26,7 @@ pub(crate) struct Counter {
 
 /// The ports of the RDMA device `device` below `sysfs`; none: it is not there.
 pub(crate) fn read(sysfs: &Path, device: &str) -> Vec<PortFigures> {
-    let ports = sysfs.join("class/infiniband").join(device).join("ports");
+    let ports = name::directory(sysfs, device).join("ports");
     let mut figures: Vec<_> = entries(&ports)
         .filter_map(|(name, port)| {
             let mut counters = figures_in(&port.join("counters"), port_counter);

@@ -380,3 +380,30 @@ fn a_sub_devices_umad_devices_are_its_parents() {
     ];
     assert_eq!(names, expected);
 }
+
+/// A pod with `NET_ADMIN` has renamed it: it keeps its function, its character devices and its ports.
+#[test]
+fn a_device_that_is_called_by_any_bytes() {
+    let bytes = b"\xff a\n";
+    let name = name::text(bytes);
+    let node = Node::new();
+    let nic = node.pci(ROOT, "0000:0b:00.0", "20000", "15B3:101d");
+    node.netdev(&nic, "ens1", "02:00:00:00:00:01");
+    node.rdma(0, "mlx5_0", Some(&nic));
+    node.visible("mlx5_0", "4: ACTIVE");
+    let class = |name: &str| name::directory(&node.path("sys"), name);
+    fs::rename(class("mlx5_0"), class(&name)).expect("renamed");
+    let ibdev = node.path("sys/class/infiniband_verbs/uverbs0/ibdev");
+    fs::write(ibdev, [&bytes[..], b"\n"].concat()).expect("written");
+    let function = node.inventory().functions.remove(0);
+    assert_eq!(function.device.rdma, [&*name]);
+    let [hca] = function.hcas.as_slice() else {
+        panic!("{:?}", function.hcas)
+    };
+    assert_eq!((&hca.name, hca.ports.len()), (&name, 1));
+    assert_eq!(hca.char_devices.len(), 1);
+    let read: Inventory =
+        serde_json::from_str(&serde_json::to_string(&node.inventory()).expect("text"))
+            .expect("JSON");
+    assert_eq!(read, node.inventory());
+}

@@ -21,17 +21,19 @@ pub struct Uevent {
     pub action: String,
     /// `net`, `infiniband`, `pci`…
     pub subsystem: String,
-    /// Below `/sys`: `/devices/pci0000:3a/…`.
+    /// Below `/sys`: `/devices/pci0000:3a/…`; bytes that are no UTF-8 are lost.
     pub path: String,
 }
 
 impl Uevent {
     /// None: it is not one of the subsystems that matter here.
     pub(super) fn parse(datagram: &[u8]) -> Option<Self> {
-        let mut fields = datagram.split(|byte| *byte == 0).map(str::from_utf8);
-        let (action, path) = fields.next()?.ok()?.split_once('@')?;
+        let mut fields = datagram.split(|byte| *byte == 0);
+        // a pod may call its devices by any bytes
+        let event = String::from_utf8_lossy(fields.next()?);
+        let (action, path) = event.split_once('@')?;
         let mut subsystem = None;
-        for field in fields.flatten() {
+        for field in fields.filter_map(|it| str::from_utf8(it).ok()) {
             if let Some(value) = field.strip_prefix("SUBSYSTEM=") {
                 subsystem = Some(value);
             }
@@ -61,6 +63,14 @@ mod tests {
     }
 
     #[test]
+    fn a_device_may_be_called_by_any_bytes() {
+        let text =
+            b"move@/devices/pci0000:3a/infiniband/\xff\0DEVPATH_OLD=/\xff\0SUBSYSTEM=infiniband\0";
+        let event = Uevent::parse(text).expect("an event");
+        assert_eq!((&*event.action, &*event.subsystem), ("move", "infiniband"));
+    }
+
+    #[test]
     fn what_is_none() {
         for text in [
             &b""[..],
@@ -69,7 +79,6 @@ mod tests {
             b"add@/devices/x\0SUBSYSTEM=block\0",
             b"add@/devices/x\0SUBSYSTEM=queues\0",
             b"shout@/devices/x\0SUBSYSTEM=net\0",
-            b"add@/devices/\xff\0SUBSYSTEM=net\0",
             b"libudev\0\xfe\xed\xca\xfe\0SUBSYSTEM=net\0",
         ] {
             assert_eq!(Uevent::parse(text), None, "{text:?}");

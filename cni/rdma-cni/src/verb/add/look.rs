@@ -27,7 +27,7 @@ pub(super) fn present<K: Kernel>(
     };
     loop {
         ask_only(node, choice, known.clone(), holders);
-        let mut observed = node.observe(choice, Some(pod))?;
+        let mut observed = observe(node, choice, pod, holders)?;
         match draft(node, choice, key, pod, &observed, holders) {
             Ok((attachment, remarks)) if attachment.devices().is_subset(&known) => {
                 vf::tell(node.kernel, &attachment, &mut observed)?;
@@ -42,6 +42,29 @@ pub(super) fn present<K: Kernel>(
     }
 }
 
+/// The present state, in which RDMA devices of `holders` have their names, which pods can have changed.
+fn observe<K: Kernel>(
+    node: &Node<'_, K>,
+    choice: &Choice<'_>,
+    pod: &K::Pod,
+    holders: &[Attachment],
+) -> Result<Observed, Error> {
+    // one by one where a name is taken; a pod may go on changing them
+    for _ in 0..2 {
+        let observed = node.observe(choice, Some(pod))?;
+        let ops = plan::renamed(holders, &observed);
+        if ops.is_empty() {
+            return Ok(observed);
+        }
+        for op in ops {
+            if let Err(error) = node.kernel.execute(&op, Some(pod)) {
+                log::warn!("{error}");
+            }
+        }
+    }
+    Ok(node.observe(choice, Some(pod))?)
+}
+
 /// The devices that are meant, as far as that is known without a port.
 fn without_ports<K: Kernel>(
     node: &Node<'_, K>,
@@ -51,7 +74,7 @@ fn without_ports<K: Kernel>(
 ) -> Result<Option<BTreeSet<DeviceAddress>>, Error> {
     let observe = || {
         ask_only(node, choice, BTreeSet::new(), holders);
-        node.observe(choice, Some(pod))
+        observe(node, choice, pod, holders)
     };
     Ok(match choice {
         Choice::Selectors(selectors) => {

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The names of RDMA devices: a pod with `NET_ADMIN` can change that of its own, and in shared mode that of any.
+
+use attachments::{Attachment, Attribute};
+use rdma_netns::{NetnsSide, Observed, Op, RdmaDevice};
+
+/// The changes that give the RDMA devices of `attachments` the names that they had on the host.
+pub fn renamed<'a>(
+    attachments: impl IntoIterator<Item = &'a Attachment>,
+    observed: &Observed,
+) -> Vec<Op> {
+    let mut ops = vec![];
+    let attachments = attachments.into_iter();
+    let of_boot = attachments.filter(|it| it.boot_id == observed.boot_id);
+    for host_device in of_boot
+        .flat_map(|it| &it.rails)
+        .filter_map(|it| it.rdma.as_ref())
+    {
+        let sides = [NetnsSide::Host, NetnsSide::Pod].into_iter();
+        let op = sides.flat_map(|side| {
+            let devices = observed.at(side).into_iter().flat_map(|it| &it.rdma);
+            devices.filter_map(move |it| restore(host_device, (side, it), observed, &[]))
+        });
+        let op = op.take(1).filter(|it| !ops.contains(it));
+        ops.extend(op.collect::<Vec<_>>());
+    }
+    ops
+}
+
+/// The change that gives `device`, which is at `side`, the name that it had as `host_device`: at first another one, if
+/// somebody else has that now, so that two can get each other's. None: it has it, it is not that one, or the name was
+/// `given_up`. A device that its driver made anew has another index, and a name of udev's.
+pub(super) fn restore(
+    host_device: &RdmaDevice,
+    (at, device): (NetnsSide, &RdmaDevice),
+    observed: &Observed,
+    given_up: &[Attribute],
+) -> Option<Op> {
+    let is_it = device.index == host_device.index && device.node_guid == host_device.node_guid;
+    let is_given_up = given_up
+        .iter()
+        .any(|it| matches!(it, Attribute::RdmaName(_)));
+    if !is_it || is_given_up || device.name == host_device.name {
+        return None;
+    }
+    let stopgap = format!("ibdev{}", device.index);
+    // sysfs has the names of all namespaces
+    let mut names = observed
+        .devices
+        .iter()
+        .flat_map(|it| &it.rdma)
+        .chain(&observed.unpaired);
+    let is_taken = names.any(|it| *it == host_device.name);
+    let name = match is_taken && device.name != stopgap {
+        true => stopgap,
+        false => host_device.name.clone(),
+    };
+    Some(Op::RenameRdma {
+        at,
+        device: device.name.clone(),
+        name,
+    })
+}

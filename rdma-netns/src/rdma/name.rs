@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Names of RDMA devices as text. The kernel takes any bytes but NUL for one (`nldev_set_doit()`,
+//! `drivers/infiniband/core/nldev.c`), from any pod with `NET_ADMIN`.
+
+use std::{
+    ffi::OsString,
+    fmt::Write as _,
+    os::unix::ffi::OsStringExt as _,
+    path::{Path, PathBuf},
+};
+
+/// `name` as text: as it is, but for `\`, `/`, control characters and bytes that are no UTF-8, which are `\xNN`. No two
+/// names are the same text.
+pub fn text(name: &[u8]) -> String {
+    let mut text = String::new();
+    let escape = |text: &mut String, bytes: &[u8]| {
+        for byte in bytes {
+            let _ = write!(text, "\\x{byte:02x}");
+        }
+    };
+    for chunk in name.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            match character {
+                '\\' | '/' => escape(&mut text, &[character as u8]),
+                character if character.is_control() => {
+                    escape(&mut text, character.encode_utf8(&mut [0; 4]).as_bytes());
+                }
+                character => text.push(character),
+            }
+        }
+        escape(&mut text, chunk.invalid());
+    }
+    text
+}
+
+/// The name that [`text`] is of.
+pub fn bytes(text: &str) -> Vec<u8> {
+    let mut parts = text.split("\\x");
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let byte = part.get(..2).and_then(|it| u8::from_str_radix(it, 16).ok());
+        bytes.extend(byte);
+        bytes.extend(part.bytes().skip(2));
+    }
+    bytes
+}
+
+/// Where sysfs has the RDMA device `name`. Nowhere, if its name has a `/`: no path leads there.
+pub fn directory(sysfs: &Path, name: &str) -> PathBuf {
+    let bytes = Some(bytes(name)).filter(|it| !it.contains(&b'/'));
+    let name = bytes.unwrap_or_else(|| name.as_bytes().to_vec());
+    let class = sysfs.join("class/infiniband");
+    class.join(OsString::from_vec(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_name_has_a_text_of_its_own() {
+        for (name, expected) in [
+            (&b"mlx5_0"[..], "mlx5_0"),
+            ("rå \u{1f600}".as_bytes(), "rå \u{1f600}"),
+            (b"\xff\xfe", "\\xff\\xfe"),
+            (b"a\xffb", "a\\xffb"),
+            (b"\\xff", "\\x5cxff"),
+            (b"a/b", "a\\x2fb"),
+            (b"a\nb\x7f", "a\\x0ab\\x7f"),
+            ("\u{85}".as_bytes(), "\\xc2\\x85"),
+            (b"", ""),
+        ] {
+            let text = text(name);
+            assert_eq!(text, expected);
+            assert_eq!(bytes(&text), name, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_directory_is_below_the_class() {
+        let directory = |name: &[u8]| directory(Path::new("/sys"), &text(name));
+        let class = Path::new("/sys/class/infiniband");
+        assert_eq!(directory(b"mlx5_0"), class.join("mlx5_0"));
+        let odd = OsString::from_vec(b"\xff".to_vec());
+        assert_eq!(directory(b"\xff"), class.join(odd));
+        for name in ["/etc", "../../x"] {
+            assert_eq!(directory(name.as_bytes()).parent(), Some(class));
+        }
+    }
+}
