@@ -32,6 +32,7 @@
 //! | [`pages`] | what the documentation tells an operator to type |
 //! | [`container_runtime`] | in the lab, containerd or CRI-O as a process, and pods run by it over CRI |
 //! | [`lab`] | the lab's host with its NICs, from inside the VM |
+//! | [`replies`] | by which interface the replies of a pod leave |
 //! | [`rails`] | in the lab, bonds on a fabric of two rails and two sides, with routers |
 //! | [`bonded`] | in the lab, the chain on those rails |
 //! | [`erdma_functions`] | in the lab, eRDMA functions under the kernel's own driver |
@@ -79,6 +80,7 @@ pub mod power;
 pub mod qemu;
 pub mod rails;
 pub mod real_kubelet;
+pub mod replies;
 pub mod runtime;
 pub mod slices;
 pub mod smc;

@@ -3,6 +3,7 @@
 //! time.
 
 mod crash;
+mod replies;
 mod vlans;
 
 use integration::{

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Routes, rules and tables of others in the pod stay in force, change, and are never taken away.
 
-use crate::machine::{Machine, OF_NODE, Primary, way_to};
+use integration::replies::{Machine, OF_NODE, Primary, way_to};
 use integration::{Netns, Snapshot, wait};
 use serde_json::{Value, json};
 use std::fs;

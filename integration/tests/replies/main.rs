@@ -3,45 +3,24 @@
 //! pod has strict `rp_filter`, and the packets are counted at the far ends of the interfaces.
 
 mod beside;
-mod machine;
 
-use integration::{Netns, Snapshot};
-use machine::{Machine, OF_NODE, Primary, way_to};
+use integration::{
+    Netns, Snapshot,
+    replies::{Machine, OF_NODE, Primary, way_to, with_rails},
+};
 use serde_json::json;
 
-fn with_rails(rails: u32) {
-    for primary in Primary::BOTH {
-        for mode in ["move", "share"] {
-            let machine = Machine::new(primary, rails);
-            let (node, pod) = (&machine.node, &machine.pod);
-            let [host_before, before] = [&node.host, pod].map(Snapshot::of);
-            let configuration = machine.configuration(mode);
-            let result = node.add(&configuration, "a", pod);
-            for (peer, address) in OF_NODE.iter().zip(primary.addresses()) {
-                assert_eq!(way_to(pod, &format!("{peer} from {address}")), "eth0");
-                // and a program that binds to nothing, or reads the main table alone, has the rail
-                assert_eq!(way_to(pod, peer), "rdma0");
-                let main = pod.show(&format!("route show table main root {peer}/16"));
-                assert!(peer.contains(':') || main.iter().any(|it| it["dev"] == "rdma0"));
-            }
-            machine.all_replies();
-            machine.check(&configuration, &result).silent();
-            node.del(&configuration, "a", pod);
-            assert_eq!(machine.policy(), [""; 0], "{primary:?}, {mode}");
-            before.assert_restored(pod);
-            host_before.assert_restored(&node.host);
-        }
-    }
-}
+/// Moved netdevs, and macvlan children.
+const WAYS: [(&str, &str); 2] = [("move", "macvlan"), ("share", "macvlan")];
 
 #[test]
 fn one_rail_attracts_no_reply_of_another_interface() {
-    with_rails(1);
+    with_rails(1, &WAYS);
 }
 
 #[test]
 fn two_rails_attract_no_reply_of_another_interface() {
-    with_rails(2);
+    with_rails(2, &WAYS);
 }
 
 /// Beside `eth0` one that Multus had made before; and an address whose way somebody else has chosen already.

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node with rails, and a pod whose interfaces have strict `rp_filter`. Packets are counted at the far ends.
+//! By which interface a pod's replies leave: a machine with rails, and a pod that a cluster's network has been added to.
+//! Every interface of the pod has strict `rp_filter`, and the packets are counted at the far ends of the interfaces.
 
-use integration::{Netns, Node, Outcome, ipam};
+use crate::{Netns, Node, Outcome, Snapshot, ipam};
 use serde_json::{Value, json};
 
 /// How a cluster's network reaches a pod.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Primary {
+pub enum Primary {
     /// Calico's way: host addresses, and routers on the link that no network of the pod has.
     Routed,
     /// A bridge's way: networks, and routers in them.
@@ -14,10 +15,11 @@ pub(crate) enum Primary {
 }
 
 impl Primary {
-    pub(crate) const BOTH: [Self; 2] = [Self::Routed, Self::Bridged];
+    /// Both ways.
+    pub const BOTH: [Self; 2] = [Self::Routed, Self::Bridged];
 
     /// The addresses of `eth0`.
-    pub(crate) fn addresses(self) -> [&'static str; 2] {
+    pub fn addresses(self) -> [&'static str; 2] {
         match self {
             Self::Routed => ["172.16.1.5", "fd00:172::5"],
             Self::Bridged => ["10.244.0.9", "fd00:244::9"],
@@ -26,23 +28,27 @@ impl Primary {
 }
 
 /// The node's own addresses, which are in the networks of `rdma0`.
-pub(crate) const OF_NODE: [&str; 2] = ["10.20.0.1", "fd00:20::1"];
+pub const OF_NODE: [&str; 2] = ["10.20.0.1", "fd00:20::1"];
 
 /// Addresses behind the routers of all rails.
-pub(crate) const FAR: [&str; 2] = ["198.51.100.1", "2001:db8:99::1"];
+const FAR: [&str; 2] = ["198.51.100.1", "2001:db8:99::1"];
 
 /// A machine with rails, and a pod that its primary network has been added to.
-pub(crate) struct Machine {
-    pub(crate) node: Node,
-    pub(crate) pod: Netns,
+pub struct Machine {
+    /// Its rails, and the switch that they are at.
+    pub node: Node,
+    /// The pod.
+    pub pod: Netns,
     /// What is at the other end of `eth0`.
-    pub(crate) uplink: Netns,
-    pub(crate) primary: Primary,
-    pub(crate) rails: u32,
+    pub uplink: Netns,
+    primary: Primary,
+    rails: u32,
 }
 
 impl Machine {
-    pub(crate) fn new(primary: Primary, rails: u32) -> Self {
+    /// A machine with so many `rails`.
+    #[track_caller]
+    pub fn new(primary: Primary, rails: u32) -> Self {
         let node = Node::with_rails(rails);
         let pod = node.pod("pod");
         for which in ["all", "default"] {
@@ -117,7 +123,7 @@ impl Machine {
     }
 
     /// The configuration of all rails: moved, or a child of each.
-    pub(crate) fn configuration(&self, mode: &str) -> Value {
+    pub fn configuration(&self, mode: &str) -> Value {
         let names: Vec<String> = (1..=self.rails).map(|rail| format!("eth{rail}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let mut configuration = self.node.configuration(&names);
@@ -126,7 +132,8 @@ impl Machine {
         configuration
     }
 
-    pub(crate) fn check(&self, configuration: &Value, result: &Value) -> Outcome {
+    /// CHECK after the ADD whose result is `result`.
+    pub fn check(&self, configuration: &Value, result: &Value) -> Outcome {
         let mut configuration = configuration.clone();
         configuration["prevResult"] = result.clone();
         let check = self.node.invoke("CHECK", "a", self.pod.path());
@@ -134,7 +141,7 @@ impl Machine {
     }
 
     /// How many packets came out of the pod: at `eth0`'s other end, and at the switch's port of each rail.
-    pub(crate) fn received(&self) -> Vec<u64> {
+    pub fn received(&self) -> Vec<u64> {
         let count = |netns: &Netns, link: &str| -> u64 {
             let path = format!("/sys/class/net/{link}/statistics/rx_packets");
             let text = netns.run(&format!("cat {path}"));
@@ -148,7 +155,7 @@ impl Machine {
 
     /// `peer` in `from` asks `address` of the pod; all replies leave by interface `way`: 0 is `eth0`, then the rails.
     #[track_caller]
-    pub(crate) fn replies(&self, from: &Netns, peer: &str, address: &str, way: usize) {
+    fn replies(&self, from: &Netns, peer: &str, address: &str, way: usize) {
         let before = self.received();
         from.run(&format!(
             "ping -n -q -c 40 -i 0.01 -W 2 -I {peer} {address}"
@@ -171,7 +178,7 @@ impl Machine {
 
     /// Replies of every address, to peers in the rails' networks and behind them.
     #[track_caller]
-    pub(crate) fn all_replies(&self) {
+    pub fn all_replies(&self) {
         for (peer, address) in OF_NODE.iter().zip(self.primary.addresses()) {
             self.replies(&self.uplink, peer, address, 0);
         }
@@ -184,7 +191,7 @@ impl Machine {
     }
 
     /// The rules of ours, and the routes of the tables that they lead to.
-    pub(crate) fn policy(&self) -> Vec<String> {
+    pub fn policy(&self) -> Vec<String> {
         let mut policy = vec![];
         for family in ["-4", "-6"] {
             let rules = self.pod.ip(&format!("{family} rule show"));
@@ -204,6 +211,35 @@ impl Machine {
 }
 
 /// The netdev by which `address` is reached.
-pub(crate) fn way_to(pod: &Netns, address: &str) -> Value {
+#[track_caller]
+pub fn way_to(pod: &Netns, address: &str) -> Value {
     pod.show(&format!("route get {address}"))[0]["dev"].clone()
+}
+
+/// No rail attracts a reply of another interface: ADD with each of `ways`, a mode and what a child is, CHECK and DEL.
+#[track_caller]
+pub fn with_rails(rails: u32, ways: &[(&str, &str)]) {
+    for primary in Primary::BOTH {
+        for (mode, child) in ways {
+            let machine = Machine::new(primary, rails);
+            let (node, pod) = (&machine.node, &machine.pod);
+            let [host_before, before] = [&node.host, pod].map(Snapshot::of);
+            let mut configuration = machine.configuration(mode);
+            configuration["child"] = json!({ "type": child });
+            let result = node.add(&configuration, "a", pod);
+            for (peer, address) in OF_NODE.iter().zip(primary.addresses()) {
+                assert_eq!(way_to(pod, &format!("{peer} from {address}")), "eth0");
+                // and a program that binds to nothing, or reads the main table alone, has the rail
+                assert_eq!(way_to(pod, peer), "rdma0");
+                let main = pod.show(&format!("route show table main root {peer}/16"));
+                assert!(peer.contains(':') || main.iter().any(|it| it["dev"] == "rdma0"));
+            }
+            machine.all_replies();
+            machine.check(&configuration, &result).silent();
+            node.del(&configuration, "a", pod);
+            assert_eq!(machine.policy(), [""; 0], "{primary:?}, {mode}, {child}");
+            before.assert_restored(pod);
+            host_before.assert_restored(&node.host);
+        }
+    }
 }
