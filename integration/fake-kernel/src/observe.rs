@@ -68,7 +68,7 @@ impl World {
         let lower = self.netdevs.iter().find(|it| it.id == below)?;
         let is_near = lower.netns == id;
         let number = self.number(lower.netns)?;
-        link.ipoib.is_none().then(|| Origin {
+        link.ipoib.is_none().then_some(Origin {
             index: lower.link.index,
             netns: if is_near { -1 } else { number },
             vlan: 0,
