@@ -41,7 +41,8 @@ pub struct Machine {
     pub pod: Netns,
     /// What is at the other end of `eth0`.
     pub uplink: Netns,
-    primary: Primary,
+    /// How the pod has its primary interface.
+    pub primary: Primary,
     rails: u32,
 }
 

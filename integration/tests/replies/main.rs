@@ -6,7 +6,7 @@ mod beside;
 
 use integration::{
     Netns, Snapshot,
-    replies::{Machine, OF_NODE, Primary, way_to, with_rails},
+    replies::{Machine, Primary, way_to, with_rails},
 };
 use serde_json::json;
 
