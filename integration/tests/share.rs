@@ -115,11 +115,22 @@ fn a_namespace_that_was_deleted_leaves_nothing() {
 
 #[test]
 fn drift_of_a_child_is_told() {
-    let cases: [(&str, &[&str]); 5] = [
+    let cases: [(&str, &[&str]); 7] = [
         ("link del dev rdma0", &["rdma0 is not in the pod"]),
         (
             "link set dev rdma0 type macvlan mode private",
-            &["private", "bridge"],
+            &["rdma0 is macvlan mode private, not macvlan mode bridge"],
+        ),
+        (
+            "link set dev rdma0 type macvlan mode source flag nodst macaddr add 02:00:00:00:00:77",
+            &[
+                "rdma0 is macvlan mode source nodst, not macvlan mode bridge",
+                "mode source takes in the frames of any senders that it names",
+            ],
+        ),
+        (
+            "link set dev rdma0 type macvlan mode bridge flag nodst",
+            &["rdma0 is macvlan mode bridge nodst, not macvlan mode bridge"],
         ),
         ("link set dev rdma0 mtu 1400", &["1400"]),
         (
@@ -145,6 +156,77 @@ fn drift_of_a_child_is_told() {
         node.del(&configuration, "7", &pod);
         assert!(!pod.has_link("rdma0"));
     }
+}
+
+/// A macvlan of a macvlan lies on the host's netdev: the pod makes it without any right there, and would hear others'
+/// frames as long as its namespace lives.
+#[test]
+fn a_child_that_the_pod_made_beside_its_own_ends_with_del() {
+    let (node, configuration) = shared();
+    let before = Snapshot::of(&node.host);
+    let (pod, _) = started(&node, &configuration, 7);
+    let (other, _) = started(&node, &configuration, 8);
+    pod.ip("link add name own0 type veth peer name own1");
+    for line in [
+        "link add link rdma0 name more0 type macvlan mode source",
+        "link add link more0 name more1 type macvtap mode bridge",
+        "link add link own0 name kept0 type macvlan mode bridge",
+        "link set dev more0 up",
+    ] {
+        pod.ip(line);
+    }
+    node.del(&configuration, "7", &pod);
+    for link in ["rdma0", "more0", "more1"] {
+        assert!(!pod.has_link(link), "{link}: {}", pod.ip("link show"));
+    }
+    assert!(
+        pod.has_link("kept0"),
+        "it lies on a netdev of the pod's own"
+    );
+    ping(&other, "10.0.0.254");
+    node.del(&configuration, "8", &other);
+    before.assert_restored(&node.host);
+    assert!(node.records().is_empty());
+}
+
+/// Another attachment of the same pod has its own child of the netdev.
+#[test]
+fn a_child_of_the_pods_other_attachment_stays() {
+    let (node, configuration) = shared();
+    let (pod, _) = started(&node, &configuration, 7);
+    let mut second = configuration.clone();
+    second["name"] = "second".into();
+    second["interfaceName"] = "net%d".into();
+    node.ipam
+        .answer("ADD", &json!({"ips": [{"address": "fd00::17/64"}]}));
+    node.add(&second, "7", &pod);
+    node.del(&configuration, "7", &pod);
+    assert!(!pod.has_link("rdma0") && pod.has_link("net0"));
+    node.del(&second, "7", &pod);
+    assert!(!pod.has_link("net0") && node.records().is_empty());
+}
+
+#[test]
+fn the_doctor_reports_a_child_in_another_mode() {
+    let (node, configuration) = shared();
+    let (pod, _) = started(&node, &configuration, 7);
+    let doctor = || {
+        let mut doctor = node.host.command(integration::daemon::rdma_device_plugin());
+        let doctor = doctor.args(["doctor", "--state-dir"]).arg(node.state());
+        let output = doctor.output().expect("it can be started");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(!doctor().contains("mode"), "{}", doctor());
+    pod.ip("link set dev rdma0 type macvlan mode source");
+    let told = doctor().split_whitespace().collect::<Vec<_>>().join(" ");
+    for words in [
+        "container 7",
+        "rdma0 is macvlan mode source, not macvlan mode bridge",
+        "give NET_ADMIN to no pod of a shared rail",
+    ] {
+        assert!(told.contains(words), "{words:?} is not in {told}");
+    }
+    node.del(&configuration, "7", &pod);
 }
 
 #[test]

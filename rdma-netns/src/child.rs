@@ -67,6 +67,14 @@ pub enum MacvlanMode {
     Vepa,
     /// There is one child only, which has the parent's hardware address.
     Passthru,
+    /// Any other, which no configuration can ask for: a pod with `NET_ADMIN` has set it.
+    Other {
+        /// As the kernel has it (`IFLA_MACVLAN_MODE`): 16 is `source`, in which a child takes in the frames of senders
+        /// that it names, whomever they are for.
+        mode: u32,
+        /// `MACVLAN_FLAG_*`: 2 is `nodst`, by which a child in mode `source` keeps those frames from everybody else.
+        flags: u16,
+    },
 }
 
 /// On which layer an ipvlan child works (`enum ipvlan_mode`,
@@ -80,6 +88,71 @@ pub enum IpvlanMode {
     L3,
     /// As `L3`, with netfilter of the parent's namespace.
     L3s,
+    /// Any other, which no configuration can ask for: a pod with `NET_ADMIN` has set it.
+    Other {
+        /// As the kernel has it (`IFLA_IPVLAN_MODE`).
+        mode: u32,
+        /// `IPVLAN_F_*`: 1 is `private`, by which the children do not reach each other, 2 `vepa`.
+        flags: u16,
+    },
+}
+
+/// Modes and flags in `ip`'s words, by their numbers.
+const MACVLAN_MODES: [(u32, &str); 5] = [
+    (1, "private"),
+    (2, "vepa"),
+    (4, "bridge"),
+    (8, "passthru"),
+    (16, "source"),
+];
+const MACVLAN_FLAGS: [(u16, &str); 2] = [(1, "nopromisc"), (2, "nodst")];
+const IPVLAN_MODES: [(u32, &str); 3] = [(0, "l2"), (1, "l3"), (2, "l3s")];
+const IPVLAN_FLAGS: [(u16, &str); 2] = [(1, "private"), (2, "vepa")];
+
+impl MacvlanMode {
+    /// The mode that the kernel reports by these numbers.
+    pub(crate) fn of(mode: u32, flags: u16) -> Self {
+        match (mode, flags) {
+            (1, 0) => Self::Private,
+            (2, 0) => Self::Vepa,
+            (4, 0) => Self::Bridge,
+            (8, 0) => Self::Passthru,
+            (mode, flags) => Self::Other { mode, flags },
+        }
+    }
+
+    /// The numbers by which the kernel has it.
+    pub(crate) fn numbers(self) -> (u32, u16) {
+        match self {
+            Self::Private => (1, 0),
+            Self::Vepa => (2, 0),
+            Self::Bridge => (4, 0),
+            Self::Passthru => (8, 0),
+            Self::Other { mode, flags } => (mode, flags),
+        }
+    }
+}
+
+impl IpvlanMode {
+    /// The mode that the kernel reports by these numbers.
+    pub(crate) fn of(mode: u32, flags: u16) -> Self {
+        match (mode, flags) {
+            (0, 0) => Self::L2,
+            (1, 0) => Self::L3,
+            (2, 0) => Self::L3s,
+            (mode, flags) => Self::Other { mode, flags },
+        }
+    }
+
+    /// The numbers by which the kernel has it.
+    pub(crate) fn numbers(self) -> (u32, u16) {
+        match self {
+            Self::L2 => (0, 0),
+            Self::L3 => (1, 0),
+            Self::L3s => (2, 0),
+            Self::Other { mode, flags } => (mode, flags),
+        }
+    }
 }
 
 impl Child {
@@ -93,22 +166,32 @@ impl Child {
     }
 }
 
-/// As `ip link` takes it: `macvlan mode bridge`.
+/// As `ip link` reports it: `macvlan mode bridge`; numbers that it has no words for as they are.
 impl fmt::Display for Child {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mode = match self {
-            Self::Macvlan(MacvlanMode::Bridge) => "bridge",
-            Self::Macvlan(MacvlanMode::Private) => "private",
-            Self::Macvlan(MacvlanMode::Vepa) => "vepa",
-            Self::Macvlan(MacvlanMode::Passthru) => "passthru",
-            Self::Ipvlan(IpvlanMode::L2) => "l2",
-            Self::Ipvlan(IpvlanMode::L3) => "l3",
-            Self::Ipvlan(IpvlanMode::L3s) => "l3s",
+        let ((mode, flags), modes, names): (_, &[_], _) = match self {
+            Self::Macvlan(mode) => (mode.numbers(), &MACVLAN_MODES, MACVLAN_FLAGS),
+            Self::Ipvlan(mode) => (mode.numbers(), &IPVLAN_MODES, IPVLAN_FLAGS),
             Self::Ipoib { pkey, mode } => {
                 return write!(f, "ipoib pkey {pkey} mode {}", mode.name());
             }
         };
-        write!(f, "{} mode {mode}", self.kind())
+        write!(f, "{} mode ", self.kind())?;
+        match modes.iter().find(|(number, _)| *number == mode) {
+            Some((_, name)) => f.write_str(name)?,
+            None => write!(f, "{mode}")?,
+        }
+        let mut left = flags;
+        for (flag, name) in names {
+            if flags & flag != 0 {
+                write!(f, " {name}")?;
+                left &= !flag;
+            }
+        }
+        match left {
+            0 => Ok(()),
+            left => write!(f, " flags {left}"),
+        }
     }
 }
 
@@ -128,6 +211,21 @@ mod tests {
                 Child::Ipvlan(IpvlanMode::L3s),
                 r#"{"type":"ipvlan","mode":"l3s"}"#,
                 "ipvlan mode l3s",
+            ),
+            (
+                Child::Macvlan(MacvlanMode::Other { mode: 16, flags: 2 }),
+                r#"{"type":"macvlan","mode":{"other":{"mode":16,"flags":2}}}"#,
+                "macvlan mode source nodst",
+            ),
+            (
+                Child::Macvlan(MacvlanMode::Other { mode: 32, flags: 5 }),
+                r#"{"type":"macvlan","mode":{"other":{"mode":32,"flags":5}}}"#,
+                "macvlan mode 32 nopromisc flags 4",
+            ),
+            (
+                Child::Ipvlan(IpvlanMode::Other { mode: 0, flags: 1 }),
+                r#"{"type":"ipvlan","mode":{"other":{"mode":0,"flags":1}}}"#,
+                "ipvlan mode l2 private",
             ),
             (
                 Child::Ipoib {

@@ -58,6 +58,26 @@ impl Store {
         Ok(others)
     }
 
+    /// The other attachments of `attachment`'s pod that are there, or whose ADD is under way or was killed.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn of_same_pod(&self, attachment: &Attachment) -> Result<Vec<Attachment>, StoreError> {
+        let keys = self.keys(None)?;
+        // a node has many pods, and a pod few attachments
+        let keys = keys
+            .iter()
+            .filter(|it| it.container == attachment.key.container);
+        let others = keys.filter_map(|key| match self.record(key) {
+            Record::Good(other) => Some(*other),
+            _ => None,
+        });
+        let has_netdevs = |it: &Attachment| matches!(it.phase, Phase::Attaching | Phase::Attached);
+        Ok(others
+            .filter(|it| attachment.shares_pod_with(it) && has_netdevs(it))
+            .collect())
+    }
+
     /// The records that cannot be read: nobody knows whose they are, and what of the node's settings they have.
     ///
     /// # Errors

@@ -311,6 +311,9 @@ pub enum Record {
         /// How long ago it was written, seconds.
         #[serde(default)]
         age: u64,
+        /// The pod's children of shared netdevs that are in another mode than they were made in, a sentence for each.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        changed_children: Vec<String>,
     },
     /// One that cannot be read.
     Corrupt {

@@ -39,6 +39,25 @@ enum Kind {
     Ipoib,
 }
 
+/// The modes of a macvlan that can be asked for.
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Macvlan {
+    Bridge,
+    Private,
+    Vepa,
+    Passthru,
+}
+
+/// The modes of an ipvlan.
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Ipvlan {
+    L2,
+    L3,
+    L3s,
+}
+
 /// Reads `child` of `file`; a macvlan's mode is `bridge` by default, an ipvlan's `l2`.
 ///
 /// # Errors
@@ -48,19 +67,26 @@ pub fn parse(file: &Field<'_>) -> Result<Option<ChildConf>, ConfError> {
     let is_there = |name: &str| child.at(name).is_there();
     let child = match child.get("type")? {
         None if !is_there("mode") => return Ok(None),
-        None | Some(Kind::Macvlan) => match child.get("mode")?.unwrap_or(MacvlanMode::Bridge) {
-            MacvlanMode::Passthru => {
-                return Err(ConfError::Unsupported {
-                    field: "child.mode",
-                    value: "passthru".into(),
-                    remedy: "it allows one child, so that nothing is shared; use \"bridge\", or mode \"move\"",
-                });
-            }
-            mode => ChildConf::Macvlan { mode },
-        },
-        Some(Kind::Ipvlan) => match child.get("mode")?.unwrap_or(IpvlanMode::L2) {
-            mode @ IpvlanMode::L2 => ChildConf::Ipvlan { mode },
-            _ => {
+        None | Some(Kind::Macvlan) => {
+            let mode = match child.get("mode")?.unwrap_or(Macvlan::Bridge) {
+                Macvlan::Bridge => MacvlanMode::Bridge,
+                Macvlan::Private => MacvlanMode::Private,
+                Macvlan::Vepa => MacvlanMode::Vepa,
+                Macvlan::Passthru => {
+                    return Err(ConfError::Unsupported {
+                        field: "child.mode",
+                        value: "passthru".into(),
+                        remedy: "it allows one child, so that nothing is shared; use \"bridge\", or mode \"move\"",
+                    });
+                }
+            };
+            ChildConf::Macvlan { mode }
+        }
+        Some(Kind::Ipvlan) => match child.get("mode")?.unwrap_or(Ipvlan::L2) {
+            Ipvlan::L2 => ChildConf::Ipvlan {
+                mode: IpvlanMode::L2,
+            },
+            Ipvlan::L3 | Ipvlan::L3s => {
                 return Err(ConfError::Unsupported {
                     field: "child.mode",
                     value: child.at("mode").read()?,

@@ -9,10 +9,10 @@ use super::{
     locate::Located,
     other_interfaces, rdma_name,
 };
-use attachments::{Attachment, Attribute, Rail};
+use attachments::{Attachment, Attribute, Phase, Rail, Shared};
 use rdma_netns::{
-    Address, Guid, InterfaceName, Link, LinkType, NetnsSide, Observed, Op, RdmaDevice, VfSetting,
-    VfSettingKind,
+    Address, Child, Guid, InterfaceName, Link, LinkType, NetnsSide, Observed, Op, RdmaDevice,
+    VfSetting, VfSettingKind,
 };
 
 /// What still differs from the recorded state, a plan for each rail: one that cannot return to
@@ -123,6 +123,7 @@ fn rail_to_host(
     if let Some(shared) = &rail.shared {
         let in_pod = locate::child(rail, shared, observed).map(|it| (NetnsSide::Pod, it));
         let on_host = locate::child_on_host(rail, shared, observed);
+        ops.extend(in_pod.and_then(|(_, link)| port_as_made(shared, link, observed)));
         let children = in_pod
             .into_iter()
             .chain(on_host.map(|it| (NetnsSide::Host, it)));
@@ -206,6 +207,55 @@ fn rail_to_host(
         }
     }
     Ok(ops)
+}
+
+/// Sets the mode of an ipvlan port back, which the pod's child `link` shows that somebody has changed: it is that of the
+/// last child (`ipvlan_link_new()`, `drivers/net/ipvlan/ipvlan_main.c`), and others' children keep it after this one. That
+/// last one goes with the pod's [`siblings`].
+fn port_as_made(shared: &Shared, link: &Link, observed: &Observed) -> Option<Op> {
+    let is_changed = matches!(shared.child, Child::Ipvlan(_)) && link.child != Some(shared.child);
+    let parent = observed.host.link_by_index(shared.parent_index);
+    let parent = parent.filter(|_| is_changed)?;
+    let pod = observed.pod.as_ref()?;
+    let mut names = (0..=pod.links.len()).map(|it| InterfaceName::try_from(format!("port{it}")));
+    let name = names.find_map(|it| it.ok().filter(|it| pod.link(it).is_none()))?;
+    Some(Op::AddChild {
+        at: NetnsSide::Pod,
+        parent: parent.name.clone(),
+        child: shared.child,
+        name,
+        mtu: shared.parent_mtu,
+    })
+}
+
+/// Plans the removal of the pod's other children of the netdevs that it shares, which no attachment of `beside`, others of
+/// the same pod, has, at the DEL of the pod's primary interface (`eth0`), which ends the pod. A pod with `NET_ADMIN` makes a macvlan of the host's netdev by making one of its own child
+/// (`macvlan_common_newlink()`, `drivers/net/macvlan.c`).
+pub fn siblings(attachment: &Attachment, beside: &[Attachment], observed: &Observed) -> Vec<Op> {
+    // an ADD that failed, or one network of a pod that lives on, ends no pod: other plugins' netdevs stay
+    if attachment.phase == Phase::Attaching || attachment.key.interface != "eth0" {
+        return vec![];
+    }
+    let links = observed.pod.iter().flat_map(|pod| &pod.links);
+    let is_on = |rail: &Rail, link: &Link| {
+        rail.shared.is_some() && !rail.has_ipoib_child() && rail.pod_origin == link.origin
+    };
+    let is_theirs = |link: &Link| {
+        let mut rails = beside.iter().flat_map(|it| &it.rails);
+        rails.any(|it| it.pod_name == link.name || it.pod_index == Some(link.index))
+    };
+    let rails = &attachment.rails;
+    let siblings = links.filter(|link| {
+        link.origin.is_some()
+            && link.lower.is_some()
+            && rails.iter().any(|rail| is_on(rail, link))
+            && !is_theirs(link)
+    });
+    let ops = siblings.map(|link| Op::RemoveLink {
+        at: NetnsSide::Pod,
+        link: link.name.clone(),
+    });
+    ops.collect()
 }
 
 /// Deletes the sub-devices of an RDMA device that is not back on the host: the pod made them, as ADD moves no device that

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A change that would have to be made, told as what is wrong.
 
-use rdma_netns::{LinkFlag, NetnsSide, Observed, Op, Route, VfSetting, link::MAIN_TABLE};
+use super::locate;
+use attachments::{Attachment, Rail};
+use rdma_netns::{Child, LinkFlag, NetnsSide, Observed, Op, Route, VfSetting, link::MAIN_TABLE};
 
 /// What is wrong, given that `op` would put it right.
 pub fn words(op: &Op, observed: &Observed) -> String {
@@ -165,6 +167,34 @@ pub fn words(op: &Op, observed: &Observed) -> String {
             format!("net.smc.smcr_max_links_per_lgr of the pod is not {links}")
         }
         Op::SetTcp2Smc { on } => format!("net.smc.tcp2smc is {}", u8::from(!on)),
+    }
+}
+
+/// The children in the pod whose mode is not the one that they were made with, a sentence for each. A pod with `NET_ADMIN`
+/// can change it (`macvlan_changelink()`, `drivers/net/macvlan.c`; `ipvlan_nl_changelink()`,
+/// `drivers/net/ipvlan/ipvlan_main.c`).
+pub fn of_children(attachment: &Attachment, observed: &Observed) -> Vec<String> {
+    let rails = attachment.rails.iter();
+    rails.filter_map(|rail| of_child(rail, observed)).collect()
+}
+
+fn of_child(rail: &Rail, observed: &Observed) -> Option<String> {
+    // an IPoIB child's partition is for life, and its mode is in the plan
+    let shared = rail.shared.as_ref().filter(|_| !rail.has_ipoib_child())?;
+    let link = locate::child(rail, shared, observed)?;
+    let (found, made) = (link.child?, shared.child);
+    let (name, parent) = (&link.name, &shared.parent);
+    let differs = format!("{name} is {found}, not {made}");
+    match found {
+        _ if found == made => None,
+        Child::Ipvlan(_) => Some(format!(
+            "{differs}: all ipvlan children of {parent} are, and a pod with NET_ADMIN has set it; the next ADD on \
+             {parent} sets it back"
+        )),
+        _ => Some(format!(
+            "{differs}: the mode decides which frames of {parent} it takes in, mode source takes in the frames of \
+             any senders that it names"
+        )),
     }
 }
 

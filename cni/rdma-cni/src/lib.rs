@@ -31,6 +31,7 @@ pub mod partition;
 pub mod probe;
 pub mod rails;
 pub mod reply;
+mod siblings;
 pub mod verb;
 pub mod vf;
 

@@ -3,6 +3,7 @@
 //! time.
 
 mod crash;
+mod ipvlan;
 mod replies;
 mod vlans;
 

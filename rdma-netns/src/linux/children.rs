@@ -10,17 +10,18 @@ use crate::{
 use netlink_packet_route::{
     RouteNetlinkMessage,
     link::{
-        InfoData, InfoIpVlan, InfoIpoib, InfoKind, InfoMacVlan, IpVlanMode, LinkAttribute,
-        LinkInfo, MacVlanMode,
+        InfoData, InfoIpVlan, InfoIpoib, InfoKind, InfoMacVlan, IpVlanFlags, LinkAttribute,
+        LinkInfo,
     },
 };
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-const IFLA_MACVLAN_MODE: u16 = 1;
-const IFLA_IPVLAN_MODE: u16 = 1;
+/// `IFLA_MACVLAN_MODE` and `IFLA_IPVLAN_MODE`
+const MODE: u16 = 1;
+/// `IFLA_MACVLAN_FLAGS` and `IFLA_IPVLAN_FLAGS`
+const FLAGS: u16 = 2;
 
-/// What `IFLA_LINKINFO` says, if it is a macvlan or ipvlan in a mode that is known here. (Not a macvlan
-/// of mode `source`.)
+/// What `IFLA_LINKINFO` says, if it is a macvlan or ipvlan.
 pub(super) fn parse(info: &[u8]) -> Option<Child> {
     let (mut kind, mut data) = (None, None);
     for (attribute, value) in attributes(info) {
@@ -31,26 +32,22 @@ pub(super) fn parse(info: &[u8]) -> Option<Child> {
         }
     }
     let value = |wanted| {
-        attributes(data?)
+        let mut attributes = attributes(data?);
+        attributes
             .find(|(kind, _)| *kind == wanted)
             .map(|(_, value)| value)
     };
+    let number = |wanted| Some(u16::from_ne_bytes(value(wanted)?.try_into().ok()?));
+    // Linux before 4.15 has none of ipvlan
+    let flags = number(FLAGS).unwrap_or_default();
     match kind? {
-        "macvlan" => match MacVlanMode::from(u32_of(value(IFLA_MACVLAN_MODE)?)?) {
-            MacVlanMode::Bridge => Some(Child::Macvlan(MacvlanMode::Bridge)),
-            MacVlanMode::Private => Some(Child::Macvlan(MacvlanMode::Private)),
-            MacVlanMode::Vepa => Some(Child::Macvlan(MacvlanMode::Vepa)),
-            MacVlanMode::Passthrough => Some(Child::Macvlan(MacvlanMode::Passthru)),
-            _ => None,
-        },
+        "macvlan" => {
+            let mode = u32_of(value(MODE)?)?;
+            Some(Child::Macvlan(MacvlanMode::of(mode, flags)))
+        }
         "ipvlan" => {
-            let mode = value(IFLA_IPVLAN_MODE)?.try_into().ok()?;
-            match IpVlanMode::from(u16::from_ne_bytes(mode)) {
-                IpVlanMode::L2 => Some(Child::Ipvlan(IpvlanMode::L2)),
-                IpVlanMode::L3 => Some(Child::Ipvlan(IpvlanMode::L3)),
-                IpVlanMode::L3S => Some(Child::Ipvlan(IpvlanMode::L3s)),
-                _ => None,
-            }
+            let mode = number(MODE)?.into();
+            Some(Child::Ipvlan(IpvlanMode::of(mode, flags)))
         }
         _ => None,
     }
@@ -82,23 +79,17 @@ impl NewChild<'_> {
     pub(super) fn request(&self, index: u32) -> RouteNetlinkMessage {
         let (kind, data) = match self.child {
             Child::Macvlan(mode) => {
-                let mode = match mode {
-                    MacvlanMode::Bridge => MacVlanMode::Bridge,
-                    MacvlanMode::Private => MacVlanMode::Private,
-                    MacvlanMode::Vepa => MacVlanMode::Vepa,
-                    MacvlanMode::Passthru => MacVlanMode::Passthrough,
-                };
+                let mode = mode.numbers().0.into();
                 let cutoff = InfoMacVlan::BcCutoff(AS_THEY_COME);
                 let data = InfoData::MacVlan(vec![InfoMacVlan::Mode(mode), cutoff]);
                 (InfoKind::MacVlan, data)
             }
             Child::Ipvlan(mode) => {
-                let mode = match mode {
-                    IpvlanMode::L2 => IpVlanMode::L2,
-                    IpvlanMode::L3 => IpVlanMode::L3,
-                    IpvlanMode::L3s => IpVlanMode::L3S,
-                };
-                let data = InfoData::IpVlan(vec![InfoIpVlan::Mode(mode)]);
+                let (mode, flags) = mode.numbers();
+                let flags = InfoIpVlan::Flags(IpVlanFlags::from_bits_retain(flags));
+                // both are the parent's, of all its children: those that a pod has set do not stay
+                let mode = InfoIpVlan::Mode((mode as u16).into());
+                let data = InfoData::IpVlan(vec![mode, flags]);
                 (InfoKind::IpVlan, data)
             }
             Child::Ipoib { pkey, .. } => {

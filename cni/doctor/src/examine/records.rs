@@ -27,7 +27,14 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
                 lives,
                 busy,
                 age,
+                changed_children,
             } => {
+                for words in changed_children {
+                    told.warning(
+                        format!("{}: {words}", attachment.holder()),
+                        "delete the pod, and give NET_ADMIN to no pod of a shared rail (docs/security.md)",
+                    );
+                }
                 let is_settled = *lives && attachment.phase == Phase::Attached;
                 if is_settled || *busy {
                     pods += 1;

@@ -8,12 +8,13 @@ use super::{
 use network_conf::Conf;
 
 use attachments::{
-    Attachment, Store,
+    Attachment, Rail, Store,
     given_up::{self, Note},
     pods::is_out_of_sight,
 };
 use dra::Claims;
-use rdma_netns::Kernel;
+use plan::drift;
+use rdma_netns::{Asked, Kernel, Pod};
 use serde_json::Value;
 use std::{
     collections::BTreeSet,
@@ -58,6 +59,10 @@ pub(super) fn read<K: Kernel>(
                         || attachment.boot_id == boot_id && is_hidden(look, &attachment, &netns)
                 });
                 Some(facts::Record::Good {
+                    changed_children: match lives {
+                        true => changed_children(look, kernel, &attachment, &netns),
+                        false => vec![],
+                    },
                     lives,
                     busy: store.is_at_work(&key),
                     age: store.age(&key).unwrap_or_default().as_secs(),
@@ -80,6 +85,42 @@ pub(super) fn read<K: Kernel>(
 pub(super) fn unreadable_claims(look: &Look, state_dir: &Path) -> Vec<String> {
     let (_, unreadable) = Claims::new(&look.path(state_dir)).all();
     unreadable.iter().map(ToString::to_string).collect()
+}
+
+/// What differs of the pod's children of shared netdevs, whose namespace is at `netns`. A pod that goes meanwhile has none.
+fn changed_children<K: Kernel>(
+    look: &mut Look,
+    kernel: &K,
+    attachment: &Attachment,
+    netns: &Path,
+) -> Vec<String> {
+    let has_child = |rail: &Rail| rail.shared.is_some() && !rail.has_ipoib_child();
+    let has_children = attachment.rails.iter().any(has_child);
+    let pod = has_children.then(|| kernel.open_pod(netns));
+    let Some(Ok(pod)) =
+        pod.filter(|it| it.as_ref().is_ok_and(|pod| pod.id() == attachment.netns_id))
+    else {
+        return vec![];
+    };
+    kernel.ask_only(Some(Asked {
+        no_pod_routes: true,
+        ..Asked::default()
+    }));
+    let observed = kernel.observe(Some(&pod));
+    kernel.ask_only(None);
+    match observed {
+        Ok(observed) => drift::of_children(attachment, &observed),
+        Err(error) => {
+            let note = Unseen {
+                what: "the modes of children in pods".to_owned(),
+                why: error.source.to_string(),
+            };
+            if !look.unseen.contains(&note) {
+                look.unseen.push(note);
+            }
+            vec![]
+        }
+    }
 }
 
 /// Whether the namespace of `attachment` would be in a directory that is not to be seen from here, which is noted.

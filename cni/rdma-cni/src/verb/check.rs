@@ -67,11 +67,10 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     let other = plan::attach_other_interfaces(&attachment, &observed);
     drift.extend(other.iter().map(|op| drift::words(op, &observed)));
     if let Some(namespace) = &observed.pod {
-        drift.extend(attachment.rails.iter().flat_map(|rail| {
-            let mac = mac_drift(rail, namespace, previous);
-            mac.into_iter().chain(child_drift(rail, namespace))
-        }));
+        let rails = attachment.rails.iter();
+        drift.extend(rails.filter_map(|rail| mac_drift(rail, namespace, previous)));
     }
+    drift.extend(drift::of_children(&attachment, &observed));
     drift.extend(gids::drift(node.kernel, &pod, &attachment, &left));
     drift.extend(smcr::apply::drift(
         node.smcr(),
@@ -170,20 +169,6 @@ fn connected_drift(rail: &Rail, desired: &DesiredLink, namespace: &Namespace) ->
         format!("{name} has lost its route to {destination}/{prefix} with metric {metric}")
     };
     connected.filter(is_missing).map(words).collect()
-}
-
-/// A child's mode decides whom it reaches; somebody with rights on the host can change it.
-fn child_drift(rail: &Rail, namespace: &Namespace) -> Option<String> {
-    // an IPoIB child's partition is for life, and its mode is in the plan
-    let desired = rail
-        .shared
-        .as_ref()
-        .filter(|_| !rail.has_ipoib_child())?
-        .child;
-    let Link { name, child, .. } = namespace.link(&rail.pod_name)?;
-    let found = (*child)?;
-    let differs = found.kind() == desired.kind() && found != desired;
-    differs.then(|| format!("{name} is {found}, not {desired}"))
 }
 
 fn check_addresses<K: Kernel>(

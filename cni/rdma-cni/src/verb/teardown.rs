@@ -9,7 +9,7 @@ use crate::{
     error::Error,
     gids, given_up,
     ipam::{self, Ipam, IpamError, RailCall, Rails},
-    rails,
+    rails, siblings,
 };
 use attachments::{Attachment, Key, Phase, given_up::Lack, store::Lock};
 use cni_protocol::Command;
@@ -150,7 +150,7 @@ pub fn restore<K: Kernel>(
         no_pod_routes: true,
         ..attachment.devices().into()
     }));
-    let left = smcr::apply::take_away(node.smcr(), pod, attachment);
+    let mut left = smcr::apply::take_away(node.smcr(), pod, attachment);
     let others = || {
         let mut others = node.store.on_this_boot(attachment).unwrap_or_else(|error| {
             log::warn!("{error}");
@@ -164,6 +164,7 @@ pub fn restore<K: Kernel>(
     };
     let restored = apply::restore(node.kernel, pod, attachment, tried_before, &others);
     let restored = restored.map(|restored| {
+        left.extend(siblings::remove(node, pod, attachment, &restored.observed));
         char_devices::settle_on_host(node.store.root(), attachment, &restored.observed);
         let lacks = given_up::note(node.store.root(), attachment, &restored);
         Home {
