@@ -12,10 +12,11 @@ use std::env;
 const PAGE: &str = "docs/deploy.md";
 
 /// The headings of the page's blocks with Helm, in their order.
-const HEADINGS: [&str; 4] = [
+const HEADINGS: [&str; 5] = [
     "The chart",
     "Counters of devices inside pods",
     "Refused pods",
+    "Pods with NET_ADMIN",
     "Removal",
 ];
 
@@ -33,7 +34,7 @@ pub(super) fn every_block_works(cluster: &mut ControlPlane) {
     let blocks = blocks_with_helm(PAGE);
     let headings: Vec<_> = blocks.iter().map(|it| it.heading.as_str()).collect();
     assert_eq!(headings, HEADINGS);
-    let [install, upgrade, render, remove] = &blocks[..] else {
+    let [install, upgrade, render, pods, remove] = &blocks[..] else {
         unreachable!("as many as there are headings");
     };
     types(cluster, install);
@@ -47,15 +48,21 @@ pub(super) fn every_block_works(cluster: &mut ControlPlane) {
     cluster.shell("helm -n kube-system rollback rdma");
     assert!(!capabilities(cluster).contains("SYS_ADMIN"));
     types(cluster, render);
-    assert!(has_policy(cluster));
+    assert!(has_policy(cluster, "rdma-device-plugin.kube-system"));
+    types(cluster, pods);
+    let of_pods = "rdma-device-plugin-pods.kube-system";
+    assert!(has_policy(cluster, of_pods));
     types(cluster, remove);
     are_gone(cluster);
     // what `helm template | kubectl apply` made beside the release goes as it came
-    let [line] = &render.lines[..1] else {
-        unreachable!("one line");
-    };
-    cluster.shell(&line.replace("kubectl apply", "kubectl delete --ignore-not-found"));
-    assert!(!has_policy(cluster));
+    for block in [render, pods] {
+        let [line] = &block.lines[..1] else {
+            unreachable!("one line");
+        };
+        cluster.shell(&line.replace("kubectl apply", "kubectl delete --ignore-not-found"));
+    }
+    assert!(!has_policy(cluster, "rdma-device-plugin.kube-system"));
+    assert!(!has_policy(cluster, of_pods));
 }
 
 /// Objects of the same names that another owner made are in the chart's way, and are handed over by what
@@ -83,11 +90,11 @@ pub(super) fn a_foreign_owners_objects_are_handed_over(cluster: &mut ControlPlan
     are_gone(cluster);
 }
 
-/// Whether the daemon that deletes refused pods is held to its node.
-fn has_policy(cluster: &ControlPlane) -> bool {
+/// Reports whether the API server has the policy `wanted`.
+fn has_policy(cluster: &ControlPlane, wanted: &str) -> bool {
     let policies = cluster.get("validatingadmissionpolicies");
     let mut names = policies.iter().map(|it| &it["metadata"]["name"]);
-    names.any(|name| name == "rdma-device-plugin.kube-system")
+    names.any(|name| name == wanted)
 }
 
 /// Waits until the daemon's pods, and those of its removal, have ended.

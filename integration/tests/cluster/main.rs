@@ -7,6 +7,7 @@ mod examples;
 mod helm;
 mod manifests;
 mod pages;
+mod pod_policy;
 mod refused;
 mod report;
 
@@ -81,6 +82,7 @@ fn a_cluster_takes_what_conf_has_and_what_the_pages_say() {
     examples::those_that_podsecurity_refuses_are_told(&mut cluster);
     refused::are_deleted_by_the_daemon_of_their_node(&mut cluster);
     report::is_by_the_daemon_of_its_node_and_of_its_own_condition(&mut cluster);
+    pod_policy::refuses_what_could_change_a_shared_nic(&mut cluster);
     pages::every_kustomization_works(&cluster);
     pages::every_command_works(&mut cluster);
     helm::every_block_works(&mut cluster);

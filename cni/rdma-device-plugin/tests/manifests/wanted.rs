@@ -37,7 +37,7 @@ pub(crate) const BONDS: &str = "integration/manifests/rendered/bonds-of-one-pod-
 const EXCLUSIVE: &[&str] = &["SYS_ADMIN"];
 pub(crate) const LOADING: &[&str] = &["SYS_MODULE", "SYS_PTRACE", "DAC_READ_SEARCH"];
 
-pub(crate) const ALL: [Wanted; 38] = [
+pub(crate) const ALL: [Wanted; 40] = [
     wanted("conf/manifests/erdma.yaml", &["aliyun/erdma"], &[]),
     wanted("conf/manifests/hca.yaml", &["rdma/hca"], &[]),
     wanted("conf/manifests/lingjun.yaml", &["rdma/hca"], &[]),
@@ -117,6 +117,16 @@ pub(crate) const ALL: [Wanted; 38] = [
     wanted(platforms::OPENSHIFT, &["rdma/vf"], &[]),
     wanted(platforms::SELINUX, &["rdma/vf"], &[]),
     wanted(platforms::TALOS, &["rdma/vf"], &[]),
+    wanted(
+        "integration/manifests/rendered/pod-policy-of-two-resources.yaml",
+        &["rdma/hca_a", "rdma/hca_b"],
+        &[],
+    ),
+    wanted(
+        "integration/manifests/rendered/pod-policy.yaml",
+        &["rdma/hca"],
+        &[],
+    ),
     wanted(refused::BY_ANOTHER_ACCOUNT, &["rdma/hca"], &[]),
     wanted(refused::FILE, &["rdma/hca"], &[]),
     wanted(report::BY_ANOTHER_ACCOUNT, &["rdma/hca"], &[]),
