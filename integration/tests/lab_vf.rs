@@ -367,3 +367,76 @@ fn functions_are_made_once_by_the_nodes_rule() {
     assert_eq!(count(), 3);
     drop(rule);
 }
+
+/// A pod with a function of `lab`, without RDMA, by these `settings` besides.
+#[track_caller]
+fn attached(lab: &Lab, label: &str, settings: Value) -> (Netns, Conflist, Attachment) {
+    let mut settings = settings;
+    settings["requireRdma"] = false.into();
+    let list = list(lab, &lab.functions[0][1], &settings);
+    let pod = lab.pod(label);
+    let attachment = Attachment::new(pod.name(), pod.path(), "eth0");
+    let added = lab.runtime().add(&list, &attachment);
+    added.unwrap_or_else(|outcome| panic!("{outcome}"));
+    (pod, list, attachment)
+}
+
+/// DEL binds its driver anew, and the function's next pod gets it.
+#[test]
+fn a_function_that_its_pod_moved_to_another_pod_comes_home_as_the_last_resort() {
+    let lab = Lab::without_rdma(2);
+    let before = Before::of(&lab);
+    let other = lab.pod("other");
+    let (pod, list, attachment) = attached(&lab, "pod", json!({}));
+    pod.ip(&format!(
+        "link set dev eth0 netns {} name stolen",
+        other.name()
+    ));
+    let deleted = lab.runtime().del(&list, &attachment);
+    deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
+    assert!(!other.has_link("stolen"));
+    before.assert_restored(&lab);
+    let (_next, list, attachment) = attached(&lab, "next", json!({}));
+    let deleted = lab.runtime().del(&list, &attachment);
+    deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
+    before.assert_restored(&lab);
+}
+
+/// In namespaces that the pod made, which nobody names to DEL. It ends them where the configuration says so, and where the
+/// pod had one in its own namespace, too.
+#[test]
+fn netdevs_of_a_pod_in_other_namespaces_end_where_a_driver_is_bound_anew() {
+    for (settings, has_one_in_the_pod, ends) in [
+        (json!({}), false, false),
+        (json!({"rebindDriver": true}), false, true),
+        (json!({}), true, true),
+    ] {
+        let lab = Lab::without_rdma(2);
+        let before = Before::of(&lab);
+        let (pod, list, attachment) = attached(&lab, "pod", settings.clone());
+        let nested = lab.pod("nested");
+        let in_nested = format!("netns {}", nested.name());
+        let places = if has_one_in_the_pod {
+            vec!["", &in_nested]
+        } else {
+            vec![&*in_nested]
+        };
+        for (number, place) in places.into_iter().enumerate() {
+            for (name, kind) in [
+                ("v", format!("vlan id 10{number}")),
+                ("m", "macvlan".into()),
+            ] {
+                pod.ip(&format!(
+                    "link add link eth0 name {name}{number} {place} type {kind}"
+                ));
+            }
+        }
+        let deleted = lab.runtime().del(&list, &attachment);
+        deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
+        let case = format!("{settings} {has_one_in_the_pod}");
+        let left = nested.ip("-brief link show");
+        assert_eq!(!left.contains('@'), ends, "{case}: {left}");
+        assert!(!pod.ip("-brief link show").contains('@'), "{case}");
+        before.assert_restored(&lab);
+    }
+}

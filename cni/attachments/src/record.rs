@@ -93,6 +93,9 @@ pub struct Attachment {
     /// The IPAM plugin's type, where one was asked for addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipam: Option<String>,
+    /// `rebindDriver`
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rebind_driver: bool,
     /// What of SMC-R the pod has; none: it was not to have any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub smc: Option<Smc>,
@@ -150,9 +153,13 @@ pub struct Rail {
     /// in `host_link`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vf: Vec<VfSetting>,
-    /// The driver of its function, which is bound to it anew for other GUIDs: those are in `vf`.
+    /// The driver of its function, which is bound to it anew for other GUIDs: those are in `vf`; or because of `bind_anew`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
+    /// Index on the host of the netdev that its function's driver is bound anew to replace, which ends what lies on it in
+    /// other namespaces. 0: the netdev is in a namespace that is neither the host's nor the pod's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bind_anew: Option<u32>,
     /// It has no netdev: the RDMA device goes alone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bare: bool,
@@ -262,6 +269,7 @@ impl Attachment {
             routing: conf.routing,
             result_ips: conf.result_ips(),
             ipam: conf.ipam.clone(),
+            rebind_driver: conf.rebind_driver,
             smc: None,
             rails,
             other_interfaces: vec![],
@@ -386,6 +394,7 @@ impl Rail {
             shared: None,
             vf: vec![],
             driver: None,
+            bind_anew: None,
             bare: false,
             siblings: vec![],
             pod_index: None,

@@ -29,6 +29,7 @@ pub const TOP: &[&str] = &[
     "podArguments",
     "podResourcesSocket",
     "probe",
+    "rebindDriver",
     "requireRdma",
     "resources",
     "resultIPs",

@@ -67,6 +67,8 @@ pub struct Conf {
     pub attachment: Option<InterfaceName>,
     /// `requireRdma`
     pub require_rdma: bool,
+    /// `rebindDriver`: DEL binds the drivers of moved functions anew.
+    pub rebind_driver: bool,
     /// `ipam.type`, where addresses are delegated.
     pub ipam: Option<String>,
     /// `probe`: addresses are asked for on the wire before they are used.
@@ -281,6 +283,9 @@ impl Conf {
             names_are_known: !mistakes.has("interfaceName"),
             attachment: None,
             require_rdma: mistakes.or(file.get("requireRdma"), None)?.unwrap_or(true),
+            rebind_driver: mistakes
+                .or(file.get("rebindDriver"), None)?
+                .unwrap_or_default(),
             ipam: mistakes.or(ipam(file), None)?,
             probe: mistakes
                 .or(file.choice("probe", &ON_OFF), None)?

@@ -38,7 +38,15 @@ pub fn detach_beside(
         let interfaces = interfaces.unwrap_or_default();
         let own = given_up.iter().filter(|(rail, _)| *rail == index);
         let own: Vec<Attribute> = own.map(|(_, attribute)| attribute.clone()).collect();
-        match rail_to_host((attachment, others), rail, observed, &own) {
+        let bind_anew = function::bind_anew(rail, 0);
+        let bind_anew = bind_anew.filter(|_| !own.contains(&Attribute::Rebound));
+        let to_host = match rail_to_host((attachment, others), rail, observed, &own) {
+            Err(Obstacle::InAnotherNetns { .. }) if bind_anew.is_some() => {
+                Ok(bind_anew.into_iter().collect())
+            }
+            to_host => to_host,
+        };
+        match to_host {
             // it stays in the pod, and its ways with it
             Err(taken @ Obstacle::HostNameTaken { .. }) => Err(taken),
             // first what is possible
@@ -172,6 +180,11 @@ fn rail_to_host(
             // its devices are made anew after that: the rest is planned when they are seen
             return Ok(ops);
         }
+    }
+    let bind_anew = function::bind_anew(rail, link.index);
+    if side == NetnsSide::Host && bind_anew.is_some() && !given_up.contains(&Attribute::Rebound) {
+        ops.extend(bind_anew);
+        return Ok(ops);
     }
     if let Some(other) = observed.host.link(&host_link.name)
         && (side == NetnsSide::Pod || other.index != link.index)

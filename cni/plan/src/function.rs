@@ -4,7 +4,7 @@
 
 use super::{locate, locate::Located};
 use attachments::{Attachment, Rail};
-use rdma_netns::{Guid, Link, NetnsSide, Observed, Op, Vf, VfSetting, VfSettingKind};
+use rdma_netns::{Guid, Link, NetnsSide, Observed, Op, Vf, VfSetting, VfSettingKind, pairing};
 
 /// A virtual function of a record.
 pub(super) struct Function<'a> {
@@ -120,6 +120,83 @@ fn rebind(
     let is_any_due = settings.any(|it| own(it.kind()).is_some_and(|own| is_due(it, own)));
     let device = device.clone();
     (is_any_due && present == Some(&driver)).then_some(Op::RebindDriver { device, driver })
+}
+
+/// A rail's index, what its record is to have as [`Rail::bind_anew`], and the driver.
+pub type Rebind = (usize, u32, String);
+
+/// The rails whose functions are in a namespace that is neither the host's nor the pod's, and whose drivers make their
+/// devices on the host when they are bound anew; [`alone`] says which ones may be.
+pub fn lost(attachment: &Attachment, others: &[Attachment], observed: &Observed) -> Vec<Rebind> {
+    let is_elsewhere = |rail: &Rail, host_link: &Link| {
+        let rdma = rail.rdma.as_ref().filter(|_| attachment.moves_rdma());
+        locate::link(rail, host_link, observed).is_err()
+            || rdma.is_some_and(|it| locate::rdma(it, observed).is_err())
+    };
+    let rails = attachment.rails.iter().enumerate();
+    let lost = rails.filter_map(|(index, rail)| {
+        let host_link = rail
+            .host_link
+            .as_ref()
+            .filter(|_| rail.bind_anew.is_none())?;
+        let is_lost = is_elsewhere(rail, host_link);
+        let driver = is_lost.then(|| alone(rail, others, observed))??;
+        Some((index, 0, driver.to_owned()))
+    });
+    lost.collect()
+}
+
+/// The rails, all back on the host, whose functions may have netdevs on them in namespaces that nobody names: those of
+/// `rails` among the virtual functions and sub-functions, and all where the configuration says so.
+pub fn suspect(
+    attachment: &Attachment,
+    others: &[Attachment],
+    observed: &Observed,
+    rails: &[usize],
+) -> Vec<Rebind> {
+    let all = attachment.rails.iter().enumerate();
+    let suspect = all.filter_map(|(index, rail)| {
+        let host_link = rail
+            .host_link
+            .as_ref()
+            .filter(|_| rail.bind_anew.is_none())?;
+        let device = observed.device(host_link.parent.as_ref()?)?;
+        let has_had = rails.contains(&index) && device.physical_function.is_some();
+        let driver = alone(rail, others, observed)?;
+        match locate::link(rail, host_link, observed) {
+            Ok(Located::At(NetnsSide::Host, link)) if has_had || attachment.rebind_driver => {
+                Some((index, link.index, driver.to_owned()))
+            }
+            _ => None,
+        }
+    });
+    suspect.collect()
+}
+
+/// The driver of the function of `rail`, if nothing ends with it but what is the rail's by its record: not
+/// - a device that one of `others` has, records of this boot whose devices are not restored;
+/// - further netdevs, virtual functions or sub-functions;
+/// - a netdev whose RDMA device can be that of another function, as erdma's is: the kernel waits for it, and for ever.
+fn alone<'a>(rail: &Rail, others: &[Attachment], observed: &'a Observed) -> Option<&'a str> {
+    let address = rail.device()?;
+    let device = observed.device(address)?;
+    let mut devices = observed.devices.iter();
+    let has_more = device.virtual_functions > 0
+        || !rail.siblings.is_empty()
+        || devices.any(|it| it.physical_function.as_ref() == Some(address));
+    let is_paired = !device.rdma_functions.is_empty()
+        || device.rdma.is_empty() && !pairing::makers(&observed.devices).is_empty();
+    let is_theirs = others.iter().any(|it| it.devices().contains(address));
+    let driver = device.driver.as_deref();
+    driver.filter(|_| !has_more && !is_paired && !is_theirs)
+}
+
+/// The change that binds the driver of `rail` anew because of [`Rail::bind_anew`], if its netdev is the one on the host
+/// that is to end, `index`; 0: it is in another namespace.
+pub(super) fn bind_anew(rail: &Rail, index: u32) -> Option<Op> {
+    let (device, driver) = rail.device().zip(rail.driver.clone())?;
+    let device = device.clone();
+    (rail.bind_anew == Some(index)).then_some(Op::RebindDriver { device, driver })
 }
 
 /// The change that gives the function of `rail` its driver, if it has none: who bound it anew was killed, or the driver

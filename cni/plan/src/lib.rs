@@ -34,7 +34,7 @@ pub mod select;
 pub use attach::{attach, attach_rail, bearer};
 pub use children::{child_removed, children_together};
 pub use detach::{detach, detach_beside, gone, missing_of, siblings};
-pub use function::{are_named, is_untold};
+pub use function::{Rebind, are_named, is_untold, lost, suspect};
 pub use locate::{rdma_anywhere, rdma_on_host};
 pub use managed::{has_to_outlast, taken_away};
 pub use other_interfaces::{attach_other_interfaces, divert};

@@ -55,6 +55,24 @@ impl World {
         Ok(())
     }
 
+    /// `ip link add link LOWER name NAME type macvlan mode bridge`, in the namespace of `lower`, as its owner does it.
+    pub fn add_macvlan(&mut self, netns: NetnsId, lower: &str, name: &InterfaceName) {
+        let position = self
+            .position(netns, lower)
+            .unwrap_or_else(|_| panic!("no {lower}"));
+        let (id, lower) = (self.netdevs[position].id, &self.netdevs[position].link);
+        let mut link = blank(name.clone());
+        (link.mac, link.mtu) = (lower.mac.clone(), lower.mtu);
+        link.lower = Some(lower.index);
+        link.kind = Some("macvlan".to_owned());
+        link.child = Some(Child::Macvlan(MacvlanMode::Bridge));
+        link.index = self.index_in(netns, None);
+        self.insert(netns, link);
+        if let Some(netdev) = self.netdevs.last_mut() {
+            netdev.below = Some(id);
+        }
+    }
+
     /// EINVAL where the parent is not Ethernet, where its packets are smaller than a macvlan's
     /// shall be, or where a passthru child is or shall be not the only one
     /// (`macvlan_common_newlink()`, `drivers/net/macvlan.c`); EBUSY where somebody else takes

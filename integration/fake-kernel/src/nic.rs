@@ -192,10 +192,10 @@ impl World {
             if of.is_some() && function.address.bus() == "pci" {
                 let settings = vfs::untouched(nic.link.link_type);
                 self.vfs.insert(function.address.clone(), settings);
-                let own = nic.guid.unwrap_or(FIRST_GUID + u64::from(self.next_hca));
-                self.nics
-                    .insert(function.address.clone(), nic.clone().with_guid(own));
             }
+            let own = nic.guid.unwrap_or(FIRST_GUID + u64::from(self.next_hca));
+            self.nics
+                .insert(function.address.clone(), nic.clone().with_guid(own));
             self.functions.push(function);
             self.functions.sort_by(|a, b| a.address.cmp(&b.address));
             let mut functions = self.functions.iter_mut();
@@ -246,9 +246,15 @@ impl World {
         let netdev = (!infiniband && nic.has_netdev).then(|| {
             let mut link = nic.link;
             link.index = self.index_in(HOST, None);
-            link.mac = HardwareAddress(vec![0x02, 0, 0, 0, 0, number]);
+            let new = HardwareAddress(vec![0x02, 0, 0, 0, 0, number]);
+            link.mac = link.permanent_mac.unwrap_or(new);
             let physical = link.parent.is_some();
             link.permanent_mac = physical.then(|| link.mac.clone());
+            // burnt in: its driver tells it whenever it is bound
+            let own = parent.as_ref().and_then(|it| self.nics.get_mut(it));
+            if let Some(own) = own {
+                own.link.permanent_mac.clone_from(&link.permanent_mac);
+            }
             let id = self.insert(HOST, link);
             if let Some(netdev) = self.netdevs.last_mut() {
                 let usual = if physical { 9978 } else { 65535 };

@@ -93,6 +93,7 @@ fn wrong_values() -> Vec<(&'static str, Value, &'static str)> {
         ("interfaceName", json!(""), "interfaceName"),
         ("resultIPs", json!("some"), "some"),
         ("requireRdma", json!("no"), "no"),
+        ("rebindDriver", json!("always"), "always"),
         ("ipam", json!("static"), "static"),
         ("ipam", json!({"type": "../../bin/sh"}), "../../bin/sh"),
         ("ipam", json!({"type": 3}), "3"),

@@ -1,15 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Drivers that are taken off a device and bound to it, by sysfs (`unbind_store()` and `bind_store()`,
-//! `drivers/base/bus.c`). Both writes return when the driver is done.
+//! `drivers/base/bus.c`). Both writes return when the driver is done. A driver that waits for its devices' users never is, and no
+//! signal ends the write: `unregister_netdevice()` waits for an RDMA device that keeps a reference, as erdma's does.
 
 use super::devices;
 use crate::DeviceAddress;
-use std::{fs, io, path::Path};
+use nix::{
+    libc,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        signal::{Signal, kill},
+        wait::waitpid,
+    },
+    unistd::{ForkResult, fork},
+};
+use std::{
+    fs,
+    io::{self, Read},
+    os::fd::{AsFd, AsRawFd},
+    path::Path,
+};
+
+/// How long a driver may take to release a function or to take it, milliseconds. mlx5 takes up to 5 s for each.
+const LIMIT: u16 = 20_000;
 
 /// Takes `driver` off `device` and binds it again.
 ///
 /// # Errors
-/// Another driver is bound to it, or none (`ENODEV`); or the driver fails, and none is bound then.
+/// Another driver is bound to it, or none (`ENODEV`); the driver does not end; or the driver fails, and none is bound then.
 pub(super) fn rebind(sysfs: &Path, device: &DeviceAddress, driver: &str) -> io::Result<()> {
     write(sysfs, device, driver, "unbind")?;
     bind(sysfs, device, driver)
@@ -36,8 +54,54 @@ fn write(sysfs: &Path, device: &DeviceAddress, driver: &str, file: &str) -> io::
     let file = drivers.join(driver).join(file);
     // one that is not there is not to be made
     let mut options = fs::OpenOptions::new();
-    let mut file = options.write(true).open(file)?;
-    io::Write::write_all(&mut file, device.as_bytes())
+    let file = options.write(true).open(file)?;
+    within_limit(&file, device.as_bytes())
+}
+
+/// Writes `bytes` to `file` by a process of its own, which is left behind if the kernel does not let it end. That process
+/// holds the lock of `file` as long, so that there is one of them at most.
+fn within_limit(file: &fs::File, bytes: &[u8]) -> io::Result<()> {
+    if file.try_lock().is_err() {
+        let why = "an earlier change of this driver has not ended";
+        return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
+    }
+    let (mut answer, end) = io::pipe()?;
+    // SAFETY: the child makes system calls alone, and ends
+    let child = match unsafe { fork() }? {
+        ForkResult::Parent { child } => child,
+        // SAFETY: the descriptors are open, and `bytes` is memory of its own
+        ForkResult::Child => unsafe {
+            // nothing of this process stays open by it: neither locks nor the runtime's standard output
+            libc::dup2(file.as_raw_fd(), 0);
+            libc::dup2(end.as_raw_fd(), 1);
+            libc::syscall(libc::SYS_close_range, 2, libc::c_uint::MAX, 0);
+            let written = libc::write(0, bytes.as_ptr().cast(), bytes.len());
+            let errno = if written < 0 {
+                *libc::__errno_location()
+            } else {
+                0
+            };
+            libc::write(1, (&raw const errno).cast(), size_of_val(&errno));
+            libc::_exit(0)
+        },
+    };
+    drop(end);
+    let mut ends = [PollFd::new(answer.as_fd(), PollFlags::POLLIN)];
+    if poll(&mut ends, PollTimeout::from(LIMIT))? == 0 {
+        // one that waits for what a signal interrupts
+        let _ = kill(child, Signal::SIGKILL);
+        let why =
+            "the driver has not ended within 20 s; it may wait for a user of its devices for ever";
+        return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+    }
+    let mut errno = [0; 4];
+    let answered = answer.read_exact(&mut errno);
+    waitpid(child, None)?;
+    answered?;
+    match i32::from_ne_bytes(errno) {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
 }
 
 #[cfg(test)]
@@ -83,6 +147,36 @@ mod tests {
         rebind(sysfs.path(), &address(), "mlx5_core").expect("bound anew");
         assert_eq!(written(sysfs.path(), "unbind"), FUNCTION);
         assert_eq!(written(sysfs.path(), "bind"), FUNCTION);
+    }
+
+    /// A pipe that nobody reads, as full as it can be, is a driver that does not end.
+    #[test]
+    fn a_driver_that_does_not_end_is_left_and_held_off() {
+        let sysfs = sysfs();
+        let file = sysfs.path().join("bus/pci/drivers/mlx5_core/unbind");
+        fs::remove_file(&file).expect("a file");
+        nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+        let open = || fs::OpenOptions::new().read(true).write(true).open(&file);
+        let held = open().expect("a pipe");
+        io::Write::write_all(&mut &held, &[0; 65536]).expect("it is full");
+        let begun = std::time::Instant::now();
+        let rebound = || rebind(sysfs.path(), &address(), "mlx5_core").expect_err("not done");
+        let error = rebound();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
+        // one that no signal ends holds the lock as long
+        let lock = open().expect("a pipe");
+        lock.lock().expect("the process is gone");
+        let begun = std::time::Instant::now();
+        assert_eq!(rebound().kind(), io::ErrorKind::ResourceBusy);
+        assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn the_kernels_refusal_is_returned() {
+        let file = fs::OpenOptions::new().write(true).open("/dev/full");
+        let error = within_limit(&file.expect("a file"), b"1").expect_err("no room");
+        assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
     }
 
     #[test]

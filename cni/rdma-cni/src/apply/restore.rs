@@ -45,6 +45,8 @@ pub struct Restored {
     pub observed: Observed,
     /// What its netdevs are without.
     pub given_up: Vec<GivenUp>,
+    /// Of which moved rails the pod had netdevs on them, from 0.
+    pub had_uppers: Vec<usize>,
 }
 
 /// An attribute that a netdev did not get back.
@@ -94,6 +96,7 @@ pub fn restore<K: Kernel>(
     let functions = attachment.vfs();
     let mut known: Option<Vec<Attachment>> = None;
     let mut given_up: Vec<GivenUp> = vec![];
+    let mut had_uppers = vec![];
     // what was set and is not told, so that no look shows it
     let mut set: Vec<(usize, Attribute)> = vec![];
     let mut refused: Vec<Refusal> = vec![];
@@ -153,7 +156,11 @@ pub fn restore<K: Kernel>(
                     why,
                 });
             }
-            return Ok(Restored { observed, given_up });
+            return Ok(Restored {
+                observed,
+                given_up,
+                had_uppers,
+            });
         }
         // what is nowhere is not to be had by another round
         let nothing_to_do = plans
@@ -181,6 +188,12 @@ pub fn restore<K: Kernel>(
         if round >= ROUNDS && last.is_some() {
             kernel.pause(PAUSE);
         }
+        let moved = attachment.rails.iter().zip(&plans).enumerate();
+        had_uppers.extend(moved.filter_map(|(index, (rail, plan))| {
+            let mut ops = plan.iter().flatten();
+            let has = rail.host_link.is_some() && ops.any(|op| plan::child_removed(op).is_some());
+            has.then_some(index)
+        }));
         let round_made = make(kernel, pod, &plans, &observed);
         refused = round_made.refused;
         set.extend(round_made.set);

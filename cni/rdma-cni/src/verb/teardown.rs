@@ -11,7 +11,11 @@ use crate::{
     ipam::{self, Ipam, IpamError, RailCall, Rails},
     rails, siblings,
 };
-use attachments::{Attachment, Key, Phase, given_up::Lack, store::Lock};
+use attachments::{
+    Attachment, Key, Phase,
+    given_up::Lack,
+    store::{Lock, StoreError},
+};
 use cni_protocol::Command;
 use network_conf::Conf;
 use rdma_netns::{Asked, Kernel, Observed, Pod};
@@ -116,12 +120,56 @@ pub fn devices<K: Kernel>(
             Err(incomplete) if incomplete.awaited && node.kernel.now() < deadline => {
                 node.kernel.pause(PAUSE);
             }
+            Err(incomplete) if incomplete.awaited && is_lost(node, attachment, pod)? => {}
             restored => {
                 outlast::managers(node, attachment, pod, tried_before, restored?)?;
                 return Ok(());
             }
         }
     }
+}
+
+/// Whether functions of `attachment` are to be had by the last resort alone, which is recorded.
+fn is_lost<K: Kernel>(
+    node: &Node<'_, K>,
+    attachment: &mut Attachment,
+    pod: Option<&K::Pod>,
+) -> Result<bool, Error> {
+    let observed = node.kernel.observe(pod)?;
+    let choose = |own: &Attachment, others: &[Attachment]| plan::lost(own, others, &observed);
+    bind_anew(node, attachment, choose).map_err(Error::State)
+}
+
+/// Records that the drivers of the functions that `choose` names are bound anew, by whoever restores `attachment` next, with
+/// all other records of this boot whose devices are not restored. False: it names none; or there is a record that cannot be
+/// read, and that may have one of them.
+fn bind_anew<K: Kernel>(
+    node: &Node<'_, K>,
+    attachment: &mut Attachment,
+    choose: impl Fn(&Attachment, &[Attachment]) -> Vec<plan::Rebind>,
+) -> Result<bool, StoreError> {
+    if choose(attachment, &[]).is_empty() {
+        return Ok(false);
+    }
+    let unreadable = node.store.unreadable()?;
+    let others = node.store.on_this_boot(attachment)?;
+    let rebinds = choose(attachment, &others);
+    if rebinds.is_empty() || !unreadable.is_empty() {
+        return Ok(false);
+    }
+    for (rail, index, driver) in rebinds {
+        let rail = &mut attachment.rails[rail];
+        let why = match index {
+            0 => "it is in a namespace that is neither the host's nor the pod's",
+            _ => "netdevs in other namespaces may lie on it",
+        };
+        log::warn!(
+            "the driver {driver} of {} is bound anew: {why}",
+            rail.name()
+        );
+        (rail.bind_anew, rail.driver) = (Some(index), Some(driver));
+    }
+    node.store.update(attachment).map(|()| true)
 }
 
 /// An attachment's devices, on the host again.
@@ -131,6 +179,8 @@ pub struct Home {
     pub lacks: Vec<Lack>,
     /// What was seen then.
     pub observed: Observed,
+    /// Of which moved rails the pod had netdevs on them, from 0.
+    pub had_uppers: Vec<usize>,
     /// Whether a network manager may take away what was restored.
     pub has_to_outlast: bool,
 }
@@ -173,6 +223,7 @@ pub fn restore<K: Kernel>(
                 && plan::has_to_outlast(attachment)
                 && node.kernel.is_watched(),
             lacks,
+            had_uppers: restored.had_uppers,
             observed: restored.observed,
         }
     });
@@ -200,7 +251,17 @@ pub fn restore_devices<K: Kernel>(
     pod: Option<&K::Pod>,
     tried_before: bool,
 ) -> Result<Home, Incomplete> {
-    let restored = restore(node, pod, attachment, tried_before)?;
+    let mut restored = restore(node, pod, attachment, tried_before)?;
+    let choose = |own: &Attachment, others: &[Attachment]| {
+        plan::suspect(own, others, &restored.observed, &restored.had_uppers)
+    };
+    let is_due = bind_anew(node, attachment, choose).map_err(|error| Incomplete {
+        left: vec![error.to_string()],
+        awaited: false,
+    })?;
+    if is_due {
+        restored = restore(node, pod, attachment, tried_before)?;
+    }
     if pod.is_some() {
         return Ok(restored);
     }

@@ -3,7 +3,7 @@
 //! alive by a descriptor.
 
 use crate::{
-    node::{Node, mac, name, settle},
+    node::{Node, Pod, mac, name, settle},
     wrapped::Wrapped,
 };
 use fake_kernel::{Nic, World};
@@ -115,4 +115,145 @@ fn hardware_without_a_parent_is_waited_for() {
     assert_eq!(host.links.last().unwrap().name, name("rdma0"));
     del().must_succeed();
     node.must_be(&before, "restored");
+}
+
+/// Moves the netdev and the RDMA device of `pod` into the namespace of `other`, where they have other names.
+fn hand_over(node: &Node, rdma: &str, pod: &Pod, other: &Pod) {
+    let ways = [
+        (pod, NetnsSide::Pod, NetnsSide::Host),
+        (other, NetnsSide::Host, NetnsSide::Pod),
+    ];
+    for (pod, from, to) in ways {
+        let link = if from == NetnsSide::Pod {
+            "rdma0"
+        } else {
+            "stolen"
+        };
+        let ops = [
+            Op::MoveRdma {
+                device: rdma.into(),
+                from,
+                to,
+            },
+            Op::MoveLink {
+                link: name(link),
+                from,
+                to,
+                name: name("stolen"),
+            },
+        ];
+        ops.iter().for_each(|op| node.change(Some(pod), op));
+    }
+}
+
+/// Once the netdev and the RDMA device are in another pod's namespace, once in one that nobody names. The function's next
+/// pod gets it.
+#[test]
+fn a_function_in_a_foreign_namespace_comes_home_as_the_last_resort() {
+    thread::scope(|scope| {
+        for is_named in [true, false] {
+            scope.spawn(move || comes_home(is_named));
+        }
+    });
+}
+
+fn comes_home(is_named: bool) {
+    let node = Node::new(RdmaMode::Exclusive);
+    let config = node.config(json!({ "devices": [{ "netdev": "eth2" }] }));
+    let before = node.snapshot().without_numbers();
+    let [pod, other, next] = ["a", "b", "c"].map(|it| node.pod(it));
+    node.add(&pod, &config).must_succeed();
+    hand_over(&node, "mlx5_2", &pod, &other);
+    let descriptor = node.kernel.open_pod(&other.netns).unwrap();
+    if !is_named {
+        node.kernel.with(|world| world.unmount(&other.netns));
+    }
+    node.kernel.begin();
+    node.del(&pod, &config).must_succeed();
+    let journal = node.kernel.journal();
+    let rebinds = journal
+        .iter()
+        .filter(|op| matches!(op, Op::RebindDriver { .. }));
+    assert_eq!(rebinds.count(), 1, "{journal:?}");
+    assert!(node.records().is_empty());
+    node.add(&next, &config).must_succeed();
+    node.del(&next, &config).must_succeed();
+    drop(descriptor);
+    node.kernel.with(|world| {
+        for pod in [&pod, &other, &next] {
+            world.unmount(&pod.netns);
+        }
+    });
+    let after = node.snapshot().without_numbers();
+    assert_eq!(before.differences(&after), [] as [&str; 0]);
+}
+
+/// What else would end with it is nobody's to end: virtual functions of it, or a device of another attachment, whose record
+/// cannot be read.
+#[test]
+fn a_function_that_is_not_certainly_the_pods_alone_is_left_where_it_is() {
+    thread::scope(|scope| {
+        scope.spawn(|| is_left("ens1np0", "mlx5_0", |_| ()));
+        scope.spawn(|| {
+            is_left("eth2", "mlx5_2", |node| {
+                let other = node.pod("unreadable");
+                let config = node.config(json!({ "devices": [{ "netdev": "eth3" }] }));
+                node.add(&other, &config).must_succeed();
+                fs::write(node.record_of(&other), "{").unwrap();
+            });
+        });
+    });
+}
+
+#[track_caller]
+fn is_left(link: &str, rdma: &str, change: impl FnOnce(&Node)) {
+    let node = Node::new(RdmaMode::Exclusive);
+    let config = node.config(json!({ "devices": [{ "netdev": link }] }));
+    let [pod, other] = ["a", "b"].map(|it| node.pod(it));
+    node.add(&pod, &config).must_succeed();
+    change(&node);
+    hand_over(&node, rdma, &pod, &other);
+    node.kernel.begin();
+    let message = node.del(&pod, &config).must_fail(107);
+    assert!(message.contains(rdma), "{message}");
+    let journal = node.kernel.journal();
+    let is_rebind = |op: &Op| matches!(op, Op::RebindDriver { .. });
+    assert!(!journal.iter().any(is_rebind), "{journal:?}");
+    assert!(node.record_of(&pod).exists());
+}
+
+/// Netdevs in namespaces that the pod has made are not seen, and end with the netdev that they lie on. Where the
+/// configuration says so, and where the pod had one on its virtual function.
+#[test]
+fn a_function_that_may_have_foreign_netdevs_is_bound_anew() {
+    for (is_asked, has_upper, is_rebound) in [
+        (false, false, false),
+        (true, false, true),
+        (false, true, true),
+    ] {
+        let node = Node::new(RdmaMode::Exclusive);
+        let config = node.config(json!({
+            "devices": [{ "netdev": "eth2" }], "rebindDriver": is_asked,
+        }));
+        let before = node.snapshot().without_numbers();
+        let pod = node.pod("a");
+        node.add(&pod, &config).must_succeed();
+        if has_upper {
+            let netns = node.netns(&pod);
+            node.kernel
+                .with(|world| world.add_macvlan(netns, "rdma0", &name("upper0")));
+        }
+        node.kernel.begin();
+        node.del(&pod, &config).must_succeed();
+        let journal = node.kernel.journal();
+        let rebinds = journal
+            .iter()
+            .filter(|op| matches!(op, Op::RebindDriver { .. }));
+        let case = format!("{is_asked} {has_upper}: {journal:?}");
+        assert_eq!(rebinds.count(), usize::from(is_rebound), "{case}");
+        node.kernel.with(|world| world.unmount(&pod.netns));
+        let after = node.snapshot().without_numbers();
+        assert_eq!(before.differences(&after), [] as [&str; 0], "{case}");
+        assert!(node.records().is_empty());
+    }
 }
