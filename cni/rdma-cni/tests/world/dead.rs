@@ -207,7 +207,8 @@ fn a_rail_that_a_person_moved_elsewhere_comes_home() {
         },
     );
     node.gc(&[], &node.one_rail()).must_succeed();
-    node.kernel
-        .with(|world| assert_eq!(world.links(node.netns(&other)).len(), 1));
+    let netns = node.netns(&other);
+    let links = node.kernel.with(|world| world.links(netns).len());
+    assert_eq!(links, 1, "lo alone");
     node.del(&pod, &node.one_rail()).must_succeed();
 }
