@@ -73,9 +73,10 @@ impl Store {
             _ => None,
         });
         let has_netdevs = |it: &Attachment| matches!(it.phase, Phase::Attaching | Phase::Attached);
-        Ok(others
-            .filter(|it| attachment.shares_pod_with(it) && has_netdevs(it))
-            .collect())
+        let is_of_pod = |it: &Attachment| {
+            it.netns_id == attachment.netns_id && it.key != attachment.key && has_netdevs(it)
+        };
+        Ok(others.filter(is_of_pod).collect())
     }
 
     /// The records that cannot be read: nobody knows whose they are, and what of the node's settings they have.

@@ -246,7 +246,7 @@ fn port_as_made(shared: &Shared, link: &Link, observed: &Observed) -> Option<Op>
 /// (`macvlan_common_newlink()`, `drivers/net/macvlan.c`).
 pub fn siblings(attachment: &Attachment, beside: &[Attachment], observed: &Observed) -> Vec<Op> {
     // an ADD that failed, or one network of a pod that lives on, ends no pod: other plugins' netdevs stay
-    if attachment.phase == Phase::Attaching || attachment.key.interface != "eth0" {
+    if attachment.phase == Phase::Attaching || &*attachment.key.interface != "eth0" {
         return vec![];
     }
     let links = observed.pod.iter().flat_map(|pod| &pod.links);
