@@ -254,7 +254,7 @@ fn what_passes_is_code_11_within_three_seconds() {
     fs::remove_file(cluster.kubelet.socket()).expect("the socket");
     fails(&cluster, 103, "No such file");
     fs::write(cluster.kubelet.socket(), "").expect("a file");
-    fails(&cluster, 103, "no socket");
+    fails(&cluster, 103, "it is not a socket");
 }
 
 #[test]

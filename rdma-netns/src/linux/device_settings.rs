@@ -32,7 +32,7 @@ const QUEUE_ATTRIBUTES: [&str; 8] = [
 const LIMITS: &str = "byte_queue_limits";
 
 /// The settings of `link`, of the namespace that `sysfs` shows and `socket` is of. What differs from a queue's default is
-/// left out ([`DeviceSettings::default_of`]), and what its driver does not have.
+/// left out (`default_of()`, `device_settings.rs`), and what its driver does not have.
 #[cold]
 pub(super) fn read(sysfs: &Path, socket: BorrowedFd<'_>, link: &Link) -> DeviceSettings {
     let mut settings = DeviceSettings::default();

@@ -195,5 +195,5 @@ fn doctor_examines_what_was_installed() {
     let text = doctor(&["--network", "podman"]);
     assert!(text.contains("does not call rdma-cni"), "{text}");
     let text = doctor(&["--network", "nowhere"]);
-    assert!(text.contains("has the network nowhere"), "{text}");
+    assert!(text.contains("defines the network nowhere"), "{text}");
 }
