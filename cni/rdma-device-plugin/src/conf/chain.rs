@@ -74,7 +74,7 @@ pub struct Chain {
     pub runtime: Runtime,
     /// Where the entry is.
     pub placement: Placement,
-    /// Whether the file names the resources that are attached; else [`Chain::attaching`] does.
+    /// Returns true if the file names the resources that the entry attaches. Otherwise the entry names all offered ones.
     pub names_resources: bool,
     /// Our plugin's configuration.
     pub entry: Entry,
