@@ -126,7 +126,7 @@ fn rebind(
 pub type Rebind = (usize, u32, String);
 
 /// The rails whose functions are in a namespace that is neither the host's nor the pod's, and whose drivers make their
-/// devices on the host when they are bound anew; [`alone`] says which ones may be.
+/// devices on the host when they are bound anew; `alone()` says which ones may be.
 pub fn lost(attachment: &Attachment, others: &[Attachment], observed: &Observed) -> Vec<Rebind> {
     let is_elsewhere = |rail: &Rail, host_link: &Link| {
         let rdma = rail.rdma.as_ref().filter(|_| attachment.moves_rdma());

@@ -59,7 +59,7 @@ pub(crate) struct SubHca {
 
 impl World {
     /// `rdma dev add NAME type SMI parent DEVICE`, by a pod or the host: made in the host's namespace
-    /// (`ib_alloc_device()`), with the reference to the other one that [`Self::must_not_be_held`] looks for.
+    /// (`ib_alloc_device()`), with the reference to the other one that `must_not_be_held()` looks for.
     pub fn add_sub_device(&mut self, name: &str, parent: &str) {
         let hca = self.hcas.iter().find(|it| it.name == parent);
         let of = hca.expect("an RDMA device").index;
