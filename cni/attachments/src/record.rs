@@ -143,6 +143,10 @@ pub struct Rail {
     /// What rtnetlink does not report of it, as it was on the host. Records of versions that did not read it have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_settings: Option<DeviceSettings>,
+    /// A verb that restores has seen its devices on the host, as they were, and failed because of another rail. From then
+    /// on other owners may have them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub returned: bool,
     /// Routes by that netdev that cannot be set again: a move ends them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unkept_routes: Vec<Route>,
@@ -390,6 +394,7 @@ impl Rail {
             pod_name,
             host_link: None,
             device_settings: None,
+            returned: false,
             unkept_routes: vec![],
             shared: None,
             vf: vec![],

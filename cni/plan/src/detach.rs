@@ -242,8 +242,9 @@ fn port_as_made(shared: &Shared, link: &Link, observed: &Observed) -> Option<Op>
 }
 
 /// Plans the removal of the pod's other children of the netdevs that it shares, which no attachment of `beside`, others of
-/// the same pod, has, at the DEL of the pod's primary interface (`eth0`), which ends the pod. A pod with `NET_ADMIN` makes a macvlan of the host's netdev by making one of its own child
-/// (`macvlan_common_newlink()`, `drivers/net/macvlan.c`).
+/// the same pod, has, at the DEL of the pod's primary interface (`eth0`), which ends the pod. A pod with `NET_ADMIN` makes a
+/// macvlan of the host's netdev by making one of its own child (`macvlan_common_newlink()`, `drivers/net/macvlan.c`). A
+/// netdev with an alias stays: CNI's host-device gives one to a netdev of the host that it moves.
 pub fn siblings(attachment: &Attachment, beside: &[Attachment], observed: &Observed) -> Vec<Op> {
     // an ADD that failed, or one network of a pod that lives on, ends no pod: other plugins' netdevs stay
     if attachment.phase == Phase::Attaching || &*attachment.key.interface != "eth0" {
@@ -261,6 +262,7 @@ pub fn siblings(attachment: &Attachment, beside: &[Attachment], observed: &Obser
     let siblings = links.filter(|link| {
         link.origin.is_some()
             && link.lower.is_some()
+            && link.alias.is_none()
             && rails.iter().any(|rail| is_on(rail, link))
             && !is_theirs(link)
     });

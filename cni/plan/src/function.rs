@@ -3,7 +3,7 @@
 //! it is bound to it (mlx5 reads them once, `mlx5_ib_init_node_data()` in `drivers/infiniband/hw/mlx5/main.c`).
 
 use super::{locate, locate::Located};
-use attachments::{Attachment, Rail};
+use attachments::{Attachment, Phase, Rail};
 use rdma_netns::{Guid, Link, NetnsSide, Observed, Op, Vf, VfSetting, VfSettingKind, pairing};
 
 /// A virtual function of a record.
@@ -126,7 +126,8 @@ fn rebind(
 pub type Rebind = (usize, u32, String);
 
 /// The rails whose functions are in a namespace that is neither the host's nor the pod's, and whose drivers make their
-/// devices on the host when they are bound anew; `alone()` says which ones may be.
+/// devices on the host when they are bound anew; `alone()` says which ones may be. None without `rebindDriver`: a
+/// function that came home by its namespace's end can have another owner by now, which no record of ours shows.
 pub fn lost(attachment: &Attachment, others: &[Attachment], observed: &Observed) -> Vec<Rebind> {
     let is_elsewhere = |rail: &Rail, host_link: &Link| {
         let rdma = rail.rdma.as_ref().filter(|_| attachment.moves_rdma());
@@ -138,7 +139,7 @@ pub fn lost(attachment: &Attachment, others: &[Attachment], observed: &Observed)
         let host_link = rail
             .host_link
             .as_ref()
-            .filter(|_| rail.bind_anew.is_none())?;
+            .filter(|_| may_rebind(attachment, rail))?;
         let is_lost = is_elsewhere(rail, host_link);
         let driver = is_lost.then(|| alone(rail, others, observed))??;
         Some((index, 0, driver.to_owned()))
@@ -146,31 +147,29 @@ pub fn lost(attachment: &Attachment, others: &[Attachment], observed: &Observed)
     lost.collect()
 }
 
-/// The rails, all back on the host, whose functions may have netdevs on them in namespaces that nobody names: those of
-/// `rails` among the virtual functions and sub-functions, and all where the configuration says so.
-pub fn suspect(
-    attachment: &Attachment,
-    others: &[Attachment],
-    observed: &Observed,
-    rails: &[usize],
-) -> Vec<Rebind> {
+/// The rails, all back on the host, whose functions may have netdevs on them in namespaces that nobody names; none without
+/// `rebindDriver`.
+pub fn suspect(attachment: &Attachment, others: &[Attachment], observed: &Observed) -> Vec<Rebind> {
     let all = attachment.rails.iter().enumerate();
     let suspect = all.filter_map(|(index, rail)| {
         let host_link = rail
             .host_link
             .as_ref()
-            .filter(|_| rail.bind_anew.is_none())?;
-        let device = observed.device(host_link.parent.as_ref()?)?;
-        let has_had = rails.contains(&index) && device.physical_function.is_some();
+            .filter(|_| may_rebind(attachment, rail))?;
         let driver = alone(rail, others, observed)?;
         match locate::link(rail, host_link, observed) {
-            Ok(Located::At(NetnsSide::Host, link)) if has_had || attachment.rebind_driver => {
-                Some((index, link.index, driver.to_owned()))
-            }
+            Ok(Located::At(NetnsSide::Host, link)) => Some((index, link.index, driver.to_owned())),
             _ => None,
         }
     });
     suspect.collect()
+}
+
+/// Returns true if the driver of the function of `rail` may be bound anew: the configuration says so, and it is neither
+/// done already nor the rail one that another owner can have. An ADD that was killed may have moved nothing.
+fn may_rebind(attachment: &Attachment, rail: &Rail) -> bool {
+    let is_pods = attachment.phase != Phase::Attaching && !rail.returned;
+    attachment.rebind_driver && is_pods && rail.bind_anew.is_none()
 }
 
 /// The driver of the function of `rail`, if nothing ends with it but what is the rail's by its record: not

@@ -10,10 +10,6 @@ use std::{
 
 /// `SIOCETHTOOL`
 const SIOCETHTOOL: u32 = 0x8946;
-/// `SIOCSHWTSTAMP`
-const SIOCSHWTSTAMP: u32 = 0x89b0;
-/// `SIOCGHWTSTAMP`
-const SIOCGHWTSTAMP: u32 = 0x89b1;
 
 const ETHTOOL_GWOL: u32 = 0x05;
 const ETHTOOL_SWOL: u32 = 0x06;
@@ -76,7 +72,7 @@ const fn tunable(name: &'static str, head: &'static [u32]) -> Block {
 }
 
 /// The structures of `include/uapi/linux/ethtool.h`; a tunable's head is its id, its type and its bytes.
-const BLOCKS: [Block; 13] = [
+const BLOCKS: [Block; 12] = [
     block("channels", (ETHTOOL_GCHANNELS, ETHTOOL_SCHANNELS), 9, 0x1e0),
     block(
         "coalesce",
@@ -91,7 +87,6 @@ const BLOCKS: [Block; 13] = [
     block("private", (ETHTOOL_GPFLAGS, ETHTOOL_SPFLAGS), 2, 0x2),
     block("rings", (ETHTOOL_GRINGPARAM, ETHTOOL_SRINGPARAM), 9, 0x1e0),
     tunable("rx-copybreak", &[1, 3, 4]),
-    block("timestamps", (SIOCGHWTSTAMP, SIOCSHWTSTAMP), 3, 0x7),
     tunable("tx-copybreak", &[2, 3, 4]),
     tunable("tx-copybreak-buffer", &[4, 3, 4]),
     block("wake", (ETHTOOL_GWOL, ETHTOOL_SWOL), 5, 0x1c),
@@ -261,9 +256,8 @@ fn words_of(text: &str) -> Option<Vec<u32>> {
     digits.map(word).collect()
 }
 
-/// Hands `words`, whose first one is the command, to the driver of the netdev `name`, and has its answer in them. A
-/// command of sockets (`SIOC…`) is none of the words. Any socket does (`sock_do_ioctl()`, `net/socket.c`); the netdev is
-/// of its namespace.
+/// Hands `words`, whose first one is the command, to the driver of the netdev `name`, and has its answer in them. Any
+/// socket does (`sock_do_ioctl()`, `net/socket.c`); the netdev is of its namespace.
 fn ioctl(socket: BorrowedFd<'_>, name: &str, words: &mut [u32]) -> io::Result<()> {
     // SAFETY: it is made of numbers and pointers alone.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -271,17 +265,10 @@ fn ioctl(socket: BorrowedFd<'_>, name: &str, words: &mut [u32]) -> io::Result<()
     for (to, byte) in room.zip(name.bytes().take(libc::IFNAMSIZ - 1)) {
         *to = byte as _;
     }
-    let number = match words[0] {
-        number @ (SIOCSHWTSTAMP | SIOCGHWTSTAMP) => {
-            words.copy_within(1.., 0);
-            number
-        }
-        _ => SIOCETHTOOL,
-    };
     request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
     // SAFETY: the name ends with a NUL, and the words are the whole structure of their command, with the room that it
     // says it has.
-    match unsafe { libc::ioctl(socket.as_raw_fd(), number as _, &raw mut request) } {
+    match unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) } {
         0.. => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }

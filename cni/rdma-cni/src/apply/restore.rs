@@ -27,6 +27,19 @@ pub struct Incomplete {
     pub left: Vec<String>,
     /// Whether time may bring it: a dying namespace gives its devices back a little later.
     pub awaited: bool,
+    /// Indexes of the rails that are on the host as they were.
+    pub home: Vec<usize>,
+}
+
+/// These sentences, of which time brings nothing.
+impl From<Vec<String>> for Incomplete {
+    fn from(left: Vec<String>) -> Self {
+        Self {
+            left,
+            awaited: false,
+            home: vec![],
+        }
+    }
 }
 
 impl Incomplete {
@@ -34,6 +47,7 @@ impl Incomplete {
     pub fn and(mut self, other: Self) -> Self {
         self.left.extend(other.left);
         self.awaited |= other.awaited;
+        self.home.extend(other.home);
         self
     }
 }
@@ -45,8 +59,6 @@ pub struct Restored {
     pub observed: Observed,
     /// What its netdevs are without.
     pub given_up: Vec<GivenUp>,
-    /// Of which moved rails the pod had netdevs on them, from 0.
-    pub had_uppers: Vec<usize>,
 }
 
 /// An attribute that a netdev did not get back.
@@ -96,7 +108,6 @@ pub fn restore<K: Kernel>(
     let functions = attachment.vfs();
     let mut known: Option<Vec<Attachment>> = None;
     let mut given_up: Vec<GivenUp> = vec![];
-    let mut had_uppers = vec![];
     // what was set and is not told, so that no look shows it
     let mut set: Vec<(usize, Attribute)> = vec![];
     let mut refused: Vec<Refusal> = vec![];
@@ -108,10 +119,7 @@ pub fn restore<K: Kernel>(
         let mut observed = match kernel.observe_vfs(pod, &functions) {
             Ok(observed) => observed,
             Err(error) if round >= ROUNDS => {
-                return Err(Incomplete {
-                    left: vec![error.to_string()],
-                    awaited: false,
-                });
+                return Err(vec![error.to_string()].into());
             }
             Err(error) => {
                 log::warn!("{error}");
@@ -156,11 +164,7 @@ pub fn restore<K: Kernel>(
                     why,
                 });
             }
-            return Ok(Restored {
-                observed,
-                given_up,
-                had_uppers,
-            });
+            return Ok(Restored { observed, given_up });
         }
         // what is nowhere is not to be had by another round
         let nothing_to_do = plans
@@ -188,12 +192,6 @@ pub fn restore<K: Kernel>(
         if round >= ROUNDS && last.is_some() {
             kernel.pause(PAUSE);
         }
-        let moved = attachment.rails.iter().zip(&plans).enumerate();
-        had_uppers.extend(moved.filter_map(|(index, (rail, plan))| {
-            let mut ops = plan.iter().flatten();
-            let has = rail.host_link.is_some() && ops.any(|op| plan::child_removed(op).is_some());
-            has.then_some(index)
-        }));
         let round_made = make(kernel, pod, &plans, &observed);
         refused = round_made.refused;
         set.extend(round_made.set);
@@ -351,14 +349,20 @@ fn incomplete(plans: Vec<RailPlan>, refused: Vec<Refusal>) -> Incomplete {
         .any(|plan| matches!(plan, Err(Obstacle::InAnotherNetns { .. })));
     let mut left: Vec<String> = refused.into_iter().map(|refusal| refusal.why).collect();
     let has_refusals = !left.is_empty();
-    for plan in plans {
+    for plan in &plans {
         match plan {
             Ok(ops) if !has_refusals => left.extend(ops.iter().map(undone)),
             Ok(_) => {}
             Err(obstacle) => left.push(obstacle.to_string()),
         }
     }
-    Incomplete { left, awaited }
+    let home = plans.iter().enumerate();
+    let home = home.filter(|(_, plan)| plan.as_ref().is_ok_and(Vec::is_empty));
+    Incomplete {
+        home: home.map(|(index, _)| index).collect(),
+        left,
+        awaited,
+    }
 }
 
 fn undone(op: &Op) -> String {

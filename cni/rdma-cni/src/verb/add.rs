@@ -368,10 +368,7 @@ fn undo<K: Kernel>(
     }
     let restored = match node.store.lock_node() {
         // another one's move is under way: DEL, or the next ADD, restores the devices to the host
-        Err(error) if error.is_held() => Err(Incomplete {
-            left: vec![error.to_string()],
-            awaited: false,
-        }),
+        Err(error) if error.is_held() => Err(vec![error.to_string()].into()),
         moves => {
             // nobody can lock: devices that are not given back harm more than a move of others in between
             if let Err(error) = &moves {
@@ -411,10 +408,8 @@ fn undo<K: Kernel>(
 /// Takes the record away; what is left if it stays.
 fn forget<K: Kernel>(node: &Node<'_, K>, key: &Key, lock: Lock) -> Option<Incomplete> {
     let removed = node.store.remove(key, lock);
-    removed.err().map(|error| Incomplete {
-        left: vec![error.to_string()],
-        awaited: false,
-    })
+    let failed = removed.err()?;
+    Some(vec![failed.to_string()].into())
 }
 
 fn log_rails(attachment: &Attachment) {

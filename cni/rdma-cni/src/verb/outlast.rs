@@ -75,9 +75,9 @@ pub(super) fn managers<K: Kernel>(
         quiet = node.kernel.now() + QUIET;
     }
     match is_taken {
-        true => Err(incomplete(vec![
-            "a network manager takes addresses away that were restored".to_owned(),
-        ])),
+        true => {
+            Err(vec!["a network manager takes addresses away that were restored".to_owned()].into())
+        }
         false => leave_smc(node, attachment, pod).map(|()| restored),
     }
 }
@@ -93,18 +93,11 @@ fn leave_smc<K: Kernel>(
         return Ok(());
     }
     let moves = node.store.lock_node();
-    let _moves = moves.map_err(|error| incomplete(vec![error.to_string()]))?;
+    let _moves = moves.map_err(|error| Incomplete::from(vec![error.to_string()]))?;
     let left = smcr::apply::take_away(node.smcr(), pod, attachment);
     if !left.is_empty() {
-        return Err(incomplete(left));
+        return Err(left.into());
     }
     teardown::mark(node, attachment, Phase::Restored);
     Ok(())
-}
-
-fn incomplete(left: Vec<String>) -> Incomplete {
-    Incomplete {
-        left,
-        awaited: false,
-    }
 }

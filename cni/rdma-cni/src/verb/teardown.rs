@@ -18,7 +18,7 @@ use attachments::{
 };
 use cni_protocol::Command;
 use network_conf::Conf;
-use rdma_netns::{Asked, Kernel, Observed, Pod};
+use rdma_netns::{Asked, Kernel, LinkSetting, Observed, Pod};
 use serde_json::{Map, Value};
 use std::{
     net::IpAddr,
@@ -179,8 +179,6 @@ pub struct Home {
     pub lacks: Vec<Lack>,
     /// What was seen then.
     pub observed: Observed,
-    /// Of which moved rails the pod had netdevs on them, from 0.
-    pub had_uppers: Vec<usize>,
     /// Whether a network manager may take away what was restored.
     pub has_to_outlast: bool,
 }
@@ -223,25 +221,39 @@ pub fn restore<K: Kernel>(
                 && plan::has_to_outlast(attachment)
                 && node.kernel.is_watched(),
             lacks,
-            had_uppers: restored.had_uppers,
             observed: restored.observed,
         }
     });
-    let incomplete = Incomplete {
-        left,
-        awaited: false,
-    };
+    let incomplete = Incomplete::from(left);
     let restored = match restored {
         restored if incomplete.left.is_empty() => restored,
         Ok(_) => Err(incomplete),
         Err(devices) => Err(incomplete.and(devices)),
     };
-    if restored.is_err() && !attachment.tried {
-        attachment.tried = true;
-        attachment.phase = Phase::Detaching;
-        mark(node, attachment, Phase::Detaching);
+    if let Err(incomplete) = &restored {
+        let has_returned = note_returned(attachment, &incomplete.home);
+        if has_returned || !attachment.tried {
+            attachment.tried = true;
+            attachment.phase = Phase::Detaching;
+            mark(node, attachment, Phase::Detaching);
+        }
     }
     restored
+}
+
+/// Notes that the rails `home` are on the host as they were, while another rail is not: the next try does not bind their
+/// drivers anew, nor undo what their next owner set of the driver, or attached. Returns true if that is new.
+fn note_returned(attachment: &mut Attachment, home: &[usize]) -> bool {
+    let mut is_new = false;
+    for index in home {
+        let rail = &mut attachment.rails[*index];
+        is_new |= !std::mem::replace(&mut rail.returned, true);
+        rail.device_settings = None;
+        if let Some(host_link) = &mut rail.host_link {
+            host_link.settings.remove(&LinkSetting::Xdp);
+        }
+    }
+    is_new
 }
 
 /// Restores the devices to the host, as far as they can be; the caller has the lock as for [`restore`].
@@ -252,23 +264,18 @@ pub fn restore_devices<K: Kernel>(
     tried_before: bool,
 ) -> Result<Home, Incomplete> {
     let mut restored = restore(node, pod, attachment, tried_before)?;
-    let choose = |own: &Attachment, others: &[Attachment]| {
-        plan::suspect(own, others, &restored.observed, &restored.had_uppers)
-    };
-    let is_due = bind_anew(node, attachment, choose).map_err(|error| Incomplete {
-        left: vec![error.to_string()],
-        awaited: false,
-    })?;
+    let choose =
+        |own: &Attachment, others: &[Attachment]| plan::suspect(own, others, &restored.observed);
+    let is_due = bind_anew(node, attachment, choose)
+        .map_err(|error| Incomplete::from(vec![error.to_string()]))?;
     if is_due {
         restored = restore(node, pod, attachment, tried_before)?;
     }
     if pod.is_some() {
         return Ok(restored);
     }
-    let in_use = gids::lingering(node.kernel, attachment).map_err(|error| Incomplete {
-        left: vec![error.to_string()],
-        awaited: false,
-    })?;
+    let in_use = gids::lingering(node.kernel, attachment)
+        .map_err(|error| Incomplete::from(vec![error.to_string()]))?;
     // a pod that has the same address now is not this one's namespace
     match in_use.iter().find(|ip| {
         !node
@@ -281,6 +288,7 @@ pub fn restore_devices<K: Kernel>(
                 "{address} is still configured: its pod's namespace is kept alive by a process"
             )],
             awaited: true,
+            home: vec![],
         }),
     }
 }

@@ -159,7 +159,7 @@ fn a_function_in_a_foreign_namespace_comes_home_as_the_last_resort() {
 
 fn comes_home(is_named: bool) {
     let node = Node::new(RdmaMode::Exclusive);
-    let config = node.config(json!({ "devices": [{ "netdev": "eth2" }] }));
+    let config = node.config(json!({ "devices": [{ "netdev": "eth2" }], "rebindDriver": true }));
     let before = node.snapshot().without_numbers();
     let [pod, other, next] = ["a", "b", "c"].map(|it| node.pod(it));
     node.add(&pod, &config).must_succeed();
@@ -208,7 +208,7 @@ fn a_function_that_is_not_certainly_the_pods_alone_is_left_where_it_is() {
 #[track_caller]
 fn is_left(link: &str, rdma: &str, change: impl FnOnce(&Node)) {
     let node = Node::new(RdmaMode::Exclusive);
-    let config = node.config(json!({ "devices": [{ "netdev": link }] }));
+    let config = node.config(json!({ "devices": [{ "netdev": link }], "rebindDriver": true }));
     let [pod, other] = ["a", "b"].map(|it| node.pod(it));
     node.add(&pod, &config).must_succeed();
     change(&node);
@@ -222,14 +222,14 @@ fn is_left(link: &str, rdma: &str, change: impl FnOnce(&Node)) {
     assert!(node.record_of(&pod).exists());
 }
 
-/// Netdevs in namespaces that the pod has made are not seen, and end with the netdev that they lie on. Where the
-/// configuration says so, and where the pod had one on its virtual function.
+/// Netdevs in namespaces that the pod has made are not seen, and end with the netdev that they lie on, where the
+/// configuration says so.
 #[test]
 fn a_function_that_may_have_foreign_netdevs_is_bound_anew() {
     for (is_asked, has_upper, is_rebound) in [
         (false, false, false),
         (true, false, true),
-        (false, true, true),
+        (false, true, false),
     ] {
         let node = Node::new(RdmaMode::Exclusive);
         let config = node.config(json!({
@@ -256,4 +256,46 @@ fn a_function_that_may_have_foreign_netdevs_is_bound_anew() {
         assert_eq!(before.differences(&after), [] as [&str; 0], "{case}");
         assert!(node.records().is_empty());
     }
+}
+
+/// A rail that is home can have another owner when the DEL is repeated because of its other rail: its driver is not
+/// touched.
+#[test]
+fn a_rail_that_came_home_is_not_bound_anew_by_the_next_try() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let mut config = node.two_rails();
+    config["rebindDriver"] = json!(true);
+    let [pod, owner] = ["a", "b"].map(|it| node.pod(it));
+    node.add(&pod, &config).must_succeed();
+    node.change(
+        None,
+        &Op::RenameLink {
+            at: NetnsSide::Host,
+            link: name("ens1np0"),
+            name: name("eth3"),
+        },
+    );
+    let message = node.del(&pod, &config).must_fail(107);
+    assert!(message.contains("eth3"), "{message}");
+    let (from, to) = (NetnsSide::Host, NetnsSide::Pod);
+    for op in [
+        Op::MoveRdma {
+            device: "mlx5_2".into(),
+            from,
+            to,
+        },
+        Op::MoveLink {
+            link: name("eth2"),
+            from,
+            to,
+            name: name("net1"),
+        },
+    ] {
+        node.change(Some(&owner), &op);
+    }
+    node.kernel.begin();
+    node.del(&pod, &config).must_fail(107);
+    let journal = node.kernel.journal();
+    let is_rebind = |op: &Op| matches!(op, Op::RebindDriver { .. });
+    assert!(!journal.iter().any(is_rebind), "{journal:?}");
 }
