@@ -182,7 +182,7 @@ fn the_wrong_record_is_no_record() {
 }
 
 #[test]
-fn a_rail_that_a_person_moved_elsewhere_comes_home() {
+fn a_rail_that_a_person_moved_elsewhere_is_told() {
     let node = Node::new(RdmaMode::Exclusive);
     let (pod, other) = (node.pod("a"), node.pod("b"));
     node.add(&pod, &node.one_rail()).must_succeed();
@@ -206,9 +206,16 @@ fn a_rail_that_a_person_moved_elsewhere_comes_home() {
             name: name("eth2"),
         },
     );
-    node.gc(&[], &node.one_rail()).must_succeed();
-    let netns = node.netns(&other);
-    let links = node.kernel.with(|world| world.links(netns).len());
-    assert_eq!(links, 1, "lo alone");
+    let message = node.gc(&[], &node.one_rail()).must_fail(107);
+    assert!(message.contains("eth2"), "{message}");
+    node.change(
+        Some(&other),
+        &Op::MoveLink {
+            link: name("eth2"),
+            from: NetnsSide::Pod,
+            to: NetnsSide::Host,
+            name: name("eth2"),
+        },
+    );
     node.del(&pod, &node.one_rail()).must_succeed();
 }
