@@ -125,44 +125,47 @@ fn rebind(
 /// A rail's index, what its record is to have as [`Rail::bind_anew`], and the driver.
 pub type Rebind = (usize, u32, String);
 
-/// The rails whose functions are in a namespace that is neither the host's nor the pod's, and whose drivers make their
-/// devices on the host when they are bound anew; `alone()` says which ones may be. None without `rebindDriver`: a
+/// Returns the rails whose functions are in a namespace that is neither the host's nor the pod's, and whose drivers make
+/// their devices on the host when they are bound anew; `alone()` says which ones may be. None without `rebindDriver`: a
 /// function that came home by its namespace's end can have another owner by now, which no record of ours shows.
 pub fn lost(attachment: &Attachment, others: &[Attachment], observed: &Observed) -> Vec<Rebind> {
-    let is_elsewhere = |rail: &Rail, host_link: &Link| {
+    rebinds(attachment, others, observed, |rail, host_link| {
         let rdma = rail.rdma.as_ref().filter(|_| attachment.moves_rdma());
-        locate::link(rail, host_link, observed).is_err()
-            || rdma.is_some_and(|it| locate::rdma(it, observed).is_err())
-    };
-    let rails = attachment.rails.iter().enumerate();
-    let lost = rails.filter_map(|(index, rail)| {
-        let host_link = rail
-            .host_link
-            .as_ref()
-            .filter(|_| may_rebind(attachment, rail))?;
-        let is_lost = is_elsewhere(rail, host_link);
-        let driver = is_lost.then(|| alone(rail, others, observed))??;
-        Some((index, 0, driver.to_owned()))
-    });
-    lost.collect()
+        let is_elsewhere = locate::link(rail, host_link, observed).is_err()
+            || rdma.is_some_and(|it| locate::rdma(it, observed).is_err());
+        is_elsewhere.then_some(0)
+    })
 }
 
-/// The rails, all back on the host, whose functions may have netdevs on them in namespaces that nobody names; none without
-/// `rebindDriver`.
+/// Returns the rails, all back on the host, on whose functions netdevs of the pod may lie in unseen namespaces. None
+/// without `rebindDriver`.
 pub fn suspect(attachment: &Attachment, others: &[Attachment], observed: &Observed) -> Vec<Rebind> {
-    let all = attachment.rails.iter().enumerate();
-    let suspect = all.filter_map(|(index, rail)| {
-        let host_link = rail
-            .host_link
-            .as_ref()
-            .filter(|_| may_rebind(attachment, rail))?;
-        let driver = alone(rail, others, observed)?;
-        match locate::link(rail, host_link, observed) {
-            Ok(Located::At(NetnsSide::Host, link)) => Some((index, link.index, driver.to_owned())),
+    rebinds(
+        attachment,
+        others,
+        observed,
+        |rail, host_link| match locate::link(rail, host_link, observed) {
+            Ok(Located::At(NetnsSide::Host, link)) => Some(link.index),
             _ => None,
-        }
+        },
+    )
+}
+
+/// Returns the rails whose drivers may be bound anew and for which `index` returns an index, which the record gets as
+/// [`Rail::bind_anew`].
+fn rebinds(
+    attachment: &Attachment,
+    others: &[Attachment],
+    observed: &Observed,
+    index: impl Fn(&Rail, &Link) -> Option<u32>,
+) -> Vec<Rebind> {
+    let rails = attachment.rails.iter().enumerate();
+    let rails = rails.filter(|(_, rail)| may_rebind(attachment, rail));
+    let rebinds = rails.filter_map(|(place, rail)| {
+        let index = index(rail, rail.host_link.as_ref()?)?;
+        Some((place, index, alone(rail, others, observed)?.to_owned()))
     });
-    suspect.collect()
+    rebinds.collect()
 }
 
 /// Returns true if the driver of the function of `rail` may be bound anew: the configuration says so, and it is neither

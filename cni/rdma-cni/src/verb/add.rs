@@ -221,6 +221,10 @@ fn start<K: Kernel>(
     // a plan that cannot be made is found here, before anything is written or changed
     let ops = plan::attach(&attachment, &observed, &desired)?;
     open_connections::check(node.kernel, Some(pod), &ops)?;
+    for rail in &mut attachment.rails {
+        let host_link = rail.host_link.as_ref();
+        rail.device_settings = host_link.map(|link| node.kernel.device_settings(link));
+    }
     let neighbours = match &attachment.ipam {
         Some(_) => look::neighbours(node, &observed),
         None => vec![],
@@ -271,7 +275,6 @@ pub fn draft<K: Kernel>(
     partition::check(node.kernel, node.conf, &rails)?;
     for rail in &mut rails {
         if let Some(host_link) = &rail.host_link {
-            rail.device_settings = Some(node.kernel.device_settings(host_link));
             rail.unkept_routes = crate::given_up::routes_of(host_link.index, observed);
         }
     }
@@ -408,8 +411,7 @@ fn undo<K: Kernel>(
 /// Takes the record away; what is left if it stays.
 fn forget<K: Kernel>(node: &Node<'_, K>, key: &Key, lock: Lock) -> Option<Incomplete> {
     let removed = node.store.remove(key, lock);
-    let failed = removed.err()?;
-    Some(vec![failed.to_string()].into())
+    removed.err().map(|error| vec![error.to_string()].into())
 }
 
 fn log_rails(attachment: &Attachment) {
