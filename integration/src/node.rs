@@ -115,6 +115,17 @@ impl Node {
         });
     }
 
+    /// A node whose rail `eth1` is a macvlan, up, on the NIC `nic0`.
+    #[track_caller]
+    pub fn with_macvlan() -> Self {
+        let node = Self::with_rails(0);
+        node.add_rail("nic0");
+        node.host
+            .ip("link add link nic0 name eth1 type macvlan mode bridge");
+        node.host.ip("link set dev eth1 up");
+        node
+    }
+
     /// Adds a rail: up, without addresses but its link-local one.
     #[track_caller]
     pub fn add_rail(&self, name: &str) {

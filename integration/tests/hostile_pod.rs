@@ -72,10 +72,7 @@ fn a_veth_into_a_namespace_of_the_pods_own_is_not_taken_to_the_host() {
 /// A macvlan of the pod's `eth0`, which has the index that the rail's lower netdev has on the host.
 #[test]
 fn a_macvlan_of_the_pods_own_netdev_is_not_taken_to_the_host() {
-    let node = Node::with_rails(0);
-    node.add_rail("nic0");
-    node.host
-        .ip("link add link nic0 name eth1 type macvlan mode bridge");
+    let node = Node::with_macvlan();
     let pod = node.pod("pod");
     let rails = node.configuration(&["eth1"]);
     node.add(&rails, "a", &pod);

@@ -5,15 +5,6 @@
 use integration::{Netns, Node, Snapshot};
 use serde_json::{Value, json};
 
-/// A node with `nic0`, and on it the macvlan `eth1` of the host.
-fn node() -> Node {
-    let node = Node::with_rails(0);
-    node.add_rail("nic0");
-    node.host
-        .ip("link add link nic0 name eth1 type macvlan mode bridge");
-    node
-}
-
 /// The netdevs `netdevs` of the host, to be moved although something lies on one of them.
 fn moved(node: &Node, network: &str, netdevs: &[&str]) -> Value {
     let mut configuration = node.configuration(netdevs);
@@ -40,7 +31,7 @@ fn is_refused(node: &Node, pod: &Netns, configuration: &Value, (code, words): (u
 /// The undo of a failed ADD, and DEL, would delete the pod's network.
 #[test]
 fn a_nic_is_not_moved_while_the_pods_eth0_lies_on_it() {
-    let node = node();
+    let node = Node::with_macvlan();
     let pod = node.pod("pod");
     node.host
         .ip(&format!("link set eth1 netns {} name eth0", pod.name()));
@@ -51,7 +42,7 @@ fn a_nic_is_not_moved_while_the_pods_eth0_lies_on_it() {
 /// Its DEL could not tell the rail from a netdev that the pod made.
 #[test]
 fn a_nic_is_not_moved_while_a_netdev_on_it_is_a_rail() {
-    let node = node();
+    let node = Node::with_macvlan();
     let (pod, other) = (node.pod("pod"), node.pod("other"));
     let before = Snapshot::of(&node.host);
     let upper = moved(&node, "upper", &["eth1"]);
@@ -66,7 +57,7 @@ fn a_nic_is_not_moved_while_a_netdev_on_it_is_a_rail() {
 
 #[test]
 fn a_nic_and_a_netdev_on_it_are_not_moved_together() {
-    let node = node();
+    let node = Node::with_macvlan();
     let pod = node.pod("pod");
     for netdevs in [["nic0", "eth1"], ["eth1", "nic0"]] {
         let words = "nic0 is not moved into a pod: eth1, which is moved as well, lies on it";
@@ -77,7 +68,7 @@ fn a_nic_and_a_netdev_on_it_are_not_moved_together() {
 /// The kernel reports another origin then (`IFLA_LINK`, `IFLA_LINK_NETNSID`).
 #[test]
 fn a_rail_comes_home_whose_lower_netdev_somebody_moved() {
-    let node = node();
+    let node = Node::with_macvlan();
     let (pod, elsewhere) = (node.pod("pod"), node.pod("elsewhere"));
     let rails = moved(&node, "rails", &["eth1"]);
     node.add(&rails, "a", &pod);

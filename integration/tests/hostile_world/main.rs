@@ -116,11 +116,7 @@ fn attributes_of_sysfs_are_restored() {
 /// Of a macvlan: a veth has no protocol state.
 #[test]
 fn a_protocol_state_that_a_pod_has_set_is_restored() {
-    let node = Node::with_rails(0);
-    node.add_rail("nic0");
-    node.host
-        .ip("link add link nic0 name eth1 type macvlan mode bridge");
-    node.host.ip("link set dev eth1 up");
+    let node = Node::with_macvlan();
     let pod = node.pod("pod");
     let rails = node.configuration(&["eth1"]);
     let before = Snapshot::of(&node.host);
@@ -216,11 +212,7 @@ fn a_program_of_the_host_that_the_pod_detached_is_reported() {
 #[test]
 fn a_rail_that_a_pod_made_dormant_is_used_again() {
     for line in ["mode dormant", "state dormant"] {
-        let node = Node::with_rails(0);
-        node.add_rail("nic0");
-        node.host
-            .ip("link add link nic0 name eth1 type macvlan mode bridge");
-        node.host.ip("link set dev eth1 up");
+        let node = Node::with_macvlan();
         let pod = node.pod("pod");
         let rails = node.configuration(&["eth1"]);
         let before = Snapshot::of(&node.host);

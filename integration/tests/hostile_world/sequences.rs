@@ -239,12 +239,8 @@ impl World {
                 }
             }
         }
+        node.furnish();
         for line in [
-            "address add 192.0.2.5/24 dev eth1",
-            "address add 2001:db8:5::5/64 dev eth1 nodad",
-            "route add 198.51.100.0/24 via 192.0.2.1 dev eth1 metric 120",
-            "link set dev eth2 mtu 1400",
-            "link property add dev eth2 altname second-rail",
             "link set dev eth3 alias of-the-host",
             "link set dev eth4 promisc on",
             "link set dev eth5 txqueuelen 500",

@@ -130,11 +130,6 @@ fn check(node: &Node, pod: &Pod, config: &Value, result: &Value) -> Answer {
     node.run("CHECK", Some(pod), &config)
 }
 
-fn rebinds(node: &Node) -> usize {
-    let is_rebind = |op: &&Op| matches!(op, Op::RebindDriver { .. });
-    node.kernel.journal().iter().filter(is_rebind).count()
-}
-
 #[test]
 fn the_pod_has_the_guid_and_the_host_has_back_what_it_had() {
     for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {
@@ -157,7 +152,7 @@ fn the_pod_has_the_guid_and_the_host_has_back_what_it_had() {
         check(&node, &pod, &config, &result).must_succeed();
         node.kernel.begin();
         node.del(&pod, &config).must_succeed();
-        assert_eq!(rebinds(&node), 1);
+        assert_eq!(node.rebinds(), 1);
         assert_eq!(own(&node), (HOST, [NODE, PORT]));
         must_be_as_before(&node, &before, "after DEL");
     }
@@ -293,7 +288,7 @@ fn without_guids_the_driver_is_not_bound_anew() {
     let config = node.config(json!({ "deviceID": FUNCTION, "link_state": "enable" }));
     let before = node.snapshot();
     node.add(&pod, &config).must_succeed();
-    assert_eq!(rebinds(&node), 0);
+    assert_eq!(node.rebinds(), 0);
     node.del(&pod, &config).must_succeed();
     must_be_as_before(&node, &before, "after DEL");
 }
@@ -370,7 +365,7 @@ fn what_cannot_be_put_back_keeps_nothing_away_and_is_noted() {
         _ => Verdict::Proceed,
     });
     node.del(&pod, &config).must_succeed();
-    assert_eq!(rebinds(&node), 0);
+    assert_eq!(node.rebinds(), 0);
     assert_eq!(own(&node), (HOST, [guid(); 2]));
     let has_name = |world: &mut World| world.link(HOST, "ibp94s0v0").is_some();
     assert!(node.kernel.with(has_name));
@@ -391,7 +386,7 @@ fn firmware_that_keeps_a_guid_is_not_bound_anew_for_ever() {
         .with(|world| world.stuck_guids = Some([guid().0; 2]));
     node.kernel.begin();
     node.del(&pod, &config).must_succeed();
-    assert!((1..20).contains(&rebinds(&node)), "{}", rebinds(&node));
+    assert!((1..20).contains(&node.rebinds()), "{}", node.rebinds());
     let notes = given_up::read(&node.state.path().join("state")).unwrap();
     let lacks: Vec<&Attribute> = notes[0].lacks.iter().map(|it| &it.attribute).collect();
     assert_eq!(lacks, [&Attribute::Rebound]);

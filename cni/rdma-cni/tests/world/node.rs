@@ -252,6 +252,12 @@ impl Node {
         self.config(json!({ "devices": [{ "netdev": "eth2" }, { "netdev": "eth3" }] }))
     }
 
+    /// How often a driver was bound anew since the journal began.
+    pub(crate) fn rebinds(&self) -> usize {
+        let is_rebind = |op: &&Op| matches!(op, Op::RebindDriver { .. });
+        self.kernel.journal().iter().filter(is_rebind).count()
+    }
+
     /// The configuration of one rail.
     pub(crate) fn one_rail(&self) -> Value {
         self.config(json!({ "deviceID": "0000:3b:00.2" }))

@@ -170,11 +170,7 @@ fn comes_home(is_named: bool) {
     }
     node.kernel.begin();
     node.del(&pod, &config).must_succeed();
-    let journal = node.kernel.journal();
-    let rebinds = journal
-        .iter()
-        .filter(|op| matches!(op, Op::RebindDriver { .. }));
-    assert_eq!(rebinds.count(), 1, "{journal:?}");
+    assert_eq!(node.rebinds(), 1, "{:?}", node.kernel.journal());
     assert!(node.records().is_empty());
     node.add(&next, &config).must_succeed();
     node.del(&next, &config).must_succeed();
@@ -216,9 +212,7 @@ fn is_left(link: &str, rdma: &str, change: impl FnOnce(&Node)) {
     node.kernel.begin();
     let message = node.del(&pod, &config).must_fail(107);
     assert!(message.contains(rdma), "{message}");
-    let journal = node.kernel.journal();
-    let is_rebind = |op: &Op| matches!(op, Op::RebindDriver { .. });
-    assert!(!journal.iter().any(is_rebind), "{journal:?}");
+    assert_eq!(node.rebinds(), 0, "{:?}", node.kernel.journal());
     assert!(node.record_of(&pod).exists());
 }
 
@@ -246,11 +240,8 @@ fn a_function_that_may_have_foreign_netdevs_is_bound_anew() {
         node.kernel.begin();
         node.del(&pod, &config).must_succeed();
         let journal = node.kernel.journal();
-        let rebinds = journal
-            .iter()
-            .filter(|op| matches!(op, Op::RebindDriver { .. }));
         let case = format!("{is_asked} {has_upper}: {journal:?}");
-        assert_eq!(rebinds.count(), usize::from(is_rebound), "{case}");
+        assert_eq!(node.rebinds(), usize::from(is_rebound), "{case}");
         node.kernel.with(|world| world.unmount(&pod.netns));
         let after = node.snapshot().without_numbers();
         assert_eq!(before.differences(&after), [] as [&str; 0], "{case}");
@@ -295,7 +286,5 @@ fn a_rail_that_came_home_is_not_bound_anew_by_the_next_try() {
     }
     node.kernel.begin();
     node.del(&pod, &config).must_fail(107);
-    let journal = node.kernel.journal();
-    let is_rebind = |op: &Op| matches!(op, Op::RebindDriver { .. });
-    assert!(!journal.iter().any(is_rebind), "{journal:?}");
+    assert_eq!(node.rebinds(), 0, "{:?}", node.kernel.journal());
 }
