@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// addresses to the rail's network: rules before that table lead them to a table of its own.
 ///
 /// DEL does not read the pod's routes. So ADD adds the rules before the routes, and DEL removes the routes before the
-/// rules: as long as a rule that leads to a table is there, routes of that table can be.
+/// rules. A rule that is there says that its table may have routes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtherInterface {
     /// Its name at ADD.

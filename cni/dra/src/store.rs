@@ -373,7 +373,7 @@ fn has_specification(record: &Record) -> bool {
     }
 }
 
-/// The file at `path`, and what a writer of it that was killed left: nobody writes it again.
+/// Removes the file at `path`, and the unfinished file that a killed writer left beside it.
 fn remove_all(path: PathBuf) -> Result<(), FileError> {
     remove(&path)?;
     remove(&file::unfinished(&path))

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! eRDMA NICs: the mode of their driver, and the bring-up of NICs that nobody has configured. `rdma-device-plugin`
+//! eRDMA NICs: the mode of their driver, and the bring-up of unconfigured NICs. `rdma-device-plugin`
 //! names the NICs and calls this crate.
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`bring_up`] | bring-up of NICs that nobody has configured |
+//! | [`bring_up`] | bring-up of unconfigured NICs |
 //! | [`driver`] | the driver's mode, and the change to the configured one |
 //! | [`instance`] | the instance's id, stored for the next start |
 //! | [`metadata`] | the cloud's metadata service |

@@ -32,7 +32,7 @@ pub fn missing(note: &Note, observed: &Observed) -> Vec<Attribute> {
     let lacks = note.lacks.iter().map(|it| it.attribute.clone());
     let unkept = lacks.filter(|it| match it {
         Attribute::UnkeptRoute(route) => !observed.host.has_unkept(link.index, route),
-        // nobody looks again
+        // `doctor` does not read the settings of drivers
         Attribute::DeviceSetting(_) => true,
         Attribute::RdmaName(name) => {
             let device = observed.host.rdma_of(link);

@@ -157,7 +157,7 @@ fn is_lasting(address: &Address) -> bool {
     !(is_local || address.temporary || address.dad_failed)
 }
 
-/// The routes of `link` in the main table that nobody renews or replaces.
+/// Returns the routes of `link` in the main table that no router advertisement or timer replaces.
 fn ways(link: &Link) -> impl Iterator<Item = &Route> {
     let lasts = |it: &&Route| {
         it.table == MAIN_TABLE

@@ -35,8 +35,8 @@ pub fn file_name(name: &str) -> Cow<'_, str> {
     shortened(name, LONGEST_NAME)
 }
 
-/// `name` in no more than `longest` bytes, of which a number has 17: a longer one is its front, `~`, and a number made of all
-/// of it, which is the same in every version of every program.
+/// Returns `name` in at most `longest` bytes. A longer name is cut, and ends with `~` and the 16 digits of a hash of the whole
+/// name. The hash is the same in every version of every program.
 pub fn shortened(name: &str, longest: usize) -> Cow<'_, str> {
     if name.len() <= longest {
         return Cow::Borrowed(name);
@@ -104,8 +104,8 @@ pub fn make(path: &Path, mode: u32) -> io::Result<File> {
     regular(options.custom_flags(AT_ONCE | O_NOFOLLOW).open(path))
 }
 
-/// The same of a file that nobody reads before it is whole: what is none of ours in its place is taken away, and so is a
-/// file that has other names (hard links), which would be written to.
+/// Opens a file for writing that its readers read only when it is complete. Removes a foreign file in its place first, and a
+/// file with other names (hard links), since this program would write to those, too.
 ///
 /// # Errors
 /// A directory is there; else the system refuses it.
@@ -117,7 +117,7 @@ pub fn renew(path: &Path, mode: u32) -> io::Result<File> {
     match make(path, mode).and_then(alone) {
         Err(error) if is_odd(&error) => {
             fs::remove_file(path).map_err(|_| error)?;
-            // what somebody has put there since is nobody's to write to
+            // another process can have put a file there since: this program does not write to it
             let mut options = OpenOptions::new();
             let options = options.write(true).create_new(true).mode(mode);
             options.custom_flags(O_NOFOLLOW).open(path)

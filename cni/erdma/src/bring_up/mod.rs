@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bring-up of NICs that nobody has configured: up, MTU, address and routes from the cloud.
+//! Bring-up of unconfigured NICs: up, MTU, address and routes from the cloud.
 //!
 //! ```text
 //! kernel.observe → ForeignConfig          finds NICs that another program configures, which stay unchanged

@@ -42,8 +42,8 @@ pub enum ForeignConfig {
     },
 }
 
-/// Returns the configuration of another program, because of which the daemon must not configure `link`. `record` has
-/// the earlier configuration by the daemon.
+/// Returns the configuration of another program on `link`. The daemon does not configure such a netdev. `record` has the
+/// daemon's own earlier configuration.
 ///
 /// Addresses and routes that the kernel makes do not count, and neither does IPv6 if there is a record. While the
 /// netdev has the address that the daemon assigned, other configuration does not count.

@@ -44,7 +44,7 @@ pub struct Record {
     pub before: Before,
     /// Current configuration by the daemon.
     pub given: Given,
-    /// Earlier configurations, parts of which may still exist.
+    /// Earlier configurations. The netdev may still have parts of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub superseded: Vec<Given>,
 }

@@ -183,7 +183,7 @@ mod tests {
         ]));
         let held = BTreeSet::new();
         assert_eq!(candidates(&inventory, &held), netdevs(&[OWN, BACK]));
-        // the pod's record is there until all that the netdev had is restored
+        // `rdma-cni` removes the pod's record when it has restored the netdev
         let held = BTreeSet::from([address(BACK.0)]);
         assert_eq!(candidates(&inventory, &held), netdevs(&[OWN]));
     }
