@@ -2,7 +2,7 @@
 //! The commands of the pages.
 
 use super::{LABEL, manifests, text};
-use integration::{ControlPlane, pages};
+use integration::{ControlPlane, control_plane::HELM, pages};
 use std::fs;
 
 /// The `kubectl` commands of a page; blocks in which Helm is called are one with what Helm did.
@@ -41,6 +41,30 @@ pub(super) fn every_command_works(cluster: &mut ControlPlane) {
     }
     let nodes = cluster.get(&format!("nodes -l {LABEL}"));
     assert_eq!(nodes.len(), 1, "the pages label a node");
+}
+
+/// The pages for each kind of node: their manifests are applied, and Helm renders their values.
+pub(super) fn get_started_installs(cluster: &ControlPlane) {
+    let files = fs::read_dir(super::root().join("docs/get-started")).expect("the pages");
+    let mut names: Vec<_> = files.map(|it| it.expect("a page").file_name()).collect();
+    names.sort();
+    assert!(names.len() > 4, "{names:?}");
+    for name in names {
+        let page = format!("docs/get-started/{}", name.display());
+        let lines = pages::blocks(&page).into_iter().flat_map(|it| it.lines);
+        let lines: Vec<String> = lines.map(|it| it.replace("NODE", "rdma-1")).collect();
+        let kubectl = lines.iter().filter(|it| it.starts_with("kubectl "));
+        assert!(kubectl.clone().count() > 0, "{page}");
+        for command in kubectl {
+            cluster.shell(command);
+        }
+        let helm = lines.iter().filter(|it| it.starts_with("helm install "));
+        for command in helm.filter(|_| std::env::var_os(HELM).is_some()) {
+            let render = command.replace("helm install ", "helm template --kube-version 1.37.0 ");
+            let rendered = cluster.shell(&render);
+            assert!(rendered.contains("kind: DaemonSet"), "{page}: {rendered}");
+        }
+    }
 }
 
 /// The kustomizations of the cluster's page, each beside the manifest that it names, with what it changes.
