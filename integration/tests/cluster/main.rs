@@ -84,7 +84,7 @@ fn a_cluster_takes_what_conf_has_and_what_the_pages_say() {
     report::is_by_the_daemon_of_its_node_and_of_its_own_condition(&mut cluster);
     pod_policy::refuses_what_could_change_a_shared_nic(&mut cluster);
     pages::every_kustomization_works(&cluster);
-    pages::get_started_installs(&cluster);
+    pages::get_started_installs(&mut cluster);
     pages::every_command_works(&mut cluster);
     helm::every_block_works(&mut cluster);
     helm::a_foreign_owners_objects_are_handed_over(&mut cluster);

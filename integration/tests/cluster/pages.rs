@@ -44,7 +44,7 @@ pub(super) fn every_command_works(cluster: &mut ControlPlane) {
 }
 
 /// The pages for each kind of node: their manifests are applied, and Helm renders their values.
-pub(super) fn get_started_installs(cluster: &ControlPlane) {
+pub(super) fn get_started_installs(cluster: &mut ControlPlane) {
     let files = fs::read_dir(super::root().join("docs/get-started")).expect("the pages");
     let mut names: Vec<_> = files.map(|it| it.expect("a page").file_name()).collect();
     names.sort();
@@ -65,6 +65,7 @@ pub(super) fn get_started_installs(cluster: &ControlPlane) {
             assert!(rendered.contains("kind: DaemonSet"), "{page}: {rendered}");
         }
     }
+    manifests::delete(cluster, &text("conf/manifests/vf.yaml"));
 }
 
 /// The kustomizations of the cluster's page, each beside the manifest that it names, with what it changes.
