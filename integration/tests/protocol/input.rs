@@ -191,6 +191,25 @@ fn documented_fields() -> BTreeSet<String> {
     fields
 }
 
+/// The page has a row for every code that the sources declare.
+#[test]
+fn every_error_code_has_a_row_with_its_remedy() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let read = |file: &str| fs::read_to_string(root.join(file)).expect("a file");
+    let sources = read("cni/protocol/src/code.rs") + &read("cni/rdma-cni/src/reply.rs");
+    let values = sources.lines().filter_map(|it| it.split_once(": u32 = "));
+    let codes: BTreeSet<&str> = values.map(|(_, it)| it.trim_end_matches(';')).collect();
+    assert!(codes.len() > 15, "{codes:?}");
+    let page = read("docs/troubleshooting.md");
+    let (_, table) = page.split_once("## By error code").expect("a section");
+    let cells = table
+        .lines()
+        .filter_map(|it| it.strip_prefix("| ")?.split(" | ").next());
+    let rows: BTreeSet<&str> = cells.flat_map(|it| it.split(", ")).collect();
+    let missing: Vec<_> = codes.difference(&rows).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
 #[test]
 fn every_field_of_the_reference_has_a_wrong_value_here() {
     let fields = documented_fields();
