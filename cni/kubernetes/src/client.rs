@@ -3,22 +3,19 @@
 
 use crate::{
     access::{Access, AccessError, content},
-    watch::{self, Watch},
+    watch::Watch,
 };
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use hyper::{
-    Method, Request, StatusCode,
-    body::Bytes,
-    client::conn::http1,
-    header::{ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT},
+use http_client::{
+    Bytes, HeaderValue, Method, Request, Response, StatusCode,
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT},
+    send,
 };
-use hyper_util::rt::TokioIo;
 use nix::sys::socket::{
     setsockopt,
     sockopt::{KeepAlive, TcpKeepCount, TcpKeepIdle, TcpKeepInterval},
 };
 use serde_json::Value;
-use std::{fmt, io, pin::pin, sync::Arc, time::Duration};
+use std::{fmt, io, sync::Arc, time::Duration};
 use tokio::{
     net::TcpStream,
     time::{Instant, timeout_at},
@@ -137,14 +134,8 @@ impl Client {
         body: Option<&Value>,
     ) -> Result<Value, RequestError> {
         let end = Instant::now() + self.limit;
-        let request = self.request(method, path, body)?;
-        let config = self.config()?;
-        let whole = async {
-            let stream = self.connect(config).await?;
-            converse(request, stream).await
-        };
-        let (status, text) = self.until(end, whole).await?;
-        read(status, &text)
+        let response = self.open(end, method, path, body).await?;
+        self.object(end, response).await
     }
 
     /// Opens the watch at `path`. The limit applies until the response begins, not to the events. TCP keepalive
@@ -154,22 +145,39 @@ impl Client {
     /// There is no token, no answer within the limit, or the API server refuses.
     pub async fn watch(&self, path: &str) -> Result<Watch, RequestError> {
         let end = Instant::now() + self.limit;
-        let request = self.request(Method::GET, path, None)?;
-        let config = self.config()?;
-        let opened = async {
-            let stream = self.connect(config).await?;
-            keep_alive(stream.get_ref().0)?;
-            watch::open(request, stream).await
-        };
-        let (status, watch) = self.until(end, opened).await?;
+        let response = self.open(end, Method::GET, path, None).await?;
+        let status = response.status;
         if status.is_success() {
-            return Ok(watch);
+            return Ok(Watch::new(response));
         }
-        let body = self.until(end, watch.rest()).await?;
-        match read(status, &body) {
+        match self.object(end, response).await {
             Err(refused) => Err(refused),
             Ok(_) => Err(RequestError::Garbage(format!("{status} for a watch"))),
         }
+    }
+
+    /// Sends a request, and returns the response without its body.
+    async fn open(
+        &self,
+        end: Instant,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Response, RequestError> {
+        let request = self.request(method, path, body)?;
+        let config = self.config()?;
+        let opened = async {
+            let stream = self.connect(config).await?;
+            send(stream, request).await.map_err(io::Error::other)
+        };
+        self.until(end, opened).await
+    }
+
+    /// Returns the object that a response has.
+    async fn object(&self, end: Instant, response: Response) -> Result<Value, RequestError> {
+        let status = response.status;
+        let whole = async { response.whole(LONGEST).await.map_err(io::Error::other) };
+        read(status, &self.until(end, whole).await?)
     }
 
     /// Waits for the API server until `end`.
@@ -193,7 +201,7 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Request<Full<Bytes>>, RequestError> {
+    ) -> Result<Request<Bytes>, RequestError> {
         let mut token = HeaderValue::try_from(format!("Bearer {}", self.access.token()?))
             .map_err(|error| RequestError::Garbage(error.to_string()))?;
         token.set_sensitive(true);
@@ -210,8 +218,7 @@ impl Client {
             .header(USER_AGENT, self.agent.clone())
             .header(ACCEPT, JSON)
             .header(CONTENT_TYPE, content_type)
-            .header(CONNECTION, "close")
-            .body(Full::from(text));
+            .body(Bytes::from(text));
         request.map_err(|error| RequestError::Garbage(format!("{path}: {error}")))
     }
 
@@ -238,6 +245,7 @@ impl Client {
         let Access { host, port, .. } = &self.access;
         let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
         let stream = TcpStream::connect((&**host, *port)).await?;
+        keep_alive(&stream)?;
         TlsConnector::from(Arc::new(config))
             .connect(name, stream)
             .await
@@ -251,32 +259,6 @@ fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     setsockopt(stream, TcpKeepInterval, &10)?;
     setsockopt(stream, TcpKeepCount, &3)?;
     Ok(())
-}
-
-async fn converse(
-    request: Request<Full<Bytes>>,
-    stream: TlsStream<TcpStream>,
-) -> io::Result<(StatusCode, Bytes)> {
-    let handshake = http1::handshake(TokioIo::new(stream)).await;
-    let (mut sender, connection) = handshake.map_err(io::Error::other)?;
-    let answer = async move {
-        let response = sender.send_request(request).await;
-        let response = response.map_err(io::Error::other)?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), LONGEST).collect().await;
-        let body = body.map_err(|error| match error.is::<LengthLimitError>() {
-            true => io::Error::other(format!("more than {LONGEST} bytes")),
-            false => io::Error::other(error),
-        })?;
-        Ok((status, body.to_bytes()))
-    };
-    let (mut answer, mut connection) = (pin!(answer), pin!(connection));
-    tokio::select! {
-        biased;
-        answer = &mut answer => answer,
-        // the connection has closed: the response is complete or lost
-        _ = &mut connection => answer.await,
-    }
 }
 
 /// Decodes the status and the body of a response.

@@ -16,5 +16,5 @@ pub mod watch;
 
 pub use access::{Access, AccessError};
 pub use client::{Client, RequestError};
-pub use hyper::{Method, StatusCode};
+pub use http_client::{Method, StatusCode};
 pub use watch::Watch;

@@ -2,7 +2,8 @@
 //! The cloud's metadata service: addresses come of what it says, so that nothing odd may.
 
 use crate::assert_one_line;
-use erdma::metadata::{Base, answers, http};
+use erdma::metadata::{Base, answers, http::LONGEST};
+use http_client::{Bytes, Request, send};
 use std::{
     io,
     pin::Pin,
@@ -52,13 +53,13 @@ pub fn metadata(input: &[u8]) {
 }
 
 /// A connection whose other end says these bytes once it was asked.
-struct Said<'a> {
-    left: &'a [u8],
+struct Said {
+    left: io::Cursor<Vec<u8>>,
     asked: bool,
     reader: Option<Waker>,
 }
 
-impl AsyncRead for Said<'_> {
+impl AsyncRead for Said {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -68,14 +69,11 @@ impl AsyncRead for Said<'_> {
             self.reader = Some(context.waker().clone());
             return Poll::Pending;
         }
-        let (now, later) = self.left.split_at(self.left.len().min(buffer.remaining()));
-        buffer.put_slice(now);
-        self.left = later;
-        Poll::Ready(Ok(()))
+        Pin::new(&mut self.left).poll_read(context, buffer)
     }
 }
 
-impl AsyncWrite for Said<'_> {
+impl AsyncWrite for Said {
     fn poll_write(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
@@ -95,29 +93,31 @@ impl AsyncWrite for Said<'_> {
     }
 }
 
-/// What it says over HTTP.
+/// What it says over HTTP; the API server and a probe's daemon say it to the same client.
 ///
 /// # Panics
 /// An answer is longer than what is read, or its status is none; it is waited for though the service has closed.
 pub fn http(input: &[u8]) {
     if let Some((status, body)) = answered(input) {
         assert!((100..1000).contains(&status));
-        assert!(body.len() <= http::LONGEST);
+        assert!(body.len() <= LONGEST);
     }
 }
 
 /// Status and body of what it says.
 fn answered(input: &[u8]) -> Option<(u16, Vec<u8>)> {
     let runtime = tokio::runtime::Builder::new_current_thread().build();
-    let base: Base = "http://100.100.100.200".parse().expect("an address");
     let said = Said {
-        left: input,
+        left: io::Cursor::new(input.to_vec()),
         asked: false,
         reader: None,
     };
-    let conversed = http::conversed(&base, said);
-    let (status, body) = runtime.expect("a runtime").block_on(conversed)?;
-    Some((status, body.to_vec()))
+    runtime.expect("a runtime").block_on(async {
+        let response = send(said, Request::new(Bytes::new())).await.ok()?;
+        let status = response.status.as_u16();
+        let body = response.whole(LONGEST).await.ok()?;
+        Some((status, body.to_vec()))
+    })
 }
 
 #[cfg(test)]

@@ -2,18 +2,10 @@
 //! One request over HTTP/1.1, with limits of time and size: without TLS, proxy and redirects, on a connection of its
 //! own.
 
-use super::MetadataError;
-use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
-use hyper::{
-    Method, Request, Uri,
-    body::Bytes,
-    client::conn::http1,
-    header::{CONNECTION, HOST, HeaderName, HeaderValue},
-};
-use hyper_util::rt::TokioIo;
-use std::{fmt, io, net::Ipv6Addr, pin::pin, str::FromStr, time::Duration};
+use super::{MetadataError, Pace};
+use http_client::{Bytes, HttpError, Request, Uri, send};
+use std::{fmt, io, net::Ipv6Addr, str::FromStr};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
     net::TcpStream,
     time::{Instant, timeout, timeout_at},
 };
@@ -67,67 +59,31 @@ impl FromStr for Base {
 
 impl fmt::Display for Base {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("http://")?;
-        self.write_authority(f)
+        write!(f, "http://{}", self.authority())
     }
 }
 
 impl Base {
-    fn write_authority(&self, f: &mut impl fmt::Write) -> fmt::Result {
-        match self.host.contains(':') {
-            true => write!(f, "[{}]", self.host)?,
-            false => f.write_str(&self.host)?,
-        }
+    /// Returns the value of the header `Host`.
+    pub(super) fn authority(&self) -> String {
+        let host = match self.host.contains(':') {
+            true => format!("[{}]", self.host),
+            false => self.host.clone(),
+        };
         match self.port {
-            80 => Ok(()),
-            port => write!(f, ":{port}"),
+            80 => host,
+            port => format!("{host}:{port}"),
         }
     }
-
-    fn authority(&self) -> String {
-        let mut text = String::new();
-        // writing to a String cannot fail
-        let _ = self.write_authority(&mut text);
-        text
-    }
 }
 
-/// A request.
-#[derive(Clone, Debug)]
-pub(super) struct Query<'a> {
-    pub(super) method: Method,
-    pub(super) path: &'a str,
-    pub(super) header: Option<(HeaderName, HeaderValue)>,
-}
-
-/// The answer to a request.
-#[derive(Clone, Debug)]
-pub(super) struct Reply {
-    pub(super) status: u16,
-    pub(super) body: Bytes,
-}
-
-/// The reason why there is no answer.
-#[derive(Debug)]
-enum Failure {
-    Http(hyper::Error),
-    TooLong,
-    Body(io::Error),
-}
-
-impl From<hyper::Error> for Failure {
-    fn from(error: hyper::Error) -> Self {
-        Self::Http(error)
-    }
-}
-
-/// Sends the request once. `connect` limits the time for the connection, and `whole` the total time.
+/// Sends the request once, and returns status and body.
 pub(super) async fn ask(
     base: &Base,
-    query: &Query<'_>,
-    connect: Duration,
-    whole: Duration,
-) -> Result<Reply, MetadataError> {
+    request: &Request<Bytes>,
+    pace: &Pace,
+) -> Result<(u16, Bytes), MetadataError> {
+    let (connect, whole) = (pace.connect, pace.whole);
     let end = Instant::now() + whole;
     let unreachable = |source| MetadataError::Unreachable {
         base: base.clone(),
@@ -143,73 +99,27 @@ pub(super) async fn ask(
             )));
         }
     };
-    let place = query.path.to_owned();
-    match timeout_at(end, converse(base, query, stream)).await {
+    let place = request.uri().path().to_owned();
+    let answer = async {
+        let response = send(stream, request.clone()).await?;
+        let status = response.status.as_u16();
+        Ok((status, response.whole(LONGEST).await?))
+    };
+    match timeout_at(end, answer).await {
         Ok(Ok(reply)) => Ok(reply),
-        Ok(Err(Failure::TooLong)) => Err(MetadataError::Garbage {
+        Ok(Err(HttpError::TooLong(longest))) => Err(MetadataError::Garbage {
             place,
             value: "…".to_owned(),
-            why: format!("longer than {LONGEST} bytes"),
+            why: format!("longer than {longest} bytes"),
         }),
-        Ok(Err(Failure::Http(error))) => Err(MetadataError::Broken {
+        Ok(Err(error)) => Err(MetadataError::Broken {
             place,
             source: io::Error::other(error),
         }),
-        Ok(Err(Failure::Body(source))) => Err(MetadataError::Broken { place, source }),
         Err(_) => Err(MetadataError::Slow {
             place,
             limit: whole,
         }),
-    }
-}
-
-/// Sends a request over `stream`, whose peer sends any bytes, and returns status and body. None: the answer is
-/// malformed or too long. For fuzzing.
-pub async fn conversed<S>(base: &Base, stream: S) -> Option<(u16, Bytes)>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let query = Query {
-        method: Method::GET,
-        path: super::INSTANCE_ID,
-        header: None,
-    };
-    let reply = converse(base, &query, stream).await.ok()?;
-    Some((reply.status, reply.body))
-}
-
-async fn converse<S>(base: &Base, query: &Query<'_>, stream: S) -> Result<Reply, Failure>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let mut request = Request::builder()
-        .method(query.method.clone())
-        .uri(query.path)
-        .header(HOST, base.authority())
-        .header(CONNECTION, "close")
-        .body(Empty::<Bytes>::new())
-        .map_err(|error| Failure::Body(io::Error::other(error)))?;
-    if let Some((name, value)) = &query.header {
-        request.headers_mut().insert(name.clone(), value.clone());
-    }
-    let answer = async move {
-        let response = sender.send_request(request).await?;
-        let status = response.status().as_u16();
-        let body = Limited::new(response.into_body(), LONGEST).collect().await;
-        let body = body.map_err(|error| match error.downcast::<LengthLimitError>() {
-            Ok(_) => Failure::TooLong,
-            Err(error) => Failure::Body(io::Error::other(error)),
-        })?;
-        let body = body.to_bytes();
-        Ok(Reply { status, body })
-    };
-    let (mut answer, mut connection) = (pin!(answer), pin!(connection));
-    tokio::select! {
-        biased;
-        reply = &mut answer => reply,
-        // the connection has closed: the answer is complete or lost
-        _ = &mut connection => answer.await,
     }
 }
 

@@ -20,11 +20,7 @@ pub use answers::unusable;
 pub use http::{Base, InvalidBase};
 
 use crate::conf::NicAddress;
-use http::{Query, Reply};
-use hyper::{
-    Method,
-    header::{HeaderName, HeaderValue},
-};
+use http_client::{Bytes, HeaderName, HeaderValue, Method, Request, header::HOST};
 use rdma_netns::HardwareAddress;
 use std::{
     io,
@@ -222,23 +218,17 @@ impl Metadata {
     }
 
     async fn line(&mut self, place: &str) -> Result<String, MetadataError> {
-        let reply = self.get(place).await?;
-        answers::line(place, &reply.body)
+        answers::line(place, &self.get(place).await?)
     }
 
     /// Sends a GET request. If the service refuses the token, it gets a new one and repeats the request once.
-    async fn get(&mut self, place: &str) -> Result<Reply, MetadataError> {
+    async fn get(&mut self, place: &str) -> Result<Bytes, MetadataError> {
         let mut renewed = false;
         loop {
             let header = self.token().await?.map(|token| (TOKEN_HEADER, token));
-            let query = Query {
-                method: Method::GET,
-                path: place,
-                header,
-            };
-            let reply = self.ask(&query).await?;
-            match reply.status {
-                200 => return Ok(reply),
+            let (status, body) = self.ask(Method::GET, place, header).await?;
+            match status {
+                200 => return Ok(body),
                 404 => {
                     return Err(MetadataError::Unknown {
                         place: place.to_owned(),
@@ -261,13 +251,9 @@ impl Metadata {
             Session::Token(..) | Session::None => {}
         }
         let requested = Instant::now();
-        let query = Query {
-            method: Method::PUT,
-            path: TOKEN,
-            header: Some((TTL_HEADER, HeaderValue::from(TTL))),
-        };
-        let reply = self.ask(&query).await?;
-        match reply.status {
+        let header = (TTL_HEADER, HeaderValue::from(TTL));
+        let (status, body) = self.ask(Method::PUT, TOKEN, Some(header)).await?;
+        match status {
             200 => {}
             403..=405 => {
                 self.session = Session::Plain;
@@ -275,7 +261,7 @@ impl Metadata {
             }
             status => return Err(refused(TOKEN, status)),
         }
-        let line = answers::line(TOKEN, &reply.body)?;
+        let line = answers::line(TOKEN, &body)?;
         let token = HeaderValue::try_from(line).map_err(|_| MetadataError::Garbage {
             place: TOKEN.to_owned(),
             value: "…".to_owned(),
@@ -288,17 +274,28 @@ impl Metadata {
     }
 
     /// Sends the request until there is an answer, or all attempts have failed.
-    async fn ask(&self, query: &Query<'_>) -> Result<Reply, MetadataError> {
-        let Pace { connect, whole, .. } = self.pace;
+    async fn ask(
+        &self,
+        method: Method,
+        place: &str,
+        header: Option<(HeaderName, HeaderValue)>,
+    ) -> Result<(u16, Bytes), MetadataError> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(place)
+            .header(HOST, self.base.authority())
+            .body(Bytes::new())
+            .map_err(|error| MetadataError::Broken {
+                place: place.to_owned(),
+                source: io::Error::other(error),
+            })?;
+        request.headers_mut().extend(header);
         let mut pause = self.pace.pause;
         let mut attempt = 1;
         loop {
-            let reply = http::ask(&self.base, query, connect, whole).await;
-            let failed = match reply {
-                Ok(reply) if reply.status == 429 || reply.status >= 500 => {
-                    refused(query.path, reply.status)
-                }
-                Ok(reply) => return Ok(reply),
+            let failed = match http::ask(&self.base, &request, &self.pace).await {
+                Ok((status, _)) if status == 429 || status >= 500 => refused(place, status),
+                Ok(answer) => return Ok(answer),
                 Err(error @ MetadataError::Garbage { .. }) => return Err(error),
                 Err(error) => error,
             };

@@ -2,15 +2,15 @@
 //! `rdma-device-plugin probe`: asks the daemon of this container, and ends with 0 if it says yes.
 
 use clap::{Args, ValueEnum};
-use std::{
-    io::{self, Read, Write},
-    os::unix::net::UnixStream,
-    path::PathBuf,
-    time::Duration,
-};
+use http_client::{Bytes, Request, StatusCode, send};
+use std::{io, path::PathBuf, time::Duration};
+use tokio::{net::UnixStream, time::timeout};
 
 /// For the whole answer, by default; kubelet's own limit may be shorter.
 const LIMIT: Duration = Duration::from_secs(5);
+
+/// Largest answer, bytes: a sentence for each resource.
+const LONGEST: usize = 1024 * 1024;
 
 /// `probe`
 #[derive(Args, Clone, Debug)]
@@ -56,26 +56,32 @@ pub fn ask(probe: &Probe) -> Result<(), ProbeError> {
         Question::Ready => "/readyz",
         Question::Live => "/healthz",
     };
-    let answer = get(probe, path).map_err(|source| ProbeError::Silent {
-        socket: probe.socket.clone(),
-        source,
-    })?;
-    let (head, words) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    match head.split(' ').nth(1) {
-        Some("200") => {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let answer = runtime.and_then(|it| {
+        let limited = async { timeout(LIMIT, get(probe, path)).await? };
+        it.block_on(limited)
+    });
+    match answer {
+        Ok((StatusCode::OK, words)) => {
             print!("{words}");
             Ok(())
         }
-        _ => Err(ProbeError::No(words.trim_end().to_owned())),
+        Ok((_, words)) => Err(ProbeError::No(words.trim_end().to_owned())),
+        Err(source) => Err(ProbeError::Silent {
+            socket: probe.socket.clone(),
+            source,
+        }),
     }
 }
 
-fn get(probe: &Probe, path: &str) -> io::Result<String> {
-    let mut stream = UnixStream::connect(&probe.socket)?;
-    stream.set_read_timeout(Some(LIMIT))?;
-    stream.set_write_timeout(Some(LIMIT))?;
-    write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer)
+async fn get(probe: &Probe, path: &'static str) -> io::Result<(StatusCode, String)> {
+    let stream = UnixStream::connect(&probe.socket).await?;
+    let request = Request::get(path).body(Bytes::new());
+    let request = request.map_err(io::Error::other)?;
+    let response = send(stream, request).await.map_err(io::Error::other)?;
+    let status = response.status;
+    let words = response.whole(LONGEST).await.map_err(io::Error::other)?;
+    Ok((status, String::from_utf8_lossy(&words).into_owned()))
 }

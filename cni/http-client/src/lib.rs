@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One HTTP/1.1 request on a connection of its own: to the API server over TLS, to the cloud's metadata service over
+//! TCP, to a daemon's probe socket. The caller connects, and limits the time.
+//!
+//! There are no redirects, no proxies and no pools: each of them would send a token to where it does not belong.
+
+pub use hyper::{
+    Method, Request, StatusCode, Uri,
+    body::Bytes,
+    header::{self, HeaderName, HeaderValue},
+};
+
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::{body::Incoming, client::conn::http1};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    task::JoinSet,
+};
+
+/// There is no response, or it is malformed.
+#[derive(Debug, thiserror::Error)]
+pub enum HttpError {
+    /// The connection broke, or the response is not HTTP.
+    #[error(transparent)]
+    Http(#[from] hyper::Error),
+    /// The body has more bytes than the limit.
+    #[error("more than {0} bytes")]
+    TooLong(usize),
+}
+
+/// A response, whose body is still to come. Dropping it closes the connection.
+#[derive(Debug)]
+pub struct Response {
+    /// Status code.
+    pub status: StatusCode,
+    body: Incoming,
+    _connection: JoinSet<()>,
+}
+
+/// Sends `request` over `stream`, with the header `Connection: close`, and waits for the head of the response.
+///
+/// # Errors
+/// The connection broke, or the response is not HTTP.
+pub async fn send<S>(stream: S, mut request: Request<Bytes>) -> Result<Response, HttpError>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let close = HeaderValue::from_static("close");
+    request.headers_mut().insert(header::CONNECTION, close);
+    let (mut sender, driver) = http1::handshake(TokioIo::new(stream)).await?;
+    let mut connection = JoinSet::new();
+    connection.spawn(async move {
+        // the sender and the body report the connection's error
+        let _ = driver.await;
+    });
+    let response = sender
+        .send_request(request.map(Full::<Bytes>::from))
+        .await?;
+    Ok(Response {
+        status: response.status(),
+        body: response.into_body(),
+        _connection: connection,
+    })
+}
+
+impl Response {
+    /// Returns the next part of the body. None: the body is complete. The future is cancel-safe.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, HttpError> {
+        match self.body.frame().await.transpose()? {
+            Some(frame) => Ok(Some(frame.into_data().unwrap_or_default())),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the whole body.
+    ///
+    /// # Errors
+    /// The connection broke, or the body has more than `longest` bytes.
+    pub async fn whole(self, longest: usize) -> Result<Bytes, HttpError> {
+        let body = Limited::new(self.body, longest).collect().await;
+        match body.map_err(|error| error.downcast::<hyper::Error>()) {
+            Ok(body) => Ok(body.to_bytes()),
+            Err(Ok(error)) => Err(HttpError::Http(*error)),
+            Err(Err(error)) => {
+                debug_assert!(error.is::<LengthLimitError>());
+                Err(HttpError::TooLong(longest))
+            }
+        }
+    }
+}
