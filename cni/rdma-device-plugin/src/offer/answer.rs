@@ -59,12 +59,6 @@ pub enum AnswerError {
     },
 }
 
-/// What there is of a device now.
-struct Present<'a> {
-    rdma: &'a str,
-    char_devices: Vec<&'a CharDevice>,
-}
-
 /// What a claim gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
@@ -90,44 +84,17 @@ impl Offer {
         let mut given: Vec<&OfferedDevice> = Vec::new();
         for id in ids {
             let id = self.id(id)?;
-            let mut devices = Vec::new();
-            let mut missing = Vec::new();
-            for device in id.devices.iter().filter_map(|it| self.devices.get(*it)) {
-                let present = match self.present(device, inventory) {
-                    Ok(present) => present,
-                    Err(why) => {
-                        missing.push(why);
-                        continue;
-                    }
-                };
-                devices.push(GrantedDevice {
-                    address: device.address.clone(),
-                    rdma: present.rdma.to_owned(),
-                    parent: device.parent.clone(),
-                    char_devices: present
-                        .char_devices
-                        .iter()
-                        .copied()
-                        .map(CharNode::from)
-                        .collect(),
-                });
+            let whose = format!("{:?} of {}", id.id, self.name);
+            let found = self.present(&id.devices, inventory, &whose);
+            let (own, devices) = found.map_err(|why| AnswerError::Gone {
+                resource: self.name.to_string(),
+                id: id.id.clone(),
+                why,
+            })?;
+            for device in own {
                 if !given.iter().any(|other| other.address == device.address) {
                     given.push(device);
                 }
-            }
-            if devices.is_empty() {
-                return Err(AnswerError::Gone {
-                    resource: self.name.to_string(),
-                    id: id.id.clone(),
-                    why: missing.join("; "),
-                });
-            }
-            for why in missing {
-                log::warn!(
-                    "{:?} of {} is given without one device: {why}",
-                    id.id,
-                    self.name
-                );
             }
             grants.push(Grant {
                 format: FORMAT,
@@ -142,7 +109,8 @@ impl Offer {
             });
         }
         let connection_manager = self.connection_manager(&given, inventory);
-        let mut environment = self.environment(&grants, &given, inventory);
+        let ids_given = grants.iter().map(|grant| grant.id.as_str());
+        let mut environment = self.environment(ids_given, &given, inventory);
         environment.extend(self.for_libraries(&given));
         environment.extend(self.information(&grants, connection_manager));
         let mut response = ContainerAllocateResponse {
@@ -188,48 +156,14 @@ impl Offer {
         if let Some(why) = &self.short {
             return Err(why.clone());
         }
-        let (mut grants, mut given, mut missing) = (vec![], vec![], vec![]);
-        for device in places.iter().filter_map(|place| self.devices.get(*place)) {
-            let present = match self.present(device, inventory) {
-                Ok(present) => present,
-                Err(why) => {
-                    missing.push(why);
-                    continue;
-                }
-            };
-            let nodes = present.char_devices.iter().copied().map(CharNode::from);
-            let granted = GrantedDevice {
-                address: device.address.clone(),
-                rdma: present.rdma.to_owned(),
-                parent: None,
-                char_devices: nodes.collect(),
-            };
-            given.push(device);
-            grants.push(Grant {
-                format: FORMAT,
-                resource: self.name.to_string(),
-                id: device.address.to_string(),
-                sharing: self.sharing,
-                cdi: true,
-                chained: false,
-                told: false,
-                devices: vec![granted],
-            });
-        }
-        if grants.is_empty() {
-            return Err(missing.join("; "));
-        }
-        for why in missing {
-            log::warn!(
-                "a claim of {} is given without one device: {why}",
-                self.name
-            );
-        }
+        let (given, devices) =
+            self.present(places, inventory, &format!("a claim of {}", self.name))?;
         let manager = self.connection_manager(&given, inventory);
+        let addresses = given.iter().map(|device| &*device.address);
         Ok(Given {
             connection_manager: manager.map(CharNode::from),
-            variables: self.environment(&grants, &given, inventory),
-            devices: grants.into_iter().flat_map(|it| it.devices).collect(),
+            variables: self.environment(addresses, &given, inventory),
+            devices,
         })
     }
 
@@ -260,12 +194,36 @@ impl Offer {
         })
     }
 
+    /// The devices at `places` that are there now, and healthy, and what is given of them. The log says what `whose`
+    /// container goes without. The error says why there is none.
+    fn present(
+        &self,
+        places: &[usize],
+        inventory: &Inventory,
+        whose: &str,
+    ) -> Result<(Vec<&OfferedDevice>, Vec<GrantedDevice>), String> {
+        let (mut found, mut missing) = (vec![], vec![]);
+        for device in places.iter().filter_map(|it| self.devices.get(*it)) {
+            match self.granted(device, inventory) {
+                Ok(granted) => found.push((device, granted)),
+                Err(why) => missing.push(why),
+            }
+        }
+        if found.is_empty() {
+            return Err(missing.join("; "));
+        }
+        for why in missing {
+            log::warn!("{whose} is given without one device: {why}");
+        }
+        Ok(found.into_iter().unzip())
+    }
+
     /// What can be given of a device now. The error says what is missing.
-    fn present<'a>(
+    fn granted(
         &self,
         device: &OfferedDevice,
-        inventory: &'a Inventory,
-    ) -> Result<Present<'a>, String> {
+        inventory: &Inventory,
+    ) -> Result<GrantedDevice, String> {
         let address = &device.address;
         if let Some(fault) = &device.fault {
             return Err(format!("{address} is not healthy: {fault}"));
@@ -274,10 +232,10 @@ impl Offer {
             .function(address)
             .ok_or_else(|| format!("{address} is not on this node any more"))?;
         let hca = hca_of(function).ok_or_else(|| format!("{address} has no RDMA device now"))?;
-        let mut char_devices = Vec::new();
+        let mut char_devices: Vec<CharNode> = Vec::new();
         for char_device in wanted(&hca.char_devices, self.umad) {
             if self.cdi || char_device.is_in_place() {
-                char_devices.push(char_device);
+                char_devices.push(char_device.into());
                 continue;
             }
             let name = &char_device.name;
@@ -296,8 +254,10 @@ impl Offer {
                 hca.name
             ));
         }
-        Ok(Present {
-            rdma: &hca.name,
+        Ok(GrantedDevice {
+            address: address.clone(),
+            rdma: hca.name.clone(),
+            parent: device.parent.clone(),
             char_devices,
         })
     }
@@ -367,17 +327,17 @@ impl Offer {
         Some((variable, json!(of_ids).to_string()))
     }
 
-    fn environment(
+    fn environment<'a>(
         &self,
-        grants: &[Grant],
+        ids: impl Iterator<Item = &'a str>,
         given: &[&OfferedDevice],
         inventory: &Inventory,
     ) -> BTreeMap<String, String> {
         let mut variables = BTreeMap::new();
         match self.kind {
             Ids::Exclusive => {
-                let ids: Vec<&str> = grants.iter().map(|grant| grant.id.as_str()).collect();
-                variables.insert(pci_device(self.name.as_str()), ids.join(","));
+                let ids = ids.collect::<Vec<_>>().join(",");
+                variables.insert(pci_device(self.name.as_str()), ids);
             }
             Ids::PerNic { .. } => {
                 let first = given.first();
