@@ -9,7 +9,7 @@ use super::{
 use ::erdma::conf::{BringUp, DRIVER, DriverMode, METADATA};
 use conf_reader::Texts;
 use serde::Deserialize;
-use std::{collections::BTreeSet, fmt, str::FromStr};
+use std::{fmt, str::FromStr};
 
 /// The resource that the eRDMA agent offers.
 pub const RESOURCE: &str = "aliyun/erdma";
@@ -103,21 +103,11 @@ impl Erdma {
 
     /// The resource that there is where none is configured.
     pub(super) fn resource(&self, name: ResourceName) -> ResourceConf {
-        ResourceConf {
-            name,
-            place: "erdma".to_owned(),
-            ids: Ids::PerNic {
-                count: NIC_IDS,
-                allocate: Allocate::Numa,
-            },
-            devices: self.devices.clone(),
-            parents: Vec::new(),
-            umad: false,
-            environment: BTreeSet::new(),
-            bonds: false,
-            topology: true,
-            require: None,
-        }
+        let ids = Ids::PerNic {
+            count: NIC_IDS,
+            allocate: Allocate::Numa,
+        };
+        ResourceConf::new(name, "erdma", ids, self.devices.clone())
     }
 }
 

@@ -100,6 +100,24 @@ pub struct ResourceConf {
     pub require: Option<Require>,
 }
 
+impl ResourceConf {
+    /// A resource with the defaults of a format that says no more of it.
+    fn new(name: ResourceName, place: &str, ids: Ids, devices: Vec<Selector>) -> Self {
+        Self {
+            name,
+            place: place.to_owned(),
+            ids,
+            devices,
+            parents: Vec::new(),
+            umad: false,
+            environment: BTreeSet::new(),
+            bonds: false,
+            topology: true,
+            require: None,
+        }
+    }
+}
+
 /// How many devices of a resource there have to be, and healthy, before a pod gets any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Value")]

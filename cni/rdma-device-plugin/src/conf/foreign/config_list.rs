@@ -8,7 +8,6 @@ use crate::conf::{
     selector::{Selector, Sort},
 };
 use conf_reader::{Field, Number, Texts, Wrong};
-use std::collections::BTreeSet;
 
 const KEYS: [&str; 6] = [
     "periodicUpdateInterval",
@@ -55,21 +54,10 @@ fn one(field: &Field<'_>, remarks: &mut Vec<String>) -> Result<Option<ResourceCo
         ));
         return Ok(None);
     }
-    Ok(Some(ResourceConf {
-        name,
-        place: field.place().to_owned(),
-        ids: Ids::Shared {
-            count,
-            allocate: Allocate::All,
-        },
-        devices: vec![devices],
-        parents: Vec::new(),
-        umad: false,
-        environment: BTreeSet::new(),
-        bonds: false,
-        topology: true,
-        require: None,
-    }))
+    let allocate = Allocate::All;
+    let ids = Ids::Shared { count, allocate };
+    let devices = vec![devices];
+    Ok(Some(ResourceConf::new(name, field.place(), ids, devices)))
 }
 
 fn selector(resource: &Field<'_>, remarks: &mut Vec<String>) -> Result<Selector, Wrong> {

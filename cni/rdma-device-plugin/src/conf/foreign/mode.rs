@@ -10,7 +10,6 @@ use crate::conf::{
 };
 use conf_reader::{Field, Wrong};
 use serde::Deserialize;
-use std::collections::BTreeSet;
 
 /// Another name for the one resource.
 const CUSTOM: &str = "customResourceName";
@@ -77,17 +76,6 @@ pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
         Some(name) => name_at(name, &file.at(CUSTOM))?,
         None => name_at(name, &file.at("mode"))?,
     };
-    let resource = ResourceConf {
-        name,
-        place: "mode".to_owned(),
-        ids,
-        devices,
-        parents: Vec::new(),
-        umad: false,
-        environment: BTreeSet::new(),
-        bonds: false,
-        topology: true,
-        require: None,
-    };
+    let resource = ResourceConf::new(name, "mode", ids, devices);
     parsed(vec![resource], file, remarks)
 }

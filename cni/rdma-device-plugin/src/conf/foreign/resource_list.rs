@@ -12,7 +12,6 @@ use crate::conf::{
 use conf_reader::{Field, Texts, Wrong};
 use serde::Deserialize;
 use serde_json::Value;
-use std::collections::BTreeSet;
 
 const RESOURCE_KEYS: [&str; 6] = [
     "resourceName",
@@ -111,16 +110,8 @@ fn one(field: &Field<'_>, remarks: &mut Vec<String>) -> Result<Option<ResourceCo
     }
     // Without a selector it would be of all devices.
     Ok((!devices.is_empty()).then(|| ResourceConf {
-        name,
-        place: place.to_owned(),
-        ids: Ids::Exclusive,
-        devices,
-        parents: Vec::new(),
-        umad: false,
-        environment: BTreeSet::new(),
-        bonds: false,
         topology,
-        require: None,
+        ..ResourceConf::new(name, place, Ids::Exclusive, devices)
     }))
 }
 
