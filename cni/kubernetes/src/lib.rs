@@ -6,15 +6,18 @@
 //! |---|---|
 //! | [`access`] | address, CA and token, which kubelet puts into a pod |
 //! | [`client`] | single requests, with limits of time and size, each on a connection of its own |
+//! | [`refusal`] | why a request failed, or was refused |
 //! | [`watch`] | the events of a watch |
 //!
 //! The client knows no Kubernetes types: the caller passes a path, and gets a [`serde_json::Value`].
 
 pub mod access;
 pub mod client;
+pub mod refusal;
 pub mod watch;
 
 pub use access::{Access, AccessError};
-pub use client::{Client, RequestError};
+pub use client::Client;
 pub use http_client::{Method, StatusCode};
+pub use refusal::{Refusal, RequestError};
 pub use watch::Watch;

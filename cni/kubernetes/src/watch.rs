@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A watch: events, one JSON object in each line, until the API server closes the stream.
 
-use crate::client::{LONGEST, RequestError};
+use crate::refusal::{LONGEST, RequestError};
 use http_client::Response;
 use serde_json::Value;
 

@@ -5,12 +5,12 @@ use crate::{
     chain::Chain,
     cli::Arguments,
     conf::Erdma,
-    daemon::{StartError, previous_offers},
+    daemon::StartError,
     erdma::{self, Discovery, discover, reconciler},
     hardware::Hardware,
     health, ipv6_prerequisite,
     notices::{note, notices},
-    offer::{offers, table},
+    offer::{PreviousOffers, offers, table},
 };
 use ::erdma::{instance, metadata::Metadata};
 use rdma_netns::Inventory;
@@ -45,7 +45,7 @@ async fn report(arguments: &Arguments) -> Result<String, StartError> {
     // as the daemon would see it at its start
     let mut health = health::Watch::still(&arguments.sysfs, &arguments.state_dir);
     let unhealthy = health.unhealthy(&inventory);
-    let previous = previous_offers(&arguments.state_dir);
+    let previous = PreviousOffers::read(&arguments.state_dir);
     let (found, unknown) = discovery(&parsed.conf.erdma, &inventory, &arguments.state_dir).await;
     let hidden = found.hidden_addresses();
     let (offers, remarks) = offers(&parsed.conf, &inventory, &hidden, &unhealthy, &previous);

@@ -10,7 +10,6 @@
 
 mod start;
 
-pub(crate) use start::previous_offers;
 use start::system;
 
 use crate::{

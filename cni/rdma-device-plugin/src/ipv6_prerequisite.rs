@@ -5,10 +5,9 @@
 
 use crate::{
     conf::{Chain, Conf},
-    daemon::previous_offers,
     erdma::discover,
     hardware::{Hardware, HardwareError},
-    offer::{Offer, Unhealthy, offers},
+    offer::{Offer, PreviousOffers, Unhealthy, offers},
 };
 use ::erdma::instance;
 use rdma_netns::{Inventory, Kernel, Link, Linux, ObserveError};
@@ -74,7 +73,7 @@ pub fn of_node(
     let inventory = hardware.look()?;
     let instance = instance::kept(state_dir);
     let hidden = discover(&conf.erdma, &inventory, instance.as_deref()).hidden_addresses();
-    let previous = previous_offers(state_dir);
+    let previous = PreviousOffers::read(state_dir);
     let (offers, _) = offers(conf, &inventory, &hidden, &Unhealthy::default(), &previous);
     Ok(parents(conf.chain.as_ref(), &offers, &inventory))
 }

@@ -7,9 +7,10 @@
 //! directory is written or renamed *away from a name*, and not when one appears
 //! (`cni_conf_syncer.go`); the rename within the directory is the event that it hears.
 
-use super::record::{Stamp, hash};
 use conflist::{Directory, Picked};
 use rdma_resources::FileError;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use std::{
     ffi::CString,
     fs::{self, File, Metadata, OpenOptions, Permissions},
@@ -63,6 +64,29 @@ impl Held {
     pub(crate) fn is_over(&self) -> bool {
         self.since.elapsed() > LATE
     }
+}
+
+/// What a file is known by when it is as it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamp {
+    /// Of its text, hexadecimal.
+    pub sha256: String,
+    /// When it was changed last: seconds and nanoseconds since 1970.
+    pub modified: (u64, u32),
+}
+
+impl Stamp {
+    /// When it was changed last.
+    pub fn modified(&self) -> SystemTime {
+        let (seconds, nanoseconds) = self.modified;
+        SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds)
+    }
+}
+
+/// SHA-256, hexadecimal.
+pub fn hash(content: &[u8]) -> String {
+    let digest = Sha256::digest(content);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What `path` is known by, with `text` in it. None: it has gone, or is of a time that no record has.

@@ -2,7 +2,7 @@
 //! What was done to the node: `<stateDir>/install.json`. It is written before the node is
 //! changed, so that whatever a killed run left can be found.
 
-use super::file;
+use super::file::{self, Stamp, hash};
 use cni_protocol::{
     lock::{self, Held},
     state_file,
@@ -12,12 +12,11 @@ use doctor::Installed;
 use rdma_resources::FileError;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use sha2::{Digest, Sha256};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
 /// The format of the record. A reader refuses a higher one.
@@ -141,23 +140,6 @@ pub struct Placing {
     /// Whether the network's own directory was made for it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub made_directory: bool,
-}
-
-/// What a file is known by when it is as it was.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stamp {
-    /// Of its text, hexadecimal.
-    pub sha256: String,
-    /// When it was changed last: seconds and nanoseconds since 1970.
-    pub modified: (u64, u32),
-}
-
-impl Stamp {
-    /// When it was changed last.
-    pub fn modified(&self) -> SystemTime {
-        let (seconds, nanoseconds) = self.modified;
-        SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds)
-    }
 }
 
 impl Default for Record {
@@ -379,12 +361,6 @@ fn remove(path: &Path) -> Result<(), RecordError> {
 /// Where the record is.
 pub fn path(state_dir: &Path) -> PathBuf {
     state_dir.join("install.json")
-}
-
-/// SHA-256, hexadecimal.
-pub fn hash(content: &[u8]) -> String {
-    let digest = Sha256::digest(content);
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn system(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RecordError {

@@ -23,11 +23,10 @@ use ::erdma::{
     driver::{Loader, Modprobe},
     instance,
 };
-use rdma_resources::{Containers, Grants, Published};
+use rdma_resources::{Containers, Grants};
 use std::{
     collections::BTreeMap,
     io,
-    path::Path,
     sync::{Arc, Mutex},
 };
 use tokio::{
@@ -132,7 +131,7 @@ impl Daemon {
             role,
             progress,
             leader: Leader::default(),
-            previous: previous_offers(&arguments.state_dir),
+            previous: PreviousOffers::read(&arguments.state_dir),
             chain,
             arguments,
             unhealthy: Unhealthy::default(),
@@ -142,20 +141,6 @@ impl Daemon {
             remarks: vec![],
             refused: None,
         })
-    }
-}
-
-/// What an earlier run offered: a device in a pod shows too little of itself to be selected anew.
-pub(crate) fn previous_offers(state_dir: &Path) -> PreviousOffers {
-    match Published::read(state_dir) {
-        Ok(published) => published
-            .as_ref()
-            .map(PreviousOffers::of_published)
-            .unwrap_or_default(),
-        Err(error) => {
-            log::warn!("what was offered before is not known: {error}");
-            PreviousOffers::default()
-        }
     }
 }
 

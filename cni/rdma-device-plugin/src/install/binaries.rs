@@ -5,8 +5,8 @@
 //! somebody else had put there is kept, and comes back.
 
 use crate::chain::{
-    file,
-    record::{Binary, Record, RecordError, hash},
+    file::{self, hash},
+    record::{Binary, Record, RecordError},
 };
 use conf_reader::one_line;
 use serde_json::Value;

@@ -6,7 +6,7 @@
 use super::Offer;
 use rdma_netns::{DeviceAddress, Hca, Inventory};
 use rdma_resources::{Published, published::Devices};
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, path::Path};
 
 /// Devices by resource, as they were when last offered.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -46,6 +46,17 @@ impl fmt::Display for Gone {
 }
 
 impl PreviousOffers {
+    /// Those of an earlier daemon, which `state_dir` has. None that can be read: there were none.
+    pub fn read(state_dir: &Path) -> Self {
+        match Published::read(state_dir) {
+            Ok(published) => published.map_or_else(Self::default, |it| Self::of_published(&it)),
+            Err(error) => {
+                log::warn!("what was offered before is not known: {error}");
+                Self::default()
+            }
+        }
+    }
+
     /// What `offers` had: for the next call of [`offers`](super::offers).
     pub fn of(offers: &[Offer]) -> Self {
         let mut previous = Self::default();

@@ -15,7 +15,7 @@ use crate::{
     report::event::Event,
     said::Said,
 };
-use kubernetes_api::{Access, AccessError, Client, Method, RequestError, client::Refusal};
+use kubernetes_api::{Access, AccessError, Client, Method, Refusal, RequestError};
 use serde_json::{Value, json};
 use std::{path::Path, time::Instant};
 use tokio::sync::mpsc;

@@ -12,7 +12,7 @@ use crate::{
 };
 use k8s_openapi::{api::core::v1::Container, apimachinery::pkg::util::intstr::IntOrString};
 use rdma_device_plugin::{
-    chain::record::{BIN_DIR, hash},
+    chain::{file::hash, record::BIN_DIR},
     cli::{Arguments, Command, Install},
     conf::chain::{CONF_DIR, pod_resources},
 };
