@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which container has which device, and how many ids of each resource are given.
 
-use super::Offered;
+use super::offered::Offered;
 use crate::refused::PodName;
 use kubelet_api::pod_resources::v1::PodResources;
 use rdma_netns::DeviceAddress;

@@ -43,13 +43,16 @@ pub(crate) mod counters;
 mod erdma;
 mod health;
 mod holders;
+mod offered;
 mod page;
 mod pod_list;
+mod scrape;
 mod server;
 mod text;
 
-pub use collect::{Offered, Sources, View};
+pub use collect::{Sources, View};
 pub(crate) use holders::held;
+pub use offered::Offered;
 pub use server::{Server, serve, serve_probes, serve_when_free};
 
 use crate::history::History;

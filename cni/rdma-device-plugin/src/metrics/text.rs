@@ -1,160 +1,149 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The figures as OpenMetrics text.
 
-use super::{Labels, Metrics, collect::Snapshot, counters::PortFigures, erdma, holders::Holder};
-use crate::chain::ChainStatus;
-use prometheus_client::{
-    encoding::text::{encode_eof, encode_registry},
-    metrics::{counter::Counter, family::Family, gauge::Gauge},
-    registry::Registry,
+use super::{
+    Labels, Metrics, collect::Snapshot, counters::PortFigures, erdma, holders::Holder,
+    scrape::Scrape,
 };
-use std::{collections::BTreeMap, fmt};
+use crate::chain::ChainStatus;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
+use std::fmt;
 
 /// What it is, for the answer's header.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The daemon's figures and those of one scrape.
 pub(super) fn render(metrics: &Metrics, snapshot: &Snapshot) -> Result<String, fmt::Error> {
+    let mut scrape = Scrape::default();
+    resources(snapshot, &mut scrape);
+    devices(snapshot, &mut scrape);
+    erdma::add(snapshot, &mut scrape);
     let mut text = String::new();
     encode_registry(&mut text, &metrics.0.registry)?;
-    encode_registry(&mut text, &resources(snapshot))?;
-    encode_registry(&mut text, &devices(snapshot))?;
-    encode_registry(&mut text, &erdma::registry(snapshot))?;
+    encode_registry(&mut text, &scrape.registry)?;
     encode_eof(&mut text)?;
     Ok(text)
 }
 
-/// A gauge that is set once.
-#[derive(Default)]
-pub(super) struct Gauges(Family<Labels, Gauge>);
-
-impl Gauges {
-    pub(super) fn set(&self, labels: Labels, value: u64) {
-        let value = i64::try_from(value).unwrap_or(i64::MAX);
-        self.0.get_or_create(&labels).set(value);
-    }
-
-    pub(super) fn register(self, registry: &mut Registry, name: &str, help: &str) {
-        registry.register(name, help, self.0);
-    }
-}
-
-fn resources(snapshot: &Snapshot) -> Registry {
-    let mut registry = Registry::with_prefix("rdma_device_plugin");
-    let (capacity, healthy, allocated) = <(Gauges, Gauges, Gauges)>::default();
+fn resources(snapshot: &Snapshot, scrape: &mut Scrape) {
+    let mut of = |name: &str, help: &str, resource: &str, value: u64| {
+        let name = format!("rdma_device_plugin_{name}");
+        scrape.gauge(&name, help, super::of(resource), value);
+    };
+    let expected = "Devices that the resource is to have: by require, else as many as it had";
+    let present = "Devices of the resource that are there and healthy";
     for offer in &snapshot.node.offers {
-        let labels = super::of(&offer.name);
-        capacity.set(labels.clone(), offer.ids.len() as u64);
+        let name = &offer.name;
         let fit = offer.ids.iter().filter(|id| id.healthy).count();
-        healthy.set(labels.clone(), fit as u64);
+        of("capacity", "Ids advertised", name, offer.ids.len() as u64);
+        of(
+            "healthy",
+            "Ids advertised that are healthy",
+            name,
+            fit as u64,
+        );
+        of("devices_expected", expected, name, offer.expected as u64);
+        of("devices_present", present, name, offer.present as u64);
         let held = snapshot.held.as_ref();
-        if let Some(count) = held.and_then(|held| held.allocated.get(&offer.name)) {
-            allocated.set(labels, *count);
+        if let Some(count) = held.and_then(|held| held.allocated.get(name)) {
+            of("allocated", "Ids that containers have", name, *count);
         }
-    }
-    let (expected, present) = <(Gauges, Gauges)>::default();
-    for offer in &snapshot.node.offers {
-        expected.set(super::of(&offer.name), offer.expected as u64);
-        present.set(super::of(&offer.name), offer.present as u64);
     }
     for (resource, gone) in &snapshot.node.gone {
         let is_offered = snapshot.node.offers.iter().any(|it| it.name == *resource);
         if !is_offered && !gone.is_empty() {
-            expected.set(super::of(resource), gone.len() as u64);
-            present.set(super::of(resource), 0);
+            of("devices_expected", expected, resource, gone.len() as u64);
+            of("devices_present", present, resource, 0);
         }
     }
-    let chained = match snapshot.node.chain {
-        ChainStatus::Unseen | ChainStatus::Off | ChainStatus::Left(_) => None,
-        ChainStatus::Called { .. } => Some(1),
-        ChainStatus::NotCalled(_) | ChainStatus::Withheld(_) => Some(0),
-    };
-    if let Some(chained_now) = chained {
-        let chained = Gauge::<i64>::default();
-        chained.set(chained_now);
-        let help = "Whether the runtime would call rdma-cni";
-        registry.register("chained", help, chained);
-    }
-    let claims = Gauges::default();
     for (resource, count) in &snapshot.claims {
-        claims.set(super::of(resource), *count);
+        of("claims", "Claims that are prepared", resource, *count);
     }
-    let without_ipv6 = Gauges::default();
+    let is_chained = match snapshot.node.chain {
+        ChainStatus::Unseen | ChainStatus::Off | ChainStatus::Left(_) => None,
+        ChainStatus::Called { .. } => Some(true),
+        ChainStatus::NotCalled(_) | ChainStatus::Withheld(_) => Some(false),
+    };
+    if let Some(is_chained) = is_chained {
+        scrape.gauge(
+            "rdma_device_plugin_chained",
+            "Whether the runtime would call rdma-cni",
+            Labels::new(),
+            is_chained.into(),
+        );
+    }
     for parent in &snapshot.without_ipv6 {
         let device = ("device", parent.rdma.clone());
-        without_ipv6.set(vec![device, ("netdev", parent.netdev.clone())], 1);
+        scrape.gauge(
+            "rdma_device_plugin_nic_without_ipv6",
+            "A NIC that pods' IPv6 addresses are to come from, and that has none",
+            vec![device, ("netdev", parent.netdev.clone())],
+            1,
+        );
     }
-    let complete = Gauges::default();
     for (part, is_complete) in [
         ("holders", snapshot.held.is_some()),
         ("counters", snapshot.ports.is_some()),
     ] {
-        complete.set(vec![("part", part.to_owned())], is_complete.into());
+        scrape.gauge(
+            "rdma_device_plugin_scrape_complete",
+            "Whether this scrape has all of it",
+            vec![("part", part.to_owned())],
+            is_complete.into(),
+        );
     }
-    capacity.register(&mut registry, "capacity", "Ids advertised");
-    healthy.register(&mut registry, "healthy", "Ids advertised that are healthy");
-    allocated.register(&mut registry, "allocated", "Ids that containers have");
-    claims.register(&mut registry, "claims", "Claims that are prepared");
-    expected.register(
-        &mut registry,
-        "devices_expected",
-        "Devices that the resource is to have: by require, else as many as it had",
-    );
-    present.register(
-        &mut registry,
-        "devices_present",
-        "Devices of the resource that are there and healthy",
-    );
-    without_ipv6.register(
-        &mut registry,
-        "nic_without_ipv6",
-        "A NIC that pods' IPv6 addresses are to come from, and that has none",
-    );
-    complete.register(
-        &mut registry,
-        "scrape_complete",
-        "Whether this scrape has all of it",
-    );
-    registry
 }
 
-fn devices(snapshot: &Snapshot) -> Registry {
-    let mut registry = Registry::default();
-    let (info, healthy, holders, states) = <(Gauges, Gauges, Gauges, Gauges)>::default();
-    let known = Gauges::default();
-    let mut counters = Counters::default();
+fn devices(snapshot: &Snapshot, scrape: &mut Scrape) {
+    const HEALTHY: (&str, &str) = ("rdma_device_healthy", "Whether kubelet is told so");
     for function in &snapshot.node.inventory.functions {
         let device = &function.device;
         for hca in &function.hcas {
-            let name = || vec![("device", hca.name.clone())];
+            let with = |labels: Labels| [vec![("device", hca.name.clone())], labels].concat();
             let numa = device.numa_node.map(|node| node.to_string());
-            let about = vec![
+            let about = with(vec![
                 ("address", device.address.to_string()),
                 ("driver", device.driver.clone().unwrap_or_default()),
                 ("numa_node", numa.unwrap_or_default()),
-            ];
-            info.set([name(), about].concat(), 1);
+            ]);
+            scrape.gauge("rdma_device_info", "An RDMA device", about, 1);
             let is_healthy = !snapshot.node.unhealthy.contains_key(&device.address);
-            healthy.set(name(), is_healthy.into());
+            scrape.gauge(HEALTHY.0, HEALTHY.1, with(vec![]), is_healthy.into());
             let held = snapshot.held.as_ref();
             let of_device = held.and_then(|held| held.holders.get(&device.address));
             for holder in of_device.into_iter().flatten() {
                 let resource = vec![("resource", holder.resource.clone())];
-                holders.set([name(), resource, labels(holder)].concat(), 1);
+                scrape.gauge(
+                    "rdma_device_holder",
+                    "A container that was given the device",
+                    with([resource, labels(holder)].concat()),
+                    1,
+                );
             }
             let only = held.and_then(|held| held.only.get(&device.address));
             let only = only.map(labels).unwrap_or_default();
             let ports = snapshot.ports.as_ref();
             let ports = ports.map(|ports| ports.get(&hca.name).map_or(&[][..], Vec::as_slice));
             if let Some(ports) = ports {
-                known.set(name(), (!ports.is_empty()).into());
+                scrape.gauge(
+                    "rdma_device_counters_known",
+                    "Whether the counters and port states can be read; not those of a device inside a pod without \
+                     CAP_SYS_ADMIN",
+                    with(vec![]),
+                    (!ports.is_empty()).into(),
+                );
             }
             for port in ports.into_iter().flatten() {
-                let labels = [name(), vec![("port", port.number.to_string())]].concat();
+                let labels = with(vec![("port", port.number.to_string())]);
                 if let Some(state) = port.state {
-                    states.set(labels.clone(), state.into());
+                    scrape.gauge(
+                        "rdma_port_state",
+                        "Logical state: 1 down, 2 init, 3 armed, 4 active",
+                        labels.clone(),
+                        state.into(),
+                    );
                 }
-                counters.add(&[labels, only.clone()].concat(), port);
+                counters(&[labels, only.clone()].concat(), port, scrape);
             }
         }
     }
@@ -164,41 +153,12 @@ fn devices(snapshot: &Snapshot) -> Registry {
         let mut hcas = functions.iter().flat_map(|function| &function.hcas);
         hcas.any(|hca| hca.name == rdma)
     };
-    for rdma in snapshot
-        .node
-        .gone
-        .values()
-        .flatten()
-        .filter_map(|gone| gone.rdma.as_ref())
-    {
+    let gone = snapshot.node.gone.values().flatten();
+    for rdma in gone.filter_map(|gone| gone.rdma.as_ref()) {
         if !is_there(rdma) {
-            healthy.set(vec![("device", rdma.clone())], 0);
+            scrape.gauge(HEALTHY.0, HEALTHY.1, vec![("device", rdma.clone())], 0);
         }
     }
-    info.register(&mut registry, "rdma_device_info", "An RDMA device");
-    healthy.register(
-        &mut registry,
-        "rdma_device_healthy",
-        "Whether kubelet is told so",
-    );
-    holders.register(
-        &mut registry,
-        "rdma_device_holder",
-        "A container that was given the device",
-    );
-    known.register(
-        &mut registry,
-        "rdma_device_counters_known",
-        "Whether the counters and port states can be read; not those of a device inside a pod without \
-         CAP_SYS_ADMIN",
-    );
-    states.register(
-        &mut registry,
-        "rdma_port_state",
-        "Logical state: 1 down, 2 init, 3 armed, 4 active",
-    );
-    counters.register(&mut registry);
-    registry
 }
 
 fn labels(holder: &Holder) -> Labels {
@@ -209,34 +169,12 @@ fn labels(holder: &Holder) -> Labels {
     ]
 }
 
-/// The ports' figures, by metric.
-#[derive(Default)]
-struct Counters {
-    counts: BTreeMap<String, Family<Labels, Counter>>,
-    levels: BTreeMap<String, Gauges>,
-}
-
-impl Counters {
-    fn add(&mut self, labels: &Labels, port: &PortFigures) {
-        for figure in &port.counters {
-            let name = figure.name.clone();
-            if figure.counts {
-                let family = self.counts.entry(name).or_default();
-                family.get_or_create(labels).inc_by(figure.value);
-            } else {
-                let family = self.levels.entry(name).or_default();
-                family.set(labels.clone(), figure.value);
-            }
-        }
-    }
-
-    fn register(self, registry: &mut Registry) {
-        const HELP: &str = "As the kernel has it under this name";
-        for (name, family) in self.counts {
-            registry.register(name, HELP, family);
-        }
-        for (name, family) in self.levels {
-            family.register(registry, &name, HELP);
+fn counters(labels: &Labels, port: &PortFigures, scrape: &mut Scrape) {
+    const HELP: &str = "As the kernel has it under this name";
+    for figure in &port.counters {
+        match figure.counts {
+            true => scrape.counter(&figure.name, HELP, labels, figure.value),
+            false => scrape.gauge(&figure.name, HELP, labels.clone(), figure.value),
         }
     }
 }
