@@ -33,6 +33,7 @@ machine reboot 'integration/lab_reboot' --tier full --exclusive --memory 2560 --
 	--disk /var/lib/cni --disk /var/lib/kubelet --disk /var/lib/containerd --disk /etc/cni/net.d \
 	--disk /opt/cni/bin --disk /var/lib/reboot
 machine pods 'integration/lab_pods_share' --tier full --shared --memory 4096 --timeout 900
+machine erdma-pair 'integration/lab_erdma_pair' --exclusive --memory 1024 --timeout 600
 machine rocev1-shared 'integration/lab_smc_shared' --tier full --shared --rocev1 --timeout 900
 machine stock-rxe 'integration/lab_stock_rxe' --tier fast --stock-rxe --timeout 300
 
@@ -73,6 +74,7 @@ boot() {
 	made=$(realpath "${CARGO_TARGET_DIR:-target}")/lab-$name
 	make_for "$name" "$made"
 	# beside a control plane, which it reaches
+	[[ $name != erdma-pair ]] || vm=(integration/lab/pair)
 	[[ $name != cluster* ]] || vm=("${CARGO_TARGET_DIR:-target}/debug/cluster-lab" "$made/pki" "$(nodes_of "$name")")
 	"${vm[@]}" "${options[@]}" -- "$PWD/scripts/run-programs" "${chosen[@]}" -- --test-threads=1 ${word:+"$word"}
 }

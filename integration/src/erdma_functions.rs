@@ -17,8 +17,11 @@ pub const NICS: [&str; 2] = ["enp33s1", "enp65s1"];
 pub const NIC_FUNCTIONS: [&str; 2] = ["0000:21:01.0", "0000:41:01.0"];
 /// The eRDMA functions with the MACs of [`NICS`].
 pub const FUNCTIONS: [&str; 2] = ["0000:21:02.0", "0000:41:02.0"];
-/// The permanent MACs of [`NICS`].
-pub const MACS: [&str; 2] = ["52:54:00:ee:00:01", "52:54:00:ee:00:02"];
+/// The permanent MACs of [`NICS`], of this machine where there are two.
+pub fn macs() -> [String; 2] {
+    let machine = env::var("RDMA_LAB_NODE").unwrap_or_else(|_| "0".to_owned());
+    [1, 2].map(|nic| format!("52:54:00:ee:0{machine}:0{nic}"))
+}
 
 /// Which `erdma.ko` is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,13 +155,14 @@ impl Drop for ErdmaFunctions {
                 release.trim()
             ));
         }
-        for (nic, mac) in NICS.into_iter().zip(MACS) {
+        for (nic, mac) in NICS.into_iter().zip(macs()) {
             // a test that failed can leave a NIC with the name that it had in a pod, and in a namespace that is ending
             let mut found = None;
             wait::within(Duration::from_secs(5), || {
                 let links = parse_list(&self.host.run("ip -j link show"));
                 let mut links = links.into_iter();
-                found = links.find(|it| it["permaddr"] == mac || it["address"] == mac);
+                found = links
+                    .find(|it| it["permaddr"] == mac.as_str() || it["address"] == mac.as_str());
                 found.is_some()
             });
             let name = found.as_ref().and_then(|it| it["ifname"].as_str());
@@ -188,9 +192,15 @@ impl ErdmaNode {
     /// Comes back when the ports of both RDMA devices are active.
     #[track_caller]
     pub fn new(driver: Driver, mode: &str) -> Self {
+        Self::with_addresses(driver, mode, ADDRESSES)
+    }
+
+    /// The same with other addresses, of one /24.
+    #[track_caller]
+    pub fn with_addresses(driver: Driver, mode: &str, addresses: [&str; 2]) -> Self {
         let erdma = ErdmaFunctions::new(driver, mode);
         let node = Node::on(Netns::own());
-        for (nic, address) in NICS.into_iter().zip(ADDRESSES) {
+        for (nic, address) in NICS.into_iter().zip(addresses) {
             // the NICs were there before the node set its defaults
             for key in ["dad_transmits", "router_solicitation_delay"] {
                 node.host.set_sysctl(&format!("ipv6/conf/{nic}/{key}"), "0");

@@ -36,6 +36,7 @@
 //! | [`rails`] | in the lab, bonds on a fabric of two rails and two sides, with routers |
 //! | [`bonded`] | in the lab, the chain on those rails |
 //! | [`erdma_functions`] | in the lab, eRDMA functions under the kernel's own driver |
+//! | [`erdma_pair`] | in the lab, two machines whose eRDMA functions are one fabric |
 //! | [`erdma_nics`] | in the lab, NICs as eRDMA ones that nobody configured |
 //! | [`nics`] | in the lab, a bond over each NIC: rails with hardware behind them |
 //! | [`qemu`] | in the lab, the machine from outside: NICs are unplugged |
@@ -58,6 +59,7 @@ pub mod daemon;
 pub mod disk;
 pub mod erdma_functions;
 pub mod erdma_nics;
+pub mod erdma_pair;
 pub mod extent;
 pub mod files;
 pub mod ipam;

@@ -28,18 +28,29 @@ pub struct End<'a> {
 /// `rping` from `client` to `server`: five messages each way, and their contents compared.
 #[track_caller]
 pub fn rping(server: End<'_>, client: End<'_>) {
+    let serving = serve_rping(server);
+    ask_rping(client, server.address);
+    serving.end();
+}
+
+/// The server's end of [`rping`], which listens.
+#[track_caller]
+pub fn serve_rping(server: End<'_>) -> Serving {
+    let mut command = server.pod.command("rping");
+    command.args(["-s", "-a", server.address, "-v", "-V", "-C", "5"]);
+    Serving::start("rping", server.pod, command)
+}
+
+/// The client's end of [`rping`].
+#[track_caller]
+pub fn ask_rping(client: End<'_>, server: &str) {
     let log = TempDir::new().expect("a directory for the output");
-    let mut serving = server.pod.command("rping");
-    serving.args(["-s", "-a", server.address, "-v", "-V", "-C", "5"]);
-    let server_end = Process::start(serving, &log.path().join("server"));
-    wait::until("rping listens", || listens(server.pod));
     let mut asking = client.pod.command("rping");
-    asking.args(["-c", "-a", server.address, "-I", client.address]);
+    asking.args(["-c", "-a", server, "-I", client.address]);
     asking.args(["-v", "-V", "-C", "5"]);
     let client_end = Process::start(asking, &log.path().join("client"));
     let (status, said) = client_end.ended("rping's client");
     assert_rping_succeeded(status.code(), &said);
-    server_end.end("rping's server");
 }
 
 /// The client of `rping -v -V -C 5` did what it was asked for: five messages each way, each printed after its contents
@@ -63,25 +74,64 @@ pub fn write_bandwidth(server: End<'_>, client: End<'_>, by_tcp: &str) -> f64 {
     Write::new(server, client, by_tcp).start().bandwidth()
 }
 
-/// 100 messages of 4 KiB by perftest's `program`, with arguments of its own as `ib_read_bw -q 30`, from `client` to `server` or, with `ib_read_bw`, the other way. The
-/// connection manager makes the connection, as iWARP needs it.
+/// 100 messages of 4 KiB by perftest's `program`, with arguments of its own as `ib_read_bw -q 30`, from `client` to
+/// `server` or, with `ib_read_bw`, the other way. The connection manager makes the connection, as iWARP needs it.
 #[track_caller]
 pub fn by_connection_manager(program: &str, server: End<'_>, client: End<'_>) {
+    let serving = serve_by_connection_manager(program, server);
+    ask_by_connection_manager(program, client, server.address);
+    serving.end();
+}
+
+/// The server's end of [`by_connection_manager`], which listens.
+#[track_caller]
+pub fn serve_by_connection_manager(program: &str, server: End<'_>) -> Serving {
+    Serving::start(program, server.pod, perftest(program, server))
+}
+
+/// The client's end of [`by_connection_manager`].
+#[track_caller]
+pub fn ask_by_connection_manager(program: &str, client: End<'_>, server: &str) {
     let log = TempDir::new().expect("a directory for the output");
-    let command = |end: End<'_>| {
-        let mut words = program.split_whitespace();
-        let mut command = end.pod.command(words.next().unwrap_or_default());
-        command
-            .args(words)
-            .args(["-R", "-d", end.rdma, "-s", "4096", "-n", "100", "-F"]);
-        command
-    };
-    let server_end = Process::start(command(server), &log.path().join("server"));
-    wait::until(&format!("{program} listens"), || listens(server.pod));
-    let mut asking = command(client);
-    asking.arg(server.address);
+    let mut asking = perftest(program, client);
+    asking.arg(server);
     Process::start(asking, &log.path().join("client")).end(program);
-    server_end.end(program);
+}
+
+fn perftest(program: &str, end: End<'_>) -> Command {
+    let mut words = program.split_whitespace();
+    let mut command = end.pod.command(words.next().unwrap_or_default());
+    command
+        .args(words)
+        .args(["-R", "-d", end.rdma, "-s", "4096", "-n", "100", "-F"]);
+    command
+}
+
+/// A server of the connection manager, which listens; killed on drop.
+pub struct Serving {
+    what: String,
+    process: Process,
+    _log: TempDir,
+}
+
+impl Serving {
+    #[track_caller]
+    fn start(program: &str, pod: &Netns, command: Command) -> Self {
+        let log = TempDir::new().expect("a directory for the output");
+        let process = Process::start(command, &log.path().join("server"));
+        wait::until(&format!("{program} listens"), || listens(pod));
+        Self {
+            what: format!("{program}'s server"),
+            process,
+            _log: log,
+        }
+    }
+
+    /// Waits for its success.
+    #[track_caller]
+    pub fn end(self) {
+        self.process.end(&self.what);
+    }
 }
 
 /// Whether a process in `pod` waits for connections of the connection manager.

@@ -5,7 +5,7 @@
 use integration::{
     Netns,
     erdma_functions::{
-        Driver, ErdmaFunctions, FUNCTIONS, MACS, NIC_FUNCTIONS, NICS, directory, links, node_guid,
+        Driver, ErdmaFunctions, FUNCTIONS, NIC_FUNCTIONS, NICS, directory, links, macs, node_guid,
     },
     traffic::{self, End},
     wait,
@@ -54,7 +54,7 @@ fn a_device_has_no_parent_and_the_netdev_of_its_permanent_mac() {
         let at = directory(&rdma);
         assert_eq!(at, Path::new("/sys/devices/virtual/infiniband").join(&rdma));
         assert!(!at.join("device").exists());
-        assert_eq!(read(at.join("node_guid")), node_guid(MACS[nic]));
+        assert_eq!(read(at.join("node_guid")), node_guid(&macs()[nic]));
         assert_eq!(read(at.join("ports/1/gid_attrs/ndevs/0")), netdev);
         let function = Path::new("/sys/bus/pci/devices").join(FUNCTIONS[nic]);
         assert_eq!(read(function.join("vendor")), "0x1ded");
@@ -70,7 +70,7 @@ fn a_device_has_no_parent_and_the_netdev_of_its_permanent_mac() {
         .host
         .ip(&format!("link set dev {} address {changed}", NICS[0]));
     assert_eq!(erdma.rdma(0), rdma);
-    assert_eq!(read(guid), node_guid(MACS[0]));
+    assert_eq!(read(guid), node_guid(&macs()[0]));
     erdma.unload();
     erdma.load();
     erdma.are_home();

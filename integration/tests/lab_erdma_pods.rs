@@ -5,7 +5,7 @@
 use integration::{
     Snapshot,
     daemon::{doctor, rdma_device_plugin},
-    erdma_functions::{ADDRESSES, Driver, ErdmaNode, MACS, NICS, links},
+    erdma_functions::{ADDRESSES, Driver, ErdmaNode, NICS, links, macs},
     killed::{Around, Restorer, Sweep},
     plugin,
     traffic::{self, End},
@@ -62,7 +62,7 @@ fn both_are_offered(driver: Driver) {
     };
     change("52:54:00:ee:00:99");
     are_both_offered(&scene);
-    change(MACS[0]);
+    change(&macs()[0]);
 }
 
 #[test]

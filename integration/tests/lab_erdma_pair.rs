@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//! In the lab, pods of two machines with eRDMA NICs on one fabric: `integration/lab/pair`, one test at a time. Both
+//! machines run this program. Driver and provider are real, the functions and the fabric are models.
+
+use integration::{
+    Netns, Snapshot,
+    erdma_functions::{Driver, ErdmaNode, links},
+    erdma_pair::ErdmaPair,
+    traffic::{self, End},
+};
+
+/// The NICs of machine 1, and those of machine 2.
+const ADDRESSES: [[&str; 2]; 2] = [["10.0.0.1", "10.0.0.2"], ["10.0.0.3", "10.0.0.4"]];
+
+/// Bytes that the device has sent, by the driver's counter.
+#[track_caller]
+fn sent(pod: &Netns, rdma: &str) -> u64 {
+    let file = format!("/sys/class/infiniband/{rdma}/ports/1/hw_counters/tx_bytes_cnt");
+    let text = pod.run(&format!("cat {file}"));
+    text.trim().parse().expect("a number")
+}
+
+/// A pod of machine 1 has the NIC of its NUMA node 0, and a pod of machine 2 that of its NUMA node 1.
+#[test]
+fn pods_of_two_machines_exchange_data() {
+    let pair = ErdmaPair::new("traffic");
+    let (nic, serves) = (pair.number - 1, pair.number == 2);
+    let own = ADDRESSES[pair.number - 1];
+    let server_address = ADDRESSES[1][1];
+    let scene = ErdmaNode::with_addresses(Driver::Kernel, "exclusive", own);
+    let node = &scene.node;
+    let rdma = scene.erdma.rdma(nic);
+    let before = Snapshot::of(&node.host);
+    let pod = node.pod("pod");
+    node.add(&scene.configuration(nic), "c", &pod);
+    assert_eq!(pod.addresses("rdma0"), [format!("{}/24", own[nic])]);
+    let end = End {
+        pod: &pod,
+        rdma: &rdma,
+        address: own[nic],
+    };
+    pair.meet("pods");
+
+    if serves {
+        let serving = traffic::serve_rping(end);
+        pair.has_done("rping");
+        serving.end();
+    } else {
+        pair.wait_for("rping");
+        traffic::ask_rping(end, server_address);
+    }
+    // the data of a read are the server's
+    for (program, sender) in [
+        ("ib_read_bw -q 30", 2),
+        ("ib_write_bw", 1),
+        ("ib_send_bw", 1),
+    ] {
+        pair.meet(program);
+        let earlier = sent(&pod, &rdma);
+        let listens = format!("{program} listens");
+        if serves {
+            let serving = traffic::serve_by_connection_manager(program, end);
+            pair.has_done(&listens);
+            serving.end();
+        } else {
+            pair.wait_for(&listens);
+            traffic::ask_by_connection_manager(program, end, server_address);
+        }
+        if pair.number == sender {
+            let bytes = sent(&pod, &rdma) - earlier;
+            println!("{program}: {bytes} bytes sent by machine {sender}");
+            assert!(bytes >= 100 * 4096, "{program}: {bytes} bytes");
+        }
+    }
+
+    node.del(&scene.configuration(nic), "c", &pod);
+    assert_eq!(links(&node.host).len(), 2);
+    node.assert_restored(&before);
+    pair.meet("end");
+}
