@@ -3,7 +3,7 @@
 # lints.sh - what is looked at without running it: sources, scripts, binaries. To be sourced in the
 # root of the tree.
 
-SHELL_FILES=(.ci/run scripts/* integration/lab/setup integration/lab/vm integration/lab/guest integration/lab/initramfs-init
+SHELL_FILES=(.ci/run scripts/* integration/lab/setup integration/lab/vm integration/lab/pair integration/lab/guest integration/lab/initramfs-init
 	integration/lab/images integration/lab/kernel integration/lab/*.sh integration/kubernetes/build integration/kubernetes/certificates
 	integration/helm/build integration/nfd/build integration/runtimes/build integration/vale/build
 	integration/prometheus/fetch integration/browser/fetch)

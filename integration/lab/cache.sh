@@ -11,7 +11,7 @@ CACHE=${RDMA_LAB_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/rdma-lab}
 #   kernel/release              the kernel's release, e.g. 6.12.117+deb12-amd64
 #   kernel/root/boot            the kernel
 #   kernel/root/lib/modules     its modules; in updates/ those that setup built: the patched rdma_rxe, erdma, siw. And
-#                               erdma-parent/, a variant of erdma that sets a parent, see patches
+#                               erdma-parent/ and smc-receive-sge/, variants of erdma and smc, see patches
 #   kernel/initramfs            busybox, initramfs-init and what it takes to mount /
 #   kernels/SERIES              the same of another kernel, see kernel
 #   qemu/qemu                   QEMU 10 (igb NICs), a wrapper

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# drivers.sh - the RDMA drivers that Debian's kernel does not have as the lab needs them, built from Debian's source of it.
+# drivers.sh - the RDMA drivers and SMC, which Debian's kernel does not have as the lab needs them, built from its source.
 # To be sourced by setup.
 
-# Below drivers/infiniband. Debian has siw and erdma switched off.
-DRIVERS=(sw/rxe sw/siw hw/erdma)
+# Debian has siw and erdma switched off.
+DRIVERS=(drivers/infiniband/sw/rxe drivers/infiniband/sw/siw drivers/infiniband/hw/erdma net/smc)
 
 # do_sources VERSION...: of DRIVERS, each in a directory of its name
 do_sources() {
@@ -12,14 +12,14 @@ do_sources() {
 	rm -rf "$d"
 	fetch "$d" "linux-source-6.12=$version"
 	dpkg --fsys-tarfile "$d"/deb/linux-source-*.deb | tar -xO ./usr/src/linux-source-6.12.tar.xz |
-		tar -xJ -C "$d" --strip-components=4 "${DRIVERS[@]/#/linux-source-6.12/drivers/infiniband/}"
+		tar -xJ -C "$d" --transform 's,^linux-source-6.12/\(drivers/infiniband/..\|net\)/,,' "${DRIVERS[@]/#/linux-source-6.12/}"
 	rm -rf "$d/deb"
 }
 
-# build DRIVER CONFIG INTO [PATCH...]: the module of the driver's source, patched, in the directory INTO. What an earlier
+# build DRIVER CONFIG INTO [PATCH...]: the modules of the driver's source, patched, in the directory INTO. What an earlier
 # call has compiled and patched is kept.
 build() {
-	local driver=$1 config=$2 into=$3 d=$CACHE/built/$1 patch
+	local driver=$1 config=$2 into=$3 d=$CACHE/built/$1 patch module
 	mkdir -p "$CACHE/built" "$into"
 	[[ -e $d ]] || cp -r "$CACHE/sources/$driver" "$d"
 	for patch in "${@:4}"; do
@@ -27,7 +27,9 @@ build() {
 	done
 	make -j"$(nproc)" -C "$CACHE/kernel/root/usr/src/linux-headers-$(<"$CACHE/kernel/release")" M="$d" \
 		"$config=m" CONFIG_DEBUG_INFO_BTF_MODULES= modules
-	strip -g -o "$into/$(cd "$d" && echo *.ko)" "$d"/*.ko
+	for module in "$d"/*.ko; do
+		strip -g -o "$into/${module##*/}" "$module"
+	done
 }
 
 # where_built: depmod prefers what is in there to the distribution's
@@ -46,4 +48,10 @@ do_iwarp() {
 	build erdma CONFIG_INFINIBAND_ERDMA "$(where_built)"
 	build erdma CONFIG_INFINIBAND_ERDMA "$CACHE/kernel/root/lib/modules/erdma-parent" "$LAB"/patches/erdma-*.patch
 	/sbin/depmod -b "$CACHE/kernel/root" "$(<"$CACHE/kernel/release")"
+}
+
+# The variant of smc.ko is where depmod does not find it: a test puts it into the kernel's place.
+do_smc() {
+	rm -rf "$CACHE/built/smc"
+	build smc CONFIG_SMC "$CACHE/kernel/root/lib/modules/smc-receive-sge" "$LAB"/patches/smc-*.patch
 }
