@@ -56,7 +56,7 @@ pub(super) enum Command {
     Pod(Question),
 }
 
-/// The installation's record (`install.json`), as far as it says where the node's files are.
+/// Places of the node's files in the installation's record (`install.json`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Installed {
     /// Directory of the network configurations.
@@ -67,14 +67,14 @@ pub struct Installed {
     pub network: Option<String>,
 }
 
-/// Where the node's files are.
+/// Places of the node's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
     /// The host's file system; all other paths are below it.
     pub root: PathBuf,
     /// Network configurations.
     pub conf_dir: PathBuf,
-    /// Programs of plugins, in the order in which they are looked for.
+    /// Directories of plugins' programs, in the runtime's order.
     pub bin_dirs: Vec<PathBuf>,
     /// Name of the network; none: the one that the runtime uses for pods.
     pub network: Option<String>,
@@ -98,14 +98,14 @@ impl Default for Paths {
 }
 
 impl Arguments {
-    /// Where the record of an installation on the host is, as this program sees it.
+    /// Returns the directory of the host's installation record, as this program sees it.
     pub fn record_dir(&self) -> PathBuf {
         let state_dir = self.state_dir.as_deref();
         let state_dir = state_dir.unwrap_or_else(|| Path::new(STATE_DIR));
         below(&self.root, state_dir)
     }
 
-    /// Where to observe: as the options say, else as `installed` does, else the defaults.
+    /// Returns the paths of the options, else those of `installed`, else the defaults.
     pub(super) fn paths(&self, installed: Installed) -> Paths {
         let default = Paths::default();
         let given = Some(self.cni_bin_dir.clone()).filter(|it| !it.is_empty());

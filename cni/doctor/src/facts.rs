@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is known of the node, as plain data: all that [`examine`](super::examine) goes by.
+//! The observed state of the node, as plain data: the only input of [`examine`](super::examine).
 
 use attachments::{Attachment, Key, given_up::Note};
 use rdma_netns::{GidTable, Observed, RdmaMode, smc::SmcState};
@@ -20,16 +20,16 @@ pub struct Facts {
     pub version: String,
     /// `/proc/sys/kernel/osrelease`
     pub release: String,
-    /// What could not be looked at.
+    /// Parts that could not be observed.
     pub unseen: Vec<Unseen>,
-    /// Of what could not be looked at: what this program's container has nothing of.
+    /// Parts of which this program's container has nothing.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub hidden: BTreeSet<Part>,
     /// Kernel modules that matter here, by name.
     pub modules: BTreeMap<String, ModuleState>,
-    /// What sets the mode of the RDMA subsystem at boot; the last one counts.
+    /// Settings of the RDMA subsystem's mode at boot; the last one counts.
     pub boot_modes: Vec<BootMode>,
-    /// How udev names RDMA devices; none: as the kernel does.
+    /// Rule by which udev names RDMA devices; none: they have the kernel's names.
     pub naming: Option<Naming>,
     /// Netdevs, RDMA devices and the hardware behind them.
     pub observed: Option<Observed>,
@@ -37,13 +37,13 @@ pub struct Facts {
     pub bond_modes: BTreeMap<String, String>,
     /// GID tables of the RDMA devices on the host.
     pub gids: Vec<PortGids>,
-    /// What there is of SMC; none: the kernel has none, or has not loaded it.
+    /// State of SMC; none: the kernel has none, or has not loaded it.
     pub smc: Option<SmcState>,
-    /// What the runtime calls.
+    /// Network configuration of the runtime.
     pub chain: Chain,
     /// Programs that the chain needs.
     pub binaries: Vec<Binary>,
-    /// The socket at which kubelet tells what pods were allocated.
+    /// Kubelet's pod-resources socket.
     pub pod_resources: Option<Socket>,
     /// Container runtimes that are there.
     pub runtimes: Vec<Runtime>,
@@ -55,20 +55,20 @@ pub struct Facts {
     pub aside: Vec<PathBuf>,
     /// Why records of claims cannot be read, by record.
     pub unreadable_claims: Vec<String>,
-    /// Netdevs that came back to the host without something that they had.
+    /// Netdevs that returned to the host without one of their attributes.
     pub given_up: Vec<Note>,
     /// Leases of the IPAM plugin, if it keeps them as host-local does.
     pub leases: Vec<Lease>,
-    /// What the runtime has of attachments, as file names of libcni's cache,
-    /// `network-container-interface`; none: it keeps no such cache.
+    /// Attachments in libcni's cache, as file names `network-container-interface`; none: the runtime keeps no such
+    /// cache.
     pub cached: Option<BTreeSet<String>>,
 }
 
-/// Something that could not be looked at.
+/// A part of the node that could not be observed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Unseen {
-    /// What.
+    /// The part.
     pub what: String,
     /// The system's answer.
     pub why: String,
@@ -81,7 +81,7 @@ pub const NOT_MOUNTED: &str = "not visible from here";
 pub const ANOTHER_NETNS: &str = "this program runs in another network namespace";
 
 impl Unseen {
-    /// What makes it visible; none: the reason itself says it.
+    /// Returns the remedy; none: the reason names it.
     pub fn remedy(&self) -> Option<&'static str> {
         // EPERM, EACCES
         let is_denied = ["(os error 1)", "(os error 13)"]
@@ -97,21 +97,21 @@ impl Unseen {
     }
 }
 
-/// A part of the node that a container may have nothing of: of that nothing is said to be missing.
+/// A part of the node that a container may not have. Nothing of such a part is reported as missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Part {
     /// Modules that could be loaded.
     Modules,
-    /// What sets the RDMA subsystem's mode at boot.
+    /// Settings of the RDMA subsystem's mode at boot.
     Boot,
-    /// How udev names RDMA devices.
+    /// Rules of udev for names of RDMA devices.
     Naming,
     /// Network configurations.
     Chain,
     /// Programs of plugins.
     Programs,
-    /// What IPAM plugins gave.
+    /// Leases of IPAM plugins.
     Leases,
     /// Sockets and limits of container runtimes.
     Runtimes,
@@ -131,13 +131,13 @@ pub enum ModuleState {
     Unknown,
 }
 
-/// Something that sets the mode of the RDMA subsystem at boot.
+/// A setting of the RDMA subsystem's mode at boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BootMode {
-    /// The file that says so.
+    /// Its file.
     pub file: PathBuf,
-    /// What it says.
+    /// The mode.
     pub mode: RdmaMode,
 }
 
@@ -163,7 +163,7 @@ pub struct PortGids {
     pub table: GidTable,
 }
 
-/// The directory of network configurations, and what the runtime makes of it.
+/// The directory of network configurations, and the runtime's choice of them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Chain {
@@ -172,7 +172,7 @@ pub struct Chain {
     /// Name of the network that was examined, where a name was given; none: the one that the runtime uses for pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
-    /// What the runtime uses; none: nothing there can be used.
+    /// The network that the runtime uses; none: nothing there can be used.
     pub picked: Option<Picked>,
     /// The broken file at which the runtime stops.
     pub blocked: Option<Skipped>,
@@ -192,11 +192,11 @@ pub struct Picked {
     pub cni_version: String,
     /// The plugins' types, in order.
     pub plugins: Vec<String>,
-    /// Which of them is this plugin, or calls it, from 0; of several the first.
+    /// Index of this plugin, or of one that calls it; of several the first.
     pub place: Option<usize>,
-    /// Whether that plugin calls it (Multus).
+    /// True if that plugin calls it (Multus).
     pub delegated: bool,
-    /// Whether it is in the network's own directory, which libcni reads since 1.3.
+    /// True if it is in the network's own directory, which libcni reads since 1.3.
     pub in_directory: bool,
     /// This plugin's configuration, as the runtime hands it over.
     pub ours: Option<Map<String, Value>>,
@@ -219,12 +219,12 @@ pub struct Skipped {
 pub struct Binary {
     /// Where it is, or would have to be.
     pub path: PathBuf,
-    /// How it is.
+    /// Its state.
     #[serde(flatten)]
     pub state: BinaryState,
 }
 
-/// Whether a program can be run.
+/// State of a program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "camelCase")]
 pub enum BinaryState {
@@ -236,10 +236,10 @@ pub enum BinaryState {
     There,
     /// It is there, and this is its version.
     Version {
-        /// What it says after `--version`.
+        /// Its output after `--version`.
         version: String,
     },
-    /// It is there, and did not tell its version.
+    /// It is there, and did not report its version.
     Mute {
         /// Why.
         why: String,
@@ -265,7 +265,7 @@ pub struct Runtime {
     pub name: String,
     /// Its CRI socket.
     pub socket: Socket,
-    /// How much memory its containers can lock, bytes (`Max locked memory`, soft).
+    /// Memory that its containers can lock, bytes (`Max locked memory`, soft).
     #[serde(default)]
     pub memlock: Memlock,
 }
@@ -289,9 +289,9 @@ pub enum Memlock {
 pub struct Daemon {
     /// Its sockets for kubelet, one for each resource.
     pub sockets: Vec<Socket>,
-    /// What it has published.
+    /// Its `resources.json`.
     pub published: Option<Published>,
-    /// How long ago that last changed, seconds.
+    /// Time since that last changed, seconds.
     pub age: u64,
 }
 
@@ -301,14 +301,14 @@ pub struct Daemon {
 pub enum Record {
     /// One that can be read.
     Good {
-        /// What it says.
+        /// The attachment.
         attachment: Box<Attachment>,
-        /// Whether the pod that it is of lives.
+        /// True if its pod lives.
         lives: bool,
-        /// Whether a verb is at work on it.
+        /// True if a verb is at work on it.
         #[serde(default)]
         busy: bool,
-        /// How long ago it was written, seconds.
+        /// Time since it was written, seconds.
         #[serde(default)]
         age: u64,
         /// The pod's children of shared netdevs that are in another mode than they were made in, a sentence for each.
@@ -317,14 +317,14 @@ pub enum Record {
     },
     /// One that cannot be read.
     Corrupt {
-        /// What it is of.
+        /// Its attachment.
         key: Key,
         /// Why not.
         why: String,
     },
     /// One of a later version.
     Newer {
-        /// What it is of.
+        /// Its attachment.
         key: Key,
         /// Its format.
         format: u64,
@@ -339,7 +339,7 @@ pub struct Lease {
     pub address: IpAddr,
     /// The container that has it.
     pub container: String,
-    /// Its interface, where that is told.
+    /// Its interface, if the lease has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
 }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin doctor`: looks at a node, and says of all that is not as it should be what
-//! to do. It changes nothing.
+//! `rdma-device-plugin doctor`: observes a node, and reports each defect with its remedy. It changes nothing.
 //!
 //! ```text
-//! gather   → Facts          sysfs, netlink, files, sockets; what cannot be seen is told
+//! gather   → Facts          sysfs, netlink, files, sockets; what is not visible is reported
 //! examine  → Vec<Finding>   pure
 //! report   → text           one screen
 //! ```
@@ -30,7 +29,7 @@ use std::{
     process::ExitCode,
 };
 
-/// How a run ends.
+/// Exit codes of a run.
 const ERRORS: u8 = 1;
 const NOT_SEEN: u8 = 2;
 
@@ -87,12 +86,12 @@ fn kernel(root: &Path) -> Linux {
     Linux::with_roots(root.join("sys"), root.join("dev"))
 }
 
-/// The findings as people read them.
+/// Returns the findings as text for people.
 pub fn report(facts: &Facts, findings: &[Finding]) -> String {
     report::text(facts, findings)
 }
 
-/// The exit code.
+/// Returns the exit code.
 pub fn code(facts: &Facts, findings: &[Finding], strict: bool) -> u8 {
     let worst = findings.iter().map(|it| it.severity).max();
     let bad = match strict {
@@ -112,7 +111,7 @@ fn print(text: &str, code: u8, output: &mut dyn Write, errors: &mut dyn Write) -
         .and_then(|()| output.flush());
     match written {
         Ok(()) => ExitCode::from(code),
-        // whoever read it has seen enough
+        // the reader has ended
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::from(code),
         Err(error) => {
             let _ = writeln!(

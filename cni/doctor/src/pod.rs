@@ -38,7 +38,7 @@ pub struct Question {
     pub state_dir: PathBuf,
 }
 
-/// It cannot be answered.
+/// Reason for no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Unanswered {
     /// No pod of that name has rails.
@@ -49,12 +49,12 @@ pub enum Unanswered {
     /// The records cannot be read.
     #[error(transparent)]
     Records(#[from] StoreError),
-    /// The boot cannot be told.
+    /// The id of the boot cannot be read.
     #[error(transparent)]
     Boot(#[from] rdma_netns::ObserveError),
 }
 
-/// The answer, for people.
+/// Returns the answer as text for people.
 ///
 /// # Errors
 /// There is no such pod, or its records cannot be read.
@@ -102,7 +102,7 @@ fn opened<K: Kernel>(kernel: &K, root: &Path, attachment: &Attachment) -> Result
 }
 
 impl Question {
-    /// Whether it is about `pod`, `namespace/name`.
+    /// Returns true if the question is about `pod`, `namespace/name`.
     fn fits(&self, pod: &str) -> bool {
         pod == self.pod
             || pod
@@ -111,7 +111,7 @@ impl Question {
     }
 }
 
-/// Which pod has which address.
+/// Addresses with their pods.
 fn owners(all: &[Attachment]) -> Vec<(IpAddr, &str)> {
     let of = |it| {
         let Attachment { pod, rails, .. }: &Attachment = it;
@@ -163,7 +163,7 @@ fn of_rail(
     text
 }
 
-/// What a program of `rail`'s pod would send with that uses the GID `index` of `table`.
+/// Describes the sender of packets from a program of `rail`'s pod that uses the GID `index` of `table`.
 fn hit(table: &GidTable, index: u32, rail: &Rail, owners: &[(IpAddr, &str)]) -> String {
     let Some(gid) = table.gids.iter().find(|gid| gid.index == index) else {
         let (there, size) = (table.gids.len(), table.size);
@@ -250,12 +250,12 @@ mod tests {
         ] {
             assert_eq!(hit(&table, index, &rail(), &owners), expected);
         }
-        let told = of_rail(&rail(), 5, &owners, |asked| {
+        let text = of_rail(&rail(), 5, &owners, |asked| {
             assert_eq!(asked, ("mlx5_bond_0", 1));
             Ok(table.clone())
         });
         assert_eq!(
-            told,
+            text,
             "  rdma0: mlx5_bond_0 port 1\n    fd00::7: GID index 5\n    \
              NCCL_IB_GID_INDEX=5: right: fd00::7, RoCE v2, is the pod's own\n    \
              without it, NCCL_IB_ADDR_FAMILY=AF_INET: index 6: wrong: 10.0.0.1 is the node's or another's; packets of the \
@@ -274,8 +274,8 @@ mod tests {
             (2, "fd00::7", "ib-or-roce-v1"),
             (3, "fd00::7", "roce-v2"),
         ]);
-        let told = of_rail(&rail(), 3, &[], |_| Ok(table));
-        let lines: Vec<&str> = told.lines().skip(3).collect();
+        let text = of_rail(&rail(), 3, &[], |_| Ok(table));
+        let lines: Vec<&str> = text.lines().skip(3).collect();
         assert_eq!(
             lines,
             [

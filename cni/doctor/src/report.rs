@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Findings as text, on one screen: what is right in one line for each group, what is not with what
-//! to do.
+//! Findings as text, on one screen: one line of a group for all that is right, and a line with its remedy for each other
+//! finding.
 
 use super::{
     examine::{Finding, Severity},
@@ -9,7 +9,7 @@ use super::{
 use conf_reader::one_line;
 use std::fmt::Write as _;
 
-/// The column of what is told.
+/// Column of the findings.
 const INDENT: usize = 18;
 
 /// Columns of the screen.
@@ -61,7 +61,7 @@ pub(super) fn text(facts: &Facts, findings: &[Finding]) -> String {
 /// word that is longer than a line stays whole.
 fn push_wrapped(text: &mut String, words: &str, indent: usize) {
     let mut column = indent;
-    // a part of it is others': what a NIC is called, what a file says
+    // parts of the words are of others: a NIC's name, a file's text
     for (index, word) in one_line(words).split(' ').enumerate() {
         let length = word.chars().count();
         if index > 0 && column + 1 + length > WIDTH {

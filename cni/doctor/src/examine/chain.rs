@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether and how the runtime calls this plugin, and the programs for it.
+//! The runtime's call of this plugin, and the programs for it.
 
 use super::{
     super::facts::{BinaryState, Facts, ModuleState, Part, Picked, Skipped},
-    Severity, Told, some,
+    Findings, Severity, some,
 };
 use cni_protocol::{SpecVersion, version::SUPPORTED};
 use network_conf::{Conf, Smcr};
@@ -15,19 +15,19 @@ const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 const INSTALL: &str = "rdma-device-plugin install puts it there (docs/install.md)";
 
 /// The checked configuration, if the runtime calls us with one that is right.
-pub(super) fn examine(facts: &Facts, told: &mut Told<'_>) -> Option<Conf> {
-    let conf = configuration(facts, told);
-    binaries(facts, conf.is_some(), told);
+pub(super) fn examine(facts: &Facts, findings: &mut Findings<'_>) -> Option<Conf> {
+    let conf = configuration(facts, findings);
+    binaries(facts, conf.is_some(), findings);
     conf
 }
 
-fn configuration(facts: &Facts, told: &mut Told<'_>) -> Option<Conf> {
+fn configuration(facts: &Facts, findings: &mut Findings<'_>) -> Option<Conf> {
     if facts.hidden.contains(&Part::Chain) {
         return None;
     }
     let chain = &facts.chain;
     for skipped in &chain.skipped {
-        told.note(format!(
+        findings.note(format!(
             "{} is passed over: {}",
             skipped.file.display(),
             skipped.why
@@ -36,14 +36,14 @@ fn configuration(facts: &Facts, told: &mut Told<'_>) -> Option<Conf> {
     if let Some(Skipped { file, why }) = &chain.blocked {
         let (file, remedy) = (file.display(), "put the file right, or take it away");
         match facts.hidden.contains(&Part::Runtimes) {
-            true => told.warning(
+            true => findings.warning(
                 format!(
                     "{file} cannot be used ({why}): containerd gives no pod a network then, CRI-O passes it \
                      over, and which of them is here cannot be seen from this container"
                 ),
                 remedy,
             ),
-            false => told.error(
+            false => findings.error(
                 format!("the runtime stops at {file}, and gives no pod a network: {why}"),
                 remedy,
             ),
@@ -53,13 +53,13 @@ fn configuration(facts: &Facts, told: &mut Told<'_>) -> Option<Conf> {
     let Some(picked) = &chain.picked else {
         let directory = chain.directory.display();
         match &chain.network {
-            Some(network) => told.error(
+            Some(network) => findings.error(
                 format!("no file in {directory} defines the network {network}"),
                 "create it (CRI-O: install the cluster's network, or correct cni_default_network; podman \
                  network create; nerdctl network create), and run rdma-device-plugin install; --network or \
                  --cni-conf-dir names another one",
             ),
-            None => told.error(
+            None => findings.error(
                 format!("no network is configured in {directory}: no pod gets one"),
                 "install the cluster's network first; another directory is named by --cni-conf-dir",
             ),
@@ -69,7 +69,7 @@ fn configuration(facts: &Facts, told: &mut Told<'_>) -> Option<Conf> {
     let file = picked.file.display();
     let (Some(place), Some(ours)) = (picked.place, &picked.ours) else {
         let plugins = picked.plugins.join(", ");
-        told.warning(
+        findings.warning(
             match &chain.network {
                 Some(network) => format!(
                     "{file} does not call rdma-cni ({plugins}): containers of network {network} have no rails"
@@ -89,10 +89,10 @@ fn configuration(facts: &Facts, told: &mut Told<'_>) -> Option<Conf> {
         );
         return None;
     };
-    chained(picked, place, told);
+    chained(picked, place, findings);
     match Conf::parse(ours.clone()) {
         Err(error) => {
-            told.error(
+            findings.error(
                 format!("{file}: {error}"),
                 "put the field right: until then no pod starts on this node",
             );
@@ -100,15 +100,15 @@ fn configuration(facts: &Facts, told: &mut Told<'_>) -> Option<Conf> {
         }
         Ok(conf) => {
             if let Err(error) = conf.smc.check_ueid() {
-                told.error(format!("{file}: {error}"), "put the field right");
+                findings.error(format!("{file}: {error}"), "put the field right");
             }
-            annotations(facts, &conf, told);
+            annotations(facts, &conf, findings);
             Some(conf)
         }
     }
 }
 
-fn chained(picked: &Picked, place: usize, told: &mut Told<'_>) {
+fn chained(picked: &Picked, place: usize, findings: &mut Findings<'_>) {
     let last = picked.plugins.len().saturating_sub(1);
     let file = picked.file.display();
     let whose = match picked.delegated {
@@ -122,7 +122,7 @@ fn chained(picked: &Picked, place: usize, told: &mut Told<'_>) {
         true => ", if the runtime's libcni is 1.3 or later (containerd 2.1)",
         false => "",
     };
-    told.ok(format!(
+    findings.ok(format!(
         "{file} (network {}) calls rdma-cni, {whose}{if_read}",
         picked.network
     ));
@@ -135,11 +135,11 @@ fn chained(picked: &Picked, place: usize, told: &mut Told<'_>) {
     let remedy = "leave one of the entries";
     match picked.again.iter().all(is_like_the_first) {
         _ if picked.again.is_empty() => {}
-        true => told.warning(
+        true => findings.warning(
             format!("{file} calls rdma-cni twice: the second call passes on what the first one did"),
             remedy,
         ),
-        false => told.error(
+        false => findings.error(
             format!(
                 "{file} calls rdma-cni twice, for unlike devices or interface names: where the first call \
                  has attached devices, the second ADD fails, and the pod does not start"
@@ -148,7 +148,7 @@ fn chained(picked: &Picked, place: usize, told: &mut Told<'_>) {
         ),
     }
     if place == 0 && !picked.delegated && last > 0 {
-        told.warning(
+        findings.warning(
             format!(
                 "rdma-cni is the first plugin of {file}: a pod's first network is made after its \
                  rails"
@@ -158,7 +158,7 @@ fn chained(picked: &Picked, place: usize, told: &mut Told<'_>) {
     }
     if picked.cni_version != "1.1.0" {
         let before_0_4 = picked.cni_version.starts_with("0.3.");
-        told.note(format!(
+        findings.note(format!(
             "cniVersion {}: the runtime has no {}GC and STATUS; what a pod has left is restored by \
              the next ADD",
             picked.cni_version,
@@ -167,31 +167,31 @@ fn chained(picked: &Picked, place: usize, told: &mut Told<'_>) {
     }
 }
 
-/// As ADD sees it (`verb/add/second_call.rs` of `rdma-cni`).
+/// Returns true if ADD takes both for one attachment (`verb/add/second_call.rs` of `rdma-cni`).
 fn asks_for_the_same(one: &Conf, other: &Conf) -> bool {
     one.devices == other.devices && one.interface_name == other.interface_name
 }
 
-fn annotations(facts: &Facts, conf: &Conf, told: &mut Told<'_>) {
+fn annotations(facts: &Facts, conf: &Conf, findings: &mut Findings<'_>) {
     let capabilities = conf.raw.get("capabilities").and_then(Value::as_object);
     let has = capabilities.is_some_and(|it| it.get(ANNOTATIONS) == Some(&Value::Bool(true)));
     if has || conf.smc.smcr == Smcr::Off {
         return;
     }
     let what = format!(
-        "capabilities does not have {ANNOTATIONS}: the runtime hands over no annotations, and the \
-         pod's word on SMC-R is not heard"
+        "capabilities does not have {ANNOTATIONS}: the runtime passes no annotations, and \
+         rdma-cni ignores the pod's annotation for SMC-R"
     );
     let remedy = format!("\"capabilities\": {{ \"{ANNOTATIONS}\": true }}");
     match conf.raw.contains_key("smcr") {
-        true => told.warning(what, remedy),
-        // nobody has asked for it
+        true => findings.warning(what, remedy),
+        // the configuration does not name it
         false if facts.module("smc") == ModuleState::Missing => {}
-        false => told.advice(what, format!("{remedy}, where SMC-R is wanted")),
+        false => findings.advice(what, format!("{remedy}, where pods need SMC-R")),
     }
 }
 
-fn binaries(facts: &Facts, is_called: bool, told: &mut Told<'_>) {
+fn binaries(facts: &Facts, is_called: bool, findings: &mut Findings<'_>) {
     if facts.hidden.contains(&Part::Programs) {
         return;
     }
@@ -215,8 +215,10 @@ fn binaries(facts: &Facts, is_called: bool, told: &mut Told<'_>) {
             false => Severity::Warning,
         };
         match &binary.state {
-            BinaryState::Absent => told.add(severity, format!("there is no {path}"), Some(remedy)),
-            BinaryState::NotExecutable => told.add(
+            BinaryState::Absent => {
+                findings.add(severity, format!("there is no {path}"), Some(remedy))
+            }
+            BinaryState::NotExecutable => findings.add(
                 severity,
                 format!("{path} is no file that can be executed"),
                 Some(remedy),
@@ -225,19 +227,20 @@ fn binaries(facts: &Facts, is_called: bool, told: &mut Told<'_>) {
             BinaryState::Version { version } if *version == facts.version => {
                 fit.push(format!("{name} {version}"));
             }
-            BinaryState::Version { version } => told.warning(
+            BinaryState::Version { version } => findings.warning(
                 format!(
                     "{path} is version {version}, and this program {}",
                     facts.version
                 ),
                 "install one release on the node",
             ),
-            BinaryState::Mute { why } => {
-                told.warning(format!("{path} does not tell its version: {why}"), INSTALL)
-            }
+            BinaryState::Mute { why } => findings.warning(
+                format!("{path} does not report its version: {why}"),
+                INSTALL,
+            ),
         }
     }
     if !fit.is_empty() {
-        told.ok(some(&fit));
+        findings.ok(some(&fit));
     }
 }

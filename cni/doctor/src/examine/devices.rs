@@ -6,7 +6,7 @@ use super::{
         facts::{Facts, ModuleState},
         gather::RDMA_DRIVERS,
     },
-    Told, count, some,
+    Findings, count, some,
 };
 use attachments::Attachment;
 use rdma_netns::{
@@ -33,7 +33,7 @@ const MOVABLE: [&str; 7] = [
     "mlx5_core",
 ];
 
-pub(super) fn examine(facts: &Facts, told: &mut Told<'_>) {
+pub(super) fn examine(facts: &Facts, findings: &mut Findings<'_>) {
     let Some(observed) = &facts.observed else {
         return;
     };
@@ -42,34 +42,34 @@ pub(super) fn examine(facts: &Facts, told: &mut Told<'_>) {
     let in_pods = living.iter().flat_map(|it| &it.rails);
     let none_in_pods = in_pods.filter(|rail| rail.rdma.is_some()).count() == 0;
     if is_without && observed.host.rdma.is_empty() && none_in_pods {
-        told.warning(
+        findings.warning(
             "there is no RDMA device on this node",
             "load the RDMA driver of its NICs (mlx5_ib for mlx5_core), or keep the node out of \
              the DaemonSet's selector",
         );
     }
-    drivers(facts, observed, told);
-    unbound(facts, observed, told);
-    here(observed, told);
-    bonds(facts, observed, told);
-    away(facts, observed, told);
+    drivers(facts, observed, findings);
+    unbound(facts, observed, findings);
+    here(observed, findings);
+    bonds(facts, observed, findings);
+    away(facts, observed, findings);
     for op in plan::renamed(&living, observed) {
-        told.warning(
+        findings.warning(
             plan::drift::words(&op, observed),
             format!("a pod has renamed it: its DEL or the next ADD puts that right; by hand: {op}"),
         );
     }
     if observed.rdma_mode == Some(RdmaMode::Exclusive) {
-        immovable(observed, told);
+        immovable(observed, findings);
     }
 }
 
-/// Whether the name is one that rxe and siw devices are given.
+/// Returns true if rxe and siw devices have such names.
 fn is_soft(name: &str) -> bool {
     ["rxe", "siw"].iter().any(|soft| name.starts_with(soft))
 }
 
-/// How many RDMA devices functions of `driver` have made that do not tell sysfs so, wherever they are.
+/// Returns the number of RDMA devices without a parent in sysfs that functions of `driver` have made, in all namespaces.
 fn parentless(driver: &str, observed: &Observed) -> usize {
     if driver != ERDMA {
         return 0;
@@ -81,7 +81,7 @@ fn parentless(driver: &str, observed: &Observed) -> usize {
 }
 
 /// Functions that could have an RDMA device, and have none.
-fn drivers(facts: &Facts, observed: &Observed, told: &mut Told<'_>) {
+fn drivers(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
     for (driver, module) in RDMA_DRIVERS {
         let is_bare =
             |device: &&Device| device.driver.as_deref() == Some(driver) && device.rdma.is_empty();
@@ -104,18 +104,18 @@ fn drivers(facts: &Facts, observed: &Observed, told: &mut Told<'_>) {
             some(&bare)
         );
         match facts.module(module) {
-            ModuleState::Loaded => told.advice(
+            ModuleState::Loaded => findings.advice(
                 what,
-                "where RDMA is wanted there: look at dmesg, and whether the firmware has RoCE \
+                "where pods need RDMA there: see dmesg, and check whether the firmware has RoCE \
                  switched off (devlink dev param show)",
             ),
-            _ => told.warning(what, format!("modprobe {module}")),
+            _ => findings.warning(what, format!("modprobe {module}")),
         }
     }
 }
 
 /// eRDMA functions without a driver, which have no RDMA device either.
-fn unbound(facts: &Facts, observed: &Observed, told: &mut Told<'_>) {
+fn unbound(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
     let is_unbound = |it: &&Device| {
         it.driver.is_none() && is_erdma_function(it.vendor.as_deref(), it.device.as_deref())
     };
@@ -130,17 +130,17 @@ fn unbound(facts: &Facts, observed: &Observed, told: &mut Told<'_>) {
         some(&unbound)
     );
     match facts.module(ERDMA) {
-        ModuleState::Loaded => told.warning(
+        ModuleState::Loaded => findings.warning(
             what,
             "the driver binds to one whose netdev is on the host: end the pod that has the netdev, then \
              echo FUNCTION >/sys/bus/pci/drivers/erdma/bind",
         ),
-        _ => told.warning(what, format!("modprobe {ERDMA}")),
+        _ => findings.warning(what, format!("modprobe {ERDMA}")),
     }
 }
 
 /// The RDMA devices of the host's namespace.
-fn here(observed: &Observed, told: &mut Told<'_>) {
+fn here(observed: &Observed, findings: &mut Findings<'_>) {
     let host = &observed.host;
     let mut active = vec![];
     let mut waiting = 0;
@@ -149,14 +149,14 @@ fn here(observed: &Observed, told: &mut Told<'_>) {
         let name = &device.name;
         let is_active = device.ports.iter().any(|port| port.state == ACTIVE);
         let Some(link) = links.first() else {
-            told.note(format!(
+            findings.note(format!(
                 "{name} has no netdev on the host: it cannot be attached, pods get its character \
                  device at most"
             ));
             continue;
         };
         if let Some(master) = links.iter().find_map(|link| host.accelerated_by(link)) {
-            told.note(format!(
+            findings.note(format!(
                 "{name} accelerates {}, the node's own netdev: no pod gets it unless the configuration names it",
                 master.name
             ));
@@ -172,25 +172,25 @@ fn here(observed: &Observed, told: &mut Told<'_>) {
             (true, _) => active.push(label),
             // one that waits for its pod
             (false, false) if is_virtual => waiting += 1,
-            (false, false) => told.warning(
+            (false, false) => findings.warning(
                 format!("{label} is down"),
                 format!("ip link set {} up: pods can share it only then", link.name),
             ),
-            (false, true) if !link.carrier => told.warning(
+            (false, true) if !link.carrier => findings.warning(
                 format!("{label} has no carrier"),
                 "check the cable or module, and the port of the switch",
             ),
-            (false, true) => told.warning(
+            (false, true) => findings.warning(
                 format!("{label} has carrier, and no active RDMA port"),
                 format!("rdma link show {name}/1; dmesg tells what the driver waits for"),
             ),
         }
     }
     if !active.is_empty() {
-        told.ok(format!("{} active: {}", active.len(), some(&active)));
+        findings.ok(format!("{} active: {}", active.len(), some(&active)));
     }
     if waiting > 0 {
-        told.ok(format!(
+        findings.ok(format!(
             "{} down until a pod has them",
             count(waiting, "virtual function")
         ));
@@ -209,7 +209,7 @@ fn netdevs<'a>(host: &'a Namespace, device: &RdmaDevice) -> Vec<&'a Link> {
     links
 }
 
-fn bonds(facts: &Facts, observed: &Observed, told: &mut Told<'_>) {
+fn bonds(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
     let host = &observed.host;
     let mut bonds = vec![];
     for bond in host.links.iter().filter(|link| link.is_bond()) {
@@ -228,7 +228,7 @@ fn bonds(facts: &Facts, observed: &Observed, told: &mut Told<'_>) {
             .map(|port| port.name.to_string())
             .collect();
         if !down.is_empty() && bond.carrier {
-            told.warning(
+            findings.warning(
                 format!(
                     "{} ({}) goes by fewer ports: no carrier on {}",
                     bond.name,
@@ -240,12 +240,12 @@ fn bonds(facts: &Facts, observed: &Observed, told: &mut Told<'_>) {
         }
     }
     if !bonds.is_empty() {
-        told.ok(format!("bonds, which pods share: {}", some(&bonds)));
+        findings.ok(format!("bonds, which pods share: {}", some(&bonds)));
     }
 }
 
 /// Devices that are in no namespace known here.
-fn away(facts: &Facts, observed: &Observed, told: &mut Told<'_>) {
+fn away(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
     let holds = |attachment: &Attachment, device: &Device| {
         attachment.rails.iter().any(|rail| {
             let rdma = rail.rdma.as_ref().and_then(|rdma| rdma.parent.as_ref());
@@ -273,7 +273,7 @@ fn away(facts: &Facts, observed: &Observed, told: &mut Told<'_>) {
         let is_recorded = facts.attachments().any(|it| holds(it, device));
         match living.iter().any(|it| holds(it, device)) {
             true => held += 1,
-            // `records` tells
+            // `records` reports it
             false if is_recorded => {}
             false => lost.push(format!("{} ({})", device.rdma.join(", "), device.address)),
         }
@@ -294,11 +294,11 @@ fn away(facts: &Facts, observed: &Observed, told: &mut Told<'_>) {
         }
     }
     if held > 0 {
-        told.ok(format!("{} in pods", count(held, "device")));
+        findings.ok(format!("{} in pods", count(held, "device")));
     }
-    // in shared mode a device without a netdev is told already
+    // in shared mode a device without a netdev is reported already
     if !lost.is_empty() && observed.rdma_mode == Some(RdmaMode::Exclusive) {
-        told.warning(
+        findings.warning(
             format!(
                 "in another namespace, and no record says in whose: {}",
                 some(&lost)
@@ -310,7 +310,7 @@ fn away(facts: &Facts, observed: &Observed, told: &mut Told<'_>) {
 }
 
 /// Devices whose driver does not give them to another namespace, or may not.
-fn immovable(observed: &Observed, told: &mut Told<'_>) {
+fn immovable(observed: &Observed, findings: &mut Findings<'_>) {
     let names = |is: &dyn Fn(&RdmaDevice) -> bool| {
         let found = observed.host.rdma.iter().filter(|device| is(device));
         let found: Vec<String> = found.map(|device| device.name.clone()).collect();
@@ -325,13 +325,13 @@ fn immovable(observed: &Observed, told: &mut Told<'_>) {
         driver.is_some_and(|driver| !MOVABLE.contains(&driver))
     };
     if let Some(soft) = names(&is_soft) {
-        told.note(format!(
+        findings.note(format!(
             "{soft}: software devices, which the drivers as shipped do not move into pods"
         ));
     }
     let sub_devices = observed.host.sub_devices.iter();
     for SubDevice { name, parent } in sub_devices {
-        told.advice(
+        findings.advice(
             format!(
                 "RDMA device {parent} has the sub-device {name}: the kernel cannot move it into a pod, ADD fails (102)"
             ),
@@ -339,7 +339,7 @@ fn immovable(observed: &Observed, told: &mut Told<'_>) {
         );
     }
     if let Some(doubtful) = names(&is_doubtful) {
-        told.note(format!(
+        findings.note(format!(
             "{doubtful}: not every version of their driver moves RDMA devices; ADD fails (102) \
              where it does not"
         ));

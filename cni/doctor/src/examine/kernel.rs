@@ -3,7 +3,7 @@
 
 use super::{
     super::facts::{Facts, ModuleState, Part},
-    Severity, Told, some,
+    Findings, Severity, some,
 };
 use network_conf::{Conf, Devices, Smcr};
 use rdma_netns::RdmaMode;
@@ -12,26 +12,26 @@ use serde_json::Value;
 pub(super) const AT_BOOT: &str = "set exclusive mode at boot: `options ib_core netns_mode=0` below \
                        /etc/modprobe.d, or the unit of docs/node.md";
 
-pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
-    release(&facts.release, told);
-    modules(facts, told);
-    smc_modules(facts, conf, told);
-    mode(facts, conf, told);
-    naming(facts, conf, told);
+pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
+    release(&facts.release, findings);
+    modules(facts, findings);
+    smc_modules(facts, conf, findings);
+    mode(facts, conf, findings);
+    naming(facts, conf, findings);
 }
 
 /// The oldest kernel that this was run on, in the lab.
 const OLDEST: (u32, u32) = (5, 10);
 
 /// `release` is `5.10.0-46-amd64`, `4.18.0-553.el8_10.x86_64`.
-fn release(release: &str, told: &mut Told<'_>) {
+fn release(release: &str, findings: &mut Findings<'_>) {
     let mut numbers = release.split(['.', '-', '+']).map(str::parse);
     let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
         return;
     };
     let (oldest_major, oldest_minor) = OLDEST;
     if (major, minor) < OLDEST {
-        told.warning(
+        findings.warning(
             format!(
                 "kernel {release} is older than {oldest_major}.{oldest_minor}, the oldest that \
                  rdma-cni was run on"
@@ -42,7 +42,7 @@ fn release(release: &str, told: &mut Told<'_>) {
     }
 }
 
-fn modules(facts: &Facts, told: &mut Told<'_>) {
+fn modules(facts: &Facts, findings: &mut Findings<'_>) {
     let needed = [
         ("ib_core", Severity::Error, "there is no RDMA"),
         (
@@ -62,7 +62,7 @@ fn modules(facts: &Facts, told: &mut Told<'_>) {
         match facts.module(module) {
             ModuleState::Loaded => loaded.push(module.to_owned()),
             ModuleState::Missing => missing.push(module.to_owned()),
-            ModuleState::Available | ModuleState::Unknown => told.add(
+            ModuleState::Available | ModuleState::Unknown => findings.add(
                 severity,
                 format!("module {module} is not loaded: {without}"),
                 Some(format!(
@@ -72,17 +72,17 @@ fn modules(facts: &Facts, told: &mut Told<'_>) {
         }
     }
     if !missing.is_empty() {
-        told.error(
+        findings.error(
             format!("the running kernel has no module {}", some(&missing)),
             "install the modules of that kernel, or the NIC vendor's RDMA stack",
         );
     }
     if !loaded.is_empty() {
-        told.ok(some(&loaded));
+        findings.ok(some(&loaded));
     }
 }
 
-fn smc_modules(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
+fn smc_modules(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
     let smcr = conf.map_or(Smcr::Off, |conf| conf.smc.smcr);
     let is_hidden = facts.hidden.contains(&Part::Modules);
     let can_be = |state| match state {
@@ -92,31 +92,31 @@ fn smc_modules(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
     };
     match (smcr, facts.module("smc")) {
         (Smcr::Off, _) => {}
-        (Smcr::On, state) if !can_be(state) => told.error(
+        (Smcr::On, state) if !can_be(state) => findings.error(
             "smcr is \"on\", and the module smc is not to be had: no pod with rails starts",
             "install a kernel with CONFIG_SMC, or set smcr to \"annotation\"",
         ),
         (Smcr::Annotation, ModuleState::Missing) => {
-            told.note("this kernel has no SMC: pods that ask for SMC-R get TCP");
+            findings.note("this kernel has no SMC: pods that ask for SMC-R get TCP");
         }
-        (_, ModuleState::Loaded) if !can_be(facts.module("smc_diag")) => told.warning(
+        (_, ModuleState::Loaded) if !can_be(facts.module("smc_diag")) => findings.warning(
             "the module smc_diag is not to be had: a process that keeps an RDMA device busy by \
              SMC is not seen, and a move of that device would hang",
             "install it (CONFIG_SMC_DIAG)",
         ),
-        (_, ModuleState::Loaded) => told.ok("smc"),
+        (_, ModuleState::Loaded) => findings.ok("smc"),
         _ => {}
     }
     let smc = facts.smc.as_ref().filter(|_| smcr != Smcr::Off);
     if smc.and_then(|smc| smc.erdma_compat) == Some(true) {
-        told.warning(
+        findings.warning(
             "the erdma driver is in compat mode, which has no SMC-R and no rdma_cm",
             "load it with compat_mode=N, or let rdma-device-plugin do it (driver: default)",
         );
     }
 }
 
-fn mode(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
+fn mode(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
     let Some(mode) = facts.observed.as_ref().and_then(|it| it.rdma_mode) else {
         return;
     };
@@ -127,32 +127,32 @@ fn mode(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
         None => "nothing sets another".to_owned(),
     };
     if facts.hidden.contains(&Part::Boot) {
-        told.ok(format!("RDMA netns mode {mode}"));
+        findings.ok(format!("RDMA netns mode {mode}"));
     } else if at_boot != mode {
         let what = format!(
             "the RDMA subsystem is in {mode} mode, and in {at_boot} mode after the next boot ({by})"
         );
         match mode {
-            RdmaMode::Exclusive => told.warning(what, AT_BOOT),
-            RdmaMode::Shared => told.warning(
+            RdmaMode::Exclusive => findings.warning(what, AT_BOOT),
+            RdmaMode::Shared => findings.warning(
                 what,
                 "reboot if that is wanted, else take the option away; if it stays so after a boot, \
                  make the initramfs anew, or use the unit of docs/node.md",
             ),
         }
     } else {
-        told.ok(format!("RDMA netns mode {mode}"));
+        findings.ok(format!("RDMA netns mode {mode}"));
     }
-    // whether what is shared or moved fits, `pods` tells
+    // `pods` reports rails that do not fit the mode
     if conf.is_some_and(|conf| conf.drop_in) && mode == RdmaMode::Shared {
-        told.error(
+        findings.error(
             "the RDMA subsystem is in shared mode, and type \"rdma\" moves RDMA devices",
             AT_BOOT,
         );
     }
 }
 
-fn naming(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
+fn naming(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
     let by_name = match conf.and_then(|conf| conf.devices.as_ref()) {
         Some(Devices::Selectors(_)) => conf.is_some_and(|conf| {
             let selectors = conf.raw.get("devices").and_then(Value::as_array);
@@ -162,12 +162,12 @@ fn naming(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
         _ => false,
     };
     match &facts.naming {
-        Some(naming) if naming.policy != "NAME_KERNEL" => told.ok(format!(
+        Some(naming) if naming.policy != "NAME_KERNEL" => findings.ok(format!(
             "udev names RDMA devices ({}, {})",
             naming.policy,
             naming.file.display()
         )),
-        _ if by_name && !facts.hidden.contains(&Part::Naming) => told.warning(
+        _ if by_name && !facts.hidden.contains(&Part::Naming) => findings.warning(
             "devices selects by the RDMA device's name, which the kernel gives in the order of \
              probing: it can be another device's after a boot",
             "select by pci or netdev, or have udev name RDMA devices by their place (docs/node.md)",

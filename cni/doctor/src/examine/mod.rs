@@ -5,10 +5,10 @@
 //! |---|---|
 //! | `kernel` | modules, the mode of the RDMA subsystem, udev's names |
 //! | `devices` | RDMA devices, their netdevs and ports, bonds |
-//! | `chain` | whether and how the runtime calls us, programs |
-//! | `pods` | what an ADD would meet: devices, GIDs, addresses, MTU, SMC-R |
+//! | `chain` | the runtime's call of this plugin, programs |
+//! | `pods` | the outcome of an ADD: devices, GIDs, addresses, MTU, SMC-R |
 //! | `services` | kubelet, the daemon, the runtime |
-//! | `records` | records, leases, what was left behind |
+//! | `records` | records, leases, leftovers |
 
 mod chain;
 mod devices;
@@ -21,25 +21,25 @@ use super::facts::Facts;
 use serde::Serialize;
 use std::fmt;
 
-/// What was found of one thing.
+/// A defect, or a confirmation, of one part of the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What it is about.
+    /// Its part of the node.
     pub group: Group,
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
-    /// What, and where.
+    /// Description, with the place.
     pub what: String,
-    /// What to do; none: nothing.
+    /// Remedy; none: nothing is to be done.
     #[serde(rename = "do", skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// As it should be.
+    /// Right.
     Ok,
     /// Good to know.
     Note,
@@ -49,7 +49,7 @@ pub enum Severity {
     Error,
 }
 
-/// What a finding is about, in the order in which one thing needs the other.
+/// Part of the node, in the order of dependence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Group {
@@ -59,11 +59,11 @@ pub enum Group {
     Devices,
     /// The configuration.
     Chain,
-    /// What an ADD would meet.
+    /// Outcome of an ADD.
     Pods,
     /// Kubelet, the daemon, the runtime.
     Services,
-    /// What is written down.
+    /// Records and leases.
     Records,
 }
 
@@ -91,27 +91,27 @@ impl fmt::Display for Group {
     }
 }
 
-/// All that there is to say of `facts`: by group, the worst of a group first.
+/// Returns the findings of `facts` by group, the worst of a group first.
 pub fn examine(facts: &Facts) -> Vec<Finding> {
     let mut all = vec![];
-    let conf = chain::examine(facts, &mut Told::new(Group::Chain, &mut all));
+    let conf = chain::examine(facts, &mut Findings::new(Group::Chain, &mut all));
     let conf = conf.as_ref();
-    kernel::examine(facts, conf, &mut Told::new(Group::Kernel, &mut all));
-    devices::examine(facts, &mut Told::new(Group::Devices, &mut all));
-    pods::examine(facts, conf, &mut Told::new(Group::Pods, &mut all));
-    services::examine(facts, conf, &mut Told::new(Group::Services, &mut all));
-    records::examine(facts, conf, &mut Told::new(Group::Records, &mut all));
+    kernel::examine(facts, conf, &mut Findings::new(Group::Kernel, &mut all));
+    devices::examine(facts, &mut Findings::new(Group::Devices, &mut all));
+    pods::examine(facts, conf, &mut Findings::new(Group::Pods, &mut all));
+    services::examine(facts, conf, &mut Findings::new(Group::Services, &mut all));
+    records::examine(facts, conf, &mut Findings::new(Group::Records, &mut all));
     all.sort_by_key(|finding| (finding.group, std::cmp::Reverse(finding.severity)));
     all
 }
 
 /// The findings of one group, as they are made.
-struct Told<'a> {
+struct Findings<'a> {
     group: Group,
     all: &'a mut Vec<Finding>,
 }
 
-impl<'a> Told<'a> {
+impl<'a> Findings<'a> {
     fn new(group: Group, all: &'a mut Vec<Finding>) -> Self {
         Self { group, all }
     }
@@ -179,7 +179,7 @@ fn count(number: usize, noun: &str) -> String {
     }
 }
 
-/// How long ago, for people.
+/// Formats the age for people.
 fn ago(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s ago"),

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an ADD would meet, by the plugin's own selection: whether the devices can be attached,
-//! and whether the rails would get addresses and GIDs.
+//! The outcome of an ADD, by the plugin's own selection: devices that can be attached, addresses and GIDs of the rails.
 
 use super::{
     super::facts::{Facts, PortGids},
-    Severity, Told,
+    Findings, Severity,
     kernel::AT_BOOT,
     some,
 };
@@ -20,10 +19,10 @@ use rdma_resources::published;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The least that IPv6 goes by (RFC 8200, section 5), bytes.
+/// Smallest MTU of IPv6 (RFC 8200, section 5), bytes.
 const IPV6_MTU: u32 = 1280;
 
-pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
+pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
     let (Some(observed), Some(conf)) = (&facts.observed, conf) else {
         return;
     };
@@ -35,7 +34,7 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
             Ok(found) => rails.extend(found.rails.into_iter().map(|it| (it.name().clone(), it))),
             // a pod that has the device is no defect of the node
             Err(SelectError::InUse { .. } | SelectError::Elsewhere(_)) => {}
-            // `kernel` tells
+            // `kernel` reports it
             Err(SelectError::NoSubsystem | SelectError::WrongMode(_)) => {}
             // runtimeConfig names it at ADD: this one may have been an example
             Err(SelectError::NotFound(_)) if matches!(choice, Choice::Address(_)) => {}
@@ -44,7 +43,7 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
         }
     }
     for error in &errors {
-        refused(error, told);
+        refused(error, findings);
     }
     let rails: Vec<&Rail> = rails.values().collect();
     if !rails.is_empty() {
@@ -58,19 +57,19 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
         let ways = [("shares", shared), ("moves", moved)];
         let ways = ways.iter().filter(|(_, names)| !names.is_empty());
         let ways: Vec<String> = ways.map(|(way, names)| format!("{way} {names}")).collect();
-        told.ok(format!("ADD {}", ways.join(" and ")));
+        findings.ok(format!("ADD {}", ways.join(" and ")));
     }
-    isolation(observed, &rails, told);
-    bearers(conf, observed, &rails, told);
+    isolation(observed, &rails, findings);
+    bearers(conf, observed, &rails, findings);
     for rail in &rails {
-        gids(facts, observed, rail, told);
-        mtu(conf, observed, rail, told);
+        gids(facts, observed, rail, findings);
+        mtu(conf, observed, rail, findings);
     }
-    parents(conf, observed, &rails, told);
-    user_eid(facts, conf, told);
+    parents(conf, observed, &rails, findings);
+    user_eid(facts, conf, findings);
 }
 
-/// What an ADD could be about.
+/// Choices of devices that an ADD can have.
 fn choices<'a>(conf: &'a Conf, facts: &Facts) -> Vec<Choice<'a>> {
     match &conf.devices {
         Some(Devices::Address(address)) => vec![Choice::Address(address)],
@@ -90,7 +89,7 @@ fn choices<'a>(conf: &'a Conf, facts: &Facts) -> Vec<Choice<'a>> {
     }
 }
 
-/// What the ids of a resource stand for; ids that stand for the same count once.
+/// Meanings of a resource's ids, without duplicates.
 fn meanings(name: &str, resource: &published::Resource) -> Vec<Meaning> {
     let each: Vec<(&str, &Vec<_>)> = match &resource.devices {
         published::Devices::Every(devices) => vec![("0", devices)],
@@ -119,8 +118,8 @@ fn meanings(name: &str, resource: &published::Resource) -> Vec<Meaning> {
     .collect()
 }
 
-/// A refusal, with what to do where it does not say so itself.
-fn refused(error: &SelectError, told: &mut Told<'_>) {
+/// Reports a refusal, with a remedy if its text has none.
+fn refused(error: &SelectError, findings: &mut Findings<'_>) {
     let remedy = match error {
         SelectError::NotFound(_) => {
             "correct devices or the daemon's selectors, or see why the device is missing (lspci, \
@@ -135,21 +134,21 @@ fn refused(error: &SelectError, told: &mut Told<'_>) {
         SelectError::NoRdma(_) => {
             "load its RDMA driver, or set requireRdma to false to attach it all the same"
         }
-        _ => return told.refusal(Severity::Error, error),
+        _ => return findings.refusal(Severity::Error, error),
     };
     let text = error.to_string();
     let what = text.split("; ").next().unwrap_or_default();
-    told.error(what, remedy);
+    findings.error(what, remedy);
 }
 
-/// Whether a pod sees the RDMA devices of its own netdevs only.
-fn isolation(observed: &Observed, rails: &[&Rail], told: &mut Told<'_>) {
+/// Reports pods that see RDMA devices beside their own.
+fn isolation(observed: &Observed, rails: &[&Rail], findings: &mut Findings<'_>) {
     let moved = rails
         .iter()
         .filter(|rail| rail.host_link.is_some() && rail.rdma.is_some());
     let moved: Vec<String> = moved.map(|rail| rail.name().to_string()).collect();
     if observed.rdma_mode == Some(RdmaMode::Shared) && !moved.is_empty() {
-        told.warning(
+        findings.warning(
             format!(
                 "{} moved into pods while the RDMA subsystem is in shared mode: every pod sees, \
                  and can use, all RDMA devices",
@@ -160,8 +159,8 @@ fn isolation(observed: &Observed, rails: &[&Rail], told: &mut Told<'_>) {
     }
 }
 
-/// Whether the netdevs can bear the children that pods are to get.
-fn bearers(conf: &Conf, observed: &Observed, rails: &[&Rail], told: &mut Told<'_>) {
+/// Reports netdevs that cannot have the pods' children.
+fn bearers(conf: &Conf, observed: &Observed, rails: &[&Rail], findings: &mut Findings<'_>) {
     let mut down = vec![];
     for shared in rails.iter().filter_map(|rail| rail.shared.as_ref()) {
         let mtu = conf.mtu.unwrap_or(shared.parent_mtu);
@@ -169,16 +168,16 @@ fn bearers(conf: &Conf, observed: &Observed, rails: &[&Rail], told: &mut Told<'_
             Ok(_) => {}
             Err(Obstacle::ParentDown { parent }) => down.push(parent.to_string()),
             Err(obstacle @ Obstacle::MtuTooLarge { .. }) => {
-                told.error(
+                findings.error(
                     obstacle.to_string(),
                     "lower mtu in the configuration, or raise the netdev's",
                 );
             }
-            Err(obstacle) => told.refusal(Severity::Error, &obstacle),
+            Err(obstacle) => findings.refusal(Severity::Error, &obstacle),
         }
     }
     if !down.is_empty() {
-        told.error(
+        findings.error(
             format!(
                 "no pod can have a child of {}: down on the host",
                 some(&down)
@@ -188,8 +187,8 @@ fn bearers(conf: &Conf, observed: &Observed, rails: &[&Rail], told: &mut Told<'_
     }
 }
 
-/// Whether a pod's address would become a GID.
-fn gids(facts: &Facts, observed: &Observed, rail: &Rail, told: &mut Told<'_>) {
+/// Reports ports on which a pod's address does not become a RoCE v2 GID.
+fn gids(facts: &Facts, observed: &Observed, rail: &Rail, findings: &mut Findings<'_>) {
     let is_ether = rail
         .on_host(observed)
         .is_some_and(|link| link.link_type == LinkType::Ether);
@@ -216,25 +215,25 @@ fn gids(facts: &Facts, observed: &Observed, rail: &Rail, told: &mut Told<'_>) {
                     rail.name()
                 ),
             };
-            told.warning(
+            findings.warning(
                 what,
                 "see that the netdev has an address, and that the firmware has RoCE v2 switched on \
                  (cma_roce_mode, devlink): programs that are routed need it",
             );
         }
         if rail.shared.is_some() {
-            room(device, *port, table, told);
+            room(device, *port, table, findings);
         }
     }
 }
 
 /// Each address of a pod that shares the netdev takes a place in the table.
-fn room(device: &str, port: u32, table: &GidTable, told: &mut Told<'_>) {
+fn room(device: &str, port: u32, table: &GidTable, findings: &mut Findings<'_>) {
     let (used, size) = (table.used(), table.size);
     let remedy = "have fewer pods of this resource on the node (rdmaHcaMax), or use devices of \
                   their own (VFs) for them";
     if used >= size {
-        told.error(
+        findings.error(
             format!(
                 "the GID table of {device} port {port} is full ({size}): no further pod can share \
                  it"
@@ -242,14 +241,14 @@ fn room(device: &str, port: u32, table: &GidTable, told: &mut Told<'_>) {
             remedy,
         );
     } else if used * 10 >= size * 8 {
-        told.warning(
+        findings.warning(
             format!("the GID table of {device} port {port} is nearly full: {used} of {size}"),
             remedy,
         );
     }
 }
 
-fn mtu(conf: &Conf, observed: &Observed, rail: &Rail, told: &mut Told<'_>) {
+fn mtu(conf: &Conf, observed: &Observed, rail: &Rail, findings: &mut Findings<'_>) {
     let Some(link) = rail.on_host(observed) else {
         return;
     };
@@ -261,7 +260,7 @@ fn mtu(conf: &Conf, observed: &Observed, rail: &Rail, told: &mut Told<'_>) {
             .any(|it| it.ip.is_ipv6() && it.scope == 0);
     let given = families(conf).is_some_and(|families| families.contains(&Family::Ipv6));
     if mtu < IPV6_MTU && (kept || given) {
-        told.error(
+        findings.error(
             format!(
                 "the MTU of {} in a pod is {mtu}, and IPv6 needs {IPV6_MTU}",
                 link.name
@@ -294,9 +293,8 @@ fn families(conf: &Conf) -> Option<&'static [Family]> {
     })
 }
 
-/// Whether each parent has a prefix to give addresses from. One that is in a pod has none now,
-/// and is no rail of another pod's either.
-fn parents(conf: &Conf, observed: &Observed, rails: &[&Rail], told: &mut Told<'_>) {
+/// Reports parents without a prefix for addresses. A parent in a pod has none now, and is no rail of another pod.
+fn parents(conf: &Conf, observed: &Observed, rails: &[&Rail], findings: &mut Findings<'_>) {
     let Some(families) = families(conf) else {
         return;
     };
@@ -316,7 +314,7 @@ fn parents(conf: &Conf, observed: &Observed, rails: &[&Rail], told: &mut Told<'_
             some(&names)
         };
         if !with.is_empty() {
-            told.ok(format!("{word} prefix on {}", names(&with)));
+            findings.ok(format!("{word} prefix on {}", names(&with)));
         }
         if without.is_empty() {
             continue;
@@ -329,7 +327,7 @@ fn parents(conf: &Conf, observed: &Observed, rails: &[&Rail], told: &mut Told<'_
             }
             Family::Ipv4 => "give it one, or set ipam.family",
         };
-        told.error(
+        findings.error(
             format!(
                 "no global {word} address on {}: ipam.from \"parent\" has no prefix for its pods",
                 names(&without)
@@ -340,13 +338,13 @@ fn parents(conf: &Conf, observed: &Observed, rails: &[&Rail], told: &mut Told<'_
 }
 
 /// SMC-Rv2 is agreed on by an EID.
-fn user_eid(facts: &Facts, conf: &Conf, told: &mut Told<'_>) {
+fn user_eid(facts: &Facts, conf: &Conf, findings: &mut Findings<'_>) {
     let Some(smc) = &facts.smc else {
         return;
     };
     let asked = conf.smc.smcr == Smcr::On || conf.raw.contains_key("smcr");
     if conf.smc.smcr != Smcr::Off && asked && conf.smc.ueid.is_none() && smc.ueids.is_empty() {
-        told.advice(
+        findings.advice(
             "the node has no user EID: SMC-R is version 1 only, which is not routed",
             "set smcUeid, to the same on all nodes",
         );

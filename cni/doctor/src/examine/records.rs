@@ -3,21 +3,20 @@
 
 use super::{
     super::facts::{Facts, Lease, Record},
-    Told, ago, count, some,
+    Findings, ago, count, some,
 };
 use attachments::{Attachment, Phase, Rail};
 use network_conf::Conf;
 use rdma_netns::{NetnsSide, Observed, RdmaMode};
 use std::collections::BTreeSet;
 
-/// How long a record may wait for its addresses to be given back, seconds: the chain tries again
-/// after five minutes.
+/// Longest wait of a record for the release of its addresses, seconds: the runtime calls DEL again after five minutes.
 const PATIENCE: u64 = 600;
 
 const RECOVERY: &str = "the next ADD on this node restores its devices; where none comes, delete any pod \
                     with RDMA and let it start anew";
 
-pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
+pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
     let mut pods = 0;
     let mut rails = 0;
     for record in &facts.records {
@@ -30,7 +29,7 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
                 changed_children,
             } => {
                 for words in changed_children {
-                    told.warning(
+                    findings.warning(
                         format!("{}: {words}", attachment.holder()),
                         "delete the pod, and give NET_ADMIN to no pod of a shared rail (docs/security.md)",
                     );
@@ -40,14 +39,14 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
                     pods += 1;
                     rails += attachment.rails.len();
                 } else {
-                    stale(facts, attachment, *lives, *age, told);
+                    stale(facts, attachment, *lives, *age, findings);
                 }
             }
-            Record::Corrupt { key, why } => told.warning(
+            Record::Corrupt { key, why } => findings.warning(
                 format!("the record of {key} cannot be read: {why}"),
                 "delete the pod: its DEL puts the record right",
             ),
-            Record::Newer { key, format } => told.error(
+            Record::Newer { key, format } => findings.error(
                 format!(
                     "the record of {key} has format {format}, of a newer rdma-cni: its pod cannot \
                      end"
@@ -57,14 +56,14 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
         }
     }
     if pods > 0 {
-        told.ok(format!(
+        findings.ok(format!(
             "{} with {}",
             count(pods, "attachment"),
             count(rails, "rail")
         ));
     }
     for why in &facts.unreadable_claims {
-        told.warning(
+        findings.warning(
             format!("the record of a claim cannot be read, and its pods cannot start: {why}"),
             "delete the pods of the claim: kubelet then gives the claim up, and the record is put aside",
         );
@@ -75,22 +74,22 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
             .iter()
             .map(|it| it.display().to_string())
             .collect();
-        told.advice(
+        findings.advice(
             format!(
                 "{} put aside, unreadable: {}",
                 count(names.len(), "record"),
                 some(&names)
             ),
-            "look whether all devices are on the host, and remove the file",
+            "check that all devices are on the host, and remove the file",
         );
     }
-    given_up(facts, told);
-    leases(facts, conf, told);
-    smc(facts, conf, told);
+    given_up(facts, findings);
+    leases(facts, conf, findings);
+    smc(facts, conf, findings);
 }
 
 /// Netdevs that are back on the host, and not as they were.
-fn given_up(facts: &Facts, told: &mut Told<'_>) {
+fn given_up(facts: &Facts, findings: &mut Findings<'_>) {
     let Some(observed) = &facts.observed else {
         return;
     };
@@ -101,7 +100,7 @@ fn given_up(facts: &Facts, told: &mut Told<'_>) {
             continue;
         }
         let name = &note.host_link.name;
-        told.warning(
+        findings.warning(
             format!(
                 "{name} is not as it was before it went into a pod ({}): {}",
                 note.holder,
@@ -116,29 +115,35 @@ fn given_up(facts: &Facts, told: &mut Told<'_>) {
 }
 
 /// A record whose pod is gone, or whose verb was killed.
-fn stale(facts: &Facts, attachment: &Attachment, lives: bool, age: u64, told: &mut Told<'_>) {
+fn stale(
+    facts: &Facts,
+    attachment: &Attachment,
+    lives: bool,
+    age: u64,
+    findings: &mut Findings<'_>,
+) {
     let whose = attachment.holder();
     let observed = facts.observed.as_ref();
     if observed.is_some_and(|it| it.boot_id != attachment.boot_id) {
-        told.note(format!(
+        findings.note(format!(
             "{whose}: of an earlier boot, its devices are restored; the next ADD takes the record away"
         ));
         return;
     }
     if attachment.phase == Phase::Restored {
         if attachment.ipam.is_none() {
-            told.note(format!(
+            findings.note(format!(
                 "{whose}: its devices are restored, and its DEL was killed; the next ADD takes the record away"
             ));
             return;
         }
         let what = format!("{whose}: its addresses are not given back yet");
         match age > PATIENCE {
-            true => told.warning(
+            true => findings.warning(
                 format!("{what}; tried last {}", ago(age)),
-                "look at the IPAM plugin and its data directory: the next ADD tries again",
+                "check the IPAM plugin and its data directory: the next ADD tries again",
             ),
-            false => told.note(what),
+            false => findings.note(what),
         }
         return;
     }
@@ -156,12 +161,12 @@ fn stale(facts: &Facts, attachment: &Attachment, lives: bool, age: u64, told: &m
         None => vec![],
     };
     match left.is_empty() {
-        true => told.warning(format!("{whose}: {what}"), RECOVERY),
-        false => told.warning(format!("{whose}: {what}; {}", some(&left)), RECOVERY),
+        true => findings.warning(format!("{whose}: {what}"), RECOVERY),
+        false => findings.warning(format!("{whose}: {what}; {}", some(&left)), RECOVERY),
     }
 }
 
-/// How a device of a pod that is gone is not as it was on the host.
+/// Describes the difference of a device from its host state, after its pod has ended.
 fn left(attachment: &Attachment, rail: &Rail, observed: &Observed) -> Option<String> {
     let exclusive = observed.rdma_mode == Some(RdmaMode::Exclusive);
     let rdma = rail
@@ -194,7 +199,7 @@ fn left(attachment: &Attachment, rail: &Rail, observed: &Observed) -> Option<Str
 }
 
 /// Addresses that no attachment has.
-fn leases(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
+fn leases(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
     let Some(conf) = conf.filter(|_| !facts.leases.is_empty()) else {
         return;
     };
@@ -221,15 +226,15 @@ fn leases(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
     };
     let is_idle = |lease: &&Lease| {
         // of what other plugins attach only the runtime knows whether it lives. It may keep that elsewhere, and an
-        // empty directory is what kubelet makes for a pod that asks for it
-        let is_told = facts.cached.as_ref().is_some_and(|it| !it.is_empty());
-        let can_be_judged = is_rails(lease) || is_told;
+        // empty directory is what kubelet makes for a pod that mounts it
+        let is_known = facts.cached.as_ref().is_some_and(|it| !it.is_empty());
+        let can_be_judged = is_rails(lease) || is_known;
         can_be_judged && !known.contains(lease.container.as_str()) && !is_cached(lease)
     };
     let idle = facts.leases.iter().filter(is_idle);
     let idle: Vec<String> = idle.map(|lease| lease.address.to_string()).collect();
     if !idle.is_empty() {
-        told.warning(
+        findings.warning(
             format!(
                 "{} leased to containers that are gone: {}",
                 count(idle.len(), "address").replace("addresss", "addresses"),
@@ -242,7 +247,7 @@ fn leases(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
 }
 
 /// Entries of the host that no record has whose attachment is not restored yet.
-fn smc(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
+fn smc(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
     let Some(smc) = &facts.smc else {
         return;
     };
@@ -263,7 +268,7 @@ fn smc(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
         .filter(|entry| !records().any(|it| it.has(NetnsSide::Host, entry)));
     let others: Vec<String> = others.map(|entry| entry.name.to_string()).collect();
     if !others.is_empty() {
-        told.note(format!(
+        findings.note(format!(
             "{} of no pod: {} (an operator's, or left behind by a lost record)",
             count(others.len(), "pnet id"),
             some(&others)
@@ -280,7 +285,7 @@ fn smc(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
         .cloned()
         .collect();
     if !others.is_empty() {
-        told.note(format!(
+        findings.note(format!(
             "{} of no pod: {}",
             count(others.len(), "user EID"),
             some(&others)

@@ -3,29 +3,29 @@
 
 use super::{
     super::facts::{Facts, Memlock, Part, Socket},
-    Told, ago, count, some,
+    Findings, ago, count, some,
 };
 use network_conf::{Conf, Devices};
 use rdma_resources::{Published, published};
 use std::path::Path;
 
-pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
-    runtimes(facts, told);
+pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
+    runtimes(facts, findings);
     if let Some(socket) = &facts.pod_resources {
         match &socket.silent {
-            None => told.ok("kubelet's pod-resources"),
+            None => findings.ok("kubelet's pod-resources"),
             Some(why) => {
                 let what = format!(
                     "kubelet's pod-resources do not answer at {}: {why}",
                     socket.path.display()
                 );
                 match conf.is_some_and(Conf::takes_device_id) {
-                    true => told.warning(
+                    true => findings.warning(
                         format!("{what}; rdma-cni asks there if the runtime gives it no deviceID"),
                         "have Multus call rdma-cni; without Multus, name the devices in the entry \
                          (docs/install.md#without-kubelet)",
                     ),
-                    false => told.error(
+                    false => findings.error(
                         format!("{what}; rdma-cni asks there which devices a pod has: ADD fails (103, or 11 while kubelet restarts)"),
                         "start kubelet; where its socket is elsewhere, set podResourcesSocket; on a node \
                          without kubelet (podman, nerdctl), name the devices in the entry \
@@ -42,22 +42,22 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, told: &mut Told<'_>) {
         // a daemon without kubelet has nothing to do
         Some(Devices::Resources(_)) if is_without_kubelet && !daemon_is_there => {}
         Some(Devices::Resources(names)) if !conf.is_some_and(Conf::takes_device_id) => {
-            daemon(facts, names, told);
+            daemon(facts, names, findings);
         }
-        _ if !facts.daemon.sockets.is_empty() => daemon(facts, &[], told),
+        _ if !facts.daemon.sockets.is_empty() => daemon(facts, &[], findings),
         _ => {}
     }
 }
 
-fn runtimes(facts: &Facts, told: &mut Told<'_>) {
+fn runtimes(facts: &Facts, findings: &mut Findings<'_>) {
     if facts.runtimes.is_empty() && !facts.hidden.contains(&Part::Runtimes) {
-        told.note("no socket of containerd or CRI-O is in its usual place");
+        findings.note("no socket of containerd or CRI-O is in its usual place");
     }
     for runtime in &facts.runtimes {
         let Socket { path, silent } = &runtime.socket;
         match silent {
-            None => told.ok(runtime.name.clone()),
-            Some(why) => told.error(
+            None => findings.ok(runtime.name.clone()),
+            Some(why) => findings.error(
                 format!(
                     "{} does not answer at {}: {why}",
                     runtime.name,
@@ -67,7 +67,7 @@ fn runtimes(facts: &Facts, told: &mut Told<'_>) {
             ),
         }
         if let Memlock::Bytes(bytes) = runtime.memlock {
-            told.advice(
+            findings.advice(
                 format!(
                     "containers of {} can lock {} KiB: more RDMA memory needs the capability \
                      IPC_LOCK",
@@ -81,12 +81,12 @@ fn runtimes(facts: &Facts, told: &mut Told<'_>) {
     }
 }
 
-fn daemon(facts: &Facts, names: &[String], told: &mut Told<'_>) {
+fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
     let daemon = &facts.daemon;
     let answering = daemon.sockets.iter().filter(|it| it.silent.is_none());
     let names_of: Vec<String> = answering.map(|socket| resource(&socket.path)).collect();
     let Some(published) = &daemon.published else {
-        told.error(
+        findings.error(
             "rdma-device-plugin has published nothing in stateDir: kubelet has no RDMA resource, \
              or the two have different state directories",
             "start the DaemonSet on this node, with the same state directory mounted",
@@ -94,7 +94,7 @@ fn daemon(facts: &Facts, names: &[String], told: &mut Told<'_>) {
         return;
     };
     if published.format > published::FORMAT {
-        told.error(
+        findings.error(
             format!(
                 "resources.json has format {}, of a newer rdma-device-plugin: pods with RDMA do \
                  not start",
@@ -105,25 +105,25 @@ fn daemon(facts: &Facts, names: &[String], told: &mut Told<'_>) {
         return;
     }
     match names_of.is_empty() {
-        true => told.warning(
+        true => findings.warning(
             format!(
                 "rdma-device-plugin does not answer; what it advertised is of {}",
                 ago(daemon.age)
             ),
-            "look at the DaemonSet's pod on this node: new pods with RDMA wait until it runs",
+            "check the DaemonSet's pod on this node: new pods with RDMA wait until it runs",
         ),
-        false => told.ok(format!("rdma-device-plugin serves {}", some(&names_of))),
+        false => findings.ok(format!("rdma-device-plugin serves {}", some(&names_of))),
     }
     let advertised = |name: &String| published.resources.contains_key(name);
     let all = published.resources.keys();
     let left_out: Vec<String> = all.filter(|it| !names.contains(it)).cloned().collect();
     if names.iter().any(advertised) && !left_out.is_empty() && published.chain_names_resources {
-        told.note(format!(
+        findings.note(format!(
             "{} advertised here, and chain.plugin.resources leaves it out: the chain attaches no pod that asks for it",
             are(&left_out)
         ));
     } else if names.iter().any(advertised) && !left_out.is_empty() {
-        told.warning(
+        findings.warning(
             format!(
                 "{} advertised here, and the chain's resources ({}) do not have it: pods that ask for it start \
                  without RDMA netdevs",
@@ -139,7 +139,7 @@ fn daemon(facts: &Facts, names: &[String], told: &mut Told<'_>) {
             true => "nothing".to_owned(),
             false => some(&others),
         };
-        told.warning(
+        findings.warning(
             format!(
                 "none of the chain's resources ({}) is advertised here; advertised is {others}",
                 some(names)
@@ -148,11 +148,11 @@ fn daemon(facts: &Facts, names: &[String], told: &mut Told<'_>) {
              pass through without RDMA",
         );
     }
-    gone(facts, published, told);
+    gone(facts, published, findings);
 }
 
 /// Advertised devices that the node does not have.
-fn gone(facts: &Facts, published: &Published, told: &mut Told<'_>) {
+fn gone(facts: &Facts, published: &Published, findings: &mut Findings<'_>) {
     let Some(observed) = &facts.observed else {
         return;
     };
@@ -168,13 +168,13 @@ fn gone(facts: &Facts, published: &Published, told: &mut Told<'_>) {
     gone.sort();
     gone.dedup();
     if !gone.is_empty() {
-        told.warning(
+        findings.warning(
             format!(
                 "{} advertised that the node does not have: {}",
                 count(gone.len(), "device"),
                 some(&gone)
             ),
-            "restart the DaemonSet's pod on this node; if it stays so, look for the device in \
+            "restart the DaemonSet's pod on this node; if it stays so, search for the device in \
              dmesg",
         );
     }

@@ -6,7 +6,7 @@ use super::{
         arguments::Paths,
         facts::{Binary, BinaryState, Chain, NOT_MOUNTED, Picked, Runtime, Skipped, Unseen},
     },
-    look::Look,
+    view::View,
 };
 use cni_protocol::run;
 use conflist::{Choice, Directory, List, Pick, Position, pick::Skip};
@@ -20,17 +20,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a program may take to tell its version.
+/// Time limit of a program's `--version`.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// What this project installs, and tells its version.
+/// Programs of this project, which report their versions.
 const OURS: [&str; 3] = ["rdma-cni", "rdma-ipam", "rdma"];
 
-/// What the runtime makes of the directory; none: it comes to a link of which only the runtime sees what is behind it.
-pub(super) fn read(look: &mut Look, paths: &Paths, runtimes: &[Runtime]) -> Option<Chain> {
+/// Returns the runtime's choice in the directory; none: only the runtime sees the end of a link in it.
+pub(super) fn read(view: &mut View, paths: &Paths, runtimes: &[Runtime]) -> Option<Chain> {
     let conf_dir = &paths.conf_dir;
-    let read = Directory::read(&look.path(conf_dir));
-    let read = look.keep(&conf_dir.display().to_string(), read);
+    let read = Directory::read(&view.path(conf_dir));
+    let read = view.keep(&conf_dir.display().to_string(), read);
     let directory = read.flatten().unwrap_or_default();
     let is_crio = !runtimes.is_empty() && runtimes.iter().all(|it| it.name == "CRI-O");
     let runtime = match (&paths.network, is_crio) {
@@ -61,8 +61,8 @@ pub(super) fn read(look: &mut Look, paths: &Paths, runtimes: &[Runtime]) -> Opti
         });
     }
     let mut unusable = chain.skipped.iter().chain(&chain.blocked);
-    if let Some(link) = unusable.find(|it| look.leads_out(&it.file)) {
-        look.unseen.push(Unseen {
+    if let Some(link) = unusable.find(|it| view.leads_out(&it.file)) {
+        view.unseen.push(Unseen {
             what: "the network configuration".to_owned(),
             why: format!(
                 "{} is a symbolic link, and what it leads to is {NOT_MOUNTED}",
@@ -145,7 +145,7 @@ fn injected(mut ours: Map<String, Value>, network: &str, version: &str) -> Map<S
 
 /// The programs of all plugins of the chain, and this project's own.
 pub(super) fn binaries(
-    look: &mut Look,
+    view: &mut View,
     bin_dirs: &[PathBuf],
     chain: &Chain,
     conf: Option<&Conf>,
@@ -154,9 +154,9 @@ pub(super) fn binaries(
     let mut names: Vec<&str> = types.map(String::as_str).collect();
     names.extend(conf.and_then(|conf| conf.ipam.as_deref()));
     names.push("rdma-cni");
-    // called by `rdma-cni`, or by another plugin: where it is there, it is looked at
+    // `rdma-cni` or another plugin may call it: it is checked where it is present
     let mut places = bin_dirs.iter();
-    names.extend(Some("rdma-ipam").filter(|name| places.any(|dir| look.has(dir.join(name)))));
+    names.extend(Some("rdma-ipam").filter(|name| places.any(|dir| view.has(dir.join(name)))));
     names.sort_unstable();
     names.dedup();
     names
@@ -164,11 +164,11 @@ pub(super) fn binaries(
         .map(|name| {
             let mut paths = bin_dirs.iter().map(|dir| dir.join(name));
             let first = paths.clone().next().unwrap_or_default();
-            let path = paths.find(|path| look.has_or_links(path));
+            let path = paths.find(|path| view.has_or_links(path));
             let path = path.unwrap_or(first);
-            let state = match look.leads_out(&path) {
+            let state = match view.leads_out(&path) {
                 true => BinaryState::There,
-                false => state(&look.path(&path), OURS.contains(&name)),
+                false => state(&view.path(&path), OURS.contains(&name)),
             };
             Binary { path, state }
         })
@@ -189,7 +189,7 @@ fn state(path: &Path, ours: bool) -> BinaryState {
     }
 }
 
-/// What the program at `path` says after `--version`: `rdma-cni 0.1.0`.
+/// Reads the version of the program at `path` from its `--version` (`rdma-cni 0.1.0`).
 fn version(path: &Path) -> BinaryState {
     let mut program = Command::new(path);
     program.arg("--version").env_clear().stderr(Stdio::null());
@@ -255,8 +255,8 @@ mod tests {
         fs::write(net.join("10-flannel.conflist"), list).expect("written");
         let ours = net.join("cbr0/99-rdma-cni.conf");
         let found = || {
-            let mut look = Look::new(root.path());
-            read(&mut look, &at("/net.d"), &[])
+            let mut view = View::new(root.path());
+            read(&mut view, &at("/net.d"), &[])
                 .and_then(|it| it.picked)
                 .expect("a list")
         };
@@ -300,10 +300,10 @@ mod tests {
         for (target, is_seen) in [("/opt/net/05-net.conflist", false), ("05-gone", true)] {
             symlink(target, &link).expect("a link");
             for runtimes in [vec![], vec![crio.clone()]] {
-                let mut look = Look::new(root.path());
-                let found = read(&mut look, &at("/"), &runtimes);
+                let mut view = View::new(root.path());
+                let found = read(&mut view, &at("/"), &runtimes);
                 assert_eq!(found.is_some(), is_seen, "{target}");
-                assert_eq!(look.unseen.is_empty(), is_seen, "{:?}", look.unseen);
+                assert_eq!(view.unseen.is_empty(), is_seen, "{:?}", view.unseen);
             }
             fs::remove_file(&link).expect("removed");
         }
@@ -325,8 +325,8 @@ mod tests {
                 r#"{{{versions},"name":"cbr0","plugins":[{{"type":"flannel"}},{{"type":"rdma-cni"}}]}}"#
             );
             fs::write(root.path().join("10-flannel.conflist"), list).expect("written");
-            let mut look = Look::new(root.path());
-            let picked = read(&mut look, &at("/"), &[])
+            let mut view = View::new(root.path());
+            let picked = read(&mut view, &at("/"), &[])
                 .and_then(|it| it.picked)
                 .expect("a list");
             assert_eq!(picked.cni_version, expected, "{versions}");
@@ -340,8 +340,8 @@ mod tests {
         let list = r#"{"cniVersion":"1.0.0","name":"cbr0","plugins":[{"type":"flannel"},
             {"type":"rdma-cni"},{"type":"tuning"},{"type":"rdma","deviceID":"0000:3b:00.2"}]}"#;
         fs::write(root.path().join("10-flannel.conflist"), list).expect("written");
-        let mut look = Look::new(root.path());
-        let picked = read(&mut look, &at("/"), &[])
+        let mut view = View::new(root.path());
+        let picked = read(&mut view, &at("/"), &[])
             .and_then(|it| it.picked)
             .expect("a list");
         let expected = json!({

@@ -1,51 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Looks at the node, and changes nothing. What cannot be looked at is told, and the rest goes on.
+//! Observes the node, and changes nothing. A part that cannot be observed is reported, and the rest goes on.
 //!
-//! | module | looks at |
+//! | module | observes |
 //! |---|---|
-//! | `look` | files below the host's root |
+//! | `view` | files below the host's root |
 //! | `system` | modules, the mode at boot, udev |
 //! | `chain` | the network configuration, programs |
 //! | `services` | sockets, limits, the daemon |
 //! | `records` | records, leases |
 
 mod chain;
-mod look;
 pub mod offline;
 mod records;
 mod services;
 mod system;
+mod view;
 
 use super::{
     arguments::Paths,
     facts::{Chain, Facts, Part, PortGids},
 };
-use look::Look;
-pub(crate) use look::netns_below;
 use network_conf::{Conf, Devices};
 use plan::select::{self, Choice};
 pub use system::RDMA_DRIVERS;
+use view::View;
+pub(crate) use view::netns_below;
 
 use attachments::given_up::Note;
 use rdma_netns::{Kernel, LinkType, Observed, RdmaDevice};
 
 /// All that can be known of the node.
 pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
-    let mut look = Look::new(&paths.root);
-    let mut hidden = look.hidden(paths);
-    look.namespace();
-    let mut observed = look.keep(
+    let mut view = View::new(&paths.root);
+    let mut hidden = view.hidden(paths);
+    view.namespace();
+    let mut observed = view.keep(
         "netdevs and RDMA devices",
         kernel.observe(None).map_err(|error| error.to_string()),
     );
     let smc = match kernel.has_smc() {
-        true => look
+        true => view
             .keep("SMC", kernel.smc(None).map_err(|error| error.to_string()))
             .flatten(),
         false => None,
     };
-    let runtimes = services::runtimes(&mut look);
-    let chain = chain::read(&mut look, paths, &runtimes).unwrap_or_else(|| {
+    let runtimes = services::runtimes(&mut view);
+    let chain = chain::read(&mut view, paths, &runtimes).unwrap_or_else(|| {
         hidden.insert(Part::Chain);
         Chain::default()
     });
@@ -61,37 +61,37 @@ pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
         (None, None) => "/var/lib/cni/rdma-cni".into(),
     };
     let boot_id = observed.as_ref().map(|it| it.boot_id.as_str());
-    let (records, aside) = records::read(&mut look, kernel, &state_dir, boot_id);
-    let gids = observed.iter().flat_map(|it| gids(&mut look, kernel, it));
+    let (records, aside) = records::read(&mut view, kernel, &state_dir, boot_id);
+    let gids = observed.iter().flat_map(|it| gids(&mut view, kernel, it));
     let gids = gids.collect();
-    let given_up = records::given_up(&mut look, &state_dir);
+    let given_up = records::given_up(&mut view, &state_dir);
     tell_functions(kernel, &given_up, observed.as_mut());
     Facts {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        release: look
+        release: view
             .text("/proc/sys/kernel/osrelease")
             .map(|text| text.trim_end().to_owned())
             .unwrap_or_default(),
-        modules: system::modules(&mut look),
-        boot_modes: system::boot_modes(&mut look),
-        naming: system::naming(&mut look),
-        bond_modes: system::bond_modes(&mut look, observed.as_ref()),
+        modules: system::modules(&mut view),
+        boot_modes: system::boot_modes(&mut view),
+        naming: system::naming(&mut view),
+        bond_modes: system::bond_modes(&mut view, observed.as_ref()),
         gids,
         smc,
-        binaries: chain::binaries(&mut look, &paths.bin_dirs, &chain, conf.as_ref()),
-        pod_resources: services::pod_resources(&look, &paths.kubelet_dir, conf.as_ref()),
+        binaries: chain::binaries(&mut view, &paths.bin_dirs, &chain, conf.as_ref()),
+        pod_resources: services::pod_resources(&view, &paths.kubelet_dir, conf.as_ref()),
         runtimes,
-        daemon: services::daemon(&mut look, &paths.kubelet_dir, &state_dir),
+        daemon: services::daemon(&mut view, &paths.kubelet_dir, &state_dir),
         records,
         aside,
-        unreadable_claims: records::unreadable_claims(&look, &state_dir),
+        unreadable_claims: records::unreadable_claims(&view, &state_dir),
         given_up,
-        leases: records::leases(&mut look, conf.as_ref()),
-        cached: records::cached(&mut look),
+        leases: records::leases(&mut view, conf.as_ref()),
+        cached: records::cached(&mut view),
         observed,
         chain,
         hidden,
-        unseen: look.unseen,
+        unseen: view.unseen,
     }
 }
 
@@ -109,7 +109,7 @@ fn tell_functions<K: Kernel>(kernel: &K, notes: &[Note], observed: Option<&mut O
 }
 
 /// The GID tables of the host's RDMA devices that are Ethernet's.
-fn gids<K: Kernel>(look: &mut Look, kernel: &K, observed: &Observed) -> Vec<PortGids> {
+fn gids<K: Kernel>(view: &mut View, kernel: &K, observed: &Observed) -> Vec<PortGids> {
     let is_infiniband = |device: &RdmaDevice| {
         let netdevs = device.ports.iter().filter_map(|port| port.netdev);
         let mut links = netdevs.filter_map(|index| observed.host.link_by_index(index));
@@ -120,7 +120,7 @@ fn gids<K: Kernel>(look: &mut Look, kernel: &K, observed: &Observed) -> Vec<Port
         for port in &device.ports {
             let table = kernel.gids(None, &device.name, port.number);
             let what = format!("the GIDs of {} port {}", device.name, port.number);
-            if let Some(table) = look.keep(&what, table.map_err(|it| it.source.to_string())) {
+            if let Some(table) = view.keep(&what, table.map_err(|it| it.source.to_string())) {
                 found.push(PortGids {
                     device: device.name.clone(),
                     port: port.number,

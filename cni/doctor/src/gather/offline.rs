@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is read of single texts of a node, without the node: `integration/fuzz` holds it against hostile input.
+//! The readers of single texts of a node, without the node: `integration/fuzz` gives them hostile input.
 
 use super::{
     super::facts::{Lease, Memlock},
@@ -8,7 +8,7 @@ use super::{
 use rdma_netns::RdmaMode;
 use std::net::IpAddr;
 
-/// What a text says, read as each of the files that `doctor` looks into.
+/// One text, read as each of the files that `doctor` reads.
 #[derive(Clone, Debug)]
 pub struct Told {
     /// As `modules.dep`: modules.

@@ -3,7 +3,7 @@
 
 use super::{
     super::facts::{self, Lease, Unseen},
-    look::Look,
+    view::View,
 };
 use network_conf::Conf;
 
@@ -30,13 +30,13 @@ const CACHE: &str = "/var/lib/cni/results";
 
 /// The records below `state_dir`, and those that were put aside.
 pub(super) fn read<K: Kernel>(
-    look: &mut Look,
+    view: &mut View,
     kernel: &K,
     state_dir: &Path,
     boot_id: Option<&str>,
 ) -> (Vec<facts::Record>, Vec<PathBuf>) {
-    let store = Store::new(&look.path(state_dir));
-    let keys = look
+    let store = Store::new(&view.path(state_dir));
+    let keys = view
         .keep("the records", store.keys(None))
         .unwrap_or_default();
     let mut records = vec![];
@@ -44,7 +44,7 @@ pub(super) fn read<K: Kernel>(
         let record = match store.load(&key) {
             Ok(record) => record,
             Err(why) => {
-                look.keep::<(), _>(&format!("the record of {key}"), Err(why));
+                view.keep::<(), _>(&format!("the record of {key}"), Err(why));
                 continue;
             }
         };
@@ -53,14 +53,14 @@ pub(super) fn read<K: Kernel>(
             attachments::store::Record::Corrupt(why) => Some(facts::Record::Corrupt { key, why }),
             attachments::store::Record::Newer(format) => Some(facts::Record::Newer { key, format }),
             attachments::store::Record::Good(attachment) => {
-                let netns = look.netns(&attachment);
+                let netns = view.netns(&attachment);
                 let lives = boot_id.is_none_or(|boot_id| {
                     attachment.lives(kernel, &netns, boot_id)
-                        || attachment.boot_id == boot_id && is_hidden(look, &attachment, &netns)
+                        || attachment.boot_id == boot_id && is_hidden(view, &attachment, &netns)
                 });
                 Some(facts::Record::Good {
                     changed_children: match lives {
-                        true => changed_children(look, kernel, &attachment, &netns),
+                        true => changed_children(view, kernel, &attachment, &netns),
                         false => vec![],
                     },
                     lives,
@@ -74,22 +74,23 @@ pub(super) fn read<K: Kernel>(
     let claims = Claims::new(store.root());
     let aside = store.aside().unwrap_or_default();
     let aside = aside.into_iter().chain(claims.aside());
-    let strip = |path: PathBuf| match path.strip_prefix(look.path("/")) {
+    let strip = |path: PathBuf| match path.strip_prefix(view.path("/")) {
         Ok(below) => Path::new("/").join(below),
         Err(_) => path,
     };
     (records, aside.map(strip).collect())
 }
 
-/// What is wrong with each record of a claim below `state_dir` that cannot be read.
-pub(super) fn unreadable_claims(look: &Look, state_dir: &Path) -> Vec<String> {
-    let (_, unreadable) = Claims::new(&look.path(state_dir)).all();
+/// Returns the errors of records of claims below `state_dir` that cannot be read.
+pub(super) fn unreadable_claims(view: &View, state_dir: &Path) -> Vec<String> {
+    let (_, unreadable) = Claims::new(&view.path(state_dir)).all();
     unreadable.iter().map(ToString::to_string).collect()
 }
 
-/// What differs of the pod's children of shared netdevs, whose namespace is at `netns`. A pod that goes meanwhile has none.
+/// Returns the differences of the children of shared netdevs in the pod's namespace at `netns`. A pod that ends meanwhile has
+/// none.
 fn changed_children<K: Kernel>(
-    look: &mut Look,
+    view: &mut View,
     kernel: &K,
     attachment: &Attachment,
     netns: &Path,
@@ -115,17 +116,17 @@ fn changed_children<K: Kernel>(
                 what: "the modes of children in pods".to_owned(),
                 why: error.source.to_string(),
             };
-            if !look.unseen.contains(&note) {
-                look.unseen.push(note);
+            if !view.unseen.contains(&note) {
+                view.unseen.push(note);
             }
             vec![]
         }
     }
 }
 
-/// Whether the namespace of `attachment` would be in a directory that is not to be seen from here, which is noted.
-fn is_hidden(look: &mut Look, attachment: &Attachment, netns: &Path) -> bool {
-    if !is_out_of_sight(netns) || !look.is_partial() {
+/// Returns true, and notes it, if the namespace of `attachment` would be in a directory that is not visible from here.
+fn is_hidden(view: &mut View, attachment: &Attachment, netns: &Path) -> bool {
+    if !is_out_of_sight(netns) || !view.is_partial() {
         return false;
     }
     let place = attachment.netns.parent().unwrap_or(&attachment.netns);
@@ -133,21 +134,21 @@ fn is_hidden(look: &mut Look, attachment: &Attachment, netns: &Path) -> bool {
         what: "whether pods live".to_owned(),
         why: format!("not visible from here: {}", place.display()),
     };
-    if !look.unseen.contains(&note) {
-        look.unseen.push(note);
+    if !view.unseen.contains(&note) {
+        view.unseen.push(note);
     }
     true
 }
 
-/// What netdevs came back without, as written down below `state_dir`.
-pub(super) fn given_up(look: &mut Look, state_dir: &Path) -> Vec<Note> {
-    let notes = given_up::read(&look.path(state_dir));
-    look.keep("what netdevs came back without", notes)
+/// Returns the notes below `state_dir` on attributes that netdevs have lost.
+pub(super) fn given_up(view: &mut View, state_dir: &Path) -> Vec<Note> {
+    let notes = given_up::read(&view.path(state_dir));
+    view.keep("what netdevs came back without", notes)
         .unwrap_or_default()
 }
 
 /// The leases of the network, if its IPAM plugin has them as host-local does.
-pub(super) fn leases(look: &mut Look, conf: Option<&Conf>) -> Vec<Lease> {
+pub(super) fn leases(view: &mut View, conf: Option<&Conf>) -> Vec<Lease> {
     let Some(conf) = conf else {
         return vec![];
     };
@@ -158,12 +159,12 @@ pub(super) fn leases(look: &mut Look, conf: Option<&Conf>) -> Vec<Lease> {
     let data_dir = data_dir.filter(|it| !it.is_empty()).unwrap_or(DATA_DIR);
     let directory = Path::new(data_dir).join(&conf.network.name);
     let mut found = vec![];
-    for name in look.names(&directory).unwrap_or_default() {
+    for name in view.names(&directory).unwrap_or_default() {
         let Ok(address) = name.parse::<IpAddr>() else {
             continue;
         };
         // given back meanwhile
-        let Some(text) = look.text(directory.join(name)) else {
+        let Some(text) = view.text(directory.join(name)) else {
             continue;
         };
         found.extend(lease(&text, address));
@@ -181,6 +182,6 @@ pub(super) fn lease(text: &str, address: IpAddr) -> Option<Lease> {
     })
 }
 
-pub(super) fn cached(look: &mut Look) -> Option<BTreeSet<String>> {
-    Some(look.names(CACHE)?.into_iter().collect())
+pub(super) fn cached(view: &mut View) -> Option<BTreeSet<String>> {
+    Some(view.names(CACHE)?.into_iter().collect())
 }

@@ -3,7 +3,7 @@
 
 use super::{
     super::facts::{Daemon, Memlock, Runtime, Socket},
-    look::Look,
+    view::View,
 };
 use kubelet_api::pod_resources::{self, AskError};
 use network_conf::{Conf, Devices};
@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-/// How long somebody may take to answer.
+/// Time limit of an answer.
 const LIMIT: Duration = Duration::from_secs(1);
 
 /// Runtimes, the process that containers inherit their limits from, and the CRI socket.
@@ -33,54 +33,54 @@ const RUNTIMES: [(&str, &str, &str); 4] = [
     ("cri-dockerd", "dockerd", "/run/cri-dockerd.sock"),
 ];
 
-/// What the daemon's sockets are called (`rdma-device-plugin`, `kubelet::socket::file_name`).
+/// Prefix of the daemon's sockets (`rdma-device-plugin`, `kubelet::socket::file_name`).
 const SOCKETS: &str = "rdma-device-plugin-";
 
 /// Kubelet's socket, if `rdma-cni` asks there for the devices of a pod, or of an ADD without a device.
 pub(super) fn pod_resources(
-    look: &Look,
+    view: &View,
     kubelet_dir: &Path,
     conf: Option<&Conf>,
 ) -> Option<Socket> {
     let conf = conf?;
     match conf.devices {
         Some(Devices::Resources(_)) if conf.raw.contains_key("podResourcesSocket") => {
-            Some(socket(look, &conf.pod_resources_socket))
+            Some(socket(view, &conf.pod_resources_socket))
         }
         Some(Devices::Resources(_)) => Some(socket(
-            look,
+            view,
             &kubelet_dir.join("pod-resources/kubelet.sock"),
         )),
         _ => None,
     }
 }
 
-pub(super) fn runtimes(look: &mut Look) -> Vec<Runtime> {
-    let present = RUNTIMES.iter().filter(|(_, _, path)| look.has(path));
+pub(super) fn runtimes(view: &mut View) -> Vec<Runtime> {
+    let present = RUNTIMES.iter().filter(|(_, _, path)| view.has(path));
     let present: Vec<_> = present.collect();
     let mut found = vec![];
     for (name, process, path) in present {
         found.push(Runtime {
             name: (*name).to_owned(),
-            socket: socket(look, Path::new(path)),
-            memlock: memlock(look, process),
+            socket: socket(view, Path::new(path)),
+            memlock: memlock(view, process),
         });
     }
     found
 }
 
 /// The limit of the process called `name`. Which processes come and go meanwhile is no news.
-fn memlock(look: &mut Look, name: &str) -> Memlock {
-    let processes = look.names("/proc").unwrap_or_default();
+fn memlock(view: &mut View, name: &str) -> Memlock {
+    let processes = view.names("/proc").unwrap_or_default();
     let mut processes = processes.iter().filter(|it| it.parse::<u32>().is_ok());
     let is_it = |process: &&String| {
-        let comm = fs::read_to_string(look.path(format!("/proc/{process}/comm")));
+        let comm = fs::read_to_string(view.path(format!("/proc/{process}/comm")));
         comm.is_ok_and(|comm| comm.trim_end() == name)
     };
     let Some(process) = processes.find(is_it) else {
         return Memlock::Unknown;
     };
-    let limits = look.text(format!("/proc/{process}/limits"));
+    let limits = view.text(format!("/proc/{process}/limits"));
     limit(&limits.unwrap_or_default())
 }
 
@@ -96,31 +96,31 @@ pub(super) fn limit(limits: &str) -> Memlock {
     }
 }
 
-pub(super) fn daemon(look: &mut Look, kubelet_dir: &Path, state_dir: &Path) -> Daemon {
+pub(super) fn daemon(view: &mut View, kubelet_dir: &Path, state_dir: &Path) -> Daemon {
     // of resources; of a driver's registration, where they are served by claims
     let directories = ["device-plugins", "plugins_registry"].map(|it| kubelet_dir.join(it));
     let mut sockets = vec![];
     for directory in directories {
-        let names = look.names(&directory).unwrap_or_default().into_iter();
+        let names = view.names(&directory).unwrap_or_default().into_iter();
         let own = names.filter(|name| name.starts_with(SOCKETS) && name.ends_with(".sock"));
-        sockets.extend(own.map(|name| socket(look, &directory.join(name))));
+        sockets.extend(own.map(|name| socket(view, &directory.join(name))));
     }
-    let state = look.path(state_dir);
+    let state = view.path(state_dir);
     let published = Published::read(&state);
     let written = fs::metadata(state.join("resources.json")).and_then(|it| it.modified());
     let age = written.ok().and_then(|written| written.elapsed().ok());
     Daemon {
         sockets,
-        published: look
+        published: view
             .keep("what rdma-device-plugin has published", published)
             .flatten(),
         age: age.unwrap_or_default().as_secs(),
     }
 }
 
-/// Whether somebody answers at the host's socket.
-fn socket(look: &Look, path: &Path) -> Socket {
-    let answer = pod_resources::probe_blocking(&look.path(path), LIMIT);
+/// Connects to the host's socket.
+fn socket(view: &View, path: &Path) -> Socket {
+    let answer = pod_resources::probe_blocking(&view.path(path), LIMIT);
     let silent = answer.err().map(|error| match error {
         AskError::Away { source, .. } | AskError::NoSocket { source, .. } => source.to_string(),
         AskError::Silent { limit, .. } => format!("no answer within {limit:?}"),
@@ -157,16 +157,16 @@ mod tests {
     #[test]
     fn a_socket_answers_as_long_as_somebody_listens() {
         let root = tempfile::tempdir().expect("a directory");
-        let look = Look::new(root.path());
+        let view = View::new(root.path());
         let path = root.path().join("a.sock");
         let listener = UnixListener::bind(&path).expect("bound");
-        assert_eq!(socket(&look, Path::new("/a.sock")).silent, None);
+        assert_eq!(socket(&view, Path::new("/a.sock")).silent, None);
         // a program that another test starts may have it open still, between fork and exec
         shutdown(listener.as_raw_fd(), Shutdown::Both).expect("shut down");
         drop(listener);
-        let silent = socket(&look, Path::new("/a.sock")).silent;
+        let silent = socket(&view, Path::new("/a.sock")).silent;
         assert!(silent.is_some_and(|why| why.contains("refused")));
-        let silent = socket(&look, Path::new("/b.sock")).silent;
+        let silent = socket(&view, Path::new("/b.sock")).silent;
         assert!(silent.is_some_and(|why| why.contains("No such file")));
     }
 }

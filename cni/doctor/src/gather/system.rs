@@ -3,7 +3,7 @@
 
 use super::{
     super::facts::{BootMode, ModuleState, Naming},
-    look::Look,
+    view::View,
 };
 use rdma_netns::{Observed, RdmaMode};
 use std::{
@@ -41,11 +41,11 @@ pub const RDMA_DRIVERS: [(&str, &str); 12] = [
     ("qede", "qedr"),
 ];
 
-pub(super) fn modules(look: &mut Look) -> BTreeMap<String, ModuleState> {
-    let release = look.text("/proc/sys/kernel/osrelease").unwrap_or_default();
+pub(super) fn modules(view: &mut View) -> BTreeMap<String, ModuleState> {
+    let release = view.text("/proc/sys/kernel/osrelease").unwrap_or_default();
     let directory = PathBuf::from("/lib/modules").join(release.trim_end());
     let mut list = |file: &str| {
-        let text = look.text(directory.join(file));
+        let text = view.text(directory.join(file));
         text.map(|text| text.lines().filter_map(module).collect::<BTreeSet<_>>())
     };
     let (loadable, built_in) = (list("modules.dep"), list("modules.builtin"));
@@ -54,7 +54,7 @@ pub(super) fn modules(look: &mut Look) -> BTreeMap<String, ModuleState> {
             |list: &Option<BTreeSet<String>>| list.as_ref().is_some_and(|it| it.contains(name));
         let sysfs = PathBuf::from("/sys");
         match (&loadable, &built_in) {
-            _ if look.has(sysfs.join("module").join(name)) || look.has(sysfs.join(mark)) => {
+            _ if view.has(sysfs.join("module").join(name)) || view.has(sysfs.join(mark)) => {
                 ModuleState::Loaded
             }
             (_, built_in) if has(built_in) => ModuleState::Loaded,
@@ -76,18 +76,18 @@ pub(super) fn module(line: &str) -> Option<String> {
     Some(name.replace('-', "_"))
 }
 
-/// What sets the mode, in the order in which it is set: options of the module, by the names of
+/// Settings of the mode, in the order in which they apply: options of the module, by the names of
 /// their files; the kernel's command line; units that start at boot.
-pub(super) fn boot_modes(look: &mut Look) -> Vec<BootMode> {
+pub(super) fn boot_modes(view: &mut View) -> Vec<BootMode> {
     let mut found = vec![];
-    for (path, text) in files(look, "modprobe.d", ".conf") {
+    for (path, text) in files(view, "modprobe.d", ".conf") {
         let modes = text.lines().filter_map(option);
         found.extend(modes.map(|mode| BootMode {
             file: path.clone(),
             mode,
         }));
     }
-    let line = look.text("/proc/cmdline").unwrap_or_default();
+    let line = view.text("/proc/cmdline").unwrap_or_default();
     let options = line.split_ascii_whitespace();
     let options = options.filter_map(|word| word.strip_prefix("ib_core.netns_mode="));
     found.extend(options.filter_map(mode).map(|mode| BootMode {
@@ -95,12 +95,12 @@ pub(super) fn boot_modes(look: &mut Look) -> Vec<BootMode> {
         mode,
     }));
     let units = PathBuf::from("/etc/systemd/system");
-    let directories = look.names(&units).unwrap_or_default();
+    let directories = view.names(&units).unwrap_or_default();
     let wanted = directories.iter().filter(|name| name.ends_with(".wants"));
     for directory in wanted.map(|name| units.join(name)) {
-        for name in look.names(&directory).unwrap_or_default() {
-            let file = look.target(directory.join(name));
-            let text = look.text(&file).unwrap_or_default();
+        for name in view.names(&directory).unwrap_or_default() {
+            let file = view.target(directory.join(name));
+            let text = view.text(&file).unwrap_or_default();
             found.extend(unit(&text).map(|mode| BootMode { file, mode }));
         }
     }
@@ -142,8 +142,8 @@ pub(super) fn unit(text: &str) -> Option<RdmaMode> {
 }
 
 /// The last rule that has RDMA devices renamed.
-pub(super) fn naming(look: &mut Look) -> Option<Naming> {
-    let rules = files(look, "udev/rules.d", ".rules").into_iter();
+pub(super) fn naming(view: &mut View) -> Option<Naming> {
+    let rules = files(view, "udev/rules.d", ".rules").into_iter();
     let mut rules = rules.filter_map(|(file, text)| {
         let policy = text.lines().filter_map(policy).next_back()?;
         Some(Naming { file, policy })
@@ -164,28 +164,28 @@ pub(super) fn policy(line: &str) -> Option<String> {
 }
 
 /// The files of `directory` whose names end with `ending`, as they count, by name.
-fn files(look: &mut Look, directory: &str, ending: &str) -> Vec<(PathBuf, String)> {
+fn files(view: &mut View, directory: &str, ending: &str) -> Vec<(PathBuf, String)> {
     let mut found: BTreeMap<String, PathBuf> = BTreeMap::new();
     for above in ABOVE {
         let directory = PathBuf::from(above).join(directory);
-        let names = look.names(&directory).unwrap_or_default();
+        let names = view.names(&directory).unwrap_or_default();
         for name in names.into_iter().filter(|name| name.ends_with(ending)) {
             found.entry(name.clone()).or_insert(directory.join(name));
         }
     }
     let files = found.into_values();
     files
-        .filter_map(|path| Some((path.clone(), look.text(&path)?)))
+        .filter_map(|path| Some((path.clone(), view.text(&path)?)))
         .collect()
 }
 
-pub(super) fn bond_modes(look: &mut Look, observed: Option<&Observed>) -> BTreeMap<String, String> {
+pub(super) fn bond_modes(view: &mut View, observed: Option<&Observed>) -> BTreeMap<String, String> {
     let links = observed.into_iter().flat_map(|it| &it.host.links);
     let mut modes = BTreeMap::new();
     for link in links.filter(|link| link.kind.as_deref() == Some("bond")) {
         let file = format!("/sys/class/net/{}/bonding/mode", link.name);
         // `802.3ad 4`
-        let text = look.text(file).unwrap_or_default();
+        let text = view.text(file).unwrap_or_default();
         let mode = text.split_ascii_whitespace().next();
         modes.extend(mode.map(|mode| (link.name.to_string(), mode.to_owned())));
     }
@@ -207,8 +207,8 @@ mod tests {
     #[test]
     fn modules_are_loaded_or_can_be_or_not() {
         let root = tempfile::tempdir().expect("a directory");
-        let mut look = Look::new(root.path());
-        assert_eq!(modules(&mut look)["smc"], ModuleState::Unknown);
+        let mut view = View::new(root.path());
+        assert_eq!(modules(&mut view)["smc"], ModuleState::Unknown);
         write(root.path(), "proc/sys/kernel/osrelease", "6.1.0\n");
         write(
             root.path(),
@@ -221,7 +221,7 @@ mod tests {
             "kernel/net/smc/smc_diag.ko\n",
         );
         fs::create_dir_all(root.path().join("sys/class/infiniband")).expect("made");
-        let states = modules(&mut look);
+        let states = modules(&mut view);
         let expected = [
             ("ib_core", ModuleState::Loaded),
             ("ib_uverbs", ModuleState::Available),
@@ -232,7 +232,7 @@ mod tests {
         for (name, state) in expected {
             assert_eq!(states[name], state, "{name}");
         }
-        assert_eq!(look.unseen, []);
+        assert_eq!(view.unseen, []);
     }
 
     #[test]
@@ -264,7 +264,7 @@ mod tests {
             "etc/systemd/system/b.service",
             "ExecStart=rdma system set netns shared\n",
         );
-        let found = boot_modes(&mut Look::new(root.path()));
+        let found = boot_modes(&mut View::new(root.path()));
         let found: Vec<_> = found
             .iter()
             .map(|it| (it.file.to_str().expect("UTF-8"), it.mode))
@@ -285,11 +285,11 @@ mod tests {
                      SUBSYSTEM==\"infiniband\", PROGRAM=\"rdma_rename %k NAME_FALLBACK\"\n";
         let file = "lib/udev/rules.d/60-rdma-persistent-naming.rules";
         write(root.path(), file, rules);
-        let mut look = Look::new(root.path());
-        let found = naming(&mut look).expect("a rule");
+        let mut view = View::new(root.path());
+        let found = naming(&mut view).expect("a rule");
         assert_eq!(found.policy, "NAME_FALLBACK");
         assert_eq!(found.file, Path::new("/").join(file));
         write(root.path(), &file.replace("lib/", "etc/"), "");
-        assert_eq!(naming(&mut look), None);
+        assert_eq!(naming(&mut view), None);
     }
 }

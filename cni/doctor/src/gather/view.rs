@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files below the host's root. What is not there is no news; what may not be read is told.
+//! Files below the host's root. A missing file is normal; one that cannot be read is reported.
 
 use crate::{
     arguments::Paths,
@@ -34,13 +34,13 @@ fn below(root: &Path, path: &Path) -> PathBuf {
     }
 }
 
-/// A look at the node, and what it could not see.
-pub(super) struct Look {
+/// Access to the node's files, with the parts that were not visible.
+pub(super) struct View {
     root: PathBuf,
     pub(super) unseen: Vec<Unseen>,
 }
 
-impl Look {
+impl View {
     pub(super) fn new(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
@@ -62,7 +62,7 @@ impl Look {
         netns_below(&self.root, attachment)
     }
 
-    /// What is found, or else a note that it was not.
+    /// Returns the value that was read, or notes its error.
     pub(super) fn keep<T, E: Display>(&mut self, what: &str, found: Result<T, E>) -> Option<T> {
         match found {
             Ok(found) => Some(found),
@@ -141,9 +141,9 @@ impl Look {
         hidden
     }
 
-    /// Whether this program is in a container of its own, as that of the DaemonSet is: process 1 is this program too,
-    /// or, where the container sees the node's processes (`hostPID`), has another root, or is not to be looked at,
-    /// which root is allowed on the node itself.
+    /// Returns true if this program is in a container of its own, as that of the DaemonSet is: process 1 is this program too,
+    /// or, where the container sees the node's processes (`hostPID`), has another root, or may not be read,
+    /// which root may do on the node itself.
     fn is_contained(&self) -> bool {
         let file = |path: &str| fs::metadata(path).map(|it| (it.dev(), it.ino()));
         let own = |name: &str| file(&format!("/proc/self/{name}")).ok();
@@ -158,7 +158,7 @@ impl Look {
             }
     }
 
-    /// Whether the node may have more than can be seen from here.
+    /// Returns true if the node may have more than is visible from here.
     pub(super) fn is_partial(&self) -> bool {
         self.root != Path::new("/") || self.is_contained()
     }
@@ -197,7 +197,7 @@ impl Look {
         Some(names)
     }
 
-    /// Where the host's link at `path` leads to, if it is one to an absolute path.
+    /// Returns the absolute target of the host's link at `path`, else `path`.
     pub(super) fn target(&self, path: PathBuf) -> PathBuf {
         match fs::read_link(self.path(&path)) {
             Ok(target) if target.is_absolute() => target,
@@ -205,13 +205,13 @@ impl Look {
         }
     }
 
-    /// Whether the host has `path`.
+    /// Returns true if the host has `path`.
     pub(super) fn has(&self, path: impl AsRef<Path>) -> bool {
         self.path(path).exists()
     }
 
-    /// Whether the host's `path` is a link whose end cannot be seen from here: this program's container has of the
-    /// host what was mounted, and below another root an absolute path leads out of it.
+    /// Returns true if the host's `path` is a link with an end that is not visible from here: this program's container has
+    /// only mounted parts of the host, and below another root an absolute path leads out of it.
     pub(super) fn leads_out(&self, path: impl AsRef<Path>) -> bool {
         let path = self.path(path);
         let leads_out = || match self.root == Path::new("/") {
@@ -221,7 +221,7 @@ impl Look {
         path.is_symlink() && !path.exists() && leads_out()
     }
 
-    /// Whether the host has `path`, as far as it can be seen from here.
+    /// Returns true if the host has `path`, or a link there with an end that is not visible from here.
     pub(super) fn has_or_links(&self, path: impl AsRef<Path>) -> bool {
         self.has(&path) || self.leads_out(path)
     }
@@ -243,33 +243,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_there_is_no_news_and_what_cannot_be_read_is() {
+    fn a_missing_file_is_normal_and_an_unreadable_one_is_noted() {
         let root = tempfile::tempdir().expect("a directory");
         fs::write(root.path().join("b"), "text").expect("written");
         fs::create_dir(root.path().join("a")).expect("a directory");
-        let mut look = Look::new(root.path());
-        assert_eq!(look.text("/none"), None);
-        assert_eq!(look.names("/none"), None);
-        assert_eq!(look.text("/b/none"), None);
-        assert_eq!(look.unseen, []);
-        assert_eq!(look.text("/b").as_deref(), Some("text"));
+        let mut view = View::new(root.path());
+        assert_eq!(view.text("/none"), None);
+        assert_eq!(view.names("/none"), None);
+        assert_eq!(view.text("/b/none"), None);
+        assert_eq!(view.unseen, []);
+        assert_eq!(view.text("/b").as_deref(), Some("text"));
         let names = ["a", "b"].map(str::to_owned).to_vec();
-        assert_eq!(look.names("/"), Some(names));
+        assert_eq!(view.names("/"), Some(names));
         // a directory is no text
-        assert_eq!(look.text("/a"), None);
-        assert_eq!(look.unseen.len(), 1);
-        assert_eq!(look.unseen[0].what, "/a");
+        assert_eq!(view.text("/a"), None);
+        assert_eq!(view.unseen.len(), 1);
+        assert_eq!(view.unseen[0].what, "/a");
     }
 
     #[test]
     fn another_root_is_not_left_by_var_run() {
-        let look = Look::new(Path::new("/host"));
+        let view = View::new(Path::new("/host"));
         assert_eq!(
-            look.path("/var/run/netns/a"),
+            view.path("/var/run/netns/a"),
             Path::new("/host/run/netns/a")
         );
-        assert_eq!(look.path("/etc/cni"), Path::new("/host/etc/cni"));
-        let look = Look::new(Path::new("/"));
-        assert_eq!(look.path("/var/run/netns/a"), Path::new("/var/run/netns/a"));
+        assert_eq!(view.path("/etc/cni"), Path::new("/host/etc/cni"));
+        let view = View::new(Path::new("/"));
+        assert_eq!(view.path("/var/run/netns/a"), Path::new("/var/run/netns/a"));
     }
 }
