@@ -28,5 +28,5 @@ pub mod wrong;
 pub use field::Field;
 pub use kinds::{AbsolutePath, Number, Texts, optional, parsed, range};
 pub use line::{json, one_line, steers};
-pub use nearest::nearest;
+pub use nearest::{nearest, not_known};
 pub use wrong::Wrong;

@@ -5,13 +5,21 @@
 const MOST_EDITS: usize = 2;
 
 /// Returns the one of `known` with the smallest edit distance to `name`. The distance is at most two inserted,
-/// deleted or replaced letters, and less than half of the known name's length. Case is ignored.
+/// deleted, replaced or exchanged letters, and less than half of the known name's length. Case is ignored.
 pub fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let name = name.to_lowercase();
-    let edits = |known: &str| strsim::levenshtein(&name, &known.to_lowercase());
+    let edits = |known: &str| strsim::osa_distance(&name, &known.to_lowercase());
     let distances = known.iter().map(|it| (edits(it), *it));
     let near = distances.filter(|(edits, it)| *edits <= MOST_EDITS && edits * 2 < it.len());
     near.min_by_key(|(edits, _)| *edits).map(|(_, it)| it)
+}
+
+/// Returns the problem of the field `name`, which is none of `known`.
+pub fn not_known(name: &str, known: &[&str]) -> String {
+    match nearest(name, known) {
+        Some(it) => format!("not known: did you mean {it}?"),
+        None => format!("not known; the fields here are {}", known.join(", ")),
+    }
 }
 
 #[cfg(test)]
@@ -26,7 +34,8 @@ mod tests {
             ("MTU", Some("mtu")),
             ("famly", Some("family")),
             ("interfacename", Some("interfaceName")),
-            ("form", None),
+            ("form", Some("from")),
+            ("fmor", None),
             ("frm", Some("from")),
             ("etcd_endpoints", None),
             ("", None),

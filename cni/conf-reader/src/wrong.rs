@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The error of a wrong value.
 
-use crate::one_line;
+use crate::{nearest::not_known, one_line};
 use serde::de::{self, Expected, Unexpected};
 use std::fmt;
 
@@ -74,10 +74,7 @@ impl de::Error for Wrong {
         Self::must(format!("must be {expected}"))
     }
 
-    fn unknown_field(_: &str, known: &'static [&'static str]) -> Self {
-        Self::sentence(format!(
-            "not known; the fields here are {}",
-            known.join(", ")
-        ))
+    fn unknown_field(name: &str, known: &'static [&'static str]) -> Self {
+        Self::sentence(not_known(name, known))
     }
 }

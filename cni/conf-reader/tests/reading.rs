@@ -94,7 +94,15 @@ fn what_is_wrong_is_told_by_its_place() {
         ),
         (
             json!({"verbose": 0, "Mode": 1, "name": 5}),
-            "Mode: not known; the fields here are name, mode, ports, logFile, tags, verbose",
+            "Mode: not known: did you mean mode?",
+        ),
+        (
+            json!({"name": "a", "prots": []}),
+            "prots: not known: did you mean ports?",
+        ),
+        (
+            json!({"name": "a", "level": 1}),
+            "level: not known; the fields here are name, mode, ports, logFile, tags, verbose",
         ),
         // the first field of the structure, not of the object
         (

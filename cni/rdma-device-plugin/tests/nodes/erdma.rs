@@ -197,7 +197,7 @@ fn what_cannot_be_configured() {
         ),
         (
             "{preferdriver: compat}",
-            "erdma.preferdriver: not known; the fields here are preferDriver, reloadDriver, exposedLocalERIs, configureNICs, jumboFrameMTU, metadata, addresses, devices",
+            "erdma.preferdriver: not known: did you mean preferDriver?",
         ),
     ] {
         let refused = Conf::parse(&format!("erdma: {erdma}"), Path::new("f"));

@@ -153,7 +153,7 @@ fn values_of_our_own_format() {
     );
     refused(
         r#"{"resources":[{"name":"rdma/a","kind":"shared"}],"cid":true}"#,
-        ": cid: not known; the fields here are resources, erdma, cdi, chain, dra, errors",
+        ": cid: not known: did you mean cdi?",
     );
     refused(
         r#"{"cdi":true,"resources":[{"name":"rdma/a","kind":"shared"},{"name":"rdma/b","kind":"shared","umad":true}]}"#,

@@ -12,7 +12,7 @@ use super::{
     Conf, Erdma, Parsed, ResourceConf, ResourceName, chain, dra, errors, name_at,
     selector::{self, Text},
 };
-use conf_reader::{Field, Texts, Wrong, one_line};
+use conf_reader::{Field, Texts, Wrong, nearest, one_line};
 use rdma_netns::LinkType;
 
 /// Of ours: whether containers get devices by CDI names.
@@ -86,8 +86,15 @@ fn link_types(selectors: &Field<'_>) -> Result<Vec<LinkType>, Wrong> {
 
 /// A remark on each field that the format does not have.
 fn passed_over(field: &Field<'_>, known: &[&str]) -> Vec<String> {
-    let places = field.unknown(known).into_iter().map(|name| field.at(name));
-    places
-        .map(|unknown| format!("{}: not known, passed over", one_line(unknown.place())))
+    let names = field.unknown(known).into_iter();
+    names
+        .map(|name| {
+            let place = field.at(name);
+            let place = one_line(place.place());
+            match nearest(name, known) {
+                Some(it) => format!("{place}: not known, passed over; did you mean {it}?"),
+                None => format!("{place}: not known, passed over"),
+            }
+        })
         .collect()
 }
