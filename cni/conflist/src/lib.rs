@@ -9,6 +9,7 @@
 //! | [`list`] | one list: its plugins, and its text with our entry added or removed |
 //! | [`single`] | a configuration of one plugin, and the list that is made from it |
 //! | [`entry`] | the configuration of our plugin |
+//! | [`fields`] | the fields that a user can write in it |
 //! | [`placement`] | the choice between the list and the network's own directory for our entry |
 //! | [`programs`] | the programs that a configuration names, and the missing ones |
 //! | [`plan`] | the changes that make the runtime call our plugin, or stop calling it |
@@ -18,6 +19,7 @@
 
 pub mod directory;
 pub mod entry;
+pub mod fields;
 pub mod list;
 mod members;
 pub mod pick;

@@ -6,6 +6,7 @@ use super::{
     Findings, Severity, some,
 };
 use cni_protocol::{SpecVersion, version::SUPPORTED};
+use conflist::fields;
 use network_conf::{Conf, Smcr};
 use serde_json::{Map, Value};
 
@@ -102,6 +103,18 @@ fn configuration(facts: &Facts, findings: &mut Findings<'_>) -> Option<Conf> {
             if let Err(error) = conf.smc.check_ueid() {
                 findings.error(format!("{file}: {error}"), "put the field right");
             }
+            if let Some(wrong) = fields::misspelt(ours) {
+                findings.warning(
+                    format!("{file}: {wrong}"),
+                    "correct the field: the plugin ignores it",
+                );
+            }
+            if let Err(error) = fields::ipam(ours) {
+                findings.error(
+                    format!("{file}: {error}"),
+                    "correct ipam: until then no pod with a rail starts (104)",
+                );
+            }
             annotations(facts, &conf, findings);
             Some(conf)
         }
@@ -156,7 +169,9 @@ fn chained(picked: &Picked, place: usize, findings: &mut Findings<'_>) {
             "put its entry behind the others",
         );
     }
-    if picked.cni_version != "1.1.0" {
+    // ADD names a wrong one
+    let is_known = SpecVersion::parse(&picked.cni_version).is_some();
+    if is_known && picked.cni_version != "1.1.0" {
         let before_0_4 = picked.cni_version.starts_with("0.3.");
         findings.note(format!(
             "cniVersion {}: the runtime has no {}GC and STATUS; what a pod has left is restored by \

@@ -2,10 +2,10 @@
 //! `chain`, beside the resources of any format. What its fields mean is in
 //! `docs/device-plugin-conf.md`.
 
-use super::{ResourceName, plugin_fields};
+use super::ResourceName;
 use clap::ValueEnum;
 use conf_reader::{AbsolutePath, Field, Wrong};
-use conflist::{Entry, Runtime, TYPE, entry::DETECT};
+use conflist::{Entry, Runtime, TYPE, entry::DETECT, fields};
 use network_conf::{Devices, Mode};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -231,7 +231,7 @@ impl Section {
         }
         let entry = Entry::new(self.plugin.unwrap_or_default());
         parsed(&entry).map_err(|problem| plugin.refused(problem))?;
-        plugin_fields::check(&plugin, &whole(&entry))?;
+        fields::check(&plugin, &whole(&entry))?;
         let chain = Chain {
             conf_dir: self.conf_dir.map_or_else(|| CONF_DIR.into(), |path| path.0),
             runtime,

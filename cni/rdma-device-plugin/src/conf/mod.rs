@@ -21,7 +21,6 @@ pub mod flags;
 mod foreign;
 pub mod name;
 mod own;
-mod plugin_fields;
 pub mod selector;
 
 pub use chain::Chain;

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The fields of our entry and of its `ipam`, checked by the readers of the plugins that get them. The plugins ignore
+//! unknown fields, as the CNI specification requires. In the daemon's configuration an unknown field is an error, and in
+//! an entry that somebody wrote one that resembles a known field is a mistake.
+
+use crate::{IPAM, entry::DETECT};
+use cni_protocol::{Command, ConfError, Environment};
+use conf_reader::{Field, Wrong, nearest, not_known};
+use network_conf::fields;
+use rdma_ipam::conf::{FIELDS, Plan, RANGE_FIELDS, ROUTE_FIELDS};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// Fields that a runtime, or the daemon, writes.
+const NOT_THE_USERS: [&str; 5] = ["type", "name", "cniVersion", "prevResult", DETECT];
+
+/// Unknown fields that are an error.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unknown {
+    All,
+    /// Those with a similar known one.
+    Misspelt,
+}
+
+/// Checks `chain.plugin`. `whole` is it as the plugin reads it, which has been done.
+///
+/// # Errors
+/// An unknown field, an `ipam` without `type`, a value that `rdma-ipam` refuses.
+pub fn check(plugin: &Field<'_>, whole: &Map<String, Value>) -> Result<(), Wrong> {
+    known_fields(plugin, Unknown::All)?;
+    ipam(whole).map_err(|error| plugin.refused(error.to_string()))
+}
+
+/// The first misspelt field of `entry`, or its `ipam` without `type`.
+pub fn misspelt(entry: &Map<String, Value>) -> Option<Wrong> {
+    known_fields(&Field::root(entry), Unknown::Misspelt).err()
+}
+
+/// Reads `ipam` of `entry` as `rdma-ipam` does, if that is its plugin.
+///
+/// # Errors
+/// The refusal with which ADD would fail.
+pub fn ipam(entry: &Map<String, Value>) -> Result<(), ConfError> {
+    let root = Field::root(entry);
+    if kind(&root) != Some(IPAM) {
+        return Ok(());
+    }
+    let gets_ranges = root.at("capabilities").at("ipRanges");
+    let gets_ranges = gets_ranges.value() == Some(&Value::Bool(true));
+    let environment = Environment {
+        command: Command::Status,
+        target: None,
+        args: BTreeMap::new(),
+        path: Vec::new(),
+        all: BTreeMap::new(),
+    };
+    match Plan::parse(entry, &environment) {
+        Err(ConfError::Missing {
+            field: "ipam.ranges",
+            ..
+        }) if gets_ranges => Ok(()),
+        read => read.map(drop),
+    }
+}
+
+/// The IPAM plugin that `entry` names.
+fn kind<'a>(entry: &Field<'a>) -> Option<&'a str> {
+    let kind = entry.at("ipam").at("type").value()?.as_str();
+    kind.filter(|it| !it.is_empty())
+}
+
+/// The plugins tell upper from lower case, whatever the format of the file.
+fn known_fields(entry: &Field<'_>, unknown: Unknown) -> Result<(), Wrong> {
+    let entry = &entry.clone().exact_case();
+    let ipam = entry.object("ipam")?;
+    let kind = kind(entry);
+    if ipam.is_there() && kind.is_none() {
+        let sentence =
+            "is missing: it names the IPAM plugin, as rdma-ipam; leave ipam out for none";
+        return Err(ipam.at("type").refused(sentence));
+    }
+    // another IPAM plugin may have fields of its own beside ipam, as calico-ipam has
+    let is_foreign = kind.is_some_and(|it| it != IPAM);
+    let beside = if is_foreign {
+        Unknown::Misspelt
+    } else {
+        unknown
+    };
+    known(entry, fields::TOP, beside)?;
+    for (name, names) in fields::INNER {
+        known(&entry.at(name), names, unknown)?;
+    }
+    if is_foreign || kind.is_none() {
+        return Ok(());
+    }
+    known(&ipam, FIELDS, unknown)?;
+    for set in ipam.at("ranges").list()? {
+        let ranges = if set.is_list() {
+            set.list()?
+        } else {
+            Vec::new()
+        };
+        for range in ranges {
+            known(&range, RANGE_FIELDS, unknown)?;
+        }
+    }
+    for route in ipam.at("routes").list()? {
+        known(&route, ROUTE_FIELDS, unknown)?;
+    }
+    Ok(())
+}
+
+/// Refuses a field that is none of `names`, as `unknown` has it.
+fn known(object: &Field<'_>, names: &[&str], unknown: Unknown) -> Result<(), Wrong> {
+    let others = object.unknown(names).into_iter();
+    let mut others = others.filter(|it| !NOT_THE_USERS.contains(it));
+    let is_wrong = |it: &&str| unknown == Unknown::All || nearest(it, names).is_some();
+    match others.find(is_wrong) {
+        Some(name) => Err(object.at(name).refused(not_known(name, names))),
+        None => Ok(()),
+    }
+}
