@@ -85,6 +85,9 @@ pub struct PciPath {
     pub bridges: Vec<DeviceAddress>,
 }
 
+/// Suffix of [`Netdev::taken_by`], behind the master's name.
+pub(crate) const ACCELERATED: &str = ", which it accelerates";
+
 /// A netdev, as far as resources go.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Netdev {
@@ -194,6 +197,12 @@ impl Netdev {
     pub fn base(&self) -> &str {
         let bond = self.master.as_deref().filter(|_| self.taken_by.is_none());
         bond.unwrap_or(&self.name)
+    }
+
+    /// Returns true if the netdev accelerates its master, the netdev of a paravirtual NIC.
+    pub fn accelerates(&self) -> bool {
+        let taken_by = self.taken_by.as_deref();
+        taken_by.is_some_and(|it| it.ends_with(ACCELERATED))
     }
 }
 

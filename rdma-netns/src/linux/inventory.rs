@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     CharDevice, Device, DeviceAddress, Function, HardwareAddress, Hca, HcaPort, Inventory,
-    LinkType, Netdev, ObserveError, PciPath, RdmaMode, pairing, rdma::name,
+    LinkType, Netdev, ObserveError, PciPath, RdmaMode, inventory::ACCELERATED, pairing, rdma::name,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -312,7 +312,7 @@ impl Reader<'_> {
         } else if master.join("bridge").exists() {
             Some(format!("the bridge {name}"))
         } else if master.join("device").exists() {
-            Some(format!("{name}, which it accelerates"))
+            Some(name + ACCELERATED)
         } else {
             None
         }

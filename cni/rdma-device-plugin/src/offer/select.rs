@@ -81,7 +81,7 @@ pub(super) fn devices(
             false if is_shared => {
                 unnamed::no_rail(function).or_else(|| unnamed::why_not_meant(function, &hca))
             }
-            false => unnamed::no_rail(function),
+            false => unnamed::no_rail(function).or_else(|| unnamed::accelerator(function)),
         };
         if let Some(why) = why_not {
             remarks.push(not_named(resource, function, &hca, &why));
@@ -146,8 +146,13 @@ pub(super) fn nothing(resource: &ResourceConf) -> String {
 }
 
 fn not_named(resource: &ResourceConf, function: &Function, hca: &Hca, why: &str) -> String {
+    // this format has no selectors
+    let format = match resource.place.as_str() {
+        "mode" => "replace mode by resources, and ",
+        _ => "",
+    };
     format!(
-        "{}: {} ({}) is not in {}: {why}; name it by devices (netdev, rdma or pci) if it is to be",
+        "{}: {} ({}) is not in {}: {why}; {format}name it by devices (netdev, rdma or pci) if it is to be",
         resource.place, function.device.address, hca.name, resource.name
     )
 }
@@ -205,9 +210,11 @@ fn unfit(resource: &ResourceConf, function: &Function, inventory: &Inventory) ->
                     )
                 })
             }
-            Some(master) => Some(format!(
-                "its netdev {name} is a port of {master}; offer it by a shared resource"
-            )),
+            Some(master) => unnamed::port(netdev).or_else(|| {
+                Some(format!(
+                    "its netdev {name} is a port of {master}; offer it by a shared resource"
+                ))
+            }),
             None => None,
         }
     })

@@ -3,7 +3,7 @@
 //! pattern of these.
 
 use crate::conf::Selector;
-use rdma_netns::{Function, Hca};
+use rdma_netns::{Function, Hca, Netdev};
 
 /// Whether one of `selectors` has names at all: those that fit the device have named it.
 pub(super) fn has_names(selector: &Selector) -> bool {
@@ -16,12 +16,20 @@ pub(super) fn has_names(selector: &Selector) -> bool {
 
 /// Why a device is not meant by a resource of all devices, or of all of a kind.
 pub(super) fn why_not_meant(function: &Function, hca: &Hca) -> Option<String> {
-    let mut netdevs = function.netdevs.iter();
-    let port = netdevs.find_map(|netdev| {
-        let other = netdev.taken_by.as_ref()?;
-        Some(format!("its netdev {} is a port of {other}", netdev.name))
-    });
+    let port = function.netdevs.iter().find_map(port);
     port.or_else(|| hca.soft.then(|| "it is RDMA in software".to_owned()))
+}
+
+/// A NIC that accelerates the node's own netdev: no pod gets a netdev of it.
+pub(super) fn accelerator(function: &Function) -> Option<String> {
+    let mut netdevs = function.netdevs.iter();
+    netdevs.find(|it| it.accelerates()).and_then(port)
+}
+
+/// The owner of all frames of `netdev`, which is no bond.
+pub(super) fn port(netdev: &Netdev) -> Option<String> {
+    let other = netdev.taken_by.as_ref()?;
+    Some(format!("its netdev {} is a port of {other}", netdev.name))
 }
 
 /// The node's own way out by a device.

@@ -112,6 +112,39 @@ fn a_function_that_accelerates_another_netdev() {
     );
 }
 
+/// A resource of each NIC leaves it out, too, and no other kind is advised.
+#[test]
+fn a_function_that_accelerates_another_netdev_in_every_kind() {
+    let (inventory, address) = eight(|function| {
+        function.netdevs[0].master = Some("hv0".into());
+        function.netdevs[0].taken_by = Some("hv0, which it accelerates".into());
+    });
+    for kind in ["perNic", "exclusive"] {
+        let (devices, remarks) = offered(&selected(kind, r#"{"vendor":"15b3"}"#), &inventory);
+        assert_eq!(devices.len(), 7, "{kind}: {remarks:?}");
+        assert!(!devices.contains(&address), "{kind}");
+        let said = remarks.iter().find(|it| it.contains(&address));
+        let said = said.expect("it is said");
+        assert!(
+            said.contains("is a port of hv0, which it accelerates"),
+            "{said}"
+        );
+        assert!(!said.contains("shared resource"), "{said}");
+    }
+    let named = selected("perNic", r#"{"rdma":"mlx5_*"}"#);
+    assert!(offered(&named, &inventory).0.contains(&address));
+}
+
+/// The format has no selectors.
+#[test]
+fn the_remark_names_a_format_that_can_name_devices() {
+    let (inventory, address) = eight(|function| function.hcas[0].soft = true);
+    let (_, remarks) = offered(ALL, &inventory);
+    let said = remarks.iter().find(|it| it.contains(&address));
+    let said = said.expect("it is said");
+    assert!(said.contains("replace mode by resources"), "{said}");
+}
+
 #[test]
 fn rdma_in_software() {
     is_left_out(
