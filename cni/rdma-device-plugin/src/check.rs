@@ -2,7 +2,7 @@
 //! `--check-config`: what this node would advertise.
 
 use crate::{
-    chain::Chain,
+    chain::{Chain, ChainStatus},
     cli::Arguments,
     conf::Erdma,
     daemon::StartError,
@@ -59,9 +59,18 @@ async fn report(arguments: &Arguments) -> Result<String, StartError> {
     ));
     let parents = ipv6_prerequisite::parents(parsed.conf.chain.as_ref(), &offers, &inventory);
     let lacking = ipv6_prerequisite::lacking(parents.clone()).await;
-    remarks.extend(ipv6_prerequisite::remark(&lacking));
     remarks.extend(notices(&parsed.conf, &offers, &inventory));
     remarks.extend(note(&parsed.conf, &offers));
+    let chain = parsed.conf.chain.map(|conf| Chain {
+        conf,
+        state_dir: arguments.state_dir.clone(),
+        cni_cache: Some(arguments.cni_cache_dir.clone()),
+        needs_kubelet: true,
+    });
+    let status = chain.map(|it| it.status(|| ipv6_prerequisite::blocker_now(&parents)));
+    // the status names these NICs
+    let is_withheld = matches!(status, Some(ChainStatus::Withheld(_)));
+    remarks.extend(ipv6_prerequisite::remark(&lacking).filter(|_| !is_withheld));
     let (driver, change) =
         reconciler::driver_status(&arguments.sysfs, inventory.erdma, &parsed.conf.erdma);
     let mut text = table(
@@ -71,19 +80,7 @@ async fn report(arguments: &Arguments) -> Result<String, StartError> {
         &unhealthy,
         &remarks,
     );
-    if let Some(conf) = parsed.conf.chain {
-        let state_dir = arguments.state_dir.clone();
-        let chain = Chain {
-            conf,
-            state_dir,
-            cni_cache: Some(arguments.cni_cache_dir.clone()),
-            needs_kubelet: true,
-        };
-        text.push_str(&format!(
-            "\n{}\n",
-            chain.status(|| ipv6_prerequisite::blocker_now(&parents))
-        ));
-    }
+    text.extend(status.map(|it| format!("\n{it}\n")));
     text.push_str(&erdma::table(&found, &inventory, &driver, change));
     Ok(text)
 }

@@ -101,11 +101,17 @@ pub struct Arguments {
     #[arg(long, value_name = "DIRECTORY")]
     pub device_info: Option<PathBuf>,
     /// off, error, warn, info, debug or trace
-    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = level)]
     pub log_level: LevelFilter,
     /// The eRDMA agent's flags
     #[command(flatten)]
     pub erdma: Flags,
+}
+
+/// Reads a level of the log.
+fn level(text: &str) -> Result<LevelFilter, &'static str> {
+    let levels = "must be one of off, error, warn, info, debug, trace";
+    text.parse().map_err(|_| levels)
 }
 
 /// What is done instead of serving.

@@ -205,6 +205,13 @@ fn a_misspelt_word_gets_a_suggestion() {
 }
 
 #[test]
+fn a_wrong_level_is_answered_with_the_levels() {
+    let done = run(program().args(["--config", "a", "--log-level", "dbg"]));
+    let error = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(error.contains("error, warn, info, debug, trace"), "{error}");
+}
+
+#[test]
 fn without_a_word_it_names_its_commands() {
     let done = run(&mut program());
     assert_eq!(done.status.code(), Some(2), "{done:?}");
