@@ -300,6 +300,29 @@ impl Machine {
         self.node(&format!("uverbs{number}"), MAJOR, 192 + number);
     }
 
+    /// Makes `nic`, which is plugged in, a multi-plane one: its function has a second RDMA device for subnet management, with
+    /// a port for each of the `planes`, and `umad` and `issm` devices. `nic` itself gets those of number 0.
+    pub fn is_multi_plane(&self, nic: &Nic<'_>, sub_device: &str, planes: u64) {
+        let own = std::iter::once((nic.rdma, 1, 0));
+        for (rdma, port, number) in own.chain((1..=planes).map(|it| (sub_device, it, it))) {
+            let ports = format!("sys/class/infiniband/{rdma}/ports/{port}");
+            fs::create_dir_all(self.path(&ports)).expect("a directory");
+            self.write(&format!("{ports}/state"), "4: ACTIVE\n");
+            self.write(&format!("{ports}/link_layer"), "InfiniBand\n");
+            for (kind, minor) in [("umad", number), ("issm", 64 + number)] {
+                let name = format!("{kind}{number}");
+                let mad = format!("sys/class/infiniband_mad/{name}");
+                fs::create_dir_all(self.path(&mad)).expect("a directory");
+                self.write(&format!("{mad}/ibdev"), &format!("{rdma}\n"));
+                self.write(&format!("{mad}/port"), &format!("{port}\n"));
+                self.write(&format!("{mad}/dev"), &format!("{MAJOR}:{minor}\n"));
+                let device = format!("../../../devices/pci0000:00/{}", nic.address);
+                self.link(&format!("{mad}/device"), &device);
+                self.node(&name, MAJOR, minor);
+            }
+        }
+    }
+
     /// Takes the character device of this number away.
     pub fn without_number(&self, number: u64) {
         let verbs = format!("sys/class/infiniband_verbs/uverbs{number}");
