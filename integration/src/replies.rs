@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! By which interface a pod's replies leave: a machine with rails, and a pod that a cluster's network has been added to.
+//! Interfaces of a pod's replies: a machine with rails, and a pod that has a cluster's network.
 //! Every interface of the pod has strict `rp_filter`, and the packets are counted at the far ends of the interfaces.
 
 use crate::{Netns, Node, Outcome, Snapshot, ipam};
 use serde_json::{Value, json};
 
-/// How a cluster's network reaches a pod.
+/// Kind of a pod's primary network.
 #[derive(Clone, Copy, Debug)]
 pub enum Primary {
     /// Calico's way: host addresses, and routers on the link that no network of the pod has.
@@ -33,15 +33,15 @@ pub const OF_NODE: [&str; 2] = ["10.20.0.1", "fd00:20::1"];
 /// Addresses behind the routers of all rails.
 const FAR: [&str; 2] = ["198.51.100.1", "2001:db8:99::1"];
 
-/// A machine with rails, and a pod that its primary network has been added to.
+/// A machine with rails, and a pod with its primary network.
 pub struct Machine {
     /// Its rails, and the switch that they are at.
     pub node: Node,
     /// The pod.
     pub pod: Netns,
-    /// What is at the other end of `eth0`.
+    /// Namespace of the other end of `eth0`.
     pub uplink: Netns,
-    /// How the pod has its primary interface.
+    /// Kind of the pod's primary network.
     pub primary: Primary,
     rails: u32,
 }
@@ -141,7 +141,7 @@ impl Machine {
         check.input(&configuration).run()
     }
 
-    /// How many packets came out of the pod: at `eth0`'s other end, and at the switch's port of each rail.
+    /// Counts the packets out of the pod: at `eth0`'s other end, and at the switch's port of each rail.
     pub fn received(&self) -> Vec<u64> {
         let count = |netns: &Netns, link: &str| -> u64 {
             let path = format!("/sys/class/net/{link}/statistics/rx_packets");
@@ -154,7 +154,8 @@ impl Machine {
         std::iter::once(eth0).chain(rails).collect()
     }
 
-    /// `peer` in `from` asks `address` of the pod; all replies leave by interface `way`: 0 is `eth0`, then the rails.
+    /// Sends echo requests from `peer` in `from` to `address` of the pod. All replies leave by interface `way`: 0 is `eth0`,
+    /// then the rails.
     #[track_caller]
     fn replies(&self, from: &Netns, peer: &str, address: &str, way: usize) {
         let before = self.received();
@@ -191,7 +192,7 @@ impl Machine {
         }
     }
 
-    /// The rules of ours, and the routes of the tables that they lead to.
+    /// Returns our rules, and the routes of their tables.
     pub fn policy(&self) -> Vec<String> {
         let mut policy = vec![];
         for family in ["-4", "-6"] {
@@ -211,13 +212,14 @@ impl Machine {
     }
 }
 
-/// The netdev by which `address` is reached.
+/// Returns the netdev of the route to `address`.
 #[track_caller]
 pub fn way_to(pod: &Netns, address: &str) -> Value {
     pod.show(&format!("route get {address}"))[0]["dev"].clone()
 }
 
-/// No rail attracts a reply of another interface: ADD with each of `ways`, a mode and what a child is, CHECK and DEL.
+/// Asserts that no rail attracts a reply of another interface: ADD with each of `ways`, a mode and a type of child, CHECK
+/// and DEL.
 #[track_caller]
 pub fn with_rails(rails: u32, ways: &[(&str, &str)]) {
     for primary in Primary::BOTH {

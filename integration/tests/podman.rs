@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A node without kubelet: the real podman with its CNI backend, a network that it made itself, and the entry that
-//! `rdma-device-plugin install` puts into that. The NIC is a veth, so that no RDMA device moves.
+//! `rdma-device-plugin install` adds to it. The NIC is a veth, so that no RDMA device moves.
 
 use integration::{Node, Snapshot, daemon::rdma_device_plugin, plugin};
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use std::{
     process::Output,
 };
 
-/// Of every container: what it has is from the machine's own `/usr`.
+/// Files of every container, from the machine's own `/usr`.
 const OPTIONS: &str = "--cgroups=disabled --security-opt seccomp=unconfined -v /usr:/usr:ro";
 
 /// A node, and the files of its podman.
@@ -23,7 +23,7 @@ impl Podman {
     fn new() -> Self {
         let node = Node::with_rails(1);
         node.host.ip("address add 2001:db8:5::5/64 dev eth1 nodad");
-        // as the plugin `bridge` does, and leaves it
+        // the plugin `bridge` sets it, and leaves it
         node.host.set_sysctl("ipv4/ip_forward", "1");
         let podman = Self { node };
         for directory in [
@@ -59,7 +59,7 @@ impl Podman {
         self.node.directory().join(below)
     }
 
-    /// The daemon's configuration as `install` takes it on such a node.
+    /// Writes a configuration for `install` on such a node.
     fn configure(&self, plugin: &Value) {
         let chain = json!({
             "confDir": self.path("net.d"), "runtime": "podman", "network": "rails", "plugin": plugin,
@@ -103,7 +103,7 @@ impl Podman {
         command.output().expect("bash")
     }
 
-    /// What it prints when all goes well.
+    /// Returns the output of `script`, which succeeds.
     #[track_caller]
     fn succeeds(&self, script: &str) -> String {
         let output = self.shell(script);
@@ -126,7 +126,7 @@ fn has_link(text: &str, name: &str) -> bool {
     links.any(|link| link["ifname"] == name)
 }
 
-/// The path of a newcomer: a network of podman's own, `install`, a container with a rail, and the node as before.
+/// The first steps: a network of podman's own, `install`, a container with a rail, and the node as before.
 #[test]
 fn a_container_of_podman_has_a_rail_and_gives_it_back() {
     let podman = Podman::new();
@@ -186,7 +186,7 @@ fn a_container_of_podman_has_a_rail_and_gives_it_back() {
     before.assert_restored(&podman.node.host);
 }
 
-/// Without devices in the entry there is nobody who says which ones a container has: ADD's message and `doctor` name
+/// Without devices in the entry nothing names those of a container: ADD's message and `doctor` name
 /// the same remedy.
 #[test]
 fn an_entry_that_asks_kubelet_is_reported_by_doctor_and_refused_by_add() {
@@ -218,7 +218,7 @@ fn an_entry_that_asks_kubelet_is_reported_by_doctor_and_refused_by_add() {
     );
 }
 
-/// The example in `conf` is what `docs/install.md` has a newcomer copy.
+/// The example in `conf` is the one of `docs/install.md`.
 #[test]
 fn the_example_is_taken_by_install() {
     let podman = Podman::new();

@@ -59,7 +59,7 @@ fn a_vpn_and_a_closed_network_stay_in_force() {
     before.assert_restored(pod);
 }
 
-/// As a transparent proxy has it: marked packets are delivered here, by a table that no netdev's routes are in.
+/// The rules of a transparent proxy: a table without netdevs' routes delivers marked packets locally.
 #[test]
 fn a_mark_decides_before_and_keeps_its_table() {
     let machine = Machine::new(Primary::Routed, 1);
@@ -70,7 +70,7 @@ fn a_mark_decides_before_and_keeps_its_table() {
             "{family} route add local default dev lo table 1001"
         ));
     }
-    // one that no rule leads to at present
+    // a table without a rule at present
     pod.ip("route add blackhole 192.0.2.0/24 table 1003");
     let before = Snapshot::of(pod);
     let configuration = machine.configuration("share");
@@ -142,7 +142,7 @@ fn two_that_end_at_once_leave_nothing() {
         wait::until(&format!("{ifname} gives its address back"), is_asked);
     };
     asked("rdma1");
-    // its devices are on the host: whatever both have is the other's alone
+    // its devices are on the host: the other attachment alone has the pod's rules
     let record = fs::read_to_string(node.record("rail1", "a")).expect("a record");
     let record: Value = serde_json::from_str(&record).expect("a record");
     assert_eq!(record["phase"], "home");
@@ -177,7 +177,7 @@ fn another_address_of_eth0_is_no_drift() {
     assert_eq!(machine.policy(), [""; 0]);
 }
 
-/// As a routing daemon brings them.
+/// Routes of a routing daemon.
 #[test]
 fn of_thousands_of_routes_only_those_beside_a_rails_are_copied() {
     let machine = Machine::new(Primary::Routed, 1);

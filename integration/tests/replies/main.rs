@@ -23,7 +23,7 @@ fn two_rails_attract_no_reply_of_another_interface() {
     with_rails(2, &WAYS);
 }
 
-/// Beside `eth0` one that Multus had made before; and an address whose way somebody else has chosen already.
+/// An interface of Multus beside `eth0`, and an address with another owner's source rule.
 #[test]
 fn every_interface_that_is_there_has_a_way_of_its_own() {
     let machine = Machine::new(Primary::Routed, 1);
