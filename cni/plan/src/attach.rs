@@ -107,7 +107,7 @@ fn move_rdma(
     let Some(host_device) = rail.rdma.as_ref().filter(|_| attachment.moves_rdma()) else {
         return Ok(false);
     };
-    match locate::rdma(host_device, observed)? {
+    match locate::rdma(host_device, &[], observed)? {
         Located::At(NetnsSide::Pod, _) => Ok(false),
         Located::At(NetnsSide::Host, RdmaDevice { name, .. }) => {
             if let Some((_, sub_device)) = observed.sub_devices_of(name).next() {

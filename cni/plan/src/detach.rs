@@ -100,7 +100,7 @@ fn rail_to_host(
 ) -> RailPlan {
     let mut ops = vec![];
     if let Some(host_device) = &rail.rdma {
-        let located = locate::rdma(host_device, observed);
+        let located = locate::rdma(host_device, others, observed);
         if attachment.moves_rdma() {
             let sub_devices = sub_devices(host_device, &located, observed);
             if !sub_devices.is_empty() {

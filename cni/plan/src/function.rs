@@ -132,7 +132,7 @@ pub fn lost(attachment: &Attachment, others: &[Attachment], observed: &Observed)
     rebinds(attachment, others, observed, |rail, host_link| {
         let rdma = rail.rdma.as_ref().filter(|_| attachment.moves_rdma());
         let is_elsewhere = locate::link(rail, host_link, observed).is_err()
-            || rdma.is_some_and(|it| locate::rdma(it, observed).is_err());
+            || rdma.is_some_and(|it| locate::rdma(it, others, observed).is_err());
         is_elsewhere.then_some(0)
     })
 }

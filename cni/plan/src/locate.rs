@@ -3,7 +3,7 @@
 //! back on the host.
 
 use super::Obstacle;
-use attachments::{Rail, Shared, Sibling};
+use attachments::{Attachment, Rail, Shared, Sibling};
 use rdma_netns::{Child, Device, Link, NetnsSide, Observed, Origin, RdmaDevice, pairing};
 
 /// Where a recorded device is now.
@@ -165,7 +165,7 @@ pub(super) fn child_on_host<'a>(
 
 /// The RDMA device of `rail`, if it is on the host, under whatever name.
 pub fn rdma_on_host<'a>(rail: &Rail, observed: &'a Observed) -> Option<&'a RdmaDevice> {
-    match rdma(rail.rdma.as_ref()?, observed) {
+    match rdma(rail.rdma.as_ref()?, &[], observed) {
         Ok(Located::At(NetnsSide::Host, device)) => Some(device),
         _ => None,
     }
@@ -173,15 +173,17 @@ pub fn rdma_on_host<'a>(rail: &Rail, observed: &'a Observed) -> Option<&'a RdmaD
 
 /// The RDMA device of `rail`, on the host or in the pod, under whatever name.
 pub fn rdma_anywhere<'a>(rail: &Rail, observed: &'a Observed) -> Option<&'a RdmaDevice> {
-    match rdma(rail.rdma.as_ref()?, observed) {
+    match rdma(rail.rdma.as_ref()?, &[], observed) {
         Ok(Located::At(_, device)) => Some(device),
         _ => None,
     }
 }
 
-/// Finds the RDMA device that was `host_device` on the host.
+/// Finds the RDMA device that was `host_device` on the host. `others` are records of this boot whose devices are not
+/// restored yet.
 pub(super) fn rdma<'a>(
     host_device: &RdmaDevice,
+    others: &[Attachment],
     observed: &'a Observed,
 ) -> Result<Located<'a, RdmaDevice>, Obstacle> {
     let seen = || {
@@ -202,10 +204,16 @@ pub(super) fn rdma<'a>(
         return Ok(Located::At(side, device));
     }
     let hardware = host_device.parent.as_ref();
+    let is_anothers = |name: &String| {
+        let rails = others.iter().flat_map(|it| &it.rails);
+        let mut devices = rails.filter_map(|rail| rail.rdma.as_ref());
+        devices.any(|it| it.name == *name && !is_it(it))
+    };
     // the kernel tells no index of one in another namespace: one that erdma made, by whatever name
     let has_makers = !pairing::makers(&observed.devices).is_empty();
     let can_be_it = |name: &String| {
-        *name == host_device.name || has_makers && seen().all(|(_, it)| it.name != *name)
+        let is_unseen = || seen().all(|(_, it)| it.name != *name);
+        (*name == host_device.name || has_makers && is_unseen()) && !is_anothers(name)
     };
     let exists = hardware
         .and_then(|it| observed.device(it))
