@@ -11,7 +11,7 @@ use super::{
 use attachments::Attachment;
 use rdma_netns::{
     Device, Link, LinkType, Namespace, Observed, RdmaDevice, RdmaMode, SubDevice,
-    pairing::{ERDMA, is_erdma_function},
+    pairing::{self, ERDMA, is_erdma_function},
 };
 
 /// `IB_PORT_ACTIVE` (`include/rdma/ib_verbs.h`)
@@ -279,6 +279,8 @@ fn away(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
         }
     }
     let is_here = |name: &String| observed.host.rdma.iter().any(|it| it.name == *name);
+    // without a function that can have made it, one without a parent is software, of whoever has the namespace
+    let has_makers = !pairing::makers(&observed.devices).is_empty();
     for name in observed.unpaired.iter().filter(|name| !is_here(name)) {
         let holds = |attachment: &Attachment| {
             let mut rdma = attachment
@@ -290,6 +292,7 @@ fn away(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
         match living.iter().any(holds) {
             true => held += 1,
             false if facts.attachments().any(holds) => {}
+            false if is_soft(name) || !has_makers => {}
             false => lost.push(name.clone()),
         }
     }
