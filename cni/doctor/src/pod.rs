@@ -143,6 +143,20 @@ fn of_rail(
             return text;
         }
     };
+    // iWARP's one GID is made of the hardware address (`gid_tbl_len` of 1 in `erdma_get_port_immutable()`,
+    // `drivers/infiniband/hw/erdma/erdma_verbs.c`)
+    if table.size == 1 && rail.infiniband_port().is_none() {
+        let verdict = match index {
+            0 => "its only GID, as without it",
+            _ => "wrong: it has one GID, with index 0",
+        };
+        let _ = writeln!(
+            text,
+            "    NCCL_IB_GID_INDEX={index}: {verdict}; iWARP has no GIDs of addresses, and programs connect by address \
+             (rdma_cm)"
+        );
+        return text;
+    }
     let pinned = hit(&table, index, rail, owners);
     let _ = writeln!(text, "    NCCL_IB_GID_INDEX={index}: {pinned}");
     // of an InfiniBand port NCCL takes the port's own GID
@@ -289,6 +303,23 @@ mod tests {
             unknown.ends_with("NCCL_IB_GID_INDEX=3: not known: it is gone\n"),
             "{unknown}"
         );
+    }
+
+    #[test]
+    fn iwarp_has_one_gid_of_no_address() {
+        let one = GidTable {
+            size: 1,
+            ..table(&[(0, "5254:ee:1::", "ib-or-roce-v1")])
+        };
+        for (index, expected) in [
+            (0, "its only GID"),
+            (3, "wrong: it has one GID, with index 0"),
+        ] {
+            let told = of_rail(&rail(), index, &[], |_| Ok(one.clone()));
+            let line = format!("    NCCL_IB_GID_INDEX={index}: {expected}");
+            assert!(told.contains(&line) && told.contains("iWARP"), "{told}");
+            assert!(!told.contains("RoCE"), "{told}");
+        }
     }
 
     #[test]
