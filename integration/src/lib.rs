@@ -25,6 +25,7 @@
 //! | [`kernel_counts`] | what the kernel counts of itself: network namespaces, memory |
 //! | [`extent`] | how much is repeated: what `scripts/test --full` adds |
 //! | [`kubelet`] | a kubelet stand-in: device manager |
+//! | [`api_server`] | a stand-in for the API server: objects by their paths, over TLS |
 //! | [`control_plane`] | Kubernetes' control plane itself: without a kubelet, or for nodes in the lab |
 //! | [`real_kubelet`] | in the lab, kubelet itself, joined to it |
 //! | [`cluster`] | in the lab, all of these and a container runtime: a cluster of one node |
@@ -47,6 +48,7 @@
 //! | [`power`] | in the lab, a machine that loses power and boots again with its disk |
 //! | [`wait`] | waiting for the kernel, with an end |
 
+pub mod api_server;
 pub mod bonded;
 pub mod cluster;
 pub mod cni_cache;
@@ -93,6 +95,7 @@ pub mod tracer;
 pub mod traffic;
 pub mod wait;
 
+pub use api_server::ApiServer;
 pub use bonded::{Bonded, BondedPod};
 pub use cluster::Cluster;
 pub use cni_cache::CniCache;

@@ -223,6 +223,14 @@ impl Inventory {
         std::iter::once(&function.device).chain(others)
     }
 
+    /// The device that has made the RDMA device of `function`; where that has no parent, one of those that can have made
+    /// it, which have one driver and one PCI ID.
+    pub fn maker<'a>(&'a self, function: &'a Function) -> &'a Device {
+        let made_by = function.device.rdma_functions.first();
+        let made_by = made_by.and_then(|address| self.function(address));
+        &made_by.unwrap_or(function).device
+    }
+
     /// Gives the unpaired RDMA device `rdma` to the function at `address`, which has its netdev. Nothing is done
     /// where there is no such device or function, or the function has an RDMA device.
     ///

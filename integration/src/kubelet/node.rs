@@ -7,7 +7,7 @@ use super::{
     pod_resources::{self, PodResourcesServer},
 };
 use crate::{
-    Daemon,
+    ApiServer, Daemon,
     daemon::rdma_device_plugin,
     plugin::{self, rdma_cni},
 };
@@ -32,6 +32,7 @@ pub struct Node {
     pod_resources: PodResourcesServer,
     place: Place,
     arguments: Vec<OsString>,
+    environment: Vec<(&'static str, String)>,
 }
 
 /// Where the node has its files.
@@ -64,23 +65,34 @@ impl Node {
     /// One whose daemon has the configuration file `configuration`.
     #[track_caller]
     pub fn start(configuration: &str) -> Self {
-        Self::start_with(configuration, temporary(), None)
+        Self::start_with(configuration, temporary(), None, None)
     }
 
     /// The same with everything where nodes have it, after an earlier boot with what that has left.
     #[track_caller]
     pub fn start_on_disk(configuration: &str) -> Self {
-        Self::start_with(configuration, Place::Usual, None)
+        Self::start_with(configuration, Place::Usual, None, None)
     }
 
     /// The same with a state directory that outlasts the node.
     #[track_caller]
     pub fn start_with_state(configuration: &str, state: &Path) -> Self {
-        Self::start_with(configuration, temporary(), Some(state))
+        Self::start_with(configuration, temporary(), Some(state), None)
+    }
+
+    /// The same beside an API server.
+    #[track_caller]
+    pub fn start_in_cluster(configuration: &str, state: &Path, api: &ApiServer) -> Self {
+        Self::start_with(configuration, temporary(), Some(state), Some(api))
     }
 
     #[track_caller]
-    fn start_with(configuration: &str, place: Place, state: Option<&Path>) -> Self {
+    fn start_with(
+        configuration: &str,
+        place: Place,
+        state: Option<&Path>,
+        api: Option<&ApiServer>,
+    ) -> Self {
         let at = |below: &str| place.path(below);
         fs::create_dir_all(at("kubelet/pod-resources")).expect("a directory");
         let pod_resources = PodResourcesServer::start(&at("kubelet/pod-resources/kubelet.sock"));
@@ -98,12 +110,18 @@ impl Node {
         }
         let rest = ["--metrics-address", "127.0.0.1:0", "--log-level", "debug"];
         arguments.extend(rest.map(OsString::from));
+        let mut environment = vec![];
+        if let Some(api) = api {
+            arguments.extend(["--service-account-dir".into(), api.account().into()]);
+            environment.extend(api.environment());
+        }
         Self {
             kubelet,
-            daemon: started(&arguments),
+            daemon: started(&arguments, &environment),
             pod_resources,
             place,
             arguments,
+            environment,
         }
     }
 
@@ -111,7 +129,7 @@ impl Node {
     #[track_caller]
     pub fn kill_the_daemon(&mut self) {
         self.daemon.kill();
-        self.daemon = started(&self.arguments);
+        self.daemon = started(&self.arguments, &self.environment);
     }
 
     /// Ends the daemon; how it ended, and how long that took.
@@ -147,6 +165,13 @@ impl Node {
         let mut pods = self.kubelet.pod_resources();
         pods.push(pod_resources::pod("default", pod, &[&[]]));
         self.pod_resources.set_pods(&pods);
+    }
+
+    /// Kubelet has a pod with devices by claims: driver, device and CDI name of each.
+    pub fn claims(&self, pod: &str, devices: &[(&str, &str, &str)]) {
+        let pod = pod_resources::pod("default", pod, &[]);
+        self.pod_resources
+            .set_pods(&[pod_resources::claiming(pod, devices)]);
     }
 
     /// The pod is gone.
@@ -232,8 +257,10 @@ impl Node {
 }
 
 #[track_caller]
-fn started(arguments: &[OsString]) -> Daemon {
-    Daemon::start(Command::new(rdma_device_plugin()).args(arguments))
+fn started(arguments: &[OsString], environment: &[(&'static str, String)]) -> Daemon {
+    let mut command = Command::new(rdma_device_plugin());
+    let environment = environment.iter().map(|(name, value)| (*name, value));
+    Daemon::start(command.args(arguments).envs(environment))
 }
 
 #[track_caller]

@@ -51,7 +51,8 @@ impl Netdevs {
 
     fn nic(&self, device: &OfferedDevice, inventory: &Inventory) -> Nic {
         let netdev = self.0.get(&device.address).cloned().unwrap_or_default();
-        let hardware = inventory.function(&device.address).map(|it| &it.device);
+        let hardware = inventory.function(&device.address);
+        let hardware = hardware.map(|it| inventory.maker(it));
         let root = &device.path.host_bridge;
         Nic {
             address: device.address.to_string(),

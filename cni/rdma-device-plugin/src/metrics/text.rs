@@ -96,14 +96,16 @@ fn resources(snapshot: &Snapshot, scrape: &mut Scrape) {
 
 fn devices(snapshot: &Snapshot, scrape: &mut Scrape) {
     const HEALTHY: (&str, &str) = ("rdma_device_healthy", "Whether kubelet is told so");
-    for function in &snapshot.node.inventory.functions {
+    let inventory = &snapshot.node.inventory;
+    for function in &inventory.functions {
         let device = &function.device;
+        let driver = &inventory.maker(function).driver;
         for hca in &function.hcas {
             let with = |labels: Labels| [vec![("device", hca.name.clone())], labels].concat();
             let numa = device.numa_node.map(|node| node.to_string());
             let about = with(vec![
                 ("address", device.address.to_string()),
-                ("driver", device.driver.clone().unwrap_or_default()),
+                ("driver", driver.clone().unwrap_or_default()),
                 ("numa_node", numa.unwrap_or_default()),
             ]);
             scrape.gauge("rdma_device_info", "An RDMA device", about, 1);

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A stand-in for Kubernetes' API server, where none can run: it keeps objects by their paths, over TLS, for one daemon. It
+//! checks no object and sends no events. What the API server itself takes is shown by the tests on a control plane.
+
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, Read, Write},
+    net::{TcpListener, TcpStream},
+    path::Path,
+    process::Command,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+use tempfile::TempDir;
+use tokio_rustls::rustls::{
+    ServerConfig, ServerConnection, StreamOwned,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
+
+/// The path of ResourceSlices.
+const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
+
+/// The name of the daemon's node.
+pub const NODE: &str = "node-1";
+
+/// The objects by their paths, and the last one's version.
+#[derive(Debug, Default)]
+struct Objects {
+    by_path: BTreeMap<String, Value>,
+    version: u64,
+}
+
+/// The server; it ends when it is dropped.
+#[derive(Debug)]
+pub struct ApiServer {
+    port: u16,
+    objects: Arc<Mutex<Objects>>,
+    ends: Arc<AtomicBool>,
+    account: TempDir,
+}
+
+struct Request {
+    method: String,
+    path: String,
+    query: String,
+    body: Value,
+}
+
+/// Makes a CA, and a key and a certificate of 127.0.0.1, in `directory`.
+#[track_caller]
+fn certify(directory: &Path) {
+    let line = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 9 -subj /CN=ca \
+                  -keyout ca.key -out ca.crt \
+                && openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=server \
+                  -keyout server.key -out server.csr \
+                && printf 'subjectAltName=IP:127.0.0.1' >extensions \
+                && openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 9 \
+                  -extfile extensions -out server.crt";
+    let done = Command::new("sh")
+        .args(["-c", line])
+        .current_dir(directory)
+        .output();
+    let done = done.expect("sh");
+    assert!(done.status.success(), "{done:?}");
+}
+
+/// A token that names [`NODE`].
+fn token() -> String {
+    let claims = json!({"kubernetes.io": {
+        "namespace": "kube-system",
+        "node": {"name": NODE, "uid": "0000-node"},
+        "pod": {"name": "daemon", "uid": "0000-pod"},
+    }});
+    let part = |value: &Value| BASE64_URL_SAFE_NO_PAD.encode(value.to_string());
+    format!("{}.{}.c2lnbmVk", part(&json!({})), part(&claims))
+}
+
+impl ApiServer {
+    /// One without objects.
+    ///
+    /// # Panics
+    /// There is no openssl, or no port.
+    #[track_caller]
+    pub fn start() -> Self {
+        let account = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| account.path().join(name);
+        certify(account.path());
+        fs::write(at("token"), token()).expect("a token");
+        let chain = CertificateDer::from_pem_file(at("server.crt")).expect("a certificate");
+        let key = PrivateKeyDer::from_pem_file(at("server.key")).expect("a key");
+        let config = ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(vec![chain], key);
+        let config = Arc::new(config.expect("a key of the certificate"));
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let server = Self {
+            port: listener.local_addr().expect("an address").port(),
+            objects: Arc::default(),
+            ends: Arc::default(),
+            account,
+        };
+        let (objects, ends) = (server.objects.clone(), server.ends.clone());
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                if ends.load(Ordering::Relaxed) {
+                    return;
+                }
+                let (config, objects, ends) = (config.clone(), objects.clone(), ends.clone());
+                thread::spawn(move || {
+                    let connection = ServerConnection::new(config).map_err(io::Error::other)?;
+                    serve(StreamOwned::new(connection, stream), &objects, &ends)
+                });
+            }
+        });
+        server
+    }
+
+    /// What the environment of a pod tells of the server.
+    pub fn environment(&self) -> [(&'static str, String); 2] {
+        [
+            ("KUBERNETES_SERVICE_HOST", "127.0.0.1".to_owned()),
+            ("KUBERNETES_SERVICE_PORT", self.port.to_string()),
+        ]
+    }
+
+    /// The directory with the daemon's token and the CA.
+    pub fn account(&self) -> &Path {
+        self.account.path()
+    }
+
+    fn objects(&self) -> MutexGuard<'_, Objects> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps `object` at `path`.
+    pub fn put(&self, path: &str, object: Value) {
+        self.objects().by_path.insert(path.to_owned(), object);
+    }
+
+    /// The ResourceSlices.
+    pub fn slices(&self) -> Vec<Value> {
+        self.objects().below(SLICES)
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        // for the thread that takes connections
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
+    }
+}
+
+impl Objects {
+    fn below(&self, collection: &str) -> Vec<Value> {
+        let is_in = |path: &str| {
+            let name = path.strip_prefix(collection)?.strip_prefix('/')?;
+            (!name.contains('/')).then_some(())
+        };
+        let found = self.by_path.iter();
+        found
+            .filter(|(path, _)| is_in(path).is_some())
+            .map(|(_, object)| object.clone())
+            .collect()
+    }
+
+    fn answer(&mut self, request: Request) -> (u16, Value) {
+        let Request {
+            method,
+            path,
+            query,
+            mut body,
+        } = request;
+        let missing =
+            json!({"kind": "Status", "code": 404, "reason": "NotFound", "message": path.clone()});
+        let object = match method.as_str() {
+            "POST" => {
+                let name = body["metadata"]["name"].as_str().unwrap_or_default();
+                format!("{path}/{name}")
+            }
+            _ => path.trim_end_matches("/status").to_owned(),
+        };
+        match method.as_str() {
+            "GET" => match self.by_path.get(&object) {
+                Some(object) => (200, object.clone()),
+                None if path == SLICES => {
+                    let metadata = json!({"resourceVersion": self.version.to_string()});
+                    let items = self.below(SLICES);
+                    (200, json!({"metadata": metadata, "items": items}))
+                }
+                None => (404, missing),
+            },
+            "POST" | "PUT" => {
+                if !query.contains("dryRun") {
+                    self.version += 1;
+                    body["metadata"]["resourceVersion"] = self.version.to_string().into();
+                    self.by_path.insert(object, body.clone());
+                }
+                (200, body)
+            }
+            "DELETE" => match self.by_path.remove(&object) {
+                Some(object) => (200, object),
+                None => (404, missing),
+            },
+            _ => (404, missing),
+        }
+    }
+}
+
+fn serve(
+    mut stream: impl Read + Write,
+    objects: &Mutex<Objects>,
+    ends: &AtomicBool,
+) -> io::Result<()> {
+    let request = read(&mut stream)?;
+    if request.query.contains("watch=true") {
+        stream.write_all(
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n",
+        )?;
+        stream.flush()?;
+        while !ends.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(100));
+        }
+        return Ok(());
+    }
+    let (code, body) = objects
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .answer(request);
+    let body = body.to_string();
+    let head = format!(
+        "HTTP/1.1 {code} Answer\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body.as_bytes())?;
+    stream.flush()
+}
+
+/// The next request of a client.
+fn read(stream: &mut impl Read) -> io::Result<Request> {
+    let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
+    let mut text = Vec::new();
+    let head = loop {
+        if let Some(end) = text.windows(4).position(|it| it == b"\r\n\r\n") {
+            break end;
+        }
+        let mut part = [0; 4096];
+        let length = stream.read(&mut part)?;
+        if length == 0 {
+            return Err(wrong("no request"));
+        }
+        text.extend_from_slice(&part[..length]);
+    };
+    let mut body = text.split_off(head + 4);
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let mut lines = text.lines();
+    let mut words = lines.next().unwrap_or_default().split(' ');
+    let (Some(method), Some(target)) = (words.next(), words.next()) else {
+        return Err(wrong("no request line"));
+    };
+    let length = lines.find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        let is_it = name.eq_ignore_ascii_case("content-length");
+        is_it.then(|| value.trim().parse::<usize>().ok()).flatten()
+    });
+    let mut rest = vec![0; length.unwrap_or(0).saturating_sub(body.len())];
+    stream.read_exact(&mut rest)?;
+    body.extend(rest);
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    Ok(Request {
+        method: method.to_owned(),
+        path: path.to_owned(),
+        query: query.to_owned(),
+        body: serde_json::from_slice(&body).unwrap_or(Value::Null),
+    })
+}
