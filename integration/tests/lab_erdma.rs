@@ -367,7 +367,7 @@ fn a_nic_in_the_middle_of_dhcp_and_the_primary_one_are_left_alone() {
     is_bare();
 }
 
-/// Both drivers of a NIC: `erdma`, which the daemon binds again, and the netdev's, whose netdev is another one then.
+/// Both drivers of a NIC: `erdma`, and the netdev's, whose netdev is another one then.
 #[test]
 fn a_nic_whose_drivers_are_bound_anew_gets_it_all_again() {
     let scene = Scene::new();
@@ -379,9 +379,11 @@ fn a_nic_whose_drivers_are_bound_anew_gets_it_all_again() {
         fs::write(path, function).expect("the driver's file");
     };
     driver("erdma", "unbind", FUNCTIONS[1]);
-    running
-        .daemon()
-        .says(&format!("the eRDMA driver is bound to {}", FUNCTIONS[1]));
+    running.daemon().says(&format!(
+        "the eRDMA driver is not bound to {}: its probe is not deferred",
+        FUNCTIONS[1]
+    ));
+    driver("erdma", "bind", FUNCTIONS[1]);
     scene.erdma.are_home();
     scene.is_configured();
 

@@ -4,15 +4,17 @@
 
 use integration::{
     Daemon, Netns, Qemu, Snapshot,
-    daemon::doctor,
-    erdma_functions::{Driver, ErdmaFunctions, ErdmaNode, FUNCTIONS, NICS},
+    daemon::{doctor, rdma_device_plugin},
+    erdma_functions::{
+        Driver, ErdmaFunctions, ErdmaNode, FUNCTIONS, MACS, NICS, directory, node_guid,
+    },
     kubelet::{Allocation, Wish, node::Node},
     lab::{TOLD, uverbs},
     wait,
 };
 use nix::sys::signal::Signal;
 use serde_json::json;
-use std::{fs, path::Path};
+use std::{fs, path::Path, process::Command, time::Duration};
 
 const RESOURCE: &str = "aliyun/erdma";
 
@@ -90,6 +92,125 @@ fn the_daemon_binds_a_function_after_del_where_the_driver_was_loaded_anew_meanwh
         scene.node.assert_restored(&before);
         has_ids(&node, 2);
     }
+}
+
+/// The pod is gone, and its DEL is still to come: the netdev is on the host with the pod's MAC, of which the node GUID
+/// would be made.
+#[test]
+fn the_daemon_binds_nothing_before_del_has_restored_every_netdev() {
+    let scene = ErdmaNode::new(Driver::Kernel, "exclusive");
+    let node = Node::start_with_state(CONFIGURATION, &scene.node.state());
+    has_ids(&node, 2);
+    let pods = ["first", "second"].map(|label| scene.node.pod(label));
+    for (nic, pod) in pods.iter().enumerate() {
+        scene
+            .node
+            .add(&scene.configuration(nic), &format!("c{nic}"), pod);
+    }
+    let [first, second] = pods;
+    second.ip("link set dev rdma0 address 52:54:00:ee:00:77");
+    scene.erdma.unload();
+    scene.erdma.load();
+    is_told_unbound(&node.daemon);
+    second.die();
+    wait::until("the netdev is on the host with the pod's MAC", || {
+        scene
+            .node
+            .host
+            .run("ip link show")
+            .contains("52:54:00:ee:00:77")
+    });
+    scene.node.del(&scene.configuration(0), "c0", &first);
+    assert!(
+        !wait::within(Duration::from_secs(8), || FUNCTIONS
+            .into_iter()
+            .any(is_bound)),
+        "a function is bound before the second pod's DEL"
+    );
+    node.daemon.says("is being restored");
+    scene.node.del(&scene.configuration(1), "c1", &second);
+    scene.erdma.are_home();
+    for (nic, mac) in MACS.into_iter().enumerate() {
+        let guid = directory(&scene.erdma.rdma(nic)).join("node_guid");
+        let guid = fs::read_to_string(guid).expect("a GUID");
+        assert_eq!(guid.trim(), node_guid(mac));
+    }
+    assert!(scene.node.records().is_empty());
+}
+
+#[test]
+fn a_function_that_was_unbound_by_hand_stays_unbound() {
+    let scene = ErdmaNode::new(Driver::Kernel, "exclusive");
+    let stays = |daemon: &Daemon| {
+        daemon.says(&format!(
+            "the eRDMA driver is not bound to {}: its probe is not deferred",
+            FUNCTIONS[0]
+        ));
+        let again = wait::within(Duration::from_secs(5), || is_bound(FUNCTIONS[0]));
+        assert!(!again, "somebody has unbound it");
+    };
+    let node = Node::start(CONFIGURATION);
+    has_ids(&node, 2);
+    fs::write("/sys/bus/pci/drivers/erdma/unbind", FUNCTIONS[0]).expect("unbound by hand");
+    stays(&node.daemon);
+    // a daemon that was started later does not know of it
+    let (status, _) = node.end(Signal::SIGTERM);
+    assert!(status.success(), "{status}");
+    let node = Node::start(CONFIGURATION);
+    stays(&node.daemon);
+    fs::write("/sys/bus/pci/drivers/erdma/bind", FUNCTIONS[0]).expect("bound by hand");
+    scene.erdma.are_home();
+    has_ids(&node, 2);
+}
+
+/// What is promised in a container that sees the node's `/sys` otherwise than the node itself.
+#[test]
+fn what_the_daemon_cannot_bind_or_cannot_know_is_told_with_the_command() {
+    let erdma = ErdmaFunctions::new(Driver::Kernel, "exclusive");
+    erdma.unload();
+    let pod = Netns::new("pod");
+    let to = pod.name();
+    erdma
+        .host
+        .ip(&format!("link set dev {} netns {to}", NICS[0]));
+    erdma.load();
+    wait::until("the other function has its device", || {
+        is_bound(FUNCTIONS[1])
+    });
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("config.json");
+    fs::write(&file, CONFIGURATION).expect("written");
+    let checked = |change: &str| {
+        let line = format!(
+            "{change}; exec {} --check-config --config {}",
+            rdma_device_plugin().display(),
+            file.display()
+        );
+        let done = Command::new("unshare")
+            .args(["-m", "sh", "-ec", &line])
+            .output();
+        let done = done.expect("unshare");
+        String::from_utf8_lossy(&done.stdout).into_owned()
+    };
+    let bind = format!("echo {} >/sys/bus/pci/drivers/erdma/bind", FUNCTIONS[0]);
+    let usual = checked(":");
+    assert!(usual.contains("the daemon binds it when"), "{usual}");
+    for (change, words) in [
+        (
+            "mount --bind /sys/bus/pci/drivers /sys/bus/pci/drivers; \
+             mount -o remount,bind,ro /sys/bus/pci/drivers",
+            "Read-only file system",
+        ),
+        ("umount /sys/kernel/debug", "devices_deferred"),
+    ] {
+        let told = checked(change);
+        assert!(told.contains(words) && told.contains(&bind), "{told}");
+        assert!(!told.contains("the daemon binds it when"), "{told}");
+    }
+    drop(pod);
+    wait::until("the netdev is back", || erdma.host.has_link(NICS[0]));
+    fs::write("/sys/bus/pci/drivers/erdma/bind", FUNCTIONS[0]).expect("bound by hand");
+    erdma.are_home();
 }
 
 /// The names in `/dev/infiniband` that a container was given.

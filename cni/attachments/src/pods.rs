@@ -107,22 +107,6 @@ pub fn read(attachments: &Path, boot_id: &str) -> Vec<PodDevice> {
     records.flat_map(Record::placed).collect()
 }
 
-/// The hardware that pods have, moved or shared, each with the pod.
-pub fn used(attachments: &Path, boot_id: &str) -> Vec<(DeviceAddress, String)> {
-    let records = records(attachments, boot_id).into_iter();
-    let live = records.filter(|record| record.phase != "home");
-    live.flat_map(|record| {
-        let pod = record.name().to_owned();
-        let behind = record
-            .rails
-            .into_iter()
-            .flat_map(|it| [it.host_link, it.rdma]);
-        let parents = behind.flatten().filter_map(|it| it.parent);
-        parents.map(move |parent| (parent, pod.clone()))
-    })
-    .collect()
-}
-
 /// What came of SMC-R for each pod that wanted it.
 pub fn smc(attachments: &Path, boot_id: &str) -> Vec<PodSmc> {
     let records = records(attachments, boot_id).into_iter();
@@ -300,23 +284,6 @@ mod tests {
         let found = read(directory.path(), "this");
         assert_eq!(&*found[0].address, "0000:00:07.0");
         assert_eq!(&*found[0].netdev, "0000:00:06.0");
-    }
-
-    #[test]
-    fn whoever_shares_a_device_uses_it() {
-        let directory = tempfile::tempdir().expect("a directory");
-        fs::create_dir(directory.path().join("a")).expect("made");
-        for (file, phase) in [("1@eth0.json", "attached"), ("2@eth0.json", "home")] {
-            let text = record(phase, "this").to_string();
-            fs::write(directory.path().join("a").join(file), text).expect("written");
-        }
-        let used = used(directory.path(), "this");
-        let addresses: Vec<&str> = used.iter().map(|(address, _)| &**address).collect();
-        assert_eq!(addresses, ["0000:3b:00.2", "0000:3b:00.3", "0000:3b:00.0"]);
-        assert!(
-            used.iter().all(|(_, pod)| pod == "team/train-0"),
-            "{used:?}"
-        );
     }
 
     #[test]

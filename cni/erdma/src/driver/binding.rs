@@ -4,8 +4,10 @@
 //! `drivers/infiniband/hw/erdma/erdma_main.c`). The kernel repeats deferred probes when some driver is bound to some device
 //! (`driver_deferred_probe_trigger()`, `drivers/base/dd.c`), and a netdev that returns from a pod binds none.
 //!
-//! sysfs does not tell which netdev is a function's, as its MAC is in the function's registers. So every unbound function
-//! is bound when a netdev without an RDMA device appears. The probe of a function whose netdev is absent is deferred again.
+//! sysfs does not tell which netdev is a function's, as its MAC is in the function's registers. So every function whose
+//! probe is deferred is bound when a netdev without an RDMA device appears, unless a netdev has the MAC of a pod
+//! ([`super::held`]). The probe of a function whose netdev is absent is deferred again. A function that an administrator
+//! has unbound, or whose probe failed, is not among the deferred ones, and stays as it is.
 
 use super::{Problem, State};
 use crate::conf::DRIVER;
@@ -15,17 +17,16 @@ use std::{collections::BTreeSet, io};
 /// A netdev that the driver could find: its function, and its present MAC.
 pub type Candidate = (DeviceAddress, HardwareAddress);
 
-/// The netdevs in this program's namespace that have hardware and no RDMA device, without those of functions that are
-/// `held` by a pod: the pod's MAC can be on a netdev that is being restored, and would become the node GUID.
-pub fn candidates(inventory: &Inventory, held: &BTreeSet<DeviceAddress>) -> BTreeSet<Candidate> {
+/// The netdevs in this program's namespace that have hardware and no RDMA device.
+pub fn candidates(inventory: &Inventory) -> BTreeSet<Candidate> {
     let functions = inventory.functions.iter();
     let paired: BTreeSet<_> = functions
         .filter_map(|it| it.netdev_function.as_ref())
         .collect();
-    let bare = inventory.functions.iter().filter(|it| {
-        let address = &it.device.address;
-        it.hcas.is_empty() && !paired.contains(address) && !held.contains(address)
-    });
+    let bare = inventory
+        .functions
+        .iter()
+        .filter(|it| it.hcas.is_empty() && !paired.contains(&it.device.address));
     bare.flat_map(|it| {
         let netdevs = it.netdevs.iter();
         netdevs.map(|netdev| (it.device.address.clone(), netdev.mac.clone()))
@@ -33,24 +34,11 @@ pub fn candidates(inventory: &Inventory, held: &BTreeSet<DeviceAddress>) -> BTre
     .collect()
 }
 
-/// What was seen at one look.
+/// The functions and netdevs with which binding was tried.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Seen {
-    unbound: Vec<DeviceAddress>,
+struct Tried {
+    deferred: Vec<DeviceAddress>,
     candidates: BTreeSet<Candidate>,
-}
-
-impl Seen {
-    /// The functions to bind now, if `before` is what was seen last: all, where a netdev or a function is new.
-    fn due(&self, before: &Self) -> &[DeviceAddress] {
-        let mut unbound = self.unbound.iter();
-        let is_new = !self.candidates.is_subset(&before.candidates)
-            || unbound.any(|it| !before.unbound.contains(it));
-        match is_new && !self.candidates.is_empty() {
-            true => &self.unbound,
-            false => &[],
-        }
-    }
 }
 
 /// A function without its netdev.
@@ -59,7 +47,35 @@ const WAITS: &str = "its probe waits for a netdev of its MAC in the node's netwo
 
 /// The problem of functions that the daemon did not try to bind; none: the driver is bound to all.
 pub fn waiting(state: &State) -> Option<Problem> {
-    problem(&state.unbound, WAITS)
+    let by_hand = |function: &DeviceAddress| {
+        format!("on the node, echo {function} >/sys/bus/pci/drivers/{DRIVER}/bind does it")
+    };
+    let first = state.unbound.first()?;
+    let deferred = state.deferred();
+    let (functions, why) = match (&state.deferred, &*deferred) {
+        (None, _) => {
+            let why = "the daemon does not know whether its probe is deferred, as \
+                       /sys/kernel/debug/devices_deferred cannot be read";
+            (&state.unbound, format!("{why}: {}", by_hand(first)))
+        }
+        (Some(_), []) => {
+            let why = "its probe is not deferred: it failed (see dmesg), or the driver was unbound by hand, and the \
+                       daemon leaves it so";
+            (&state.unbound, format!("{why}; {}", by_hand(first)))
+        }
+        (Some(_), [first, ..]) => {
+            let why = match &state.not_writable {
+                None => WAITS.to_owned(),
+                Some(error) => format!(
+                    "its probe waits for a netdev of its MAC in the node's network namespace, and the daemon cannot \
+                     bind it ({error}): when the pod with that netdev has ended, {}",
+                    by_hand(first)
+                ),
+            };
+            (&deferred, why)
+        }
+    };
+    problem(functions, &why)
 }
 
 fn problem(unbound: &[DeviceAddress], why: &str) -> Option<Problem> {
@@ -74,7 +90,9 @@ fn problem(unbound: &[DeviceAddress], why: &str) -> Option<Problem> {
 /// The functions without the driver, from one look to the next.
 #[derive(Debug, Default)]
 pub struct Bindings {
-    seen: Seen,
+    /// What was without the driver at the last look.
+    unbound: Vec<DeviceAddress>,
+    tried: Tried,
     /// What the kernel refused, in words; not tried again before something is new.
     refused: Option<String>,
     /// What was bound at the last look. A probe in progress looks the same, and can be deferred still.
@@ -86,54 +104,70 @@ impl Bindings {
     /// passes by itself.
     pub fn has_news(&self, state: &State) -> bool {
         let mut unbound = state.unbound.iter();
-        unbound.any(|it| !self.seen.unbound.contains(it))
+        unbound.any(|it| !self.unbound.contains(it))
     }
 
-    /// Binds what is due of `state.unbound`. `bind` binds the driver to one function, and returns whether it is bound
-    /// then: the driver may have deferred the probe again.
+    /// Binds the functions whose probe is deferred, if a netdev or a function is new since the last attempt. `hold` keeps
+    /// the netdevs of pods where they are, until its value is dropped. `bind` binds the driver to one function, and
+    /// returns whether it is bound then: the driver may have deferred the probe again.
     ///
     /// # Errors
     /// Some function is not bound.
-    pub fn settle(
+    pub fn settle<H>(
         &mut self,
         state: &State,
         candidates: BTreeSet<Candidate>,
+        hold: &dyn Fn() -> Result<H, String>,
         bind: &mut dyn FnMut(&DeviceAddress) -> io::Result<bool>,
     ) -> Result<(), Problem> {
-        let unbound = state.unbound.clone();
+        self.unbound.clone_from(&state.unbound);
         for function in std::mem::take(&mut self.bound) {
-            if !unbound.contains(&function) {
+            if !self.unbound.contains(&function) {
                 log::info!("the eRDMA driver is bound to {function}");
             }
         }
-        let before = std::mem::replace(
-            &mut self.seen,
-            Seen {
-                unbound,
-                candidates,
-            },
-        );
-        let due = self.seen.due(&before).to_vec();
-        if !due.is_empty() {
-            self.refused = None;
-        }
-        for function in &due {
-            match bind(function) {
-                Ok(true) => {
-                    self.bound.push(function.clone());
-                    self.seen.unbound.retain(|it| it != function);
+        let deferred = state.deferred();
+        self.tried.deferred.retain(|it| deferred.contains(it));
+        self.tried.candidates.retain(|it| candidates.contains(it));
+        let now = Tried {
+            deferred,
+            candidates,
+        };
+        let is_due = state.not_writable.is_none()
+            && now != self.tried
+            && !now.deferred.is_empty()
+            && !now.candidates.is_empty();
+        if is_due {
+            let _held = match hold() {
+                Ok(held) => held,
+                Err(why) => {
+                    let why = format!("the daemon binds it later: {why}");
+                    return problem(&now.deferred, &why).map_or(Ok(()), Err);
                 }
-                Ok(false) => {}
-                Err(error) => {
-                    let why = format!(
-                        "{error}. On the node, echo {function} >/sys/bus/pci/drivers/{DRIVER}/bind does it"
-                    );
-                    self.refused.get_or_insert(why);
+            };
+            self.refused = None;
+            for function in &now.deferred {
+                match bind(function) {
+                    Ok(true) => {
+                        self.bound.push(function.clone());
+                        self.unbound.retain(|it| it != function);
+                    }
+                    Ok(false) => {}
+                    Err(error) => {
+                        let why = format!("{error}; dmesg has what the driver said");
+                        self.refused.get_or_insert(why);
+                    }
                 }
             }
+            self.tried = now;
         }
-        let why = self.refused.as_deref().unwrap_or(WAITS);
-        problem(&self.seen.unbound, why).map_or(Ok(()), Err)
+        let left = State {
+            unbound: self.unbound.clone(),
+            ..state.clone()
+        };
+        let refused = self.refused.as_deref();
+        let refused = refused.and_then(|why| problem(&left.deferred(), why));
+        refused.or_else(|| waiting(&left)).map_or(Ok(()), Err)
     }
 }
 
@@ -153,6 +187,7 @@ mod tests {
         State {
             functions: 2,
             unbound: functions.iter().map(|it| address(it)).collect(),
+            deferred: Some(functions.iter().map(|it| address(it)).collect()),
             ..State::default()
         }
     }
@@ -181,11 +216,7 @@ mod tests {
             {"address": "0000:61:02.0", "netdevs": [{"name": "eth3", "mac": "52:54:00:ee:00:03"}],
                 "netdev_function": "0000:61:01.0", "hcas": [{"name": "erdma_1"}]},
         ]));
-        let held = BTreeSet::new();
-        assert_eq!(candidates(&inventory, &held), netdevs(&[OWN, BACK]));
-        // `rdma-cni` removes the pod's record when it has restored the netdev
-        let held = BTreeSet::from([address(BACK.0)]);
-        assert_eq!(candidates(&inventory, &held), netdevs(&[OWN]));
+        assert_eq!(candidates(&inventory), netdevs(&[OWN, BACK]));
     }
 
     /// One look; which functions were tried, and the problem in words.
@@ -196,7 +227,7 @@ mod tests {
         answer: fn() -> io::Result<bool>,
     ) -> (Vec<String>, String) {
         let tried = RefCell::new(vec![]);
-        let settled = bindings.settle(state, netdevs.clone(), &mut |function| {
+        let settled = bindings.settle(state, netdevs.clone(), &|| Ok(()), &mut |function| {
             tried.borrow_mut().push(function.to_string());
             answer()
         });
@@ -251,20 +282,70 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_with_the_command_until_something_is_new() {
+    fn a_refusal_is_told_until_something_is_new() {
         let mut bindings = Bindings::default();
         let state = without(&[FUNCTION, "0000:41:02.0"]);
-        let read_only: fn() -> _ = || Err(io::ErrorKind::ReadOnlyFilesystem.into());
-        let (tried, told) = look(&mut bindings, &state, &netdevs(&[BACK]), read_only);
+        let failed: fn() -> _ = || Err(io::Error::from_raw_os_error(nix::libc::EIO));
+        let (tried, told) = look(&mut bindings, &state, &netdevs(&[BACK]), failed);
         assert_eq!(tried, [FUNCTION, "0000:41:02.0"]);
         for words in [
-            "read-only filesystem",
-            "echo 0000:21:02.0 >/sys/bus/pci/drivers/erdma/bind",
+            "Input/output error",
+            "dmesg has what the driver said",
             "the same goes for 0000:41:02.0",
         ] {
             assert!(told.contains(words), "{told}");
         }
-        let again = look(&mut bindings, &state, &netdevs(&[BACK]), read_only);
+        // the same write again mends nothing
+        assert!(!told.contains("echo"), "{told}");
+        let again = look(&mut bindings, &state, &netdevs(&[BACK]), failed);
         assert_eq!(again, (vec![], told));
+    }
+
+    #[test]
+    fn nothing_is_bound_while_a_netdev_can_have_the_mac_of_a_pod() {
+        let (mut bindings, state) = (Bindings::default(), without(&[FUNCTION]));
+        let settle = |bindings: &mut Bindings, held: Result<(), String>| {
+            let mut tried = 0;
+            let settled = bindings.settle(&state, netdevs(&[BACK]), &|| held.clone(), &mut |_| {
+                tried += 1;
+                Ok(true)
+            });
+            (tried, settled.err().map(|it| it.to_string()))
+        };
+        let (tried, told) = settle(&mut bindings, Err("eth1 is being restored".into()));
+        let told = told.expect("a problem");
+        assert_eq!(tried, 0);
+        assert!(told.contains("eth1 is being restored"), "{told}");
+        // it counts as not tried
+        assert_eq!(settle(&mut bindings, Ok(())), (1, None));
+    }
+
+    #[test]
+    fn functions_that_the_kernel_does_not_show_as_deferred_are_left() {
+        let by_hand = "echo 0000:21:02.0 >/sys/bus/pci/drivers/erdma/bind";
+        let state = without(&[FUNCTION]);
+        let unknown = State {
+            deferred: None,
+            ..state.clone()
+        };
+        let unbound = State {
+            deferred: Some(BTreeSet::new()),
+            ..state.clone()
+        };
+        let read_only = State {
+            not_writable: Some("Read-only file system".into()),
+            ..state
+        };
+        for (state, words) in [
+            (unknown, "devices_deferred cannot be read"),
+            (unbound, "the driver was unbound by hand"),
+            (read_only, "Read-only file system"),
+        ] {
+            let mut bindings = Bindings::default();
+            let (tried, told) = look(&mut bindings, &state, &netdevs(&[BACK]), || Ok(true));
+            assert_eq!(tried, [] as [&str; 0], "{words}");
+            assert!(told.contains(words) && told.contains(by_hand), "{told}");
+            assert!(!told.contains(WAITS), "{told}");
+        }
     }
 }

@@ -6,6 +6,7 @@
 //! plan(wanted, State)  → Plan              pure: keep, change, or why not
 //! users::gather        → whoever has a device of it; with one of them nothing is changed
 //! binding::Bindings    → functions without the driver, bound when the netdev of one returns
+//! held::hold           → the netdevs of pods stay where they are meanwhile
 //! change::apply(Change, Loader)            unload, load, look; what fails is loaded as it was
 //! ```
 //! All NICs of a node have one driver, and so one mode.
@@ -18,6 +19,7 @@
 
 pub mod binding;
 pub mod change;
+pub mod held;
 pub mod loader;
 mod plan;
 pub mod users;
@@ -27,8 +29,9 @@ pub use plan::{Change, Plan, Problem, plan};
 pub use users::User;
 
 use crate::conf::{DRIVER, DriverMode};
+use nix::unistd::{AccessFlags, access};
 use rdma_netns::{DeviceAddress, ErdmaModule, Inventory};
-use std::{fs, path::Path};
+use std::{collections::BTreeSet, fs, io, path::Path};
 
 /// The PCI function of an eRDMA NIC's RDMA device (`erdma_pci_tbl`,
 /// `drivers/infiniband/hw/erdma/erdma_main.c`), as `uevent` has it.
@@ -46,12 +49,8 @@ pub fn mode(module: &ErdmaModule) -> DriverMode {
 /// The mode of an eRDMA device in which neither `rdma_cm` nor SMC-R works with it; none: both do,
 /// or it is another's device.
 pub fn limit(inventory: &Inventory, address: &DeviceAddress) -> Option<DriverMode> {
-    let function = inventory.function(address)?;
-    function
-        .device
-        .driver
-        .as_deref()
-        .filter(|it| *it == DRIVER)?;
+    let driver = &inventory.maker(inventory.function(address)?).driver;
+    driver.as_deref().filter(|it| *it == DRIVER)?;
     let mode = mode(inventory.erdma.as_ref()?);
     (mode != DriverMode::Default).then_some(mode)
 }
@@ -68,6 +67,11 @@ pub struct State {
     /// The functions that the loaded driver is not bound to, nor any other one, by address. A function that
     /// `driver_override` keeps for another driver is none of them.
     pub unbound: Vec<DeviceAddress>,
+    /// The devices whose probe the kernel repeats some time, whatever their driver; none: not known. A function that was
+    /// unbound by hand is none of them, nor is one whose probe failed.
+    pub deferred: Option<BTreeSet<DeviceAddress>>,
+    /// Why this program cannot bind the driver to a function; none: it can.
+    pub not_writable: Option<String>,
 }
 
 impl State {
@@ -89,6 +93,8 @@ impl State {
             .filter_map(|function| unbound(&function.path()))
             .collect();
         unbound.sort();
+        let bind = sysfs.join("bus/pci/drivers").join(DRIVER).join("bind");
+        let not_writable = access(&bind, AccessFlags::W_OK).err();
         let mut holders: Vec<String> = names("module/erdma/holders")
             .into_iter()
             .map(|entry| entry.file_name().to_string_lossy().into_owned())
@@ -98,9 +104,30 @@ impl State {
             module,
             functions: functions.len(),
             holders,
+            deferred: (!unbound.is_empty()).then(|| deferred(sysfs)).flatten(),
+            not_writable: not_writable.map(|error| io::Error::from(error).to_string()),
             unbound,
         }
     }
+
+    /// The unbound functions whose probe is deferred.
+    fn deferred(&self) -> Vec<DeviceAddress> {
+        let deferred = self.deferred.iter().flatten();
+        let unbound = deferred.filter(|it| self.unbound.contains(it));
+        unbound.cloned().collect()
+    }
+}
+
+/// The devices on the kernel's list of deferred probes (`deferred_devs_show()`, `drivers/base/dd.c`): a line begins with
+/// the device's name.
+fn deferred(sysfs: &Path) -> Option<BTreeSet<DeviceAddress>> {
+    let text = fs::read_to_string(sysfs.join("kernel/debug/devices_deferred")).ok()?;
+    let names = text.lines().filter_map(|it| it.split_whitespace().next());
+    Some(
+        names
+            .filter_map(|it| it.to_owned().try_into().ok())
+            .collect(),
+    )
 }
 
 /// The address of the eRDMA function at `directory`, if no driver is bound to it and `erdma` may be

@@ -6,7 +6,7 @@
 //! `drivers/infiniband/core/uverbs_main.c`).
 
 use crate::conf::DriverMode;
-use attachments::pods;
+use attachments::{Attachment, Store};
 use dra::Claims;
 use kubelet_api::pod_resources::{self, v1::PodResources};
 use rdma_netns::{DeviceAddress, Kernel, Linux, linux::nldev::Nldev};
@@ -155,12 +155,7 @@ fn gather_blocking(
             users.insert(User::Unknown(error));
         }
     }
-    let boot_id = Linux::new().boot_id().unwrap_or_default();
-    let recorded = pods::used(&paths.state_dir.join("attachments"), &boot_id);
-    let recorded = recorded
-        .into_iter()
-        .filter(|(it, _)| addresses.contains(it));
-    users.extend(recorded.map(|(_, pod)| User::Pod(pod)));
+    users.extend(of_records(&paths.state_dir, &addresses));
     let (mut claims, unreadable) = Claims::new(&paths.state_dir).all();
     claims.retain(|record| record.nics().any(|nic| addresses.contains(&nic.address)));
     users.extend(claims.iter().map(|it| User::Claim(it.claim.to_string())));
@@ -174,6 +169,25 @@ fn gather_blocking(
         users.extend(objects(devices, mode));
     }
     users.into_iter().collect()
+}
+
+/// The pods that have one of `addresses` by `rdma-cni`'s records.
+fn of_records(state_dir: &Path, addresses: &BTreeSet<&DeviceAddress>) -> Vec<User> {
+    let unknown = |error: String| vec![User::Unknown(error)];
+    let boot_id = match Linux::new().boot_id() {
+        Ok(boot_id) => boot_id,
+        Err(error) => return unknown(error.to_string()),
+    };
+    let store = Store::new(state_dir);
+    let (mut records, unreadable) = match (store.of_boot(&boot_id), store.unreadable()) {
+        (Ok(records), Ok(unreadable)) => (records, unreadable),
+        (Err(error), _) | (_, Err(error)) => return unknown(error.to_string()),
+    };
+    records.retain(|it| it.devices().iter().any(|device| addresses.contains(device)));
+    let name = |it: Attachment| it.pod.unwrap_or(it.key.container);
+    let pods = records.into_iter().map(|it| User::Pod(name(it)));
+    let unknown = |key| User::Unknown(format!("the record of {key} cannot be read"));
+    pods.chain(unreadable.into_iter().map(unknown)).collect()
 }
 
 fn of_kubelet(

@@ -216,3 +216,34 @@ fn objects_that_are_somebodys() {
     }
     assert_eq!(of_users(&[], Default), None);
 }
+
+#[test]
+fn pods_of_records_and_records_that_cannot_be_read() {
+    let site = Site::new();
+    let records = site.paths.state_dir.join("attachments/rails");
+    fs::create_dir_all(&records).expect("a directory");
+    let boot_id = Linux::new().boot_id().expect("a boot");
+    let record = |boot_id: &str, device: &str| {
+        let rdma =
+            serde_json::json!({"name": "erdma_0", "index": 1, "node_guid": "", "parent": device});
+        serde_json::json!({
+            "format": 1, "key": {"network": "rails", "container": "c", "interface": "eth0"}, "pod": "team/train-0",
+            "bootId": boot_id, "netns": "/run/netns/a", "netnsId": {"device": 4, "inode": 1, "cookie": 2},
+            "phase": "attached", "rdmaMode": "exclusive", "dad": "off", "acceptRa": false,
+            "rails": [{"podName": "rdma0", "rdma": rdma}], "config": {},
+        })
+        .to_string()
+    };
+    for (text, expected) in [
+        (record(&boot_id, "0000:00:07.0"), &["pod team/train-0"][..]),
+        (record(&boot_id, "0000:3b:00.0"), &[]),
+        (record("before", "0000:00:07.0"), &[]),
+        (
+            "damaged".to_owned(),
+            &["unknown users: the record of container c (eth0 of network rails) cannot be read"],
+        ),
+    ] {
+        fs::write(records.join("c@eth0.json"), &text).expect("written");
+        assert_eq!(site.users(Ok(vec![])), expected, "{text}");
+    }
+}

@@ -18,12 +18,11 @@ use ::erdma::{
     driver::{
         Change, DriverStatus, LoadError, Loader, Plan, Problem, State,
         binding::{self, Bindings, candidates},
-        change, mode, plan,
+        change, held, mode, plan,
         users::{self, Advertised, Paths, WatchedDevice},
     },
     metadata::Metadata,
 };
-use attachments::pods;
 use rdma_netns::{DeviceAddress, ErdmaModule, Inventory, Kernel, Linux, Op};
 use std::{
     io,
@@ -254,15 +253,12 @@ impl Reconciler {
             }
         }
         let kernel = self.kernel.clone();
-        let attachments = self.context.paths.state_dir.join("attachments");
-        let (sysfs, node_inventory) = (self.context.sysfs.clone(), node.inventory.clone());
+        let state_dir = self.context.paths.state_dir.clone();
+        let (sysfs, netdevs) = (self.context.sysfs.clone(), candidates(&node.inventory));
         let mut bindings = std::mem::take(&mut self.bindings);
         let done = tokio::task::spawn_blocking(move || {
-            let boot_id = kernel.boot_id().unwrap_or_default();
-            let held = pods::used(&attachments, &boot_id).into_iter();
-            let held = held.map(|(device, _)| device).collect();
-            let netdevs = candidates(&node_inventory, &held);
-            let done = bindings.settle(&state, netdevs, &mut |function| {
+            let hold = || held::hold(&kernel, &state_dir);
+            let done = bindings.settle(&state, netdevs, &hold, &mut |function| {
                 bind(&kernel, &sysfs, function)
             });
             (bindings, done)

@@ -132,6 +132,8 @@ fn the_daemon_sees_what_it_uses_and_nothing_else() {
             need(Path::new("/etc/modprobe.d"), "/etc/modprobe.d", true);
             let drivers = "/sys/bus/pci/drivers";
             need(Path::new(drivers), drivers, false);
+            let debugfs = "/sys/kernel/debug";
+            need(Path::new(debugfs), debugfs, true);
         }
         assert_eq!(
             mounts(&cluster, cluster.daemon()),

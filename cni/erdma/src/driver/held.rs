@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Keeps the netdevs of pods where they are while the driver is bound to a function. The driver makes the node GUID of the
+//! netdev's present MAC (`erdma_device_register()`, `drivers/infiniband/hw/erdma/erdma_main.c`), which is the pod's until
+//! `rdma-cni` has restored the netdev. Which netdev is a function's is not known before.
+
+use attachments::{Attachment, Rail, Store};
+use rdma_netns::{Inventory, Kernel, Linux, Pod};
+use std::path::Path;
+
+/// Holds the node's lock, so that no verb moves a netdev, and the namespaces of the pods with a netdev, so that none of
+/// them ends and gives its netdev back.
+#[derive(Debug)]
+pub struct Hold<P> {
+    _moves: attachments::store::Lock,
+    _pods: Vec<P>,
+}
+
+/// Holds the netdevs of all pods of the records below `state_dir`.
+///
+/// # Errors
+/// A netdev of a pod is on the host or on its way there, or this cannot be excluded. The text is for people.
+pub fn hold(kernel: &Linux, state_dir: &Path) -> Result<Hold<<Linux as Kernel>::Pod>, String> {
+    let store = Store::new(state_dir);
+    let moves = store.lock_node().map_err(|it| it.to_string())?;
+    let boot_id = kernel.boot_id().map_err(|it| it.to_string())?;
+    if let [key, ..] = &*store.unreadable().map_err(|it| it.to_string())? {
+        return Err(format!(
+            "the record of {key} cannot be read, and its netdevs can have the MAC of its pod: DEL of that pod sets the \
+             record aside"
+        ));
+    }
+    let inventory = kernel
+        .inventory_without_ports()
+        .map_err(|it| it.to_string())?;
+    let records = store.of_boot(&boot_id).map_err(|it| it.to_string())?;
+    let mut pods = vec![];
+    for attachment in records {
+        if has_moved(&attachment, &inventory)? {
+            pods.push(opened(kernel, &attachment)?);
+        }
+    }
+    Ok(Hold {
+        _moves: moves,
+        _pods: pods,
+    })
+}
+
+/// Returns true if a netdev of `attachment` with hardware is in its pod.
+///
+/// # Errors
+/// A netdev is on the host, and not restored yet.
+fn has_moved(attachment: &Attachment, inventory: &Inventory) -> Result<bool, String> {
+    let moved = |rail: &&Rail| rail.shared.is_none() && !rail.returned;
+    let behind = |rail: &Rail| {
+        let rdma = rail.rdma.as_ref().and_then(|it| it.parent.as_ref());
+        inventory.function(rail.device().or(rdma)?)
+    };
+    let mut found = false;
+    let rails = attachment.rails.iter().filter(moved);
+    for function in rails.filter_map(behind) {
+        if let [netdev, ..] = &*function.netdevs {
+            return Err(format!(
+                "{} of {} is being restored",
+                netdev.name,
+                attachment.holder()
+            ));
+        }
+        found = true;
+    }
+    Ok(found)
+}
+
+/// The namespace of the pod of `attachment`.
+fn opened(kernel: &Linux, attachment: &Attachment) -> Result<<Linux as Kernel>::Pod, String> {
+    let netns = attachments::pods::netns_seen(attachment.netns.clone(), attachment.netns_id);
+    match kernel.open_pod(&netns) {
+        Ok(pod) if pod.id() == attachment.netns_id => Ok(pod),
+        _ => Err(format!(
+            "the namespace of {} is gone or cannot be seen, and its netdev is not restored",
+            attachment.holder()
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+    use std::fs;
+
+    /// A record of the NIC with these two functions, in the pod of the namespace at `netns`.
+    fn record(boot_id: &str, netns: &Path, rail: &Value) -> Value {
+        let mut own = json!({
+            "podName": "rdma0",
+            "home": {
+                "index": 3, "name": "eth1", "mac": "52:54:00:ee:00:01", "mtu": 1500, "up": true, "carrier": true,
+                "parent": "0000:21:01.0",
+            },
+            "rdma": {"name": "erdma_0", "index": 1, "node_guid": "", "parent": "0000:21:02.0"},
+        });
+        for (field, value) in rail.as_object().expect("fields") {
+            own[field] = value.clone();
+        }
+        json!({
+            "format": 1, "key": {"network": "rails", "container": "c", "interface": "eth0"}, "pod": "team/train-0",
+            "bootId": boot_id, "netns": netns, "netnsId": {"device": 4, "inode": 1, "cookie": 2}, "phase": "attached",
+            "rdmaMode": "exclusive", "dad": "off", "acceptRa": false, "rails": [own], "config": {},
+        })
+    }
+
+    fn inventory(netdevs: Value) -> Inventory {
+        let function = json!({"address": "0000:21:01.0", "netdevs": netdevs});
+        serde_json::from_value(json!({"functions": [function]})).expect("an inventory")
+    }
+
+    #[test]
+    fn a_netdev_on_the_host_is_not_restored_while_a_record_has_it() {
+        let on_host = inventory(json!([{"name": "rdma0", "mac": "52:54:00:ee:00:77"}]));
+        let attachment = |rail: Value| -> Attachment {
+            let record = record("this", Path::new("/run/netns/a"), &rail);
+            serde_json::from_value(record).expect("a record")
+        };
+        let moved = attachment(json!({}));
+        let error = has_moved(&moved, &on_host).expect_err("it has the pod's MAC");
+        assert!(error.starts_with("rdma0 of pod team/train-0"), "{error}");
+        assert_eq!(has_moved(&moved, &inventory(json!([]))), Ok(true));
+        // without hardware there is nothing to return
+        assert_eq!(has_moved(&moved, &Inventory::default()), Ok(false));
+        let returned = attachment(json!({"returned": true}));
+        assert_eq!(has_moved(&returned, &on_host), Ok(false));
+        let child = json!({"type": "macvlan", "mode": "bridge"});
+        let shared = json!({"parent": "eth1", "parentIndex": 3, "parentMtu": 1500, "child": child});
+        let shared = attachment(json!({"home": null, "shared": shared}));
+        assert_eq!(has_moved(&shared, &on_host), Ok(false));
+    }
+
+    #[test]
+    fn what_cannot_be_read_holds_nothing() {
+        let state = tempfile::tempdir().expect("a directory");
+        let records = state.path().join("attachments/rails");
+        fs::create_dir_all(&records).expect("a directory");
+        let kernel = Linux::with_roots(state.path(), state.path());
+        fs::create_dir_all(state.path().join("class")).expect("a directory");
+        let file = records.join("c@eth0.json");
+        fs::write(&file, "damaged").expect("written");
+        let error = hold(&kernel, state.path())
+            .map(drop)
+            .expect_err("unreadable");
+        assert!(
+            error.contains("container c (eth0 of network rails) cannot be read"),
+            "{error}"
+        );
+        fs::remove_file(&file).expect("removed");
+        hold(&kernel, state.path()).map(drop).expect("held");
+    }
+}
