@@ -4,6 +4,7 @@
 
 use integration::{
     Netns, Snapshot,
+    daemon::rdma_device_plugin,
     erdma_functions::{ADDRESSES, Driver, ErdmaNode, links},
     traffic::{End, write_bandwidth},
 };
@@ -43,12 +44,30 @@ fn pods_write_by_gids_of_their_addresses() {
         let before = Snapshot::of(&node.host);
         let pods = ["server", "client"].map(|label| node.pod(label));
         for (nic, pod) in pods.iter().enumerate() {
-            node.add(&scene.configuration(nic), &format!("c{nic}"), pod);
+            let name = format!("trainer-{nic}");
+            let arguments =
+                format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={name}");
+            let add = node.invoke("ADD", &format!("c{nic}"), pod.path());
+            let add = add.env("CNI_ARGS", arguments);
+            add.input(&scene.configuration(nic)).run().result();
             // ADD returns when the addresses are GIDs
             let gid = gid_of(pod, &devices[nic], ADDRESSES[nic]);
-            let (_, kind) =
+            let (index, kind) =
                 gid.unwrap_or_else(|| panic!("{driver:?}: no GID of {}", ADDRESSES[nic]));
             assert_eq!(kind, "RoCE v2");
+
+            let told = node.host.run(&format!(
+                "{} doctor pod {name} --gid-index {index} --state-dir {}",
+                rdma_device_plugin().display(),
+                node.state().display()
+            ));
+            let right = format!("right: {}, RoCE v2, is the pod's own", ADDRESSES[nic]);
+            for line in [
+                format!("NCCL_IB_GID_INDEX={index}: {right}"),
+                format!("without it, NCCL_IB_ADDR_FAMILY=AF_INET: index {index}: {right}"),
+            ] {
+                assert!(told.contains(&line), "{driver:?}: {told}");
+            }
         }
         let [server, client] = [0, 1].map(|it: usize| End {
             pod: &pods[it],
