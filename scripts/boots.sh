@@ -35,7 +35,7 @@ machine reboot 'integration/lab_reboot' --tier full --exclusive --memory 2560 --
 machine pods 'integration/lab_pods_share' --tier full --shared --memory 4096 --timeout 900
 machine erdma-pair 'integration/lab_erdma_pair' --exclusive --memory 1024 --timeout 600
 machine rocev1-shared 'integration/lab_smc_shared' --tier full --shared --rocev1 --timeout 900
-machine stock-rxe 'integration/lab_stock_rxe' --tier fast --stock-rxe --timeout 300
+machine stock-rxe 'integration/lab_(stock_rxe|siw)' --tier fast --stock-rxe --timeout 300
 
 for runtime in containerd-2 crio; do
 	in_full "cluster-$runtime" 'integration/lab_cluster' --tier full --shared --memory 4096 --timeout 2400

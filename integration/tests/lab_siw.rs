@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//! In the lab, siw (iWARP in software), as the kernel has it: `integration/lab/vm --tier fast --exclusive`. Its devices have one
+//! GID, made of the MAC, as eRDMA's have, and cannot be moved.
+
+use integration::{Netns, Node, Snapshot, daemon::doctor};
+use serde_json::json;
+use std::process::Command;
+
+/// A host with the rail `eth1` and `siw0` on it; the device is deleted on drop.
+struct Siw(Node);
+
+impl Siw {
+    #[track_caller]
+    fn new() -> Self {
+        let node = Node::on(Netns::own());
+        node.add_rail("eth1");
+        node.host.ip("address add 192.0.2.5/24 dev eth1");
+        node.host.run("rdma link add siw0 type siw netdev eth1");
+        Self(node)
+    }
+}
+
+impl Drop for Siw {
+    fn drop(&mut self) {
+        let mut delete = Command::new("rdma");
+        let _ = delete.args(["link", "delete", "siw0"]).output();
+    }
+}
+
+#[test]
+fn a_rail_with_siw_is_refused_in_words_and_the_host_is_as_before() {
+    let Siw(node) = &Siw::new();
+    let pod = node.pod("pod");
+    let before = Snapshot::of(&node.host);
+    let mut required = node.configuration(&["eth1"]);
+    required["requireRdma"] = true.into();
+    let mut smc_r = required.clone();
+    smc_r["smcr"] = "on".into();
+    for (configuration, words) in [
+        (&required, ["siw0", "cannot be moved"]),
+        (&smc_r, ["siw0", "SMC does not use"]),
+    ] {
+        let call = node.invoke("ADD", "a", pod.path());
+        let text = call.input(configuration).run().error(102);
+        println!("{text}");
+        for word in words {
+            assert!(text.contains(word), "{word:?} is missing: {text}");
+        }
+        before.assert_restored(&node.host);
+        node.del(configuration, "a", &pod);
+        before.assert_restored(&node.host);
+    }
+    assert!(node.records().is_empty());
+
+    let configuration = json!({
+        "type": "rdma-cni", "mode": "move", "devices": [{"netdev": "eth1"}], "stateDir": node.state(),
+    });
+    let (_, found) = doctor(&node.host, &[configuration], &[]);
+    println!("{found}");
+    assert!(found.contains("siw0: software devices"), "{found}");
+}
