@@ -47,10 +47,11 @@ impl Plugin {
         let count = streams.count();
         let service = Service::new(resource.clone(), streams, context.clone());
         let (connections, incoming) = mpsc::channel(1);
-        let server = tokio::spawn(serve(service, incoming, ended.clone()));
+        let server = tokio::spawn(serve(service.clone(), incoming, ended.clone()));
         let task = Task {
             turn: 0,
             resource,
+            service,
             directories: context.directories.clone(),
             role: context.role.clone(),
             context,
@@ -114,6 +115,7 @@ struct Registered {
 
 struct Task {
     resource: ResourceName,
+    service: Service,
     context: Arc<PluginContext>,
     /// How many sockets there were before the present one.
     turn: u32,
@@ -322,7 +324,14 @@ impl Task {
         if timeout(TO_STREAM, listed).await.is_err() {
             return false;
         }
-        match takeover::detach(&self.kubelet(), &self.resource, &self.owner()).await {
+        match takeover::detach(
+            &self.kubelet(),
+            &self.resource,
+            &self.owner(),
+            self.service.clone(),
+        )
+        .await
+        {
             Ok(()) => true,
             Err(error) => {
                 self.warn(format!(

@@ -22,25 +22,27 @@
 
 use super::{
     register::{RegisterError, register},
+    service::Service,
     socket::{self, accept, bind},
 };
 use crate::conf::ResourceName;
-use kubelet_api::device_plugin::{
-    AllocateRequest, AllocateResponse, DevicePluginOptions, Empty, ListAndWatchResponse,
-    PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
-    PreferredAllocationResponse,
-    device_plugin_server::{DevicePlugin, DevicePluginServer},
-};
+use kubelet_api::device_plugin::device_plugin_server::DevicePluginServer;
 use std::path::Path;
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, transport::Server};
+use tonic::{Request, Status, transport::Server};
 
 /// Why the attempt fails; it is in kubelet's log.
 const WHY: &str = "no plugin: one daemon takes another one's place";
 
-/// Lets kubelet at `kubelet` forget which client has the name of `resource`. Whether it did.
-pub async fn detach(kubelet: &Path, resource: &ResourceName, owner: &str) -> Result<(), String> {
+/// Lets kubelet at `kubelet` forget which client has the name of `resource`, by a socket at which `service` answers
+/// nothing. Whether it did.
+pub async fn detach(
+    kubelet: &Path,
+    resource: &ResourceName,
+    owner: &str,
+    service: Service,
+) -> Result<(), String> {
     let directory = kubelet.parent().unwrap_or(Path::new("/"));
     let called = format!("{resource}~takeover");
     let name = socket::file_name(directory, &called, owner);
@@ -49,7 +51,9 @@ pub async fn detach(kubelet: &Path, resource: &ResourceName, owner: &str) -> Res
     let (connections, incoming) = mpsc::channel(1);
     let mut serving = JoinSet::new();
     serving.spawn(accept(listener, connections));
-    let server = Server::builder().add_service(DevicePluginServer::new(NoPlugin));
+    let refuse = |_: Request<()>| Err(Status::unavailable(WHY));
+    let server =
+        Server::builder().add_service(DevicePluginServer::with_interceptor(service, refuse));
     serving.spawn(async move {
         // what becomes of it is told by kubelet's answer
         let _ = server
@@ -60,52 +64,5 @@ pub async fn detach(kubelet: &Path, resource: &ResourceName, owner: &str) -> Res
         Err(RegisterError::Refused(status)) if status.message().contains(WHY) => Ok(()),
         Err(error) => Err(error.to_string()),
         Ok(()) => Err("it took what is no plugin".to_owned()),
-    }
-}
-
-/// Answers nothing.
-struct NoPlugin;
-
-fn none<T>() -> Result<Response<T>, Status> {
-    Err(Status::unavailable(WHY))
-}
-
-#[tonic::async_trait]
-impl DevicePlugin for NoPlugin {
-    type ListAndWatchStream = ReceiverStream<Result<ListAndWatchResponse, Status>>;
-
-    async fn get_device_plugin_options(
-        &self,
-        _: Request<Empty>,
-    ) -> Result<Response<DevicePluginOptions>, Status> {
-        none()
-    }
-
-    async fn list_and_watch(
-        &self,
-        _: Request<Empty>,
-    ) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        none()
-    }
-
-    async fn get_preferred_allocation(
-        &self,
-        _: Request<PreferredAllocationRequest>,
-    ) -> Result<Response<PreferredAllocationResponse>, Status> {
-        none()
-    }
-
-    async fn allocate(
-        &self,
-        _: Request<AllocateRequest>,
-    ) -> Result<Response<AllocateResponse>, Status> {
-        none()
-    }
-
-    async fn pre_start_container(
-        &self,
-        _: Request<PreStartContainerRequest>,
-    ) -> Result<Response<PreStartContainerResponse>, Status> {
-        none()
     }
 }
