@@ -16,7 +16,6 @@ use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
-    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -181,11 +180,6 @@ pub fn remove(state_dir: &Path) -> Result<usize, FileError> {
 
 /// Removes the file at `path`, and what a writer that was killed left of it. Whether it was there.
 fn take_away(path: &Path) -> Result<bool, FileError> {
-    let remove = |path: &Path| match fs::remove_file(path) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(FileError::new("remove", path, error)),
-    };
-    remove(&file::unfinished(path))?;
-    remove(path)
+    file::remove(&file::unfinished(path))?;
+    file::remove(path)
 }

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `--release`: what the daemon set up of eRDMA NICs goes, and the labels and device information that it wrote.
 
-use crate::{
-    cli::Arguments,
-    device_info,
-    node_features::{self, NodeFeaturesError},
-};
+use crate::{cli::Arguments, device_info, node_features};
 use ::erdma::bring_up::{ReleaseError, release};
 use rdma_netns::Linux;
 use rdma_resources::FileError;
@@ -16,12 +12,9 @@ pub enum Unreleased {
     /// None of it.
     #[error(transparent)]
     All(#[from] ReleaseError),
-    /// The labels.
+    /// The labels, or what Multus was told.
     #[error(transparent)]
-    Labels(#[from] NodeFeaturesError),
-    /// What Multus was told.
-    #[error(transparent)]
-    DeviceInfo(#[from] FileError),
+    File(#[from] FileError),
     /// Some of it; what was printed says which.
     #[error("{0} NICs are not as they were; --release can be run again")]
     Some(usize),

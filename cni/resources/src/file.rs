@@ -83,6 +83,18 @@ pub fn replace_text(path: &Path, text: &[u8], mode: u32) -> Result<bool, FileErr
     Ok(true)
 }
 
+/// Removes the file at `path`. Whether it was there.
+///
+/// # Errors
+/// It stays.
+pub fn remove(path: &Path) -> Result<bool, FileError> {
+    match fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(FileError::new("remove", path, error)),
+    }
+}
+
 /// `/` separates a resource's prefix, and an id's device, from the rest; no name starts with a
 /// dot then, and two names that become one are told apart by what is in the file.
 pub(crate) fn file_name(name: &str) -> String {

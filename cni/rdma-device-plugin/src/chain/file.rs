@@ -32,6 +32,12 @@ pub(crate) fn busy(dir: &Path) -> FileError {
     FileError::new("change", dir, io::Error::other(problem))
 }
 
+/// What an error of the system at `path` becomes.
+pub(crate) fn system(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileError {
+    let path = path.to_owned();
+    move |source| FileError::new(verb, &path, source)
+}
+
 /// A file that was replaced, and what was in it. Somebody who had opened it before writes to it
 /// still, and believes that it counts.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 //! What was done to the node: `<stateDir>/install.json`. It is written before the node is
 //! changed, so that whatever a killed run left can be found.
 
-use super::file::{self, Stamp, hash};
+use super::file::{self, Stamp, hash, system};
 use cni_protocol::{
     lock::{self, Held},
     state_file,
@@ -30,16 +30,9 @@ const LOCK: &str = "install.lock";
 /// The record cannot be read, written or locked.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The system refuses it.
-    #[error("cannot {verb} {path:?}: {source}")]
-    System {
-        /// `read`, `write`, `lock`, `remove`, `sync`
-        verb: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    /// The kernel refuses.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// It is no record.
     #[error("{path:?} is no record of an install: {problem}")]
     Corrupt {
@@ -226,7 +219,7 @@ impl Record {
             fs::create_dir_all(state_dir)?;
             state_file::replace(&path, &text, true)
         };
-        write().map_err(system("write", &path))
+        Ok(write().map_err(system("write", &path))?)
     }
 
     /// Whether what is written says the same, but for what files were like before.
@@ -248,7 +241,7 @@ impl Record {
     /// # Errors
     /// It cannot be removed.
     pub fn remove(state_dir: &Path) -> Result<(), RecordError> {
-        remove(&path(state_dir))
+        Ok(file::remove(&path(state_dir))?)
     }
 
     /// The files of `directory` that our plugin was put into. Where it has another configuration by
@@ -324,7 +317,7 @@ pub fn lock(state_dir: &Path) -> Result<Held, RecordError> {
         file => file,
     };
     let held = lock::hold(&path, open).map_err(system("lock", &path))?;
-    remove(&state_dir.join("install.json.new"))?;
+    file::remove(&state_dir.join("install.json.new"))?;
     Ok(held)
 }
 
@@ -334,11 +327,11 @@ pub fn lock(state_dir: &Path) -> Result<Held, RecordError> {
 /// # Errors
 /// A file cannot be removed, or that cannot be put on the disk.
 pub fn unlock_for_good(lock: Held, state_dir: &Path) -> Result<(), RecordError> {
-    remove(&state_dir.join(LOCK))?;
+    file::remove(&state_dir.join(LOCK))?;
     let changed = match fs::remove_dir(state_dir) {
         Ok(()) => state_dir.parent().unwrap_or(Path::new("/")),
         Err(error) if stays(&error) => state_dir,
-        Err(error) => return Err(system("remove", state_dir)(error)),
+        Err(error) => return Err(system("remove", state_dir)(error).into()),
     };
     file::sync(changed).map_err(system("sync", changed))?;
     drop(lock);
@@ -354,18 +347,9 @@ fn stays(error: &io::Error) -> bool {
     )
 }
 
-fn remove(path: &Path) -> Result<(), RecordError> {
-    file::take_away(path).map_err(system("remove", path))
-}
-
 /// Where the record is.
 pub fn path(state_dir: &Path) -> PathBuf {
     state_dir.join("install.json")
-}
-
-fn system(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RecordError {
-    let path = path.to_owned();
-    move |source| RecordError::System { verb, path, source }
 }
 
 #[cfg(test)]

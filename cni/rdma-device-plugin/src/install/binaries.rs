@@ -5,10 +5,11 @@
 //! somebody else had put there is kept, and comes back.
 
 use crate::chain::{
-    file::{self, hash},
+    file::{self, hash, system},
     record::{Binary, Record, RecordError},
 };
 use conf_reader::one_line;
+use rdma_resources::FileError;
 use serde_json::Value;
 use std::{
     fs::{self, Permissions},
@@ -31,16 +32,9 @@ const MODE: u32 = 0o755;
 /// A binary could not be put there or taken away.
 #[derive(Debug, thiserror::Error)]
 pub enum BinaryError {
-    /// The system refuses it.
-    #[error("cannot {verb} {path:?}: {source}")]
-    System {
-        /// `read`, `write`
-        verb: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    /// The kernel refuses.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// It is not where it is taken from.
     #[error("there is no {name} in {dir:?}; say with --from where the plugins' binaries are")]
     Absent {
@@ -97,7 +91,7 @@ pub(super) fn put(
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(BinaryError::Absent { name, dir: from });
             }
-            Err(error) => return Err(system("read", &path)(error)),
+            Err(error) => return Err(system("read", &path)(error).into()),
         }
     }
     for name in NAMES {
@@ -271,7 +265,7 @@ pub(super) fn take(
     // before the record that tells of them goes
     match file::sync(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(system("sync", dir)(error));
+            return Err(system("sync", dir)(error).into());
         }
         _ => {}
     }
@@ -359,9 +353,4 @@ fn write_at(path: &Path, content: &[u8], like: Option<&Path>) -> io::Result<()> 
         file::give(&file, &like)?;
     }
     file.sync_all()
-}
-
-fn system(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BinaryError {
-    let path = path.to_owned();
-    move |source| BinaryError::System { verb, path, source }
 }

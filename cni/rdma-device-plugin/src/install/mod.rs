@@ -22,7 +22,6 @@ use crate::{
     conf::{Conf, ConfError},
     hardware::{Hardware, HardwareError},
     ipv6_prerequisite::{self, Parent},
-    node_features::NodeFeaturesError,
 };
 use binaries::BinaryError;
 use conflist::{Obstacle, TYPE};
@@ -67,12 +66,9 @@ pub enum InstallError {
     /// The list could not be changed.
     #[error(transparent)]
     Chain(#[from] ChainError),
-    /// The labels for node-feature-discovery stay.
+    /// The labels for node-feature-discovery stay, or what Multus was told.
     #[error(transparent)]
-    Labels(#[from] NodeFeaturesError),
-    /// What Multus was told stays.
-    #[error(transparent)]
-    DeviceInfo(#[from] FileError),
+    File(#[from] FileError),
     /// The record.
     #[error(transparent)]
     Record(#[from] RecordError),

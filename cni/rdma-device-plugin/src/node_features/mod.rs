@@ -12,8 +12,9 @@ pub use labels::{Labels, is_valid};
 pub use writer::Writer;
 
 use cni_protocol::state_file;
+use rdma_resources::{FileError, file};
 use std::{
-    fs, io,
+    fs,
     path::{Path, PathBuf},
 };
 
@@ -22,18 +23,8 @@ const FILE: &str = "rdma-device-plugin";
 /// Its name until it is whole: NFD reads no file whose name begins with a dot.
 const UNFINISHED: &str = ".rdma-device-plugin";
 
-/// The file could not be written or taken away.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot {verb} {file:?}: {source}")]
-pub struct NodeFeaturesError {
-    /// `write`, `remove`
-    verb: &'static str,
-    file: PathBuf,
-    source: io::Error,
-}
-
 /// Writes `labels` into `directory`, unless they are there already. Whether they were not.
-fn write(directory: &Path, labels: &Labels) -> Result<bool, NodeFeaturesError> {
+fn write(directory: &Path, labels: &Labels) -> Result<bool, FileError> {
     let (file, unfinished) = (directory.join(FILE), directory.join(UNFINISHED));
     let text = labels.to_string();
     if fs::read_to_string(&file).is_ok_and(|present| present == text) {
@@ -46,7 +37,7 @@ fn write(directory: &Path, labels: &Labels) -> Result<bool, NodeFeaturesError> {
     };
     write().map_err(|source| {
         let _ = fs::remove_file(&unfinished);
-        failed("write", &file, source)
+        FileError::new("write", &file, source)
     })?;
     Ok(true)
 }
@@ -67,25 +58,10 @@ pub fn is_there(directory: &Path) -> bool {
 ///
 /// # Errors
 /// It stays.
-pub fn remove(directory: &Path) -> Result<Option<PathBuf>, NodeFeaturesError> {
-    let remove = |name| {
-        let file = directory.join(name);
-        match fs::remove_file(&file) {
-            Ok(()) => Ok(Some(file)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(failed("remove", &file, error)),
-        }
-    };
-    remove(UNFINISHED)?;
-    remove(FILE)
-}
-
-fn failed(verb: &'static str, file: &Path, source: io::Error) -> NodeFeaturesError {
-    NodeFeaturesError {
-        verb,
-        file: file.to_owned(),
-        source,
-    }
+pub fn remove(directory: &Path) -> Result<Option<PathBuf>, FileError> {
+    file::remove(&directory.join(UNFINISHED))?;
+    let file = directory.join(FILE);
+    Ok(file::remove(&file)?.then_some(file))
 }
 
 #[cfg(test)]
