@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `dra`, beside the resources of any format. What its fields mean is in `docs/device-plugin-conf.md`.
 
-use super::{ResourceConf, ResourceName};
+use super::{ResourceConf, ResourceName, name::is_label};
 use ::dra::pool::LONGEST_TEXT;
 use conf_reader::{Field, Wrong};
 use serde::Deserialize;
@@ -50,13 +50,6 @@ impl TryFrom<String> for DriverName {
     /// As the API server checks it: a DNS subdomain, in lower case. It is the vendor of CDI names, too, which begins
     /// with a letter (`ValidateVendorName` in CDI's `pkg/parser`).
     fn try_from(name: String) -> Result<Self, String> {
-        let inner = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || it == b'-';
-        let is_label = |label: &str| {
-            !label.is_empty()
-                && label.bytes().all(inner)
-                && !label.starts_with('-')
-                && !label.ends_with('-')
-        };
         let begins = name.starts_with(|it: char| it.is_ascii_lowercase());
         match begins && name.len() <= LONGEST_DRIVER && name.split('.').all(is_label) {
             true => Ok(Self(name)),

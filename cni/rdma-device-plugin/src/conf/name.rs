@@ -59,10 +59,7 @@ impl ResourceName {
         if rest.len() > LONGEST_NAME {
             return refused("after the prefix there may be at most 63 characters");
         }
-        let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-        let inner = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
-        let bytes = rest.as_bytes();
-        if !ends(bytes.first()) || !ends(bytes.last()) || !bytes.iter().all(inner) {
+        if !is_name(rest) {
             return refused(
                 "after the prefix there must be letters, digits, -, _ and ., first and last a letter or digit",
             );
@@ -84,8 +81,17 @@ impl TryFrom<String> for ResourceName {
     }
 }
 
-/// Of a domain, as RFC 1123 has it.
-fn is_label(label: &str) -> bool {
+/// Whether it is a name after a prefix, or the value of a label (`qualifiedNameFmt` in Kubernetes' validation).
+pub(crate) fn is_name(name: &str) -> bool {
+    let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let inner = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
+    let bytes = name.as_bytes();
+    let is_made_of_them = ends(bytes.first()) && ends(bytes.last()) && bytes.iter().all(inner);
+    name.len() <= LONGEST_NAME && is_made_of_them
+}
+
+/// Whether it is a part of a domain, as RFC 1123 has it.
+pub(crate) fn is_label(label: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     !label.is_empty()
         && label.bytes().all(inner)

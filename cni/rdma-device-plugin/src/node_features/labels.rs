@@ -12,7 +12,11 @@
 //!
 //! None of them tells of health: a label that comes and goes with a cable would move the pods that select by it.
 
-use crate::{dra::pool::Netdevs, node::Node};
+use crate::{
+    conf::name::{is_label, is_name},
+    dra::pool::Netdevs,
+    node::Node,
+};
 use ::dra::Nic;
 use rdma_resources::Sharing;
 use std::{
@@ -130,28 +134,11 @@ impl fmt::Display for Labels {
 /// Whether Kubernetes takes it as a label (`IsQualifiedName` and `IsValidLabelValue` in
 /// `apimachinery/pkg/util/validation`). `key` has to have a prefix, as NFD wants it.
 pub fn is_valid(key: &str, value: &str) -> bool {
-    const LONGEST: usize = 63;
     const LONGEST_PREFIX: usize = 253;
-    let is_name = |text: &str| {
-        let outer = |it: u8| it.is_ascii_alphanumeric();
-        let inner = |it: u8| outer(it) || matches!(it, b'-' | b'_' | b'.');
-        let bytes = text.as_bytes();
-        let ends = [bytes.first(), bytes.last()];
-        text.len() <= LONGEST
-            && bytes.iter().copied().all(inner)
-            && ends.into_iter().all(|end| end.is_some_and(|it| outer(*it)))
-    };
-    let is_part = |part: &str| {
-        let inner = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || it == b'-';
-        !part.is_empty()
-            && part.bytes().all(inner)
-            && !part.starts_with('-')
-            && !part.ends_with('-')
-    };
     let Some((prefix, name)) = key.split_once('/') else {
         return false;
     };
-    let is_domain = prefix.len() <= LONGEST_PREFIX && prefix.split('.').all(is_part);
+    let is_domain = prefix.len() <= LONGEST_PREFIX && prefix.split('.').all(is_label);
     is_domain && is_name(name) && (value.is_empty() || is_name(value))
 }
 
