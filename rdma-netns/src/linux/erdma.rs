@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is different with eRDMA: a NIC is two PCI functions, and the driver has modes.
 
-use super::{Linux, devices::read};
+use super::{Linux, devices::read, smc::erdma_compat};
 use crate::{
     DeviceAddress, ErdmaModule, Function, Netdev,
     pairing::{ERDMA, is_guid_of},
@@ -65,11 +65,7 @@ pub(super) fn erdma_module(sysfs: &Path) -> Option<ErdmaModule> {
     let modules = sysfs.join("module");
     let module = modules.join("erdma");
     module.is_dir().then(|| ErdmaModule {
-        compat: match read(&module.join("parameters"), "compat_mode").as_deref() {
-            Some("Y" | "y" | "1") => Some(true),
-            Some(_) => Some(false),
-            None => None,
-        },
+        compat: erdma_compat(sysfs).ok().flatten(),
         ofed: modules.join("mlx_compat").is_dir(),
     })
 }

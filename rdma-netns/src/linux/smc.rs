@@ -123,7 +123,7 @@ fn held(connections: &[Connection]) -> Vec<HeldConnections> {
 }
 
 /// `compat_mode` of the erdma driver.
-fn erdma_compat(sysfs: &Path) -> io::Result<Option<bool>> {
+pub(super) fn erdma_compat(sysfs: &Path) -> io::Result<Option<bool>> {
     switch(&sysfs.join("module/erdma/parameters/compat_mode"))
 }
 
