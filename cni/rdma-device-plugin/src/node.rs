@@ -2,7 +2,7 @@
 //! All that the daemon knows of its node at one time.
 
 use crate::{
-    conf::{Conf, ResourceName},
+    conf::Conf,
     erdma::{Report, Side},
     offer::{Gone, Offer, Unhealthy},
 };
@@ -28,8 +28,10 @@ pub struct Node {
 
 impl Node {
     /// What it has of `resource`.
-    pub fn offer(&self, resource: &ResourceName) -> Option<&Offer> {
-        self.offers.iter().find(|offer| offer.name == *resource)
+    pub fn offer(&self, resource: &str) -> Option<&Offer> {
+        self.offers
+            .iter()
+            .find(|offer| offer.name.as_str() == resource)
     }
 
     /// What kubelet's device plugins serve of it: nothing of what is served by claims.

@@ -134,8 +134,7 @@ fn tell_libraries<K: Kernel>(
     let rails: Vec<PodRail<'_>> = rails.collect();
     for file in LibraryFile::ALL {
         let has_it = |grant: &&Grant| {
-            let mut offers = node.offers.iter();
-            let offer = offers.find(|it| it.name.as_str() == grant.resource);
+            let offer = node.offer(&grant.resource);
             offer.is_some_and(|it| it.environment.has_file(file))
         };
         let grants: Vec<Grant> = grants.iter().filter(has_it).cloned().collect();

@@ -61,9 +61,8 @@ pub(super) fn devices(grants: &[Grant], rails: &[PodRail<'_>], node: &Node) -> V
         if is_known || own.iter().any(|(_, rail)| is_its(rail)) {
             continue;
         }
-        let offer = node.offers.iter();
-        let mut offer = offer.filter(|it| it.name.as_str() == grant.resource);
-        let offered = offer.next().into_iter().flat_map(|it| &it.devices);
+        let offer = node.offer(&grant.resource).into_iter();
+        let offered = offer.flat_map(|it| &it.devices);
         let mut offered = offered.filter(|it| it.address == device.address);
         let first = offered.next().and_then(|it| it.hca.ports.first());
         let is_infiniband = first.is_some_and(|it| it.link_type == LinkType::Infiniband);

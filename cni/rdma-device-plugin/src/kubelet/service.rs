@@ -83,7 +83,7 @@ impl Service {
 
     /// Kubelet can ask for a resource in the moment in which it goes.
     fn offer<'a>(&self, node: &'a Node) -> Result<&'a Offer, Status> {
-        node.offer(&self.resource)
+        node.offer(self.resource.as_str())
             .ok_or_else(|| Status::unavailable(format!("{} is no longer offered", self.resource)))
     }
 
@@ -209,7 +209,7 @@ impl Service {
 
     fn environment(&self) -> Environment {
         let node = self.node();
-        let offer = node.offer(&self.resource);
+        let offer = node.offer(self.resource.as_str());
         offer.map_or_else(Environment::default, |it| it.environment.clone())
     }
 
@@ -279,7 +279,7 @@ impl Service {
 }
 
 fn has(node: &Node, resource: &ResourceName, id: &str) -> bool {
-    node.offer(resource)
+    node.offer(resource.as_str())
         .is_some_and(|offer| offer.ids.iter().any(|it| it.id == id))
 }
 

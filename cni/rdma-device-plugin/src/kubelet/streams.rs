@@ -124,7 +124,7 @@ impl Streams {
 
     fn list(&mut self) -> Vec<Device> {
         let node = self.node.borrow_and_update().clone();
-        node.offer(&self.resource)
+        node.offer(self.resource.as_str())
             .map(crate::offer::Offer::list)
             .unwrap_or_default()
     }

@@ -162,7 +162,9 @@ fn lacking(node: &Node) -> impl Iterator<Item = String> {
         let Some(Require::Number(required)) = resource.require else {
             return None;
         };
-        let devices = node.offer(&resource.name).map_or(0, |it| it.devices.len());
+        let devices = node
+            .offer(resource.name.as_str())
+            .map_or(0, |it| it.devices.len());
         let gone = node.gone.get(resource.name.as_str()).map_or(0, Vec::len);
         let (found, required) = (devices + gone, required as usize);
         (found < required).then(|| {
