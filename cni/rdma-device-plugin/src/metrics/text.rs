@@ -6,7 +6,10 @@ use super::{
     scrape::Scrape,
 };
 use crate::chain::ChainStatus;
-use prometheus_client::encoding::text::{encode_eof, encode_registry};
+use prometheus_client::{
+    encoding::text::{encode_eof, encode_registry},
+    metrics::gauge::Gauge,
+};
 use std::fmt;
 
 /// What it is, for the answer's header.
@@ -65,12 +68,13 @@ fn resources(snapshot: &Snapshot, scrape: &mut Scrape) {
         ChainStatus::NotCalled(_) | ChainStatus::Withheld(_) => Some(false),
     };
     if let Some(is_chained) = is_chained {
-        scrape.gauge(
-            "rdma_device_plugin_chained",
-            "Whether the runtime would call rdma-cni",
-            Labels::new(),
-            is_chained.into(),
-        );
+        // without labels, for which a family would write {}
+        let chained = Gauge::<i64>::default();
+        chained.set(is_chained.into());
+        let help = "Whether the runtime would call rdma-cni";
+        scrape
+            .registry
+            .register("rdma_device_plugin_chained", help, chained);
     }
     for parent in &snapshot.without_ipv6 {
         let device = ("device", parent.rdma.clone());
