@@ -94,6 +94,31 @@ fn the_daemon_binds_a_function_after_del_where_the_driver_was_loaded_anew_meanwh
     }
 }
 
+/// A netdev in a pod that lives is no obstacle, and the daemon need not enter its namespace.
+#[test]
+fn the_daemon_binds_a_function_while_another_pod_has_its_nic() {
+    let scene = ErdmaNode::new(Driver::Kernel, "exclusive");
+    let node = Node::start_confined(CONFIGURATION, &scene.node.state());
+    let pods = ["first", "second"].map(|label| scene.node.pod(label));
+    for (nic, pod) in pods.iter().enumerate() {
+        scene
+            .node
+            .add(&scene.configuration(nic), &format!("c{nic}"), pod);
+    }
+    scene.erdma.unload();
+    scene.erdma.load();
+    is_told_unbound(&node.daemon);
+    for (nic, pod) in pods.iter().enumerate() {
+        scene
+            .node
+            .del(&scene.configuration(nic), &format!("c{nic}"), pod);
+        wait::until("the NIC has its RDMA device", || {
+            scene.erdma.rdma_in(&scene.node.host, nic).is_some()
+        });
+    }
+    assert_eq!(node.daemon.count("is gone or cannot be seen"), 0);
+}
+
 /// The pod is gone, and its DEL is still to come: the netdev is on the host with the pod's MAC, of which the node GUID
 /// would be made.
 #[test]

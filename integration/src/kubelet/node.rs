@@ -33,6 +33,8 @@ pub struct Node {
     place: Place,
     arguments: Vec<OsString>,
     environment: Vec<(&'static str, String)>,
+    /// The daemon's, and what starts it.
+    program: Vec<OsString>,
 }
 
 /// Where the node has its files.
@@ -80,6 +82,16 @@ impl Node {
         Self::start_with(configuration, temporary(), Some(state), None)
     }
 
+    /// The same with a daemon that may not enter namespaces, as in the manifests.
+    #[track_caller]
+    pub fn start_confined(configuration: &str, state: &Path) -> Self {
+        let mut node = Self::start_with(configuration, temporary(), Some(state), None);
+        let confined = ["setpriv", "--bounding-set=-sys_admin", "--"];
+        node.program.splice(0..0, confined.map(OsString::from));
+        node.kill_the_daemon();
+        node
+    }
+
     /// The same beside an API server.
     #[track_caller]
     pub fn start_in_cluster(configuration: &str, state: &Path, api: &ApiServer) -> Self {
@@ -115,13 +127,15 @@ impl Node {
             arguments.extend(["--service-account-dir".into(), api.account().into()]);
             environment.extend(api.environment());
         }
+        let program = vec![rdma_device_plugin().into()];
         Self {
             kubelet,
-            daemon: started(&arguments, &environment),
+            daemon: started(&program, &arguments, &environment),
             pod_resources,
             place,
             arguments,
             environment,
+            program,
         }
     }
 
@@ -129,7 +143,7 @@ impl Node {
     #[track_caller]
     pub fn kill_the_daemon(&mut self) {
         self.daemon.kill();
-        self.daemon = started(&self.arguments, &self.environment);
+        self.daemon = started(&self.program, &self.arguments, &self.environment);
     }
 
     /// Ends the daemon; how it ended, and how long that took.
@@ -257,10 +271,15 @@ impl Node {
 }
 
 #[track_caller]
-fn started(arguments: &[OsString], environment: &[(&'static str, String)]) -> Daemon {
-    let mut command = Command::new(rdma_device_plugin());
+fn started(
+    program: &[OsString],
+    arguments: &[OsString],
+    environment: &[(&'static str, String)],
+) -> Daemon {
+    let (first, rest) = program.split_first().expect("a program");
     let environment = environment.iter().map(|(name, value)| (*name, value));
-    Daemon::start(command.args(arguments).envs(environment))
+    let mut command = Command::new(first);
+    Daemon::start(command.args(rest).args(arguments).envs(environment))
 }
 
 #[track_caller]

@@ -3,23 +3,28 @@
 //! netdev's present MAC (`erdma_device_register()`, `drivers/infiniband/hw/erdma/erdma_main.c`), which is the pod's until
 //! `rdma-cni` has restored the netdev. Which netdev is a function's is not known before.
 
-use attachments::{Attachment, Rail, Store};
-use rdma_netns::{Inventory, Kernel, Linux, Pod};
-use std::path::Path;
+use attachments::{Attachment, Rail, Store, pods::netns_seen};
+use nix::libc::O_NONBLOCK;
+use rdma_netns::{Inventory, Kernel, Linux};
+use std::{
+    fs::{File, OpenOptions},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::Path,
+};
 
 /// Holds the node's lock, so that no verb moves a netdev, and the namespaces of the pods with a netdev, so that none of
 /// them ends and gives its netdev back.
 #[derive(Debug)]
-pub struct Hold<P> {
+pub struct Hold {
     _moves: attachments::store::Lock,
-    _pods: Vec<P>,
+    _pods: Vec<File>,
 }
 
 /// Holds the netdevs of all pods of the records below `state_dir`.
 ///
 /// # Errors
 /// A netdev of a pod is on the host or on its way there, or this cannot be excluded. The text is for people.
-pub fn hold(kernel: &Linux, state_dir: &Path) -> Result<Hold<<Linux as Kernel>::Pod>, String> {
+pub fn hold(kernel: &Linux, state_dir: &Path) -> Result<Hold, String> {
     let store = Store::new(state_dir);
     let moves = store.lock_node().map_err(|it| it.to_string())?;
     let boot_id = kernel.boot_id().map_err(|it| it.to_string())?;
@@ -36,7 +41,7 @@ pub fn hold(kernel: &Linux, state_dir: &Path) -> Result<Hold<<Linux as Kernel>::
     let mut pods = vec![];
     for attachment in records {
         if has_moved(&attachment, &inventory)? {
-            pods.push(opened(kernel, &attachment)?);
+            pods.push(opened(&attachment)?);
         }
     }
     Ok(Hold {
@@ -70,11 +75,16 @@ fn has_moved(attachment: &Attachment, inventory: &Inventory) -> Result<bool, Str
     Ok(found)
 }
 
-/// The namespace of the pod of `attachment`.
-fn opened(kernel: &Linux, attachment: &Attachment) -> Result<<Linux as Kernel>::Pod, String> {
-    let netns = attachments::pods::netns_seen(attachment.netns.clone(), attachment.netns_id);
-    match kernel.open_pod(&netns) {
-        Ok(pod) if pod.id() == attachment.netns_id => Ok(pod),
+/// The namespace of the pod of `attachment`, which lives as long as the file is open. It is not entered: that takes
+/// `CAP_SYS_ADMIN`.
+fn opened(attachment: &Attachment) -> Result<File, String> {
+    let id = attachment.netns_id;
+    let netns = netns_seen(attachment.netns.clone(), id);
+    let mut options = OpenOptions::new();
+    let file = options.read(true).custom_flags(O_NONBLOCK).open(netns);
+    let found = file.and_then(|file| Ok((file.metadata()?, file)));
+    match found {
+        Ok((it, file)) if (it.dev(), it.ino()) == (id.device, id.inode) => Ok(file),
         _ => Err(format!(
             "the namespace of {} is gone or cannot be seen, and its netdev is not restored",
             attachment.holder()
@@ -132,6 +142,21 @@ mod tests {
         let shared = json!({"parent": "eth1", "parentIndex": 3, "parentMtu": 1500, "child": child});
         let shared = attachment(json!({"home": null, "shared": shared}));
         assert_eq!(has_moved(&shared, &on_host), Ok(false));
+    }
+
+    #[test]
+    fn a_namespace_is_held_without_being_entered() {
+        let netns = Path::new("/proc/self/ns/net");
+        let record = record("this", netns, &json!({}));
+        let mut attachment: Attachment = serde_json::from_value(record).expect("a record");
+        let error = opened(&attachment).expect_err("it is another one");
+        assert!(error.contains("team/train-0"), "{error}");
+        let found = fs::metadata(netns).expect("a namespace");
+        attachment.netns_id.device = found.dev();
+        attachment.netns_id.inode = found.ino();
+        opened(&attachment).expect("a file");
+        attachment.netns = "/run/netns/none".into();
+        opened(&attachment).expect_err("it is gone");
     }
 
     #[test]
