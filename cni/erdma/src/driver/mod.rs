@@ -94,7 +94,8 @@ impl State {
             .collect();
         unbound.sort();
         let bind = sysfs.join("bus/pci/drivers").join(DRIVER).join("bind");
-        let not_writable = access(&bind, AccessFlags::W_OK).err();
+        let write = || access(&bind, AccessFlags::W_OK).err();
+        let is_any = !unbound.is_empty();
         let mut holders: Vec<String> = names("module/erdma/holders")
             .into_iter()
             .map(|entry| entry.file_name().to_string_lossy().into_owned())
@@ -104,8 +105,11 @@ impl State {
             module,
             functions: functions.len(),
             holders,
-            deferred: (!unbound.is_empty()).then(|| deferred(sysfs)).flatten(),
-            not_writable: not_writable.map(|error| io::Error::from(error).to_string()),
+            deferred: is_any.then(|| deferred(sysfs)).flatten(),
+            not_writable: is_any
+                .then(write)
+                .flatten()
+                .map(|error| io::Error::from(error).to_string()),
             unbound,
         }
     }
