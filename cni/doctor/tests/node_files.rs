@@ -48,8 +48,8 @@ fn option_and_unit_each_make_a_node_exclusive_at_boot() {
         let modes: Vec<RdmaMode> = facts.boot_modes.iter().map(|it| it.mode).collect();
         assert_eq!(modes, [RdmaMode::Exclusive], "{file}");
         let findings = examine::examine(&facts);
-        let told = |text: &str| findings.iter().any(|it| it.what.contains(text));
-        assert!(!told("after the next boot"), "{findings:?}");
+        let reports = |text: &str| findings.iter().any(|it| it.what.contains(text));
+        assert!(!reports("after the next boot"), "{findings:?}");
     }
     // a unit that is there, and not enabled
     let root = node(&[(unit, "systemd/system")]);
@@ -92,7 +92,7 @@ fn module_lists_name_modules_alone() {
     );
 }
 
-/// What systemd has to say against a unit.
+/// Returns systemd's complaints about a unit.
 fn verify(unit: &Path) -> (bool, String) {
     let output = Command::new("systemd-analyze")
         .args(["verify", "--man=no"])
@@ -107,7 +107,7 @@ fn verify(unit: &Path) -> (bool, String) {
 fn systemd_takes_the_unit() {
     let unit = conf().join("systemd/system/rdma-netns-exclusive.service");
     assert_eq!(verify(&unit), (true, String::new()));
-    // and would have told
+    // a wrong unit has complaints
     let text = fs::read_to_string(&unit).expect("a unit");
     let directory = tempfile::tempdir().expect("a directory");
     let broken = directory.path().join("broken.service");

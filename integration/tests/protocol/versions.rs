@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! VERSION, the versions that are spoken, and what people are told.
+//! VERSION, the supported versions, and output for people.
 
 use crate::untouched_node;
 use integration::Node;
@@ -61,7 +61,7 @@ fn versions_that_are_not_spoken_are_incompatible() {
 }
 
 #[test]
-fn people_are_told_the_version_of_the_program() {
+fn the_program_prints_its_version() {
     let node = Node::new();
     let outcome = node.bare().argument("--version").run();
     assert!(outcome.status.success(), "{outcome}");
@@ -83,13 +83,13 @@ fn an_unknown_command_is_named_with_the_known_ones() {
 }
 
 #[test]
-fn people_are_told_where_a_command_went() {
+fn a_moved_command_names_its_new_place() {
     let node = Node::new();
     for command in ["doctor", "smc"] {
         let outcome = node.bare().argument(command).argument("--help").run();
         assert_eq!(outcome.status.code(), Some(1), "{outcome}");
-        let told = format!("rdma-cni {command} is now `rdma-device-plugin {command}`");
-        assert!(outcome.stderr.starts_with(&told), "{outcome}");
+        let words = format!("rdma-cni {command} is now `rdma-device-plugin {command}`");
+        assert!(outcome.stderr.starts_with(&words), "{outcome}");
         assert_eq!(outcome.stderr.lines().count(), 1, "{outcome}");
     }
 }

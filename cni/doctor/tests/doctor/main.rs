@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `rdma-device-plugin doctor`'s judgement as data. Each file in `cases` is a healthy node of `bases`
-//! and what differs there (see the crate `cases`); beside it is what is told, with the exit code.
+//! and what differs there (see the crate `cases`); beside it is the report, with the exit code.
 //! A GID table with `filled` instead of `gids` has so many.
 //!
 //! `UPDATE_PLANS=1 cargo test -p doctor --test doctor` writes every text anew, to be read before
@@ -17,15 +17,18 @@ use std::{
 fn nodes_are_judged_as_written() {
     let cases = cases::list(env!("CARGO_MANIFEST_DIR"), "tests/doctor/cases");
     assert!(cases.len() >= 30, "{}", cases.len());
-    cases::assert_as_written(&cases, told_of);
+    cases::assert_as_written(&cases, report_of);
 }
 
 #[test]
-fn the_documentation_shows_what_is_told() {
-    let told = told_of(&tests().join("cases/as-in-the-documentation.json"));
-    let (told, _) = told.split_once("exit code").expect("an exit code");
+fn the_documentation_shows_the_report() {
+    let report = report_of(&tests().join("cases/as-in-the-documentation.json"));
+    let (report, _) = report.split_once("exit code").expect("an exit code");
     let page = fs::read_to_string(tests().join("../../../../docs/doctor.md")).expect("a page");
-    assert!(page.contains(told), "docs/doctor.md does not have:\n{told}");
+    assert!(
+        page.contains(report),
+        "docs/doctor.md does not have:\n{report}"
+    );
 }
 
 #[test]
@@ -42,7 +45,7 @@ fn tests() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/doctor")
 }
 
-fn told_of(case: &Path) -> String {
+fn report_of(case: &Path) -> String {
     let mut facts = cases::read(case);
     fill_gid_tables(&mut facts);
     let facts: Facts = cases::parse(case, facts);

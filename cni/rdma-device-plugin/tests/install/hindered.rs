@@ -132,6 +132,9 @@ fn the_list_stays_as_it_is_until_there_is_an_address() {
     let checked = hindered.daemon(&["--check-config"]).output();
     let checked = said(&checked.expect("it runs"));
     assert!(checked.contains(WITHHELD), "{checked}");
+    // by one sentence
+    let count = checked.matches("global IPv6 address").count();
+    assert_eq!(count, 1, "{checked}");
 
     let daemon = Daemon::start(&mut hindered.daemon(&[]));
     daemon.says(WITHHELD);
