@@ -5,7 +5,6 @@
 use super::{
     counters::{self, PortFigures},
     holders::{Held, held},
-    offered::Offered,
     pod_list::PodList,
 };
 use crate::{
@@ -14,7 +13,7 @@ use crate::{
     ipv6_prerequisite::{self, Parent},
     node::Node,
     notices::notices,
-    offer::{Gone, Unhealthy},
+    offer::{Gone, Offer, Unhealthy},
 };
 use ::dra::Claims;
 use attachments::pods::{self, PodNetns, PodRails, PodSmc};
@@ -49,7 +48,7 @@ pub struct Sources {
 #[derive(Clone, Debug, Default)]
 pub struct View {
     /// What is advertised.
-    pub offers: Vec<Offered>,
+    pub offers: Vec<Offer>,
     /// Devices that resources had, and the node has no more, by the resources' names.
     pub gone: BTreeMap<String, Vec<Gone>>,
     /// The hardware.
@@ -69,7 +68,7 @@ pub struct View {
 impl From<&Node> for View {
     fn from(node: &Node) -> Self {
         Self {
-            offers: Offered::all(node).collect(),
+            offers: node.advertised().cloned().collect(),
             gone: advertised_gone(node),
             inventory: node.inventory.clone(),
             unhealthy: node.unhealthy.clone(),
@@ -194,7 +193,10 @@ impl Collector {
     async fn held(&self, node: &View) -> Option<Held> {
         let pods = self.pods.get().await?;
         let (state_dir, offers) = (self.sources.state_dir.clone(), node.offers.clone());
-        let aside = tokio::task::spawn_blocking(move || held(&pods, &offers, &state_dir));
+        let aside = tokio::task::spawn_blocking(move || {
+            let offers = offers.iter().map(|it| (it.name.as_str(), Some(it)));
+            held(&pods, offers, &state_dir)
+        });
         aside.await.ok()
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Whether the daemon does its work.
 
-use super::{Driver, Known, Metrics, Offered, Registered};
+use super::{Driver, Known, Metrics, Registered};
 use std::time::{Duration, Instant};
 
 /// How long a resource may be unknown to a kubelet that is there.
@@ -12,11 +12,11 @@ impl Metrics {
     /// whose socket is there does not know for longer than it takes to register.
     pub(crate) fn health(
         &self,
-        offers: &[Offered],
+        offered: &[&str],
         kubelet_is_there: bool,
         now: Instant,
     ) -> Result<String, String> {
-        if offers.is_empty() {
+        if offered.is_empty() {
             return Ok(
                 "nothing to offer: this node has no RDMA device that is configured\n".into(),
             );
@@ -25,40 +25,36 @@ impl Metrics {
             return Ok("kubelet is away; waiting for its socket\n".into());
         }
         let known = self.now();
-        let missing: Vec<String> = offers
+        let missing: Vec<String> = offered
             .iter()
-            .filter_map(|offer| {
+            .filter_map(|name| {
                 let never = Registered::new(false, self.0.since);
-                let state = known.get(&offer.name).copied().unwrap_or(never);
+                let state = known.get(*name).copied().unwrap_or(never);
                 let lasted = now.saturating_duration_since(state.since);
                 (!state.yes && lasted > GRACE).then(|| {
                     format!(
-                        "{} is not registered with kubelet for {} s, although its socket is there\n",
-                        offer.name,
+                        "{name} is not registered with kubelet for {} s, although its socket is there\n",
                         lasted.as_secs()
                     )
                 })
             })
             .collect();
         match missing.as_slice() {
-            [] => Ok(format!("ok: {} resources\n", offers.len())),
+            [] => Ok(format!("ok: {} resources\n", offered.len())),
             missing => Err(missing.concat()),
         }
     }
 
     /// Whether kubelet has the list of each resource that is offered, from this daemon; if not, in
     /// words, of which not.
-    pub(crate) fn lists_are_out(&self, offers: &[Offered]) -> Result<(), String> {
+    pub(crate) fn lists_are_out(&self, offered: &[&str]) -> Result<(), String> {
         let known = self.now();
-        let is_out = |offer: &&Offered| {
-            let known = known.get(&offer.name);
+        let is_out = |name: &&&str| {
+            let known = known.get(**name);
             known.is_some_and(|it| it.yes && it.listed && it.settled)
         };
-        let missing: Vec<&str> = offers
-            .iter()
-            .filter(|offer| !is_out(offer))
-            .map(|offer| offer.name.as_str())
-            .collect();
+        let missing = offered.iter().filter(|name| !is_out(name)).copied();
+        let missing: Vec<&str> = missing.collect();
         match missing.as_slice() {
             [] => Ok(()),
             missing => Err(format!(
@@ -87,20 +83,11 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rdma_resources::Sharing;
 
     #[test]
     fn a_kubelet_that_is_there_has_to_know_what_is_offered() {
         let metrics = Metrics::new();
-        let offers = ["rdma/hca", "rdma/vf"].map(|name| Offered {
-            expected: 0,
-            present: 0,
-            faults: vec![],
-            name: name.into(),
-            sharing: Sharing::Shared,
-            devices: vec![],
-            ids: vec![],
-        });
+        let offers = ["rdma/hca", "rdma/vf"];
         let soon = Instant::now();
         let late = soon + GRACE + Duration::from_secs(1);
         let is_well = |there: bool, at: Instant| metrics.health(&offers, there, at).is_ok();
@@ -123,15 +110,7 @@ mod tests {
     #[test]
     fn it_is_ready_when_kubelet_has_all_lists() {
         let metrics = Metrics::new();
-        let offers = ["rdma/hca", "rdma/vf"].map(|name| Offered {
-            name: name.into(),
-            sharing: Sharing::Shared,
-            devices: vec![],
-            ids: vec![],
-            expected: 0,
-            present: 0,
-            faults: vec![],
-        });
+        let offers = ["rdma/hca", "rdma/vf"];
         let is_ready = || metrics.lists_are_out(&offers).is_ok();
         assert!(metrics.lists_are_out(&[]).is_ok());
         for name in ["rdma/hca", "rdma/vf"] {

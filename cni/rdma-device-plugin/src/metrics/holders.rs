@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which container has which device, and how many ids of each resource are given.
 
-use super::offered::Offered;
-use crate::refused::PodName;
+use crate::{offer::Offer, refused::PodName};
 use kubelet_api::pod_resources::v1::PodResources;
 use rdma_netns::DeviceAddress;
 use rdma_resources::{Grants, Sharing};
@@ -41,9 +40,13 @@ pub(crate) struct Held {
     pub(super) only: BTreeMap<DeviceAddress, Holder>,
 }
 
-/// What kubelet's list says of `offers`, by what was given for each id as `state_dir` has it: a file for each, which is
+/// What kubelet's list says of resources with their offers, if there is anything left of them, by what was given for each id as `state_dir` has it: a file for each, which is
 /// no work for the thread that answers kubelet.
-pub(crate) fn held(pods: &[PodResources], offers: &[Offered], state_dir: &Path) -> Held {
+pub(crate) fn held<'a>(
+    pods: &[PodResources],
+    offers: impl IntoIterator<Item = (&'a str, Option<&'a Offer>)>,
+    state_dir: &Path,
+) -> Held {
     let grants = Grants::new(state_dir);
     held_by(pods, offers, |resource, id| {
         let grant = grants.read(resource, id).ok().flatten()?;
@@ -53,24 +56,23 @@ pub(crate) fn held(pods: &[PodResources], offers: &[Offered], state_dir: &Path) 
 
 /// What kubelet's list says of `offers`. `granted` are the devices that were given for an id of a
 /// resource, where that is known; else it is what the id stands for now.
-fn held_by(
+fn held_by<'a>(
     pods: &[PodResources],
-    offers: &[Offered],
+    offers: impl IntoIterator<Item = (&'a str, Option<&'a Offer>)>,
     granted: impl Fn(&str, &str) -> Option<Vec<DeviceAddress>>,
 ) -> Held {
     let mut held = Held::default();
     let mut shared = BTreeSet::new();
-    for offer in offers {
-        let resource = offer.name.as_str();
-        let stands_for: BTreeMap<&str, &[usize]> = offer
-            .ids
-            .iter()
+    for (resource, offer) in offers {
+        let is_shared = offer.is_none_or(|it| it.sharing == Sharing::Shared);
+        let ids = offer.into_iter().flat_map(|it| &it.ids);
+        let stands_for: BTreeMap<&str, &[usize]> = ids
             .map(|it| (it.id.as_str(), it.devices.as_slice()))
             .collect();
         let offered = |id: &str| {
             let places = stands_for.get(id).copied().unwrap_or_default().iter();
-            let devices = places.filter_map(|place| offer.devices.get(*place));
-            devices.cloned().collect()
+            let devices = places.filter_map(|place| offer?.devices.get(*place));
+            devices.map(|it| it.address.clone()).collect()
         };
         let mut ids = BTreeSet::new();
         for pod in pods {
@@ -82,7 +84,7 @@ fn held_by(
                     ids.insert(id);
                     let devices = granted(resource, id).unwrap_or_else(|| offered(id));
                     for address in devices {
-                        if offer.sharing == Sharing::Shared {
+                        if is_shared {
                             shared.insert(address.clone());
                         }
                         held.holders.entry(address).or_default().insert(Holder {

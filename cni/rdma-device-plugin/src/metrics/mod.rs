@@ -43,7 +43,6 @@ pub(crate) mod counters;
 mod erdma;
 mod health;
 mod holders;
-mod offered;
 mod page;
 mod pod_list;
 mod scrape;
@@ -52,7 +51,6 @@ mod text;
 
 pub use collect::{Sources, View};
 pub(crate) use holders::held;
-pub use offered::Offered;
 pub use server::{Server, serve, serve_probes, serve_when_free};
 
 use crate::history::History;

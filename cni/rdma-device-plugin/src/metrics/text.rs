@@ -36,7 +36,7 @@ fn resources(snapshot: &Snapshot, scrape: &mut Scrape) {
     let expected = "Devices that the resource is to have: by require, else as many as it had";
     let present = "Devices of the resource that are there and healthy";
     for offer in &snapshot.node.offers {
-        let name = &offer.name;
+        let name = offer.name.as_str();
         let fit = offer.ids.iter().filter(|id| id.healthy).count();
         of("capacity", "Ids advertised", name, offer.ids.len() as u64);
         of(
@@ -46,14 +46,18 @@ fn resources(snapshot: &Snapshot, scrape: &mut Scrape) {
             fit as u64,
         );
         of("devices_expected", expected, name, offer.expected as u64);
-        of("devices_present", present, name, offer.present as u64);
+        of("devices_present", present, name, offer.usable() as u64);
         let held = snapshot.held.as_ref();
         if let Some(count) = held.and_then(|held| held.allocated.get(name)) {
             of("allocated", "Ids that containers have", name, *count);
         }
     }
     for (resource, gone) in &snapshot.node.gone {
-        let is_offered = snapshot.node.offers.iter().any(|it| it.name == *resource);
+        let is_offered = snapshot
+            .node
+            .offers
+            .iter()
+            .any(|it| it.name.as_str() == resource);
         if !is_offered && !gone.is_empty() {
             of("devices_expected", expected, resource, gone.len() as u64);
             of("devices_present", present, resource, 0);

@@ -313,6 +313,11 @@ impl Offer {
         first.is_some_and(|first| ids.any(|id| id.devices != first.devices))
     }
 
+    /// How many of its devices can be used.
+    pub(crate) fn usable(&self) -> usize {
+        self.devices.iter().filter(|it| it.fault.is_none()).count()
+    }
+
     /// Its devices that are not `unhealthy` and cannot be used by it all the same, each with the reason: their netdev
     /// that pods are attached to is missing or down.
     pub(crate) fn own_faults(&self, unhealthy: &Unhealthy) -> Vec<(String, String)> {

@@ -16,6 +16,7 @@ use crate::{
     chain::ChainStatus,
     metrics::{Metrics, View},
     node::Node,
+    offer::Offer,
     peers::Role,
 };
 use std::{
@@ -104,7 +105,8 @@ impl Probes {
             Stage::Superseded => Ok(SUPERSEDED.to_owned()),
             Stage::Serving(view) => {
                 let is_there = self.kubelet.exists();
-                self.metrics.health(&view.offers, is_there, Instant::now())
+                self.metrics
+                    .health(&names(&view.offers), is_there, Instant::now())
             }
         }
     }
@@ -136,7 +138,7 @@ impl Probes {
         // while kubelet is away nobody waits for it
         let missing: Vec<String> = match self.kubelet.exists() {
             true => [
-                self.metrics.lists_are_out(&offers),
+                self.metrics.lists_are_out(&names(&offers)),
                 self.metrics.driver_is_known(),
             ]
             .into_iter()
@@ -151,6 +153,10 @@ impl Probes {
             false => Err(format!("{}{chain}\n{warnings}", missing.concat())),
         }
     }
+}
+
+fn names(offers: &[Offer]) -> Vec<&str> {
+    offers.iter().map(|it| it.name.as_str()).collect()
 }
 
 const STARTING: &str = "starting: the node's devices have not been looked at yet\n";

@@ -3,18 +3,14 @@
 //! no record, as pods with `hostNetwork`.
 
 use super::rails::{PodDevice, PodDevices, PodKey};
-use crate::{
-    chain::sandbox,
-    metrics::{Offered, held},
-    node::Node,
-    refused::PodName,
-};
+use crate::{chain::sandbox, metrics::held, node::Node, refused::PodName};
 use attachments::pods;
 use kubelet_api::pod_resources::{self, AskError};
 use rdma_netns::{DeviceAddress, Kernel, Linux};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -39,7 +35,7 @@ pub struct Paths {
 ///
 /// # Errors
 /// Kubelet is away, or has no time. One whose socket is not there at all is done without.
-pub async fn with_devices(paths: &Paths, node: &Node) -> Result<Vec<PodDevices>, AskError> {
+pub async fn with_devices(paths: &Paths, node: &Arc<Node>) -> Result<Vec<PodDevices>, AskError> {
     let resources = match pod_resources::all(&paths.pod_resources, LIMIT).await {
         Ok(pods) => pods,
         Err(error) if error.passes() => return Err(error),
@@ -48,10 +44,14 @@ pub async fn with_devices(paths: &Paths, node: &Node) -> Result<Vec<PodDevices>,
             vec![]
         }
     };
-    let (paths, offers) = (paths.clone(), offered(node));
+    let (paths, node) = (paths.clone(), node.clone());
     let aside = tokio::task::spawn_blocking(move || {
         let mut pods: BTreeMap<PodName, BTreeMap<DeviceAddress, PodDevice>> = BTreeMap::new();
-        let held = held(&resources, &offers, &paths.state_dir);
+        let offers = node.advertised().map(|it| (it.name.as_str(), Some(it)));
+        // all devices of a resource can be gone, and with them its offer
+        let lost = node.gone.keys().map(|name| (name.as_str(), None));
+        let lost = lost.filter(|(name, _)| node.offer(name).is_none());
+        let held = held(&resources, offers.chain(lost), &paths.state_dir);
         for (address, holders) in held.holders {
             for holder in holders {
                 let pod = pods.entry(holder.pod_name()).or_default();
@@ -72,16 +72,6 @@ pub async fn with_devices(paths: &Paths, node: &Node) -> Result<Vec<PodDevices>,
         seen.collect()
     });
     Ok(aside.await.unwrap_or_default())
-}
-
-/// The resources of `node`, those included of which nothing is left: what containers were given of them is known.
-fn offered(node: &Node) -> Vec<Offered> {
-    let lost = node.gone.keys();
-    let lost = lost.filter(|name| !node.offers.iter().any(|it| it.name.as_str() == **name));
-    let advertised = Offered::all(node);
-    advertised
-        .chain(lost.map(|it| Offered::empty(it)))
-        .collect()
 }
 
 /// The rails of the records, by the functions behind them.

@@ -127,7 +127,8 @@ async fn six_hours(end: u64) -> Exposition {
                     unhealthy: BTreeMap::new(),
                     ..view.clone()
                 };
-                whole.offers[0].present = 8;
+                let devices = whole.offers[0].devices.iter_mut();
+                devices.for_each(|it| it.fault = None);
                 whole
             }
         };

@@ -3,7 +3,7 @@
 
 use crate::browser::{Browser, size};
 use crate::pictures::{page_at_rest, update};
-use crate::site::{Client, Kubelet, Site, address, container, offer, pod};
+use crate::site::{Client, Kubelet, Site, address, container, devices, offer, pod};
 use rdma_device_plugin::{chain::ChainStatus, metrics::View};
 use rdma_netns::{Inventory, Kernel, Linux};
 use rdma_resources::Sharing;
@@ -50,9 +50,10 @@ pub(crate) fn eight_nics() -> Site {
     let inventory: Inventory = serde_json::from_value(inventory).expect("an inventory");
     let all: Vec<usize> = (0..8).collect();
     let mut offered = offer("rdma/hca", Sharing::Shared, &[("0", &all), ("1", &all)]);
-    offered.devices = all.iter().map(|nic| address(&pci(*nic))).collect();
-    (offered.expected, offered.present) = (8, 7);
+    offered.devices = devices(all.iter().map(|nic| pci(*nic)));
+    offered.expected = 8;
     let unhealthy = [(address(&pci(UNHEALTHY)), "ens7f0 has no carrier".to_owned())];
+    offered.devices[UNHEALTHY].fault = Some(unhealthy[0].1.clone());
     let mut site = Site::new(vec![]);
     site.metrics.registered("rdma/hca", true);
     site.metrics.listed("rdma/hca");

@@ -7,10 +7,11 @@ use kubelet_api::pod_resources::v1::{
     pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
 };
 use rdma_device_plugin::{
-    metrics::{self, Metrics, Offered, Server, Sources, View},
-    offer::{Gone, OfferedId},
+    conf::{Ids, ResourceName},
+    metrics::{self, Metrics, Server, Sources, View},
+    offer::{Environment, Gone, Offer, OfferedDevice, OfferedId},
 };
-use rdma_netns::{DeviceAddress, Inventory};
+use rdma_netns::{DeviceAddress, Inventory, PciPath};
 use rdma_resources::Sharing;
 use serde_json::json;
 use std::{fs, path::Path, sync::Arc};
@@ -57,7 +58,7 @@ impl PodResourcesLister for Kubelet {
 pub(crate) struct Site {
     pub(crate) metrics: Metrics,
     directory: tempfile::TempDir,
-    offers: Vec<Offered>,
+    offers: Vec<Offer>,
     /// Devices that fell off their bus, of `rdma/hca`.
     pub(crate) gone: Vec<Gone>,
     /// Another node than that of both devices.
@@ -74,7 +75,7 @@ impl Drop for Site {
 }
 
 impl Site {
-    pub(crate) fn new(offers: Vec<Offered>) -> Self {
+    pub(crate) fn new(offers: Vec<Offer>) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         for device in ["mlx5_0", "mlx5_1"] {
             let port = format!("sys/class/infiniband/{device}/ports/1");
@@ -218,22 +219,42 @@ pub(crate) fn address(text: &str) -> DeviceAddress {
 }
 
 /// A resource of both devices, and its ids with the places of theirs.
-pub(crate) fn offer(name: &str, sharing: Sharing, ids: &[(&str, &[usize])]) -> Offered {
+pub(crate) fn offer(name: &str, sharing: Sharing, ids: &[(&str, &[usize])]) -> Offer {
     let ids = ids.iter().map(|(id, devices)| OfferedId {
         id: (*id).to_owned(),
         devices: devices.to_vec(),
         numa_nodes: vec![],
         healthy: true,
     });
-    Offered {
-        name: name.to_owned(),
+    Offer {
+        name: ResourceName::new(name).expect("a name"),
+        kind: Ids::Exclusive,
         sharing,
-        expected: DEVICES.len(),
-        present: DEVICES.len(),
-        faults: vec![],
-        devices: DEVICES.map(address).to_vec(),
+        devices: devices(DEVICES),
         ids: ids.collect(),
+        has_parents: false,
+        cdi: false,
+        umad: false,
+        environment: Environment::default(),
+        expected: DEVICES.len(),
+        short: None,
     }
+}
+
+/// Devices that can be used, with RDMA devices by their places.
+pub(crate) fn devices(addresses: impl IntoIterator<Item: AsRef<str>>) -> Vec<OfferedDevice> {
+    let all = addresses.into_iter().enumerate();
+    let device = |(place, at): (usize, _)| OfferedDevice {
+        address: address(AsRef::<str>::as_ref(&at)),
+        hca: serde_json::from_value(json!({"name": format!("mlx5_{place}")})).expect("a device"),
+        numa_node: None,
+        path: PciPath::default(),
+        data_direct: None,
+        mac: None,
+        parent: None,
+        fault: None,
+    };
+    all.map(device).collect()
 }
 
 pub(crate) fn pod(namespace: &str, name: &str, container: ContainerResources) -> PodResources {

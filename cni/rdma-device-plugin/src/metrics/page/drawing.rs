@@ -146,10 +146,8 @@ fn card(nic: &Nic, cells: &[Child], (y, height): (usize, usize), colour: usize) 
         state = text(&state),
     );
     if height >= CARD {
-        let about = match nic.health.fault() {
-            Some(why) => why.to_owned(),
-            None => nic.about.join(" · "),
-        };
+        let about = nic.fault.clone();
+        let about = about.unwrap_or_else(|| nic.about.join(" · "));
         drawn.push_str(&format!(
             "<text class=\"small about\" x=\"{x}\" y=\"{second}\">{}<title>{}</title></text>",
             cut(&about, 78),
@@ -172,7 +170,7 @@ fn card(nic: &Nic, cells: &[Child], (y, height): (usize, usize), colour: usize) 
 /// A class and words for its link and health.
 fn state(nic: &Nic) -> (&'static str, String) {
     let words = nic.link.words();
-    match (nic.health.fault(), &nic.link) {
+    match (&nic.fault, &nic.link) {
         (Some(_), Link::Unknown(_)) => ("bad", format!("● unhealthy, {words}")),
         (Some(_), _) => ("bad", format!("● unhealthy, link {words}")),
         (None, Link::Up(_)) => ("ok", format!("● {words}")),
@@ -183,7 +181,7 @@ fn state(nic: &Nic) -> (&'static str, String) {
 /// How many functions there are and are in pods; and a square for each of `cells`.
 fn functions(functions: &[Child], cells: &[Child], (x, y): (usize, usize)) -> String {
     let held = functions.iter().filter(|it| it.pod.is_some()).count();
-    let bad = functions.iter().filter(|it| it.health.fault().is_some());
+    let bad = functions.iter().filter(|it| it.fault.is_some());
     let words = [
         format!("{} functions", count(functions.len())),
         format!("{} in pods", count(held)),
@@ -200,7 +198,7 @@ fn functions(functions: &[Child], cells: &[Child], (x, y): (usize, usize)) -> St
     );
     for (place, function) in cells.iter().enumerate() {
         let (column, row) = (place % cells_in_row(), place / cells_in_row());
-        let class = match (function.health.fault(), &function.pod) {
+        let class = match (&function.fault, &function.pod) {
             (Some(_), _) => "bad",
             (None, Some(_)) => "held",
             (None, None) => "free",
@@ -303,8 +301,7 @@ fn row(rail: &Rail, y: usize) -> String {
 fn line(rail: &Rail, port: &Port<'_>, y: usize) -> String {
     let mut children = port.nic.functions.iter();
     let child = children.find(|it| rail.functions.contains(&it.address));
-    let health = child.map_or(&port.nic.health, |it| &it.health);
-    let class = match health.fault() {
+    let class = match child.map_or(&port.nic.fault, |it| &it.fault) {
         Some(_) => "bad".to_owned(),
         None => format!("c{}", port.colour),
     };

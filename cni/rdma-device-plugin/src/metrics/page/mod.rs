@@ -27,7 +27,7 @@ use crate::{
     history::{Change, Line},
 };
 use attachments::pods::PodRails;
-use nics::{Health, Nic, Numa};
+use nics::{Nic, Numa};
 use pods::Pod;
 use std::time::SystemTime;
 use text::{count, moment, text};
@@ -137,10 +137,10 @@ impl Page {
     /// The state at a glance.
     fn tiles(&self) -> String {
         let nics = || self.numa.iter().flat_map(|numa| &numa.nics);
-        let functions = nics().flat_map(Nic::rdma_functions).map(|it| &it.health);
-        let own = nics().filter(|nic| nic.counts()).map(|nic| &nic.health);
-        let healths: Vec<&Health> = own.chain(functions).collect();
-        let unhealthy = healths.iter().filter(|it| it.fault().is_some()).count();
+        let functions = nics().flat_map(Nic::rdma_functions).map(|it| &it.fault);
+        let own = nics().filter(|nic| nic.counts()).map(|nic| &nic.fault);
+        let healths: Vec<&Option<String>> = own.chain(functions).collect();
+        let unhealthy = healths.iter().filter(|it| it.is_some()).count();
         let devices = match (healths.len(), unhealthy) {
             (0, _) => tile(
                 "off",
@@ -185,11 +185,11 @@ impl Page {
     fn unhealthy(&self) -> String {
         let nics = self.numa.iter().flat_map(|numa| &numa.nics);
         let named = nics.flat_map(|nic| {
-            let own = nic.counts().then_some((&nic.name, &nic.health));
-            let functions = nic.functions.iter().map(|it| (&it.name, &it.health));
+            let own = nic.counts().then_some((&nic.name, &nic.fault));
+            let functions = nic.functions.iter().map(|it| (&it.name, &it.fault));
             own.into_iter().chain(functions)
         });
-        let faults = named.filter_map(|(name, health)| Some((name.as_str(), health.fault()?)));
+        let faults = named.filter_map(|(name, fault)| Some((name.as_str(), fault.as_deref()?)));
         let of_resources = self.resources.iter().flat_map(|it| &it.faults);
         let of_resources = of_resources.map(|(name, why)| (name.as_str(), why.as_str()));
         tables::faults(&faults.chain(of_resources).collect::<Vec<_>>())
@@ -211,14 +211,14 @@ fn resources(metrics: &Metrics, snapshot: &Snapshot) -> Vec<Resource> {
     let offers = snapshot.node.offers.iter();
     offers
         .map(|offer| Resource {
-            name: offer.name.clone(),
+            name: offer.name.to_string(),
             ids: offer.ids.len(),
             healthy: offer.ids.iter().filter(|id| id.healthy).count(),
-            allocated: held.and_then(|it| it.allocated.get(&offer.name).copied()),
-            present: offer.present,
+            allocated: held.and_then(|it| it.allocated.get(offer.name.as_str()).copied()),
+            present: offer.usable(),
             expected: offer.expected,
-            registered: known.get(&offer.name).is_some_and(|it| it.yes),
-            faults: offer.faults.clone(),
+            registered: known.get(offer.name.as_str()).is_some_and(|it| it.yes),
+            faults: offer.own_faults(&snapshot.node.unhealthy),
         })
         .collect()
 }

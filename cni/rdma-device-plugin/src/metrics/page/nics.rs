@@ -31,7 +31,7 @@ pub(super) struct Nic {
     /// Its address, driver, kind of link, firmware.
     pub(super) about: Vec<String>,
     pub(super) link: Link,
-    pub(super) health: Health,
+    pub(super) fault: Option<String>,
     /// Its virtual functions and sub-functions.
     pub(super) functions: Vec<Child>,
 }
@@ -42,7 +42,7 @@ pub(super) struct Child {
     pub(super) address: DeviceAddress,
     pub(super) name: String,
     pub(super) has_rdma: bool,
-    pub(super) health: Health,
+    pub(super) fault: Option<String>,
     /// The pod that has it.
     pub(super) pod: Option<String>,
 }
@@ -58,33 +58,16 @@ pub(super) enum Link {
     Unknown(&'static str),
 }
 
-/// As kubelet is told.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Health {
-    Healthy,
-    /// Why not.
-    Unhealthy(String),
-}
-
-impl Health {
-    pub(super) fn fault(&self) -> Option<&str> {
-        match self {
-            Self::Healthy => None,
-            Self::Unhealthy(why) => Some(why),
-        }
-    }
-}
-
 impl Nic {
     /// Whether it counts as an RDMA device.
     pub(super) fn counts(&self) -> bool {
-        self.has_rdma || self.health.fault().is_some()
+        self.has_rdma || self.fault.is_some()
     }
 
     /// Its functions that count as RDMA devices.
     pub(super) fn rdma_functions(&self) -> impl Iterator<Item = &Child> {
         let functions = self.functions.iter();
-        functions.filter(|it| it.has_rdma || it.health.fault().is_some())
+        functions.filter(|it| it.has_rdma || it.fault.is_some())
     }
 
     /// Whether it, or a function of it, is one of `functions`.
@@ -160,7 +143,7 @@ pub(super) fn numa(snapshot: &Snapshot, pods: &[Pod]) -> Vec<Numa> {
                 name: gone.rdma.clone().unwrap_or(gone.address.to_string()),
                 has_rdma: true,
                 link: Link::Unknown("gone"),
-                health: Health::Unhealthy("it fell off its bus".into()),
+                fault: Some("it fell off its bus".into()),
                 ..elsewhere(&gone.address)
             };
             add(None, nic);
@@ -222,7 +205,7 @@ fn nic(snapshot: &Snapshot, function: &Function, held: &Holders<'_>) -> Nic {
             .chain(firmware)
             .collect(),
         link: link(snapshot, function, held),
-        health: health(snapshot, &device.address),
+        fault: snapshot.node.unhealthy.get(&device.address).cloned(),
         functions: vec![],
     }
 }
@@ -236,7 +219,7 @@ fn elsewhere(address: &DeviceAddress) -> Nic {
         netdev: None,
         about: vec!["the physical function is not on this node".into()],
         link: Link::Unknown("not known"),
-        health: Health::Healthy,
+        fault: None,
         functions: vec![],
     }
 }
@@ -247,7 +230,7 @@ fn child(snapshot: &Snapshot, function: &Function, held: &Holders<'_>) -> Child 
         address: address.clone(),
         name: name(function),
         has_rdma: !function.hcas.is_empty(),
-        health: health(snapshot, address),
+        fault: snapshot.node.unhealthy.get(address).cloned(),
         pod: held.get(address).map(|&pod| pod.to_owned()),
     }
 }
@@ -263,13 +246,6 @@ fn of_bond(netdev: &Netdev) -> String {
     match &netdev.master {
         Some(master) => format!("{} of {master}", netdev.name),
         None => netdev.name.clone(),
-    }
-}
-
-fn health(snapshot: &Snapshot, address: &DeviceAddress) -> Health {
-    match snapshot.node.unhealthy.get(address) {
-        Some(why) => Health::Unhealthy(why.clone()),
-        None => Health::Healthy,
     }
 }
 

@@ -111,7 +111,7 @@ pub(super) fn devices(numa: &[Numa]) -> String {
                 &text(nic.netdev.as_deref().unwrap_or_default()).to_string(),
                 &text(&about.join(", ")).to_string(),
                 &nic.link.words(),
-                health(nic.health.fault()),
+                health(nic.fault.as_ref()),
                 "",
             ]);
             let number = number.clone();
@@ -123,7 +123,7 @@ pub(super) fn devices(numa: &[Numa]) -> String {
                     "",
                     "",
                     "",
-                    health(child.health.fault()),
+                    health(child.fault.as_ref()),
                     &text(child.pod.as_deref().unwrap_or_default()).to_string(),
                 ])
             });
@@ -137,7 +137,7 @@ pub(super) fn devices(numa: &[Numa]) -> String {
     format!("<details><summary>NICs and their functions as a table</summary>{table}</details>")
 }
 
-fn health(fault: Option<&str>) -> &'static str {
+fn health(fault: Option<&String>) -> &'static str {
     match fault {
         None => "healthy",
         Some(_) => "<b class=\"bad\">unhealthy</b>",

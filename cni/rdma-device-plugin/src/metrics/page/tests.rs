@@ -4,15 +4,16 @@
 use super::Page;
 use crate::{
     chain::ChainStatus,
+    conf::{Ids, ResourceName},
     metrics::{
-        Metrics, Offered, View,
+        Metrics, View,
         collect::Snapshot,
         holders::{Held, Holder},
     },
-    offer::Gone,
+    offer::{Environment, Gone, Offer, OfferedDevice},
 };
 use attachments::pods::{PodRail, PodRails, RailAddress};
-use rdma_netns::{DeviceAddress, Inventory};
+use rdma_netns::{DeviceAddress, Inventory, PciPath};
 use rdma_resources::Sharing;
 use serde_json::{Value, json};
 use std::{
@@ -240,14 +241,29 @@ fn names_from_outside_are_text() {
     };
     let holders = [(address("0000:1a:00.0"), [holder].into())];
     found.held.holders = holders.into();
-    found.view.offers = vec![Offered {
-        name: HOSTILE.into(),
-        sharing: Sharing::Shared,
-        devices: vec![],
+    let hca = serde_json::from_value(json!({"name": HOSTILE})).expect("an RDMA device");
+    let lost = OfferedDevice {
+        address: address("0000:9e:00.0"),
+        hca,
+        numa_node: None,
+        path: PciPath::default(),
+        data_direct: None,
+        mac: None,
+        parent: None,
+        fault: Some(HOSTILE.into()),
+    };
+    found.view.offers = vec![Offer {
+        name: ResourceName::new("rdma/hca").expect("a name"),
+        kind: Ids::Exclusive,
+        sharing: Sharing::Exclusive,
+        devices: vec![lost],
         ids: vec![],
-        expected: 0,
-        present: 0,
-        faults: vec![(HOSTILE.into(), HOSTILE.into())],
+        has_parents: false,
+        cdi: false,
+        umad: false,
+        environment: Environment::default(),
+        expected: 1,
+        short: None,
     }];
     let gone = Gone {
         address: address("0000:9d:00.0"),
