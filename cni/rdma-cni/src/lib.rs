@@ -41,7 +41,7 @@ use network_conf::Conf;
 use rdma_netns::Kernel;
 use serde_json::{Map, Value};
 use std::{
-    io::{self, Read, Write},
+    io::{Read, Write},
     process::ExitCode,
 };
 use verb::{Node, add::Outcome};
@@ -68,24 +68,9 @@ pub fn run<K: Kernel>(
     output: &mut dyn Write,
     kernel: &K,
 ) -> ExitCode {
-    if let [word, ..] = input.arguments.as_slice()
-        && matches!(word.as_str(), "doctor" | "smc")
-    {
-        return moved(word);
-    }
     PLUGIN.run(input, stdin, output, &|environment, raw, output| {
         serve(kernel, environment, raw, output).map_err(|error| Failure::from(&error))
     })
-}
-
-/// Commands for people that this program had until 0.1: where they are now. For one release.
-fn moved(command: &str) -> ExitCode {
-    let _ = writeln!(
-        io::stderr(),
-        "rdma-cni {command} is now `rdma-device-plugin {command}`, with the same options: in the \
-         DaemonSet's pod (kubectl exec), or by that program on the node"
-    );
-    ExitCode::FAILURE
 }
 
 fn serve<K: Kernel>(

@@ -81,15 +81,3 @@ fn an_unknown_command_is_named_with_the_known_ones() {
         assert!(outcome.stderr.contains("rdma-cni plan"), "{outcome}");
     }
 }
-
-#[test]
-fn a_moved_command_names_its_new_place() {
-    let node = Node::new();
-    for command in ["doctor", "smc"] {
-        let outcome = node.bare().argument(command).argument("--help").run();
-        assert_eq!(outcome.status.code(), Some(1), "{outcome}");
-        let words = format!("rdma-cni {command} is now `rdma-device-plugin {command}`");
-        assert!(outcome.stderr.starts_with(&words), "{outcome}");
-        assert_eq!(outcome.stderr.lines().count(), 1, "{outcome}");
-    }
-}
