@@ -16,7 +16,7 @@
 
 mod filter;
 mod memory;
-mod netlink;
+pub(crate) mod netlink;
 pub mod point;
 mod registers;
 mod run;
