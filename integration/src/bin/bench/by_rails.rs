@@ -3,10 +3,9 @@
 //! once for each rail.
 
 use super::{
-    counts::counts,
     figures,
     peers::{Cost, Peers},
-    run::{Run, call, cpu, median, median_of, number, runs},
+    run::{Run, call, cpu, median, median_of, runs},
 };
 use integration::{Netns, plugin::rdma_cni};
 use std::path::PathBuf;
@@ -59,7 +58,7 @@ impl ByRails<'_> {
             }
         }
         self.tell_times(table, &times);
-        self.tell_counts(&times);
+        println!("\nrdma-ipam is in all of them, and the disk's own journal is in none.");
     }
 
     fn tell_times(&self, table: &str, times: &[Times]) {
@@ -102,49 +101,5 @@ impl ByRails<'_> {
             None => &VERBS,
         };
         figures::keep(table, head, &rows);
-    }
-
-    /// What an ADD and a DEL consist of, in numbers: a median, and the counts of one run; each beside that of one rail.
-    fn tell_counts(&self, times: &[Times]) {
-        const COLUMNS: [&str; 6] = [
-            "context switches",
-            "system calls",
-            "syncs",
-            "KiB to files",
-            "KiB to netlink",
-            "KiB from netlink",
-        ];
-        let head: String = COLUMNS
-            .iter()
-            .map(|it| format!(" {it:>16} {:>6}", "to 1"))
-            .collect();
-        println!("\n{:<14}{head}", "");
-        let mut one = [None; 2];
-        for ((rails, input), times) in self.inputs.iter().zip(times) {
-            let pod = Netns::new("bench");
-            let at = (pod.path(), self.cni_path);
-            for ((verb, runs), one) in VERBS.iter().zip(&times.ours).zip(&mut one) {
-                let counts = counts(&rdma_cni(), verb, at, input);
-                let kib = |bytes: u32| f64::from(bytes) / 1024.0;
-                let values = [
-                    median_of(runs.iter().map(|it| number(it.context_switches))),
-                    counts.system_calls.into(),
-                    counts.syncs.into(),
-                    kib(counts.written),
-                    kib(counts.sent_to_netlink),
-                    kib(counts.read_from_netlink),
-                ];
-                let one = one.get_or_insert(values);
-                let cells = values.iter().zip(one).enumerate();
-                let line: String = cells
-                    .map(|(column, (value, one))| {
-                        let digits = usize::from(COLUMNS[column].starts_with("KiB"));
-                        format!(" {value:>16.digits$} {:>6.2}", value / *one)
-                    })
-                    .collect();
-                println!("{:<14}{line}", format!("{verb} of {rails}"));
-            }
-        }
-        println!("\nrdma-ipam is in all of them, and the disk's own journal is in none.");
     }
 }

@@ -11,7 +11,7 @@ use integration::{
     daemon::rdma_device_plugin,
     kubelet::{DeviceManager, Resource},
 };
-use nix::{libc, sys::signal::Signal};
+use nix::libc;
 use std::{
     fs, slice, thread,
     time::{Duration, Instant},
@@ -34,16 +34,15 @@ struct Running {
     ids: Vec<String>,
 }
 
-/// A line of the table: a name, and a number for each case; none: it is not measured there.
-type Row = (&'static str, Vec<Option<f64>>);
+/// A line of the table: a name, and a number for each case.
+type Row = (&'static str, Vec<f64>);
 
 pub(super) fn measure() {
     println!("\nrdma-device-plugin by itself; {}\n", conditions());
     let cases = machines::cases();
     let titles: Vec<_> = cases.iter().map(|case| case.title).collect();
     let mut rows: Vec<Row> = vec![];
-    let mut row =
-        |name, values: Vec<f64>| rows.push((name, values.into_iter().map(Some).collect()));
+    let mut row = |name, values: Vec<f64>| rows.push((name, values));
 
     let (running, lists): (Vec<_>, Vec<_>) = cases.into_iter().map(Running::start).unzip();
     row(
@@ -51,8 +50,6 @@ pub(super) fn measure() {
         running.iter().map(|it| count(it.ids.len())).collect(),
     );
     row("start to kubelet's first list, ms", lists);
-    let (preferred, _) = in_turn(&running, Running::prefer);
-    row("GetPreferredAllocation of all, p50, ms", preferred);
     let (allocated, slow) = in_turn(&running, Running::allocate);
     row("Allocate, p50, ms", allocated);
     row("Allocate, p99, ms", slow);
@@ -64,48 +61,29 @@ pub(super) fn measure() {
     let (cpu, sleeps) = idle(&running);
     row("idle for 60 s: CPU, ms", cpu);
     row("idle for 60 s: times it went to sleep", sleeps);
-    let mut plugged: Vec<_> = running.iter().map(|_| (vec![], vec![])).collect();
-    for _ in 0..ROUNDS {
-        for (running, (gone, back)) in running.iter().zip(&mut plugged) {
-            if let Some((ended, returned)) = running.plug() {
-                gone.push(ended);
-                back.push(returned);
-            }
-        }
-    }
-    let p50 = |times: Vec<Duration>| (!times.is_empty()).then(|| p50_and_p99(times).0);
-    let (gone, back) = plugged
-        .into_iter()
-        .map(|(gone, back)| (p50(gone), p50(back)))
-        .unzip();
-    rows.push(("unplugged, SIGHUP: new list, p50, ms", gone));
-    rows.push(("plugged in, SIGHUP: new list, p50, ms", back));
-
     let head: String = titles
         .iter()
         .map(|title| format!("{title:>15}{:>8}", "to hca"))
         .collect();
     println!("{:<41}{head}", "");
     for (name, values) in rows {
-        let digits = values.iter().flatten().all(|it| it.fract() == 0.0);
-        let first = values.first().copied().flatten();
-        let cell = |value: &Option<f64>| {
-            let ratio = value.zip(first).filter(|(_, first)| *first != 0.0);
-            let ratio = ratio.map_or("-".to_owned(), |(value, first)| {
-                format!("{:.2}", value / first)
-            });
-            match value {
-                Some(value) if digits => format!("{value:>15.0}{ratio:>8}"),
-                Some(value) => format!("{value:>15.2}{ratio:>8}"),
-                None => format!("{:>15}{ratio:>8}", "-"),
-            }
+        let digits = if values.iter().all(|it| it.fract() == 0.0) {
+            0
+        } else {
+            2
+        };
+        let cell = |value: &f64| {
+            let ratio = match values[0] {
+                0.0 => "-".to_owned(),
+                first => format!("{:.2}", value / first),
+            };
+            format!("{value:>15.digits$}{ratio:>8}")
         };
         println!("{name:<41}{}", values.iter().map(cell).collect::<String>());
     }
     println!(
-        "\n{ROUNDS} rounds in turn: {CALLS} Allocate calls, each of one id and with a new grant to record, {FEW} \
-         PreStartContainer and\n{FEW} GetPreferredAllocation, over kubelet's socket, by kubelet's \
-         clock; once unplugged and plugged in.\nAt idle each has its stream open, and all \
+        "\n{ROUNDS} rounds in turn: {CALLS} Allocate calls, each of one id and with a new grant to record, and {FEW} of \
+         PreStartContainer,\nover kubelet's socket, by kubelet's clock.\nAt idle each has its stream open, and all \
          are idle in the same minute. CPU has a grain of 10 ms."
     );
 }
@@ -131,16 +109,6 @@ impl Running {
         };
         assert_eq!(running.ids.len(), running.case.ids, "all are healthy");
         (running, took)
-    }
-
-    fn prefer(&self) -> Vec<Duration> {
-        let preferred = (0..FEW).map(|_| {
-            let at = Instant::now();
-            let preferred = self.kubelet.prefer(self.case.resource, &self.ids, &[], 1);
-            assert_eq!(preferred.expect("a preference").len(), 1);
-            at.elapsed()
-        });
-        preferred.collect()
     }
 
     fn allocate(&self) -> Vec<Duration> {
@@ -179,23 +147,6 @@ impl Running {
             at.elapsed()
         });
         checked.collect()
-    }
-
-    /// A device's end and its return until kubelet knows; none where no device is an id of its own.
-    fn plug(&self) -> Option<(Duration, Duration)> {
-        let last = self.case.last.as_ref()?;
-        let until = |healthy: usize| {
-            let at = Instant::now();
-            self.daemon.signal(Signal::SIGHUP);
-            let what = format!("{healthy} healthy ids");
-            let known = |it: &Resource| it.healthy().len() == healthy;
-            self.kubelet.wait_for(self.case.resource, &what, known);
-            at.elapsed()
-        };
-        last.unplug(&self.case.machine);
-        let gone = until(self.case.ids - 1);
-        last.plug(&self.case.machine);
-        Some((gone, until(self.case.ids)))
     }
 }
 

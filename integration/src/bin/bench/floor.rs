@@ -4,9 +4,9 @@
 //! each of them stands below, and what it waited for beside it.
 
 use super::{
-    counts::{Counts, waits},
     rails,
     run::{Run, call, cpu, median, median_of, run, runs},
+    waits::{Waits, waits},
 };
 use integration::{Netns, Node, plugin::rdma_cni};
 use std::{
@@ -25,7 +25,7 @@ struct Case {
     input: PathBuf,
     times: Vec<Run>,
     /// What it waits for.
-    waits: Vec<Counts>,
+    waits: Vec<Waits>,
 }
 
 /// In the namespace of `node`'s host, which has `eth1`.
@@ -90,7 +90,7 @@ pub(super) fn measure(node: &Node) {
     println!("{:<22} {wall:>8.2} {:>9} {used:>8.2}", "floor", "");
     for case in &cases {
         let syncs = case.waits[0].syncs;
-        let waited = |of: fn(&Counts) -> f64| median_of(case.waits.iter().map(of));
+        let waited = |of: fn(&Waits) -> f64| median_of(case.waits.iter().map(of));
         let [synced, polled, closed] = [
             waited(|it| it.synced),
             waited(|it| it.polled),

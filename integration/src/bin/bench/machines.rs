@@ -15,8 +15,6 @@ pub(super) struct Case {
     pub(super) resource: &'static str,
     /// How many there are to be.
     pub(super) ids: usize,
-    /// A device that can go and come back, and is an id of its own.
-    pub(super) last: Option<Place>,
 }
 
 /// All of them; titles name the mode, or how ids are given.
@@ -44,7 +42,6 @@ fn hcas(title: &'static str, configuration: &str, ids: usize) -> Case {
         machine,
         resource: "rdma/hca",
         ids,
-        last: None,
     }
 }
 
@@ -53,9 +50,10 @@ fn virtual_functions() -> Case {
     for number in 0..PHYSICAL {
         Place::physical(number, number).plug(&machine);
     }
-    let places = || (0..PHYSICAL).flat_map(|of| (0..VIRTUAL).map(move |index| (of, index)));
-    for (of, index) in places() {
-        Place::virtual_one(of, index).plug(&machine);
+    for of in 0..PHYSICAL {
+        for index in 0..VIRTUAL {
+            Place::virtual_one(of, index).plug(&machine);
+        }
     }
     machine.configure(
         r#"{"resources":[{"name":"rdma/vf","kind":"exclusive","devices":[{"pf":["rail0","rail1"]}]}]}"#,
@@ -65,14 +63,11 @@ fn virtual_functions() -> Case {
         machine,
         resource: "rdma/vf",
         ids: PHYSICAL * VIRTUAL,
-        last: places()
-            .last()
-            .map(|(of, index)| Place::virtual_one(of, index)),
     }
 }
 
 /// A function of a node.
-pub(super) struct Place {
+struct Place {
     address: String,
     number: usize,
     numa_node: usize,
@@ -112,16 +107,12 @@ impl Place {
         })
     }
 
-    pub(super) fn plug(&self, machine: &Machine) {
+    fn plug(&self, machine: &Machine) {
         self.nic(|nic| {
             machine.plug(nic);
             if let Some((of, index)) = self.of {
                 Self::physical(of, of).nic(|physical| machine.is_virtual(nic, physical, index));
             }
         });
-    }
-
-    pub(super) fn unplug(&self, machine: &Machine) {
-        self.nic(|nic| machine.unplug(nic));
     }
 }

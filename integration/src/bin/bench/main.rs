@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Size and speed beside the peers that Debian has, in one run: what counts is the ratio. And the
+//! Speed beside the peers that Debian has, in one run: what counts is the ratio. And the
 //! daemon's figures, which have none beside them. Arguments name the parts that are wanted.
 
 mod by_rails;
-mod chain;
 mod claims;
-mod counts;
 mod crowd;
 mod daemon;
 mod figures;
@@ -21,6 +19,7 @@ mod profile;
 mod rails;
 mod run;
 mod together;
+mod waits;
 
 use integration::Node;
 use nix::sched::{CloneFlags, setns};
@@ -29,8 +28,7 @@ use std::{env, fs::File, process};
 /// Prints what it measures on a node.
 type Measure = fn(&Node);
 
-const PARTS: [(&str, Measure); 11] = [
-    ("chain", chain::measure),
+const PARTS: [(&str, Measure); 10] = [
     ("rails", rails::measure),
     ("moves", moves::measure),
     ("crowd", crowd::measure),

@@ -7,7 +7,7 @@ use nix::{
 };
 use std::{
     env,
-    fs::{self, File},
+    fs::File,
     io::Read,
     path::Path,
     process::{Command, Stdio},
@@ -27,16 +27,14 @@ pub(super) fn runs(usual: usize) -> usize {
 /// One finished process.
 pub(super) struct Run {
     pub(super) wall: Duration,
-    /// Its own, and that of the programs that it has run; as all that is counted below but the memory.
+    /// Its own, and that of the programs that it has run.
     pub(super) cpu: Duration,
-    pub(super) peak_kib: i64,
-    pub(super) context_switches: i64,
 }
 
 /// `program` with this environment and nothing else; it has to succeed. What it said.
 #[expect(
     clippy::zombie_processes,
-    reason = "wait4 waits, and tells the peak RSS"
+    reason = "wait4 waits, and tells the processor time"
 )]
 pub(super) fn run(program: &Path, environment: &[(&str, &str)], input: File) -> (Run, String) {
     let start = Instant::now();
@@ -67,8 +65,6 @@ pub(super) fn run(program: &Path, environment: &[(&str, &str)], input: File) -> 
     let run = Run {
         wall,
         cpu: time(usage.ru_utime) + time(usage.ru_stime),
-        peak_kib: usage.ru_maxrss,
-        context_switches: usage.ru_nvcsw + usage.ru_nivcsw,
     };
     (run, said)
 }
@@ -142,25 +138,4 @@ pub(super) fn median_of(values: impl Iterator<Item = f64>) -> f64 {
 
 pub(super) fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
-}
-
-/// A count as a number of a table.
-pub(super) fn number(count: i64) -> f64 {
-    f64::from(i32::try_from(count).unwrap_or(i32::MAX))
-}
-
-/// Of the process and nothing else: a child's own children count for it only when waited
-/// for by it, so the IPAM plugin is in neither.
-pub(super) fn rss(runs: &[Run]) -> f64 {
-    let peak = runs
-        .iter()
-        .map(|run| run.peak_kib)
-        .max()
-        .unwrap_or_default();
-    number(peak) / 1024.0
-}
-
-pub(super) fn size(program: &Path) -> f64 {
-    let length = fs::metadata(program).expect("the program is there").len();
-    f64::from(u32::try_from(length).unwrap_or(u32::MAX)) / 1e6
 }

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What one call of a plugin waits for: by strace, which follows all that the plugin starts.
+
+use super::run::{OF, environment};
+use std::{
+    fs::{self, File},
+    path::Path,
+    process::{Command, Stdio},
+};
+
+/// Of one call.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Waits {
+    pub(super) syncs: u32,
+    /// What those have waited: milliseconds.
+    pub(super) synced: f64,
+    /// What it has waited for answers on the wire: milliseconds.
+    pub(super) polled: f64,
+    /// What descriptors have waited that were closed: milliseconds.
+    pub(super) closed: f64,
+    closes: u32,
+    /// Calls that wait for nothing, and what strace says they took: that is its own.
+    idle: u32,
+    idled: f64,
+}
+
+/// The CNI plugin `program`, as [`super::run::call`] calls it. It stops at little else, so that waits as it does without
+/// strace, whose own time, that of calls that wait for nothing, is in none of it.
+pub(super) fn waits(program: &Path, command: &str, at: (&Path, &str), input: &Path) -> Waits {
+    let waits = traced(program, command, at, input);
+    assert!(
+        waits.idle > 0,
+        "each line of the log has the process' number"
+    );
+    let strace = waits.idled / f64::from(waits.idle);
+    let without = |waited: f64, calls: u32| (waited - strace * f64::from(calls)).max(0.0);
+    Waits {
+        synced: without(waits.synced, waits.syncs),
+        closed: without(waits.closed, waits.closes),
+        ..waits
+    }
+}
+
+fn traced(program: &Path, command: &str, at: (&Path, &str), input: &Path) -> Waits {
+    let directory = tempfile::tempdir().expect("a directory");
+    // a file for each thread: no call of one is in the midst of another's
+    let status = Command::new("strace")
+        .args(["-ff", "-T", "-s", "0", "--seccomp-bpf"])
+        .args(["-e", "trace=fsync,fdatasync,poll,close,getpid"])
+        .arg("-o")
+        .arg(directory.path().join("thread"))
+        .arg(program)
+        .env_clear()
+        .envs(environment(OF, command, at))
+        .stdin(File::open(input).expect("the configuration"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    assert!(status.expect("strace").success(), "{command} under strace");
+    let mut waits = Waits::default();
+    for file in fs::read_dir(directory.path()).expect("strace's files") {
+        let text = fs::read_to_string(file.expect("a file").path()).expect("what strace has seen");
+        text.lines().for_each(|line| waits.add(line));
+    }
+    waits
+}
+
+impl Waits {
+    /// A line of strace: `fsync(3) = 0 <0.000012>`.
+    fn add(&mut self, line: &str) {
+        let Some((name, _)) = line.split_once('(') else {
+            return;
+        };
+        let took = line.rsplit_once(" <").unwrap_or_default().1;
+        let took = took.trim_end_matches('>').parse::<f64>();
+        let took = took.unwrap_or_default() * 1e3;
+        match name {
+            "fsync" | "fdatasync" => {
+                self.syncs += 1;
+                self.synced += took;
+            }
+            "poll" => self.polled += took,
+            "close" => {
+                self.closes += 1;
+                self.closed += took;
+            }
+            "getpid" => {
+                self.idle += 1;
+                self.idled += took;
+            }
+            _ => {}
+        }
+    }
+}
