@@ -3,7 +3,15 @@
 
 use integration::{Netns, Node, Outcome, Snapshot, ipam, wait};
 use serde_json::{Value, json};
-use std::{fs, sync::Barrier, thread, time::Duration};
+use std::{
+    fs,
+    sync::Barrier,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Netdevs of a pod that takes its time to end.
+const NETDEVS: usize = 6000;
 
 /// Runs ADD for `pods` at the same moment.
 fn add_at_once(node: &Node, configuration: &Value, pods: &[(&str, &Netns)]) -> Vec<Outcome> {
@@ -246,4 +254,40 @@ fn sixteen_pods_come_and_go_at_once() {
     });
     before.assert_restored(&node.host);
     assert!(node.records().is_empty());
+}
+
+/// A pod with `NET_ADMIN` can have as many netdevs on its rail as its memory holds. Others' verbs wait for one batch.
+#[test]
+fn a_del_that_removes_thousands_of_netdevs_keeps_no_other_pod_waiting() {
+    let node = Node::with_rails(2);
+    let (crowded, other) = (node.pod("crowded"), node.pod("other"));
+    let before = Snapshot::of(&node.host);
+    let rails = node.configuration(&["eth1"]);
+    node.add(&rails, "crowded", &crowded);
+    let uppers = (0..NETDEVS).map(|it| format!("link add link rdma0 name m{it} type macvlan"));
+    crowded.ip_batch(&uppers.collect::<Vec<_>>());
+    let mut others = node.configuration(&["eth2"]);
+    others["name"] = json!("other");
+    let begun = Instant::now();
+    let slow = node
+        .invoke("DEL", "crowded", crowded.path())
+        .input(&rails)
+        .start();
+    let mut longest = Duration::ZERO;
+    while node.record("net", "crowded").exists() {
+        let mut timed = |verb: &dyn Fn()| {
+            let begun = Instant::now();
+            verb();
+            longest = longest.max(begun.elapsed());
+        };
+        timed(&|| drop(node.add(&others, "other", &other)));
+        timed(&|| node.del(&others, "other", &other));
+    }
+    slow.wait().silent();
+    let total = begun.elapsed();
+    // on a machine of any speed
+    assert!(longest * 3 < total, "{longest:?} of {total:?}");
+    let left = crowded.show("link show type macvlan");
+    assert!(left.is_empty(), "{left:?}");
+    node.assert_restored(&before);
 }

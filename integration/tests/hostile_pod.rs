@@ -106,7 +106,10 @@ fn a_netdev_of_the_pod_on_its_rail_ends_with_del() {
     ] {
         pod.ip(line);
     }
-    node.del(&rails, "a", &pod);
+    let deleted = node.invoke("DEL", "a", pod.path()).input(&rails).run();
+    deleted.silent();
+    let told = "upper0 and 3 other netdevs of the pod, which lie on its rails, are removed";
+    assert!(deleted.stderr.contains(told), "{deleted}");
     for upper in ["upper0", "upper1", "upper2", "upper3"] {
         assert!(!pod.has_link(upper), "{upper}: {}", pod.ip("link show"));
     }
@@ -130,6 +133,41 @@ fn a_netdev_of_the_pod_on_a_rail_that_it_moved_itself_ends_with_del() {
     node.del(&rails, "a", &pod);
     assert!(!pod.has_link("upper0"), "{}", pod.ip("link show"));
     before.assert_restored(&node.host);
+}
+
+/// Nothing that the host can read tells of it (`docs/security.md`, "Netdevs that nobody sees"). A kernel that shows it fails
+/// this test: DEL is to remove or report it then.
+#[test]
+fn a_netdev_in_a_namespace_of_the_pods_own_cannot_be_seen_on_the_host() {
+    let node = Node::with_rails(1);
+    let (pod, nested) = (node.pod("pod"), Netns::new("nested"));
+    let before = Snapshot::of(&node.host);
+    let addresses = |host: &Netns| host.run("bridge fdb show dev eth1");
+    let known = addresses(&node.host);
+    let rails = node.configuration(&["eth1"]);
+    node.add(&rails, "a", &pod);
+    let target = nested.name();
+    pod.ip(&format!(
+        "link add link rdma0 name upper0 netns {target} type macvlan mode bridge"
+    ));
+    nested.ip("link set dev upper0 up");
+    node.del(&rails, "a", &pod);
+    assert_eq!(
+        index(&node.host, "eth1"),
+        nested.link("upper0").expect("it lives")["link_index"]
+    );
+    before.assert_restored(&node.host);
+    assert_eq!(addresses(&node.host), known);
+    let names = node.host.run("ls /sys/class/net/eth1");
+    assert!(
+        names.contains("ifindex") && !names.contains("upper_"),
+        "{names}"
+    );
+    // one that takes all frames is refused, which is no reading: where none lies on it, the node has another netdev
+    let probe = "link add link eth1 name probe type macvlan mode passthru";
+    assert!(!node.host.ip_succeeds(probe));
+    nested.ip("link del dev upper0");
+    assert!(node.host.ip_succeeds(probe));
 }
 
 /// The kernel releases it with the move.

@@ -3,9 +3,34 @@
 
 use crate::RailPlan;
 use rdma_netns::{InterfaceName, Link, LinkSetting, NetnsSide, Observed, Op};
+use std::collections::BTreeSet;
 
 /// The group that children of several rails are put into, or the next number that is free: `RDMA` in ASCII.
 const TOGETHER: u32 = 0x5244_4d41;
+
+/// Netdevs that are removed at a time: the kernel removes some thousands in a second, and keeps everybody else from
+/// changing any netdev meanwhile.
+const BATCH: usize = 512;
+
+/// Ends each rail's plan where it exceeds a batch of netdevs to remove, those of the rails before it included. Returns
+/// true if that leaves netdevs out: a pod can have as many on its rails as its memory holds, and others wait for the node's
+/// lock.
+pub fn limit_to_batch(plans: &mut [RailPlan]) -> bool {
+    let mut removed = 0;
+    let mut is_limited = false;
+    for ops in plans.iter_mut().flatten() {
+        let mut removals = ops.iter().enumerate();
+        let excess = removals.find(|(_, op)| {
+            removed += usize::from(child_removed(op).is_some());
+            removed > BATCH
+        });
+        if let Some((place, _)) = excess {
+            ops.truncate(place);
+            is_limited = true;
+        }
+    }
+    is_limited
+}
 
 /// What removes the children of several rails, which `plans` remove one by one, by one deletion: the kernel waits
 /// until nobody uses a netdev any more, for each deletion anew. Nothing, where there are not several. They are put
@@ -14,7 +39,7 @@ pub fn children_together(plans: &[RailPlan], observed: &Observed) -> Vec<Op> {
     let Some(pod) = &observed.pod else {
         return vec![];
     };
-    let removed: Vec<&InterfaceName> = plans
+    let removed: BTreeSet<&InterfaceName> = plans
         .iter()
         .flatten()
         .flatten()
@@ -25,7 +50,7 @@ pub fn children_together(plans: &[RailPlan], observed: &Observed) -> Vec<Op> {
     }
     let group_of = |link: &Link| link.settings.get(&LinkSetting::Group).copied();
     let (children, others): (Vec<&Link>, Vec<&Link>) =
-        pod.links.iter().partition(|it| removed.contains(&&it.name));
+        pod.links.iter().partition(|it| removed.contains(&it.name));
     let is_free = |group: &u32| others.iter().all(|it| group_of(it) != Some(*group));
     let Some(group) = (TOGETHER..).find(is_free) else {
         return vec![];

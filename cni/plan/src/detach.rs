@@ -15,32 +15,51 @@ use rdma_netns::{
     VfSetting, VfSettingKind,
 };
 
+/// What other records a plan regards.
+#[derive(Debug, Default)]
+pub struct Others {
+    /// Records of this boot whose devices are not restored yet. A netdev of theirs gives way that has a name of the
+    /// attachment's instead of its own: two pods can have given theirs each other's.
+    pub unrestored: Vec<Attachment>,
+    /// Other attachments of the same pod, whose children stay.
+    pub of_pod: Vec<Attachment>,
+}
+
+impl Others {
+    /// Returns true if `plans`, which are made without others, may differ with them.
+    pub fn are_needed(plans: &[RailPlan], attachment: &Attachment, observed: &Observed) -> bool {
+        let is_taken = |plan: &RailPlan| matches!(plan, Err(Obstacle::HostNameTaken { .. }));
+        plans.iter().any(is_taken) || siblings(attachment, &[], observed).next().is_some()
+    }
+}
+
 /// What still differs from the recorded state, a plan for each rail: one that cannot return to
 /// the host does not keep the others away.
 pub fn detach(attachment: &Attachment, observed: &Observed) -> Vec<RailPlan> {
-    detach_beside(attachment, &[], observed, &[])
+    detach_beside(attachment, &Others::default(), observed, &[])
 }
 
-/// As [`detach`], without the attributes that were `given_up`, each with its rail's index. A netdev of
-/// `others`, records of this boot whose devices are not restored yet, gives way that has a name of
-/// `attachment`'s instead of its own: two pods can have given theirs each other's.
+/// As [`detach`], without the attributes that were `given_up`, each with its rail's index.
 pub fn detach_beside(
     attachment: &Attachment,
-    others: &[Attachment],
+    others: &Others,
     observed: &Observed,
     given_up: &[(usize, Attribute)],
 ) -> Vec<RailPlan> {
     let rails = attachment.rails.iter().enumerate();
     let rails = rails.map(|(index, rail)| {
         let rules = rules(rail, observed);
-        // their replies do not meet the rail any more
-        let interfaces = (index == 0).then(|| other_interfaces::detach(attachment, observed));
-        let interfaces = interfaces.unwrap_or_default();
+        let interfaces = (index == 0).then(|| {
+            // their replies do not meet the rail any more
+            let interfaces = other_interfaces::detach(attachment, observed).into_iter();
+            interfaces.chain(siblings(attachment, &others.of_pod, observed))
+        });
+        let interfaces: Vec<Op> = interfaces.into_iter().flatten().collect();
         let own = given_up.iter().filter(|(rail, _)| *rail == index);
         let own: Vec<Attribute> = own.map(|(_, attribute)| attribute.clone()).collect();
         let bind_anew = function::bind_anew(rail, 0);
         let bind_anew = bind_anew.filter(|_| !own.contains(&Attribute::Rebound));
-        let to_host = match rail_to_host((attachment, others), rail, observed, &own) {
+        let to_host = match rail_to_host((attachment, &others.unrestored), rail, observed, &own) {
             Err(Obstacle::InAnotherNetns { .. }) if bind_anew.is_some() => {
                 Ok(bind_anew.into_iter().collect())
             }
@@ -241,36 +260,43 @@ fn port_as_made(shared: &Shared, link: &Link, observed: &Observed) -> Option<Op>
     })
 }
 
-/// Plans the removal of the pod's other children of the netdevs that it shares, which no attachment of `beside`, others of
-/// the same pod, has, at the DEL of the pod's primary interface (`eth0`), which ends the pod. A pod with `NET_ADMIN` makes a
-/// macvlan of the host's netdev by making one of its own child (`macvlan_common_newlink()`, `drivers/net/macvlan.c`). A
-/// netdev with an alias stays: CNI's host-device gives one to a netdev of the host that it moves.
-pub fn siblings(attachment: &Attachment, beside: &[Attachment], observed: &Observed) -> Vec<Op> {
+/// Plans the removal of the pod's other children of the netdevs that it shares, which no attachment of `of_pod`, others of
+/// the same pod, has, at the DEL of the pod's primary interface (`eth0`), which ends the pod: they would hear others' frames
+/// as long as the namespace lives. A pod with `NET_ADMIN` makes a macvlan of the host's netdev by making one of its own child
+/// (`macvlan_common_newlink()`, `drivers/net/macvlan.c`). A netdev with an alias stays: CNI's host-device gives one to a
+/// netdev of the host that it moves.
+fn siblings(
+    attachment: &Attachment,
+    of_pod: &[Attachment],
+    observed: &Observed,
+) -> impl Iterator<Item = Op> {
     // an ADD that failed, or one network of a pod that lives on, ends no pod: other plugins' netdevs stay
-    if attachment.phase == Phase::Attaching || &*attachment.key.interface != "eth0" {
-        return vec![];
-    }
-    let links = observed.pod.iter().flat_map(|pod| &pod.links);
+    let ends = attachment.phase != Phase::Attaching && &*attachment.key.interface == "eth0";
+    let links = observed.pod.iter().filter(move |_| ends);
     let is_on = |rail: &Rail, link: &Link| {
         rail.shared.is_some() && !rail.has_ipoib_child() && rail.pod_origin == link.origin
     };
     let is_theirs = |link: &Link| {
-        let mut rails = beside.iter().flat_map(|it| &it.rails);
+        let mut rails = of_pod.iter().flat_map(|it| &it.rails);
         rails.any(|it| it.pod_name == link.name || it.pod_index == Some(link.index))
     };
-    let rails = &attachment.rails;
-    let siblings = links.filter(|link| {
+    let rails = attachment.rails.iter();
+    let own = rails.filter_map(|it| Some(locate::child(it, it.shared.as_ref()?, observed)?.index));
+    // the rails' own plans remove these
+    let own: Vec<u32> = own.collect();
+    let siblings = links.flat_map(|pod| &pod.links).filter(move |link| {
+        let mut rails = attachment.rails.iter();
         link.origin.is_some()
             && link.lower.is_some()
             && link.alias.is_none()
-            && rails.iter().any(|rail| is_on(rail, link))
+            && rails.any(|rail| is_on(rail, link))
+            && !own.contains(&link.index)
             && !is_theirs(link)
     });
-    let ops = siblings.map(|link| Op::RemoveLink {
+    siblings.map(|link| Op::RemoveLink {
         at: NetnsSide::Pod,
         link: link.name.clone(),
-    });
-    ops.collect()
+    })
 }
 
 /// Deletes the sub-devices of an RDMA device that is not back on the host: the pod made them, as ADD moves no device that

@@ -183,8 +183,12 @@ fn alone<'a>(rail: &Rail, others: &[Attachment], observed: &'a Observed) -> Opti
     let address = rail.device()?;
     let device = observed.device(address)?;
     let mut devices = observed.devices.iter();
+    let places = [Some(&observed.host), observed.pod.as_ref()];
+    let links = places.into_iter().flatten().flat_map(|it| &it.links);
+    let netdevs = links.filter(|it| it.parent.as_ref() == Some(address));
     let has_more = device.virtual_functions > 0
         || !rail.siblings.is_empty()
+        || netdevs.count() > 1
         || devices.any(|it| it.physical_function.as_ref() == Some(address));
     let is_paired = !device.rdma_functions.is_empty()
         || device.rdma.is_empty() && !pairing::makers(&observed.devices).is_empty();
@@ -205,9 +209,9 @@ pub(super) fn bind_anew(rail: &Rail, index: u32) -> Option<Op> {
 /// refused.
 pub(super) fn bind(rail: &Rail, observed: &Observed) -> Option<Op> {
     let (device, driver) = rail.device().zip(rail.driver.clone())?;
-    let is_bound = observed.device(device)?.driver.is_some();
+    let is_others = observed.device(device)?.driver.is_some() || rail.returned;
     let device = device.clone();
-    (!is_bound).then_some(Op::BindDriver { device, driver })
+    (!is_others).then_some(Op::BindDriver { device, driver })
 }
 
 /// Whether the devices of the functions whose drivers were bound anew are on the host, under the names that they had:

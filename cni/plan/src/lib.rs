@@ -32,8 +32,8 @@ mod routing;
 pub mod select;
 
 pub use attach::{attach, attach_rail, bearer};
-pub use children::{child_removed, children_together};
-pub use detach::{detach, detach_beside, gone, missing_of, siblings};
+pub use children::{child_removed, children_together, limit_to_batch};
+pub use detach::{Others, detach, detach_beside, gone, missing_of};
 pub use function::{Rebind, are_named, is_untold, lost, suspect};
 pub use locate::{rdma_anywhere, rdma_on_host};
 pub use managed::{has_to_outlast, taken_away};

@@ -28,10 +28,10 @@ pub mod ipam;
 pub mod kubelet;
 pub mod open_connections;
 pub mod partition;
+mod ports;
 pub mod probe;
 pub mod rails;
 pub mod reply;
-mod siblings;
 pub mod verb;
 pub mod vf;
 

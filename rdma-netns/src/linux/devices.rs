@@ -375,7 +375,7 @@ pub(super) fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Their names.
-fn names(directory: &Path) -> io::Result<Vec<OsString>> {
+pub(super) fn names(directory: &Path) -> io::Result<Vec<OsString>> {
     match fs::read_dir(directory) {
         Ok(entries) => entries.map(|entry| Ok(entry?.file_name())).collect(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),

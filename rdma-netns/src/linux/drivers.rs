@@ -15,6 +15,7 @@ use nix::{
     unistd::{ForkResult, fork},
 };
 use std::{
+    ffi::OsString,
     fs,
     io::{self, Read},
     os::fd::{AsFd, AsRawFd},
@@ -27,8 +28,17 @@ const LIMIT: u16 = 20_000;
 /// Takes `driver` off `device` and binds it again.
 ///
 /// # Errors
-/// Another driver is bound to it, or none (`ENODEV`); the driver does not end; or the driver fails, and none is bound then.
+/// The device has sub-functions, which would end with it; another driver is bound to it, or none (`ENODEV`); the driver does
+/// not end; or the driver fails, and none is bound then.
 pub(super) fn rebind(sysfs: &Path, device: &DeviceAddress, driver: &str) -> io::Result<()> {
+    let directory = sysfs.join("bus").join(device.bus()).join("devices");
+    // `mlx5_core.sf.4`, a directory of its function's (`mlx5_sf_dev_add()`)
+    let is_sub_function = |name: &OsString| name.to_str().is_some_and(|it| it.contains(".sf."));
+    let mut names = devices::names(&directory.join(&**device))?.into_iter();
+    if let Some(name) = names.find(is_sub_function) {
+        let why = format!("its sub-function {} would end with it", name.display());
+        return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
+    }
     write(sysfs, device, driver, "unbind")?;
     bind(sysfs, device, driver)
 }
@@ -147,6 +157,17 @@ mod tests {
         rebind(sysfs.path(), &address(), "mlx5_core").expect("bound anew");
         assert_eq!(written(sysfs.path(), "unbind"), FUNCTION);
         assert_eq!(written(sysfs.path(), "bind"), FUNCTION);
+    }
+
+    /// Nobody need have recorded it: it can have been made while a pod had its function.
+    #[test]
+    fn a_function_with_a_sub_function_keeps_its_driver() {
+        let sysfs = sysfs();
+        let function = sysfs.path().join("bus/pci/devices").join(FUNCTION);
+        fs::create_dir(function.join("mlx5_core.sf.4")).expect("a directory");
+        let error = rebind(sysfs.path(), &address(), "mlx5_core").expect_err("refused");
+        assert!(error.to_string().contains("mlx5_core.sf.4"), "{error}");
+        assert_eq!(written(sysfs.path(), "unbind"), "");
     }
 
     /// A pipe that nobody reads, as full as it can be, is a driver that does not end.

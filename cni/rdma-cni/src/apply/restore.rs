@@ -8,9 +8,9 @@ use super::{
     rebound,
 };
 use crate::open_connections;
-use attachments::{Attachment, Attribute};
+use attachments::{Attachment, Attribute, store::StoreError};
 use nix::libc;
-use plan::{self, Obstacle, RailPlan};
+use plan::{self, Obstacle, Others, RailPlan};
 use rdma_netns::{Kernel, Link, Observed, Op, OpError};
 use std::time::Duration;
 
@@ -27,6 +27,8 @@ pub struct Incomplete {
     pub left: Vec<String>,
     /// Whether time may bring it: a dying namespace gives its devices back a little later.
     pub awaited: bool,
+    /// Whether more netdevs of the pod are left than are removed while others wait for the node's lock: the next try goes on.
+    pub continues: bool,
     /// Indexes of the rails that are on the host as they were.
     pub home: Vec<usize>,
 }
@@ -37,6 +39,7 @@ impl From<Vec<String>> for Incomplete {
         Self {
             left,
             awaited: false,
+            continues: false,
             home: vec![],
         }
     }
@@ -47,6 +50,7 @@ impl Incomplete {
     pub fn and(mut self, other: Self) -> Self {
         self.left.extend(other.left);
         self.awaited |= other.awaited;
+        self.continues |= other.continues;
         self.home.extend(other.home);
         self
     }
@@ -95,18 +99,17 @@ struct Refusal {
 /// attribute is tried in every round, and given up when it is refused and nothing changes any more.
 /// Where the machine's state at the moment refuses it, that takes `SETTLING`, and another verb that has
 /// `tried_before`. Goes on after an error, and with what is still missing, as
-/// long as that helps. `others`, the records of this boot whose devices are not restored yet, are asked for
-/// where a name is taken.
+/// long as that helps. `others` are asked for where the plans need them.
 pub fn restore<K: Kernel>(
     kernel: &K,
     pod: Option<&K::Pod>,
     attachment: &Attachment,
     tried_before: bool,
-    others: &dyn Fn() -> Vec<Attachment>,
+    others: &dyn Fn() -> Result<Others, StoreError>,
 ) -> Result<Restored, Incomplete> {
     let mut deadline = kernel.now() + SETTLING;
     let functions = attachment.vfs();
-    let mut known: Option<Vec<Attachment>> = None;
+    let mut known: Option<Others> = None;
     let mut given_up: Vec<GivenUp> = vec![];
     // what was set and is not told, so that no look shows it
     let mut set: Vec<(usize, Attribute)> = vec![];
@@ -129,18 +132,18 @@ pub fn restore<K: Kernel>(
         };
         observe_device_settings(kernel, attachment, &mut observed);
         let left_out = [attributes(&given_up), set.clone()].concat();
-        let plan =
-            |others: &[Attachment]| plan::detach_beside(attachment, others, &observed, &left_out);
-        let mut plans = plan(known.as_deref().unwrap_or_default());
-        let is_taken = |plan: &RailPlan| matches!(plan, Err(Obstacle::HostNameTaken { .. }));
-        if known.is_none() && plans.iter().any(is_taken) {
-            plans = plan(known.insert(others()));
+        let plan = |others: &Others| plan::detach_beside(attachment, others, &observed, &left_out);
+        let mut plans = plan(known.as_ref().unwrap_or(&Others::default()));
+        if known.is_none() && Others::are_needed(&plans, attachment, &observed) {
+            let others = others().map_err(|error| Incomplete::from(vec![error.to_string()]))?;
+            plans = plan(known.insert(others));
         }
         let plans = plans.into_iter().map(|plan| {
             let ops = plan?;
             open_connections::check(kernel, pod, &ops).map(|()| ops)
         });
-        let plans: Vec<RailPlan> = plans.collect();
+        let mut plans: Vec<RailPlan> = plans.collect();
+        let continues = plan::limit_to_batch(&mut plans);
         if plans
             .iter()
             .all(|plan| plan.as_ref().is_ok_and(Vec::is_empty))
@@ -192,8 +195,15 @@ pub fn restore<K: Kernel>(
         if round >= ROUNDS && last.is_some() {
             kernel.pause(PAUSE);
         }
+        log_uppers(attachment, &plans);
         let round_made = make(kernel, pod, &plans, &observed);
         refused = round_made.refused;
+        if continues {
+            return Err(Incomplete {
+                continues,
+                ..incomplete(plans, refused)
+            });
+        }
         set.extend(round_made.set);
         let made = |kind: fn(&Op) -> bool| {
             let is_refused = refused.iter().any(|it| kind(&it.op));
@@ -209,6 +219,22 @@ pub fn restore<K: Kernel>(
         }
         last = Some(plans);
         round += 1;
+    }
+}
+
+/// Reports the netdevs that are removed as they lie on moved rails: another plugin can have made one.
+fn log_uppers(attachment: &Attachment, plans: &[RailPlan]) {
+    let moved = plans.iter().zip(&attachment.rails);
+    let moved = moved.filter(|(_, rail)| rail.host_link.is_some());
+    let mut removed = moved.flat_map(|(plan, _)| {
+        let ops = plan.iter().flatten();
+        ops.filter_map(plan::child_removed)
+    });
+    if let Some(first) = removed.next() {
+        let more = removed.count();
+        log::warn!(
+            "{first} and {more} other netdevs of the pod, which lie on its rails, are removed"
+        );
     }
 }
 
@@ -362,6 +388,7 @@ fn incomplete(plans: Vec<RailPlan>, refused: Vec<Refusal>) -> Incomplete {
         home: home.map(|(index, _)| index).collect(),
         left,
         awaited,
+        continues: false,
     }
 }
 

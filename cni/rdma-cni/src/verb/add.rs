@@ -13,7 +13,7 @@ use crate::{
     error::{Cause, Error},
     gids,
     ipam::{self, Answer, Known},
-    open_connections, partition, probe, rails, siblings, vf,
+    open_connections, partition, ports, probe, rails, vf,
 };
 use attachments::{Attachment, DesiredLink, Key, Phase, Shared, given_up, store::Lock};
 use cni_protocol::{lock::UNDO_LIMIT, memory::populate, result};
@@ -235,7 +235,7 @@ fn start<K: Kernel>(
     remarks.iter().for_each(Remark::log);
     log_rails(&attachment);
     partition::log(node.conf, &attachment);
-    siblings::report_ports(node, &attachment, holders);
+    ports::report(node, &attachment, holders);
     let moved = apply::attach(node.kernel, pod, &attachment, &desired, observed);
     if let Ok(observed) = &moved {
         vf::renew(&mut attachment, observed);

@@ -9,7 +9,7 @@ use crate::{
     error::Error,
     gids, given_up,
     ipam::{self, Ipam, IpamError, RailCall, Rails},
-    rails, siblings,
+    rails,
 };
 use attachments::{
     Attachment, Key, Phase,
@@ -18,6 +18,7 @@ use attachments::{
 };
 use cni_protocol::Command;
 use network_conf::Conf;
+use plan::Others;
 use rdma_netns::{Asked, Kernel, LinkSetting, Observed, Pod};
 use serde_json::{Map, Value};
 use std::{
@@ -27,6 +28,9 @@ use std::{
 
 /// How long a dying namespace's devices are waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a pod's netdevs on its rails are removed; somebody may make new ones as fast.
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// How long others may move devices in between.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -101,7 +105,7 @@ pub fn devices<K: Kernel>(
     if attachment.phase == Phase::Restored || attachment.boot_id != node.kernel.boot_id()? {
         return Ok(());
     }
-    let deadline = node.kernel.now() + PATIENCE;
+    let [deadline, last] = [PATIENCE, LONGEST].map(|it| node.kernel.now() + it);
     let tried_before = attachment.tried;
     let mut has_begun = false;
     loop {
@@ -117,6 +121,9 @@ pub fn devices<K: Kernel>(
                 .inspect(|restored| outlast::leave_to_nobody(node, attachment, restored))
         };
         match restored {
+            Err(incomplete) if incomplete.continues && node.kernel.now() < last => {
+                node.kernel.pause(PAUSE);
+            }
             Err(incomplete) if incomplete.awaited && node.kernel.now() < deadline => {
                 node.kernel.pause(PAUSE);
             }
@@ -157,6 +164,7 @@ fn bind_anew<K: Kernel>(
     if rebinds.is_empty() || !unreadable.is_empty() {
         return Ok(false);
     }
+    let is_lost = rebinds.iter().any(|(_, index, _)| *index == 0);
     for (rail, index, driver) in rebinds {
         let rail = &mut attachment.rails[rail];
         let why = match index {
@@ -169,7 +177,12 @@ fn bind_anew<K: Kernel>(
         );
         (rail.bind_anew, rail.driver) = (Some(index), Some(driver));
     }
-    node.store.update(attachment).map(|()| true)
+    match node.store.update(attachment) {
+        // a full disk keeps no device that is on the host; killed before its driver is bound, a function stays without
+        Err(error) if !is_lost => log::warn!("{error}"),
+        updated => updated?,
+    }
+    Ok(true)
 }
 
 /// An attachment's devices, on the host again.
@@ -183,11 +196,22 @@ pub struct Home {
     pub has_to_outlast: bool,
 }
 
+/// As [`restore_once`], with what came of it in the record.
+pub fn restore<K: Kernel>(
+    node: &Node<'_, K>,
+    pod: Option<&K::Pod>,
+    attachment: &mut Attachment,
+    tried_before: bool,
+) -> Result<Home, Incomplete> {
+    let restored = restore_once(node, pod, attachment, tried_before);
+    note(node, attachment, &restored);
+    restored
+}
+
 /// Takes SMC-R away, so that no connection comes over a device that goes, and brings the netdevs
 /// and RDMA devices back to the host, and their CDI entries; the node's lock is held by the caller, if that
-/// [changes the host](Attachment::changes_host). A record that stays says from then on that it was tried;
-/// `tried_before`: another verb did.
-pub fn restore<K: Kernel>(
+/// [changes the host](Attachment::changes_host). `tried_before`: another verb did.
+fn restore_once<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
     attachment: &mut Attachment,
@@ -198,21 +222,18 @@ pub fn restore<K: Kernel>(
         no_pod_routes: true,
         ..attachment.devices().into()
     }));
-    let mut left = smcr::apply::take_away(node.smcr(), pod, attachment);
+    let left = smcr::apply::take_away(node.smcr(), pod, attachment);
     let others = || {
-        let mut others = node.store.on_this_boot(attachment).unwrap_or_else(|error| {
-            log::warn!("{error}");
-            vec![]
-        });
+        let mut unrestored = node.store.on_this_boot(attachment)?;
         // nothing of a living pod gives way
-        let mut settled =
-            attachments::settled(node.kernel, &attachment.boot_id, &others).into_iter();
-        others.retain(|_| settled.next() == Some(false));
-        others
+        let settled = attachments::settled(node.kernel, &attachment.boot_id, &unrestored);
+        let mut settled = settled.into_iter();
+        unrestored.retain(|_| settled.next() == Some(false));
+        let of_pod = node.store.of_same_pod(attachment)?;
+        Ok(Others { unrestored, of_pod })
     };
     let restored = apply::restore(node.kernel, pod, attachment, tried_before, &others);
     let restored = restored.map(|restored| {
-        left.extend(siblings::remove(node, pod, attachment, &restored.observed));
         char_devices::settle_on_host(node.store.root(), attachment, &restored.observed);
         let lacks = given_up::note(node.store.root(), attachment, &restored);
         Home {
@@ -225,12 +246,22 @@ pub fn restore<K: Kernel>(
         }
     });
     let incomplete = Incomplete::from(left);
-    let restored = match restored {
+    match restored {
         restored if incomplete.left.is_empty() => restored,
         Ok(_) => Err(incomplete),
         Err(devices) => Err(incomplete.and(devices)),
-    };
-    if let Err(incomplete) = &restored {
+    }
+}
+
+/// Says in a record that stays that it was tried, and which rails are on the host.
+fn note<K: Kernel>(
+    node: &Node<'_, K>,
+    attachment: &mut Attachment,
+    restored: &Result<Home, Incomplete>,
+) {
+    if let Err(incomplete) = restored
+        && !incomplete.continues
+    {
         let has_returned = note_returned(attachment, &incomplete.home);
         if has_returned || !attachment.tried {
             attachment.tried = true;
@@ -238,7 +269,6 @@ pub fn restore<K: Kernel>(
             mark(node, attachment, Phase::Detaching);
         }
     }
-    restored
 }
 
 /// Notes that the rails `home` are on the host as they were, while another rail is not: the next try does not bind their
@@ -263,14 +293,20 @@ pub fn restore_devices<K: Kernel>(
     pod: Option<&K::Pod>,
     tried_before: bool,
 ) -> Result<Home, Incomplete> {
-    let mut restored = restore(node, pod, attachment, tried_before)?;
-    let choose =
-        |own: &Attachment, others: &[Attachment]| plan::suspect(own, others, &restored.observed);
-    let is_due = bind_anew(node, attachment, choose)
-        .map_err(|error| Incomplete::from(vec![error.to_string()]))?;
-    if is_due {
-        restored = restore(node, pod, attachment, tried_before)?;
+    let mut restored = restore_once(node, pod, attachment, tried_before);
+    match is_suspect(node, pod, attachment, &restored) {
+        Ok(false) => {}
+        Ok(true) => restored = restore_once(node, pod, attachment, tried_before),
+        Err(error) => {
+            let error = Incomplete::from(vec![error]);
+            restored = Err(match restored {
+                Ok(_) => error,
+                Err(incomplete) => incomplete.and(error),
+            });
+        }
     }
+    note(node, attachment, &restored);
+    let restored = restored?;
     if pod.is_some() {
         return Ok(restored);
     }
@@ -288,9 +324,43 @@ pub fn restore_devices<K: Kernel>(
                 "{address} is still configured: its pod's namespace is kept alive by a process"
             )],
             awaited: true,
+            continues: false,
             home: vec![],
         }),
     }
+}
+
+/// Returns true if drivers of functions that are on the host are to be bound anew, also while another rail is not: the next
+/// try leaves those alone.
+///
+/// # Errors
+/// The state or the records cannot be read, in a sentence.
+fn is_suspect<K: Kernel>(
+    node: &Node<'_, K>,
+    pod: Option<&K::Pod>,
+    attachment: &mut Attachment,
+    restored: &Result<Home, Incomplete>,
+) -> Result<bool, String> {
+    let seen;
+    let (observed, home) = match restored {
+        Ok(restored) => (&restored.observed, None),
+        Err(it) if it.continues || it.home.is_empty() || !attachment.rebind_driver => {
+            return Ok(false);
+        }
+        Err(incomplete) => {
+            seen = node
+                .kernel
+                .observe(pod)
+                .map_err(|error| error.to_string())?;
+            (&seen, Some(&incomplete.home))
+        }
+    };
+    let choose = |own: &Attachment, others: &[Attachment]| {
+        let mut suspect = plan::suspect(own, others, observed);
+        suspect.retain(|(rail, ..)| home.is_none_or(|it| it.contains(rail)));
+        suspect
+    };
+    bind_anew(node, attachment, choose).map_err(|error| error.to_string())
 }
 
 /// Gives the addresses of all rails, whose devices are on the host, back, with the configuration of ADD. Where IPAM refuses that, the

@@ -105,7 +105,11 @@ fn attach(request: &[u8], observed: &Observed, answers: Option<Vec<DesiredLink>>
 }
 
 fn detach(record: &Attachment, others: &[Attachment], observed: &Observed) -> String {
-    let plans = plan::detach_beside(record, others, observed, &[]);
+    let others = plan::Others {
+        unrestored: others.to_vec(),
+        ..plan::Others::default()
+    };
+    let plans = plan::detach_beside(record, &others, observed, &[]);
     let mut text = String::new();
     for (rail, plan) in record.rails.iter().zip(plans) {
         let _ = writeln!(

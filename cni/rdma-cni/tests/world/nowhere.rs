@@ -249,6 +249,48 @@ fn a_function_that_may_have_foreign_netdevs_is_bound_anew() {
     }
 }
 
+/// It would end with the driver.
+#[test]
+fn a_function_that_has_got_another_netdev_keeps_its_driver() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let config = node.config(json!({ "devices": [{ "netdev": "eth2" }], "rebindDriver": true }));
+    let pod = node.pod("a");
+    node.add(&pod, &config).must_succeed();
+    let port = Nic::physical("0000:3b:00.2", "port1", "none").without_rdma();
+    node.kernel.with(|world| world.plug(port));
+    node.kernel.begin();
+    node.del(&pod, &config).must_succeed();
+    assert_eq!(node.rebinds(), 0, "{:?}", node.kernel.journal());
+}
+
+/// A second rail, which is not home, or a disk that is full, is no reason to leave them: the next try does not touch the
+/// function.
+#[test]
+fn a_function_is_bound_anew_before_another_try() {
+    for is_disk_full in [false, true] {
+        let node = Node::new(RdmaMode::Exclusive);
+        let mut config = node.two_rails();
+        config["rebindDriver"] = json!(true);
+        let pod = node.pod("a");
+        node.add(&pod, &config).must_succeed();
+        if is_disk_full {
+            let new = node.record_of(&pod).with_extension("json.new");
+            fs::create_dir_all(new.join("in the way")).unwrap();
+        } else {
+            let (at, link, name) = (NetnsSide::Host, name("ens1np0"), name("eth3"));
+            node.change(None, &Op::RenameLink { at, link, name });
+        }
+        node.kernel.begin();
+        match is_disk_full {
+            true => drop(node.del(&pod, &config).must_succeed()),
+            false => drop(node.del(&pod, &config).must_fail(107)),
+        }
+        let rebinds = if is_disk_full { 2 } else { 1 };
+        assert_eq!(node.rebinds(), rebinds, "{:?}", node.kernel.journal());
+        assert_ne!(node.record_of(&pod).exists(), is_disk_full);
+    }
+}
+
 /// A rail that is home can have another owner when the DEL is repeated because of its other rail: its driver is not
 /// touched.
 #[test]

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//! ipvlan ports of netdevs that pods share: all children of one have its mode.
+
+use crate::verb::{Node, teardown};
+use attachments::{Attachment, Shared};
+use plan::drift;
+use rdma_netns::{Child, Kernel};
+
+/// Warns of an ipvlan port that somebody has set to another mode than that of its children's records: the child that
+/// comes sets it back, for all of them.
+pub(crate) fn report<K: Kernel>(
+    node: &Node<'_, K>,
+    attachment: &Attachment,
+    others: &[Attachment],
+) {
+    let ports = |it: &Attachment| -> Vec<u32> {
+        let shares = it.rails.iter().filter_map(|rail| rail.shared.as_ref());
+        let is_port = |it: &&Shared| matches!(it.child, Child::Ipvlan(_));
+        shares.filter(is_port).map(|it| it.parent_index).collect()
+    };
+    let own = ports(attachment);
+    for other in others {
+        if !ports(other).iter().any(|it| own.contains(it)) {
+            continue;
+        }
+        let Ok(Some(pod)) = teardown::pod_of(node, other) else {
+            continue;
+        };
+        if let Ok(observed) = node.kernel.observe(Some(&pod)) {
+            for words in drift::of_children(other, &observed) {
+                log::warn!("{}: {words}", other.holder());
+            }
+            return;
+        }
+    }
+}
