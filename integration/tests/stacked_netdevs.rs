@@ -55,6 +55,24 @@ fn a_nic_is_not_moved_while_a_netdev_on_it_is_a_rail() {
     before.assert_restored(&node.host);
 }
 
+/// DEL of the lower one would remove the rail from the pod, or the rail's own DEL would not find it again.
+#[test]
+fn a_netdev_is_not_moved_while_the_nic_below_is_a_rail() {
+    let node = Node::with_macvlan();
+    let (pod, other) = (node.pod("pod"), node.pod("other"));
+    let mut lower = moved(&node, "lower", &["nic0"]);
+    lower["interfaceName"] = json!("lower%d");
+    node.add(&lower, "a", &pod);
+    let upper = moved(&node, "upper", &["eth1"]);
+    let words = "the netdev that eth1 lies on is in use by container a";
+    is_refused(&node, &pod, &upper, (101, words));
+    is_refused(&node, &other, &upper, (101, words));
+    node.del(&lower, "a", &pod);
+    node.add(&upper, "b", &pod);
+    node.del(&upper, "b", &pod);
+    assert!(node.host.has_link("nic0") && node.host.has_link("eth1"));
+}
+
 #[test]
 fn a_nic_and_a_netdev_on_it_are_not_moved_together() {
     let node = Node::with_macvlan();

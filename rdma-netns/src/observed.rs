@@ -71,10 +71,10 @@ pub struct Namespace {
     /// Its routing rules that name neither a source nor a netdev, in the kernel's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub general_rules: Vec<GeneralRule>,
-    /// Number of the host's namespace in this one (`RTM_GETNSID`); none: it has none, or no netdev here lies on one of
-    /// another namespace.
+    /// Number in this namespace of the other one, the pod's or the host's (`RTM_GETNSID`); none: it has none, or no netdev
+    /// here lies on one of another namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub host_number: Option<i32>,
+    pub other_number: Option<i32>,
     /// The tables that a rule of any kind leads to, and of a pod those that have a route of any type.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub tables: BTreeSet<u32>,
@@ -202,7 +202,7 @@ impl Namespace {
     pub fn lying_on<'a>(&'a self, side: NetnsSide, link: &Link) -> impl Iterator<Item = &'a Link> {
         let netns = match side {
             NetnsSide::Pod => Some(-1),
-            NetnsSide::Host => self.host_number,
+            NetnsSide::Host => self.other_number,
         };
         let index = link.index;
         let is_on_it = move |it: &Origin| it.index == index && Some(it.netns) == netns;

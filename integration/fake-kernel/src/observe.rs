@@ -36,6 +36,7 @@ impl World {
             host: self.namespace(HOST),
             pod: pod.map(|pod| self.namespace(pod)),
         };
+        observed.host.other_number = pod.and_then(|pod| self.number(pod));
         let drivers = parentless.into_iter().map(|name| (name, ERDMA_ID));
         observed.pair(&drivers.collect());
         observed
@@ -57,7 +58,7 @@ impl World {
             sub_devices: self.sub_devices_in(id),
             rules: self.rules(id).to_vec(),
             general_rules: Vec::new(),
-            host_number: self.number(HOST).filter(|_| id != HOST),
+            other_number: self.number(HOST).filter(|_| id != HOST),
         }
     }
 

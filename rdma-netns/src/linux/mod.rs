@@ -269,10 +269,11 @@ impl Kernel for Linux {
             })
         };
         let host_space = host;
-        let host = namespace(host, HOST)?;
+        let mut host = namespace(host, HOST)?;
         let mut pod_in = |space: &Space| {
             let mut pod = namespace(space, "the pod")?;
-            pod.host_number = namespace::host_number(space, host_space, &pod.links)?;
+            pod.other_number = namespace::number_of(host_space, space, &pod.links)?;
+            host.other_number = namespace::number_of(space, host_space, &host.links)?;
             Ok(pod)
         };
         let pod = pod.map(&mut pod_in).transpose()?;

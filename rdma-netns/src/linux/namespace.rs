@@ -9,7 +9,7 @@ use crate::{Link, Namespace, ObserveError, Route, netlink::Answers};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage, route::RouteType};
 use std::{collections::BTreeSet, io, path::Path};
 
-/// A namespace without its RDMA devices, without its routes unless it `has_routes`, and without the host's number in it.
+/// A namespace without its RDMA devices, without its routes unless it `has_routes`, and without the number of the other one.
 pub(super) fn read(
     space: &Space,
     whose: &str,
@@ -32,16 +32,16 @@ pub(super) fn read(
         rules: answers.bodies().filter_map(rules::parse).collect(),
         sub_devices: Vec::new(),
         general_rules: answers.bodies().filter_map(rules::parse_general).collect(),
-        host_number: None,
+        other_number: None,
         tables,
     })
 }
 
-/// Number of the namespace `host` in that of `space`, whose netdevs are `links`, where one of these lies on a netdev of
+/// Number of the namespace `other` in that of `space`, whose netdevs are `links`, where one of these lies on a netdev of
 /// another namespace.
-pub(super) fn host_number(
+pub(super) fn number_of(
+    other: &Space,
     space: &Space,
-    host: &Space,
     links: &[Link],
 ) -> Result<Option<i32>, ObserveError> {
     let is_on_another = |link: &Link| {
@@ -51,8 +51,8 @@ pub(super) fn host_number(
     if !links.iter().any(is_on_another) {
         return Ok(None);
     }
-    let number = nsid::ask(&mut space.route(), host.netns().file());
-    let number = number.map_err(|error| cannot_read("the host's number in the pod", error))?;
+    let number = nsid::ask(&mut space.route(), other.netns().file());
+    let number = number.map_err(|error| cannot_read("the number of a namespace", error))?;
     Ok(number.map(|it| it.0))
 }
 

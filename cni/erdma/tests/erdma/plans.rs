@@ -62,7 +62,7 @@ fn plan_of(case: &Path) -> String {
         rules: vec![],
         sub_devices: vec![],
         general_rules: vec![],
-        host_number: None,
+        other_number: None,
         tables: BTreeSet::new(),
     };
     match case.request {
