@@ -403,3 +403,71 @@ fn a_pods_many_routes_take_no_memory() {
         node.assert_restored(&before);
     }
 }
+
+/// What restoring sets of a rail is its next owner's to choose, whoever restores or recovers the other rail.
+#[test]
+fn a_rail_that_is_home_is_left_to_its_next_owner() {
+    let node = Node::with_rails(3);
+    let configuration = node.configuration(&["eth1", "eth2"]);
+    let pod = node.pod("pod");
+    node.add(&configuration, "a", &pod);
+    node.host
+        .ip("link add name eth2 type veth peer name usurper");
+    let fails = || {
+        let deletion = node.invoke("DEL", "a", pod.path()).input(&configuration);
+        let text = deletion.run().error(107);
+        assert!(text.contains("eth2"), "{text}");
+    };
+    fails();
+    for line in [
+        "link set dev eth1 down",
+        "link set dev eth1 name storage0",
+        "link set dev storage0 mtu 1400 up",
+        "address add 10.9.9.9/24 dev storage0",
+        "route add 10.99.0.0/16 via 10.9.9.1",
+    ] {
+        node.host.ip(line);
+    }
+    let owned = Snapshot::of(&node.host);
+    fails();
+    owned.assert_restored(&node.host);
+    let (other, third) = (node.pod("other"), node.configuration(&["eth3"]));
+    node.add(&third, "b", &other);
+    node.del(&third, "b", &other);
+    owned.assert_restored(&node.host);
+    node.host.ip("link del dev eth2");
+    node.del(&configuration, "a", &pod);
+    assert!(node.host.has_link("eth2") && node.host.has_link("storage0"));
+    assert!(node.records().is_empty());
+}
+
+#[test]
+fn a_guess_does_not_take_the_place_of_a_record_that_cannot_be_read() {
+    let node = Node::with_rails(2);
+    let mut configuration = node.configuration(&["eth1", "eth2"]);
+    let pod = node.pod("pod");
+    configuration["prevResult"] = node.add(&configuration, "a", &pod);
+    let record = node.record("net", "a");
+    let mut text = fs::read(&record).expect("a record");
+    text.truncate(2000);
+    fs::write(&record, &text).expect("a file");
+    let index = pod.link("rdma1").expect("a rail")["ifindex"].clone();
+    let names = ["rdma1".to_owned(), format!("dev{index}")];
+    for (number, name) in names.iter().enumerate() {
+        node.host.ip(&format!(
+            "link add name {name} type veth peer name usurper{number}"
+        ));
+    }
+    let deletion = node.invoke("DEL", "a", pod.path()).input(&configuration);
+    deletion.run().error(107);
+    assert!(pod.has_link("rdma1") && !pod.has_link("rdma0"));
+    let left = fs::read(&record).expect("a record");
+    assert_eq!(left, text, "{}", String::from_utf8_lossy(&left));
+    for name in names {
+        node.host.ip(&format!("link del dev {name}"));
+    }
+    node.del(&configuration, "a", &pod);
+    let aside = fs::read(record.with_extension("corrupt")).expect("it is kept");
+    assert_eq!(aside, text);
+    assert!(!pod.has_link("rdma1") && node.records().is_empty());
+}

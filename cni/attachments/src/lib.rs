@@ -37,7 +37,7 @@ pub use desired::DesiredLink;
 pub use living::settled;
 pub use made_as::is_nobodys_child;
 pub use other_interface::OtherInterface;
-pub use record::{Attachment, FORMAT, Key, Phase, Rail, RailGid, Shared, Sibling};
+pub use record::{Attachment, FORMAT, Key, Phase, Rail, RailGid, Shared, Sibling, Stage};
 pub use smc::{Carried, Fit, PlacedEntry, Smc, SmcStatus};
 pub use store::Store;
 pub use told::PORTS_OWN_GID;

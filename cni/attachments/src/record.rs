@@ -130,6 +130,29 @@ pub enum Phase {
     Restored,
 }
 
+/// Whose a rail's devices are. What is restored of it, and whether its driver may be bound anew, follows from that alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Stage {
+    /// The pod's, wherever it has moved them; while its ADD is [under way or was killed](Phase::Attaching), the pod's or still
+    /// the host's.
+    #[default]
+    Pod,
+    /// The pod's until the driver of their function is bound anew.
+    Rebinding {
+        /// Index on the host of the netdev that is replaced, which ends what lies on it in other namespaces. 0: the devices
+        /// are in a namespace that is neither the host's nor the pod's.
+        index: u32,
+        /// The driver.
+        driver: String,
+    },
+    /// The host's since the driver was bound anew, which is done once. What they lack is restored.
+    Rebound,
+    /// Other owners'. A verb has seen them on the host, as they were, and failed because of something else: nothing of them is
+    /// restored any more.
+    Returned,
+}
+
 /// One rail.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -143,10 +166,9 @@ pub struct Rail {
     /// What rtnetlink does not report of it, as it was on the host. Records of versions that did not read it have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_settings: Option<DeviceSettings>,
-    /// A verb that restores has seen its devices on the host, as they were, and failed because of another rail. From then
-    /// on other owners may have them.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub returned: bool,
+    /// Whose its devices are.
+    #[serde(default, skip_serializing_if = "Stage::is_pods")]
+    pub stage: Stage,
     /// Routes by that netdev that cannot be set again: a move ends them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unkept_routes: Vec<Route>,
@@ -157,13 +179,9 @@ pub struct Rail {
     /// in `host_link`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vf: Vec<VfSetting>,
-    /// The driver of its function, which is bound to it anew for other GUIDs: those are in `vf`; or because of `bind_anew`.
+    /// The driver of its function, which is bound to it anew for other GUIDs: those are in `vf`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
-    /// Index on the host of the netdev that its function's driver is bound anew to replace, which ends what lies on it in
-    /// other namespaces. 0: the netdev is in a namespace that is neither the host's nor the pod's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bind_anew: Option<u32>,
     /// It has no netdev: the RDMA device goes alone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bare: bool,
@@ -387,6 +405,12 @@ impl Shared {
     }
 }
 
+impl Stage {
+    fn is_pods(&self) -> bool {
+        *self == Self::Pod
+    }
+}
+
 impl Rail {
     /// A rail that has nothing but its name in the pod.
     pub fn new(pod_name: InterfaceName) -> Self {
@@ -394,12 +418,11 @@ impl Rail {
             pod_name,
             host_link: None,
             device_settings: None,
-            returned: false,
+            stage: Stage::Pod,
             unkept_routes: vec![],
             shared: None,
             vf: vec![],
             driver: None,
-            bind_anew: None,
             bare: false,
             siblings: vec![],
             pod_index: None,
@@ -434,6 +457,15 @@ impl Rail {
         let mut ports = self.rdma.as_ref()?.ports.iter();
         let port = ports.find(|it| it.netdev == Some(index))?;
         Some(port.number)
+    }
+
+    /// The driver that restoring may find taken off its function, because it binds that anew.
+    pub fn rebound_driver(&self) -> Option<&String> {
+        match &self.stage {
+            Stage::Rebinding { driver, .. } => Some(driver),
+            Stage::Returned => None,
+            _ => self.driver.as_ref(),
+        }
     }
 
     /// Whether the pod has a child of an IPoIB netdev.

@@ -9,7 +9,7 @@ use super::{
     locate::Located,
     other_interfaces, rdma_name,
 };
-use attachments::{Attachment, Attribute, Phase, Rail, Shared};
+use attachments::{Attachment, Attribute, Phase, Rail, Shared, Stage};
 use rdma_netns::{
     Address, Child, Guid, InterfaceName, Link, LinkType, NetnsSide, Observed, Op, RdmaDevice,
     VfSetting, VfSettingKind,
@@ -55,17 +55,7 @@ pub fn detach_beside(
             interfaces.chain(siblings(attachment, &others.of_pod, observed))
         });
         let interfaces: Vec<Op> = interfaces.into_iter().flatten().collect();
-        let own = given_up.iter().filter(|(rail, _)| *rail == index);
-        let own: Vec<Attribute> = own.map(|(_, attribute)| attribute.clone()).collect();
-        let bind_anew = function::bind_anew(rail, 0);
-        let bind_anew = bind_anew.filter(|_| !own.contains(&Attribute::Rebound));
-        let to_host = match rail_to_host((attachment, &others.unrestored), rail, observed, &own) {
-            Err(Obstacle::InAnotherNetns { .. }) if bind_anew.is_some() => {
-                Ok(bind_anew.into_iter().collect())
-            }
-            to_host => to_host,
-        };
-        match to_host {
+        match return_rail((attachment, &others.unrestored), index, observed, given_up) {
             // it stays in the pod, and its ways with it
             Err(taken @ Obstacle::HostNameTaken { .. }) => Err(taken),
             // first what is possible
@@ -78,14 +68,50 @@ pub fn detach_beside(
     rails.collect()
 }
 
+/// Returns the indexes of the rails that are on the host as they were, but for what was `given_up`: no rule of theirs, nor
+/// another interface or netdev of the pod, keeps them.
+pub fn home(
+    attachment: &Attachment,
+    others: &Others,
+    observed: &Observed,
+    given_up: &[(usize, Attribute)],
+) -> Vec<usize> {
+    let rails = 0..attachment.rails.len();
+    let attachments = (attachment, &*others.unrestored);
+    let is_home = |index: &usize| {
+        return_rail(attachments, *index, observed, given_up).is_ok_and(|ops| ops.is_empty())
+    };
+    rails.filter(is_home).collect()
+}
+
+/// Plans the return of the rail `index`, by its driver if that is to be bound anew.
+fn return_rail(
+    (attachment, others): (&Attachment, &[Attachment]),
+    index: usize,
+    observed: &Observed,
+    given_up: &[(usize, Attribute)],
+) -> RailPlan {
+    let rail = &attachment.rails[index];
+    let own = given_up.iter().filter(|(rail, _)| *rail == index);
+    let own: Vec<Attribute> = own.map(|(_, attribute)| attribute.clone()).collect();
+    let bind_anew = function::bind_anew(rail, 0);
+    let bind_anew = bind_anew.filter(|_| !own.contains(&Attribute::Rebound));
+    match rail_to_host((attachment, others), rail, observed, &own) {
+        Err(Obstacle::InAnotherNetns { .. }) if bind_anew.is_some() => {
+            Ok(bind_anew.into_iter().collect())
+        }
+        to_host => to_host,
+    }
+}
+
 /// The rails whose netdevs exist no more, each with its index and with that netdev as it was on the host.
 pub fn gone<'a>(
     attachment: &'a Attachment,
     observed: &'a Observed,
 ) -> impl Iterator<Item = (usize, &'a Link)> {
     let rails = attachment.rails.iter().enumerate();
-    let host_links =
-        rails.filter_map(|(index, rail)| Some((index, rail, rail.host_link.as_ref()?)));
+    let ours = rails.filter(|(_, rail)| rail.stage != Stage::Returned);
+    let host_links = ours.filter_map(|(index, rail)| Some((index, rail, rail.host_link.as_ref()?)));
     let gone = host_links.filter(|(_, rail, host_link)| {
         matches!(locate::link(rail, host_link, observed), Ok(Located::Gone))
     });
@@ -117,6 +143,9 @@ fn rail_to_host(
     observed: &Observed,
     given_up: &[Attribute],
 ) -> RailPlan {
+    if rail.stage == Stage::Returned {
+        return Ok(children(rail, observed));
+    }
     let mut ops = vec![];
     if let Some(host_device) = &rail.rdma {
         let located = locate::rdma(host_device, others, observed);
@@ -147,18 +176,7 @@ fn rail_to_host(
             _ => {}
         }
     }
-    if let Some(shared) = &rail.shared {
-        let in_pod = locate::child(rail, shared, observed).map(|it| (NetnsSide::Pod, it));
-        let on_host = locate::child_on_host(rail, shared, observed);
-        ops.extend(in_pod.and_then(|(_, link)| port_as_made(shared, link, observed)));
-        let children = in_pod
-            .into_iter()
-            .chain(on_host.map(|it| (NetnsSide::Host, it)));
-        ops.extend(children.map(|(at, link)| Op::RemoveLink {
-            at,
-            link: link.name.clone(),
-        }));
-    }
+    ops.extend(children(rail, observed));
     let Some(host_link) = &rail.host_link else {
         return Ok(ops);
     };
@@ -241,15 +259,47 @@ fn rail_to_host(
     Ok(ops)
 }
 
+/// Removes the rail's child of a netdev that stays on the host, and what has set the mode of its port back.
+fn children(rail: &Rail, observed: &Observed) -> Vec<Op> {
+    let Some(shared) = &rail.shared else {
+        return vec![];
+    };
+    let in_pod = locate::child(rail, shared, observed);
+    let mut ops: Vec<Op> = in_pod
+        .and_then(|link| port_as_made(shared, link, observed))
+        .into_iter()
+        .collect();
+    let has_set_mode = |link: &&Link| {
+        let is_child = matches!(shared.child, Child::Ipvlan(_))
+            && link.kind.as_deref() == Some(shared.child.kind())
+            && link.lower == Some(shared.parent_index);
+        is_child && link.name.starts_with(PORT_AS_MADE)
+    };
+    let links = observed.pod.iter().flat_map(|pod| &pod.links);
+    let of_pod = in_pod.into_iter().chain(links.filter(has_set_mode));
+    let of_pod = of_pod.map(|link| (NetnsSide::Pod, link));
+    let on_host = locate::child_on_host(rail, shared, observed);
+    let on_host = on_host.map(|link| (NetnsSide::Host, link));
+    ops.extend(of_pod.chain(on_host).map(|(at, link)| Op::RemoveLink {
+        at,
+        link: link.name.clone(),
+    }));
+    ops
+}
+
+/// What sets the mode of an ipvlan port back is called so, with a number.
+const PORT_AS_MADE: &str = "rdmaport";
+
 /// Sets the mode of an ipvlan port back, which the pod's child `link` shows that somebody has changed: it is that of the
 /// last child (`ipvlan_link_new()`, `drivers/net/ipvlan/ipvlan_main.c`), and others' children keep it after this one. That
-/// last one goes with the pod's [`siblings`].
+/// last one goes as soon as it is seen.
 fn port_as_made(shared: &Shared, link: &Link, observed: &Observed) -> Option<Op> {
     let is_changed = matches!(shared.child, Child::Ipvlan(_)) && link.child != Some(shared.child);
     let parent = observed.host.link_by_index(shared.parent_index);
     let parent = parent.filter(|_| is_changed)?;
     let pod = observed.pod.as_ref()?;
-    let mut names = (0..=pod.links.len()).map(|it| InterfaceName::try_from(format!("port{it}")));
+    let mut names =
+        (0..=pod.links.len()).map(|it| InterfaceName::try_from(format!("{PORT_AS_MADE}{it}")));
     let name = names.find_map(|it| it.ok().filter(|it| pod.link(it).is_none()))?;
     Some(Op::AddChild {
         at: NetnsSide::Pod,
@@ -357,7 +407,8 @@ fn name_between(
     observed: &Observed,
 ) -> Option<InterfaceName> {
     let is_misnamed = |it: &Rail| {
-        let Some(host_link) = it.host_link.as_ref().filter(|_| it != rail) else {
+        let is_another = it != rail && it.stage != Stage::Returned;
+        let Some(host_link) = it.host_link.as_ref().filter(|_| is_another) else {
             return false;
         };
         let located = locate::link(it, host_link, observed);
@@ -386,6 +437,7 @@ fn give_way(
     mut draft: LinkPlanner<'_>,
 ) {
     let rails = others.iter().flat_map(|other| &other.rails);
+    let rails = rails.filter(|rail| rail.stage != Stage::Returned);
     let mut host_links = rails.filter_map(|rail| Some((rail, rail.host_link.as_ref()?)));
     let is_it = |(rail, host_link): &(&Rail, &Link)| {
         let located = locate::link(rail, host_link, observed);

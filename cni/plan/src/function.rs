@@ -3,7 +3,7 @@
 //! it is bound to it (mlx5 reads them once, `mlx5_ib_init_node_data()` in `drivers/infiniband/hw/mlx5/main.c`).
 
 use super::{locate, locate::Located};
-use attachments::{Attachment, Phase, Rail};
+use attachments::{Attachment, Phase, Rail, Stage};
 use rdma_netns::{Guid, Link, NetnsSide, Observed, Op, Vf, VfSetting, VfSettingKind, pairing};
 
 /// A virtual function of a record.
@@ -122,57 +122,50 @@ fn rebind(
     (is_any_due && present == Some(&driver)).then_some(Op::RebindDriver { device, driver })
 }
 
-/// A rail's index, what its record is to have as [`Rail::bind_anew`], and the driver.
+/// A rail's place in its record, and what its [`Stage::Rebinding`] is to have: the index and the driver.
 pub type Rebind = (usize, u32, String);
 
-/// Returns the rails whose functions are in a namespace that is neither the host's nor the pod's, and whose drivers make
-/// their devices on the host when they are bound anew; `alone()` says which ones may be. None without `rebindDriver`: a
-/// function that came home by its namespace's end can have another owner by now, which no record of ours shows.
-pub fn lost(attachment: &Attachment, others: &[Attachment], observed: &Observed) -> Vec<Rebind> {
-    rebinds(attachment, others, observed, |rail, host_link| {
-        let rdma = rail.rdma.as_ref().filter(|_| attachment.moves_rdma());
-        let is_elsewhere = locate::link(rail, host_link, observed).is_err()
-            || rdma.is_some_and(|it| locate::rdma(it, others, observed).is_err());
-        is_elsewhere.then_some(0)
-    })
-}
-
-/// Returns the rails, all back on the host, on whose functions netdevs of the pod may lie in unseen namespaces. None
-/// without `rebindDriver`.
-pub fn suspect(attachment: &Attachment, others: &[Attachment], observed: &Observed) -> Vec<Rebind> {
-    rebinds(
-        attachment,
-        others,
-        observed,
-        |rail, host_link| match locate::link(rail, host_link, observed) {
-            Ok(Located::At(NetnsSide::Host, link)) => Some(link.index),
-            _ => None,
-        },
-    )
-}
-
-/// Returns the rails whose drivers may be bound anew and for which `index` returns an index, which the record gets as
-/// [`Rail::bind_anew`].
-fn rebinds(
+/// Returns the rails whose drivers are bound anew before a verb leaves them to others: those of the pod's that are `home`, on
+/// which netdevs may lie in unseen namespaces; and, as the last resort, those in a namespace that is neither the host's nor the pod's, whose drivers make their devices on the host. [`alone()`]
+/// says which ones may be. None without `rebindDriver`: a function that came home by its namespace's end can have another
+/// owner by now, which no record of ours shows.
+pub fn rebinds(
     attachment: &Attachment,
     others: &[Attachment],
     observed: &Observed,
-    index: impl Fn(&Rail, &Link) -> Option<u32>,
+    home: &[usize],
+    is_last_resort: bool,
 ) -> Vec<Rebind> {
+    // an ADD that was killed may have moved nothing
+    if !attachment.rebind_driver || attachment.phase == Phase::Attaching {
+        return vec![];
+    }
+    let is_elsewhere = |rail: &Rail, host_link: &Link| {
+        let rdma = rail.rdma.as_ref().filter(|_| attachment.moves_rdma());
+        locate::link(rail, host_link, observed).is_err()
+            || rdma.is_some_and(|it| locate::rdma(it, others, observed).is_err())
+    };
     let rails = attachment.rails.iter().enumerate();
-    let rails = rails.filter(|(_, rail)| may_rebind(attachment, rail));
-    let rebinds = rails.filter_map(|(place, rail)| {
-        let index = index(rail, rail.host_link.as_ref()?)?;
+    let pods = rails.filter(|(_, rail)| rail.stage == Stage::Pod);
+    let rebinds = pods.filter_map(|(place, rail)| {
+        let host_link = rail.host_link.as_ref()?;
+        let index = match locate::link(rail, host_link, observed) {
+            Ok(Located::At(NetnsSide::Host, link)) if home.contains(&place) => link.index,
+            _ if is_last_resort && is_elsewhere(rail, host_link) => 0,
+            _ => return None,
+        };
         Some((place, index, alone(rail, others, observed)?.to_owned()))
     });
     rebinds.collect()
 }
 
-/// Returns true if the driver of the function of `rail` may be bound anew: the configuration says so, and it is neither
-/// done already nor the rail one that another owner can have. An ADD that was killed may have moved nothing.
-fn may_rebind(attachment: &Attachment, rail: &Rail) -> bool {
-    let is_pods = attachment.phase != Phase::Attaching && !rail.returned;
-    attachment.rebind_driver && is_pods && rail.bind_anew.is_none()
+/// Returns true if the driver of the function of `rail` was bound anew, as its [`Stage::Rebinding`] says.
+pub fn is_rebound(rail: &Rail, observed: &Observed) -> bool {
+    let (Stage::Rebinding { index, .. }, Some(host_link)) = (&rail.stage, &rail.host_link) else {
+        return false;
+    };
+    let located = locate::link(rail, host_link, observed);
+    matches!(located, Ok(Located::At(NetnsSide::Host, link)) if link.index != *index)
 }
 
 /// The driver of the function of `rail`, if nothing ends with it but what is the rail's by its record: not
@@ -197,28 +190,35 @@ fn alone<'a>(rail: &Rail, others: &[Attachment], observed: &'a Observed) -> Opti
     driver.filter(|_| !has_more && !is_paired && !is_theirs)
 }
 
-/// The change that binds the driver of `rail` anew because of [`Rail::bind_anew`], if its netdev is the one on the host
+/// The change that binds the driver of `rail` anew because of its [`Stage::Rebinding`], if its netdev is the one on the host
 /// that is to end, `index`; 0: it is in another namespace.
 pub(super) fn bind_anew(rail: &Rail, index: u32) -> Option<Op> {
-    let (device, driver) = rail.device().zip(rail.driver.clone())?;
-    let device = device.clone();
-    (rail.bind_anew == Some(index)).then_some(Op::RebindDriver { device, driver })
+    let Stage::Rebinding {
+        index: recorded,
+        driver,
+    } = &rail.stage
+    else {
+        return None;
+    };
+    let (device, driver) = (rail.device()?.clone(), driver.clone());
+    (*recorded == index).then_some(Op::RebindDriver { device, driver })
 }
 
 /// The change that gives the function of `rail` its driver, if it has none: who bound it anew was killed, or the driver
 /// refused.
 pub(super) fn bind(rail: &Rail, observed: &Observed) -> Option<Op> {
-    let (device, driver) = rail.device().zip(rail.driver.clone())?;
-    let is_others = observed.device(device)?.driver.is_some() || rail.returned;
+    let (device, driver) = rail.device().zip(rail.rebound_driver().cloned())?;
+    let is_bound = observed.device(device)?.driver.is_some();
     let device = device.clone();
-    (!is_others).then_some(Op::BindDriver { device, driver })
+    (!is_bound).then_some(Op::BindDriver { device, driver })
 }
 
 /// Whether the devices of the functions whose drivers were bound anew are on the host, under the names that they had:
 /// udev gives them a moment after the kernel has made the devices.
 pub fn are_named(attachment: &Attachment, observed: &Observed) -> bool {
-    let mut rails = attachment.rails.iter().filter(|it| it.driver.is_some());
-    rails.all(|rail| {
+    let rails = attachment.rails.iter();
+    let mut rebound = rails.filter(|it| it.rebound_driver().is_some());
+    rebound.all(|rail| {
         let of_link = |link: &Link| {
             let mut links = observed.host.links.iter();
             links.any(|it| it.parent == link.parent && it.name == link.name)

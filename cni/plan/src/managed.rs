@@ -6,7 +6,7 @@
 //! whoever has set that one (NetworkManager, `recheck_assume_connection()` of `src/core/nm-manager.c`), and what it
 //! has removed stays away.
 
-use attachments::Attachment;
+use attachments::{Attachment, Stage};
 use rdma_netns::{Address, Link, Observed, Route};
 
 /// Whether `attachment` has a netdev of whose addresses a manager could take one away that stays away. What the kernel
@@ -29,7 +29,8 @@ pub fn taken_away(attachment: &Attachment, then: &Observed, now: &Observed) -> b
 
 fn host_links(attachment: &Attachment) -> impl Iterator<Item = &Link> {
     let rails = attachment.rails.iter();
-    rails.filter_map(|rail| rail.host_link.as_ref())
+    let ours = rails.filter(|rail| rail.stage != Stage::Returned);
+    ours.filter_map(|rail| rail.host_link.as_ref())
 }
 
 /// The addresses that somebody has set.

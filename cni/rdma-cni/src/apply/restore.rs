@@ -185,7 +185,11 @@ pub fn restore<K: Kernel>(
                 false => dispensable(&plans, &refused),
             };
             let Some(more) = more else {
-                return Err(incomplete(plans, refused));
+                let others = known.unwrap_or_default();
+                return Err(Incomplete {
+                    home: plan::home(attachment, &others, &observed, &left_out),
+                    ..incomplete(plans, refused)
+                });
             };
             given_up.extend(more);
             refused.clear();
@@ -382,13 +386,11 @@ fn incomplete(plans: Vec<RailPlan>, refused: Vec<Refusal>) -> Incomplete {
             Err(obstacle) => left.push(obstacle.to_string()),
         }
     }
-    let home = plans.iter().enumerate();
-    let home = home.filter(|(_, plan)| plan.as_ref().is_ok_and(Vec::is_empty));
     Incomplete {
-        home: home.map(|(index, _)| index).collect(),
         left,
         awaited,
         continues: false,
+        home: vec![],
     }
 }
 

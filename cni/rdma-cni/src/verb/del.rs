@@ -194,8 +194,8 @@ fn salvage<K: Kernel>(
             );
         }
         let mut attachment = node.record(key, pod, &observed, rails);
-        // a failure marks records that are not: a guess must not take the place of the text
         attachment.phase = Phase::Detaching;
+        // nothing says so, as no try of it is recorded
         attachment.tried = true;
         smcr::apply::tell_lost(node.smcr(), &attachment);
         teardown::devices(node, &mut attachment, Some(pod))?;

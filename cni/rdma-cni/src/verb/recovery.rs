@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A look at all records before an ADD: who holds what, and what is stale and recovered.
 
-use super::{Node, teardown};
+use super::{
+    Node,
+    teardown::{self, Elsewhere},
+};
 use crate::{error::Error, ipam};
 use attachments::{
     Attachment, Key, Phase,
@@ -194,8 +197,8 @@ fn restore_devices<K: Kernel>(
 ) -> Result<(), Error> {
     if attachment.is_away(boot_id) {
         let pod = teardown::pod_of(node, attachment)?;
-        let tried_before = attachment.tried;
-        teardown::restore_devices(node, attachment, pod.as_ref(), tried_before)?;
+        let (tried_before, elsewhere) = (attachment.tried, Elsewhere::Left);
+        teardown::restore_devices(node, attachment, pod.as_ref(), tried_before, elsewhere)?;
     }
     Ok(())
 }

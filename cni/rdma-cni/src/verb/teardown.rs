@@ -12,14 +12,14 @@ use crate::{
     rails,
 };
 use attachments::{
-    Attachment, Key, Phase,
+    Attachment, Key, Phase, Stage,
     given_up::Lack,
-    store::{Lock, StoreError},
+    store::{Lock, Record},
 };
 use cni_protocol::Command;
 use network_conf::Conf;
 use plan::Others;
-use rdma_netns::{Asked, Kernel, LinkSetting, Observed, Pod};
+use rdma_netns::{Asked, Kernel, Observed, Pod};
 use serde_json::{Map, Value};
 use std::{
     net::IpAddr,
@@ -55,6 +55,7 @@ pub fn attachment<K: Kernel>(
 ) -> Result<(), Error> {
     if attachment.phase == Phase::Attached {
         // should this be killed, whoever comes next knows that the pod is done with them
+        attachment.phase = Phase::Detaching;
         mark(node, attachment, Phase::Detaching);
     }
     devices(node, attachment, pod)?;
@@ -84,8 +85,12 @@ pub fn tell_no_more<K>(node: &Node<'_, K>, key: &Key, pod: Option<&str>) {
 }
 
 /// Writes down how far `attachment` got. What is lost if that fails is that another verb could take over earlier, and
-/// that one that ends at the same moment knows whose what both have of SMC-R is.
+/// that one that ends at the same moment knows whose what both have of SMC-R is. A text that cannot be read stays as it is:
+/// what is guessed without it must not take its place.
 pub fn mark<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, phase: Phase) {
+    if matches!(node.store.record(&attachment.key), Record::Corrupt(_)) {
+        return;
+    }
     let marked = Attachment {
         phase,
         ..attachment.clone()
@@ -109,6 +114,10 @@ pub fn devices<K: Kernel>(
     let tried_before = attachment.tried;
     let mut has_begun = false;
     loop {
+        let elsewhere = match node.kernel.now() < deadline {
+            true => Elsewhere::Awaited,
+            false => Elsewhere::BoundAnew,
+        };
         let restored = {
             // children that end concern their pod alone
             let moves = attachment.changes_host().then(|| node.store.lock_node());
@@ -117,17 +126,16 @@ pub fn devices<K: Kernel>(
                 false => Error::State(error),
             })?;
             has_begun = true;
-            restore_devices(node, attachment, pod, tried_before)
+            restore_devices(node, attachment, pod, tried_before, elsewhere)
                 .inspect(|restored| outlast::leave_to_nobody(node, attachment, restored))
         };
         match restored {
             Err(incomplete) if incomplete.continues && node.kernel.now() < last => {
                 node.kernel.pause(PAUSE);
             }
-            Err(incomplete) if incomplete.awaited && node.kernel.now() < deadline => {
+            Err(incomplete) if incomplete.awaited && elsewhere == Elsewhere::Awaited => {
                 node.kernel.pause(PAUSE);
             }
-            Err(incomplete) if incomplete.awaited && is_lost(node, attachment, pod)? => {}
             restored => {
                 outlast::managers(node, attachment, pod, tried_before, restored?)?;
                 return Ok(());
@@ -136,53 +144,15 @@ pub fn devices<K: Kernel>(
     }
 }
 
-/// Whether functions of `attachment` are to be had by the last resort alone, which is recorded.
-fn is_lost<K: Kernel>(
-    node: &Node<'_, K>,
-    attachment: &mut Attachment,
-    pod: Option<&K::Pod>,
-) -> Result<bool, Error> {
-    let observed = node.kernel.observe(pod)?;
-    let choose = |own: &Attachment, others: &[Attachment]| plan::lost(own, others, &observed);
-    bind_anew(node, attachment, choose).map_err(Error::State)
-}
-
-/// Records that the drivers of the functions that `choose` names are bound anew, by whoever restores `attachment` next, with
-/// all other records of this boot whose devices are not restored. False: it names none; or there is a record that cannot be
-/// read, and that may have one of them.
-fn bind_anew<K: Kernel>(
-    node: &Node<'_, K>,
-    attachment: &mut Attachment,
-    choose: impl Fn(&Attachment, &[Attachment]) -> Vec<plan::Rebind>,
-) -> Result<bool, StoreError> {
-    if choose(attachment, &[]).is_empty() {
-        return Ok(false);
-    }
-    let unreadable = node.store.unreadable()?;
-    let others = node.store.on_this_boot(attachment)?;
-    let rebinds = choose(attachment, &others);
-    if rebinds.is_empty() || !unreadable.is_empty() {
-        return Ok(false);
-    }
-    let is_lost = rebinds.iter().any(|(_, index, _)| *index == 0);
-    for (rail, index, driver) in rebinds {
-        let rail = &mut attachment.rails[rail];
-        let why = match index {
-            0 => "it is in a namespace that is neither the host's nor the pod's",
-            _ => "netdevs in other namespaces may lie on it",
-        };
-        log::warn!(
-            "the driver {driver} of {} is bound anew: {why}",
-            rail.name()
-        );
-        (rail.bind_anew, rail.driver) = (Some(index), Some(driver));
-    }
-    match node.store.update(attachment) {
-        // a full disk keeps no device that is on the host; killed before its driver is bound, a function stays without
-        Err(error) if !is_lost => log::warn!("{error}"),
-        updated => updated?,
-    }
-    Ok(true)
+/// What becomes of devices that are in a namespace that is neither the host's nor the pod's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Elsewhere {
+    /// The same verb tries again: no rail is another owner's yet.
+    Awaited,
+    /// They stay there.
+    Left,
+    /// As the last resort, their drivers are bound anew.
+    BoundAnew,
 }
 
 /// An attachment's devices, on the host again.
@@ -204,7 +174,7 @@ pub fn restore<K: Kernel>(
     tried_before: bool,
 ) -> Result<Home, Incomplete> {
     let restored = restore_once(node, pod, attachment, tried_before);
-    note(node, attachment, &restored);
+    note(node, pod, attachment, &restored);
     restored
 }
 
@@ -245,122 +215,168 @@ fn restore_once<K: Kernel>(
             observed: restored.observed,
         }
     });
-    let incomplete = Incomplete::from(left);
-    match restored {
-        restored if incomplete.left.is_empty() => restored,
-        Ok(_) => Err(incomplete),
-        Err(devices) => Err(incomplete.and(devices)),
+    match (restored, left.is_empty()) {
+        (restored, true) => restored,
+        (Ok(_), false) => Err(Incomplete {
+            home: (0..attachment.rails.len()).collect(),
+            ..Incomplete::from(left)
+        }),
+        (Err(devices), false) => Err(Incomplete::from(left).and(devices)),
     }
 }
 
-/// Says in a record that stays that it was tried, and which rails are on the host.
+/// Says in the record whose the rails are after a try, as long as the node's lock is held: after one that failed, those
+/// that are on the host as they were are any owner's. An ADD that was killed may have moved nothing, whoever tries to
+/// restore that.
 fn note<K: Kernel>(
     node: &Node<'_, K>,
+    pod: Option<&K::Pod>,
     attachment: &mut Attachment,
     restored: &Result<Home, Incomplete>,
 ) {
-    if let Err(incomplete) = restored
-        && !incomplete.continues
-    {
-        let has_returned = note_returned(attachment, &incomplete.home);
-        if has_returned || !attachment.tried {
-            attachment.tried = true;
+    let before = attachment.clone();
+    let mut rails = attachment.rails.iter();
+    if rails.any(|it| matches!(it.stage, Stage::Rebinding { .. })) {
+        match node.kernel.observe(pod) {
+            Ok(observed) => {
+                let rails = attachment.rails.iter_mut();
+                let rebound = rails.filter(|it| plan::is_rebound(it, &observed));
+                rebound.for_each(|it| it.stage = Stage::Rebound);
+            }
+            Err(error) => log::warn!("{error}"),
+        }
+    }
+    if let Err(incomplete) = restored {
+        for index in &incomplete.home {
+            attachment.rails[*index].stage = Stage::Returned;
+        }
+        attachment.tried = true;
+        if attachment.phase != Phase::Attaching {
             attachment.phase = Phase::Detaching;
-            mark(node, attachment, Phase::Detaching);
         }
+    }
+    if *attachment != before {
+        mark(node, attachment, attachment.phase);
     }
 }
 
-/// Notes that the rails `home` are on the host as they were, while another rail is not: the next try does not bind their
-/// drivers anew, nor undo what their next owner set of the driver, or attached. Returns true if that is new.
-fn note_returned(attachment: &mut Attachment, home: &[usize]) -> bool {
-    let mut is_new = false;
-    for index in home {
-        let rail = &mut attachment.rails[*index];
-        is_new |= !std::mem::replace(&mut rail.returned, true);
-        rail.device_settings = None;
-        if let Some(host_link) = &mut rail.host_link {
-            host_link.settings.remove(&LinkSetting::Xdp);
-        }
-    }
-    is_new
-}
-
-/// Restores the devices to the host, as far as they can be; the caller has the lock as for [`restore`].
+/// Restores the devices to the host, as far as they can be; the caller has the lock as for [`restore`]. Before rails are left
+/// to other owners, drivers are bound anew where that is to be.
 pub fn restore_devices<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
     pod: Option<&K::Pod>,
     tried_before: bool,
+    elsewhere: Elsewhere,
 ) -> Result<Home, Incomplete> {
-    let mut restored = restore_once(node, pod, attachment, tried_before);
-    match is_suspect(node, pod, attachment, &restored) {
+    let once = |attachment: &mut Attachment| {
+        let home = restore_once(node, pod, attachment, tried_before)?;
+        no_address_lingers(node, pod, attachment).map(|()| home)
+    };
+    let mut restored = once(attachment);
+    let is_awaited = elsewhere == Elsewhere::Awaited;
+    if restored
+        .as_ref()
+        .is_err_and(|it| it.continues || it.awaited && is_awaited)
+    {
+        return restored;
+    }
+    match bind_anew(node, pod, attachment, &restored, elsewhere) {
         Ok(false) => {}
-        Ok(true) => restored = restore_once(node, pod, attachment, tried_before),
+        Ok(true) => restored = once(attachment),
+        // no rail is left to others
         Err(error) => {
-            let error = Incomplete::from(vec![error]);
-            restored = Err(match restored {
+            let error = Incomplete::from(vec![error.to_string()]);
+            let incomplete = match restored {
                 Ok(_) => error,
                 Err(incomplete) => incomplete.and(error),
+            };
+            restored = Err(Incomplete {
+                home: vec![],
+                ..incomplete
             });
         }
     }
-    note(node, attachment, &restored);
-    let restored = restored?;
-    if pod.is_some() {
-        return Ok(restored);
+    note(node, pod, attachment, &restored);
+    restored
+}
+
+/// Records the drivers that are bound anew by the next try, as [`plan::rebinds`] says after the one that `restored`, with all
+/// other records of this boot whose devices are not restored. False: there are none; or there is a record that cannot be
+/// read, and that may have one of them.
+fn bind_anew<K: Kernel>(
+    node: &Node<'_, K>,
+    pod: Option<&K::Pod>,
+    attachment: &mut Attachment,
+    restored: &Result<Home, Incomplete>,
+    elsewhere: Elsewhere,
+) -> Result<bool, Error> {
+    if !attachment.rebind_driver {
+        return Ok(false);
     }
-    let in_use = gids::lingering(node.kernel, attachment)
-        .map_err(|error| Incomplete::from(vec![error.to_string()]))?;
+    let home = match restored {
+        Ok(_) => (0..attachment.rails.len()).collect(),
+        Err(incomplete) => incomplete.home.clone(),
+    };
+    let is_last_resort = elsewhere == Elsewhere::BoundAnew;
+    let observed = node.kernel.observe(pod)?;
+    let among =
+        |others: &[Attachment]| plan::rebinds(attachment, others, &observed, &home, is_last_resort);
+    if among(&[]).is_empty() || !node.store.unreadable()?.is_empty() {
+        return Ok(false);
+    }
+    let rebinds = among(&node.store.on_this_boot(attachment)?);
+    if rebinds.is_empty() {
+        return Ok(false);
+    }
+    let is_lost = rebinds.iter().any(|(_, index, _)| *index == 0);
+    for (rail, index, driver) in rebinds {
+        let rail = &mut attachment.rails[rail];
+        let why = match index {
+            0 => "it is in a namespace that is neither the host's nor the pod's",
+            _ => "netdevs in other namespaces may lie on it",
+        };
+        let name = rail.name();
+        log::warn!("the driver {driver} of {name} is bound anew: {why}");
+        rail.stage = Stage::Rebinding { index, driver };
+    }
+    match node.store.update(attachment) {
+        // a full disk keeps no device that is on the host; killed before its driver is bound, a function stays without
+        Err(error) if !is_lost => log::warn!("{error}"),
+        updated => updated?,
+    }
+    Ok(true)
+}
+
+/// An address of a pod that is gone, on the host's RDMA devices, says that a process keeps the pod's namespace.
+fn no_address_lingers<K: Kernel>(
+    node: &Node<'_, K>,
+    pod: Option<&K::Pod>,
+    attachment: &Attachment,
+) -> Result<(), Incomplete> {
+    if pod.is_some() {
+        return Ok(());
+    }
+    let home: Vec<usize> = (0..attachment.rails.len()).collect();
+    let in_use = gids::lingering(node.kernel, attachment).map_err(|error| Incomplete {
+        home: home.clone(),
+        ..Incomplete::from(vec![error.to_string()])
+    })?;
     // a pod that has the same address now is not this one's namespace
-    match in_use.iter().find(|ip| {
-        !node
-            .store
-            .is_given_to_another(node.kernel, attachment, **ip)
-    }) {
-        None => Ok(restored),
-        Some(address) => Err(Incomplete {
+    let mut lingering = in_use.iter().filter(|ip| {
+        let store = &node.store;
+        !store.is_given_to_another(node.kernel, attachment, **ip)
+    });
+    lingering.next().map_or(Ok(()), |address| {
+        Err(Incomplete {
             left: vec![format!(
                 "{address} is still configured: its pod's namespace is kept alive by a process"
             )],
             awaited: true,
             continues: false,
-            home: vec![],
-        }),
-    }
-}
-
-/// Returns true if drivers of functions that are on the host are to be bound anew, also while another rail is not: the next
-/// try leaves those alone.
-///
-/// # Errors
-/// The state or the records cannot be read, in a sentence.
-fn is_suspect<K: Kernel>(
-    node: &Node<'_, K>,
-    pod: Option<&K::Pod>,
-    attachment: &mut Attachment,
-    restored: &Result<Home, Incomplete>,
-) -> Result<bool, String> {
-    let seen;
-    let (observed, home) = match restored {
-        Ok(restored) => (&restored.observed, None),
-        Err(it) if it.continues || it.home.is_empty() || !attachment.rebind_driver => {
-            return Ok(false);
-        }
-        Err(incomplete) => {
-            seen = node
-                .kernel
-                .observe(pod)
-                .map_err(|error| error.to_string())?;
-            (&seen, Some(&incomplete.home))
-        }
-    };
-    let choose = |own: &Attachment, others: &[Attachment]| {
-        let mut suspect = plan::suspect(own, others, observed);
-        suspect.retain(|(rail, ..)| home.is_none_or(|it| it.contains(rail)));
-        suspect
-    };
-    bind_anew(node, attachment, choose).map_err(|error| error.to_string())
+            home,
+        })
+    })
 }
 
 /// Gives the addresses of all rails, whose devices are on the host, back, with the configuration of ADD. Where IPAM refuses that, the

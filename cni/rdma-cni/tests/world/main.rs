@@ -57,6 +57,7 @@ mod rdma_names;
 mod records;
 mod refusing;
 mod renumbered;
+mod returned;
 mod routing;
 mod share;
 mod share_drift;

@@ -8,7 +8,7 @@ use crate::{
 };
 use fake_kernel::{Snapshot, Verdict};
 use nix::errno::Errno;
-use rdma_netns::{Kernel, Op};
+use rdma_netns::{Child, IpvlanMode, Kernel, NetnsSide, Op};
 use serde_json::{Value, json};
 
 /// How many changes ADD of two bonds makes, how many announcements after them, and how many
@@ -312,4 +312,48 @@ fn link_is_free(node: &Node) {
     node.add(&pod, &config).must_succeed();
     assert_eq!(link_of(node, &pod, "rdma0").child, None);
     node.del(&pod, &config).must_succeed();
+}
+
+/// Of an attachment that is not at `eth0`, whose DEL ends no pod: no other child of the port stays, also if the pod's own
+/// child is removed late.
+#[test]
+fn what_sets_the_mode_of_an_ipvlan_port_back_ends_with_del() {
+    for is_late in [false, true] {
+        let leases = Leases::new(1);
+        let node = &leases.node;
+        let pod = node.pod("a").attachment("net1");
+        let other = node.pod("other");
+        let config = leases.config(json!({ "child": { "type": "ipvlan" } }));
+        node.add(&pod, &config).must_succeed();
+        let before = link_of(node, &pod, "rdma0").child;
+        let child = |mode, name: &str| Op::AddChild {
+            at: NetnsSide::Pod,
+            parent: crate::node::name("bond0"),
+            child: Child::Ipvlan(mode),
+            name: crate::node::name(name),
+            mtu: 1500,
+        };
+        node.change(Some(&other), &child(IpvlanMode::L3, "x"));
+        assert_ne!(link_of(node, &pod, "rdma0").child, before);
+        let mut refusals = if is_late { 2 } else { 0 };
+        node.kernel.intercept(move |_, step| match step.op {
+            Op::RemoveLink { link, .. } if **link == *"rdma0" && refusals > 0 => {
+                refusals -= 1;
+                Verdict::Refuse(Errno::EBUSY)
+            }
+            _ => Verdict::Proceed,
+        });
+        node.del(&pod, &config).must_succeed();
+        assert_eq!(
+            link_of(node, &other, "x").child,
+            before,
+            "the port has another mode"
+        );
+        let netns = node.netns(&pod);
+        node.kernel.with(|world| {
+            let links = world.links(netns);
+            let mut made = links.iter().filter(|it| it.kind.is_some());
+            assert!(made.next().is_none(), "{links:?}");
+        });
+    }
 }

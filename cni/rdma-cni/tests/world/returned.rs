@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Rails that are on the host, or were never elsewhere, while their record stays: other owners have them.
+
+use crate::node::{Node, Pod, name};
+use fake_kernel::Verdict;
+use rdma_netns::{InterfaceName, NetnsSide, Op, RdmaMode};
+use serde_json::{Value, json};
+use std::fs;
+
+/// `config` with `rebindDriver`.
+fn rebinding(mut config: Value) -> Value {
+    config["rebindDriver"] = json!(true);
+    config
+}
+
+/// Moves the netdev `link` and its RDMA device from `from` into the namespace of `owner`; none: it is the host.
+#[track_caller]
+fn take(node: &Node, (link, rdma): (&str, &str), pod: Option<&Pod>, owner: &Pod) {
+    let mut from = name(link);
+    let stolen = name(&format!("{rdma}x"));
+    if let Some(pod) = pod {
+        node.change(Some(pod), &move_rdma(rdma, NetnsSide::Pod));
+        node.change(Some(pod), &move_link(&from, NetnsSide::Pod, &stolen));
+        from = stolen.clone();
+    }
+    node.change(Some(owner), &move_rdma(rdma, NetnsSide::Host));
+    node.change(Some(owner), &move_link(&from, NetnsSide::Host, &stolen));
+}
+
+fn other(side: NetnsSide) -> NetnsSide {
+    match side {
+        NetnsSide::Pod => NetnsSide::Host,
+        NetnsSide::Host => NetnsSide::Pod,
+    }
+}
+
+fn move_rdma(device: &str, from: NetnsSide) -> Op {
+    let (device, to) = (device.to_owned(), other(from));
+    Op::MoveRdma { device, from, to }
+}
+
+fn move_link(link: &InterfaceName, from: NetnsSide, name: &InterfaceName) -> Op {
+    Op::MoveLink {
+        link: link.clone(),
+        from,
+        to: other(from),
+        name: name.clone(),
+    }
+}
+
+fn rename(link: &str, to: &str) -> Op {
+    Op::RenameLink {
+        at: NetnsSide::Host,
+        link: name(link),
+        name: name(to),
+    }
+}
+
+/// DEL fails (107), as somebody has the name `eth3`, and changes no driver.
+#[track_caller]
+fn fails_without_drivers(node: &Node, pod: &Pod, config: &Value) {
+    node.kernel.begin();
+    let message = node.del(pod, config).must_fail(107);
+    assert!(message.contains("eth3"), "{message}");
+    drivers_are_untouched(node);
+}
+
+#[track_caller]
+fn drivers_are_untouched(node: &Node) {
+    let journal = node.kernel.journal();
+    let is_driver = |op: &&Op| matches!(op, Op::RebindDriver { .. } | Op::BindDriver { .. });
+    assert_eq!(journal.iter().find(is_driver), None, "{journal:?}");
+}
+
+/// The record is there, and nothing was moved: the function is its next owner's. Once another pod's ADD has tried to
+/// recover it before.
+#[test]
+fn a_function_that_a_killed_add_did_not_move_is_left_to_its_owner() {
+    for is_recovered in [false, true] {
+        let node = Node::new(RdmaMode::Exclusive);
+        let config = rebinding(node.config(json!({ "devices": [{ "netdev": "eth2" }] })));
+        let [pod, owner, third] = ["a", "b", "c"].map(|it| node.pod(it));
+        let add = |node: &Node| drop(node.run("ADD", Some(&pod), &config));
+        assert!(node.kill(1, Verdict::DieBefore, add));
+        take(&node, ("eth2", "mlx5_2"), None, &owner);
+        if is_recovered {
+            let other = node.config(json!({ "devices": [{ "netdev": "eth3" }] }));
+            node.add(&third, &other).must_succeed();
+        }
+        node.kernel.begin();
+        node.del(&pod, &config).must_fail(107);
+        drivers_are_untouched(&node);
+    }
+}
+
+/// Netdevs in unseen namespaces may lie on each rail that comes home, whatever becomes of another one.
+#[test]
+fn each_rail_is_bound_anew_while_another_is_elsewhere() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let config = rebinding(node.two_rails());
+    let [pod, owner] = ["a", "b"].map(|it| node.pod(it));
+    node.add(&pod, &config).must_succeed();
+    take(&node, ("rdma1", "mlx5_3"), Some(&pod), &owner);
+    node.kernel.begin();
+    node.del(&pod, &config).must_succeed();
+    assert_eq!(node.rebinds(), 2, "{:?}", node.kernel.journal());
+}
+
+#[test]
+fn a_rail_is_bound_anew_before_it_is_left_to_others() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let config = rebinding(node.two_rails());
+    let pod = node.pod("a");
+    node.add(&pod, &config).must_succeed();
+    node.change(None, &rename("ens1np0", "eth3"));
+    node.kernel.begin();
+    node.del(&pod, &config).must_fail(107);
+    assert_eq!(node.rebinds(), 1, "{:?}", node.kernel.journal());
+    fails_without_drivers(&node, &pod, &config);
+}
+
+/// Its next owner has it in a namespace of its own, or has taken its driver off.
+#[test]
+fn a_rail_that_was_bound_anew_once_is_left_to_its_next_owner() {
+    for has_driver in [true, false] {
+        let node = Node::new(RdmaMode::Exclusive);
+        let config = rebinding(node.two_rails());
+        let [pod, thief, owner, third] = ["a", "b", "c", "d"].map(|it| node.pod(it));
+        node.add(&pod, &config).must_succeed();
+        take(&node, ("rdma0", "mlx5_2"), Some(&pod), &thief);
+        node.change(None, &rename("ens1np0", "eth3"));
+        node.kernel.begin();
+        node.del(&pod, &config).must_fail(107);
+        assert_eq!(node.rebinds(), 1, "{:?}", node.kernel.journal());
+        match has_driver {
+            true => take(&node, ("eth2", "mlx5_2"), None, &owner),
+            false => node.kernel.with(|world| world.bind("0000:3b:00.2", None)),
+        }
+        fails_without_drivers(&node, &pod, &config);
+        node.kernel.begin();
+        let other = node.config(json!({ "devices": [{ "netdev": "eth4" }] }));
+        node.add(&third, &other).must_succeed();
+        drivers_are_untouched(&node);
+        // it keeps nobody's record either
+        node.change(None, &rename("eth3", "ens1np0"));
+        node.del(&pod, &config).must_succeed();
+        assert!(!node.record_of(&pod).exists());
+    }
+}
+
+/// What restoring sets of a rail is its next owner's to choose.
+#[test]
+fn a_rail_that_came_home_keeps_what_its_next_owner_sets() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let config = node.two_rails();
+    let [pod, third] = ["a", "b"].map(|it| node.pod(it));
+    node.add(&pod, &config).must_succeed();
+    node.change(None, &rename("ens1np0", "eth3"));
+    node.del(&pod, &config).must_fail(107);
+    let (at, up) = (NetnsSide::Host, false);
+    let link = name("eth2");
+    node.change(None, &Op::SetUp { at, link, up });
+    node.change(None, &rename("eth2", "storage0"));
+    node.change(
+        None,
+        &Op::SetMtu {
+            at: NetnsSide::Host,
+            link: name("storage0"),
+            mtu: 1400,
+        },
+    );
+    let owned = node.snapshot();
+    node.del(&pod, &config).must_fail(107);
+    assert_eq!(owned.differences(&node.snapshot()), [] as [&str; 0]);
+    let other = node.config(json!({ "devices": [{ "netdev": "eth4" }] }));
+    node.add(&third, &other).must_succeed();
+    node.del(&third, &other).must_succeed();
+    assert_eq!(owned.differences(&node.snapshot()), [] as [&str; 0]);
+}
+
+/// A full disk keeps no function from being bound anew.
+#[test]
+fn a_driver_is_bound_anew_although_nothing_can_be_recorded() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let config = rebinding(node.config(json!({ "devices": [{ "netdev": "eth2" }] })));
+    let pod = node.pod("a");
+    node.add(&pod, &config).must_succeed();
+    // a text cannot be written there
+    fs::create_dir_all(node.record_of(&pod).with_extension("json.new").join("x")).unwrap();
+    node.kernel.begin();
+    node.del(&pod, &config).must_succeed();
+    assert_eq!(node.rebinds(), 1, "{:?}", node.kernel.journal());
+    assert!(!node.record_of(&pod).exists());
+}
