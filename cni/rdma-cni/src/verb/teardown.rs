@@ -166,7 +166,7 @@ pub struct Home {
     pub has_to_outlast: bool,
 }
 
-/// As [`restore_once`], with what came of it in the record.
+/// As `restore_once`, with what came of it in the record.
 pub fn restore<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
