@@ -14,7 +14,7 @@
 //! | `living` | the records of the node's other pods, and whether those live |
 //! | [`given_up`] | what netdevs came back to the host without |
 //! | `told` | what programs in a pod are told of its rails |
-//! | [`pods`] | which devices are in which pods, by records of any version |
+//! | [`pods`] | which devices are in which pods |
 //!
 //! Nothing in here changes a netdev or an RDMA device.
 

@@ -13,15 +13,11 @@ use serde::{Deserialize, Serialize};
 pub struct OtherInterface {
     /// Its name at ADD.
     pub name: InterfaceName,
-    /// Its index in the pod. Records of format 7 have none (0).
-    #[serde(default)]
+    /// Its index in the pod.
     pub index: u32,
-    /// Its table, of this attachment alone. Records of format 7 have it in the rules only (0), and attachments of a pod
-    /// share it.
-    #[serde(default)]
+    /// Its table, of this attachment alone.
     pub table: u32,
-    /// The rules that lead to its table, one for each of its addresses and each network of a rail. In records of
-    /// format 7 they are one for each address, without a destination.
+    /// The rules that lead to its table, one for each of its addresses and each network of a rail.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
     /// Its routes in its own table, and in those of the attachment's other interfaces.

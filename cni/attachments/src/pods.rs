@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which devices are in which pods: what `rdma-cni` has written down below
-//! `<stateDir>/attachments/<network>/<container>@<ifname>.json`.
-//!
-//! Only what is needed here is read, and a record that says it otherwise is passed over: both
-//! programs are not always of one version.
+//! Which devices are in which pods, by the records of this boot whose devices are not restored yet. A record that cannot
+//! be read, or that a newer `rdma-cni` wrote, names no devices here; `doctor` reports it.
 
 mod rails;
 
-pub use rails::{PodRail, PodRails, RailAddress, rails, rails_of_text};
+pub use rails::{PodRail, PodRails, RailAddress, rails};
 
-use cni_protocol::state_file;
+use crate::{Attachment, Phase, Rail, Store};
 use rdma_netns::{DeviceAddress, NetnsId};
-use serde::Deserialize;
 use std::{
-    fs, io,
+    fs,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
@@ -66,70 +62,33 @@ pub struct PodSmc {
     pub reason: Option<String>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Record {
-    key: Key,
-    pod: Option<String>,
-    boot_id: String,
-    netns: PathBuf,
-    netns_id: NetnsId,
-    phase: String,
-    rdma_mode: Option<String>,
-    rails: Vec<Rail>,
-    smc: Option<serde_json::Value>,
-}
-
-#[derive(Deserialize)]
-struct Key {
-    container: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Rail {
-    #[serde(rename = "home")]
-    host_link: Option<Behind>,
-    shared: Option<serde::de::IgnoredAny>,
-    rdma: Option<Behind>,
-    pod_index: Option<u32>,
-}
-
-/// A netdev or an RDMA device, of which only the hardware behind it matters.
-#[derive(Deserialize)]
-struct Behind {
-    parent: Option<DeviceAddress>,
-}
-
 /// The devices that are in pods, by the records of this boot.
-pub fn read(attachments: &Path, boot_id: &str) -> Vec<PodDevice> {
-    let records = records(attachments, boot_id).into_iter();
-    records.flat_map(Record::placed).collect()
+pub fn read(store: &Store, boot_id: &str) -> Vec<PodDevice> {
+    let records = records(store, boot_id).into_iter();
+    records.flat_map(Attachment::placed).collect()
 }
 
 /// What came of SMC-R for each pod that wanted it.
-pub fn smc(attachments: &Path, boot_id: &str) -> Vec<PodSmc> {
-    let records = records(attachments, boot_id).into_iter();
-    records.filter_map(|record| record.smc()).collect()
+pub fn smc(store: &Store, boot_id: &str) -> Vec<PodSmc> {
+    let records = records(store, boot_id).into_iter();
+    let smc = |it: Attachment| {
+        let (namespace, pod) = it.pod_name().split_once('/').unwrap_or(("", it.pod_name()));
+        let smc = it.smc.as_ref()?;
+        Some(PodSmc {
+            namespace: namespace.to_owned(),
+            pod: pod.to_owned(),
+            state: smc.state.to_string(),
+            reason: smc.reason.clone(),
+        })
+    };
+    records.filter_map(smc).collect()
 }
 
-fn records(attachments: &Path, boot_id: &str) -> Vec<Record> {
-    let mut records = Vec::new();
-    for file in files(attachments) {
-        match record(&file) {
-            Ok(record) if record.boot_id == boot_id => records.push(record),
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => log::debug!("{file:?} is passed over: {error}"),
-        }
-    }
+fn records(store: &Store, boot_id: &str) -> Vec<Attachment> {
+    let records = store.of_boot(boot_id);
     records
-}
-
-/// The records' files, of all networks.
-fn files(attachments: &Path) -> impl Iterator<Item = PathBuf> {
-    let files = entries(attachments).flat_map(|network| entries(&network));
-    files.filter(|file| file.extension().is_some_and(|end| end == "json"))
+        .inspect_err(|error| log::debug!("{error}"))
+        .unwrap_or_default()
 }
 
 /// Where the namespace at `given` is seen from here: runtimes say `/var/run/netns/…`, which is
@@ -155,58 +114,23 @@ pub fn is_out_of_sight(netns: &Path) -> bool {
     !netns.parent().is_some_and(Path::is_dir)
 }
 
-fn record(file: &Path) -> io::Result<Record> {
-    Ok(serde_json::from_slice(&state_file::read(file)?)?)
-}
-
-/// The devices that are in the pod of the record with this text, whichever boot it is of.
-///
-/// # Errors
-/// It is no record.
-pub fn of_text(text: &[u8]) -> serde_json::Result<Vec<PodDevice>> {
-    serde_json::from_slice(text).map(Record::placed)
-}
-
-fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    let entries = fs::read_dir(directory).into_iter().flatten();
-    entries.flatten().map(|entry| entry.path())
-}
-
-impl Record {
+impl Attachment {
     /// `namespace/name` of the pod, else the container's id.
-    fn name(&self) -> &str {
+    fn pod_name(&self) -> &str {
         self.pod.as_deref().unwrap_or(&self.key.container)
     }
 
-    fn smc(&self) -> Option<PodSmc> {
-        if self.phase == "home" {
-            return None;
-        }
-        let text = |key: &str| Some(self.smc.as_ref()?.get(key)?.as_str()?.to_owned());
-        let (namespace, pod) = self.name().split_once('/').unwrap_or(("", self.name()));
-        Some(PodSmc {
-            namespace: namespace.to_owned(),
-            pod: pod.to_owned(),
-            state: text("state")?,
-            reason: text("reason"),
-        })
-    }
-
     fn placed(self) -> Vec<PodDevice> {
-        // once restored, the devices may be another pod's by now
-        if self.phase == "home" {
-            return Vec::new();
-        }
         let pod = PodNetns {
-            name: self.name().to_owned(),
+            name: self.pod_name().to_owned(),
+            exclusive: self.moves_rdma(),
+            moving: self.phase != Phase::Attached,
             netns: netns_seen(self.netns, self.netns_id),
             id: self.netns_id,
-            exclusive: self.rdma_mode.as_deref() == Some("exclusive"),
-            moving: self.phase != "attached",
         };
         let moved = self.rails.into_iter().filter(|rail| rail.shared.is_none());
         let placed = moved.filter_map(|rail| {
-            let [netdev, rdma] = [rail.host_link, rail.rdma].map(|it| it.and_then(|it| it.parent));
+            let [netdev, rdma] = rail.own_devices();
             Some(PodDevice {
                 address: rdma.clone().or_else(|| netdev.clone())?,
                 netdev: netdev.or(rdma)?,
@@ -218,56 +142,91 @@ impl Record {
     }
 }
 
+impl Rail {
+    /// The hardware of its moved netdev, and of its RDMA device.
+    fn own_devices(&self) -> [Option<DeviceAddress>; 2] {
+        [
+            self.host_link.as_ref().and_then(|it| it.parent.clone()),
+            self.rdma.as_ref().and_then(|it| it.parent.clone()),
+        ]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn record(phase: &str, boot_id: &str) -> Value {
+    fn netdev(name: &str, parent: Option<&str>) -> Value {
         json!({
-            "format": 2, "phase": phase, "bootId": boot_id, "pod": "team/train-0",
-            "key": {"network": "rails", "container": "c1", "interface": "eth0"},
+            "name": name, "index": 4, "mac": "02:00:00:00:00:04", "mtu": 1500, "up": true,
+            "parent": parent,
+        })
+    }
+
+    fn rdma(name: &str, parent: &str) -> Value {
+        json!({"name": name, "index": 1, "node_guid": "", "parent": parent})
+    }
+
+    fn record(phase: &str, boot_id: &str) -> Value {
+        let shared = json!({
+            "parent": "bond0", "parentIndex": 7, "parentMtu": 1500,
+            "child": {"type": "macvlan", "mode": "bridge"},
+        });
+        json!({
+            "format": 8, "phase": phase, "bootId": boot_id, "pod": "team/train-0",
             "netns": "/run/netns/cni-1", "netnsId": {"device": 4, "inode": 77, "cookie": 9},
-            "rdmaMode": "exclusive", "later": {"version": 9},
+            "rdmaMode": "exclusive", "dad": "off", "acceptRa": false, "config": {},
+            "later": {"version": 9},
             "rails": [
-                {"podName": "rdma0", "home": {"name": "eth1", "parent": "0000:3b:00.2"}},
-                {"podName": "rdma1", "rdma": {"name": "rxe0", "parent": "0000:3b:00.3"}, "podIndex": 7},
-                {"podName": "rdma2", "shared": {"parent": "bond0"},
-                 "rdma": {"name": "mlx5_bond_0", "parent": "0000:3b:00.0"}},
-                {"podName": "rdma3", "home": {"name": "veth0"}},
+                {"podName": "rdma0", "home": netdev("eth1", Some("0000:3b:00.2"))},
+                {"podName": "rdma1", "rdma": rdma("rxe0", "0000:3b:00.3"), "podIndex": 7},
+                {"podName": "rdma2", "shared": shared, "rdma": rdma("mlx5_bond_0", "0000:3b:00.0")},
+                {"podName": "rdma3", "home": netdev("veth0", None)},
             ],
         })
     }
 
-    fn placed(files: &[(&str, String)]) -> Vec<String> {
-        let directory = tempfile::tempdir().expect("a directory");
-        for (name, text) in files {
-            let file = directory.path().join(name);
-            fs::create_dir_all(file.parent().expect("a directory")).expect("made");
-            fs::write(file, text).expect("written");
+    /// A state directory with `records`, each of the container that is named.
+    fn state(records: &[(&str, Value)]) -> tempfile::TempDir {
+        let state = tempfile::tempdir().expect("a directory");
+        for (container, record) in records {
+            let mut record = record.clone();
+            record["key"] = json!({"network": "a", "container": container, "interface": "eth0"});
+            let file = format!("a/{container}@eth0.json");
+            write(state.path(), &file, &record.to_string());
         }
-        let mut found: Vec<String> = read(directory.path(), "this")
-            .iter()
-            .map(|it| {
-                format!(
-                    "{} {:?} {} {}",
-                    it.address, it.index, it.pod.name, it.pod.moving
-                )
-            })
-            .collect();
-        found.sort();
-        found
+        state
+    }
+
+    fn write(state: &Path, file: &str, text: &str) {
+        let file = state.join("attachments").join(file);
+        fs::create_dir_all(file.parent().expect("a directory")).expect("made");
+        fs::write(file, text).expect("written");
+    }
+
+    fn placed(state: &Path) -> Vec<String> {
+        let placed = read(&Store::new(state), "this").into_iter();
+        let words = placed.map(|it| {
+            let PodDevice {
+                address,
+                index,
+                pod,
+                ..
+            } = it;
+            format!("{address} {index:?} {} {}", pod.name, pod.moving)
+        });
+        words.collect()
     }
 
     #[test]
     fn what_was_moved_is_in_the_pod() {
-        let text = record("attached", "this").to_string();
-        let found = placed(&[("rails/c1@eth0.json", text)]);
+        let state = state(&[("c1", record("attached", "this"))]);
         let desired = [
             "0000:3b:00.2 None team/train-0 false",
             "0000:3b:00.3 Some(7) team/train-0 false",
         ];
-        assert_eq!(found, desired);
+        assert_eq!(placed(state.path()), desired);
     }
 
     /// eRDMA: the netdev is one PCI function, the RDMA device another.
@@ -275,45 +234,34 @@ mod tests {
     fn a_nic_of_two_functions_is_known_by_its_rdma_device() {
         let mut text = record("attached", "this");
         text["rails"] = json!([{
-            "podName": "rdma0", "home": {"name": "eth1", "parent": "0000:00:06.0"},
-            "rdma": {"name": "erdma_0", "parent": "0000:00:07.0"},
+            "podName": "rdma0", "home": netdev("eth1", Some("0000:00:06.0")),
+            "rdma": rdma("erdma_0", "0000:00:07.0"),
         }]);
-        let directory = tempfile::tempdir().expect("a directory");
-        fs::create_dir(directory.path().join("a")).expect("made");
-        fs::write(directory.path().join("a/1@eth0.json"), text.to_string()).expect("written");
-        let found = read(directory.path(), "this");
+        let found = read(&Store::new(state(&[("1", text)]).path()), "this");
         assert_eq!(&*found[0].address, "0000:00:07.0");
         assert_eq!(&*found[0].netdev, "0000:00:06.0");
     }
 
     #[test]
     fn what_came_of_smc() {
-        let directory = tempfile::tempdir().expect("a directory");
-        fs::create_dir(directory.path().join("a")).expect("made");
-        let write = |name: &str, smc: Value, phase: &str| {
+        let of = |name: &'static str, smc: Value, phase: &str| {
             let mut text = record(phase, "this");
             text["pod"] = format!("team/{name}").into();
             text["smc"] = smc;
-            let file = directory.path().join("a").join(format!("{name}@eth0.json"));
-            fs::write(file, text.to_string()).expect("written");
+            (name, text)
         };
-        write("on", json!({"state": "active", "entries": []}), "attached");
-        write(
-            "off",
-            json!({"state": "off", "reason": "noModule"}),
-            "attached",
-        );
-        write("gone", json!({"state": "active"}), "home");
-        write("later", json!("other"), "attached");
-        write("none", Value::Null, "attached");
-        let mut found = smc(directory.path(), "this");
-        found.sort();
-        let told: Vec<_> = found
-            .iter()
-            .map(|it| format!("{}/{} {} {:?}", it.namespace, it.pod, it.state, it.reason))
-            .collect();
+        let off = json!({"state": "off", "reason": "noModule"});
+        let state = state(&[
+            of("on", json!({"state": "active", "entries": []}), "attached"),
+            of("off", off, "attached"),
+            of("gone", json!({"state": "active"}), "home"),
+            of("none", Value::Null, "attached"),
+        ]);
+        let found = smc(&Store::new(state.path()), "this").into_iter();
+        let words =
+            found.map(|it| format!("{}/{} {} {:?}", it.namespace, it.pod, it.state, it.reason));
         assert_eq!(
-            told,
+            words.collect::<Vec<_>>(),
             ["team/off off Some(\"noModule\")", "team/on active None"]
         );
     }
@@ -349,38 +297,46 @@ mod tests {
 
     #[test]
     fn what_is_under_way_moves() {
-        let text = record("detaching", "this").to_string();
-        let found = placed(&[("rails/c1@eth0.json", text)]);
-        assert_eq!(found[0], "0000:3b:00.2 None team/train-0 true");
+        let state = state(&[("c1", record("detaching", "this"))]);
+        assert_eq!(
+            placed(state.path())[0],
+            "0000:3b:00.2 None team/train-0 true"
+        );
     }
 
     #[test]
-    fn what_is_restored_or_no_record_is_passed_over() {
-        let files = [
-            ("a/1@eth0.json", record("home", "this").to_string()),
-            ("a/2@eth0.json", record("attached", "another").to_string()),
-            ("a/3@eth0.json", "{\"format\"".to_owned()),
-            ("a/4@eth0.json", "{}".to_owned()),
-            ("a/5@eth0.lock", record("attached", "this").to_string()),
-            ("6.json", record("attached", "this").to_string()),
-        ];
-        assert_eq!(placed(&files), [] as [&str; 0]);
+    fn what_is_restored_or_cannot_be_read_is_passed_over() {
+        let mut newer = record("attached", "this");
+        newer["format"] = (crate::FORMAT + 1).into();
+        let state = state(&[
+            ("1", record("home", "this")),
+            ("2", record("attached", "another")),
+            ("3", newer),
+        ]);
+        let text = record("attached", "this").to_string();
+        for (file, text) in [
+            ("a/4@eth0.json", "{\"format\""),
+            ("a/5@eth0.json", "{}"),
+            ("a/6@eth0.lock", &*text),
+            ("7.json", &*text),
+        ] {
+            write(state.path(), file, text);
+        }
+        assert_eq!(placed(state.path()), [""; 0]);
     }
 
     /// Records as `rdma-cni` has them in its own tests.
     #[test]
     fn what_rdma_cni_writes_is_understood() {
-        let record = |name: &str| {
+        let of = |name: &str| {
             let plans = Path::new(env!("CARGO_MANIFEST_DIR")).join("../rdma-cni/tests/plans");
             let case = plans.join("cases").join(name).with_extension("json");
             let mut record = cases::read(&case)["record"].take();
             record["bootId"] = "this".into();
             record["phase"] = "attached".into();
-            record.to_string()
+            state(&[("1", record)])
         };
-        let moved = placed(&[("rails/1@eth0.json", record("detach-from-pod"))]);
-        assert_eq!(moved.len(), 2, "{moved:?}");
-        let shared = placed(&[("rails/1@eth0.json", record("detach-share"))]);
-        assert_eq!(shared, [] as [&str; 0]);
+        assert_eq!(placed(of("detach-from-pod").path()).len(), 2);
+        assert_eq!(placed(of("detach-share").path()), [""; 0]);
     }
 }

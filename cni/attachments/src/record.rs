@@ -22,7 +22,8 @@ use std::{
 
 /// The format of the record. A reader refuses a higher one: it never takes half of a record for all of it.
 ///
-/// Raise it when a reader of the present format would leave something behind that a new field describes.
+/// Raise it when a reader of the present format would leave something behind that a new field describes. There are no
+/// readers of earlier formats.
 pub const FORMAT: u32 = 8;
 
 /// What names an attachment: CNI's own triple.
@@ -84,7 +85,7 @@ pub struct Attachment {
     pub dad: Dad,
     /// Whether router advertisements are taken in the pod.
     pub accept_ra: bool,
-    /// `routing`. Records of versions that did not have it have no tables.
+    /// `routing`; no tables if the record does not say.
     #[serde(default = "without_tables")]
     pub routing: Routing,
     /// Whether the result has the rails' addresses.
@@ -153,6 +154,12 @@ pub enum Stage {
     Returned,
 }
 
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
 /// One rail.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -163,7 +170,7 @@ pub struct Rail {
     /// plugin of the chain put it into the pod and restores it to the host.
     #[serde(rename = "home", default, skip_serializing_if = "Option::is_none")]
     pub host_link: Option<Link>,
-    /// What rtnetlink does not report of it, as it was on the host. Records of versions that did not read it have none.
+    /// What rtnetlink does not report of it, as it was on the host; none of a netdev that stays there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_settings: Option<DeviceSettings>,
     /// Whose its devices are.
@@ -192,7 +199,7 @@ pub struct Rail {
     /// be known by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_index: Option<u32>,
-    /// What such a netdev was made on, as seen from the pod. Records of versions that did not compare it have none.
+    /// What such a netdev was made on, as seen from the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_origin: Option<Origin>,
     /// The addresses, routes and rules that ADD gives it, as soon as they are known.

@@ -6,9 +6,9 @@ use rdma_netns::{
     smc::{PnetEntry, PnetId},
 };
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
-/// The part of the record that is about SMC-R. Records of earlier versions can have `lent`, an address
-/// that ADD has set on a rail: it goes with the rail's netdev, and nothing has to be known of it.
+/// The part of the record that is about SMC-R.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Smc {
@@ -45,6 +45,12 @@ pub enum SmcStatus {
     Active,
     /// Nothing is set up; the pod's connections are TCP.
     Off,
+}
+
+impl fmt::Display for SmcStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
 }
 
 /// An interface whose connections RDMA can carry.

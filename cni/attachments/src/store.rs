@@ -11,9 +11,11 @@
 //! attachments share a file. A lock is held on an open file: it ends with its process.
 
 use crate::record::{Attachment, FORMAT, Key};
+pub use cni_protocol::state_file::FileError as StoreError;
 use cni_protocol::{
     lock::{self, Held, Patience},
-    room, state_file,
+    room,
+    state_file::{self, failed},
 };
 use conf_reader::one_line;
 use rdma_netns::InterfaceName;
@@ -40,15 +42,6 @@ pub struct Lock {
     path: PathBuf,
 }
 
-/// State that could not be written, read or locked.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot {action} {path:?}: {source}")]
-pub struct StoreError {
-    action: &'static str,
-    path: PathBuf,
-    source: io::Error,
-}
-
 /// What is on disk for an attachment.
 #[derive(Debug)]
 pub enum Record {
@@ -69,39 +62,6 @@ struct Files {
     records: Vec<Key>,
     /// Those that have an unfinished one, or a lock and no record.
     killed: Vec<Key>,
-}
-
-impl StoreError {
-    /// Whether a lock was held by somebody else for too long: it may be free the next time.
-    pub fn is_held(&self) -> bool {
-        self.source.kind() == io::ErrorKind::TimedOut
-    }
-
-    /// Whether nothing new can be made there: the disk is full or read-only, or a file is in the place of the
-    /// state directory, or above it.
-    pub fn lacks_room(&self) -> bool {
-        matches!(
-            self.source.kind(),
-            io::ErrorKind::StorageFull
-                | io::ErrorKind::QuotaExceeded
-                | io::ErrorKind::ReadOnlyFilesystem
-                | io::ErrorKind::NotADirectory
-        )
-    }
-
-    /// `action` on `path` was refused.
-    pub fn new(action: &'static str, path: &Path, source: io::Error) -> Self {
-        failed(action, path)(source)
-    }
-}
-
-fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
-    let path = path.to_owned();
-    move |source| StoreError {
-        action,
-        path,
-        source,
-    }
 }
 
 impl Store {
@@ -200,7 +160,7 @@ impl Store {
         let path = self.path(key, "json");
         match state_file::read(&path) {
             Ok(text) => Ok(decode(&text, key)),
-            Err(error) if is_absent(&error) => Ok(Record::None),
+            Err(error) if is_absent(error.kind()) => Ok(Record::None),
             Err(error) if state_file::is_odd(&error) => Ok(Record::Corrupt(error.to_string())),
             Err(error) => Err(failed("read", &path)(error)),
         }
@@ -226,7 +186,7 @@ impl Store {
         let _ = fs::remove_file(self.path(key, UNFINISHED));
         let path = self.path(key, "json");
         match fs::remove_file(&path) {
-            Err(error) if !is_absent(&error) => Err(failed("remove", &path)(error)),
+            Err(error) if !is_absent(error.kind()) => Err(failed("remove", &path)(error)),
             _ => Ok(()),
         }
     }
@@ -384,7 +344,7 @@ fn open_lock(path: &Path) -> Result<File, StoreError> {
 /// The same, in a directory that is made for it if need be.
 fn open_first_lock(path: &Path) -> Result<File, StoreError> {
     match (open_lock(path), path.parent()) {
-        (Err(error), Some(directory)) if is_absent(&error.source) => {
+        (Err(error), Some(directory)) if is_absent(error.kind()) => {
             fs::create_dir_all(directory).map_err(failed("create", directory))?;
             open_lock(path)
         }
@@ -395,16 +355,13 @@ fn open_first_lock(path: &Path) -> Result<File, StoreError> {
 /// What follows a record's name while it is written.
 const UNFINISHED: &str = "json.new";
 
-fn is_absent(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-    )
+fn is_absent(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 fn names(directory: &Path) -> Result<Vec<String>, StoreError> {
     let entries = match fs::read_dir(directory) {
-        Err(error) if is_absent(&error) => return Ok(vec![]),
+        Err(error) if is_absent(error.kind()) => return Ok(vec![]),
         entries => entries.map_err(failed("read", directory))?,
     };
     entries

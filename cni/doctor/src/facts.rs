@@ -291,6 +291,8 @@ pub struct Daemon {
     pub sockets: Vec<Socket>,
     /// Its `resources.json`.
     pub published: Option<Published>,
+    /// The reason why that cannot be read.
+    pub unreadable: Option<String>,
     /// Time since that last changed, seconds.
     pub age: u64,
 }

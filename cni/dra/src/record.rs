@@ -11,7 +11,7 @@ use std::{
     path::PathBuf,
 };
 
-/// The format that this version writes, and the newest that it reads.
+/// The format that this version writes. A newer one is refused.
 pub const FORMAT: u32 = 1;
 
 /// What a claim was prepared with.

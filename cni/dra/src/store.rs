@@ -86,33 +86,13 @@ impl Claims {
     /// It cannot be read, is of a later version, or is the record of another claim.
     pub fn read(&self, uid: &str) -> Result<Option<Record>, FileError> {
         let path = self.path(uid);
-        let failed = |words: String| FileError::new("read", &path, io::Error::other(words));
-        let record = match file::read::<Record>(&path) {
-            Ok(Some(record)) => record,
-            Ok(None) => return Ok(None),
-            Err(error) => {
-                // a later version's need not be a record of this one
-                let format = self.field(uid, "format").and_then(|it| it.as_u64());
-                let later = format.filter(|it| *it > FORMAT.into());
-                return Err(later.map_or(error, |it| failed(of_later_version(it))));
+        match file::read_record::<Record>(&path, FORMAT)? {
+            Some(record) if record.claim.uid != uid => {
+                let words = format!("it is the record of claim {}", record.claim);
+                Err(FileError::new("read", &path, io::Error::other(words)))
             }
-        };
-        if record.format > FORMAT {
-            return Err(failed(of_later_version(record.format.into())));
+            record => Ok(record),
         }
-        if record.claim.uid != uid {
-            return Err(failed(format!(
-                "it is the record of claim {}",
-                record.claim
-            )));
-        }
-        Ok(Some(record))
-    }
-
-    /// A field of the record of the claim `uid`, whichever version wrote it.
-    fn field(&self, uid: &str, name: &str) -> Option<Value> {
-        let mut content: Value = file::read(&self.path(uid)).ok()??;
-        Some(content.get_mut(name)?.take())
     }
 
     /// Records `record`, and makes its CDI specification if its numbers are final.
@@ -269,8 +249,8 @@ impl Claims {
             Ok(None) => return Ok(Removed::Nothing),
             Ok(Some(record)) => (BTreeSet::from([record.cdi_dir]), None),
             Err(why) => {
-                let told = self.field(uid, "cdiDir");
-                let told = told.and_then(|it| Some(PathBuf::from(it.as_str()?)));
+                let content = file::read::<Value>(&self.path(uid)).ok().flatten();
+                let told = content.and_then(|it| Some(PathBuf::from(it["cdiDir"].as_str()?)));
                 let told = told.filter(|it| it.is_absolute());
                 let all = told.into_iter().chain([cdi_dir.to_owned()]);
                 (all.collect(), Some(why))
@@ -349,10 +329,6 @@ impl Claims {
 
 /// What the name of a record that was put aside ends with.
 const ASIDE: &str = "corrupt";
-
-fn of_later_version(format: u64) -> String {
-    format!("its format is {format}, of a later version")
-}
 
 /// `record` of the boot `boot_id` as `inventory` has its NICs, if something is to be written.
 fn followed(record: Record, boot_id: &str, inventory: &Inventory) -> Option<Record> {

@@ -178,11 +178,10 @@ pub fn attach_other_interfaces(attachment: &Attachment, observed: &Observed) -> 
     let at = NetnsSide::Pod;
     let others = attachment.other_interfaces.iter();
     let present = others.filter_map(|it| Some((it, it.link(pod).filter(|link| link.up)?)));
-    // rules of format 7 have no destination, and are only removed
     let needed = present.clone().flat_map(|(other, link)| {
         let has = |ip: IpAddr| link.addresses.iter().any(|it| it.ip == ip);
         let rules = other.rules.iter();
-        rules.filter(move |rule| rule.to.is_some() && has(rule.from))
+        rules.filter(move |rule| has(rule.from))
     });
     let needed: Vec<&Rule> = needed.collect();
     let missing = needed.iter().filter(|rule| !pod.rules.contains(rule));

@@ -11,8 +11,52 @@ use std::{
     hash::Hasher,
     io::{self, Read, Write},
     os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
-    path::Path,
+    path::{Path, PathBuf},
 };
+
+/// A file could not be read, written, locked or removed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {verb} {path:?}: {source}")]
+pub struct FileError {
+    verb: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl FileError {
+    /// `source` is why `verb` was refused at `path`.
+    pub fn new(verb: &'static str, path: &Path, source: io::Error) -> Self {
+        failed(verb, path)(source)
+    }
+
+    /// What kind of error of the system it is.
+    pub fn kind(&self) -> io::ErrorKind {
+        self.source.kind()
+    }
+
+    /// Whether a lock was held by somebody else for too long: it may be free the next time.
+    pub fn is_held(&self) -> bool {
+        self.kind() == io::ErrorKind::TimedOut
+    }
+
+    /// Whether nothing new can be made there: the disk is full or read-only, or a file is in the place of the
+    /// directory, or above it.
+    pub fn lacks_room(&self) -> bool {
+        matches!(
+            self.kind(),
+            io::ErrorKind::StorageFull
+                | io::ErrorKind::QuotaExceeded
+                | io::ErrorKind::ReadOnlyFilesystem
+                | io::ErrorKind::NotADirectory
+        )
+    }
+}
+
+/// Makes the error of `verb` at `path` of the system's.
+pub fn failed(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileError {
+    let path = path.to_owned();
+    move |source| FileError { verb, path, source }
+}
 
 /// More than any file of ours has, bytes.
 pub const LARGEST: u64 = 16 << 20;

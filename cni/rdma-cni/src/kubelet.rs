@@ -7,8 +7,8 @@ use dra::{Claims, Record};
 use kubelet_api::pod_resources::{self, AskError, v1::PodResources};
 use network_conf::Conf;
 use plan::allocation::{self, AllocationError, Meaning};
-use rdma_resources::{FileError, Grants, Published, published};
-use std::{cell::OnceCell, time::Duration};
+use rdma_resources::{FileError, Grants, Published};
+use std::{cell::OnceCell, io::ErrorKind, time::Duration};
 
 /// How long kubelet may take, with all that is tried again. Whoever waits is a pod's sandbox, and
 /// the runtime's own caller comes again.
@@ -42,21 +42,17 @@ pub enum KubeletError {
         pod: String,
     },
     /// What the daemon wrote cannot be read.
-    #[error(
-        "{0}; it is rdma-device-plugin's: delete the pod to have its devices allocated anew, and \
-         start the daemon anew if that is not enough"
-    )]
+    #[error("{0}{remedy}", remedy = if .0.kind() == ErrorKind::Unsupported { SAME_VERSION } else { ANEW })]
     File(#[from] FileError),
-    /// What the daemon wrote is of a later version.
-    #[error(
-        "resources.json in stateDir has format {0}, of a newer rdma-device-plugin: bring \
-         rdma-cni to the same version"
-    )]
-    Newer(u32),
     /// An id that leads to no device.
     #[error(transparent)]
     Allocation(#[from] AllocationError),
 }
+
+const SAME_VERSION: &str = "; bring rdma-cni to the same version";
+
+const ANEW: &str = "; it is rdma-device-plugin's: delete the pod to have its devices allocated anew, and start the daemon \
+                    anew if that is not enough";
 
 const REMEDY: &str = "; set podResourcesSocket to kubelet's, or name the devices by deviceID or \
                       devices";
@@ -132,7 +128,7 @@ fn meanings(conf: &Conf, ids: &[Id]) -> Result<Vec<Meaning>, KubeletError> {
     let meaning = |id: &Id| {
         let grant = grants.read(&id.resource, &id.id)?;
         if grant.is_none() && published.get().is_none() {
-            let _ = published.set(read_published(conf)?);
+            let _ = published.set(Published::read(&conf.state_dir)?);
         }
         let published = published.get().and_then(Option::as_ref);
         let meaning = allocation::meaning(id, grant, published)?;
@@ -140,12 +136,4 @@ fn meanings(conf: &Conf, ids: &[Id]) -> Result<Vec<Meaning>, KubeletError> {
         Ok(meaning)
     };
     ids.iter().map(meaning).collect()
-}
-
-fn read_published(conf: &Conf) -> Result<Option<Published>, KubeletError> {
-    let published = Published::read(&conf.state_dir)?;
-    match published.as_ref().map(|it| it.format) {
-        Some(newer) if newer > published::FORMAT => Err(KubeletError::Newer(newer)),
-        _ => Ok(published),
-    }
 }

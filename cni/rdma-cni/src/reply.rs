@@ -91,7 +91,7 @@ fn kubelet(error: &KubeletError) -> u32 {
         KubeletError::Nameless => code::CONFIGURATION,
         KubeletError::Ask { source } if !source.passes() => own::POD_RESOURCES,
         KubeletError::Ask { .. } | KubeletError::Unknown { .. } => code::TRY_LATER,
-        KubeletError::File(_) | KubeletError::Newer(_) => own::STATE,
+        KubeletError::File(_) => own::STATE,
         KubeletError::Allocation(_) => own::NO_SUCH_DEVICE,
     }
 }

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The node's hardware, looked at from asynchronous code.
 
-use attachments::pods::{self, PodRails};
+use attachments::{
+    Store,
+    pods::{self, PodRails},
+};
 use rdma_netns::{DeviceAddress, Inventory, Kernel, Linux};
 use std::{
     collections::BTreeMap,
@@ -18,8 +21,8 @@ pub struct Hardware {
     sysfs: PathBuf,
     dev: PathBuf,
     procfs: PathBuf,
-    /// `<stateDir>/attachments`, which say what pods have; none: not looked at.
-    attachments: Option<PathBuf>,
+    /// Directory of the records that say what pods have; none: not looked at.
+    state_dir: Option<PathBuf>,
     memory: Arc<Mutex<Memory>>,
     /// One thread at a time waits for the accelerators' driver, so that one that hangs has no more of them.
     driver: Arc<Semaphore>,
@@ -98,7 +101,7 @@ impl Hardware {
             sysfs: sysfs.to_owned(),
             dev: dev.to_owned(),
             procfs: PathBuf::from("/proc"),
-            attachments: None,
+            state_dir: None,
             memory: Arc::default(),
             driver: Arc::new(Semaphore::new(1)),
         }
@@ -115,7 +118,7 @@ impl Hardware {
     /// The same, with the records of what pods have below `state_dir`.
     pub fn with_records(self, state_dir: &Path) -> Self {
         Self {
-            attachments: Some(state_dir.join("attachments")),
+            state_dir: Some(state_dir.to_owned()),
             ..self
         }
     }
@@ -147,10 +150,12 @@ impl Hardware {
 
     fn pair(&self, inventory: &mut Inventory) -> MutexGuard<'_, Memory> {
         let rails = || {
-            let attachments = self.attachments.as_deref();
-            let boot_id = attachments.and_then(|_| self.kernel().boot_id().ok());
-            let records = attachments.zip(boot_id);
-            records.map_or_else(Vec::new, |(attachments, id)| pods::rails(attachments, &id))
+            let state_dir = self.state_dir.as_deref();
+            let boot_id = state_dir.and_then(|_| self.kernel().boot_id().ok());
+            let records = state_dir.zip(boot_id);
+            records.map_or_else(Vec::new, |(state_dir, id)| {
+                pods::rails(&Store::new(state_dir), &id)
+            })
         };
         let memory = self.memory.lock();
         let mut memory = memory.unwrap_or_else(PoisonError::into_inner);

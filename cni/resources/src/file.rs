@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Small JSON files, read and replaced as a whole.
 
+pub use cni_protocol::state_file::FileError;
 use cni_protocol::{
     lock::{self, Held},
-    state_file,
+    state_file::{self, failed},
 };
 use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
 use std::{
     fs::{self, Permissions},
     io,
@@ -14,27 +16,6 @@ use std::{
     time::Duration,
 };
 
-/// A file could not be read or written.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot {verb} {path:?}: {source}")]
-pub struct FileError {
-    /// `read`, `write`, `lock`
-    verb: &'static str,
-    path: PathBuf,
-    source: io::Error,
-}
-
-impl FileError {
-    /// `source` is why `verb` was refused at `path`.
-    pub fn new(verb: &'static str, path: &Path, source: io::Error) -> Self {
-        Self {
-            verb,
-            path: path.to_owned(),
-            source,
-        }
-    }
-}
-
 /// The file's content; none if there is no such file.
 ///
 /// # Errors
@@ -42,9 +23,30 @@ impl FileError {
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileError> {
     let text = match state_file::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        text => text.map_err(|source| FileError::new("read", path, source))?,
+        text => text.map_err(failed("read", path))?,
     };
     serde_json::from_slice(&text)
+        .map(Some)
+        .map_err(|error| FileError::new("read", path, error.into()))
+}
+
+/// The record in the file; none if there is no such file. One of a format above `newest` is refused, whatever else it
+/// says: it is never half read.
+///
+/// # Errors
+/// As [`read`] has them; the format is newer.
+pub fn read_record<T: DeserializeOwned>(path: &Path, newest: u32) -> Result<Option<T>, FileError> {
+    let Some(content) = read::<Value>(path)? else {
+        return Ok(None);
+    };
+    let format = content["format"].as_u64();
+    if let Some(newer) = format.filter(|it| *it > newest.into()) {
+        let words = format!("its format is {newer}, of a newer rdma-device-plugin");
+        let error = io::Error::new(io::ErrorKind::Unsupported, words);
+        return Err(FileError::new("read", path, error));
+    }
+    let record = serde_json::from_value(content);
+    record
         .map(Some)
         .map_err(|error| FileError::new("read", path, error.into()))
 }

@@ -9,17 +9,14 @@ use crate::{CharNode, FileError, Sharing, file};
 use cni_protocol::state_file;
 use rdma_netns::DeviceAddress;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use std::{
     collections::BTreeSet,
-    fs, io,
+    fs,
     path::{Path, PathBuf},
     time::SystemTime,
 };
 
-/// The format that this version writes, and the newest that it reads: a later one can mean another netdev.
-///
-/// 2: [`parent`](GrantedDevice::parent) is in its device.
+/// The format that this version writes. A newer one is refused ([`file::read_record`]): it can mean another netdev.
 pub const FORMAT: u32 = 2;
 
 /// The grants of a node.
@@ -89,7 +86,7 @@ impl Grants {
     /// # Errors
     /// It cannot be read, or a newer daemon wrote it.
     pub fn read(&self, resource: &str, id: &str) -> Result<Option<Grant>, FileError> {
-        let grant = read(&self.path(resource, id))?;
+        let grant = file::read_record::<Grant>(&self.path(resource, id), FORMAT)?;
         Ok(grant.filter(|grant| grant.resource == resource && grant.id == id))
     }
 
@@ -98,7 +95,7 @@ impl Grants {
         let entries = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten();
         let files = entries(&self.root).flat_map(|it| entries(&it.path()));
         files
-            .filter_map(|entry| read(&entry.path()).ok().flatten())
+            .filter_map(|entry| file::read_record(&entry.path(), FORMAT).ok().flatten())
             .collect()
     }
 
@@ -125,21 +122,6 @@ impl Grants {
         let id = format!("{}.json", file::file_name(id));
         self.root.join(file::file_name(resource)).join(id)
     }
-}
-
-/// The grant in the file at `path`; none: there is no such file.
-fn read(path: &Path) -> Result<Option<Grant>, FileError> {
-    let failed = |source| FileError::new("read", path, source);
-    let Some(content) = file::read::<Value>(path)? else {
-        return Ok(None);
-    };
-    let format = content["format"].as_u64();
-    if let Some(newer) = format.filter(|it| *it > FORMAT.into()) {
-        let words = format!("its format is {newer}, of a newer rdma-device-plugin");
-        return Err(failed(io::Error::other(words)));
-    }
-    let grant = serde_json::from_value(content);
-    grant.map(Some).map_err(|error| failed(error.into()))
 }
 
 #[cfg(test)]
@@ -205,12 +187,6 @@ mod tests {
             assert!(error.to_string().ends_with(expected), "{error}");
             assert_eq!(grants.all(), []);
         }
-        // one of before
-        let before = serde_json::json!({
-            "format": 1, "resource": "rdma/hca", "id": "17", "sharing": "shared", "cdi": false, "devices": [],
-        });
-        fs::write(&path, before.to_string()).expect("written");
-        assert!(grants.read("rdma/hca", "17").expect("read").is_some());
     }
 
     #[test]

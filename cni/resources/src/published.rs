@@ -4,16 +4,13 @@
 use crate::{FileError, Sharing, file};
 use rdma_netns::DeviceAddress;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
 };
 
-/// The format that this version writes, and the newest that it reads. Raise it when a reader of the present format would
+/// The format that this version writes. A newer one is refused. Raise it when a reader of the present format would
 /// attach pods to another netdev than a new field says.
-///
-/// 2: [`parents`](Resource::parents) are beside the devices. In 1 such a resource had no devices there.
 pub const FORMAT: u32 = 2;
 
 /// The content of the file.
@@ -70,27 +67,12 @@ impl Resource {
 }
 
 impl Published {
-    /// Reads the file. None: the file does not exist. From a newer format, whose fields may differ, only the number
-    /// and, if present, the CDI directory are read.
+    /// Reads the file. None: the file does not exist.
+    ///
+    /// # Errors
+    /// It cannot be read, or a newer daemon wrote it.
     pub fn read(state_dir: &Path) -> Result<Option<Self>, FileError> {
-        let path = path(state_dir);
-        let Some(content) = file::read::<Value>(&path)? else {
-            return Ok(None);
-        };
-        let format = content["format"].as_u64().and_then(|it| it.try_into().ok());
-        if let Some(format) = format.filter(|format| *format > FORMAT) {
-            return Ok(Some(Self {
-                format,
-                cdi_dir: content["cdiDir"].as_str().map(PathBuf::from),
-                resources: BTreeMap::new(),
-                chain_names_resources: false,
-                physical_functions: BTreeMap::new(),
-            }));
-        }
-        let published = serde_json::from_value(content);
-        published
-            .map(Some)
-            .map_err(|error| FileError::new("read", &path, error.into()))
+        file::read_record(&path(state_dir), FORMAT)
     }
 
     /// Writes the file. Returns true if the content changed.
@@ -145,6 +127,18 @@ mod tests {
         assert!(!published.write(directory.path()).expect("no news"));
         let read = Published::read(directory.path()).expect("read");
         assert_eq!(read, Some(published));
+    }
+
+    #[test]
+    fn a_newer_format_is_refused_and_never_half_read() {
+        let directory = tempfile::tempdir().expect("a directory");
+        for rest in ["", ", \"cdiDir\": \"/var/run/cdi\", \"resources\": {}"] {
+            let text = format!("{{\"format\": {}{rest}}}", FORMAT + 1);
+            std::fs::write(path(directory.path()), text).expect("written");
+            let error = Published::read(directory.path()).expect_err("newer");
+            let expected = "its format is 3, of a newer rdma-device-plugin";
+            assert!(error.to_string().ends_with(expected), "{error}");
+        }
     }
 
     #[test]

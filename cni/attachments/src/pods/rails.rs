@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The rails of each pod, for people: which NIC, which addresses, and which GIDs a program has to name.
 
-use super::Record;
-use cni_protocol::state_file;
+use crate::{Attachment, Rail, Store};
 use rdma_netns::DeviceAddress;
-use serde::Deserialize;
-use std::{net::IpAddr, path::Path};
+use std::net::IpAddr;
 
 /// A pod's rails.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,116 +42,49 @@ pub struct RailAddress {
     pub gid_index: Option<u32>,
 }
 
-/// What a record says of a rail, as far as it is shown.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Shown {
-    pod_name: String,
-    #[serde(rename = "home")]
-    host_link: Option<Named>,
-    shared: Option<Parent>,
-    rdma: Option<Named>,
-    #[serde(default)]
-    given: Given,
-    #[serde(default)]
-    gids: Vec<Gid>,
-}
-
-#[derive(Deserialize)]
-struct Named {
-    name: String,
-    parent: Option<DeviceAddress>,
-}
-
-#[derive(Deserialize)]
-struct Parent {
-    parent: String,
-    device: Option<DeviceAddress>,
-}
-
-#[derive(Default, Deserialize)]
-struct Given {
-    #[serde(default)]
-    addresses: Vec<Address>,
-}
-
-#[derive(Deserialize)]
-struct Address {
-    ip: IpAddr,
-}
-
-#[derive(Deserialize)]
-struct Gid {
-    address: IpAddr,
-    index: u32,
-}
-
 /// The rails of all pods, by the records of this boot; in the order of the pods' names.
-pub fn rails(attachments: &Path, boot_id: &str) -> Vec<PodRails> {
-    let records = super::files(attachments).filter_map(|file| of(&file, boot_id));
-    let mut pods: Vec<PodRails> = records.collect();
+pub fn rails(store: &Store, boot_id: &str) -> Vec<PodRails> {
+    let records = super::records(store, boot_id);
+    let mut pods: Vec<PodRails> = records.iter().map(PodRails::from).collect();
     pods.sort_by(|one, other| one.pod.cmp(&other.pod));
     pods
 }
 
-/// None: it cannot be read, or there are none in it.
-fn of(file: &Path, boot_id: &str) -> Option<PodRails> {
-    rails_of_text(&state_file::read(file).ok()?, boot_id)
+impl From<&Attachment> for PodRails {
+    fn from(attachment: &Attachment) -> Self {
+        Self {
+            pod: attachment.pod_name().to_owned(),
+            phase: attachment.phase.to_string(),
+            rails: attachment.rails.iter().map(PodRail::from).collect(),
+        }
+    }
 }
 
-/// The rails of the pod of the record with this `text`. None: it is another boot's, or its devices are back on the host, or
-/// it is no record.
-pub fn rails_of_text(text: &[u8], boot_id: &str) -> Option<PodRails> {
-    #[derive(Deserialize)]
-    struct Rails {
-        rails: Vec<serde_json::Value>,
-    }
-    let record: Record = serde_json::from_slice(text).ok()?;
-    if record.boot_id != boot_id || record.phase == "home" {
-        return None;
-    }
-    let Rails { rails } = serde_json::from_slice(text).ok()?;
-    // one that another version writes otherwise hides no other
-    let rails = rails
-        .into_iter()
-        .filter_map(|rail| serde_json::from_value::<Shown>(rail).ok());
-    Some(PodRails {
-        pod: record.name().to_owned(),
-        rails: rails.map(PodRail::from).collect(),
-        phase: record.phase,
-    })
-}
-
-impl From<Shown> for PodRail {
-    fn from(rail: Shown) -> Self {
-        let is_shown = |address: &&Address| match address.ip {
-            IpAddr::V6(ip) => !ip.is_unicast_link_local(),
-            IpAddr::V4(_) => true,
-        };
-        let gid_index = |ip: IpAddr| {
-            let gid = rail.gids.iter().find(|gid| gid.address == ip);
-            gid.map(|gid| gid.index)
-        };
-        let addresses = rail.given.addresses.iter().filter(is_shown);
-        let addresses = addresses.map(|&Address { ip }| RailAddress {
-            ip,
-            gid_index: gid_index(ip),
+impl From<&Rail> for PodRail {
+    fn from(rail: &Rail) -> Self {
+        let addresses = rail.given.addresses.iter();
+        let addresses = addresses.filter(|it| it.ip.is_ipv4() || !it.is_link_local());
+        let addresses = addresses.map(|it| RailAddress {
+            ip: it.ip,
+            gid_index: rail
+                .gids
+                .iter()
+                .find(|gid| gid.address == it.ip)
+                .map(|gid| gid.index),
         });
         let addresses = addresses.collect();
-        let parent = |named: Option<&Named>| named.and_then(|it| it.parent.clone());
-        let devices = [
-            parent(rail.rdma.as_ref()),
-            parent(rail.host_link.as_ref()),
-            rail.shared.as_ref().and_then(|it| it.device.clone()),
-        ];
+        let [netdev, rdma] = rail.own_devices();
+        let shared = rail.shared.as_ref();
+        let devices = [rdma, netdev, shared.and_then(|it| it.device.clone())];
         let mut devices: Vec<DeviceAddress> = devices.into_iter().flatten().collect();
         devices.dedup();
-        let host_netdev = rail.host_link.map(|it| it.name);
+        let netdev = rail.host_link.as_ref().map(|it| &it.name);
+        let netdev = netdev.or(shared.map(|it| &it.parent));
         Self {
-            name: rail.pod_name,
-            shared: rail.shared.is_some(),
-            host_netdev: host_netdev.or(rail.shared.map(|it| it.parent)),
-            rdma: rail.rdma.map(|it| it.name),
+            name: rail.pod_name.to_string(),
+            shared: shared.is_some(),
+            host_netdev: netdev.map(ToString::to_string),
+            rdma: rail.rdma.as_ref().map(|it| it.name.clone()),
             devices,
             addresses,
         }
@@ -164,49 +95,56 @@ impl From<Shown> for PodRail {
 mod tests {
     use super::*;
     use serde_json::{Value, json};
-    use std::fs;
+    use std::{fs, path::Path};
 
     fn written(records: &[(&str, Value)]) -> Vec<PodRails> {
         let directory = tempfile::tempdir().expect("a directory");
-        fs::create_dir(directory.path().join("rails")).expect("made");
-        for (name, record) in records {
-            let file = directory.path().join("rails").join(name);
+        let network = directory.path().join("attachments/net");
+        fs::create_dir_all(&network).expect("made");
+        for (container, record) in records {
+            let mut record = record.clone();
+            record["key"] = json!({"network": "net", "container": container, "interface": "eth0"});
+            let file = network.join(format!("{container}@eth0.json"));
             fs::write(file, record.to_string()).expect("written");
         }
-        rails(directory.path(), "this")
+        rails(&Store::new(directory.path()), "this")
     }
 
     fn record(pod: &str, phase: &str, rails: Value) -> Value {
         json!({
-            "format": 2, "phase": phase, "bootId": "this", "pod": pod,
-            "key": {"network": "rails", "container": "c1", "interface": "eth0"},
+            "format": 8, "phase": phase, "bootId": "this", "pod": pod,
             "netns": "/run/netns/cni-1", "netnsId": {"device": 4, "inode": 77, "cookie": 9},
-            "rdmaMode": "exclusive", "rails": rails,
+            "rdmaMode": "exclusive", "dad": "off", "acceptRa": false, "rails": rails, "config": {},
         })
     }
 
     #[test]
     fn each_address_has_its_gid() {
-        let moved = json!([
-            {
-                "podName": "rdma0", "home": {"name": "ens1f0v0", "parent": "0000:3b:00.2"},
-                "rdma": {"name": "mlx5_2", "parent": "0000:3b:00.2"},
-                "given": {"addresses": [
-                    {"ip": "fe80::1", "prefix": 64}, {"ip": "fd00::7", "prefix": 64},
-                    {"ip": "192.0.2.7", "prefix": 24},
-                ], "routes": []},
-                "gids": [{"address": "fd00::7", "gid": "fd00::7", "port": 1, "index": 5}],
+        let moved = json!([{
+            "podName": "rdma0",
+            "home": {
+                "name": "ens1f0v0", "index": 4, "mac": "02:00:00:00:00:04", "mtu": 1500, "up": true,
+                "parent": "0000:3b:00.2",
             },
-            {"podName": 7},
-        ]);
+            "rdma": {"name": "mlx5_2", "index": 2, "node_guid": "", "parent": "0000:3b:00.2"},
+            "given": {"addresses": [
+                {"ip": "fe80::1", "prefix": 64}, {"ip": "fd00::7", "prefix": 64},
+                {"ip": "192.0.2.7", "prefix": 24},
+            ], "routes": []},
+            "gids": [{"address": "fd00::7", "gid": "fd00::7", "port": 1, "index": 5}],
+        }]);
         let shared = json!([{
-            "podName": "rdma0", "shared": {"parent": "bond0", "parentIndex": 7},
-            "rdma": {"name": "mlx5_bond_0", "parent": "0000:3b:00.0"},
+            "podName": "rdma0",
+            "shared": {
+                "parent": "bond0", "parentIndex": 7, "parentMtu": 1500,
+                "child": {"type": "macvlan", "mode": "bridge"},
+            },
+            "rdma": {"name": "mlx5_bond_0", "index": 1, "node_guid": "", "parent": "0000:3b:00.0"},
         }]);
         let found = written(&[
-            ("2@eth0.json", record("team/b", "attached", moved)),
-            ("1@eth0.json", record("team/a", "attaching", shared)),
-            ("3@eth0.json", record("team/c", "home", json!([]))),
+            ("2", record("team/b", "attached", moved)),
+            ("1", record("team/a", "attaching", shared)),
+            ("3", record("team/c", "home", json!([]))),
         ]);
         let pods: Vec<_> = found.iter().map(|it| (&*it.pod, &*it.phase)).collect();
         assert_eq!(pods, [("team/a", "attaching"), ("team/b", "attached")]);
@@ -214,11 +152,6 @@ mod tests {
         assert_eq!(
             (bond.host_netdev.as_deref(), bond.shared),
             (Some("bond0"), true)
-        );
-        assert_eq!(
-            found[1].rails.len(),
-            1,
-            "what cannot be read is passed over"
         );
         let rail = &found[1].rails[0];
         assert_eq!((rail.devices.len(), rail.shared), (1, false));
@@ -242,7 +175,7 @@ mod tests {
             record
         };
         for name in ["detach-from-pod", "detach-share"] {
-            let found = written(&[("1@eth0.json", record(name))]);
+            let found = written(&[("1", record(name))]);
             assert_eq!(found[0].rails.len(), 2, "{name}: {found:?}");
             for rail in &found[0].rails {
                 assert!(!rail.addresses.is_empty(), "{name}: {rail:?}");

@@ -85,6 +85,13 @@ fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
     let daemon = &facts.daemon;
     let answering = daemon.sockets.iter().filter(|it| it.silent.is_none());
     let names_of: Vec<String> = answering.map(|socket| resource(&socket.path)).collect();
+    if let Some(why) = &daemon.unreadable {
+        findings.error(
+            format!("{why}: pods with RDMA do not start"),
+            "install one release on the node; if it is one, start the DaemonSet's pod anew, which writes the file",
+        );
+        return;
+    }
     let Some(published) = &daemon.published else {
         findings.error(
             "rdma-device-plugin has published nothing in stateDir: kubelet has no RDMA resource, \
@@ -93,17 +100,6 @@ fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
         );
         return;
     };
-    if published.format > published::FORMAT {
-        findings.error(
-            format!(
-                "resources.json has format {}, of a newer rdma-device-plugin: pods with RDMA do \
-                 not start",
-                published.format
-            ),
-            "install one release on the node",
-        );
-        return;
-    }
     match names_of.is_empty() {
         true => findings.warning(
             format!(

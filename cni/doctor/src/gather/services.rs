@@ -109,11 +109,14 @@ pub(super) fn daemon(view: &mut View, kubelet_dir: &Path, state_dir: &Path) -> D
     let published = Published::read(&state);
     let written = fs::metadata(state.join("resources.json")).and_then(|it| it.modified());
     let age = written.ok().and_then(|written| written.elapsed().ok());
+    let (published, unreadable) = match published {
+        Ok(published) => (published, None),
+        Err(why) => (None, Some(why.to_string())),
+    };
     Daemon {
         sockets,
-        published: view
-            .keep("what rdma-device-plugin has published", published)
-            .flatten(),
+        published,
+        unreadable,
         age: age.unwrap_or_default().as_secs(),
     }
 }

@@ -390,7 +390,7 @@ fn a_record_is_a_promise_to_other_versions() {
     for (text, words) in [
         (
             text.replace("\"format\": 1", "\"format\": 2"),
-            "later version",
+            "newer rdma-device-plugin",
         ),
         (text[..text.len() / 2].to_owned(), "cannot read"),
     ] {

@@ -21,14 +21,14 @@ fn texts(whole: &str) -> Vec<(&'static str, String, &'static str)> {
         (
             "of a later version",
             whole.replace(&format, "\"format\": 9"),
-            "its format is 9, of a later version",
+            "its format is 9, of a newer rdma-device-plugin",
         ),
         (
             "of a later version without a field",
             whole
                 .replace(&format, "\"format\": 9")
                 .replace("awaitsNetwork", "of-later"),
-            "its format is 9, of a later version",
+            "its format is 9, of a newer rdma-device-plugin",
         ),
         (
             "another claim's",

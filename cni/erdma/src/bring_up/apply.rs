@@ -6,13 +6,14 @@ use super::{
     ownership::{ForeignConfig, foreign_config},
     plan::{self, DesiredNic, Obstacle, Siblings},
     put_back::put_back,
-    record::{Record, RecordError, Records, has_mac},
+    record::{Record, Records, has_mac},
 };
 use crate::Nic;
 use rdma_netns::{
     Desired, Kernel, Link, Namespace, ObserveError, Observed, Op, OpError, Plan, Refusal, Unstable,
     reconcile,
 };
+use rdma_resources::FileError;
 use std::mem;
 
 /// Largest number of plans. Two suffice if no other program makes changes.
@@ -28,7 +29,7 @@ pub(super) enum ApplyError {
     #[error(transparent)]
     Obstacle(#[from] Obstacle),
     #[error(transparent)]
-    Record(#[from] RecordError),
+    Record(#[from] FileError),
     /// The netdev moved into a pod, or was removed.
     #[error("its netdev is gone just now")]
     Gone,
@@ -76,13 +77,13 @@ pub(super) fn record_of(
     nic: &Nic,
     link: &Link,
     boot_id: &str,
-) -> Result<Option<Record>, RecordError> {
+) -> Result<Option<Record>, FileError> {
     let record = records.read(&nic.address)?;
     Ok(record.filter(|it| it.boot_id == boot_id && it.is_of(link)))
 }
 
 /// Returns the recorded configuration of the other NICs whose netdevs are on the host.
-fn siblings(records: &Records, nic: &Nic, observed: &Observed) -> Result<Siblings, RecordError> {
+fn siblings(records: &Records, nic: &Nic, observed: &Observed) -> Result<Siblings, FileError> {
     let mut siblings = Siblings::default();
     // an unreadable record is reported with its own NIC
     for record in records.all()?.into_iter().flatten() {

@@ -32,18 +32,19 @@ use super::{
 };
 use crate::conf;
 use apply::{ApplyError, Reached};
-use attachments::pods;
+use attachments::{Store, pods};
 use cni_protocol::lock::Held;
 use history::{Blocker, History};
 use ownership::ForeignConfig;
 use plan::DesiredNic;
 use rdma_netns::{DeviceAddress, HardwareAddress, InterfaceName, Kernel};
-use record::{RecordError, Records};
+use rdma_resources::FileError;
+use record::Records;
 use sources::{Sources, Unknown};
 use std::{
     collections::BTreeMap,
     panic::resume_unwind,
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -74,7 +75,7 @@ pub struct BringUp<K> {
 struct Node<K> {
     kernel: Arc<K>,
     records: Records,
-    attachments: PathBuf,
+    attachments: Store,
 }
 
 impl<K> Clone for Node<K> {
@@ -133,7 +134,7 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
             node: Node {
                 kernel,
                 records: Records::new(state_dir),
-                attachments: state_dir.join("attachments"),
+                attachments: Store::new(state_dir),
             },
             lock: None,
             history: History::new(pace.quiet),
@@ -242,7 +243,7 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
         }
     }
 
-    fn take_lock(&mut self) -> Result<(), RecordError> {
+    fn take_lock(&mut self) -> Result<(), FileError> {
         if self.lock.is_none() {
             self.lock = Some(self.node.records.lock()?);
         }

@@ -4,7 +4,10 @@
 //!
 //! The files are `<stateDir>/erdma/<PCI address>.json`. The daemon that brings NICs up holds `<stateDir>/erdma/lock`.
 
-use cni_protocol::lock::{self, Held};
+use cni_protocol::{
+    lock::{self, Held},
+    state_file::failed,
+};
 use rdma_netns::{Address, DeviceAddress, HardwareAddress, InterfaceName, Link, Namespace, Route};
 use rdma_resources::{FileError, file};
 use serde::{Deserialize, Serialize};
@@ -14,7 +17,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Format that this version writes. Fields of later formats are ignored.
+/// Format that this version writes. A newer one is refused.
 const FORMAT: u32 = 1;
 
 /// Settings that the bring-up changes.
@@ -140,35 +143,6 @@ impl Record {
     }
 }
 
-/// A record cannot be read, written or removed.
-#[derive(Debug, thiserror::Error)]
-pub enum RecordError {
-    /// A file cannot be read or written.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// A later version has written the record.
-    #[error("{path:?} has format {format}, of a later version than this one")]
-    Later {
-        /// Path of the record.
-        path: PathBuf,
-        /// Format of the record.
-        format: u32,
-    },
-    /// The directory, or a file to remove, is inaccessible.
-    #[error("cannot {verb} {path:?}: {source}")]
-    Io {
-        /// Verb: `read`, `remove`, `lock`.
-        verb: &'static str,
-        /// Path.
-        path: PathBuf,
-        /// Error of the system.
-        source: io::Error,
-    },
-    /// Another daemon holds the lock.
-    #[error("{0:?} is locked: a daemon that brings eRDMA NICs up is running")]
-    Locked(PathBuf),
-}
-
 /// The records of a node.
 #[derive(Clone, Debug)]
 pub struct Records {
@@ -186,50 +160,42 @@ impl Records {
     /// Locks the records, so that no other process brings NICs up or releases them.
     ///
     /// # Errors
-    /// [`RecordError::Locked`], or the directory cannot be written.
-    pub fn lock(&self) -> Result<Held, RecordError> {
+    /// Another daemon holds the lock, or the directory cannot be written.
+    pub fn lock(&self) -> Result<Held, FileError> {
         let path = self.root.join("lock");
         let opened = fs::create_dir_all(&self.root).and_then(|()| lock::open(&path));
-        let failed = |source| RecordError::Io {
-            verb: "lock",
-            path: path.clone(),
-            source,
-        };
-        let held = opened.and_then(lock::attempt).map_err(failed)?;
-        held.ok_or_else(|| RecordError::Locked(path.clone()))
+        let held = opened.and_then(lock::attempt).and_then(|held| {
+            held.ok_or_else(|| io::Error::other("a daemon that brings eRDMA NICs up is running"))
+        });
+        held.map_err(failed("lock", &path))
     }
 
     /// Returns the record of the NIC at `address`. None: the daemon has not brought it up.
     ///
     /// # Errors
     /// The file is not a record.
-    pub fn read(&self, address: &DeviceAddress) -> Result<Option<Record>, RecordError> {
-        self.read_file(self.path(address))
+    pub fn read(&self, address: &DeviceAddress) -> Result<Option<Record>, FileError> {
+        file::read_record(&self.path(address), FORMAT)
     }
 
     /// Returns all records. The inner error is the reason why a record cannot be read.
     ///
     /// # Errors
     /// The directory cannot be read.
-    pub fn all(&self) -> Result<Vec<Result<Record, RecordError>>, RecordError> {
-        let failed = |source| RecordError::Io {
-            verb: "read",
-            path: self.root.clone(),
-            source,
-        };
+    pub fn all(&self) -> Result<Vec<Result<Record, FileError>>, FileError> {
         let entries = match fs::read_dir(&self.root) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
-            entries => entries.map_err(failed)?,
+            entries => entries.map_err(failed("read", &self.root))?,
         };
         let mut paths = vec![];
         for entry in entries {
-            let path = entry.map_err(failed)?.path();
+            let path = entry.map_err(failed("read", &self.root))?.path();
             if path.extension().is_some_and(|end| end == "json") {
                 paths.push(path);
             }
         }
         paths.sort();
-        let read = |path| self.read_file(path).transpose();
+        let read = |path: PathBuf| file::read_record(&path, FORMAT).transpose();
         Ok(paths.into_iter().filter_map(read).collect())
     }
 
@@ -237,7 +203,7 @@ impl Records {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn write(&self, record: &Record) -> Result<(), RecordError> {
+    pub fn write(&self, record: &Record) -> Result<(), FileError> {
         file::replace(&self.path(&record.address), record, 0o600)?;
         Ok(())
     }
@@ -246,25 +212,13 @@ impl Records {
     ///
     /// # Errors
     /// The file cannot be removed.
-    pub fn remove(&self, address: &DeviceAddress) -> Result<(), RecordError> {
+    pub fn remove(&self, address: &DeviceAddress) -> Result<(), FileError> {
         let path = self.path(address);
         match fs::remove_file(&path) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(RecordError::Io {
-                verb: "remove",
-                path,
-                source,
-            }),
-            _ => Ok(()),
-        }
-    }
-
-    fn read_file(&self, path: PathBuf) -> Result<Option<Record>, RecordError> {
-        let record: Option<Record> = file::read(&path)?;
-        match record {
-            Some(Record { format, .. }) if format > FORMAT => {
-                Err(RecordError::Later { path, format })
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(FileError::new("remove", &path, source))
             }
-            record => Ok(record),
+            _ => Ok(()),
         }
     }
 

@@ -3,10 +3,11 @@
 
 use super::{
     apply::{self, ApplyError},
-    record::{Record, RecordError, Records},
+    record::{Record, Records},
 };
-use attachments::pods;
+use attachments::{Store, pods};
 use rdma_netns::{DeviceAddress, Kernel, ObserveError};
+use rdma_resources::FileError;
 use std::{fmt, path::Path};
 
 /// The reason why nothing can be released.
@@ -14,7 +15,7 @@ use std::{fmt, path::Path};
 pub enum ReleaseError {
     /// The records cannot be read, or a running daemon would undo the release.
     #[error(transparent)]
-    Record(#[from] RecordError),
+    Record(#[from] FileError),
     /// The kernel's state cannot be read.
     #[error(transparent)]
     Observe(#[from] ObserveError),
@@ -97,7 +98,7 @@ pub fn release<K: Kernel>(kernel: &K, state_dir: &Path) -> Result<Vec<Released>,
     }
     let _lock = records.lock()?;
     let boot_id = kernel.boot_id()?;
-    let placed = pods::read(&state_dir.join("attachments"), &boot_id);
+    let placed = pods::read(&Store::new(state_dir), &boot_id);
     let mut released = vec![];
     for record in all {
         let record = match record {

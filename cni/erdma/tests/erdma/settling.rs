@@ -289,7 +289,7 @@ fn a_record_that_cannot_be_read_is_told_by_its_name() {
         ("{\"format\"".to_owned(), "0000:00:06.0.json"),
         (
             whole.replace("\"format\": 1", "\"format\": 2"),
-            "a later version",
+            "a newer rdma-device-plugin",
         ),
     ] {
         fs::write(&path, text).expect("written");

@@ -101,7 +101,8 @@ fn a_later_format_is_told_as_one() {
     fs::write(cluster.state_dir().join("resources.json"), text.to_string()).unwrap();
     let message = cluster.add(&pod, &config).must_fail(105);
     assert!(
-        message.contains("format 3") && message.contains("newer"),
+        message.contains("its format is 3")
+            && message.ends_with("bring rdma-cni to the same version"),
         "{message}"
     );
 }

@@ -9,7 +9,7 @@ use super::{
     records::{listen, listen_to_networks},
 };
 use crate::{conf::ErrorThreshold, offer::Unhealthy, watch::until};
-use attachments::pods;
+use attachments::{Store, pods};
 use inotify::{EventMask, Inotify};
 use rdma_netns::{
     Hca, Inventory, Kernel, Link, Linux,
@@ -46,6 +46,7 @@ const WITHOUT_EVENTS: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Watch {
     sysfs: PathBuf,
+    state_dir: PathBuf,
     attachments: PathBuf,
     boot_id: String,
     monitor: Option<AsyncFd<Monitor>>,
@@ -132,6 +133,7 @@ impl Watch {
         Self {
             sysfs: sysfs.to_owned(),
             attachments: state_dir.join("attachments"),
+            state_dir: state_dir.to_owned(),
             boot_id: Linux::new().boot_id().unwrap_or_default(),
             monitor,
             inotify: None,
@@ -180,7 +182,7 @@ impl Watch {
         let mut monitor = self.monitor.as_mut().map(AsyncFd::get_mut);
         if self.records_changed || self.inotify.is_none() {
             self.records_changed = false;
-            let placed = pods::read(&self.attachments, &self.boot_id);
+            let placed = pods::read(&Store::new(&self.state_dir), &self.boot_id);
             self.pods.update(placed, monitor.as_deref_mut());
             let pods = &self.pods;
             self.told

@@ -16,7 +16,10 @@ use crate::{
     offer::{Gone, Offer, Unhealthy},
 };
 use ::dra::Claims;
-use attachments::pods::{self, PodNetns, PodRails, PodSmc};
+use attachments::{
+    Store,
+    pods::{self, PodNetns, PodRails, PodSmc},
+};
 use rdma_netns::{Inventory, Kernel, Linux, NetnsId, linux::inside};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -168,11 +171,11 @@ impl Collector {
         self.records(pods::smc).await
     }
 
-    async fn records<T: Send + 'static>(&self, read: fn(&Path, &str) -> Vec<T>) -> Vec<T> {
-        let attachments = self.sources.state_dir.join("attachments");
+    async fn records<T: Send + 'static>(&self, read: fn(&Store, &str) -> Vec<T>) -> Vec<T> {
+        let store = Store::new(&self.sources.state_dir);
         let aside = tokio::task::spawn_blocking(move || {
             let boot_id = Linux::new().boot_id().unwrap_or_default();
-            read(&attachments, &boot_id)
+            read(&store, &boot_id)
         });
         aside.await.unwrap_or_default()
     }
@@ -245,7 +248,7 @@ fn read(inventory: &Inventory, sources: &Sources, lost: &Lost) -> Ports {
         return ports;
     }
     let boot_id = Linux::new().boot_id().unwrap_or_default();
-    let placed = pods::read(&sources.state_dir.join("attachments"), &boot_id);
+    let placed = pods::read(&Store::new(&sources.state_dir), &boot_id);
     let mut pods: Vec<(&PodNetns, Vec<&String>)> = Vec::new();
     for (address, name) in elsewhere {
         let Some(placed) = placed.iter().find(|it| it.address == *address) else {

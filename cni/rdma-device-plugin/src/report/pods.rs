@@ -4,7 +4,7 @@
 
 use super::rails::{PodDevice, PodDevices, PodKey};
 use crate::{chain::sandbox, metrics::held, node::Node, refused::PodName};
-use attachments::pods;
+use attachments::{Store, pods};
 use kubelet_api::pod_resources::{self, AskError};
 use rdma_netns::{DeviceAddress, Kernel, Linux};
 use std::{
@@ -77,7 +77,7 @@ pub async fn with_devices(paths: &Paths, node: &Arc<Node>) -> Result<Vec<PodDevi
 /// The rails of the records, by the functions behind them.
 fn recorded(state_dir: &Path) -> Vec<(PodName, DeviceAddress, String)> {
     let boot_id = Linux::new().boot_id().unwrap_or_default();
-    let records = pods::rails(&state_dir.join("attachments"), &boot_id);
+    let records = pods::rails(&Store::new(state_dir), &boot_id);
     let attached = records.into_iter().filter(|it| it.phase == ATTACHED);
     let rails = attached.filter_map(|record| {
         let (namespace, name) = record.pod.split_once('/')?;

@@ -98,12 +98,17 @@ impl Node {
         let id: NetnsId = Netns::open(&pod).expect("the pod").id();
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a boot");
         let record = json!({
-            "phase": phase, "bootId": boot_id.trim_end(), "pod": "team/train-0",
+            "format": 8, "phase": phase, "bootId": boot_id.trim_end(), "pod": "team/train-0",
             "key": {"network": "rails", "container": "c1", "interface": "eth0"},
-            "netns": pod, "netnsId": id, "rdmaMode": "shared",
+            "netns": pod, "netnsId": id, "rdmaMode": "shared", "dad": "off", "acceptRa": false, "config": {},
             "rails": [{
                 "podName": "nic0", "podIndex": index,
-                "home": {"name": "nic0"}, "rdma": {"name": "mlx5_2", "parent": "0000:3b:00.2"},
+                "home": {
+                    "name": "nic0", "index": 2, "mac": "02:00:00:00:00:02", "mtu": 1500, "up": true,
+                },
+                "rdma": {
+                    "name": "mlx5_2", "index": 2, "node_guid": "", "parent": "0000:3b:00.2",
+                },
             }],
         });
         let file = self.file();

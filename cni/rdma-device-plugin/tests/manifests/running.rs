@@ -160,10 +160,14 @@ impl Node {
             .expect("a namespace")
             .id();
         let record = serde_json::json!({
-            "format": 2, "phase": "attached", "pod": "team/train-0", "bootId": boot_id(),
+            "format": 8, "phase": "attached", "pod": "team/train-0", "bootId": boot_id(),
             "key": {"network": "pods", "container": "c1", "interface": "eth0"},
             "netns": "/var/run/netns/cni-1", "netnsId": id, "rdmaMode": rdma_mode,
-            "rails": [{"podName": "rdma0", "home": {"name": "eth1", "parent": "0000:3b:00.2"}}],
+            "dad": "off", "acceptRa": false, "config": {},
+            "rails": [{"podName": "rdma0", "home": {
+                "name": "eth1", "index": 2, "mac": "02:00:00:00:00:02", "mtu": 1500, "up": true,
+                "parent": "0000:3b:00.2",
+            }}],
         });
         let records = self.path("/var/lib/cni/rdma-cni/attachments/pods");
         fs::create_dir_all(&records).expect("made");

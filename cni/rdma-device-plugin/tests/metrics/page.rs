@@ -105,18 +105,23 @@ fn attach(site: &Site, name: &str, number: usize) {
         );
         json!({
             "podName": format!("rdma{rail}"),
-            "shared": {"parent": format!("ens{}f0", rail + 1), "device": pci(rail)},
-            "rdma": {"name": format!("mlx5_{rail}"), "parent": pci(rail)},
-            "given": {"addresses": [{"ip": ip, "prefix": 64}]},
+            "shared": {
+                "parent": format!("ens{}f0", rail + 1), "parentIndex": 7 + rail, "parentMtu": 4200,
+                "device": pci(rail), "child": {"type": "macvlan", "mode": "bridge"},
+            },
+            "rdma": {
+                "name": format!("mlx5_{rail}"), "index": rail, "node_guid": "", "parent": pci(rail),
+            },
+            "given": {"addresses": [{"ip": ip, "prefix": 64}], "routes": []},
             "gids": [{"address": ip, "gid": ip, "port": 1, "index": 6 + number}],
         })
     });
     let rails: Vec<Value> = rails.collect();
     let record = json!({
-        "format": 2, "phase": "attached", "bootId": boot_id, "pod": format!("team/{name}"),
+        "format": 8, "phase": "attached", "bootId": boot_id, "pod": format!("team/{name}"),
         "key": {"network": "rails", "container": name, "interface": "eth0"},
         "netns": "/run/netns/none", "netnsId": {"device": 4, "inode": 77 + number, "cookie": 9},
-        "rails": rails,
+        "dad": "off", "acceptRa": false, "rails": rails, "config": {},
     });
     let directory = site.path().join("attachments/rails");
     fs::create_dir_all(&directory).expect("made");

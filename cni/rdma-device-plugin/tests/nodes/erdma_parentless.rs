@@ -155,13 +155,19 @@ fn a_record_tells_whose_it_is() {
     assert_eq!(count(hardware().with_records(&state)), 200);
     let boot_id = rdma_netns::Kernel::boot_id(&Linux::new()).expect("a boot's id");
     let record = json!({
-        "key": {"network": "rdma-net", "container": "c1", "ifname": "eth0"},
+        "format": 8, "key": {"network": "rdma-net", "container": "c1", "interface": "eth0"},
         "pod": "default/p1", "bootId": boot_id, "netns": "/run/netns/p1",
         "netnsId": {"device": 4, "inode": 5, "cookie": 6}, "phase": "attached",
+        "dad": "off", "acceptRa": false, "config": {},
         "rails": [{
             "podName": "rdma0",
-            "home": {"name": "eth1", "parent": FIRST.netdev_address},
-            "rdma": {"name": "erdma_0", "parent": FIRST.netdev_address},
+            "home": {
+                "name": "eth1", "index": 4, "mac": "02:00:00:00:00:04", "mtu": 1500, "up": true,
+                "parent": FIRST.netdev_address,
+            },
+            "rdma": {
+                "name": "erdma_0", "index": 1, "node_guid": "", "parent": FIRST.netdev_address,
+            },
         }],
     });
     let directory = state.join("attachments/rdma-net");
