@@ -177,47 +177,6 @@ fn attachments_of_one_pod_have_rules_of_their_own() {
     }
 }
 
-/// As commit 17255107 wrote it: rules for all destinations, those of a family that no rail has included, which ADD did
-/// not make.
-#[test]
-fn a_record_of_format_7_is_checked_and_restored() {
-    let leases = Leases::new(1);
-    let node = &leases.node;
-    let pod = with_primary(&leases, 0);
-    let before = node.snapshot();
-    let mut given = answer(0, 7);
-    given["ips"].as_array_mut().unwrap().truncate(1);
-    given["routes"] = json!([]);
-    leases.gives("rdma0", &given);
-    let config = leases.config(json!({}));
-    let result = node.add(&pod, &config).must_succeed();
-    let path = node.record_of(&pod);
-    let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-    let new: Attachment = serde_json::from_value(record.clone()).unwrap();
-    let [eth0] = &new.other_interfaces[..] else {
-        panic!("{:?}", new.other_interfaces);
-    };
-    let at = NetnsSide::Pod;
-    for rule in eth0.rules.iter().cloned() {
-        node.change(Some(&pod), &Op::RemoveRule { at, rule });
-    }
-    let wide = |from: &str, prefix| json!({ "from": from, "prefix": prefix, "table": 1001, "priority": 1000 });
-    let rules = json!([wide("10.0.9.9", 32), wide("fd00::99", 128)]);
-    let rule: Rule = serde_json::from_value(rules[0].clone()).unwrap();
-    node.change(Some(&pod), &Op::AddRule { at, rule });
-    let mut advertised = route("::/0", "fd00::91");
-    advertised.table = 1001;
-    let mut routes = json!(eth0.routes);
-    routes.as_array_mut().unwrap().push(json!(advertised));
-    assert_eq!(ways(node, &pod, 1001).len(), eth0.routes.len());
-    record["format"] = 7.into();
-    record["otherInterfaces"] = json!([{ "name": "eth0", "rules": rules, "routes": routes }]);
-    fs::write(&path, record.to_string()).unwrap();
-    leases.check(&pod, &config, &result).must_succeed();
-    node.del(&pod, &config).must_succeed();
-    leases.must_be(&before, "after DEL");
-}
-
 /// An ADD that fails takes away nothing of another attachment's.
 #[test]
 fn a_failed_attachment_leaves_the_rules_of_another() {
