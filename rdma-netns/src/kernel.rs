@@ -161,6 +161,7 @@ pub trait Pod {
 
 /// Why a path could not be opened as a pod's namespace.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenPodError {
     /// Nothing is there: the namespace is gone.
     #[error("there is no {0:?}")]

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What this project knows of the kernel: netdevs, RDMA devices, their character
-//! devices, and the network namespaces all of them are in.
+#![doc = include_str!("../README.md")]
 //!
-//! The crate shows ([`Kernel::observe`]) and does ([`Kernel::execute`], [`reconcile()`]); it decides
-//! nothing. What is to be done is planned by its users, as a list of [`Op`]s made from an
-//! [`Observed`] state, so that a plan can be printed, tested as data, and repeated.
+//! # Modules
 //!
 //! | module | owns |
 //! |---|---|

@@ -65,6 +65,7 @@ pub struct Netns {
 
 /// Why a path could not be opened as a network namespace.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// A file that is no network namespace.
     #[error("{0:?} is no network namespace")]

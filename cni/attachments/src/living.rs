@@ -146,7 +146,7 @@ fn living<K: Kernel>(kernel: &K, boot_id: &str, pods: &[(&Attachment, &Path)]) -
                     | OpenPodError::NotNamespace(_)
                     | OpenPodError::HostNamespace(_),
                 )) => false,
-                Some(Err(OpenPodError::Io { .. })) | None => true,
+                Some(Err(_)) | None => true,
             }
     };
     pods.iter().map(lives).collect()

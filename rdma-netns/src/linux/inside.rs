@@ -28,6 +28,7 @@ pub type Ports = (String, Vec<PortInfo>);
 
 /// A pod's namespace could not be looked into.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum InsideError {
     /// It cannot be opened; `NotFound`: it is gone.
     #[error(transparent)]

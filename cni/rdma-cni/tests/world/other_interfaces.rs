@@ -2,16 +2,13 @@
 //! Tables and rules of the interfaces that other plugins made, whatever fails, and whoever ends first.
 
 use crate::{
-    leases::{Leases, answer, link_of},
-    node::{Node, Pod, route},
+    leases::{Leases, link_of},
+    node::{Node, Pod},
     routing::{rules, with_primary},
 };
-use attachments::Attachment;
 use fake_kernel::Verdict;
 use nix::errno::Errno;
-use rdma_netns::{NetnsSide, Op, Rule};
 use serde_json::{Value, json};
-use std::fs;
 
 /// The destinations of the routes of `eth0` in `table`.
 fn ways(node: &Node, pod: &Pod, table: u32) -> Vec<String> {

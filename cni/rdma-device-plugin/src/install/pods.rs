@@ -175,7 +175,7 @@ fn lives(kernel: &Linux, attachment: &Attachment) -> bool {
         Ok(pod) => pod.id() == attachment.netns_id,
         Err(OpenPodError::Missing(_)) => is_out_of_sight(&netns),
         Err(OpenPodError::NotNamespace(_) | OpenPodError::HostNamespace(_)) => false,
-        Err(OpenPodError::Io { .. }) => true,
+        Err(_) => true,
     }
 }
 

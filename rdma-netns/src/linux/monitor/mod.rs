@@ -143,6 +143,7 @@ pub enum Loss {
 
 /// Why a namespace cannot be watched.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum WatchError {
     /// It cannot be opened; `NotFound`: it is gone.
     #[error("cannot open {path:?}: {source}")]
