@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SIGKILL after changes of a verb, by [`tracer`], and what the next call makes of it.
+//! SIGKILL after operations of a verb, and what the next call makes of it.
 
-use crate::{
-    Invocation, Netns, Outcome, Snapshot,
-    tracer::{self, Fault, Report, netlink, point::Point},
-};
+use crate::{Invocation, Netns, Outcome, Snapshot};
 use serde_json::{Value, json};
 use std::{
     os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
 };
-use tempfile::NamedTempFile;
 
 /// Which call comes after the one that was killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,39 +20,27 @@ pub enum Restorer {
     Gc,
 }
 
-/// Where a verb is killed: before the first of these changes of the kernel's state, and after each of them.
+/// Where a verb is killed: before the first of these operations, and after each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Around {
-    /// All changes.
+    /// All operations.
     All,
-    /// The moves of netdevs and of RDMA devices to another namespace, and what a physical function sets.
+    /// The moves of netdevs and of RDMA devices to another namespace.
     Moves,
     /// What SMC-R needs: pnet entries, user EIDs, `tcp2smc`, links per link group.
     Smc,
 }
 
 impl Around {
-    /// Whether `point` is such a change: a netlink request, or a setting's file.
-    fn has(self, point: &Point) -> bool {
-        let is = |begin: &str| point.what.starts_with(begin);
-        let is_setting = point.call == "write" && (is("/sys/") || is("/proc/sys/"));
-        let is_netlink = is("rtnetlink ") || is("RDMA netlink") || is("netlink ");
-        let is_of_kind = match self {
-            Self::All => is_setting || is_netlink,
-            Self::Moves => [netlink::MOVE, netlink::FUNCTION]
-                .iter()
-                .any(|words| point.what.ends_with(words)),
-            Self::Smc => is("/proc/sys/net/smc/") || is(GENERIC),
-        };
-        point.changes && is_of_kind
+    /// For `RDMA_CNI_KILL_AROUND`.
+    fn word(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Moves => "moves",
+            Self::Smc => "smc",
+        }
     }
 }
-
-/// A request of generic netlink, as a point has it.
-const GENERIC: &str = "netlink 16,";
-
-/// A sweep may meet one in so many of its faults not at all: a run that waits for the kernel may ask it once less.
-const MOST_UNMET: u32 = 10;
 
 /// One attachment that is made and unmade, each time with a kill.
 #[derive(Debug)]
@@ -65,8 +49,8 @@ pub struct Sweep<'a> {
     pub host: &'a Netns,
     /// The plugin.
     pub plugin: PathBuf,
-    /// The program that kills it: `fault-injector`.
-    pub injector: PathBuf,
+    /// The one that kills itself: `rdma-cni-killed`.
+    pub killed: PathBuf,
     /// Where it does.
     pub around: Around,
     /// `CNI_PATH`
@@ -82,71 +66,38 @@ impl Sweep<'_> {
     /// has to bring the host back. How many points there were.
     #[track_caller]
     pub fn run(&self, command: &str, restorers: &[Restorer]) -> u32 {
-        let faults = self.faults(command);
-        let (mut points, mut unmet) = (0, 0);
-        for (fault, restorer) in faults.into_iter().zip(restorers.iter().cycle()) {
+        for (points, restorer) in (0..).zip(restorers.iter().cycle().copied()) {
             // shown when an assertion fails
-            println!("{command} is killed: {fault:?}, then {restorer:?}");
+            println!("{command} is killed at point {points}, then {restorer:?}");
             let pod = Netns::new("killed");
             let bare = Snapshot::of(&pod);
-            let (outcome, _) = self.traced(command, &pod, Some(fault));
-            points += 1;
-            if outcome.status.success() {
-                unmet += 1;
-            } else {
-                assert_eq!(
-                    outcome.status.signal(),
-                    Some(9),
-                    "it was not killed: {outcome}"
-                );
-                self.restore(command, *restorer, &pod);
-                self.before.assert_restored(self.host);
-                // children and rules
-                bare.assert_restored(&pod);
+            if command == "DEL" {
+                self.call("ADD", "a", &pod).run().result();
             }
+            let mut call = self.call(command, "a", &pod);
+            call = call
+                .program(&self.killed)
+                .env("RDMA_CNI_KILL_AROUND", self.around.word())
+                .env("RDMA_CNI_KILL_AFTER", points.to_string());
+            let outcome = call.run();
+            if outcome.status.success() {
+                self.call("DEL", "a", &pod).run().silent();
+                self.before.assert_restored(self.host);
+                return points;
+            }
+            assert_eq!(
+                outcome.status.signal(),
+                Some(9),
+                "it was not killed: {outcome}"
+            );
+            self.restore(command, restorer, &pod);
+            self.before.assert_restored(self.host);
+            // children and rules
+            bare.assert_restored(&pod);
             self.call("DEL", "a", &pod).run().silent();
             self.before.assert_restored(self.host);
         }
-        assert!(unmet * MOST_UNMET <= points, "{unmet} of {points} not met");
-        points
-    }
-
-    /// The faults of a run of `command`, which is made and unmade.
-    #[track_caller]
-    fn faults(&self, command: &str) -> Vec<Fault> {
-        let pod = Netns::new("whole");
-        let (outcome, report) = self.traced(command, &pod, None);
-        assert!(outcome.status.success(), "{outcome}");
-        self.call("DEL", "a", &pod).run().silent();
-        self.before.assert_restored(self.host);
-        let of_kernel = (1..)
-            .zip(report.changes())
-            .filter(|(_, point)| Around::All.has(point));
-        let mut faults = vec![];
-        let mut follows = false;
-        for (number, point) in of_kernel {
-            let is_one = self.around.has(point);
-            if is_one && !follows {
-                faults.push(Fault::Kill(number));
-            }
-            if is_one {
-                faults.push(Fault::KillAfter(number));
-            }
-            follows = is_one;
-        }
-        faults
-    }
-
-    /// `command` by the injector, with a fault or none; a DEL after its ADD.
-    #[track_caller]
-    fn traced(&self, command: &str, pod: &Netns, fault: Option<Fault>) -> (Outcome, Report) {
-        if command == "DEL" {
-            self.call("ADD", "a", pod).run().result();
-        }
-        let file = NamedTempFile::new().expect("a file");
-        let call = self.call(command, "a", pod);
-        let outcome = tracer::traced(call, &self.injector, fault, file.path()).run();
-        (outcome, tracer::report(file.path()))
+        unreachable!("a verb has an end")
     }
 
     #[track_caller]

@@ -402,7 +402,7 @@ fn sweep(around: Around) {
     let sweep = Sweep {
         host: &lab.host,
         plugin: plugin::rdma_cni(),
-        injector: env!("CARGO_BIN_EXE_fault-injector").into(),
+        killed: env!("CARGO_BIN_EXE_rdma-cni-killed").into(),
         around,
         cni_path: plugin::DEBIAN_PLUGINS.into(),
         configuration,

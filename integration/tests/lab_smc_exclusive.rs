@@ -183,7 +183,7 @@ fn sweep(around: Around) {
     let sweep = Sweep {
         host: &scene.lab.host,
         plugin: plugin::rdma_cni(),
-        injector: env!("CARGO_BIN_EXE_fault-injector").into(),
+        killed: env!("CARGO_BIN_EXE_rdma-cni-killed").into(),
         around,
         cni_path: plugin::DEBIAN_PLUGINS.into(),
         configuration,

@@ -16,7 +16,7 @@
 
 mod filter;
 mod memory;
-pub(crate) mod netlink;
+mod netlink;
 pub mod point;
 mod registers;
 mod run;

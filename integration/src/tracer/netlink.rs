@@ -31,29 +31,14 @@ const ROUTE_NAMES: [(u16, &str); 12] = [
     (LINK_PROPERTIES[1], "DELLINKPROP"),
 ];
 
-/// Bytes of a request that are read: a move's namespace, and the list of a virtual function's settings, are among the
-/// first attributes.
-pub(super) const LENGTH: usize = 256;
-
-/// What comes before the attributes: `struct nlmsghdr`, and for links `struct ifinfomsg`.
-const HEADER: usize = 16;
-
-/// `IFLA_NET_NS_FD`, `RDMA_NLDEV_NET_NS_FD`: the object goes into another namespace.
-const MOVES: [u16; 2] = [28, 68];
-
-/// `IFLA_VFINFO_LIST`: a physical function sets up a virtual one.
-const OF_FUNCTION: u16 = 22;
-
-/// In the words of a point that moves something.
-pub(crate) const MOVE: &str = ", into another namespace";
-
-/// In the words of a point that sets up a virtual function.
-pub(crate) const FUNCTION: &str = ", of a virtual function";
-
-/// Whether the request that begins with `text` changes something, and its name. None: it is no request.
-pub(super) fn request(protocol: i32, text: &[u8]) -> Option<(bool, String)> {
+/// Whether the request that begins with `header` changes something, and its name. None: it is no request.
+pub(super) fn request(protocol: i32, header: &[u8]) -> Option<(bool, String)> {
+    let number = |at: usize| {
+        let bytes = header.get(at..at + 2)?;
+        Some(u16::from_ne_bytes(bytes.try_into().ok()?))
+    };
     // struct nlmsghdr: length, type, flags
-    let (kind, flags) = (number(text, 4)?, i32::from(number(text, 6)?));
+    let (kind, flags) = (number(4)?, i32::from(number(6)?));
     Some(match protocol {
         NETLINK_ROUTE => {
             // each object has four types: NEW, DEL, GET, SET
@@ -61,20 +46,12 @@ pub(super) fn request(protocol: i32, text: &[u8]) -> Option<(bool, String)> {
             let name = ROUTE_NAMES.iter().find(|(it, _)| *it == kind);
             let name =
                 name.map_or_else(|| format!("type {kind}"), |(_, name)| format!("RTM_{name}"));
-            let words = match kind {
-                RTM_NEWLINK | RTM_SETLINK => special(text, 2 * HEADER),
-                _ => "",
-            };
-            (changes, format!("rtnetlink {name}{words}"))
+            (changes, format!("rtnetlink {name}"))
         }
         NETLINK_RDMA => {
             let operation = kind & 0xff;
             let changes = RDMA_CHANGES.contains(&operation);
-            let words = special(text, HEADER);
-            (
-                changes,
-                format!("RDMA netlink, operation {operation}{words}"),
-            )
+            (changes, format!("RDMA netlink, operation {operation}"))
         }
         NETLINK_GENERIC if kind == CONTROLLER => (false, "generic netlink, a family".to_owned()),
         _ => {
@@ -82,27 +59,4 @@ pub(super) fn request(protocol: i32, text: &[u8]) -> Option<(bool, String)> {
             (changes, format!("netlink {protocol}, type {kind}"))
         }
     })
-}
-
-/// What a request does that is a point of its own for [`crate::killed`], by its attributes, which begin at `at`.
-fn special(text: &[u8], mut at: usize) -> &'static str {
-    let end = number(text, 0).map_or(0, usize::from).min(text.len());
-    // struct nlattr: length, type
-    while let (true, Some(length), Some(kind)) = (at < end, number(text, at), number(text, at + 2))
-    {
-        match kind & !NESTED {
-            kind if MOVES.contains(&kind) => return MOVE,
-            OF_FUNCTION => return FUNCTION,
-            _ => at += usize::from(length.max(4)).next_multiple_of(4),
-        }
-    }
-    ""
-}
-
-/// `NLA_F_NESTED` and `NLA_F_NET_BYTEORDER` (`include/uapi/linux/netlink.h`).
-const NESTED: u16 = 0xc000;
-
-fn number(text: &[u8], at: usize) -> Option<u16> {
-    let bytes = text.get(at..at + 2)?;
-    Some(u16::from_ne_bytes(bytes.try_into().ok()?))
 }

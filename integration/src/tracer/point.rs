@@ -296,8 +296,8 @@ impl Call<'_> {
     fn sent(&self, buffer: u64) -> Option<(bool, String, &'static [i32])> {
         match (self.socket)(self.arguments[0])? {
             (AF_NETLINK, protocol) => {
-                let request = memory::bytes(self.thread, buffer, netlink::LENGTH);
-                let (changes, what) = netlink::request(protocol, &request)?;
+                let header = memory::bytes(self.thread, buffer, 16);
+                let (changes, what) = netlink::request(protocol, &header)?;
                 Some((changes, what, &[ENOMEM]))
             }
             (AF_UNIX, _) => None,

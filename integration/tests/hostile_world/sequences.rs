@@ -8,11 +8,7 @@ use crate::{
     change::{Change, Dice},
     inside::{attributes, driver_settings, heard, inside, listener, send_by_all},
 };
-use integration::{
-    Netns, Node, Snapshot, extent,
-    tracer::{Fault, traced},
-    wait,
-};
+use integration::{Netns, Node, Snapshot, extent, wait};
 use rdma_netns::{Kernel, Linux};
 use serde_json::{Value, json};
 use std::{
@@ -26,7 +22,6 @@ use std::{
     thread,
     time::Duration,
 };
-use tempfile::NamedTempFile;
 
 /// Rails of a pod, of which the last ones are macvlans.
 const RAILS: usize = 10;
@@ -297,10 +292,12 @@ impl World {
             }
             Ending::NextAdd(changes) => {
                 let del = self.node.invoke("DEL", "old", old.path());
-                let injector = Path::new(env!("CARGO_BIN_EXE_fault-injector"));
-                let report = NamedTempFile::new().expect("a file");
-                let fault = Fault::Kill(changes + 1);
-                traced(del.input(&self.rails), injector, [fault], report.path()).run();
+                let killed = Path::new(env!("CARGO_BIN_EXE_rdma-cni-killed"));
+                let del = del
+                    .program(killed)
+                    .env("RDMA_CNI_KILL_AROUND", "all")
+                    .env("RDMA_CNI_KILL_AFTER", changes.to_string());
+                del.input(&self.rails).run();
                 let add = self.node.invoke("ADD", "next", next.path());
                 if add.input(&self.rails).run().status.success() {
                     return Ok(());

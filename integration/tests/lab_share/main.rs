@@ -355,7 +355,7 @@ fn killed_after_any_operation_nothing_is_left() {
     let sweep = Sweep {
         host: &bonded.rails.host,
         plugin: rdma_cni(),
-        injector: env!("CARGO_BIN_EXE_fault-injector").into(),
+        killed: env!("CARGO_BIN_EXE_rdma-cni-killed").into(),
         around: Around::All,
         cni_path: bonded.cni_path(),
         configuration,

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The real plugin on the real kernel, killed by SIGKILL at a chosen change.
+//!
+//! `RDMA_CNI_KILL_AFTER=n`: the process ends at its n-th point. Points are before and after each
+//! change of a kind, which is one point where two of them follow each other. `RDMA_CNI_KILL_AROUND` is the
+//! kind: `all`, `moves` or `smc`. With `all`, 0 ends the process when it is about to make the first change,
+//! with only the record written, and n after the n-th change. All else is `rdma-cni`.
+
+use cni_protocol::Input;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use rdma_netns::{
+    Asked, Conflict, DeviceAddress, DeviceSettings, GidTable, Kernel, Link, Linux, Neighbour,
+    ObserveError, Observed, Op, OpError, OpenPodError, Pkey, ProbeError, Probed, Question, Vf,
+    smc::SmcState,
+};
+use std::{cell::Cell, path::Path, process::ExitCode};
+
+struct Killed {
+    linux: Linux,
+    around: String,
+    left: Cell<Option<u32>>,
+    /// Nothing was changed since the last point.
+    is_counted: Cell<bool>,
+}
+
+impl Killed {
+    fn is_of_the_kind(&self, op: &Op) -> bool {
+        match op {
+            Op::MoveRdma { .. } | Op::MoveLink { .. } | Op::SetVf { .. } => self.around != "smc",
+            Op::AddPnet { .. }
+            | Op::RemovePnet { .. }
+            | Op::AddUeid { .. }
+            | Op::RemoveUeid { .. }
+            | Op::SetTcp2Smc { .. }
+            | Op::SetMaxLinks { .. } => self.around != "moves",
+            _ => self.around == "all",
+        }
+    }
+
+    fn point(&self) {
+        if self.is_counted.replace(true) {
+            return;
+        }
+        if let Some(left) = self.left.get() {
+            if left == 0 {
+                die();
+            }
+            self.left.set(Some(left - 1));
+        }
+    }
+}
+
+impl Kernel for Killed {
+    type Pod = <Linux as Kernel>::Pod;
+
+    fn boot_id(&self) -> Result<String, ObserveError> {
+        self.linux.boot_id()
+    }
+
+    fn open_pod(&self, path: &Path) -> Result<Self::Pod, OpenPodError> {
+        self.linux.open_pod(path)
+    }
+
+    fn observe(&self, pod: Option<&Self::Pod>) -> Result<Observed, ObserveError> {
+        self.linux.observe(pod)
+    }
+
+    fn ask_only(&self, asked: Option<Asked>) {
+        self.linux.ask_only(asked);
+    }
+
+    fn manages_nvlink(&self, address: &DeviceAddress) -> bool {
+        self.linux.manages_nvlink(address)
+    }
+
+    fn vf(&self, function: &DeviceAddress) -> Result<Option<Vf>, ObserveError> {
+        self.linux.vf(function)
+    }
+
+    fn device_settings(&self, link: &Link) -> DeviceSettings {
+        self.linux.device_settings(link)
+    }
+
+    fn gids(
+        &self,
+        pod: Option<&Self::Pod>,
+        device: &str,
+        port: u32,
+    ) -> Result<GidTable, ObserveError> {
+        self.linux.gids(pod, device, port)
+    }
+
+    fn partitions(&self, device: &str, port: u32) -> Result<Vec<Pkey>, ObserveError> {
+        self.linux.partitions(device, port)
+    }
+
+    fn has_smc(&self) -> bool {
+        self.linux.has_smc()
+    }
+
+    fn smc(&self, pod: Option<&Self::Pod>) -> Result<Option<SmcState>, ObserveError> {
+        self.linux.smc(pod)
+    }
+
+    fn is_watched(&self) -> bool {
+        self.linux.is_watched()
+    }
+
+    fn neighbours(&self) -> Result<Vec<Neighbour>, ObserveError> {
+        self.linux.neighbours()
+    }
+
+    fn probe(&self, pod: &Self::Pod, questions: &[Question]) -> Result<Probed, ProbeError> {
+        self.linux.probe(pod, questions)
+    }
+
+    fn overheard(
+        &self,
+        pod: &Self::Pod,
+        questions: &[Question],
+    ) -> Result<Vec<Conflict>, ProbeError> {
+        self.linux.overheard(pod, questions)
+    }
+
+    fn execute(&self, op: &Op, pod: Option<&Self::Pod>) -> Result<(), OpError> {
+        let is_of_the_kind = self.is_of_the_kind(op);
+        if is_of_the_kind {
+            self.point();
+        }
+        let done = self.linux.execute(op, pod);
+        self.is_counted.set(false);
+        if is_of_the_kind {
+            self.point();
+        }
+        done
+    }
+}
+
+fn die() {
+    // a process cannot outlive this
+    let _ = kill(Pid::this(), Signal::SIGKILL);
+}
+
+fn main() -> ExitCode {
+    let left = std::env::var("RDMA_CNI_KILL_AFTER")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let kernel = Killed {
+        linux: Linux::new(),
+        around: std::env::var("RDMA_CNI_KILL_AROUND").unwrap_or_else(|_| "all".to_owned()),
+        left: Cell::new(left),
+        is_counted: Cell::new(false),
+    };
+    rdma_cni::run(
+        Input::of_process(),
+        &mut std::io::stdin(),
+        &mut std::io::stdout(),
+        &kernel,
+    )
+}
