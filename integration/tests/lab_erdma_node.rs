@@ -6,7 +6,7 @@ use integration::{
     Daemon, Netns, Qemu, Snapshot,
     daemon::{doctor, rdma_device_plugin},
     erdma_functions::{
-        Driver, ErdmaFunctions, ErdmaNode, FUNCTIONS, MACS, NICS, directory, node_guid,
+        Driver, ErdmaFunctions, ErdmaNode, FUNCTIONS, NICS, directory, macs, node_guid,
     },
     kubelet::{Allocation, Wish, node::Node},
     lab::{TOLD, uverbs},
@@ -155,10 +155,10 @@ fn the_daemon_binds_nothing_before_del_has_restored_every_netdev() {
     node.daemon.says("is being restored");
     scene.node.del(&scene.configuration(1), "c1", &second);
     scene.erdma.are_home();
-    for (nic, mac) in MACS.into_iter().enumerate() {
+    for (nic, mac) in macs().into_iter().enumerate() {
         let guid = directory(&scene.erdma.rdma(nic)).join("node_guid");
         let guid = fs::read_to_string(guid).expect("a GUID");
-        assert_eq!(guid.trim(), node_guid(mac));
+        assert_eq!(guid.trim(), node_guid(&mac));
     }
     assert!(scene.node.records().is_empty());
 }

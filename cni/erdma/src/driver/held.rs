@@ -3,7 +3,7 @@
 //! netdev's present MAC (`erdma_device_register()`, `drivers/infiniband/hw/erdma/erdma_main.c`), which is the pod's until
 //! `rdma-cni` has restored the netdev. Which netdev is a function's is not known before.
 
-use attachments::{Attachment, Rail, Store, pods::netns_seen};
+use attachments::{Attachment, Rail, Stage, Store, pods::netns_seen};
 use nix::libc::O_NONBLOCK;
 use rdma_netns::{Inventory, Kernel, Linux};
 use std::{
@@ -55,7 +55,7 @@ pub fn hold(kernel: &Linux, state_dir: &Path) -> Result<Hold, String> {
 /// # Errors
 /// A netdev is on the host, and not restored yet.
 fn has_moved(attachment: &Attachment, inventory: &Inventory) -> Result<bool, String> {
-    let moved = |rail: &&Rail| rail.shared.is_none() && !rail.returned;
+    let moved = |rail: &&Rail| rail.shared.is_none() && rail.stage != Stage::Returned;
     let behind = |rail: &Rail| {
         let rdma = rail.rdma.as_ref().and_then(|it| it.parent.as_ref());
         inventory.function(rail.device().or(rdma)?)
