@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Settings of a netdev of the host by key:
 ///
 /// - an attribute by its path in the netdev's directory of sysfs: `gro_flush_timeout`, `queues/rx-0/rps_cpus`;
+/// - a setting below `/proc/sys/net` that netlink does not report, the netdev's name left out: `sysctl/ipv6/neigh/locktime`;
 /// - a setting of its driver, `ethtool/coalesce`: the 32-bit words of ethtool's structure that can be set, in
 ///   hexadecimal;
 /// - `ethtool/rules`, `tcx/ingress`, `tcx/egress`: the places of flow rules, and the ids of attached programs, in

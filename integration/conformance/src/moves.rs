@@ -32,6 +32,8 @@ pub fn a_move_drops_addresses_routes_and_up(node: &Node<'_, impl Kernel>) {
 
 /// A new `in_device` and `inet6_dev` have the namespace's `default`.
 pub fn a_move_resets_settings_to_those_of_the_namespace(node: &Node<'_, impl Kernel>) {
+    node.make(into_pod("nic0", "nic0"));
+    node.make(to_host("nic0", "nic0"));
     let before = node.host("nic0").sysctls;
     for (key, value) in [("ipv6/accept_ra", 0), ("ipv4/arp_ignore", 1)] {
         assert_ne!(before[key], value, "{key}");

@@ -5,7 +5,11 @@
 
 use super::{bpf, devices, ethtool};
 use crate::{DeviceSettings, Link};
-use std::{fs, io, os::fd::BorrowedFd, path::Path};
+use std::{
+    fs, io,
+    os::fd::BorrowedFd,
+    path::{Path, PathBuf},
+};
 
 /// Attributes of a netdev (`net_class_attrs`, `net/core/net-sysfs.c`) that no move resets and rtnetlink does not report
 /// or set for each kind.
@@ -28,6 +32,33 @@ const QUEUE_ATTRIBUTES: [&str; 8] = [
     "byte_queue_limits/limit_min",
 ];
 
+/// Settings below `/proc/sys/net/ipv{4,6}/neigh/NETDEV` (`neigh_sysctl_table`, `net/core/neighbour.c`), without those that
+/// name a value a second time. The kernel resets them when the netdev moves.
+const NEIGHBOUR_SETTINGS: [&str; 14] = [
+    "anycast_delay",
+    "app_solicit",
+    "base_reachable_time_ms",
+    "delay_first_probe_time",
+    "gc_stale_time",
+    "interval_probe_time_ms",
+    "locktime",
+    "mcast_resolicit",
+    "mcast_solicit",
+    "proxy_delay",
+    "proxy_qlen",
+    "retrans_time_ms",
+    "ucast_solicit",
+    "unres_qlen_bytes",
+];
+
+/// Settings below `/proc/sys/net/ipv6/conf/NETDEV` that netlink does not report as they are.
+const IPV6_SETTINGS: [&str; 4] = [
+    "ioam6_id_wide",
+    "ra_honor_pio_life",
+    "ra_honor_pio_pflag",
+    "regen_min_advance",
+];
+
 /// What a driver counts the bytes of its queues for.
 const LIMITS: &str = "byte_queue_limits";
 
@@ -41,6 +72,11 @@ pub(super) fn read(sysfs: &Path, socket: BorrowedFd<'_>, link: &Link) -> DeviceS
     let directory = sysfs.join("class/net").join(&*link.name);
     if devices::read(&directory, "ifindex") != Some(link.index.to_string()) {
         return settings;
+    }
+    for key in sysctls() {
+        if let Some(value) = sysctl(&link.name, &key).and_then(|it| fs::read_to_string(it).ok()) {
+            settings.set(&key, value.trim_end());
+        }
     }
     let mut add = |key: &str| {
         if let Some(value) = devices::read(&directory, key) {
@@ -84,6 +120,9 @@ pub(super) fn write(
     if key.starts_with("tcx/") {
         return bpf::keep(index, key, value);
     }
+    if let Some(path) = sysctl(name, key) {
+        return fs::write(path, value);
+    }
     let is_known = match key.strip_prefix("queues/") {
         None => ATTRIBUTES.contains(&key),
         Some(rest) => rest
@@ -95,4 +134,27 @@ pub(super) fn write(
     }
     let directory = sysfs.join("class/net").join(name);
     fs::write(directory.join(key), value)
+}
+
+/// The keys of all settings below `/proc/sys/net`: `sysctl/ipv4/neigh/gc_stale_time`.
+fn sysctls() -> impl Iterator<Item = String> {
+    let neighbours = ["ipv4", "ipv6"].into_iter().flat_map(|family| {
+        let keys = NEIGHBOUR_SETTINGS.iter();
+        keys.map(move |it| format!("sysctl/{family}/neigh/{it}"))
+    });
+    let ipv6 = IPV6_SETTINGS.iter();
+    neighbours.chain(ipv6.map(|it| format!("sysctl/ipv6/conf/{it}")))
+}
+
+/// The file of the setting `key` of the netdev `name`, of the calling thread's namespace. None: it is no such key.
+fn sysctl(name: &str, key: &str) -> Option<PathBuf> {
+    let mut parts = key.strip_prefix("sysctl/")?.split('/');
+    let (family, table, setting) = (parts.next()?, parts.next()?, parts.next()?);
+    let known: &[&str] = match (family, table) {
+        ("ipv4" | "ipv6", "neigh") => &NEIGHBOUR_SETTINGS,
+        ("ipv6", "conf") => &IPV6_SETTINGS,
+        _ => &[],
+    };
+    let path = || Path::new("/proc/sys/net").join(family).join(table);
+    (parts.next().is_none() && known.contains(&setting)).then(|| path().join(name).join(setting))
 }
