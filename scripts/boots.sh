@@ -21,7 +21,7 @@ in_full() {
 }
 
 machine cluster 'integration/lab_cluster' --tier full --shared --memory 4096 --timeout 2400
-machine exclusive 'integration/lab_(exclusive|vf|kubelet_exclusive|driver_settings)' --tier full --exclusive --timeout 2400
+machine exclusive 'integration/lab_(exclusive|ping|vf|kubelet_exclusive|driver_settings)' --tier full --exclusive --timeout 2400
 machine bonds 'integration/lab_share' --tier fast --shared --timeout 2400
 machine exclusive-containers 'integration/lab_(pods_exclusive|smc_exclusive|crash)' \
 	--tier full --exclusive --memory 2560 --timeout 2400

@@ -18,6 +18,7 @@
 //! | [`linux`] | the real kernel: rtnetlink, RDMA netlink, sysfs, sysctl |
 //! | [`netns`] | opening, identifying and entering network namespaces |
 //! | [`netlink`] | one request/answer exchange, and the kernel's own error sentence |
+//! | [`sidr`] | an echo over RDMA, by the connection manager |
 //! | [`smc`] | SMC-R's pnet table over generic netlink |
 
 pub mod child;
@@ -41,6 +42,7 @@ pub mod probe;
 pub mod rdma;
 pub mod reconcile;
 pub mod rule;
+pub mod sidr;
 pub mod smc;
 pub mod uplink;
 pub mod vf;

@@ -37,6 +37,7 @@ const HEADERS: &[&str] = &[
     "linux/sockios.h",
     "rdma/ib_user_verbs.h",
     "rdma/rdma_netlink.h",
+    "rdma/rdma_user_cm.h",
 ];
 
 /// How names begin that are the headers'.
@@ -51,7 +52,7 @@ const ENUMERATIONS: &[(&str, &str)] = &[
     ("enum rdma_nldev_command", "RDMA_NLDEV_CMD_"),
 ];
 
-/// Where messages are read without a name: in `neighbours`, `monitor`, `routes`, `vfs`, `nldev`, `smc::diag`.
+/// Where messages are read without a name: in `neighbours`, `monitor`, `routes`, `vfs`, `nldev`, `smc::diag`, `sidr`.
 const PLACES: &[(&str, usize)] = &[
     ("offsetof(struct ndmsg, ndm_ifindex)", 4),
     ("offsetof(struct ndmsg, ndm_state)", 8),
@@ -82,6 +83,21 @@ const PLACES: &[(&str, usize)] = &[
     ("offsetof(struct smc_diag_linkinfo, peer_gid)", 106),
     ("offsetof(struct smc_diag_lgrinfo, lnk)", 0),
     ("offsetof(struct smc_diag_fallback, peer_diagnosis)", 4),
+    ("offsetof(struct rdma_ucm_create_id, qp_type)", 18),
+    ("offsetof(struct rdma_ucm_resolve_addr, src_addr)", 16),
+    ("offsetof(struct rdma_ucm_resolve_addr, dst_addr)", 144),
+    ("offsetof(struct rdma_ucm_set_option, optlen)", 20),
+    ("offsetof(struct rdma_ucm_query_addr_resp, port_num)", 8),
+    ("offsetof(struct rdma_ucm_query_addr_resp, src_addr)", 16),
+    (
+        "offsetof(struct rdma_ucm_query_addr_resp, ibdev_index)",
+        272,
+    ),
+    ("offsetof(struct rdma_ucm_connect, conn_param.valid)", 271),
+    ("offsetof(struct rdma_ucm_connect, id)", 272),
+    ("offsetof(struct rdma_ucm_event_resp, event)", 12),
+    ("offsetof(struct rdma_ucm_event_resp, status)", 16),
+    ("offsetof(struct rdma_ucm_event_resp, reserved)", 324),
 ];
 
 /// A constant that is to be what the headers say.

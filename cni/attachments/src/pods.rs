@@ -2,6 +2,7 @@
 //! Which devices are in which pods, by the records of this boot whose devices are not restored yet. A record that cannot
 //! be read, or that a newer `rdma-cni` wrote, names no devices here; `doctor` reports it.
 
+pub mod netns;
 mod rails;
 
 pub use rails::{PodRail, PodRails, RailAddress, rails};

@@ -3,10 +3,8 @@
 
 use super::pod::Question;
 use clap::{Args, Subcommand};
+pub(super) use network_conf::STATE_DIR;
 use std::path::{Path, PathBuf};
-
-/// State directory of `rdma-cni`, unless its configuration names another one.
-pub(super) const STATE_DIR: &str = "/var/lib/cni/rdma-cni";
 
 /// Options of `rdma-device-plugin doctor`.
 #[derive(Args, Clone, Debug)]

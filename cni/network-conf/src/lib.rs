@@ -33,6 +33,9 @@ use std::{
     path::PathBuf,
 };
 
+/// State directory of `rdma-cni`, unless `stateDir` names another one.
+pub const STATE_DIR: &str = "/var/lib/cni/rdma-cni";
+
 /// A checked network configuration.
 #[derive(Clone, Debug)]
 pub struct Conf {
@@ -258,7 +261,7 @@ impl Conf {
             "podResourcesSocket",
             "/var/lib/kubelet/pod-resources/kubelet.sock",
         )?;
-        let state_dir = path("stateDir", "/var/lib/cni/rdma-cni")?;
+        let state_dir = path("stateDir", STATE_DIR)?;
         let arguments = PodArguments::parse(file, plugin.as_deref(), args, is_first);
         let arguments = mistakes.or(arguments, PodArguments::default())?;
         Ok(Self {

@@ -128,6 +128,9 @@ pub enum Command {
     /// Shows of a network namespace the pnet table, user EIDs, link groups, and for each SMC socket
     /// whether SMC-R or TCP carries it, and why
     Smc(Smc),
+    /// Asks rails over RDMA whether they answer: no program is needed on the other side. Exit code 0 if each request
+    /// was answered
+    Ping(rdma_ping::Arguments),
 }
 
 /// `smc`

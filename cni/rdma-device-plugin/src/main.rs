@@ -46,6 +46,9 @@ fn main() -> ExitCode {
         Some(Command::Smc(arguments)) => {
             return smcr::readout::run(&arguments.into(), &mut stdout(), &mut stderr());
         }
+        Some(Command::Ping(arguments)) => {
+            return rdma_ping::run(arguments, &mut stdout(), &mut stderr());
+        }
         None => {}
     }
     let arguments = match arguments.absolute() {

@@ -57,6 +57,7 @@ mod attr {
     pub(super) const RES_CM_ID_ENTRY: u16 = 31;
     pub(super) const RES_SRC_ADDR: u16 = 33;
     pub(super) const NDEV_INDEX: u16 = 50;
+    pub(super) const DEV_PROTOCOL: u16 = 67;
     /// `RDMA_NLDEV_SYS_ATTR_NETNS_MODE`
     pub(super) const SYS_NETNS_MODE: u16 = 66;
     /// `RDMA_NLDEV_NET_NS_FD`
@@ -120,6 +121,8 @@ pub struct DeviceInfo {
     pub node_guid: String,
     /// Name of the RDMA device that it is a [sub-device](crate::SubDevice) of.
     pub parent: Option<String>,
+    /// True if its first port speaks iWARP.
+    pub is_iwarp: bool,
 }
 
 /// A port as `RDMA_NLDEV_CMD_PORT_GET` tells it.
@@ -317,6 +320,8 @@ pub(super) fn parse_device(body: &[u8]) -> Option<DeviceInfo> {
         index: find(body, attr::DEV_INDEX).and_then(u32_of)?,
         name: find(body, attr::DEV_NAME).map(device_name)?,
         parent: find(body, PARENT_NAME).map(device_name),
+        // `fill_dev_info()`, `drivers/infiniband/core/nldev.c`
+        is_iwarp: find(body, attr::DEV_PROTOCOL).and_then(text) == Some("iw"),
         node_guid: format!(
             "{:04x}:{:04x}:{:04x}:{:04x}",
             group(48),

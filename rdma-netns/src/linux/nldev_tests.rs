@@ -131,8 +131,14 @@ fn answers_are_read() {
             name: "mlx5_2".to_owned(),
             node_guid: "0011:2233:4455:6677".to_owned(),
             parent: None,
+            is_iwarp: false,
         })
     );
+    let iwarp = Request::new(command::GET)
+        .number(attr::DEV_INDEX, 5)
+        .text(attr::DEV_NAME, "erdma_0")
+        .text(attr::DEV_PROTOCOL, "iw");
+    assert!(parse_device(&bytes(&iwarp)).is_some_and(|it| it.is_iwarp));
     let sub_device = Request::new(command::GET)
         .number(attr::DEV_INDEX, 4)
         .text(attr::DEV_NAME, "smi1")

@@ -6,6 +6,7 @@ use super::ResourceName;
 use clap::ValueEnum;
 use conf_reader::{AbsolutePath, Field, Wrong};
 use conflist::{Entry, Runtime, TYPE, entry::DETECT, fields};
+pub use network_conf::STATE_DIR;
 use network_conf::{Devices, Mode};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -14,9 +15,6 @@ use std::{
     os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
 };
-
-/// Where `rdma-cni` has its records.
-pub const STATE_DIR: &str = "/var/lib/cni/rdma-cni";
 
 /// Where kubelet's own files are.
 pub const KUBELET_DIR: &str = "/var/lib/kubelet";

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The options of `rdma-device-plugin ping`.
+
+use clap::Args;
+use network_conf::STATE_DIR;
+use std::{net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
+
+/// Shortest time between two requests of one pair of rails.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+
+/// `ping`
+#[derive(Args, Clone, Debug)]
+pub struct Arguments {
+    /// Addresses of rails, or NAMESPACE/NAME of pods of this node, of which all rails are pinged
+    #[arg(value_name = "ADDRESS|POD", required = true)]
+    pub targets: Vec<Target>,
+    /// Own rail: its netdev, its RDMA device or one of its addresses. Without it, routes select the rail for an address,
+    /// and all own rails ping a pod
+    #[arg(long, value_name = "NETDEV|DEVICE|ADDRESS")]
+    pub from: Option<String>,
+    /// Pings from inside this pod of the node
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = pod)]
+    pub pod: Option<String>,
+    /// Number of requests for each pair of rails
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub count: u32,
+    /// Seconds between two requests, 0.1 at least
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub interval: Duration,
+    /// Seconds to wait for each answer
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub timeout: Duration,
+    /// Traffic class of the packets, 0 to 255: with RoCE v2 over IPv4 the TOS byte
+    #[arg(long, value_name = "N")]
+    pub traffic_class: Option<u8>,
+    /// Prints JSON
+    #[arg(long)]
+    pub json: bool,
+    /// State directory of rdma-cni
+    #[arg(long, value_name = "DIRECTORY", default_value = STATE_DIR)]
+    pub state_dir: PathBuf,
+    /// Where the node's device files are
+    #[arg(long, value_name = "DIRECTORY", default_value = "/dev")]
+    pub dev: PathBuf,
+}
+
+/// What is pinged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The rail with this address.
+    Address(IpAddr),
+    /// All rails of the pod `namespace/name`.
+    Pod(String),
+}
+
+impl FromStr for Target {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.parse() {
+            Ok(address) => match is_link_local(address) {
+                true => Err("is a link-local address: use another address of the rail"),
+                false => Ok(Self::Address(address)),
+            },
+            Err(_) => pod(text)
+                .map(Self::Pod)
+                .map_err(|_| "must be an IP address, or namespace/name of a pod of this node"),
+        }
+    }
+}
+
+/// Returns true for an address that names no netdev by itself.
+pub(crate) fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}
+
+fn pod(text: &str) -> Result<String, &'static str> {
+    match text.split('/').collect::<Vec<_>>()[..] {
+        // a namespace is a DNS label, which an address is not
+        [namespace, name]
+            if !namespace.is_empty() && !namespace.contains(['.', ':']) && !name.is_empty() =>
+        {
+            Ok(text.to_owned())
+        }
+        _ => Err("must be namespace/name of a pod"),
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, &'static str> {
+    let seconds = text.parse().ok();
+    let time = seconds.and_then(|it| Duration::try_from_secs_f64(it).ok());
+    // the kernel counts milliseconds in 32 bits
+    time.filter(|it| (Duration::from_millis(1)..=Duration::from_secs(3600)).contains(it))
+        .ok_or("must be a number of seconds from 0.001 to 3600")
+}
+
+fn interval(text: &str) -> Result<Duration, &'static str> {
+    let time = seconds(text)?;
+    match time < SHORTEST_INTERVAL {
+        true => Err("must be 0.1 seconds at least"),
+        false => Ok(time),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_pods_are_told_apart() {
+        let address = |text: &str| text.parse().map(Target::Address).expect("an address");
+        assert_eq!("10.0.0.1".parse(), Ok(address("10.0.0.1")));
+        assert_eq!("fd00::1".parse(), Ok(address("fd00::1")));
+        let pod = Target::Pod("default/web-0".to_owned());
+        assert_eq!("default/web-0".parse(), Ok(pod));
+        for text in ["", "web-0", "/web", "default/", "a/b/c", "10.0.0.1/24"] {
+            assert!(text.parse::<Target>().is_err(), "{text:?}");
+        }
+        for text in ["fe80::1", "169.254.1.1"] {
+            let error = text.parse::<Target>().expect_err("link-local");
+            assert!(error.contains("link-local"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn times_have_bounds() {
+        assert_eq!(interval("0.1"), Ok(SHORTEST_INTERVAL));
+        assert_eq!(seconds("0.001"), Ok(Duration::from_millis(1)));
+        for text in ["0", "-1", "NaN", "inf", "1e30", "3601", "x", ""] {
+            assert!(seconds(text).is_err(), "{text:?}");
+        }
+        assert!(interval("0.05").is_err());
+    }
+}

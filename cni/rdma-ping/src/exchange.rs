@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The requests: for each pair of rails one in each round, all pairs at the same time.
+
+use crate::{
+    arguments::Arguments,
+    icmp,
+    rails::{self, Device},
+};
+use rdma_netns::sidr::{AskError, Local, Request, ask};
+use std::{
+    collections::BTreeMap,
+    io,
+    net::IpAddr,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// One rail pings another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pair {
+    /// Own rail. None: the kernel's route selects it.
+    pub(crate) from: Option<String>,
+    /// The peer's rail: `rdma0 of default/web`, or its address.
+    pub(crate) to: String,
+    /// Own address, if one is selected, and the peer's. None: the rails have no address of the same family.
+    pub(crate) addresses: Option<(Option<IpAddr>, IpAddr)>,
+}
+
+/// What came of a pair.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) pair: Pair,
+    pub(crate) sent: u32,
+    /// Time of each answer.
+    pub(crate) times: Vec<Duration>,
+    /// Own side, once it was resolved, and the name of its RDMA device.
+    pub(crate) local: Option<(Local, String)>,
+    /// Why the latest request has no answer.
+    pub(crate) failure: Option<AskError>,
+    /// True if the peer answers ICMP. None: a peer that answers RDMA is not asked.
+    pub(crate) icmp: Option<io::Result<bool>>,
+}
+
+impl Outcome {
+    /// Returns true if each request was answered.
+    pub(crate) fn is_good(&self) -> bool {
+        self.sent > 0 && self.times.len() == self.sent as usize
+    }
+
+    fn new(pair: Pair) -> Self {
+        Self {
+            pair,
+            sent: 0,
+            times: vec![],
+            local: None,
+            failure: None,
+            icmp: None,
+        }
+    }
+
+    /// Returns false if a further request would fail in the same way.
+    fn goes_on(&self) -> bool {
+        matches!(
+            self.failure,
+            None | Some(AskError::Silent { .. } | AskError::Unresolved(_) | AskError::NoPath(_))
+        ) && self.pair.addresses.is_some()
+    }
+}
+
+/// Pings all `pairs` from the calling thread's namespace, and calls `seen` with the number of the round after each
+/// answer or silence.
+pub(crate) fn run(
+    arguments: &Arguments,
+    pairs: Vec<Pair>,
+    mut seen: impl FnMut(u32, &Outcome) -> io::Result<()>,
+) -> io::Result<Vec<Outcome>> {
+    let devices = rails::devices()?;
+    let mut outcomes: Vec<Outcome> = pairs.into_iter().map(Outcome::new).collect();
+    // The peer's first answer is lost while its kernel resolves the own hardware address, so that it does not count.
+    round(arguments, &devices, &mut outcomes);
+    for outcome in outcomes.iter_mut().filter(|it| it.goes_on()) {
+        *outcome = Outcome::new(outcome.pair.clone());
+    }
+    for number in 1..=arguments.count {
+        let begin = Instant::now();
+        for outcome in round(arguments, &devices, &mut outcomes) {
+            seen(number, outcome)?;
+        }
+        if number < arguments.count && outcomes.iter().any(Outcome::goes_on) {
+            thread::sleep(arguments.interval.saturating_sub(begin.elapsed()));
+        }
+    }
+    thread::scope(|scope| {
+        let is_silent = |it: &&mut Outcome| it.failure.is_some() && it.goes_on();
+        for outcome in outcomes.iter_mut().filter(is_silent) {
+            scope.spawn(|| compare(arguments, outcome));
+        }
+    });
+    Ok(outcomes)
+}
+
+/// Sends a request for each pair that goes on, and returns these.
+fn round<'a>(
+    arguments: &Arguments,
+    devices: &BTreeMap<u32, Device>,
+    outcomes: &'a mut [Outcome],
+) -> Vec<&'a Outcome> {
+    let mut asked: Vec<&mut Outcome> = outcomes.iter_mut().filter(|it| it.goes_on()).collect();
+    thread::scope(|scope| {
+        for outcome in &mut asked {
+            scope.spawn(|| request(arguments, devices, outcome));
+        }
+    });
+    asked.into_iter().map(|it| &*it).collect()
+}
+
+fn request(arguments: &Arguments, devices: &BTreeMap<u32, Device>, outcome: &mut Outcome) {
+    let Some((source, destination)) = outcome.pair.addresses else {
+        return;
+    };
+    let request = Request {
+        source,
+        destination,
+        traffic_class: arguments.traffic_class,
+        timeout: arguments.timeout,
+    };
+    let iwarp = |index| {
+        let device = devices.get(&index).filter(|it| it.is_iwarp);
+        device.map(|it| it.name.clone())
+    };
+    let name = |local: Local| {
+        let device = devices.get(&local.device);
+        (local, device.map_or_else(String::new, |it| it.name.clone()))
+    };
+    let manager = arguments.dev.join("infiniband/rdma_cm");
+    match ask(&manager, &request, iwarp) {
+        Ok(answer) => {
+            outcome.sent += 1;
+            outcome.times.push(answer.time);
+            outcome.local = Some(name(answer.local));
+            outcome.failure = None;
+        }
+        Err(error) => {
+            if let AskError::Silent { local, .. } = error {
+                outcome.local = Some(name(local));
+            }
+            outcome.failure = Some(error);
+            outcome.sent += u32::from(outcome.goes_on());
+        }
+    }
+}
+
+/// Asks a peer that does not answer RDMA whether it answers ICMP.
+fn compare(arguments: &Arguments, outcome: &mut Outcome) {
+    if let Some((source, to)) = outcome.pair.addresses {
+        let bound = outcome.local.as_ref().and_then(|(it, _)| it.address);
+        outcome.icmp = Some(icmp::answers(source.or(bound), to, arguments.timeout));
+    }
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One ICMP echo, to tell an RDMA fault from a network fault.
+
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::socket::{
+        AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, recv,
+        sendto, socket,
+    },
+};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    os::fd::{AsFd, AsRawFd},
+    process,
+    time::{Duration, Instant},
+};
+
+/// Echo request of ICMP (RFC 792) and its answer's type.
+const IPV4: (u8, u8) = (8, 0);
+/// Echo request of ICMPv6 (RFC 4443) and its answer's type.
+const IPV6: (u8, u8) = (128, 129);
+
+/// What an echo request carries, so that its answer is known from others'.
+const PAYLOAD: &[u8; 16] = b"rdma-device-plug";
+
+/// Returns true if `to` answers an echo request from `source` within `timeout`, in the calling thread's namespace.
+///
+/// # Errors
+/// The kernel refuses the socket (`CAP_NET_RAW`) or the request.
+pub(crate) fn answers(source: Option<IpAddr>, to: IpAddr, timeout: Duration) -> io::Result<bool> {
+    let (family, protocol, (request, answer)) = match to {
+        IpAddr::V4(_) => (AddressFamily::Inet, SockProtocol::Icmp, IPV4),
+        IpAddr::V6(_) => (AddressFamily::Inet6, SockProtocol::IcmpV6, IPV6),
+    };
+    let socket = socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
+    if let Some(source) = source {
+        bind(
+            socket.as_raw_fd(),
+            &SockaddrStorage::from(SocketAddr::new(source, 0)),
+        )?;
+    }
+    let id = (process::id() as u16).to_be_bytes();
+    let sent = message(request, id);
+    let to = SockaddrStorage::from(SocketAddr::new(to, 0));
+    match sendto(socket.as_raw_fd(), &sent, &to, MsgFlags::empty()) {
+        Ok(_) => {}
+        Err(Errno::EHOSTUNREACH | Errno::ENETUNREACH) => return Ok(false),
+        Err(errno) => return Err(errno.into()),
+    }
+    let until = Instant::now() + timeout;
+    let mut packet = [0; 512];
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)], left) {
+            Ok(0) => return Ok(false),
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        match recv(socket.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
+            Ok(length) if is_answer(&packet[..length], family, answer, id) => return Ok(true),
+            // the gateway's or the own kernel's "host unreachable" (EHOSTUNREACH) arrives as an error of the socket
+            Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => {}
+            Err(Errno::EHOSTUNREACH | Errno::ENETUNREACH | Errno::ECONNREFUSED) => {
+                return Ok(false);
+            }
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// An echo request with its checksum, which the kernel makes itself for ICMPv6.
+fn message(kind: u8, id: [u8; 2]) -> Vec<u8> {
+    let header = [kind, 0, 0, 0, id[0], id[1], 0, 1];
+    let mut message = [&header[..], PAYLOAD].concat();
+    let sum = checksum(&message);
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    message
+}
+
+/// The Internet checksum (RFC 1071) of an even number of bytes.
+fn checksum(bytes: &[u8]) -> u16 {
+    let words = bytes
+        .chunks_exact(2)
+        .map(|it| u32::from(u16::from_be_bytes([it[0], it[1]])));
+    let sum: u32 = words.sum();
+    let folded = (sum >> 16) + (sum & 0xffff);
+    !((folded + (folded >> 16)) as u16)
+}
+
+/// Returns true for the answer `kind` to the message with `id`. A raw IPv4 socket receives the IP header, too.
+fn is_answer(packet: &[u8], family: AddressFamily, kind: u8, id: [u8; 2]) -> bool {
+    let header = match (family, packet.first()) {
+        (AddressFamily::Inet, Some(first)) => usize::from(first & 0xf) * 4,
+        _ => 0,
+    };
+    let expected = |it: &[u8]| it[0] == kind && it[4..6] == id && it[8..] == *PAYLOAD;
+    let message = packet.get(header..);
+    message.is_some_and(|it| it.len() == 8 + PAYLOAD.len() && expected(it))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checksum_of_a_message_with_its_checksum_is_zero() {
+        assert_eq!(checksum(&message(8, [0xab, 0xcd])), 0);
+        assert_eq!(checksum(&[0xff; 64]), 0);
+    }
+
+    #[test]
+    fn only_the_own_answer_counts() {
+        let answer = message(0, [1, 2]);
+        let packet = [&[0x45; 20][..], &answer].concat();
+        assert!(is_answer(&packet, AddressFamily::Inet, 0, [1, 2]));
+        assert!(!is_answer(&packet, AddressFamily::Inet, 0, [1, 3]));
+        assert!(!is_answer(&packet, AddressFamily::Inet, 8, [1, 2]));
+        assert!(!is_answer(&packet[..30], AddressFamily::Inet, 0, [1, 2]));
+        assert!(!is_answer(&[], AddressFamily::Inet, 0, [1, 2]));
+        let answer = message(129, [1, 2]);
+        assert!(is_answer(&answer, AddressFamily::Inet6, 129, [1, 2]));
+    }
+
+    #[test]
+    fn the_own_addresses_answer() {
+        for to in ["127.0.0.1", "::1"] {
+            let to = to.parse().expect("an address");
+            let answered = answers(Some(to), to, Duration::from_secs(5));
+            assert!(answered.expect("an echo"), "{to}");
+        }
+    }
+}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `rdma-device-plugin ping`: asks rails over RDMA whether they answer. No program is needed on the other side
+//! ([`rdma_netns::sidr`]). The command reads the kernel and the records of pods. It changes nothing.
+//!
+//! | module | owns |
+//! |---|---|
+//! | `arguments` | the options |
+//! | `rails` | the rails of the node and of its pods |
+//! | `exchange` | the requests |
+//! | `icmp` | one ICMP echo, which tells an RDMA fault from a network fault |
+//! | `statistics` | the figures of a pair of rails |
+//! | `output` | lines, matrix and JSON |
+
+mod arguments;
+mod exchange;
+mod icmp;
+mod output;
+mod rails;
+mod statistics;
+
+pub use arguments::{Arguments, Target};
+
+use attachments::{
+    Store,
+    pods::netns::{self, PodNetnsError},
+};
+use exchange::{Outcome, Pair};
+use rails::Rail;
+use rdma_netns::{Kernel, Linux, ObserveError};
+use std::{
+    io::{self, Write},
+    net::IpAddr,
+    process::ExitCode,
+};
+
+/// Nothing was asked.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Pod(#[from] PodNetnsError),
+    #[error("pod {0} has no rails on this node: ping the addresses of its rails")]
+    NoRails(String),
+    #[error("this kernel has no RDMA devices here: ping works between RDMA devices")]
+    NoDevices,
+    #[error("{from} is no rail here: there are {}", if .rails.is_empty() { "none" } else { .rails })]
+    UnknownRail { from: String, rails: String },
+    #[error(transparent)]
+    Observe(#[from] ObserveError),
+    #[error("cannot read the RDMA devices: {0}")]
+    Devices(io::Error),
+    #[error("cannot enter the network namespace of pod {pod}: {source}")]
+    Enter { pod: String, source: io::Error },
+    #[error("cannot ping, or write to standard output: {0}")]
+    Ping(io::Error),
+}
+
+/// Pings the targets, and writes answers to `output`. Returns exit code 0 if each request was answered. On an error,
+/// writes one sentence to `errors` and returns exit code 1.
+pub fn run(
+    arguments: &Arguments,
+    output: &mut (dyn Write + Send),
+    errors: &mut dyn Write,
+) -> ExitCode {
+    match ping(arguments, output) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            let _ = writeln!(errors, "rdma-device-plugin ping: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What is pinged.
+enum Peer {
+    Address(IpAddr),
+    Pod { name: String, rails: Vec<Rail> },
+}
+
+fn ping(arguments: &Arguments, output: &mut (dyn Write + Send)) -> Result<bool, Failure> {
+    let boot_id = Linux::new().boot_id()?;
+    let of_pod = |pod: &str| match rails::of_pod(pod, &arguments.state_dir, &boot_id) {
+        rails if rails.is_empty() => Err(Failure::NoRails(pod.to_owned())),
+        rails => Ok(rails),
+    };
+    let peer = |target: &Target| match target {
+        Target::Address(address) => Ok(Peer::Address(*address)),
+        Target::Pod(pod) => of_pod(pod).map(|rails| Peer::Pod {
+            name: pod.clone(),
+            rails,
+        }),
+    };
+    let peers = arguments.targets.iter().map(peer);
+    let peers: Vec<Peer> = peers.collect::<Result<_, Failure>>()?;
+    let Some(pod) = &arguments.pod else {
+        let own = rails::here().map_err(Failure::Devices)?;
+        return exchange(arguments, own, &peers, output);
+    };
+    let own = of_pod(pod)?;
+    let netns = netns::open(pod, &Store::new(&arguments.state_dir))?;
+    let inside = || exchange(arguments, own, &peers, output);
+    netns.run(inside).map_err(|source| Failure::Enter {
+        pod: pod.clone(),
+        source,
+    })?
+}
+
+/// Pings `peers` from the calling thread's namespace, which has the rails `own`. Returns true if all requests were
+/// answered.
+fn exchange(
+    arguments: &Arguments,
+    own: Vec<Rail>,
+    peers: &[Peer],
+    output: &mut (dyn Write + Send),
+) -> Result<bool, Failure> {
+    let is_matrix = peers.iter().any(|it| matches!(it, Peer::Pod { .. }));
+    let by_route = arguments.from.is_none();
+    let own = match &arguments.from {
+        Some(from) => named(own, from)?,
+        None if is_matrix && own.is_empty() => return Err(Failure::NoDevices),
+        None => own,
+    };
+    let pairs = peers.iter().flat_map(|peer| match peer {
+        Peer::Address(address) if by_route => vec![Pair {
+            from: None,
+            to: address.to_string(),
+            addresses: Some((None, *address)),
+        }],
+        Peer::Address(address) => {
+            let pair = |rail: &Rail| Pair {
+                from: Some(rail.netdev.clone()),
+                to: address.to_string(),
+                addresses: rail.address_for(*address).map(|it| (Some(it), *address)),
+            };
+            own.iter().map(pair).collect()
+        }
+        Peer::Pod { name, rails } => {
+            let pair = |one: &Rail, other: &Rail| Pair {
+                from: Some(one.netdev.clone()),
+                to: format!("{} of {name}", other.netdev),
+                addresses: one.addresses_to(other).map(|(from, to)| (Some(from), to)),
+            };
+            let row = |one| rails.iter().map(move |other| pair(one, other));
+            own.iter().flat_map(row).collect()
+        }
+    });
+    let outcomes = exchange::run(arguments, pairs.collect(), |round, outcome| {
+        match arguments.json || is_matrix {
+            true => Ok(()),
+            false => output::line(output, round, outcome),
+        }
+    });
+    let outcomes = outcomes.map_err(Failure::Ping)?;
+    let text = match (arguments.json, is_matrix) {
+        (true, _) => format!("{:#}\n", output::json(&outcomes)),
+        (false, true) => output::matrix(&outcomes),
+        (false, false) => format!("\n{}", output::summary(&outcomes)),
+    };
+    let written = output.write_all(text.as_bytes());
+    written
+        .and_then(|()| output.flush())
+        .map_err(Failure::Ping)?;
+    Ok(outcomes.iter().all(Outcome::is_good))
+}
+
+/// The rail that `--from` names. An address selects itself among those of its rail.
+fn named(own: Vec<Rail>, from: &str) -> Result<Vec<Rail>, Failure> {
+    let netdevs: Vec<&str> = own.iter().map(|it| &*it.netdev).collect();
+    let rails = netdevs.join(", ");
+    let found = own.into_iter().find(|it| it.has(from));
+    let mut rail = found.ok_or_else(|| Failure::UnknownRail {
+        from: from.to_owned(),
+        rails,
+    })?;
+    if let Ok(address) = from.parse() {
+        rail.addresses = vec![address];
+    }
+    Ok(vec![rail])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    /// The exit code, standard output and standard error of `ping` with these arguments.
+    fn pinged(arguments: &[&str]) -> (ExitCode, String, String) {
+        let state = tempfile::tempdir().expect("a directory");
+        let directory = state.path().to_str().expect("UTF-8");
+        let fixed = ["ping", "--state-dir", directory, "--dev", directory];
+        let all = fixed.iter().chain(arguments);
+        let arguments = Command::parse_from(all).arguments;
+        let (mut output, mut errors) = (vec![], vec![]);
+        let code = run(&arguments, &mut output, &mut errors);
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        (code, text(output), text(errors))
+    }
+
+    #[test]
+    fn a_node_without_a_connection_manager_is_one_sentence() {
+        let (code, output, errors) = pinged(&["192.0.2.1", "--count", "3"]);
+        assert_eq!((code, errors.as_str()), (ExitCode::FAILURE, ""));
+        assert!(output.contains("load the module rdma_ucm"), "{output}");
+        let summary = "192.0.2.1: 0 sent, 0 answered";
+        assert!(output.contains(summary), "{output}");
+    }
+
+    #[test]
+    fn a_pod_without_rails_here_is_one_sentence() {
+        for arguments in [&["a/b"][..], &["192.0.2.1", "--pod", "a/b"]] {
+            let (code, output, errors) = pinged(arguments);
+            assert_eq!((code, output.as_str()), (ExitCode::FAILURE, ""));
+            assert_eq!(
+                errors,
+                "rdma-device-plugin ping: pod a/b has no rails on this node: ping the addresses of its rails\n"
+            );
+        }
+    }
+
+    #[test]
+    fn an_unknown_rail_is_refused_with_those_that_are_there() {
+        let rail = |netdev: &str| Rail {
+            netdev: netdev.to_owned(),
+            device: None,
+            addresses: vec![],
+        };
+        let error = named(vec![rail("rdma0"), rail("rdma1")], "rdma2").expect_err("unknown");
+        assert_eq!(
+            error.to_string(),
+            "rdma2 is no rail here: there are rdma0, rdma1"
+        );
+        let found = named(vec![rail("rdma0"), rail("rdma1")], "rdma1").expect("known");
+        assert_eq!(found, [rail("rdma1")]);
+    }
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The result as lines, as a matrix and as JSON.
+
+use crate::{
+    exchange::Outcome,
+    statistics::{Times, milliseconds},
+};
+use rdma_netns::sidr::AskError;
+use serde_json::{Value, json};
+use std::{
+    fmt::Write as _,
+    io::{self, Write},
+};
+
+/// One line for the latest request of a pair, as ping(8) has it.
+pub(crate) fn line(output: &mut dyn Write, round: u32, outcome: &Outcome) -> io::Result<()> {
+    let to = &outcome.pair.to;
+    let by = by(outcome);
+    match (&outcome.failure, outcome.times.last()) {
+        (None, Some(time)) => {
+            let time = milliseconds(*time);
+            writeln!(
+                output,
+                "answer from {to}: seq={round} time={time:.2} ms{by}"
+            )
+        }
+        (Some(AskError::Silent { .. }), _) => {
+            writeln!(output, "no answer from {to}: seq={round}{by}")
+        }
+        (Some(error), _) => writeln!(output, "{to}: seq={round} {error}"),
+        (None, None) => Ok(()),
+    }?;
+    output.flush()
+}
+
+/// ` by mlx5_0 port 1, 10.0.0.1`
+fn by(outcome: &Outcome) -> String {
+    let Some((local, device)) = &outcome.local else {
+        return String::new();
+    };
+    let address = local.address.map(|it| format!(", {it}"));
+    format!(
+        " by {device} port {}{}",
+        local.port,
+        address.unwrap_or_default()
+    )
+}
+
+/// The figures of each pair, and what its silence can mean.
+pub(crate) fn summary(outcomes: &[Outcome]) -> String {
+    let mut text = String::new();
+    for outcome in outcomes {
+        let name = name(outcome);
+        let (sent, answered) = (outcome.sent, outcome.times.len());
+        let times = Times::of(&outcome.times).map(|it| format!("; {it}"));
+        let _ = writeln!(
+            text,
+            "{name}: {sent} sent, {answered} answered{}",
+            times.unwrap_or_default()
+        );
+        text.extend(reason(outcome).map(|it| format!("{name}: {it}\n")));
+    }
+    text
+}
+
+fn name(outcome: &Outcome) -> String {
+    let to = &outcome.pair.to;
+    let from = outcome.pair.from.as_ref();
+    from.map_or_else(|| to.clone(), |from| format!("{from} to {to}"))
+}
+
+/// A table of own rails by the peers' rails. A cell is the median time, with the part that was answered where that is
+/// not all. What silences can mean follows.
+pub(crate) fn matrix(outcomes: &[Outcome]) -> String {
+    let mut rows: Vec<&str> = vec![];
+    let mut columns: Vec<&str> = vec![];
+    for Outcome { pair, .. } in outcomes {
+        let from = pair.from.as_deref().unwrap_or_default();
+        if !rows.contains(&from) {
+            rows.push(from);
+        }
+        if !columns.contains(&&*pair.to) {
+            columns.push(&pair.to);
+        }
+    }
+    let cell = |row: &str, column: &str| {
+        let mut all = outcomes.iter();
+        let found = all
+            .find(|it| it.pair.from.as_deref().unwrap_or_default() == row && it.pair.to == column);
+        found.map_or_else(String::new, cell)
+    };
+    let head = std::iter::once(String::new()).chain(columns.iter().map(|it| (*it).to_owned()));
+    let mut table: Vec<Vec<String>> = vec![head.collect()];
+    for row in rows {
+        let cells = columns.iter().map(|column| cell(row, column));
+        table.push(std::iter::once(row.to_owned()).chain(cells).collect());
+    }
+    let mut text = columns_of(&table);
+    for outcome in outcomes {
+        let name = name(outcome);
+        text.extend(reason(outcome).map(|it| format!("{name}: {it}\n")));
+    }
+    text
+}
+
+fn cell(outcome: &Outcome) -> String {
+    if outcome.pair.addresses.is_none() {
+        return "no common family".to_owned();
+    }
+    let (sent, answered) = (outcome.sent, outcome.times.len());
+    match Times::of(&outcome.times) {
+        None => "no answer".to_owned(),
+        Some(times) if outcome.is_good() => format!("{:.2} ms", times.median),
+        Some(times) => format!("{:.2} ms ({answered}/{sent})", times.median),
+    }
+}
+
+/// The cells in columns of equal width.
+fn columns_of(table: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = table.iter().filter_map(|row| row.get(column));
+        cells.map(|it| it.chars().count()).max().unwrap_or_default()
+    };
+    let mut text = String::new();
+    for row in table {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let _ = write!(line, "{cell:<0$}  ", width(column));
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
+}
+
+/// What it can mean that requests have no answer. None: all were answered.
+fn reason(outcome: &Outcome) -> Option<String> {
+    if outcome.pair.addresses.is_none() {
+        return Some("the two rails have no address of the same family".to_owned());
+    }
+    let lost = outcome.sent as usize - outcome.times.len();
+    let lossy = || {
+        let sent = outcome.sent;
+        format!("{lost} of {sent} requests were lost: look for a congested or faulty link")
+    };
+    let Some(failure) = &outcome.failure else {
+        return (lost > 0).then(lossy);
+    };
+    let cause = match failure {
+        AskError::Silent { .. } if !outcome.times.is_empty() => return Some(lossy()),
+        AskError::Silent { .. } => {
+            "RDMA does not answer: on Ethernet, check that UDP port 4791 passes, that the VLAN is the same, and that the \
+             RDMA device of the peer has the address as a GID; on InfiniBand, check the partition"
+        }
+        AskError::Unresolved(_) => {
+            "the address does not answer ARP or neighbour discovery: check the VLAN"
+        }
+        AskError::NoPath(_) => "the subnet administrator has no path: check the partition",
+        other => return Some(other.to_string()),
+    };
+    let icmp = match &outcome.icmp {
+        Some(Ok(true)) => "the address answers ICMP".to_owned(),
+        Some(Ok(false)) => {
+            "the address does not answer ICMP either: check the peer, the cable and the switch port"
+                .to_owned()
+        }
+        Some(Err(error)) => format!("ICMP could not be tried for comparison: {error}"),
+        None => return Some(cause.to_owned()),
+    };
+    Some(format!("{cause}; {icmp}"))
+}
+
+/// All pairs, as JSON.
+pub(crate) fn json(outcomes: &[Outcome]) -> Value {
+    let pair = |outcome: &Outcome| {
+        let (source, to) = outcome.pair.addresses.unzip();
+        let local = outcome.local.as_ref();
+        json!({
+            "from": {
+                "rail": outcome.pair.from,
+                "address": local.and_then(|(it, _)| it.address).or(source.flatten()),
+                "device": local.map(|(_, device)| device),
+                "port": local.map(|(it, _)| it.port),
+            },
+            "to": {"rail": outcome.pair.to, "address": to},
+            "sent": outcome.sent,
+            "answered": outcome.times.len(),
+            "milliseconds": Times::of(&outcome.times),
+            "icmp": outcome.icmp.as_ref().and_then(|it| it.as_ref().ok()),
+            "reason": reason(outcome),
+        })
+    };
+    let pairs: Vec<Value> = outcomes.iter().map(pair).collect();
+    json!({ "pairs": pairs })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exchange::Pair;
+    use std::{net::IpAddr, time::Duration};
+
+    fn outcome(from: &str, to: &str, sent: u32, times: &[u64]) -> Outcome {
+        let address: IpAddr = "10.0.0.2".parse().expect("an address");
+        let silent = AskError::Unresolved(address);
+        Outcome {
+            pair: Pair {
+                from: Some(from.to_owned()),
+                to: to.to_owned(),
+                addresses: Some((None, address)),
+            },
+            sent,
+            times: times.iter().map(|it| Duration::from_millis(*it)).collect(),
+            local: None,
+            failure: times.is_empty().then_some(silent),
+            icmp: None,
+        }
+    }
+
+    #[test]
+    fn the_matrix_has_a_cell_for_each_pair() {
+        let mut all = vec![
+            outcome("rdma0", "rdma0 of a/b", 2, &[1, 2]),
+            outcome("rdma0", "rdma1 of a/b", 2, &[]),
+            outcome("rdma1", "rdma0 of a/b", 2, &[3]),
+            outcome("rdma1", "rdma1 of a/b", 0, &[]),
+        ];
+        (all[3].pair.addresses, all[3].failure) = (None, None);
+        let text = matrix(&all);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[..3],
+            [
+                "       rdma0 of a/b   rdma1 of a/b",
+                "rdma0  1.00 ms        no answer",
+                "rdma1  3.00 ms (1/2)  no common family",
+            ]
+        );
+        assert!(lines[3].starts_with("rdma0 to rdma1 of a/b: the address does not answer ARP"));
+        assert_eq!(
+            lines[4],
+            "rdma1 to rdma0 of a/b: 1 of 2 requests were lost: look for a congested or faulty link"
+        );
+        assert_eq!(
+            lines[5..],
+            ["rdma1 to rdma1 of a/b: the two rails have no address of the same family"]
+        );
+    }
+
+    #[test]
+    fn json_has_the_same_figures() {
+        let document = json(&[outcome("rdma0", "10.0.0.2", 2, &[1])]);
+        let pair = &document["pairs"][0];
+        assert_eq!((&pair["sent"], &pair["answered"]), (&json!(2), &json!(1)));
+        assert_eq!(pair["milliseconds"]["median"], json!(1.0));
+        assert_eq!(pair["from"]["rail"], "rdma0");
+        assert_eq!(pair["to"]["address"], "10.0.0.2");
+    }
+}

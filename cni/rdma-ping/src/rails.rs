@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The rails of the node and of its pods.
+
+use crate::arguments::is_link_local;
+use attachments::pods::{self, PodRail};
+use nix::{ifaddrs::getifaddrs, net::if_::if_indextoname};
+use rdma_netns::linux::nldev::Nldev;
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, Ipv6Addr},
+    path::Path,
+};
+
+/// A netdev with an RDMA device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rail {
+    /// Name of the netdev in its namespace.
+    pub(crate) netdev: String,
+    /// Name of the RDMA device. None: the record of a pod has none.
+    pub(crate) device: Option<String>,
+    /// Its addresses, link-local ones left out, IPv6 first.
+    pub(crate) addresses: Vec<IpAddr>,
+}
+
+/// An RDMA device that the calling thread's namespace sees.
+#[derive(Clone, Debug)]
+pub(crate) struct Device {
+    pub(crate) name: String,
+    pub(crate) is_iwarp: bool,
+}
+
+impl Rail {
+    fn new(netdev: String, device: Option<String>, addresses: Vec<IpAddr>) -> Self {
+        let mut addresses = addresses;
+        addresses.retain(|it| !is_link_local(*it));
+        addresses.sort_by_key(|it| it.is_ipv4());
+        Self {
+            netdev,
+            device,
+            addresses,
+        }
+    }
+
+    /// Returns true if `name` is its netdev, its RDMA device or one of its addresses.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        let address: Option<IpAddr> = name.parse().ok();
+        self.netdev == name
+            || self.device.as_deref() == Some(name)
+            || address.is_some_and(|it| self.addresses.contains(&it))
+    }
+
+    /// Its first address of the family of `other`.
+    pub(crate) fn address_for(&self, other: IpAddr) -> Option<IpAddr> {
+        let mut addresses = self.addresses.iter().copied();
+        addresses.find(|it| it.is_ipv4() == other.is_ipv4())
+    }
+
+    /// Addresses of one family, of this rail and of `other`.
+    pub(crate) fn addresses_to(&self, other: &Self) -> Option<(IpAddr, IpAddr)> {
+        let mut targets = other.addresses.iter();
+        targets.find_map(|it| Some((self.address_for(*it)?, *it)))
+    }
+}
+
+/// The RDMA devices that the calling thread's namespace sees, by index; empty without an RDMA subsystem.
+pub(crate) fn devices() -> io::Result<BTreeMap<u32, Device>> {
+    let Some(mut nldev) = Nldev::open()? else {
+        return Ok(BTreeMap::new());
+    };
+    let devices = nldev.devices().map_err(io::Error::other)?;
+    let device = |it: rdma_netns::linux::nldev::DeviceInfo| {
+        let (name, is_iwarp) = (it.name, it.is_iwarp);
+        (it.index, Device { name, is_iwarp })
+    };
+    Ok(devices.into_iter().map(device).collect())
+}
+
+/// The rails of the calling thread's namespace: the netdevs of the ports of its RDMA devices.
+pub(crate) fn here() -> io::Result<Vec<Rail>> {
+    let Some(mut nldev) = Nldev::open()? else {
+        return Ok(vec![]);
+    };
+    let mut addresses: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
+    for interface in getifaddrs()? {
+        let Some(address) = interface.address else {
+            continue;
+        };
+        let ipv4 = address.as_sockaddr_in().map(|it| IpAddr::from(it.ip()));
+        let ipv6 = address
+            .as_sockaddr_in6()
+            .map(|it| IpAddr::from(Ipv6Addr::from(it.ip().octets())));
+        let of_netdev = addresses.entry(interface.interface_name).or_default();
+        of_netdev.extend(ipv4.or(ipv6));
+    }
+    let mut rails = vec![];
+    for device in nldev.devices().map_err(io::Error::other)? {
+        for port in nldev.ports(device.index).map_err(io::Error::other)? {
+            let netdev = port.netdev.and_then(|it| if_indextoname(it).ok());
+            let netdev = netdev.and_then(|it| it.into_string().ok());
+            rails.extend(netdev.map(|netdev| {
+                let addresses = addresses.get(&netdev).cloned().unwrap_or_default();
+                Rail::new(netdev, Some(device.name.clone()), addresses)
+            }));
+        }
+    }
+    rails.sort_by(|one, other| one.netdev.cmp(&other.netdev));
+    Ok(rails)
+}
+
+/// The rails of the pod `namespace/name`, by the records in `state_dir`; empty: the node has no such pod.
+pub(crate) fn of_pod(pod: &str, state_dir: &Path, boot_id: &str) -> Vec<Rail> {
+    let records = pods::rails(&state_dir.join("attachments"), boot_id);
+    let own = records.into_iter().filter(|it| it.pod == pod);
+    let rail = |it: PodRail| {
+        let addresses = it.addresses.iter().map(|it| it.ip).collect();
+        Rail::new(it.name, it.rdma, addresses)
+    };
+    own.flat_map(|it| it.rails).map(rail).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rail(addresses: &[&str]) -> Rail {
+        let addresses = addresses.iter().map(|it| it.parse().expect("an address"));
+        Rail::new(
+            "rdma0".to_owned(),
+            Some("mlx5_0".to_owned()),
+            addresses.collect(),
+        )
+    }
+
+    #[test]
+    fn a_rail_is_named_by_netdev_device_and_address() {
+        let rail = rail(&["fe80::1", "10.0.0.1", "fd00::1"]);
+        for name in ["rdma0", "mlx5_0", "10.0.0.1", "fd00::1", "fd00:0::1"] {
+            assert!(rail.has(name), "{name}");
+        }
+        for name in ["rdma", "mlx5_1", "10.0.0.2", "fe80::1", ""] {
+            assert!(!rail.has(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn two_rails_use_a_family_that_both_have_and_ipv6_first() {
+        let both = rail(&["10.0.0.1", "fd00::1"]);
+        let of = |one: &Rail, other: &Rail| {
+            let pair = one.addresses_to(other);
+            pair.map(|(from, to)| (from.to_string(), to.to_string()))
+        };
+        let pair = |from: &str, to: &str| Some((from.to_owned(), to.to_owned()));
+        assert_eq!(
+            of(&both, &rail(&["10.0.0.2", "fd00::2"])),
+            pair("fd00::1", "fd00::2")
+        );
+        assert_eq!(
+            of(&both, &rail(&["10.0.0.2", "fe80::2"])),
+            pair("10.0.0.1", "10.0.0.2")
+        );
+        assert_eq!(of(&rail(&["10.0.0.1"]), &rail(&["fd00::2"])), None);
+    }
+}

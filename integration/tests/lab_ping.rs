@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+//! In the lab, `rdma-device-plugin ping` between pods and from the node: `integration/lab/vm --tier full --exclusive`.
+
+use integration::{
+    Attachment, Conflist, Netns,
+    daemon::rdma_device_plugin,
+    lab::{Lab, ipv4, ipv6, verbs_devices},
+};
+use serde_json::Value;
+
+/// Two pods with two rails each, by the kernel's real connection manager on soft-RoCE.
+struct TwoPods {
+    lab: Lab,
+    pods: [Netns; 2],
+}
+
+const NAMES: [&str; 2] = ["one", "two"];
+
+impl TwoPods {
+    #[track_caller]
+    fn new() -> Self {
+        let lab = Lab::new(2);
+        lab.give_addresses();
+        let pods = NAMES.map(|name| lab.pod(name));
+        for pod in 0..2 {
+            let added = lab
+                .runtime()
+                .add(&Self::list(&lab, pod), &Self::attachment(&pods, pod));
+            added.unwrap_or_else(|outcome| panic!("{outcome}"));
+        }
+        Self { lab, pods }
+    }
+
+    fn list(lab: &Lab, pod: usize) -> Conflist {
+        Conflist::new("1.1.0", vec![lab.configuration(pod)])
+    }
+
+    fn attachment(pods: &[Netns; 2], pod: usize) -> Attachment {
+        let container = format!("container-{pod}");
+        Attachment::new(&container, pods[pod].path(), "eth0").of_pod("default", NAMES[pod])
+    }
+
+    /// Exit code and standard output of `ping` on the node.
+    #[track_caller]
+    fn ping(&self, arguments: &[&str]) -> (i32, String) {
+        let mut command = self.lab.host.command(rdma_device_plugin());
+        command.arg("ping").args(arguments);
+        command.arg("--state-dir").arg(self.lab.state());
+        let output = command.output().expect("it starts");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(errors, "");
+        let code = output.status.code().expect("not killed");
+        (code, String::from_utf8(output.stdout).expect("UTF-8"))
+    }
+
+    /// The only pair of `ping --json`.
+    #[track_caller]
+    fn pair(&self, arguments: &[&str]) -> (i32, Value) {
+        let (code, text) = self.ping(&[arguments, &["--json"]].concat());
+        let mut document: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(document["pairs"].as_array().map(Vec::len), Some(1));
+        (code, document["pairs"][0].take())
+    }
+}
+
+impl Drop for TwoPods {
+    fn drop(&mut self) {
+        for pod in 0..2 {
+            let list = Self::list(&self.lab, pod);
+            let deleted = self
+                .lab
+                .runtime()
+                .del(&list, &Self::attachment(&self.pods, pod));
+            if let Err(outcome) = deleted {
+                eprintln!("{outcome}");
+            }
+        }
+    }
+}
+
+/// From inside a pod to the other one, of both families; nothing listens there.
+#[test]
+fn a_pod_pings_each_rail_of_another_one() {
+    let scene = TwoPods::new();
+    for address in [ipv4(0, 1), ipv6(0, 1), ipv4(1, 1), ipv6(1, 1)] {
+        let options = ["--pod", "default/one", "--count", "3", "--interval", "0.1"];
+        let (code, text) = scene.ping(&[&[address.as_str()], &options[..]].concat());
+        assert_eq!(code, 0, "{text}");
+        for round in 1..=3 {
+            let line = format!("answer from {address}: seq={round} time=");
+            assert!(text.contains(&line), "no {line:?} in {text}");
+        }
+        let summary = format!("{address}: 3 sent, 3 answered; min/median/p99/max ");
+        assert!(text.contains(&summary), "{text}");
+    }
+    let from = &scene.lab.rails(0)[1].rdma;
+    let options = [
+        "--pod",
+        "default/one",
+        "--count",
+        "1",
+        "--traffic-class",
+        "106",
+    ];
+    let address = ipv4(1, 1);
+    for own in ["rdma1", from, &ipv4(1, 0)] {
+        let (code, pair) = scene.pair(&[&[&*address, "--from", own], &options[..]].concat());
+        assert_eq!(code, 0, "{pair}");
+        assert_eq!(pair["from"]["device"], **from, "{pair}");
+        assert_eq!(pair["from"]["address"], ipv4(1, 0), "{pair}");
+    }
+}
+
+#[test]
+fn a_matrix_has_each_rail_by_each_rail() {
+    let scene = TwoPods::new();
+    let options = ["--pod", "default/one", "--count", "2", "--interval", "0.1"];
+    let (code, text) = scene.ping(&[&["default/two"], &options[..]].concat());
+    assert_eq!(code, 0, "{text}");
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(
+        lines[0].split_whitespace().collect::<Vec<_>>(),
+        ["rdma0", "of", "default/two", "rdma1", "of", "default/two"],
+        "{text}"
+    );
+    for (rail, line) in lines[1..3].iter().enumerate() {
+        let cells: Vec<&str> = line
+            .split("  ")
+            .map(str::trim)
+            .filter(|it| !it.is_empty())
+            .collect();
+        assert_eq!(cells[0], format!("rdma{rail}"), "{text}");
+        // both NICs are on one hub
+        assert_eq!(cells.len(), 3, "{text}");
+        assert!(cells[1..].iter().all(|it| it.ends_with(" ms")), "{text}");
+    }
+}
+
+/// RDMA is broken in three ways, and each silence has its words.
+#[test]
+fn each_silence_has_its_reason() {
+    let scene = TwoPods::new();
+    let [_, two] = &scene.pods;
+    let address = ipv4(0, 1);
+    let options = ["--pod", "default/one", "--count", "1", "--timeout", "0.5"];
+    let pair = |address: &str| scene.pair(&[&[address], &options[..]].concat());
+    let (code, answered) = pair(&address);
+    assert_eq!((code, &answered["answered"]), (0, &1.into()), "{answered}");
+
+    // The peer drops UDP port 4791, as a firewall or a switch does. ICMP passes.
+    for line in [
+        "rule add pref 10 lookup local",
+        "rule del pref 0",
+        "rule add pref 5 ipproto udp dport 4791 blackhole",
+    ] {
+        two.ip(line);
+    }
+    let (code, dropped) = pair(&address);
+    assert_eq!((code, &dropped["icmp"]), (1, &true.into()), "{dropped}");
+    let reason = dropped["reason"].as_str().expect("a reason");
+    assert!(
+        reason.starts_with("RDMA does not answer: ")
+            && reason.ends_with("; the address answers ICMP"),
+        "{reason}"
+    );
+    two.ip("rule del pref 5");
+    assert_eq!(pair(&address).0, 0, "it answers again");
+
+    // The peer does not answer at all.
+    two.ip("link set dev rdma0 down");
+    let (code, gone) = pair(&address);
+    assert_eq!(code, 1, "{gone}");
+    let reason = gone["reason"].as_str().expect("a reason");
+    assert!(reason.contains("does not answer"), "{reason}");
+    assert_ne!(gone["icmp"], Value::Bool(true), "{gone}");
+    two.ip("link set dev rdma0 up");
+
+    // No route and no RDMA device leads there.
+    let (code, unrouted) = pair("192.0.2.1");
+    assert_eq!((code, &unrouted["answered"]), (1, &0.into()), "{unrouted}");
+    let reason = unrouted["reason"].as_str().expect("a reason");
+    assert_eq!(reason, "no route leads to 192.0.2.1");
+    assert_eq!(verbs_devices(&scene.lab.host), Vec::<String>::new());
+}

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Commands and events of `/dev/infiniband/rdma_cm` (`include/uapi/rdma/rdma_user_cm.h`).
+
+use std::net::IpAddr;
+
+/// `RDMA_USER_CM_CMD_*`
+pub(super) mod command {
+    pub(in super::super) const CREATE_ID: u32 = 0;
+    pub(in super::super) const RESOLVE_ROUTE: u32 = 4;
+    pub(in super::super) const CONNECT: u32 = 6;
+    pub(in super::super) const GET_EVENT: u32 = 12;
+    pub(in super::super) const SET_OPTION: u32 = 14;
+    pub(in super::super) const QUERY: u32 = 19;
+    pub(in super::super) const RESOLVE_ADDR: u32 = 21;
+}
+
+/// `enum rdma_cm_event_type` (`include/rdma/rdma_cm.h`)
+pub(super) mod event {
+    pub(in super::super) const ADDR_RESOLVED: u32 = 0;
+    pub(in super::super) const ADDR_ERROR: u32 = 1;
+    pub(in super::super) const ROUTE_RESOLVED: u32 = 2;
+    pub(in super::super) const ROUTE_ERROR: u32 = 3;
+    pub(in super::super) const UNREACHABLE: u32 = 7;
+    pub(in super::super) const ESTABLISHED: u32 = 9;
+}
+
+/// `RDMA_PS_UDP`
+pub(super) const PORT_SPACE: u16 = 0x111;
+/// The type of queue pair "unreliable datagram": `IB_QPT_UD` (`include/rdma/ib_verbs.h`).
+pub(super) const UNRELIABLE_DATAGRAM: u8 = 4;
+/// `RDMA_OPTION_ID`
+pub(super) const OPTION_ID: u32 = 0;
+/// `RDMA_OPTION_ID_TOS`
+pub(super) const OPTION_TOS: u32 = 0;
+/// `RDMA_USER_CM_QUERY_ADDR`
+pub(super) const QUERY_ADDRESS: u32 = 0;
+
+/// `sizeof(struct __kernel_sockaddr_storage)`
+const SOCKET_ADDRESS: usize = 128;
+/// `sizeof(struct rdma_ucm_cmd_hdr)`
+const HEADER: usize = 8;
+/// `sizeof(struct rdma_ucm_create_id)`
+const CREATE_ID: usize = 24;
+/// `sizeof(struct rdma_ucm_resolve_addr)`
+const RESOLVE_ADDR: usize = 272;
+/// `sizeof(struct rdma_ucm_resolve_route)`
+const RESOLVE_ROUTE: usize = 8;
+/// `sizeof(struct rdma_ucm_set_option)`
+const SET_OPTION: usize = 24;
+/// `sizeof(struct rdma_ucm_query)`
+const QUERY: usize = 16;
+/// `sizeof(struct rdma_ucm_query_addr_resp)`
+const ADDRESSES: usize = 280;
+/// `sizeof(struct rdma_ucm_connect)`
+const CONNECT: usize = 288;
+/// `sizeof(struct rdma_ucm_get_event)`
+const GET_EVENT: usize = 8;
+/// `sizeof(struct rdma_ucm_event_resp)`
+const EVENT: usize = 336;
+
+const _: () = {
+    assert!(size_of::<Header>() == HEADER);
+    assert!(size_of::<CreateId>() == CREATE_ID);
+    assert!(size_of::<ResolveAddress>() == RESOLVE_ADDR);
+    assert!(size_of::<ResolveRoute>() == RESOLVE_ROUTE);
+    assert!(size_of::<SetOption>() == SET_OPTION);
+    assert!(size_of::<Query>() == QUERY);
+    assert!(size_of::<Addresses>() == ADDRESSES);
+    assert!(size_of::<Connect>() == CONNECT);
+    assert!(size_of::<GetEvent>() == GET_EVENT);
+    assert!(size_of::<Event>() == EVENT);
+};
+
+/// Numbers alone, without padding: each byte has a value, and each value is valid.
+///
+/// # Safety
+/// The type is `repr(C)` and has no padding, no pointer and no reference.
+pub(super) unsafe trait Plain: Copy {}
+
+/// `struct rdma_ucm_cmd_hdr`
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Header {
+    pub(super) command: u32,
+    /// Bytes that follow.
+    pub(super) input: u16,
+    /// Bytes that the kernel may write to the answer.
+    pub(super) output: u16,
+}
+
+/// `struct rdma_ucm_create_id`
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct CreateId {
+    pub(super) uid: u64,
+    pub(super) response: u64,
+    pub(super) port_space: u16,
+    pub(super) queue_pair: u8,
+    pub(super) reserved: [u8; 5],
+}
+
+/// `struct rdma_ucm_resolve_addr`
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct ResolveAddress {
+    pub(super) id: u32,
+    pub(super) timeout_ms: u32,
+    pub(super) source_size: u16,
+    pub(super) destination_size: u16,
+    pub(super) reserved: u32,
+    pub(super) source: SocketAddress,
+    pub(super) destination: SocketAddress,
+}
+
+/// `struct rdma_ucm_resolve_route`
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct ResolveRoute {
+    pub(super) id: u32,
+    pub(super) timeout_ms: u32,
+}
+
+/// `struct rdma_ucm_set_option`
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct SetOption {
+    pub(super) value: u64,
+    pub(super) id: u32,
+    pub(super) level: u32,
+    pub(super) name: u32,
+    pub(super) length: u32,
+}
+
+/// `struct rdma_ucm_query`
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Query {
+    pub(super) response: u64,
+    pub(super) id: u32,
+    pub(super) option: u32,
+}
+
+/// `struct rdma_ucm_query_addr_resp`
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Addresses {
+    pub(super) node_guid: u64,
+    pub(super) port: u8,
+    pub(super) reserved: u8,
+    pub(super) partition: u16,
+    pub(super) source_size: u16,
+    pub(super) destination_size: u16,
+    pub(super) source: SocketAddress,
+    pub(super) destination: SocketAddress,
+    pub(super) device: u32,
+    pub(super) reserved1: u32,
+}
+
+/// `struct rdma_ucm_connect`, whose first part is `struct rdma_ucm_conn_param`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Connect {
+    pub(super) queue_pair: u32,
+    pub(super) queue_key: u32,
+    pub(super) private_data: [u8; 256],
+    pub(super) private_data_length: u8,
+    pub(super) parameters: [u8; 6],
+    pub(super) valid: u8,
+    pub(super) id: u32,
+    pub(super) reserved: u32,
+    pub(super) enhanced: [u32; 2],
+}
+
+/// `struct rdma_ucm_get_event`
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct GetEvent {
+    pub(super) response: u64,
+}
+
+/// `struct rdma_ucm_event_resp`; the parameters of a connection are not read.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Event {
+    pub(super) uid: u64,
+    pub(super) id: u32,
+    pub(super) event: u32,
+    pub(super) status: u32,
+    pub(super) parameters: [u32; 76],
+    pub(super) reserved: u32,
+    pub(super) enhanced: [u32; 2],
+}
+
+/// `struct __kernel_sockaddr_storage` with an IPv4 or IPv6 address.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct SocketAddress(pub(super) [u8; SOCKET_ADDRESS]);
+
+macro_rules! plain {
+    ($($name:ident)*) => {$(
+        // SAFETY: all fields are numbers or arrays of them. The sizes that are asserted above leave no room for padding.
+        unsafe impl Plain for $name {}
+    )*};
+}
+
+plain!(Header CreateId ResolveAddress ResolveRoute SetOption Query Addresses Connect GetEvent Event);
+
+/// The bytes of `value`.
+pub(super) fn bytes<T: Plain>(value: &T) -> &[u8] {
+    // SAFETY: a `Plain` type has no padding, so all of its bytes are initialized.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
+}
+
+/// A value of zeroes, for the kernel to write to.
+pub(super) fn zeroed<T: Plain>() -> T {
+    // SAFETY: a `Plain` type consists of numbers, for which zero is a value.
+    unsafe { std::mem::zeroed() }
+}
+
+impl SocketAddress {
+    /// `struct sockaddr_in` or `struct sockaddr_in6` at the beginning; returns its size, too.
+    pub(super) fn new(address: IpAddr, port: u16) -> (Self, u16) {
+        let mut bytes = [0; SOCKET_ADDRESS];
+        let family = match address {
+            IpAddr::V4(_) => nix::libc::AF_INET as u16,
+            IpAddr::V6(_) => nix::libc::AF_INET6 as u16,
+        };
+        bytes[..2].copy_from_slice(&family.to_ne_bytes());
+        bytes[2..4].copy_from_slice(&port.to_be_bytes());
+        let size = match address {
+            IpAddr::V4(address) => {
+                bytes[4..8].copy_from_slice(&address.octets());
+                16
+            }
+            IpAddr::V6(address) => {
+                bytes[8..24].copy_from_slice(&address.octets());
+                28
+            }
+        };
+        (Self(bytes), size)
+    }
+
+    /// The address, if it is one of IPv4 or IPv6.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        let Self(bytes) = self;
+        match i32::from(u16::from_ne_bytes([bytes[0], bytes[1]])) {
+            nix::libc::AF_INET => <[u8; 4]>::try_from(&bytes[4..8]).ok().map(IpAddr::from),
+            nix::libc::AF_INET6 => <[u8; 16]>::try_from(&bytes[8..24]).ok().map(IpAddr::from),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An echo over RDMA that needs no program on the other side.
+//!
+//! The connection manager of the peer's kernel answers a service id resolution request (SIDR REQ, InfiniBand
+//! specification, volume 1, chapter 12) also for a service that nobody offers (`cm_sidr_req_handler()`,
+//! `drivers/infiniband/core/cm.c`). Request and answer pass QP1 of both RDMA devices: GID tables, RoCE v2's UDP port
+//! 4791, VLAN and traffic class are those of the pods' traffic. `/dev/infiniband/rdma_cm` is all that it takes.
+//!
+//! The kernel sends a request again after 4 seconds, up to 15 times. [`ask`] gives up before that, so that one call is
+//! one packet.
+
+mod abi;
+
+use abi::{
+    Addresses, Connect, CreateId, Event, GetEvent, Header, Plain, Query, ResolveAddress,
+    ResolveRoute, SetOption, SocketAddress, command, event,
+};
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Write},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    os::{fd::AsFd, unix::fs::OpenOptionsExt},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+/// The service that is asked for: the port "discard" of UDP. Whether somebody offers it makes no difference.
+const SERVICE: u16 = 9;
+
+/// What to ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Own address, which selects the RDMA device. None: the kernel's route selects both.
+    pub source: Option<IpAddr>,
+    /// Address of the peer's rail.
+    pub destination: IpAddr,
+    /// Traffic class of the packets (for RoCE v2 over IPv4: the TOS byte). None: the device's default.
+    pub traffic_class: Option<u8>,
+    /// How long to wait for each step: the neighbour, the route, and the answer.
+    pub timeout: Duration,
+}
+
+/// The own side of an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Local {
+    /// Index of the RDMA device (`RDMA_NLDEV_ATTR_DEV_INDEX`).
+    pub device: u32,
+    /// Its port, from 1.
+    pub port: u8,
+    /// Address that the request comes from.
+    pub address: Option<IpAddr>,
+}
+
+/// The peer answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The own side.
+    pub local: Local,
+    /// From the request until its answer, without address and route resolution.
+    pub time: Duration,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// The connection manager's device cannot be opened.
+    #[error("cannot open {path:?}: {source}{}", hint(source))]
+    Open {
+        /// Its path.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// No RDMA device has the source, or the route leads by a netdev without one.
+    #[error("no RDMA device leads to {0} from here")]
+    NoDevice(IpAddr),
+    /// There is no route.
+    #[error("no route leads to {0}")]
+    NoRoute(IpAddr),
+    /// Neither the peer nor the gateway answers ARP or neighbour discovery.
+    #[error("{0} is not resolved to a hardware address")]
+    Unresolved(IpAddr),
+    /// On InfiniBand, the subnet administrator has no path to it.
+    #[error("no path leads to {0}")]
+    NoPath(IpAddr),
+    /// The request was sent, and no answer came in time.
+    #[error("no answer from {}", .destination)]
+    Silent {
+        /// The own side.
+        local: Local,
+        /// The peer's address.
+        destination: IpAddr,
+    },
+    /// The device speaks iWARP, whose connections are TCP's: it has no such request.
+    #[error(
+        "{0} speaks iWARP, which has no RDMA echo: its connections are TCP's, so use ping(8) or rping"
+    )]
+    Iwarp(String),
+    /// The kernel refused a step.
+    #[error("cannot {step}: {source}")]
+    Step {
+        /// What was refused.
+        step: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => ": load the module rdma_ucm",
+        io::ErrorKind::PermissionDenied => ": run this as root",
+        _ => "",
+    }
+}
+
+/// Asks the peer once, by the connection manager at `manager` (`/dev/infiniband/rdma_cm`), in the network namespace of
+/// the calling thread. `iwarp` names the RDMA device with that index if it speaks iWARP.
+///
+/// # Errors
+/// As [`AskError`] says. Nothing of the request is left in the kernel.
+pub fn ask(
+    manager: &Path,
+    request: &Request,
+    iwarp: impl FnOnce(u32) -> Option<String>,
+) -> Result<Answer, AskError> {
+    // the kernel destroys the id with the file
+    let channel = Channel::open(manager)?;
+    let id = channel.create()?;
+    if let Some(class) = request.traffic_class {
+        channel.set_traffic_class(id, class)?;
+    }
+    channel.resolve_address(id, request)?;
+    let local = channel.local(id)?;
+    if let Some(device) = iwarp(local.device) {
+        return Err(AskError::Iwarp(device));
+    }
+    channel.resolve_route(id, request)?;
+    let begin = Instant::now();
+    let answered = channel.send(id, request)?;
+    let time = begin.elapsed();
+    match answered {
+        true => Ok(Answer { local, time }),
+        false => Err(AskError::Silent {
+            local,
+            destination: request.destination,
+        }),
+    }
+}
+
+/// The connection manager, open.
+struct Channel(File);
+
+impl Channel {
+    fn open(path: &Path) -> Result<Self, AskError> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        options.custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_CLOEXEC);
+        let opened = options.open(path).map_err(|source| AskError::Open {
+            path: path.to_owned(),
+            source,
+        });
+        opened.map(Self)
+    }
+
+    /// Executes one command. The kernel writes `output` bytes to the place that `input` names.
+    fn execute<T: Plain>(&self, command: u32, input: &T, output: usize) -> io::Result<()> {
+        let header = Header {
+            command,
+            input: size_of::<T>() as u16,
+            output: output as u16,
+        };
+        let message = [abi::bytes(&header), abi::bytes(input)].concat();
+        (&self.0).write_all(&message)
+    }
+
+    fn create(&self) -> Result<u32, AskError> {
+        let mut id = 0_u32;
+        let input = CreateId {
+            // an id without one has no events (`ucma_event_handler()`, `drivers/infiniband/core/ucma.c`)
+            uid: 1,
+            response: &raw mut id as u64,
+            port_space: abi::PORT_SPACE,
+            queue_pair: abi::UNRELIABLE_DATAGRAM,
+            reserved: [0; 5],
+        };
+        self.execute(command::CREATE_ID, &input, size_of_val(&id))
+            .map_err(refused("create a connection manager's id"))?;
+        Ok(id)
+    }
+
+    fn set_traffic_class(&self, id: u32, class: u8) -> Result<(), AskError> {
+        let input = SetOption {
+            value: &raw const class as u64,
+            id,
+            level: abi::OPTION_ID,
+            name: abi::OPTION_TOS,
+            length: 1,
+        };
+        self.execute(command::SET_OPTION, &input, 0)
+            .map_err(refused("set the traffic class"))
+    }
+
+    fn resolve_address(&self, id: u32, request: &Request) -> Result<(), AskError> {
+        let destination = request.destination;
+        // a family has to be there in any case: the kernel binds the id to the address
+        let any = match destination {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        let (source, source_size) = SocketAddress::new(request.source.unwrap_or(any), 0);
+        let (to, destination_size) = SocketAddress::new(destination, SERVICE);
+        let input = ResolveAddress {
+            id,
+            timeout_ms: milliseconds(request.timeout),
+            source_size,
+            destination_size,
+            reserved: 0,
+            source,
+            destination: to,
+        };
+        let unresolved = |errno: Errno| match errno {
+            Errno::ENODEV | Errno::EADDRNOTAVAIL => AskError::NoDevice(destination),
+            Errno::ENETUNREACH => AskError::NoRoute(destination),
+            Errno::ETIMEDOUT | Errno::EHOSTUNREACH => AskError::Unresolved(destination),
+            errno => refused("resolve the address")(errno.into()),
+        };
+        self.execute(command::RESOLVE_ADDR, &input, 0)
+            .map_err(|error| unresolved(errno_of(&error)))?;
+        match self.wait(request.timeout + Duration::from_secs(1))? {
+            Some((event::ADDR_RESOLVED, _)) => Ok(()),
+            Some((event::ADDR_ERROR, status)) => Err(unresolved(Errno::from_raw(-status))),
+            None => Err(AskError::Unresolved(destination)),
+            Some(other) => Err(unexpected("resolve the address", other)),
+        }
+    }
+
+    fn local(&self, id: u32) -> Result<Local, AskError> {
+        let mut addresses: Addresses = abi::zeroed();
+        let input = Query {
+            response: &raw mut addresses as u64,
+            id,
+            option: abi::QUERY_ADDRESS,
+        };
+        self.execute(command::QUERY, &input, size_of::<Addresses>())
+            .map_err(refused("ask for the RDMA device"))?;
+        Ok(Local {
+            device: addresses.device,
+            port: addresses.port,
+            address: addresses.source.address(),
+        })
+    }
+
+    fn resolve_route(&self, id: u32, request: &Request) -> Result<(), AskError> {
+        let input = ResolveRoute {
+            id,
+            timeout_ms: milliseconds(request.timeout),
+        };
+        self.execute(command::RESOLVE_ROUTE, &input, 0)
+            .map_err(refused("resolve the route"))?;
+        match self.wait(request.timeout + Duration::from_secs(1))? {
+            Some((event::ROUTE_RESOLVED, _)) => Ok(()),
+            Some((event::ROUTE_ERROR, _)) | None => Err(AskError::NoPath(request.destination)),
+            Some(other) => Err(unexpected("resolve the route", other)),
+        }
+    }
+
+    /// Returns true if the peer answered.
+    fn send(&self, id: u32, request: &Request) -> Result<bool, AskError> {
+        let mut input: Connect = abi::zeroed();
+        (input.id, input.valid) = (id, 1);
+        self.execute(command::CONNECT, &input, 0)
+            .map_err(refused("send the request"))?;
+        match self.wait(request.timeout)? {
+            // a status above 0 is the peer's (`enum ib_cm_sidr_status`), one below 0 is the own kernel's
+            Some((event::UNREACHABLE, status)) => Ok(status > 0),
+            Some((event::ESTABLISHED, _)) => Ok(true),
+            None => Ok(false),
+            Some(other) => Err(unexpected("send the request", other)),
+        }
+    }
+
+    /// The next event and its status; none if there is none in time.
+    fn wait(&self, timeout: Duration) -> Result<Option<(u32, i32)>, AskError> {
+        let until = Instant::now() + timeout;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+            let mut ready = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut ready, left) {
+                Ok(0) => return Ok(None),
+                Ok(_) => break,
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(refused("wait for an event")(errno.into())),
+            }
+        }
+        let mut event: Event = abi::zeroed();
+        let input = GetEvent {
+            response: &raw mut event as u64,
+        };
+        self.execute(command::GET_EVENT, &input, size_of::<Event>())
+            .map_err(refused("read an event"))?;
+        Ok(Some((event.event, event.status as i32)))
+    }
+}
+
+fn milliseconds(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}
+
+fn refused(step: &'static str) -> impl Fn(io::Error) -> AskError {
+    move |source| AskError::Step { step, source }
+}
+
+fn errno_of(error: &io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or_default())
+}
+
+fn unexpected(step: &'static str, (event, status): (u32, i32)) -> AskError {
+    let source = match status {
+        ..0 => Errno::from_raw(-status).into(),
+        _ => io::Error::other(format!("event {event} with status {status}")),
+    };
+    AskError::Step { step, source }
+}
