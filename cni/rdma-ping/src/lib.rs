@@ -79,7 +79,8 @@ enum Peer {
 
 fn ping(arguments: &Arguments, output: &mut (dyn Write + Send)) -> Result<bool, Failure> {
     let boot_id = Linux::new().boot_id()?;
-    let of_pod = |pod: &str| match rails::of_pod(pod, &arguments.state_dir, &boot_id) {
+    let store = Store::new(&arguments.state_dir);
+    let of_pod = |pod: &str| match rails::of_pod(pod, &store, &boot_id) {
         rails if rails.is_empty() => Err(Failure::NoRails(pod.to_owned())),
         rails => Ok(rails),
     };
@@ -97,7 +98,7 @@ fn ping(arguments: &Arguments, output: &mut (dyn Write + Send)) -> Result<bool, 
         return exchange(arguments, own, &peers, output);
     };
     let own = of_pod(pod)?;
-    let netns = netns::open(pod, &Store::new(&arguments.state_dir))?;
+    let netns = netns::open(pod, &store)?;
     let inside = || exchange(arguments, own, &peers, output);
     netns.run(inside).map_err(|source| Failure::Enter {
         pod: pod.clone(),

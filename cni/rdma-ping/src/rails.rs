@@ -2,14 +2,16 @@
 //! The rails of the node and of its pods.
 
 use crate::arguments::is_link_local;
-use attachments::pods::{self, PodRail};
+use attachments::{
+    Store,
+    pods::{self, PodRail},
+};
 use nix::{ifaddrs::getifaddrs, net::if_::if_indextoname};
 use rdma_netns::linux::nldev::Nldev;
 use std::{
     collections::BTreeMap,
     io,
     net::{IpAddr, Ipv6Addr},
-    path::Path,
 };
 
 /// A netdev with an RDMA device.
@@ -108,9 +110,9 @@ pub(crate) fn here() -> io::Result<Vec<Rail>> {
     Ok(rails)
 }
 
-/// The rails of the pod `namespace/name`, by the records in `state_dir`; empty: the node has no such pod.
-pub(crate) fn of_pod(pod: &str, state_dir: &Path, boot_id: &str) -> Vec<Rail> {
-    let records = pods::rails(&state_dir.join("attachments"), boot_id);
+/// The rails of the pod `namespace/name`, by the records in `store`; empty: the node has no such pod.
+pub(crate) fn of_pod(pod: &str, store: &Store, boot_id: &str) -> Vec<Rail> {
+    let records = pods::rails(store, boot_id);
     let own = records.into_iter().filter(|it| it.pod == pod);
     let rail = |it: PodRail| {
         let addresses = it.addresses.iter().map(|it| it.ip).collect();
