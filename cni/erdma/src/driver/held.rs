@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(has_moved(&moved, &inventory(json!([]))), Ok(true));
         // without hardware there is nothing to return
         assert_eq!(has_moved(&moved, &Inventory::default()), Ok(false));
-        let returned = attachment(json!({"returned": true}));
+        let returned = attachment(json!({"stage": "returned"}));
         assert_eq!(has_moved(&returned, &on_host), Ok(false));
         let child = json!({"type": "macvlan", "mode": "bridge"});
         let shared = json!({"parent": "eth1", "parentIndex": 3, "parentMtu": 1500, "child": child});
