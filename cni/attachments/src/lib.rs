@@ -5,6 +5,7 @@
 //! | module | owns |
 //! |---|---|
 //! | `record` | what is written: the rails, and their state on the host before the first change |
+//! | `stage` | whose the devices of a rail are |
 //! | `allocated` | what kubelet gave to the pod's containers of a rail's device |
 //! | `smc` | what of SMC-R a pod has |
 //! | `made_as` | what an IPoIB child is called on the host |
@@ -28,6 +29,7 @@ mod other_interface;
 pub mod pods;
 mod record;
 mod smc;
+mod stage;
 pub mod store;
 mod told;
 
@@ -37,7 +39,8 @@ pub use desired::DesiredLink;
 pub use living::settled;
 pub use made_as::is_nobodys_child;
 pub use other_interface::OtherInterface;
-pub use record::{Attachment, FORMAT, Key, Phase, Rail, RailGid, Shared, Sibling, Stage};
+pub use record::{Attachment, FORMAT, Key, Phase, Rail, RailGid, Shared, Sibling};
 pub use smc::{Carried, Fit, PlacedEntry, Smc, SmcStatus};
+pub use stage::Stage;
 pub use store::Store;
 pub use told::PORTS_OWN_GID;

@@ -2,6 +2,7 @@
 //! The record of an attachment: what a pod was given, and how it was before. It is all
 //! that is needed to restore everything to the host, whoever does it and whenever.
 
+use crate::stage::Stage;
 use crate::{
     allocated::Allocated, desired::DesiredLink, made_as::made_as, other_interface::OtherInterface,
     smc::Smc,
@@ -129,29 +130,6 @@ pub enum Phase {
     /// The devices are restored, and may be another pod's by now; addresses of [`ipam`](Attachment::ipam) are still held.
     #[serde(rename = "home")]
     Restored,
-}
-
-/// Whose a rail's devices are. What is restored of it, and whether its driver may be bound anew, follows from that alone.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Stage {
-    /// The pod's, wherever it has moved them; while its ADD is [under way or was killed](Phase::Attaching), the pod's or still
-    /// the host's.
-    #[default]
-    Pod,
-    /// The pod's until the driver of their function is bound anew.
-    Rebinding {
-        /// Index on the host of the netdev that is replaced, which ends what lies on it in other namespaces. 0: the devices
-        /// are in a namespace that is neither the host's nor the pod's.
-        index: u32,
-        /// The driver.
-        driver: String,
-    },
-    /// The host's since the driver was bound anew, which is done once. What they lack is restored.
-    Rebound,
-    /// Other owners'. A verb has seen them on the host, as they were, and failed because of something else: nothing of them is
-    /// restored any more.
-    Returned,
 }
 
 impl fmt::Display for Phase {
@@ -409,12 +387,6 @@ impl Shared {
         link.index == self.parent_index
             && same
             && (self.device.is_some() || link.name == self.parent)
-    }
-}
-
-impl Stage {
-    fn is_pods(&self) -> bool {
-        *self == Self::Pod
     }
 }
 

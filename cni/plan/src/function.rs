@@ -126,7 +126,7 @@ fn rebind(
 pub type Rebind = (usize, u32, String);
 
 /// Returns the rails whose drivers are bound anew before a verb leaves them to others: those of the pod's that are `home`, on
-/// which netdevs may lie in unseen namespaces; and, as the last resort, those in a namespace that is neither the host's nor the pod's, whose drivers make their devices on the host. [`alone()`]
+/// which netdevs may lie in unseen namespaces; and, as the last resort, those in a namespace that is neither the host's nor the pod's, whose drivers make their devices on the host. `alone()`
 /// says which ones may be. None without `rebindDriver`: a function that came home by its namespace's end can have another
 /// owner by now, which no record of ours shows.
 pub fn rebinds(

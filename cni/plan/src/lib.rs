@@ -11,6 +11,7 @@
 //! | `other_interfaces` | the ways of the pod's interfaces that other plugins made |
 //! | `children` | the removal of children of several rails, by one deletion |
 //! | `detach`, [`given_up`] | the changes that restore them to the host, and what a netdev came back without |
+//! | `leftovers` | the removal of what the pod has made of its devices |
 //! | `function` | virtual functions: what is set of them, and their drivers |
 //! | `rdma_name` | the names of RDMA devices, which pods can change |
 //! | `managed` | what a network manager has taken away of what was restored |
@@ -24,6 +25,7 @@ mod draft;
 pub mod drift;
 mod function;
 pub mod given_up;
+mod leftovers;
 mod locate;
 mod managed;
 mod other_interfaces;

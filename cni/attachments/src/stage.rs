@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whose the devices of a rail are.
+
+use serde::{Deserialize, Serialize};
+
+/// Whose a rail's devices are. What is restored of it, and whether its driver may be bound anew, follows from that alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Stage {
+    /// The pod's, wherever it has moved them; while its ADD is [under way or was killed](crate::Phase::Attaching), the pod's or still
+    /// the host's.
+    #[default]
+    Pod,
+    /// The pod's until the driver of their function is bound anew.
+    Rebinding {
+        /// Index on the host of the netdev that is replaced, which ends what lies on it in other namespaces. 0: the devices
+        /// are in a namespace that is neither the host's nor the pod's.
+        index: u32,
+        /// The driver.
+        driver: String,
+    },
+    /// The host's since the driver was bound anew, which is done once. What they lack is restored.
+    Rebound,
+    /// Other owners'. A verb has seen them on the host, as they were, and failed because of something else: nothing of them is
+    /// restored any more.
+    Returned,
+}
+
+impl Stage {
+    pub(crate) fn is_pods(&self) -> bool {
+        *self == Self::Pod
+    }
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a pod has made of the devices that it was given: DEL removes it before they leave the pod.
+
+use super::{
+    Obstacle,
+    locate::{self, Located},
+};
+use attachments::{Attachment, Phase, Rail};
+use rdma_netns::{Link, NetnsSide, Observed, Op, RdmaDevice};
+
+/// Plans the removal of the pod's other children of the netdevs that it shares, which no attachment of `of_pod`, others of
+/// the same pod, has, at the DEL of the pod's primary interface (`eth0`), which ends the pod: they would hear others' frames
+/// as long as the namespace lives. A pod with `NET_ADMIN` makes a macvlan of the host's netdev by making one of its own child
+/// (`macvlan_common_newlink()`, `drivers/net/macvlan.c`). A netdev with an alias stays: CNI's host-device gives one to a
+/// netdev of the host that it moves.
+pub(super) fn siblings(
+    attachment: &Attachment,
+    of_pod: &[Attachment],
+    observed: &Observed,
+) -> impl Iterator<Item = Op> {
+    // an ADD that failed, or one network of a pod that lives on, ends no pod: other plugins' netdevs stay
+    let ends = attachment.phase != Phase::Attaching && &*attachment.key.interface == "eth0";
+    let links = observed.pod.iter().filter(move |_| ends);
+    let is_on = |rail: &Rail, link: &Link| {
+        rail.shared.is_some() && !rail.has_ipoib_child() && rail.pod_origin == link.origin
+    };
+    let is_theirs = |link: &Link| {
+        let mut rails = of_pod.iter().flat_map(|it| &it.rails);
+        rails.any(|it| it.pod_name == link.name || it.pod_index == Some(link.index))
+    };
+    let rails = attachment.rails.iter();
+    let own = rails.filter_map(|it| Some(locate::child(it, it.shared.as_ref()?, observed)?.index));
+    // the rails' own plans remove these
+    let own: Vec<u32> = own.collect();
+    let siblings = links.flat_map(|pod| &pod.links).filter(move |link| {
+        let mut rails = attachment.rails.iter();
+        link.origin.is_some()
+            && link.lower.is_some()
+            && link.alias.is_none()
+            && rails.any(|rail| is_on(rail, link))
+            && !own.contains(&link.index)
+            && !is_theirs(link)
+    });
+    siblings.map(|link| Op::RemoveLink {
+        at: NetnsSide::Pod,
+        link: link.name.clone(),
+    })
+}
+
+/// Deletes the sub-devices of an RDMA device that is not back on the host: the pod made them, as ADD moves no device that
+/// has any. The move waits for them, also that of a namespace's end.
+pub(super) fn sub_devices(
+    host_device: &RdmaDevice,
+    located: &Result<Located<'_, RdmaDevice>, Obstacle>,
+    observed: &Observed,
+) -> Vec<Op> {
+    let name = match located {
+        Ok(Located::At(NetnsSide::Host, _)) => return vec![],
+        Ok(Located::At(NetnsSide::Pod, device)) => &device.name,
+        _ => &host_device.name,
+    };
+    let sub_devices = observed.sub_devices_of(name);
+    let ops = sub_devices.map(|(at, it)| Op::DeleteSubDevice {
+        at,
+        device: it.name.clone(),
+    });
+    ops.collect()
+}
+
+/// Removes the pod's netdevs that lie on `link`, the netdev of `rail`: most kinds stay when it leaves the namespace, and
+/// send and receive through it (`macvlan_device_event()`, `drivers/net/macvlan.c`; `vlan_device_event()`,
+/// `net/8021q/vlan.c`). A bridge or bond releases it then. Netdevs of other rails stay: ADD refuses what lies under
+/// them, and their own plans take them home.
+pub(super) fn uppers(
+    attachment: &Attachment,
+    rail: &Rail,
+    (side, link): (NetnsSide, &Link),
+    observed: &Observed,
+) -> impl Iterator<Item = Op> {
+    let is_rail = move |it: &&Link| {
+        let mut rails = attachment.rails.iter().filter(|other| *other != rail);
+        rails.any(|other| match other.pod_index {
+            Some(index) => index == it.index,
+            None => other.pod_name == it.name,
+        })
+    };
+    let pod = observed.pod.iter();
+    let uppers = pod.flat_map(move |pod| pod.lying_on(side, link));
+    uppers
+        .filter(move |it| !is_rail(it))
+        .map(|it| Op::RemoveLink {
+            at: NetnsSide::Pod,
+            link: it.name.clone(),
+        })
+}
