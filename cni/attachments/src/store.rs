@@ -7,6 +7,9 @@
 //!                                                    .lock  one attachment: its verbs
 //! <stateDir>/rails/…                                       what programs name: `rdma-cni`
 //! ```
+//! The order is: the attachment's lock, then the node's. A verb that holds the node's lock only tries the lock of another
+//! attachment, and does not wait for it.
+//!
 //! Neither a container id nor a network's name can contain `@` or `/`, so that no two
 //! attachments share a file. A lock is held on an open file: it ends with its process.
 

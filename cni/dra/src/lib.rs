@@ -4,7 +4,7 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`pool`] | the devices of a node's pool: pure, of its resources and their health |
+//! | [`pool`] | the devices of a node's pool: pure, of its resources and their health, which taints them |
 //! | [`slices`] | the ResourceSlices that say so, and what has to be written to get there: pure |
 //! | [`claim`] | what a claim was allocated, as the API server tells it: pure |
 //! | [`parameters`] | what it says of how its pod is attached: pure |

@@ -5,7 +5,8 @@ use crate::RailPlan;
 use rdma_netns::{InterfaceName, Link, LinkSetting, NetnsSide, Observed, Op};
 use std::collections::BTreeSet;
 
-/// The group that children of several rails are put into, or the next number that is free: `RDMA` in ASCII.
+/// First netdev group (`IFLA_GROUP`) to try for children of several rails, which one deletion removes: `RDMA` in ASCII. The
+/// plan takes the next number if another netdev of the pod has this group.
 const TOGETHER: u32 = 0x5244_4d41;
 
 /// Netdevs that are removed at a time: the kernel removes some thousands in a second, and keeps everybody else from

@@ -22,8 +22,8 @@ pub fn words(op: &Op, observed: &Observed) -> String {
         } => format!("{name} is not in the pod"),
         Op::AddChild { parent, .. } => format!("the pod has lost its child of {parent}"),
         Op::RemoveLink { at, link } => match at {
-            NetnsSide::Host => format!("{link} is on the host"),
-            NetnsSide::Pod => format!("{link} is in the pod"),
+            NetnsSide::Host => format!("{link} is still on the host, and has to be removed"),
+            NetnsSide::Pod => format!("{link} is still in the pod, and has to be removed"),
         },
         Op::RemoveGroup { group } => format!("netdevs of group {group} are in the pod"),
         Op::RenameLink { link, name, .. } => format!("{name} is called {link} now"),

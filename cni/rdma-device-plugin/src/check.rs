@@ -9,7 +9,7 @@ use crate::{
     erdma::{self, Discovery, discover, reconciler},
     hardware::Hardware,
     health, ipv6_prerequisite,
-    notices::{note, notices},
+    notices::notices,
     offer::{PreviousOffers, offers, table},
 };
 use ::erdma::{instance, metadata::Metadata};
@@ -60,7 +60,6 @@ async fn report(arguments: &Arguments) -> Result<String, StartError> {
     let parents = ipv6_prerequisite::parents(parsed.conf.chain.as_ref(), &offers, &inventory);
     let lacking = ipv6_prerequisite::lacking(parents.clone()).await;
     remarks.extend(notices(&parsed.conf, &offers, &inventory));
-    remarks.extend(note(&parsed.conf, &offers));
     let chain = parsed.conf.chain.map(|conf| Chain {
         conf,
         state_dir: arguments.state_dir.clone(),

@@ -24,7 +24,7 @@ use crate::{
     leader::{Event, Leader},
     metrics::Metrics,
     node::{Node, Signal},
-    notices::{note, notices},
+    notices::notices,
     offer::{PreviousOffers, Unhealthy, offers},
     peers::{Presence, Role},
     privilege,
@@ -180,8 +180,8 @@ impl Daemon {
                     }
                     Event::Ended => {
                         break Err(StartError::System {
-                            what: "keep the node's network and NICs any more",
-                            source: io::Error::other("a task that keeps them has ended"),
+                            what: "go on as the leader",
+                            source: io::Error::other("one of the leader's tasks has ended"),
                         });
                     }
                 },
@@ -363,7 +363,6 @@ impl Daemon {
         let lacking = ipv6_prerequisite::lacking(parents).await;
         remarks.extend(ipv6_prerequisite::remark(&lacking));
         remarks.extend(notices(&conf, &offers, &inventory));
-        remarks.extend(note(&conf, &offers));
         self.previous.remember(&offers, &inventory);
         let gone = conf.resources.iter().map(|resource| {
             let name = resource.name.as_str();

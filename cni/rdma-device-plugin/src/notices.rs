@@ -13,28 +13,21 @@ pub fn notices(conf: &Conf, offers: &[Offer], inventory: &Inventory) -> Vec<Stri
     unattached.into_iter().chain(no_manager).collect()
 }
 
-/// Offered resources that the entry leaves out since the daemon was started before they were offered.
+/// Offered resources that the chain does not attach: `chain.plugin.resources` names others, or the daemon was started before
+/// they were offered.
 fn unattached(conf: &Conf, offers: &[Offer]) -> Option<String> {
-    let chain = conf.chain.as_ref().filter(|it| !it.names_resources)?;
+    let chain = conf.chain.as_ref()?;
     let names = chain.unattached(offers.iter().map(|it| &it.name));
+    let (place, remedy) = match chain.names_resources {
+        true => (
+            "chain.plugin.resources",
+            "add it there unless Multus attaches it, and restart the daemon",
+        ),
+        false => ("the entry of rdma-cni", "restart the daemon"),
+    };
     (!names.is_empty()).then(|| {
         format!(
-            "{} not in the entry of rdma-cni: pods that ask for it start without RDMA netdevs; restart the daemon, \
-             which reads chain at its start",
-            are(&names)
-        )
-    })
-}
-
-/// What is said once, and needs nothing to be done: offered resources that `chain.plugin.resources` leaves out by choice, as
-/// those that Multus attaches.
-pub fn note(conf: &Conf, offers: &[Offer]) -> Option<String> {
-    let chain = conf.chain.as_ref().filter(|it| it.names_resources)?;
-    let names = chain.unattached(offers.iter().map(|it| &it.name));
-    (!names.is_empty()).then(|| {
-        format!(
-            "{} not in chain.plugin.resources: the chain attaches no pod that asks for it (Multus may); to have it \
-             attached add it there, and restart the daemon, which reads chain at its start",
+            "{} not in {place}: pods that ask for it start without RDMA netdevs; {remedy}, which reads chain at its start",
             are(&names)
         )
     })

@@ -113,12 +113,7 @@ fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
     let advertised = |name: &String| published.resources.contains_key(name);
     let all = published.resources.keys();
     let left_out: Vec<String> = all.filter(|it| !names.contains(it)).cloned().collect();
-    if names.iter().any(advertised) && !left_out.is_empty() && published.chain_names_resources {
-        findings.note(format!(
-            "{} advertised here, and chain.plugin.resources leaves it out: the chain attaches no pod that asks for it",
-            are(&left_out)
-        ));
-    } else if names.iter().any(advertised) && !left_out.is_empty() {
+    if names.iter().any(advertised) && !left_out.is_empty() {
         findings.warning(
             format!(
                 "{} advertised here, and the chain's resources ({}) do not have it: pods that ask for it start \
@@ -126,7 +121,10 @@ fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
                 are(&left_out),
                 some(names)
             ),
-            "start the daemon anew: the entry of rdma-cni names the resources that it offered at its start",
+            match published.chain_names_resources {
+                true => "add it to chain.plugin.resources unless Multus attaches it, and restart the daemon",
+                false => "start the daemon anew: the entry of rdma-cni names the resources that it offered at its start",
+            },
         );
     }
     if !names.is_empty() && !names.iter().any(advertised) {

@@ -60,8 +60,9 @@ impl Sources {
         })
     }
 
-    /// Returns the configured address, otherwise the service's answer, otherwise the last address `last`. `silent` is
-    /// the reason why the service does not answer in this call.
+    /// Returns the desired address of the NIC `mac`: the configured one, otherwise the service's answer, otherwise `last`.
+    /// Sends no request while `silent` is set. Sets `silent` to the reason if the service itself fails, so that the
+    /// caller's other NICs do not ask it.
     pub(super) async fn wanted(
         &mut self,
         mac: &HardwareAddress,
