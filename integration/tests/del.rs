@@ -441,6 +441,27 @@ fn a_rail_that_is_home_is_left_to_its_next_owner() {
     assert!(node.records().is_empty());
 }
 
+/// A pod can move its netdev to where nobody sees it, and back.
+#[test]
+fn a_netdev_that_is_nowhere_is_not_left_to_others() {
+    let node = Node::with_rails(2);
+    node.host
+        .ip("link add name mv1 link eth1 type macvlan mode bridge");
+    let configuration = node.configuration(&["mv1", "eth2"]);
+    let pod = node.pod("pod");
+    node.add(&configuration, "a", &pod);
+    let hidden = Netns::new("hidden");
+    pod.ip(&format!("link set dev rdma0 netns {}", hidden.name()));
+    node.host
+        .ip("link add name eth2 type veth peer name usurper");
+    let deletion = node.invoke("DEL", "a", pod.path()).input(&configuration);
+    deletion.run().error(107);
+    hidden.ip(&format!("link set dev rdma0 netns {}", pod.name()));
+    node.host.ip("link del dev eth2");
+    node.del(&configuration, "a", &pod);
+    assert!(node.host.has_link("mv1") && node.records().is_empty());
+}
+
 #[test]
 fn a_guess_does_not_take_the_place_of_a_record_that_cannot_be_read() {
     let node = Node::with_rails(2);

@@ -70,7 +70,7 @@ pub fn detach_beside(
 }
 
 /// Returns the indexes of the rails that are on the host as they were, but for what was `given_up`: no rule of theirs, nor
-/// another interface or netdev of the pod, keeps them.
+/// another interface or netdev of the pod, keeps them. A netdev that is nowhere is not home: it can come back.
 pub fn home(
     attachment: &Attachment,
     others: &Others,
@@ -79,8 +79,10 @@ pub fn home(
 ) -> Vec<usize> {
     let rails = 0..attachment.rails.len();
     let attachments = (attachment, &*others.unrestored);
+    let gone: Vec<usize> = gone(attachment, observed).map(|(it, _)| it).collect();
     let is_home = |index: &usize| {
-        return_rail(attachments, *index, observed, given_up).is_ok_and(|ops| ops.is_empty())
+        let plan = return_rail(attachments, *index, observed, given_up);
+        !gone.contains(index) && plan.is_ok_and(|ops| ops.is_empty())
     };
     rails.filter(is_home).collect()
 }
