@@ -77,41 +77,56 @@ pub(crate) fn run(
     let devices = rails::devices()?;
     let mut outcomes: Vec<Outcome> = pairs.into_iter().map(Outcome::new).collect();
     // The peer's first answer is lost while its kernel resolves the own hardware address, so that it does not count.
-    round(arguments, &devices, &mut outcomes);
+    round(arguments, &devices, &mut outcomes)?;
     for outcome in outcomes.iter_mut().filter(|it| it.goes_on()) {
         *outcome = Outcome::new(outcome.pair.clone());
     }
     for number in 1..=arguments.count {
         let begin = Instant::now();
-        for outcome in round(arguments, &devices, &mut outcomes) {
+        for outcome in round(arguments, &devices, &mut outcomes)? {
             seen(number, outcome)?;
         }
         if number < arguments.count && outcomes.iter().any(Outcome::goes_on) {
             thread::sleep(arguments.interval.saturating_sub(begin.elapsed()));
         }
     }
-    thread::scope(|scope| {
-        let is_silent = |it: &&mut Outcome| it.failure.is_some() && it.goes_on();
-        for outcome in outcomes.iter_mut().filter(is_silent) {
-            scope.spawn(|| compare(arguments, outcome));
-        }
-    });
+    let is_silent = |it: &&mut Outcome| it.failure.is_some() && it.goes_on();
+    at_once(outcomes.iter_mut().filter(is_silent), |it| {
+        compare(arguments, it);
+    })?;
     Ok(outcomes)
 }
 
+/// Does `work` for all `outcomes` at the same time, each on a thread.
+///
+/// # Errors
+/// The system has no more threads.
+fn at_once<'a>(
+    outcomes: impl Iterator<Item = &'a mut Outcome>,
+    work: impl Fn(&mut Outcome) + Sync,
+) -> io::Result<()> {
+    thread::scope(|scope| {
+        for outcome in outcomes {
+            thread::Builder::new().spawn_scoped(scope, || work(outcome))?;
+        }
+        Ok(())
+    })
+}
+
 /// Sends a request for each pair that goes on, and returns these.
+///
+/// # Errors
+/// As [`at_once`].
 fn round<'a>(
     arguments: &Arguments,
     devices: &BTreeMap<u32, Device>,
     outcomes: &'a mut [Outcome],
-) -> Vec<&'a Outcome> {
+) -> io::Result<Vec<&'a Outcome>> {
     let mut asked: Vec<&mut Outcome> = outcomes.iter_mut().filter(|it| it.goes_on()).collect();
-    thread::scope(|scope| {
-        for outcome in &mut asked {
-            scope.spawn(|| request(arguments, devices, outcome));
-        }
-    });
-    asked.into_iter().map(|it| &*it).collect()
+    at_once(asked.iter_mut().map(|it| &mut **it), |it| {
+        request(arguments, devices, it);
+    })?;
+    Ok(asked.into_iter().map(|it| &*it).collect())
 }
 
 fn request(arguments: &Arguments, devices: &BTreeMap<u32, Device>, outcome: &mut Outcome) {

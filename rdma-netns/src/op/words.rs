@@ -14,6 +14,10 @@ pub(super) fn device_setting(link: &str, key: &str, value: &str) -> String {
         Some((tool @ ("ethtool" | "tcx"), setting)) => {
             format!("{tool} of {link}: {setting} [{value}]")
         }
+        Some(("sysctl", setting)) => {
+            let (table, name) = setting.rsplit_once('/').unwrap_or_default();
+            format!("echo {value} > /proc/sys/net/{table}/{link}/{name}")
+        }
         _ => format!("echo {value} > /sys/class/net/{link}/{key}"),
     }
 }
@@ -142,4 +146,25 @@ pub(super) fn route_words(route: &Route, link: &str) -> String {
         _ => {}
     }
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_named_by_its_file_or_its_tool() {
+        let words = |key| device_setting("eth1", key, "7");
+        assert_eq!(
+            words("sysctl/ipv4/neigh/locktime"),
+            "echo 7 > /proc/sys/net/ipv4/neigh/eth1/locktime"
+        );
+        assert_eq!(words("threaded"), "echo 7 > /sys/class/net/eth1/threaded");
+        let queue = "queues/rx-0/rps_cpus";
+        assert_eq!(
+            words(queue),
+            "echo 7 > /sys/class/net/eth1/queues/rx-0/rps_cpus"
+        );
+        assert_eq!(words("ethtool/rings"), "ethtool of eth1: rings [7]");
+    }
 }
