@@ -319,7 +319,7 @@ async fn whether_pods_have_smc() {
         ("c", serde_json::Value::Null),
     ] {
         let record = serde_json::json!({
-            "format": 8, "phase": "attached", "bootId": boot_id, "pod": format!("team/{pod}"),
+            "format": 9, "phase": "attached", "bootId": boot_id, "pod": format!("team/{pod}"),
             "key": {"network": "rails", "container": pod, "interface": "eth0"},
             "netns": "/run/netns/none", "netnsId": {"device": 4, "inode": 77, "cookie": 9},
             "dad": "off", "acceptRa": false, "rails": [], "smc": smc, "config": {},

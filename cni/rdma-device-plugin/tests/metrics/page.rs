@@ -118,7 +118,7 @@ fn attach(site: &Site, name: &str, number: usize) {
     });
     let rails: Vec<Value> = rails.collect();
     let record = json!({
-        "format": 8, "phase": "attached", "bootId": boot_id, "pod": format!("team/{name}"),
+        "format": 9, "phase": "attached", "bootId": boot_id, "pod": format!("team/{name}"),
         "key": {"network": "rails", "container": name, "interface": "eth0"},
         "netns": "/run/netns/none", "netnsId": {"device": 4, "inode": 77 + number, "cookie": 9},
         "dad": "off", "acceptRa": false, "rails": rails, "config": {},
