@@ -32,7 +32,7 @@ pub struct Qemu {
 pub struct Unplugged(Value);
 
 impl Qemu {
-    /// The monitor. A machine has one, for one test program.
+    /// The monitor. A machine has one, for one test program at a time.
     #[track_caller]
     pub fn monitor() -> Self {
         let port = File::options().read(true).write(true).open(PORT);
@@ -51,7 +51,13 @@ impl Qemu {
             }
         });
         let mut qemu = Self { port, told };
-        qemu.execute("qmp_capabilities", &json!({}));
+        // QEMU refuses it if a test program of this boot had the monitor before
+        let answer = qemu.ask("qmp_capabilities", &json!({}));
+        let error = answer.get("error");
+        assert!(
+            error.is_none_or(|it| it["class"] == "CommandNotFound"),
+            "{answer}"
+        );
         qemu
     }
 
@@ -90,12 +96,18 @@ impl Qemu {
 
     #[track_caller]
     fn execute(&mut self, command: &str, arguments: &Value) {
+        let answer = self.ask(command, arguments);
+        assert!(answer.get("error").is_none(), "{command}: {answer}");
+    }
+
+    /// The answer to `command`: it has `return` or `error`.
+    #[track_caller]
+    fn ask(&mut self, command: &str, arguments: &Value) -> Value {
         let line = format!("{}\n", json!({"execute": command, "arguments": arguments}));
         self.port.write_all(line.as_bytes()).expect("it is asked");
-        let answer = self.wait_for(command, |it| {
+        self.wait_for(command, |it| {
             it.get("return").is_some() || it.get("error").is_some()
-        });
-        assert!(answer.get("error").is_none(), "{command}: {answer}");
+        })
     }
 
     #[track_caller]
