@@ -91,6 +91,18 @@ impl ErdmaFunctions {
         self.host.run("modprobe -r erdma");
     }
 
+    /// Loads the driver anew while the netdev of the first NIC is in the namespace that it returns: the kernel defers the
+    /// probe of [`FUNCTIONS`]`[0]`.
+    #[track_caller]
+    pub fn load_with_a_netdev_away(&self) -> Netns {
+        self.unload();
+        let pod = Netns::new("pod");
+        let line = format!("link set dev {} netns {}", NICS[0], pod.name());
+        self.host.ip(&line);
+        self.load();
+        pod
+    }
+
     /// The RDMA device of the NIC, while both are in the VM's own namespace.
     #[track_caller]
     pub fn rdma(&self, nic: usize) -> String {
@@ -234,6 +246,13 @@ pub fn links(netns: &Netns) -> Vec<Value> {
 pub fn directory(rdma: &str) -> PathBuf {
     let link = Path::new("/sys/class/infiniband").join(rdma);
     fs::canonicalize(&link).unwrap_or_else(|error| panic!("{link:?}: {error}"))
+}
+
+/// Returns true if the driver is bound to `function`.
+pub fn is_bound(function: &str) -> bool {
+    Path::new("/sys/bus/pci/drivers/erdma")
+        .join(function)
+        .exists()
 }
 
 /// The node GUID of a device whose NIC has `mac`: the EUI-64 of the MAC (`addrconf_addr_eui48()`).

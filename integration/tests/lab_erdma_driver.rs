@@ -5,7 +5,8 @@
 use integration::{
     Netns,
     erdma_functions::{
-        Driver, ErdmaFunctions, FUNCTIONS, NIC_FUNCTIONS, NICS, directory, links, macs, node_guid,
+        Driver, ErdmaFunctions, FUNCTIONS, NIC_FUNCTIONS, NICS, directory, is_bound, links, macs,
+        node_guid,
     },
     traffic::{self, End},
     wait,
@@ -24,12 +25,6 @@ fn read(path: impl AsRef<Path>) -> String {
     let path = path.as_ref();
     let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
     text.trim().to_owned()
-}
-
-fn is_bound(function: &str) -> bool {
-    Path::new("/sys/bus/pci/drivers/erdma")
-        .join(function)
-        .exists()
 }
 
 fn is_deferred(function: &str) -> bool {
@@ -194,13 +189,7 @@ fn a_listener_keeps_both_in_a_namespace_that_ended() {
 #[test]
 fn a_probe_without_the_netdev_is_deferred_and_not_repeated_when_the_netdev_returns() {
     let erdma = ErdmaFunctions::new(Driver::Kernel, "exclusive");
-    erdma.unload();
-    let pod = Netns::new("pod");
-    let to = pod.name();
-    erdma
-        .host
-        .ip(&format!("link set dev {} netns {to}", NICS[0]));
-    erdma.load();
+    let pod = erdma.load_with_a_netdev_away();
     wait::until("the other function has its device", || {
         is_bound(FUNCTIONS[1])
     });

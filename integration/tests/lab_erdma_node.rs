@@ -3,10 +3,10 @@
 //! one test at a time. Driver and provider are real, the functions are models.
 
 use integration::{
-    Daemon, Netns, Qemu, Snapshot,
+    Daemon, Qemu, Snapshot,
     daemon::{doctor, rdma_device_plugin},
     erdma_functions::{
-        Driver, ErdmaFunctions, ErdmaNode, FUNCTIONS, NICS, directory, macs, node_guid,
+        Driver, ErdmaFunctions, ErdmaNode, FUNCTIONS, NICS, directory, is_bound, macs, node_guid,
     },
     kubelet::{Allocation, Wish, node::Node},
     lab::{TOLD, uverbs},
@@ -14,7 +14,7 @@ use integration::{
 };
 use nix::sys::signal::Signal;
 use serde_json::json;
-use std::{fs, path::Path, process::Command, time::Duration};
+use std::{fs, process::Command, time::Duration};
 
 const RESOURCE: &str = "aliyun/erdma";
 
@@ -27,12 +27,6 @@ fn has_ids(node: &Node, nics: usize) {
         .wait_for(RESOURCE, &format!("ids of {nics} NICs"), |it| {
             it.healthy().len() == 200 * nics
         });
-}
-
-fn is_bound(function: &str) -> bool {
-    Path::new("/sys/bus/pci/drivers/erdma")
-        .join(function)
-        .exists()
 }
 
 #[track_caller]
@@ -50,13 +44,7 @@ fn is_told_unbound(daemon: &Daemon) {
 #[test]
 fn the_daemon_binds_a_function_whose_netdev_returns() {
     let erdma = ErdmaFunctions::new(Driver::Kernel, "exclusive");
-    erdma.unload();
-    let pod = Netns::new("pod");
-    let to = pod.name();
-    erdma
-        .host
-        .ip(&format!("link set dev {} netns {to}", NICS[0]));
-    erdma.load();
+    let pod = erdma.load_with_a_netdev_away();
     let node = Node::start(CONFIGURATION);
     has_ids(&node, 1);
     is_told_unbound(&node.daemon);
@@ -192,13 +180,7 @@ fn a_function_that_was_unbound_by_hand_stays_unbound() {
 #[test]
 fn what_the_daemon_cannot_bind_or_cannot_know_is_told_with_the_command() {
     let erdma = ErdmaFunctions::new(Driver::Kernel, "exclusive");
-    erdma.unload();
-    let pod = Netns::new("pod");
-    let to = pod.name();
-    erdma
-        .host
-        .ip(&format!("link set dev {} netns {to}", NICS[0]));
-    erdma.load();
+    let pod = erdma.load_with_a_netdev_away();
     wait::until("the other function has its device", || {
         is_bound(FUNCTIONS[1])
     });
