@@ -22,7 +22,7 @@ pub struct Facts {
     pub release: String,
     /// Parts that could not be observed.
     pub unseen: Vec<Unseen>,
-    /// Parts of which this program's container has nothing.
+    /// Parts that the container of this program cannot observe.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub hidden: BTreeSet<Part>,
     /// Kernel modules that matter here, by name.

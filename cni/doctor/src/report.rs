@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Findings as text, on one screen: one line of a group for all that is right, and a line with its remedy for each other
-//! finding.
+//! Prints the findings as text. A group has one line for all that is right, and a line with a remedy for each other finding.
 
 use super::{
     examine::{Finding, Severity},

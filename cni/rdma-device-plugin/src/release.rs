@@ -12,7 +12,7 @@ pub enum Unreleased {
     /// None of it.
     #[error(transparent)]
     All(#[from] ReleaseError),
-    /// The labels, or what Multus was told.
+    /// A file with labels for node-feature-discovery, or with device information for Multus, cannot be removed.
     #[error(transparent)]
     File(#[from] FileError),
     /// Some of it; what was printed says which.

@@ -11,7 +11,7 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 /// `ping`
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// Addresses of rails, or NAMESPACE/NAME of pods of this node, of which all rails are pinged
+    /// Addresses of rails, or pods of this node (NAMESPACE/NAME): the command pings all rails of a pod
     #[arg(value_name = "ADDRESS|POD", required = true)]
     pub targets: Vec<Target>,
     /// Own rail: its netdev, its RDMA device or one of its addresses. Without it, routes select the rail for an address,

@@ -33,7 +33,7 @@ use std::{
     process::ExitCode,
 };
 
-/// Nothing was asked.
+/// The command cannot ping.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]

@@ -99,7 +99,7 @@ struct Refusal {
 /// attribute is tried in every round, and given up when it is refused and nothing changes any more.
 /// Where the machine's state at the moment refuses it, that takes `SETTLING`, and another verb that has
 /// `tried_before`. Goes on after an error, and with what is still missing, as
-/// long as that helps. `others` are asked for where the plans need them.
+/// long as that helps. Calls `others` only if the plans need them.
 pub fn restore<K: Kernel>(
     kernel: &K,
     pod: Option<&K::Pod>,

@@ -141,7 +141,7 @@ fn a_rail_that_was_bound_anew_once_is_left_to_its_next_owner() {
         let other = node.config(json!({ "devices": [{ "netdev": "eth4" }] }));
         node.add(&third, &other).must_succeed();
         drivers_are_untouched(&node);
-        // it keeps nobody's record either
+        // once the other rail is home, the returned one does not keep the record
         node.change(None, &rename("eth3", "ens1np0"));
         node.del(&pod, &config).must_succeed();
         assert!(!node.record_of(&pod).exists());

@@ -66,7 +66,7 @@ pub enum InstallError {
     /// The list could not be changed.
     #[error(transparent)]
     Chain(#[from] ChainError),
-    /// The labels for node-feature-discovery stay, or what Multus was told.
+    /// A file with labels for node-feature-discovery, or with device information for Multus, cannot be removed.
     #[error(transparent)]
     File(#[from] FileError),
     /// The record.
