@@ -5,7 +5,7 @@
 
 SHELL_FILES=(.ci/run scripts/* integration/lab/setup integration/lab/vm integration/lab/pair integration/lab/guest integration/lab/initramfs-init
 	integration/lab/images integration/lab/kernel integration/lab/*.sh integration/kubernetes/build integration/kubernetes/certificates
-	integration/helm/build integration/nfd/build integration/runtimes/build integration/vale/build
+	integration/helm/build integration/nfd/build integration/release/build integration/runtimes/build integration/vale/build
 	integration/prometheus/fetch integration/browser/fetch)
 
 formatting() { cargo fmt --all --check; }
@@ -24,6 +24,11 @@ prose() {
 	vale=$(integration/vale/build)
 	mapfile -t pages < <(git ls-files '*.md' | grep -vx CHANGELOG.md)
 	"$vale" --config integration/vale/vale.ini --output line "${pages[@]}"
+}
+
+# workflows: .github's, by the syntax that GitHub documents, with shellcheck on their commands
+workflows() {
+	"$(integration/release/build actionlint)" -color=false
 }
 
 # The CNI binaries start in well under a millisecond: nothing that a daemon would need. rdma-cni
