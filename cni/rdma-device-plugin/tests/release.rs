@@ -1,71 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `scripts/release`: a version is written everywhere, and what is published is whole and the same each time.
 
+mod clone;
+
+use clone::{Clone, said, stand_ins};
 use integration::oci::Archive;
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::Command,
 };
-use tempfile::TempDir;
 
-/// A clone of this repository with the scripts as they are in the tree, committed.
-struct Clone(TempDir);
-
-impl Clone {
-    #[track_caller]
-    fn new() -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let directory = tempfile::tempdir().expect("a directory");
-        let clone = Self(directory);
-        let mut git = Command::new("git");
-        done(git.args(["clone", "--quiet"]).arg(&root).arg(clone.path()));
-        let of_a_release = ["release", "image", "oci-archive", "sbom", "licenses"];
-        for name in of_a_release.into_iter().chain(["prerequisites.sh"]) {
-            let script = Path::new("scripts").join(name);
-            fs::copy(root.join(&script), clone.path().join(&script)).expect("a copy");
-        }
-        clone.commit();
-        clone
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    #[track_caller]
-    fn commit(&self) {
-        let mut git = Command::new("git");
-        done(git.arg("-C").arg(self.path()).args(["add", "--all"]));
-        let identity = ["-c", "user.name=test", "-c", "user.email=test@localhost"];
-        let words = ["commit", "--quiet", "--allow-empty", "-m", "test"];
-        let mut git = Command::new("git");
-        done(git.arg("-C").arg(self.path()).args(identity).args(words));
-    }
-
-    fn release(&self, words: &[&str]) -> Output {
-        let mut command = Command::new(self.path().join("scripts/release"));
-        let command = command.args(words).current_dir(self.path());
-        command
-            .env_remove("SOURCE_DATE_EPOCH")
-            .output()
-            .expect("run")
-    }
-
-    fn text(&self, path: &str) -> String {
-        fs::read_to_string(self.path().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
-    }
-}
-
-#[track_caller]
-fn done(command: &mut Command) {
-    let output = command.output().expect("run");
-    assert!(output.status.success(), "{}", said(&output));
-}
-
-fn said(output: &Output) -> String {
-    let [out, error] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
-    format!("{out}{error}")
+/// A file of the clone.
+fn text(clone: &Clone, path: &str) -> String {
+    let file = clone.path().join(path);
+    fs::read_to_string(file).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 #[test]
@@ -99,9 +48,9 @@ fn a_version_is_written_wherever_one_is() {
         ("CHANGELOG.md", "\n## [Unreleased]\n\n## [98.7.6] - 20"),
     ] {
         assert!(
-            clone.text(path).contains(line),
+            text(&clone, path).contains(line),
             "{path}: {}",
-            clone.text(path)
+            text(&clone, path)
         );
     }
 }
@@ -112,7 +61,7 @@ fn what_is_no_new_version_changes_nothing() {
     let changelog = clone.path().join("CHANGELOG.md");
     fs::write(
         &changelog,
-        clone.text("CHANGELOG.md") + "\n## [98.7.6] - 2026-01-01\n",
+        text(&clone, "CHANGELOG.md") + "\n## [98.7.6] - 2026-01-01\n",
     )
     .expect("written");
     clone.commit();
@@ -137,6 +86,44 @@ fn what_is_no_new_version_changes_nothing() {
     assert_eq!(said(&status.output().expect("run")), "");
 }
 
+/// The text of a release: a paragraph or item is one line, whose links lead from anywhere. Of another version than the
+/// tree's, or without text, there is none.
+#[test]
+fn the_notes_are_the_changelogs_section() {
+    let clone = Clone::new();
+    let version = env!("CARGO_PKG_VERSION");
+    let released = format!(
+        "# Changelog\n\n## [Unreleased]\n\n- Later.\n\n## [{version}] - 2026-01-02\n\n### Added\n\n- One thing\n  \
+         over two lines ([page](docs/install.md#upgrade)).\n- Another ([site](https://kubernetes.io/docs/)).\n\n\
+         ### Changed\n\n- A third.\n\n## [0.0.1] - 2025-01-01\n\n- Earlier.\n"
+    );
+    fs::write(clone.path().join("CHANGELOG.md"), released).expect("written");
+    let notes = clone.release(&["notes", version, "https://example.org/blob/v1"]);
+    assert!(notes.status.success(), "{}", said(&notes));
+    assert_eq!(
+        said(&notes),
+        "### Added\n\n- One thing over two lines ([page](https://example.org/blob/v1/docs/install.md#upgrade)).\n\
+         - Another ([site](https://kubernetes.io/docs/)).\n\n### Changed\n\n- A third.\n"
+    );
+
+    let other = clone.release(&["notes", "98.7.6"]);
+    assert_eq!(other.status.code(), Some(1));
+    let why = format!("the tree is version {version}, not 98.7.6");
+    assert!(said(&other).contains(&why), "{}", said(&other));
+    fs::write(
+        clone.path().join("CHANGELOG.md"),
+        "## [Unreleased]\n\n- Later.\n",
+    )
+    .expect("written");
+    let empty = clone.release(&["notes", version]);
+    assert_eq!(empty.status.code(), Some(1));
+    assert!(
+        said(&empty).contains("has nothing below"),
+        "{}",
+        said(&empty)
+    );
+}
+
 /// The files in the directory with their bytes.
 fn files(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let entries = fs::read_dir(directory).expect("a directory");
@@ -154,13 +141,7 @@ fn files(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 #[test]
 fn what_is_published_is_whole_and_the_same_bytes_twice() {
     let clone = Clone::new();
-    let binaries = tempfile::tempdir().expect("a directory");
-    let arm64 = binaries.path().join("arm64");
-    fs::create_dir(&arm64).expect("made");
-    for name in ["rdma-cni", "rdma-device-plugin", "rdma-ipam"] {
-        fs::write(binaries.path().join(name), name).expect("written");
-        fs::write(arm64.join(name), format!("{name} for arm64")).expect("written");
-    }
+    let binaries = stand_ins("");
     let made = ["one", "two"].map(|name| {
         let output = binaries.path().join(name);
         let [from, to] = [binaries.path(), &output].map(|it| it.to_str().expect("UTF-8"));

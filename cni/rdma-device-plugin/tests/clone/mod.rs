@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A clone in which a release is made, and what stands in for the binaries.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
+use tempfile::TempDir;
+
+/// A clone of this repository with the scripts as they are in the tree, committed.
+pub(crate) struct Clone(TempDir);
+
+impl Clone {
+    #[track_caller]
+    pub(crate) fn new() -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let directory = tempfile::tempdir().expect("a directory");
+        let clone = Self(directory);
+        let mut git = Command::new("git");
+        done(git.args(["clone", "--quiet"]).arg(&root).arg(clone.path()));
+        let of_a_release = ["release", "image", "oci-archive", "sbom", "licenses"];
+        for name in of_a_release.into_iter().chain(["prerequisites.sh"]) {
+            let script = Path::new("scripts").join(name);
+            fs::copy(root.join(&script), clone.path().join(&script)).expect("a copy");
+        }
+        clone.commit();
+        clone
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Commits the tree as it is.
+    #[track_caller]
+    pub(crate) fn commit(&self) {
+        let mut git = Command::new("git");
+        done(git.arg("-C").arg(self.path()).args(["add", "--all"]));
+        let identity = ["-c", "user.name=test", "-c", "user.email=test@localhost"];
+        let words = ["commit", "--quiet", "--allow-empty", "-m", "test"];
+        let mut git = Command::new("git");
+        done(git.arg("-C").arg(self.path()).args(identity).args(words));
+    }
+
+    /// `scripts/release WORDS`.
+    pub(crate) fn release(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(self.path().join("scripts/release"));
+        let command = command.args(words).current_dir(self.path());
+        command
+            .env_remove("SOURCE_DATE_EPOCH")
+            .output()
+            .expect("run")
+    }
+}
+
+#[track_caller]
+fn done(command: &mut Command) {
+    let output = command.output().expect("run");
+    assert!(output.status.success(), "{}", said(&output));
+}
+
+/// What it printed, and its errors.
+pub(crate) fn said(output: &Output) -> String {
+    let [out, error] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
+    format!("{out}{error}")
+}
+
+/// A directory with texts in place of the binaries of both architectures, which end in `text`.
+pub(crate) fn stand_ins(text: &str) -> TempDir {
+    let binaries = tempfile::tempdir().expect("a directory");
+    let arm64 = binaries.path().join("arm64");
+    fs::create_dir(&arm64).expect("made");
+    for name in ["rdma-cni", "rdma-device-plugin", "rdma-ipam"] {
+        fs::write(binaries.path().join(name), format!("{name}{text}")).expect("written");
+        fs::write(arm64.join(name), format!("{name} for arm64{text}")).expect("written");
+    }
+    binaries
+}
