@@ -1,8 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A move to a pod and back keeps each setting that the host has of a netdev below `/proc/sys/net`.
+//! A move to a pod and back keeps each setting that the host has of a netdev below `/proc/sys/net`, and no other netdev
+//! loses anything by that.
 
-use integration::{Netns, Node};
-use std::collections::BTreeMap;
+use integration::{
+    Netns, Node, Snapshot,
+    killed::{Around, Restorer, Sweep},
+    plugin::rdma_cni,
+    wait,
+};
+use nix::{
+    errno::Errno,
+    sys::socket::{
+        AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn6, sendto, setsockopt,
+        socket, sockopt,
+    },
+};
+use std::{
+    collections::BTreeMap,
+    net::{Ipv6Addr, SocketAddrV6},
+    os::fd::AsRawFd,
+};
 
 const DIRECTORIES: [&str; 4] = ["ipv4/conf", "ipv4/neigh", "ipv6/conf", "ipv6/neigh"];
 
@@ -70,4 +87,78 @@ fn each_setting_of_a_netdev_survives_a_move() {
         .map(|(key, value)| format!("{key}: {value} is now {:?}", after.get(key)))
         .collect();
     assert!(lost.is_empty(), "{lost:#?}");
+}
+
+/// Sends a router advertisement by `link` of `netns`, whose router has a lifetime of 1800 s (RFC 4861, section 4.2).
+fn advertise(netns: &Netns, link: &str) {
+    let index = netns.link(link).expect("a netdev")["ifindex"].as_u64();
+    let index = u32::try_from(index.expect("an index")).expect("a small one");
+    let send = || {
+        let kind = (SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::IcmpV6);
+        let socket = socket(AddressFamily::Inet6, kind.0, kind.1, kind.2)?;
+        setsockopt(&socket, sockopt::Ipv6MulticastHops, &255)?;
+        let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+        let all_nodes = SockaddrIn6::from(SocketAddrV6::new(all_nodes, 0, 0, index));
+        let lifetime = 1800_u16.to_be_bytes();
+        let message = [&[134, 0, 0, 0, 64, 0][..], &lifetime, &[0; 8]].concat();
+        sendto(socket.as_raw_fd(), &message, &all_nodes, MsgFlags::empty())
+    };
+    let netns = rdma_netns::netns::Netns::open(netns.path()).expect("a namespace");
+    let sent = netns.run(send).expect("a thread inside");
+    // until detection of its own address has ended
+    assert!(
+        matches!(sent, Ok(_) | Err(Errno::EADDRNOTAVAIL)),
+        "{sent:?}"
+    );
+}
+
+/// The default routes by `eth2` that the kernel made of router advertisements.
+fn advertised(node: &Node) -> usize {
+    let routes = node.host.show("-6 route show default dev eth2 proto ra");
+    routes.len()
+}
+
+/// A node that forwards by its rail `eth1`, and has a default router by `eth2`.
+fn with_default_router() -> Node {
+    let node = Node::with_rails(2);
+    node.host.set_sysctl("ipv6/conf/eth1/forwarding", "1");
+    wait::until("eth2 has a default router", || {
+        advertise(&node.switch, "br0");
+        advertised(&node) == 1
+    });
+    node
+}
+
+/// The kernel drops the default routers of the whole namespace when a netdev in it is set to forward.
+#[test]
+fn a_netdev_that_forwards_costs_no_other_its_default_router() {
+    let node = with_default_router();
+    let before = Snapshot::of(&node.host);
+    let (pod, configuration) = (node.pod("pod"), node.configuration(&["eth1"]));
+    node.add(&configuration, "a", &pod);
+    assert_eq!(advertised(&node), 1, "ADD has taken it");
+    node.del(&configuration, "a", &pod);
+    assert_eq!(advertised(&node), 1, "DEL has taken it");
+    assert_eq!(node.host.sysctl("ipv6/conf/eth1/forwarding"), "1");
+    assert_eq!(node.host.sysctl("ipv6/conf/eth2/accept_ra"), "1");
+    before.assert_restored(&node.host);
+}
+
+#[test]
+fn a_kill_costs_no_netdev_its_default_router() {
+    let node = with_default_router();
+    let sweep = Sweep {
+        host: &node.host,
+        plugin: rdma_cni(),
+        killed: env!("CARGO_BIN_EXE_rdma-cni-killed").into(),
+        around: Around::All,
+        cni_path: node.cni_path(),
+        configuration: node.configuration(&["eth1"]),
+        before: Snapshot::of(&node.host),
+    };
+    let points = sweep.run("DEL", &[Restorer::Del, Restorer::Gc, Restorer::Add]);
+    assert!(points > 4, "DEL had only {points} operations");
+    assert_eq!(advertised(&node), 1);
+    assert_eq!(node.host.sysctl("ipv6/conf/eth2/accept_ra"), "1");
+    assert!(node.records().is_empty(), "{:?}", node.records());
 }

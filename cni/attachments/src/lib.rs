@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `record` | what is written: the rails, and their state on the host before the first change |
 //! | `stage` | whose the devices of a rail are |
+//! | `spared` | whose default routers are kept while a rail is set to forward |
 //! | `allocated` | what kubelet gave to the pod's containers of a rail's device |
 //! | `smc` | what of SMC-R a pod has |
 //! | `made_as` | what an IPoIB child is called on the host |
@@ -29,6 +30,7 @@ mod other_interface;
 pub mod pods;
 mod record;
 mod smc;
+mod spared;
 mod stage;
 pub mod store;
 mod told;
@@ -41,6 +43,7 @@ pub use made_as::is_nobodys_child;
 pub use other_interface::OtherInterface;
 pub use record::{Attachment, FORMAT, Key, Phase, Rail, RailGid, Shared, Sibling};
 pub use smc::{Carried, Fit, PlacedEntry, Smc, SmcStatus};
+pub use spared::Spared;
 pub use stage::Stage;
 pub use store::Store;
 pub use told::PORTS_OWN_GID;

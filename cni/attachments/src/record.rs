@@ -2,10 +2,9 @@
 //! The record of an attachment: what a pod was given, and how it was before. It is all
 //! that is needed to restore everything to the host, whoever does it and whenever.
 
-use crate::stage::Stage;
 use crate::{
     allocated::Allocated, desired::DesiredLink, made_as::made_as, other_interface::OtherInterface,
-    smc::Smc,
+    smc::Smc, spared::Spared, stage::Stage,
 };
 use network_conf::{Conf, Dad, Ipv6, ResultIps, Routing};
 use rdma_netns::{
@@ -103,6 +102,9 @@ pub struct Attachment {
     pub smc: Option<Smc>,
     /// The rails, in order.
     pub rails: Vec<Rail>,
+    /// Netdevs of the host that a verb that restores a rail has changed for a moment.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spared: Vec<Spared>,
     /// The pod's interfaces that are no rails, with the tables that they have because of the rails.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_interfaces: Vec<OtherInterface>,
@@ -279,6 +281,7 @@ impl Attachment {
             rebind_driver: conf.rebind_driver,
             smc: None,
             rails,
+            spared: vec![],
             other_interfaces: vec![],
             config: conf.raw.clone(),
         }

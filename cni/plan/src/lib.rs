@@ -14,6 +14,7 @@
 //! | `leftovers` | the removal of what the pod has made of its devices |
 //! | `function` | virtual functions: what is set of them, and their drivers |
 //! | `rdma_name` | the names of RDMA devices, which pods can change |
+//! | `spared` | the default routers of other netdevs, which the kernel would drop |
 //! | `managed` | what a network manager has taken away of what was restored |
 //! | [`drift`] | a change in words, for CHECK |
 
@@ -32,6 +33,7 @@ mod other_interfaces;
 mod rdma_name;
 mod routing;
 pub mod select;
+mod spared;
 
 pub use attach::{attach, attach_rail, bearer};
 pub use children::{child_removed, children_together, limit_to_batch};
@@ -42,6 +44,7 @@ pub use managed::{has_to_outlast, taken_away};
 pub use other_interfaces::{attach_other_interfaces, divert};
 pub use rdma_name::renamed;
 pub use routing::{choose_tables, connected, routed, rules_of};
+pub use spared::{drops_routers, spare, spare_no_more, still_spared, to_spare};
 
 use rdma_netns::{InterfaceName, NetnsSide, Op};
 

@@ -8,7 +8,7 @@ use super::{
     rebound,
 };
 use crate::open_connections;
-use attachments::{Attachment, Attribute, store::StoreError};
+use attachments::{Attachment, Attribute, Spared, store::StoreError};
 use nix::libc;
 use plan::{self, Obstacle, Others, RailPlan};
 use rdma_netns::{Kernel, Link, Observed, Op, OpError};
@@ -99,13 +99,15 @@ struct Refusal {
 /// attribute is tried in every round, and given up when it is refused and nothing changes any more.
 /// Where the machine's state at the moment refuses it, that takes `SETTLING`, and another verb that has
 /// `tried_before`. Goes on after an error, and with what is still missing, as
-/// long as that helps. Calls `others` only if the plans need them.
+/// long as that helps. Calls `others` only if the plans need them, and `record` before it changes other netdevs of the
+/// host for a moment.
 pub fn restore<K: Kernel>(
     kernel: &K,
     pod: Option<&K::Pod>,
     attachment: &Attachment,
     tried_before: bool,
     others: &dyn Fn() -> Result<Others, StoreError>,
+    record: &dyn Fn(Vec<Spared>),
 ) -> Result<Restored, Incomplete> {
     let mut deadline = kernel.now() + SETTLING;
     let functions = attachment.vfs();
@@ -200,7 +202,11 @@ pub fn restore<K: Kernel>(
             kernel.pause(PAUSE);
         }
         log_uppers(attachment, &plans);
-        let round_made = make(kernel, pod, &plans, &observed);
+        let spared = plan::to_spare(&plans, &observed);
+        if !spared.is_empty() {
+            record(spared.clone());
+        }
+        let round_made = make(kernel, pod, (&plans, &spared), &observed);
         refused = round_made.refused;
         if continues {
             return Err(Incomplete {
@@ -315,11 +321,11 @@ struct Made {
 
 /// Makes the changes of all rails' plans. One that others build
 /// upon ends its rail's plan; any other is passed over, so that an alias that is refused does not
-/// keep a NIC down. Children go first, and together.
+/// keep a NIC down. Children go first, and together. `spared` keep their default routers.
 fn make<K: Kernel>(
     kernel: &K,
     pod: Option<&K::Pod>,
-    plans: &[RailPlan],
+    (plans, spared): (&[RailPlan], &[Spared]),
     observed: &Observed,
 ) -> Made {
     let mut made = Made::default();
@@ -331,7 +337,11 @@ fn make<K: Kernel>(
                 continue;
             }
             log::debug!("{op}");
-            let Err(error) = kernel.execute(op, pod) else {
+            let done = match plan::drops_routers(op) {
+                true => sparing(kernel, spared, op),
+                false => kernel.execute(op, pod),
+            };
+            let Err(error) = done else {
                 let untold = Attribute::of(op).filter(|_| plan::is_untold(op, observed));
                 made.set.extend(untold.map(|it| (rail, it)));
                 continue;
@@ -357,6 +367,20 @@ fn make<K: Kernel>(
         }
     }
     made
+}
+
+/// Makes a change of the host by which `spared` would lose their default routers. What is not taken back of it is by whoever
+/// reads the record.
+fn sparing<K: Kernel>(kernel: &K, spared: &[Spared], op: &Op) -> Result<(), OpError> {
+    let change = |op: Op| {
+        if let Err(error) = kernel.execute(&op, None) {
+            log::warn!("{error}");
+        }
+    };
+    plan::spare(spared).for_each(change);
+    let done = kernel.execute(op, None);
+    plan::spare_no_more(spared).for_each(change);
+    done
 }
 
 /// Whether the children of several rails were removed by one deletion. What is refused of it is tried by the rails' own

@@ -9,6 +9,7 @@ pub mod gc;
 mod outlast;
 pub mod plan;
 pub mod recovery;
+mod spared;
 pub mod status;
 pub mod teardown;
 

@@ -2,7 +2,7 @@
 //! What every restoration has in common: the pod's namespace if it is still the same one,
 //! devices, addresses, record.
 
-use super::{Node, outlast};
+use super::{Node, outlast, spared};
 use crate::{
     apply::{self, Incomplete},
     char_devices, claims,
@@ -12,7 +12,7 @@ use crate::{
     rails,
 };
 use attachments::{
-    Attachment, Key, Phase, Stage,
+    Attachment, Key, Phase, Spared, Stage,
     given_up::Lack,
     store::{Lock, Record},
 };
@@ -22,6 +22,7 @@ use plan::Others;
 use rdma_netns::{Asked, Kernel, Observed, Pod};
 use serde_json::{Map, Value};
 use std::{
+    cell::RefCell,
     net::IpAddr,
     time::{Duration, Instant},
 };
@@ -192,6 +193,8 @@ fn restore_once<K: Kernel>(
         no_pod_routes: true,
         ..attachment.devices().into()
     }));
+    // of a verb that was killed
+    spared::take_back(node, attachment);
     let left = smcr::apply::take_away(node.smcr(), pod, attachment);
     let others = || {
         let mut unrestored = node.store.on_this_boot(attachment)?;
@@ -202,7 +205,14 @@ fn restore_once<K: Kernel>(
         let of_pod = node.store.of_same_pod(attachment)?;
         Ok(Others { unrestored, of_pod })
     };
-    let restored = apply::restore(node.kernel, pod, attachment, tried_before, &others);
+    let spared = RefCell::new(vec![]);
+    let record = |them: Vec<Spared>| {
+        spared::record(node, attachment, &them);
+        spared.replace(them);
+    };
+    let restored = apply::restore(node.kernel, pod, attachment, tried_before, &others, &record);
+    attachment.spared = spared.take();
+    spared::take_back(node, attachment);
     let restored = restored.map(|restored| {
         char_devices::settle_on_host(node.store.root(), attachment, &restored.observed);
         let lacks = given_up::note(node.store.root(), attachment, &restored);

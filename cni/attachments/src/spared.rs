@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What keeps the default routers of other netdevs while one of a rail is set to forward.
+
+use rdma_netns::InterfaceName;
+use serde::{Deserialize, Serialize};
+
+/// A netdev of the host whose `accept_ra` is 2 for the moment in which a rail's is set to forward: the kernel drops the
+/// default routers that were advertised to any other netdev of the namespace (`rt6_purge_dflt_routers()`,
+/// `net/ipv6/route.c`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Spared {
+    /// Its name.
+    pub name: InterfaceName,
+    /// Its index.
+    pub index: u32,
+    /// `accept_ra` before and after.
+    pub accept_ra: i32,
+}

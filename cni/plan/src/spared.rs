@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The default routers of the host's other netdevs. The kernel drops all that were advertised to the namespace when
+//! `forwarding` of one netdev is set, also if it was set before, but for those of a netdev whose `accept_ra` is 2
+//! (`addrconf_fixup_forwarding()`, `net/ipv6/addrconf.c`; `__rt6_purge_dflt_routers()`, `net/ipv6/route.c`). While a
+//! netdev does not forward, 2 means the same there as 1 (`ipv6_accept_ra()`, `include/net/ipv6.h`).
+
+use super::RailPlan;
+use attachments::Spared;
+use rdma_netns::{NetnsSide, Observed, Op, link::PROTOCOL_RA};
+
+const ACCEPT_RA: &str = "ipv6/accept_ra";
+const EVEN_IF_FORWARDING: i32 = 2;
+
+/// Returns true if the kernel drops the host's default routers with `op`.
+pub fn drops_routers(op: &Op) -> bool {
+    matches!(op, Op::SetSysctl { at: NetnsSide::Host, key, value, .. } if key == "ipv6/forwarding" && *value != 0)
+}
+
+/// Returns the netdevs of the host that lose default routers by `plans`. One that accepts no advertisement is left out:
+/// its routers are a network manager's, and no other program's than the kernel are dropped.
+pub fn to_spare(plans: &[RailPlan], observed: &Observed) -> Vec<Spared> {
+    if !plans.iter().flatten().flatten().any(drops_routers) {
+        return vec![];
+    }
+    let spared = observed.host.links.iter().filter_map(|link| {
+        let accept_ra = *link.sysctls.get(ACCEPT_RA)?;
+        let has_router = || {
+            let mut routes = link.routes.iter();
+            routes.any(|it| it.protocol == PROTOCOL_RA && it.prefix == 0)
+        };
+        let is_endangered = ![0, EVEN_IF_FORWARDING].contains(&accept_ra) && has_router();
+        is_endangered.then(|| Spared {
+            name: link.name.clone(),
+            index: link.index,
+            accept_ra,
+        })
+    });
+    spared.collect()
+}
+
+/// The changes that keep the default routers of `spared`, for the moment.
+pub fn spare(spared: &[Spared]) -> impl Iterator<Item = Op> {
+    spared.iter().map(|it| set(it, EVEN_IF_FORWARDING))
+}
+
+/// The changes after which `spared` have what they had.
+pub fn spare_no_more(spared: &[Spared]) -> impl Iterator<Item = Op> {
+    spared.iter().map(|it| set(it, it.accept_ra))
+}
+
+/// Those of `spared` that still have what they are given for the moment.
+pub fn still_spared(spared: &[Spared], observed: &Observed) -> Vec<Spared> {
+    let is_spared = |it: &&Spared| {
+        let link = observed.host.link_by_index(it.index);
+        link.is_some_and(|link| {
+            link.name == it.name && link.sysctls.get(ACCEPT_RA) == Some(&EVEN_IF_FORWARDING)
+        })
+    };
+    spared.iter().filter(is_spared).cloned().collect()
+}
+
+fn set(Spared { name, .. }: &Spared, value: i32) -> Op {
+    Op::SetSysctl {
+        at: NetnsSide::Host,
+        link: name.clone(),
+        key: ACCEPT_RA.to_owned(),
+        value,
+    }
+}
