@@ -55,24 +55,6 @@ fn a_nic_is_not_moved_while_a_netdev_on_it_is_a_rail() {
     before.assert_restored(&node.host);
 }
 
-/// DEL of the lower one would remove the rail from the pod, or the rail's own DEL would not find it again.
-#[test]
-fn a_netdev_is_not_moved_while_the_nic_below_is_a_rail() {
-    let node = Node::with_macvlan();
-    let (pod, other) = (node.pod("pod"), node.pod("other"));
-    let mut lower = moved(&node, "lower", &["nic0"]);
-    lower["interfaceName"] = json!("lower%d");
-    node.add(&lower, "a", &pod);
-    let upper = moved(&node, "upper", &["eth1"]);
-    let words = "the netdev that eth1 lies on is in use by container a";
-    is_refused(&node, &pod, &upper, (101, words));
-    is_refused(&node, &other, &upper, (101, words));
-    node.del(&lower, "a", &pod);
-    node.add(&upper, "b", &pod);
-    node.del(&upper, "b", &pod);
-    assert!(node.host.has_link("nic0") && node.host.has_link("eth1"));
-}
-
 #[test]
 fn a_nic_and_a_netdev_on_it_are_not_moved_together() {
     let node = Node::with_macvlan();
@@ -93,6 +75,30 @@ fn a_rail_comes_home_whose_lower_netdev_somebody_moved() {
     node.host
         .ip(&format!("link set nic0 netns {}", elsewhere.name()));
     node.del(&rails, "a", &pod);
+    assert!(node.host.has_link("eth1"), "{}", pod.ip("link show"));
+}
+
+/// Also as another pod's rail. DEL would report that the pod deleted it: the kernel reports another origin in each namespace.
+#[test]
+fn a_netdev_is_not_moved_while_the_nic_below_is_in_another_namespace() {
+    const WORDS: &str =
+        "eth1 cannot be moved into a pod: it lies on a netdev of another network namespace";
+    let node = Node::with_macvlan();
+    let (pod, elsewhere) = (node.pod("pod"), node.pod("elsewhere"));
+    let rails = moved(&node, "rails", &["eth1"]);
+    for netns in [&elsewhere, &pod] {
+        node.host
+            .ip(&format!("link set nic0 netns {}", netns.name()));
+        is_refused(&node, &pod, &rails, (102, WORDS));
+        netns.ip(&format!("link set nic0 netns {}", node.host.name()));
+    }
+    let mut lower = moved(&node, "lower", &["nic0"]);
+    lower["interfaceName"] = json!("lower%d");
+    node.add(&lower, "a", &elsewhere);
+    is_refused(&node, &pod, &rails, (102, WORDS));
+    node.del(&lower, "a", &elsewhere);
+    node.add(&rails, "b", &pod);
+    node.del(&rails, "b", &pod);
     assert!(node.host.has_link("eth1"), "{}", pod.ip("link show"));
 }
 

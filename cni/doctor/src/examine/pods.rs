@@ -125,7 +125,7 @@ fn refused(error: &SelectError, findings: &mut Findings<'_>) {
             "correct devices or the daemon's selectors, or see why the device is missing (lspci, \
              dmesg)"
         }
-        SelectError::CannotMove { .. } => {
+        SelectError::CannotMove { reason, .. } if !reason.contains("; ") => {
             "use mode \"auto\", which shares bonds, or take the netdev out of its bridge"
         }
         SelectError::CannotShare { .. } => {

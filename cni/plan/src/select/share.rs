@@ -161,6 +161,13 @@ pub(super) fn movable(
             "it is a VLAN, and its RDMA device is that of the netdev that it lies on; use mode \"share\"",
         );
     }
+    // its origin, by which DEL recognizes it, changes with every move of that netdev
+    if link.lower.is_some() && link.origin.is_some_and(|it| it.netns >= 0) {
+        return cannot(
+            "it lies on a netdev of another network namespace; move that netdev to the host (ip -n NAMESPACE link set \
+             NETDEV netns 1), or end the pod that has it",
+        );
+    }
     if let Some(holder) = others
         .iter()
         .find(|it| it.rails.iter().any(|it| lies_on(it, link)))

@@ -15,12 +15,12 @@ use crate::{
     ipam::{self, Answer, Known},
     open_connections, partition, ports, probe, rails, vf,
 };
-use attachments::{Attachment, DesiredLink, Key, Phase, Rail, Shared, given_up, store::Lock};
+use attachments::{Attachment, DesiredLink, Key, Phase, Shared, given_up, store::Lock};
 use cni_protocol::{lock::UNDO_LIMIT, memory::populate, result};
 use network_conf::{Dad, SmcRequirement};
 use plan::{
     self,
-    select::{self, Choice, Remark, SelectError, Selected},
+    select::{self, Choice, Remark, Selected},
 };
 use rdma_netns::{DeviceAddress, Kernel, Link, Observed, Pod};
 use serde_json::Value;
@@ -271,7 +271,6 @@ pub fn draft<K: Kernel>(
     others: &[Attachment],
 ) -> Result<(Attachment, Vec<Remark>), Error> {
     let Selected { mut rails, remarks } = select::rails(node.conf, choice, observed, others)?;
-    check_lower(node, &rails, others)?;
     vf::record(node.kernel, node.conf, observed, &mut rails)?;
     partition::check(node.kernel, node.conf, &rails)?;
     for rail in &mut rails {
@@ -282,33 +281,6 @@ pub fn draft<K: Kernel>(
     let mut attachment = node.record(key, pod, observed, rails);
     plan::choose_tables(&mut attachment, observed, others)?;
     Ok((attachment, remarks))
-}
-
-/// Refuses to move a netdev that lies on one in the namespace of another attachment, whose DEL takes that one home, and what
-/// lies on it away: the kernel reports another origin of the rail then, by which it is known.
-fn check_lower<K: Kernel>(
-    node: &Node<'_, K>,
-    rails: &[Rail],
-    others: &[Attachment],
-) -> Result<(), Error> {
-    for link in rails.iter().filter_map(|it| it.host_link.as_ref()) {
-        let lower = link
-            .origin
-            .filter(|it| link.lower.is_some() && it.netns >= 0);
-        for other in others.iter().filter(|_| lower.is_some()) {
-            let Some(pod) = teardown::pod_of(node, other)? else {
-                continue;
-            };
-            let host = node.kernel.observe(Some(&pod))?.host;
-            if host.other_number == lower.map(|it| it.netns) {
-                return Err(Error::Select(SelectError::InUse {
-                    device: format!("the netdev that {} lies on", link.name),
-                    holder: other.holder(),
-                }));
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Gives the rails' netdevs what they are to have before IPAM was asked, if it is.
