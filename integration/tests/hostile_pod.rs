@@ -5,7 +5,10 @@
 use integration::{Netns, Node, Snapshot, wait};
 use rdma_netns::{InterfaceName, Kernel, Link, LinkFlag, LinkSetting, Linux, NetnsSide, Op};
 use serde_json::Value;
-use std::fs;
+use std::{
+    fs,
+    process::{Command, Output, Stdio},
+};
 
 /// The index of the link `name`.
 #[track_caller]
@@ -168,6 +171,82 @@ fn a_netdev_in_a_namespace_of_the_pods_own_cannot_be_seen_on_the_host() {
     assert!(!node.host.ip_succeeds(probe));
     nested.ip("link del dev upper0");
     assert!(node.host.ip_succeeds(probe));
+}
+
+/// By the number 0 that its namespace has for the host's, where `eth0` has its other end (`rtnl_newlink()`,
+/// `net/core/rtnetlink.c`). A kernel that refuses it fails this test.
+#[test]
+fn a_pod_without_a_user_namespace_makes_a_macvlan_of_a_nic_of_the_host() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    let macvlan = with_eth0(&node, pod.name());
+    let by = |capabilities: &str| {
+        let bounding = format!("--bounding-set=-all{capabilities}");
+        let mut command = pod.command("setpriv");
+        let command = command.args(["--inh-caps=-all", &bounding]);
+        let done = command.args(macvlan.split(' ')).output();
+        done.expect("it starts")
+    };
+    is_forbidden(&by(""));
+    let done = by(",+net_admin");
+    assert!(done.status.success(), "{done:?}");
+    let rails = node.configuration(&["eth1"]);
+    let added = node.invoke("ADD", "a", pod.path()).input(&rails).run();
+    let message = added.error(102);
+    let words = "eth1 is not moved into a pod: spy of this pod lies on it";
+    assert!(message.contains(words), "{message}");
+}
+
+/// As with `hostUsers: false`.
+#[test]
+fn a_pod_with_a_user_namespace_makes_no_macvlan_of_a_nic_of_the_host() {
+    let node = Node::with_rails(1);
+    // it ends with its input
+    let mut pod = Command::new("unshare");
+    pod.args(["--user", "--map-root-user", "--net", "cat"]);
+    let mut pod = pod.stdin(Stdio::piped()).spawn().expect("it starts");
+    let id = pod.id().to_string();
+    let namespaces = |of: &str| {
+        let user = fs::read_link(format!("/proc/{of}/ns/user")).ok();
+        (user, fs::read_link(format!("/proc/{of}/ns/net")).ok())
+    };
+    let own = namespaces("self");
+    wait::until("the pod has its namespaces", || {
+        let (user, net) = namespaces(&id);
+        user != own.0 && net != own.1
+    });
+    let inside = |line: &str| {
+        let mut command = Command::new("nsenter");
+        let command = command.args(["--user", "--net", "--preserve-credentials", "--target", &id]);
+        let done = command.args(line.split(' ')).output();
+        done.expect("it starts")
+    };
+    let macvlan = with_eth0(&node, &id);
+    is_forbidden(&inside(&macvlan));
+    let own = inside("ip link add link eth0 name own type macvlan mode bridge");
+    assert!(own.status.success(), "it has the right in its own: {own:?}");
+    drop(pod.stdin.take());
+    pod.wait().expect("it ends");
+}
+
+/// Gives the pod in `netns`, a name or a process, an `eth0` whose other end is on the host. Returns what makes a macvlan of
+/// the host's `eth1` in the pod.
+#[track_caller]
+fn with_eth0(node: &Node, netns: &str) -> String {
+    node.host
+        .ip("link add name to-pod type veth peer name peer");
+    node.host
+        .ip(&format!("link set dev peer netns {netns} name eth0"));
+    let nic = index(&node.host, "eth1");
+    format!("ip link add link if{nic} link-netnsid 0 name spy type macvlan mode bridge")
+}
+
+/// It failed for want of `CAP_NET_ADMIN`.
+#[track_caller]
+fn is_forbidden(done: &Output) {
+    let why = String::from_utf8_lossy(&done.stderr);
+    let is_it = !done.status.success() && why.contains("Operation not permitted");
+    assert!(is_it, "{done:?}");
 }
 
 /// The kernel releases it with the move.
