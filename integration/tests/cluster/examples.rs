@@ -53,9 +53,15 @@ pub(super) fn all_are_taken(cluster: &mut ControlPlane) {
         // whose claims wait for a GPU, and for a node whose resources are claimed
         let is_claiming = text.contains("resourceClaims:");
         if text.contains("containers:") && !is_claiming {
+            // the second waits for another node with RDMA
+            let is_apart = text.contains("podAntiAffinity:");
             cluster.until(&format!("{file}: its pods have a node"), |it| {
                 let pods = it.get("pods -n default");
-                !pods.is_empty() && pods.iter().all(is_on_the_node)
+                let placed = pods.iter().filter(|it| is_on_the_node(it)).count();
+                match is_apart {
+                    true => pods.len() == 2 && placed == 1,
+                    false => !pods.is_empty() && placed == pods.len(),
+                }
             });
         }
         delete(cluster, &text);

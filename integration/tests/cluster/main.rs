@@ -55,6 +55,7 @@ fn cluster() -> ControlPlane {
     let resources = [
         ("rdma/hca", "1k"),
         ("rdma/vf", "14"),
+        ("rdma/nic", "8"),
         ("aliyun/erdma", "400"),
         ("nvidia.com/gpu", "16"),
     ];

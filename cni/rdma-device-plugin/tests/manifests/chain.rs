@@ -8,7 +8,7 @@ use crate::{
     documents,
     paths::{DEVICE_INFO, Mounts, mounts},
     platforms, refused, report, root,
-    wanted::{ALL, BONDS},
+    wanted::{ALL, BONDS, WHOLE_NICS},
 };
 use k8s_openapi::{api::core::v1::Container, apimachinery::pkg::util::intstr::IntOrString};
 use rdma_device_plugin::{
@@ -31,10 +31,11 @@ pub(crate) const UNINSTALL: [&str; 3] = [
 ];
 
 /// The switch is off in the others.
-const CHAINED: [(&str, &str); 30] = [
+const CHAINED: [(&str, &str); 32] = [
     ("conf/manifests/erdma.yaml", r#"{"smcr":"annotation"}"#),
     ("conf/manifests/lingjun.yaml", PARENT),
     ("conf/manifests/vf.yaml", VFS),
+    (WHOLE_NICS, NICS),
     (
         "integration/manifests/rendered/another-format-chained.yaml",
         r#"{"resources":["rdma/hca_shared"]}"#,
@@ -63,6 +64,7 @@ const CHAINED: [(&str, &str); 30] = [
     ),
     (claims::OF_ERDMA, r#"{"smcr":"annotation"}"#),
     (claims::OF_MOVED_VFS, VFS),
+    (claims::OF_WHOLE_NICS, NICS),
     (platforms::GKE, VFS),
     (
         platforms::K0S,
@@ -97,6 +99,7 @@ const WITH_ENVIRONMENT: &str = "integration/manifests/rendered/shared-with-envir
 const ANOTHER_NAME: &str =
     r#"{"ipam":{"type":"rdma-ipam","from":"parent"},"resources":["example.com/hca_8"]}"#;
 const VFS: &str = r#"{"resources":["rdma/vf"]}"#;
+const NICS: &str = r#"{"resources":["rdma/nic"]}"#;
 const PARENT: &str = r#"{"ipam":{"type":"rdma-ipam","from":"parent"}}"#;
 
 /// What takes it off the nodes again; it has no ConfigMap.

@@ -13,6 +13,8 @@ pub(crate) const OF_ERDMA: &str = "integration/manifests/rendered/claims-of-erdm
 pub(crate) const OF_VFS: &str = "integration/manifests/rendered/claims-of-vfs.yaml";
 pub(crate) const OF_MOVED_VFS: &str = "integration/manifests/rendered/claims-of-moved-vfs.yaml";
 
+pub(crate) const OF_WHOLE_NICS: &str = "integration/manifests/rendered/claims-of-whole-nics.yaml";
+
 /// The objects of a kind whose names have this in them.
 fn named<'a>(objects: &'a [Value], kind: &str, part: &str) -> Vec<&'a Value> {
     let is_it = |it: &&Value| {
@@ -41,6 +43,7 @@ fn the_daemon_serves_what_the_classes_are_of() {
         ),
         (OF_VFS, "nic.example.org", "rdma/vf", &["rdma-vf"]),
         (OF_MOVED_VFS, DRIVER, "rdma/vf", &["rdma-vf"]),
+        (OF_WHOLE_NICS, DRIVER, "rdma/nic", &["rdma-nic"]),
         (
             OF_ERDMA,
             DRIVER,
@@ -96,6 +99,7 @@ fn the_role_is_the_smallest() {
         (SHARED, DRIVER),
         (OF_VFS, "nic.example.org"),
         (OF_MOVED_VFS, DRIVER),
+        (OF_WHOLE_NICS, DRIVER),
     ] {
         let objects = cluster(file).others;
         let rules = json!([

@@ -231,6 +231,7 @@ fn nothing_may_do_more_than_it_needs() {
             | report::FILE
             | claims::OF_ERDMA
             | claims::OF_MOVED_VFS
+            | claims::OF_WHOLE_NICS
             | claims::OF_ANOTHER_NAME
             | platforms::OPENSHIFT
             | platforms::OPENSHIFT_REFUSED => Some("rdma-device-plugin"),

@@ -4,7 +4,7 @@
 use crate::{
     cluster::cluster,
     documents, root,
-    wanted::{ALL, BONDS},
+    wanted::{ALL, BONDS, WHOLE_NICS},
     yaml_files,
 };
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
@@ -88,9 +88,11 @@ fn examples_ask_for_what_a_cluster_has() {
                 asked.iter().any(|it| !it.is_empty()),
                 "{file:?} asks for nothing"
             );
-            // more than one would be more of the same devices
+            // more than one of the others would be more of the same devices
+            let expected = |name: &str| if name == "rdma/nic" { "8" } else { "1" };
+            let mut all = asked.iter().flatten();
             assert!(
-                asked.iter().flatten().all(|(_, quantity)| quantity == "1"),
+                all.all(|(name, quantity)| quantity == expected(name)),
                 "{file:?}"
             );
             wanted.extend(asked.into_iter().flatten().map(|(name, _)| name));
@@ -118,7 +120,8 @@ fn the_hosts_network_is_used_where_the_name_says() {
 /// What claims of examples are of, beside other drivers' devices.
 #[test]
 fn claims_are_of_classes_that_the_chart_makes() {
-    let made = crate::claims::classes(crate::claims::SHARED);
+    let files = [crate::claims::SHARED, crate::claims::OF_WHOLE_NICS];
+    let made = files.map(crate::claims::classes).concat();
     let templates = all().into_iter().flat_map(|(file, _)| documents(&file));
     let templates = templates.filter(|it| it["kind"] == "ResourceClaimTemplate");
     let mut ours = 0;
@@ -134,7 +137,7 @@ fn claims_are_of_classes_that_the_chart_makes() {
             );
         }
     }
-    assert_eq!(ours, 1);
+    assert_eq!(ours, 3);
 }
 
 /// The users' own documents have some that are privileged; without hostNetwork none has to be.
@@ -214,6 +217,44 @@ fn the_values_of_the_exclusive_mode_are_those_of_the_page() {
     assert_eq!(rdma, ["mlx5_bond_0", "mlx5_bond_1"]);
 }
 
+/// Whole NICs: a node with eight GPUs offers what one pod of the example asks for, and the pods are on two nodes.
+#[test]
+fn a_whole_node_pod_asks_for_all_nics_of_its_node() {
+    let conf = cluster(WHOLE_NICS).conf().0;
+    let node = "cni/rdma-device-plugin/tests/nodes/hgx-h100/node.json";
+    let node: Inventory = cases::read_as(&root().join(node));
+    let before = PreviousOffers::default();
+    let (offers, remarks) = offers(&conf, &node, &[].into(), &[].into(), &before);
+    assert_eq!(remarks, [] as [&str; 0]);
+    let [nics] = &offers[..] else {
+        panic!("{} resources", offers.len())
+    };
+    let [pod] = &pods(&root().join("conf/examples/80-whole-node-training.yaml"))[..] else {
+        panic!("not one template")
+    };
+    let asked = asked(&spec(pod).containers[0]);
+    assert_eq!(asked["rdma/nic"], nics.ids.len().to_string());
+    assert!(is_one_on_each_node(pod));
+}
+
+/// Returns true if a node gets one pod with these labels.
+fn is_one_on_each_node(pod: &Pod) -> bool {
+    let affinity = spec(pod).affinity.as_ref();
+    let apart = affinity.and_then(|it| it.pod_anti_affinity.as_ref());
+    let required = apart.and_then(|it| {
+        it.required_during_scheduling_ignored_during_execution
+            .as_deref()
+    });
+    let labels = pod.metadata.labels.as_ref();
+    required.is_some_and(|it| {
+        it.iter().any(|term| {
+            let selector = term.label_selector.as_ref();
+            term.topology_key == "kubernetes.io/hostname"
+                && selector.and_then(|it| it.match_labels.as_ref()) == labels
+        })
+    })
+}
+
 /// A file that does not name any object would be passed over by all tests above.
 #[test]
 fn there_are_examples_for_every_scenario() {
@@ -239,6 +280,8 @@ fn there_are_examples_for_every_scenario() {
             "50-erdma-smc-r.yaml",
             "60-exclusive-vf.yaml",
             "70-gpu-and-nic-by-claim.yaml",
+            "80-whole-node-training.yaml",
+            "81-whole-nics-by-claim.yaml",
             "multus/10-every-rail.yaml",
             "multus/20-vf.yaml",
             "multus/30-behind-sriov-cni.yaml",

@@ -30,6 +30,7 @@ fn there_is_a_token_and_a_role_only_where_it_is_asked_for() {
             claims::SHARED,
             claims::OF_ERDMA,
             claims::OF_MOVED_VFS,
+            claims::OF_WHOLE_NICS,
             claims::OF_ANOTHER_NAME,
         ]
         .contains(&wanted.file);

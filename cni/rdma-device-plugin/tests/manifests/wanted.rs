@@ -34,14 +34,18 @@ pub(crate) const OTHER_NODES: &str = "integration/manifests/rendered/other-nodes
 /// As the page for users of ack-rdma-device-plugin has it.
 pub(crate) const BONDS: &str = "integration/manifests/rendered/bonds-of-one-pod-each.yaml";
 
+/// Physical functions, all of them one pod's.
+pub(crate) const WHOLE_NICS: &str = "conf/manifests/whole-nics.yaml";
+
 const EXCLUSIVE: &[&str] = &["SYS_ADMIN"];
 pub(crate) const LOADING: &[&str] = &["SYS_MODULE", "SYS_PTRACE", "DAC_READ_SEARCH"];
 
-pub(crate) const ALL: [Wanted; 40] = [
+pub(crate) const ALL: [Wanted; 42] = [
     wanted("conf/manifests/erdma.yaml", &["aliyun/erdma"], &[]),
     wanted("conf/manifests/hca.yaml", &["rdma/hca"], &[]),
     wanted("conf/manifests/lingjun.yaml", &["rdma/hca"], &[]),
     wanted("conf/manifests/vf.yaml", &["rdma/vf"], &[]),
+    wanted(WHOLE_NICS, &["rdma/nic"], &[]),
     wanted(
         "integration/manifests/rendered/another-format-chained.yaml",
         &["rdma/hca_shared"],
@@ -71,6 +75,7 @@ pub(crate) const ALL: [Wanted; 40] = [
     wanted(claims::OF_ERDMA, &["aliyun/erdma"], &[]),
     wanted(claims::OF_MOVED_VFS, &["rdma/vf"], &[]),
     wanted(claims::OF_VFS, &["rdma/vf"], &[]),
+    wanted(claims::OF_WHOLE_NICS, &["rdma/nic"], &[]),
     wanted(claims::SHARED, &["rdma/hca"], &[]),
     Wanted {
         chain_capabilities: &["CHOWN", "DAC_OVERRIDE"],
