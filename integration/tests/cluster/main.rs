@@ -6,6 +6,7 @@ mod claims;
 mod examples;
 mod helm;
 mod manifests;
+mod migrate;
 mod pages;
 mod pod_policy;
 mod refused;
@@ -89,6 +90,10 @@ fn a_cluster_takes_what_conf_has_and_what_the_pages_say() {
     pages::every_command_works(&mut cluster);
     helm::every_block_works(&mut cluster);
     helm::a_foreign_owners_objects_are_handed_over(&mut cluster);
+    migrate::the_binary_of_rdma_cni_is_put_back(&mut cluster);
+    migrate::what_the_erdma_controller_leaves_goes(&mut cluster);
+    migrate::a_policys_section_is_put_back(&mut cluster);
+    migrate::a_node_goes_to_ours_and_back(&mut cluster);
 }
 
 /// On a cluster of its own: without a node that has the resource from a device plugin.
