@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The pages' blocks in which Helm is called, by Helm itself.
 
-use super::{DAEMON_SET, manifests, text};
+use super::{DAEMON_SET, manifests, migrate::Operator, text};
 use integration::{
     ControlPlane,
     control_plane::HELM,
     pages::{self, Block},
 };
+use serde_json::Value;
 use std::env;
 
 const PAGE: &str = "docs/deploy.md";
+
+/// The heading of an example with two releases.
+const KINDS: &str = "Two kinds of nodes";
 
 /// The headings of the page's blocks with Helm, in their order.
 const HEADINGS: [&str; 5] = [
@@ -90,6 +94,42 @@ pub(super) fn a_foreign_owners_objects_are_handed_over(cluster: &mut ControlPlan
     are_gone(cluster);
 }
 
+/// Two releases of the chart: each kind of node has the daemon of its own release, and no other.
+pub(super) fn two_kinds_of_nodes_have_a_release_each(cluster: &mut ControlPlane) {
+    if env::var_os(HELM).is_none() {
+        return;
+    }
+    let operator = Operator::new(cluster, &[("OTHER", "plain-1")]);
+    let mut blocks = pages::blocks(PAGE);
+    blocks.retain(|it| it.heading == KINDS);
+    let [install] = &blocks[..] else {
+        panic!("one block: {blocks:?}");
+    };
+    operator.types(install);
+    for (namespace, node, mode) in [
+        ("kube-system", "rdma-1", None),
+        ("rdma-erdma", "plain-1", Some("ofed")),
+    ] {
+        let line = format!("kubectl -n {namespace} rollout status ds/ack-rdma-dp-ds");
+        operator.at_desk(&line);
+        assert_eq!(operator.nodes_of(&format!("-n {namespace}")), [node]);
+        let conf = cluster.get(&format!("-n {namespace} cm/rdma-devices"));
+        let conf = conf[0]["data"]["config.json"].as_str().expect("text");
+        let conf: Value = serde_json::from_str(conf).expect("JSON");
+        assert_eq!(conf["erdma"]["preferDriver"].as_str(), mode, "{conf}");
+    }
+    for line in [
+        "helm -n kube-system uninstall rdma",
+        "helm -n rdma-erdma uninstall rdma",
+        "kubectl delete namespace rdma-erdma",
+        "kubectl label node rdma-1 plain-1 rdma-nics-",
+        "kubectl label node plain-1 aliyun.accelerator/rdma-",
+    ] {
+        operator.at_desk(line);
+    }
+    are_gone(cluster);
+}
+
 /// Reports whether the API server has the policy `wanted`.
 fn has_policy(cluster: &ControlPlane, wanted: &str) -> bool {
     let policies = cluster.get("validatingadmissionpolicies");
@@ -107,8 +147,9 @@ fn are_gone(cluster: &mut ControlPlane) {
 
 fn blocks_with_helm(page: &str) -> Vec<Block> {
     let mut blocks = pages::blocks(page);
-    // with files of a release, which rdma-device-plugin's tests `published` make
-    blocks.retain(|it| it.heading != "Without internet access");
+    // the first has files of a release, which rdma-device-plugin's tests `published` make
+    let elsewhere = ["Without internet access", KINDS];
+    blocks.retain(|it| !elsewhere.contains(&it.heading.as_str()));
     blocks.retain(|it| it.lines.iter().any(|line| line.starts_with("helm ")));
     blocks
 }

@@ -90,6 +90,7 @@ fn a_cluster_takes_what_conf_has_and_what_the_pages_say() {
     pages::every_command_works(&mut cluster);
     helm::every_block_works(&mut cluster);
     helm::a_foreign_owners_objects_are_handed_over(&mut cluster);
+    helm::two_kinds_of_nodes_have_a_release_each(&mut cluster);
     migrate::the_binary_of_rdma_cni_is_put_back(&mut cluster);
     migrate::what_the_erdma_controller_leaves_goes(&mut cluster);
     migrate::a_policys_section_is_put_back(&mut cluster);

@@ -27,7 +27,7 @@ const PAGE: &str = "docs/drop-in.md";
 const LIST: &str = r#"{"cniVersion":"0.3.1","name":"cbr0","plugins":[{"type":"flannel"}]}"#;
 
 /// An operator's shell and a node's, with what the page's names in capital letters stand for.
-struct Operator<'a> {
+pub(super) struct Operator<'a> {
     cluster: &'a ControlPlane,
     desk: TempDir,
     node: TempDir,
@@ -35,7 +35,7 @@ struct Operator<'a> {
 }
 
 impl<'a> Operator<'a> {
-    fn new(cluster: &'a ControlPlane, names: &[(&'static str, &str)]) -> Self {
+    pub(super) fn new(cluster: &'a ControlPlane, names: &[(&'static str, &str)]) -> Self {
         let [desk, node] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
         symlink(root().join("conf"), desk.path().join("conf")).expect("a link");
         for directory in ["opt/cni/bin", "etc/cni/net.d", "var/lib/cni"] {
@@ -63,7 +63,7 @@ impl<'a> Operator<'a> {
 
     /// The block's lines, one by one. A pod's log needs a kubelet, and is left out.
     #[track_caller]
-    fn types(&self, block: &Block) -> String {
+    pub(super) fn types(&self, block: &Block) -> String {
         let mut said = String::new();
         for line in &block.lines {
             let names = self.names.iter();
@@ -82,7 +82,7 @@ impl<'a> Operator<'a> {
 
     /// A line at the operator's desk, while pods start and end.
     #[track_caller]
-    fn at_desk(&self, line: &str) -> String {
+    pub(super) fn at_desk(&self, line: &str) -> String {
         let typed = format!("cd {}; {line}", self.desk.path().display());
         let output = thread::scope(|scope| {
             let command = scope.spawn(|| self.cluster.try_shell(&typed));
@@ -136,7 +136,7 @@ impl<'a> Operator<'a> {
     }
 
     /// The names of the nodes with pods that the selector describes.
-    fn nodes_of(&self, pods: &str) -> Vec<String> {
+    pub(super) fn nodes_of(&self, pods: &str) -> Vec<String> {
         let pods = self.cluster.get(&format!("pods {pods}"));
         let nodes = pods.iter().map(|pod| pod["spec"]["nodeName"].as_str());
         let mut nodes: Vec<_> = nodes.map(|it| it.unwrap_or_default().to_owned()).collect();
@@ -359,7 +359,9 @@ pub(super) fn a_policys_section_is_put_back(cluster: &mut ControlPlane) {
     });
     operator.types(&first);
     // what the operator makes of its policy
-    cluster.kubectl(&format!("-n {theirs} delete ds rdma-shared-dp-ds --wait=false"));
+    cluster.kubectl(&format!(
+        "-n {theirs} delete ds rdma-shared-dp-ds --wait=false"
+    ));
     operator.types(&rest);
     assert_eq!(operator.nodes_of(&format!("-n {theirs}")), [""; 0]);
     let stays = &cluster.get("nicclusterpolicy nic-cluster-policy")[0]["spec"];
