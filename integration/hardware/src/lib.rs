@@ -7,7 +7,9 @@
 //! | [`interrupts`] | MSI-X vectors |
 //! | [`memory`] | the memory of the virtual machine |
 //! | [`transport`] | the vfio-user server |
+//! | [`orders`] | hardware addresses and control sockets of the programs |
 //! | [`erdma`] | an Alibaba eRDMA function, and the fabric that connects several of them |
+//! | [`mlx5`] | functions of ConnectX cards |
 //!
 //! The driver, the user-space provider and the kernel are real. The firmware is modelled: a model may accept a request that
 //! real firmware refuses.
@@ -15,5 +17,7 @@
 pub mod erdma;
 pub mod interrupts;
 pub mod memory;
+pub mod mlx5;
+pub mod orders;
 pub mod pci;
 pub mod transport;

@@ -110,4 +110,21 @@ impl Memory {
             .store(owner, GuestAddress(address), Ordering::Release))
         .map_err(|_| Unmapped)
     }
+
+    /// Writes an entry whose owner is in its last 4 bytes: these are written last and at once.
+    ///
+    /// # Errors
+    /// A part of the entry is not mapped, or its end is not at a multiple of 4.
+    pub fn publish_by_end(&self, address: u64, entry: &[u8]) -> Result<(), Unmapped> {
+        let Some((rest, owner)) = entry.split_last_chunk::<4>() else {
+            return Ok(());
+        };
+        self.write(address, rest)?;
+        let end = (address.checked_add(rest.len() as u64)).ok_or(Unmapped)?;
+        let owner = u32::from_ne_bytes(*owner);
+        (self
+            .mappings
+            .store(owner, GuestAddress(end), Ordering::Release))
+        .map_err(|_| Unmapped)
+    }
 }

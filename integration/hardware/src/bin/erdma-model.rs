@@ -9,17 +9,10 @@ use hardware::{
         fabric::Fabric,
         port::{Port, Shared},
     },
+    orders,
     transport::Endpoint,
 };
-use std::{
-    env, fs,
-    io::{self, BufRead, BufReader, Write},
-    os::unix::net::{UnixListener, UnixStream},
-    path::Path,
-    process::ExitCode,
-    sync::Arc,
-    thread,
-};
+use std::{env, io, path::Path, process::ExitCode, sync::Arc, thread};
 
 const USAGE: &str = "usage: erdma-model [--control SOCKET] SOCKET=MAC[,roce]...";
 
@@ -58,18 +51,13 @@ fn arguments(mut given: impl Iterator<Item = String>) -> Result<Arguments, Strin
                 return Err(format!("{argument}: {other:?} is no option; there is roce"));
             }
         };
-        let mac = self::mac(mac).ok_or_else(|| format!("{argument}: {mac:?} is no MAC"))?;
+        let mac = orders::mac(mac).ok_or_else(|| format!("{argument}: {mac:?} is no MAC"))?;
         arguments.functions.push((socket.to_owned(), mac, protocol));
     }
     match arguments.functions.is_empty() {
         true => Err(USAGE.to_owned()),
         false => Ok(arguments),
     }
-}
-
-fn mac(text: &str) -> Option<Mac> {
-    let bytes = text.split(':').map(|it| u8::from_str_radix(it, 16).ok());
-    bytes.collect::<Option<Vec<u8>>>()?.try_into().ok()
 }
 
 fn run(arguments: Arguments) -> io::Result<()> {
@@ -87,15 +75,10 @@ fn run(arguments: Arguments) -> io::Result<()> {
         endpoints.push((socket, endpoint));
     }
     if let Some(socket) = arguments.control {
-        let orders = Arc::clone(&shared);
-        let listener =
-            listen(&socket).map_err(|it| io::Error::new(it.kind(), format!("{socket}: {it}")))?;
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let orders = Arc::clone(&orders);
-                thread::spawn(move || obey(&orders, &stream));
-            }
-        });
+        let shared = Arc::clone(&shared);
+        orders::serve(&socket, move |line| {
+            shared.change(|fabric| control::order(fabric, line))
+        })?;
     }
     for (socket, mut endpoint) in endpoints {
         thread::spawn(move || {
@@ -107,24 +90,4 @@ fn run(arguments: Arguments) -> io::Result<()> {
         });
     }
     shared.run()
-}
-
-fn listen(socket: &str) -> io::Result<UnixListener> {
-    match fs::remove_file(socket) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    UnixListener::bind(socket)
-}
-
-/// Executes the orders of a connection until it ends.
-fn obey(shared: &Shared, stream: &UnixStream) {
-    for line in BufReader::new(stream).lines().map_while(Result::ok) {
-        let answer = shared.change(|fabric| control::order(fabric, &line));
-        let answer = answer.unwrap_or_else(|error| format!("error: {error}\n"));
-        let mut stream = stream;
-        if stream.write_all(answer.as_bytes()).is_err() {
-            return;
-        }
-    }
 }

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `mlx5-model [--control SOCKET] SOCKET=MAC[+SOCKET=MAC]...`: cards for QEMU's `vfio-user-pci`. Each argument is a card,
+//! with one function, or with two that a bond joins. The README of the package says more.
+
+use hardware::{
+    mlx5::{
+        Mac, control,
+        fabric::Fabric,
+        port::{Port, Shared},
+    },
+    orders,
+    transport::Endpoint,
+};
+use std::{env, io, path::Path, process::ExitCode, thread};
+
+const USAGE: &str = "usage: mlx5-model [--control SOCKET] SOCKET=MAC[+SOCKET=MAC]...";
+
+/// The command line.
+#[derive(Default)]
+struct Arguments {
+    control: Option<String>,
+    /// The sockets of all functions, card by card.
+    sockets: Vec<String>,
+    cards: Vec<Vec<Mac>>,
+}
+
+fn main() -> ExitCode {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
+    match arguments(env::args().skip(1))
+        .and_then(|arguments| run(arguments).map_err(|it| it.to_string()))
+    {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("mlx5-model: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn arguments(mut given: impl Iterator<Item = String>) -> Result<Arguments, String> {
+    let mut arguments = Arguments::default();
+    while let Some(argument) = given.next() {
+        if argument == "--control" {
+            arguments.control = Some(given.next().ok_or(USAGE)?);
+            continue;
+        }
+        let mut card = Vec::new();
+        for function in argument.split('+') {
+            let (socket, mac) = function.split_once('=').ok_or(USAGE)?;
+            let mac = orders::mac(mac).ok_or_else(|| format!("{argument}: {mac:?} is no MAC"))?;
+            arguments.sockets.push(socket.to_owned());
+            card.push(mac);
+        }
+        if card.len() > 2 {
+            return Err(format!("{argument}: a card has one or two functions"));
+        }
+        arguments.cards.push(card);
+    }
+    match arguments.cards.is_empty() {
+        true => Err(USAGE.to_owned()),
+        false => Ok(arguments),
+    }
+}
+
+fn run(arguments: Arguments) -> io::Result<()> {
+    let shared = Shared::new(Fabric::new(&arguments.cards));
+    let mut endpoints = Vec::new();
+    for (position, socket) in arguments.sockets.into_iter().enumerate() {
+        let endpoint = Endpoint::new(Path::new(&socket), Port::new(shared.clone(), position));
+        let endpoint =
+            endpoint.map_err(|it| io::Error::new(it.kind(), format!("{socket}: {it}")))?;
+        endpoints.push((socket, endpoint));
+    }
+    if let Some(socket) = arguments.control {
+        orders::serve(&socket, move |line| control::order(&mut shared.fabric(), line))?;
+    }
+    let threads: Vec<_> = (endpoints.into_iter())
+        .map(|(socket, mut endpoint)| {
+            thread::spawn(move || {
+                loop {
+                    if let Err(error) = endpoint.serve() {
+                        log::warn!("{socket}: {error}");
+                    }
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        // a function is served until the process ends
+        let _ended = thread.join();
+    }
+    Ok(())
+}

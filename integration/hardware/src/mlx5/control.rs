@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Orders of a test, a line each. The answer is `ok`, the status, or `error: ` and the reason.
+//!
+//! | order | effect |
+//! |---|---|
+//! | `link MAC up`, `link MAC down` | whether frames pass; the driver gets an event |
+//! | `unplug MAC` | the function falls off its bus: it reads as all ones, and does nothing any more |
+//! | `plug MAC` | it is there again, as after power-on |
+//! | `status` | a line for each function, and an empty line |
+//!
+//! `all` in the place of a MAC is all functions.
+
+use super::{fabric::Fabric, function::Function};
+use std::fmt::Write;
+
+/// Executes an order.
+///
+/// # Errors
+/// The reason why it is none.
+pub fn order(fabric: &mut Fabric, line: &str) -> Result<String, String> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    match words.as_slice() {
+        ["status"] => return Ok(status(fabric)),
+        ["link", mac, "up"] => each(fabric, mac, |it| it.change_link(|it| it.link.is_up = true))?,
+        ["link", mac, "down"] => {
+            each(fabric, mac, |it| it.change_link(|it| it.link.is_up = false))?;
+        }
+        ["unplug", mac] => each(fabric, mac, |it| it.link.is_present = false)?,
+        ["plug", mac] => each(fabric, mac, |it| {
+            if !it.link.is_present {
+                it.reset();
+                it.link.is_present = true;
+            }
+        })?,
+        _ => return Err(format!("{line:?} is no order")),
+    }
+    Ok("ok\n".to_owned())
+}
+
+fn each(fabric: &mut Fabric, mac: &str, change: impl Fn(&mut Function)) -> Result<(), String> {
+    let found: Vec<usize> = (fabric.functions().iter().enumerate())
+        .filter(|(_, function)| mac == "all" || function.name.eq_ignore_ascii_case(mac))
+        .map(|(position, _)| position)
+        .collect();
+    if found.is_empty() {
+        return Err(format!("no function has the MAC {mac:?}"));
+    }
+    (found.into_iter()).for_each(|position| change(fabric.function_mut(position)));
+    Ok(())
+}
+
+fn status(fabric: &Fabric) -> String {
+    let mut text = String::new();
+    for function in fabric.functions() {
+        let state = match (function.link.is_present, function.has_carrier()) {
+            (false, _) => "unplugged",
+            (true, false) => "down",
+            (true, true) => "up",
+        };
+        let (started, bonded) = (function.is_started, function.lag.is_some());
+        let addresses = function.vport.roce_addresses().count();
+        let written = writeln!(
+            text,
+            "{} {state} started={started} bonded={bonded} roce-addresses={addresses}",
+            function.name
+        );
+        debug_assert!(written.is_ok(), "a String takes all");
+    }
+    text.push('\n');
+    text
+}

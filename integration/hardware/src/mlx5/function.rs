@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One function: a port of a card.
+
+use super::{
+    Mac,
+    capabilities::Capabilities,
+    events::{Event, EventQueue, port_change},
+    objects::Objects,
+    ports::Ports,
+    registers::{self, Registers},
+    vport::Vport,
+};
+use crate::{interrupts::Vectors, memory::Memory};
+use std::{collections::BTreeMap, time::Instant};
+
+/// The place of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its hardware address.
+    pub mac: Mac,
+    /// The hardware address of the first function of its card.
+    pub card: Mac,
+    /// Its port of the card, from 1 on.
+    pub port: u8,
+    /// The ports of the card.
+    pub ports: u8,
+}
+
+/// The port's cable and the function's slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Whether frames pass.
+    pub is_up: bool,
+    /// Whether the function answers on its bus. One that does not neither reads nor writes memory, and raises no
+    /// interrupt.
+    pub is_present: bool,
+}
+
+/// A function.
+#[derive(Debug)]
+pub struct Function {
+    /// For messages: the hardware address.
+    pub name: String,
+    /// Its place.
+    pub place: Place,
+    /// Its link.
+    pub link: Link,
+    /// Its registers.
+    pub registers: Registers,
+    /// The memory of its virtual machine.
+    pub memory: Memory,
+    /// Its interrupts.
+    pub vectors: Vectors,
+    /// Its virtual port.
+    pub vport: Vport,
+    /// The objects that the driver made.
+    pub objects: Objects,
+    /// The pages that the driver gave.
+    pub pages: Vec<u64>,
+    /// `INIT_HCA` was executed, and `TEARDOWN_HCA` was not.
+    pub is_started: bool,
+    /// The context of `CREATE_LAG`, while the driver bonds the card's functions.
+    pub lag: Option<[u8; 8]>,
+    pub(super) capabilities: Capabilities,
+    pub(super) ports: Ports,
+    pub(super) events: BTreeMap<u32, EventQueue>,
+    begin: Instant,
+}
+
+impl Function {
+    /// A function after power-on.
+    pub fn new(place: Place) -> Function {
+        Function {
+            name: place.mac.map(|byte| format!("{byte:02x}")).join(":"),
+            place,
+            link: Link {
+                is_up: true,
+                is_present: true,
+            },
+            registers: Registers::default(),
+            memory: Memory::default(),
+            vectors: Vectors::default(),
+            vport: Vport::new(place.mac, place.card),
+            objects: Objects::default(),
+            pages: Vec::new(),
+            is_started: false,
+            lag: None,
+            capabilities: Capabilities::new(place.port, place.ports),
+            ports: Ports::default(),
+            events: BTreeMap::new(),
+            begin: Instant::now(),
+        }
+    }
+
+    /// Resets it: nothing that the driver made is left. Memory, interrupts and the link stay.
+    pub fn reset(&mut self) {
+        let kept = Function {
+            link: self.link,
+            memory: std::mem::take(&mut self.memory),
+            vectors: std::mem::take(&mut self.vectors),
+            ..Function::new(self.place)
+        };
+        *self = kept;
+    }
+
+    /// Reads from BAR 0. Doorbells read as zero.
+    pub fn read(&mut self, offset: u64, data: &mut [u8]) {
+        self.registers.read(self.begin.elapsed(), offset, data);
+    }
+
+    /// Writes to BAR 0: a register, or a doorbell.
+    pub fn write(&mut self, offset: u64, data: &[u8]) {
+        match (offset, data.first_chunk()) {
+            (registers::COMMAND_DOORBELL, Some(slots)) => {
+                self.commands_posted(u32::from_be_bytes(*slots));
+            }
+            _ => self.registers.write(offset, data),
+        }
+    }
+
+    /// Changes what the carrier depends on. The driver gets an event if the carrier changes.
+    pub fn change_link(&mut self, change: impl FnOnce(&mut Function)) {
+        let before = self.has_carrier();
+        change(self);
+        let subtype = match self.has_carrier() {
+            now if now == before => return,
+            true => port_change::ACTIVE,
+            false => port_change::DOWN,
+        };
+        // the number of the port is in the upper half of byte 8
+        self.report(Event::Port, subtype, &[0, 0, 0, 0, 0, 0, 0, 0, 1 << 4]);
+    }
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//! ConnectX functions (PCI 15b3:1017), as ports of cards.
+//!
+//! Commands, contexts and registers are as Linux' `include/linux/mlx5/mlx5_ifc.h` and `device.h` state them (GPL-2.0 or
+//! OpenIB.org BSD).
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`registers`] | BAR 0: the initialization segment and doorbells |
+//! | [`commands`] | the command queue and its mailboxes |
+//! | [`execute`] | the commands |
+//! | [`capabilities`] | the capabilities of a function |
+//! | [`objects`] | objects that commands make, change and destroy |
+//! | [`events`] | event queues |
+//! | [`vport`] | the virtual port: addresses, RoCE addresses, state, counters |
+//! | [`ports`] | the registers of the physical port |
+//! | [`function`] | one function |
+//! | [`fabric`] | all functions |
+//! | [`control`] | the control socket's orders |
+//! | [`port`] | a function as the transport sees it |
+//! | [`fields`] | places of numbers in structures |
+
+pub mod capabilities;
+pub mod commands;
+pub mod control;
+pub mod events;
+pub mod execute;
+pub mod fabric;
+pub mod fields;
+pub mod function;
+pub mod objects;
+pub mod port;
+pub mod ports;
+pub mod registers;
+pub mod vport;
+
+/// A hardware address.
+pub type Mac = [u8; 6];

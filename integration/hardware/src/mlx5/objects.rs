@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Objects: commands make them, and name them by an id. The model keeps the input of the command that made one; the answer
+//! to a query has its context at the same place.
+
+use super::{
+    commands::Status,
+    fields::{Field, field, paste},
+    registers,
+};
+use std::collections::BTreeMap;
+
+/// Bytes of an object's input that are kept: the context.
+const KEPT: usize = 0x110;
+
+/// A kind of objects.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    /// The commands `CREATE_…` or `ALLOC_…`.
+    pub create: u16,
+    /// `DESTROY_…` or `DEALLOC_…`.
+    pub destroy: u16,
+    /// `QUERY_…`, or 0.
+    query: u16,
+    /// `MODIFY_…`, or 0.
+    modify: u16,
+    /// The id in the answer to the command that makes one.
+    made: Field,
+    /// The id in the other commands.
+    id: Field,
+    /// The id in a query.
+    queried: Field,
+    /// The least id.
+    first: u32,
+    /// The most objects.
+    most: usize,
+}
+
+const ID: Field = field(0x48, 24);
+const SHORT_ID: Field = field(0x58, 8);
+const UID: Field = field(0x50, 16);
+const LONG_ID: Field = field(0x40, 32);
+const TABLE_ID: Field = field(0xa8, 24);
+const GROUP_ID: Field = field(0xc0, 32);
+const MOST: usize = 1 << 14;
+
+const fn kind(create: u16, destroy: u16, query: u16, modify: u16) -> Kind {
+    Kind {
+        create,
+        destroy,
+        query,
+        modify,
+        made: ID,
+        id: ID,
+        queried: ID,
+        first: 1,
+        most: MOST,
+    }
+}
+
+/// All kinds but event queues.
+pub const KINDS: &[Kind] = &[
+    kind(0x200, 0x202, 0x201, 0),     // memory keys
+    kind(0x400, 0x401, 0x402, 0x403), // completion queues
+    // queue pairs; the first numbers are special
+    Kind {
+        first: 64,
+        ..kind(0x500, 0x501, 0x50b, 0)
+    },
+    kind(0x710, 0x711, 0x713, 0),     // DCT
+    // shared receive queues, those of XRC, XRQ and RMP: the driver keeps all of them in one table, by number
+    kind(0x700, 0x701, 0x702, 0),
+    Kind {
+        first: 0x1_0000,
+        ..kind(0x705, 0x706, 0x707, 0)
+    },
+    Kind {
+        first: 0x2_0000,
+        ..kind(0x717, 0x718, 0x719, 0)
+    },
+    Kind {
+        first: 0x3_0000,
+        ..kind(0x90c, 0x90e, 0x90f, 0x90d)
+    },
+    // queue counters
+    Kind {
+        made: SHORT_ID,
+        id: SHORT_ID,
+        queried: field(0xf8, 8),
+        most: 255,
+        ..kind(0x771, 0x772, 0x773, 0)
+    },
+    kind(0x800, 0x801, 0, 0), // protection domains
+    // pages of doorbells
+    Kind {
+        first: registers::FIRST_PAGE,
+        most: (registers::PAGES - registers::FIRST_PAGE) as usize,
+        ..kind(0x802, 0x803, 0, 0)
+    },
+    kind(0x80e, 0x80f, 0, 0),         // XRC domains
+    kind(0x816, 0x817, 0, 0),         // transport domains
+    kind(0x900, 0x902, 0x903, 0x901), // TIR
+    kind(0x904, 0x906, 0x907, 0x905), // send queues
+    kind(0x908, 0x90a, 0x90b, 0x909), // receive queues
+    kind(0x912, 0x914, 0x915, 0x913), // TIS
+    kind(0x916, 0x918, 0x919, 0x917), // RQT
+    // flow tables
+    Kind {
+        id: TABLE_ID,
+        queried: TABLE_ID,
+        ..kind(0x930, 0x931, 0x932, 0x93c)
+    },
+    // flow groups
+    Kind {
+        id: GROUP_ID,
+        queried: GROUP_ID,
+        ..kind(0x933, 0x934, 0x935, 0)
+    },
+    // flow counters
+    Kind {
+        made: LONG_ID,
+        id: LONG_ID,
+        ..kind(0x939, 0x93a, 0, 0)
+    },
+    // contexts of packet reformats
+    Kind {
+        made: LONG_ID,
+        id: LONG_ID,
+        ..kind(0x93d, 0x93e, 0, 0)
+    },
+    // contexts of header changes
+    Kind {
+        made: LONG_ID,
+        id: LONG_ID,
+        ..kind(0x940, 0x941, 0, 0)
+    },
+    // general objects
+    Kind {
+        made: LONG_ID,
+        id: LONG_ID,
+        queried: LONG_ID,
+        ..kind(0xa00, 0xa03, 0xa02, 0xa01)
+    },
+    // user contexts
+    Kind {
+        made: UID,
+        id: UID,
+        ..kind(0xa04, 0xa06, 0, 0)
+    },
+];
+
+/// Where the state of a queue is in the input of a command, and in the context of a queue.
+const QUEUE_STATE: Field = field(0x108, 4);
+const QUEUE_PAIR_STATE: Field = field(0xc0, 4);
+const CREATE_QUEUE_PAIR: u16 = 0x500;
+const CREATE_SEND_QUEUE: u16 = 0x904;
+const CREATE_RECEIVE_QUEUE: u16 = 0x908;
+const CREATE_RQT: u16 = 0x916;
+
+/// The commands that change the state of a queue pair, and the state after each.
+const TRANSITIONS: [(u16, u64); 9] = [
+    (0x502, 1), // RST2INIT
+    (0x50e, 1), // INIT2INIT
+    (0x503, 2), // INIT2RTR
+    (0x504, 3), // RTR2RTS
+    (0x505, 3), // RTS2RTS
+    (0x506, 3), // SQERR2RTS
+    (0x50c, 3), // SQD_RTS
+    (0x507, 6), // 2ERR
+    (0x50a, 0), // 2RST
+];
+const OPCODE: Field = field(0, 16);
+
+/// The objects of a function: by the command that makes them, and id.
+#[derive(Debug, Default)]
+pub struct Objects {
+    made: BTreeMap<u16, BTreeMap<u32, Vec<u8>>>,
+}
+
+impl Objects {
+    /// The context of an object, as the command `create` has it.
+    pub fn get(&self, create: u16, id: u32) -> Option<&[u8]> {
+        self.made.get(&create)?.get(&id).map(Vec::as_slice)
+    }
+
+    /// The ids of all objects of a kind.
+    pub fn ids(&self, create: u16) -> impl Iterator<Item = u32> {
+        self.made.get(&create).into_iter().flatten().map(|it| *it.0)
+    }
+
+    /// Executes a command of an object. None if it is another command.
+    pub fn execute(&mut self, input: &[u8], output: &mut [u8]) -> Option<Result<(), Status>> {
+        let opcode = OPCODE.get(input) as u16;
+        if let Some((_, state)) = TRANSITIONS.iter().find(|it| it.0 == opcode) {
+            return Some(self.transit(input, *state));
+        }
+        let kind = KINDS.iter().find(|kind| {
+            opcode != 0 && [kind.create, kind.destroy, kind.query, kind.modify].contains(&opcode)
+        })?;
+        let objects = self.made.entry(kind.create).or_default();
+        if opcode == kind.create {
+            return Some(create(objects, kind, input, output));
+        }
+        let is_query = opcode == kind.query;
+        let place = if is_query { kind.queried } else { kind.id };
+        let id = place.get32(input);
+        Some(match objects.get_mut(&id) {
+            None => Err(Status::Resource),
+            Some(_) if opcode == kind.destroy => {
+                objects.remove(&id);
+                Ok(())
+            }
+            Some(object) if is_query => {
+                // all counters are zero
+                if kind.made != SHORT_ID {
+                    paste(output, 16, object.get(16..).unwrap_or_default());
+                }
+                Ok(())
+            }
+            Some(object) => {
+                modify(kind.create, object, input);
+                Ok(())
+            }
+        })
+    }
+
+    fn transit(&mut self, input: &[u8], state: u64) -> Result<(), Status> {
+        let pairs = self.made.entry(CREATE_QUEUE_PAIR).or_default();
+        let pair = pairs.get_mut(&ID.get32(input)).ok_or(Status::Resource)?;
+        QUEUE_PAIR_STATE.put(pair, state);
+        Ok(())
+    }
+}
+
+fn create(
+    objects: &mut BTreeMap<u32, Vec<u8>>,
+    kind: &Kind,
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<(), Status> {
+    if objects.len() >= kind.most {
+        return Err(Status::Limit);
+    }
+    let is_free = |id: &u32| !objects.contains_key(id);
+    let id = (kind.first..).find(is_free).ok_or(Status::Limit)?;
+    let mut kept = vec![0; KEPT];
+    paste(&mut kept, 0, input);
+    objects.insert(id, kept);
+    kind.made.put(output, id.into());
+    Ok(())
+}
+
+fn modify(create: u16, object: &mut [u8], input: &[u8]) {
+    match create {
+        CREATE_SEND_QUEUE | CREATE_RECEIVE_QUEUE => QUEUE_STATE.copy(object, input),
+        CREATE_RQT => paste(object, 0x20, input.get(0x20..).unwrap_or_default()),
+        _ => {}
+    }
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A function of the fabric as a PCI function.
+
+use super::{fabric::Fabric, registers};
+use crate::{
+    interrupts::Vectors,
+    memory::Memory,
+    pci::{self, Function, Identity},
+};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const VENDOR: u16 = 0x15b3;
+/// ConnectX-5.
+const DEVICE: u16 = 0x1017;
+/// An Ethernet controller.
+const CLASS: [u8; 3] = [2, 0, 0];
+const VECTORS: u16 = 64;
+const VECTOR_BAR: u8 = 2;
+const VECTOR_BAR_SIZE: usize = 4096;
+
+/// The fabric of a process. All ports and the orders share it.
+#[derive(Clone, Debug)]
+pub struct Shared(Arc<Mutex<Fabric>>);
+
+impl Shared {
+    /// Shares a fabric.
+    pub fn new(fabric: Fabric) -> Shared {
+        Shared(Arc::new(Mutex::new(fabric)))
+    }
+
+    /// Locks the fabric. A panic of another thread does not poison it.
+    pub fn fabric(&self) -> MutexGuard<'_, Fabric> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The function at a position of the fabric.
+#[derive(Debug)]
+pub struct Port {
+    shared: Shared,
+    position: usize,
+    vector_bar: [u8; VECTOR_BAR_SIZE],
+}
+
+impl Port {
+    /// The function at `position`, which there is.
+    pub fn new(shared: Shared, position: usize) -> Port {
+        Port {
+            shared,
+            position,
+            vector_bar: [0; VECTOR_BAR_SIZE],
+        }
+    }
+}
+
+impl Function for Port {
+    fn identity(&self) -> Identity {
+        Identity {
+            vendor: VENDOR,
+            device: DEVICE,
+            class: CLASS,
+            bars: [registers::BAR_SIZE, 0, VECTOR_BAR_SIZE as u64, 0, 0, 0],
+            vectors: VECTORS,
+            vector_bar: VECTOR_BAR,
+        }
+    }
+
+    fn is_present(&self) -> bool {
+        self.shared.fabric().functions()[self.position]
+            .link
+            .is_present
+    }
+
+    fn read(&mut self, bar: u8, offset: u64, data: &mut [u8]) {
+        match bar {
+            0 => (self.shared.fabric().function_mut(self.position)).read(offset, data),
+            VECTOR_BAR => pci::read(&self.vector_bar, offset, data),
+            _ => data.fill(0),
+        }
+    }
+
+    fn write(&mut self, bar: u8, offset: u64, data: &[u8]) {
+        match bar {
+            0 => self.shared.fabric().write(self.position, offset, data),
+            VECTOR_BAR => {
+                for (at, byte) in pci::positions(offset, data) {
+                    if let Some(there) = self.vector_bar.get_mut(at) {
+                        *there = byte;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn memory(&mut self, change: &mut dyn FnMut(&mut Memory)) {
+        change(&mut self.shared.fabric().function_mut(self.position).memory);
+    }
+
+    fn interrupts(&mut self, change: &mut dyn FnMut(&mut Vectors)) {
+        change(&mut self.shared.fabric().function_mut(self.position).vectors);
+    }
+
+    fn reset(&mut self) {
+        self.shared.fabric().function_mut(self.position).reset();
+    }
+}

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The virtual port of a function: its NIC context, its table of RoCE addresses, its state and its counters.
+
+use super::{
+    Mac,
+    commands::Status,
+    fields::{Field, field, paste},
+    function::Function,
+};
+
+/// Entries of the table of RoCE addresses.
+pub const ROCE_ADDRESSES: usize = 255;
+/// Bytes of a RoCE address (`roce_addr_layout`).
+const ROCE_ADDRESS: usize = 32;
+/// Where a context is in an output, and in the input of `MODIFY_NIC_VPORT_CONTEXT`.
+const AT: usize = 16;
+const AT_OF_CHANGE: usize = 0x100;
+/// Bytes of the context without its lists of addresses.
+const CONTEXT: usize = 0x100;
+
+const ROCE_INDEX: Field = field(0x40, 16);
+const ROCE_VERSION: Field = field(0xd8, 8);
+
+/// `nic_vport_context`.
+mod nic {
+    use super::{Field, field};
+    pub(super) const MIN_INLINE: Field = field(0x5, 3);
+    pub(super) const NO_MULTICAST_LOOPBACK: Field = field(0x1d, 1);
+    pub(super) const NO_UNICAST_LOOPBACK: Field = field(0x1e, 1);
+    pub(super) const ROCE: Field = field(0x1f, 1);
+    pub(super) const EVENTS: Field = field(0x20, 32);
+    pub(super) const MTU: Field = field(0x130, 16);
+    pub(super) const SYSTEM_GUID: Field = field(0x140, 64);
+    pub(super) const PORT_GUID: Field = field(0x180, 64);
+    pub(super) const NODE_GUID: Field = field(0x1c0, 64);
+    pub(super) const PROMISCUOUS: Field = field(0x780, 3);
+    pub(super) const LIST_TYPE: Field = field(0x785, 3);
+    pub(super) const LIST_SIZE: Field = field(0x794, 12);
+    pub(super) const ADDRESS: Field = field(0x7b0, 48);
+    pub(super) const LIST: usize = 0x100;
+}
+
+/// `modify_nic_vport_field_select`: which fields a change has.
+const SELECTORS: [(Field, &[Field]); 9] = [
+    (field(0x74, 1), &[nic::NO_UNICAST_LOOPBACK]),
+    (field(0x75, 1), &[nic::NO_MULTICAST_LOOPBACK]),
+    (field(0x76, 1), &[nic::NODE_GUID]),
+    (field(0x77, 1), &[nic::PORT_GUID]),
+    (field(0x78, 1), &[nic::MIN_INLINE]),
+    (field(0x79, 1), &[nic::MTU]),
+    (field(0x7a, 1), &[nic::EVENTS]),
+    (field(0x7b, 1), &[nic::PROMISCUOUS]),
+    (field(0x7c, 1), &[nic::ADDRESS]),
+];
+const SELECTS_ROCE: Field = field(0x7e, 1);
+const SELECTS_LIST: Field = field(0x7d, 1);
+/// The type of a list with unicast addresses; 1 is multicast, 2 is VLANs.
+const UNICAST: u64 = 0;
+/// The most addresses of a list.
+const MAX_LIST: usize = 1 << 12;
+
+const ADMIN_STATE: Field = field(0x78, 4);
+const STATE: Field = field(0x7c, 4);
+const STATE_UP: u64 = 1;
+const ADMIN_DOWN: u64 = 0;
+const ADMIN_FOLLOWS: u64 = 2;
+
+/// `query_vport_counter_out`: packets, and the octets after them.
+mod counters {
+    pub(super) const RECEIVED_BROADCAST: usize = 0x70;
+    pub(super) const SENT_BROADCAST: usize = 0x80;
+    pub(super) const RECEIVED_UNICAST: usize = 0x90;
+    pub(super) const SENT_UNICAST: usize = 0xa0;
+    pub(super) const RECEIVED_MULTICAST: usize = 0xb0;
+    pub(super) const SENT_MULTICAST: usize = 0xc0;
+}
+
+/// Bytes of `query_vport_counter_out`.
+const COUNTERS: usize = 0x210;
+
+/// The virtual port of a function.
+#[derive(Debug)]
+pub struct Vport {
+    context: [u8; CONTEXT],
+    unicast: Vec<Mac>,
+    admin_state: u64,
+    counters: [u8; COUNTERS],
+    roce: Vec<[u8; ROCE_ADDRESS]>,
+}
+
+/// An entry of the table of RoCE addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoceAddress {
+    /// The GID.
+    pub gid: [u8; 16],
+    /// 0 for RoCE v1, 2 for v2.
+    pub version: u8,
+}
+
+/// The EUI-64 of a hardware address.
+pub fn guid(mac: Mac) -> u64 {
+    let [a, b, c, d, e, f] = mac;
+    u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+}
+
+impl Vport {
+    /// The port of a function with the address `mac`, on the card whose first function has the address `card`.
+    pub fn new(mac: Mac, card: Mac) -> Vport {
+        let mut context = [0; CONTEXT];
+        let [a, b, c, d, e, f] = mac;
+        for (field, value) in [
+            (nic::MTU, 1500),
+            (nic::SYSTEM_GUID, guid(card)),
+            (nic::PORT_GUID, guid(mac)),
+            (nic::NODE_GUID, guid(mac)),
+            (nic::ADDRESS, u64::from_be_bytes([0, 0, a, b, c, d, e, f])),
+        ] {
+            field.put(&mut context, value);
+        }
+        Vport {
+            context,
+            unicast: vec![mac],
+            admin_state: ADMIN_FOLLOWS,
+            counters: [0; COUNTERS],
+            roce: vec![[0; ROCE_ADDRESS]; ROCE_ADDRESSES],
+        }
+    }
+
+    /// The RoCE addresses that the driver set, by index.
+    pub fn roce_addresses(&self) -> impl Iterator<Item = (usize, RoceAddress)> {
+        let is_set = |entry: &[u8; ROCE_ADDRESS]| entry[..16] != [0; 16];
+        (self.roce.iter().enumerate())
+            .filter(move |(_, entry)| is_set(entry))
+            .map(|(index, entry)| {
+                let mut gid = [0; 16];
+                gid.copy_from_slice(&entry[..16]);
+                let version = ROCE_VERSION.get(entry) as u8;
+                (index, RoceAddress { gid, version })
+            })
+    }
+
+    /// Returns true if a frame to `target` is for the function.
+    pub fn accepts(&self, target: Mac) -> bool {
+        let is_group = target[0] & 1 == 1;
+        is_group || nic::PROMISCUOUS.get(&self.context) & 1 == 1 || self.unicast.contains(&target)
+    }
+
+    /// Counts a frame to `target`.
+    pub fn count(&mut self, is_received: bool, target: Mac, octets: usize) {
+        let at = match (is_received, target == [0xff; 6], target[0] & 1 == 1) {
+            (true, true, _) => counters::RECEIVED_BROADCAST,
+            (false, true, _) => counters::SENT_BROADCAST,
+            (true, _, true) => counters::RECEIVED_MULTICAST,
+            (false, _, true) => counters::SENT_MULTICAST,
+            (true, ..) => counters::RECEIVED_UNICAST,
+            (false, ..) => counters::SENT_UNICAST,
+        };
+        for (at, more) in [(at, 1), (at + 8, octets as u64)] {
+            let number = field(at * 8, 64);
+            let sum = number.get(&self.counters).wrapping_add(more);
+            number.put(&mut self.counters, sum);
+        }
+    }
+
+    /// `QUERY_NIC_VPORT_CONTEXT`.
+    pub fn query(&self, input: &[u8], output: &mut [u8]) {
+        paste(output, AT, &self.context);
+        let kind = field(0x65, 3).get(input);
+        nic::LIST_TYPE.within(AT * 8).put(output, kind);
+        if kind == UNICAST {
+            let room = output.len().saturating_sub(AT + nic::LIST) / 8;
+            for (at, mac) in (AT + nic::LIST..).step_by(8).zip(self.unicast.iter().take(room)) {
+                paste(output, at + 2, mac);
+            }
+            let len = self.unicast.len().min(room);
+            nic::LIST_SIZE.within(AT * 8).put(output, len as u64);
+        }
+    }
+
+    /// `MODIFY_NIC_VPORT_CONTEXT`.
+    pub fn modify(&mut self, input: &[u8]) -> Result<(), Status> {
+        let change = input.get(AT_OF_CHANGE..).ok_or(Status::InputLength)?;
+        if change.len() < CONTEXT {
+            return Err(Status::InputLength);
+        }
+        for (selector, fields) in SELECTORS {
+            if selector.get(input) == 1 {
+                (fields.iter()).for_each(|field| field.copy(&mut self.context, change));
+            }
+        }
+        if SELECTS_ROCE.get(input) == 1 {
+            nic::ROCE.copy(&mut self.context, change);
+        }
+        if SELECTS_LIST.get(input) == 1 && nic::LIST_TYPE.get(change) == UNICAST {
+            let size = (nic::LIST_SIZE.get(change) as usize).min(MAX_LIST);
+            let list = change[nic::LIST..].chunks_exact(8).take(size);
+            let macs = list.filter_map(|it| it[2..].try_into().ok());
+            self.unicast = macs.collect();
+        }
+        Ok(())
+    }
+
+    /// `SET_ROCE_ADDRESS`.
+    pub fn set_roce_address(&mut self, input: &[u8]) -> Result<(), Status> {
+        let entry = (self.roce.get_mut(ROCE_INDEX.get(input) as usize)).ok_or(Status::Index)?;
+        let value = input.get(AT..AT + ROCE_ADDRESS);
+        entry.copy_from_slice(value.ok_or(Status::InputLength)?);
+        Ok(())
+    }
+
+    /// `QUERY_ROCE_ADDRESS`.
+    pub fn query_roce_address(&self, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
+        let entry = self.roce.get(ROCE_INDEX.get(input) as usize);
+        paste(output, AT, entry.ok_or(Status::Index)?);
+        Ok(())
+    }
+}
+
+/// The only entry of the table of partition keys.
+const PARTITION_KEY: u64 = 0xffff;
+const PARTITION_INDEX: Field = field(0x70, 16);
+/// All entries.
+const ALL: u64 = 0xffff;
+
+/// `QUERY_HCA_VPORT_PKEY`.
+pub(super) fn query_partition_keys(input: &[u8], output: &mut [u8]) {
+    if [0, ALL].contains(&PARTITION_INDEX.get(input)) {
+        field(0x90, 16).put(output, PARTITION_KEY);
+    }
+}
+
+impl Function {
+    /// Returns true if frames pass: the link is up, and the driver has not switched it off.
+    pub fn has_carrier(&self) -> bool {
+        self.link.is_up && self.ports.is_enabled() && self.vport.admin_state != ADMIN_DOWN
+    }
+
+    /// `QUERY_VPORT_STATE`.
+    pub(super) fn query_vport_state(&self, output: &mut [u8]) {
+        ADMIN_STATE.put(output, self.vport.admin_state);
+        let state = if self.has_carrier() { STATE_UP } else { 0 };
+        STATE.put(output, state);
+    }
+
+    /// `MODIFY_VPORT_STATE`.
+    pub(super) fn modify_vport_state(&mut self, input: &[u8]) {
+        let admin_state = ADMIN_STATE.get(input);
+        self.change_link(|it| it.vport.admin_state = admin_state);
+    }
+
+    /// `QUERY_VPORT_COUNTER`.
+    pub(super) fn query_vport_counters(&self, output: &mut [u8]) {
+        paste(output, AT, &self.vport.counters[AT..]);
+    }
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The program, as a virtual machine attaches to it.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    process::{Child, Command},
+    thread,
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+use vfio_user::Client;
+
+struct Model {
+    process: Child,
+    directory: TempDir,
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        self.process.kill().expect("it runs");
+        self.process.wait().expect("it ends");
+    }
+}
+
+impl Model {
+    fn start() -> Model {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| directory.path().join(name).display().to_string();
+        let card = format!(
+            "{}=52:54:00:bb:00:01+{}=52:54:00:bb:00:02",
+            path("0"),
+            path("1")
+        );
+        let process = Command::new(env!("CARGO_BIN_EXE_mlx5-model"))
+            .args(["--control", &path("control"), &card])
+            .spawn()
+            .expect("the program");
+        let model = Model { process, directory };
+        let begin = Instant::now();
+        while !(model.socket("1").exists() && model.socket("control").exists()) {
+            assert!(begin.elapsed() < Duration::from_secs(20));
+            thread::sleep(Duration::from_millis(2));
+        }
+        model
+    }
+
+    fn socket(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+}
+
+#[test]
+fn a_machine_finds_a_card_of_two_functions() {
+    let model = Model::start();
+    for name in ["0", "1"] {
+        let mut client = Client::new(&model.socket(name)).expect("a connection");
+        let mut config = [0; 256];
+        (client.region_read(7, 0, &mut config)).expect("the configuration space");
+        assert_eq!(config[..4], [0xb3, 0x15, 0x17, 0x10]);
+        assert_eq!(config[9..12], [0, 0, 2], "an Ethernet controller");
+        assert_eq!(client.region(0).expect("BAR 0").size, 32 << 20);
+        assert_eq!(client.get_irq_info(2).expect("MSI-X").count, 64);
+        let mut version = [0; 4];
+        (client.region_read(0, 0, &mut version)).expect("a register");
+        assert_eq!(version, [0, 35, 0, 16]);
+    }
+}
+
+#[test]
+fn orders_are_executed() {
+    let model = Model::start();
+    let mut stream = UnixStream::connect(model.socket("control")).expect("the socket of orders");
+    let mut lines = BufReader::new(stream.try_clone().expect("a second handle")).lines();
+    for (order, answer) in [
+        ("link all down", "ok"),
+        ("flap", "error: \"flap\" is no order"),
+        (
+            "status",
+            "52:54:00:bb:00:01 down started=false bonded=false roce-addresses=0",
+        ),
+    ] {
+        writeln!(stream, "{order}").expect("an order");
+        assert_eq!(lines.next().expect("an answer").expect("text"), answer);
+    }
+}
+
+#[test]
+fn a_wrong_command_line_is_refused() {
+    for (arguments, message) in [
+        (&[][..], "usage:"),
+        (&["a"], "usage:"),
+        (&["a=02:00"], "\"02:00\" is no MAC"),
+        (
+            &["a=02:00:00:00:00:01+b=02:00:00:00:00:02+c=02:00:00:00:00:03"],
+            "one or two functions",
+        ),
+        (&["/nonexistent/a=02:00:00:00:00:01"], "/nonexistent/a: "),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_mlx5-model"))
+            .args(arguments)
+            .output()
+            .expect("the program");
+        assert!(!output.status.success());
+        let text = String::from_utf8(output.stderr).expect("text");
+        assert!(
+            text.starts_with("mlx5-model: ") && text.contains(message),
+            "{text}"
+        );
+    }
+}

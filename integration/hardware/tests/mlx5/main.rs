@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+//! ConnectX functions, against the driver's header. [`driver`] plays a guest.
+
+mod attached;
+mod commands;
+mod driver;
+mod hostile;
+mod port;
