@@ -21,8 +21,9 @@ pub enum Stage {
     },
     /// The host's since the driver was bound anew, which is done once. What they lack is restored.
     Rebound,
-    /// Other owners'. A verb has seen them on the host, as they were, and failed because of something else: nothing of them is
-    /// restored any more.
+    /// Other owners'. A verb has seen them on the host, as they were but for what the kernel refused, and failed for good
+    /// because of something else: no time brings that, or the verb has waited for it. It has outlasted network managers,
+    /// too. Nothing of them is restored any more.
     Returned,
 }
 

@@ -9,26 +9,34 @@
 use attachments::{Attachment, Stage};
 use rdma_netns::{Address, Link, Observed, Route};
 
-/// Whether `attachment` has a netdev of whose addresses a manager could take one away that stays away. What the kernel
-/// makes by itself is not restored; and whoever has asked for a lease asks again, and must not meet the old one.
-pub fn has_to_outlast(attachment: &Attachment) -> bool {
-    let mut host_links = host_links(attachment);
+/// Whether one of these `rails` of `attachment` has a netdev of whose addresses a manager could take one away that stays
+/// away. What the kernel makes by itself is not restored; and whoever has asked for a lease asks again, and must not meet
+/// the old one.
+pub fn has_to_outlast(attachment: &Attachment, rails: &[usize]) -> bool {
+    let mut host_links = host_links(attachment, rails);
     host_links.any(|link| set(link).next().is_some() && !is_leased(link))
 }
 
 /// Whether such a netdev has lost addresses or routes since `then`, when it was restored, and was given no other
 /// address: one that has another is set up by somebody else, who is not interfered with. A route that has another metric
 /// by now is not lost.
-pub fn taken_away(attachment: &Attachment, then: &Observed, now: &Observed) -> bool {
-    let mut pairs = host_links(attachment).filter_map(|host_link| {
+pub fn taken_away(
+    attachment: &Attachment,
+    rails: &[usize],
+    (then, now): (&Observed, &Observed),
+) -> bool {
+    let mut pairs = host_links(attachment, rails).filter_map(|host_link| {
         let then = then.host.link(&host_link.name)?;
         Some((then, now.host.link_by_index(then.index)?))
     });
     pairs.any(|(then, now)| !is_leased(then) && has_lost(then, now) && !has_another(then, now))
 }
 
-fn host_links(attachment: &Attachment) -> impl Iterator<Item = &Link> {
-    let rails = attachment.rails.iter();
+fn host_links<'a>(
+    attachment: &'a Attachment,
+    rails: &'a [usize],
+) -> impl Iterator<Item = &'a Link> {
+    let rails = rails.iter().filter_map(|it| attachment.rails.get(*it));
     let ours = rails.filter(|rail| rail.stage != Stage::Returned);
     ours.filter_map(|rail| rail.host_link.as_ref())
 }

@@ -3,7 +3,7 @@
 
 use crate::apply::{GivenUp, Restored};
 use attachments::{
-    Attachment, Attribute, Rail,
+    Attachment, Attribute, Rail, Stage,
     given_up::{Lack, Note, earlier, remove, write},
 };
 use rdma_netns::{
@@ -21,12 +21,13 @@ const NOTED: usize = 100;
 /// `RTPROT_BOOT`: iproute2's, where nothing is said.
 const PROTOCOL_BOOT: u8 = 3;
 
-/// Writes down what the netdevs of `attachment` are without, and takes away what was written of
+/// Writes down what the netdevs of `attachment` that are the pod's no more are without, and takes away what was written of
 /// those that are whole. All that they are without.
 pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<Lack> {
     let mut told = vec![];
     for (index, rail) in attachment.rails.iter().enumerate() {
-        let Some(host_link) = &rail.host_link else {
+        let is_home = restored.rails.contains(&index) && rail.stage != Stage::Returned;
+        let Some(host_link) = rail.host_link.as_ref().filter(|_| is_home) else {
             continue;
         };
         let own = restored.given_up.iter().filter(|it| it.rail == index);

@@ -8,7 +8,7 @@ use super::{
     rebound,
 };
 use crate::open_connections;
-use attachments::{Attachment, Attribute, Spared, store::StoreError};
+use attachments::{Attachment, Attribute, Spared, given_up::Lack, store::StoreError};
 use nix::libc;
 use plan::{self, Obstacle, Others, RailPlan};
 use rdma_netns::{Kernel, Link, Observed, Op, OpError};
@@ -29,8 +29,8 @@ pub struct Incomplete {
     pub awaited: bool,
     /// Whether more netdevs of the pod are left than are removed while others wait for the node's lock: the next try goes on.
     pub continues: bool,
-    /// Indexes of the rails that are on the host as they were.
-    pub home: Vec<usize>,
+    /// The rails that are on the host as they were, but for what was given up; none: no rail is to be left to others.
+    pub restored: Option<Box<Restored>>,
 }
 
 /// These sentences, of which time brings nothing.
@@ -40,29 +40,52 @@ impl From<Vec<String>> for Incomplete {
             left,
             awaited: false,
             continues: false,
-            home: vec![],
+            restored: None,
         }
     }
 }
 
 impl Incomplete {
+    /// Indexes of the rails that are on the host.
+    pub fn home(&self) -> &[usize] {
+        self.restored.as_ref().map_or(&[], |it| &it.rails)
+    }
+
     /// Both.
     pub fn and(mut self, other: Self) -> Self {
         self.left.extend(other.left);
         self.awaited |= other.awaited;
         self.continues |= other.continues;
-        self.home.extend(other.home);
+        self.restored = self.restored.or(other.restored);
         self
     }
 }
 
-/// An attachment that is restored.
+/// Rails that are restored.
 #[derive(Debug)]
 pub struct Restored {
+    /// Their indexes.
+    pub rails: Vec<usize>,
     /// What is seen now.
     pub observed: Observed,
-    /// What its netdevs are without.
+    /// What their netdevs were refused by this try.
     pub given_up: Vec<GivenUp>,
+    /// What their netdevs did not get back, once that is [noted](crate::given_up::note).
+    pub lacks: Vec<Lack>,
+    /// Whether a network manager may take away what was restored.
+    pub has_to_outlast: bool,
+}
+
+impl Restored {
+    fn new(rails: Vec<usize>, observed: Observed, given_up: Vec<GivenUp>) -> Self {
+        Self {
+            rails,
+            observed,
+            given_up,
+            lacks: vec![],
+            has_to_outlast: false,
+        }
+    }
 }
 
 /// An attribute that a netdev did not get back.
@@ -150,10 +173,7 @@ pub fn restore<K: Kernel>(
             .iter()
             .all(|plan| plan.as_ref().is_ok_and(Vec::is_empty))
         {
-            for GivenUp { rail, why, .. } in &given_up {
-                let name = attachment.rails[*rail].name();
-                log::warn!("{name} is back on the host, but not as it was: {why}");
-            }
+            log_given_up(attachment, &given_up);
             for (rail, Link { name, parent, .. }) in plan::gone(attachment, &observed) {
                 if observed.pod.is_none() || parent.is_some() {
                     log::warn!("{name} exists no more: a virtual netdev ends with its namespace");
@@ -169,7 +189,8 @@ pub fn restore<K: Kernel>(
                     why,
                 });
             }
-            return Ok(Restored { observed, given_up });
+            let rails = (0..attachment.rails.len()).collect();
+            return Ok(Restored::new(rails, observed, given_up));
         }
         // what is nowhere is not to be had by another round
         let nothing_to_do = plans
@@ -182,17 +203,18 @@ pub fn restore<K: Kernel>(
         let may_pass = refused.iter().any(|refusal| refusal.is_passing);
         let is_settled = same >= SAME_ROUNDS && !may_pass || kernel.now() >= deadline;
         if nothing_to_do || round >= ROUNDS && last.is_some() && is_settled {
-            let more = match may_pass && !tried_before {
-                true => None,
-                false => dispensable(&plans, &refused),
-            };
-            let Some(more) = more else {
+            let more = dispensable(&plans, &refused, tried_before);
+            if more.is_empty() {
                 let others = known.unwrap_or_default();
+                let home = plan::home(attachment, &others, &observed, &left_out);
+                given_up.retain(|it| home.contains(&it.rail));
+                log_given_up(attachment, &given_up);
+                let restored = Restored::new(home, observed, given_up);
                 return Err(Incomplete {
-                    home: plan::home(attachment, &others, &observed, &left_out),
+                    restored: Some(Box::new(restored)),
                     ..incomplete(plans, refused)
                 });
-            };
+            }
             given_up.extend(more);
             refused.clear();
             (last, same) = (None, 0);
@@ -229,6 +251,13 @@ pub fn restore<K: Kernel>(
         }
         last = Some(plans);
         round += 1;
+    }
+}
+
+fn log_given_up(attachment: &Attachment, given_up: &[GivenUp]) {
+    for GivenUp { rail, why, .. } in given_up {
+        let name = attachment.rails[*rail].name();
+        log::warn!("{name} is back on the host, but not as it was: {why}");
     }
 }
 
@@ -277,18 +306,25 @@ fn attributes(given_up: &[GivenUp]) -> Vec<(usize, Attribute)> {
         .collect()
 }
 
-/// The attributes that `plans` can do without: those that were refused, else all that are missing.
-/// None: something mandatory is missing.
-fn dispensable(plans: &[RailPlan], refused: &[Refusal]) -> Option<Vec<GivenUp>> {
+/// The attributes that `plans` can do without: those that were refused, else all that are missing. None of a rail that lacks
+/// something mandatory, nor of one that time may bring what it lacks, unless that was `tried_before`.
+fn dispensable(plans: &[RailPlan], refused: &[Refusal], tried_before: bool) -> Vec<GivenUp> {
     let mut missing = vec![];
     for (rail, plan) in plans.iter().enumerate() {
-        for op in plan.as_ref().ok()? {
-            let given_up = GivenUp {
+        let Ok(ops) = plan else {
+            continue;
+        };
+        let given_up = ops.iter().map(|op| {
+            Some(GivenUp {
                 rail,
                 attribute: Attribute::of(op)?,
                 why: undone(op),
-            };
-            missing.push(given_up);
+            })
+        });
+        let may_pass = refused.iter().any(|it| it.rail == rail && it.is_passing);
+        if tried_before || !may_pass {
+            let given_up: Option<Vec<_>> = given_up.collect();
+            missing.extend(given_up.unwrap_or_default());
         }
     }
     let mut those_refused: Vec<GivenUp> = vec![];
@@ -306,8 +342,8 @@ fn dispensable(plans: &[RailPlan], refused: &[Refusal]) -> Option<Vec<GivenUp>> 
         }
     }
     match those_refused.is_empty() {
-        true => Some(missing),
-        false => Some(those_refused),
+        true => missing,
+        false => those_refused,
     }
 }
 
@@ -414,7 +450,7 @@ fn incomplete(plans: Vec<RailPlan>, refused: Vec<Refusal>) -> Incomplete {
         left,
         awaited,
         continues: false,
-        home: vec![],
+        restored: None,
     }
 }
 

@@ -381,8 +381,7 @@ fn undo<K: Kernel>(
                 .inspect(|restored| outlast::leave_to_nobody(node, attachment, restored))
         }
     };
-    let restored =
-        restored.and_then(|it| outlast::managers(node, attachment, Some(pod), false, it));
+    let restored = outlast::managers(node, attachment, Some(pod), false, restored);
     teardown::forget_rails(node, attachment);
     let netns = pod.path().display().to_string();
     let (mut lacking, mut held) = (vec![], None);

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Netdevs that are on the host again, and a network manager that takes their addresses away a moment later.
 
-use super::{
-    Node,
-    teardown::{self, Home},
-};
-use crate::apply::Incomplete;
-use attachments::{Attachment, Phase, Smc, given_up::Lack};
+use super::{Node, teardown};
+use crate::apply::{Incomplete, Restored};
+use attachments::{Attachment, Phase, Smc, Stage};
 use rdma_netns::Kernel;
 use std::time::Duration;
 
@@ -26,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(super) fn leave_to_nobody<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
-    restored: &Home,
+    restored: &Restored,
 ) {
     let has_nodes = attachment.smc.as_ref().is_some_and(Smc::has_nodes);
     if has_nodes && !restored.has_to_outlast {
@@ -35,21 +32,22 @@ pub(super) fn leave_to_nobody<K: Kernel>(
 }
 
 /// Waits until managers are quiet, without the node's lock, and restores again what one has taken away
-/// ([`plan::taken_away`]). `tried_before`: another verb did.
+/// ([`plan::taken_away`]). Rails that are home after that, while something else is not, are left to other owners.
+/// `tried_before`: another verb did.
 pub(super) fn managers<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
     pod: Option<&K::Pod>,
     tried_before: bool,
-    mut restored: Home,
-) -> Result<Home, Incomplete> {
-    if !restored.has_to_outlast {
-        return Ok(restored);
-    }
+    mut restored: Result<Restored, Incomplete>,
+) -> Result<Restored, Incomplete> {
+    let has_waited = watched(&restored).is_some();
     let end = node.kernel.now() + LIMIT;
     let mut quiet = node.kernel.now() + QUIET;
     let mut is_taken = false;
-    while !restored.lacks.iter().any(Lack::was_tried) && node.kernel.now() < quiet.min(end) {
+    while let Some(seen) = watched(&restored)
+        && node.kernel.now() < quiet.min(end)
+    {
         node.kernel.pause(PAUSE);
         let now = match node.kernel.observe(None) {
             Ok(now) => now,
@@ -58,7 +56,7 @@ pub(super) fn managers<K: Kernel>(
                 continue;
             }
         };
-        is_taken = plan::taken_away(attachment, &restored.observed, &now);
+        is_taken = plan::taken_away(attachment, &seen.rails, (&seen.observed, &now));
         if !is_taken {
             continue;
         }
@@ -70,16 +68,46 @@ pub(super) fn managers<K: Kernel>(
                 continue;
             }
         };
-        restored = teardown::restore(node, pod, attachment, tried_before)?;
+        restored = teardown::restore(node, pod, attachment, tried_before);
         is_taken = false;
         quiet = node.kernel.now() + QUIET;
     }
-    match is_taken {
-        true => {
-            Err(vec!["a network manager takes addresses away that were restored".to_owned()].into())
+    let taken = "a network manager takes addresses away that were restored";
+    match restored {
+        Ok(_) if is_taken => Err(vec![taken.to_owned()].into()),
+        Ok(restored) if has_waited => leave_smc(node, attachment, pod).map(|()| restored),
+        Ok(restored) => Ok(restored),
+        Err(incomplete) => {
+            if !is_taken {
+                leave(node, attachment, &incomplete);
+            }
+            Err(incomplete)
         }
-        false => leave_smc(node, attachment, pod).map(|()| restored),
     }
+}
+
+/// Leaves the rails that are home to other owners, after a verb that failed because of something else.
+pub(super) fn leave<K: Kernel>(
+    node: &Node<'_, K>,
+    attachment: &mut Attachment,
+    incomplete: &Incomplete,
+) {
+    let before = attachment.clone();
+    for index in incomplete.home() {
+        attachment.rails[*index].stage = Stage::Returned;
+    }
+    if *attachment != before {
+        teardown::mark(node, attachment, attachment.phase);
+    }
+}
+
+/// What managers may take away, of rails that are restored.
+pub(super) fn watched(restored: &Result<Restored, Incomplete>) -> Option<&Restored> {
+    let restored = match restored {
+        Ok(restored) => Some(restored),
+        Err(incomplete) => incomplete.restored.as_deref(),
+    };
+    restored.filter(|it| it.has_to_outlast)
 }
 
 /// What the pod shared of SMC-R with one that ended meanwhile, each left to the other: the last one whose record says

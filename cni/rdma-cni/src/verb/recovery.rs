@@ -2,8 +2,8 @@
 //! A look at all records before an ADD: who holds what, and what is stale and recovered.
 
 use super::{
-    Node,
-    teardown::{self, Elsewhere},
+    Node, outlast,
+    teardown::{self, Elsewhere, PATIENCE},
 };
 use crate::{error::Error, ipam};
 use attachments::{
@@ -189,16 +189,36 @@ fn recover_other<K: Kernel>(
     }
 }
 
-/// The devices; the addresses come when the node's lock is free.
+/// The devices; the addresses come when the node's lock is free. Nobody waits here: rails are left to others by a try that
+/// follows an earlier one after [`PATIENCE`], in which devices of a namespace that is ending come back, and network managers
+/// end; or by the first, if it has neither to wait for.
 fn restore_devices<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
     boot_id: &str,
 ) -> Result<(), Error> {
-    if attachment.is_away(boot_id) {
-        let pod = teardown::pod_of(node, attachment)?;
-        let (tried_before, elsewhere) = (attachment.tried, Elsewhere::Left);
-        teardown::restore_devices(node, attachment, pod.as_ref(), tried_before, elsewhere)?;
+    if !attachment.is_away(boot_id) {
+        return Ok(());
     }
+    let pod = teardown::pod_of(node, attachment)?;
+    let is_first = attachment.phase == Phase::Attached;
+    let age = node.store.age(&attachment.key);
+    let has_waited = !is_first && age.is_none_or(|it| it >= PATIENCE);
+    let elsewhere = match has_waited {
+        true => Elsewhere::Left,
+        false => Elsewhere::Awaited,
+    };
+    let tried_before = attachment.tried;
+    let restored =
+        teardown::restore_devices(node, attachment, pod.as_ref(), tried_before, elsewhere);
+    if let Err(incomplete) = &restored {
+        if has_waited || !incomplete.awaited && outlast::watched(&restored).is_none() {
+            outlast::leave(node, attachment, incomplete);
+        } else if is_first {
+            attachment.phase = Phase::Detaching;
+            teardown::mark(node, attachment, Phase::Detaching);
+        }
+    }
+    restored?;
     Ok(())
 }

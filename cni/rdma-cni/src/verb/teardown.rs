@@ -4,7 +4,7 @@
 
 use super::{Node, outlast, spared};
 use crate::{
-    apply::{self, Incomplete},
+    apply::{self, Incomplete, Restored},
     char_devices, claims,
     error::Error,
     gids, given_up,
@@ -19,7 +19,7 @@ use attachments::{
 use cni_protocol::Command;
 use network_conf::Conf;
 use plan::Others;
-use rdma_netns::{Asked, Kernel, Observed, Pod};
+use rdma_netns::{Asked, Kernel, Pod};
 use serde_json::{Map, Value};
 use std::{
     cell::RefCell,
@@ -28,7 +28,7 @@ use std::{
 };
 
 /// How long a dying namespace's devices are waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long a pod's netdevs on its rails are removed; somebody may make new ones as fast.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -138,7 +138,7 @@ pub fn devices<K: Kernel>(
                 node.kernel.pause(PAUSE);
             }
             restored => {
-                outlast::managers(node, attachment, pod, tried_before, restored?)?;
+                outlast::managers(node, attachment, pod, tried_before, restored)?;
                 return Ok(());
             }
         }
@@ -156,24 +156,13 @@ pub enum Elsewhere {
     BoundAnew,
 }
 
-/// An attachment's devices, on the host again.
-#[derive(Debug)]
-pub struct Home {
-    /// What the netdevs did not get back.
-    pub lacks: Vec<Lack>,
-    /// What was seen then.
-    pub observed: Observed,
-    /// Whether a network manager may take away what was restored.
-    pub has_to_outlast: bool,
-}
-
 /// As `restore_once`, with what came of it in the record.
 pub fn restore<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
     attachment: &mut Attachment,
     tried_before: bool,
-) -> Result<Home, Incomplete> {
+) -> Result<Restored, Incomplete> {
     let restored = restore_once(node, pod, attachment, tried_before);
     note(node, pod, attachment, &restored);
     restored
@@ -187,7 +176,7 @@ fn restore_once<K: Kernel>(
     pod: Option<&K::Pod>,
     attachment: &mut Attachment,
     tried_before: bool,
-) -> Result<Home, Incomplete> {
+) -> Result<Restored, Incomplete> {
     // others wait for the node's lock
     node.kernel.ask_only(Some(Asked {
         no_pod_routes: true,
@@ -213,36 +202,39 @@ fn restore_once<K: Kernel>(
     let restored = apply::restore(node.kernel, pod, attachment, tried_before, &others, &record);
     attachment.spared = spared.take();
     spared::take_back(node, attachment);
-    let restored = restored.map(|restored| {
-        char_devices::settle_on_host(node.store.root(), attachment, &restored.observed);
-        let lacks = given_up::note(node.store.root(), attachment, &restored);
-        Home {
-            // where something was given up, all is as it is: it would be tried once more each time
-            has_to_outlast: !lacks.iter().any(Lack::was_tried)
-                && plan::has_to_outlast(attachment)
-                && node.kernel.is_watched(),
-            lacks,
-            observed: restored.observed,
-        }
-    });
+    let tell = |restored: &mut Restored| {
+        restored.lacks = given_up::note(node.store.root(), attachment, restored);
+        // where something was given up, all is as it is: it would be tried once more each time
+        restored.has_to_outlast = !restored.lacks.iter().any(Lack::was_tried)
+            && plan::has_to_outlast(attachment, &restored.rails)
+            && node.kernel.is_watched();
+    };
     match (restored, left.is_empty()) {
-        (restored, true) => restored,
-        (Ok(_), false) => Err(Incomplete {
-            home: (0..attachment.rails.len()).collect(),
-            ..Incomplete::from(left)
-        }),
-        (Err(devices), false) => Err(Incomplete::from(left).and(devices)),
+        (Ok(mut restored), is_all) => {
+            char_devices::settle_on_host(node.store.root(), attachment, &restored.observed);
+            tell(&mut restored);
+            match is_all {
+                true => Ok(restored),
+                false => Err(Incomplete {
+                    restored: Some(Box::new(restored)),
+                    ..Incomplete::from(left)
+                }),
+            }
+        }
+        (Err(mut devices), _) => {
+            devices.restored.iter_mut().for_each(|it| tell(it));
+            Err(Incomplete::from(left).and(devices))
+        }
     }
 }
 
-/// Says in the record whose the rails are after a try, as long as the node's lock is held: after one that failed, those
-/// that are on the host as they were are any owner's. An ADD that was killed may have moved nothing, whoever tries to
-/// restore that.
+/// Says in the record what a try made of the rails, as long as the node's lock is held. An ADD that was killed may have moved
+/// nothing, whoever tries to restore that.
 fn note<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
     attachment: &mut Attachment,
-    restored: &Result<Home, Incomplete>,
+    restored: &Result<Restored, Incomplete>,
 ) {
     let before = attachment.clone();
     let mut rails = attachment.rails.iter();
@@ -256,10 +248,7 @@ fn note<K: Kernel>(
             Err(error) => log::warn!("{error}"),
         }
     }
-    if let Err(incomplete) = restored {
-        for index in &incomplete.home {
-            attachment.rails[*index].stage = Stage::Returned;
-        }
+    if restored.is_err() {
         attachment.tried = true;
         if attachment.phase != Phase::Attaching {
             attachment.phase = Phase::Detaching;
@@ -278,10 +267,10 @@ pub fn restore_devices<K: Kernel>(
     pod: Option<&K::Pod>,
     tried_before: bool,
     elsewhere: Elsewhere,
-) -> Result<Home, Incomplete> {
+) -> Result<Restored, Incomplete> {
     let once = |attachment: &mut Attachment| {
-        let home = restore_once(node, pod, attachment, tried_before)?;
-        no_address_lingers(node, pod, attachment).map(|()| home)
+        let restored = restore_once(node, pod, attachment, tried_before)?;
+        no_address_lingers(node, pod, attachment, restored)
     };
     let mut restored = once(attachment);
     let is_awaited = elsewhere == Elsewhere::Awaited;
@@ -302,7 +291,7 @@ pub fn restore_devices<K: Kernel>(
                 Err(incomplete) => incomplete.and(error),
             };
             restored = Err(Incomplete {
-                home: vec![],
+                restored: None,
                 ..incomplete
             });
         }
@@ -318,7 +307,7 @@ fn bind_anew<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
     attachment: &mut Attachment,
-    restored: &Result<Home, Incomplete>,
+    restored: &Result<Restored, Incomplete>,
     elsewhere: Elsewhere,
 ) -> Result<bool, Error> {
     if !attachment.rebind_driver {
@@ -326,7 +315,7 @@ fn bind_anew<K: Kernel>(
     }
     let home = match restored {
         Ok(_) => (0..attachment.rails.len()).collect(),
-        Err(incomplete) => incomplete.home.clone(),
+        Err(incomplete) => incomplete.home().to_vec(),
     };
     let is_last_resort = elsewhere == Elsewhere::BoundAnew;
     let observed = node.kernel.observe(pod)?;
@@ -358,34 +347,36 @@ fn bind_anew<K: Kernel>(
     Ok(true)
 }
 
-/// An address of a pod that is gone, on the host's RDMA devices, says that a process keeps the pod's namespace.
+/// An address of a pod that is gone, on the host's RDMA devices, says that a process keeps the pod's namespace: not all of
+/// what was `restored` is.
 fn no_address_lingers<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
     attachment: &Attachment,
-) -> Result<(), Incomplete> {
+    restored: Restored,
+) -> Result<Restored, Incomplete> {
     if pod.is_some() {
-        return Ok(());
+        return Ok(restored);
     }
-    let home: Vec<usize> = (0..attachment.rails.len()).collect();
-    let in_use = gids::lingering(node.kernel, attachment).map_err(|error| Incomplete {
-        home: home.clone(),
-        ..Incomplete::from(vec![error.to_string()])
-    })?;
-    // a pod that has the same address now is not this one's namespace
-    let mut lingering = in_use.iter().filter(|ip| {
-        let store = &node.store;
-        !store.is_given_to_another(node.kernel, attachment, **ip)
-    });
-    lingering.next().map_or(Ok(()), |address| {
-        Err(Incomplete {
-            left: vec![format!(
-                "{address} is still configured: its pod's namespace is kept alive by a process"
-            )],
-            awaited: true,
-            continues: false,
-            home,
-        })
+    let (why, awaited) = match gids::lingering(node.kernel, attachment) {
+        Err(error) => (error.to_string(), false),
+        Ok(in_use) => {
+            // a pod that has the same address now is not this one's namespace
+            let mut lingering = in_use.iter().filter(|ip| {
+                let store = &node.store;
+                !store.is_given_to_another(node.kernel, attachment, **ip)
+            });
+            let Some(address) = lingering.next() else {
+                return Ok(restored);
+            };
+            let kept = "is still configured: its pod's namespace is kept alive by a process";
+            (format!("{address} {kept}"), true)
+        }
+    };
+    Err(Incomplete {
+        awaited,
+        restored: Some(Box::new(restored)),
+        ..Incomplete::from(vec![why])
     })
 }
 

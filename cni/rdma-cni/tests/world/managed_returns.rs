@@ -186,6 +186,47 @@ fn what_a_manager_takes_away_a_moment_later_is_restored_again() {
     }
 }
 
+/// A netdev that is home is its next owner's only after that.
+#[test]
+fn a_manager_is_outlasted_although_another_netdev_cannot_return() {
+    let node = node(network_manager());
+    let pod = node.pod("a");
+    let mut config = node.two_rails();
+    config["mode"] = "move".into();
+    let addresses = || {
+        node.kernel.with(|world| {
+            let link = world.link(HOST, "eth2").expect("it is there");
+            let set = link.addresses.iter().filter(|it| !it.automatic);
+            set.map(|it| it.ip).collect::<Vec<_>>()
+        })
+    };
+    let before = addresses();
+    node.add(&pod, &config).must_succeed();
+    node.change(
+        None,
+        &Op::RenameLink {
+            at: AT,
+            link: name("ens1np0"),
+            name: name("eth3"),
+        },
+    );
+    let mut looks = 0;
+    node.kernel.manage(move |world| {
+        looks += 1;
+        if looks == 3 || looks == 9 {
+            take_addresses(world);
+        }
+    });
+    node.del(&pod, &config).must_fail(107);
+    // had nobody waited, it would be now
+    (0..10).for_each(|_| node.kernel.pause(Duration::from_millis(50)));
+    assert_eq!(addresses(), before);
+    // by now they are its owner's
+    node.kernel.with(take_addresses);
+    node.del(&pod, &config).must_fail(107);
+    assert!(addresses().is_empty());
+}
+
 /// Its profile has another address by now: that is the netdev's.
 #[test]
 fn a_manager_that_sets_another_address_is_left_alone() {

@@ -3,9 +3,13 @@
 
 use crate::node::{Node, Pod, name};
 use fake_kernel::Verdict;
+use nix::errno::Errno;
 use rdma_netns::{InterfaceName, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
-use std::fs;
+use std::{
+    fs,
+    time::{Duration, SystemTime},
+};
 
 /// `config` with `rebindDriver`.
 fn rebinding(mut config: Value) -> Value {
@@ -191,4 +195,69 @@ fn a_driver_is_bound_anew_although_nothing_can_be_recorded() {
     node.del(&pod, &config).must_succeed();
     assert_eq!(node.rebinds(), 1, "{:?}", node.kernel.journal());
     assert!(!node.record_of(&pod).exists());
+}
+
+/// What the record of `pod` says of its first rail.
+fn stage(node: &Node, pod: &Pod) -> Value {
+    let text = fs::read_to_string(node.record_of(pod)).unwrap();
+    let mut record: Value = serde_json::from_str(&text).unwrap();
+    record["rails"][0]["stage"].take()
+}
+
+/// What the kernel refuses of a rail is given up, whatever keeps another one away.
+#[test]
+fn a_rail_without_a_refused_attribute_is_left_to_its_next_owner() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let config = node.two_rails();
+    let pod = node.pod("a");
+    node.add(&pod, &config).must_succeed();
+    node.change(None, &rename("ens1np0", "eth3"));
+    node.kernel.begin();
+    node.kernel.intercept(|_, step| match step.op {
+        Op::AddRoute { at, .. } if *at == NetnsSide::Host => Verdict::Refuse(Errno::EINVAL),
+        _ => Verdict::Proceed,
+    });
+    let message = node.del(&pod, &config).must_fail(107);
+    assert!(message.contains("eth3"), "{message}");
+    assert_eq!(stage(&node, &pod), "returned");
+    let note = node.state.path().join("state/given-up/eth2.json");
+    assert!(note.exists(), "nothing says what eth2 lacks");
+    node.kernel.begin();
+    let owned = node.snapshot();
+    node.del(&pod, &config).must_fail(107);
+    assert_eq!(owned.differences(&node.snapshot()), [] as [&str; 0]);
+    assert!(note.exists(), "what eth2 lacks is forgotten");
+}
+
+/// The other rail's namespace may be ending: whoever recovers the record next restores both.
+#[test]
+fn a_rail_is_not_left_to_others_while_another_is_awaited() {
+    let node = Node::new(RdmaMode::Exclusive);
+    let before = node.snapshot();
+    let config = node.two_rails();
+    let [pod, thief, third] = ["a", "b", "c"].map(|it| node.pod(it));
+    node.add(&pod, &config).must_succeed();
+    take(&node, ("rdma1", "mlx5_3"), Some(&pod), &thief);
+    node.kernel.with(|world| world.unmount(&pod.netns));
+    let other = node.config(json!({ "devices": [{ "netdev": "eth4" }] }));
+    let recover = || {
+        node.add(&third, &other).must_succeed();
+        node.del(&third, &other).must_succeed();
+    };
+    recover();
+    assert_eq!(stage(&node, &pod), Value::Null);
+    // after as long as a DEL waits
+    let record = fs::File::options()
+        .write(true)
+        .open(node.record_of(&pod))
+        .unwrap();
+    record
+        .set_modified(SystemTime::now() - Duration::from_secs(11))
+        .unwrap();
+    recover();
+    assert_eq!(stage(&node, &pod), "returned");
+    node.kernel.with(|world| world.unmount(&thief.netns));
+    node.kernel.with(|world| world.unmount(&third.netns));
+    node.del(&pod, &config).must_succeed();
+    node.must_be(&before, "both are home");
 }
