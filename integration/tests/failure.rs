@@ -381,3 +381,31 @@ fn a_killed_add_is_put_right_by_the_next_del_and_the_next_add() {
         assert!(!pod.has_link("rdma0"));
     }
 }
+
+/// The other rail of its record does not keep it from the node's pods.
+#[test]
+fn a_rail_that_is_home_is_another_pods_to_have() {
+    let node = Node::furnished();
+    let before = Snapshot::of(&node.host);
+    let configuration = node.configuration(&["eth1", "eth2"]);
+    let [pod, other] = ["pod", "other"].map(|it| node.pod(it));
+    node.add(&configuration, "a", &pod);
+    node.host
+        .ip("link add name eth2 type veth peer name usurper");
+    let fails = || {
+        let deletion = node.invoke("DEL", "a", pod.path()).input(&configuration);
+        let text = deletion.run().error(107);
+        assert!(text.contains("eth2"), "{text}");
+    };
+    fails();
+    let first = node.configuration(&["eth1"]);
+    node.add(&first, "b", &other);
+    let owned = Snapshot::of(&other);
+    fails();
+    node.host.ip("link del dev eth2");
+    node.del(&configuration, "a", &pod);
+    owned.assert_restored(&other);
+    node.del(&first, "b", &other);
+    before.assert_restored(&node.host);
+    assert!(node.records().is_empty());
+}

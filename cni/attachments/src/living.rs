@@ -37,11 +37,11 @@ impl Store {
         Ok(records)
     }
 
-    /// The records that can be read.
+    /// The records that can be read, without the rails that are other owners'.
     fn good(&self) -> Result<Vec<Attachment>, StoreError> {
         let keys = self.keys(None)?;
         let good = keys.iter().filter_map(|key| match self.record(key) {
-            Record::Good(attachment) => Some(*attachment),
+            Record::Good(attachment) => Some(attachment.without_returned()),
             _ => None,
         });
         Ok(good.collect())

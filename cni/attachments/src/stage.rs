@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Whose the devices of a rail are.
 
+use crate::record::Attachment;
 use serde::{Deserialize, Serialize};
 
 /// Whose a rail's devices are. What is restored of it, and whether its driver may be bound anew, follows from that alone.
@@ -23,12 +24,20 @@ pub enum Stage {
     Rebound,
     /// Other owners'. A verb has seen them on the host, as they were but for what the kernel refused, and failed for good
     /// because of something else: no time brings that, or the verb has waited for it. It has outlasted network managers,
-    /// too. Nothing of them is restored any more.
+    /// too. Nothing of them is restored any more, and no other pod is refused them.
     Returned,
 }
 
 impl Stage {
     pub(crate) fn is_pods(&self) -> bool {
         *self == Self::Pod
+    }
+}
+
+impl Attachment {
+    /// The record without the rails that are [other owners'](Stage::Returned), as it concerns those.
+    pub fn without_returned(mut self) -> Self {
+        self.rails.retain(|rail| rail.stage != Stage::Returned);
+        self
     }
 }

@@ -369,7 +369,7 @@ impl Facts {
                 lives,
                 busy,
                 ..
-            } if *lives || *busy => Some((**attachment).clone()),
+            } if *lives || *busy => Some((**attachment).clone().without_returned()),
             _ => None,
         });
         living.collect()

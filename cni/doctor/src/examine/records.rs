@@ -5,7 +5,7 @@ use super::{
     super::facts::{Facts, Lease, Record},
     Findings, ago, count, some,
 };
-use attachments::{Attachment, Phase, Rail};
+use attachments::{Attachment, Phase, Rail, Stage};
 use network_conf::Conf;
 use rdma_netns::{NetnsSide, Observed, RdmaMode};
 use std::collections::BTreeSet;
@@ -156,6 +156,7 @@ fn stale(
         Some(observed) => attachment
             .rails
             .iter()
+            .filter(|rail| rail.stage != Stage::Returned)
             .filter_map(|rail| left(attachment, rail, observed))
             .collect(),
         None => vec![],

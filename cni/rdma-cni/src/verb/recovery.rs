@@ -45,6 +45,8 @@ pub fn recover<K: Kernel>(node: &Node<'_, K>, own: &Key, boot_id: &str) -> Resul
             false => recover_other(node, attachment, boot_id, &mut recovery),
         }
     }
+    let holders = recovery.holders.into_iter();
+    recovery.holders = holders.map(Attachment::without_returned).collect();
     Ok(recovery)
 }
 

@@ -229,6 +229,50 @@ fn a_rail_without_a_refused_attribute_is_left_to_its_next_owner() {
     assert!(note.exists(), "what eth2 lacks is forgotten");
 }
 
+/// No record's other rail keeps it from the node's pods, and no verb takes it from them.
+#[test]
+fn a_returned_rail_is_free() {
+    for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {
+        let node = Node::new(mode);
+        let before = node.snapshot();
+        let config = node.two_rails();
+        let [pod, owner, third] = ["a", "b", "c"].map(|it| node.pod(it));
+        node.add(&pod, &config).must_succeed();
+        node.change(None, &rename("ens1np0", "eth3"));
+        node.del(&pod, &config).must_fail(107);
+        let own = node.config(json!({ "devices": [{ "netdev": "eth2" }] }));
+        let result = node.add(&owner, &own).must_succeed();
+        let owned = node.snapshot();
+        let mut checked = own.clone();
+        checked["prevResult"] = result;
+        let is_untouched = |what: &str| {
+            assert_eq!(
+                owned.differences(&node.snapshot()),
+                [] as [&str; 0],
+                "{what}"
+            );
+            node.run("CHECK", Some(&owner), &checked).must_succeed();
+        };
+        node.del(&pod, &config).must_fail(107);
+        is_untouched("DEL of the earlier pod");
+        node.gc(&[&owner], &config).must_fail(107);
+        is_untouched("GC");
+        let other = node.config(json!({ "devices": [{ "netdev": "eth4" }] }));
+        node.add(&third, &other).must_succeed();
+        node.del(&third, &other).must_succeed();
+        is_untouched("recovery");
+        node.change(None, &rename("eth3", "ens1np0"));
+        node.del(&pod, &config).must_succeed();
+        assert!(!node.record_of(&pod).exists());
+        node.run("CHECK", Some(&owner), &checked).must_succeed();
+        node.del(&owner, &own).must_succeed();
+        for pod in [&pod, &owner, &third] {
+            node.kernel.with(|world| world.unmount(&pod.netns));
+        }
+        node.must_be(&before, "after all DELs");
+    }
+}
+
 /// The other rail's namespace may be ending: whoever recovers the record next restores both.
 #[test]
 fn a_rail_is_not_left_to_others_while_another_is_awaited() {
