@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The package is of use without the repository that it is in.
+
+const MANIFEST: &str = include_str!("../Cargo.toml");
+
+#[test]
+fn a_copy_of_the_directory_needs_nothing_around_it() {
+    for inherited in ["workspace = true", ".workspace", "path = \"../"] {
+        assert!(!MANIFEST.contains(inherited), "{inherited}: {MANIFEST}");
+    }
+}
