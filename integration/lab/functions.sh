@@ -43,7 +43,7 @@ add_erdma() {
 # add_mlx5: on NUMA node 0 a card with two functions. A port of the guest's takes orders for the model.
 add_mlx5() {
 	local mac=52:54:00:bb:0$node:0
-	functions=(--control "$run/orders" "$run/function0=${mac}1+$run/function1=${mac}2")
+	functions=("$run/function0=${mac}1+$run/function1=${mac}2")
 	qemu_args+=(-device "i82801b11-bridge,id=bridge0,bus=pxb0")
 	function_device function0 bridge0 1.0 "$run/function0" '"multifunction":true,'
 	function_device function1 bridge0 1.1 "$run/function1"
@@ -52,12 +52,12 @@ add_mlx5() {
 
 # start_model: the process that is the functions, until they can be connected; it ends as the VM does
 start_model() {
-	local nic
-	rm -f "$run"/function? "$run/orders"
-	setpriv --pdeathsig KILL "$model" "${functions[@]}" >"$run/model.log" 2>&1 </dev/null &
+	local socket
+	rm -f "$run"/{function?,orders}
+	setpriv --pdeathsig KILL "$model" --control "$run/orders" "${functions[@]}" >"$run/model.log" 2>&1 </dev/null &
 	model_pid=$!
-	for nic in 0 1; do
-		until [[ -S $run/function$nic && ($tier == erdma || -S $run/orders) ]]; do
+	for socket in function0 function1 orders; do
+		until [[ -S $run/$socket ]]; do
 			kill -0 "$model_pid" 2>/dev/null || give_up 125 "the model of the $tier functions ended before the VM started"
 			read -rt 0.05 -u "$tick" || true
 		done

@@ -220,10 +220,7 @@ impl ErdmaNode {
             node.host.ip(&format!("link set dev {nic} up"));
             node.host.ip(&format!("address add {address}/24 dev {nic}"));
         }
-        wait::until("the ports are active", || {
-            let links = links(&node.host);
-            links.len() == 2 && links.iter().all(|link| link["state"] == "ACTIVE")
-        });
+        are_active(&node.host);
         Self { node, erdma }
     }
 
@@ -235,10 +232,28 @@ impl ErdmaNode {
     }
 }
 
+/// Waits until the ports of both RDMA devices are active in `netns`.
+#[track_caller]
+pub fn are_active(netns: &Netns) {
+    wait::until("the ports are active", || {
+        let links = links(netns);
+        links.len() == 2 && links.iter().all(|link| link["state"] == "ACTIVE")
+    });
+}
+
 /// The ports of the RDMA devices in `netns`, as `rdma -j link show` has them.
 #[track_caller]
 pub fn links(netns: &Netns) -> Vec<Value> {
     parse_list(&netns.run("rdma -j link show"))
+}
+
+/// What the driver counts of the RDMA device, read in `netns`: a file of `hw_counters`.
+#[track_caller]
+pub fn counter(netns: &Netns, rdma: &str, name: &str) -> u64 {
+    let text = netns.run(&format!(
+        "cat /sys/class/infiniband/{rdma}/ports/1/hw_counters/{name}"
+    ));
+    text.trim().parse().expect("a number")
 }
 
 /// The directory of the RDMA device in sysfs, without links.

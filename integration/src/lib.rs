@@ -37,6 +37,7 @@
 //! | [`rails`] | in the lab, bonds on a fabric of two rails and two sides, with routers |
 //! | [`bonded`] | in the lab, the chain on those rails |
 //! | [`erdma_functions`] | in the lab, eRDMA functions under the kernel's own driver |
+//! | [`erdma_fabric`] | in the lab, the fabric of these functions: a test orders faults |
 //! | [`erdma_pair`] | in the lab, two machines whose eRDMA functions are one fabric |
 //! | [`erdma_nics`] | in the lab, NICs as eRDMA ones that nobody configured |
 //! | [`nics`] | in the lab, a bond over each NIC: rails with hardware behind them |
@@ -59,6 +60,7 @@ pub mod control_plane;
 pub mod crash;
 pub mod daemon;
 pub mod disk;
+pub mod erdma_fabric;
 pub mod erdma_functions;
 pub mod erdma_nics;
 pub mod erdma_pair;

@@ -75,12 +75,14 @@ pub fn write_bandwidth(server: End<'_>, client: End<'_>, by_tcp: &str) -> f64 {
 }
 
 /// 100 messages of 4 KiB by perftest's `program`, with arguments of its own as `ib_read_bw -q 30`, from `client` to
-/// `server` or, with `ib_read_bw`, the other way. The connection manager makes the connection, as iWARP needs it.
+/// `server` or, with `ib_read_bw`, the other way. The connection manager makes the connection, as iWARP needs it. What
+/// the client printed.
 #[track_caller]
-pub fn by_connection_manager(program: &str, server: End<'_>, client: End<'_>) {
+pub fn by_connection_manager(program: &str, server: End<'_>, client: End<'_>) -> String {
     let serving = serve_by_connection_manager(program, server);
-    ask_by_connection_manager(program, client, server.address);
+    let said = ask_by_connection_manager(program, client, server.address);
     serving.end();
+    said
 }
 
 /// The server's end of [`by_connection_manager`], which listens.
@@ -91,11 +93,29 @@ pub fn serve_by_connection_manager(program: &str, server: End<'_>) -> Serving {
 
 /// The client's end of [`by_connection_manager`].
 #[track_caller]
-pub fn ask_by_connection_manager(program: &str, client: End<'_>, server: &str) {
+pub fn ask_by_connection_manager(program: &str, client: End<'_>, server: &str) -> String {
     let log = TempDir::new().expect("a directory for the output");
     let mut asking = perftest(program, client);
     asking.arg(server);
-    Process::start(asking, &log.path().join("client")).end(program);
+    Process::start(asking, &log.path().join("client")).end(program)
+}
+
+/// [`by_connection_manager`] that `fault` interrupts when the server listens. The client has to fail: what it printed.
+#[track_caller]
+pub fn fails_by_connection_manager(
+    program: &str,
+    server: End<'_>,
+    client: End<'_>,
+    fault: impl FnOnce(),
+) -> String {
+    let _serving = serve_by_connection_manager(program, server);
+    fault();
+    let log = TempDir::new().expect("a directory for the output");
+    let mut asking = perftest(program, client);
+    asking.arg(server.address);
+    let (status, said) = Process::start(asking, &log.path().join("client")).ended(program);
+    assert!(!status.success(), "{program}: {said}");
+    said
 }
 
 fn perftest(program: &str, end: End<'_>) -> Command {
@@ -103,7 +123,11 @@ fn perftest(program: &str, end: End<'_>) -> Command {
     let mut command = end.pod.command(words.next().unwrap_or_default());
     command
         .args(words)
-        .args(["-R", "-d", end.rdma, "-s", "4096", "-n", "100", "-F"]);
+        .args(["-R", "-d", end.rdma, "-n", "100", "-F"]);
+    // an atomic operation has 8 bytes
+    if !program.starts_with("ib_atomic") {
+        command.args(["-s", "4096"]);
+    }
     command
 }
 

@@ -49,3 +49,14 @@ pub fn ends(process: &mut Child, signal: Signal, limit: Duration) -> bool {
     }
     ended
 }
+
+/// What `work` returns, which has to do so within `limit`. Prints how long it took.
+#[track_caller]
+pub fn for_no_longer<T>(limit: Duration, what: &str, work: impl FnOnce() -> T) -> T {
+    let begin = Instant::now();
+    let done = work();
+    let took = begin.elapsed();
+    println!("{what}: {took:.1?}");
+    assert!(took < limit, "{what} took {took:?}");
+    done
+}

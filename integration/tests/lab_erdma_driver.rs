@@ -5,8 +5,8 @@
 use integration::{
     Netns,
     erdma_functions::{
-        Driver, ErdmaFunctions, FUNCTIONS, NIC_FUNCTIONS, NICS, directory, is_bound, links, macs,
-        node_guid,
+        Driver, ErdmaFunctions, FUNCTIONS, NIC_FUNCTIONS, NICS, counter, directory, is_bound,
+        links, macs, node_guid,
     },
     traffic::{self, End},
     wait,
@@ -100,19 +100,13 @@ fn has_traffic(erdma: &ErdmaFunctions, mode: &str) {
         rdma: &devices[it],
         address: ADDRESSES[it],
     });
-    let counter = |end: End<'_>, name: &str| -> u64 {
-        let file = format!(
-            "/sys/class/infiniband/{}/ports/1/hw_counters/{name}",
-            end.rdma
-        );
+    let sent = |end: End<'_>| {
         // in shared mode the device's copies in other namespaces have none
-        let at = if mode == "shared" {
-            &erdma.host
-        } else {
-            end.pod
+        let at = match mode {
+            "shared" => &erdma.host,
+            _ => end.pod,
         };
-        let text = at.run(&format!("cat {file}"));
-        text.trim().parse().expect("a number")
+        counter(at, end.rdma, "tx_bytes_cnt")
     };
     traffic::rping(server, client);
     for (program, from) in [
@@ -120,10 +114,10 @@ fn has_traffic(erdma: &ErdmaFunctions, mode: &str) {
         ("ib_write_bw", client),
         ("ib_send_bw", client),
     ] {
-        let before = counter(from, "tx_bytes_cnt");
+        let before = sent(from);
         traffic::by_connection_manager(program, server, client);
-        let sent = counter(from, "tx_bytes_cnt") - before;
-        assert!(sent >= 100 * 4096, "{program}: {sent} bytes");
+        let bytes = sent(from) - before;
+        assert!(bytes >= 100 * 4096, "{program}: {bytes} bytes");
     }
     drop(pods);
     erdma.are_home();

@@ -3,22 +3,14 @@
 //! machines run this program. Driver and provider are real, the functions and the fabric are models.
 
 use integration::{
-    Netns, Snapshot,
-    erdma_functions::{Driver, ErdmaNode, links},
+    Snapshot,
+    erdma_functions::{Driver, ErdmaNode, counter, links},
     erdma_pair::ErdmaPair,
     traffic::{self, End},
 };
 
 /// The NICs of machine 1, and those of machine 2.
 const ADDRESSES: [[&str; 2]; 2] = [["10.0.0.1", "10.0.0.2"], ["10.0.0.3", "10.0.0.4"]];
-
-/// Bytes that the device has sent, by the driver's counter.
-#[track_caller]
-fn sent(pod: &Netns, rdma: &str) -> u64 {
-    let file = format!("/sys/class/infiniband/{rdma}/ports/1/hw_counters/tx_bytes_cnt");
-    let text = pod.run(&format!("cat {file}"));
-    text.trim().parse().expect("a number")
-}
 
 /// A pod of machine 1 has the NIC of its NUMA node 0, and a pod of machine 2 that of its NUMA node 1.
 #[test]
@@ -56,7 +48,7 @@ fn pods_of_two_machines_exchange_data() {
         ("ib_send_bw", 1),
     ] {
         pair.meet(program);
-        let earlier = sent(&pod, &rdma);
+        let earlier = counter(&pod, &rdma, "tx_bytes_cnt");
         let listens = format!("{program} listens");
         if serves {
             let serving = traffic::serve_by_connection_manager(program, end);
@@ -67,7 +59,7 @@ fn pods_of_two_machines_exchange_data() {
             traffic::ask_by_connection_manager(program, end, server_address);
         }
         if pair.number == sender {
-            let bytes = sent(&pod, &rdma) - earlier;
+            let bytes = counter(&pod, &rdma, "tx_bytes_cnt") - earlier;
             println!("{program}: {bytes} bytes sent by machine {sender}");
             assert!(bytes >= 100 * 4096, "{program}: {bytes} bytes");
         }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::{
     fs,
     process::{Child, Command},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// As long as a verb may take: `rdma-cni` waits 10 s for devices of a namespace that ends.
@@ -63,17 +63,6 @@ fn is_found_again(scene: &ErdmaNode) {
     scene.erdma.are_home();
 }
 
-/// What `work` returns, which has to do so within `limit`.
-#[track_caller]
-fn within<T>(limit: Duration, what: &str, work: impl FnOnce() -> T) -> T {
-    let begin = Instant::now();
-    let done = work();
-    let took = begin.elapsed();
-    println!("{what}: {took:.1?}");
-    assert!(took < limit, "{what} took {took:?}");
-    done
-}
-
 /// What the daemon's program prints.
 #[track_caller]
 fn asked(host: &Netns, arguments: &[&str]) -> String {
@@ -101,7 +90,7 @@ fn verb(
 ) -> integration::Outcome {
     let invocation = scene.node.invoke(verb, container, pod.path());
     let configuration: Value = scene.configuration(nic);
-    within(LIMIT, &format!("{verb} of {container}"), || {
+    wait::for_no_longer(LIMIT, &format!("{verb} of {container}"), || {
         invocation.input(&configuration).run()
     })
 }
@@ -132,7 +121,7 @@ fn other_nics_and_the_daemon_go_on_while_a_free_nic_is_removed() {
     verb(&scene, "DEL", 1, "c1", &pod).silent();
     verb(&scene, "ADD", 1, "c2", &third).result();
     verb(&scene, "DEL", 1, "c2", &third).silent();
-    within(SOON, "/healthz", || {
+    wait::for_no_longer(SOON, "/healthz", || {
         let answer = node.daemon.get("/healthz");
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     });
@@ -144,12 +133,12 @@ fn other_nics_and_the_daemon_go_on_while_a_free_nic_is_removed() {
     )
     .expect("written");
     let file = file.to_string_lossy().into_owned();
-    let table = within(SOON, "--check-config", || {
+    let table = wait::for_no_longer(SOON, "--check-config", || {
         asked(&scene.node.host, &["--config", &file, "--check-config"])
     });
     println!("{table}");
     assert!(table.contains(NICS[1]), "{table}");
-    let found = within(SOON, "doctor", || asked(&scene.node.host, &["doctor"]));
+    let found = wait::for_no_longer(SOON, "doctor", || asked(&scene.node.host, &["doctor"]));
     println!("{found}");
     assert!(found.contains(NICS[1]), "{found}");
     assert!(removal.is_pending(), "all this was meanwhile");
@@ -168,7 +157,7 @@ fn del_of_a_removed_nic_ends_and_succeeds_when_the_driver_is_gone() {
     let mut configuration = scene.configuration(0);
     configuration["prevResult"] = verb(&scene, "ADD", 0, "c0", &pod).result();
     let mut removal = Removal::begin(&pod, "rdma0");
-    let check = within(LIMIT, "CHECK", || {
+    let check = wait::for_no_longer(LIMIT, "CHECK", || {
         let check = scene.node.invoke("CHECK", "c0", pod.path());
         check.input(&configuration).run()
     });
