@@ -5,7 +5,9 @@
 use integration::{
     Snapshot,
     daemon::{doctor, rdma_device_plugin},
-    erdma_functions::{ADDRESSES, Driver, ErdmaNode, NICS, links, macs},
+    erdma_functions::{
+        ADDRESSES, Driver, ErdmaNode, NICS, are_active, counter, directory, links, macs, node_guid,
+    },
     killed::{Around, Restorer, Sweep},
     plugin,
     traffic::{self, End},
@@ -49,7 +51,8 @@ fn are_both_offered(scene: &ErdmaNode) {
     }
 }
 
-/// The devices are offered, also while a NIC has another MAC than the one that the driver made its node GUID of.
+/// The devices are offered, and given to a pod, also while a NIC has another MAC than the one that the driver made its
+/// node GUID of.
 #[track_caller]
 fn both_are_offered(driver: Driver) {
     let scene = ErdmaNode::new(driver, "exclusive");
@@ -60,9 +63,30 @@ fn both_are_offered(driver: Driver) {
             .host
             .ip(&format!("link set dev {} address {mac}", NICS[0]))
     };
-    change("52:54:00:ee:00:99");
+    let changed = "52:54:00:ee:00:99";
+    let is_guid_of = |mac: &str| {
+        let guid = fs::read_to_string(directory(&scene.erdma.rdma(0)).join("node_guid"));
+        assert_eq!(guid.expect("a GUID").trim(), node_guid(mac));
+    };
+    change(changed);
+    is_guid_of(&macs()[0]);
+    are_both_offered(&scene);
+    // the next load takes the changed MAC into the GUID
+    scene.erdma.unload();
+    scene.erdma.load();
+    scene.erdma.are_home();
+    are_active(&scene.node.host);
+    is_guid_of(changed);
     are_both_offered(&scene);
     change(&macs()[0]);
+    is_guid_of(changed);
+    are_both_offered(&scene);
+    let before = Snapshot::of(&scene.node.host);
+    let pod = scene.node.pod("pod");
+    scene.node.add(&scene.configuration(0), "c", &pod);
+    assert_eq!(links(&pod).len(), 1);
+    scene.node.del(&scene.configuration(0), "c", &pod);
+    scene.node.assert_restored(&before);
 }
 
 #[test]
@@ -101,8 +125,16 @@ fn pods_have_their_devices(driver: Driver) {
         address: ADDRESSES[it],
     });
     traffic::rping(server, client);
-    for program in ["ib_write_bw", "ib_read_bw -q 30"] {
+    for (program, from, least) in [
+        ("ib_write_bw", client, 100 * 4096),
+        ("ib_read_bw -q 30", server, 30 * 100 * 4096),
+        ("ib_send_bw", client, 100 * 4096),
+        ("ib_atomic_bw", client, 100 * 8),
+    ] {
+        let before = counter(from.pod, from.rdma, "tx_bytes_cnt");
         traffic::by_connection_manager(program, server, client);
+        let sent = counter(from.pod, from.rdma, "tx_bytes_cnt") - before;
+        assert!(sent >= least, "{program}: {sent} bytes");
     }
 
     // one pod is removed in order, the other one after its end
@@ -123,6 +155,40 @@ fn pods_have_devices_without_a_parent_and_the_host_is_as_before() {
 #[test]
 fn pods_have_devices_with_a_parent_and_the_host_is_as_before() {
     pods_have_their_devices(Driver::WithParent);
+}
+
+/// In shared mode the netdev is the pod's, and the RDMA device follows it while it stays the node's.
+#[test]
+fn pods_have_netdevs_and_data_in_shared_mode() {
+    let scene = ErdmaNode::new(Driver::Kernel, "shared");
+    let node = &scene.node;
+    let before = Snapshot::of(&node.host);
+    let devices = [0, 1].map(|nic| scene.erdma.rdma(nic));
+    let pods = ["server", "client"].map(|label| node.pod(label));
+    for (nic, pod) in pods.iter().enumerate() {
+        node.add(&scene.configuration(nic), &format!("c{nic}"), pod);
+        let of_host = links(&node.host);
+        assert!(
+            of_host
+                .iter()
+                .any(|it| it["ifname"] == devices[nic].as_str())
+        );
+        assert_eq!(pod.addresses("rdma0"), [format!("{}/24", ADDRESSES[nic])]);
+    }
+    let [server, client] = [0, 1].map(|it: usize| End {
+        pod: &pods[it],
+        rdma: &devices[it],
+        address: ADDRESSES[it],
+    });
+    traffic::rping(server, client);
+    let sent = || counter(&node.host, &devices[1], "tx_bytes_cnt");
+    let earlier = sent();
+    traffic::by_connection_manager("ib_write_bw", server, client);
+    assert!(sent() - earlier >= 100 * 4096);
+    for (nic, pod) in pods.iter().enumerate() {
+        node.del(&scene.configuration(nic), &format!("c{nic}"), pod);
+    }
+    node.assert_restored(&before);
 }
 
 /// `rdma-cni` is killed at moves or at every change, and the next verb restores netdev and RDMA device.
