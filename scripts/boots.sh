@@ -47,6 +47,7 @@ in_full erdma-removed 'integration/lab_erdma_removed' --tier erdma --exclusive -
 	--expect 'unregister_netdevice: waiting'
 in_full erdma-roce 'integration/lab_erdma_(roce|smc)' --tier erdma --exclusive --erdma-roce --timeout 600
 in_full cluster-two-nodes 'integration/lab_two_nodes' --tier full --shared --memory 4096 --timeout 2400
+in_full cluster-erdma 'integration/lab_cluster_erdma' --tier erdma --shared --memory 4096 --timeout 900
 in_full cluster-1.37 'integration/lab_cluster' --tier full --shared --memory 4096 --timeout 2400
 in_full cluster-claims 'integration/lab_claims' --tier full --shared --memory 4096 --timeout 1500
 in_full cluster-claims-killed 'integration/lab_claims_killed' --tier full --shared --memory 4096 --timeout 2400

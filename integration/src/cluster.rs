@@ -33,8 +33,8 @@ use std::{
 /// As long as anything of a cluster's may take in an emulated machine.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// The driver of the node's NIC for all but RDMA, and of no other NIC.
-const MANAGEMENT: &str = "virtio_net";
+/// What the MAC of the node's NIC for all but RDMA begins and ends with (`integration/lab/vm --node`).
+const MANAGEMENT: (&str, &str) = ("52:54:00:aa:", ":00");
 
 /// The cluster.
 #[derive(Debug)]
@@ -341,12 +341,14 @@ impl Management {
     fn netdev() -> String {
         let all = fs::read_dir("/sys/class/net").expect("netdevs");
         let mut all = all.map(|it| it.expect("a netdev"));
+        let (begin, end) = MANAGEMENT;
         let found = all.find(|it| {
-            let driver = fs::read_link(it.path().join("device/driver"));
-            driver.is_ok_and(|it| it.ends_with(MANAGEMENT))
+            let mac = fs::read_to_string(it.path().join("address")).unwrap_or_default();
+            let mac = mac.trim();
+            mac.starts_with(begin) && mac.ends_with(end)
         });
         let found =
-            found.unwrap_or_else(|| panic!("no NIC of {MANAGEMENT}: scripts/test lab cluster"));
+            found.unwrap_or_else(|| panic!("no NIC {begin}…{end}: scripts/test lab cluster"));
         found.file_name().into_string().expect("UTF-8")
     }
 }

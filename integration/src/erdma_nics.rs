@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lab's NICs as an instance of Alibaba Cloud has eRDMA ones that nobody configured, from inside the VM: down and
-//! bare, with a metadata service on loopback that knows them. They are the eRDMA functions' NICs under the kernel's own
-//! driver (`integration/lab/vm --tier erdma`), or stand-ins on a cluster's node (`--tier full --shared`): igb's, with
-//! soft-RoCE devices `erdma_0` and `erdma_1`.
+//! The lab's NICs as an instance of Alibaba Cloud has eRDMA ones that nobody configured, from inside the VM
+//! (`integration/lab/vm --tier erdma`): down and bare, with a metadata service on loopback that knows them.
 
 use crate::{
     MetadataService, Netns,
-    erdma_functions::{self, ErdmaFunctions},
-    lab, wait,
+    erdma_functions::{ErdmaFunctions, NICS},
+    wait,
 };
 use serde_json::Value;
 use std::{fs, path::Path, process::Command};
@@ -26,13 +24,6 @@ pub struct ErdmaNics {
     pub host: Netns,
     /// The metadata service.
     pub service: MetadataService,
-    nics: [&'static str; 2],
-    are_stand_ins: bool,
-}
-
-/// The soft-RoCE device on `rail`.
-pub fn rdma(rail: usize) -> String {
-    format!("erdma_{rail}")
 }
 
 /// The hardware address of `nic`.
@@ -43,38 +34,14 @@ pub fn mac(nic: &str) -> String {
     text.trim().to_owned()
 }
 
-impl Default for ErdmaNics {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl ErdmaNics {
-    /// Both stand-ins, as an instance has NICs after its boot.
-    #[track_caller]
-    pub fn new() -> Self {
-        let host = lab::shared();
-        let made = Self::bare(host, lab::NICS, true);
-        for (rail, nic) in made.nics.into_iter().enumerate() {
-            made.host.run(&format!(
-                "rdma link add {} type rxe netdev {nic}",
-                rdma(rail)
-            ));
-        }
-        made
-    }
-
     /// The NICs of `functions`, as an instance has them after its boot.
     #[track_caller]
     pub fn of(functions: &ErdmaFunctions) -> Self {
         functions.are_home();
-        Self::bare(Netns::own(), erdma_functions::NICS, false)
-    }
-
-    #[track_caller]
-    fn bare(host: Netns, nics: [&'static str; 2], are_stand_ins: bool) -> Self {
+        let host = Netns::own();
         let service = MetadataService::new();
-        for (rail, nic) in nics.into_iter().enumerate() {
+        for (rail, nic) in NICS.into_iter().enumerate() {
             host.ip(&format!("link set dev {nic} down"));
             host.set_sysctl(&format!("ipv4/conf/{nic}/rp_filter"), "1");
             // it was there before the defaults were set
@@ -83,12 +50,7 @@ impl ErdmaNics {
             }
             service.add_nic(&mac(nic), ADDRESSES[rail], CIDR, GATEWAY);
         }
-        Self {
-            host,
-            service,
-            nics,
-            are_stand_ins,
-        }
+        Self { host, service }
     }
 
     /// Destination, source and metric of a NIC's IPv4 routes.
@@ -114,7 +76,7 @@ impl ErdmaNics {
     /// Waits until both have what the service says.
     #[track_caller]
     pub fn are_configured(&self) {
-        for (rail, nic) in self.nics.into_iter().enumerate() {
+        for (rail, nic) in NICS.into_iter().enumerate() {
             let metric = 200 + rail as u64;
             wait::until("the NIC has its routes", || {
                 self.routes(nic) == Self::wanted(rail, metric)
@@ -134,11 +96,7 @@ impl ErdmaNics {
 
 impl Drop for ErdmaNics {
     fn drop(&mut self) {
-        for (rail, nic) in self.nics.into_iter().enumerate() {
-            if self.are_stand_ins {
-                let mut rdma_tool = Command::new("rdma");
-                let _ = rdma_tool.args(["link", "delete", &rdma(rail)]).output();
-            }
+        for nic in NICS {
             for line in [
                 format!("address flush dev {nic} scope global"),
                 format!("link set dev {nic} nomaster mtu 1500 down"),

@@ -4,7 +4,6 @@
 //! has installed. What an operator types is what the pages say.
 
 mod chart;
-mod erdma;
 mod install;
 mod operations;
 mod pods;
@@ -102,10 +101,4 @@ fn pods_outlive_what_is_started_anew_and_leave_a_node_that_is_drained() {
 #[ignore = "scripts/test --full: the chart by Helm itself, on a cluster of its own"]
 fn the_chart_is_installed_upgraded_and_removed_below_pods() {
     chart::is_installed_upgraded_and_removed_below_pods();
-}
-
-#[test]
-#[ignore = "scripts/test --full: eRDMA NICs that nobody configured, on a cluster of their own"]
-fn erdma_nics_are_brought_up_and_given_to_pods() {
-    erdma::nics_are_brought_up_and_given();
 }
