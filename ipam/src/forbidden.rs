@@ -32,6 +32,9 @@ pub enum Why {
     /// The interface identifier is in IANA's registry (RFC 5453).
     #[error("reserved by RFC 5453")]
     Identifier,
+    /// The configuration excludes the address.
+    #[error("excluded by ipam.exclude")]
+    Excluded,
 }
 
 /// Interface identifiers of a /64 that RFC 5453 reserves: IANA's Ethernet block (with proxy mobile IPv6), and the
@@ -91,6 +94,9 @@ impl Forbidden {
         }
         if let Some(ip) = pool.router_address {
             forbidden.address(ip, Why::RouterPlace);
+        }
+        for (first, last) in &pool.excluded {
+            forbidden.push(*first, *last, Why::Excluded);
         }
         forbidden
     }

@@ -11,6 +11,7 @@
 //! | module | owns |
 //! |---|---|
 //! | [`address`], [`range`] | arithmetic on addresses; ranges and pools of them |
+//! | [`bounds`] | the part of a prefix that pods get |
 //! | [`forbidden`] | addresses that no pod gets: gateways, the host's own, anycast… |
 //! | [`choose`], [`stable`] | the order in which addresses are tried |
 //! | [`occupancy`] | the addresses that are currently unavailable |
@@ -20,6 +21,7 @@
 //! | [`verb`] | ADD, DEL, CHECK, GC, STATUS |
 
 pub mod address;
+pub mod bounds;
 pub mod choose;
 pub mod conf;
 pub mod error;

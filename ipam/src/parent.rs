@@ -8,6 +8,7 @@
 
 use crate::{
     address::{Family, prefix},
+    bounds::{Bounds, BoundsError},
     range::{Pool, Range},
 };
 use ipnetwork::IpNetwork;
@@ -70,6 +71,16 @@ pub enum ParentError {
         /// Address of the netdev with its prefix length.
         address: IpNetwork,
     },
+    /// The bounds do not fit the prefix.
+    #[error("{parent}{}: {error}", of_rail(rail))]
+    Bounds {
+        /// Name of the netdev.
+        parent: String,
+        /// `CNI_IFNAME`, which STATUS does not have.
+        rail: Option<String>,
+        /// Reason.
+        error: BoundsError,
+    },
 }
 
 fn of_rail(rail: &Option<String>) -> String {
@@ -85,40 +96,39 @@ fn names_a_network(address: &IpNetwork) -> bool {
 }
 
 impl Parent {
-    /// Returns the pool of each of `families`, for the pod's interface `rail`.
+    /// Returns the pool of each family within its bounds, for the pod's interface `rail`.
     pub fn pools(
         &self,
         rail: Option<&str>,
-        families: &[Family],
+        families: &[Bounds],
         requested: &[IpAddr],
     ) -> Result<Vec<Pool>, ParentError> {
-        families
-            .iter()
-            .map(|family| self.pool(rail, *family, requested))
-            .collect()
+        let pools = families.iter();
+        pools.map(|it| self.pool(rail, it, requested)).collect()
     }
 
     fn pool(
         &self,
         rail: Option<&str>,
-        family: Family,
+        bounds: &Bounds,
         requested: &[IpAddr],
     ) -> Result<Pool, ParentError> {
+        let family = bounds.family;
         let addresses: Vec<IpNetwork> = self
             .addresses
             .iter()
             .copied()
             .filter(|address| Family::of(address.ip()) == family && names_a_network(address))
             .collect();
-        let pools: Vec<Pool> = addresses
+        let ranges: Vec<Range> = addresses
             .iter()
-            .filter_map(|address| self.pool_of(prefix(*address)))
+            .filter_map(|address| Range::of_prefix(prefix(*address)).ok())
             .collect();
-        let is_requested = |pool: &&Pool| requested.iter().any(|ip| pool.range_of(*ip).is_some());
-        let chosen = pools.iter().find(is_requested).or_else(|| pools.first());
-        chosen.cloned().ok_or_else(|| {
-            let (parent, rail) = (self.name.clone(), rail.map(str::to_owned));
-            match addresses.first() {
+        let is_requested = |range: &&Range| requested.iter().any(|ip| range.contains(*ip));
+        let chosen = ranges.iter().find(is_requested).or_else(|| ranges.first());
+        let (parent, rail) = (self.name.clone(), rail.map(str::to_owned));
+        let Some(chosen) = chosen else {
+            return Err(match addresses.first() {
                 None => ParentError::NoAddress {
                     parent,
                     rail,
@@ -130,12 +140,19 @@ impl Parent {
                     family,
                     address: *address,
                 },
-            }
-        })
+            });
+        };
+        self.pool_of(chosen.clone(), bounds)
+            .map_err(|error| ParentError::Bounds {
+                parent,
+                rail,
+                error,
+            })
     }
 
-    fn pool_of(&self, subnet: IpNetwork) -> Option<Pool> {
-        let mut range = Range::of_prefix(subnet).ok()?;
+    /// Returns the pool of `range`, which is a whole prefix, within `bounds`.
+    fn pool_of(&self, mut range: Range, bounds: &Bounds) -> Result<Pool, BoundsError> {
+        let subnet = range.subnet;
         let routers: Vec<IpAddr> = self
             .routes
             .iter()
@@ -144,15 +161,18 @@ impl Parent {
             .collect();
         range.gateway = routers.first().copied();
         let first = range.family().address(range.start);
-        let has_gateway = range.gateway.is_some();
-        // the pointer is a file name, and people read it
-        let pointer = subnet.to_string().replace('/', "_");
-        let mut pool = Pool::new(vec![range], pointer).ok()?;
-        pool.routers = routers;
+        let own: Vec<IpAddr> = self.addresses.iter().map(IpNetwork::ip).collect();
+        let excluded = bounds.cut(&mut range, &own)?;
         // excluded and not cut from the range: a stable address depends on the range's size, which must not change
         // with the routes
-        pool.router_address = (!has_gateway).then_some(first);
-        Some(pool)
+        let router_address = range.gateway.is_none().then_some(first);
+        // the pointer is a file name, and people read it
+        let pointer = subnet.to_string().replace('/', "_");
+        let mut pool = Pool::of_range(range, pointer);
+        pool.routers = routers;
+        pool.router_address = router_address;
+        pool.excluded = excluded;
+        Ok(pool)
     }
 
     /// Returns the parent's gateway routes that a pod with an address of each of `pools` can use: the gateway is in a
@@ -199,7 +219,9 @@ mod tests {
         }
     }
 
-    const BOTH: [Family; 2] = [Family::V4, Family::V6];
+    fn whole(families: &[Family]) -> Vec<Bounds> {
+        families.iter().map(|it| Bounds::none(*it)).collect()
+    }
 
     #[test]
     fn the_first_usable_prefix_of_each_family_is_taken() {
@@ -219,7 +241,9 @@ mod tests {
                 ("10.9.0.0/16", "192.0.2.1"),
             ],
         );
-        let pools = parent.pools(Some("net1"), &BOTH, &[]).unwrap();
+        let pools = parent
+            .pools(Some("net1"), &whole(&[Family::V4, Family::V6]), &[])
+            .unwrap();
         let texts: Vec<String> = pools.iter().map(ToString::to_string).collect();
         assert_eq!(
             texts,
@@ -254,7 +278,7 @@ mod tests {
         let parent = parent(&["2001:db8:1::10/64", "2001:db8:2::10/64"], &[]);
         let requested = ["2001:db8:2::5".parse().unwrap()];
         let pools = parent
-            .pools(Some("net1"), &[Family::V6], &requested)
+            .pools(Some("net1"), &whole(&[Family::V6]), &requested)
             .unwrap();
         assert_eq!(pools[0].ranges()[0].subnet.to_string(), "2001:db8:2::/64");
     }
@@ -262,7 +286,7 @@ mod tests {
     #[test]
     fn what_the_node_lacks_is_told() {
         let message = |addresses: &[&str], family| {
-            let error = parent(addresses, &[]).pools(Some("net1"), &[family], &[]);
+            let error = parent(addresses, &[]).pools(Some("net1"), &whole(&[family]), &[]);
             error.unwrap_err().to_string()
         };
         assert_eq!(

@@ -170,6 +170,8 @@ pub struct Pool {
     pub routers: Vec<IpAddr>,
     /// Usual address of a router, if no router is known. It is never assigned.
     pub router_address: Option<IpAddr>,
+    /// First and last addresses that `ipam.exclude` has. They are never assigned.
+    pub excluded: Vec<(u128, u128)>,
     /// Name of the round robin's file: `last_reserved_ip.<pointer>`.
     pub pointer: String,
 }
@@ -213,10 +215,26 @@ impl Pool {
         overlap(&ranges, None)?;
         Ok(Self {
             ranges,
+            ..Self::empty(pointer)
+        })
+    }
+
+    /// Returns the pool of one range.
+    pub fn of_range(range: Range, pointer: String) -> Self {
+        Self {
+            ranges: vec![range],
+            ..Self::empty(pointer)
+        }
+    }
+
+    fn empty(pointer: String) -> Self {
+        Self {
+            ranges: vec![],
             routers: vec![],
             router_address: None,
+            excluded: vec![],
             pointer,
-        })
+        }
     }
 
     /// Returns the name of the round robin's file if another pool uses [`Self::pointer`]: the first address, which no

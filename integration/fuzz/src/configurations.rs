@@ -5,7 +5,12 @@ use crate::assert_one_line;
 use cni_protocol::{Command, Environment, Mistakes, conf};
 use network_conf::Conf;
 use rdma_device_plugin::conf::Conf as DeviceConf;
-use rdma_ipam::conf::{Place, Plan, Source, conflicts};
+use rdma_ipam::{
+    address::{Family, cidr, number},
+    bounds::{Bounds, Excluded, Offset},
+    conf::{Place, Plan, Source, conflicts},
+    range::Range,
+};
 use serde_json::{Map, Value, json};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -85,8 +90,12 @@ fn read(raw: &Map<String, Value>) {
 /// Standard input of `rdma-ipam`.
 ///
 /// # Panics
-/// A message has several lines; DEL or GC refuses what ADD takes; an address of a range is not in its subnet.
+/// A message has several lines; DEL or GC refuses what ADD takes; an address of a range is not in its subnet; bounds leave
+/// another part of a prefix than the one between them.
 pub fn ipam(input: &[u8]) {
+    if let Ok(text) = str::from_utf8(input) {
+        offset(text);
+    }
     let raw = match conf::decode(input) {
         Ok(raw) => raw,
         Err(error) => return assert_one_line(&error),
@@ -121,10 +130,12 @@ pub fn ipam(input: &[u8]) {
         Ok(plan) => plan,
         Err(error) => return assert_one_line(&error),
     };
-    let Source::Ranges(pools) = plan.source else {
-        return;
+    let pools = match plan.source {
+        Source::Ranges(pools) => pools,
+        Source::Parent { families, .. } => return families.iter().for_each(bounds),
     };
     for pool in pools {
+        assert!(pool.excluded.iter().all(|(first, last)| first <= last));
         let sizes = pool.ranges().iter().map(|it| it.size());
         assert_eq!(sizes.fold(0, u128::saturating_add), pool.size());
         for offset in [0, pool.size() / 2, pool.size() - 1] {
@@ -132,6 +143,52 @@ pub fn ipam(input: &[u8]) {
             let range = pool.range_of(ip).expect("an address of the pool");
             assert!(range.contains(ip) && range.subnet.contains(ip));
         }
+    }
+}
+
+/// A bound, and an element of `exclude`.
+fn offset(text: &str) {
+    if let Some(offset) = Offset::parse(text) {
+        assert_eq!(Offset::parse(&offset.to_string()), Some(offset));
+        assert_eq!(
+            Excluded::parse(text),
+            Some(Excluded::Offsets(offset, offset))
+        );
+    }
+    if let Some(Excluded::Addresses(first, last)) = Excluded::parse(text) {
+        assert_eq!(Family::of(first), Family::of(last));
+        assert!(first <= last);
+    }
+}
+
+/// In short, usual and longest prefixes of its family.
+fn bounds(bounds: &Bounds) {
+    let prefixes = match bounds.family {
+        Family::V4 => ["0.0.0.0/0", "10.77.0.0/24", "255.255.255.252/30"],
+        Family::V6 => ["::/0", "2001:db8:1::/64", "ffff:ffff::fffc/126"],
+    };
+    for prefix in prefixes.map(|it| cidr(it).expect("a prefix")) {
+        let whole = Range::of_prefix(prefix).expect("a range");
+        let own = bounds.family.address(whole.start + whole.size() / 2);
+        let mut range = whole;
+        let excluded = match bounds.cut(&mut range, &[own]) {
+            Ok(excluded) => excluded,
+            Err(error) => {
+                assert_one_line(&error);
+                continue;
+            }
+        };
+        let place = |it: Option<Offset>| it.and_then(|it| it.in_prefix(prefix));
+        assert!(place(bounds.start).is_none_or(|start| start <= range.start));
+        assert!(place(bounds.end).is_none_or(|end| range.end <= end));
+        let size = range.end - range.start;
+        assert!(bounds.per_node.is_none_or(|it| size == u128::from(it) - 1));
+        let (first, last) = (number(prefix.network()), number(prefix.broadcast()));
+        assert!(first <= range.start && range.start <= range.end && range.end <= last);
+        assert!(excluded.iter().all(|(first, last)| first <= last));
+        let is_excluded = |it: &(u128, u128)| (it.0..=it.1).contains(&number(own));
+        let is_bounded = bounds.start.or(bounds.end).is_some() || bounds.per_node.is_some();
+        assert!(!is_bounded || !range.contains(own) || excluded.iter().any(is_excluded));
     }
 }
 

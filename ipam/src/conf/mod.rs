@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugin's fields of the network configuration: host-local's fields with host-local's meaning, and `from`,
-//! `strategy`, `family`.
+//! The plugin's fields of the network configuration: host-local's fields with host-local's meaning, and `exclude`,
+//! `family`, `from`, `perNode`, `strategy`.
 //!
 //! [`Place`] is what DEL and GC need: a mistake in the ranges that is made after ADD must not keep a lease from being
 //! removed. [`Plan`] is what ADD and STATUS need.
 
+mod bounds;
 mod ranges;
 mod requests;
 
 use crate::{
     address::{Family, cidr, plain},
+    bounds::Bounds,
     parent::{GatewayRoute, Parent},
     range::Pool,
 };
@@ -22,9 +24,11 @@ use std::{net::IpAddr, path::PathBuf};
 /// Fields of `ipam`.
 pub const FIELDS: &[&str] = &[
     "dataDir",
+    "exclude",
     "family",
     "from",
     "gateway",
+    "perNode",
     "rangeEnd",
     "rangeStart",
     "ranges",
@@ -74,8 +78,8 @@ pub enum Source {
         name: Option<String>,
         /// `masterAddresses` and `masterRoutes`. None: the plugin observes the netdev.
         passed: Option<Parent>,
-        /// Requested families, IPv4 first.
-        families: Vec<Family>,
+        /// Requested families, IPv4 first, with their bounds.
+        families: Vec<Bounds>,
     },
 }
 
@@ -162,7 +166,7 @@ impl Plan {
         let strategy = ipam.get("strategy")?;
         let families = ipam.choice("family", &families)?;
         let from_parent = ipam.choice("from", &[("ranges", false), ("parent", true)])?;
-        let pools = ranges::pools(root, ipam)?;
+        let pools = ranges::pools(root, ipam, from_parent == Some(true))?;
         let source = match from_parent {
             Some(true) if !pools.is_empty() => {
                 return Err(ipam.at("from").wrong(
@@ -170,7 +174,10 @@ impl Plan {
                      ipam.subnet or runtimeConfig.ipRanges: leave out one or the other",
                 ).into());
             }
-            Some(true) => parent(root, families.unwrap_or(&both[1..]))?,
+            Some(true) => parent(
+                root,
+                bounds::of_parent(ipam, families.unwrap_or(&both[1..]))?,
+            )?,
             _ if pools.is_empty() => {
                 return Err(ConfError::Missing {
                     field: "ipam.ranges",
@@ -178,7 +185,7 @@ impl Plan {
                                \"parent\"",
                 });
             }
-            _ => Source::Ranges(only(ipam, pools, families)?),
+            _ => Source::Ranges(bounds::excluded(ipam, only(ipam, pools, families)?)?),
         };
         Ok(Self {
             source,
@@ -216,7 +223,7 @@ fn only(
 }
 
 /// Reads `master`, `masterAddresses` and `masterRoutes`, as `rdma-cni` passes them.
-fn parent(root: &Field<'_>, families: &[Family]) -> Result<Source, Wrong> {
+fn parent(root: &Field<'_>, families: Vec<Bounds>) -> Result<Source, Wrong> {
     let name: Option<String> = root.get("master")?;
     let name = name.filter(|name| !name.is_empty());
     let must = "must list addresses with their prefix lengths";
@@ -232,7 +239,7 @@ fn parent(root: &Field<'_>, families: &[Family]) -> Result<Source, Wrong> {
     Ok(Source::Parent {
         name,
         passed,
-        families: families.to_vec(),
+        families,
     })
 }
 

@@ -10,8 +10,12 @@ use serde_json::Value;
 use std::net::IpAddr;
 
 /// Reads all range sets, and checks each one and their overlaps. A pool's round robin is named after the number of
-/// its set, as in host-local.
-pub(super) fn pools(root: &Field<'_>, ipam: &Field<'_>) -> Result<Vec<Pool>, Wrong> {
+/// its set, as in host-local. `from_parent`: `rangeStart` and `rangeEnd` belong to the parent's prefix.
+pub(super) fn pools(
+    root: &Field<'_>,
+    ipam: &Field<'_>,
+    from_parent: bool,
+) -> Result<Vec<Pool>, Wrong> {
     let mut sets = range_sets(&root.object("runtimeConfig")?.at("ipRanges"))?;
     let has_subnet = ipam.at("subnet").is_there();
     if has_subnet {
@@ -19,7 +23,7 @@ pub(super) fn pools(root: &Field<'_>, ipam: &Field<'_>) -> Result<Vec<Pool>, Wro
     }
     sets.extend(range_sets(&ipam.at("ranges"))?);
     if !has_subnet {
-        without_subnet(ipam, sets.is_empty())?;
+        without_subnet(ipam, sets.is_empty(), from_parent)?;
     }
     let mut pools: Vec<Pool> = vec![];
     for (index, (path, ranges)) in sets.into_iter().enumerate() {
@@ -38,8 +42,10 @@ pub(super) fn pools(root: &Field<'_>, ipam: &Field<'_>) -> Result<Vec<Pool>, Wro
 
 /// Checks `rangeStart`, `rangeEnd` and `gateway` of a configuration without `ipam.subnet`. Host-local ignores them
 /// (`LoadIPAMConfig()`, `plugins/ipam/host-local/backend/allocator/config.go`). Without any range, they are an error.
-fn without_subnet(ipam: &Field<'_>, has_no_range: bool) -> Result<(), Wrong> {
-    for name in ["rangeStart", "rangeEnd", "gateway"] {
+fn without_subnet(ipam: &Field<'_>, has_no_range: bool, from_parent: bool) -> Result<(), Wrong> {
+    let bounds = ["rangeStart", "rangeEnd"];
+    let bounds = bounds.into_iter().filter(|_| !from_parent);
+    for name in bounds.chain(["gateway"]) {
         let field = ipam.at(name);
         if !field.is_there() {
             continue;

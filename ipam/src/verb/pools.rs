@@ -3,7 +3,7 @@
 
 use super::Node;
 use crate::{
-    address::Family,
+    bounds::Bounds,
     conf::{Plan, Source},
     error::Error,
     host,
@@ -80,7 +80,7 @@ impl<D: Disk> Node<'_, D> {
         Ok(known.into_iter().collect())
     }
 
-    fn pools(&self, parent: &Parent, families: &[Family], plan: &Plan) -> Result<Vec<Pool>, Error> {
+    fn pools(&self, parent: &Parent, families: &[Bounds], plan: &Plan) -> Result<Vec<Pool>, Error> {
         let target = self.environment.target.as_ref();
         let rail = target.map(|target| &*target.interface);
         Ok(parent.pools(rail, families, &plan.requested)?)

@@ -4,6 +4,7 @@
 
 mod added_twice;
 mod bad_input;
+mod bounds;
 mod check;
 mod cost;
 mod examples;

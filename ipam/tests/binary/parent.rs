@@ -5,7 +5,7 @@ use super::node::{Node, apart, call, shell};
 use serde_json::{Value, json};
 use std::{collections::HashSet, fs, io, net::Ipv6Addr, thread, time::Duration};
 
-fn told(node: &Node, ipam: Value, addresses: &[&str]) -> Value {
+pub(crate) fn told(node: &Node, ipam: Value, addresses: &[&str]) -> Value {
     let mut conf = node.conf(ipam);
     conf["ipam"]["from"] = "parent".into();
     conf["master"] = "bond1".into();

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `ipam.rangeStart`, `ipam.rangeEnd`, `ipam.perNode` and `ipam.exclude`, as far as they are no range's.
+
+use crate::{
+    address::Family,
+    bounds::{self, Bounds, EXCLUDED, Excluded, Offset},
+    range::Pool,
+};
+use conf_reader::{Field, Number, Wrong};
+
+const NAMES: [(Family, &str); 2] = [(Family::V4, "ipv4"), (Family::V6, "ipv6")];
+
+const OFFSET: &str = "must be an offset into the parent's prefix: +50 counts from its first address, -6 from its last";
+
+const WHICH: &str = "is of one family, and both are in use: write {\"ipv4\": …, \"ipv6\": …}";
+
+/// Reads the bounds of each of `families` in the parent's prefixes.
+pub(super) fn of_parent(ipam: &Field<'_>, families: &[Family]) -> Result<Vec<Bounds>, Wrong> {
+    let bounds = families.iter().map(|family| {
+        let bounds = Bounds {
+            start: offset(ipam, "rangeStart", *family, families)?,
+            end: offset(ipam, "rangeEnd", *family, families)?,
+            per_node: per_node(ipam, *family, families)?,
+            excluded: elements(ipam, *family, families)?,
+            ..Bounds::none(*family)
+        };
+        let end = part(&ipam.at("rangeEnd"), *family, families)?;
+        bounds
+            .checked()
+            .map_err(|error| end.wrong(error.to_string()))
+    });
+    bounds.collect()
+}
+
+/// Adds the addresses of `ipam.exclude` to `pools`, which are ranges, and therefore not `ipam.perNode`.
+pub(super) fn excluded(ipam: &Field<'_>, mut pools: Vec<Pool>) -> Result<Vec<Pool>, Wrong> {
+    if ipam.at("perNode").is_there() {
+        return Err(ipam.at("perNode").wrong("needs from \"parent\""));
+    }
+    let field = ipam.at("exclude");
+    let must = "must be an address, a prefix, or two addresses in order, as 10.0.0.1..10.0.0.49; offsets need from \
+                \"parent\"";
+    for element in field.list()? {
+        let read = Excluded::parse(&element.read::<String>()?);
+        let Some(read @ Excluded::Addresses(..)) = read else {
+            return Err(element.wrong(must));
+        };
+        for pool in &mut pools {
+            let prefix = pool.ranges()[0].subnet;
+            let numbers = bounds::excluded(&[read], prefix);
+            let numbers = numbers.map_err(|error| element.wrong(error.to_string()))?;
+            pool.excluded.extend(numbers);
+        }
+    }
+    Ok(pools)
+}
+
+/// Returns the part of `field` that `family` has: all of it, or a member of an object.
+fn part<'a>(field: &Field<'a>, family: Family, families: &[Family]) -> Result<Field<'a>, Wrong> {
+    if !field.is_object() {
+        return Ok(field.clone());
+    }
+    let used = NAMES.iter().filter(|(it, _)| families.contains(it));
+    let used: Vec<&str> = used.map(|(_, name)| *name).collect();
+    if !field.unknown(&used).is_empty() {
+        let must = format!(
+            "must have the families of ipam.family alone: {}",
+            used.join(", ")
+        );
+        return Err(field.wrong(must));
+    }
+    let name = NAMES.iter().find(|(it, _)| *it == family);
+    Ok(name.map_or_else(|| field.clone(), |(_, name)| field.at(name)))
+}
+
+/// Reads an offset. An empty string counts as missing.
+fn offset(
+    ipam: &Field<'_>,
+    name: &'static str,
+    family: Family,
+    families: &[Family],
+) -> Result<Option<Offset>, Wrong> {
+    let whole = ipam.at(name);
+    let field = part(&whole, family, families)?;
+    match field.read::<Option<String>>()?.as_deref() {
+        None | Some("") => Ok(None),
+        Some(_) if !whole.is_object() && families.len() > 1 => Err(field.wrong(WHICH)),
+        Some(text) => match Offset::parse(text) {
+            Some(offset) => Ok(Some(offset)),
+            None => Err(field.wrong(OFFSET)),
+        },
+    }
+}
+
+/// Reads the number of addresses of each node.
+fn per_node(ipam: &Field<'_>, family: Family, families: &[Family]) -> Result<Option<u32>, Wrong> {
+    let whole = ipam.at("perNode");
+    let field = part(&whole, family, families)?;
+    if field.is_there() && !whole.is_object() && families.len() > 1 {
+        return Err(field.wrong(WHICH));
+    }
+    let number: Option<Number<1, { u32::MAX }>> = field.read()?;
+    Ok(number.map(|Number(number)| number))
+}
+
+/// Reads `exclude`. Addresses have a family. Offsets need one.
+fn elements(ipam: &Field<'_>, family: Family, families: &[Family]) -> Result<Vec<Excluded>, Wrong> {
+    let whole = ipam.at("exclude");
+    let elements = part(&whole, family, families)?.list()?.into_iter();
+    let read = elements.map(
+        |element| match Excluded::parse(&element.read::<String>()?) {
+            Some(Excluded::Offsets(..)) if !whole.is_object() && families.len() > 1 => {
+                Err(element.wrong(WHICH))
+            }
+            Some(read) => Ok(read),
+            None => Err(element.wrong(EXCLUDED)),
+        },
+    );
+    read.collect()
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `from: parent`: the part of each prefix that pods get.
+
+use super::{
+    node::{Node, call},
+    parent::told,
+};
+use serde_json::json;
+
+/// One configuration on nodes whose rails have different prefixes.
+#[test]
+fn bounds_are_relative_to_each_prefix() {
+    for (address, given) in [
+        ("10.77.1.2/24", ["10.77.1.50", "10.77.1.51", "10.77.1.53"]),
+        ("10.77.0.9/16", ["10.77.0.50", "10.77.0.51", "10.77.0.53"]),
+        (
+            "10.77.4.66/26",
+            ["10.77.4.114", "10.77.4.115", "10.77.4.117"],
+        ),
+    ] {
+        let node = Node::new();
+        let conf = told(
+            &node,
+            json!({"family": "ipv4", "strategy": "sequential", "rangeStart": "+50", "rangeEnd": "-9",
+                   "exclude": ["+52"]}),
+            &[address],
+        );
+        for (container, ip) in ["a", "b", "c"].into_iter().zip(given) {
+            assert_eq!(call("ADD", container, &conf).address(), ip);
+        }
+    }
+}
+
+#[test]
+fn what_is_out_of_bounds_is_never_given() {
+    let node = Node::new();
+    let conf = told(
+        &node,
+        json!({"family": "ipv4", "rangeStart": "+50", "rangeEnd": "+53", "exclude": ["+51"]}),
+        &["10.77.0.2/24"],
+    );
+    let mut given: Vec<String> = ["a", "b", "c"]
+        .map(|container| call("ADD", container, &conf).address())
+        .into();
+    given.sort();
+    assert_eq!(given, ["10.77.0.50", "10.77.0.52", "10.77.0.53"]);
+    call("ADD", "d", &conf).fails(
+        11,
+        "no address is free in 10.77.0.50-10.77.0.53 of 10.77.0.0/24: 3 are held, the rest is never assigned",
+    );
+    for (ip, said) in [
+        (
+            "10.77.0.51",
+            "the requested address 10.77.0.51 is excluded by ipam.exclude: no pod gets it, request another one",
+        ),
+        (
+            "10.77.0.54",
+            "the requested address 10.77.0.54 is not in 10.77.0.50-10.77.0.53 of 10.77.0.0/24",
+        ),
+    ] {
+        let asked = call("ADD", "d", &conf).env("CNI_ARGS", &format!("IP={ip}"));
+        asked.fails(7, said);
+    }
+}
+
+#[test]
+fn bounds_of_both_families_are_their_own() {
+    let node = Node::new();
+    let conf = told(
+        &node,
+        json!({"family": "both", "strategy": "sequential",
+               "rangeStart": {"ipv4": "+50", "ipv6": "+0x1000"},
+               "exclude": {"ipv6": ["+0x1000"]}}),
+        &["2001:db8:1::10/64", "10.77.0.2/24"],
+    );
+    assert_eq!(
+        call("ADD", "a", &conf).addresses(),
+        ["10.77.0.50/24", "2001:db8:1::1001/64"]
+    );
+}
+
+/// If each node's own address is out of bounds, no node gives a pod the address of another one, on or off.
+#[test]
+fn bounds_with_the_nodes_own_address_are_refused() {
+    let node = Node::new();
+    let mut conf = told(
+        &node,
+        json!({"family": "ipv4", "rangeStart": "+50"}),
+        &["10.77.0.77/24"],
+    );
+    let said = "bond1 (rail eth0): its own address 10.77.0.77 is between ipam.rangeStart and ipam.rangeEnd: other \
+                nodes would give it to a pod while this node is off; give the netdev an address outside, or add \
+                10.77.0.77 to ipam.exclude";
+    call("ADD", "a", &conf).fails(101, said);
+    let status = format!("ADD cannot work: {}", said.replace(" (rail eth0)", ""));
+    call("STATUS", "", &conf).fails(50, &status);
+    conf["ipam"]["exclude"] = json!(["+70..+79"]);
+    call("ADD", "a", &conf).result();
+}
+
+/// Nodes that cannot ask each other: each has the block of its own address.
+#[test]
+fn nodes_with_blocks_give_different_addresses() {
+    let ipam =
+        json!({"family": "ipv4", "strategy": "sequential", "rangeStart": "+128", "perNode": 8});
+    for (own, given) in [("10.77.0.1", "10.77.0.136"), ("10.77.0.2", "10.77.0.144")] {
+        let node = Node::new();
+        let conf = told(&node, ipam.clone(), &[&format!("{own}/24")]);
+        assert_eq!(call("ADD", "a", &conf).address(), given);
+    }
+    let node = Node::new();
+    call("ADD", "a", &told(&node, ipam, &["10.77.0.16/24"])).fails(
+        101,
+        "bond1 (rail eth0): its own address 10.77.0.16 is number 16 in the prefix 10.77.0.0/24, and block 16 of \
+         ipam.perNode 8 ends after 10.77.0.254: lower ipam.perNode, or give the netdev a lower address",
+    );
+}
+
+#[test]
+fn bounds_that_do_not_fit_are_reported_with_the_prefix() {
+    let node = Node::new();
+    for (ipam, said) in [
+        (
+            json!({"rangeEnd": "+300"}),
+            "bond1 (rail eth0): ipam.rangeEnd +300 is outside the prefix 10.77.0.0/28",
+        ),
+        (
+            json!({"rangeStart": "-16"}),
+            "bond1 (rail eth0): ipam.rangeStart -16 is outside the prefix 10.77.0.0/28",
+        ),
+        (
+            json!({"exclude": ["+9..+16"]}),
+            "bond1 (rail eth0): ipam.exclude +16 is outside the prefix 10.77.0.0/28",
+        ),
+        (
+            json!({"rangeStart": "+9", "rangeEnd": "-9"}),
+            "bond1 (rail eth0): ipam.rangeEnd ends before it starts in the prefix 10.77.0.0/28: +9 is after -9",
+        ),
+    ] {
+        let mut conf = told(&node, ipam, &["10.77.0.2/28"]);
+        conf["ipam"]["family"] = "ipv4".into();
+        call("ADD", "a", &conf).fails(101, said);
+    }
+    assert_eq!(node.leases(), [""; 0]);
+}
