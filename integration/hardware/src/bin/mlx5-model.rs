@@ -72,7 +72,9 @@ fn run(arguments: Arguments) -> io::Result<()> {
         endpoints.push((socket, endpoint));
     }
     if let Some(socket) = arguments.control {
-        orders::serve(&socket, move |line| control::order(&mut shared.fabric(), line))?;
+        orders::serve(&socket, move |line| {
+            control::order(&mut shared.fabric(), line)
+        })?;
     }
     let threads: Vec<_> = (endpoints.into_iter())
         .map(|(socket, mut endpoint)| {

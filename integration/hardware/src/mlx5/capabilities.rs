@@ -119,7 +119,11 @@ const ROCE_FIELDS: &[Capability] = &[
     ("roce_version", field(0x98, 8), 5),
     ("r_roce_max_src_udp_port", field(0xc0, 16), 0xffff),
     ("r_roce_min_src_udp_port", field(0xd0, 16), 0xc000),
-    ("roce_address_table_size", field(0xf0, 16), super::vport::ROCE_ADDRESSES as u64),
+    (
+        "roce_address_table_size",
+        field(0xf0, 16),
+        super::vport::ROCE_ADDRESSES as u64,
+    ),
 ];
 
 /// `flow_table_nic_cap`: where the four kinds of tables that the driver needs are, in bits.

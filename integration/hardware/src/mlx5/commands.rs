@@ -109,11 +109,7 @@ fn mailbox(memory: &Memory, address: u64) -> Result<[u8; MAILBOX], Unmapped> {
 }
 
 /// The addresses of the mailboxes of an output, and their contents.
-fn chain(
-    memory: &Memory,
-    first: u64,
-    len: usize,
-) -> Result<Vec<(u64, [u8; MAILBOX])>, Delivery> {
+fn chain(memory: &Memory, first: u64, len: usize) -> Result<Vec<(u64, [u8; MAILBOX])>, Delivery> {
     let mut address = first;
     let blocks = (0..len.div_ceil(BLOCK)).map(|_| {
         let mailbox = mailbox(memory, address).map_err(|Unmapped| Delivery::OutputPointer)?;
@@ -144,7 +140,10 @@ impl Function {
             let address = base.wrapping_add(u64::from(slot) * ENTRY as u64);
             let mut entry = [0; ENTRY];
             if self.memory.read(address, &mut entry).is_err() {
-                log::warn!("{}: slot {slot} of the commands is not in memory", self.name);
+                log::warn!(
+                    "{}: slot {slot} of the commands is not in memory",
+                    self.name
+                );
                 continue;
             }
             if entry[OWNER] & BY_HARDWARE == 0 {

@@ -58,7 +58,10 @@ impl Pages {
     pub fn new(input: &[u8], at: usize, log_page: u32, size: u64) -> Option<Pages> {
         let log_page = log_page + 12;
         let count = size.div_ceil(1u64.checked_shl(log_page)?) as usize;
-        let addresses: Vec<u64> = numbers(input, at).take(count).map(|it| it & !0xfff).collect();
+        let addresses: Vec<u64> = numbers(input, at)
+            .take(count)
+            .map(|it| it & !0xfff)
+            .collect();
         (addresses.len() == count).then_some(Pages {
             addresses,
             log_page,
@@ -108,7 +111,14 @@ impl EventQueue {
     }
 
     /// Writes an entry, and raises the interrupt.
-    fn push(&mut self, memory: &Memory, vectors: &Vectors, event: Event, subtype: u8, data: &[u8]) {
+    pub(super) fn push(
+        &mut self,
+        memory: &Memory,
+        vectors: &Vectors,
+        event: Event,
+        subtype: u8,
+        data: &[u8],
+    ) {
         let mut entry = [0; ENTRY as usize];
         entry[TYPE] = event as u8;
         entry[SUBTYPE] = subtype;

@@ -10,6 +10,7 @@ use super::{
 
 const OPCODE: Field = field(0, 16);
 const OP_MOD: Field = field(0x30, 16);
+const ID: Field = field(0x48, 24);
 const STATUS: Field = field(0, 8);
 /// Pages that the firmware has at most.
 const MAX_PAGES: usize = 1 << 16;
@@ -62,11 +63,18 @@ impl Function {
     }
 
     fn of_object(&mut self, opcode: u16, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
-        let executed = self.objects.execute(input, output);
-        executed.unwrap_or_else(|| {
-            log::warn!("{}: command {opcode:#x} is unknown", self.name);
-            Err(Status::Opcode)
-        })
+        match self.objects.execute(input, output) {
+            Some(executed) => executed?,
+            None => {
+                log::warn!("{}: command {opcode:#x} is unknown", self.name);
+                return Err(Status::Opcode);
+            }
+        }
+        let changed = self.queues_changed(opcode, input, output);
+        if changed.is_err() {
+            self.objects.remove(opcode, ID.get32(output));
+        }
+        changed
     }
 
     /// `MANAGE_PAGES`: the driver gives pages, or takes them back.
@@ -157,4 +165,4 @@ fn query_special_contexts(output: &mut [u8]) {
 }
 
 /// The key by which a guest's kernel names its memory by address.
-const RESERVED_KEY: u32 = 0x300;
+pub(super) const RESERVED_KEY: u32 = 0x300;

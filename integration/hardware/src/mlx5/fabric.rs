@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! All functions of a process.
+//! All functions of a process, and the switch between their ports.
 
 use super::{
     Mac,
@@ -43,8 +43,31 @@ impl Fabric {
         &mut self.functions[position]
     }
 
-    /// A guest writes to BAR 0.
+    /// A guest writes to BAR 0. Frames that it sends arrive at once.
     pub fn write(&mut self, position: usize, offset: u64, data: &[u8]) {
-        self.functions[position].write(offset, data);
+        let sender = &mut self.functions[position];
+        sender.write(offset, data);
+        let frames = std::mem::take(&mut sender.outgoing);
+        let is_connected = sender.has_carrier();
+        for frame in frames.iter().filter(|_| is_connected) {
+            self.switch(position, frame);
+        }
+    }
+
+    /// Hands a frame to all functions that accept its target, but its sender.
+    fn switch(&mut self, from: usize, frame: &[u8]) {
+        let Some(target) = frame.first_chunk::<6>() else {
+            return;
+        };
+        self.functions[from]
+            .vport
+            .count(false, *target, frame.len());
+        for (position, function) in self.functions.iter_mut().enumerate() {
+            let is_there = function.link.is_present && function.has_carrier();
+            if position != from && is_there && function.vport.accepts(*target) {
+                function.vport.count(true, *target, frame.len());
+                function.receive(frame);
+            }
+        }
     }
 }

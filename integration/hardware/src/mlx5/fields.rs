@@ -57,7 +57,10 @@ impl Field {
 /// The big-endian numbers of 64 bits from the byte `at` on.
 pub fn numbers(from: &[u8], at: usize) -> impl Iterator<Item = u64> {
     let rest = from.get(at..).unwrap_or_default();
-    (rest.chunks_exact(8)).map(|it| it.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)))
+    (rest.chunks_exact(8)).map(|it| {
+        it.iter()
+            .fold(0, |value, byte| value << 8 | u64::from(*byte))
+    })
 }
 
 /// Copies `from` to the byte `at`. Bytes beyond the end of `into` are dropped.

@@ -7,11 +7,14 @@ use super::{
     events::{Event, EventQueue, port_change},
     objects::Objects,
     ports::Ports,
+    queues::{CompletionQueue, WorkQueue},
     registers::{self, Registers},
     vport::Vport,
 };
 use crate::{interrupts::Vectors, memory::Memory};
 use std::{collections::BTreeMap, time::Instant};
+
+const FIRST_DOORBELL: u64 = registers::FIRST_PAGE as u64 * registers::PAGE;
 
 /// The place of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +67,11 @@ pub struct Function {
     pub(super) capabilities: Capabilities,
     pub(super) ports: Ports,
     pub(super) events: BTreeMap<u32, EventQueue>,
+    pub(super) completions: BTreeMap<u32, CompletionQueue>,
+    pub(super) sends: BTreeMap<u32, WorkQueue>,
+    pub(super) receives: BTreeMap<u32, WorkQueue>,
+    /// Frames that it sent, and that the fabric has not taken.
+    pub(super) outgoing: Vec<Vec<u8>>,
     begin: Instant,
 }
 
@@ -88,6 +96,10 @@ impl Function {
             capabilities: Capabilities::new(place.port, place.ports),
             ports: Ports::default(),
             events: BTreeMap::new(),
+            completions: BTreeMap::new(),
+            sends: BTreeMap::new(),
+            receives: BTreeMap::new(),
+            outgoing: Vec::new(),
             begin: Instant::now(),
         }
     }
@@ -114,7 +126,24 @@ impl Function {
             (registers::COMMAND_DOORBELL, Some(slots)) => {
                 self.commands_posted(u32::from_be_bytes(*slots));
             }
+            _ if offset >= FIRST_DOORBELL => self.doorbell(offset % registers::PAGE, data),
             _ => self.registers.write(offset, data),
+        }
+    }
+
+    /// A doorbell at `offset` of its page: two numbers of 32 bits. Those of event queues have no effect, as each event
+    /// raises an interrupt.
+    fn doorbell(&mut self, offset: u64, data: &[u8]) {
+        let Some(bytes) = data.first_chunk::<8>() else {
+            return;
+        };
+        let value = u64::from_be_bytes(*bytes);
+        match offset {
+            registers::COMPLETION_DOORBELL => {
+                self.completions_armed((value >> 32) as u32, value as u32);
+            }
+            registers::SEND_DOORBELLS.. => self.posted(value as u32 >> 8),
+            _ => {}
         }
     }
 

@@ -12,10 +12,13 @@
 //! | [`capabilities`] | the capabilities of a function |
 //! | [`objects`] | objects that commands make, change and destroy |
 //! | [`events`] | event queues |
+//! | [`queues`] | completion queues, send queues and receive queues |
+//! | [`ethernet`] | the requests of send queues, and received frames |
+//! | [`frames`] | checksums, VLANs and segments of frames |
 //! | [`vport`] | the virtual port: addresses, RoCE addresses, state, counters |
 //! | [`ports`] | the registers of the physical port |
 //! | [`function`] | one function |
-//! | [`fabric`] | all functions |
+//! | [`fabric`] | all functions, and the switch between their ports |
 //! | [`control`] | the control socket's orders |
 //! | [`port`] | a function as the transport sees it |
 //! | [`fields`] | places of numbers in structures |
@@ -23,14 +26,17 @@
 pub mod capabilities;
 pub mod commands;
 pub mod control;
+pub mod ethernet;
 pub mod events;
 pub mod execute;
 pub mod fabric;
 pub mod fields;
+pub mod frames;
 pub mod function;
 pub mod objects;
 pub mod port;
 pub mod ports;
+pub mod queues;
 pub mod registers;
 pub mod vport;
 

@@ -9,8 +9,8 @@ use super::{
 };
 use std::collections::BTreeMap;
 
-/// Bytes of an object's input that are kept: the context.
-const KEPT: usize = 0x110;
+/// Bytes of an object's input that are kept: the context, and the first queues of a table.
+const KEPT: usize = 0x190;
 
 /// A kind of objects.
 #[derive(Clone, Copy, Debug)]
@@ -59,14 +59,18 @@ const fn kind(create: u16, destroy: u16, query: u16, modify: u16) -> Kind {
 
 /// All kinds but event queues.
 pub const KINDS: &[Kind] = &[
-    kind(0x200, 0x202, 0x201, 0),     // memory keys
+    // memory keys; 0x100 ends a list of segments, and 0x300 is reserved
+    Kind {
+        first: 64,
+        ..kind(0x200, 0x202, 0x201, 0)
+    },
     kind(0x400, 0x401, 0x402, 0x403), // completion queues
     // queue pairs; the first numbers are special
     Kind {
         first: 64,
         ..kind(0x500, 0x501, 0x50b, 0)
     },
-    kind(0x710, 0x711, 0x713, 0),     // DCT
+    kind(0x710, 0x711, 0x713, 0), // DCT
     // shared receive queues, those of XRC, XRQ and RMP: the driver keeps all of them in one table, by number
     kind(0x700, 0x701, 0x702, 0),
     Kind {
@@ -180,6 +184,18 @@ impl Objects {
     /// The context of an object, as the command `create` has it.
     pub fn get(&self, create: u16, id: u32) -> Option<&[u8]> {
         self.made.get(&create)?.get(&id).map(Vec::as_slice)
+    }
+
+    /// [`Objects::get`], to be changed.
+    pub fn get_mut(&mut self, create: u16, id: u32) -> Option<&mut Vec<u8>> {
+        self.made.get_mut(&create)?.get_mut(&id)
+    }
+
+    /// Removes an object.
+    pub fn remove(&mut self, create: u16, id: u32) {
+        if let Some(objects) = self.made.get_mut(&create) {
+            objects.remove(&id);
+        }
     }
 
     /// The ids of all objects of a kind.

@@ -13,6 +13,10 @@ pub const SIZE: usize = 0x2000;
 pub const PAGE: u64 = 4096;
 /// The first page that a driver can have.
 pub const FIRST_PAGE: u32 = 16;
+/// In such a page, the doorbell of completion queues.
+pub const COMPLETION_DOORBELL: u64 = 0x20;
+/// The doorbells of send queues, from here to the end.
+pub const SEND_DOORBELLS: u64 = 0x800;
 /// The pages of BAR 0.
 pub const PAGES: u32 = (BAR_SIZE / PAGE) as u32;
 

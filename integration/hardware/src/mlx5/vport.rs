@@ -169,7 +169,10 @@ impl Vport {
         nic::LIST_TYPE.within(AT * 8).put(output, kind);
         if kind == UNICAST {
             let room = output.len().saturating_sub(AT + nic::LIST) / 8;
-            for (at, mac) in (AT + nic::LIST..).step_by(8).zip(self.unicast.iter().take(room)) {
+            for (at, mac) in (AT + nic::LIST..)
+                .step_by(8)
+                .zip(self.unicast.iter().take(room))
+            {
                 paste(output, at + 2, mac);
             }
             let len = self.unicast.len().min(room);

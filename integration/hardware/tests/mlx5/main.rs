@@ -4,5 +4,6 @@
 mod attached;
 mod commands;
 mod driver;
+mod ethernet;
 mod hostile;
 mod port;

@@ -13,12 +13,10 @@ fn the_state_follows_the_link_and_the_driver_gets_an_event() {
     let mut it = Driver::new();
     it.event_queue(0, 1 << 9);
     assert_eq!(state(&mut it), 1);
-    for (index, (line, is_up, subtype)) in [
-        ("link 52:54:00:bb:00:01 down", 0, 1),
-        ("link all up", 1, 4),
-    ]
-    .into_iter()
-    .enumerate()
+    for (index, (line, is_up, subtype)) in
+        [("link 52:54:00:bb:00:01 down", 0, 1), ("link all up", 1, 4)]
+            .into_iter()
+            .enumerate()
     {
         assert_eq!(order(&mut it.fabric, line), Ok("ok\n".to_owned()));
         assert_eq!(state(&mut it), is_up);
@@ -62,7 +60,10 @@ fn roce_addresses_are_in_their_table() {
     assert_eq!(it.execute(&query, 48).output[16..32], gid);
     let found: Vec<_> = it.fabric.functions()[0].vport.roce_addresses().collect();
     assert_eq!(found.len(), 1);
-    assert_eq!((found[0].0, found[0].1.gid, found[0].1.version), (7, gid, 2));
+    assert_eq!(
+        (found[0].0, found[0].1.gid, found[0].1.version),
+        (7, gid, 2)
+    );
     for opcode in [0x760, 0x761] {
         let beyond = with(command(opcode, 0, 48), 8, &[0, 255]);
         assert_eq!(it.execute(&beyond, 48).status(), 0xa);

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Completion queues (`struct mlx5_cqe64`), and the send and receive queues of Ethernet.
+
+use super::{
+    commands::Status,
+    events::{Event, Pages},
+    fields::{Field, field},
+    function::Function,
+};
+use crate::memory::{Memory, Unmapped};
+
+const PAGES: usize = 0x110;
+const NUMBER: Field = field(0x48, 24);
+
+/// `cqc`, in the input of `CREATE_CQ`.
+mod completion {
+    use super::{Field, field};
+    const AT: usize = 0x80;
+    pub(super) const ENTRY_SIZE: Field = field(0x8, 3).within(AT);
+    pub(super) const LOG_SIZE: Field = field(0x63, 5).within(AT);
+    pub(super) const EVENTS: Field = field(0xa0, 32).within(AT);
+    pub(super) const LOG_PAGE: Field = field(0xc3, 5).within(AT);
+}
+
+/// `sqc` and `rqc`, in the input of `CREATE_SQ` and `CREATE_RQ`.
+mod work {
+    use super::{Field, field};
+    const AT: usize = 0x100;
+    const WQ: usize = AT + 0x180;
+    pub(super) const COMPLETIONS: Field = field(0x48, 24).within(AT);
+    pub(super) const KIND: Field = field(0x0, 4).within(WQ);
+    pub(super) const RECORD: Field = field(0x80, 64).within(WQ);
+    pub(super) const LOG_STRIDE: Field = field(0x10c, 4).within(WQ);
+    pub(super) const LOG_PAGE: Field = field(0x113, 5).within(WQ);
+    pub(super) const LOG_SIZE: Field = field(0x11b, 5).within(WQ);
+}
+
+/// The state of a send or receive queue, in the context that [`super::objects`] keeps.
+const STATE: Field = field(0x108, 4);
+const READY: u64 = 1;
+const FAILED: u64 = 3;
+
+/// Bytes of a completion.
+pub const COMPLETION: usize = 64;
+/// The type of a cyclic queue, whose entries are data segments alone.
+const CYCLIC: u64 = 1;
+const MAX_LOG_SIZE: u32 = 22;
+const MAX_LOG_PAGE: u32 = 20;
+
+/// The opcodes of commands that make and destroy queues.
+pub mod opcode {
+    /// `CREATE_CQ`.
+    pub const CREATE_CQ: u16 = 0x400;
+    pub(super) const DESTROY_CQ: u16 = 0x401;
+    /// `CREATE_SQ`.
+    pub const CREATE_SQ: u16 = 0x904;
+    pub(super) const DESTROY_SQ: u16 = 0x906;
+    /// `CREATE_RQ`.
+    pub const CREATE_RQ: u16 = 0x908;
+    pub(super) const DESTROY_RQ: u16 = 0x90a;
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct CompletionQueue {
+    pages: Pages,
+    log_size: u32,
+    /// 64 bytes, or 128 with the entry in the second half.
+    entry: u64,
+    events: u32,
+    produced: u32,
+    is_armed: bool,
+}
+
+impl CompletionQueue {
+    fn new(input: &[u8]) -> Result<CompletionQueue, Status> {
+        let log_size = completion::LOG_SIZE.get32(input);
+        let log_page = completion::LOG_PAGE.get32(input);
+        if log_size > MAX_LOG_SIZE || log_page > MAX_LOG_PAGE {
+            return Err(Status::Parameter);
+        }
+        let entry = match completion::ENTRY_SIZE.get(input) {
+            0 => 64,
+            _ => 128,
+        };
+        let pages = Pages::new(input, PAGES, log_page, entry << log_size);
+        Ok(CompletionQueue {
+            pages: pages.ok_or(Status::InputLength)?,
+            log_size,
+            entry,
+            events: completion::EVENTS.get32(input),
+            produced: 0,
+            is_armed: false,
+        })
+    }
+
+    fn push(&mut self, memory: &Memory, mut entry: [u8; COMPLETION]) -> Result<(), Unmapped> {
+        entry[COMPLETION - 1] |= (self.produced >> self.log_size & 1) as u8;
+        let slot = u64::from(self.produced & ((1 << self.log_size) - 1));
+        let at = slot * self.entry + self.entry - COMPLETION as u64;
+        self.produced = self.produced.wrapping_add(1);
+        memory.publish_by_end(self.pages.address(at), &entry)
+    }
+}
+
+/// A send or receive queue.
+#[derive(Clone, Debug)]
+pub struct WorkQueue {
+    pages: Pages,
+    log_size: u32,
+    /// The number of its completion queue.
+    pub completions: u32,
+    /// The logarithm of the bytes of an entry.
+    pub log_stride: u32,
+    record: u64,
+    /// Entries that are done.
+    pub taken: u16,
+}
+
+impl WorkQueue {
+    fn new(input: &[u8]) -> Result<WorkQueue, Status> {
+        let (log_size, log_page) = (work::LOG_SIZE.get32(input), work::LOG_PAGE.get32(input));
+        let log_stride = work::LOG_STRIDE.get32(input);
+        if log_size > 16 || log_page > MAX_LOG_PAGE || !(4..=12).contains(&log_stride) {
+            return Err(Status::Parameter);
+        }
+        let pages = Pages::new(input, PAGES, log_page, 1 << (log_size + log_stride));
+        Ok(WorkQueue {
+            pages: pages.ok_or(Status::InputLength)?,
+            log_size,
+            completions: work::COMPLETIONS.get32(input),
+            log_stride,
+            record: work::RECORD.get(input),
+            taken: 0,
+        })
+    }
+
+    /// The entries that the driver posted, and are not done: by the receive counter of the doorbell record, or by the send
+    /// counter behind it.
+    pub fn pending(&self, memory: &Memory, is_send: bool) -> u16 {
+        let at = self.record.wrapping_add(if is_send { 4 } else { 0 });
+        let mut counter = [0; 4];
+        match memory.read(at, &mut counter) {
+            Ok(()) => (u32::from_be_bytes(counter) as u16).wrapping_sub(self.taken),
+            Err(Unmapped) => 0,
+        }
+    }
+
+    /// Reads `into.len()` bytes, a multiple of 16, of the next entries.
+    pub fn read(&self, memory: &Memory, into: &mut [u8]) -> Result<(), Unmapped> {
+        let mask = (1u64 << (self.log_size + self.log_stride)) - 1;
+        let start = u64::from(self.taken) << self.log_stride;
+        for (offset, part) in (0..).step_by(16).zip(into.chunks_mut(16)) {
+            memory.read(self.pages.address((start + offset) & mask), part)?;
+        }
+        Ok(())
+    }
+}
+
+impl Function {
+    /// Makes or destroys the queue of a command that succeeded.
+    pub(super) fn queues_changed(
+        &mut self,
+        code: u16,
+        input: &[u8],
+        output: &[u8],
+    ) -> Result<(), Status> {
+        let (made, gone) = (NUMBER.get32(output), NUMBER.get32(input));
+        match code {
+            opcode::CREATE_CQ => {
+                self.completions.insert(made, CompletionQueue::new(input)?);
+            }
+            opcode::CREATE_SQ => {
+                self.sends.insert(made, WorkQueue::new(input)?);
+            }
+            // the data of other kinds goes nowhere
+            opcode::CREATE_RQ if work::KIND.get(input) == CYCLIC => {
+                self.receives.insert(made, WorkQueue::new(input)?);
+            }
+            opcode::DESTROY_CQ => drop(self.completions.remove(&gone)),
+            opcode::DESTROY_SQ => drop(self.sends.remove(&gone)),
+            opcode::DESTROY_RQ => drop(self.receives.remove(&gone)),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Returns true if the driver has set the queue, which `create` made, to work.
+    pub(super) fn is_ready(&self, create: u16, number: u32) -> bool {
+        let context = self.objects.get(create, number);
+        context.is_some_and(|it| STATE.get(it) == READY)
+    }
+
+    /// The queue does not work any more, because of one of its entries.
+    pub(super) fn fail_queue(&mut self, create: u16, number: u32) {
+        if let Some(context) = self.objects.get_mut(create, number) {
+            STATE.put(context, FAILED);
+        }
+    }
+
+    /// Writes a completion, and an event if the driver asked for one.
+    pub(super) fn complete(&mut self, number: u32, entry: [u8; COMPLETION]) {
+        let Some(queue) = self.completions.get_mut(&number) else {
+            return;
+        };
+        if queue.push(&self.memory, entry).is_err() {
+            log::warn!("{}: completion queue {number} is not in memory", self.name);
+        }
+        if std::mem::take(&mut queue.is_armed) {
+            self.completion_event(number);
+        }
+    }
+
+    fn completion_event(&mut self, number: u32) {
+        let Some(queue) = self.completions.get(&number) else {
+            return;
+        };
+        if let Some(events) = self.events.get_mut(&queue.events) {
+            let mut data = [0; 28];
+            data[24..].copy_from_slice(&number.to_be_bytes());
+            events.push(&self.memory, &self.vectors, Event::Completion, 0, &data);
+        }
+    }
+
+    /// Handles the doorbell by which the driver asks for an event of a completion queue. `position` is what it has read.
+    pub(super) fn completions_armed(&mut self, position: u32, number: u32) {
+        let number = number & 0xff_ffff;
+        let Some(queue) = self.completions.get_mut(&number) else {
+            return;
+        };
+        queue.is_armed = (queue.produced ^ position) & 0xff_ffff == 0;
+        if !queue.is_armed {
+            self.completion_event(number);
+        }
+    }
+}
