@@ -383,6 +383,8 @@ pub(super) fn a_policys_section_is_put_back(cluster: &mut ControlPlane) {
 
 /// rdma-cni's binary is replaced, kept and put back.
 pub(super) fn the_binary_of_rdma_cni_is_put_back(cluster: &mut ControlPlane) {
+    // pods of the pages' examples have no controller: `drain` refuses them
+    cluster.kubectl("-n default delete pods --all --force --grace-period=0");
     custom_resource(
         cluster,
         "NetworkAttachmentDefinition",
