@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# go-build.sh - what the scripts `build` of integration/kubernetes, helm, runtimes and vale share: each makes Go programs
+# go-build.sh - what the scripts `build` of integration/kubernetes, helm, release, runtimes and vale share: each makes Go programs
 # in the lab's cache, and with --check as its first argument only says whether it can. To be sourced by them, in
 # their own directories; takes --check away.
 
