@@ -5,9 +5,8 @@ use crate::{IpoibMode, Pkey};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What kind of child, and how it gets its frames. On one parent there are macvlan children
-/// or ipvlan children, never both: each takes the parent's receive handler
-/// (`netdev_rx_handler_register()`, `net/core/dev.c`).
+/// Kind of a child netdev, and how it receives frames. One parent has either macvlan or ipvlan children, never both:
+/// each kind takes the parent's receive handler (`netdev_rx_handler_register()`, `net/core/dev.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "Written", into = "Written")]
 pub enum Child {
@@ -15,17 +14,17 @@ pub enum Child {
     Macvlan(MacvlanMode),
     /// Has its parent's hardware address, and gets what is for its IP addresses.
     Ipvlan(IpvlanMode),
-    /// Of an IPoIB netdev: has a queue pair of its own, and the parent's GID. One parent can have several in one
-    /// partition (`is_child_unique()`, `drivers/infiniband/ulp/ipoib/ipoib_vlan.c`).
+    /// Child of an IPoIB netdev, with its own queue pair and the parent's GID. One parent can have several children in
+    /// one partition (`is_child_unique()`, `drivers/infiniband/ulp/ipoib/ipoib_vlan.c`).
     Ipoib {
         /// The partition, which can be another one than the parent's.
         pkey: Pkey,
-        /// How it sends.
+        /// Mode of sending.
         mode: IpoibMode,
     },
 }
 
-/// As a record has it.
+/// Form in a record.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 enum Written {
@@ -54,31 +53,31 @@ impl From<Child> for Written {
     }
 }
 
-/// How macvlan children of one parent reach each other (`enum macvlan_mode`,
-/// `include/uapi/linux/if_link.h`). None of them reaches the parent itself.
+/// Connectivity of macvlan children of one parent (`enum macvlan_mode`, `include/uapi/linux/if_link.h`). None of them
+/// reaches the parent itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MacvlanMode {
     /// Directly.
     Bridge,
-    /// Not at all.
+    /// No connectivity.
     Private,
-    /// By a switch that sends frames back.
+    /// Through a switch that sends frames back.
     Vepa,
-    /// There is one child only, which has the parent's hardware address.
+    /// A single child, which has the parent's hardware address.
     Passthru,
     /// Any other, which no configuration can ask for: a pod with `NET_ADMIN` has set it.
     Other {
-        /// As the kernel has it (`IFLA_MACVLAN_MODE`): 16 is `source`, in which a child takes in the frames of senders
-        /// that it names, whomever they are for.
+        /// Kernel's value (`IFLA_MACVLAN_MODE`): 16 is `source`, in which a child receives the frames of the senders
+        /// that it names, for any recipient.
         mode: u32,
         /// `MACVLAN_FLAG_*`: 2 is `nodst`, by which a child in mode `source` keeps those frames from everybody else.
         flags: u16,
     },
 }
 
-/// On which layer an ipvlan child works (`enum ipvlan_mode`,
-/// `include/uapi/linux/if_link.h`). All children of one parent have the same.
+/// Layer of an ipvlan child (`enum ipvlan_mode`, `include/uapi/linux/if_link.h`). All children of one parent have the
+/// same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IpvlanMode {
@@ -86,11 +85,11 @@ pub enum IpvlanMode {
     L2,
     /// The parent's namespace routes; there is no ARP, broadcast or multicast.
     L3,
-    /// As `L3`, with netfilter of the parent's namespace.
+    /// Same as `L3`, with netfilter of the parent's namespace.
     L3s,
     /// Any other, which no configuration can ask for: a pod with `NET_ADMIN` has set it.
     Other {
-        /// As the kernel has it (`IFLA_IPVLAN_MODE`).
+        /// Kernel's value (`IFLA_IPVLAN_MODE`).
         mode: u32,
         /// `IPVLAN_F_*`: 1 is `private`, by which the children do not reach each other, 2 `vepa`.
         flags: u16,
@@ -166,7 +165,7 @@ impl Child {
     }
 }
 
-/// As `ip link` reports it: `macvlan mode bridge`; numbers that it has no words for as they are.
+/// Formats the child as `ip link` does: `macvlan mode bridge`; unknown values as numbers.
 impl fmt::Display for Child {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ((mode, flags), modes, names): (_, &[_], _) = match self {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The hardware behind netdevs and RDMA devices: PCI functions and auxiliary devices
-//! (sub-functions), as sysfs shows them whatever namespace their netdev is in.
+//! Hardware of netdevs and RDMA devices: PCI functions and auxiliary devices (sub-functions) in sysfs, regardless of
+//! the namespace of their netdev.
 
 use serde::{Deserialize, Serialize};
 use std::{borrow::Borrow, fmt, ops::Deref};
@@ -119,41 +119,39 @@ pub struct Device {
     /// The physical function it is a virtual function, or a sub-function, of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub physical_function: Option<DeviceAddress>,
-    /// How many virtual functions it has now.
+    /// Number of its present virtual functions.
     #[serde(default)]
     pub virtual_functions: u32,
-    /// Whether it has a netdev of its own, whatever namespace that is in.
+    /// True if it has a netdev of its own, in any namespace.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_netdev: bool,
-    /// Its RDMA devices' names, whatever namespace they are in
-    /// (`/sys/class/infiniband_verbs` is not filtered by namespace).
+    /// Names of its RDMA devices, in any namespace (`/sys/class/infiniband_verbs` is not filtered by namespace).
     #[serde(default)]
     pub rdma: Vec<String>,
     /// The functions whose driver made its RDMA device, where that has no parent in sysfs and is this
     /// device's by the netdev ([`pairing`](crate::pairing)). Several: which of them is not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rdma_functions: Vec<DeviceAddress>,
-    /// It is no network, but manages the switches of NVLink. Told of an [`Inventory`](crate::Inventory)'s devices, and
-    /// of an observed one only if it was asked for ([`Kernel::manages_nvlink`](crate::Kernel::manages_nvlink)).
+    /// True if it is no network but manages the switches of NVLink. An [`Inventory`](crate::Inventory) always has it,
+    /// an observed device only on request ([`Kernel::manages_nvlink`](crate::Kernel::manages_nvlink)).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub manages_nvlink: bool,
 }
 
 impl Device {
-    /// Whether the function at `address`, which is one of this device's NIC, is known to be: of several functions that
-    /// can have made the RDMA device, none is.
+    /// Returns true if the function at `address`, one of this device's NIC, is known to belong to it. None of several
+    /// functions that may have made the RDMA device is.
     pub fn has_function(&self, address: &DeviceAddress) -> bool {
         !self.rdma_functions.contains(address) || self.rdma_functions.len() == 1
     }
 
-    /// Why the RDMA device behind it is no rail, whatever pattern fits it.
+    /// Returns the reason why its RDMA device is no rail, for any pattern.
     pub fn no_rail(&self) -> Option<&'static str> {
         const WHY: &str = "it manages NVLink's switches (SW_MNG), and is no network";
         self.manages_nvlink.then_some(WHY)
     }
 
-    /// Whether it is bound to a driver that gives it to a virtual machine or to a program, and makes
-    /// no netdev.
+    /// Returns true if its driver passes it through to a virtual machine or a program, and makes no netdev.
     pub fn is_passed_through(&self) -> bool {
         const DRIVERS: [&str; 4] = ["vfio-pci", "mlx5_vfio_pci", "pci-stub", "uio_pci_generic"];
         let driver = self.driver.as_deref();

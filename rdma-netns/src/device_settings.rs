@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a namespace's administrator can set of a netdev besides rtnetlink, and what stays after a move.
+//! Settings of a netdev outside rtnetlink that its administrator can change and that survive a move.
 
 use serde::{Deserialize, Serialize};
 
@@ -36,8 +36,8 @@ impl DeviceSettings {
             .map(|(_, value)| value)
     }
 
-    /// What is to be set for these, if `present` is there now: keys with values. One of which either side has nothing,
-    /// and that has no default, is passed over: the driver does not have it.
+    /// Returns the changes from `present` to these settings: keys with values. A key that either side lacks, and that
+    /// has no default, is skipped: the driver does not have it.
     pub fn lacking<'a>(&'a self, present: &'a Self) -> Vec<(&'a str, &'a str)> {
         if self == present {
             return vec![];
@@ -53,8 +53,8 @@ impl DeviceSettings {
     }
 }
 
-/// What a setting has that nobody has touched, where that is the same for all drivers
-/// (`DQL_MAX_LIMIT`, `include/linux/dynamic_queue_limits.h`; `dql_init()` with HZ).
+/// Returns the default of a setting that is the same for all drivers (`DQL_MAX_LIMIT`,
+/// `include/linux/dynamic_queue_limits.h`; `dql_init()` with HZ).
 fn default_of(key: &str) -> Option<&'static str> {
     if key.starts_with("tcx/") || key == "ethtool/rules" {
         return Some("");

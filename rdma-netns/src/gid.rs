@@ -7,9 +7,9 @@ use std::net::{IpAddr, Ipv6Addr};
 /// The GIDs of one port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GidTable {
-    /// How many there can be (128 or 256 on mlx5, 1024 on rxe).
+    /// Size of the table (128 or 256 on mlx5, 1024 on rxe).
     pub size: u32,
-    /// Those that are there, by index.
+    /// Present GIDs by index.
     pub gids: Vec<Gid>,
 }
 
@@ -20,14 +20,14 @@ pub struct Gid {
     pub index: u32,
     /// The 128 bits; an IPv4 address is `::ffff:a.b.c.d` (`ipv6_addr_set_v4mapped()`).
     pub ip: Ipv6Addr,
-    /// How packets that use it look.
+    /// Format of its packets.
     pub kind: GidKind,
     /// Name of the netdev with the address, as it is called in its own namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netdev: Option<String>,
 }
 
-/// How packets that use a GID look (`enum ib_gid_type`, `include/rdma/ib_verbs.h`).
+/// Format of packets that use a GID (`enum ib_gid_type`, `include/rdma/ib_verbs.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GidKind {
     /// InfiniBand, or Ethernet without IP; sysfs does not tell them apart (`IB/RoCE v1`).
@@ -39,7 +39,7 @@ pub enum GidKind {
 }
 
 impl Gid {
-    /// The IP address that it stands for.
+    /// Returns the IP address of the GID.
     pub fn address(&self) -> IpAddr {
         match self.ip.to_ipv4_mapped() {
             Some(ip) => IpAddr::V4(ip),
@@ -56,7 +56,7 @@ impl GidTable {
             .find(|gid| gid.kind == kind && gid.address() == ip)
     }
 
-    /// How many places are taken.
+    /// Returns the number of used entries.
     pub fn used(&self) -> u32 {
         self.gids.len() as u32
     }

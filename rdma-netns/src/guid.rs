@@ -9,7 +9,7 @@ use std::{fmt, str::FromStr};
 /// `include/uapi/linux/if_infiniband.h`).
 const IPOIB_ADDRESS: usize = 20;
 
-/// Where the GUID begins in it.
+/// Offset of the GUID in the address.
 const IN_ADDRESS: usize = 12;
 
 /// A GUID. Its first byte is the highest one of the number, as in `struct ifla_vf_guid`.
@@ -23,13 +23,13 @@ pub struct Guid(pub u64);
 pub struct InvalidGuid(String);
 
 impl Guid {
-    /// What a port has to which nobody has given one.
+    /// GUID of a port without an assigned one.
     pub const ZERO: Self = Self(0);
 
-    /// What ib-sriov-cni gives a virtual function that had none, as zero is no GUID to set.
+    /// GUID that ib-sriov-cni sets for a virtual function that had none, as zero cannot be set.
     pub const ONES: Self = Self(u64::MAX);
 
-    /// Whether a device can be known by it.
+    /// Returns true if the GUID can identify a device.
     pub fn is_valid(self) -> bool {
         self != Self::ZERO && self != Self::ONES
     }
@@ -43,7 +43,7 @@ impl Guid {
         guid.filter(|_| link.link_type == LinkType::Infiniband)
     }
 
-    /// Whether the administrator has given the IPoIB netdev `link` another GUID than its port's.
+    /// Returns true if an administrator has set another GUID for the IPoIB netdev `link` than its port's.
     pub fn is_changed(link: &Link) -> bool {
         Self::of_port(link) != Self::in_address(&link.mac)
     }

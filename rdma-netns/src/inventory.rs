@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What RDMA resources of a node are made of, whatever namespace it is in at the time: read
-//! from sysfs and `/dev` alone ([`Linux::inventory`](crate::Linux::inventory)).
+//! Hardware of a node's RDMA resources in any namespace, read only from sysfs and `/dev`
+//! ([`Linux::inventory`](crate::Linux::inventory)).
 
 use crate::{CharDevice, Device, DeviceAddress, HardwareAddress, LinkType, RdmaMode, pairing};
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ pub struct Inventory {
     /// ([`Self::pair`]). RDMA in software whose namespace is not seen is here, too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unpaired: Vec<Hca>,
-    /// Whether RDMA devices belong to one network namespace (ib_core's parameter `netns_mode`); none: not known.
+    /// Namespace mode of the RDMA subsystem (ib_core's parameter `netns_mode`), if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma_mode: Option<RdmaMode>,
     /// GPUs and other accelerators, by address.
@@ -51,11 +51,11 @@ pub struct Function {
     /// The device.
     #[serde(flatten)]
     pub device: Device,
-    /// Which virtual function it is of its physical function, from 0; or the number that a
-    /// sub-function was given. None: it is neither.
+    /// Index of the virtual function in its physical function, from 0, or the number of a sub-function. `None`: it is
+    /// neither.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<u32>,
-    /// Where on PCI it is (an auxiliary device: its function).
+    /// PCI path (of an auxiliary device: its function's).
     #[serde(default)]
     pub path: PciPath,
     /// Its netdevs that are in this program's namespace; where it has none, those of its RDMA
@@ -65,8 +65,8 @@ pub struct Function {
     /// The function that these are of, where it is another one: so it is with eRDMA.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netdev_function: Option<DeviceAddress>,
-    /// Where on PCI the function is by which it reaches a GPU's memory, where that is another one: ConnectX-8's Data
-    /// Direct, below the GPU's switch.
+    /// PCI path of another function through which it reaches a GPU's memory: ConnectX-8's Data Direct, below the GPU's
+    /// switch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_direct: Option<PciPath>,
     /// Its RDMA devices, of all namespaces.
@@ -95,23 +95,23 @@ pub struct Netdev {
     pub name: String,
     /// Its present hardware address.
     pub mac: HardwareAddress,
-    /// What it is a link of.
+    /// Link type.
     #[serde(default)]
     pub link_type: LinkType,
-    /// Whether the medium is there.
+    /// True if it has carrier.
     #[serde(default)]
     pub carrier: bool,
-    /// In bytes.
+    /// MTU in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
-    /// In Mbit/s; none: there is no carrier, or the driver does not say, or ports were not looked at.
+    /// Speed in Mbit/s; `None`: no carrier, not reported by the driver, or ports were not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed: Option<u32>,
     /// The bond or bridge that it is a port of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<String>,
-    /// What else has all its frames: `the bridge br0`, `Open vSwitch`, `hv0, which it accelerates` (Azure). A bond
-    /// is none: its RDMA device is the ports' one.
+    /// Owner of all its frames: `the bridge br0`, `Open vSwitch`, `hv0, which it accelerates` (Azure). A bond does not
+    /// count: its RDMA device is that of its ports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_by: Option<String>,
     /// The VLANs on it, or on the bond that it is a port of, which are in this program's namespace; by name.
@@ -152,13 +152,13 @@ pub struct Hca {
     /// (`ib_uverbs_add_one()`, `drivers/infiniband/core/uverbs_main.c`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sub_devices: Vec<String>,
-    /// Version of its firmware; none: the device is in another namespace, or has none, or ports were not looked at.
+    /// Firmware version; `None`: the device is in another namespace or has none, or ports were not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firmware: Option<String>,
     /// RDMA in software on a NIC: its driver is rxe or siw. What lies on a bond counts as the bond's.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub soft: bool,
-    /// It has no parent in sysfs, and eRDMA's driver ([`pairing::is_erdma`]).
+    /// True if it has no parent in sysfs, and eRDMA's driver ([`pairing::is_erdma`]).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_erdma: bool,
     /// Kernel modules that use it, as [`RdmaDevice::kernel_users`](crate::RdmaDevice::kernel_users).
@@ -169,11 +169,11 @@ pub struct Hca {
 /// A port of an RDMA device, as sysfs shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HcaPort {
-    /// From 1.
+    /// Number, from 1.
     pub number: u32,
     /// Logical state (`enum ib_port_state`): 1 down, 4 active.
     pub state: u8,
-    /// What it is a link of.
+    /// Link type.
     pub link_type: LinkType,
 }
 
@@ -187,7 +187,7 @@ pub struct Accelerator {
     /// NUMA node; none: the firmware does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
-    /// Where on PCI it is.
+    /// PCI path.
     #[serde(default)]
     pub path: PciPath,
 }
@@ -259,7 +259,7 @@ impl Inventory {
     }
 }
 
-/// What `of` tells of all functions at `addresses` alike.
+/// Returns the common value of `of` for all functions at `addresses`.
 fn common<T: PartialEq>(
     inventory: &Inventory,
     addresses: &[DeviceAddress],

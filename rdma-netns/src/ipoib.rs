@@ -4,20 +4,19 @@
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// What an IPoIB netdev, or a child of one, has besides other netdevs (`ipoib_fill_info()`,
-/// `drivers/infiniband/ulp/ipoib/ipoib_netlink.c`).
+/// Attributes of an IPoIB netdev or its child (`ipoib_fill_info()`, `drivers/infiniband/ulp/ipoib/ipoib_netlink.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ipoib {
     /// The partition it is in.
     pub pkey: Pkey,
-    /// How it sends.
+    /// Mode of sending.
     pub mode: IpoibMode,
     /// Multicast groups that programs join past the kernel are passed over.
     #[serde(default)]
     pub umcast: bool,
 }
 
-/// By what kind of queue pair an IPoIB netdev sends.
+/// Kind of queue pair with which an IPoIB netdev sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IpoibMode {
@@ -46,20 +45,20 @@ pub struct Pkey(pub u16);
 const FULL_MEMBER: u16 = 0x8000;
 
 impl Pkey {
-    /// Whether both are of one partition. The kernel looks for a P_Key by that (`ib_find_pkey()`,
+    /// Returns true if both are of one partition. The kernel compares P_Keys so (`ib_find_pkey()`,
     /// `drivers/infiniband/core/device.c`).
     pub fn is_of_partition(self, other: Self) -> bool {
         (self.0 ^ other.0) & !FULL_MEMBER == 0
     }
 
-    /// Of a full member, which every IPoIB netdev wants to be (`ipoib_ndo_init()`,
+    /// Returns the P_Key of a full member, which every IPoIB netdev requires (`ipoib_ndo_init()`,
     /// `drivers/infiniband/ulp/ipoib/ipoib_main.c`).
     pub fn full(self) -> Self {
         Self(self.0 | FULL_MEMBER)
     }
 }
 
-/// As `ip link` and sysfs write it: `0x8001`.
+/// Formats the P_Key as `ip link` and sysfs do: `0x8001`.
 impl fmt::Display for Pkey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#06x}", self.0)

@@ -15,14 +15,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What is asked for. A node has hundreds of PCI functions that nobody asks for.
+/// Requested hardware. A node has hundreds of PCI functions that no caller needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// PCI functions and auxiliary devices whose RDMA devices are asked for their ports; others that have such hardware
-    /// are observed without any. A port is asked of the device's firmware (`ib_query_port()`,
-    /// `drivers/infiniband/core/device.c`), and a sick one answers after a minute.
+    /// PCI functions and auxiliary devices whose RDMA devices' ports are observed; other such hardware is observed
+    /// without ports. A port query reaches the device's firmware (`ib_query_port()`,
+    /// `drivers/infiniband/core/device.c`), and a faulty one answers after a minute.
     pub ports: BTreeSet<DeviceAddress>,
-    /// Those that are looked at besides, and whose firmware is not asked.
+    /// Further hardware that is observed without querying its firmware.
     pub besides: BTreeSet<DeviceAddress>,
     /// The pod's routes are left out. A pod with `CAP_NET_ADMIN` has as many as its memory holds, and who gives back what
     /// a pod had needs none of them: those of rails go with the netdevs, those of other interfaces are recorded.
@@ -43,13 +43,13 @@ pub trait Kernel {
     /// A pod's network namespace, held open.
     type Pod: Pod;
 
-    /// Which boot it is (`/proc/sys/kernel/random/boot_id`).
+    /// Returns the present boot (`/proc/sys/kernel/random/boot_id`).
     fn boot_id(&self) -> Result<String, ObserveError>;
 
     /// Opens the namespace at `path` (`CNI_NETNS`).
     fn open_pod(&self, path: &Path) -> Result<Self::Pod, OpenPodError>;
 
-    /// Which namespaces are at `paths`, in their order, for who does not work in them.
+    /// Returns the namespaces at `paths`, in their order, for callers that do not work in them.
     ///
     /// # Errors
     /// Each as [`Kernel::open_pod`].
@@ -58,31 +58,31 @@ pub trait Kernel {
         paths.iter().map(id).collect()
     }
 
-    /// Reads the state of the host's namespace and, if given, the pod's. Changes nothing.
+    /// Observes the host's namespace and optionally the pod's. Changes nothing.
     fn observe(&self, pod: Option<&Self::Pod>) -> Result<Observed, ObserveError>;
 
-    /// From now on only what is `asked` for is looked at, and of the node's hardware what is seen without being asked
-    /// for: [`Observed::devices`] has those of the netdevs of the two namespaces, and of the RDMA devices of all.
-    /// `None`: all of it, as at first.
+    /// Limits later observations to the `requested` hardware, and to hardware that is observed without a request:
+    /// [`Observed::devices`] has that of the netdevs of the two namespaces, and of all RDMA devices. `None`: all
+    /// hardware, as initially.
     fn ask_only(&self, asked: Option<Asked>);
 
-    /// Whether the PCI function at `address` is no network, but manages NVLink's switches. Its vital product data
-    /// is read for that, which takes the device some milliseconds.
+    /// Returns true if the PCI function at `address` is no network but manages NVLink's switches. It reads the vital
+    /// product data, which takes the device some milliseconds.
     fn manages_nvlink(&self, address: &DeviceAddress) -> bool;
 
-    /// How the virtual function `function` is set up by its physical function, on the host; none: it is no virtual
-    /// function. Drivers ask their firmware for that, for each function of the physical one.
+    /// Returns how its physical function on the host has set up the virtual function `function`; `None`: it is no
+    /// virtual function. Drivers query their firmware for each function of the physical one.
     ///
     /// # Errors
-    /// The physical function's netdev is not on the host, or cannot be asked.
+    /// The physical function's netdev is not on the host, or cannot be queried.
     fn vf(&self, function: &DeviceAddress) -> Result<Option<Vf>, ObserveError>;
 
-    /// What rtnetlink does not report of `link`, a netdev of the host, as its owner can have set it: [`DeviceSettings`].
-    /// What cannot be read is not there.
+    /// Returns settings of `link`, a netdev of the host, outside rtnetlink: [`DeviceSettings`]. Unreadable settings are
+    /// missing.
     fn device_settings(&self, link: &Link) -> DeviceSettings;
 
-    /// As [`Kernel::observe`], with how `functions` are set up. Of one whose physical function cannot be asked
-    /// nothing is told.
+    /// Observes as [`Kernel::observe`], and reads the set-up of `functions`. A function whose physical function cannot
+    /// be queried is missing.
     fn observe_vfs(
         &self,
         pod: Option<&Self::Pod>,
@@ -111,16 +111,16 @@ pub trait Kernel {
     /// not being there is an error (`NotFound`).
     fn partitions(&self, device: &str, port: u32) -> Result<Vec<Pkey>, ObserveError>;
 
-    /// Whether the kernel has SMC by now. Cheap, and loads nothing: without it no process can have
-    /// connections that it carries.
+    /// Returns true if the kernel has SMC. It is cheap and loads no module: without SMC no process can have connections
+    /// over it.
     fn has_smc(&self) -> bool;
 
-    /// Reads what of SMC the host and, if given, the pod have; none: this kernel has no SMC. Asked
-    /// only where SMC is wanted or was set up: the kernel loads the module for it.
+    /// Reads the SMC state of the host and optionally the pod; `None`: the kernel has no SMC. Call it only if SMC is
+    /// required or was set up: the kernel loads the module for it.
     fn smc(&self, pod: Option<&Self::Pod>) -> Result<Option<SmcState>, ObserveError>;
 
-    /// Whether some program is told, by one socket, of all that happens to the host's netdevs, addresses and routes:
-    /// network managers are, and routing daemons.
+    /// Returns true if a program listens on one socket to all events of the host's netdevs, addresses and routes, as
+    /// network managers and routing daemons do.
     fn is_watched(&self) -> bool;
 
     /// The neighbours that the host knows, by all of its netdevs.
@@ -130,14 +130,14 @@ pub trait Kernel {
     /// free, or after [`PROBE_TIME`](crate::probe::PROBE_TIME). Changes nothing.
     fn probe(&self, pod: &Self::Pod, questions: &[Question]) -> Result<Probed, ProbeError>;
 
-    /// Who was heard to have one of the addresses since they were probed. Does not wait.
+    /// Returns hosts that were heard to have one of the addresses since the probe, without waiting.
     fn overheard(
         &self,
         pod: &Self::Pod,
         questions: &[Question],
     ) -> Result<Vec<Conflict>, ProbeError>;
 
-    /// Makes the one change `op`. `pod` must be given when `op` names it.
+    /// Makes the single change `op`. `pod` is required if `op` names it.
     fn execute(&self, op: &Op, pod: Option<&Self::Pod>) -> Result<(), OpError>;
 
     /// The time by which [`Kernel::pause`] is counted.
@@ -153,9 +153,9 @@ pub trait Kernel {
 
 /// A pod's network namespace.
 pub trait Pod {
-    /// Where it was opened.
+    /// Returns the path at which it was opened.
     fn path(&self) -> &Path;
-    /// Which namespace it is, whatever else is found at the path later.
+    /// Returns the identity of the namespace, whatever is at the path later.
     fn id(&self) -> NetnsId;
 }
 
@@ -175,7 +175,7 @@ pub enum OpenPodError {
     /// The system refused.
     #[error("cannot open {path:?}: {source}")]
     Io {
-        /// The path that was asked for.
+        /// Requested path.
         path: PathBuf,
         /// The system's answer.
         source: io::Error,
@@ -186,7 +186,7 @@ pub enum OpenPodError {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read {what}: {source}")]
 pub struct ObserveError {
-    /// What was asked for, `the links of the pod`.
+    /// Object of the observation: `the links of the pod`.
     pub what: String,
     /// The kernel's answer.
     pub source: io::Error,
@@ -196,7 +196,7 @@ pub struct ObserveError {
 #[derive(Debug, thiserror::Error)]
 #[error("{op}: {source}{}", message.as_ref().map(|m| format!(" ({m})")).unwrap_or_default())]
 pub struct OpError {
-    /// The change that was asked for.
+    /// The requested change.
     pub op: Box<Op>,
     /// The errno.
     pub source: io::Error,

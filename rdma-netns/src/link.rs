@@ -29,8 +29,8 @@ pub struct Link {
     pub name: InterfaceName,
     /// Present hardware address.
     pub mac: HardwareAddress,
-    /// Where broadcasts are sent to, and questions for neighbours with them (`IFLA_BROADCAST`). Of Ethernet alone: that of
-    /// InfiniBand is its partition's.
+    /// Address of broadcasts and of neighbour queries (`IFLA_BROADCAST`), for Ethernet only: that of InfiniBand belongs
+    /// to its partition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broadcast: Option<HardwareAddress>,
     /// Address burnt in, where the driver tells it (Linux 5.6, `IFLA_PERM_ADDRESS`).
@@ -38,8 +38,7 @@ pub struct Link {
     pub permanent_mac: Option<HardwareAddress>,
     /// Largest packet, bytes.
     pub mtu: u32,
-    /// Largest MTU that its driver takes, bytes (Linux 4.19, `IFLA_MAX_MTU`); 0: any. None: not
-    /// told.
+    /// Largest MTU of its driver, bytes (Linux 4.19, `IFLA_MAX_MTU`); 0: any. `None`: not reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_mtu: Option<u32>,
     /// Set up by its administrator (`IFF_UP`).
@@ -66,7 +65,7 @@ pub struct Link {
     /// `veth`, `bond`, `macvlan`…; a NIC has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// What it is a link of.
+    /// Link type.
     #[serde(default)]
     pub link_type: LinkType,
     /// The PCI function or auxiliary device behind it (Linux 5.14, `IFLA_PARENT_DEV_NAME`).
@@ -82,18 +81,18 @@ pub struct Link {
     /// macvlan in a pod this is an index of the host. The ends of a pair (`veth`) have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lower: Option<u32>,
-    /// What a virtual netdev was made on, which nobody can change: it tells a netdev from another one that was made with
-    /// the same index and kind. None: it is of a kind that has nothing of it, or that is not known.
+    /// Lower netdev of a virtual netdev, which never changes and distinguishes it from a later netdev with the same
+    /// index and kind. `None`: its kind has none, or it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// What kind of child of that netdev it is, if it is one that a pod can be given.
+    /// Kind of child, if it is one that a pod can get.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child: Option<Child>,
     /// The partition and the mode of an IPoIB netdev.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipoib: Option<Ipoib>,
-    /// How its physical function had set it up, in a record of a virtual function that was changed. What it has now
-    /// is in [`Observed::vfs`](crate::Observed::vfs).
+    /// Earlier set-up by its physical function, in the record of a virtual function that was changed.
+    /// [`Observed::vfs`](crate::Observed::vfs) has the present one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vf: Option<Vf>,
     /// Settings under `/proc/sys/net/ipv{4,6}/conf/<name>/` that a move resets, by
@@ -108,7 +107,7 @@ pub struct Link {
     pub routes: Vec<Route>,
 }
 
-/// What a virtual netdev was made on, as seen from one namespace (`rtnl_fill_link_netnsid()`, `net/core/rtnetlink.c`).
+/// Lower netdev of a virtual netdev, as one namespace sees it (`rtnl_fill_link_netnsid()`, `net/core/rtnetlink.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// Index of the netdev that it lies on, or of the other end of a pair (`IFLA_LINK`).
@@ -125,8 +124,8 @@ pub struct Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum LinkSetting {
-    /// `IF_LINK_MODE_*` (`include/uapi/linux/if.h`): 0 default, 1 dormant, in which a netdev that is up has no
-    /// carrier for those who look for routes.
+    /// Mode `IF_LINK_MODE_*` (`include/uapi/linux/if.h`): 0 default, 1 dormant, in which a netdev that is up has no
+    /// carrier for routing.
     Mode,
     /// The group of netdevs that rules can name (`IFLA_GROUP`).
     Group,
@@ -136,12 +135,14 @@ pub enum LinkSetting {
     GsoMaxSegments,
     /// Bytes of a segment that is put together of received ones (Linux 5.19, `IFLA_GRO_MAX_SIZE`).
     GroMaxSize,
-    /// As [`Self::GsoMaxSize`], of IPv4 (Linux 6.3, `IFLA_GSO_IPV4_MAX_SIZE`). The kernel changes it with that one.
+    /// Same as [`Self::GsoMaxSize`] for IPv4 (Linux 6.3, `IFLA_GSO_IPV4_MAX_SIZE`). The kernel changes it together with
+    /// that one.
     GsoIpv4MaxSize,
-    /// As [`Self::GroMaxSize`], of IPv4 (Linux 6.3, `IFLA_GRO_IPV4_MAX_SIZE`). The kernel changes it with that one.
+    /// Same as [`Self::GroMaxSize`] for IPv4 (Linux 6.3, `IFLA_GRO_IPV4_MAX_SIZE`). The kernel changes it together with
+    /// that one.
     GroIpv4MaxSize,
-    /// 1: it is up and counts as dormant or under test (`IFLA_OPERSTATE`), so that IPv6 does not use it. The kernel looks
-    /// at its mode again when its carrier changes, which on a netdev without a medium of its own need not be.
+    /// Operational state (`IFLA_OPERSTATE`), 1: up, but dormant or under test, so that IPv6 does not use it. The kernel
+    /// updates it when the carrier changes, which may never happen on a netdev without a medium of its own.
     Dormant,
     /// Id of the XDP program (`IFLA_XDP`), of several the sum; 0: none. No move detaches it.
     Xdp,
@@ -201,7 +202,7 @@ impl LinkFlag {
     }
 }
 
-/// What a netdev is a link of (`ARPHRD_*`).
+/// Link type of a netdev (`ARPHRD_*`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkType {
@@ -215,18 +216,18 @@ pub enum LinkType {
 }
 
 impl Link {
-    /// Whether `name` is its name, or one of its alternative names.
+    /// Returns true if `name` is its name, or one of its alternative names.
     pub fn has_name(&self, name: &str) -> bool {
         *self.name == *name || self.alt_names.iter().any(|alt| alt == name)
     }
 
-    /// Whether `flag` is on.
+    /// Returns true if `flag` is set.
     pub fn has(&self, flag: LinkFlag) -> bool {
         self.flags.contains(&flag)
     }
 
-    /// Whether the kernel would take `route` with `addresses`: its source is one of them, and
-    /// its gateway is on the link by them, by a route, or by being link-local.
+    /// Returns true if the kernel would accept `route` with `addresses`: its source is one of them, and its gateway is
+    /// on the link by them, by a route, or by being link-local.
     pub fn can_have(&self, route: &Route, addresses: &[Address]) -> bool {
         let has_source = route
             .source
@@ -246,16 +247,16 @@ impl Link {
         has_source && (route.onlink || link_local || by_address || by_route)
     }
 
-    /// Whether the kernel makes `route`, one of this netdev's, by itself: with one of its
-    /// addresses, or from a router advertisement.
+    /// Returns true if the kernel itself makes `route`, one of this netdev's: with one of its addresses, or from a
+    /// router advertisement.
     ///
-    /// NetworkManager gives its addresses `IFA_F_NOPREFIXROUTE` and sets the prefix' route itself,
-    /// as of `RTPROT_KERNEL`; systemd-networkd sets what a router advertised as of `RTPROT_RA`. Both
-    /// keep the kernel from taking advertisements, and nobody makes these routes anew.
+    /// NetworkManager sets its addresses with `IFA_F_NOPREFIXROUTE` and makes the prefix route itself with
+    /// `RTPROT_KERNEL`; systemd-networkd makes advertised routes with `RTPROT_RA`. Both keep the kernel from accepting
+    /// advertisements, so the kernel does not make these routes again.
     ///
-    /// What the kernel makes is in the main table (`fib_magic()`, `net/ipv4/fib_frontend.c`;
-    /// `RT6_TABLE_PREFIX`, `include/net/ip6_fib.h`), or in that of the VRF which the netdev is in.
-    /// Scripts copy it into others for rules by source.
+    /// The kernel makes routes in the main table (`fib_magic()`, `net/ipv4/fib_frontend.c`; `RT6_TABLE_PREFIX`,
+    /// `include/net/ip6_fib.h`), or in that of the netdev's VRF. Scripts copy them into other tables for rules by
+    /// source.
     pub fn makes_itself(&self, route: &Route) -> bool {
         if route.table != MAIN_TABLE && self.master.is_none() {
             return false;
@@ -272,9 +273,8 @@ impl Link {
         }
     }
 
-    /// Whether the kernel itself makes addresses and routes of router advertisements
-    /// (`ipv6_accept_ra()`, `include/net/ipv6.h`). A setting that is not known counts as the
-    /// kernel's default.
+    /// Returns true if the kernel itself makes addresses and routes of router advertisements (`ipv6_accept_ra()`,
+    /// `include/net/ipv6.h`). An unknown setting counts as the kernel's default.
     fn takes_advertisements(&self) -> bool {
         let setting = |key: &str, default| self.sysctls.get(key).copied().unwrap_or(default);
         match setting("ipv6/accept_ra", 1) {
@@ -283,8 +283,8 @@ impl Link {
         }
     }
 
-    /// As it is `seconds` later, if nothing but time acts on it: lifetimes have run on, and what
-    /// has come to its end is not there.
+    /// Returns the netdev as it is `seconds` later without other changes: lifetimes are shorter, and expired objects
+    /// are gone.
     pub fn aged(&self, seconds: u64) -> Self {
         let seconds = u32::try_from(seconds).unwrap_or(u32::MAX - 1);
         let left = |lifetime: u32| match lifetime {
@@ -317,18 +317,18 @@ impl Link {
         on_link.chain(lasting().filter(|route| route.gateway.is_some()))
     }
 
-    /// Whether it is several netdevs in one, which its ports stay with.
+    /// Returns true if it is a bond of several netdevs, with which its ports stay.
     pub fn is_bond(&self) -> bool {
         matches!(self.kind.as_deref(), Some("bond" | "team"))
     }
 
-    /// Whether it is a VLAN of the netdev that it lies on.
+    /// Returns true if it is a VLAN of its lower netdev.
     pub fn is_vlan(&self) -> bool {
         self.kind.as_deref() == Some("vlan") && self.lower.is_some()
     }
 
-    /// Whether it stands for another function's port on the NIC's switch: `pf0vf3`,
-    /// `c1pf0sf88` (`Documentation/networking/devlink/devlink-port.rst`).
+    /// Returns true if it represents another function's port on the NIC's switch: `pf0vf3`, `c1pf0sf88`
+    /// (`Documentation/networking/devlink/devlink-port.rst`).
     pub fn is_representor(&self) -> bool {
         let name = self.port_name.as_deref().unwrap_or_default();
         name.contains("pf") && (name.contains("vf") || name.contains("sf"))

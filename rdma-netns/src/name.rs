@@ -48,7 +48,7 @@ impl TryFrom<String> for InterfaceName {
         if name == "." || name == ".." {
             return Err(InvalidName::Reserved(name));
         }
-        // it looks at bytes, and 0xA0 is Latin-1's no-break space to it (`lib/ctype.c`)
+        // it compares bytes, and 0xA0 is Latin-1's no-break space to it (`lib/ctype.c`)
         let has_space_byte = |c: char| c.encode_utf8(&mut [0; 4]).bytes().any(|it| it == 0xA0);
         let is_space = |c: char| c.is_ascii_whitespace() || c == '\x0b' || has_space_byte(c);
         let forbidden = |c: char| matches!(c, '/' | ':' | '%' | '\0') || is_space(c);
@@ -60,8 +60,8 @@ impl TryFrom<String> for InterfaceName {
 }
 
 impl InterfaceName {
-    /// Stands for the netdev `index` where its name is no text: a pod may call its netdev by
-    /// any bytes. No netdev has such a name, since `:` is refused in one.
+    /// Returns a replacement for the name of the netdev `index` if its name is no text: a pod may use any bytes. No
+    /// netdev has such a name, since `:` is refused.
     pub fn of_index(index: u32) -> Self {
         Self(format!(":{index}"))
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Network namespaces: opened by path, told apart, and entered.
+//! Network namespaces: opening, identifying and entering.
 //!
-//! [`Netns::run`] gives the work to a thread that enters, works and ends. `Netns::visit` has the calling thread go there
-//! for a moment. Neither an early return nor a panic can leave the caller in the wrong place: should the way back from a
-//! visit be refused, the process ends.
+//! [`Netns::run`] runs work on a thread that enters, works and ends. `Netns::visit` moves the calling thread there for
+//! a moment. Neither an early return nor a panic can leave the caller in the wrong namespace: if the return from a
+//! visit is refused, the process ends.
 
 use nix::{
     errno::Errno,
@@ -27,8 +27,7 @@ use std::{
     process, thread,
 };
 
-/// Which namespace, for the time of one boot. A path or an inode number alone may
-/// belong to another namespace later.
+/// Identity of a namespace within one boot. A path or an inode number alone may belong to another namespace later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NetnsId {
     /// Device of the namespace's file (nsfs).
@@ -51,8 +50,8 @@ const SIOCGSKNS: libc::c_int = 0x894c;
 /// The calling thread's namespace.
 const CURRENT: &str = "/proc/thread-self/ns/net";
 
-/// How often the way back from a visit is tried: to enter a namespace takes some memory of the kernel's
-/// (`create_new_namespaces()`, `kernel/nsproxy.c`).
+/// Number of attempts of the return from a visit: entering a namespace needs kernel memory (`create_new_namespaces()`,
+/// `kernel/nsproxy.c`).
 const WAYS_BACK: usize = 3;
 
 /// A network namespace, held open: it lives at least as long as this.
@@ -73,7 +72,7 @@ pub enum OpenError {
     /// The system refused; `NotFound`: the namespace is gone.
     #[error("cannot open {path:?}: {source}")]
     Io {
-        /// The path that was asked for.
+        /// Requested path.
         path: PathBuf,
         /// The system's answer.
         source: io::Error,
@@ -90,7 +89,7 @@ impl Netns {
         Ok(netns)
     }
 
-    /// As [`Netns::open`], with what else is had of whoever asks for the cookie.
+    /// Opens as [`Netns::open`], and returns also the result of the query for the cookie.
     pub(crate) fn open_by<T>(
         path: &Path,
         cookie: impl FnOnce(&Self) -> io::Result<(u64, T)>,
@@ -146,7 +145,7 @@ impl Netns {
         })
     }
 
-    /// Where it was opened.
+    /// Returns the path at which it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -156,7 +155,7 @@ impl Netns {
         &self.file
     }
 
-    /// Which namespace it is.
+    /// Returns the identity of the namespace.
     pub fn id(&self) -> NetnsId {
         self.id
     }
@@ -192,8 +191,8 @@ impl Netns {
 struct WayBack(File);
 
 impl WayBack {
-    /// To where the calling thread is. There is none for a program in a user namespace of its own that leaves its parent's
-    /// network namespace for one that was made there (`netns_install()`, `net/core/net_namespace.c`).
+    /// Opens the return to the calling thread's namespace. A program in a user namespace of its own that leaves its
+    /// parent's network namespace for one made there has none (`netns_install()`, `net/core/net_namespace.c`).
     fn from_here() -> io::Result<Self> {
         let here = here(&UnixDatagram::unbound()?)?;
         setns(&here, CloneFlags::CLONE_NEWNET)?;
@@ -213,8 +212,8 @@ impl Drop for WayBack {
     }
 }
 
-/// Which namespaces are at `paths`, in their order. One thread goes from one to the next and at last to `home`, so that
-/// no namespace lives longer by it.
+/// Returns the namespaces at `paths`, in their order. One thread goes from one to the next and at last to `home`, so
+/// that no namespace lives longer through it.
 pub(crate) fn ids_at(paths: &[&Path], home: &Netns) -> io::Result<Vec<Result<NetnsId, OpenError>>> {
     let id = |path: &&Path| {
         let cookie = |netns: &Netns| {
@@ -258,21 +257,21 @@ pub(crate) fn open_file(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// The calling thread's namespace, by a `socket` that it has made there: what is below `/proc` the kernel makes anew for
-/// each process, which takes many times as long.
+/// Returns the calling thread's namespace through a `socket` made in it: the kernel generates `/proc` for each process,
+/// which takes many times as long.
 fn here(socket: &impl AsFd) -> io::Result<File> {
     // SAFETY: this request takes no argument; the descriptor is open.
     let file = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCGSKNS as _) };
     match Errno::result(file) {
-        // SAFETY: it was made just now, for whoever asked.
+        // SAFETY: the kernel made it just now, for this caller.
         Ok(file) => Ok(File::from(unsafe { OwnedFd::from_raw_fd(file) })),
         // without CAP_NET_ADMIN in the user namespace that has it, and where QEMU emulates a process
         Err(_) => File::open(CURRENT),
     }
 }
 
-/// The cookie of the namespace that `socket` was made in; 0 where the kernel has none, which is before 5.14. What cannot
-/// be asked is no 0: that would be another namespace, whose pod nobody would restore.
+/// Returns the cookie of the namespace of `socket`; 0 on a kernel without cookies, before 5.14. A failed query is not
+/// 0: that would be another namespace, whose pod would not be restored.
 pub(crate) fn cookie_of(socket: &impl AsFd) -> io::Result<u64> {
     let mut cookie = 0_u64;
     let mut length = size_of_val(&cookie) as libc::socklen_t;
@@ -303,7 +302,7 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     #[test]
-    fn what_is_no_network_namespace() {
+    fn files_that_are_no_network_namespaces() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("pod");
         assert!(matches!(
@@ -354,7 +353,7 @@ mod tests {
         let current = Netns::current().expect("current");
         let opened = Netns::open(Path::new("/proc/self/ns/net")).expect("own");
         assert_eq!(current.id(), opened.id());
-        // of what is no socket no namespace is told, as where the request is not allowed
+        // a file that is no socket has no namespace, as if the request was not allowed
         let directory = File::open("/").expect("a directory");
         let other_way = Netns::identify(here(&directory).expect("own"), Path::new(CURRENT));
         let other_way = other_way.expect("own").id();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What was seen at one moment: the host's namespace and one pod's.
+//! Observation of the host's namespace and one pod's at one moment.
 
 use crate::{
     Device, DeviceAddress, DeviceSettings, GeneralRule, Link, NetnsId, NetnsSide, Origin,
@@ -16,25 +16,25 @@ use std::{
 pub struct Observed {
     /// `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
-    /// When it was seen: seconds since the boot, sleep included (`CLOCK_BOOTTIME`), which nobody
-    /// can set. None: not told.
+    /// Time of the observation: seconds since the boot, including sleep (`CLOCK_BOOTTIME`), which cannot be set.
+    /// `None`: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<u64>,
     /// None: the kernel has no RDMA subsystem (`ib_core` is not loaded).
     pub rdma_mode: Option<RdmaMode>,
-    /// PCI functions and auxiliary devices that have, or can have, a netdev or an RDMA
-    /// device, whatever namespace these are in: all, or [those that matter](crate::Kernel::ask_only).
+    /// PCI functions and auxiliary devices that have, or can have, a netdev or an RDMA device, in any namespace: all,
+    /// or [the relevant ones](crate::Kernel::ask_only).
     #[serde(default)]
     pub devices: Vec<Device>,
-    /// RDMA devices without a parent in sysfs, whatever namespace they are in, that no netdev seen here is known to
-    /// belong to, by name: RDMA in software, and what is in a namespace that is not seen.
+    /// RDMA devices without a parent in sysfs, in any namespace, without a known netdev here, by name: RDMA in
+    /// software, and devices in a namespace that is not observed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unpaired: Vec<String>,
-    /// How virtual functions are set up, of those that were asked for, wherever their netdevs are
+    /// Set-up of requested virtual functions, wherever their netdevs are
     /// ([`Kernel::observe_vfs`](crate::Kernel::observe_vfs)).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub vfs: BTreeMap<DeviceAddress, Vf>,
-    /// Settings of netdevs of the host that rtnetlink does not report, by their numbers; of those that were asked for
+    /// Settings of the host's netdevs outside rtnetlink, by index, of requested ones
     /// ([`Kernel::device_settings`](crate::Kernel::device_settings)).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub device_settings: Vec<(u32, DeviceSettings)>,
@@ -51,7 +51,7 @@ pub struct Observed {
 /// A network namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespace {
-    /// Which one it is.
+    /// Identity of the namespace.
     pub id: NetnsId,
     /// Its netdevs.
     pub links: Vec<Link>,
@@ -89,8 +89,8 @@ impl Observed {
         }
     }
 
-    /// The sub-devices of the RDMA device `name`, and where they are: one is made on the host, wherever the RDMA device is
-    /// (`ib_alloc_device()`).
+    /// Returns the sub-devices of the RDMA device `name`, and their namespaces: they are made on the host, wherever the
+    /// RDMA device is (`ib_alloc_device()`).
     pub fn sub_devices_of<'a>(
         &'a self,
         name: &'a str,
@@ -139,8 +139,8 @@ impl Observed {
         functions
     }
 
-    /// Gives the unpaired RDMA devices among those called in `hardware`, whose driver is one for hardware and has this id,
-    /// the function of their netdev as their parent, wherever both are ([`pairing`]).
+    /// Sets the parents of the unpaired RDMA devices in `hardware`, whose driver with this id is one for hardware, to
+    /// the function of their netdev, wherever both are ([`pairing`]).
     pub fn pair(&mut self, hardware: &BTreeMap<String, u32>) {
         let made_by = pairing::makers(&self.devices);
         let Self {
@@ -219,18 +219,17 @@ impl Namespace {
             .map(|(_, route)| route)
     }
 
-    /// Whether one of these is `route`, whatever its age.
+    /// Returns true if one of these is `route`, regardless of age.
     pub fn has_unkept(&self, index: u32, route: &Route) -> bool {
         self.unkept_by(index).any(|it| it.same_as(route))
     }
 
-    /// The RDMA device whose port `link` is, else the one of the same PCI function or
-    /// auxiliary device, else the one whose GUID is made of its address ([`pairing`]). A bond's
-    /// is, too, that of one of the bond's ports: the netdev of `mlx5_bond_0` is told as the bond by
-    /// some kernels, as a port by others, and its hardware is the first port's. A VLAN without one of its own
-    /// has that of the netdev that it lies on ([`Self::below_vlan`]).
+    /// Returns the RDMA device whose port `link` is, or else that of the same PCI function or auxiliary device, or else
+    /// the one whose GUID derives from its address ([`pairing`]). A bond has the RDMA device of one of its ports too:
+    /// some kernels report the netdev of `mlx5_bond_0` as the bond, others as a port, and its hardware is the first
+    /// port's. A VLAN without its own has that of its lower netdev ([`Self::below_vlan`]).
     ///
-    /// `link` may be of another namespace: then its index says nothing, and its hardware all.
+    /// `link` may be of another namespace: then only its hardware counts, not its index.
     pub fn rdma_of(&self, link: &Link) -> Option<&RdmaDevice> {
         self.own_rdma_of(link)
             .or_else(|| self.own_rdma_of(self.below_vlan(link)?))
@@ -271,7 +270,7 @@ impl Namespace {
         links.min_by_key(|link| self.rdma_of(link).is_none())
     }
 
-    /// Whether `link` is a netdev of this namespace.
+    /// Returns true if `link` is a netdev of this namespace.
     fn has(&self, link: &Link) -> bool {
         self.link_by_index(link.index) == Some(link)
     }
@@ -294,7 +293,7 @@ impl Namespace {
             .or_else(|| of(&|rdma, link| rdma.has_guid_of(link) && !self.has_port_of(rdma)))
     }
 
-    /// Whether a netdev of this namespace is one of the RDMA device's ports, or of its function.
+    /// Returns true if a netdev of this namespace is one of the RDMA device's ports, or of its function.
     fn has_port_of(&self, rdma: &RdmaDevice) -> bool {
         let of_function = |link: &Link| rdma.parent.is_some() && link.parent == rdma.parent;
         self.links

@@ -108,7 +108,7 @@ fn an_rdma_device_of_another_function_is_found_by_its_guid() {
     );
 }
 
-/// Mainline's driver sets no parent: the RDMA device has the netdev's function, wherever both are.
+/// Mainline's driver sets no parent: the RDMA device gets the netdev's function, wherever both are.
 #[test]
 fn an_rdma_device_without_a_parent_has_its_netdevs_function() {
     let mut erdma = device("erdma_0", None, None);

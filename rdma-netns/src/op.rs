@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One change to a network namespace, and how a person would make it.
+//! One change to a network namespace, and its equivalent command.
 
 mod words;
 
@@ -15,7 +15,7 @@ use std::{
 };
 use words::{address_words, device_setting, drivers, of_family, route_words};
 
-/// On which side of the move something is.
+/// Side of the move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NetnsSide {
@@ -36,8 +36,8 @@ pub enum NetnsSide {
     reason = "the fields are the capital words of their variant's command"
 )]
 pub enum Op {
-    /// `rdma dev set DEVICE netns NS` (`RDMA_NLDEV_CMD_SET` with `NET_NS_FD`). Made by a
-    /// thread inside `from`: the kernel looks at the caller's namespace, not the socket's.
+    /// `rdma dev set DEVICE netns NS` (`RDMA_NLDEV_CMD_SET` with `NET_NS_FD`). A thread inside `from` makes it: the
+    /// kernel checks the caller's namespace, not the socket's.
     MoveRdma {
         device: String,
         from: NetnsSide,
@@ -59,13 +59,12 @@ pub enum Op {
         to: NetnsSide,
         name: InterfaceName,
     },
-    /// `ip link add link PARENT name NAME netns NS mtu BYTES type macvlan|ipvlan mode MODE`:
-    /// made in the pod from a netdev of the host by one request, so that it never is on the
-    /// host and nothing can be left there.
+    /// `ip link add link PARENT name NAME netns NS mtu BYTES type macvlan|ipvlan mode MODE`: made in the pod from a
+    /// netdev of the host by one request, so that it is never on the host and cannot be left there.
     ///
-    /// `ip link add link PARENT name NAME type ipoib pkey PKEY`: made on the host, in datagram mode, and with the MTU of
-    /// the port. mlx5 looks for the parent in the child's own namespace (`mlx5i_parent_get()`,
-    /// `drivers/net/ethernet/mellanox/mlx5/core/ipoib/ipoib.c`), and IPoIB takes no MTU at that moment
+    /// `ip link add link PARENT name NAME type ipoib pkey PKEY`: made on the host, in datagram mode, and with the MTU
+    /// of the port. mlx5 searches for the parent in the child's own namespace (`mlx5i_parent_get()`,
+    /// `drivers/net/ethernet/mellanox/mlx5/core/ipoib/ipoib.c`), and IPoIB accepts no MTU at that moment
     /// (`ipoib_ndo_init()`).
     AddChild {
         at: NetnsSide,
@@ -76,9 +75,9 @@ pub enum Op {
     },
     /// `ip link del dev LINK`; one that is gone already is no error.
     RemoveLink { at: NetnsSide, link: InterfaceName },
-    /// `ip link del group GROUP` in the pod: all netdevs of the group go by one deletion, for which the kernel waits
-    /// once until nobody uses them, and not for each (`rtnl_group_dellink()`, `net/core/rtnetlink.c`). None in the
-    /// group is no error. If one of them cannot be deleted, none is.
+    /// `ip link del group GROUP` in the pod: one deletion removes all netdevs of the group. The kernel waits once until
+    /// all are unused, and not for each (`rtnl_group_dellink()`, `net/core/rtnetlink.c`). An empty group is no error.
+    /// If one of them cannot be deleted, none is.
     RemoveGroup { group: u32 },
     /// `ip link set dev LINK name NAME`; only while it is down before Linux 6.2.
     RenameLink {
@@ -159,8 +158,8 @@ pub enum Op {
         setting: VfSetting,
     },
     /// `echo DEVICE > /sys/bus/pci/drivers/DRIVER/unbind`, then `bind`: its netdevs and RDMA devices, wherever they
-    /// are, end, and others are made on the host, which have the GUIDs that are set of it. The one change that can be
-    /// made half: what is missing then is [`Op::BindDriver`].
+    /// are, end, and others are made on the host with the configured GUIDs. It is the only change that can be made by
+    /// half: [`Op::BindDriver`] then completes it.
     RebindDriver {
         device: DeviceAddress,
         driver: String,
@@ -218,11 +217,10 @@ pub enum Op {
     AddRule { at: NetnsSide, rule: Rule },
     /// `ip rule del RULE`; one that is gone already is no error.
     RemoveRule { at: NetnsSide, rule: Rule },
-    /// `arping -c 1 -U -I LINK ADDRESS`, for IPv6 `ndsend ADDRESS LINK`: tells the link once
-    /// which hardware address has ADDRESS now, so that neighbours that know another one need
-    /// not find out by themselves. Changes nothing, so that it is part of no plan. Where
-    /// nobody asks for hardware addresses, or not in Ethernet's way (NOARP, InfiniBand), and
-    /// on a link that is down nothing is sent, which is no error.
+    /// `arping -c 1 -U -I LINK ADDRESS`, for IPv6 `ndsend ADDRESS LINK`: announces the hardware address of ADDRESS
+    /// once, so that neighbours update their caches. It changes nothing, so that no plan has it. On links without
+    /// hardware addresses in Ethernet's way (NOARP, InfiniBand), and on a link that is down, nothing is sent, which is
+    /// no error.
     Announce {
         at: NetnsSide,
         link: InterfaceName,

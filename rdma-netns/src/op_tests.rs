@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a person would type.
+//! Equivalent commands.
 
 use super::*;
 use crate::{Guid, IpoibMode, MacvlanMode, Pkey};

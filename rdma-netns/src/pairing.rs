@@ -1,25 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which netdev and which RDMA device are one NIC: the rule, for all that asks.
+//! Pairing of netdevs and RDMA devices of one NIC: the rule for all callers.
 //!
-//! 1. The netdev is the RDMA device's port, where the kernel tells so.
+//! 1. The netdev is the RDMA device's port, if the kernel reports it.
 //! 2. Both are of the same PCI function or auxiliary device.
-//! 3. The RDMA device has neither, and its node GUID is made of the netdev's hardware address. An
-//!    eRDMA NIC is two PCI functions, of which one has the virtio netdev, the other the RDMA
-//!    device; the driver finds the netdev by its address and makes the GUID of it
-//!    (`erdma_enum_and_get_netdev()`, `erdma_device_register()` in
-//!    `drivers/infiniband/hw/erdma/erdma_main.c`). A VLAN or macvlan has its parent's address:
-//!    the third rule is for netdevs that have hardware, and no RDMA device of their own; where the
-//!    driver is known, for RDMA devices of the driver `erdma`.
+//! 3. The RDMA device has neither, and its node GUID derives from the netdev's hardware address. An eRDMA NIC is two
+//! PCI functions, one with the virtio netdev, the other with the RDMA device; the driver finds the netdev by its
+//! address and derives the GUID (`erdma_enum_and_get_netdev()`, `erdma_device_register()` in
+//! `drivers/infiniband/hw/erdma/erdma_main.c`). A VLAN or macvlan has its parent's address, so the third rule only
+//! applies to netdevs that have hardware and no RDMA device of their own; if the driver is known, only to RDMA devices
+//! of the driver `erdma`.
 //!
-//! An RDMA device can have no parent in sysfs (`/sys/class/infiniband_verbs/uverbs0/device` is missing):
-//! mainline's `erdma` sets none, Alibaba's own driver does. Such a device has the identity of its netdev's
-//! function, which the first and third rule find. The function that made it, if it is eRDMA's, is then one of those that are
-//! bound to [`ERDMA`] and have no RDMA device: sysfs has nothing that tells two of them apart (interrupts are
-//! named by function, the RDMA device by a number of its own), and their order changes when one is bound
-//! anew. An identity by that order would exchange two NICs, and by the netdev cannot.
+//! An RDMA device can have no parent in sysfs (`/sys/class/infiniband_verbs/uverbs0/device` is missing): mainline's
+//! `erdma` sets none, Alibaba's own driver does. Such a device has the identity of its netdev's function, which the
+//! first and third rule find. The function that made it, if it is eRDMA's, is one of those that are bound to [`ERDMA`]
+//! and have no RDMA device. sysfs does not distinguish two of them (interrupts are named by function, the RDMA device
+//! by a number of its own), and their order changes when one is bound again. An identity by that order could exchange
+//! two NICs; the netdev cannot.
 //!
-//! RDMA in software has no parent either, and a GUID of its netdev's address: the driver tells it, not the
-//! missing link.
+//! RDMA in software has no parent either, and a GUID of its netdev's address: the driver identifies it, not the missing
+//! link.
 
 use crate::{Device, DeviceAddress, HardwareAddress};
 
@@ -48,9 +47,9 @@ pub fn makers<'a>(devices: impl IntoIterator<Item = &'a Device>) -> Vec<DeviceAd
     bare.map(|it| it.address.clone()).collect()
 }
 
-/// Whether the node GUID `guid` (`0216:3eff:fe0a:0b01`) is the EUI-64 of `mac`, with or without
-/// the bit inverted that says "locally administered" (RFC 4291, appendix A; the kernel's
-/// `addrconf_addr_eui48()` inverts it, `addrconf_addr_eui48_base()` does not).
+/// Returns true if the node GUID `guid` (`0216:3eff:fe0a:0b01`) is the EUI-64 of `mac`, with or without the bit
+/// "locally administered" inverted (RFC 4291, appendix A; the kernel's `addrconf_addr_eui48()` inverts it,
+/// `addrconf_addr_eui48_base()` does not).
 pub fn is_guid_of(guid: &str, mac: &HardwareAddress) -> bool {
     let &[first, b, c, d, e, f] = mac.0.as_slice() else {
         return false;

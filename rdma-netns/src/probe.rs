@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Addresses that are asked for on the wire before they are used, and what neighbours are known.
+//! Probes of addresses on the wire before use, and known neighbours.
 
 use crate::{HardwareAddress, InterfaceName};
 use std::{fmt, io, net::IpAddr, time::Duration};
 
-/// How often an address is asked for (`PROBE_NUM` of RFC 5227, section 1.1).
+/// Number of probes of an address (`PROBE_NUM` of RFC 5227, section 1.1).
 pub const PROBES: u32 = 3;
 
 /// The time from one probe to the next, and from the last to the verdict. RFC 5227 has a second or
 /// two (`PROBE_MIN`, `ANNOUNCE_WAIT`): see `docs/dev/decisions/`.
 pub const INTERVAL: Duration = Duration::from_millis(10);
 
-/// How long one [`Kernel::probe`](crate::Kernel::probe) waits for answers at most.
+/// Longest time for which one [`Kernel::probe`](crate::Kernel::probe) waits for answers.
 pub const PROBE_TIME: Duration = Duration::from_millis(30);
 
 /// An address that a netdev of the pod is to get.
@@ -26,12 +26,12 @@ pub struct Question {
     pub answered_at: Option<u32>,
 }
 
-/// How another machine shows that an address is not free.
+/// Sign of another host that an address is not free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sign {
-    /// It has the address (RFC 5227, section 2.1.1; RFC 4862, section 5.4.4).
+    /// The host has the address (RFC 5227, section 2.1.1; RFC 4862, section 5.4.4).
     Has,
-    /// It asks for the address as well (RFC 5227, section 2.1.1; RFC 4862, section 5.4.3).
+    /// The host probes the address too (RFC 5227, section 2.1.1; RFC 4862, section 5.4.3).
     Probes,
 }
 
@@ -42,9 +42,9 @@ pub struct Conflict {
     pub link: InterfaceName,
     /// The address.
     pub address: IpAddr,
-    /// Who was heard.
+    /// Hardware address of the host.
     pub by: HardwareAddress,
-    /// With what.
+    /// Sign of the host.
     pub sign: Sign,
 }
 
@@ -66,24 +66,24 @@ impl fmt::Display for Conflict {
     }
 }
 
-/// What came of the questions.
+/// Result of probes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Probed {
     /// The addresses that are not free.
     pub conflicts: Vec<Conflict>,
-    /// The netdevs by which nothing could be asked, and why.
+    /// Netdevs that could send nothing, with the reasons.
     pub unasked: Vec<(InterfaceName, Unasked)>,
-    /// For how long answers were waited for: without what the machine took to go on afterwards.
+    /// Time for which answers were awaited, without the machine's own delay afterwards.
     pub waited: Duration,
 }
 
-/// Why nothing can be asked by a netdev.
+/// Reason why a netdev cannot send probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unasked {
     /// The medium is not there, or the netdev is down.
     #[error("it has no carrier")]
     NoCarrier,
-    /// Neighbours are not looked for by it (`IFF_NOARP`), as by an ipvlan l3 child.
+    /// The netdev does not resolve neighbours (`IFF_NOARP`), like an ipvlan l3 child.
     #[error("it has no neighbour discovery")]
     NoNeighbours,
     /// IP over InfiniBand, or no link layer that has neighbours.
@@ -91,7 +91,7 @@ pub enum Unasked {
     NotEthernet,
 }
 
-/// Nothing could be asked or heard at all.
+/// Nothing could be sent or received.
 #[derive(Debug, thiserror::Error)]
 #[error("addresses cannot be probed on the wire: {0}")]
 pub struct ProbeError(#[from] pub io::Error);

@@ -7,8 +7,7 @@ use crate::{DeviceAddress, Link, LinkType, pairing};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How the RDMA subsystem treats namespaces, system-wide
-/// (`RDMA_NLDEV_SYS_ATTR_NETNS_MODE`).
+/// Namespace mode of the RDMA subsystem, system-wide (`RDMA_NLDEV_SYS_ATTR_NETNS_MODE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RdmaMode {
@@ -69,7 +68,7 @@ pub struct SubDevice {
 /// A port of an RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RdmaPort {
-    /// From 1.
+    /// Number, from 1.
     pub number: u32,
     /// Index of the port's netdev, where that is in the same namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -97,27 +96,27 @@ pub struct CharDevice {
 }
 
 impl CharDevice {
-    /// Whether opening `/dev/infiniband/<name>` leads to this device.
+    /// Returns true if `/dev/infiniband/<name>` is this device.
     pub fn is_in_place(&self) -> bool {
         self.node == Some((self.major, self.minor))
     }
 }
 
 impl RdmaDevice {
-    /// Whether one of its ports has the netdev `index`.
+    /// Returns true if one of its ports has the netdev `index`.
     pub fn has_netdev(&self, index: u32) -> bool {
         self.ports.iter().any(|port| port.netdev == Some(index))
     }
 
-    /// Whether it has an Ethernet port (RoCE, iWARP) without a netdev where it was seen: no address
-    /// becomes a GID there.
+    /// Returns true if it has an Ethernet port (RoCE, iWARP) without a netdev in its namespace: no address becomes a
+    /// GID there.
     pub fn lacks_netdev(&self) -> bool {
         let lacks =
             |port: &RdmaPort| port.netdev.is_none() && port.link_layer == Some(LinkType::Ether);
         self.ports.iter().any(lacks)
     }
 
-    /// Whether the node GUID is made of the hardware address of `link`, which has hardware.
+    /// Returns true if the node GUID derives from the hardware address of `link`, which has hardware.
     pub(crate) fn has_guid_of(&self, link: &Link) -> bool {
         let macs = || std::iter::once(&link.mac).chain(&link.permanent_mac);
         link.parent.is_some() && macs().any(|mac| pairing::is_guid_of(&self.node_guid, mac))

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Observe, plan, apply, look again: the loop that reaches a desired state.
+//! Observe, plan, apply, observe again: the loop that reaches a desired state.
 
 use crate::{Kernel, Op, OpError};
 
-/// What a look and a plan came to.
+/// Result of an observation and a plan.
 #[derive(Debug)]
 pub enum Plan<T> {
     /// Nothing is missing.
@@ -12,7 +12,7 @@ pub enum Plan<T> {
     Missing(Vec<Op>),
 }
 
-/// What becomes of a round in which the kernel refused a change.
+/// Reaction to a change that the kernel refused.
 #[derive(Debug)]
 pub enum Refusal<E> {
     /// The desired state does without it; the round goes on.
@@ -21,9 +21,9 @@ pub enum Refusal<E> {
     TryAgain,
     /// The round goes on; the error counts if the next rounds do not mend it.
     GoOn(OpError),
-    /// Other changes build upon it: the round ends, and the rest is planned anew.
+    /// Other changes depend on it: the round ends, and the rest is planned again.
     PlanAnew(OpError),
-    /// There is no way to the desired state.
+    /// The desired state cannot be reached.
     End(E),
 }
 
@@ -34,27 +34,27 @@ pub struct Unstable(String);
 
 /// A desired state of a namespace, and who wants it.
 pub trait Desired {
-    /// What is known when nothing is missing.
+    /// Result when nothing is missing.
     type Reached;
     /// Why it was not reached.
     type Error: From<OpError> + From<Unstable>;
 
-    /// Looks at the present state, plans what is missing, and records it where that has to be known before
-    /// it is done. Called once before each round, and once more after the last one.
+    /// Observes the present state, plans the missing changes, and records them if necessary before they are made.
+    /// Called once before each round, and once more after the last one.
     ///
     /// # Errors
-    /// The present state cannot be read, or there is no way from it.
+    /// The present state cannot be read, or the desired state cannot be reached from it.
     fn plan(&mut self) -> Result<Plan<Self::Reached>, Self::Error>;
 
     /// The kernel refused a change.
     fn refused(&mut self, error: OpError) -> Refusal<Self::Error>;
 }
 
-/// Makes the changes that are missing, and looks again, until none is, for at most so many `rounds`. What
-/// was reached, and how many changes were made.
+/// Makes the missing changes and observes again until none is missing, for at most `rounds`. Returns the reached state,
+/// and the number of changes.
 ///
 /// # Errors
-/// What `desired` says; else the kernel's last refusal; else what somebody else undoes.
+/// The error of `desired`; else the kernel's last refusal; else a change that another process undoes.
 pub fn reconcile<K: Kernel, D: Desired>(
     kernel: &K,
     pod: Option<&K::Pod>,

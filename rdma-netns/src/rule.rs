@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Routing rules: which table the packets of one source look in.
+//! Routing rules: tables for the packets of one source.
 
 use crate::link::contains;
 use serde::{Deserialize, Serialize};
@@ -17,15 +17,14 @@ pub struct Rule {
     /// Destination: network address, and length of its prefix, bits; none: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<(IpAddr, u8)>,
-    /// The table to look in.
+    /// Table of the rule.
     pub table: u32,
     /// Order among the rules of one family, the lowest first (`FRA_PRIORITY`): the local table
     /// has 0, main 32766, default 32767.
     pub priority: u32,
 }
 
-/// A rule that leads to a table whatever the packets' source, and whatever netdev they come in or are bound to
-/// leave by: in its table is the way of the namespace's own packets.
+/// A rule for packets of all sources and netdevs: its table has the routes of the namespace's own packets.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct GeneralRule {
     /// Destination, network address; all zeros with prefix 0 for all of its family.
@@ -33,24 +32,24 @@ pub struct GeneralRule {
     /// Length of the destination's prefix, bits.
     #[serde(default)]
     pub prefix: u8,
-    /// The table to look in.
+    /// Table of the rule.
     pub table: u32,
     /// Routes of no longer a prefix do not count (`suppress_prefixlength`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suppressed: Option<u8>,
-    /// It selects by something else as well, as by a mark or a port: other packets pass it by.
+    /// True if it selects by further criteria, such as a mark or a port: other packets skip it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub conditional: bool,
 }
 
 impl Rule {
-    /// Whether it selects the packets from `address`, whatever their destination.
+    /// Returns true if it selects all packets from `address`.
     pub fn selects(&self, address: IpAddr) -> bool {
         self.to.is_none() && contains(self.from, self.prefix, address)
     }
 }
 
-/// As `ip rule add` takes it: `from 10.0.0.5/32 lookup 1000 priority 100`.
+/// Formats the rule for `ip rule add`: `from 10.0.0.5/32 lookup 1000 priority 100`.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {

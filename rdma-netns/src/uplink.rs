@@ -94,7 +94,7 @@ impl Namespace {
             .filter(move |(_, route)| route.table == table)
     }
 
-    /// The general rules of a family, in their order; where main's is not told, it is the last.
+    /// Returns the general rules of a family, in their order; a missing rule for main is the last.
     fn lookups(&self, ipv6: bool) -> Vec<GeneralRule> {
         let rules = self.general_rules.iter();
         let mut rules: Vec<_> = rules
@@ -117,7 +117,7 @@ impl Namespace {
         rules
     }
 
-    /// The netdevs of the default routes that rules lead a family's packets to, whatever their destination.
+    /// Returns the netdevs of the default routes of the rules' tables for a family's packets to any destination.
     fn by_rules(&self, ipv6: bool) -> BTreeSet<u32> {
         let mut found = BTreeSet::new();
         let rules = self.lookups(ipv6).into_iter();
@@ -178,19 +178,19 @@ impl Namespace {
 }
 
 impl GeneralRule {
-    /// Whether it leads all packets of its family to all routes of its table.
+    /// Returns true if it selects all packets of its family and all routes of its table.
     fn is_for_all(&self) -> bool {
         self.prefix == 0 && self.suppressed.is_none() && !self.conditional
     }
 
-    /// Whether packets to `address` can be led by it.
+    /// Returns true if it can select packets to `address`.
     fn leads(&self, address: IpAddr) -> bool {
         contains(self.to, self.prefix, address)
     }
 }
 
-/// Which of several routes to one destination the kernel takes: the lowest (`rt6_score_route()`,
-/// `net/ipv6/route.c`, for the preference).
+/// Returns the rank of a route among those to one destination, of which the kernel selects the lowest
+/// (`rt6_score_route()`, `net/ipv6/route.c`, for the preference).
 fn rank(route: &Route) -> (u32, u8) {
     let preference = match route.preference {
         HIGH_PREFERENCE => 0,

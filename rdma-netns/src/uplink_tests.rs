@@ -83,7 +83,7 @@ fn all_next_hops_of_a_default_route() {
 }
 
 #[test]
-fn what_the_default_route_goes_by_below() {
+fn lower_netdevs_of_the_default_route() {
     let by_vlan = [("bond0.100", "0.0.0.0/0", None, MAIN)];
     are(
         &host(&by_vlan, &[]),
@@ -128,7 +128,7 @@ fn the_router_that_prefers_itself() {
 }
 
 #[test]
-fn what_the_api_server_is_reached_by() {
+fn netdevs_to_the_api_server() {
     let routes = [
         ("eth0", "0.0.0.0/0", None, MAIN),
         ("eth1", "198.51.100.0/24", None, MAIN),

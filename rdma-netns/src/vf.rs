@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a virtual function is set up by its physical function, on the host: what the function itself cannot change,
+//! Set-up of a virtual function by its physical function on the host: settings that the function itself cannot change,
 //! wherever its netdev is (`IFLA_VFINFO_LIST`, `include/uapi/linux/if_link.h`).
 
 use crate::{Guid, HardwareAddress, InterfaceName};
@@ -11,9 +11,9 @@ use std::fmt;
 pub struct Vf {
     /// The physical function's netdev, on the host.
     pub pf: InterfaceName,
-    /// Which of its virtual functions, from 0.
+    /// Index of the virtual function, from 0.
     pub number: u32,
-    /// One of a kind; what the driver does not tell is not there.
+    /// Settings, one of a kind; those that the driver does not report are missing.
     pub settings: Vec<VfSetting>,
 }
 
@@ -25,13 +25,13 @@ pub enum VfSetting {
     Vlan(VfVlan),
     /// Its hardware address. Zero: it chooses one.
     Mac(HardwareAddress),
-    /// How fast it sends.
+    /// Rates of sending.
     Rates(VfRates),
-    /// Whether frames are dropped that it sends from another hardware address than its own.
+    /// Spoof check: frames from another hardware address than its own are dropped.
     SpoofCheck(bool),
-    /// Whether it may do what concerns others: promiscuous mode, another hardware address.
+    /// Trust: it may change what concerns others, such as promiscuous mode or another hardware address.
     Trust(bool),
-    /// Whether it has a carrier.
+    /// Carrier.
     LinkState(VfLinkState),
     /// The GUID of its RDMA device, which that has from the next time that the function's driver is bound to it.
     NodeGuid(Guid),
@@ -57,15 +57,15 @@ pub enum VfSettingKind {
 /// A VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VfVlan {
-    /// Up to 4094; 0: none.
+    /// VLAN id up to 4094; 0: none.
     pub id: u16,
     /// Priority (PCP), up to 7.
     pub qos: u8,
-    /// Whose tag.
+    /// Protocol of the tag.
     pub protocol: VlanProtocol,
 }
 
-/// Whose tag a VLAN has (`ETH_P_8021Q`, `ETH_P_8021AD`).
+/// Protocol of a VLAN's tag (`ETH_P_8021Q`, `ETH_P_8021AD`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum VlanProtocol {
     /// A customer's.
@@ -80,13 +80,13 @@ pub enum VlanProtocol {
 /// Mbit/s; 0: no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VfRates {
-    /// What it has at least.
+    /// Guaranteed rate.
     pub min: u32,
-    /// What it has at most.
+    /// Largest rate.
     pub max: u32,
 }
 
-/// Which carrier a virtual function has (`IFLA_VF_LINK_STATE_*`).
+/// Carrier of a virtual function (`IFLA_VF_LINK_STATE_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VfLinkState {
@@ -99,7 +99,7 @@ pub enum VfLinkState {
 }
 
 impl Vf {
-    /// Of its settings those that `others` have a value for.
+    /// Returns its settings of the kinds in `others`.
     pub fn as_in(mut self, others: &[VfSetting]) -> Self {
         let is_named = |it: &VfSetting| others.iter().any(|other| other.kind() == it.kind());
         self.settings.retain(is_named);
@@ -113,9 +113,9 @@ impl Vf {
 }
 
 impl VfSettingKind {
-    /// What functions begin with, of the kinds that a driver can take and not tell (`rtnl_fill_vfinfo()`,
-    /// `net/core/rtnetlink.c`): no trust, to which sriov-cni sets them back as well, and a check of what they send.
-    /// None: the kernel tells it of every driver.
+    /// Returns the initial value of kinds that a driver can accept and not report (`rtnl_fill_vfinfo()`,
+    /// `net/core/rtnetlink.c`): no trust, which sriov-cni also restores, and the spoof check. `None`: every driver
+    /// reports the kind.
     pub fn presumed(self) -> Option<VfSetting> {
         match self {
             Self::SpoofCheck => Some(VfSetting::SpoofCheck(true)),
@@ -126,7 +126,7 @@ impl VfSettingKind {
 }
 
 impl VfVlan {
-    /// On no VLAN.
+    /// Value without a VLAN.
     pub const NONE: Self = Self {
         id: 0,
         qos: 0,
@@ -158,7 +158,7 @@ impl VfSetting {
     }
 }
 
-/// In the words of `ip link set dev PF vf N`.
+/// Formats the setting for `ip link set dev PF vf N`.
 impl fmt::Display for VfSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let switch = |on: bool| if on { "on" } else { "off" };

@@ -27,14 +27,14 @@ pub struct Address {
     /// Metric of its prefix route (`IFA_RT_PRIORITY`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric: Option<u32>,
-    /// Flags that were given with it: `IFA_F_NODAD`, `…OPTIMISTIC`, `…HOMEADDRESS`,
-    /// `…MANAGETEMPADDR`, `…NOPREFIXROUTE`, `…MCAUTOJOIN`.
+    /// Flags of its creation: `IFA_F_NODAD`, `…OPTIMISTIC`, `…HOMEADDRESS`, `…MANAGETEMPADDR`, `…NOPREFIXROUTE`,
+    /// `…MCAUTOJOIN`.
     #[serde(default)]
     pub flags: u32,
     /// Remaining lifetimes (valid, preferred), seconds; none: for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifetime: Option<(u32, u32)>,
-    /// Not usable yet: duplicate address detection is under way, or has failed.
+    /// True while it is unusable: duplicate address detection is in progress, or has failed.
     #[serde(default)]
     pub tentative: bool,
     /// Duplicate address detection found another one on the link (`IFA_F_DADFAILED`): the
@@ -95,10 +95,9 @@ impl Address {
         }
     }
 
-    /// Whether its prefix tells which network the netdev is in: it is global, in use, and is
-    /// to stay. Addresses of scope link or host, link-local ones of either family, loopback
-    /// and multicast tell of no network; tentative, duplicate, deprecated (preferred lifetime
-    /// 0) and temporary ones may be another machine's, or gone soon.
+    /// Returns true if its prefix identifies the netdev's network: it is global, in use and permanent. Addresses of
+    /// scope link or host, link-local, loopback and multicast ones do not; tentative, duplicate, deprecated (preferred
+    /// lifetime 0) and temporary ones may be another machine's, or expire soon.
     pub fn names_a_network(&self) -> bool {
         let is_global = match self.ip {
             IpAddr::V4(ip) => !ip.is_link_local(),
@@ -111,14 +110,14 @@ impl Address {
         self.scope == 0 && is_global && is_unicast && !is_passing
     }
 
-    /// Whether `other` is this very address, whatever its flags and age.
+    /// Returns true if `other` is the same address, regardless of flags and age.
     pub fn same_as(&self, other: &Self) -> bool {
         self.ip == other.ip && self.prefix == other.prefix && self.peer == other.peer
     }
 
-    /// Whether `route`, of `RTPROT_KERNEL`, is the one that comes with this address
-    /// (`fib_add_ifaddr()`, `net/ipv4/fib_frontend.c`; `addrconf_prefix_route()`,
-    /// `net/ipv6/addrconf.c`): none does with `IFA_F_NOPREFIXROUTE`.
+    /// Returns true if `route`, of `RTPROT_KERNEL`, is the prefix route of this address (`fib_add_ifaddr()`,
+    /// `net/ipv4/fib_frontend.c`; `addrconf_prefix_route()`, `net/ipv6/addrconf.c`). With `IFA_F_NOPREFIXROUTE` there
+    /// is none.
     pub(super) fn brings(&self, route: &Route) -> bool {
         if self.flags & IFA_F_NOPREFIXROUTE != 0 || route.gateway.is_some() {
             return false;
@@ -139,7 +138,7 @@ impl Address {
         has_route && same_metric && ends.into_iter().any(is_end)
     }
 
-    /// Whether it is an IPv6 link-local address.
+    /// Returns true if it is an IPv6 link-local address.
     pub fn is_link_local(&self) -> bool {
         matches!(self.ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
     }

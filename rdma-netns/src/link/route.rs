@@ -23,7 +23,7 @@ pub struct Route {
     /// Table, 254 is main.
     #[serde(default = "main_table")]
     pub table: u32,
-    /// Who made it (`RTPROT_*`): 2 kernel, 3 boot, 4 static, 9 router advertisement.
+    /// Origin (`RTPROT_*`): 2 kernel, 3 boot, 4 static, 9 router advertisement.
     #[serde(default = "static_protocol")]
     pub protocol: u8,
     /// `RT_SCOPE_*`: 0 global, 253 link.
@@ -38,7 +38,7 @@ pub struct Route {
     /// TCP maximum segment size advertised, bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advmss: Option<u32>,
-    /// What else packets by it have.
+    /// Further metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<Box<RouteMetrics>>,
     /// The type of service of the packets that it is for (IPv4 only); 0: any.
@@ -47,20 +47,20 @@ pub struct Route {
     /// Seconds until the kernel takes it away (`RTA_EXPIRES`, IPv6 only); none: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<u32>,
-    /// Which of several default routers counts (`RTA_PREF`, RFC 4191, section 2.1, IPv6 only):
-    /// 0 medium, 1 high, 3 low.
+    /// Preference among several default routers (`RTA_PREF`, RFC 4191, section 2.1, IPv6 only): 0 medium, 1 high, 3
+    /// low.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub preference: u8,
 }
 
-/// What few routes have (`RTA_METRICS`).
+/// Metrics that few routes have (`RTA_METRICS`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RouteMetrics {
     /// Numbers by `RTAX_*` (`include/uapi/linux/rtnetlink.h`), in the kernel's order and units: `initcwnd`, `hoplimit`, `rto_min`,
     /// which of them are locked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub numbers: Vec<(u16, u32)>,
-    /// How TCP controls congestion (`RTAX_CC_ALGO`).
+    /// Congestion control of TCP (`RTAX_CC_ALGO`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub congestion: Option<String>,
 }
@@ -118,7 +118,7 @@ impl Route {
         }
     }
 
-    /// Whether `other` is this very route, whatever its age.
+    /// Returns true if `other` is the same route, regardless of age.
     pub fn same_as(&self, other: &Self) -> bool {
         let expires = self.expires;
         // a host has thousands, and most of them differ there
@@ -130,13 +130,13 @@ impl Route {
                 }
     }
 
-    /// Whether `other` leads the same packets to the same place, in the same table.
+    /// Returns true if `other` has the same destination and table.
     pub fn same_destination(&self, other: &Self) -> bool {
         (self.destination, self.prefix, self.table, self.tos)
             == (other.destination, other.prefix, other.table, other.tos)
     }
 
-    /// Whether `ip` is in its destination.
+    /// Returns true if `ip` is in its destination.
     pub fn leads_to(&self, ip: IpAddr) -> bool {
         contains(self.destination, self.prefix, ip)
     }
@@ -148,7 +148,7 @@ impl Route {
     }
 }
 
-/// Whether `ip` is in the network of `length` bits that `network` is in.
+/// Returns true if `ip` is in the network `network` of `length` bits.
 pub(crate) fn contains(network: IpAddr, length: u8, ip: IpAddr) -> bool {
     let shift = |bits: u32| bits.saturating_sub(u32::from(length));
     match (network, ip) {

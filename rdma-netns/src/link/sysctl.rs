@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A netdev's settings under `/proc/sys/net`, by name.
+//! Settings of a netdev below `/proc/sys/net`, by name.
 //!
-//! A node has a netdev for each pod, and each look reads the 35 settings of all of them: so these are numbers in the order of
-//! their names, with no memory of their own. A record of a later version may have others besides.
+//! A node has a netdev for each pod, and each observation reads the 35 settings of all of them. The settings are
+//! therefore stored as numbers in the order of their names, without allocations. A record of a later version may have
+//! others besides.
 
 use serde::{Deserialize, Serialize, Serializer};
 use std::{borrow::Cow, collections::BTreeMap, ops::Index};
@@ -11,9 +12,9 @@ use std::{borrow::Cow, collections::BTreeMap, ops::Index};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "BTreeMap<Cow<'static, str>, i32>")]
 pub struct Sysctls {
-    /// Those in [`SYSCTLS`], in that order; 0 where there is none.
+    /// Values of [`SYSCTLS`], in that order; 0 for missing ones.
     values: Values,
-    /// Which of them there are, a bit each.
+    /// Bit mask of the present ones.
     present: u128,
     /// All others, as they came.
     others: Vec<(Cow<'static, str>, i32)>,
@@ -154,7 +155,7 @@ impl Sysctls {
         }
     }
 
-    /// Whether there is one called `name`.
+    /// Returns true if `name` is present.
     pub fn contains_key(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
@@ -197,18 +198,18 @@ impl Sysctls {
         *self = Self::default();
     }
 
-    /// Whether there is none.
+    /// Returns true if no setting is present.
     pub fn is_empty(&self) -> bool {
         self.present == 0 && self.others.is_empty()
     }
 }
 
-/// Where `name` is in [`SYSCTLS`].
+/// Returns the index of `name` in [`SYSCTLS`].
 fn place(name: &str) -> Option<usize> {
     SYSCTLS.binary_search(&name).ok()
 }
 
-/// That of a name that is there.
+/// Returns the value of a present name.
 impl Index<&str> for Sysctls {
     type Output = i32;
 
@@ -224,7 +225,7 @@ impl From<BTreeMap<Cow<'static, str>, i32>> for Sysctls {
     }
 }
 
-/// Of one that is given twice the last counts.
+/// Collects settings; the last of equal names counts.
 impl FromIterator<(Cow<'static, str>, i32)> for Sysctls {
     fn from_iter<T: IntoIterator<Item = (Cow<'static, str>, i32)>>(settings: T) -> Self {
         let mut all = Self::default();
@@ -235,7 +236,7 @@ impl FromIterator<(Cow<'static, str>, i32)> for Sysctls {
     }
 }
 
-/// As a map.
+/// Serializes as a map.
 impl Serialize for Sysctls {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.iter())

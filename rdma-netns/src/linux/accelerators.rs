@@ -16,8 +16,7 @@ use std::{
 /// Those of others are for a server's console.
 const GPU_VENDORS: [&str; 4] = ["10de", "1002", "8086", "1ed5"];
 
-/// Where NVIDIA's driver tells of its GPUs, below procfs: it is the same in every container that has not been given
-/// GPUs.
+/// Directory of NVIDIA's driver below procfs, with its GPUs: it is the same in every container without GPUs of its own.
 const NVIDIA: &str = "driver/nvidia/gpus";
 
 /// The node's, without what is one of `others`.
@@ -53,9 +52,9 @@ fn is_accelerator(class: u32, vendor: &str, path: &PciPath) -> bool {
     }
 }
 
-/// By what names device plugins may know PCI functions, other than by their addresses: the UUID (`GPU-…`) and the
-/// device file (`nvidia3`) of NVIDIA's, and DRM's device file (`card1`). What cannot be read is left out: a GPU that
-/// nothing uses can be without its UUID, question marks in its place.
+/// Returns further names of PCI functions in device plugins: the UUID (`GPU-…`) and the device file (`nvidia3`) of
+/// NVIDIA's, and DRM's device file (`card1`). Unreadable ones are missing: an unused GPU can have question marks
+/// instead of its UUID.
 pub fn accelerator_names(sysfs: &Path, procfs: &Path) -> BTreeMap<String, DeviceAddress> {
     let mut names = BTreeMap::new();
     for directory in entries(&procfs.join(NVIDIA)).unwrap_or_default() {

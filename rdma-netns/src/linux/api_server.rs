@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where the API server is, as far as kubelet's own configuration says so.
+//! Addresses of the API server in kubelet's own configuration.
 
 use std::{fs, net::IpAddr};
 
@@ -9,8 +9,8 @@ const KUBECONFIGS: [&str; 2] = [
     "/var/lib/kubelet/kubeconfig",
 ];
 
-/// The API servers that these files name by address. One that is named otherwise is not looked up:
-/// an ADD does not wait for a name server.
+/// Returns the API servers that these files name by address. Host names are not resolved: an ADD does not wait for a
+/// name server.
 pub(super) fn addresses() -> Vec<IpAddr> {
     let texts = KUBECONFIGS
         .iter()

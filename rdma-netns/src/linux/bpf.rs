@@ -17,7 +17,7 @@ const BPF_LINK_GET_FD_BY_ID: u32 = 30;
 const BPF_LINK_GET_NEXT_ID: u32 = 31;
 const BPF_LINK_DETACH: u32 = 34;
 
-/// Of `enum bpf_attach_type` since Linux 6.6.
+/// Attach type of `enum bpf_attach_type` since Linux 6.6.
 const TCX_INGRESS: u32 = 46;
 const TCX_EGRESS: u32 = 47;
 
@@ -120,7 +120,7 @@ fn by_id(command: u32, id: u32) -> io::Result<OwnedFd> {
     let mut attr = [0; 32];
     attr[0] = id;
     let file = bpf(command, &mut attr)?;
-    // SAFETY: the kernel has opened it for this call, and nobody else has it.
+    // SAFETY: the kernel has opened it for this call, and no other owner has it.
     Ok(unsafe { OwnedFd::from_raw_fd(file as i32) })
 }
 

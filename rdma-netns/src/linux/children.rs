@@ -21,7 +21,7 @@ const MODE: u16 = 1;
 /// `IFLA_MACVLAN_FLAGS` and `IFLA_IPVLAN_FLAGS`
 const FLAGS: u16 = 2;
 
-/// What `IFLA_LINKINFO` says, if it is a macvlan or ipvlan.
+/// Parses `IFLA_LINKINFO` of a macvlan or ipvlan.
 pub(super) fn parse(info: &[u8]) -> Option<Child> {
     let (mut kind, mut data) = (None, None);
     for (attribute, value) in attributes(info) {

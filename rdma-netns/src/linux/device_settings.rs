@@ -59,7 +59,7 @@ const IPV6_SETTINGS: [&str; 4] = [
     "regen_min_advance",
 ];
 
-/// What a driver counts the bytes of its queues for.
+/// Directory of a driver's byte limits of its queues.
 const LIMITS: &str = "byte_queue_limits";
 
 /// The settings of `link`, of the namespace that `sysfs` shows and `socket` is of. What differs from a queue's default is

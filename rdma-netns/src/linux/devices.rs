@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! PCI functions and auxiliary devices from sysfs, whatever namespace their netdevs and
-//! RDMA devices are in.
+//! PCI functions and auxiliary devices from sysfs, regardless of the namespaces of their netdevs and RDMA devices.
 //!
-//! This is read for every pod. A node has hundreds of PCI functions, and to read one file of each took 8 to 10 us where it
-//! was measured: so only those are looked at whose netdevs and RDMA devices are seen, or which are asked for. Where all
-//! are, one file (`uevent`) is read of each, and more only of those that matter. A run of a plugin looks several times, and
-//! reads of most functions only once.
+//! They are read for every pod. A node has hundreds of PCI functions, and reading one file of each took 8 to 10 us
+//! where it was measured. Therefore only functions with observed netdevs or RDMA devices, or requested ones, are read.
+//! When all are required, one file (`uevent`) is read of each, and more only of relevant ones. A run of a plugin
+//! observes several times, and reads most functions only once.
 
 use super::Linux;
 use crate::{
@@ -30,7 +29,7 @@ pub(super) struct Verbs {
     pub(super) name: String,
     /// Name of its RDMA device, as [`name::text`].
     pub(super) device: String,
-    /// What is behind it; soft devices, and those of some drivers, have nothing ([`pairing`](crate::pairing)).
+    /// Parent of the RDMA device; soft devices, and those of some drivers, have none ([`pairing`](crate::pairing)).
     pub(super) parent: Option<DeviceAddress>,
 }
 
@@ -60,27 +59,27 @@ pub(super) fn rdma_device(directory: &Path) -> Option<String> {
     Some(name::text(name.strip_suffix(b"\n").unwrap_or(&name)))
 }
 
-/// What one look leaves to the next: what does not change of the PCI functions while they are there, as it was read
-/// before. None: one whose driver makes no netdev and no RDMA device of it.
+/// Constant attributes of the PCI functions from earlier observations. `None`: a function whose driver makes no netdev
+/// and no RDMA device.
 pub(super) type Known = BTreeMap<DeviceAddress, Option<PciFunction>>;
 
 /// See [`Known`].
 #[derive(Clone, Debug)]
 pub(super) struct PciFunction {
-    /// Its directory below `/sys/devices`, if that can be told: with no link on the way there, which sysfs makes text of
-    /// anew each time.
+    /// Directory below `/sys/devices`, if it can be resolved: without links on the path, which sysfs generates each
+    /// time.
     directory: PathBuf,
     numa_node: Option<u32>,
     physical_function: Option<DeviceAddress>,
-    /// Whether it can have virtual functions: then it has a file that says how many there are
-    /// (`sriov_pf_attrs_are_visible()`, `drivers/pci/iov.c`).
+    /// True if it can have virtual functions: it then has a file with their number (`sriov_pf_attrs_are_visible()`,
+    /// `drivers/pci/iov.c`).
     can_have_functions: bool,
-    /// Where the netdevs of a virtio NIC are, as soon as one was there.
+    /// Directory of a virtio NIC's netdevs, once it had one.
     virtio_netdevs: Option<PathBuf>,
 }
 
 impl Linux {
-    /// Those that are `asked` for, and those of `links` and of `verbs`; all, if it is not said what is asked for.
+    /// Returns the `requested` devices, and those of `links` and of `verbs`; all without a request.
     pub(super) fn devices<'a>(
         &self,
         asked: Option<&'a Asked>,
@@ -171,7 +170,7 @@ pub(super) fn of_netdev(sysfs: &Path, name: &str, index: u32) -> Option<DeviceAd
     hardware(sysfs, &bus, &parent)
 }
 
-/// What the port of an RDMA device is a link of, by its directory.
+/// Returns the link type of an RDMA device's port, by its directory.
 pub(super) fn link_layer(port: &Path) -> Option<LinkType> {
     Some(match read(port, "link_layer")?.as_str() {
         "Ethernet" => LinkType::Ether,
@@ -235,7 +234,7 @@ fn pci_function(
     })
 }
 
-/// Where the device is that has the link `link` in the directory `bus`, which is one of `/sys/bus/BUS/devices`.
+/// Returns the directory of the device with the link `link` in `bus`, one of `/sys/bus/BUS/devices`.
 fn place(bus: &Path, link: &Path) -> PathBuf {
     let sysfs = bus.ancestors().nth(3);
     let target = fs::read_link(link).ok();
@@ -285,7 +284,7 @@ fn auxiliary(directory: &Path, pci: &Path, verbs: &[Verbs]) -> Option<Device> {
     })
 }
 
-/// What `uevent` tells of a PCI function (`pci_uevent()` in `drivers/pci/pci-driver.c`).
+/// Content of `uevent` of a PCI function (`pci_uevent()` in `drivers/pci/pci-driver.c`).
 pub(super) struct Uevent {
     pub(super) class: u32,
     driver: Option<String>,
@@ -328,13 +327,13 @@ fn rdma_of(address: &DeviceAddress, verbs: &[Verbs]) -> Vec<String> {
     own.map(|verbs| verbs.device.clone()).collect()
 }
 
-/// Whether there is a netdev, in whatever namespace: it makes its class's directory.
+/// Returns true if it has a netdev in any namespace: the directory of its class then exists.
 fn has_netdev(directory: &Path) -> bool {
     directory.join("net").exists()
 }
 
-/// The same of a virtio NIC, whose netdev is one level further down, below `virtio3` (`register_virtio_device()`,
-/// `drivers/virtio/virtio.c`). What is `known` is looked at first.
+/// Returns the same for a virtio NIC, whose netdev is one level deeper, below `virtio3` (`register_virtio_device()`,
+/// `drivers/virtio/virtio.c`). The `known` directory is checked first.
 fn has_virtio_netdev(directory: &Path, known: &mut Option<PathBuf>) -> bool {
     if known.as_ref().is_some_and(|it| it.exists()) {
         return true;

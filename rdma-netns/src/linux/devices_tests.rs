@@ -180,7 +180,7 @@ fn only_what_can_have_a_netdev_or_an_rdma_device() {
 }
 
 #[test]
-fn another_look_sees_what_changes_and_reads_nothing_else() {
+fn another_observation_reads_only_changes() {
     let sysfs = Sysfs::new();
     let gpu = sysfs.pci("0000:01:00.0", "DRIVER=nvidia\nPCI_CLASS=30200\n", 0);
     let vf = sysfs.pci("0000:3b:00.2", VF, 1);
@@ -257,7 +257,7 @@ fn a_netdevs_parent_is_its_hardware() {
 /// `ip link` of a kernel without `IFLA_PARENT_DEV_NAME`: sysfs has the same, by the netdev's name, if
 /// it is that netdev.
 #[test]
-fn the_hardware_of_a_netdev_is_told_by_sysfs() {
+fn the_hardware_of_a_netdev_is_in_sysfs() {
     let sysfs = Sysfs::new();
     for bus in ["bus/virtio/devices", "bus/usb", "class/net"] {
         fs::create_dir_all(sysfs.path().join(bus)).expect("a directory");
@@ -328,7 +328,7 @@ fn a_virtio_nic_has_a_netdev_one_level_further_down() {
 }
 
 #[test]
-fn a_look_finds_what_is_asked_for_and_what_is_seen() {
+fn an_observation_has_requested_and_visible_devices() {
     let sysfs = Sysfs::new();
     for number in 0..4 {
         sysfs.pci(&format!("0000:3b:00.{number}"), PF, 1);

@@ -22,7 +22,7 @@ use std::{
     path::Path,
 };
 
-/// How long a driver may take to release a function or to take it, milliseconds. mlx5 takes up to 5 s for each.
+/// Time limit of a driver for releasing or binding a function, milliseconds. mlx5 takes up to 5 s for each.
 const LIMIT: u16 = 20_000;
 
 /// Takes `driver` off `device` and binds it again.
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(written(sysfs.path(), "bind"), FUNCTION);
     }
 
-    /// Nobody need have recorded it: it can have been made while a pod had its function.
+    /// A sub-function need not be recorded: it can have been made while a pod had the function.
     #[test]
     fn a_function_with_a_sub_function_keeps_its_driver() {
         let sysfs = sysfs();
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(written(sysfs.path(), "unbind"), "");
     }
 
-    /// A pipe that nobody reads, as full as it can be, is a driver that does not end.
+    /// A full pipe without a reader represents a driver that does not end.
     #[test]
     fn a_driver_that_does_not_end_is_left_and_held_off() {
         let sysfs = sysfs();

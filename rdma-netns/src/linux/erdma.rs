@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is different with eRDMA: a NIC is two PCI functions, and the driver has modes.
+//! Differences of eRDMA: a NIC is two PCI functions, and the driver has modes.
 
 use super::{Linux, devices::read, smc::erdma_compat};
 use crate::{
@@ -9,11 +9,11 @@ use crate::{
 };
 use std::path::Path;
 
-/// Gives RDMA devices of eRDMA whose function has no netdev that of another function without an
-/// RDMA device, by their GUID ([`pairing`](crate::pairing)). A virtual function of another make can
-/// have a GUID of an address that is given to it, and to a netdev beside it. The GID table names a port's netdev, too, but
-/// not the namespace that it is in, and another netdev can have the name here: it counts for netdevs whose MAC was
-/// changed, which no GUID leads to.
+/// Pairs RDMA devices of eRDMA whose function has no netdev with the netdev of another function without an RDMA device,
+/// by their GUID ([`pairing`](crate::pairing)). A virtual function of another vendor can have the GUID of an address
+/// that is assigned to it and to a netdev beside it. The GID table names a port's netdev too, but not its namespace,
+/// and another netdev can have that name here: the name only counts for netdevs whose MAC was changed, which no GUID
+/// matches.
 pub(super) fn pair(sysfs: &Path, functions: &mut [Function]) {
     let peers: Vec<_> = functions
         .iter()
@@ -53,8 +53,8 @@ fn peer(
     find(&|it| is_guid_of(&guid, &it.mac)).or_else(|| find(&is_port))
 }
 
-/// Whether somebody has set the netdev's MAC (`NET_ADDR_SET`, `include/uapi/linux/netdevice.h`). The GUID stays that of the
-/// MAC before until the driver is loaded again.
+/// Returns true if the netdev's MAC was set (`NET_ADDR_SET`, `include/uapi/linux/netdevice.h`). The GUID stays that of
+/// the earlier MAC until the driver is reloaded.
 fn has_another_mac(sysfs: &Path, netdev: &Netdev) -> bool {
     let directory = sysfs.join("class/net").join(&netdev.name);
     read(&directory, "addr_assign_type").as_deref() == Some("3")

@@ -44,11 +44,11 @@ struct Block {
     name: &'static str,
     get: u32,
     set: u32,
-    /// What a request says besides its command.
+    /// Header of a request after its command.
     head: &'static [u32],
     /// 32-bit words of the structure, its command included.
     words: usize,
-    /// Those that can be set, a bit each; all others are limits, or what was negotiated.
+    /// Bit mask of settable words; all others are limits, or were negotiated.
     settable: u32,
 }
 
@@ -198,7 +198,7 @@ impl Block {
         words
     }
 
-    /// Of the words that can be set.
+    /// Returns the indices of settable words.
     fn places(&self) -> impl Iterator<Item = usize> {
         (0..self.words).filter(|place| self.settable & (1 << place) != 0)
     }

@@ -16,8 +16,8 @@ use netlink_packet_route::RouteNetlinkMessage;
 use nix::libc;
 use std::{io, net::IpAddr, os::fd::AsFd, path::Path};
 
-/// How often a child's index is chosen anew, and how far it is each time from the last one: another
-/// netdev can have got it meanwhile.
+/// Number of attempts for a child's index, and the distance between two of them: another netdev can have got the index
+/// meanwhile.
 const INDEX_TRIES: u32 = 8;
 const INDEX_GAP: u32 = 64;
 
@@ -142,7 +142,7 @@ impl<'a> Namespaces<'a> {
                 let is_host = *at == NetnsSide::Host;
                 let netdev = (&**link, index);
                 let changed = ipoib::change_mode(space, is_host, self.sysfs, netdev, *mode);
-                // it has the mode, and somebody else has rtnl
+                // it has the mode, and another process holds rtnl
                 tolerate(libc::EBUSY, changed)
             }
             Op::SetUmcast { at, link, on } => {
@@ -221,13 +221,12 @@ impl<'a> Namespaces<'a> {
         }
     }
 
-    /// One request on the host's socket, where the parent is found, with a namespace
-    /// as the place to make the child in. `NLM_F_EXCL`, or a netdev of that name would be
-    /// changed.
+    /// Sends one request on the host's socket, where the parent is found, with the child's namespace as an attribute.
+    /// `NLM_F_EXCL` prevents changes of an existing netdev of that name.
     ///
-    /// Linux before 6.15 looks for a netdev of that name in the socket's namespace, not in the
-    /// child's (`rtnl_newlink()`, `net/core/rtnetlink.c`), so that a pod could not have the
-    /// name of any netdev of the host. It does not look where an index is given.
+    /// Linux before 6.15 searches for a netdev of that name in the socket's namespace instead of the child's
+    /// (`rtnl_newlink()`, `net/core/rtnetlink.c`), so that a pod could not use the name of any netdev of the host. With
+    /// an index it does not search.
     fn add_child(
         self,
         at: NetnsSide,
@@ -273,7 +272,7 @@ impl<'a> Namespaces<'a> {
         Err(refusal)
     }
 
-    /// From the hardware address that the netdev has now, which its driver may have chosen.
+    /// Sends from the netdev's present hardware address, which its driver may have chosen.
     fn announce(
         self,
         at: NetnsSide,
@@ -297,7 +296,7 @@ impl<'a> Namespaces<'a> {
         Ok(())
     }
 
-    /// The socket is opened, and the change asked for, by a thread inside `at`.
+    /// Opens the socket and makes the change in a thread inside `at`.
     fn rdma(
         self,
         at: NetnsSide,
@@ -309,9 +308,8 @@ impl<'a> Namespaces<'a> {
         })?
     }
 
-    /// `do_setlink()` in `net/core/rtnetlink.c` moves first, under the old name if that
-    /// is free, and renames then: a new name that is taken would leave the netdev moved
-    /// and not renamed. So the name is asked for beforehand.
+    /// Checks the new name first: `do_setlink()` in `net/core/rtnetlink.c` moves under the old name if that is free,
+    /// and renames afterwards, so that a taken new name would leave the netdev moved and not renamed.
     fn move_link(
         self,
         link: &InterfaceName,
@@ -337,7 +335,7 @@ impl<'a> Namespaces<'a> {
     }
 }
 
-/// What `errno` says is as it should be already.
+/// Treats `errno` as success: the state is already reached.
 pub(super) fn tolerate(errno: i32, outcome: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
     match outcome {
         Err(error) if error.errno() == Some(errno) => Ok(()),
@@ -345,7 +343,8 @@ pub(super) fn tolerate(errno: i32, outcome: Result<(), NetlinkError>) -> Result<
     }
 }
 
-/// What comes while it is read may be higher; where containers come without a pause, no dump would be whole.
+/// Indices of netdevs that appear during the dump may be higher; with a continuous flow of containers no dump would be
+/// complete.
 fn highest_index(socket: &mut Socket) -> Result<u32, NetlinkError> {
     let answers = socket.dump_once(&links::dump())?;
     let indices = answers.bodies().filter_map(links::index);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which namespaces are at paths, if there are any.
+//! Identities of the namespaces at paths.
 
 use super::Linux;
 use crate::{
@@ -53,7 +53,7 @@ pub(super) fn not_opened(error: OpenError) -> OpenPodError {
     }
 }
 
-/// Whether nothing is there: `/proc/PID/ns/net` of a process that has ended answers ESRCH.
+/// Returns true if nothing is there: `/proc/PID/ns/net` of a process that has ended returns ESRCH.
 fn is_missing(error: &io::Error) -> bool {
     let missing = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
     missing.contains(&error.kind()) || error.raw_os_error() == Some(libc::ESRCH)

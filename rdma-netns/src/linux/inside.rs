@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What only a thread in a pod's namespace can read: RDMA devices that are the pod's alone, over
-//! RDMA netlink and in the sysfs that the namespace sees.
+//! Reads that need a thread in a pod's namespace: the pod's exclusive RDMA devices, over RDMA netlink and in the
+//! namespace's sysfs.
 //!
-//! The namespace is held open for the time of the call only. Entering needs `CAP_SYS_ADMIN`.
+//! The namespace is held open only during the call. Entering needs `CAP_SYS_ADMIN`.
 
 use super::{
     devices,
@@ -26,7 +26,7 @@ use std::{
 /// An RDMA device's name and its ports.
 pub type Ports = (String, Vec<PortInfo>);
 
-/// A pod's namespace could not be looked into.
+/// Reason why a pod's namespace cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InsideError {
@@ -39,7 +39,7 @@ pub enum InsideError {
     /// The system refused; `PermissionDenied`: entering needs `CAP_SYS_ADMIN`.
     #[error("cannot read in the network namespace at {path:?}: {source}")]
     Read {
-        /// Where it is.
+        /// Path of the namespace.
         path: PathBuf,
         /// The system's answer.
         source: NetlinkError,
@@ -47,12 +47,12 @@ pub enum InsideError {
 }
 
 impl InsideError {
-    /// Whether the namespace has ended.
+    /// Returns true if the namespace has ended.
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Open(OpenError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound)
     }
 
-    /// Whether a capability is missing, to enter the namespace or, with newer kernels, to open it:
+    /// Returns true if a capability is missing, for entering the namespace or, with newer kernels, for opening it:
     /// security modules refuse with `EACCES`.
     pub fn lacks_capability(&self) -> bool {
         let errno = match self {
@@ -98,8 +98,8 @@ pub fn with_sysfs<T: Send>(
     })
 }
 
-/// The PCI functions or auxiliary devices behind netdevs of `netns`, given by name and index; none for
-/// what has none.
+/// Returns the PCI functions or auxiliary devices of the netdevs of `netns`, given by name and index; `None` for those
+/// without one.
 pub(super) fn hardware(
     netns: &Netns,
     sysfs: &Path,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The hardware that resources are made of, from sysfs and `/dev` alone: whatever namespace an
-//! RDMA device is in, its character devices are told by classes that are not filtered.
+//! Hardware of resources, only from sysfs and `/dev`: classes that are not filtered show the character devices of an
+//! RDMA device in any namespace.
 //!
-//! What goes away while it is being read is not there: no error comes of it.
+//! Hardware that disappears while it is read is absent, without an error.
 
 use super::{
     Linux, accelerators, cannot_read, data_direct,
@@ -38,8 +38,8 @@ impl Linux {
         self.hardware(true)
     }
 
-    /// The same without the ports of RDMA devices: the state of one is asked of its firmware,
-    /// which can take its time, or not answer for a minute when it is broken.
+    /// Returns the inventory without the ports of RDMA devices: a port query reaches the firmware, which can be slow,
+    /// or not answer for a minute when it is broken.
     pub fn inventory_without_ports(&self) -> Result<Inventory, ObserveError> {
         self.hardware(false)
     }
@@ -82,11 +82,11 @@ struct Reader<'a> {
     sysfs: &'a Path,
     dev: &'a Path,
     reach: Reach,
-    /// By the RDMA devices' names.
+    /// Kernel users by the RDMA devices' names.
     kernel_users: BTreeMap<String, Vec<String>>,
-    /// By the names of RDMA devices without a parent.
+    /// Driver ids by the names of RDMA devices without a parent.
     drivers: BTreeMap<String, u32>,
-    /// Whether ports are looked at.
+    /// True if ports are observed.
     with_ports: bool,
 }
 
@@ -206,7 +206,7 @@ impl Reader<'_> {
         }
     }
 
-    /// As the parameter is now: what sets the mode at run time changes it (`rdma_compatdev_set()`,
+    /// Returns the present value of the parameter, which changes with the mode at run time (`rdma_compatdev_set()`,
     /// `drivers/infiniband/core/device.c`).
     fn rdma_mode(&self) -> Option<RdmaMode> {
         let parameters = self.sysfs.join("module/ib_core/parameters");
@@ -240,7 +240,7 @@ impl Reader<'_> {
         device: &Device,
         present: &BTreeSet<OsString>,
     ) -> Vec<Netdev> {
-        // netdevs that stand for virtual and sub-functions are the physical function's
+        // representors of virtual and sub-functions belong to the physical function
         let physical = device.physical_function.is_none();
         let mut paths = entries(&directory.join("net")).unwrap_or_default();
         if paths.is_empty() {
@@ -288,7 +288,7 @@ impl Reader<'_> {
             },
             carrier: read(&directory, "carrier").as_deref() == Some("1"),
             mtu: read(&directory, "mtu").and_then(|it| it.parse().ok()),
-            // -1 without a carrier (`SPEED_UNKNOWN`); the driver is asked
+            // -1 without a carrier (`SPEED_UNKNOWN`); the driver is queried
             speed: self
                 .with_ports
                 .then(|| read(&directory, "speed")?.parse().ok())
@@ -301,9 +301,10 @@ impl Reader<'_> {
         })
     }
 
-    /// What takes all frames of the netdev at `directory`: its master, unless that is a bond. A bridge has
-    /// a directory of its own (`br_sysfs_addbr()`, `net/bridge/br_sysfs_br.c`), Open vSwitch's is called so (`ovs_netdev_link()`),
-    /// and a master with hardware of its own is Hyper-V's netdev (`netvsc_vf_join()`, `drivers/net/hyperv/netvsc_drv.c`).
+    /// Returns the owner of all frames of the netdev at `directory`: its master, unless that is a bond. A bridge has a
+    /// directory of its own (`br_sysfs_addbr()`, `net/bridge/br_sysfs_br.c`), Open vSwitch's has a fixed name
+    /// (`ovs_netdev_link()`), and a master with hardware of its own is Hyper-V's netdev (`netvsc_vf_join()`,
+    /// `drivers/net/hyperv/netvsc_drv.c`).
     fn taken_by(&self, directory: &Path) -> Option<String> {
         let name = link_name(directory, "master")?;
         let master = self.sysfs.join("class/net").join(&name);
@@ -318,9 +319,9 @@ impl Reader<'_> {
         }
     }
 
-    /// Whether the driver of an RDMA device that is in this namespace is rxe or siw. Only rxe has the attribute
-    /// `parent` (`drivers/infiniband/sw/rxe/rxe_verbs.c`), and siw's description cannot be changed. Older
-    /// kernels give both the NIC's hardware for a parent.
+    /// Returns true if the driver of an RDMA device in this namespace is rxe or siw. Only rxe has the attribute
+    /// `parent` (`drivers/infiniband/sw/rxe/rxe_verbs.c`), and siw's description cannot be changed. Older kernels
+    /// report the NIC's hardware as the parent of both.
     fn is_soft(&self, device: &str) -> bool {
         let directory = name::directory(self.sysfs, device);
         directory.join("parent").exists()
@@ -412,7 +413,7 @@ impl Reader<'_> {
         })
     }
 
-    /// What an RDMA device that is in this namespace runs.
+    /// Returns the firmware of an RDMA device in this namespace.
     fn firmware(&self, device: &str) -> Option<String> {
         let directory = name::directory(self.sysfs, device);
         let version = self.with_ports.then(|| read(&directory, "fw_ver"))?;
@@ -459,7 +460,7 @@ impl Reader<'_> {
     }
 }
 
-/// A netdev on the host that stands for a virtual or sub-function: `pf0vf3`, `c1pf0sf88`
+/// Returns true for a netdev on the host that represents a virtual or sub-function: `pf0vf3`, `c1pf0sf88`
 /// (`devlink_port_attrs_*_set` in `net/devlink/port.c`).
 fn is_representor(port_name: &str) -> bool {
     let after = port_name.split_once("pf").map(|(_, after)| after);
@@ -482,7 +483,7 @@ pub(super) fn path(link: &Path) -> PciPath {
             continue;
         };
         if part.starts_with("pci") && part.contains(':') {
-            // a host bridge below a function (VMD) starts anew
+            // a host bridge below a function (VMD) starts a new path
             path.host_bridge = part.to_owned();
             path.bridges.clear();
         } else {

@@ -23,7 +23,7 @@ const IFLA_IPOIB_UMCAST: u16 = 3;
 
 const IPOIB_MODE_CONNECTED: u16 = 1;
 
-/// What `IFLA_LINKINFO` says, if it is of an IPoIB netdev.
+/// Parses `IFLA_LINKINFO` of an IPoIB netdev.
 pub(super) fn parse(info: &[u8]) -> Option<Ipoib> {
     let (mut is_ipoib, mut data) = (false, None);
     for (attribute, value) in attributes(info) {
@@ -69,11 +69,11 @@ fn set_mode(index: u32, mode: IpoibMode) -> RouteNetlinkMessage {
     set(index, InfoIpoib::Mode(mode))
 }
 
-/// Has the netdev `name`, number `index`, send in another mode.
+/// Changes the mode of the netdev `name`, number `index`.
 ///
-/// `ipoib_set_mode()` lets go of the rtnl lock for a moment, and goes on without it where somebody else has taken it
-/// by then. Who writes to sysfs knows of that (`mode_store()`, `ipoib_cm.c`), and netlink does not: it would let go of a
-/// lock that is another's. A child that netlink made has no such file, and is changed by netlink.
+/// `ipoib_set_mode()` releases the rtnl lock briefly, and continues without it if another process has taken it
+/// meanwhile. Writes to sysfs handle this (`mode_store()`, `ipoib_cm.c`), but netlink does not: it would release
+/// another process' lock. A child made by netlink has no such file, and is changed by netlink.
 pub(super) fn change_mode(
     space: &Space,
     is_host: bool,

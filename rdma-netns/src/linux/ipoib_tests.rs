@@ -64,9 +64,9 @@ fn all_that_the_kernel_tells_of_an_ipoib_netdev_is_read() {
     assert_eq!(parse(&of_kind("ipoib\0", &[])), None);
 }
 
-/// A parent's `IFLA_LINK` is its own number, and so not told; a child's is its parent's, wherever that is.
+/// A parent's `IFLA_LINK` is its own number, and not reported; a child's is its parent's, in any namespace.
 #[test]
-fn a_child_is_what_lies_on_another() {
+fn a_child_has_a_lower_netdev() {
     let header = |index: u32| {
         let mut header = vec![0; HEADER];
         header[2..4].copy_from_slice(&32_u16.to_ne_bytes()); // ARPHRD_INFINIBAND
@@ -89,9 +89,9 @@ fn a_child_is_what_lies_on_another() {
     assert_eq!(child.lower, Some(4));
 }
 
-/// Without a mode, which netlink sets by letting go of rtnl, and without an MTU, which the kernel takes from the port.
+/// Without a mode, for which netlink releases rtnl, and without an MTU, which the kernel takes from the port.
 #[test]
-fn a_child_is_asked_for_by_its_parent_and_partition() {
+fn a_child_is_requested_by_parent_and_partition() {
     let target = fs::File::open("/").expect("a descriptor");
     let new = NewChild {
         lower: 4,
@@ -118,7 +118,7 @@ fn a_child_is_asked_for_by_its_parent_and_partition() {
 }
 
 #[test]
-fn a_change_is_asked_of_the_netdevs_kind() {
+fn a_change_is_requested_from_the_netdevs_kind() {
     for (message, kind, value) in [
         (set_mode(7, IpoibMode::Connected), 2, 1_u16),
         (set_mode(7, IpoibMode::Datagram), 2, 0),

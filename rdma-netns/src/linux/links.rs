@@ -271,9 +271,9 @@ fn name_of(body: &[u8], index: u32) -> InterfaceName {
     name.unwrap_or_else(|| InterfaceName::of_index(index))
 }
 
-/// Whether the netdev of an `RTM_NEWLINK` can have hardware of which nothing is said: Linux does so
-/// since 5.14 (`rtnl_fill_ifinfo()`, `net/core/rtnetlink.c`). What is virtual is of a kind, and of
-/// hardware's netdevs IPoIB's are.
+/// Returns true if the netdev of an `RTM_NEWLINK` can have hardware that the message omits: Linux reports it since 5.14
+/// (`rtnl_fill_ifinfo()`, `net/core/rtnetlink.c`). Virtual netdevs have a kind, and of hardware's netdevs only IPoIB's
+/// have one.
 pub(super) fn hides_hardware(body: &[u8], link: &Link) -> bool {
     let can_have =
         link.link_type != LinkType::Other && matches!(link.kind.as_deref(), None | Some("ipoib"));
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn sysfs_is_asked_for_hardware_only_where_netlink_says_nothing_of_it() {
+    fn sysfs_is_read_for_hardware_only_without_netlinks_report() {
         use LinkLayerType::{Ether, Infiniband, Loopback};
         let sysfs = tempfile::tempdir().expect("a directory");
         let place = sysfs.path().join("devices/0000:3b:00.2/net/eth2");

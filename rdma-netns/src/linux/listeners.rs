@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who is told of what happens to netdevs, addresses and routes.
+//! Sockets that receive the events of netdevs, addresses and routes.
 
 use nix::libc::{
     NETLINK_ROUTE, RTMGRP_IPV4_IFADDR, RTMGRP_IPV4_ROUTE, RTMGRP_IPV6_IFADDR, RTMGRP_IPV6_ROUTE,
@@ -10,11 +10,11 @@ use std::fs;
 /// The netlink sockets of the namespace of the thread that reads it (`netlink_seq_show()`, `net/netlink/af_netlink.c`).
 const SOCKETS: &str = "/proc/thread-self/net/netlink";
 
-/// What a program wants to hear of that has netdevs set up as it was told.
+/// Groups of a program that configures netdevs by events.
 const EVERYTHING: i32 =
     RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_IFADDR | RTMGRP_IPV6_ROUTE;
 
-/// Whether a socket of this thread's namespace is told of everything. What cannot be read has none.
+/// Returns true if a socket of this thread's namespace receives all events. An unreadable table counts as none.
 pub(super) fn of_everything() -> bool {
     let table = fs::read_to_string(SOCKETS).unwrap_or_else(|error| {
         log::debug!("{SOCKETS}: {error}");
@@ -23,7 +23,7 @@ pub(super) fn of_everything() -> bool {
     has_one(&table)
 }
 
-/// Whether one of the sockets of `table` is told of everything.
+/// Returns true if one of the sockets of `table` receives all events.
 pub(super) fn has_one(table: &str) -> bool {
     // sk Eth Pid Groups …: `Eth` is the protocol, `Groups` the first 32 of them
     let mut sockets = table.lines().filter_map(|line| {
@@ -39,7 +39,7 @@ pub(super) fn has_one(table: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// As Linux 6.12 prints it.
+    /// Header as Linux 6.12 prints it.
     const HEADER: &str = "sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops    Inode\n";
 
     fn table(sockets: &[(u32, &str)]) -> String {

@@ -56,7 +56,7 @@ pub(super) fn number_of(
     Ok(number.map(|it| it.0))
 }
 
-/// What the kernel has of the kind `what`, which `request` asks for.
+/// Returns the kernel's objects of the kind `what`, by `request`.
 fn dump(
     space: &Space,
     whose: &str,
@@ -108,7 +108,7 @@ fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Vec<Link>, Obser
     Ok(links)
 }
 
-/// Gives all netdevs of a namespace their routes, and `tables` those of a pod. Tells those that are nobody's alone.
+/// Adds the routes of a namespace to its netdevs, and `tables` of a pod. Returns routes with several netdevs.
 fn routes_of(
     space: &Space,
     whose: &str,
@@ -117,7 +117,7 @@ fn routes_of(
 ) -> Result<Vec<(u32, Route)>, ObserveError> {
     let mut unkept_routes = Vec::new();
     let mut by_object = Vec::new();
-    // a host can have thousands of local addresses, and nobody chooses a table there
+    // a host can have thousands of local addresses, and no caller chooses a table there
     let kind = match space.is_own() {
         true => RouteType::Unicast,
         false => RouteType::Unspec,

@@ -34,7 +34,7 @@ impl NetlinkSerializable for Dump {
     }
 }
 
-/// Where a nexthop object leads.
+/// Destination of a nexthop object.
 enum Object {
     Netdev(u32),
     Group(Vec<u32>),
@@ -44,7 +44,7 @@ enum Object {
 pub(super) struct Nexthops(BTreeMap<u32, Object>);
 
 impl Nexthops {
-    /// What a dump tells.
+    /// Parses a dump.
     pub(super) fn of(answers: &Answers) -> Self {
         Self(answers.bodies().filter_map(parse).collect())
     }

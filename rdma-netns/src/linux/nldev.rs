@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RDMA netlink (`include/uapi/rdma/rdma_netlink.h`): the system's namespace mode, RDMA
-//! devices, their ports and character devices, and the move of a device.
+//! RDMA netlink (`include/uapi/rdma/rdma_netlink.h`): the system's namespace mode, RDMA devices, their ports and
+//! character devices, and the move of a device.
 //!
-//! Reading answers for the namespace the socket was opened in. Moving needs more: the
-//! *sending thread* must be in the device's namespace (`ib_device_set_netns_put()` in
-//! `drivers/infiniband/core/device.c` looks at `current`).
+//! Reads concern the namespace in which the socket was opened. For a move the *sending thread* must be in the device's
+//! namespace (`ib_device_set_netns_put()` in `drivers/infiniband/core/device.c` checks `current`).
 
 use crate::{
     RdmaMode,
@@ -22,9 +21,9 @@ use std::{
 const PROTOCOL: isize = 20;
 /// `RDMA_NL_NLDEV`
 const CLIENT: u16 = 5;
-/// Of `enum rdma_nldev_command`, since Linux 6.11: headers may be older.
+/// Command of `enum rdma_nldev_command` since Linux 6.11: headers may be older.
 const DELDEV: u16 = 27;
-/// Of `enum rdma_nldev_attr`, since Linux 6.11.
+/// Attribute of `enum rdma_nldev_attr` since Linux 6.11.
 const PARENT_NAME: u16 = 100;
 /// The module of SMC-R.
 const SMC: &str = "smc";
@@ -128,7 +127,7 @@ pub struct DeviceInfo {
 /// A port as `RDMA_NLDEV_CMD_PORT_GET` tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortInfo {
-    /// From 1.
+    /// Number, from 1.
     pub number: u32,
     /// `enum ib_port_state`
     pub state: u8,
@@ -145,8 +144,8 @@ pub struct CharDeviceInfo {
     pub major: u32,
     /// Minor number.
     pub minor: u32,
-    /// Which driver has the RDMA device (`enum rdma_driver_id`, `include/uapi/rdma/ib_user_ioctl_verbs.h`), of
-    /// uverbs alone. None: a driver that does not tell (`uverbs_no_driver_id_binding`), or a kernel before 5.3.
+    /// Driver of the RDMA device (`enum rdma_driver_id`, `include/uapi/rdma/ib_user_ioctl_verbs.h`), for uverbs only.
+    /// `None`: a driver that does not report it (`uverbs_no_driver_id_binding`), or a kernel before 5.3.
     pub driver: Option<u32>,
 }
 
@@ -210,14 +209,13 @@ impl Nldev {
         Ok(answers.bodies().flat_map(parse_resources).collect())
     }
 
-    /// The kernel modules that have a connection by a device, or wait for one at an address of it
-    /// (`rdma resource show cm_id dev DEVICE`), each once. A module that waits at every address of
-    /// the node is none, nor is SMC, which makes its connections anew by another device.
+    /// Returns the kernel modules that have a connection through a device, or listen at an address of it (`rdma
+    /// resource show cm_id dev DEVICE`), each once. A module that listens at every address of the node does not count,
+    /// nor does SMC, which reconnects through another device.
     ///
-    /// All that the kernel has over the RDMA connection manager is seen so: NVMe, NFS, Lustre, iSER,
-    /// SMB. SRP with InfiniBand's own connection manager is not. Queue pairs would tell, but
-    /// each of them costs a question to the device's firmware (`fill_res_qp_entry()`,
-    /// `drivers/infiniband/core/nldev.c`).
+    /// This shows all kernel users of the RDMA connection manager: NVMe, NFS, Lustre, iSER, SMB. It does not show SRP
+    /// with InfiniBand's own connection manager. Queue pairs would, but each costs a query of the device's firmware
+    /// (`fill_res_qp_entry()`, `drivers/infiniband/core/nldev.c`).
     pub fn kernel_users(&mut self, device: u32) -> Result<Vec<String>, NetlinkError> {
         let request = Request::new(command::RES_CM_ID_GET).number(attr::DEV_INDEX, device);
         let answers = self.0.dump(&request)?;
@@ -368,7 +366,7 @@ pub(super) fn parse_kernel_users(body: &[u8]) -> Vec<String> {
         .collect()
 }
 
-/// Whether a `struct sockaddr_storage` has an address that is not the unspecified one.
+/// Returns true if a `struct sockaddr_storage` has another address than the unspecified one.
 fn names_an_address(socket: &[u8]) -> bool {
     let family = socket.get(..2).and_then(|it| it.try_into().ok());
     let address = match family.map(u16::from_ne_bytes).map(i32::from) {

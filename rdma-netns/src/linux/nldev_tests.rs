@@ -216,8 +216,8 @@ fn no_bytes_make_it_panic() {
 
 /// rxe and siw have hardware's `node_type` and protocol, and a GUID of their netdev's address: the driver tells.
 #[test]
-fn software_is_told_by_its_driver() {
-    // `enum rdma_driver_id`: none told, unknown, mlx5, rxe, siw, erdma
+fn software_is_recognized_by_its_driver() {
+    // `enum rdma_driver_id`: not reported, unknown, mlx5, rxe, siw, erdma
     for (driver, is_hardware) in [
         (None, false),
         (Some(0), false),

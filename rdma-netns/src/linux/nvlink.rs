@@ -8,14 +8,14 @@ use super::{devices::Uevent, vpd};
 use crate::DeviceAddress;
 use std::path::Path;
 
-/// In the vital product data of a function that manages switches.
+/// Mark in the vital product data of a function that manages switches.
 const MARK: &[u8] = b"SW_MNG";
 /// Mellanox, now NVIDIA.
 const VENDOR: &str = "15b3";
 /// `PCI_CLASS_NETWORK_INFINIBAND`, `include/linux/pci_ids.h`
 const INFINIBAND: u32 = 0x0207;
 
-/// Whether the device at `address` is one of them.
+/// Returns true if the device at `address` manages switches.
 pub(super) fn is_switch_manager(sysfs: &Path, address: &DeviceAddress) -> bool {
     let directory = sysfs.join("bus/pci/devices").join(&**address);
     let is_candidate = Uevent::read(&directory).is_some_and(|uevent| {

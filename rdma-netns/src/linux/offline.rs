@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is read without a kernel: single messages, packets and trees of files that were made or recorded
-//! elsewhere, by the decoders that the rest of this crate uses. `integration/fuzz` holds them against hostile input.
+//! Decoding without a kernel: messages, packets and trees of files that were constructed or recorded elsewhere, with
+//! the decoders of the rest of this crate. `integration/fuzz` runs them on hostile input.
 //!
-//! The body of a message is what follows `struct nlmsghdr`.
+//! The body of a message follows `struct nlmsghdr`.
 
 use super::{
     addresses, api_server, devices, gids, held, inventory,
@@ -81,8 +81,8 @@ pub fn uevent(datagram: &[u8]) -> Option<Uevent> {
     monitor::uevent(datagram)
 }
 
-/// What the packet of `protocol`, an Ethernet type, from the hardware address `from` says: that somebody has, or asks
-/// for, this address.
+/// Decodes a packet of `protocol`, an Ethernet type, from the hardware address `from`: a host has or requests this
+/// address.
 pub fn neighbour_packet(
     protocol: u16,
     packet: &[u8],
@@ -101,7 +101,7 @@ pub fn vital_product_data<'a>(data: &'a [u8], keyword: &[u8; 2]) -> Option<&'a [
     vpd::value(data, keyword)
 }
 
-/// Whether one of the sockets in `table`, as `/proc/net/netlink` is, hears of all that happens to netdevs.
+/// Returns true if one of the sockets in `table`, in the form of `/proc/net/netlink`, receives all events of netdevs.
 pub fn is_heard_of(table: &str) -> bool {
     listeners::has_one(table)
 }
@@ -115,7 +115,7 @@ pub fn datagram(bytes: &[u8], sequence: u32, answers: &mut Answers) -> Result<bo
     answers.add(bytes, sequence).map(|read| read.is_end)
 }
 
-/// What RDMA netlink tells in one message, read as an answer to each of its questions.
+/// A message of RDMA netlink, decoded as an answer to each request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaAnswer {
     /// `RDMA_NLDEV_CMD_SYS_GET`
@@ -144,7 +144,7 @@ pub fn rdma(body: &[u8]) -> RdmaAnswer {
     }
 }
 
-/// What SMC tells in messages, read as answers to each of its questions.
+/// Messages of SMC, decoded as answers to each request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SmcAnswer {
     /// `CTRL_CMD_GETFAMILY`
@@ -166,7 +166,7 @@ pub fn smc(body: &[u8]) -> SmcAnswer {
     smc::decode(body)
 }
 
-/// The hardware of a node whose `/sys` and `/dev` are at `sysfs` and `dev`, and whose kernel is not asked.
+/// Returns the hardware of a node whose `/sys` and `/dev` are at `sysfs` and `dev`, without queries of its kernel.
 ///
 /// # Errors
 /// A directory cannot be read.

@@ -18,17 +18,17 @@ use std::{
     path::Path,
 };
 
-/// What is known beside RDMA netlink.
+/// Knowledge beside RDMA netlink.
 pub(super) struct DeviceContext<'a> {
-    /// Where `/sys` is.
+    /// Mount point of sysfs.
     pub(super) sysfs: &'a Path,
-    /// Where `/dev` is.
+    /// Directory of device files.
     pub(super) dev: &'a Path,
     /// `/sys/class/infiniband_verbs`; none: ib_uverbs is not loaded.
     pub(super) verbs: &'a [Verbs],
-    /// Whose ports are asked for; none: all devices'. One without hardware has no firmware either.
+    /// Devices whose ports are requested; `None`: all. One without hardware has no firmware either.
     pub(super) asked: Option<&'a BTreeSet<DeviceAddress>>,
-    /// Whether the namespace is the host's.
+    /// True for the host's namespace.
     pub(super) is_host: bool,
 }
 

@@ -8,10 +8,10 @@ use std::{
     net::{IpAddr, Ipv6Addr},
 };
 
-/// What routes and addresses tell of the netdevs of this program's namespace, by their names.
+/// Netdevs of this program's namespace in routes and addresses, by name.
 #[derive(Debug, Default)]
 pub(super) struct Reach {
-    /// Those without which the node is cut off.
+    /// Netdevs without which the node is cut off.
     pub(super) uplinks: BTreeSet<String>,
     /// The network of the first IPv6 address that is not link-local.
     pub(super) ipv6_prefixes: BTreeMap<String, String>,

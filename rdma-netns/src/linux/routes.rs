@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Routes in rtnetlink's words (`RTM_*ROUTE`, `include/uapi/linux/rtnetlink.h`).
+//! Routes in rtnetlink (`RTM_*ROUTE`, `include/uapi/linux/rtnetlink.h`).
 //!
-//! Only unicast routes by one netdev are shown. IPv6 routes of one destination and metric are
-//! told by the kernel as one with several next hops, but come and go one by one: each is
-//! shown for itself. Not kept are
-//! IPv4 routes with several next hops, and those with a nexthop object, with an encapsulation, or by source
-//! prefix: a [`Route`] cannot say them, and adding a part of one would be worse
-//! than leaving it out. By which netdevs they leave is told all the same; of a nexthop object that is asked
-//! for ([`super::nexthops`]), since the kernel need not tell it with the route
-//! (`net.ipv4.nexthop_compat_mode`). The kernel tells when an IPv6 route expires, and of an IPv4 one nothing, as
-//! those do not.
+//! Only unicast routes through one netdev are returned. The kernel reports IPv6 routes of one destination and metric as
+//! one with several next hops, but adds and removes them one by one: each is returned separately. Not returned are IPv4
+//! routes with several next hops, and those with a nexthop object, with an encapsulation, or by source prefix: a
+//! [`Route`] cannot represent them, and adding a part of one would be worse than omitting it. Their netdevs are
+//! returned nevertheless; those of a nexthop object are requested ([`super::nexthops`]), since the kernel need not
+//! report them with the route (`net.ipv4.nexthop_compat_mode`). The kernel reports when an IPv6 route expires; IPv4
+//! routes do not expire.
 
 use super::ip_of;
 use crate::{
@@ -62,7 +60,7 @@ pub(super) fn dump(family: AddressFamily, kind: RouteType) -> RouteNetlinkMessag
     RouteNetlinkMessage::GetRoute(message)
 }
 
-/// The table of an `RTM_NEWROUTE`, whatever its type.
+/// Returns the table of an `RTM_NEWROUTE` of any type.
 pub(super) fn table(body: &[u8]) -> Option<u32> {
     let mut attributes = attributes(body.get(HEADER..)?);
     attributes.find_map(|(kind, value)| u32_of(value).filter(|_| kind == RTA_TABLE))
@@ -71,11 +69,11 @@ pub(super) fn table(body: &[u8]) -> Option<u32> {
 /// An `RTM_NEWROUTE`.
 #[derive(Debug, Default)]
 pub(super) struct Parsed {
-    /// Whether a [`Route`] says all of it, so that it can be set again.
+    /// True if a [`Route`] represents it completely, so that it can be set again.
     pub(super) kept: bool,
     /// One route for each next hop, with the index of its netdev.
     pub(super) hops: Vec<(u32, Route)>,
-    /// The nexthop object that it goes by, where its next hops are not told with it.
+    /// Nexthop object of the route, if its next hops are not reported with it.
     pub(super) by_object: Option<(u32, Route)>,
 }
 
@@ -219,8 +217,8 @@ pub(super) fn add(index: u32, route: &Route) -> RouteNetlinkMessage {
     RouteNetlinkMessage::NewRoute(message(index, route))
 }
 
-/// Takes a route by the netdev `index` away. The kernel compares what is given, and takes
-/// the lowest metric where that is 0.
+/// Removes a route through the netdev `index`. The kernel compares the given fields, and selects the lowest metric for
+/// 0.
 pub(super) fn remove(index: u32, route: &Route) -> RouteNetlinkMessage {
     let metric = route.metric.unwrap_or(route.default_metric());
     let route = Route {

@@ -56,7 +56,7 @@ pub(super) fn parse(body: &[u8]) -> Option<Rule> {
             FRA_TABLE => table = u32_of(value)?,
             FRA_PRIORITY => priority = u32_of(value)?,
             FRA_PROTOCOL => {}
-            // -1, which is always told: nothing is suppressed.
+            // -1, which is always reported: nothing is suppressed.
             FRA_SUPPRESS_PREFIXLEN | FRA_SUPPRESS_IFGROUP if u32_of(value) == Some(u32::MAX) => {}
             _ => return None,
         }
@@ -70,7 +70,7 @@ pub(super) fn parse(body: &[u8]) -> Option<Rule> {
     })
 }
 
-/// The table that the rule of an `RTM_NEWRULE` leads to, whatever it selects by.
+/// Returns the table of the rule of an `RTM_NEWRULE`, whatever it selects by.
 pub(super) fn table(body: &[u8]) -> Option<u32> {
     let mut attributes = attributes(body.get(HEADER..)?);
     attributes.find_map(|(kind, value)| u32_of(value).filter(|_| kind == FRA_TABLE))

@@ -12,12 +12,11 @@ use crate::{
 use nix::libc;
 use std::{collections::BTreeMap, fs, io, path::Path, sync::Once};
 
-/// What is below `/proc/sys/net` follows the thread (`net_ctl_header_lookup()`,
-/// `net/sysctl_net.c`).
+/// Setting whose value depends on the thread's namespace (`net_ctl_header_lookup()`, `net/sysctl_net.c`).
 const MAX_LINKS: &str = "/proc/sys/net/smc/smcr_max_links_per_lgr";
 const TCP2SMC: &str = "/proc/sys/net/smc/tcp2smc";
 
-/// What only a thread in the pod's namespace can read.
+/// Values that only a thread in the pod's namespace can read.
 type Inside = (
     Result<Vec<PnetEntry>, NetlinkError>,
     io::Result<Option<bool>>,
@@ -77,14 +76,14 @@ pub(super) fn read(
     Ok(Some(state))
 }
 
-/// Whether the kernel has SMC by now: its protocol is registered for all namespaces
-/// (`/proc/net/protocols`), built in or loaded.
+/// Returns true if the kernel has SMC: its protocol is registered for all namespaces (`/proc/net/protocols`), built in
+/// or loaded.
 pub(super) fn is_there() -> bool {
     let protocols = fs::read_to_string("/proc/thread-self/net/protocols").unwrap_or_default();
     protocols.lines().any(|line| line.starts_with("SMC"))
 }
 
-/// The connections that are held, of a kernel that tells. That it does not is told once.
+/// Returns the held connections if the kernel reports them. A kernel that does not is logged once.
 fn known(
     connections: Result<Vec<Connection>, NetlinkError>,
 ) -> Result<Vec<HeldConnections>, NetlinkError> {
@@ -104,10 +103,9 @@ fn known(
     }
 }
 
-/// The connections that are on an RDMA device. One that its process has closed, or that was killed
-/// with it, is not among them: it is told no more (`__smc_release()`, `net/smc/af_smc.c`). One that
-/// its listener has yet to accept is: a move with such a one waited for over 300 s (Linux 6.12),
-/// also after the listener had ended.
+/// Returns the connections on an RDMA device. A connection that its process has closed, or that was killed with it, is
+/// no longer reported (`__smc_release()`, `net/smc/af_smc.c`). One that its listener has yet to accept is: a move with
+/// such a connection waited for over 300 s (Linux 6.12), also after the listener had ended.
 fn held(connections: &[Connection]) -> Vec<HeldConnections> {
     let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
     for connection in connections {
@@ -145,7 +143,7 @@ fn number(file: &Path) -> io::Result<Option<u8>> {
     }
 }
 
-/// See [`smc::missing`] for what the table is asked beforehand.
+/// Adds an entry. See [`smc::missing`] for the queries of the table before.
 pub(super) fn add_pnet(
     space: &Space,
     at: NetnsSide,
@@ -160,7 +158,7 @@ pub(super) fn add_pnet(
     let mut table = open_table(space)?;
     for half in missing(&mut table, entry)? {
         match table.add(&half) {
-            // somebody was quicker, or it has one that is in no table
+            // another process was faster, or it has one that is in no table
             Err(error) if error.errno() == Some(libc::EEXIST) => {
                 if !missing(&mut table, &half)?.is_empty() {
                     return Err(refused(libc::EEXIST, already(&half)));
@@ -177,7 +175,7 @@ fn missing(table: &mut PnetTable, entry: &PnetEntry) -> Result<Vec<PnetEntry>, N
     smc::missing(&table.entries()?, entry).map_err(taken)
 }
 
-/// What EEXIST means of an entry that is not in the table.
+/// Explains EEXIST for an entry that is not in the table.
 fn already(half: &PnetEntry) -> &'static str {
     match half.rdma {
         Some(_) => {

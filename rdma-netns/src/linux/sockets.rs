@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// By NUMA node; of what the kernel does not tell there is none.
+/// Returns sockets by NUMA node; nodes that the kernel does not report are missing.
 pub(super) fn of_numa_nodes(sysfs: &Path) -> io::Result<BTreeMap<u32, u32>> {
     let system = sysfs.join("devices/system");
     let directories = entries(&system.join("node"))?;

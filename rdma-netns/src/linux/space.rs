@@ -25,7 +25,7 @@ pub struct Space {
     route: Mutex<Socket>,
     packet: OnceLock<OwnedFd>,
     groups: Mutex<Option<UdpSocket>>,
-    /// Whether it is the namespace this program runs in, in which its threads are.
+    /// True for the namespace of this program and its threads.
     own: bool,
 }
 
@@ -65,7 +65,7 @@ impl Space {
         &self.netns
     }
 
-    /// Whether it is the namespace that this program runs in, which its sysfs shows.
+    /// Returns true for the namespace of this program, which its sysfs shows.
     pub(super) fn is_own(&self) -> bool {
         self.own
     }
@@ -75,7 +75,7 @@ impl Space {
         self.route.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does `work` inside, wherever the calling thread is.
+    /// Runs `work` inside, from a thread in any namespace.
     pub(super) fn inside<T, E: From<io::Error>>(
         &self,
         work: impl FnOnce() -> Result<T, E>,

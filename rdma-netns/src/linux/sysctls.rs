@@ -113,8 +113,7 @@ const IPV6: [(&str, usize); 56] = [
 /// Times that netlink reports in milliseconds, and `/proc` has in seconds (`ipv6_store_devconf()`, `net/ipv6/addrconf.c`).
 const TIMES: [usize; 4] = [20, 9, 8, 43];
 
-/// What `IFLA_AF_SPEC` says. A protocol that the netdev does not have (IPv6 on an MTU
-/// below 1280) has no settings.
+/// Parses `IFLA_AF_SPEC`. A protocol that the netdev does not have (IPv6 on an MTU below 1280) has no settings.
 pub(super) fn parse(families: &[u8]) -> Sysctls {
     let (mut ipv4, mut ipv6): (&[[u8; 4]], &[[u8; 4]]) = (&[], &[]);
     for (family, list) in attributes(families) {

@@ -33,17 +33,17 @@ const IFLA_VF_VLAN_INFO: u16 = 1;
 /// `ETH_P_8021AD`
 const SERVICE_TAG: u16 = 0x88a8;
 
-/// What a driver does not tell of a switch is -1.
-const NOT_TOLD: u32 = u32::MAX;
+/// Value -1 of a switch that the driver does not report.
+const NOT_REPORTED: u32 = u32::MAX;
 
 /// Bytes of a hardware address, of which a virtual function of Ethernet has the first six (`struct ifla_vf_mac`).
 const ETHERNET: usize = 6;
 
-/// The virtual function `address`, as its physical function has it; none: it is no virtual function. `socket` is of
-/// the namespace that `sysfs` shows.
+/// Returns the set-up of the virtual function `address` by its physical function; `None`: it is no virtual function.
+/// `socket` is of the namespace that `sysfs` shows.
 ///
 /// # Errors
-/// Its physical function's netdev is not there (`NotFound`), or cannot be asked.
+/// Its physical function's netdev is absent (`NotFound`), or cannot be queried.
 pub(super) fn read(
     sysfs: &Path,
     socket: &mut Socket,
@@ -65,7 +65,7 @@ pub(super) fn read(
     netdevs.sort_unstable();
     for index in netdevs {
         for body in socket.request(&links::with_functions(index), 0)?.bodies() {
-            // in switchdev mode those that stand for its functions are the physical one's, too
+            // in switchdev mode representors of its functions belong to the physical one too
             let own = links::parse(body, sysfs).filter(|it| !it.is_representor());
             let found = own.and_then(|link| of(body, link, number));
             if found.is_some() {
@@ -96,7 +96,7 @@ fn settings(function: &[u8], number: u32) -> Option<Vec<VfSetting>> {
     let word = |value: &[u8], place: usize| u32_of(value.get(place * 4..place * 4 + 4)?);
     let told = |value: &[u8]| {
         word(value, 1)
-            .filter(|it| *it != NOT_TOLD)
+            .filter(|it| *it != NOT_REPORTED)
             .map(|it| it != 0)
     };
     let (mut settings, mut is_it, mut vlan) = (vec![], false, None);
@@ -143,13 +143,13 @@ fn settings(function: &[u8], number: u32) -> Option<Vec<VfSetting>> {
     is_it.then_some(settings)
 }
 
-/// The GUID of a `struct ifla_vf_guid`, which stands at its end, behind what the compiler puts in front of 64 bits.
+/// Returns the GUID of a `struct ifla_vf_guid`, which is at its end, after the compiler's padding before 64 bits.
 fn guid(value: &[u8]) -> Option<Guid> {
     let guid = value.get(4..)?.last_chunk()?;
     Some(Guid(u64::from_ne_bytes(*guid)))
 }
 
-/// Without a VLAN there is no tag to be of a protocol.
+/// Converts a VLAN; without one the tag has no protocol.
 fn vlan_of(id: u32, qos: u32, protocol: VlanProtocol) -> VfVlan {
     match (id, qos) {
         (0, 0) => VfVlan::NONE,

@@ -66,7 +66,7 @@ fn all_that_a_driver_tells_of_a_function_is_read() {
             of_words(IFLA_VF_SPOOFCHK, &[1, 1]),
             of_words(IFLA_VF_LINK_STATE, &[1, 2]),
             // not known to the driver
-            of_words(IFLA_VF_TRUST, &[1, NOT_TOLD]),
+            of_words(IFLA_VF_TRUST, &[1, NOT_REPORTED]),
         ]),
     ];
     let vf = read(functions.clone(), 1).expect("a function");
@@ -87,9 +87,9 @@ fn all_that_a_driver_tells_of_a_function_is_read() {
     assert_eq!(read(vec![], 0), None);
 }
 
-/// As Linux 5.5 and later tell it of an InfiniBand function; zero where its physical function has set none.
+/// Format of Linux 5.5 and later for an InfiniBand function; zero if its physical function has set none.
 #[test]
-fn guids_are_told_where_the_driver_knows_them() {
+fn guids_are_reported_if_the_driver_knows_them() {
     let guid = |kind, guid| VfInfo::Other(DefaultNla::new(kind, of_guid(1, guid)));
     let functions = vec![
         LinkVfInfo(vec![mac(0, 1)]),
@@ -113,7 +113,7 @@ fn guids_are_told_where_the_driver_knows_them() {
     assert_eq!(without.setting(VfSettingKind::PortGuid), None);
 }
 
-/// As kernels before 4.10 tell it, and those whose driver has no tag to name.
+/// Format of kernels before 4.10, and of drivers without tags.
 #[test]
 fn a_vlan_without_its_list_is_a_customers_and_none_has_no_tag() {
     let of = |vlan: &[u32]| {
@@ -126,7 +126,7 @@ fn a_vlan_without_its_list_is_a_customers_and_none_has_no_tag() {
     assert_eq!(vlan_of(0, 0, VlanProtocol::Service), VfVlan::NONE);
 }
 
-/// By `include/uapi/linux/if_link.h`: the message that `ip link set dev eth2 vf 3 ...` sends.
+/// Message of `ip link set dev eth2 vf 3 ...`, by `include/uapi/linux/if_link.h`.
 #[test]
 fn each_setting_is_sent_as_the_kernel_declares_it() {
     let mac: HardwareAddress = "ca:fe:c0:ff:ee:00".parse().expect("an address");

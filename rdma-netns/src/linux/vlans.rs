@@ -38,7 +38,7 @@ pub(super) fn tag(info: &[u8]) -> u32 {
     tag
 }
 
-/// Those on the netdev `name`, by name.
+/// Returns the VLANs on the netdev `name`, by name.
 pub(super) fn of(sysfs: &Path, name: &str) -> Vec<Vlan> {
     let netdevs = sysfs.join("class/net");
     let uppers = entries(&netdevs.join(name)).unwrap_or_default();
@@ -60,7 +60,7 @@ pub(super) fn of(sysfs: &Path, name: &str) -> Vec<Vlan> {
     found
 }
 
-/// Whether the netdev at `directory` is set up by its administrator (`IFF_UP`).
+/// Returns true if the netdev at `directory` is administratively up (`IFF_UP`).
 fn is_up(directory: &Path) -> bool {
     let flags = read(directory, "flags");
     let flags = flags.and_then(|it| u32::from_str_radix(it.strip_prefix("0x")?, 16).ok());
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn vlans_are_told_from_other_upper_netdevs() {
+    fn vlans_are_distinguished_from_other_upper_netdevs() {
         let sysfs = tempfile::tempdir().expect("a directory");
         let netdevs = sysfs.path().join("class/net");
         fs::create_dir_all(netdevs.join("bond0")).expect("a directory");

@@ -15,10 +15,10 @@ const LARGE: u8 = 0x80;
 /// The tag after which there is nothing (`PCI_VPD_STIN_END`).
 const END: u8 = 0x78;
 
-/// What was read before: vital product data stays the same, and is read four bytes at a time from the device.
+/// Data from earlier reads: vital product data is constant, and is read four bytes at a time from the device.
 static READ: Mutex<BTreeMap<PathBuf, Vec<u8>>> = Mutex::new(BTreeMap::new());
 
-/// That of the function at `directory`; none: it has none, or it cannot be read.
+/// Returns the vital product data of the function at `directory`; `None`: absent or unreadable.
 pub(super) fn read(directory: &Path) -> Option<Vec<u8>> {
     let file = directory.join("vpd");
     let mut read = READ.lock().unwrap_or_else(PoisonError::into_inner);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_nothing() {
+    fn truncated_data_is_ignored() {
         let whole = data(&[(b"V3", b"c0ffee")]);
         for length in 0..whole.len() - 1 {
             assert_eq!(value(&whole[..length], b"V3"), None, "{length} bytes");

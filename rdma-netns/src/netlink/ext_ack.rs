@@ -13,7 +13,7 @@ const HEADER: usize = 16;
 /// `NLMSGERR_ATTR_MSG`
 const MESSAGE: u16 = 1;
 
-/// What an `NLMSG_ERROR` with `flags` says: 0 is the acknowledgement.
+/// Parses an `NLMSG_ERROR` with `flags`: 0 is the acknowledgement.
 pub(super) fn acknowledgement(flags: u16, body: &[u8]) -> Result<(), NetlinkError> {
     let original = body
         .get(4..8)
@@ -32,7 +32,7 @@ pub(super) fn acknowledgement(flags: u16, body: &[u8]) -> Result<(), NetlinkErro
     outcome(flags, body, rest)
 }
 
-/// What an `NLMSG_DONE` with `flags` says of the dump that it ends.
+/// Parses an `NLMSG_DONE` with `flags`, which ends a dump.
 pub(super) fn end_of_dump(flags: u16, body: &[u8]) -> Result<(), NetlinkError> {
     if body.is_empty() {
         return Ok(());
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn no_sentence_is_looked_for_without_the_flag() {
+    fn without_the_flag_no_sentence_is_parsed() {
         let error =
             acknowledgement(NLM_F_CAPPED, &error(-libc::EPERM, &[], "x")).expect_err("error");
         assert_eq!((error.errno(), error.message), (Some(libc::EPERM), None));

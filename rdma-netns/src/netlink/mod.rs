@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One request/answer exchange with the kernel, for rtnetlink, RDMA netlink and generic
-//! netlink alike.
+//! One request/answer exchange with the kernel, for rtnetlink, RDMA netlink and generic netlink alike.
 //!
-//! This module owns framing, sequence numbers, retries and errors. What a message says
-//! is the business of those who send it: they hand in a body and get bodies back.
+//! This module owns framing, sequence numbers, retries and errors. Callers pass bodies of messages and get bodies back.
 
 mod ext_ack;
 mod socket;
@@ -13,7 +11,7 @@ pub use socket::{Answers, Socket};
 use netlink_packet_core::{NLA_HEADER_SIZE, NLA_TYPE_MASK};
 use std::{fmt, io};
 
-/// The kernel refused a request, or could not be asked.
+/// The kernel refused a request, or could not receive it.
 #[derive(Debug)]
 pub struct NetlinkError {
     /// The errno.

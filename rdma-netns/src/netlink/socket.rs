@@ -24,7 +24,7 @@ use std::{
 /// `sizeof(struct nlmsghdr)`
 const HEADER: usize = 16;
 
-/// How often a dump is begun again when its subject changed meanwhile, and an exchange when there was no room.
+/// Number of attempts of a dump whose subject changed meanwhile, and of an exchange without room.
 const DUMP_ATTEMPTS: usize = 10;
 
 /// A request is carried out before its send returns, so an answer that is not there by
@@ -39,14 +39,13 @@ const DATAGRAM: usize = 32 << 10;
 /// Room for all of most answers, and for [`DATAGRAM`] besides: they need not be moved to more.
 const ANSWER: usize = 2 * DATAGRAM;
 
-/// A netlink socket. It asks about the namespace of the thread that opened it, from
-/// whatever thread it is used later. (Moving an RDMA device is the exception: there the
-/// kernel looks at the thread that sends.)
+/// A netlink socket. Its requests concern the namespace of the thread that opened it, whichever thread uses it later.
+/// (A move of an RDMA device is the exception: there the kernel checks the sending thread.)
 #[derive(Debug)]
 pub struct Socket {
     socket: netlink_sys::Socket,
     sequence: u32,
-    /// For one datagram, bytes: [`DATAGRAM`], or what a longer one has had.
+    /// Size for one datagram, bytes: [`DATAGRAM`], or that of a longer one.
     room: usize,
 }
 
@@ -58,10 +57,10 @@ pub struct Answers {
     bodies: Vec<Range<usize>>,
 }
 
-/// How an exchange ended when the kernel did not refuse it.
+/// End of an exchange that the kernel did not refuse.
 enum Ending {
     Complete,
-    /// What was dumped changed meanwhile, or a part of it was lost.
+    /// The subject of the dump changed meanwhile, or a part of it was lost.
     Interrupted,
     /// A part was longer than there was room for. There is by now.
     Cut,
@@ -220,7 +219,7 @@ impl Socket {
     }
 }
 
-/// What was added to the datagrams of an answer.
+/// Parts added to the datagrams of an answer.
 enum Received {
     /// All of it.
     Whole,
@@ -230,7 +229,7 @@ enum Received {
     Others,
 }
 
-/// How far a datagram leads an exchange.
+/// Progress of an exchange after a datagram.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Read {
     /// The kernel has said how it went.
@@ -239,7 +238,7 @@ pub(crate) struct Read {
 }
 
 impl Answers {
-    /// What follows the header of each message, in their order.
+    /// Returns the bodies of the messages after their headers, in their order.
     pub fn bodies(&self) -> impl Iterator<Item = &[u8]> {
         self.bodies.iter().map(|it| &self.datagrams[it.clone()])
     }
@@ -268,7 +267,7 @@ impl Answers {
     }
 }
 
-/// What answers consist of, for tests of those who read them.
+/// Builds answers, for tests of parsers.
 impl<'a> FromIterator<&'a [u8]> for Answers {
     fn from_iter<T: IntoIterator<Item = &'a [u8]>>(bodies: T) -> Self {
         let mut answers = Self::default();

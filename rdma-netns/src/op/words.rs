@@ -22,8 +22,7 @@ pub(super) fn device_setting(link: &str, key: &str, value: &str) -> String {
     }
 }
 
-/// `ip route` and `ip rule` take IPv6 only where they are told so, or see an IPv6 address
-/// first.
+/// Returns the command for the family: `ip route` and `ip rule` accept IPv6 only with a flag, or after an IPv6 address.
 pub(super) fn of_family(ip: &str, address: IpAddr) -> String {
     match address {
         IpAddr::V4(_) => ip.to_owned(),

@@ -45,7 +45,7 @@ pub fn bytes(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// Where sysfs has the RDMA device `name`. Nowhere, if its name has a `/`: no path leads there.
+/// Returns the directory of the RDMA device `name` in sysfs; a name with a `/` has none.
 pub fn directory(sysfs: &Path, name: &str) -> PathBuf {
     let bytes = Some(bytes(name)).filter(|it| !it.contains(&b'/'));
     let name = bytes.unwrap_or_else(|| name.as_bytes().to_vec());

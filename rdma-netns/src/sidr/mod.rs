@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An echo over RDMA that needs no program on the other side.
+//! RDMA echo that needs no program on the other side.
 //!
 //! The connection manager of the peer's kernel answers a service id resolution request (SIDR REQ, InfiniBand
-//! specification, volume 1, chapter 12) also for a service that nobody offers (`cm_sidr_req_handler()`,
+//! specification, volume 1, chapter 12) also for a service without a provider (`cm_sidr_req_handler()`,
 //! `drivers/infiniband/core/cm.c`). Request and answer pass QP1 of both RDMA devices: GID tables, RoCE v2's UDP port
-//! 4791, VLAN and traffic class are those of the pods' traffic. `/dev/infiniband/rdma_cm` is all that it takes.
+//! 4791, VLAN and traffic class are those of the pods' traffic. It needs only `/dev/infiniband/rdma_cm`.
 //!
-//! The kernel sends a request again after 4 seconds, up to 15 times. [`ask`] gives up before that, so that one call is
-//! one packet.
+//! The kernel repeats a request after 4 seconds, up to 15 times. [`ask`] ends before that, so that one call is one
+//! packet.
 
 mod abi;
 
@@ -28,10 +28,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The service that is asked for: the port "discard" of UDP. Whether somebody offers it makes no difference.
+/// Requested service: the port "discard" of UDP. It need not have a provider.
 const SERVICE: u16 = 9;
 
-/// What to ask.
+/// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Own address, which selects the RDMA device. None: the kernel's route selects both.
@@ -40,7 +40,7 @@ pub struct Request {
     pub destination: IpAddr,
     /// Traffic class of the packets (for RoCE v2 over IPv4: the TOS byte). None: the device's default.
     pub traffic_class: Option<u8>,
-    /// How long to wait for each step: the neighbour, the route, and the answer.
+    /// Time limit of each step: the neighbour, the route, and the answer.
     pub timeout: Duration,
 }
 
@@ -60,7 +60,7 @@ pub struct Local {
 pub struct Answer {
     /// The own side.
     pub local: Local,
-    /// From the request until its answer, without address and route resolution.
+    /// Time from the request to its answer, without address and route resolution.
     pub time: Duration,
 }
 
@@ -78,13 +78,13 @@ pub enum AskError {
     /// No RDMA device has the source, or the route leads by a netdev without one.
     #[error("no RDMA device leads to {0} from here")]
     NoDevice(IpAddr),
-    /// There is no route.
+    /// No route exists.
     #[error("no route leads to {0}")]
     NoRoute(IpAddr),
     /// Neither the peer nor the gateway answers ARP or neighbour discovery.
     #[error("{0} is not resolved to a hardware address")]
     Unresolved(IpAddr),
-    /// On InfiniBand, the subnet administrator has no path to it.
+    /// The subnet administrator has no path to it, on InfiniBand.
     #[error("no path leads to {0}")]
     NoPath(IpAddr),
     /// The request was sent, and no answer came in time.
@@ -103,7 +103,7 @@ pub enum AskError {
     /// The kernel refused a step.
     #[error("cannot {step}: {source}")]
     Step {
-        /// What was refused.
+        /// Refused step.
         step: &'static str,
         /// The kernel's answer.
         source: io::Error,

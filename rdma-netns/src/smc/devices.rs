@@ -35,24 +35,24 @@ const PORT_VALID: u16 = 5;
 pub struct SmcPort {
     /// The RDMA device.
     pub device: String,
-    /// From 1.
+    /// Number of the port, from 1.
     pub port: u8,
     /// Its pnet id; none: it has none.
     pub pnet_id: Option<String>,
-    /// Whether the pnet id is from the table; else it is the hardware's.
+    /// True if the pnet id is from the table; otherwise it is the hardware's.
     pub by_user: bool,
-    /// Whether the port is active.
+    /// True if the port is active.
     pub active: bool,
 }
 
-/// All ports, wherever their devices are. Empty where the kernel does not tell (before Linux 5.11).
+/// Returns all ports, in any namespace. Empty if the kernel does not report them (before Linux 5.11).
 pub fn ports() -> Result<Vec<SmcPort>, NetlinkError> {
     let answers = dump_if_known(FAMILY, GET_DEV_SMCR)?;
     Ok(answers.bodies().flat_map(parse).collect())
 }
 
-/// The RDMA devices that SMC uses, wherever they are: it passes over others than InfiniBand's and RoCE's on most kernels
-/// (`smc_ib_add_dev()`). None where the kernel does not tell (before Linux 5.11).
+/// Returns the RDMA devices that SMC uses, in any namespace: on most kernels only InfiniBand's and RoCE's
+/// (`smc_ib_add_dev()`). `None` if the kernel does not report them (before Linux 5.11).
 pub fn used_devices() -> Result<Option<Vec<String>>, NetlinkError> {
     let answers = dump_of_known(FAMILY, GET_DEV_SMCR)?;
     let names = |answers: Answers| {

@@ -36,9 +36,9 @@ const GID: usize = 40;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Connection {
-    /// How far it is.
+    /// State of the connection.
     pub state: State,
-    /// What carries its payload.
+    /// Carrier of its payload.
     pub mode: Mode,
     /// This end; none while it has none.
     pub local: Option<SocketAddr>,
@@ -76,14 +76,14 @@ pub struct ConnectionLink {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Fallback {
-    /// What this end found.
+    /// Reason of this end.
     pub reason: Reason,
-    /// What the other end told when it declined.
+    /// Reason of the other end when it declined.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<Reason>,
 }
 
-/// What carries a connection's payload.
+/// Carrier of a connection's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -115,7 +115,7 @@ impl State {
     /// `SMC_LISTEN`
     pub const LISTEN: Self = Self(10);
 
-    /// As smcss names it.
+    /// Returns smcss' name.
     fn name(self) -> Option<&'static str> {
         Some(match self.0 {
             1 => "ACTIVE",
@@ -207,8 +207,8 @@ pub(super) fn parse(body: &[u8]) -> Option<Connection> {
     Some(connection)
 }
 
-/// A port and an address in network byte order. An IPv4 address is the first of four words; which
-/// family it is is not told.
+/// Parses a port and an address in network byte order. An IPv4 address is the first of four words; the family is not
+/// reported.
 fn end(port: &[u8], address: &[u8]) -> Option<SocketAddr> {
     let port = u16::from_be_bytes(port.try_into().ok()?);
     let address: [u8; 16] = address.try_into().ok()?;
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn every_socket_is_asked_for() {
+    fn every_socket_is_requested() {
         let mut bytes = vec![0xff; Request.buffer_len()];
         Request.serialize(&mut bytes);
         assert_eq!(bytes[..4], [43, 0, 0, 0b1_0010]);

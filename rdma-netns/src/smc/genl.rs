@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A generic netlink family: its number is asked for once, then requests go to it.
+//! A generic netlink family: its number is resolved once for all requests.
 
 use crate::netlink::{Answers, NetlinkError, Socket, attributes};
 use netlink_packet_core::{DefaultNla, Emitable, NetlinkSerializable};

@@ -53,13 +53,13 @@ mod link {
 pub struct LinkGroup {
     /// Its number, 8 hexadecimal digits.
     pub id: String,
-    /// Whether this end was connected to.
+    /// True if this end is the server.
     pub is_server: bool,
     /// Version of SMC-R, 1 or 2.
     pub version: u8,
     /// The physical network that both ends have in common, as this end names it.
     pub pnet_id: String,
-    /// How many connections it carries.
+    /// Number of its connections.
     pub connections: u32,
     /// `SO_NETNS_COOKIE` of its namespace; 0 where the kernel does not tell (before Linux 5.18).
     pub netns_cookie: u64,
@@ -87,9 +87,9 @@ pub struct GroupLink {
     pub gid: Option<Ipv6Addr>,
     /// GID of the other end.
     pub peer_gid: Option<Ipv6Addr>,
-    /// How many connections it carries.
+    /// Number of its connections.
     pub connections: u32,
-    /// How far it is.
+    /// State of the link.
     pub state: LinkState,
 }
 
@@ -115,8 +115,7 @@ impl Serialize for LinkState {
     }
 }
 
-/// All link groups of the node, whatever their namespaces. Empty where the kernel does not tell
-/// (before Linux 5.11).
+/// Returns all link groups of the node, in any namespace. Empty if the kernel does not report them (before Linux 5.11).
 pub fn link_groups() -> Result<Vec<LinkGroup>, NetlinkError> {
     let answers = dump_if_known(FAMILY, GET_LINK_SMCR)?;
     Ok(parse(answers.bodies()))

@@ -34,7 +34,7 @@ pub use state::{HeldConnections, SmcState};
 
 use crate::linux::offline::SmcAnswer;
 
-/// What a message says, read as an answer to each question.
+/// Decodes a message as an answer to each request.
 pub(crate) fn decode(body: &[u8]) -> SmcAnswer {
     SmcAnswer {
         family: genl::parse_id(body),

@@ -9,7 +9,7 @@ use crate::{ObserveError, netlink::NetlinkError, netns::Netns};
 use nix::libc;
 use serde::Serialize;
 
-/// What SMC has and does in a namespace.
+/// State of SMC in a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Overview {

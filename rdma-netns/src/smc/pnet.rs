@@ -29,7 +29,7 @@ const ETHNAME: u16 = 2;
 const IBNAME: u16 = 3;
 const IBPORT: u16 = 4;
 
-/// What the kernel answers for the half of an entry that is not set.
+/// Value of the kernel for the unset half of an entry.
 const UNSET: &str = "n/a";
 
 /// Name of a physical network, as the kernel takes it (`smc_pnetid_valid()`): 1 to 16
@@ -119,8 +119,8 @@ impl PnetEntry {
         netdev.into_iter().chain(rdma)
     }
 
-    /// Whether the kernel would not keep both: a netdev has one entry, and so has an RDMA device,
-    /// whatever its port (`smc_pnet_add_eth()`, `smc_pnet_add_ib()`).
+    /// Returns true if the kernel cannot keep both: a netdev has one entry, and so has an RDMA device for all its ports
+    /// (`smc_pnet_add_eth()`, `smc_pnet_add_ib()`).
     pub fn excludes(&self, other: &Self) -> bool {
         let same_netdev = self.netdev.is_some() && self.netdev == other.netdev;
         let device = |entry: &Self| entry.rdma.as_ref().map(|(device, _)| device.clone());
@@ -150,12 +150,11 @@ fn subject(entry: &PnetEntry) -> String {
     }
 }
 
-/// What of `entry` is not in `table` yet.
+/// Returns the parts of `entry` that `table` lacks.
 ///
-/// Asked before anything is added: of a netdev and an RDMA port in one request the kernel adds
-/// the one that is free, and does not say that the other has another id (`smc_pnet_enter()`); to
-/// the second port of a device that has an entry it gives the id, and then refuses the entry
-/// (`smc_pnet_add_ib()`).
+/// It must be called before anything is added. With a netdev and an RDMA port in one request the kernel adds the free
+/// one, and does not report that the other has another id (`smc_pnet_enter()`). It sets the id of the second port of a
+/// device that has an entry, and then refuses the entry (`smc_pnet_add_ib()`).
 pub fn missing(table: &[PnetEntry], entry: &PnetEntry) -> Result<Vec<PnetEntry>, PnetTaken> {
     let mut halves: Vec<PnetEntry> = entry.halves().collect();
     halves.retain(|half| !table.contains(half));
@@ -180,11 +179,10 @@ impl PnetTable {
         Ok(Self { family })
     }
 
-    /// `smc_pnet -a NAME -I NETDEV -D DEVICE -P PORT`. Neither the netdev nor the RDMA device need
-    /// be there: whatever comes under the name later has the id, also by a move, and the device in
-    /// whatever namespace (`smc_pnet_add_by_ndev()`, `smc_ib_add_dev()`; of the device seen on
-    /// Linux 6.12). EEXIST: see [`missing`]; and of an
-    /// RDMA port outside of the initial namespace.
+    /// Adds an entry: `smc_pnet -a NAME -I NETDEV -D DEVICE -P PORT`. Neither the netdev nor the RDMA device need
+    /// exist: a later one of the name gets the id, also by a move, and the device in any namespace
+    /// (`smc_pnet_add_by_ndev()`, `smc_ib_add_dev()`; of the device observed on Linux 6.12). EEXIST: see [`missing`];
+    /// and for an RDMA port outside of the initial namespace.
     pub fn add(&mut self, entry: &PnetEntry) -> Result<(), NetlinkError> {
         self.family.change(ADD, entry.attributes())
     }
@@ -250,7 +248,7 @@ mod tests {
         }
     }
 
-    /// As `smc_pnet_set_nla()` writes an entry.
+    /// Returns an entry in the form of `smc_pnet_set_nla()`.
     fn answer(name: &str, netdev: &str, device: &str, port: u8) -> Vec<u8> {
         let attributes = [
             genl::text(NAME, name),
@@ -308,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_already_is_not_missing() {
+    fn present_parts_are_not_missing() {
         let table = [netdev("A1", "eth0"), port("A1", "rxe0", 1)];
         let both = PnetEntry {
             rdma: Some(("rxe0".to_owned(), 1)),
@@ -322,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn another_id_of_the_same_netdev_or_device_is_told() {
+    fn another_id_of_the_same_netdev_or_device_is_reported() {
         let table = [netdev("A1", "eth0"), port("B2", "rxe0", 1)];
         let refused = |entry: &PnetEntry| missing(&table, entry).expect_err("taken").to_string();
         assert_eq!(

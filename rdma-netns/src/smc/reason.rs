@@ -129,12 +129,12 @@ impl Reason {
         REASONS.iter().find(|(number, _, _)| *number == self.0)
     }
 
-    /// What it means; none of one that Linux 6.12 does not have.
+    /// Returns its meaning, if Linux 6.12 has it.
     pub fn words(self) -> Option<&'static str> {
         self.row().map(|(_, words, _)| *words)
     }
 
-    /// What to do about it, where that is known.
+    /// Returns the remedy, if known.
     pub fn advice(self) -> Option<&'static str> {
         let (_, _, advice) = self.row()?;
         Some(*advice).filter(|advice| !advice.is_empty())
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_stands_once_and_in_order() {
+    fn every_number_is_there_once_and_in_order() {
         assert!(REASONS.is_sorted_by(|one, other| one.0 < other.0));
     }
 

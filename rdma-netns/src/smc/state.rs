@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What of SMC a pod's set-up is planned from.
+//! SMC state for planning a pod's set-up.
 
 use super::PnetEntry;
 use serde::{Deserialize, Serialize};
@@ -29,12 +29,12 @@ pub struct SmcState {
     /// such parameter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub erdma_compat: Option<bool>,
-    /// The RDMA devices that SMC uses, wherever they are. None: this kernel (before Linux 5.11) does not tell.
+    /// RDMA devices that SMC uses, in any namespace. `None`: the kernel (before Linux 5.11) does not report them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub devices: Option<Vec<String>>,
-    /// The pod's connections that a process holds, or a listener for it; without a pod, the
-    /// host's. The kernel would let nobody move their RDMA devices before they are closed, and
-    /// wait without an end (`smc_smcr_terminate_all()`, `net/smc/smc_core.c`).
+    /// The pod's connections that a process or its listener holds; without a pod, the host's. The kernel lets no
+    /// process move their RDMA devices before they are closed, and waits without end (`smc_smcr_terminate_all()`,
+    /// `net/smc/smc_core.c`).
     #[serde(default)]
     pub held: Vec<HeldConnections>,
 }
@@ -44,6 +44,6 @@ pub struct SmcState {
 pub struct HeldConnections {
     /// The RDMA device.
     pub device: String,
-    /// How many.
+    /// Number of connections.
     pub count: u32,
 }

@@ -81,7 +81,7 @@ impl Node {
         }
     }
 
-    /// What of it this namespace shows.
+    /// Adds the parts that this namespace shows.
     fn visible(&self, name: &str, state: &str) {
         let port = format!("sys/class/infiniband/{name}/ports/1");
         self.file(&format!("{port}/state"), state);
@@ -121,7 +121,7 @@ const ROOT: &str = "pci0000:3a/0000:3a:00.0";
 const PF: &str = "15B3:101D";
 
 #[test]
-fn all_that_is_told_of_a_function() {
+fn all_attributes_of_a_function() {
     let node = Node::new();
     let pf = node.pci(ROOT, "0000:3b:00.0", "20000", PF);
     let netdev = node.netdev(&pf, "ens1f0", "94:6d:ae:00:00:01");
@@ -271,10 +271,9 @@ fn accelerators_and_their_way_from_the_root() {
     );
 }
 
-/// What is behind it is made up: a bridge, Open vSwitch and Hyper-V's netdev as the kernel's sources have
-/// them, and a bond.
+/// The masters are constructed: a bridge, Open vSwitch and Hyper-V's netdev as in the kernel's sources, and a bond.
 #[test]
-fn what_has_all_frames_of_a_netdev() {
+fn masters_that_take_all_frames_of_a_netdev() {
     let node = Node::new();
     let masters = [
         ("br0", "bridge/stp_state"),
@@ -361,10 +360,10 @@ fn a_function_that_accelerates_a_virtio_nic() {
     assert_eq!(found, expected);
 }
 
-/// A made-up B200 node, in little: a rail, and a function that manages NVLink's switches. The vital product
-/// data is made up, too, but for the model that both have been told by.
+/// A constructed small B200 node: a rail, and a function that manages NVLink's switches. The vital product data is
+/// constructed too, except for the identifying model.
 #[test]
-fn what_manages_nvlinks_switches_is_told_by_its_vital_product_data() {
+fn nvlink_switch_managers_are_recognized_by_vital_product_data() {
     let node = Node::new();
     const CX7: &str = "15B3:1021";
     for (number, address, class, model) in [
@@ -393,7 +392,7 @@ fn what_manages_nvlinks_switches_is_told_by_its_vital_product_data() {
 }
 
 #[test]
-fn what_goes_away_meanwhile_is_not_there() {
+fn hardware_that_disappears_meanwhile_is_absent() {
     let node = Node::new();
     let pf = node.pci(ROOT, "0000:3b:00.0", "20000", PF);
     node.file(&format!("{pf}/sriov_numvfs"), "2");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which RDMA device belongs to which netdev and function.
+//! Pairing of RDMA devices with netdevs and functions.
 
 use super::*;
 
@@ -61,7 +61,7 @@ fn soft_roce_belongs_to_the_hardware_below_its_netdev() {
 }
 
 #[test]
-fn rdma_in_software_is_told_from_hardware() {
+fn rdma_in_software_is_distinguished_from_hardware() {
     let node = Node::new();
     let nic = node.pci(ROOT, "0000:3b:00.0", "20000", PF);
     node.netdev(&nic, "eth0", "94:6d:ae:00:00:01");
@@ -200,7 +200,7 @@ fn erdma(node: &Node, number: u32, has_parent: bool) {
     visible_erdma(node, number);
 }
 
-/// What the namespace that has the RDMA device shows of it.
+/// Adds the parts that the RDMA device's namespace shows.
 fn visible_erdma(node: &Node, number: u32) {
     let name = format!("erdma_{number}");
     node.visible(&name, "4: ACTIVE");
@@ -235,7 +235,7 @@ fn an_rdma_device_without_a_parent_is_its_netdevs() {
     assert_eq!(inventory.unpaired, []);
 }
 
-/// It is paired with its netdev all the same. The driver is known by the name that it gives, where netlink is not asked.
+/// It is paired with its netdev nevertheless. Without netlink the driver is recognized by its device name.
 #[test]
 fn an_rdma_device_of_another_driver_was_made_by_no_function_of_erdma() {
     let node = Node::new();
@@ -252,7 +252,7 @@ fn an_rdma_device_of_another_driver_was_made_by_no_function_of_erdma() {
     assert_eq!(function.device.rdma_functions, []);
 }
 
-/// Which of two functions made which device, nothing in sysfs tells; the netdev is certain.
+/// sysfs does not show which of two functions made which device; the netdev is certain.
 #[test]
 fn two_rdma_devices_without_a_parent_are_each_its_netdevs() {
     let node = Node::new();
@@ -307,7 +307,7 @@ fn an_rdma_device_without_a_parent_is_remembered_while_a_pod_has_it() {
     }
 }
 
-/// Of eRDMA beside soft-RoCE on the same netdev, and of the layout with a parent.
+/// Pairs eRDMA beside soft-RoCE on the same netdev, and in the layout with a parent.
 #[test]
 fn the_function_that_has_a_parentless_device_is_no_others() {
     let node = Node::new();

@@ -20,16 +20,16 @@ const LARGEST: usize = 32 << 10;
 pub(super) struct Feed {
     socket: netlink_sys::Socket,
     buffer: Vec<u8>,
-    /// How much of it was received last.
+    /// Length of the last datagram.
     length: usize,
 }
 
-/// What was found.
+/// Result of receiving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Received {
     /// A datagram, and the number of the namespace it is from; none: the socket's own.
     Datagram(Option<i32>),
-    /// There is none now.
+    /// No datagram is pending.
     Nothing,
     /// Some were dropped.
     Lost,
@@ -68,7 +68,7 @@ impl Feed {
         self.socket.set_listen_all_namespaces(true)
     }
 
-    /// What was received last.
+    /// Returns the last datagram.
     pub(super) fn datagram(&self) -> &[u8] {
         &self.buffer[..self.length]
     }
@@ -121,7 +121,7 @@ impl Feed {
     }
 }
 
-/// What came with a datagram.
+/// Control data of a datagram.
 struct Message {
     /// 0: the kernel.
     sender: u32,

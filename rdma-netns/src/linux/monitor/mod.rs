@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The kernel's own word that something changed: netdevs of this namespace and of pods', RDMA
-//! devices and the hardware behind them.
+//! Events of the kernel: netdevs of this namespace and of pods', RDMA devices and their hardware.
 //!
-//! Nothing is ever left open in a pod's namespace: a socket there would keep the namespace alive
-//! after the pod's end, and its devices from returning to the host. Instead a pod's namespace gets a number
-//! in this one (`RTM_NEWNSID`), which keeps nothing alive. By that number its events are told
-//! apart on a socket of this namespace (`NETLINK_LISTEN_ALL_NSID`), and its netdevs are asked
-//! for (`IFLA_TARGET_NETNSID`) without a thread that enters.
+//! Nothing stays open in a pod's namespace: a socket there would keep the namespace alive after the pod's end, and its
+//! devices from returning to the host. Instead a pod's namespace gets a number in this one (`RTM_NEWNSID`), which keeps
+//! nothing alive. The number identifies its events on a socket of this namespace (`NETLINK_LISTEN_ALL_NSID`), and
+//! selects its netdevs in requests (`IFLA_TARGET_NETNSID`) without a thread that enters.
 //!
 //! | needs | for |
 //! |---|---|
 //! | `CAP_NET_BROADCAST` | events of pods' namespaces (`netlink_setsockopt()`, `net/netlink/af_netlink.c`) |
-//! | `CAP_NET_ADMIN` | a number for a namespace, and to ask for its netdevs (`net/core/rtnetlink.c`) |
+//! | `CAP_NET_ADMIN` | a number for a namespace, and requests for its netdevs (`net/core/rtnetlink.c`) |
 //!
-//! What is missing is told ([`Monitor::losses`]) and done without.
+//! [`Monitor::losses`] reports missing capabilities; the monitor works without them.
 
 mod feed;
 pub(super) mod nsid;
@@ -63,7 +61,7 @@ const UNIVERSE: u8 = 0;
 /// `sizeof(struct nlmsghdr)`
 const HEADER: usize = 16;
 
-/// How many datagrams are read at one go: whoever waits for something else as well gets its turn.
+/// Number of datagrams that are read at a time, so that other waiting work gets its turn.
 const AT_ONE_GO: usize = 4096;
 
 /// Something changed.
@@ -71,14 +69,14 @@ const AT_ONE_GO: usize = 4096;
 pub enum Event {
     /// A netdev is new, or is another than before.
     Link {
-        /// Where it is; none: in this namespace.
+        /// Namespace; `None`: this one.
         namespace: Option<Nsid>,
         /// The netdev, without addresses and routes.
         link: Box<Link>,
     },
     /// A netdev is gone from a namespace.
     LinkGone {
-        /// Where it was; none: in this namespace.
+        /// Former namespace; `None`: this one.
         namespace: Option<Nsid>,
         /// The netdev as it was.
         link: Box<Link>,
@@ -89,11 +87,11 @@ pub enum Event {
     NamespaceGone(Nsid),
     /// A device came, went, or is another than before.
     Device(Uevent),
-    /// Events came faster than they were read, and some are lost: look again at everything.
+    /// Events came faster than they were read, and some are lost: observe everything again.
     Lost,
 }
 
-/// In short, for a log.
+/// Formats the event briefly for a log.
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = |namespace: &Option<Nsid>| match namespace {
@@ -124,7 +122,7 @@ impl fmt::Display for Event {
     }
 }
 
-/// What events are not told of, and why.
+/// Missing events, with the reason.
 #[derive(Debug, thiserror::Error)]
 pub enum Loss {
     /// No events of pods' namespaces.
@@ -148,7 +146,7 @@ pub enum WatchError {
     /// It cannot be opened; `NotFound`: it is gone.
     #[error("cannot open {path:?}: {source}")]
     Open {
-        /// Where it was looked for.
+        /// Path of the namespace.
         path: PathBuf,
         /// The system's answer.
         source: io::Error,
@@ -159,7 +157,7 @@ pub enum WatchError {
     /// The kernel gave it no number.
     #[error("no number for the network namespace at {path:?}: {source} (this needs CAP_NET_ADMIN)")]
     Number {
-        /// Where it is.
+        /// Path of the namespace.
         path: PathBuf,
         /// The kernel's answer.
         source: NetlinkError,
@@ -229,7 +227,7 @@ impl Monitor {
         })
     }
 
-    /// What is not told.
+    /// Returns the missing events.
     pub fn losses(&self) -> &[Loss] {
         &self.losses
     }
@@ -258,7 +256,7 @@ impl Monitor {
         Ok(answers.bodies().filter_map(parse).collect())
     }
 
-    /// Whether the last [`events`](Self::events) may not have been all.
+    /// Returns true if the last [`events`](Self::events) may be incomplete.
     pub fn has_more(&self) -> bool {
         self.more
     }

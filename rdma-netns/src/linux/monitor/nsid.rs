@@ -58,7 +58,7 @@ pub(super) fn of(socket: &mut Socket, path: &Path, id: NetnsId) -> Result<Nsid, 
     let wish = message(vec![descriptor(&file), NsidAttribute::Id(-1)]);
     match socket.request(&RouteNetlinkMessage::NewNsId(wish), 0) {
         Ok(_) => {}
-        // somebody else was quicker
+        // another process was faster
         Err(error) if error.errno() == Some(libc::EEXIST) => {}
         Err(error) => return Err(number(error)),
     }

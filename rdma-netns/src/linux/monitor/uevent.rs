@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none() {
+    fn other_messages_are_no_uevents() {
         for text in [
             &b""[..],
             b"add@",

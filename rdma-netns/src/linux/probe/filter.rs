@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A socket filter that lets only those packets through that say something of certain addresses:
-//! what is received between two looks is kept by the kernel, and there is room for so much only.
+//! Socket filter that accepts only packets about certain addresses: the kernel keeps packets between two reads, and has
+//! limited room.
 
 use super::packet::{
     ADVERTISEMENT, ARP, ASKED_FOR, ICMPV6, IPV6, NEXT_HEADER, SENDER, SOLICITATION, TARGET, TYPE,
@@ -12,7 +12,7 @@ use std::{
     os::fd::{AsRawFd, BorrowedFd},
 };
 
-/// What a packet is besides its bytes (`SKF_AD_*`, `include/uapi/linux/filter.h`).
+/// Ancillary data of a packet (`SKF_AD_*`, `include/uapi/linux/filter.h`).
 const PROTOCOL: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PROTOCOL) as u32;
 const DIRECTION: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;
 
@@ -129,7 +129,7 @@ fn returns(length: u32) -> sock_filter {
 mod tests {
     use super::*;
 
-    /// What a packet of `protocol` is to the program: a small classic BPF, as the kernel runs it.
+    /// Runs the program, a small classic BPF, on a packet of `protocol`, as the kernel does.
     fn passes(program: &[sock_filter], direction: u32, protocol: u16, packet: &[u8]) -> bool {
         let (mut at, mut loaded) = (0, 0);
         loop {
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_concerns_an_address_passes() {
+    fn only_packets_about_an_address_pass() {
         use super::super::packet::{arp_probe, solicitation};
         let asked = |count: u8| -> Vec<IpAddr> {
             (1..=count)

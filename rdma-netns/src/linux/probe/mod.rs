@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Asking on the wire whether an address is free: ARP probes (RFC 5227, section 2.1.1), and
-//! neighbour solicitations from the unspecified address (RFC 4862, section 5.4).
+//! Probes on the wire whether an address is free: ARP probes (RFC 5227, section 2.1.1), and neighbour solicitations
+//! from the unspecified address (RFC 4862, section 5.4).
 //!
-//! One packet socket in the pod's namespace sends and hears for all netdevs, the one that
-//! announcements are sent by (`Space::packet`). It stays open, so that what is said between two
-//! looks is heard by the second. An ipvlan child has its parent's hardware address, and an answer
-//! to a probe, which is to nobody's IP address, reaches the parent: the host's socket hears it.
+//! One packet socket in the pod's namespace sends and receives for all netdevs; announcements use it too
+//! (`Space::packet`). It stays open, so that packets between two reads are received by the second. An ipvlan child has
+//! its parent's hardware address, and an answer to a probe, which is to no IP address, reaches the parent: the host's
+//! socket receives it.
 
 mod filter;
 mod packet;
@@ -29,10 +29,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longer than what is looked at.
+/// Size of the buffer, larger than the parsed part of a packet.
 const PACKET: usize = 128;
 
-/// How long answers to the other questions are waited for when there was one.
+/// Time for which answers to the other questions are awaited after a first one.
 const OTHERS: Duration = Duration::from_millis(2);
 
 /// A question, with the netdev as it is now.
@@ -42,13 +42,13 @@ struct Asked<'a> {
     mac: Mac,
 }
 
-/// Which hardware addresses count.
+/// Hardware addresses that count.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whose {
     /// Everybody's; a netdev that has an address of one's own, as the siblings of an ipvlan child.
     /// Only probes of one's own that a switch sends back do not count.
     Any,
-    /// Those of others.
+    /// Addresses of other hosts.
     Others,
 }
 
@@ -58,7 +58,7 @@ impl Linux {
         let (asked, unasked) = sort(pod, questions)?;
         let (conflicts, waited) = match asked.is_empty() {
             true => Default::default(),
-            // nobody listens after an error
+            // no caller listens after an error
             false => self.ask_all(pod, &asked).inspect_err(|_| pod.leave())?,
         };
         Ok(Probed {
@@ -68,8 +68,8 @@ impl Linux {
         })
     }
 
-    /// What has been heard of others' having the addresses, without waiting. From then on the kernel is a
-    /// member of their groups, for the addresses that were set.
+    /// Returns conflicts that were received meanwhile, without waiting. From then on the kernel is a member of the
+    /// groups of the addresses that were set.
     pub(super) fn listen(&self, pod: &Space, questions: &[Question]) -> io::Result<Vec<Conflict>> {
         let heard = self.listen_all(pod, questions);
         pod.leave();
@@ -86,7 +86,7 @@ impl Linux {
         Ok(conflicts)
     }
 
-    /// Who was heard, and how long that took.
+    /// Returns the conflicts, and the duration.
     fn ask_all(&self, pod: &Space, asked: &[Asked<'_>]) -> io::Result<(Vec<Conflict>, Duration)> {
         let ears = self.ears(pod, asked)?;
         let addresses: Vec<IpAddr> = asked.iter().map(|it| it.question.address).collect();
@@ -153,7 +153,7 @@ struct Ear<'a> {
     is_host: bool,
 }
 
-/// Those questions that can be asked, and the netdevs of the others.
+/// Questions that can be sent, and the netdevs of the others.
 type Sorted<'a> = (Vec<Asked<'a>>, Vec<(InterfaceName, Unasked)>);
 
 fn sort<'a>(pod: &Space, questions: &'a [Question]) -> io::Result<Sorted<'a>> {
@@ -322,7 +322,7 @@ fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(u32, Option<Said>)>> {
             let error = io::Error::last_os_error();
             match error.raw_os_error() {
                 Some(libc::EAGAIN) => return Ok(None),
-                // a netdev went down: that is told once, and nothing was received
+                // a netdev went down: this is reported once, and nothing was received
                 Some(libc::ENETDOWN | libc::EINTR) => continue,
                 _ => return Err(error),
             }
@@ -351,7 +351,7 @@ fn wait(ears: &[Ear<'_>], left: Duration) -> io::Result<()> {
     }
 }
 
-/// Who a received packet says has an address, or asks for it, for [`super::offline`].
+/// Returns the host and the address of a received packet that has or requests an address, for [`super::offline`].
 pub(super) fn said(protocol: u16, packet: &[u8], from: &[u8]) -> Option<(IpAddr, HardwareAddress)> {
     packet::read(protocol, packet, from).map(|said| (said.address, said.by))
 }

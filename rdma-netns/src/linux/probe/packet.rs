@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The packets of a probe, and what answers to one look like.
+//! Packets of a probe, and the format of answers.
 
 use crate::{HardwareAddress, probe::Sign};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,14 +17,14 @@ pub(super) const ICMPV6: u8 = 58;
 pub(super) const SOLICITATION: u8 = 135;
 pub(super) const ADVERTISEMENT: u8 = 136;
 
-/// Where an ARP packet has its sender's hardware and IP address, and the target's IP address
-/// (RFC 826, with Ethernet's and IPv4's lengths).
+/// Offsets in an ARP packet of the sender's hardware and IP address, and of the target's IP address (RFC 826, with the
+/// lengths of Ethernet and IPv4).
 pub(super) const SENDER_MAC: usize = 8;
 pub(super) const SENDER: usize = 14;
 pub(super) const TARGET: usize = 24;
 
-/// Where an IPv6 packet has the next header's number, its source, and behind the header an ICMPv6
-/// message's type and a neighbour message's target.
+/// Offsets in an IPv6 packet of the next header's number and the source, and behind the header of an ICMPv6 message's
+/// type and a neighbour message's target.
 pub(super) const NEXT_HEADER: usize = 6;
 const SOURCE: usize = 8;
 pub(super) const TYPE: usize = 40;
@@ -34,8 +34,8 @@ const END: usize = 64;
 /// Ethernet, IPv4, the lengths of their addresses (RFC 826).
 const ETHERNET_AND_IPV4: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
 
-/// An ARP probe: a request whose sender is 0.0.0.0, so that nobody learns anything of it
-/// (RFC 5227, section 2.1.1).
+/// Returns an ARP probe: a request with the sender 0.0.0.0, from which no host learns an address (RFC 5227, section
+/// 2.1.1).
 pub(super) fn arp_probe(address: Ipv4Addr, mac: Mac) -> Vec<u8> {
     let mut packet = ETHERNET_AND_IPV4.to_vec();
     packet.extend([0, 1]);
@@ -92,7 +92,7 @@ fn checksum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> u16 {
     !((folded >> 16) + (folded & 0xffff)) as u16
 }
 
-/// What a received packet says of an address.
+/// Address information of a received packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Said {
     pub(super) address: IpAddr,
@@ -100,8 +100,8 @@ pub(super) struct Said {
     pub(super) sign: Sign,
 }
 
-/// What the packet of `protocol`, which `from` sent, says. A solicitation from an address, and an
-/// ARP request of somebody who has one, only look for a neighbour.
+/// Decodes the packet of `protocol` from `from`. A solicitation from an address, and an ARP request of a host that has
+/// one, only search for a neighbour.
 pub(super) fn read(protocol: u16, packet: &[u8], from: &[u8]) -> Option<Said> {
     match protocol {
         ARP => read_arp(packet),
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(arp_probe(Ipv4Addr::new(10, 0, 0, 5), MAC), packet);
     }
 
-    /// That a kernel takes it for one, checksum and all, `tests/kernel/probe.rs` shows.
+    /// `tests/kernel/probe.rs` shows that a kernel accepts it, with its checksum.
     #[test]
     fn a_solicitation_of_duplicate_address_detection() {
         let packet = solicitation("fd00::5".parse().expect("an address"));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_arp_says() {
+    fn arp_packets() {
         let probe = arp_probe(Ipv4Addr::new(10, 0, 0, 5), OTHER);
         let said = |packet: &[u8]| read(ARP, packet, &OTHER).map(|it| (it.address, it.sign));
         assert_eq!(said(&probe), Some((ip("10.0.0.5"), Sign::Probes)));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_neighbour_message_says() {
+    fn neighbour_messages() {
         let asked = solicitation("fd00::5".parse().expect("an address"));
         let said = |packet: &[u8]| read(IPV6, packet, &OTHER).map(|it| (it.address, it.sign));
         assert_eq!(said(&asked), Some((ip("fd00::5"), Sign::Probes)));
