@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # functions.sh - the modelled PCI functions of the tiers erdma and mlx5, and the process that models them.
-# To be sourced by vm.
+# To be sourced by vm, which sets tier, node, run and tick.
+# shellcheck disable=SC2154
 
 # find_model: sets 'model', the program that models the tier's functions
 find_model() {
