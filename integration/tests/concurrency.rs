@@ -256,6 +256,39 @@ fn sixteen_pods_come_and_go_at_once() {
     assert!(node.records().is_empty());
 }
 
+/// Another pod's ADD goes on with a DEL that was killed, one batch at a time.
+#[test]
+fn a_removal_that_continues_is_no_failure() {
+    let node = Node::with_rails(2);
+    let (crowded, other) = (node.pod("crowded"), node.pod("other"));
+    let before = Snapshot::of(&node.host);
+    let rails = node.configuration(&["eth1"]);
+    node.add(&rails, "crowded", &crowded);
+    let uppers = (0..600).map(|it| format!("link add link rdma0 name m{it} type macvlan"));
+    crowded.ip_batch(&uppers.collect::<Vec<_>>());
+    let record = node.record("net", "crowded");
+    let text = std::fs::read_to_string(&record).expect("a record");
+    let killed = text.replace("\"attached\"", "\"detaching\"");
+    assert_ne!(text, killed);
+    std::fs::write(&record, killed).expect("written");
+    let mut others = node.configuration(&["eth2"]);
+    others["name"] = json!("other");
+    let added = node
+        .invoke("ADD", "other", other.path())
+        .input(&others)
+        .run();
+    assert!(added.status.success(), "{added}");
+    let words = "continues with the next DEL, GC or ADD";
+    assert!(added.stderr.contains(words), "{added}");
+    for failure in ["cannot be recovered", "undone again"] {
+        assert!(!added.stderr.contains(failure), "{added}");
+    }
+    assert!(record.exists(), "netdevs are left");
+    node.del(&others, "other", &other);
+    node.del(&rails, "crowded", &crowded);
+    node.assert_restored(&before);
+}
+
 /// A pod with `NET_ADMIN` can have as many netdevs on its rail as its memory holds. Others' verbs wait for one batch.
 #[test]
 fn a_del_that_removes_thousands_of_netdevs_keeps_no_other_pod_waiting() {

@@ -51,6 +51,11 @@ impl Incomplete {
         self.restored.as_ref().map_or(&[], |it| &it.rails)
     }
 
+    /// Returns true if nothing failed: the next try only goes on.
+    pub fn only_continues(&self) -> bool {
+        self.continues && self.left.len() == 1
+    }
+
     /// Both.
     pub fn and(mut self, other: Self) -> Self {
         self.left.extend(other.left);
@@ -98,6 +103,9 @@ pub struct GivenUp {
     /// Why, a sentence with the change that was refused.
     pub why: String,
 }
+
+/// What a verb says that leaves netdevs to the next one.
+const CONTINUES: &str = "the removal of the netdevs that the pod made on its rails continues with the next DEL, GC or ADD";
 
 /// How many rounds in a row with the same plan and refusals say that nothing changes any more.
 const SAME_ROUNDS: usize = 2;
@@ -231,9 +239,12 @@ pub fn restore<K: Kernel>(
         let round_made = make(kernel, pod, (&plans, &spared), &observed);
         refused = round_made.refused;
         if continues {
+            // what is refused of a batch, and nothing that the next one removes
+            let mut incomplete = incomplete(vec![], refused);
+            incomplete.left.push(CONTINUES.to_owned());
             return Err(Incomplete {
                 continues,
-                ..incomplete(plans, refused)
+                ..incomplete
             });
         }
         set.extend(round_made.set);

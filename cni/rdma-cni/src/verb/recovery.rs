@@ -185,7 +185,10 @@ fn recover_other<K: Kernel>(
     match restored {
         Ok(()) => recovery.recovered.push((attachment, lock)),
         Err(error) => {
-            log::warn!("{key}: cannot be recovered: {error}");
+            match &error {
+                Error::Incomplete(it) if it.only_continues() => log::info!("{key}: {it}"),
+                _ => log::warn!("{key}: cannot be recovered: {error}"),
+            }
             recovery.holders.push(attachment);
         }
     }
