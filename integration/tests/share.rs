@@ -172,6 +172,8 @@ fn a_child_that_the_pod_made_beside_its_own_ends_with_del() {
         "link add link more0 name more1 type macvtap mode bridge",
         "link add link own0 name kept0 type macvlan mode bridge",
         "link set dev more0 up",
+        // as CNI's host-device gives to a netdev of the host
+        "link set dev more1 alias eth5",
     ] {
         pod.ip(line);
     }

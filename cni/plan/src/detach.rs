@@ -5,7 +5,7 @@ use super::{
     Obstacle, RailPlan,
     draft::LinkPlanner,
     function::{self, Function},
-    leftovers::{siblings, sub_devices, uppers},
+    leftovers::{is_rail, siblings, sub_devices, uppers},
     locate,
     locate::Located,
     other_interfaces, rdma_name,
@@ -30,7 +30,10 @@ impl Others {
     /// Returns true if `plans`, which are made without others, may differ with them.
     pub fn are_needed(plans: &[RailPlan], attachment: &Attachment, observed: &Observed) -> bool {
         let is_taken = |plan: &RailPlan| matches!(plan, Err(Obstacle::HostNameTaken { .. }));
-        plans.iter().any(is_taken) || siblings(attachment, &[], observed).next().is_some()
+        let mut rails = attachment.rails.iter();
+        plans.iter().any(is_taken)
+            || siblings(attachment, &[], observed).next().is_some()
+            || rails.any(|it| ports_as_made(it, observed).next().is_some())
     }
 }
 
@@ -56,7 +59,7 @@ pub fn detach_beside(
             interfaces.chain(siblings(attachment, &others.of_pod, observed))
         });
         let interfaces: Vec<Op> = interfaces.into_iter().flatten().collect();
-        match return_rail((attachment, &others.unrestored), index, observed, given_up) {
+        match return_rail((attachment, others), index, observed, given_up) {
             // it stays in the pod, and its ways with it
             Err(taken @ Obstacle::HostNameTaken { .. }) => Err(taken),
             // first what is possible
@@ -78,10 +81,9 @@ pub fn home(
     given_up: &[(usize, Attribute)],
 ) -> Vec<usize> {
     let rails = 0..attachment.rails.len();
-    let attachments = (attachment, &*others.unrestored);
     let gone: Vec<usize> = gone(attachment, observed).map(|(it, _)| it).collect();
     let is_home = |index: &usize| {
-        let plan = return_rail(attachments, *index, observed, given_up);
+        let plan = return_rail((attachment, others), *index, observed, given_up);
         !gone.contains(index) && plan.is_ok_and(|ops| ops.is_empty())
     };
     rails.filter(is_home).collect()
@@ -89,7 +91,7 @@ pub fn home(
 
 /// Plans the return of the rail `index`, by its driver if that is to be bound anew.
 fn return_rail(
-    (attachment, others): (&Attachment, &[Attachment]),
+    (attachment, others): (&Attachment, &Others),
     index: usize,
     observed: &Observed,
     given_up: &[(usize, Attribute)],
@@ -141,17 +143,17 @@ pub fn missing_of(host_link: &Link, link: &Link, observed: &Observed) -> Vec<Op>
 }
 
 fn rail_to_host(
-    (attachment, others): (&Attachment, &[Attachment]),
+    (attachment, Others { unrestored, of_pod }): (&Attachment, &Others),
     rail: &Rail,
     observed: &Observed,
     given_up: &[Attribute],
 ) -> RailPlan {
     if rail.stage == Stage::Returned {
-        return Ok(children(rail, observed));
+        return Ok(children(rail, of_pod, observed));
     }
     let mut ops = vec![];
     if let Some(host_device) = &rail.rdma {
-        let located = locate::rdma(host_device, others, observed);
+        let located = locate::rdma(host_device, unrestored, observed);
         if attachment.moves_rdma() {
             let sub_devices = sub_devices(host_device, &located, observed);
             if !sub_devices.is_empty() {
@@ -179,7 +181,7 @@ fn rail_to_host(
             _ => {}
         }
     }
-    ops.extend(children(rail, observed));
+    ops.extend(children(rail, of_pod, observed));
     let Some(host_link) = &rail.host_link else {
         return Ok(ops);
     };
@@ -236,7 +238,7 @@ fn rail_to_host(
         let before = ops.len();
         let mut draft = LinkPlanner::new(NetnsSide::Host, other, &mut ops);
         draft.give_up(given_up);
-        give_way(others, other, &host_link.name, observed, draft);
+        give_way(unrestored, other, &host_link.name, observed, draft);
         if ops.len() > before {
             return Ok(ops);
         }
@@ -262,8 +264,9 @@ fn rail_to_host(
     Ok(ops)
 }
 
-/// Removes the rail's child of a netdev that stays on the host, and what has set the mode of its port back.
-fn children(rail: &Rail, observed: &Observed) -> Vec<Op> {
+/// Removes the rail's child of a netdev that stays on the host, and what has set the mode of its port back: no rail of the
+/// pod's other attachments, `of_pod`.
+fn children(rail: &Rail, of_pod: &[Attachment], observed: &Observed) -> Vec<Op> {
     let Some(shared) = &rail.shared else {
         return vec![];
     };
@@ -272,18 +275,14 @@ fn children(rail: &Rail, observed: &Observed) -> Vec<Op> {
         .and_then(|link| port_as_made(shared, link, observed))
         .into_iter()
         .collect();
-    let has_set_mode = |link: &&Link| {
-        let is_child = matches!(shared.child, Child::Ipvlan(_))
-            && link.kind.as_deref() == Some(shared.child.kind())
-            && link.lower == Some(shared.parent_index);
-        is_child && link.name.starts_with(PORT_AS_MADE)
-    };
-    let links = observed.pod.iter().flat_map(|pod| &pod.links);
-    let of_pod = in_pod.into_iter().chain(links.filter(has_set_mode));
-    let of_pod = of_pod.map(|link| (NetnsSide::Pod, link));
+    let own = in_pod.map(|link| link.index);
+    let made = ports_as_made(rail, observed);
+    let made = made.filter(|it| own != Some(it.index) && !is_rail(of_pod, it));
+    let to_go = in_pod.into_iter().chain(made);
+    let to_go = to_go.map(|link| (NetnsSide::Pod, link));
     let on_host = locate::child_on_host(rail, shared, observed);
     let on_host = on_host.map(|link| (NetnsSide::Host, link));
-    ops.extend(of_pod.chain(on_host).map(|(at, link)| Op::RemoveLink {
+    ops.extend(to_go.chain(on_host).map(|(at, link)| Op::RemoveLink {
         at,
         link: link.name.clone(),
     }));
@@ -292,6 +291,19 @@ fn children(rail: &Rail, observed: &Observed) -> Vec<Op> {
 
 /// What sets the mode of an ipvlan port back is called so, with a number.
 const PORT_AS_MADE: &str = "rdmaport";
+
+/// The children of the rail's ipvlan port whose names say that they have set its mode back.
+fn ports_as_made<'a>(rail: &'a Rail, observed: &'a Observed) -> impl Iterator<Item = &'a Link> {
+    let shared = rail.shared.as_ref();
+    let shared = shared.filter(|it| matches!(it.child, Child::Ipvlan(_)));
+    let links = observed.pod.iter().flat_map(|pod| &pod.links);
+    links.filter(move |link| {
+        let is_child = shared.is_some_and(|it| {
+            link.kind.as_deref() == Some(it.child.kind()) && link.lower == Some(it.parent_index)
+        });
+        is_child && link.name.starts_with(PORT_AS_MADE)
+    })
+}
 
 /// Sets the mode of an ipvlan port back, which the pod's child `link` shows that somebody has changed: it is that of the
 /// last child (`ipvlan_link_new()`, `drivers/net/ipvlan/ipvlan_main.c`), and others' children keep it after this one. That

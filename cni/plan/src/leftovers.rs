@@ -11,8 +11,8 @@ use rdma_netns::{Link, NetnsSide, Observed, Op, RdmaDevice};
 /// Plans the removal of the pod's other children of the netdevs that it shares, which no attachment of `of_pod`, others of
 /// the same pod, has, at the DEL of the pod's primary interface (`eth0`), which ends the pod: they would hear others' frames
 /// as long as the namespace lives. A pod with `NET_ADMIN` makes a macvlan of the host's netdev by making one of its own child
-/// (`macvlan_common_newlink()`, `drivers/net/macvlan.c`). A netdev with an alias stays: CNI's host-device gives one to a
-/// netdev of the host that it moves.
+/// (`macvlan_common_newlink()`, `drivers/net/macvlan.c`). The primary interface itself stays if it has an alias: CNI's
+/// host-device gives one to a netdev of the host that it moves. Those of the pod's other networks are home before.
 pub(super) fn siblings(
     attachment: &Attachment,
     of_pod: &[Attachment],
@@ -24,10 +24,6 @@ pub(super) fn siblings(
     let is_on = |rail: &Rail, link: &Link| {
         rail.shared.is_some() && !rail.has_ipoib_child() && rail.pod_origin == link.origin
     };
-    let is_theirs = |link: &Link| {
-        let mut rails = of_pod.iter().flat_map(|it| &it.rails);
-        rails.any(|it| it.pod_name == link.name || it.pod_index == Some(link.index))
-    };
     let rails = attachment.rails.iter();
     let own = rails.filter_map(|it| Some(locate::child(it, it.shared.as_ref()?, observed)?.index));
     // the rails' own plans remove these
@@ -36,14 +32,23 @@ pub(super) fn siblings(
         let mut rails = attachment.rails.iter();
         link.origin.is_some()
             && link.lower.is_some()
-            && link.alias.is_none()
+            && (link.alias.is_none() || link.name != attachment.key.interface)
             && rails.any(|rail| is_on(rail, link))
             && !own.contains(&link.index)
-            && !is_theirs(link)
+            && !is_rail(of_pod, link)
     });
     siblings.map(|link| Op::RemoveLink {
         at: NetnsSide::Pod,
         link: link.name.clone(),
+    })
+}
+
+/// Returns true if `link` of the pod is a rail of one of `attachments`.
+pub(super) fn is_rail(attachments: &[Attachment], link: &Link) -> bool {
+    let mut rails = attachments.iter().flat_map(|it| &it.rails);
+    rails.any(|it| match it.pod_index {
+        Some(index) => index == link.index,
+        None => it.pod_name == link.name,
     })
 }
 

@@ -274,3 +274,32 @@ fn a_connected_route_that_is_gone_or_has_another_metric_is_drift() {
         }
     }
 }
+
+/// Its DEL sets the mode of an ipvlan port back by a child called `rdmaport0`, which it removes.
+#[test]
+fn a_rail_of_another_attachment_with_the_name_of_a_plugins_own_child_stays() {
+    let leases = Leases::new(2);
+    let node = &leases.node;
+    let pod = node.pod("a");
+    let ipvlan = json!({"type": "ipvlan"});
+    let devices = json!([{ "netdev": "bond*" }]);
+    let first = node.config(json!({"devices": devices, "child": ipvlan}));
+    let second = json!({
+        "devices": devices, "child": ipvlan, "name": "second", "interfaceName": "rdmaport%d",
+    });
+    let second = node.config(second);
+    node.add(&pod, &first).must_succeed();
+    node.add(&pod, &second).must_succeed();
+    node.del(&pod, &first).must_succeed();
+    let netns = node.netns(&pod);
+    let is_there = |name: &str| {
+        let is_it = |world: &mut fake_kernel::World| {
+            let links = world.links(netns);
+            links.iter().any(|it| *it.name == *name)
+        };
+        node.kernel.with(is_it)
+    };
+    assert!(is_there("rdmaport0") && is_there("rdmaport1") && !is_there("rdma0"));
+    node.del(&pod, &second).must_succeed();
+    assert!(!is_there("rdmaport0"));
+}
