@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 /// - a setting below `/proc/sys/net` that netlink does not report, the netdev's name left out: `sysctl/ipv6/neigh/locktime`;
 /// - a setting of its driver, `ethtool/coalesce`: the 32-bit words of ethtool's structure that can be set, in
 ///   hexadecimal;
-/// - `ethtool/rules`, `tcx/ingress`, `tcx/egress`: the places of flow rules, and the ids of attached programs, in
-///   decimal, divided by spaces.
+/// - `ethtool/rules`: flow rules, each such words, divided by spaces;
+/// - `tcx/ingress`, `tcx/egress`: the ids of attached programs, in decimal, divided by spaces;
+/// - what its kind keeps, in hexadecimal: `kind/1`, an attribute of `IFLA_INFO_DATA`, and `kind/proto_down_reason`.
 ///
 /// It is one text, a line for each with its key, a space and its value: the record has it as it is, and a NIC has hundreds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +29,11 @@ impl DeviceSettings {
     /// All that differ from a default, as they were added.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.lines().filter_map(|line| line.split_once(' '))
+    }
+
+    /// Returns true if the one called `key` is `value`, which [`Self::lacking`] asked for.
+    pub fn has(&self, key: &str, value: &str) -> bool {
+        self.get(key).or(default_of(key)) == Some(value)
     }
 
     fn get(&self, key: &str) -> Option<&str> {

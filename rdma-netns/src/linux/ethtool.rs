@@ -24,8 +24,10 @@ const ETHTOOL_SPAUSEPARAM: u32 = 0x13;
 const ETHTOOL_GPFLAGS: u32 = 0x27;
 const ETHTOOL_SPFLAGS: u32 = 0x28;
 const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
+const ETHTOOL_GRXCLSRULE: u32 = 0x2f;
 const ETHTOOL_GRXCLSRLALL: u32 = 0x30;
 const ETHTOOL_SRXCLSRLDEL: u32 = 0x31;
+const ETHTOOL_SRXCLSRLINS: u32 = 0x32;
 const ETHTOOL_GFEATURES: u32 = 0x3a;
 const ETHTOOL_SFEATURES: u32 = 0x3b;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
@@ -102,10 +104,12 @@ const RSS: usize = 6;
 const RSS_ENTRIES: usize = 2;
 const RSS_KEY: usize = 3;
 
-/// Words before the places of `struct ethtool_rxnfc` are 47; where their number is, and the place of the rule it is of.
+/// Words before the places of `struct ethtool_rxnfc` are 47; where their number is, the place of the rule it is of, and that
+/// rule itself with its place and its RSS context.
 const RULES: usize = 47;
 const RULES_COUNT: usize = 46;
 const RULES_PLACE: usize = 44;
+const RULE: std::ops::Range<usize> = 4..RULES;
 
 /// Names of the settings that are no [`BLOCKS`].
 const FEATURES_NAME: &str = "features";
@@ -138,9 +142,9 @@ pub(super) fn read(socket: BorrowedFd<'_>, link: &Link, settings: &mut DeviceSet
     if let Ok(words) = rss(&ask) {
         add(RSS_NAME, text(&words[RSS_ENTRIES..]));
     }
-    if let Ok(places) = rules(&ask) {
-        let places: Vec<String> = places.iter().map(u32::to_string).collect();
-        add(RULES_NAME, places.join(" "));
+    if let Ok(rules) = rules(&ask) {
+        let rules: Vec<String> = rules.iter().map(|it| text(it)).collect();
+        add(RULES_NAME, rules.join(" "));
     }
 }
 
@@ -155,14 +159,7 @@ pub(super) fn write(
     let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
     let ask = |words: &mut [u32]| ioctl(socket, name, words);
     if setting == RULES_NAME {
-        let kept: Vec<u32> = value.split(' ').filter_map(|it| it.parse().ok()).collect();
-        let foreign = rules(&ask)?;
-        for place in foreign.into_iter().filter(|it| !kept.contains(it)) {
-            let mut words = [0; RULES + 1];
-            (words[0], words[RULES_PLACE]) = (ETHTOOL_SRXCLSRLDEL, place);
-            ask(&mut words)?;
-        }
-        return Ok(());
+        return keep_rules(&ask, value);
     }
     let wanted = words_of(value).ok_or_else(invalid)?;
     let mut words = match setting {
@@ -229,9 +226,38 @@ fn rss(ask: Ask<'_>) -> io::Result<Vec<u32>> {
     Ok(words)
 }
 
-/// The places of flow rules, in order.
+/// Has the driver have the flow rules `value`, and no others.
 #[cold]
-fn rules(ask: Ask<'_>) -> io::Result<Vec<u32>> {
+fn keep_rules(ask: Ask<'_>, value: &str) -> io::Result<()> {
+    let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
+    let wanted = value.split(' ').filter(|it| !it.is_empty()).map(words_of);
+    let wanted: Option<Vec<Vec<u32>>> = wanted.collect();
+    let wanted = wanted.ok_or_else(invalid)?;
+    if wanted.iter().any(|it| it.len() != RULE.len()) {
+        return Err(invalid());
+    }
+    let present = rules(ask)?;
+    // one that was changed gives its place up first
+    for rule in present.iter().filter(|it| !wanted.contains(it)) {
+        ask(&mut on_rule(ETHTOOL_SRXCLSRLDEL, rule))?;
+    }
+    for rule in wanted.iter().filter(|it| !present.contains(it)) {
+        ask(&mut on_rule(ETHTOOL_SRXCLSRLINS, rule))?;
+    }
+    Ok(())
+}
+
+/// A request of `command` on `rule`.
+fn on_rule(command: u32, rule: &[u32]) -> [u32; RULES + 1] {
+    let mut words = [0; RULES + 1];
+    words[0] = command;
+    words[RULE].copy_from_slice(rule);
+    words
+}
+
+/// Flow rules, in the order of their places.
+#[cold]
+fn rules(ask: Ask<'_>) -> io::Result<Vec<Vec<u32>>> {
     let mut words = vec![0; RULES + 1];
     words[0] = ETHTOOL_GRXCLSRLCNT;
     ask(&mut words)?;
@@ -241,7 +267,12 @@ fn rules(ask: Ask<'_>) -> io::Result<Vec<u32>> {
     ask(&mut words)?;
     let mut places = words[RULES..RULES + count].to_vec();
     places.sort_unstable();
-    Ok(places)
+    let rule = |place| {
+        let mut words = [0; RULES + 1];
+        (words[0], words[RULES_PLACE]) = (ETHTOOL_GRXCLSRULE, place);
+        ask(&mut words).map(|()| words[RULE].to_vec())
+    };
+    places.into_iter().map(rule).collect()
 }
 
 #[cold]
@@ -277,6 +308,53 @@ fn ioctl(socket: BorrowedFd<'_>, name: &str, words: &mut [u32]) -> io::Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::{cell::RefCell, collections::BTreeMap};
+
+    /// A driver's table of rules.
+    fn driver(rules: &RefCell<BTreeMap<u32, Vec<u32>>>, words: &mut [u32]) -> io::Result<()> {
+        let mut rules = rules.borrow_mut();
+        let place = words[RULES_PLACE];
+        match words[0] {
+            ETHTOOL_GRXCLSRLCNT => words[RULES_COUNT] = rules.len() as u32,
+            ETHTOOL_GRXCLSRLALL => {
+                for (word, place) in words[RULES..].iter_mut().zip(rules.keys()) {
+                    *word = *place;
+                }
+            }
+            ETHTOOL_GRXCLSRULE => words[RULE].copy_from_slice(&rules[&place]),
+            ETHTOOL_SRXCLSRLDEL => drop(rules.remove(&place)),
+            ETHTOOL_SRXCLSRLINS => {
+                let is_new = rules.insert(place, words[RULE].to_vec()).is_none();
+                assert!(is_new, "drivers may refuse a place that is taken");
+            }
+            other => panic!("{other:#x}"),
+        }
+        Ok(())
+    }
+
+    /// A rule at the same place that leads elsewhere is another one.
+    #[test]
+    fn flow_rules_are_kept_by_their_contents() {
+        let rule = |place: u32, queue: u32| {
+            let mut words = vec![0; RULE.len()];
+            (words[38], words[RULES_PLACE - RULE.start]) = (queue, place);
+            (place, words)
+        };
+        let rules = RefCell::new(BTreeMap::from([rule(1, 1), rule(4, 2)]));
+        let before = rules.borrow().clone();
+        let ask = |words: &mut [u32]| driver(&rules, words);
+        let value = before
+            .values()
+            .map(|it| text(it))
+            .collect::<Vec<_>>()
+            .join(" ");
+        *rules.borrow_mut() = BTreeMap::from([rule(1, 9), rule(7, 2)]);
+        keep_rules(&ask, &value).expect("set");
+        assert_eq!(*rules.borrow(), before);
+        assert!(keep_rules(&ask, "1 4").is_err(), "no rules, but places");
+        keep_rules(&ask, "").expect("set");
+        assert!(rules.borrow().is_empty());
+    }
 
     #[test]
     fn words_are_read_as_they_were_written() {
