@@ -64,3 +64,38 @@ fn what_a_pod_sets_of_a_driver_is_restored() {
     let lacking = settings(&node.host, nic);
     assert_eq!(before.lacking(&lacking), []);
 }
+
+/// By `IFLA_INFO_DATA`: who receives, and which priority frames have.
+#[test]
+fn what_a_pod_sets_of_a_vlan_or_an_ipvlan_is_restored() {
+    let node = Node::on(Netns::own());
+    let nic = NICS[0];
+    let vlan = "vlan id 100 loose_binding on egress-qos-map 0:3 4:4 ingress-qos-map 1:2";
+    let of_vlan =
+        "vlan loose_binding off reorder_hdr off egress-qos-map 0:5 6:6 ingress-qos-map 3:3";
+    for (made, changed) in [
+        (vlan, of_vlan),
+        ("ipvlan mode l2", "ipvlan mode l3 private"),
+    ] {
+        node.host
+            .ip(&format!("link add link {nic} name upper0 type {made}"));
+        let data = |netns: &Netns, name| {
+            let mut link = netns.link(name).expect("there")["linkinfo"].clone();
+            for map in ["ingress_qos", "egress_qos"] {
+                if let Some(list) = link["info_data"][map].as_array_mut() {
+                    list.sort_by_key(serde_json::Value::to_string);
+                }
+            }
+            link
+        };
+        let before = data(&node.host, "upper0");
+        let pod = node.pod("pod");
+        let rails = node.configuration(&["upper0"]);
+        node.add(&rails, "a", &pod);
+        pod.ip(&format!("link set dev rdma0 type {changed}"));
+        assert_ne!(data(&pod, "rdma0"), before);
+        node.del(&rails, "a", &pod);
+        assert_eq!(data(&node.host, "upper0"), before);
+        node.host.ip("link del dev upper0");
+    }
+}

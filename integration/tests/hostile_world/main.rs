@@ -126,6 +126,47 @@ fn a_protocol_state_that_a_pod_has_set_is_restored() {
     before.assert_restored(&node.host);
 }
 
+/// By its mode, a macvlan would hear frames for others on the host (`IFLA_INFO_DATA`).
+#[test]
+fn the_mode_the_flags_and_the_senders_of_a_macvlan_are_restored() {
+    let source = "link set dev eth1 type macvlan mode source";
+    let sender = "link set dev eth1 type macvlan macaddr add 02:00:00:00:00:";
+    let of_host = [
+        source.to_owned(),
+        format!("{sender}01"),
+        format!("{sender}02"),
+    ];
+    for of_host in [&[][..], &of_host] {
+        let node = Node::with_macvlan();
+        of_host.iter().for_each(|line| drop(node.host.ip(line)));
+        let pod = node.pod("pod");
+        let rails = node.configuration(&["eth1"]);
+        let kept = |netns: &Netns, name: &str| {
+            let link = netns.link(name).expect("there");
+            let [mut kind, reason] = ["linkinfo", "proto_down_reason"].map(|it| link[it].clone());
+            if let Some(senders) = kind["info_data"]["macaddr_data"].as_array_mut() {
+                senders.sort_by_key(Value::to_string);
+            }
+            (kind, reason)
+        };
+        let before = kept(&node.host, "eth1");
+        node.add(&rails, "a", &pod);
+        for line in [
+            "type macvlan mode bridge",
+            "type macvlan mode source nodst bcqueuelen 5",
+            "type macvlan macaddr add 02:00:00:00:00:02",
+            "type macvlan macaddr add 02:00:00:00:00:99",
+            "protodown on",
+            "protodown_reason 3 on",
+        ] {
+            pod.ip(&format!("link set dev rdma0 {line}"));
+        }
+        assert_ne!(kept(&pod, "rdma0"), before);
+        node.del(&rails, "a", &pod);
+        assert_eq!(kept(&node.host, "eth1"), before);
+    }
+}
+
 #[test]
 fn features_and_channels_of_the_driver_are_restored() {
     let given = Given::new();

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! [`DeviceSettings`] of the host's netdevs: attributes in sysfs, ethtool's, and BPF programs.
+//! [`DeviceSettings`] of the host's netdevs: attributes in sysfs, ethtool's, BPF programs, and what their kinds keep.
 //!
 //! What does this is cold to the compiler: it runs a few times for a rail, so that its size matters more than its speed.
 
-use super::{bpf, devices, ethtool};
-use crate::{DeviceSettings, Link};
+use super::{bpf, devices, ethtool, kind_data};
+use crate::{
+    DeviceSettings, Link,
+    netlink::{NetlinkError, Socket},
+};
 use std::{
     fs, io,
-    os::fd::BorrowedFd,
+    os::fd::AsFd,
     path::{Path, PathBuf},
 };
 
@@ -65,9 +68,10 @@ const LIMITS: &str = "byte_queue_limits";
 /// The settings of `link`, of the namespace that `sysfs` shows and `socket` is of. What differs from a queue's default is
 /// left out (`default_of()`, `device_settings.rs`), and what its driver does not have.
 #[cold]
-pub(super) fn read(sysfs: &Path, socket: BorrowedFd<'_>, link: &Link) -> DeviceSettings {
+pub(super) fn read(sysfs: &Path, socket: &mut Socket, link: &Link) -> DeviceSettings {
     let mut settings = DeviceSettings::default();
-    ethtool::read(socket, link, &mut settings);
+    kind_data::read(socket, link, &mut settings);
+    ethtool::read(socket.as_fd(), link, &mut settings);
     bpf::read(link.index, &mut settings);
     let directory = sysfs.join("class/net").join(&*link.name);
     if devices::read(&directory, "ifindex") != Some(link.index.to_string()) {
@@ -110,18 +114,21 @@ pub(super) fn read(sysfs: &Path, socket: BorrowedFd<'_>, link: &Link) -> DeviceS
 #[cold]
 pub(super) fn write(
     sysfs: &Path,
-    socket: BorrowedFd<'_>,
+    socket: &mut Socket,
     (name, index): (&str, u32),
     (key, value): (&str, &str),
-) -> io::Result<()> {
+) -> Result<(), NetlinkError> {
+    if let Some(setting) = key.strip_prefix("kind/") {
+        return kind_data::write(socket, index, (setting, value));
+    }
     if let Some(setting) = key.strip_prefix("ethtool/") {
-        return ethtool::write(socket, name, setting, value);
+        return Ok(ethtool::write(socket.as_fd(), name, setting, value)?);
     }
     if key.starts_with("tcx/") {
-        return bpf::keep(index, key, value);
+        return Ok(bpf::keep(index, key, value)?);
     }
     if let Some(path) = sysctl(name, key) {
-        return fs::write(path, value);
+        return Ok(fs::write(path, value)?);
     }
     let is_known = match key.strip_prefix("queues/") {
         None => ATTRIBUTES.contains(&key),
@@ -130,10 +137,10 @@ pub(super) fn write(
             .is_some_and(|(queue, it)| !queue.starts_with('.') && QUEUE_ATTRIBUTES.contains(&it)),
     };
     if !is_known {
-        return Err(io::ErrorKind::InvalidInput.into());
+        return Err(io::Error::from(io::ErrorKind::InvalidInput).into());
     }
     let directory = sysfs.join("class/net").join(name);
-    fs::write(directory.join(key), value)
+    Ok(fs::write(directory.join(key), value)?)
 }
 
 /// The keys of all settings below `/proc/sys/net`: `sysctl/ipv4/neigh/gc_stale_time`.

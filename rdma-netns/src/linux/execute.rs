@@ -113,7 +113,7 @@ impl<'a> Namespaces<'a> {
                 let (netdev, setting) = ((&**link, index), (&**key, &**value));
                 Ok(device_settings::write(
                     self.sysfs,
-                    socket.as_fd(),
+                    &mut socket,
                     netdev,
                     setting,
                 )?)

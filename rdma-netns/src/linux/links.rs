@@ -32,7 +32,7 @@ const IFLA_MASTER: u16 = 10;
 const IFLA_TXQLEN: u16 = 13;
 const IFLA_OPERSTATE: u16 = 16;
 const IFLA_LINKMODE: u16 = 17;
-const IFLA_LINKINFO: u16 = 18;
+pub(super) const IFLA_LINKINFO: u16 = 18;
 const IFLA_IFALIAS: u16 = 20;
 const IFLA_AF_SPEC: u16 = 26;
 const IFLA_GROUP: u16 = 27;
@@ -229,7 +229,7 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
                 link.alt_names = names.map(|(_, name)| text_of_bytes(name)).collect();
             }
             IFLA_LINKINFO => {
-                link.kind = strings(value, IFLA_INFO_KIND).next();
+                link.kind = kind_of(value);
                 link.child = children::parse(value);
                 link.ipoib = ipoib::parse(value);
                 vlan = vlans::tag(value);
@@ -314,6 +314,11 @@ fn strings(list: &[u8], wanted: u16) -> impl Iterator<Item = String> {
     attributes(list)
         .filter(move |(kind, _)| *kind == wanted)
         .filter_map(|(_, value)| text(value).map(str::to_owned))
+}
+
+/// The kind that an `IFLA_LINKINFO` says.
+pub(super) fn kind_of(info: &[u8]) -> Option<String> {
+    strings(info, IFLA_INFO_KIND).next()
 }
 
 /// Moves a netdev into the namespace `target` as `name`.

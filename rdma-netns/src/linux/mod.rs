@@ -8,7 +8,7 @@
 //! | module | owns |
 //! |---|---|
 //! | `links`, `children`, `ipoib`, `addresses`, `routes`, `rules`, `sysctls` | one rtnetlink noun each, both ways |
-//! | `device_settings`, `ethtool`, `bpf`, `xdp` | what of a netdev is set in sysfs, of its driver, and by programs |
+//! | `device_settings`, `ethtool`, `kind_data`, `bpf`, `xdp` | what of a netdev is set in sysfs, of its driver, of its kind, and by programs |
 //! | `vfs` | virtual functions, as their physical function has them |
 //! | `drivers` | drivers that are bound anew |
 //! | `announce` | what tells neighbours who has an address now |
@@ -56,6 +56,7 @@ mod identity;
 pub mod inside;
 mod inventory;
 mod ipoib;
+mod kind_data;
 mod links;
 mod listeners;
 pub mod monitor;
@@ -96,7 +97,6 @@ use std::{
     collections::BTreeMap,
     fs, io,
     net::IpAddr,
-    os::fd::AsFd,
     path::{Path, PathBuf},
     sync::{Mutex, OnceLock, PoisonError},
 };
@@ -321,7 +321,7 @@ impl Kernel for Linux {
         let Ok(host) = self.host() else {
             return DeviceSettings::default();
         };
-        device_settings::read(&self.sysfs, host.route().as_fd(), link)
+        device_settings::read(&self.sysfs, &mut host.route(), link)
     }
 
     fn gids(&self, pod: Option<&Space>, device: &str, port: u32) -> Result<GidTable, ObserveError> {

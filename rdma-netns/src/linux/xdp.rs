@@ -3,10 +3,11 @@
 
 use super::{
     bpf,
+    kind_data::nested,
     links::{self, HEADER, IFLA_XDP},
 };
 use crate::netlink::{NetlinkError, Socket, attributes, u32_of};
-use netlink_packet_core::{DefaultNla, Emitable, NLA_F_NESTED};
+use netlink_packet_core::{DefaultNla, NLA_F_NESTED};
 use netlink_packet_route::link::LinkAttribute;
 use nix::libc;
 use std::io;
@@ -55,10 +56,4 @@ pub(super) fn detach(socket: &mut Socket, index: u32, kept: u32) -> Result<(), N
         true => Ok(()),
         false => Err(io::Error::from(io::ErrorKind::NotFound).into()),
     }
-}
-
-fn nested(list: &[DefaultNla]) -> Vec<u8> {
-    let mut value = vec![0; list.buffer_len()];
-    list.emit(&mut value);
-    value
 }

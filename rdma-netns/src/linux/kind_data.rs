@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the kind of a virtual netdev keeps over a move (`IFLA_INFO_DATA`, `include/uapi/linux/if_link.h`) and its
+//! namespace's administrator can set, and why its protocol is down (`IFLA_PROTO_DOWN_REASON`).
+
+use super::links::{self, HEADER, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINKINFO};
+use crate::{
+    DeviceSettings, Link,
+    netlink::{NetlinkError, Socket, attributes},
+};
+use netlink_packet_core::{DefaultNla, Emitable, NLA_F_NESTED};
+use netlink_packet_route::{RouteNetlinkMessage, link::LinkAttribute};
+use std::io;
+
+const IFLA_PROTO_DOWN_REASON: u16 = 55;
+const IFLA_PROTO_DOWN_REASON_VALUE: u16 = 2;
+
+const IFLA_MACVLAN_MACADDR_MODE: u16 = 3;
+const IFLA_MACVLAN_MACADDR: u16 = 4;
+const IFLA_MACVLAN_MACADDR_DATA: u16 = 5;
+/// `MACVLAN_MACADDR_SET`
+const MACADDR_SET: u32 = 3;
+
+const IFLA_VLAN_FLAGS: u16 = 2;
+const IFLA_VLAN_QOS_MAPPING: u16 = 1;
+/// All of `VLAN_FLAG_*` (Linux 5.3).
+const VLAN_FLAGS: u32 = 0x1f;
+
+/// An attribute of a kind that can be set.
+#[derive(Clone, Copy, PartialEq)]
+enum Form {
+    /// Bytes.
+    Plain,
+    /// `struct ifla_vlan_flags`
+    Flags,
+    /// Addresses of senders.
+    Senders,
+    /// `struct ifla_vlan_qos_mapping`s: from and to.
+    Mappings,
+}
+
+/// Mode, flags, length of the queue for broadcasts, addresses of senders, in the order in which they can be set
+/// (`macvlan_changelink()`, `drivers/net/macvlan.c`). The cutoff for broadcasts is of all children of the lower netdev.
+const MACVLAN: &[(u16, Form)] = &[
+    (1, Form::Plain),
+    (2, Form::Plain),
+    (7, Form::Plain),
+    (IFLA_MACVLAN_MACADDR_DATA, Form::Senders),
+];
+/// Mode and flags (`ipvlan_nl_changelink()`, `drivers/net/ipvlan/ipvlan_main.c`).
+const IPVLAN: &[(u16, Form)] = &[(1, Form::Plain), (2, Form::Plain)];
+/// Flags, priorities of frames to send and of received ones (`vlan_changelink()`, `net/8021q/vlan_netlink.c`).
+const VLAN: &[(u16, Form)] = &[
+    (IFLA_VLAN_FLAGS, Form::Flags),
+    (3, Form::Mappings),
+    (4, Form::Mappings),
+];
+
+fn forms(kind: &str) -> &'static [(u16, Form)] {
+    match kind {
+        "macvlan" | "macvtap" => MACVLAN,
+        "ipvlan" | "ipvtap" => IPVLAN,
+        "vlan" => VLAN,
+        _ => &[],
+    }
+}
+
+/// Adds what can be set of `link`, if it is virtual.
+#[cold]
+pub(super) fn read(socket: &mut Socket, link: &Link, settings: &mut DeviceSettings) {
+    let Some(kind) = &link.kind else {
+        return;
+    };
+    let Ok(present) = Present::read(socket, link.index) else {
+        return;
+    };
+    for (attribute, form) in forms(kind) {
+        if let Some(value) = present.text(*attribute, *form) {
+            settings.set(&format!("kind/{attribute}"), &value);
+        }
+    }
+    let reason = text(&present.reason);
+    settings.set("kind/proto_down_reason", &reason);
+}
+
+/// Sets the one called `kind/SETTING` of the netdev `index`.
+///
+/// # Errors
+/// The kernel's; `InvalidInput`: its kind has no such setting.
+#[cold]
+pub(super) fn write(
+    socket: &mut Socket,
+    index: u32,
+    (setting, value): (&str, &str),
+) -> Result<(), NetlinkError> {
+    let invalid = || NetlinkError::from(io::Error::from(io::ErrorKind::InvalidInput));
+    let wanted: Option<Vec<Vec<u8>>> = value.split(',').map(bytes).collect();
+    let wanted = wanted.ok_or_else(invalid)?;
+    let whole = || wanted.first().cloned().unwrap_or_default();
+    if setting == "proto_down_reason" {
+        let reason = nested(&[DefaultNla::new(IFLA_PROTO_DOWN_REASON_VALUE, whole())]);
+        let list = LinkAttribute::Other(nest(IFLA_PROTO_DOWN_REASON, reason));
+        return socket.request(&links::set(index, vec![list]), 0).map(drop);
+    }
+    let present = Present::read(socket, index)?;
+    let mut forms = forms(&present.kind).iter();
+    let form = forms.find(|(attribute, _)| attribute.to_string() == setting);
+    let (attribute, form) = *form.ok_or_else(invalid)?;
+    if present.text(attribute, form).as_deref() == Some(value) {
+        // another one has brought it along: a mode ends the addresses of senders
+        return Ok(());
+    }
+    let items = || wanted.iter().filter(|it| !it.is_empty()).cloned();
+    let data = match form {
+        Form::Plain => vec![DefaultNla::new(attribute, whole())],
+        Form::Flags => {
+            let flags = [whole(), VLAN_FLAGS.to_ne_bytes().to_vec()].concat();
+            vec![DefaultNla::new(attribute, flags)]
+        }
+        Form::Senders => {
+            let items = items().map(|it| DefaultNla::new(IFLA_MACVLAN_MACADDR, it));
+            let items: Vec<DefaultNla> = items.collect();
+            let mode = MACADDR_SET.to_ne_bytes().to_vec();
+            vec![
+                DefaultNla::new(IFLA_MACVLAN_MACADDR_MODE, mode),
+                nest(attribute, nested(&items)),
+            ]
+        }
+        Form::Mappings => {
+            // one that is not to be there leads to the default
+            let from = |it: &[u8]| it.get(..4).map(<[u8]>::to_vec);
+            let is_wanted = |it: &[u8]| wanted.iter().any(|wanted| from(wanted) == from(it));
+            let others = present.items(attribute);
+            let others = others.filter(|it| !is_wanted(it));
+            let others = others.filter_map(|it| Some([from(it)?, vec![0; 4]].concat()));
+            let items = items().chain(others);
+            let items: Vec<DefaultNla> = items
+                .map(|it| DefaultNla::new(IFLA_VLAN_QOS_MAPPING, it))
+                .collect();
+            vec![nest(attribute, nested(&items))]
+        }
+    };
+    let kind = [present.kind.as_bytes(), &[0]].concat();
+    let info = nested(&[
+        DefaultNla::new(IFLA_INFO_KIND, kind),
+        nest(IFLA_INFO_DATA, nested(&data)),
+    ]);
+    let info = LinkAttribute::Other(nest(IFLA_LINKINFO, info));
+    // `RTM_SETLINK` passes over it
+    let message = RouteNetlinkMessage::NewLink(links::message(index, vec![info]));
+    socket.request(&message, 0).map(drop)
+}
+
+/// What the kernel reports of a netdev.
+#[derive(Default)]
+struct Present {
+    kind: String,
+    /// `IFLA_INFO_DATA`
+    data: Vec<u8>,
+    reason: Vec<u8>,
+}
+
+impl Present {
+    fn read(socket: &mut Socket, index: u32) -> Result<Self, NetlinkError> {
+        let answers = socket.request(&links::by_index(index), 0)?;
+        let mut present = Self {
+            reason: vec![0; 4],
+            ..Self::default()
+        };
+        let lists = answers.bodies().filter_map(|body| body.get(HEADER..));
+        for (attribute, value) in lists.flat_map(attributes) {
+            match attribute {
+                IFLA_LINKINFO => {
+                    present.kind = links::kind_of(value).unwrap_or_default();
+                    let mut info = attributes(value);
+                    let data = info.find(|(kind, _)| *kind == IFLA_INFO_DATA);
+                    present.data = data.map(|(_, data)| data.to_vec()).unwrap_or_default();
+                }
+                IFLA_PROTO_DOWN_REASON => {
+                    let mut list = attributes(value);
+                    let reason = list.find(|(kind, _)| *kind == IFLA_PROTO_DOWN_REASON_VALUE);
+                    present.reason = reason.map(|(_, it)| it.to_vec()).unwrap_or_default();
+                }
+                _ => {}
+            }
+        }
+        Ok(present)
+    }
+
+    fn find(&self, attribute: u16) -> Option<&[u8]> {
+        let mut data = attributes(&self.data);
+        let found = data.find(|(kind, _)| *kind == attribute);
+        found.map(|(_, value)| value)
+    }
+
+    fn items(&self, attribute: u16) -> impl Iterator<Item = &[u8]> {
+        attributes(self.find(attribute).unwrap_or_default()).map(|(_, value)| value)
+    }
+
+    /// In hexadecimal, a list divided by commas and in order. None: this kernel has nothing of it.
+    fn text(&self, attribute: u16, form: Form) -> Option<String> {
+        match form {
+            Form::Plain => self.find(attribute).map(text),
+            // without the mask; the kernel reports those that are on
+            Form::Flags => {
+                let flags = self.find(attribute).and_then(|it| it.get(..4));
+                Some(text(flags.unwrap_or(&[0; 4])))
+            }
+            Form::Senders | Form::Mappings => {
+                let mut items: Vec<String> = self.items(attribute).map(text).collect();
+                items.sort_unstable();
+                // one without bytes, so that it is not taken for what an earlier record does not have
+                Some(if items.is_empty() {
+                    ",".into()
+                } else {
+                    items.join(",")
+                })
+            }
+        }
+    }
+}
+
+fn nest(attribute: u16, value: Vec<u8>) -> DefaultNla {
+    DefaultNla::new(attribute | NLA_F_NESTED, value)
+}
+
+/// The bytes of attributes one after the other.
+pub(super) fn nested(list: &[DefaultNla]) -> Vec<u8> {
+    let mut value = vec![0; list.buffer_len()];
+    list.emit(&mut value);
+    value
+}
+
+fn text(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes().chunks(2);
+    let byte = |digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
+    digits.map(byte).collect()
+}
