@@ -20,8 +20,8 @@ pub enum Attribute {
     TxQueueLen,
     /// One of its numbers.
     LinkSetting(LinkSetting),
-    /// One of its [`rdma_netns::DeviceSettings`], by its key.
-    DeviceSetting(String),
+    /// One of its [`rdma_netns::DeviceSettings`], by its key, with the value that it had.
+    DeviceSetting(String, String),
     /// How an IPoIB netdev sends.
     IpoibMode,
     /// Whether an IPoIB netdev passes over multicast groups of programs.
@@ -58,7 +58,9 @@ impl Attribute {
         let attribute = match op {
             Op::SetMac { .. } => Self::Mac,
             Op::SetBroadcast { .. } => Self::Broadcast,
-            Op::SetDeviceSetting { key, .. } => Self::DeviceSetting(key.clone()),
+            Op::SetDeviceSetting { key, value, .. } => {
+                Self::DeviceSetting(key.clone(), value.clone())
+            }
             Op::SetMtu { .. } => Self::Mtu,
             Op::SetTxQueueLen { .. } => Self::TxQueueLen,
             Op::SetLinkSetting { setting, .. } => Self::LinkSetting(*setting),

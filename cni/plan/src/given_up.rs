@@ -32,8 +32,11 @@ pub fn missing(note: &Note, observed: &Observed) -> Vec<Attribute> {
     let lacks = note.lacks.iter().map(|it| it.attribute.clone());
     let unkept = lacks.filter(|it| match it {
         Attribute::UnkeptRoute(route) => !observed.host.has_unkept(link.index, route),
-        // `doctor` does not read the settings of drivers
-        Attribute::DeviceSetting(_) => true,
+        Attribute::DeviceSetting(key, value) => {
+            let mut settings = observed.device_settings.iter();
+            let settings = settings.find(|(index, _)| *index == link.index);
+            settings.is_none_or(|(_, it)| !it.has(key, value))
+        }
         Attribute::RdmaName(name) => {
             let device = observed.host.rdma_of(link);
             device.is_some_and(|it| it.name != *name)

@@ -65,7 +65,7 @@ pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
     let gids = observed.iter().flat_map(|it| gids(&mut view, kernel, it));
     let gids = gids.collect();
     let given_up = records::given_up(&mut view, &state_dir);
-    tell_functions(kernel, &given_up, observed.as_mut());
+    tell_netdevs(kernel, &given_up, observed.as_mut());
     Facts {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         release: view
@@ -95,11 +95,18 @@ pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
     }
 }
 
-/// Has `observed` say how the virtual functions of `notes` are set up, where that was changed.
-fn tell_functions<K: Kernel>(kernel: &K, notes: &[Note], observed: Option<&mut Observed>) {
+/// Has `observed` say how the virtual functions of `notes` are set up, where that was changed, and what else is set of
+/// their netdevs.
+fn tell_netdevs<K: Kernel>(kernel: &K, notes: &[Note], observed: Option<&mut Observed>) {
     let Some(observed) = observed else {
         return;
     };
+    for note in notes {
+        if let Some(link) = observed.host.link(&note.host_link.name) {
+            let settings = (link.index, kernel.device_settings(link));
+            observed.device_settings.push(settings);
+        }
+    }
     for note in notes.iter().filter(|note| note.host_link.vf.is_some()) {
         if let Some(function) = &note.host_link.parent {
             let vf = kernel.vf(function).ok().flatten();

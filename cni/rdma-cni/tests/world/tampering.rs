@@ -2,9 +2,10 @@
 //! Pods that change what they were given: it returns to the host as it was.
 
 use crate::node::{Node, Pod, address, mac, name, route};
+use attachments::{Attribute, given_up};
 use fake_kernel::{Verdict, world::HOST};
 use nix::errno::Errno;
-use rdma_netns::{LinkFlag, LinkSetting, NetnsSide, Op, RdmaMode};
+use rdma_netns::{Kernel, LinkFlag, LinkSetting, NetnsSide, Op, RdmaMode};
 
 const AT: NetnsSide = NetnsSide::Pod;
 
@@ -380,17 +381,28 @@ fn device_settings() {
             node.must_be(&before, "both are restored");
         }
     }
-    let notes = node.state.path().join("state/given-up");
-    let notes = std::fs::read_dir(notes).unwrap().flatten();
-    let notes: Vec<String> = notes
-        .map(|it| std::fs::read_to_string(it.path()).unwrap())
-        .collect();
-    assert!(
-        notes.iter().any(|it| it.contains("ethtool/messages")),
-        "{notes:?}"
-    );
-    assert!(
-        !notes.iter().any(|it| it.contains("gro_flush_timeout")),
-        "{notes:?}"
-    );
+    let notes = given_up::read(&node.state.path().join("state")).unwrap();
+    let [note] = notes.as_slice() else {
+        panic!("{notes:?}");
+    };
+    let name = &note.host_link.name;
+    // as `doctor` observes it
+    let left = || {
+        let mut observed = node.kernel.observe(None).unwrap();
+        let link = observed.host.link(name).unwrap();
+        let settings = (link.index, node.kernel.device_settings(link));
+        observed.device_settings.push(settings);
+        plan::given_up::left(note, &observed).join("; ")
+    };
+    let reported = left();
+    assert!(reported.contains("messages"), "{reported}");
+    assert!(!reported.contains("gro_flush_timeout"), "{reported}");
+    // by hand
+    let Attribute::DeviceSetting(key, value) = &note.lacks[0].attribute else {
+        panic!("{note:?}");
+    };
+    node.kernel.with(|world| {
+        world.set_device_setting(HOST, name, (key, value)).unwrap();
+    });
+    assert_eq!(left(), "", "it is as it was");
 }
