@@ -312,6 +312,12 @@ fn away(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
     }
 }
 
+/// Returns true if the driver of `device` moves it in no version: siw has no `disassociate_ucontext`
+/// (`drivers/infiniband/sw/siw/siw_main.c`).
+pub(super) fn is_immovable(device: &RdmaDevice) -> bool {
+    device.parent.is_none() && device.name.starts_with("siw")
+}
+
 /// Devices whose driver does not give them to another namespace, or may not.
 fn immovable(observed: &Observed, findings: &mut Findings<'_>) {
     let names = |is: &dyn Fn(&RdmaDevice) -> bool| {

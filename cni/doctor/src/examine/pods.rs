@@ -4,6 +4,7 @@
 use super::{
     super::facts::{Facts, PortGids},
     Findings, Severity,
+    devices::is_immovable,
     kernel::AT_BOOT,
     some,
 };
@@ -49,15 +50,29 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
     if !rails.is_empty() {
         let shared = rails.iter().filter(|rail| rail.shared.is_some());
         let moved = rails.iter().filter(|rail| rail.host_link.is_some());
+        let (refused, moved): (Vec<_>, Vec<_>) = moved.partition(|rail| {
+            let is_exclusive = observed.rdma_mode == Some(RdmaMode::Exclusive);
+            is_exclusive && rail.rdma.as_ref().is_some_and(is_immovable)
+        });
         let names = |rails: Vec<&&Rail>| {
             let names: Vec<String> = rails.iter().map(|rail| rail.name().to_string()).collect();
             some(&names)
         };
-        let (shared, moved) = (names(shared.collect()), names(moved.collect()));
+        let (shared, moved, refused) = (names(shared.collect()), names(moved), names(refused));
+        if !refused.is_empty() {
+            findings.error(
+                format!(
+                    "ADD refuses {refused} (102): the driver of siw moves no RDMA device into a pod"
+                ),
+                "take it out of the resource or selector, or set the RDMA subsystem to shared",
+            );
+        }
         let ways = [("shares", shared), ("moves", moved)];
         let ways = ways.iter().filter(|(_, names)| !names.is_empty());
         let ways: Vec<String> = ways.map(|(way, names)| format!("{way} {names}")).collect();
-        findings.ok(format!("ADD {}", ways.join(" and ")));
+        if !ways.is_empty() {
+            findings.ok(format!("ADD {}", ways.join(" and ")));
+        }
     }
     isolation(observed, &rails, findings);
     bearers(conf, observed, &rails, findings);
