@@ -356,6 +356,38 @@ fn queueing_neighbours_and_multicast_addresses_of_the_pod_do_not_stay() {
     });
 }
 
+/// ADD names each thing of the host that the move drops and nobody sets again, and restores a route's realm.
+#[test]
+fn what_a_move_drops_of_the_host_is_reported_by_add() {
+    let node = Node::with_rails(1);
+    let pod = node.pod("pod");
+    for line in [
+        "ip address add 10.0.0.1/24 dev eth1",
+        "ip route add 192.0.2.0/24 via 10.0.0.2 realms 3/7",
+        "tc qdisc replace dev eth1 root pfifo limit 5",
+        "ip neigh add 10.0.0.9 lladdr 02:00:00:00:00:09 dev eth1 nud permanent",
+        "ip neigh add fd00::9 lladdr 02:00:00:00:00:09 dev eth1 nud permanent",
+        "ip route add multicast 239.1.0.0/16 dev eth1",
+        "ip -6 route add anycast fd00:9::/64 dev eth1",
+    ] {
+        node.host.run(line);
+    }
+    let realm = || node.host.ip("route show 192.0.2.0/24");
+    let before = realm();
+    assert!(before.contains("realms 3/7"), "{before}");
+    let rails = node.configuration(&["eth1"]);
+    let added = node.invoke("ADD", "a", pod.path()).input(&rails).run();
+    assert!(added.status.success(), "{added}");
+    let words = "eth1 has qdisc pfifo, permanent neighbour 10.0.0.9, permanent neighbour fd00::9, \
+                 multicast route to 239.1.0.0/16, anycast route to fd00:9::/64, which will not come back";
+    assert!(added.stderr.contains(words), "{added}");
+    node.del(&rails, "a", &pod);
+    assert_eq!(realm(), before);
+    let again = node.invoke("ADD", "a", pod.path()).input(&rails).run();
+    assert!(!again.stderr.contains("will not come back"), "{again}");
+    node.del(&rails, "a", &pod);
+}
+
 /// Runs a shell's line in `netns`.
 #[track_caller]
 fn script(netns: &Netns, line: &str) {

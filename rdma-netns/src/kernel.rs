@@ -81,6 +81,12 @@ pub trait Kernel {
     /// missing.
     fn device_settings(&self, link: &Link) -> DeviceSettings;
 
+    /// Returns what a move of `link`, a netdev of the host, drops for good, in words: queueing disciplines, permanent
+    /// neighbours, multicast and anycast routes. Unreadable objects are missing.
+    fn dropped(&self, _link: &Link) -> Vec<String> {
+        vec![]
+    }
+
     /// Observes as [`Kernel::observe`], and reads the set-up of `functions`. A function whose physical function cannot
     /// be queried is missing.
     fn observe_vfs(

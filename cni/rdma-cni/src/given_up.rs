@@ -12,7 +12,7 @@ use rdma_netns::{
 };
 use std::path::Path;
 
-/// How many routes are told by their destinations.
+/// How many things are named.
 const TOLD: usize = 8;
 
 /// How many of a netdev are written down.
@@ -83,16 +83,20 @@ pub fn routes_of(netdev: u32, observed: &Observed) -> Vec<Route> {
 
 /// Routes that a move ends, in words; none: there is none.
 pub fn routes(unkept: &[Route]) -> Option<String> {
-    let mut told: Vec<String> = unkept.iter().take(TOLD).map(destination).collect();
-    if unkept.len() > TOLD {
-        told.push(format!("{} more", unkept.len() - TOLD));
+    let destinations: Vec<String> = unkept.iter().map(destination).collect();
+    let told = some(&destinations)?;
+    Some(format!(
+        "routes with several next hops, a nexthop object, an encapsulation or a source prefix ({told})"
+    ))
+}
+
+/// The first of `names`, and how many more there are; none: there is none.
+pub fn some(names: &[String]) -> Option<String> {
+    let mut told: Vec<String> = names.iter().take(TOLD).cloned().collect();
+    if names.len() > TOLD {
+        told.push(format!("{} more", names.len() - TOLD));
     }
-    let told = told.join(", ");
-    (!told.is_empty()).then(|| {
-        format!(
-            "routes with several next hops, a nexthop object, an encapsulation or a source prefix ({told})"
-        )
-    })
+    (!told.is_empty()).then(|| told.join(", "))
 }
 
 fn destination(route: &Route) -> String {

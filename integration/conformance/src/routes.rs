@@ -120,6 +120,7 @@ fn metrics(numbers: &[(u16, u32)], congestion: Option<&str>) -> Option<Box<Route
     Some(Box::new(RouteMetrics {
         numbers: numbers.to_vec(),
         congestion: congestion.map(str::to_owned),
+        realm: None,
     }))
 }
 

@@ -63,6 +63,9 @@ pub struct RouteMetrics {
     /// Congestion control of TCP (`RTAX_CC_ALGO`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub congestion: Option<String>,
+    /// Two numbers by which packets are counted and classified, of the source and of the destination (`RTA_FLOW`, IPv4 only).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub realm: Option<u32>,
 }
 
 /// `RT_TABLE_MAIN`.

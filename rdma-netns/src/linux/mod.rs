@@ -47,6 +47,7 @@ mod data_direct;
 mod device_settings;
 mod devices;
 mod drivers;
+mod dropped;
 mod erdma;
 mod ethtool;
 mod execute;
@@ -322,6 +323,14 @@ impl Kernel for Linux {
             return DeviceSettings::default();
         };
         device_settings::read(&self.sysfs, &mut host.route(), link)
+    }
+
+    fn dropped(&self, link: &Link) -> Vec<String> {
+        let host = self.host();
+        host.map_or_else(
+            |_| vec![],
+            |host| dropped::read(&mut host.route(), link.index),
+        )
     }
 
     fn gids(&self, pod: Option<&Space>, device: &str, port: u32) -> Result<GidTable, ObserveError> {

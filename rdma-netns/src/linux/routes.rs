@@ -12,7 +12,7 @@
 use super::ip_of;
 use crate::{
     Route,
-    link::RouteMetrics,
+    link::{PROTOCOL_KERNEL, RouteMetrics},
     netlink::{attributes, text, u32_of},
 };
 use netlink_packet_core::DefaultNla;
@@ -35,6 +35,7 @@ const RTA_PRIORITY: u16 = 6;
 const RTA_PREFSRC: u16 = 7;
 const RTA_METRICS: u16 = 8;
 const RTA_MULTIPATH: u16 = 9;
+const RTA_FLOW: u16 = 11;
 const RTA_CACHEINFO: u16 = 12;
 const RTA_TABLE: u16 = 15;
 const RTA_VIA: u16 = 18;
@@ -64,6 +65,26 @@ pub(super) fn dump(family: AddressFamily, kind: RouteType) -> RouteNetlinkMessag
 pub(super) fn table(body: &[u8]) -> Option<u32> {
     let mut attributes = attributes(body.get(HEADER..)?);
     attributes.find_map(|(kind, value)| u32_of(value).filter(|_| kind == RTA_TABLE))
+}
+
+/// The destination of an `RTM_NEWROUTE` by the netdev `index`, if it is of the type `kind` and the kernel did not make it.
+#[cold]
+pub(super) fn special(body: &[u8], kind: RouteType, index: u32) -> Option<String> {
+    let header = RouteHeader::parse(body).ok()?;
+    // Linux before 4.20 does not filter
+    if header.kind != kind || u8::from(header.protocol) == PROTOCOL_KERNEL {
+        return None;
+    }
+    let (mut to, mut is_its) = (None, false);
+    for (kind, value) in attributes(body.get(HEADER..)?) {
+        match kind {
+            RTA_DST => to = ip_of(value),
+            RTA_OIF => is_its = u32_of(value) == Some(index),
+            _ => {}
+        }
+    }
+    let to = to.map_or_else(|| "default".to_owned(), |it| it.to_string());
+    is_its.then(|| format!("{to}/{}", header.destination_prefix_length))
 }
 
 /// An `RTM_NEWROUTE`.
@@ -98,6 +119,7 @@ pub(super) fn parse(body: &[u8]) -> Option<Parsed> {
     let (mut netdev, mut object) = (None, None);
     let mut hops: &[u8] = &[];
     let mut beyond = header.source_prefix_length != 0;
+    let mut others = RouteMetrics::default();
     for (kind, value) in attributes(body.get(HEADER..)?) {
         match kind {
             RTA_DST => route.destination = ip_of(value)?,
@@ -111,7 +133,6 @@ pub(super) fn parse(body: &[u8]) -> Option<Parsed> {
             RTA_PREF => route.preference = value.first().copied().unwrap_or(0),
             RTA_CACHEINFO => route.expires = expires(value),
             RTA_METRICS => {
-                let mut others = RouteMetrics::default();
                 for (kind, value) in attributes(value) {
                     match kind {
                         RTAX_MTU => route.mtu = u32_of(value),
@@ -120,8 +141,8 @@ pub(super) fn parse(body: &[u8]) -> Option<Parsed> {
                         _ => others.numbers.extend(u32_of(value).map(|it| (kind, it))),
                     }
                 }
-                route.metrics = (others != RouteMetrics::default()).then(|| Box::new(others));
             }
+            RTA_FLOW => others.realm = u32_of(value),
             RTA_MULTIPATH => {
                 beyond |= header.address_family == AddressFamily::Inet;
                 hops = value;
@@ -134,6 +155,7 @@ pub(super) fn parse(body: &[u8]) -> Option<Parsed> {
             _ => {}
         }
     }
+    route.metrics = (others != RouteMetrics::default()).then(|| Box::new(others));
     route.metric = route
         .metric
         .filter(|metric| *metric != route.default_metric());
@@ -279,6 +301,10 @@ fn message(index: u32, route: &Route) -> RouteMessage {
         attributes.push(RouteAttribute::Expires(seconds));
     }
     let others = route.metrics.as_deref();
+    if let Some(realm) = others.and_then(|it| it.realm) {
+        let realm = DefaultNla::new(RTA_FLOW, realm.to_ne_bytes().to_vec());
+        attributes.push(RouteAttribute::Other(realm));
+    }
     let numbers = others.map_or(&[][..], |it| &it.numbers);
     let numbers = numbers.iter().map(|(kind, value)| {
         RouteMetric::Other(DefaultNla::new(*kind, value.to_ne_bytes().to_vec()))

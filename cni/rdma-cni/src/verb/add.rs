@@ -233,7 +233,7 @@ fn start<K: Kernel>(
     node.store.save(&attachment)?;
     given_up::forget(node.store.root(), &attachment);
     remarks.iter().for_each(Remark::log);
-    log_rails(&attachment);
+    log_rails(node.kernel, &attachment);
     partition::log(node.conf, &attachment);
     ports::report(node, &attachment, holders);
     let moved = apply::attach(node.kernel, pod, &attachment, &desired, observed);
@@ -413,7 +413,7 @@ fn forget<K: Kernel>(node: &Node<'_, K>, key: &Key, lock: Lock) -> Option<Incomp
     removed.err().map(|error| vec![error.to_string()].into())
 }
 
-fn log_rails(attachment: &Attachment) {
+fn log_rails<K: Kernel>(kernel: &K, attachment: &Attachment) {
     for rail in &attachment.rails {
         let rdma = match &rail.rdma {
             None => "without RDMA device".to_owned(),
@@ -425,8 +425,10 @@ fn log_rails(attachment: &Attachment) {
         match (&rail.host_link, &rail.shared) {
             (Some(host_link), _) => {
                 log::info!("{} goes to {netns} as {name}, {rdma}", host_link.name);
-                if let Some(routes) = crate::given_up::routes(&rail.unkept_routes) {
-                    log::warn!("{} has {routes}, which will not come back", host_link.name);
+                let mut dropped = kernel.dropped(host_link);
+                dropped.extend(crate::given_up::routes(&rail.unkept_routes));
+                if let Some(dropped) = crate::given_up::some(&dropped) {
+                    log::warn!("{} has {dropped}, which will not come back", host_link.name);
                 }
             }
             (None, Some(shared)) => {

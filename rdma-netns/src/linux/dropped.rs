@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a move drops of a netdev and nobody sets again: queueing disciplines, permanent neighbours, and routes of other
+//! types than unicast.
+
+use super::{ip_of, routes};
+use crate::netlink::{Answers, Socket, attributes, text, u32_of};
+use netlink_packet_core::NetlinkSerializable;
+use netlink_packet_route::{AddressFamily, route::RouteType};
+
+/// `RTM_GETNEIGH` with `sizeof(struct ndmsg)`
+const NEIGHBOURS: Dump = Dump(30, 12);
+const NDA_DST: u16 = 1;
+/// `NUD_PERMANENT`
+const PERMANENT: u16 = 0x80;
+
+/// `RTM_GETQDISC` with `sizeof(struct tcmsg)`
+const QDISCS: Dump = Dump(38, 20);
+const TCA_KIND: u16 = 1;
+
+/// Asks for all of a kind, with a header of so many bytes.
+struct Dump(u16, usize);
+
+impl NetlinkSerializable for Dump {
+    fn message_type(&self) -> u16 {
+        self.0
+    }
+
+    fn buffer_len(&self) -> usize {
+        self.1
+    }
+
+    fn serialize(&self, buffer: &mut [u8]) {
+        buffer.fill(0);
+    }
+}
+
+/// What the netdev `index` has of it, in words. What cannot be read is left out.
+#[cold]
+pub(super) fn read(socket: &mut Socket, index: u32) -> Vec<String> {
+    let mut found = vec![];
+    let mut dumped = |answers: Option<Answers>, words: &dyn Fn(&[u8]) -> Option<String>| {
+        let bodies = answers.iter().flat_map(Answers::bodies);
+        found.extend(bodies.filter_map(words));
+    };
+    // both headers have the number of the netdev at the same place
+    let is_its = |body: &[u8]| body.get(4..8).and_then(u32_of) == Some(index);
+    let find = |Dump(_, header): Dump, body: &[u8], wanted| {
+        let mut list = attributes(body.get(header..)?);
+        let found = list.find(|(kind, _)| *kind == wanted);
+        found.map(|(_, value)| value.to_vec())
+    };
+    dumped(socket.dump(&QDISCS).ok(), &|body| {
+        // the kernel's own have no number
+        let is_set = is_its(body) && body.get(8..12)? != [0; 4];
+        let kind = find(QDISCS, body, TCA_KIND).filter(|_| is_set)?;
+        Some(format!("qdisc {}", text(&kind)?))
+    });
+    dumped(socket.dump(&NEIGHBOURS).ok(), &|body| {
+        let state = u16::from_ne_bytes(body.get(8..10)?.try_into().ok()?);
+        let is_permanent = is_its(body) && state & PERMANENT != 0;
+        let address = find(NEIGHBOURS, body, NDA_DST).filter(|_| is_permanent)?;
+        Some(format!("permanent neighbour {}", ip_of(&address)?))
+    });
+    for (kind, word) in [
+        (RouteType::Multicast, "multicast"),
+        (RouteType::Anycast, "anycast"),
+    ] {
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            dumped(socket.dump(&routes::dump(family, kind)).ok(), &|body| {
+                let to = routes::special(body, kind, index)?;
+                Some(format!("{word} route to {to}"))
+            });
+        }
+    }
+    found
+}
