@@ -43,7 +43,8 @@ impl Model {
             .spawn()
             .expect("the program");
         let model = Model { process, directory };
-        wait_for(|| model.socket("1").exists() && model.socket("control").exists());
+        // the last of its sockets; its file is there before it listens
+        wait_for(|| UnixStream::connect(model.socket("control")).is_ok());
         model
     }
 
@@ -267,6 +268,24 @@ fn a_machine_that_detaches_leaves_nothing() {
     // a second process would find the socket's file
     assert!(Client::new(&model.socket("1")).is_ok());
     assert_eq!(MACS[0][5], 1);
+}
+
+#[test]
+fn a_machine_resets_a_function_and_takes_its_memory_away() {
+    let model = Model::start();
+    let mut driver = Driver::start(Attached::new(&model.socket("0")));
+    let queue = driver.completion_queue(1, 4);
+    driver.pair(1, 4, &queue);
+    assert!(model.order("status").contains("queue-pairs=1"));
+    driver.bus.client.reset().expect("a reset");
+    assert!(model.order("status").contains("queue-pairs=0"));
+    assert_eq!(driver.read32(0x14), 1, "as after power-on");
+    driver.restart();
+    assert!(driver.command(Command::new(1, 2)).is_ok());
+    let unmapped = driver.bus.client.dma_unmap(MEMORY, MEMORY_SIZE as u64);
+    unmapped.expect("a mapping less");
+    driver.post(&Command::new(1, 2));
+    assert_eq!(driver.answered(), None, "it has no memory");
 }
 
 #[test]

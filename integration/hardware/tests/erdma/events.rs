@@ -50,6 +50,22 @@ fn an_event_comes_for_completions_that_were_written_before_the_doorbell_arrived(
 }
 
 #[test]
+fn a_sender_gets_an_event_for_the_first_request_that_is_signaled() {
+    let mut it = connection();
+    let mut events = it.near.event_queue(1, 3);
+    it.near.arm(&it.near_queue, false);
+    let unsignaled = write(it.there, &[it.segment(0, 4)]).flags(0);
+    for _ in 0..99 {
+        it.post(&unsignaled);
+        assert_eq!(it.near.event(&mut events), None);
+    }
+    it.post(&write(it.there, &[it.segment(0, 4)]));
+    let event = it.near.event(&mut events);
+    assert_eq!(event.map(|event| event[0] & 0xf_ffff), Some(1));
+    assert_eq!(it.near().map(|it| it.status), Some(0));
+}
+
+#[test]
 fn a_solicited_event_is_for_solicited_messages_and_errors() {
     let (mut it, mut events) = with_events();
     it.far.arm(&it.far_queue, true);
