@@ -124,6 +124,7 @@ fn verbs_and_the_daemon_go_on_when_a_function_in_a_pod_falls_off_its_bus() {
     let node = Node::start_with_state(CONFIGURATION, &scene.node.state());
     has_ids(&node, 2);
     let [pod, other] = ["pod", "other"].map(|label| scene.node.pod(label));
+    let rdma = scene.erdma.rdma(0);
     verb(&scene, "ADD", 0, &pod).result();
     fabric.order(&format!("unplug {}", macs()[0]));
 
@@ -135,6 +136,9 @@ fn verbs_and_the_daemon_go_on_when_a_function_in_a_pod_falls_off_its_bus() {
         node.metric("rdma_hw_tx_bytes_cnt_total", &labels).is_some()
     };
     assert!(wait::within(LIMIT, has_counters), "{}", node.metrics());
+    // the driver reports the port as active
+    let here = [("device", rdma.as_str())];
+    assert_eq!(node.metric("rdma_device_healthy", &here), Some(1.0));
     let answer = wait::for_no_longer(SOON, "/healthz", || node.daemon.get("/healthz"));
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     verb(&scene, "ADD", 1, &other).result();
