@@ -13,8 +13,8 @@ use hardware::erdma::{
 };
 use std::time::Duration;
 
-const MEMORY: u64 = 0x10_0000;
-const SIZE: usize = 0x2_0000;
+pub(crate) const MEMORY: u64 = 0x10_0000;
+pub(crate) const SIZE: usize = 0x2_0000;
 const PAGE: u64 = 4096;
 /// Pages of a guest.
 const COMMANDS: u64 = MEMORY;
@@ -31,10 +31,10 @@ const ALL_RIGHTS: u32 = 31;
 const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
 
 /// The bytes of an input, from the first to the last.
-struct Input<'a>(&'a [u8]);
+pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
 
 impl Input<'_> {
-    fn byte(&mut self) -> u8 {
+    pub(crate) fn byte(&mut self) -> u8 {
         match self.0.split_first() {
             Some((byte, rest)) => {
                 self.0 = rest;
@@ -44,11 +44,11 @@ impl Input<'_> {
         }
     }
 
-    fn bytes<const N: usize>(&mut self) -> [u8; N] {
+    pub(crate) fn bytes<const N: usize>(&mut self) -> [u8; N] {
         std::array::from_fn(|_| self.byte())
     }
 
-    fn number(&mut self) -> u64 {
+    pub(crate) fn number(&mut self) -> u64 {
         match self.byte() {
             0 => u64::from_le_bytes(self.bytes()),
             1 => u64::from(u32::from_le_bytes(self.bytes())),

@@ -29,6 +29,7 @@ pub mod hardware;
 pub mod kubelet;
 pub mod leases;
 pub mod metadata;
+pub mod mlx5;
 pub mod netlink;
 pub mod node;
 pub mod protocol;
@@ -47,7 +48,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 37] = [
+pub const TARGETS: [Target; 38] = [
     target("annotations", configurations::annotations),
     target("api-objects", cluster::objects),
     target("api-server", cluster::api_server),
@@ -70,6 +71,7 @@ pub const TARGETS: [Target; 37] = [
     target("leases", leases::leases),
     target("metadata", metadata::metadata),
     target("metadata-http", metadata::http),
+    target("mlx5-guest", mlx5::guest),
     target("netlink-datagram", netlink::datagram),
     target("network-conf", configurations::network),
     target("node-texts", leases::node_texts),

@@ -32,7 +32,7 @@ pub struct Kind {
     /// The least id.
     first: u32,
     /// The most objects.
-    most: usize,
+    pub most: usize,
 }
 
 const ID: Field = field(0x48, 24);
