@@ -154,7 +154,7 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
     // the other version comes while the pod runs
     daemon.remove();
     let (daemon, said) = node.daemon(&manifest, "later");
-    let replaced = "\"/opt/cni/bin/rdma-cni\": another version is there now";
+    let replaced = "\"/opt/cni/bin/rdma-cni\": replaced by this version";
     assert!(said.contains(replaced), "{said}");
     let installed = fs::read("/opt/cni/bin/rdma-cni").expect("installed");
     let built = fs::read(root().join("dist/rdma-cni")).expect("built");

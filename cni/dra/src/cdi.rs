@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The CDI specification of a claim: one file, with a device for each of the claim's requests. A container that uses
-//! a request gets all that was allocated for it.
+//! CDI specification of a claim: one file, with a device for each of the claim's requests. A container that uses a
+//! request gets all its allocated devices.
 
 use crate::record::Record;
 use rdma_resources::{
@@ -11,17 +11,17 @@ use rdma_resources::{
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// The class of all claims' devices; the vendor is the driver.
+/// CDI class of all claims' devices; the vendor is the driver.
 const CLASS: &str = "claim";
 
-/// The full CDI name of what `request` of the claim `uid` stands for, `hca.rdma/claim=<uid>-<request>`.
+/// Returns the full CDI name of `request` of the claim `uid`: `hca.rdma/claim=<uid>-<request>`.
 pub fn full_name(driver: &str, uid: &str, request: &str) -> String {
     format!("{driver}/{CLASS}={}", name(uid, request))
 }
 
-/// The claim's uid of a name that [`full_name`] made for `driver`.
+/// Returns the claim's UID in a name that [`full_name`] made for `driver`.
 pub fn uid<'a>(driver: &str, full_name: &'a str) -> Option<&'a str> {
-    /// A UUID's length.
+    /// Length of a UUID.
     const UID: usize = 36;
     let (kind, name) = full_name.split_once('=')?;
     let (vendor, class) = kind.split_once('/')?;
@@ -34,23 +34,23 @@ fn name(uid: &str, request: &str) -> String {
     format!("{uid}-{request}")
 }
 
-/// The file of the claim `uid`.
+/// Returns the path of the file of the claim `uid`.
 pub(crate) fn path(directory: &Path, uid: &str) -> PathBuf {
     directory.join(format!("rdma-device-plugin-claim-{uid}.json"))
 }
 
-/// The variable with the rails of the pod, whichever of its requests a container uses.
+/// Variable with the pod's rails, the same for all of its requests.
 const RAILS: &str = "RDMA_RAILS";
 
-/// Whether the file at `path` gives containers the character devices of `record`. Whatever else it says is not looked at:
-/// that of another version of this program, which runs for a moment beside this one, may say it in its way.
+/// Returns true if the file at `path` gives containers the character devices of `record`. Other content is ignored:
+/// another version of this program, which runs briefly beside this one, may have written it.
 pub(crate) fn gives(path: &Path, record: &Record) -> bool {
     let there: Option<Value> = file::read(path).ok().flatten();
-    there.is_some_and(|it| given(&it) == given(&specification(record)))
+    there.is_some_and(|it| char_devices(&it) == char_devices(&specification(record)))
 }
 
-/// The name of each device of a specification, with path and numbers of its character devices.
-fn given(specification: &Value) -> Vec<(&Value, Vec<[&Value; 3]>)> {
+/// Returns the name of each device of a specification, with path and numbers of its character devices.
+fn char_devices(specification: &Value) -> Vec<(&Value, Vec<[&Value; 3]>)> {
     fn list(value: &Value) -> impl Iterator<Item = &Value> {
         value.as_array().into_iter().flatten()
     }
@@ -62,7 +62,7 @@ fn given(specification: &Value) -> Vec<(&Value, Vec<[&Value; 3]>)> {
     devices.collect()
 }
 
-/// What the file says.
+/// Returns the content of the file.
 pub fn specification(record: &Record) -> Value {
     let rails = record.rails_of_one_pod();
     let rails = rails.map(|rails| format!("{RAILS}={}", json!(rails)));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A ResourceClaim, as far as a driver needs it.
+//! The parts of a ResourceClaim that a driver needs.
 
 use crate::parameters::{Parameters, Source};
 use conf_reader::Wrong;
@@ -7,18 +7,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt;
 
-/// Which claim.
+/// Identity of a claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimName {
-    /// Its namespace.
+    /// Namespace of the claim.
     pub namespace: String,
-    /// Its name.
+    /// Name within the namespace.
     pub name: String,
-    /// The API server's id of it: another claim can get its name.
+    /// UID, which distinguishes claims of one name.
     pub uid: String,
 }
 
-/// `default/trainer-rdma-x7z9k`
+/// Formats `default/trainer-rdma-x7z9k`.
 impl fmt::Display for ClaimName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
@@ -26,87 +26,88 @@ impl fmt::Display for ClaimName {
 }
 
 impl ClaimName {
-    /// Whether its uid can be part of a file's name.
+    /// Returns true if its UID can be part of a file's name.
     pub fn has_plain_uid(&self) -> bool {
         is_plain(&self.uid)
     }
 }
 
-/// Whether `uid` is what an API server makes (a UUID), and no path.
+/// Returns true if `uid` is in the API server's form (a UUID), and no path.
 pub(crate) fn is_plain(uid: &str) -> bool {
     let inner = |it: u8| it.is_ascii_alphanumeric() || it == b'-';
     !uid.is_empty() && uid.len() <= 128 && uid.bytes().all(inner)
 }
 
-/// What a claim was allocated of one driver.
+/// Allocation of a claim by one driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The driver's results, in the order of the allocation.
+    /// Results of the driver, in the order of the allocation.
     pub results: Vec<AllocationResult>,
-    /// The pods that may use it.
+    /// Pods that may use the claim.
     pub pods: Vec<PodReference>,
 }
 
-/// One device that was allocated.
+/// One allocated device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllocationResult {
-    /// The claim's request, without the name of a subrequest.
+    /// Request of the claim, without the name of a subrequest.
     pub request: String,
-    /// With that, where it has one: `nic/fast`.
+    /// Request with its subrequest, if any: `nic/fast`.
     full_request: String,
-    /// The pool.
+    /// Name of the pool.
     pub pool: String,
-    /// The device's name in it.
+    /// Name of the device in the pool.
     pub device: String,
-    /// Which of several allocations of the device.
+    /// Share id, which distinguishes several allocations of the device.
     pub share: Option<String>,
-    /// Whether it is for a look at a device that others may have (`adminAccess`): nobody counts it.
+    /// True for administrative access to a device that others may have (`adminAccess`), which does not count as an
+    /// allocation.
     pub is_admins: bool,
-    /// What the claim and its class say of it.
+    /// Parameters of the claim and its class.
     pub parameters: Parameters,
 }
 
-/// A pod that a claim is reserved for.
+/// A pod for which a claim is reserved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodReference {
-    /// Its name; its namespace is the claim's.
+    /// Name of the pod, in the claim's namespace.
     pub name: String,
-    /// The API server's id of it.
+    /// UID of the pod.
     pub uid: String,
 }
 
-/// A claim cannot be prepared as it is.
+/// Reason why a claim cannot be prepared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
-    /// Another one.
+    /// Another claim has the name now.
     #[error("claim {claim} is another one now (uid {found:?}, not {:?}): its pod was made for one that is gone", claim.uid)]
     Another {
-        /// The one that was asked for.
+        /// The requested claim.
         claim: ClaimName,
-        /// The uid of the one that is there.
+        /// UID of the present one.
         found: String,
     },
-    /// It has no devices of this driver on this node.
+    /// The claim has no devices of this driver on this node.
     #[error("claim {claim} was allocated no device of driver {driver} in pool {pool}")]
     Nothing {
         /// The claim.
         claim: ClaimName,
-        /// The driver.
+        /// Name of the driver.
         driver: String,
-        /// The node's pool.
+        /// Pool of the node.
         pool: String,
     },
-    /// Its parameters, or its class', are wrong.
+    /// The parameters of the claim or its class are wrong.
     #[error("the parameters of claim {claim} for driver {driver} are wrong: {wrong}")]
     Parameters {
         /// The claim.
         claim: ClaimName,
-        /// The driver.
+        /// Name of the driver.
         driver: String,
-        /// Which field.
+        /// The wrong field.
         wrong: Box<Wrong>,
     },
-    /// Two of its requests want what only a whole pod can have.
+    /// Two requests have parameters that conflict for the pod.
     #[error(
         "requests {} and {} of claim {claim} have different parameters, and not of rails alone: a pod is attached in one way; \
          give them the same", requests[0], requests[1]
@@ -120,10 +121,10 @@ pub enum ClaimError {
 }
 
 impl Claim {
-    /// Of `object`, which the API server has as `name`, what is `driver`'s and of the pool `pool`.
+    /// Reads the allocation by `driver` from the pool `pool` in `object`, the claim `name` in the API server.
     ///
     /// # Errors
-    /// It is another claim; nothing of it is of that pool.
+    /// Another claim has the name, or nothing of it is from that pool.
     pub fn read(
         object: &Value,
         name: &ClaimName,
@@ -202,28 +203,28 @@ impl AllocationResult {
     }
 }
 
-/// A request without the name of a subrequest: kubelet asks by it alone (`BaseRequestRef`).
+/// Returns a request without the name of a subrequest: kubelet uses it alone (`BaseRequestRef`).
 fn base(request: &str) -> &str {
     request.split('/').next().unwrap_or_default()
 }
 
-/// Parameters, and what they are for.
+/// Parameters with the requests that they apply to.
 struct Configured<'a> {
     source: Source,
-    /// None: all.
+    /// Requests; empty: all.
     requests: Vec<&'a str>,
     parameters: &'a Value,
 }
 
 impl Configured<'_> {
-    /// Those for a request are for all its subrequests.
+    /// Returns true if they apply to `request`. Parameters of a request apply to all its subrequests.
     fn is_for(&self, request: &str) -> bool {
         let is_it = |it: &&str| *it == request || *it == base(request);
         self.requests.is_empty() || self.requests.iter().any(is_it)
     }
 }
 
-/// What `config` has of `driver`'s: classes' first, as claims' go before them.
+/// Returns the parameters of `driver` in `config`, those of classes first, as those of claims override them.
 fn configured<'a>(config: &'a Value, driver: &str) -> Vec<Configured<'a>> {
     let own = list(config).filter(|it| it["opaque"]["driver"] == driver);
     let of = |it: &'a Value| Configured {
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ours_is_read_and_nothing_else() {
+    fn only_the_drivers_results_are_read() {
         let ours = json!({"request": "nic/fast", "driver": "hca.rdma", "pool": "n", "device": "d", "shareID": "s"});
         let gpu =
             json!({"request": "gpu", "driver": "gpu.example.org", "pool": "n", "device": "g"});
@@ -292,8 +293,8 @@ mod tests {
         assert_eq!(pods, ["a"]);
     }
 
-    /// A claim's parameters go before its class', and later ones before earlier ones. Those of a subrequest that was
-    /// not chosen are none.
+    /// Parameters of a claim override those of its class, and later ones override earlier ones. Those of another
+    /// subrequest do not apply.
     #[test]
     fn parameters_are_those_of_the_request() {
         let result = |request: &str| json!({"request": request, "driver": "hca.rdma", "pool": "n", "device": request});
@@ -356,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_in_a_sentence() {
+    fn invalid_claims_are_refused() {
         let mut another = object(json!([]));
         another["metadata"]["uid"] = json!("u-2");
         for (claim, words) in [
@@ -372,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_uid_leads_nowhere() {
+    fn a_uid_is_no_path() {
         for (uid, expected) in [
             ("0c1f6e1e-7f3c-4a53-9d0a-3d1b0c6b2f11", true),
             ("", false),

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Dynamic resource allocation (DRA): Kubernetes allocates devices by claims, out of slices that a driver
-//! publishes.
+//! Dynamic resource allocation (DRA): Kubernetes allocates devices by claims, from slices that a driver publishes.
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`pool`] | the devices of a node's pool: pure, of its resources and their health, which taints them |
-//! | [`slices`] | the ResourceSlices that say so, and what has to be written to get there: pure |
-//! | [`claim`] | what a claim was allocated, as the API server tells it: pure |
-//! | [`parameters`] | what it says of how its pod is attached: pure |
-//! | [`record`] | what a claim was prepared with, and what became of that: pure |
-//! | [`store`] | the records in the state directory: the daemon's and `rdma-cni`'s |
-//! | [`status`] | what its status says of its devices: pure, of its record |
-//! | [`cdi`] | the CDI specification of a claim: pure, of its record |
+//! | [`pool`] | devices of a node's pool, with taints by their health: pure |
+//! | [`slices`] | ResourceSlices of the pool, and the plan of their changes: pure |
+//! | [`claim`] | allocation of a claim in the API server: pure |
+//! | [`parameters`] | parameters of the attachment of a claim's pod: pure |
+//! | [`record`] | state of a prepared claim: pure |
+//! | [`store`] | records in the state directory, written by the daemon and `rdma-cni` |
+//! | [`status`] | status of a claim's devices, from its record: pure |
+//! | [`cdi`] | CDI specification of a claim, from its record: pure |
 //!
-//! A claim is prepared before its first pod has a network, and the network may give devices other numbers. So
-//! the record comes first; the CDI specification is written when the numbers are final, which for a pod with rails is
-//! at its ADD. Without the specification no runtime makes a container: none starts without its rails.
+//! A claim is prepared before its first pod has a network, and the network may change devices' numbers. The record
+//! therefore comes first, and the CDI specification is written when the numbers are final: for a pod with rails, at its
+//! ADD. Without the specification no runtime makes a container, so none starts without its rails.
 //!
-//! The API server, kubelet and the kernel are the callers'.
+//! The callers access the API server, kubelet and the kernel.
 
 pub mod cdi;
 pub mod claim;

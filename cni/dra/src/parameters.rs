@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a claim or its class says of how its pod is attached: this driver's `opaque` parameters.
+//! Parameters of a pod's attachment in a claim or its class: this driver's `opaque` parameters.
 
 use cni_protocol::ConfError;
 use conf_reader::{Field, Number, Wrong};
@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize, de::IgnoredAny};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// `apiVersion`
+/// Value of `apiVersion`.
 pub const API_VERSION: &str = "hca.rdma/v1alpha1";
 
-/// `kind`
+/// Value of `kind`.
 pub const KIND: &str = "AttachmentParameters";
 
-/// Who says them.
+/// Source of parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// A DeviceClass, which the cluster's operator has made.
@@ -24,41 +24,41 @@ pub enum Source {
     Claim,
 }
 
-/// The parameters that count for one device of a claim.
+/// Parameters of one device of a claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parameters {
-    /// `rails`: which NICs of a device that stands for several; none: all.
+    /// `rails`: selected NICs of a device with several; `None`: all.
     pub rails: Option<BTreeSet<usize>>,
-    /// What is the same for all rails of a pod.
+    /// Parameters that all rails of a pod share.
     pub attachment: AttachmentParameters,
 }
 
-/// How a pod is attached.
+/// Parameters of a pod's attachment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AttachmentParameters {
-    /// `mtu` of the netdevs in the pod, in bytes; none: as the chain's configuration has it.
+    /// `mtu` of the netdevs in the pod, in bytes; `None`: by the chain's configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
-    /// `smcr`: whether the pod's TCP connections may be carried by RDMA; none: as its annotation has it.
+    /// `smcr`: whether RDMA may carry the pod's TCP connections; `None`: by its annotation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub smcr: Option<bool>,
-    /// `mode`, of a class: whether netdevs are moved or shared; none: as the chain's configuration has it.
+    /// `mode`, only in a class: netdevs are moved or shared; `None`: by the chain's configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// `child`, of a class: what the pod gets of a netdev that is shared; none: as the chain's configuration has it.
+    /// `child`, only in a class: the pod's child of a shared netdev; `None`: by the chain's configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child: Option<ChildConf>,
-    /// `vf`, of a class: what is set of a virtual function while the pod has it.
+    /// `vf`, only in a class: settings of a virtual function while the pod has it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vf: Vec<VfSetting>,
-    /// `routing`: metrics and tables of the routes in the pod; what is not said is as in the chain's configuration.
+    /// `routing`: metrics and tables of the routes in the pod; unset fields are by the chain's configuration.
     #[serde(default, skip_serializing_if = "RoutingFields::is_empty")]
     pub routing: RoutingFields,
 }
 
 impl AttachmentParameters {
-    /// Whether it says nothing.
+    /// Returns true if no parameter is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -79,7 +79,7 @@ struct Object {
     vf: Option<VfNames>,
 }
 
-/// The fields that a `child` has.
+/// Fields of `child`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ChildNames {
@@ -89,7 +89,7 @@ struct ChildNames {
     _mode: IgnoredAny,
 }
 
-/// The fields that a `vf` has: an address is no class's, which is for many pods.
+/// Fields of `vf`: without addresses, as a class is for many pods.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct VfNames {
@@ -111,7 +111,7 @@ struct VfNames {
     _link_state: IgnoredAny,
 }
 
-/// The fields that a `routing` has.
+/// Fields of `routing`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RoutingNames {
@@ -122,10 +122,10 @@ struct RoutingNames {
 }
 
 impl Parameters {
-    /// Reads `parameters`, as `source` has them, after `before`, which they override field by field.
+    /// Reads `parameters` from `source`. They override the fields of `before`.
     ///
     /// # Errors
-    /// A field is wrong, or not known, or not for a claim to say.
+    /// A field is wrong, unknown, or not allowed in a claim.
     pub fn read(parameters: &Value, source: Source, before: Self) -> Result<Self, Wrong> {
         let Value::Object(object) = parameters else {
             return Err(Wrong::of("parameters", "must be an object"));
@@ -168,7 +168,7 @@ impl Parameters {
             return Err(Wrong::of(*name, sentence));
         }
         let child = child
-            .map(|_| child::parse(&root).map_err(told))
+            .map(|_| child::parse(&root).map_err(converted))
             .transpose()?
             .flatten();
         let routing = RoutingFields::parse(&root)?;
@@ -191,8 +191,8 @@ impl Parameters {
     }
 }
 
-/// The error of a network configuration's field, as one of the same field here.
-fn told(error: ConfError) -> Wrong {
+/// Converts the error of a network configuration's field.
+fn converted(error: ConfError) -> Wrong {
     match error {
         ConfError::Value {
             field,
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_one_overrides_what_it_has() {
+    fn later_parameters_override_earlier_fields() {
         let class = object(json!({
             "mtu": 4200, "smcr": true, "mode": "share", "child": {"type": "macvlan", "mode": "private"},
             "vf": {"vlan": 100, "spoofchk": "on"},
@@ -256,14 +256,14 @@ mod tests {
         };
         let claim = claim.expect("parameters");
         assert_eq!(claim, expected);
-        // a record has them so
+        // the record has the same form
         let text = serde_json::to_string(&claim.attachment).expect("JSON");
         let read: AttachmentParameters = serde_json::from_str(&text).expect("parameters");
         assert_eq!(read, claim.attachment);
     }
 
     #[test]
-    fn what_concerns_other_pods_is_for_a_class_to_say() {
+    fn fields_that_concern_other_pods_are_for_classes() {
         for (name, fields) in [
             ("mode", json!({"mode": "share"})),
             ("child", json!({"child": {"type": "ipvlan"}})),
@@ -281,9 +281,9 @@ mod tests {
         }
     }
 
-    /// Routing tables are of the pod's own namespace.
+    /// Routing tables belong to the pod's own namespace.
     #[test]
-    fn what_concerns_its_pod_alone_a_claim_may_say() {
+    fn fields_that_concern_only_the_pod_are_for_claims_too() {
         for fields in [
             json!({"mtu": 1500}),
             json!({"rails": [0]}),
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_by_its_place() {
+    fn errors_name_the_field() {
         for (parameters, words) in [
             (json!("9000"), "parameters: must be an object"),
             (json!({"kind": KIND}), "apiVersion"),

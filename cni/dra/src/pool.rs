@@ -1,94 +1,94 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The devices of a node's pool.
 //!
-//! A resource whose every id stands for all NICs has one device for all of them, which is what its extended
-//! resource gives, and one for each NIC, for claims that ask for one. Any other resource has one device for each NIC.
-//! Devices that several pods may have are allocated several times (`allowMultipleAllocations`).
+//! A resource whose ids each have all NICs has one device for all NICs, which corresponds to its extended resource, and
+//! one device for each NIC, for claims of a single one. Any other resource has one device for each NIC. Devices that
+//! several pods may have can be allocated several times (`allowMultipleAllocations`).
 
 use fnv::FnvHasher;
 use rdma_netns::DeviceAddress;
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeSet, hash::Hasher};
 
-/// A name of a device is a DNS label (RFC 1123).
+/// Longest name of a device, which is a DNS label (RFC 1123).
 const LONGEST_NAME: usize = 63;
 
-/// No attribute's text is longer (`DeviceAttributeMaxValueLength` in `resource/v1/types.go`).
+/// Longest text of an attribute (`DeviceAttributeMaxValueLength` in `resource/v1/types.go`).
 pub const LONGEST_TEXT: usize = 64;
 
-/// The domain of attributes that all drivers have.
+/// Domain of attributes that all drivers have.
 const STANDARD: &str = "resource.kubernetes.io";
 
-/// A resource that is served by claims.
+/// A resource that claims serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resource {
-    /// Its name as an extended resource, `rdma/hca`.
+    /// Name as an extended resource: `rdma/hca`.
     pub name: String,
-    /// Whether its extended resource gives all NICs at once.
+    /// True if an id of its extended resource has all NICs.
     pub whole: bool,
-    /// Whether several pods may have the same NIC.
+    /// True if several pods may have the same NIC.
     pub shared: bool,
-    /// Why none of it may be allocated, where it has fewer NICs than it has to have.
+    /// Reason why no NIC may be allocated, if it has fewer than required.
     pub short: Option<String>,
-    /// Its NICs, by address.
+    /// NICs by address.
     pub nics: Vec<Nic>,
 }
 
 /// A NIC of a resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nic {
-    /// Its PCI function or auxiliary device.
+    /// PCI function or auxiliary device.
     pub address: String,
-    /// Its RDMA device.
+    /// Name of its RDMA device.
     pub rdma: String,
-    /// Its netdev, as it was last seen in the node's namespace.
+    /// Name of its netdev, as last observed in the node's namespace.
     pub netdev: Option<String>,
-    /// The bond that the netdev is a port of.
+    /// Bond that the netdev is a port of.
     pub bond: Option<String>,
-    /// `ethernet`, `infiniband`
+    /// Link layer: `ethernet` or `infiniband`.
     pub link_layer: Option<String>,
-    /// Of the netdev, as it was last seen in the node's namespace.
+    /// MTU of the netdev, as last observed in the node's namespace.
     pub mtu: Option<u32>,
-    /// Of the netdev, as it was last seen there with a carrier; in Mbit/s.
+    /// Speed of the netdev in Mbit/s, as last observed there with a carrier.
     pub speed: Option<u32>,
-    /// Of the netdev, or of its bond, as it was last seen there: `fd00:1::/64`.
+    /// IPv6 prefix of the netdev or its bond, as last observed there: `fd00:1::/64`.
     pub ipv6_prefix: Option<String>,
-    /// The RDMA device's, `28.39.1002`.
+    /// Firmware of the RDMA device: `28.39.1002`.
     pub firmware: Option<String>,
-    /// `mlx5_core`
+    /// Driver: `mlx5_core`.
     pub driver: Option<String>,
-    /// PCI vendor id, `15b3`.
+    /// PCI vendor id: `15b3`.
     pub vendor: Option<String>,
-    /// What it is a virtual function or sub-function of.
+    /// Physical function, if it is a virtual function or sub-function.
     pub physical_function: Option<String>,
     /// NUMA node.
     pub numa_node: Option<u32>,
-    /// `pci0000:3a`
+    /// PCIe root: `pci0000:3a`.
     pub pcie_root: Option<String>,
-    /// Why it is not healthy, if it is not.
+    /// Reason if it is unhealthy.
     pub fault: Option<String>,
 }
 
 /// One device of the pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolDevice {
-    /// Its name, unique in the pool and the same as long as the device is.
+    /// Name, unique in the pool and unchanged while the device exists.
     pub name: String,
-    /// Its resource's.
+    /// Name of its resource.
     pub resource: String,
-    /// The NICs that it stands for.
+    /// Addresses of its NICs.
     pub addresses: Vec<DeviceAddress>,
-    /// What is wrong with it, or with one of its NICs.
+    /// Faults of the device or its NICs.
     pub faults: Vec<String>,
-    /// Whether no new pod may have it.
+    /// True if no new pod may have it.
     pub tainted: bool,
-    /// Whether it may be allocated several times.
+    /// True if it may be allocated several times.
     pub shared: bool,
-    /// Attributes, as the API has them.
+    /// Attributes in the API's form.
     pub attributes: Map<String, Value>,
 }
 
-/// The devices of `resources`.
+/// Returns the devices of `resources`.
 pub fn devices(resources: &[Resource]) -> Vec<PoolDevice> {
     resources.iter().flat_map(of_resource).collect()
 }
@@ -115,7 +115,7 @@ fn of_resource(resource: &Resource) -> Vec<PoolDevice> {
         attributes,
     };
     let mut devices = vec![];
-    // first: a scheduler takes the first that fits
+    // first, as a scheduler uses the first device that fits
     if resource.whole && !resource.nics.is_empty() {
         devices.push(device(
             "all",
@@ -139,7 +139,7 @@ fn of_resource(resource: &Resource) -> Vec<PoolDevice> {
     devices
 }
 
-/// What says to which resource a device belongs, and what it is of it.
+/// Returns the attributes of a device's resource and scope.
 fn common(resource: &Resource, scope: &str) -> Map<String, Value> {
     let mut attributes = Map::new();
     let extended = resource.whole == (scope == "all");
@@ -157,7 +157,7 @@ fn common(resource: &Resource, scope: &str) -> Map<String, Value> {
 fn of_all(resource: &Resource) -> Map<String, Value> {
     let mut attributes = common(resource, "all");
     attributes.insert("rails".into(), json!({"int": resource.nics.len()}));
-    // what all have in common is true of the whole, too
+    // common attributes of all NICs are attributes of the whole
     let mut roots = resource.nics.iter().map(|nic| &nic.pcie_root);
     if let Some(Some(root)) = roots.next()
         && roots.all(|other| other.as_ref() == Some(root))
@@ -196,7 +196,7 @@ fn of_nic(resource: &Resource, nic: &Nic, rail: usize) -> Map<String, Value> {
             attributes.insert(name.into(), json!({"int": number}));
         }
     }
-    // an auxiliary device has no place of its own on the bus
+    // an auxiliary device has no bus address of its own
     if nic.address.contains(':') {
         standard(&mut attributes, "pciBusID", json!({"string": nic.address}));
     }
@@ -213,8 +213,8 @@ fn standard(attributes: &mut Map<String, Value>, name: &str, value: Value) {
     attributes.insert(format!("{STANDARD}/{name}"), value);
 }
 
-/// `rdma-hca-all`, `rdma-hca-0000-3b-00-0`. Names that would be too long, or that other resources' devices
-/// could have too, end in a number made of the whole.
+/// Returns the name of a device: `rdma-hca-all`, `rdma-hca-0000-3b-00-0`. A name that would be too long or ambiguous
+/// ends in a hash of the whole.
 fn name(resource: &str, part: &str) -> String {
     let whole = format!("{resource}-{part}");
     let flat = |text: &str| -> String {
@@ -229,7 +229,7 @@ fn name(resource: &str, part: &str) -> String {
         let mut bytes = text.bytes();
         bytes.all(|it| it.is_ascii_lowercase() || it.is_ascii_digit())
     };
-    // one `/` between two plain words says which resource it is
+    // one `/` between two plain words identifies the resource
     let is_unique = resource.split('/').all(is_plain);
     if is_unique && label.len() <= LONGEST_NAME {
         return label;
@@ -239,7 +239,7 @@ fn name(resource: &str, part: &str) -> String {
     format!("{}{number}", front.trim_end_matches('-'))
 }
 
-/// The same in every version and run: FNV-1a.
+/// Returns the FNV-1a hash, equal in every version and run.
 pub(crate) fn hash(text: &str) -> u64 {
     let mut hasher = FnvHasher::default();
     hasher.write(text.as_bytes());
@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_labels_and_those_of_one_device_each() {
+    fn names_are_unique_labels() {
         for (resource, part, expected) in [
             ("rdma/hca", "all", "rdma-hca-all"),
             ("rdma/hca", "0000:3b:00.0", "rdma-hca-0000-3b-00-0"),

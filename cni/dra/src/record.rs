@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a claim was prepared with, and what became of that: pure.
+//! State of a prepared claim: pure.
 
 use crate::{claim::ClaimName, parameters::AttachmentParameters};
 use rdma_netns::{DeviceAddress, Inventory};
@@ -11,44 +11,44 @@ use std::{
     path::PathBuf,
 };
 
-/// The format that this version writes. A newer one is refused.
+/// Format that this version writes. A newer one is refused.
 pub const FORMAT: u32 = 1;
 
-/// What a claim was prepared with.
+/// State of a prepared claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// [`FORMAT`]
+    /// Format, see [`FORMAT`].
     pub format: u32,
-    /// The driver's name.
+    /// Name of the driver.
     pub driver: String,
     /// The claim.
     pub claim: ClaimName,
-    /// The boot in which the numbers of devices were looked up.
+    /// Boot in which the devices' numbers were read.
     pub boot_id: String,
-    /// Where the runtime looks for CDI specifications.
+    /// Directory of the runtime's CDI specifications.
     pub cdi_dir: PathBuf,
-    /// The pods that it was reserved for when it was prepared, by uid: kubelet's pod-resources names the claims of init
-    /// containers that end to nobody.
+    /// UIDs of the pods for which the claim was reserved at its preparation. Kubelet's pod-resources does not list the
+    /// claims of init containers.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub pods: BTreeSet<String>,
-    /// Whether a pod's containers wait for its network: there is no specification before.
+    /// True if a pod's containers wait for its network: no specification exists before.
     pub awaits_network: bool,
-    /// The sandboxes that have their network, by their container ids.
+    /// Container ids of the sandboxes that have their network.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub networks: BTreeSet<String>,
-    /// What these have of it.
+    /// Rails of these sandboxes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub rails: BTreeMap<String, Vec<JoinedRail>>,
-    /// NICs that went when containers could have them already: there is no specification until they are back.
+    /// NICs that disappeared after containers could have them: no specification exists until they are back.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub absent: BTreeSet<DeviceAddress>,
-    /// What it says of how its pod is attached.
+    /// Parameters of the pod's attachment.
     #[serde(default, skip_serializing_if = "AttachmentParameters::is_empty")]
     pub parameters: AttachmentParameters,
-    /// What was allocated, in the order of the allocation.
+    /// Allocated devices, in the order of the allocation.
     pub devices: Vec<Prepared>,
-    /// What containers get besides, by requests.
+    /// Further devices and variables of containers, by request.
     pub requests: Vec<Request>,
 }
 
@@ -56,20 +56,20 @@ pub struct Record {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Prepared {
-    /// The claim's request.
+    /// Request of the claim.
     pub request: String,
-    /// The pool.
+    /// Name of the pool.
     pub pool: String,
-    /// The device's name in it.
+    /// Name of the device in the pool.
     pub device: String,
-    /// Which of several allocations of the device.
+    /// Share id, which distinguishes several allocations of the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<String>,
-    /// Its resource.
+    /// Name of its resource.
     pub resource: String,
-    /// Whether other pods may have its NICs.
+    /// Sharing of its NICs.
     pub sharing: Sharing,
-    /// Its NICs that containers get, with their character devices as they are now.
+    /// NICs for containers, with their present character devices.
     pub nics: Vec<GrantedDevice>,
 }
 
@@ -77,73 +77,73 @@ pub struct Prepared {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JoinedRail {
-    /// The name of the device that it was allocated by; none: another claim's.
+    /// Name of its allocated device; `None`: another claim's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// Of its netdev in the pod.
+    /// Hardware address of its netdev in the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware_address: Option<String>,
-    /// What the pod's `rails.json` says of it.
+    /// Entry of the rail in the pod's `rails.json`.
     pub told: Value,
 }
 
-/// What a container gets for a request besides NICs.
+/// Devices and variables of a request, besides NICs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Request {
-    /// Its name.
+    /// Name of the request.
     pub name: String,
-    /// Variables.
+    /// Environment variables.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// `rdma_cm`, where it works with the NICs.
+    /// `rdma_cm`, if it works with the NICs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection_manager: Option<CharNode>,
 }
 
 impl Record {
-    /// Whether the numbers of its devices are those that containers are to have.
+    /// Returns true if the devices' numbers are final for containers.
     pub fn is_final(&self) -> bool {
         self.is_begun() && self.absent.is_empty()
     }
 
-    /// What programs of its one pod have to name to use RDMA, as its `rails.json` has it. None: no pod has its network,
-    /// or several have, of which each has rails of its own.
+    /// Returns the rails of its one pod in the form of `rails.json`. Returns `None` if no pod has its network, or
+    /// several pods have different rails.
     pub fn rails_of_one_pod(&self) -> Option<Vec<&Value>> {
         let mut all = self.rails.values();
         let (rails, None) = (all.next()?, all.next()) else {
             return None;
         };
-        let mut told: Vec<&Value> = vec![];
+        let mut entries: Vec<&Value> = vec![];
         for rail in rails {
-            // one that was allocated by several devices
-            if !told.contains(&&rail.told) {
-                told.push(&rail.told);
+            // a rail that several devices were allocated for
+            if !entries.contains(&&rail.told) {
+                entries.push(&rail.told);
             }
         }
-        (!told.is_empty()).then_some(told)
+        (!entries.is_empty()).then_some(entries)
     }
 
-    /// Whether containers could have its devices.
+    /// Returns true if containers could have its devices.
     pub fn is_begun(&self) -> bool {
         !self.awaits_network || !self.networks.is_empty()
     }
 
-    /// Its NICs.
+    /// Returns its NICs.
     pub fn nics(&self) -> impl Iterator<Item = &GrantedDevice> {
         self.devices.iter().flat_map(|device| &device.nics)
     }
 
-    /// Those that are not on the node.
+    /// Returns the NICs that are not on the node.
     pub fn lost(&self) -> impl Iterator<Item = &GrantedDevice> {
         self.nics().filter(|nic| self.absent.contains(&nic.address))
     }
 
-    /// Takes the character devices that NICs have now, of the kinds that containers get. One that `now` does not know,
-    /// or knows without a kind, is absent.
+    /// Updates the NICs' character devices, of the kinds that containers get. A NIC that `now` lacks, or of which a
+    /// kind is missing, becomes absent.
     pub(crate) fn follow(&mut self, now: impl Fn(&GrantedDevice) -> Option<Vec<CharNode>>) {
         for nic in self.devices.iter_mut().flat_map(|device| &mut device.nics) {
-            match given(nic, &now) {
+            match present_kinds(nic, &now) {
                 Some(nodes) => {
                     nic.char_devices = nodes;
                     self.absent.remove(&nic.address);
@@ -155,18 +155,19 @@ impl Record {
         }
     }
 
-    /// The first NIC whose numbers have to be looked up before it is prepared again in the boot `boot_id`, and that
-    /// `now` does not know. Those that a pod's network corrects have time.
+    /// Returns the first NIC that `now` lacks and whose numbers must be read before the claim is prepared again in the
+    /// boot `boot_id`. A pod's network corrects the numbers of the others later.
     pub fn missing(
         &self,
         boot_id: &str,
         now: impl Fn(&GrantedDevice) -> Option<Vec<CharNode>>,
     ) -> Option<&GrantedDevice> {
         let is_due = self.boot_id != boot_id && !self.awaits_network;
-        self.nics().find(|nic| is_due && given(nic, &now).is_none())
+        self.nics()
+            .find(|nic| is_due && present_kinds(nic, &now).is_none())
     }
 
-    /// It in another boot: no pod has a network.
+    /// Resets the record for another boot, in which no pod has a network.
     pub(crate) fn in_boot(&mut self, boot_id: &str) {
         if self.boot_id != boot_id {
             self.networks.clear();
@@ -177,8 +178,8 @@ impl Record {
     }
 }
 
-/// The character devices of `nic` that `now` knows, of the kinds that containers get of it. None: one is missing.
-fn given(
+/// Returns the present character devices of `nic`, of the kinds that containers get. `None`: one is missing.
+fn present_kinds(
     nic: &GrantedDevice,
     now: impl Fn(&GrantedDevice) -> Option<Vec<CharNode>>,
 ) -> Option<Vec<CharNode>> {
@@ -190,7 +191,7 @@ fn given(
     all_kinds.then_some(nodes)
 }
 
-/// The character devices that `nic` has now; none: it is not there.
+/// Returns the present character devices of `nic`; `None`: it is absent.
 pub fn present(nic: &GrantedDevice, inventory: &Inventory) -> Option<Vec<CharNode>> {
     let hca = inventory.function(&nic.address)?.hcas.first()?;
     Some(hca.char_devices.iter().map(CharNode::from).collect())

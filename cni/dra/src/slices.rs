@@ -1,51 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The ResourceSlices of a node's pool, and what has to be written so that the API server has them.
+//! ResourceSlices of a node's pool, and the plan of their changes.
 //!
-//! A scheduler uses a pool only when all its slices have the newest generation: so whatever changes, all are
-//! written, the first ones first, and what is too much goes at last.
+//! A scheduler uses a pool only when all its slices have the newest generation. A change therefore writes all slices,
+//! in order, and deletes surplus ones last.
 
 use crate::pool::{PoolDevice, hash};
 use serde_json::{Map, Value, json};
 
-/// The API that has claims and slices since Kubernetes 1.34.
+/// API group of claims and slices since Kubernetes 1.34.
 pub const API: &str = "/apis/resource.k8s.io/v1";
 
-/// So many devices a slice may have where one has a taint (`ResourceSliceMaxDevicesWithAdvancedFeatures`).
+/// Largest number of devices of a slice with taints (`ResourceSliceMaxDevicesWithAdvancedFeatures`).
 const MOST_DEVICES: usize = 64;
 
-/// The longest name of an object that is a DNS subdomain.
+/// Longest name of an object that is a DNS subdomain.
 const LONGEST_NAME: usize = 253;
 
-/// Whose slices they are.
+/// Owner of slices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// The driver's name.
+    /// Name of the driver.
     pub driver: String,
-    /// The node's name, which is its pool's.
+    /// Name of the node and its pool.
     pub node: String,
-    /// The node's uid: with the node, its slices go.
+    /// UID of the node: the slices are deleted with it.
     pub node_uid: Option<String>,
 }
 
-/// One request to the API server.
+/// One change in the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// The object is new.
+    /// Creates the object.
     Create(Value),
-    /// The object takes the place of the one of that name.
+    /// Replaces the object of that name.
     Replace(Value),
-    /// The object of that name is too much.
+    /// Deletes the object of that name.
     Delete(String),
 }
 
 impl Owner {
-    /// What a list or a watch is limited to.
+    /// Returns the selector of lists and watches.
     pub fn selector(&self) -> String {
         let Self { driver, node, .. } = self;
         format!("fieldSelector=spec.driver%3D{driver}%2Cspec.nodeName%3D{node}")
     }
 
-    /// The name of slice `index`.
+    /// Returns the name of slice `index`.
     fn slice(&self, index: usize) -> String {
         let name = format!("{}-{}-{index}", self.node, self.driver);
         match name.len() <= LONGEST_NAME {
@@ -55,10 +55,10 @@ impl Owner {
     }
 }
 
-/// What to do, in order, so that `devices` are what `existing` slices say; nothing, if they say it. The
-/// generation goes up with each change.
+/// Plans the changes from the `existing` slices to `devices`, in order; empty if they are equal. Each change increments
+/// the generation.
 pub fn plan(owner: &Owner, devices: &[PoolDevice], existing: &[Value]) -> Vec<Change> {
-    // a pool that nothing is in any more says so, until kubelet takes it away with the driver
+    // an empty pool has an empty slice, until kubelet removes it with the driver
     let mut parts: Vec<&[PoolDevice]> = devices.chunks(MOST_DEVICES).collect();
     if parts.is_empty() {
         parts.push(&[]);
@@ -69,7 +69,7 @@ pub fn plan(owner: &Owner, devices: &[PoolDevice], existing: &[Value]) -> Vec<Ch
     let generations = existing.iter().filter_map(generation);
     let newest = generations.max();
     let count = specs.len();
-    let is_said = existing.len() == count
+    let is_equal = existing.len() == count
         && names.iter().zip(&specs).all(|(name, spec)| {
             let is_same = |it: &Value| {
                 generation(it) == newest
@@ -79,7 +79,7 @@ pub fn plan(owner: &Owner, devices: &[PoolDevice], existing: &[Value]) -> Vec<Ch
             };
             find(name).is_some_and(is_same)
         });
-    if is_said {
+    if is_equal {
         return vec![];
     }
     let pool = json!({
@@ -147,18 +147,18 @@ fn spec(owner: &Owner, devices: &[PoolDevice]) -> Value {
     })
 }
 
-/// The first field of `wanted`, the spec of a slice, that `slice` does not have: an API server passes over fields
-/// that it does not know, or that a feature gate has turned off.
-pub fn lacks(wanted: &Value, slice: &Value) -> Option<String> {
-    differs(wanted, &slice["spec"])
+/// Returns the first field of `required`, the spec of a slice, that `slice` lacks: an API server drops fields that are
+/// unknown, or turned off by a feature gate.
+pub fn lacks(required: &Value, slice: &Value) -> Option<String> {
+    differs(required, &slice["spec"])
 }
 
-/// The first field of `wanted` that is not in `found`, or is another there.
-fn differs(wanted: &Value, found: &Value) -> Option<String> {
-    match (wanted, found) {
-        (Value::Object(wanted), Value::Object(found)) => {
-            // the count and generation of a pool are told apart from what is in it
-            let fields = wanted.iter().filter(|(field, _)| *field != "pool");
+/// Returns the first field of `required` that is missing or different in `found`.
+fn differs(required: &Value, found: &Value) -> Option<String> {
+    match (required, found) {
+        (Value::Object(required), Value::Object(found)) => {
+            // the pool's count and generation are compared separately
+            let fields = required.iter().filter(|(field, _)| *field != "pool");
             fields
                 .map(|(field, value)| match found.get(field) {
                     // an empty list is left out
@@ -171,29 +171,29 @@ fn differs(wanted: &Value, found: &Value) -> Option<String> {
                 })
                 .find_map(|field| field)
         }
-        // an API server says an empty list so
-        (Value::Array(wanted), Value::Null) if wanted.is_empty() => None,
-        (Value::Array(wanted), Value::Array(found)) => {
-            if wanted.len() != found.len() {
+        // an API server represents an empty list so
+        (Value::Array(required), Value::Null) if required.is_empty() => None,
+        (Value::Array(required), Value::Array(found)) => {
+            if required.len() != found.len() {
                 return Some(String::new());
             }
-            let mut pairs = wanted.iter().zip(found);
-            pairs.find_map(|(wanted, found)| differs(wanted, found))
+            let mut pairs = required.iter().zip(found);
+            pairs.find_map(|(required, found)| differs(required, found))
         }
-        (wanted, found) => (wanted != found).then(String::new),
+        (required, found) => (required != found).then(String::new),
     }
 }
 
-/// Whether `found` has what `wanted` has not, of what this driver would write.
-fn has_surplus(wanted: &Value, found: &Value) -> bool {
-    let mut pairs = devices(wanted).zip(devices(found));
-    pairs.any(|(wanted, found)| {
-        let is_new = |field| wanted.get(field).is_none() && found.get(field).is_some();
+/// Returns true if `found` has fields that `required` lacks, among those that this driver writes.
+fn has_surplus(required: &Value, found: &Value) -> bool {
+    let mut pairs = devices(required).zip(devices(found));
+    pairs.any(|(required, found)| {
+        let is_new = |field| required.get(field).is_none() && found.get(field).is_some();
         let count = |it: &Value| it["attributes"].as_object().map_or(0, Map::len);
         ["taints", "allowMultipleAllocations"]
             .into_iter()
             .any(is_new)
-            || count(wanted) != count(found)
+            || count(required) != count(found)
     })
 }
 
@@ -205,7 +205,7 @@ fn devices(spec: &Value) -> impl Iterator<Item = &Value> {
 mod tests {
     use super::*;
 
-    /// Whoever may write slices of this node may have written it, and the API server takes each number.
+    /// Any client that may write slices of this node may have written it, and the API server accepts each number.
     #[test]
     fn the_greatest_generation_is_not_exceeded() {
         let owner = Owner {

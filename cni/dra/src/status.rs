@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a claim's status says of its devices (`status.devices`): whether they are there for containers, and which
-//! network they are in. Pure.
+//! Status of a claim's devices (`status.devices`): whether containers can use them, and their network. Pure.
 
 use crate::record::{JoinedRail, Prepared, Record};
 use serde_json::{Value, json};
 
-/// The condition that says whether containers can have a device.
+/// Condition that shows whether containers can use a device.
 const READY: &str = "Ready";
 
-/// No more addresses (`NetworkDeviceDataMaxIPs` in `pkg/apis/resource/types.go`).
+/// Largest number of addresses (`NetworkDeviceDataMaxIPs` in `pkg/apis/resource/types.go`).
 const MOST_ADDRESSES: usize = 16;
 
-/// No more of `data`, in bytes (`AllocatedDeviceStatusDataMaxLength`).
+/// Largest `data`, in bytes (`AllocatedDeviceStatusDataMaxLength`).
 const LONGEST_DATA: usize = 10 * 1024;
 
-/// What is to be said of the devices of `record`. Conditions have no times yet.
+/// Returns the status of the devices of `record`. Conditions have no times yet.
 pub fn of_record(record: &Record) -> Vec<Value> {
     record
         .devices
@@ -23,7 +22,7 @@ pub fn of_record(record: &Record) -> Vec<Value> {
         .collect()
 }
 
-/// Whether a claim that has `allocation` has all devices that `own` is said of.
+/// Returns true if `allocation` has all devices of `own`.
 pub fn has_all(allocation: &Value, own: &[Value]) -> bool {
     let results = &allocation["devices"]["results"];
     let results: Vec<&Value> = results.as_array().into_iter().flatten().collect();
@@ -31,19 +30,19 @@ pub fn has_all(allocation: &Value, own: &[Value]) -> bool {
         .all(|device| results.iter().any(|it| is_of(it, device)))
 }
 
-/// Whether two objects are of the same device.
+/// Returns true if two objects are of the same device.
 fn is_of(a: &Value, b: &Value) -> bool {
     let fields = ["driver", "pool", "device", "shareID"];
     fields.iter().all(|field| a[field] == b[field])
 }
 
-/// Whether nobody has a network of it yet: there is nothing that the claim would not say without.
+/// Returns true if no pod has a network of the claim yet: its status would add nothing.
 pub fn is_early(record: &Record) -> bool {
     record.awaits_network && record.networks.is_empty()
 }
 
-/// `status.devices` of a claim that has `present`, when it says `own` of the devices of `driver`; none: it does.
-/// `now` is a time as Kubernetes writes it.
+/// Merges `own`, the status of the devices of `driver`, into the `present` `status.devices`. Returns `None` if nothing
+/// changes. `now` is a time in Kubernetes' format.
 pub fn merged(own: &[Value], driver: &str, present: &Value, now: &str) -> Option<Vec<Value>> {
     let present: Vec<&Value> = present.as_array().into_iter().flatten().collect();
     let others = present.iter().filter(|it| it["driver"] != driver);
@@ -53,7 +52,7 @@ pub fn merged(own: &[Value], driver: &str, present: &Value, now: &str) -> Option
         let before = before.map_or(&Value::Null, |it| &it["conditions"][0]);
         let mut device = device.clone();
         let condition = &mut device["conditions"][0];
-        // the time of the state, and not of what is said of it
+        // the time of the status, not of other changes
         let since = match before["status"] == condition["status"] {
             true => before["lastTransitionTime"].clone(),
             false => now.into(),
@@ -61,8 +60,8 @@ pub fn merged(own: &[Value], driver: &str, present: &Value, now: &str) -> Option
         condition["lastTransitionTime"] = since;
         all.push(device);
     }
-    let is_said = all.len() == present.len() && all.iter().all(|it| present.contains(&it));
-    (!is_said).then_some(all)
+    let is_equal = all.len() == present.len() && all.iter().all(|it| present.contains(&it));
+    (!is_equal).then_some(all)
 }
 
 fn of_device(device: &Prepared, record: &Record) -> Value {
@@ -73,28 +72,28 @@ fn of_device(device: &Prepared, record: &Record) -> Value {
         .filter(|rail| rail.device.as_ref() == Some(&device.device))
         .collect();
     let (status, reason, message) = condition(device, record);
-    let mut said = json!({
+    let mut status_of = json!({
         "driver": record.driver,
         "pool": device.pool,
         "device": device.device,
         "conditions": [{"type": READY, "status": status, "reason": reason, "message": message}],
     });
     if let Some(share) = &device.share {
-        said["shareID"] = share.as_str().into();
+        status_of["shareID"] = share.as_str().into();
     }
     if rails.is_empty() {
-        return said;
+        return status_of;
     }
-    let told: Vec<&Value> = rails.iter().map(|rail| &rail.told).collect();
-    let data = json!({"rails": told});
+    let entries: Vec<&Value> = rails.iter().map(|rail| &rail.told).collect();
+    let data = json!({"rails": entries});
     if data.to_string().len() <= LONGEST_DATA {
-        said["data"] = data;
+        status_of["data"] = data;
     }
-    // of several pods none is the claim's
+    // with several pods there is no network of the claim
     if record.networks.len() == 1 {
-        said["networkData"] = network_data(&rails);
+        status_of["networkData"] = network_data(&rails);
     }
-    said
+    status_of
 }
 
 fn condition(device: &Prepared, record: &Record) -> (&'static str, &'static str, String) {
@@ -163,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_network_is_told() {
+    fn a_pods_network_is_reported() {
         let record = record();
         let said = of_record(&record);
         let expected = json!([{
@@ -187,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_several_pods_have_is_no_claims_own_network() {
+    fn networks_of_several_pods_are_no_network_of_the_claim() {
         let mut record = record();
         let rails = record.rails["sandbox-1"].clone();
         record.networks.insert("sandbox-2".into());
@@ -195,14 +194,14 @@ mod tests {
         let said = of_record(&record);
         assert_eq!(said[0]["networkData"], Value::Null);
         assert_eq!(said[0]["data"]["rails"].as_array().map(Vec::len), Some(2));
-        // more than the API server takes
+        // more than the API server accepts
         let many = std::iter::repeat_n(rails[0].clone(), 200).collect();
         record.rails.insert("sandbox-2".into(), many);
         assert_eq!(of_record(&record)[0]["data"], Value::Null);
     }
 
     #[test]
-    fn nothing_is_said_of_what_a_claim_has_no_more() {
+    fn devices_that_a_claim_lost_are_not_reported() {
         let own = of_record(&record());
         let result = json!({
             "request": "one", "driver": "hca.rdma", "pool": "node-1", "device": "rdma-vf-0000-3b-00-1",
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn whether_containers_can_have_it() {
+    fn the_condition_shows_whether_containers_can_use_a_device() {
         let mut record = record();
         let mut reason = |change: fn(&mut Record)| {
             change(&mut record);
@@ -266,7 +265,7 @@ mod tests {
         let none = of_record(&record);
         let third = merged(&none, "hca.rdma", &json!(second), LATER).expect("a change");
         assert_eq!(third[1]["conditions"][0]["lastTransitionTime"], LATER);
-        // a device that the claim has no more
+        // a device that the claim no longer has
         let left = merged(&[], "hca.rdma", &json!(third), LATER).expect("a change");
         assert_eq!(left, [gpu]);
     }

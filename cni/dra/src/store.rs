@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The records of a node's claims: `<stateDir>/claims/<uid>.json`, written by the daemon, and by `rdma-cni` when a
-//! pod has its network or gives it up. With each change of a record goes the claim's CDI specification, which never
-//! says more than the record: it comes after it, and goes before it.
+//! Records of a node's claims: `<stateDir>/claims/<uid>.json`. The daemon writes them, and `rdma-cni` when a pod gets
+//! or releases its network. Each change updates the claim's CDI specification too, which is written after the record
+//! and removed before it, and so never contains more than the record.
 
 use crate::{
     cdi,
@@ -17,56 +17,56 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What a look at the claims found.
+/// Result of checking the claims.
 #[derive(Debug, Default)]
 pub struct Check {
-    /// Those whose NICs were renumbered, went or came back, as they are recorded now, and those whose specification was
-    /// not as the record has it.
+    /// Claims whose NICs were renumbered, disappeared or came back, as recorded now, and those whose specification was
+    /// outdated.
     pub changed: Vec<Record>,
-    /// Those that could not be looked at, or not be written.
+    /// Claims that could not be read or written.
     pub failed: Vec<FileError>,
 }
 
-/// How a claim was given up.
+/// Result of unpreparing a claim.
 #[derive(Debug)]
 pub enum Removed {
-    /// It was not prepared.
+    /// The claim was not prepared.
     Nothing,
     /// The record and the specification are removed.
     Record,
-    /// The specification is removed, and the record, which could not be read, is put aside.
+    /// The specification is removed; the record was unreadable and is renamed.
     Aside(Unreadable),
 }
 
 /// A record that could not be read.
 #[derive(Debug)]
 pub struct Unreadable {
-    /// The file that it is in now.
+    /// Its new path.
     pub file: PathBuf,
-    /// The reason.
+    /// Reason.
     pub why: FileError,
 }
 
-/// The records of a node.
+/// Records of a node's claims.
 #[derive(Clone, Debug)]
 pub struct Claims {
     root: PathBuf,
 }
 
 impl Claims {
-    /// Those in the state directory.
+    /// Returns the records in the state directory.
     pub fn new(state_dir: &Path) -> Self {
         Self {
             root: state_dir.join("claims"),
         }
     }
 
-    /// Where they are, from the first on.
+    /// Returns their directory, which may not exist yet.
     pub fn directory(&self) -> &Path {
         &self.root
     }
 
-    /// All of them, and what cannot be read.
+    /// Reads all records. Returns also the errors of unreadable ones.
     pub fn all(&self) -> (Vec<Record>, Vec<FileError>) {
         let mut uids = self.uids();
         uids.sort();
@@ -80,10 +80,10 @@ impl Claims {
         (records, unreadable)
     }
 
-    /// The record of the claim `uid`; none: it is not prepared.
+    /// Reads the record of the claim `uid`; `None`: it is not prepared.
     ///
     /// # Errors
-    /// It cannot be read, is of a later version, or is the record of another claim.
+    /// The record cannot be read, is of a later version, or belongs to another claim.
     pub fn read(&self, uid: &str) -> Result<Option<Record>, FileError> {
         let path = self.path(uid);
         match file::read_record::<Record>(&path, FORMAT)? {
@@ -95,19 +95,19 @@ impl Claims {
         }
     }
 
-    /// Records `record`, and makes its CDI specification if its numbers are final.
+    /// Writes `record`, and its CDI specification if the numbers are final.
     ///
     /// # Errors
-    /// One of the files cannot be written.
+    /// A file cannot be written.
     pub fn prepare(&self, record: &Record) -> Result<(), FileError> {
         let _lock = self.lock()?;
         self.put(record)
     }
 
-    /// The record of a claim that is prepared once more, in the boot `boot_id`. What a pod's network corrected
-    /// stays; numbers that no network corrects are those of `now`. None: it is not prepared.
+    /// Updates a claim that is prepared again in the boot `boot_id`, and returns its record. Numbers that a pod's
+    /// network corrected stay; others are those of `now`. `None`: it is not prepared.
     ///
-    /// # Errors
+    /// A file cannot be read or written.
     /// One of the files cannot be read or written.
     pub fn again(
         &self,
@@ -127,10 +127,10 @@ impl Claims {
         Ok(Some(record))
     }
 
-    /// A pod of the claim `uid` has its network with `rails`, in the sandbox `container`: its NICs have the character
-    /// devices of `now`. Whether there is such a claim.
+    /// Records that a pod of the claim `uid` has its network with `rails`, in the sandbox `container`; `now` has the
+    /// character devices of its NICs. Returns true if the claim exists.
     ///
-    /// # Errors
+    /// A file cannot be read or written.
     /// One of the files cannot be read or written.
     pub fn joined(
         &self,
@@ -151,21 +151,21 @@ impl Claims {
         Ok(true)
     }
 
-    /// Looks again at what containers of the boot `boot_id` are given: numbers are those of the inventory that `look`
-    /// gives, and a claim whose NICs are not all there gives nothing until they are. Where nothing is to change, nothing
-    /// is locked, as whoever watches the directory would hear of that.
+    /// Updates the specifications of claims of the boot `boot_id` by the inventory that `observe` returns. A claim with
+    /// absent NICs has no specification until they are back. Without a change nothing is locked, as locking is an event
+    /// for watchers of the directory.
     ///
     /// # Errors
-    /// There is no look, or no lock.
+    /// The observation or the lock failed.
     pub fn check<E: From<FileError>>(
         &self,
         boot_id: &str,
-        look: impl Fn() -> Result<Inventory, E>,
+        observe: impl Fn() -> Result<Inventory, E>,
     ) -> Result<Check, E> {
         if self.uids().is_empty() {
             return Ok(Check::default());
         }
-        let inventory = look()?;
+        let inventory = observe()?;
         let (records, failed) = self.all();
         let due = records
             .into_iter()
@@ -179,8 +179,8 @@ impl Claims {
             return Ok(check);
         }
         let _lock = self.lock()?;
-        // nobody else's change comes between this look and the records
-        let inventory = look()?;
+        // under the lock no other change comes between this observation and the records
+        let inventory = observe()?;
         for uid in due {
             let followed = self.read(&uid).and_then(|record| {
                 let followed = record.and_then(|it| followed(it, boot_id, &inventory));
@@ -195,24 +195,24 @@ impl Claims {
         Ok(check)
     }
 
-    /// Those that the pod `uid` was prepared with, and those that cannot be read.
+    /// Returns the records that were prepared for the pod `uid`, and the errors of unreadable ones.
     pub fn of_pod(&self, uid: &str) -> (Vec<Record>, Vec<FileError>) {
         let (mut records, unreadable) = self.all();
         records.retain(|it| it.pods.contains(uid));
         (records, unreadable)
     }
 
-    /// The sandbox `container` has its network no more. Goes on after an error, and tells the first.
+    /// Records that the sandbox `container` has lost its network. Continues after an error, and returns the first one.
     ///
     /// # Errors
-    /// One of the files cannot be read or written.
+    /// A file cannot be read or written.
     pub fn left(&self, container: &str) -> Result<(), FileError> {
         let mut uids = self.uids();
         uids.retain(|uid| {
             let has_it = |record: Option<Record>| {
                 record.is_some_and(|record| record.networks.contains(container))
             };
-            // one that cannot be read is told below
+            // an unreadable record is reported below
             self.read(uid).map_or(true, has_it)
         });
         if uids.is_empty() {
@@ -226,7 +226,7 @@ impl Claims {
             record.networks.remove(container);
             record.rails.remove(container);
             if !record.is_begun() {
-                // the next ADD looks for all of them
+                // the next ADD checks all NICs again
                 record.absent.clear();
             }
             self.put(&record)
@@ -235,11 +235,11 @@ impl Claims {
         left.into_iter().collect()
     }
 
-    /// Takes the record and the specification of the claim `uid` away. A record that cannot be read is put aside; its
-    /// specification is looked for where it says, as far as it says so, and in `cdi_dir`.
+    /// Removes the record and the specification of the claim `uid`. An unreadable record is renamed; its specification
+    /// is removed from the directory that it names, if any, and from `cdi_dir`.
     ///
     /// # Errors
-    /// One of the files cannot be removed or renamed.
+    /// A file cannot be removed or renamed.
     pub fn remove(&self, uid: &str, cdi_dir: &Path) -> Result<Removed, FileError> {
         if !self.root.exists() {
             return Ok(Removed::Nothing);
@@ -250,9 +250,9 @@ impl Claims {
             Ok(Some(record)) => (BTreeSet::from([record.cdi_dir]), None),
             Err(why) => {
                 let content = file::read::<Value>(&self.path(uid)).ok().flatten();
-                let told = content.and_then(|it| Some(PathBuf::from(it["cdiDir"].as_str()?)));
-                let told = told.filter(|it| it.is_absolute());
-                let all = told.into_iter().chain([cdi_dir.to_owned()]);
+                let recorded = content.and_then(|it| Some(PathBuf::from(it["cdiDir"].as_str()?)));
+                let recorded = recorded.filter(|it| it.is_absolute());
+                let all = recorded.into_iter().chain([cdi_dir.to_owned()]);
                 (all.collect(), Some(why))
             }
         };
@@ -276,7 +276,7 @@ impl Claims {
         Ok(removed)
     }
 
-    /// The records that were put aside, since they could not be read.
+    /// Returns the paths of renamed unreadable records.
     pub fn aside(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
         let paths = entries.map(|entry| entry.path());
@@ -287,7 +287,7 @@ impl Claims {
         aside
     }
 
-    /// The claims that there are.
+    /// Returns the UIDs of the claims.
     fn uids(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -299,7 +299,7 @@ impl Claims {
     fn put(&self, record: &Record) -> Result<(), FileError> {
         let uid = &record.claim.uid;
         let specification = cdi::path(&record.cdi_dir, uid);
-        // first: wherever this ends, nobody is given a number that may be another device's by now
+        // removed first: a crash leaves no number that may be another device's by now
         if !record.is_final() || !cdi::gives(&specification, record) {
             remove(&specification)?;
         }
@@ -312,7 +312,7 @@ impl Claims {
         Ok(())
     }
 
-    /// Names are on the disk as well as what is in the files.
+    /// Syncs the directory, so that names are on the disk too.
     fn settle(&self) -> Result<(), FileError> {
         let synced = File::open(&self.root).and_then(|it| it.sync_all());
         synced.map_err(|error| FileError::new("write", &self.root, error))
@@ -327,10 +327,10 @@ impl Claims {
     }
 }
 
-/// What the name of a record that was put aside ends with.
+/// Suffix of a renamed unreadable record.
 const ASIDE: &str = "corrupt";
 
-/// `record` of the boot `boot_id` as `inventory` has its NICs, if something is to be written.
+/// Returns `record` of the boot `boot_id` with its NICs as in `inventory`, if a file must change.
 fn followed(record: Record, boot_id: &str, inventory: &Inventory) -> Option<Record> {
     if record.boot_id != boot_id || !record.is_begun() {
         return None;
@@ -340,7 +340,7 @@ fn followed(record: Record, boot_id: &str, inventory: &Inventory) -> Option<Reco
     (followed != record || !has_specification(&followed)).then_some(followed)
 }
 
-/// Whether the claim of `record` has a specification that gives what it is to give, or none where it is to have none.
+/// Returns true if the specification of `record` is up to date, or correctly absent.
 fn has_specification(record: &Record) -> bool {
     let path = cdi::path(&record.cdi_dir, &record.claim.uid);
     match record.is_final() {
@@ -349,7 +349,7 @@ fn has_specification(record: &Record) -> bool {
     }
 }
 
-/// Removes the file at `path`, and the unfinished file that a killed writer left beside it.
+/// Removes the file at `path`, and the unfinished file of a killed writer.
 fn remove_all(path: PathBuf) -> Result<(), FileError> {
     remove(&path)?;
     remove(&file::unfinished(&path))

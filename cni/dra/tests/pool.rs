@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Slices as data: what a node has, and what the API server is to have.
+//! Slices as data: the devices of a node, and the slices in the API server.
 
 use dra::{
     Nic, Resource,
@@ -31,7 +31,7 @@ fn nic(number: u32) -> Nic {
     }
 }
 
-/// `rdma/hca` of so many NICs.
+/// Returns `rdma/hca` with so many NICs.
 fn whole(nics: u32) -> Resource {
     Resource {
         name: "rdma/hca".into(),
@@ -55,7 +55,7 @@ fn devices(resources: &[Resource]) -> Vec<PoolDevice> {
     pool::devices(resources)
 }
 
-/// What the API server has after `changes`.
+/// Returns the API server's slices after `changes`.
 fn after(changes: &[Change], mut slices: Vec<Value>) -> Vec<Value> {
     for change in changes {
         let name = |it: &Value| it["metadata"]["name"].clone();
@@ -71,7 +71,7 @@ fn after(changes: &[Change], mut slices: Vec<Value>) -> Vec<Value> {
             Change::Delete(gone) => slices.retain(|it| name(it) != **gone),
         }
     }
-    // an API server says when a taint was added, and which version an object has
+    // an API server adds the time of a taint, and the version of an object
     for slice in &mut slices {
         slice["metadata"]["resourceVersion"] = json!("7");
         for device in slice["spec"]["devices"]
@@ -94,7 +94,7 @@ fn generations(slices: &[Value]) -> Vec<i64> {
 }
 
 #[test]
-fn a_node_with_two_nics_says_so() {
+fn a_node_with_two_nics_has_one_slice() {
     let changes = slices::plan(&owner(), &devices(&[whole(2)]), &[]);
     let [Change::Create(slice)] = &changes[..] else {
         panic!("{changes:#?}");
@@ -105,7 +105,7 @@ fn a_node_with_two_nics_says_so() {
 }
 
 #[test]
-fn where_an_id_stands_for_one_shared_nic_the_extended_resource_is_each_of_them() {
+fn with_one_shared_nic_per_id_each_nic_is_of_the_extended_resource() {
     let mut resource = whole(2);
     resource.name = "aliyun/erdma".into();
     resource.whole = false;
@@ -120,16 +120,16 @@ fn where_an_id_stands_for_one_shared_nic_the_extended_resource_is_each_of_them()
 }
 
 #[test]
-fn what_is_said_already_is_not_written() {
+fn equal_slices_are_not_written() {
     let mut resources = [whole(3), exclusive(2)];
     resources[0].nics[1].fault = Some("port 1 is down".into());
-    let wanted = devices(&resources);
-    let slices = after(&slices::plan(&owner(), &wanted, &[]), vec![]);
-    assert_eq!(slices::plan(&owner(), &wanted, &slices), []);
+    let required = devices(&resources);
+    let slices = after(&slices::plan(&owner(), &required, &[]), vec![]);
+    assert_eq!(slices::plan(&owner(), &required, &slices), []);
 }
 
 #[test]
-fn whatever_changes_the_generation_goes_up() {
+fn each_change_increments_the_generation() {
     type Edit = fn(&mut Resource);
     let edits: [(&str, Edit); 7] = [
         ("a fault", |it| it.nics[0].fault = Some("down".into())),
@@ -149,13 +149,13 @@ fn whatever_changes_the_generation_goes_up() {
         let before = resource.clone();
         edit(&mut resource);
         for resource in [resource, before] {
-            let wanted = devices(&[resource]);
-            let now = after(&slices::plan(&owner(), &wanted, &slices), slices.clone());
+            let required = devices(&[resource]);
+            let now = after(&slices::plan(&owner(), &required, &slices), slices.clone());
             if now != slices {
                 assert_eq!(generations(&now), [2], "{what}");
             }
             // there and back
-            assert_eq!(slices::plan(&owner(), &wanted, &now), [], "{what}");
+            assert_eq!(slices::plan(&owner(), &required, &now), [], "{what}");
         }
     }
 }
@@ -192,7 +192,7 @@ fn many_devices_are_in_several_slices_of_one_generation() {
         assert!(slice["spec"]["devices"].as_array().expect("a list").len() <= 64);
         assert_eq!(slice["spec"]["pool"]["resourceSliceCount"], 3);
     }
-    // one VF has a fault: all are written, as a scheduler waits for the whole of a generation
+    // one VF has a fault: all are written, as a scheduler waits for a whole generation
     let mut resource = exclusive(150);
     resource.nics[149].fault = Some("down".into());
     let slices = after(
@@ -205,7 +205,7 @@ fn many_devices_are_in_several_slices_of_one_generation() {
     let changes = slices::plan(&owner(), &many, &lost);
     assert!(matches!(changes[0], Change::Create(_)));
     assert_eq!(generations(&after(&changes, lost)), [3, 3, 3]);
-    // fewer VFs: what is too much goes at last
+    // fewer VFs: surplus slices are deleted last
     let changes = slices::plan(&owner(), &devices(&[exclusive(2)]), &slices);
     assert!(matches!(changes[0], Change::Replace(_)));
     assert!(matches!(
@@ -216,35 +216,35 @@ fn many_devices_are_in_several_slices_of_one_generation() {
 }
 
 #[test]
-fn a_node_without_devices_says_so_too() {
+fn a_node_without_devices_has_an_empty_slice() {
     let slices = after(&slices::plan(&owner(), &[], &[]), vec![]);
     assert_eq!(slices[0]["spec"]["devices"], json!([]));
-    // an API server leaves an empty list out, or says null
-    let mut told = slices;
-    told[0]["spec"]["devices"] = json!(null);
-    assert_eq!(slices::plan(&owner(), &[], &told), []);
-    let spec = told[0]["spec"].as_object_mut();
+    // an API server leaves an empty list out, or returns null
+    let mut returned = slices;
+    returned[0]["spec"]["devices"] = json!(null);
+    assert_eq!(slices::plan(&owner(), &[], &returned), []);
+    let spec = returned[0]["spec"].as_object_mut();
     spec.expect("an object").remove("devices");
-    assert_eq!(slices::plan(&owner(), &[], &told), []);
+    assert_eq!(slices::plan(&owner(), &[], &returned), []);
 }
 
 #[test]
-fn what_an_api_server_dropped_is_told_by_its_field() {
+fn a_dropped_field_is_named() {
     let mut resource = whole(2);
     resource.nics[0].fault = Some("down".into());
-    let wanted = slices::plan(&owner(), &devices(&[resource]), &[]);
-    let [Change::Create(wanted)] = &wanted[..] else {
-        panic!("{wanted:?}");
+    let required = slices::plan(&owner(), &devices(&[resource]), &[]);
+    let [Change::Create(required)] = &required[..] else {
+        panic!("{required:?}");
     };
-    assert_eq!(slices::lacks(&wanted["spec"], wanted), None);
+    assert_eq!(slices::lacks(&required["spec"], required), None);
     for (at, field) in [(0, "allowMultipleAllocations"), (1, "taints")] {
-        let mut found = wanted.clone();
+        let mut found = required.clone();
         let device = found["spec"]["devices"][at]
             .as_object_mut()
             .expect("a device");
         device.remove(field);
         assert_eq!(
-            slices::lacks(&wanted["spec"], &found).as_deref(),
+            slices::lacks(&required["spec"], &found).as_deref(),
             Some(field)
         );
     }

@@ -55,7 +55,7 @@ fn grant(resource: &str, of: &str, sharing: Sharing, cdi: bool, devices: &[(&str
         sharing,
         cdi,
         chained: false,
-        told: false,
+        promises_rails: false,
         devices: devices.collect(),
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The API server, asked with the token of this node's daemon: for what is opt-in (claims, events, the node's
-//! condition).
+//! Access to the API server with the token of this node's daemon, for the features that are opt-in: claims, events and
+//! the node's condition.
 
 use crate::node::Node;
 use kubernetes_api::{Access, AccessError, Client, RequestError};
@@ -10,39 +10,39 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-/// What the daemon calls itself.
+/// User agent of the daemon's requests.
 pub const AGENT: &str = "rdma-device-plugin";
 
-/// For each request.
+/// Time limit of a request.
 pub const LIMIT: Duration = Duration::from_secs(10);
 
-/// The API server cannot be asked as this node's daemon.
+/// Reason why the daemon cannot use the API server.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// No address, no token of a node, no CA.
+    /// The pod has no address, node token or CA.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// It does not answer, or refuses.
+    /// The API server does not answer, or refuses the request.
     #[error(transparent)]
     Request(#[from] RequestError),
 }
 
-/// The API server, and as whom it is asked.
+/// Client of the API server and the identity of its token.
 #[derive(Clone, Debug)]
 pub struct Api {
-    /// Asks it.
+    /// Sends the requests.
     pub client: Client,
-    /// The node of the token.
+    /// Name of the node in the token.
     pub node: String,
-    /// That node's uid.
+    /// UID of that node.
     pub node_uid: Option<String>,
 }
 
 impl Api {
-    /// With the token in `directory` as it is now.
+    /// Reads the token in `directory`.
     ///
     /// # Errors
-    /// There is none, or none of a node.
+    /// The directory has no token, or its token names no node.
     pub fn new(directory: &Path) -> Result<Self, ApiError> {
         let access = Access::of_pod(directory)?;
         let identity = access.identity()?;
@@ -54,7 +54,7 @@ impl Api {
     }
 }
 
-/// Waits for `time`. Whether `node` is still followed then; if it is not, that is known at once.
+/// Waits for `time` and returns true if `node` is still followed then. Returns false at once when it is not.
 pub(crate) async fn is_followed_for(node: &mut watch::Receiver<Arc<Node>>, time: Duration) -> bool {
     let end = Instant::now() + time;
     loop {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `--check-config`: what this node would advertise.
+//! `--check-config`: prints the devices that this node would advertise.
 
 use crate::{
     chain::{Chain, ChainStatus},
@@ -16,10 +16,10 @@ use ::erdma::{instance, metadata::Metadata};
 use rdma_netns::Inventory;
 use std::{io::Write, path::Path};
 
-/// Prints the table, and what came to nothing below it.
+/// Prints the table of devices, and the remarks below it.
 ///
 /// # Errors
-/// A wrong configuration; no sysfs; nobody reads the output.
+/// The configuration is wrong, sysfs is missing, or the output is closed.
 pub fn check(arguments: &Arguments) -> Result<(), StartError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -41,8 +41,8 @@ pub fn check(arguments: &Arguments) -> Result<(), StartError> {
 async fn report(arguments: &Arguments) -> Result<String, StartError> {
     let parsed = arguments.conf()?;
     let hardware = Hardware::new(&arguments.sysfs, &arguments.dev);
-    let inventory = hardware.with_records(&arguments.state_dir).look()?;
-    // as the daemon would see it at its start
+    let inventory = hardware.with_records(&arguments.state_dir).observe()?;
+    // the state that the daemon would observe at its start
     let mut health = health::Watch::still(&arguments.sysfs, &arguments.state_dir);
     let unhealthy = health.unhealthy(&inventory);
     let previous = PreviousOffers::read(&arguments.state_dir);
@@ -84,7 +84,8 @@ async fn report(arguments: &Arguments) -> Result<String, StartError> {
     Ok(text)
 }
 
-/// The NICs; the metadata service is asked only if it matters. If it does not answer, why.
+/// Discovers the NICs. Queries the metadata service only if the result depends on it, and returns the reason if it does
+/// not answer.
 async fn discovery(
     erdma: &Erdma,
     inventory: &Inventory,
@@ -95,14 +96,14 @@ async fn discovery(
     if !found.needs_instance {
         return (found, None);
     }
-    let asked = match Metadata::new(&erdma.metadata) {
+    let reply = match Metadata::new(&erdma.metadata) {
         Ok(mut metadata) => metadata
             .instance_id()
             .await
             .map_err(|error| error.to_string()),
         Err(error) => Err(error.to_string()),
     };
-    match asked {
+    match reply {
         Ok(instance) => (discover(erdma, inventory, Some(&instance)), None),
         Err(error) => (
             found,

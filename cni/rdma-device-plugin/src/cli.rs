@@ -19,7 +19,7 @@ use std::{
     path::PathBuf,
 };
 
-/// Tells kubelet which RDMA devices a node has, and gives them to containers.
+/// Advertises the RDMA devices of a node to kubelet, and provides them to containers.
 #[derive(Clone, Debug, Parser)]
 #[command(
     version,
@@ -28,50 +28,50 @@ use std::{
     args_conflicts_with_subcommands = true
 )]
 pub struct Arguments {
-    /// What is done instead of serving
+    /// Command that runs instead of the daemon
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// What to advertise: YAML or JSON, in this program's own format or in that of
+    /// File that selects the advertised devices: YAML or JSON, in this program's own format or in that of
     /// k8s-rdma-sriov-dev-plugin, k8s-rdma-shared-dev-plugin or sriov-network-device-plugin
     #[arg(long, value_name = "FILE", required_unless_present_any = ["erdma", "release"])]
     pub config: Option<PathBuf>,
-    /// Kubelet's directory, with device-plugins in it
+    /// Kubelet's directory, which contains device-plugins
     #[arg(long, value_name = "DIRECTORY", default_value = KUBELET_DIR)]
     pub kubelet_dir: PathBuf,
-    /// Where the container runtime looks for CDI specs
+    /// Directory of the container runtime's CDI specs
     #[arg(long, value_name = "DIRECTORY", default_value = "/var/run/cdi")]
     pub cdi_dir: PathBuf,
-    /// Where /metrics, /healthz and /readyz are served
+    /// Address of /metrics, /healthz and /readyz
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9102", value_parser = address)]
     pub metrics_address: SocketAddr,
-    /// A socket of this daemon alone, where it answers `probe`; without it there is none
+    /// Socket on which this daemon answers `probe`; without it there is none
     #[arg(long, value_name = "PATH")]
     pub probe_socket: Option<PathBuf>,
-    /// Says what would be advertised on this node, and exits
+    /// Prints the devices that this node would advertise, and exits
     #[arg(long)]
     pub check_config: bool,
-    /// Takes back what it set up of eRDMA NICs, and exits
+    /// Restores the eRDMA NICs that it set up, and exits
     #[arg(long, conflicts_with = "check_config")]
     pub release: bool,
-    /// Where sysfs is mounted
+    /// Mount point of sysfs
     #[arg(long, value_name = "DIRECTORY", default_value = "/sys")]
     pub sysfs: PathBuf,
-    /// Where procfs is mounted, by which NVIDIA's driver tells of its GPUs
+    /// Mount point of procfs, where NVIDIA's driver lists its GPUs
     #[arg(long, value_name = "DIRECTORY", default_value = "/proc")]
     pub procfs: PathBuf,
-    /// Where the node's device files are
+    /// Directory of the node's device files
     #[arg(long, value_name = "DIRECTORY", default_value = "/dev")]
     pub dev: PathBuf,
     /// The state directory of rdma-cni
     #[arg(long, value_name = "DIRECTORY", default_value = STATE_DIR)]
     pub state_dir: PathBuf,
-    /// Keeps rdma-cni in the chain of the networks in this directory; wins over chain.confDir
+    /// Keeps rdma-cni in the chain of the networks in this directory; overrides chain.confDir
     #[arg(long, value_name = "DIRECTORY")]
     pub cni_conf_dir: Option<PathBuf>,
-    /// Where the runtime keeps how it made pods' networks
+    /// Directory of libcni's cache of pods' networks
     #[arg(long, value_name = "DIRECTORY", default_value = "/var/lib/cni/results")]
     pub cni_cache_dir: PathBuf,
-    /// What becomes of pods whose containers may not start, as only another pod could
+    /// Handling of refused pods: keep them, or delete those that only a new pod can replace
     #[arg(
         long,
         value_enum,
@@ -80,7 +80,7 @@ pub struct Arguments {
         default_value_t
     )]
     pub refused_pods: RefusedPods,
-    /// What the API server is told: events of pods, a condition of the node, or both; without it nothing
+    /// Reports to the API server: events of pods, a condition of the node, or both; without it none
     #[arg(
         long,
         value_enum,
@@ -89,61 +89,61 @@ pub struct Arguments {
         hide_possible_values = true
     )]
     pub report: Vec<Topic>,
-    /// Where the token and the CA are by which the API server is asked
+    /// Directory of the token and the CA for the API server
     #[arg(long, value_name = "DIRECTORY", default_value = kubernetes_api::access::DIRECTORY)]
     pub service_account_dir: PathBuf,
-    /// Where node-feature-discovery looks for labels of the node, usually
-    /// /etc/kubernetes/node-feature-discovery/features.d; without it none are written
+    /// Directory where node-feature-discovery reads labels of the node, usually
+    /// /etc/kubernetes/node-feature-discovery/features.d; without it the daemon writes none
     #[arg(long, value_name = "DIRECTORY")]
     pub node_features: Option<PathBuf>,
-    /// Where Multus looks for what is known of exclusive devices, usually
-    /// /var/run/k8s.cni.cncf.io/devinfo/dp; without it nothing is written
+    /// Directory where Multus reads the device information of exclusive devices, usually
+    /// /var/run/k8s.cni.cncf.io/devinfo/dp; without it the daemon writes none
     #[arg(long, value_name = "DIRECTORY")]
     pub device_info: Option<PathBuf>,
-    /// off, error, warn, info, debug or trace
+    /// Log level: off, error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = level)]
     pub log_level: LevelFilter,
-    /// The eRDMA agent's flags
+    /// Flags of the eRDMA agent
     #[command(flatten)]
     pub erdma: Flags,
 }
 
-/// Reads a level of the log.
+/// Parses a log level.
 fn level(text: &str) -> Result<LevelFilter, &'static str> {
     let levels = "must be one of off, error, warn, info, debug, trace";
     text.parse().map_err(|_| levels)
 }
 
-/// What is done instead of serving.
+/// Commands that run instead of the daemon.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
-    /// Puts rdma-cni and rdma-ipam onto the node and into the chain of its network
+    /// Installs rdma-cni and rdma-ipam on the node and adds rdma-cni to the chain of its network
     Install(Install),
-    /// Takes away just what install put there
+    /// Removes exactly the changes of install
     Uninstall(Uninstall),
-    /// Asks the daemon at a socket whether it is ready, or lives: 0 if so, else 1
+    /// Queries the daemon at a socket for readiness or liveness; exit code 0 if positive, else 1
     Probe(Probe),
-    /// Reports what keeps pods of this node from RDMA, and what to do. It changes nothing
+    /// Reports obstacles to RDMA in pods of this node, and remedies. It changes nothing
     Doctor(doctor::Arguments),
-    /// Shows of a network namespace the pnet table, user EIDs, link groups, and for each SMC socket
-    /// whether SMC-R or TCP carries it, and why
+    /// Shows the pnet table, user EIDs and link groups of a network namespace, and for each SMC socket whether SMC-R or
+    /// TCP carries it, and why
     Smc(Smc),
-    /// Asks rails over RDMA whether they answer: no program is needed on the other side. Exit code 0 if each request
-    /// was answered
+    /// Sends RDMA requests to the addresses of rails; the other side needs no program. Exit code 0 if each request was
+    /// answered
     Ping(rdma_ping::Arguments),
 }
 
-/// `smc`
+/// Arguments of `smc`.
 #[derive(Args, Clone, Debug)]
 pub struct Smc {
-    /// A namespace's path, its name below /run/netns, or namespace/name of a pod that has rails;
-    /// without it the namespace of this program
+    /// Path of a namespace, its name below /run/netns, or namespace/name of a pod that has rails; without it this
+    /// program's namespace
     #[arg(value_name = "NAMESPACE|POD")]
     target: Option<Target>,
     /// Prints JSON
     #[arg(long)]
     json: bool,
-    /// Where the records of pods are
+    /// State directory of rdma-cni, with the records of pods
     #[arg(long, value_name = "DIRECTORY", default_value = STATE_DIR)]
     state_dir: PathBuf,
 }
@@ -158,20 +158,20 @@ impl From<&Smc> for readout::Arguments {
     }
 }
 
-/// `install`
+/// Arguments of `install`.
 #[derive(Args, Clone, Debug)]
 pub struct Install {
-    /// Where the runtime looks for CNI plugins, once for each of its directories; ours are put into the
-    /// first. Without it as before, else /opt/cni/bin
+    /// Directory of the runtime's CNI plugins; repeat it for each directory. The first one gets ours. Without it the
+    /// directory of the last installation, else /opt/cni/bin
     #[arg(long, value_name = "DIRECTORY")]
     pub cni_bin_dir: Vec<PathBuf>,
-    /// Where the runtime looks for networks; without it chain.confDir, else /etc/cni/net.d
+    /// Directory of the runtime's networks; without it chain.confDir, else /etc/cni/net.d
     #[arg(long, value_name = "DIRECTORY")]
     pub cni_conf_dir: Option<PathBuf>,
-    /// The daemon's configuration, or a file with chain alone: its chain has the entry and the network
+    /// The daemon's configuration, or a file with only its chain, which has the entry and the network
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Where the entry is; wins over chain.placement
+    /// Place of the entry; overrides chain.placement
     #[arg(
         long,
         value_enum,
@@ -179,60 +179,60 @@ pub struct Install {
         hide_possible_values = true
     )]
     pub placement: Option<Placement>,
-    /// How long NICs are waited for that have no address to make pods' addresses from
+    /// Time to wait for NICs that have no address to derive pods' addresses from
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub wait: u64,
-    /// Where rdma-cni and rdma-ipam are; without it beside this program
+    /// Directory of rdma-cni and rdma-ipam; without it that of this program
     #[arg(long, value_name = "DIRECTORY")]
     pub from: Option<PathBuf>,
-    /// Where sysfs is mounted
+    /// Mount point of sysfs
     #[arg(long, value_name = "DIRECTORY", default_value = "/sys")]
     pub sysfs: PathBuf,
     /// The state directory of rdma-cni
     #[arg(long, value_name = "DIRECTORY", default_value = STATE_DIR)]
     pub state_dir: PathBuf,
-    /// Kubelet's directory, with pod-resources in it
+    /// Kubelet's directory, which contains pod-resources
     #[arg(long, value_name = "DIRECTORY", default_value = KUBELET_DIR)]
     pub kubelet_dir: PathBuf,
-    /// Does not check kubelet's socket: on an image where kubelet starts later. A node that has no
-    /// kubelet needs chain.plugin.devices instead
+    /// Skips the check of kubelet's socket, for an image where kubelet starts later. A node without kubelet needs
+    /// chain.plugin.devices instead
     #[arg(long)]
     pub without_kubelet: bool,
-    /// Fails for the binaries only; what hinders in the network's list is printed, and the daemon
-    /// tries it again
+    /// Fails only if the binaries cannot be installed; obstacles in the network's list are printed, and the daemon
+    /// retries
     #[arg(long)]
     pub init_container: bool,
 }
 
-/// `uninstall`
+/// Arguments of `uninstall`.
 #[derive(Args, Clone, Debug)]
 pub struct Uninstall {
-    /// The first directory in which the runtime looks for CNI plugins; without it as before, else
+    /// First directory of the runtime's CNI plugins; without it the directory of the last installation, else
     /// /opt/cni/bin
     #[arg(long, value_name = "DIRECTORY")]
     pub cni_bin_dir: Option<PathBuf>,
-    /// Where the runtime looks for networks; without it as install had it
+    /// Directory of the runtime's networks; without it that of the last installation
     #[arg(long, value_name = "DIRECTORY")]
     pub cni_conf_dir: Option<PathBuf>,
     /// The state directory of rdma-cni
     #[arg(long, value_name = "DIRECTORY", default_value = STATE_DIR)]
     pub state_dir: PathBuf,
-    /// Where the daemon's --node-features has its labels
+    /// Directory of the daemon's --node-features
     #[arg(long, value_name = "DIRECTORY")]
     pub node_features: Option<PathBuf>,
-    /// Takes it out of the chain although pods have devices, lists are gone, or directories are others
+    /// Removes rdma-cni from the chain although pods have devices, lists are gone, or directories differ
     #[arg(long)]
     pub force: bool,
-    /// Tries again until all is done, and waits for SIGTERM then, as a container of a DaemonSet has to
+    /// Retries until all is removed, then waits for SIGTERM, as a container of a DaemonSet must
     #[arg(long)]
     pub stay: bool,
-    /// Says whether all is done, and changes nothing: the readiness of a container with --stay
+    /// Reports whether all is removed, and changes nothing: the readiness probe of a container with --stay
     #[arg(long, conflicts_with_all = ["stay", "force"])]
     pub check: bool,
 }
 
-/// An address and a port. The address may be in brackets whichever family it is of: a manifest that has
-/// it from the node does not know.
+/// Parses an address and a port. The address may be in brackets in either family, as a manifest that has it from the
+/// node does not know the family.
 fn address(text: &str) -> Result<SocketAddr, AddrParseError> {
     let bracketed = text
         .strip_prefix('[')
@@ -244,11 +244,10 @@ fn address(text: &str) -> Result<SocketAddr, AddrParseError> {
 }
 
 impl Arguments {
-    /// The same with absolute paths: kubelet is told some of them, and the working directory is
-    /// no business of its own.
+    /// Returns the arguments with absolute paths: kubelet gets some of them, and has another working directory.
     ///
     /// # Errors
-    /// An empty path, or no working directory.
+    /// A path is empty, or there is no working directory.
     pub fn absolute(mut self) -> io::Result<Self> {
         for path in [
             &mut self.kubelet_dir,
@@ -271,17 +270,17 @@ impl Arguments {
         Ok(self)
     }
 
-    /// Where kubelet's registration socket and the plugins' own are.
+    /// Returns the directory of kubelet's registration socket and of the plugins' sockets.
     pub fn device_plugins(&self) -> PathBuf {
         self.kubelet_dir.join("device-plugins")
     }
 
-    /// Kubelet's socket for questions of who has what.
+    /// Returns the path of kubelet's pod-resources socket.
     pub fn pod_resources(&self) -> PathBuf {
         pod_resources(&self.kubelet_dir)
     }
 
-    /// What is configured.
+    /// Loads the configuration.
     ///
     /// # Errors
     /// The file cannot be used.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hearing of a changed configuration file.
+//! Observes changes of the configuration file.
 
 use crate::{node::Signal, watch::Watch};
 use std::{
@@ -10,10 +10,10 @@ use std::{
 };
 use tokio::sync::mpsc;
 
-/// How long after a change the file is read: an editor takes several steps.
+/// Delay between a change and reading the file: an editor writes in several steps.
 const SETTLED: Duration = Duration::from_millis(100);
 
-/// A file whose changes are heard of.
+/// An observed file.
 #[derive(Debug)]
 pub struct Watched {
     path: PathBuf,
@@ -21,12 +21,12 @@ pub struct Watched {
     last: Option<Fingerprint>,
 }
 
-/// What differs when the file does.
+/// Identity of the file's content: another one means a change.
 type Fingerprint = (PathBuf, [u64; 3], [i64; 2]);
 
 impl Watched {
-    /// The file itself, its directory, and where it really is: a mounted ConfigMap changes by a
-    /// symbolic link in the directory being exchanged for another.
+    /// Watches the file, its directory and its real location: a mounted ConfigMap changes by the replacement of a
+    /// symbolic link in the directory.
     pub fn new(path: &Path) -> Self {
         let mut watched = vec![path.to_owned()];
         watched.extend(path.parent().map(Path::to_owned));
@@ -39,8 +39,8 @@ impl Watched {
         }
     }
 
-    /// Sends a signal after each change. Other files' changes in the directory are none.
-    pub async fn tell(mut self, signals: mpsc::Sender<Signal>) {
+    /// Sends a signal after each change of the file. Changes of other files in the directory are ignored.
+    pub async fn notify(mut self, signals: mpsc::Sender<Signal>) {
         loop {
             self.watch.changed().await;
             if fingerprint(&self.path) == self.last {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's one loop: something has changed, so everything is planned anew, and what differs
-//! is done.
+//! The daemon's loop. After each change it plans everything again and applies the differences.
 //!
 //! ```text
 //! SIGHUP, the file, netlink → Signal → Node → files for the chain → streams → plugins
 //! ```
-//! A resource that is offered before and after keeps its plugin: socket, server, streams and
-//! registration are untouched by any change.
+//! A resource that is offered before and after a change keeps its plugin: its socket, server, streams and registration
+//! stay untouched.
 
 mod start;
 
@@ -30,7 +29,7 @@ use crate::{
     privilege,
     probes::Progress,
     publish::Publisher,
-    signals::{Signals, Told},
+    signals::{Received, Signals},
     watch::until,
 };
 use rdma_netns::Inventory;
@@ -46,39 +45,38 @@ use tokio::{
     time::Instant,
 };
 
-/// For a driver that is being loaded anew when the daemon ends.
-const LOADED: Duration = Duration::from_secs(20);
+/// Time limit at the daemon's end for a reload of the eRDMA driver.
+const DRIVER_RELOAD_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Another daemon lets go of what only one may do within this time, or kubelet is served without.
-const TO_LET_GO: Duration = Duration::from_secs(3);
+/// Time within which another daemon releases leadership; afterwards this one serves kubelet without it.
+const LEADER_RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What could not be published is tried again after that.
-const PUBLISHED_AGAIN: Duration = Duration::from_secs(5);
+/// Interval of attempts to publish.
+const PUBLISH_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What is said of a file whose `chain` is not the one in force.
-const OTHER_CHAIN: &str = "chain of the file is another one: it counts when this daemon is started anew, \
+/// Remark on a file whose `chain` differs from the one in force.
+const CHAIN_CHANGED: &str = "chain of the file has changed: it takes effect when this daemon restarts, \
                            so that it comes to the nodes one after the other (kubectl rollout restart, \
                            where no checksum of the DaemonSet does that)";
 
-/// What is said of a file whose `dra` is not the one in force.
-const OTHER_DRA: &str =
-    "dra of the file is another one: it counts when this daemon is started anew";
+/// Remark on a file whose `dra` differs from the one in force.
+const DRA_CHANGED: &str = "dra of the file has changed: it takes effect when this daemon restarts";
 
-/// The daemon cannot start.
+/// Reason why the daemon cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The configuration is wrong.
     #[error(transparent)]
     Conf(#[from] ConfError),
-    /// The hardware cannot be seen.
+    /// The hardware cannot be observed.
     #[error(transparent)]
     Hardware(#[from] HardwareError),
-    /// The system does not give what the daemon needs.
+    /// A system call fails.
     #[error("cannot {what}: {source}")]
     System {
-        /// `listen at --probe-socket`
+        /// Action that failed: `listen at --probe-socket`.
         what: &'static str,
-        /// Why.
+        /// Error of the system.
         source: io::Error,
     },
 }
@@ -92,39 +90,39 @@ pub struct Daemon {
     node: watch::Sender<Arc<Node>>,
     plugins: BTreeMap<ResourceName, Plugin>,
     publisher: Publisher,
-    /// When what could not be published is tried again.
+    /// Time of the next attempt to publish.
     publish_at: Option<Instant>,
     signals: mpsc::Receiver<Signal>,
     watchers: JoinSet<()>,
-    /// That this daemon runs; none: others cannot see it, nor it others.
+    /// This daemon's entry for other daemons; `None`: they cannot see each other.
     presence: Option<Arc<Presence>>,
     role: watch::Receiver<Role>,
-    /// What probes are told.
+    /// Progress for probes.
     progress: Progress,
-    /// What only one daemon of a node does.
+    /// Tasks of the one leader of a node.
     leader: Leader,
-    /// Held while the eRDMA driver is being loaded anew.
+    /// Loader of the eRDMA driver, locked during a reload.
     loader: AnyLoader,
-    /// What was offered last.
+    /// Previous offers.
     previous: PreviousOffers,
-    /// Our plugin's place in the chain.
+    /// Status of our plugin in the chain.
     chain: watch::Sender<ChainStatus>,
-    /// What was seen to be unhealthy last.
+    /// Devices that were last observed unhealthy.
     unhealthy: Unhealthy,
-    /// How many errors its devices may have.
+    /// Thresholds of devices' errors.
     errors: watch::Sender<Vec<ErrorThreshold>>,
-    /// Has whoever follows their health look at them: a device's firmware is not waited for here.
-    look: Arc<Notify>,
-    /// How it stands with the eRDMA NICs.
+    /// Starts an observation in the health task: this loop does not wait for a device's firmware.
+    observe: Arc<Notify>,
+    /// Latest state of the eRDMA NICs.
     erdma: Arc<Report>,
     remarks: Vec<String>,
-    /// The last error of a new configuration: it is said once.
+    /// Last error of a new configuration, which is logged once.
     refused: Option<String>,
 }
 
 impl Daemon {
-    /// What others know this daemon by. It is to go when all of it has ended, streams included: another
-    /// daemon then has kubelet for itself.
+    /// Returns this daemon's entry for other daemons. Drop it after everything of the daemon has ended, streams
+    /// included: another daemon then owns kubelet's registration.
     pub fn presence(&self) -> Option<Arc<Presence>> {
         self.presence.clone()
     }
@@ -132,17 +130,17 @@ impl Daemon {
     /// Serves until SIGTERM or SIGINT.
     ///
     /// # Errors
-    /// Nothing is heard of the node any more.
+    /// A task that observes the node has ended.
     pub async fn run(mut self, mut signals: Signals) -> Result<(), StartError> {
         let conf = self.node.borrow().conf.clone();
-        tell(&privilege::missing(&self.arguments, &conf));
+        log_remarks(&privilege::missing(&self.arguments, &conf));
         let first = self.node.borrow().clone();
         self.unhealthy = self.follow_health(&first.inventory);
-        self.leader.stand(&self.arguments.state_dir);
+        self.leader.campaign(&self.arguments.state_dir);
         if !self.role.borrow().is_alone {
             log::info!("another daemon runs on this node; this one takes over");
         }
-        let elected = tokio::time::timeout(TO_LET_GO, self.leader.elected()).await;
+        let elected = tokio::time::timeout(LEADER_RELEASE_TIMEOUT, self.leader.elected()).await;
         self.take(first.conf.clone(), first.inventory.clone()).await;
         if elected.is_ok() {
             self.lead();
@@ -159,12 +157,12 @@ impl Daemon {
         let served = loop {
             let signal = tokio::select! {
                 biased;
-                told = signals.next() => match told {
-                    Told::End => break Ok(()),
-                    Told::Reload => {
+                received = signals.next() => match received {
+                    Received::End => break Ok(()),
+                    Received::Reload => {
                         match &self.arguments.config {
                             Some(file) => log::info!("SIGHUP: reading {file:?} again"),
-                            None => log::info!("SIGHUP: looking at the devices again"),
+                            None => log::info!("SIGHUP: observing the devices again"),
                         }
                         Signal::Reload
                     }
@@ -185,7 +183,7 @@ impl Daemon {
                         });
                     }
                 },
-                // better started anew than deaf: what ended it is in the log
+                // a restart is better than missing changes; the log has the reason
                 Some(_) = self.watchers.join_next() => {
                     break Err(StartError::System {
                         what: "follow the node's changes any more",
@@ -209,12 +207,12 @@ impl Daemon {
         // a driver that is unloaded by now is loaded first: the next daemon may never come
         if let Some(loader) = self.loader.take() {
             let free = tokio::task::spawn_blocking(move || drop(loader.lock()));
-            let _ = tokio::time::timeout(LOADED, free).await;
+            let _ = tokio::time::timeout(DRIVER_RELOAD_TIMEOUT, free).await;
         }
         served
     }
 
-    /// Does what only one daemon of a node does.
+    /// Starts the leader's tasks.
     fn lead(&mut self) {
         self.leader.lead(
             &self.arguments,
@@ -225,11 +223,11 @@ impl Daemon {
         );
     }
 
-    /// Another daemon has come or gone.
+    /// Reacts when another daemon comes or goes.
     async fn change_role(&mut self) {
         let role = *self.role.borrow_and_update();
         match role.leads {
-            true => self.leader.stand(&self.arguments.state_dir),
+            true => self.leader.campaign(&self.arguments.state_dir),
             false if self.leader.is_up() => {
                 log::info!(
                     "a newer daemon runs on this node and takes over; this one waits for its end"
@@ -240,83 +238,84 @@ impl Daemon {
         }
     }
 
-    /// What is not healthy now; later ones come as signals.
+    /// Returns the devices that are unhealthy now, and starts the task that sends later changes as signals.
     fn follow_health(&mut self, inventory: &Inventory) -> Unhealthy {
-        let (watch, deaf) = health::Watch::open(&self.arguments.sysfs, &self.arguments.state_dir);
+        let (watch, remarks) =
+            health::Watch::open(&self.arguments.sysfs, &self.arguments.state_dir);
         let mut watch = watch
             .with_errors(self.errors.subscribe())
-            .asked_by(self.look.clone());
-        tell(&deaf);
+            .observing_on(self.observe.clone());
+        log_remarks(&remarks);
         let now = watch.unhealthy(inventory);
         let hardware = self.hardware.clone();
-        let look = move || {
+        let observe = move || {
             let hardware = hardware.clone();
             async move {
-                let seen = hardware.look_aside().await;
-                seen.inspect_err(|error| log::error!("the devices cannot be looked at: {error}"))
+                let seen = hardware.observe_blocking().await;
+                seen.inspect_err(|error| log::error!("cannot observe the devices: {error}"))
                     .ok()
             }
         };
         let signals = self.context.signals.clone();
-        let tell = move |inventory, unhealthy| {
+        let send = move |inventory, unhealthy| {
             let signals = signals.clone();
             async move {
                 signals
-                    .send(Signal::Seen(inventory, unhealthy))
+                    .send(Signal::Observed(inventory, unhealthy))
                     .await
                     .is_ok()
             }
         };
-        self.watchers.spawn(watch.follow(look, tell));
+        self.watchers.spawn(watch.follow(observe, send));
         now
     }
 
-    /// Makes the node anew.
+    /// Plans the node again after a signal.
     async fn follow(&mut self, signal: Signal) {
         let node = self.node.borrow().clone();
         let (mut conf, mut inventory) = (node.conf.clone(), node.inventory.clone());
         match signal {
-            Signal::Seen(hardware, health) => (inventory, self.unhealthy) = (hardware, health),
+            Signal::Observed(hardware, health) => (inventory, self.unhealthy) = (hardware, health),
             Signal::Erdma(report) => self.erdma = Arc::new(report),
-            // what is seen then comes as a signal of its own
-            Signal::Hardware => return self.look.notify_one(),
+            // the observation arrives as a signal of its own
+            Signal::Hardware => return self.observe.notify_one(),
             Signal::Configuration => conf = self.reload(conf),
             Signal::Reload => {
                 conf = self.reload(conf);
-                self.look.notify_one();
+                self.observe.notify_one();
             }
         }
         self.take(conf, inventory).await;
     }
 
-    /// The new configuration, or the present one if there is something wrong with the new one.
+    /// Returns the new configuration, or the present one if the new one is wrong.
     fn reload(&mut self, present: Arc<Conf>) -> Arc<Conf> {
         let parsed = self.arguments.conf().map(|mut parsed| {
-            // a wrong one would be in the lists of all nodes at once: it goes with the roll-out
+            // a wrong chain would reach the lists of all nodes at once: it changes with the roll-out only
             let other = std::mem::replace(&mut parsed.conf.chain, present.chain.clone());
             if other != parsed.conf.chain {
-                parsed.remarks.push(OTHER_CHAIN.to_owned());
+                parsed.remarks.push(CHAIN_CHANGED.to_owned());
             }
             let other = std::mem::replace(&mut parsed.conf.dra, present.dra.clone());
             if other != parsed.conf.dra {
-                parsed.remarks.push(OTHER_DRA.to_owned());
+                parsed.remarks.push(DRA_CHANGED.to_owned());
             }
             parsed
         });
         match parsed {
             Ok(parsed) if parsed.conf == *present => {
                 let of_start =
-                    |remark: &&String| [OTHER_CHAIN, OTHER_DRA].contains(&remark.as_str());
-                tell(parsed.remarks.iter().filter(of_start));
+                    |remark: &&String| [CHAIN_CHANGED, DRA_CHANGED].contains(&remark.as_str());
+                log_remarks(parsed.remarks.iter().filter(of_start));
                 self.refused = None;
                 present
             }
             Ok(parsed) => {
                 log::info!("a new configuration is in force");
-                tell(&parsed.remarks);
+                log_remarks(&parsed.remarks);
                 let before = privilege::missing(&self.arguments, &present);
                 let missing = privilege::missing(&self.arguments, &parsed.conf);
-                tell(missing.iter().filter(|it| !before.contains(it)));
+                log_remarks(missing.iter().filter(|it| !before.contains(it)));
                 self.refused = None;
                 self.metrics.reloaded(true);
                 Arc::new(parsed.conf)
@@ -333,15 +332,15 @@ impl Daemon {
         }
     }
 
-    /// Tells the chain and the runtime of `node`, if this daemon is the one that does.
+    /// Writes the files of `node` for the chain and the runtime, if this daemon leads.
     async fn publish(&mut self, node: &Arc<Node>) {
         self.publish_at = None;
         if self.role.borrow().leads && !self.publisher.publish(node.clone()).await {
-            self.publish_at = Some(Instant::now() + PUBLISHED_AGAIN);
+            self.publish_at = Some(Instant::now() + PUBLISH_RETRY_INTERVAL);
         }
     }
 
-    /// Offers what there is to offer now: the chain knows of it before kubelet does.
+    /// Plans and advertises the offers. The chain's files are written before kubelet sees the offers.
     async fn take(&mut self, conf: Arc<Conf>, inventory: Arc<Inventory>) {
         let erdma = Side {
             discovery: discover(&conf.erdma, &inventory, self.erdma.instance.as_deref()),
@@ -370,7 +369,7 @@ impl Daemon {
         });
         let gone = gone.filter(|(_, devices)| !devices.is_empty()).collect();
         let is_new = |remark: &&String| !self.remarks.contains(remark);
-        tell(remarks.iter().filter(is_new));
+        log_remarks(remarks.iter().filter(is_new));
         self.remarks = remarks;
         let node = Arc::new(Node {
             conf,
@@ -404,7 +403,7 @@ impl Daemon {
         }
         let (names, plugins): (Vec<_>, Vec<_>) = gone.into_iter().unzip();
         stop(plugins.into_iter(), End::Withdrawn).await;
-        // its last list counted, too
+        // the last list of a plugin counted, too
         for name in names {
             self.metrics.withdrawn(name.as_str());
         }
@@ -414,13 +413,13 @@ impl Daemon {
     }
 }
 
-/// Ends plugins, all at the same time.
+/// Stops plugins in parallel.
 async fn stop(plugins: impl Iterator<Item = Plugin>, why: End) {
     let mut ending: JoinSet<()> = plugins.map(|plugin| plugin.stop(why)).collect();
     while ending.join_next().await.is_some() {}
 }
 
-fn tell<'a>(remarks: impl IntoIterator<Item = &'a String>) {
+fn log_remarks<'a>(remarks: impl IntoIterator<Item = &'a String>) {
     for remark in remarks {
         log::warn!("{remark}");
     }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What Multus tells of an exclusive device in a pod's `network-status`, and KubeVirt and app-netutil read there: one file
-//! for each id (Device Information Specification 1.1.0 of the Network Plumbing Working Group, sections 3.1.3 and 4.1).
+//! Device information that Multus copies into a pod's `network-status`, where KubeVirt and app-netutil read it: one
+//! file for each id of an exclusive device (Device Information Specification 1.1.0 of the Network Plumbing Working
+//! Group, sections 3.1.3 and 4.1).
 //!
-//! Other device plugins have files in the same directory, and nothing in a file says whose it is. So which ones are this
-//! daemon's is recorded before they are written: what a killed one left is removed by the next.
+//! Other device plugins have files in the same directory, and a file does not name its owner. The daemon therefore
+//! records its files before it writes them, and a later daemon removes the files of a killed one.
 //!
-//! The specification has a device plugin delete its files when it stops. These stay while a daemon is replaced, since
-//! kubelet does not allocate again to a pod whose sandbox is made anew; they go with the device, by `uninstall`, or by
-//! `--release`.
+//! The specification requires a device plugin to delete its files when it stops. These files stay while a daemon is
+//! replaced, since kubelet does not allocate again to a pod with a new sandbox. They are removed with the device, by
+//! `uninstall` or by `--release`.
 
 use crate::offer::Offer;
 use rdma_netns::{DeviceAddress, Inventory};
@@ -19,16 +20,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The specification's version.
+/// Version of the specification.
 const VERSION: &str = "1.1.0";
 
-/// In the state directory: which files are ours.
+/// Record of our files in the state directory.
 const RECORD: &str = "device-info.json";
 
-/// What the name of each file ends with.
+/// Suffix of each file's name.
 const ENDING: &str = "-device.json";
 
-/// What is in a file.
+/// Content of a file.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct DeviceInfo {
     r#type: &'static str,
@@ -45,21 +46,21 @@ struct Pci {
     pf_pci_address: Option<String>,
 }
 
-/// Which files are the daemon's, with their paths.
+/// Paths of the daemon's files.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     files: BTreeSet<PathBuf>,
 }
 
 impl Record {
-    /// That of the state directory, without what cannot be the daemon's by its name. Who writes there is not root on the
-    /// node, and `uninstall`, which removes what is recorded, is.
+    /// Reads the record of the state directory, without paths that by their names cannot be the daemon's. A user
+    /// without root on the node may write there, but `uninstall` removes the recorded files as root.
     fn read(path: &Path) -> Result<Option<Self>, FileError> {
         let record: Option<Self> = file::read(path)?;
         Ok(record.map(Self::ours))
     }
 
-    /// What can be the daemon's by its name: `rdma-nic-0000:3b:00.0-device.json`.
+    /// Keeps the paths that can be the daemon's by their names: `rdma-nic-0000:3b:00.0-device.json`.
     #[must_use]
     pub fn ours(mut self) -> Self {
         self.files.retain(|path| {
@@ -74,7 +75,7 @@ impl Record {
         self
     }
 
-    /// The paths.
+    /// Returns the paths.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(PathBuf::as_path)
     }
@@ -88,8 +89,8 @@ fn is_named_as_ours(path: &Path) -> bool {
     path.is_absolute() && address.is_some_and(|it| it.bus() == "pci")
 }
 
-/// The files that `offers` are to have, by their names. A shared device is no pod's alone, and the specification has no
-/// type for a sub-function.
+/// Returns the files for `offers`, by name. Shared devices have none, and the specification has no type for a
+/// sub-function.
 pub fn files<'a>(
     offers: impl IntoIterator<Item = &'a Offer>,
     inventory: &Inventory,
@@ -103,7 +104,7 @@ pub fn files<'a>(
         let function = inventory.function(&device.address);
         let physical = function.and_then(|it| it.device.physical_function.as_ref());
         let address = device.address.to_string();
-        // as the working group's own library names it (`pkg/utils` of network-attachment-definition-client)
+        // named as in the working group's library (`pkg/utils` of network-attachment-definition-client)
         let name = format!("{}-{address}{ENDING}", offer.name).replace('/', "-");
         let pci = Pci {
             pci_address: address,
@@ -120,22 +121,22 @@ pub fn files<'a>(
     .collect()
 }
 
-/// Has `directory` have `wanted`, and nothing else of ours anywhere. Whether something was changed.
+/// Writes the `required` files to `directory` and removes all others of ours. Returns true if a file changed.
 ///
 /// # Errors
 /// A file, or the record in `state_dir`, cannot be read, written or removed.
 pub fn write(
     directory: &Path,
-    wanted: &BTreeMap<String, DeviceInfo>,
+    required: &BTreeMap<String, DeviceInfo>,
     state_dir: &Path,
 ) -> Result<bool, FileError> {
     let record = state_dir.join(RECORD);
     let recorded = Record::read(&record)?.unwrap_or_default();
-    let wanted: BTreeMap<PathBuf, &DeviceInfo> = wanted
+    let required: BTreeMap<PathBuf, &DeviceInfo> = required
         .iter()
         .map(|(name, info)| (directory.join(name), info))
         .collect();
-    let files: BTreeSet<PathBuf> = wanted.keys().cloned().collect();
+    let files: BTreeSet<PathBuf> = required.keys().cloned().collect();
     let all = Record {
         files: &recorded.files | &files,
     };
@@ -144,7 +145,7 @@ pub fn write(
     }
     file::replace(&record, &all, 0o600)?;
     let mut is_news = false;
-    for (path, info) in &wanted {
+    for (path, info) in &required {
         is_news |= file::replace(path, info, 0o644)?;
     }
     for path in recorded.files.difference(&files) {
@@ -154,17 +155,17 @@ pub fn write(
     Ok(is_news)
 }
 
-/// Whether a file of ours is there.
+/// Returns true if a file of ours exists.
 pub fn is_there(state_dir: &Path) -> bool {
     let record = Record::read(&state_dir.join(RECORD));
     let record = record.ok().flatten().unwrap_or_default();
     record.files().any(Path::exists)
 }
 
-/// Removes all of ours, and the record of them. How many there were.
+/// Removes our files and their record. Returns the number of removed files.
 ///
 /// # Errors
-/// One stays, or the record cannot be read.
+/// A file cannot be removed, or the record cannot be read.
 pub fn remove(state_dir: &Path) -> Result<usize, FileError> {
     let record = state_dir.join(RECORD);
     let Some(Record { files }) = Record::read(&record)? else {
@@ -178,7 +179,7 @@ pub fn remove(state_dir: &Path) -> Result<usize, FileError> {
     Ok(removed)
 }
 
-/// Removes the file at `path`, and what a writer that was killed left of it. Whether it was there.
+/// Removes the file at `path`, and the unfinished file of a killed writer. Returns true if it existed.
 fn take_away(path: &Path) -> Result<bool, FileError> {
     file::remove(&file::unfinished(path))?;
     file::remove(path)

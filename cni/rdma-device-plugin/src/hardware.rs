@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The node's hardware, looked at from asynchronous code.
+//! Observation of the node's hardware from asynchronous code.
 
 use attachments::{
     Store,
@@ -15,27 +15,27 @@ use std::{
 };
 use tokio::{sync::Semaphore, task::JoinError};
 
-/// Where the hardware is seen.
+/// Source of observations of the hardware.
 #[derive(Clone, Debug)]
 pub struct Hardware {
     sysfs: PathBuf,
     dev: PathBuf,
     procfs: PathBuf,
-    /// Directory of the records that say what pods have; none: not looked at.
+    /// State directory of the records of pods' devices; `None`: records are not read.
     state_dir: Option<PathBuf>,
     memory: Arc<Mutex<Memory>>,
-    /// One thread at a time waits for the accelerators' driver, so that one that hangs has no more of them.
+    /// Limits the threads that wait for the accelerators' driver to one, so that a driver that hangs blocks only one.
     driver: Arc<Semaphore>,
 }
 
-/// What is known of devices from before.
+/// Knowledge about devices from earlier observations.
 #[derive(Debug, Default)]
 struct Memory {
-    /// The kernel's users of devices: those that a device had once are its users for good, as NFS ends a connection
-    /// that is idle, and a resource's devices had better stay the same.
+    /// The kernel's users of devices. A user is remembered after its end: NFS closes an idle connection, and a
+    /// resource's devices must not change with it.
     storage: BTreeMap<DeviceAddress, Vec<String>>,
-    /// The function that each RDMA device had, by name: one without a parent in sysfs is known by its netdev alone,
-    /// which a pod can have.
+    /// The last function of each RDMA device, by name. A device without a parent in sysfs is matched only through its
+    /// netdev, which a pod may have.
     functions: BTreeMap<String, DeviceAddress>,
 }
 
@@ -55,7 +55,7 @@ impl Memory {
         }
     }
 
-    /// Gives unpaired RDMA devices the function that they had, else the one that the record of a pod's rail names.
+    /// Pairs unpaired RDMA devices with their earlier function, or else with the one in the record of a pod's rail.
     fn pair(&mut self, inventory: &mut Inventory, rails: impl FnOnce() -> Vec<PodRails>) {
         let names: Vec<String> = inventory
             .unpaired
@@ -83,19 +83,19 @@ impl Memory {
     }
 }
 
-/// The hardware could not be looked at.
+/// Reason why the hardware cannot be observed.
 #[derive(Debug, thiserror::Error)]
 pub enum HardwareError {
-    /// sysfs could not be read.
+    /// sysfs cannot be read.
     #[error(transparent)]
     Unreadable(#[from] rdma_netns::ObserveError),
-    /// The thread that looked did not end well.
-    #[error("looking at the hardware did not come to its end: {0}")]
+    /// The observing thread panicked.
+    #[error("observing the hardware failed: {0}")]
     Stopped(#[from] JoinError),
 }
 
 impl Hardware {
-    /// As `sysfs` and `dev` show it.
+    /// Observes the hardware through `sysfs` and `dev`.
     pub fn new(sysfs: &Path, dev: &Path) -> Self {
         Self {
             sysfs: sysfs.to_owned(),
@@ -107,7 +107,7 @@ impl Hardware {
         }
     }
 
-    /// The same, with procfs elsewhere.
+    /// Sets the mount point of procfs.
     pub fn with_procfs(self, procfs: &Path) -> Self {
         Self {
             procfs: procfs.to_owned(),
@@ -115,7 +115,7 @@ impl Hardware {
         }
     }
 
-    /// The same, with the records of what pods have below `state_dir`.
+    /// Sets the state directory of the records of pods' devices.
     pub fn with_records(self, state_dir: &Path) -> Self {
         Self {
             state_dir: Some(state_dir.to_owned()),
@@ -123,22 +123,22 @@ impl Hardware {
         }
     }
 
-    /// The kernel, as it is seen there, for who may wait for it.
+    /// Returns the kernel interface, for callers that may block.
     pub fn kernel(&self) -> Linux {
         Linux::with_roots(&self.sysfs, &self.dev)
     }
 
-    /// All of it, now.
+    /// Observes all hardware now.
     ///
     /// # Errors
     /// sysfs cannot be read.
-    pub fn look(&self) -> Result<Inventory, HardwareError> {
+    pub fn observe(&self) -> Result<Inventory, HardwareError> {
         let mut inventory = self.kernel().inventory()?;
         self.pair(&mut inventory).remember_storage(&mut inventory);
         Ok(inventory)
     }
 
-    /// Which devices there are, and not how they are: no device's firmware is waited for.
+    /// Observes which devices exist, without their ports, so that no device's firmware is awaited.
     ///
     /// # Errors
     /// sysfs cannot be read.
@@ -163,30 +163,30 @@ impl Hardware {
         memory
     }
 
-    /// The same, on a thread that may wait for the disk.
+    /// Runs [`presence`](Self::presence) on a thread that may block.
     ///
     /// # Errors
     /// sysfs cannot be read.
-    pub async fn presence_aside(&self) -> Result<Inventory, HardwareError> {
+    pub async fn presence_blocking(&self) -> Result<Inventory, HardwareError> {
         let hardware = self.clone();
         tokio::task::spawn_blocking(move || hardware.presence()).await?
     }
 
-    /// All of it, on a thread that may wait for the disk.
+    /// Runs [`observe`](Self::observe) on a thread that may block.
     ///
     /// # Errors
     /// sysfs cannot be read.
-    pub async fn look_aside(&self) -> Result<Inventory, HardwareError> {
+    pub async fn observe_blocking(&self) -> Result<Inventory, HardwareError> {
         let hardware = self.clone();
-        tokio::task::spawn_blocking(move || hardware.look()).await?
+        tokio::task::spawn_blocking(move || hardware.observe()).await?
     }
 
-    /// What device plugins call accelerators ([`rdma_netns::accelerator_names`]), on a thread that may wait for the
-    /// driver.
+    /// Returns device plugins' names of accelerators ([`rdma_netns::accelerator_names`]), on a thread that may wait for
+    /// the driver.
     ///
     /// # Errors
-    /// The thread did not end well.
-    pub async fn accelerator_names_aside(
+    /// The thread panicked.
+    pub async fn accelerator_names_blocking(
         &self,
     ) -> Result<BTreeMap<String, DeviceAddress>, HardwareError> {
         let Self {
@@ -203,7 +203,7 @@ impl Hardware {
         Ok(tokio::task::spawn_blocking(names).await?)
     }
 
-    /// Whether the character device `name` has the numbers `major`, `minor` in `/dev/infiniband`.
+    /// Returns true if the character device `name` in `/dev/infiniband` has the numbers `major`, `minor`.
     pub fn has_node(&self, name: &str, major: u32, minor: u32) -> bool {
         fs::metadata(self.dev.join("infiniband").join(name)).is_ok_and(|found| {
             found.file_type().is_char_device()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What happened of late, for people: changes of the devices' health, and errors and warnings of the log.
+//! Recent events for users: changes of devices' health, and errors and warnings of the log.
 //!
-//! It is in memory, bounded, and begins with the daemon: the log is what lasts.
+//! The history is bounded, kept in memory and starts with the daemon; the log is persistent.
 
 use crate::offer::{Gone, Unhealthy};
 use conf_reader::one_line;
@@ -14,55 +14,54 @@ use std::{
     time::SystemTime,
 };
 
-/// Changes of health that are kept.
+/// Number of kept changes of health.
 pub const CHANGES: usize = 100;
-/// Lines of the log that are kept.
+/// Number of kept lines of the log.
 pub const LINES: usize = 50;
-/// Devices that are named of those that change at once for one reason, as all virtual functions of a NIC do.
+/// Number of devices that are named if several change at once for one reason, such as all virtual functions of a NIC.
 pub const NAMED: usize = 4;
-/// Characters that are kept of a reason or a line.
+/// Number of kept characters of a reason or a line.
 pub const LONGEST: usize = 400;
 
-/// What happened; a clone is the same one.
+/// Shared history; clones refer to the same one.
 #[derive(Clone, Debug)]
 pub struct History(Arc<Mutex<Kept>>);
 
 #[derive(Debug)]
 struct Kept {
     since: SystemTime,
-    /// The devices that are unhealthy, also those that are gone.
+    /// Unhealthy devices, including those that are gone.
     known: Sick,
     changes: VecDeque<Change>,
     lines: VecDeque<Line>,
 }
 
-/// What each of the devices is called, and why it is unhealthy. By their addresses: an RDMA device comes and goes, and with
-/// it the name.
+/// Name and fault of each device, by address: an RDMA device comes and goes, and its name with it.
 type Sick = BTreeMap<DeviceAddress, (String, String)>;
 
-/// Devices became unhealthy or healthy.
+/// Devices that became unhealthy or healthy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// When.
+    /// Time of the change.
     pub at: SystemTime,
-    /// The first [`NAMED`] of them, as `0000:3b:00.0 (mlx5_0)`.
+    /// The first [`NAMED`] devices, as `0000:3b:00.0 (mlx5_0)`.
     pub devices: Vec<String>,
-    /// How many there are besides.
+    /// Number of further devices.
     pub more: usize,
-    /// Why they are unhealthy; none: they are healthy again.
+    /// Reason if they are unhealthy; `None`: healthy again.
     pub reason: Option<String>,
 }
 
 /// An error or a warning of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// When; of several that are the same, the last time.
+    /// Time of the last repetition.
     pub at: SystemTime,
-    /// Whether it is an error.
+    /// True for an error.
     pub is_error: bool,
-    /// What it says.
+    /// Text of the line.
     pub text: String,
-    /// How many times it came in a row.
+    /// Number of repetitions in a row.
     pub times: usize,
 }
 
@@ -78,22 +77,22 @@ impl Default for History {
 }
 
 impl History {
-    /// When it began.
+    /// Returns the time of its start.
     pub fn since(&self) -> SystemTime {
         self.kept().since
     }
 
-    /// The changes of health, the last one first.
+    /// Returns the changes of health, the last one first.
     pub fn changes(&self) -> Vec<Change> {
         self.kept().changes.iter().rev().cloned().collect()
     }
 
-    /// Errors and warnings, the last one first.
+    /// Returns errors and warnings, the last one first.
     pub fn lines(&self) -> Vec<Line> {
         self.kept().lines.iter().rev().cloned().collect()
     }
 
-    /// Takes in how the devices are at `at`: which are unhealthy, and which fell off their bus.
+    /// Records the state of devices at `at`: those that are unhealthy, and those that are gone from their bus.
     pub fn follow<'a>(
         &self,
         inventory: &Inventory,
@@ -103,12 +102,12 @@ impl History {
     ) {
         let unhealthy = unhealthy.iter();
         let unhealthy = unhealthy.map(|(address, why)| {
-            let told = (called(inventory, address), why.clone());
-            (address.clone(), told)
+            let named = (called(inventory, address), why.clone());
+            (address.clone(), named)
         });
         let gone = gone.into_iter().map(|it| {
-            let told = (it.to_string(), "it fell off its bus".to_owned());
-            (it.address.clone(), told)
+            let named = (it.to_string(), "it fell off its bus".to_owned());
+            (it.address.clone(), named)
         });
         self.take(unhealthy.chain(gone).collect(), at);
     }
@@ -142,7 +141,7 @@ impl History {
         kept.known = now;
     }
 
-    /// Takes in a line of the log.
+    /// Records a line of the log.
     pub fn line(&self, is_error: bool, text: &str, at: SystemTime) {
         let text = cut(&one_line(text));
         let mut kept = self.kept();
@@ -167,7 +166,7 @@ impl History {
     }
 }
 
-/// `0000:3b:00.0 (mlx5_0)`, as [`Gone`] is, too.
+/// Formats `0000:3b:00.0 (mlx5_0)`, as [`Gone`] does.
 fn called(inventory: &Inventory, address: &DeviceAddress) -> String {
     let function = inventory.function(address);
     match function.and_then(|it| it.hcas.first()) {
@@ -191,14 +190,14 @@ fn cut(text: &str) -> String {
     cut
 }
 
-/// A log whose errors and warnings are kept besides.
+/// A logger that also keeps errors and warnings.
 pub struct Recorder<L> {
     log: L,
     history: History,
 }
 
 impl<L> Recorder<L> {
-    /// `log`, kept in `history`.
+    /// Wraps `log` and records in `history`.
     pub fn new(log: L, history: History) -> Self {
         Self { log, history }
     }
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_together_is_one_change() {
+    fn simultaneous_changes_are_one_change() {
         let history = History::default();
         let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
         let names: Vec<String> = (0..64).map(|it| format!("mlx5_core.sf.{it}")).collect();
@@ -252,7 +251,7 @@ mod tests {
         history.take(unhealthy(&down), at(1));
         history.take(unhealthy(&down), at(2));
         history.take(unhealthy(&[("mlx5_core.sf.0", "flapping")]), at(3));
-        let told: Vec<_> = history
+        let changes: Vec<_> = history
             .changes()
             .into_iter()
             .map(|it| (it.at, it.devices.len() + it.more, it.reason))
@@ -264,13 +263,13 @@ mod tests {
             (at(3), 63, None),
             (at(1), 64, no_carrier),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(changes, expected);
         assert_eq!(history.changes()[2].devices.len(), NAMED);
     }
 
-    /// A device that has lost its RDMA device is not called by it.
+    /// A device that has lost its RDMA device has another name.
     #[test]
-    fn a_device_is_one_whatever_it_is_called() {
+    fn a_device_is_identified_by_its_address() {
         let history = History::default();
         let now = SystemTime::now();
         let lost = "it has no RDMA device";
@@ -282,13 +281,13 @@ mod tests {
             history.take(unhealthy(&[(name, reason)]), now);
         }
         history.take(unhealthy(&[]), now);
-        let told: Vec<_> = history.changes().into_iter().map(|it| it.reason).collect();
+        let reasons: Vec<_> = history.changes().into_iter().map(|it| it.reason).collect();
         let expected = [None, Some(lost.to_owned()), Some("no carrier".to_owned())];
-        assert_eq!(told, expected);
+        assert_eq!(reasons, expected);
     }
 
     #[test]
-    fn it_is_bounded() {
+    fn the_history_is_bounded() {
         let history = History::default();
         let now = SystemTime::now();
         for turn in 0..1000 {
@@ -311,13 +310,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_again_is_counted() {
+    fn repeated_lines_are_counted() {
         let history = History::default();
         let now = SystemTime::now();
         for text in ["a", "a", "b", "a"] {
             history.line(false, text, now);
         }
-        let told: Vec<_> = history.lines().iter().map(|it| it.times).collect();
-        assert_eq!(told, [1, 1, 2]);
+        let times: Vec<_> = history.lines().iter().map(|it| it.times).collect();
+        assert_eq!(times, [1, 1, 2]);
     }
 }

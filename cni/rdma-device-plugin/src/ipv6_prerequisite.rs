@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether the NICs have the addresses that pods' addresses are made from, where `rdma-ipam` is
-//! told `from: parent`: a pod with a NIC that has none does not start (104), and a node on which
-//! none has one does not get the chain at all.
+//! Checks that NICs have the addresses from which `rdma-ipam` derives pods' addresses with `from: parent`. A pod with a
+//! NIC that lacks one does not start (104), and the daemon does not add the chain on a node where all NICs lack one.
 
 use crate::{
     conf::{Chain, Conf},
@@ -13,18 +12,18 @@ use ::erdma::instance;
 use rdma_netns::{Inventory, Kernel, Link, Linux, ObserveError};
 use std::{collections::BTreeSet, fmt, net::IpAddr, path::Path};
 
-/// A NIC whose IPv6 prefix pods' addresses are to come from.
+/// A NIC whose IPv6 prefix pods' addresses are derived from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Parent {
-    /// Its RDMA device.
+    /// Name of its RDMA device.
     pub rdma: String,
-    /// Its netdev, which may be a port of a bond; or the one that the resource has pods attached to.
+    /// Name of its netdev, which may be a port of a bond; or the resource's parent netdev.
     pub netdev: String,
 }
 
-/// Whether NICs are to have an IPv6 address, by `chain.plugin.ipam`. With the family `both` a NIC
-/// has to have one of each.
-fn is_wanted(chain: &Chain) -> bool {
+/// Returns true if `chain.plugin.ipam` requires NICs to have an IPv6 address. With the family `both` a NIC needs one of
+/// each.
+fn is_required(chain: &Chain) -> bool {
     let ipam = chain.entry.fields().get("ipam");
     let ipam = |key: &str| ipam.and_then(|it| it.get(key)?.as_str());
     ipam("type") == Some("rdma-ipam")
@@ -32,9 +31,9 @@ fn is_wanted(chain: &Chain) -> bool {
         && ipam("family") != Some("ipv4")
 }
 
-/// The NICs of `offers` that are to have an IPv6 address.
+/// Returns the NICs of `offers` that need an IPv6 address.
 pub fn parents(chain: Option<&Chain>, offers: &[Offer], inventory: &Inventory) -> Vec<Parent> {
-    let Some(chain) = chain.filter(|it| is_wanted(it)) else {
+    let Some(chain) = chain.filter(|it| is_required(it)) else {
         return Vec::new();
     };
     let offers = offers.iter().filter(|it| chain.attaches(it.name.as_str()));
@@ -58,7 +57,8 @@ pub fn parents(chain: Option<&Chain>, offers: &[Offer], inventory: &Inventory) -
     parents.into_iter().collect()
 }
 
-/// The same of this node, for who is not the daemon. Reads sysfs, where there is something to ask.
+/// Returns the NICs of this node that need an IPv6 address, for programs other than the daemon. It reads sysfs only if
+/// addresses are required.
 ///
 /// # Errors
 /// sysfs cannot be read.
@@ -67,10 +67,10 @@ pub fn of_node(
     hardware: &Hardware,
     state_dir: &Path,
 ) -> Result<Vec<Parent>, HardwareError> {
-    if !conf.chain.as_ref().is_some_and(is_wanted) {
+    if !conf.chain.as_ref().is_some_and(is_required) {
         return Ok(Vec::new());
     }
-    let inventory = hardware.look()?;
+    let inventory = hardware.observe()?;
     let instance = instance::kept(state_dir);
     let hidden = discover(&conf.erdma, &inventory, instance.as_deref()).hidden_addresses();
     let previous = PreviousOffers::read(state_dir);
@@ -78,8 +78,8 @@ pub fn of_node(
     Ok(parents(conf.chain.as_ref(), &offers, &inventory))
 }
 
-/// Those of them that have none, by the netdev that ought to: the bond, where it is a port. One
-/// that is not among `links` is in a pod, and not judged.
+/// Returns the NICs without an IPv6 address, by the netdev that should have it: the bond of a port. A netdev that is
+/// not in `links` is in a pod, and is not judged.
 pub fn without_ipv6(parents: &[Parent], links: &[Link]) -> Vec<Parent> {
     let lacking = parents
         .iter()
@@ -89,7 +89,7 @@ pub fn without_ipv6(parents: &[Parent], links: &[Link]) -> Vec<Parent> {
     lacking.into_iter().collect()
 }
 
-/// Whether it has none, and which netdev ought to. None: it cannot be judged.
+/// Returns the netdev that lacks an address, if it does. `None`: it cannot be judged.
 fn lacks(parent: &Parent, links: &[Link]) -> Option<Option<Parent>> {
     let own = links.iter().find(|it| *it.name == *parent.netdev)?;
     let master = links.iter().find(|it| Some(it.index) == own.master);
@@ -102,8 +102,8 @@ fn lacks(parent: &Parent, links: &[Link]) -> Option<Option<Parent>> {
     }))
 }
 
-/// Why our plugin is not to be put into the chain, where it is not yet: there are NICs that are to
-/// have an IPv6 address, and all of them are without. One has one, or cannot be judged: None.
+/// Returns the reason not to add our plugin to the chain: NICs need an IPv6 address, and all of them lack it. `None` if
+/// a NIC has one or cannot be judged.
 pub fn blocker(parents: &[Parent], links: &[Link]) -> Option<String> {
     let lack = |parent| matches!(lacks(parent, links), Some(Some(_)));
     if parents.is_empty() || !parents.iter().all(lack) {
@@ -111,51 +111,53 @@ pub fn blocker(parents: &[Parent], links: &[Link]) -> Option<String> {
     }
     let lacking = without_ipv6(parents, links);
     Some(format!(
-        "no RDMA NIC of this node has a global IPv6 address, which chain.plugin.ipam wants to make \
-         pods' addresses from ({}): nothing was changed in the network's list, and RDMA is for pods \
-         with hostNetwork only; give the NICs an address, and the daemon puts it in; or, {FAMILY}",
+        "no RDMA NIC of this node has a global IPv6 address, from which chain.plugin.ipam derives \
+         pods' addresses ({}): nothing was changed in the network's list, and RDMA is for pods \
+         with hostNetwork only; give the NICs an address, and the daemon adds rdma-cni; or, {FAMILY}",
         names(&lacking)
     ))
 }
 
-/// The same, of this node now. Reads the kernel's state, where there is something to ask.
+/// Returns the reason on this node now. It reads the kernel's state only if there are parents.
 pub fn blocker_now(parents: &[Parent]) -> Option<String> {
     blocker(parents, &links_for(parents))
 }
 
-/// Those of `parents` that have none now. Reads the kernel's state, where there is something to ask.
+/// Returns those of `parents` that lack an address now. It reads the kernel's state only if there are parents.
 pub async fn lacking(parents: Vec<Parent>) -> Vec<Parent> {
     if parents.is_empty() {
         return Vec::new();
     }
-    let look = move || without_ipv6(&parents, &links_for(&parents));
-    tokio::task::spawn_blocking(look).await.unwrap_or_default()
+    let observe = move || without_ipv6(&parents, &links_for(&parents));
+    tokio::task::spawn_blocking(observe)
+        .await
+        .unwrap_or_default()
 }
 
-/// This node's netdevs, if there are parents to look for; none where they cannot be read.
+/// Returns this node's netdevs, or none without parents or if they cannot be read.
 fn links_for(parents: &[Parent]) -> Vec<Link> {
     if parents.is_empty() {
         return Vec::new();
     }
     let observed = Linux::new().observe(None).map(|it| it.host.links);
     observed.unwrap_or_else(|error: ObserveError| {
-        log::debug!("which NICs have an IPv6 address is not known: {error}");
+        log::debug!("cannot observe which NICs have an IPv6 address: {error}");
         Vec::new()
     })
 }
 
-/// `bond0 (mlx5_bond_0)`
+/// Formats `bond0 (mlx5_bond_0)`.
 impl fmt::Display for Parent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.netdev, self.rdma)
     }
 }
 
-/// The setting for NICs that have IPv4 addresses alone.
+/// Setting for NICs that have only IPv4 addresses.
 const FAMILY: &str =
     "if pods are to have IPv4 addresses from the NICs, set chain.plugin.ipam.family to ipv4";
 
-/// The sentence about NICs without an IPv6 address; none: there are no such NICs.
+/// Returns the sentence about NICs without an IPv6 address, if there are any.
 pub fn remark(lacking: &[Parent]) -> Option<String> {
     let have = match lacking {
         [] => return None,
@@ -163,7 +165,7 @@ pub fn remark(lacking: &[Parent]) -> Option<String> {
         _ => "have",
     };
     Some(format!(
-        "{} {have} no global IPv6 address, which chain.plugin.ipam makes pods' addresses from: where rdma-cni is in \
+        "{} {have} no global IPv6 address, from which chain.plugin.ipam derives pods' addresses: where rdma-cni is in \
          the chain, pods with these NICs do not start (104); give the NICs an IPv6 address, or, {FAMILY}; pods with \
          hostNetwork, and pods without RDMA, are not affected",
         names(lacking)
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chain_is_hindered_only_where_every_nic_is_seen_to_have_none() {
+    fn only_nics_that_all_lack_an_address_block_the_chain() {
         let blocker = |netdevs: &[&str]| {
             let parent = |netdev: &&str| Parent {
                 rdma: format!("mlx5_{netdev}"),

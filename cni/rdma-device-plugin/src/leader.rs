@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What only one daemon of a node does ([`peers`](crate::peers)): it keeps our plugin in the chain,
-//! sees to eRDMA NICs, writes the node's labels and condition, tells pods of their rails, and answers at the
-//! address for metrics and probes.
+//! Tasks of the one leader among a node's daemons ([`peers`](crate::peers)): it keeps our plugin in the chain,
+//! maintains eRDMA NICs, writes the node's labels and condition, reports pods' rails, and serves metrics and probes.
 
 use crate::{
     chain::{self, ChainStatus},
@@ -19,37 +18,37 @@ use ::erdma::driver::users::Paths;
 use std::{fs, io, path::Path, sync::Arc, time::Duration};
 use tokio::{sync::watch, task::JoinSet};
 
-/// Where processes are seen.
+/// Mount point of procfs.
 const PROC: &str = "/proc";
 
-/// The node's name: kubelet gives it to a container in the node's network, too.
+/// File of the node's name, which kubelet also sets in a container in the node's network.
 const HOSTNAME: &str = "/proc/sys/kernel/hostname";
 
-/// An address that is somebody else's is tried again after that.
+/// Interval of attempts to bind an address in use.
 const ADDRESS_AGAIN: Duration = Duration::from_secs(5);
 
-/// The work of the leader, while this daemon does it.
+/// The leader's tasks, while this daemon leads.
 #[derive(Default)]
 pub struct Leader {
-    /// The lock is waited for.
+    /// Task that waits for the lock.
     status: JoinSet<io::Result<Lead>>,
-    office: Option<Office>,
+    tasks: Option<LeaderTasks>,
     elected: Option<Lead>,
-    /// What was let go of comes to its end.
+    /// Tasks that are ending after this daemon retired.
     ending: JoinSet<()>,
 }
 
-/// What there is to do.
+/// Event for the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The lock is ours: it can begin.
+    /// This daemon has the lock, and can lead.
     Elected,
-    /// A reconciler has ended, which it does not while this daemon leads.
+    /// A task has ended, which does not happen while this daemon leads.
     Ended,
 }
 
-struct Office {
-    /// The reconcilers' end is that it goes.
+struct LeaderTasks {
+    /// Dropping this sender stops the reconcilers.
     node: watch::Sender<Arc<Node>>,
     reconcilers: JoinSet<()>,
     server: JoinSet<()>,
@@ -57,33 +56,35 @@ struct Office {
 }
 
 impl Leader {
-    /// Waits for the lock, unless it is held or waited for already.
-    pub fn stand(&mut self, state_dir: &Path) {
-        if self.office.is_none() && self.elected.is_none() && self.status.is_empty() {
+    /// Waits for the lock in the background, unless it is held or awaited already.
+    pub fn campaign(&mut self, state_dir: &Path) {
+        if self.tasks.is_none() && self.elected.is_none() && self.status.is_empty() {
             let state_dir = state_dir.to_owned();
             self.status
                 .spawn(async move { Lead::wait(&state_dir).await });
         }
     }
 
-    /// Waits until the lock is ours. It may be called again and again.
+    /// Waits until this daemon has the lock. The call can be cancelled and repeated.
     pub async fn elected(&mut self) {
         if self.elected.is_some() {
             return;
         }
         match self.status.join_next().await {
             Some(Ok(Ok(lead))) => self.elected = Some(lead),
-            Some(Ok(Err(error))) => log::warn!("two daemons would not be kept apart: {error}"),
+            Some(Ok(Err(error))) => {
+                log::warn!("cannot lock leadership, two daemons could lead: {error}")
+            }
             Some(Err(_)) => {}
             None => std::future::pending().await,
         }
     }
 
-    /// Waits until there is something to do. It may be called again and again.
+    /// Waits for an event. The call can be cancelled and repeated.
     pub async fn event(&mut self) -> Event {
-        match &mut self.office {
-            Some(office) => {
-                office.reconcilers.join_next().await;
+        match &mut self.tasks {
+            Some(tasks) => {
+                tasks.reconcilers.join_next().await;
                 Event::Ended
             }
             None => {
@@ -93,12 +94,12 @@ impl Leader {
         }
     }
 
-    /// Whether this daemon leads, or is about to.
+    /// Returns true if this daemon leads, or waits for the lock.
     pub fn is_up(&self) -> bool {
-        self.office.is_some() || self.elected.is_some() || !self.status.is_empty()
+        self.tasks.is_some() || self.elected.is_some() || !self.status.is_empty()
     }
 
-    /// Begins.
+    /// Starts the leader's tasks.
     pub fn lead(
         &mut self,
         arguments: &Arguments,
@@ -157,7 +158,7 @@ impl Leader {
             chain.subscribe(),
             context,
         ));
-        self.office = Some(Office {
+        self.tasks = Some(LeaderTasks {
             node: own,
             reconcilers,
             server,
@@ -165,41 +166,40 @@ impl Leader {
         });
     }
 
-    /// The node is another one.
+    /// Publishes a new state of the node to the tasks.
     pub fn follow(&self, node: &Arc<Node>) {
-        if let Some(office) = &self.office {
-            office.node.send_replace(node.clone());
+        if let Some(tasks) = &self.tasks {
+            tasks.node.send_replace(node.clone());
         }
     }
 
-    /// Lets go of all: of the address at once; of the rest when what is being done has come to its end,
-    /// which is not waited for.
+    /// Retires: closes the address at once, and ends the other tasks after their current step in the background.
     pub async fn retire(&mut self) {
         self.status.shutdown().await;
         self.elected = None;
         while self.ending.try_join_next().is_some() {}
-        if let Some(mut office) = self.office.take() {
-            office.server.shutdown().await;
+        if let Some(mut tasks) = self.tasks.take() {
+            tasks.server.shutdown().await;
             self.ending.spawn(async move {
-                drop(office.node);
-                while office.reconcilers.join_next().await.is_some() {}
-                drop(office.lead);
+                drop(tasks.node);
+                while tasks.reconcilers.join_next().await.is_some() {}
+                drop(tasks.lead);
             });
         }
     }
 
-    /// Ends it as it is. The lock stays with this value.
+    /// Stops all tasks at once. The lock stays with this value.
     pub async fn stop(&mut self) {
         self.status.shutdown().await;
-        if let Some(mut office) = self.office.take() {
-            office.server.shutdown().await;
-            office.reconcilers.shutdown().await;
-            self.elected = office.lead;
+        if let Some(mut tasks) = self.tasks.take() {
+            tasks.server.shutdown().await;
+            tasks.reconcilers.shutdown().await;
+            self.elected = tasks.lead;
         }
     }
 }
 
-/// Pods come before figures: without the address, all else goes on, and it is tried again.
+/// Serves metrics. A failure to bind the address is retried and does not stop the daemon: pods take precedence.
 fn serve(
     arguments: &Arguments,
     node: watch::Receiver<Arc<Node>>,

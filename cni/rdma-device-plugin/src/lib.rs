@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin`: tells kubelet which RDMA devices a node has, and gives them to
-//! containers.
+//! `rdma-device-plugin`: advertises a node's RDMA devices to kubelet, and provides them to containers.
 //!
 //! ```text
 //! file → conf::parse → Conf                        pure; bad input stops here
 //! Linux::inventory   → Inventory                   read-only
-//! (Conf, Inventory, unhealthy) → offer::offers     pure: what is advertised, and what each id
-//!                                                  stands for
-//! Offer + ids        → offer::answer, prefer       pure: what a container gets
+//! (Conf, Inventory, unhealthy) → offer::offers     pure: advertised devices, and the devices of
+//!                                                  each id
+//! Offer + ids        → offer::answer, prefer       pure: devices of a container
 //! SIGHUP, the file, netlink → node::Signal → Daemon → a new Node → files for the chain
 //!                                                  → kubelet::Plugin, one for each resource
 //! ```
-//! Everything that can change while the daemon runs is in one [`node::Node`], made anew at each
-//! change and never changed in place.
+//! One [`node::Node`] has everything that can change while the daemon runs. Each change makes a new one; no node is
+//! changed in place.
 
 pub mod api;
 pub mod chain;
@@ -31,6 +30,7 @@ pub mod install;
 pub mod ipv6_prerequisite;
 pub mod kubelet;
 pub mod leader;
+mod log_once;
 pub mod metrics;
 pub mod node;
 pub mod node_features;
@@ -44,6 +44,5 @@ pub mod publish;
 pub mod refused;
 pub mod release;
 pub mod report;
-mod said;
 pub mod signals;
 pub mod watch;

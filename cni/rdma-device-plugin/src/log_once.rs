@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What goes on is said once in the log: what is tried again fails for the same reason, as a rule.
+//! Logs a lasting problem once: retries usually fail for the same reason.
 
-/// What was said last, and is not over.
+/// Last logged problem that has not ended.
 #[derive(Debug, Default)]
-pub(crate) struct Said(Option<String>);
+pub(crate) struct LogOnce(Option<String>);
 
-impl Said {
-    /// Whether `sentence` is to be said: it is another one than the last, and is the last from here on.
+impl LogOnce {
+    /// Returns true if `sentence` differs from the last one, and remembers it.
     pub(crate) fn is_news(&mut self, sentence: &str) -> bool {
         let is_news = self.0.as_deref() != Some(sentence);
         if is_news {
@@ -15,12 +15,12 @@ impl Said {
         is_news
     }
 
-    /// It is over, and news if it comes again. Whether there was something.
+    /// Ends the problem, so that its return is logged again. Returns true if there was one.
     pub(crate) fn ends(&mut self) -> bool {
         self.0.take().is_some()
     }
 
-    /// Whether something was said that is not over.
+    /// Returns true if a logged problem has not ended.
     pub(crate) fn is_something(&self) -> bool {
         self.0.is_some()
     }

@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // nobody is left to be told that it cannot be printed
+            // no output is left for a failure to print
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
@@ -90,12 +90,12 @@ fn start_log(level: log::LevelFilter, history: History) {
         })
         .build();
     log::set_max_level(log.filter());
-    // it is the first one
+    // no other logger is set
     let _ = log::set_boxed_logger(Box::new(Recorder::new(log, history)));
 }
 
-/// One thread serves all resources; what may wait for the disk or for a lock has threads of its
-/// own, which go when they are idle.
+/// Serves all resources on one thread. Work that may wait for the disk or a lock has threads of its own, which end when
+/// idle.
 fn serve(arguments: Arguments, metrics: Metrics) -> Result<(), StartError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -115,7 +115,7 @@ fn serve(arguments: Arguments, metrics: Metrics) -> Result<(), StartError> {
             Ok(signals) => signals,
             Err(error) => return (Err(error), None),
         };
-        // the devices are waited for, and nobody has to wait for them
+        // waiting for the devices can be interrupted
         let started = tokio::select! {
             () = signals.end() => return (Ok(()), None),
             started = Daemon::start(arguments, metrics) => started,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! All that the daemon knows of its node at one time.
+//! State of the node at one time.
 
 use crate::{
     conf::Conf,
@@ -9,32 +9,32 @@ use crate::{
 use rdma_netns::Inventory;
 use std::{collections::BTreeMap, sync::Arc};
 
-/// The node at one time. Tasks hold it by a `tokio::sync::watch::Receiver<Arc<Node>>`.
+/// State of the node at one time. Tasks hold it as a `tokio::sync::watch::Receiver<Arc<Node>>`.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// The configuration.
+    /// Configuration.
     pub conf: Arc<Conf>,
-    /// The hardware.
+    /// Hardware.
     pub inventory: Arc<Inventory>,
-    /// What of it is not healthy.
+    /// Unhealthy devices.
     pub unhealthy: Unhealthy,
-    /// What is advertised.
+    /// Offers.
     pub offers: Vec<Offer>,
-    /// Devices that resources had, and the node has no more, by the resources' names.
+    /// Devices that resources had and the node no longer has, by the resources' names.
     pub gone: BTreeMap<String, Vec<Gone>>,
-    /// The eRDMA NICs.
+    /// eRDMA NICs.
     pub erdma: Side,
 }
 
 impl Node {
-    /// What it has of `resource`.
+    /// Returns the offer of `resource`.
     pub fn offer(&self, resource: &str) -> Option<&Offer> {
         self.offers
             .iter()
             .find(|offer| offer.name.as_str() == resource)
     }
 
-    /// What kubelet's device plugins serve of it: nothing of what is served by claims.
+    /// Returns the offers that device plugins serve, without those that claims serve.
     pub fn advertised(&self) -> impl Iterator<Item = &Offer> {
         self.offers
             .iter()
@@ -42,17 +42,17 @@ impl Node {
     }
 }
 
-/// Why the daemon is to look at something again; sent to it from wherever that is noticed.
+/// Reason for the daemon to plan again; any task can send it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Signal {
-    /// All of it may be different.
+    /// Everything may have changed.
     Reload,
-    /// The configuration may be another one.
+    /// The configuration may have changed.
     Configuration,
     /// Devices may have come, gone or been renumbered.
     Hardware,
-    /// This is the hardware now, and what of it is not healthy.
-    Seen(Arc<Inventory>, Unhealthy),
-    /// So it stands with the eRDMA NICs now.
+    /// New state of the hardware and its unhealthy devices.
+    Observed(Arc<Inventory>, Unhealthy),
+    /// New state of the eRDMA NICs.
     Erdma(Report),
 }

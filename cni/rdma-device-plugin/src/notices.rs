@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Warnings about a node that works in part: pods start, and lack something. `--check-config` and the log have them
-//! among the remarks, `/readyz` behind its answer. `doctor` finds the same in the node's files by itself.
+//! among the remarks, and `/readyz` after its answer. `doctor` derives the same from the node's files.
 
 use crate::{conf::Conf, offer::Offer};
 use ::erdma::driver;
 use rdma_netns::Inventory;
 
-/// The warnings, one sentence each.
+/// Returns the warnings, one sentence each.
 pub fn notices(conf: &Conf, offers: &[Offer], inventory: &Inventory) -> Vec<String> {
     let unattached = unattached(conf, offers);
     let no_manager = no_connection_manager(offers, inventory);
     unattached.into_iter().chain(no_manager).collect()
 }
 
-/// Offered resources that the chain does not attach: `chain.plugin.resources` names others, or the daemon was started before
-/// they were offered.
+/// Finds offered resources that the chain does not attach: `chain.plugin.resources` names others, or the daemon started
+/// before they were offered.
 fn unattached(conf: &Conf, offers: &[Offer]) -> Option<String> {
     let chain = conf.chain.as_ref()?;
     let names = chain.unattached(offers.iter().map(|it| &it.name));
@@ -33,7 +33,7 @@ fn unattached(conf: &Conf, offers: &[Offer]) -> Option<String> {
     })
 }
 
-/// No `/dev/infiniband/rdma_cm`, although it would work with an offered device.
+/// Finds a missing `/dev/infiniband/rdma_cm` although it would work with an offered device.
 fn no_connection_manager(offers: &[Offer], inventory: &Inventory) -> Option<String> {
     let manager = inventory.connection_manager.as_ref();
     let mut devices = offers.iter().flat_map(|it| &it.devices);
@@ -47,7 +47,7 @@ fn no_connection_manager(offers: &[Offer], inventory: &Inventory) -> Option<Stri
     })
 }
 
-/// `rdma/a is`, `rdma/a, rdma/b are`
+/// Formats `rdma/a is` or `rdma/a, rdma/b are`.
 fn are(names: &[&str]) -> String {
     let verb = if names.len() == 1 { "is" } else { "are" };
     format!("{} {verb}", names.join(", "))

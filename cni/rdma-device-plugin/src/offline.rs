@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the daemon reads of RDMA ports, of a tree of files in the place of `/sys`: `integration/fuzz` holds it against
-//! hostile input.
+//! The daemon's reads of RDMA ports from a tree of files in place of `/sys`: `integration/fuzz` runs them on hostile
+//! input.
 
 use crate::{
     health::{error_files, ports},
@@ -9,18 +9,18 @@ use crate::{
 use rdma_netns::DeviceAddress;
 use std::path::{Path, PathBuf};
 
-/// What the files of an RDMA device's ports say.
+/// Content of the files of an RDMA device's ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortFiles {
-    /// States that no event tells, by their files.
+    /// States that change without an event, by file.
     pub states: Vec<(PathBuf, String)>,
-    /// Error counters, each with the value at which it sticks.
+    /// Error counters, each with the value at which it stops.
     pub errors: Vec<(u64, u64)>,
     /// Names and values of metrics, for each port.
     pub metrics: Vec<Vec<(String, u64)>>,
 }
 
-/// Those of `rdma`, the device at `address`, below `sysfs`; of its error counters the `named` ones.
+/// Reads the files of `rdma`, the device at `address`, below `sysfs`; of its error counters only the `named` ones.
 pub fn port_files(sysfs: &Path, address: DeviceAddress, rdma: &str, named: &[String]) -> PortFiles {
     let errors = error_files::read(sysfs, &vec![(address, rdma.to_owned())], named);
     let metrics = counters::read(sysfs, rdma).into_iter().map(|port| {
@@ -28,7 +28,7 @@ pub fn port_files(sysfs: &Path, address: DeviceAddress, rdma: &str, named: &[Str
         counters.map(|it| (it.name, it.value)).collect()
     });
     PortFiles {
-        states: ports::untold(sysfs),
+        states: ports::eventless(sysfs),
         errors: errors.iter().map(|it| (it.value, it.maximum)).collect(),
         metrics: metrics.collect(),
     }

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Daemons beside each other on one node: while a DaemonSet is updated, the new one is there before
-//! the old one ends.
+//! Several daemons on one node: while a DaemonSet is updated, the new one starts before the old one ends.
 //!
 //! | file below `<stateDir>/daemons` | held (flock) by |
 //! |---|---|
 //! | `<number>-<name>.daemon` | that daemon, as long as it runs; a newer one has a higher number |
-//! | `lead.lock` | the one that does what only one may do |
+//! | `lead.lock` | the leader |
 //!
-//! The newest one leads. What only one may do (the chain's lists, eRDMA NICs and their driver, the
-//! files for the chain and the runtime, the address for metrics) is the leader's; the one before lets
-//! go of it, and the new one has it by the lock when that has come to its end. Locks end with the
-//! process, however it ends: if the new one dies, the one before leads again.
+//! The newest daemon leads. Only the leader manages the chain's lists, eRDMA NICs and their driver, the files for the
+//! chain and the runtime, and the address for metrics. The earlier leader releases them, and the new one gets the lock
+//! when their tasks have ended. Locks end with the process, however it ends: if the new one dies, the earlier one leads
+//! again.
 
 use crate::watch::Watch;
 use cni_protocol::{
@@ -27,34 +26,34 @@ use std::{
 };
 use tokio::{sync::watch, task::JoinSet};
 
-/// Of a daemon's file.
+/// Suffix of a daemon's file.
 const SUFFIX: &str = ".daemon";
 
-/// A lock is free a moment after the event that a killed process's file was closed
-/// (`__fput` in `fs/file_table.c`).
+/// Delay between the event that a killed process's file was closed and the release of its lock (`__fput` in
+/// `fs/file_table.c`).
 const AFTER_AN_EVENT: Duration = Duration::from_millis(100);
 
-/// So often the lock is tried for: at first, and of one that is held for long.
+/// Intervals of attempts to lock: at first, and for a lock that is held for long.
 const TRIES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
 
-/// Where a daemon stands among those of its node.
+/// Role of a daemon among those of its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Role {
-    /// There is no newer one.
+    /// True if there is no newer one.
     pub leads: bool,
-    /// There is no other one at all.
+    /// True if there is no other one.
     pub is_alone: bool,
 }
 
 impl Role {
-    /// That of a daemon which nobody else knows of.
+    /// Role of a daemon that is not announced.
     pub const ALONE: Self = Self {
         leads: true,
         is_alone: true,
     };
 }
 
-/// A daemon's file.
+/// File of a daemon.
 #[derive(Clone, Debug)]
 struct Place {
     directory: PathBuf,
@@ -62,8 +61,7 @@ struct Place {
 }
 
 impl Place {
-    /// The other daemons that run, the oldest first, by the names of their files. What killed ones
-    /// left is taken away.
+    /// Returns the names of the files of the other running daemons, the oldest first. Removes those of killed ones.
     fn others(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.directory)
             .into_iter()
@@ -74,7 +72,7 @@ impl Place {
         let mut others: Vec<_> = names
             .filter(is_other)
             .filter(|name| is_alive(&self.directory.join(name)))
-            // that one is about to be seen
+            // a daemon that is still starting
             .filter(|name| !name.starts_with('.'))
             .collect();
         others.sort();
@@ -90,7 +88,7 @@ impl Place {
     }
 }
 
-/// That a daemon runs; its file goes with this value.
+/// Announcement of a running daemon; dropping it removes its file.
 #[derive(Debug)]
 pub struct Presence {
     place: Place,
@@ -99,10 +97,10 @@ pub struct Presence {
 }
 
 impl Presence {
-    /// Makes this daemon known to others with the same state directory.
+    /// Announces this daemon to others with the same state directory.
     ///
     /// # Errors
-    /// The directory cannot be written.
+    /// The directory is not writable.
     pub fn announce(state_dir: &Path) -> io::Result<Self> {
         let directory = make(state_dir)?;
         let name = format!(
@@ -113,7 +111,7 @@ impl Presence {
             directory,
             file_name: String::new(),
         };
-        // of two that start at the same moment the name decides
+        // the name decides between two that start at the same moment
         let newest = place.others().pop().unwrap_or_default();
         let newest: u64 = newest
             .split('-')
@@ -122,7 +120,7 @@ impl Presence {
             .parse()
             .unwrap_or(0);
         place.file_name = format!("{:010}-{name}{SUFFIX}", newest.saturating_add(1));
-        // it is locked before it is seen
+        // locked before it is visible
         let hidden = place.directory.join(format!(".{}", place.file_name));
         let make = || {
             OpenOptions::new()
@@ -140,8 +138,8 @@ impl Presence {
         })
     }
 
-    /// The same, and tells what becomes of others, by a task of `watchers`. None: the state directory
-    /// cannot be used, and others would not be noticed.
+    /// Announces this daemon, and follows the others in a task of `watchers`. `None`: the state directory is unusable,
+    /// and others would not be noticed.
     pub fn announce_and_follow(
         state_dir: &Path,
         watchers: &mut JoinSet<()>,
@@ -161,17 +159,17 @@ impl Presence {
         }
     }
 
-    /// A name that no other daemon of this node has: eight hexadecimal digits.
+    /// Returns the unique name of this daemon on the node: eight hexadecimal digits.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where it stands now.
+    /// Returns the present role.
     pub fn role(&self) -> Role {
         self.place.role()
     }
 
-    /// Whether `name` is that of a daemon which runs, this one included.
+    /// Returns true if `name` is that of a running daemon, including this one.
     pub fn runs(&self, name: &str) -> bool {
         let ending = format!("-{name}{SUFFIX}");
         name == self.name
@@ -182,13 +180,13 @@ impl Presence {
                 .any(|other| other.ends_with(&ending))
     }
 
-    /// Tells `role` whenever it is another one.
+    /// Sends changes of the role to `role`.
     pub fn follow(&self, role: watch::Sender<Role>) -> impl Future<Output = ()> + Send + use<> {
         let place = self.place.clone();
         let mut watch = Watch::new(vec![place.directory.clone()]);
         async move {
             loop {
-                // first of all too: somebody may have come before it was listened
+                // also at first: another daemon may have come before the watch
                 for wait in [Duration::ZERO, AFTER_AN_EVENT] {
                     tokio::time::sleep(wait).await;
                     let now = place.role();
@@ -206,20 +204,20 @@ impl Drop for Presence {
     }
 }
 
-/// The lock of whoever leads.
+/// Lock of the leader.
 #[derive(Debug)]
 pub struct Lead {
     _held: Held,
 }
 
 impl Lead {
-    /// Waits until the one before has let go of it.
+    /// Waits until the earlier leader has released it.
     ///
     /// # Errors
     /// The file cannot be made or locked.
     pub async fn wait(state_dir: &Path) -> io::Result<Self> {
         let path = make(state_dir)?.join("lead.lock");
-        // opened once: each close of a file that was open for writing is heard by who watches the directory
+        // opened once: each close of a file that was open for writing is an event for watchers of the directory
         let file = lock::open(&path)?;
         let mut tried = 0;
         loop {
@@ -241,12 +239,12 @@ fn make(state_dir: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Whether somebody holds the file. One that nobody holds is taken away.
+/// Returns true if a process holds the file. Otherwise the file is removed.
 fn is_alive(path: &Path) -> bool {
     let Ok(file) = state_file::open(path) else {
         return false;
     };
-    // shared: others who look at the same time do not look like a daemon
+    // shared: concurrent checks must not look like a daemon
     match file.try_lock_shared() {
         Err(TryLockError::WouldBlock) => true,
         Err(TryLockError::Error(_)) => false,
@@ -291,9 +289,9 @@ mod tests {
         following.abort();
     }
 
-    /// It was killed before it was seen.
+    /// Files of a daemon that was killed before it was visible.
     #[test]
-    fn what_a_killed_one_left_goes() {
+    fn files_of_a_killed_daemon_are_removed() {
         let state = tempfile::tempdir().expect("a directory");
         let directory = make(state.path()).expect("a directory");
         let left = [".0000000001-00000000.daemon", "0000000001-00000001.daemon"];
@@ -306,17 +304,17 @@ mod tests {
         assert!(left.iter().all(|path| !path.exists()));
     }
 
-    /// One that came between the look and the watch.
+    /// A daemon that came between the observation and the watch.
     #[tokio::test(flavor = "current_thread")]
-    async fn one_that_was_there_before_anything_happens_is_told_too() {
+    async fn a_daemon_before_the_watch_is_noticed() {
         let state = tempfile::tempdir().expect("a directory");
         let old = Presence::announce(state.path()).expect("announced");
         let (sender, mut role) = watch::channel(old.role());
         let _new = Presence::announce(state.path()).expect("announced");
         let following = tokio::spawn(old.follow(sender));
-        let told = role.wait_for(|it| !it.leads);
-        let told = tokio::time::timeout(Duration::from_secs(5), told).await;
-        assert!(told.is_ok_and(|it| it.is_ok()), "two lead");
+        let changed = role.wait_for(|it| !it.leads);
+        let changed = tokio::time::timeout(Duration::from_secs(5), changed).await;
+        assert!(changed.is_ok_and(|it| it.is_ok()), "two lead");
         following.abort();
     }
 

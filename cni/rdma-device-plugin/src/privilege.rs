@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the daemon may do and can see, and what is lost without. Nothing here needs a privileged
-//! container: two capabilities, a handful of mounts and the host's network namespace are all. One more is for
-//! counters of devices inside pods, and three for the eRDMA driver where it is to be loaded.
+//! Checks the daemon's capabilities and mounts, and names the loss without each. No privileged container is needed: two
+//! capabilities, a few mounts and the host's network namespace suffice. Counters of devices inside pods need one more
+//! capability, and loading the eRDMA driver three.
 
 use crate::{chain::record::Record, cli::Arguments, conf::Conf};
 use std::{
@@ -9,34 +9,33 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Bits of `CapEff` (`include/uapi/linux/capability.h`), what they are for, and what is lost
-/// without.
+/// Bit of `CapEff` (`include/uapi/linux/capability.h`), name, and the loss without it.
 const CAPABILITIES: [(u32, &str, &str); 3] = [
     (
         11,
         "CAP_NET_BROADCAST",
-        "netdevs inside pods tell nothing: they are looked at every 2 s",
+        "netdevs inside pods report no events: they are observed every 2 s",
     ),
     (
         12,
         "CAP_NET_ADMIN",
-        "netdevs inside pods are not seen: devices there keep the health that they had; eRDMA NICs \
+        "netdevs inside pods are not observable: devices there keep their last health; eRDMA NICs \
          are not brought up",
     ),
     (
         21,
         "CAP_SYS_ADMIN",
-        "no way into pods' namespaces: the counters of RDMA devices that are a pod's alone (exclusive \
-         mode) are not known, and their health goes by their netdevs' carrier",
+        "no access to pods' namespaces: the counters of a pod's exclusive RDMA devices (exclusive \
+         mode) are unknown, and their health depends only on their netdevs' carrier",
     ),
 ];
 
-/// The same, where the eRDMA driver may be loaded.
+/// Capabilities for loading the eRDMA driver.
 const LOADING: [(u32, &str, &str); 3] = [
     (
         2,
         "CAP_DAC_READ_SEARCH",
-        "which devices the processes of other users have open is not seen: the eRDMA driver counts \
+        "the open devices of other users' processes are not observable: the eRDMA driver counts \
          as in use, and keeps its mode",
     ),
     (
@@ -47,40 +46,40 @@ const LOADING: [(u32, &str, &str); 3] = [
     (
         19,
         "CAP_SYS_PTRACE",
-        "which devices other processes have open is not seen: the eRDMA driver counts as in use, and \
+        "the open devices of other processes are not observable: the eRDMA driver counts as in use, and \
          keeps its mode",
     ),
 ];
 
-/// Where the daemon expects what is mounted into its container.
+/// Directories that are mounted into the daemon's container.
 #[derive(Clone, Debug)]
 pub struct Paths {
-    /// `/var/lib/kubelet`
+    /// Kubelet's directory: `/var/lib/kubelet`.
     pub kubelet_dir: PathBuf,
-    /// `/var/run/cdi`; none: containers get devices by path.
+    /// Directory of CDI specs: `/var/run/cdi`; `None`: containers get devices by path.
     pub cdi_dir: Option<PathBuf>,
-    /// `/var/lib/cni/rdma-cni`
+    /// State directory: `/var/lib/cni/rdma-cni`.
     pub state_dir: PathBuf,
-    /// `/sys`
+    /// Mount point of sysfs: `/sys`.
     pub sysfs: PathBuf,
-    /// `/dev`
+    /// Directory of device files: `/dev`.
     pub dev: PathBuf,
-    /// `/run/netns`, where runtimes put pods' namespaces.
+    /// Directory of pods' namespaces: `/run/netns`.
     pub netns_dir: PathBuf,
-    /// `/var/lib/cni/results`; none: our plugin is not kept in the chain.
+    /// Cache of libcni: `/var/lib/cni/results`; `None`: the chain is not kept.
     pub cni_cache: Option<PathBuf>,
-    /// `/etc/cni/net.d`; none: the same.
+    /// Directory of lists: `/etc/cni/net.d`; `None`: the chain is not kept.
     pub cni_conf: Option<PathBuf>,
-    /// `/opt/cni/bin`; none: nothing was put there.
+    /// Directories of plugins: `/opt/cni/bin`; empty: nothing was installed.
     pub cni_bins: Vec<PathBuf>,
-    /// Whether the eRDMA driver may be loaded.
+    /// True if the eRDMA driver may be loaded.
     pub loads_driver: bool,
 }
 
-/// Where runtimes put pods' namespaces.
+/// Directory of pods' namespaces.
 const NETNS: &str = "/run/netns";
 
-/// What the daemon may not do, and what is not mounted, by this configuration ([`report`]).
+/// Returns the missing capabilities and mounts for this configuration ([`report`]).
 pub fn missing(arguments: &Arguments, conf: &Conf) -> Vec<String> {
     let record = Record::read(&arguments.state_dir).ok().flatten();
     let chain = conf.chain.as_ref();
@@ -98,27 +97,22 @@ pub fn missing(arguments: &Arguments, conf: &Conf) -> Vec<String> {
     })
 }
 
-/// What is missing, one sentence each: the capability or mount, and what is lost without it.
-/// Nothing: all is there.
+/// Returns one sentence for each missing capability or mount, with the loss. Empty: nothing is missing.
 pub fn report(places: &Paths) -> Vec<String> {
     let mut missing = match fs::read_to_string("/proc/thread-self/status") {
-        Ok(status) => {
-            match effective(&status) {
-                Some(set) => capabilities(set, places.loads_driver),
-                None => {
-                    vec!["/proc/thread-self/status tells no capabilities: what is allowed is not known".into()]
-                }
+        Ok(status) => match effective(&status) {
+            Some(set) => capabilities(set, places.loads_driver),
+            None => {
+                vec!["/proc/thread-self/status has no capabilities: the daemon's permissions are unknown".into()]
             }
-        }
-        Err(error) => vec![format!(
-            "which capabilities there are is not known: {error}"
-        )],
+        },
+        Err(error) => vec![format!("cannot read the daemon's capabilities: {error}")],
     };
     missing.extend(mounts(places));
     missing
 }
 
-/// The effective set in a thread's `status`.
+/// Parses the effective set in a thread's `status`.
 fn effective(status: &str) -> Option<u64> {
     let set = status
         .lines()
@@ -126,11 +120,11 @@ fn effective(status: &str) -> Option<u64> {
     u64::from_str_radix(set.trim(), 16).ok()
 }
 
-/// What is lost without those that are not in `set`; `loads`: the eRDMA driver may be loaded.
+/// Returns the losses without the capabilities missing in `set`; `loads`: the eRDMA driver may be loaded.
 fn capabilities(set: u64, loads: bool) -> Vec<String> {
     let loading: &[_] = if loads { &LOADING } else { &[] };
-    let wanted = CAPABILITIES.iter().chain(loading);
-    let lost = wanted.filter(|(bit, ..)| set & (1 << bit) == 0);
+    let required = CAPABILITIES.iter().chain(loading);
+    let lost = required.filter(|(bit, ..)| set & (1 << bit) == 0);
     lost.map(|(_, name, loss)| format!("{name} is missing: {loss}"))
         .collect()
 }
@@ -142,18 +136,18 @@ fn mounts(places: &Paths) -> Vec<String> {
     };
     want(
         writable(&places.kubelet_dir.join("device-plugins")),
-        "kubelet cannot be reached, and nothing is advertised",
+        "kubelet is unreachable, and nothing is advertised",
     );
     want(
         directory(&places.kubelet_dir.join("pod-resources")),
         match places.cni_cache {
-            None => "metrics do not say which pod has which device",
-            Some(_) => "no container that is given what the chain attaches starts",
+            None => "metrics do not show which pod has which device",
+            Some(_) => "no container starts with a resource that the chain attaches",
         },
     );
     want(
         writable(&places.state_dir),
-        "rdma-cni is not told what an allocation stands for, and which pods have devices is not known here",
+        "rdma-cni does not get the devices of an allocation, and the daemon does not know which pods have devices",
     );
     if let Some(cdi_dir) = &places.cdi_dir {
         want(
@@ -176,26 +170,26 @@ fn mounts(places: &Paths) -> Vec<String> {
     for cni_bin in &places.cni_bins {
         want(
             directory(cni_bin),
-            "whether the runtime finds the plugins is not known, and rdma-cni is not put into its list",
+            "the daemon cannot check whether the runtime finds the plugins, and does not add rdma-cni to its list",
         );
     }
     want(
         directory(&places.netns_dir),
-        "devices inside pods are not seen (mount it with HostToContainer propagation)",
+        "devices inside pods are not observable (mount it with HostToContainer propagation)",
     );
     want(
         directory(&places.sysfs.join("class/net")),
-        "no hardware is seen",
+        "no hardware is observable",
     );
     if places.sysfs.join("class/infiniband_verbs").exists() {
         want(
             directory(&places.dev.join("infiniband")),
-            "whether a character device is in place is not known",
+            "the daemon cannot check whether a character device is in place",
         );
     }
     want(
         host_namespace(&places.sysfs),
-        "run with hostNetwork, and mount no other sysfs: health follows netdevs that are not seen here",
+        "run with hostNetwork, and mount no other sysfs: health depends on netdevs that are not observable here",
     );
     missing
 }
@@ -208,8 +202,7 @@ fn directory(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Whether files can be made in the directory at `path`, or the directory itself where it is not
-/// there yet.
+/// Checks that the directory at `path` is writable, or that it can be made if it does not exist.
 fn writable(path: &Path) -> Result<(), String> {
     let present = path.ancestors().find(|it| it.exists()).unwrap_or(path);
     let is_child = present.parent().is_some() && path.parent() == Some(present);
@@ -229,9 +222,9 @@ fn absent(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// A function whose netdevs are all in other namespaces has an empty `net`: where that is so of
-/// all functions, this is not the namespace of the hardware. Unless other hardware's netdev is
-/// here: all RDMA NICs can be in pods, and the node's own be a virtio or USB device.
+/// Checks that this is the host's network namespace. A function whose netdevs are all in other namespaces has an empty
+/// `net`; if this holds for all functions, this is not the namespace of the hardware. Another device's netdev proves
+/// the contrary: all RDMA NICs can be in pods while the node's own NIC is a virtio or USB device.
 fn host_namespace(sysfs: &Path) -> Result<(), String> {
     let here = fs::read_dir(sysfs.join("class/net"));
     let mut here = here.into_iter().flatten().flatten();
@@ -257,7 +250,7 @@ fn host_namespace(sysfs: &Path) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    /// All that is wanted, made up.
+    /// Makes all required directories.
     fn places(root: &Path) -> Paths {
         for directory in [
             "kubelet/device-plugins",
@@ -290,13 +283,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_missing_where_all_is_there() {
+    fn nothing_is_missing_with_all_mounts() {
         let root = tempfile::tempdir().expect("a directory");
         assert_eq!(mounts(&places(root.path())), [] as [&str; 0]);
     }
 
     #[test]
-    fn without_a_chain_the_pods_names_are_all_that_is_lost() {
+    fn without_a_chain_only_the_pods_names_are_lost() {
         let root = tempfile::tempdir().expect("a directory");
         let mut places = places(root.path());
         places.cni_cache = None;
@@ -306,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_on_first_use_is_not_missing() {
+    fn a_directory_made_on_first_use_is_not_missing() {
         let root = tempfile::tempdir().expect("a directory");
         let places = places(root.path());
         fs::remove_dir(&places.state_dir).expect("removed");
@@ -314,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_whose_rdma_nics_are_all_in_pods_is_a_node() {
+    fn all_rdma_nics_may_be_in_pods() {
         let root = tempfile::tempdir().expect("a directory");
         let places = places(root.path());
         let function = root.path().join("sys/bus/pci/devices/0000:3b:00.0/net");
@@ -326,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mount_that_is_missing_is_told_with_its_loss() {
+    fn each_missing_mount_is_reported_with_its_loss() {
         for (directory, what, loss) in [
             (
                 "kubelet",
@@ -336,7 +329,7 @@ mod tests {
             (
                 "kubelet/pod-resources",
                 "pod-resources\" is not there",
-                "what the chain attaches starts",
+                "resource that the chain attaches",
             ),
             ("results", "results\" is not there", "has no rails"),
             ("bin", "bin\" is not there", "finds the plugins"),
@@ -365,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn each_capability_that_is_missing_is_told() {
+    fn each_missing_capability_is_reported() {
         assert_eq!(capabilities(u64::MAX, true), [] as [&str; 0]);
         let all = capabilities(0, false);
         assert_eq!(all.len(), CAPABILITIES.len());
@@ -376,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_loading_a_driver_needs_is_told_where_it_is_to_be_loaded() {
+    fn capabilities_for_loading_are_required_only_for_loading() {
         let without = !(1 << 2);
         assert_eq!(capabilities(without, false), [] as [&str; 0]);
         let missing = capabilities(without, true);
@@ -393,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_up_is_told() {
+    fn dropped_capabilities_are_reported() {
         let without = || {
             // struct __user_cap_header_struct of _LINUX_CAPABILITY_VERSION_3, and its data
             let header = [0x2008_0522_u32, 0];
@@ -406,7 +399,7 @@ mod tests {
             let root = tempfile::tempdir().expect("a directory");
             report(&places(root.path()))
         };
-        let told = std::thread::spawn(without).join().expect("a report");
-        assert_eq!(told, capabilities(0, false));
+        let missing = std::thread::spawn(without).join().expect("a report");
+        assert_eq!(missing, capabilities(0, false));
     }
 }

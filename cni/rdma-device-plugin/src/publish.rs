@@ -1,39 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the chain and the container runtime are told in files: which devices a resource's ids
-//! stand for, CDI entries, and what Multus tells of exclusive devices.
+//! Publishes files for the chain, the container runtime and Multus: the devices of a resource's ids, CDI entries, and
+//! device information.
 //!
-//! The files stay when the daemon ends. A container that is started again is not allocated
-//! again: the runtime looks its CDI names up without the daemon, and the chain its ids.
+//! The files stay when the daemon ends. A restarted container is not allocated again: the runtime resolves its CDI
+//! names, and the chain its ids, without the daemon.
 
 use crate::{cli::Arguments, device_info, hardware::Hardware, node::Node, offer};
 use rdma_resources::{Cdi, FileError, Published, published::FORMAT};
 use std::{path::PathBuf, sync::Arc};
 
-/// Where it is written.
+/// Directories of the files.
 #[derive(Clone, Debug)]
 pub struct Publisher {
     state_dir: PathBuf,
     cdi_dir: PathBuf,
-    /// None: nothing is written for Multus.
+    /// Directory of device information; `None`: none is written.
     device_info: Option<PathBuf>,
     hardware: Hardware,
-    /// What went wrong the last time: it is said once.
-    told: [Option<String>; 3],
+    /// Last failures, which are logged once.
+    reported: [Option<String>; 3],
 }
 
 impl Publisher {
-    /// Into the state directory of `rdma-cni`, the runtime's CDI directory, and Multus' for device information.
+    /// Returns a publisher into the state directory of `rdma-cni`, the runtime's CDI directory, and Multus' directory
+    /// for device information.
     pub fn new(arguments: &Arguments, hardware: Hardware) -> Self {
         Self {
             state_dir: arguments.state_dir.clone(),
             cdi_dir: arguments.cdi_dir.clone(),
             device_info: arguments.device_info.clone(),
             hardware,
-            told: [None, None, None],
+            reported: [None, None, None],
         }
     }
 
-    /// Writes what is different. What fails is said. Whether all is written.
+    /// Writes the differences, and logs failures. Returns true if all files are up to date.
     pub async fn publish(&mut self, node: Arc<Node>) -> bool {
         let here = self.clone();
         // a move of rdma-cni can hold the lock of the CDI file for a moment
@@ -48,11 +49,11 @@ impl Publisher {
         match written.await {
             Ok(failed) => {
                 let is_written = failed.iter().all(Option::is_none);
-                self.tell(failed);
+                self.report(failed);
                 is_written
             }
             Err(error) => {
-                log::error!("publishing did not come to its end: {error}");
+                log::error!("publishing failed: {error}");
                 false
             }
         }
@@ -87,11 +88,11 @@ impl Publisher {
         if !self.has_entries(node) {
             return Ok(());
         }
-        // the numbers are looked up under the file's lock; without a look the last ones count
+        // device numbers are read under the file's lock; if reading fails, the last ones count
         let written = self.entries().write(|| match self.hardware.presence() {
             Ok(now) => offer::cdi_entries(&node.offers, &now),
             Err(error) => {
-                log::warn!("CDI entries may be old: {error}");
+                log::warn!("CDI entries may be outdated: {error}");
                 offer::cdi_entries(&node.offers, &node.inventory)
             }
         })?;
@@ -119,23 +120,23 @@ impl Publisher {
         Cdi::new(&self.cdi_dir, &self.state_dir)
     }
 
-    /// Whether containers get devices by CDI names, or got them so before `cdi` was turned off:
-    /// they are started again by the same names.
+    /// Returns true if containers get devices by CDI names, or got them before `cdi` was turned off: their restart uses
+    /// the same names.
     fn has_entries(&self, node: &Node) -> bool {
         node.conf.cdi || self.entries().is_there()
     }
 
-    fn tell(&mut self, failed: [Option<FileError>; 3]) {
-        for (told, failed) in self.told.iter_mut().zip(failed) {
+    fn report(&mut self, failed: [Option<FileError>; 3]) {
+        for (reported, failed) in self.reported.iter_mut().zip(failed) {
             let failed = failed.map(|error| error.to_string());
             match &failed {
-                Some(error) if *told != failed => {
-                    log::error!("{error}; tried again");
+                Some(error) if *reported != failed => {
+                    log::error!("{error}; trying again");
                 }
-                None if told.is_some() => log::info!("published again"),
+                None if reported.is_some() => log::info!("published again"),
                 _ => {}
             }
-            *told = failed;
+            *reported = failed;
         }
     }
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The signals that a daemon is told something by. As a container's first process it has to take them
-//! itself from its start on: the kernel does nothing by default there (`pid_namespaces(7)`).
+//! Signals of the daemon. As a container's first process it must handle them from its start on: the kernel's default
+//! action is none there (`pid_namespaces(7)`).
 
 use std::io;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Those that a daemon takes.
+/// Handlers of the daemon's signals.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
@@ -13,17 +13,17 @@ pub struct Signals {
     hangup: Signal,
 }
 
-/// What one of them says.
+/// Meaning of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
-    /// SIGTERM or SIGINT
+pub enum Received {
+    /// SIGTERM or SIGINT.
     End,
-    /// SIGHUP
+    /// SIGHUP.
     Reload,
 }
 
 impl Signals {
-    /// Takes them from now on.
+    /// Installs the handlers.
     ///
     /// # Errors
     /// The system refuses it.
@@ -35,18 +35,18 @@ impl Signals {
         })
     }
 
-    /// Waits for the next one.
-    pub async fn next(&mut self) -> Told {
+    /// Waits for the next signal.
+    pub async fn next(&mut self) -> Received {
         tokio::select! {
             biased;
-            _ = self.terminate.recv() => Told::End,
-            _ = self.interrupt.recv() => Told::End,
-            _ = self.hangup.recv() => Told::Reload,
+            _ = self.terminate.recv() => Received::End,
+            _ = self.interrupt.recv() => Received::End,
+            _ = self.hangup.recv() => Received::Reload,
         }
     }
 
-    /// Waits until it is told to end.
+    /// Waits for a signal to end.
     pub async fn end(&mut self) {
-        while self.next().await != Told::End {}
+        while self.next().await != Received::End {}
     }
 }

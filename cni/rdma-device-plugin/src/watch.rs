@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Waiting for changes in directories, by inotify: nothing runs while nothing happens. Where the kernel has no
-//! instance or watch left for this user (EMFILE, ENOSPC: `inotify_init(2)`, `inotify_add_watch(2)`), it is as
-//! if something had changed every second.
+//! Waits for changes in directories through inotify, without activity at rest. If the kernel has no instance or watch
+//! left for this user (EMFILE, ENOSPC: `inotify_init(2)`, `inotify_add_watch(2)`), it reports a change every second.
 
 use inotify::{EventStream, Inotify, WatchMask};
 use std::{
@@ -18,35 +17,34 @@ use tokio::{
 };
 use tokio_stream::{Stream, StreamExt};
 
-/// Room for some dozen events; more of them are read in turn.
+/// Size of the buffer for some dozen events; further ones are read in turn.
 const BUFFER: usize = 4096;
 
-/// How long to wait before looking again when the kernel gives no events.
+/// Interval of reports without events.
 const WITHOUT_EVENTS: Duration = Duration::from_secs(1);
 
-/// Files and directories that are looked at, whether they are there yet or not.
+/// Watched files and directories, which need not exist yet.
 pub struct Watch {
-    /// None: the kernel had no instance left.
+    /// `None`: the kernel had no instance left.
     events: Option<EventStream<[u8; BUFFER]>>,
     paths: Vec<PathBuf>,
-    /// No events tell of one of them, which was said.
-    is_deaf: bool,
+    /// True after it was logged that a path has no events.
+    lacks_events: bool,
 }
 
 impl Watch {
-    /// Watches `paths`, and where one of them is not there, the nearest directory above it.
+    /// Watches `paths`, or the nearest existing directory above a missing one.
     pub fn new(paths: Vec<PathBuf>) -> Self {
         let mut watch = Self {
             events: None,
             paths,
-            is_deaf: false,
+            lacks_events: false,
         };
         watch.arm();
         watch
     }
 
-    /// Waits until something happened in one of them. What has happened by then is one change; it need not mean a
-    /// difference.
+    /// Waits for an event in one of them. All events until then are one change, which need not be a difference.
     pub async fn changed(&mut self) {
         let heard = async {
             if let Some(events) = &mut self.events {
@@ -58,15 +56,15 @@ impl Watch {
             }
             tokio::time::sleep(WITHOUT_EVENTS).await;
         };
-        match self.is_deaf {
-            // it comes to the same whether it was heard
+        match self.lacks_events {
+            // an event and the interval's end have the same effect
             true => drop(tokio::time::timeout(WITHOUT_EVENTS, heard).await),
             false => heard.await,
         }
         self.arm();
     }
 
-    /// Counts the changes, for ever.
+    /// Counts the changes, forever.
     pub async fn count(mut self, changes: watch::Sender<u64>) {
         loop {
             self.changed().await;
@@ -74,20 +72,20 @@ impl Watch {
         }
     }
 
-    /// A directory that was made again is another one: every path is added again, which for one
-    /// that is watched already changes nothing.
+    /// Watches every path again, as a directory that was made again is another one. It has no effect on paths that are
+    /// watched already.
     fn arm(&mut self) {
         let armed = self.try_to_arm();
         match &armed {
-            Err(error) if !self.is_deaf => log::warn!(
-                "no changes are told of {:?}: {error}; they are looked at every {WITHOUT_EVENTS:?} \
+            Err(error) if !self.lacks_events => log::warn!(
+                "no events for {:?}: {error}; checking every {WITHOUT_EVENTS:?} \
                  (sysctl fs.inotify.max_user_instances and max_user_watches)",
                 self.paths
             ),
-            Ok(()) if self.is_deaf => log::info!("changes are told of {:?} again", self.paths),
+            Ok(()) if self.lacks_events => log::info!("events for {:?} work again", self.paths),
             _ => {}
         }
-        self.is_deaf = armed.is_err();
+        self.lacks_events = armed.is_err();
     }
 
     fn try_to_arm(&mut self) -> io::Result<()> {
@@ -101,7 +99,7 @@ impl Watch {
     }
 }
 
-/// Waits until then; for ever, if there is no such time.
+/// Waits until then; forever if there is no such time.
 pub(crate) async fn until(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
@@ -109,7 +107,7 @@ pub(crate) async fn until(at: Option<Instant>) {
     }
 }
 
-/// Takes what has come besides, for which there would be a look each, long after it.
+/// Reads all pending events, each of which would otherwise cause another observation.
 async fn drain(events: &mut EventStream<[u8; BUFFER]>) {
     poll_fn(|context| {
         while let Poll::Ready(Some(Ok(_))) = Pin::new(&mut *events).poll_next(context) {}
@@ -118,7 +116,7 @@ async fn drain(events: &mut EventStream<[u8; BUFFER]>) {
     .await;
 }
 
-/// Adds `path`, or what is there of the way to it.
+/// Watches `path`, or the nearest existing directory above it.
 fn arm(events: &EventStream<[u8; BUFFER]>, path: &Path) -> io::Result<()> {
     let mask = WatchMask::CREATE
         | WatchMask::MOVED_TO
@@ -131,7 +129,7 @@ fn arm(events: &EventStream<[u8; BUFFER]>, path: &Path) -> io::Result<()> {
     let mut below: Option<&Path> = None;
     while let Some(ancestor) = ancestors.next() {
         match events.watches().add(ancestor, mask) {
-            // the next one down may have been made before this one was watched
+            // the next component may have been made before this one was watched
             Ok(_) if below.is_some_and(Path::exists) => {
                 ancestors = path.ancestors();
                 below = None;
@@ -169,14 +167,14 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn a_directory_that_is_made_later_and_made_again_is_watched() {
+    async fn a_directory_that_is_made_later_or_again_is_watched() {
         let root = tempfile::tempdir().expect("a directory");
         let directory = root.path().join("kubelet/device-plugins");
         let mut watch = Watch::new(vec![directory.clone()]);
         for _ in 0..3 {
             fs::create_dir_all(&directory).expect("made");
             assert!(heard(&mut watch).await, "the directory was made");
-            // whatever came in two events is read
+            // reads all events of the creation
             while tokio::time::timeout(Duration::from_millis(50), watch.changed())
                 .await
                 .is_ok()
@@ -192,9 +190,9 @@ mod tests {
         }
     }
 
-    /// As while somebody writes a directory's files again and again.
+    /// As while a program writes a directory's files again and again.
     #[tokio::test(flavor = "current_thread")]
-    async fn what_has_come_together_is_one_change() {
+    async fn simultaneous_events_are_one_change() {
         let directory = tempfile::tempdir().expect("a directory");
         let mut watch = Watch::new(vec![directory.path().to_owned()]);
         for number in 0..500 {
@@ -211,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn silence_is_silence() {
+    async fn no_event_is_no_change() {
         let root = tempfile::tempdir().expect("a directory");
         let mut watch = Watch::new(vec![root.path().join("a/b")]);
         let nothing = tokio::time::timeout(Duration::from_millis(200), watch.changed()).await;

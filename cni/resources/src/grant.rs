@@ -43,8 +43,8 @@ pub struct Grant {
     #[serde(default)]
     pub chained: bool,
     /// True if Allocate promised the container an entry with its pod's rails ([`container`](crate::container)).
-    #[serde(default)]
-    pub told: bool,
+    #[serde(default, rename = "told")]
+    pub promises_rails: bool,
     /// Granted devices.
     pub devices: Vec<GrantedDevice>,
 }
@@ -136,7 +136,7 @@ mod tests {
             sharing: Sharing::Shared,
             cdi: false,
             chained: false,
-            told: false,
+            promises_rails: false,
             devices: vec![GrantedDevice {
                 address: "0000:3b:00.0".to_owned().try_into().expect("an address"),
                 rdma: "mlx5_0".into(),

@@ -61,12 +61,12 @@ pub fn chain(input: &[u8]) {
 /// It tells something else the next time.
 pub fn cni_cache(input: &[u8]) {
     for pod in [("default", "a"), ("", "")] {
-        let told = sandbox::told(input, pod);
-        assert_eq!(told, sandbox::told(input, pod));
+        let told = sandbox::cached_network(input, pod);
+        assert_eq!(told, sandbox::cached_network(input, pod));
     }
     if let Some((pod, _)) = sandbox::uid(input) {
         // what is told of it is this pod's
-        let _ = sandbox::told(input, (&pod.namespace, &pod.name));
+        let _ = sandbox::cached_network(input, (&pod.namespace, &pod.name));
     }
 }
 

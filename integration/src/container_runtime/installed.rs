@@ -40,7 +40,7 @@ pub const PLACES: [&str; 6] = [
 ];
 
 /// What `uninstall --stay` says when all is done.
-pub const UNINSTALLED: &str = "nothing is left to do here";
+pub const UNINSTALLED: &str = "nothing is left to remove";
 
 /// By design: the daemon's and the chain's own state, in a directory that is theirs; and what IPAM
 /// plugins and the runtime's CNI library keep of networks that they served.

@@ -230,13 +230,10 @@ pub(super) fn are_deleted_by_the_daemon_of_their_node(cluster: &mut ControlPlane
     assert_ne!(uid(&now[1]), uid(rank));
     thread::sleep(NEXT_TRY.saturating_sub(first.elapsed()));
     node.refuses(APPS.len());
-    let is_deleted = format!(
-        "default/{} is deleted, and ReplicaSet trainer-",
-        name(trainer)
-    );
+    let is_deleted = format!("deleted default/{}, ReplicaSet trainer-", name(trainer));
     let line = node.daemon.line(&is_deleted);
     assert!(
-        line.contains("delete the pod to have it allocated anew"),
+        line.contains("delete the pod to get a new allocation"),
         "{line}"
     );
     let after = running(cluster);
@@ -252,7 +249,7 @@ pub(super) fn are_deleted_by_the_daemon_of_their_node(cluster: &mut ControlPlane
     };
     let message = event["message"].as_str().expect("a message");
     assert!(
-        message.contains("was given as /dev/infiniband/uverbs0"),
+        message.contains("was granted as /dev/infiniband/uverbs0"),
         "{message}"
     );
     assert_eq!(event["source"]["host"], "rdma-1");

@@ -263,7 +263,7 @@ pub(super) fn is_by_the_daemon_of_its_node_and_of_its_own_condition(cluster: &mu
         events(it, "RdmaRailLost").len() == 2
     });
     let told = events(cluster, "RdmaRailLost");
-    let lost = "rails that cannot be used: mlx5_1 (0000:af:00.0): it is not on this node any more";
+    let lost = "rails that are unusable: mlx5_1 (0000:af:00.0): it is not on this node any more";
     assert!(told.iter().all(|(message, _)| message == lost), "{told:?}");
     // kubelet tells nobody the uid; of a pod with the host's network nothing here knows it
     assert!(told.iter().any(|(_, it)| it == &own) && told.iter().any(|(_, it)| it.is_null()));
@@ -296,7 +296,7 @@ pub(super) fn is_by_the_daemon_of_its_node_and_of_its_own_condition(cluster: &mu
     assert_eq!(after["metadata"]["labels"], before["metadata"]["labels"]);
     until_told(cluster, "RdmaRailRecovered");
     let (back, _) = events(cluster, "RdmaRailRecovered").remove(0);
-    assert_eq!(back, "rails that can be used again: mlx5_1 (0000:af:00.0)");
+    assert_eq!(back, "rails that are usable again: mlx5_1 (0000:af:00.0)");
 
     // as the page has it removed, when no daemon writes it any more
     drop(daemon);

@@ -91,7 +91,7 @@ pub(super) fn are_deleted_and_come_again(cluster: &mut Cluster) {
     let events = cluster.types(line);
     assert!(events.contains(name), "{events}");
     assert!(
-        events.contains("was given as /dev/infiniband/uverbs"),
+        events.contains("was granted as /dev/infiniband/uverbs"),
         "{events}"
     );
     cluster.types("kubectl delete deployment trainer --cascade=foreground");

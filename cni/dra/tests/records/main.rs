@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A claim's life, in files: prepared, joined by pods, left, prepared again, in another boot.
+//! Life of a claim in files: prepared, joined by pods, left, prepared again, and in another boot.
 
 mod numbers;
 mod unreadable;
@@ -82,7 +82,7 @@ fn record(directory: &Path, awaits_network: bool) -> Record {
     }
 }
 
-/// The claims in `directory`, with the one of [`record`].
+/// Returns the claims in `directory`, with the one of [`record`].
 fn prepared(directory: &Path, awaits_network: bool) -> Claims {
     let claims = Claims::new(directory);
     let record = record(directory, awaits_network);
@@ -90,14 +90,14 @@ fn prepared(directory: &Path, awaits_network: bool) -> Claims {
     claims
 }
 
-/// Whether there was a record, which is removed.
+/// Removes the record. Returns true if there was one.
 fn is_removed(claims: &Claims) -> bool {
     let removed = claims.remove(UID, Path::new("/nowhere"));
     matches!(removed.expect("removed"), Removed::Record)
 }
 
-/// What a runtime would give: the paths and variables of each device.
-fn given(directory: &Path) -> Option<Value> {
+/// Returns the paths and variables of each device, as a runtime reads them.
+fn injected(directory: &Path) -> Option<Value> {
     let file = directory.join(format!("cdi/rdma-device-plugin-claim-{UID}.json"));
     let text = fs::read(file).ok()?;
     let specification: Value = serde_json::from_slice(&text).expect("JSON");
@@ -119,7 +119,7 @@ fn given(directory: &Path) -> Option<Value> {
     Some(Value::Object(devices.collect()))
 }
 
-/// The numbers of all NICs, so many further on.
+/// Returns the numbers of all NICs, shifted by `by`.
 fn moved(by: u32) -> impl Fn(&GrantedDevice) -> Option<Vec<CharNode>> {
     move |nic| {
         let number: u32 = nic.address.rsplit('.').next()?.parse().ok()?;
@@ -146,7 +146,7 @@ fn a_specification_has_a_device_for_each_request() {
             "env": ["PCIDEVICE_RDMA_VF=0000:3b:00.2,0000:3b:00.3"],
         },
     });
-    assert_eq!(given(directory.path()), Some(expected));
+    assert_eq!(injected(directory.path()), Some(expected));
     let name = cdi::full_name("hca.rdma", UID, "two");
     assert_eq!(name, format!("hca.rdma/claim={UID}-two"));
     assert_eq!(cdi::uid("hca.rdma", &name), Some(UID));
@@ -162,24 +162,24 @@ fn a_specification_has_a_device_for_each_request() {
     assert_eq!(cdi::uid("gpu.example.org", &name), None);
 }
 
-/// No container starts before its pod's network was there, nor after it is gone.
+/// No container starts before its pod's network exists, nor after it is gone.
 #[test]
-fn there_is_nothing_to_give_without_a_network() {
+fn without_a_network_there_is_no_specification() {
     let directory = tempfile::tempdir().expect("a directory");
     let claims = prepared(directory.path(), true);
-    assert_eq!(given(directory.path()), None);
+    assert_eq!(injected(directory.path()), None);
 
     assert!(
         claims
             .joined(UID, "boot-1", ("sandbox-1", vec![]), moved(4))
             .expect("joined")
     );
-    let first = given(directory.path()).expect("a specification");
+    let first = injected(directory.path()).expect("a specification");
     let one = &first[format!("{UID}-one")];
-    // kinds that containers were not given do not come with a move
+    // a move adds no kinds that containers did not have
     assert_eq!(one["nodes"], json!(["uverbs5 231:197", "rdma_cm 10:120"]));
 
-    // a second pod of the claim, and kubelet's second Prepare: what is there stays
+    // a second pod of the claim, and kubelet's second Prepare: the state stays
     assert!(
         claims
             .joined(UID, "boot-1", ("sandbox-2", vec![]), moved(4))
@@ -187,13 +187,13 @@ fn there_is_nothing_to_give_without_a_network() {
     );
     let again = claims.again(UID, "boot-1", moved(9)).expect("again");
     assert_eq!(again.expect("prepared").networks.len(), 2);
-    assert_eq!(given(directory.path()), Some(first));
+    assert_eq!(injected(directory.path()), Some(first));
 
     claims.left("sandbox-1").expect("left");
-    assert!(given(directory.path()).is_some());
+    assert!(injected(directory.path()).is_some());
     claims.left("sandbox-3").expect("nobody");
     claims.left("sandbox-2").expect("left");
-    assert_eq!(given(directory.path()), None);
+    assert_eq!(injected(directory.path()), None);
     let left = claims.read(UID).expect("read").expect("still prepared");
     assert!(!left.is_final() && left.networks.is_empty() && left.rails.is_empty());
 
@@ -207,9 +207,9 @@ fn there_is_nothing_to_give_without_a_network() {
     );
 }
 
-/// Root may read them, whatever a restored backup or a hardening script has made of their modes.
+/// Root can read them regardless of the modes that a restored backup or a hardening script has set.
 #[test]
-fn a_record_is_roots_alone_and_modes_that_nobody_can_use_keep_no_claim() {
+fn records_are_roots_alone_and_unusable_modes_do_not_matter() {
     for mode in [0o600, 0o000, 0o111, 0o7777] {
         let directory = tempfile::tempdir().expect("a directory");
         let claims = prepared(directory.path(), true);
@@ -222,9 +222,9 @@ fn a_record_is_roots_alone_and_modes_that_nobody_can_use_keep_no_claim() {
         }
         let joined = claims.joined(UID, "boot-1", ("sandbox", vec![]), moved(4));
         assert!(joined.expect("joined"), "{mode:o}");
-        assert!(given(directory.path()).is_some(), "{mode:o}");
+        assert!(injected(directory.path()).is_some(), "{mode:o}");
         assert_eq!(mode_of(&file), 0o600, "{mode:o}");
-        // one that nobody but root can open may stay
+        // a mode that only root can use may stay
         assert_eq!(mode_of(&lock) & 0o177, 0, "{mode:o}");
         let (all, unreadable) = claims.all();
         assert_eq!((all.len(), unreadable.len()), (1, 0), "{mode:o}");
@@ -234,16 +234,16 @@ fn a_record_is_roots_alone_and_modes_that_nobody_can_use_keep_no_claim() {
     }
 }
 
-/// The disk of the specifications is another one than that of the records.
+/// The disk of the specifications differs from that of the records.
 #[test]
 fn a_specification_that_cannot_be_written_is_written_later() {
     let directory = tempfile::tempdir().expect("a directory");
     let claims = prepared(directory.path(), false);
-    let node = || given(directory.path()).map(|it| it[format!("{UID}-one")]["nodes"][0].clone());
+    let node = || injected(directory.path()).map(|it| it[format!("{UID}-one")]["nodes"][0].clone());
     assert_eq!(node(), Some(json!("uverbs1 231:193")));
     let check = || {
-        let look = || Ok::<_, FileError>(inventory(&[(1, 9), (2, 7), (3, 2)]));
-        let check = claims.check("boot-1", look).expect("a look");
+        let observe = || Ok::<_, FileError>(inventory(&[(1, 9), (2, 7), (3, 2)]));
+        let check = claims.check("boot-1", observe).expect("a look");
         (check.changed.len(), check.failed.len())
     };
     let unfinished = format!("cdi/rdma-device-plugin-claim-{UID}.new");
@@ -254,14 +254,14 @@ fn a_specification_that_cannot_be_written_is_written_later() {
         assert_eq!(
             node(),
             None,
-            "nobody is given a number that another one has"
+            "no container gets a number that another device has"
         );
     }
     fs::remove_dir(&unfinished).expect("it is gone");
     assert_eq!(check(), (1, 0));
     assert_eq!(node(), Some(json!("uverbs9 231:201")));
     assert_eq!(check(), (0, 0));
-    // a writer that was killed, or an earlier version, left the one of before
+    // a killed writer or an earlier version left an outdated file
     let path = directory
         .path()
         .join(format!("cdi/rdma-device-plugin-claim-{UID}.json"));
@@ -269,10 +269,10 @@ fn a_specification_that_cannot_be_written_is_written_later() {
     fs::write(&path, text.replace("201", "193")).expect("written");
     assert_eq!(check(), (1, 0));
     assert_eq!(node(), Some(json!("uverbs9 231:201")));
-    // what another version says besides is its own
+    // additions of another version are ignored
     fs::write(&path, text.replace("\"env\"", "\"of-later\"")).expect("written");
     assert_eq!(check(), (0, 0));
-    // whoever tidies up below /var/run takes it away
+    // a cleanup below /var/run removes it
     fs::remove_dir_all(directory.path().join("cdi")).expect("removed");
     assert_eq!(check(), (1, 0));
     assert_eq!(node(), Some(json!("uverbs9 231:201")));
@@ -301,17 +301,17 @@ fn another_boot_has_other_numbers_and_no_networks() {
             .expect("prepared")
     };
     assert!(boot(true).networks.is_empty());
-    assert_eq!(given(directory.path()), None);
+    assert_eq!(injected(directory.path()), None);
     boot(false);
-    let given = given(directory.path()).expect("nothing is waited for");
-    let one = &given[format!("{UID}-one")];
+    let devices = injected(directory.path()).expect("nothing is waited for");
+    let one = &devices[format!("{UID}-one")];
     assert_eq!(one["nodes"], json!(["uverbs8 231:200", "rdma_cm 10:120"]));
 }
 
-/// Rails of another claim of the pod among them. Pods of one claim have rails of their own: no variable would be true
-/// for all.
+/// Includes rails of another claim of the pod. Pods of one claim have different rails: no variable would be right for
+/// all.
 #[test]
-fn containers_are_told_of_the_rails_of_their_one_pod() {
+fn containers_get_the_rails_of_their_one_pod() {
     let directory = tempfile::tempdir().expect("a directory");
     let claims = prepared(directory.path(), true);
     let rail = |interface: &str, device: Option<&str>| JoinedRail {
@@ -329,7 +329,7 @@ fn containers_are_told_of_the_rails_of_their_one_pod() {
         assert!(joined.expect("joined"));
     };
     let told = || {
-        let given = given(directory.path()).expect("it has its network");
+        let given = injected(directory.path()).expect("it has its network");
         let of = |request: &str| {
             let env = given[format!("{UID}-{request}")]["env"].clone();
             let env: Vec<String> = serde_json::from_value(env).expect("a list");
@@ -377,7 +377,7 @@ fn a_record_is_a_promise_to_other_versions() {
     fs::write(&file, text).expect("written");
     assert_eq!(claims.read(UID).expect("read"), Some(record));
 
-    // what versions before claims had parameters wrote
+    // the form of versions before claims had parameters
     let mut fields: Value = serde_json::from_str(text).expect("JSON");
     for later in ["pods", "rails", "absent", "parameters"] {
         let fields = fields.as_object_mut().expect("an object");
@@ -398,12 +398,12 @@ fn a_record_is_a_promise_to_other_versions() {
         let error = claims.read(UID).expect_err(words).to_string();
         assert!(error.contains(words) && error.contains(UID), "{error}");
     }
-    // one that cannot be read keeps no pod from its end, and is told
+    // an unreadable record is reported, and does not delay the pod's end
     assert!(claims.left("sandbox-1").is_err());
 }
 
 #[test]
-fn what_a_killed_writer_left_goes_with_the_claim() {
+fn unfinished_files_are_removed_with_the_claim() {
     let directory = tempfile::tempdir().expect("a directory");
     let claims = prepared(directory.path(), false);
     let files = ["claims", "cdi"].map(|it| directory.path().join(it));

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The numbers of character devices, which are looked at as long as a claim is held.
+//! Numbers of character devices, which are checked while a claim is prepared.
 
-use super::{UID, given, moved, record, uverbs};
+use super::{UID, injected, moved, record, uverbs};
 use dra::{Claims, Record};
 use rdma_netns::Inventory;
 use rdma_resources::{CharNode, FileError, grant::GrantedDevice};
 use serde_json::{Value, json};
 use std::fs;
 
-/// An inventory with the RDMA devices of NICs, by their numbers and those of their character devices.
+/// Returns an inventory with the RDMA devices of NICs, by their numbers and those of their character devices.
 pub(super) fn inventory(nics: &[(u32, u32)]) -> Inventory {
     let function = |(number, uverbs): &(u32, u32)| {
         let node = json!({"name": format!("uverbs{uverbs}"), "major": 231, "minor": 192 + uverbs});
@@ -21,26 +21,26 @@ pub(super) fn inventory(nics: &[(u32, u32)]) -> Inventory {
     serde_json::from_value(json!({"functions": functions})).expect("an inventory")
 }
 
-/// A container that starts again gets what its devices are then, or is not made.
+/// A container that restarts gets its present devices, or is not made.
 #[test]
-fn numbers_are_looked_at_as_long_as_a_claim_is_held() {
+fn numbers_are_checked_while_a_claim_is_prepared() {
     let directory = tempfile::tempdir().expect("a directory");
     let claims = Claims::new(directory.path());
     let check = |boot: &str, nics: &[(u32, u32)]| -> Vec<Vec<String>> {
-        let look = || Ok::<_, FileError>(inventory(nics));
-        let check = claims.check(boot, look).expect("a look");
+        let observe = || Ok::<_, FileError>(inventory(nics));
+        let check = claims.check(boot, observe).expect("an observation");
         assert!(check.failed.is_empty());
         let lost = |record: &Record| record.lost().map(|nic| nic.rdma.clone()).collect();
         check.changed.iter().map(lost).collect()
     };
-    let nodes = || given(directory.path()).map(|it| it[format!("{UID}-two")]["nodes"].clone());
+    let nodes = || injected(directory.path()).map(|it| it[format!("{UID}-two")]["nodes"].clone());
     let nothing = Vec::<Vec<String>>::new();
 
-    // nobody looks at the hardware for nothing
-    let no_look = || -> Result<Inventory, FileError> { panic!("there is no claim") };
+    // without a claim the hardware is not observed
+    let no_observation = || -> Result<Inventory, FileError> { panic!("there is no claim") };
     assert!(
         claims
-            .check("boot-1", no_look)
+            .check("boot-1", no_observation)
             .expect("nothing")
             .changed
             .is_empty()
@@ -53,13 +53,13 @@ fn numbers_are_looked_at_as_long_as_a_claim_is_held() {
         .joined(UID, "boot-1", ("sandbox-1", vec![]), moved(0))
         .expect("joined");
     assert_eq!(check("boot-1", &[(1, 1), (2, 2), (3, 3)]), nothing);
-    assert_eq!(check("boot-2", &[]), nothing, "kubelet prepares it anew");
+    assert_eq!(check("boot-2", &[]), nothing, "kubelet prepares it again");
 
-    // a driver that was loaded anew: first there is nothing, then it has other numbers
+    // a reloaded driver: at first no devices, then other numbers
     let none: [&[&str]; 1] = [&["mlx5_1", "mlx5_2", "mlx5_3"]];
     assert_eq!(check("boot-1", &[]), none);
     assert_eq!(nodes(), None);
-    assert_eq!(check("boot-1", &[]), nothing, "told already");
+    assert_eq!(check("boot-1", &[]), nothing, "reported already");
     assert_eq!(check("boot-1", &[(1, 9), (2, 7)]), [["mlx5_3"]]);
     assert_eq!(nodes(), None);
     claims.again(UID, "boot-1", |_| None).expect("again");
@@ -68,7 +68,7 @@ fn numbers_are_looked_at_as_long_as_a_claim_is_held() {
     let expected = json!(["uverbs7 231:199", "uverbs2 231:194", "rdma_cm 10:120"]);
     assert_eq!(nodes(), Some(expected));
 
-    // a sandbox that is made anew has what is there then
+    // a new sandbox has the present numbers
     check("boot-1", &[(1, 9), (2, 7)]);
     claims.left("sandbox-1").expect("left");
     claims
@@ -87,41 +87,41 @@ fn numbers_are_looked_at_as_long_as_a_claim_is_held() {
     both.devices[0].nics[0].char_devices.push(umad);
     claims.prepare(&both).expect("prepared");
     assert_eq!(check("boot-1", &[(1, 1), (2, 2), (3, 3)]), [["mlx5_1"]]);
-    assert_eq!(given(directory.path()), None);
+    assert_eq!(injected(directory.path()), None);
     let again = claims.again(UID, "boot-1", moved(0)).expect("again");
     let again = again.expect("prepared");
     assert!(again.is_final());
     assert_eq!(again.devices[0].nics[0].char_devices.len(), 2);
 
-    // a NIC that goes before its pod has its network
+    // a NIC that disappears before its pod has its network
     claims
         .prepare(&record(directory.path(), true))
         .expect("prepared");
     claims
         .joined(UID, "boot-1", ("sandbox-1", vec![]), |_| None)
         .expect("joined");
-    assert_eq!(given(directory.path()), None);
+    assert_eq!(injected(directory.path()), None);
     assert_eq!(check("boot-1", &[(1, 1), (2, 2), (3, 3)]), [[""; 0]]);
-    assert!(given(directory.path()).is_some());
+    assert!(injected(directory.path()).is_some());
     assert_eq!(check("boot-1", &[]), none);
     claims.left("sandbox-1").expect("left");
     let left = claims.read(UID).expect("read").expect("a record");
-    assert_eq!(left.lost().count(), 0, "nobody has it");
+    assert_eq!(left.lost().count(), 0, "no container has it");
 
-    // one that cannot be read does not keep others
+    // an unreadable record does not delay others
     claims
         .joined(UID, "boot-1", ("sandbox-1", vec![]), moved(0))
         .expect("joined");
     fs::write(directory.path().join("claims/other.json"), "{").expect("written");
-    let look = || Ok::<_, FileError>(inventory(&[]));
-    let found = claims.check("boot-1", look).expect("a look");
+    let observe = || Ok::<_, FileError>(inventory(&[]));
+    let found = claims.check("boot-1", observe).expect("an observation");
     assert_eq!((found.changed.len(), found.failed.len()), (1, 1));
     let (own, failed) = claims.of_pod("p-1");
     assert_eq!((own.len(), failed.len()), (0, 1));
 }
 
 #[test]
-fn after_a_boot_numbers_that_no_network_corrects_are_looked_up_first() {
+fn after_a_reboot_numbers_that_no_network_corrects_are_read_first() {
     let directory = tempfile::tempdir().expect("a directory");
     let late = |nic: &GrantedDevice| match nic.rdma.as_str() {
         "mlx5_2" => None,

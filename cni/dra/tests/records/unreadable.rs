@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Records that cannot be read: the claim is given up by its uid alone, and the record is kept for people.
+//! Unreadable records: the claim is unprepared by its UID alone, and the record is kept for administrators.
 
-use super::{UID, given, prepared, record};
+use super::{UID, injected, prepared, record};
 use dra::{
     Claims,
     store::{Removed, Unreadable},
@@ -9,7 +9,7 @@ use dra::{
 use integration::OddFile;
 use std::{fs, os::unix::fs::symlink, path::Path};
 
-/// What a record can be, with a part of the reason that is reported.
+/// Returns contents of a record, with a part of the reported reason.
 fn texts(whole: &str) -> Vec<(&'static str, String, &'static str)> {
     let format = format!("\"format\": {}", dra::record::FORMAT);
     assert!(whole.contains(&format), "{whole}");
@@ -46,8 +46,8 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// The claim is given up; its record is beside, and it can be prepared anew.
-fn is_given_up(directory: &Path, claims: &Claims, what: &str, reason: &str) {
+/// Checks that the claim is unprepared, its record is renamed, and it can be prepared again.
+fn is_unprepared(directory: &Path, claims: &Claims, what: &str, reason: &str) {
     let removed = claims.remove(UID, &directory.join("cdi")).expect(what);
     let Removed::Aside(Unreadable { file, why }) = removed else {
         panic!("{what}: {removed:?}");
@@ -61,20 +61,20 @@ fn is_given_up(directory: &Path, claims: &Claims, what: &str, reason: &str) {
     assert_eq!(claims.aside(), [file], "{what}");
     let left = [format!("{UID}.corrupt"), "lock".to_owned()];
     assert_eq!(names(&directory.join("claims")), left, "{what}");
-    assert_eq!(given(directory), None, "{what}");
+    assert_eq!(injected(directory), None, "{what}");
     let (all, unreadable) = claims.all();
     assert_eq!((all.len(), unreadable.len()), (0, 0), "{what}");
-    // what is not there is given up, as often as kubelet asks
+    // an absent claim is unprepared whenever kubelet requests it
     let again = claims.remove(UID, &directory.join("cdi")).expect(what);
     assert!(matches!(again, Removed::Nothing), "{what}: {again:?}");
     claims.prepare(&record(directory, false)).expect(what);
-    assert!(given(directory).is_some(), "{what}");
+    assert!(injected(directory).is_some(), "{what}");
     let removed = claims.remove(UID, &directory.join("cdi")).expect(what);
     assert!(matches!(removed, Removed::Record), "{what}: {removed:?}");
 }
 
 #[test]
-fn a_claim_whose_record_cannot_be_read_is_given_up() {
+fn a_claim_whose_record_cannot_be_read_is_unprepared() {
     let directory = tempfile::tempdir().expect("a directory");
     let directory = directory.path();
     let file = directory.join(format!("claims/{UID}.json"));
@@ -83,15 +83,15 @@ fn a_claim_whose_record_cannot_be_read_is_given_up() {
     for (what, text, reason) in texts(&whole) {
         let claims = prepared(directory, false);
         fs::write(&file, &text).expect("written");
-        assert!(given(directory).is_some());
-        is_given_up(directory, &claims, what, reason);
-        // one of before makes room
+        assert!(injected(directory).is_some());
+        is_unprepared(directory, &claims, what, reason);
+        // an earlier renamed record is replaced
         let aside = directory.join(format!("claims/{UID}.corrupt"));
         assert_eq!(fs::read_to_string(&aside).expect("text"), text, "{what}");
     }
 }
 
-/// The specifications were in another directory when the claim was prepared, and the record still says where.
+/// The specifications were in another directory when the claim was prepared, and the record still names it.
 #[test]
 fn the_specification_of_a_later_version_is_removed_where_it_was_written() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -102,11 +102,11 @@ fn the_specification_of_a_later_version_is_removed_where_it_was_written() {
     fs::write(&file, text.replace("\"format\": 1", "\"format\": 9")).expect("written");
     let removed = claims.remove(UID, &directory.join("another"));
     assert!(matches!(removed, Ok(Removed::Aside(_))), "{removed:?}");
-    assert_eq!(given(directory), None);
+    assert_eq!(injected(directory), None);
 }
 
 #[test]
-fn what_is_in_the_place_of_a_record_is_put_aside_itself() {
+fn an_odd_file_in_place_of_a_record_is_renamed() {
     for odd in OddFile::ALL {
         let directory = tempfile::tempdir().expect("a directory");
         let elsewhere = tempfile::tempdir().expect("a directory");
@@ -114,20 +114,20 @@ fn what_is_in_the_place_of_a_record_is_put_aside_itself() {
         let file = directory.path().join(format!("claims/{UID}.json"));
         fs::remove_file(&file).expect("removed");
         odd.put(&file, elsewhere.path());
-        is_given_up(directory.path(), &claims, &format!("{odd:?}"), "");
+        is_unprepared(directory.path(), &claims, &format!("{odd:?}"), "");
         OddFile::assert_left_alone(elsewhere.path());
     }
 }
 
 /// A link to the record of another claim, which stays.
 #[test]
-fn a_link_is_put_aside_and_not_what_it_leads_to() {
+fn a_link_is_renamed_and_not_its_target() {
     let directory = tempfile::tempdir().expect("a directory");
     let claims = prepared(directory.path(), false);
     let file = directory.path().join(format!("claims/{UID}.json"));
     let other = directory.path().join("other");
     fs::rename(&file, &other).expect("renamed");
     symlink(&other, &file).expect("a link");
-    is_given_up(directory.path(), &claims, "a link", "symbolic link");
+    is_unprepared(directory.path(), &claims, "a link", "symbolic link");
     assert!(other.exists());
 }

@@ -69,7 +69,7 @@ impl Outcome {
     }
 
     /// Logs the outcome if it is news.
-    pub fn tell(&self) {
+    pub fn log(&self) {
         if !self.is_news {
             return;
         }

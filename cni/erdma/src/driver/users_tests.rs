@@ -42,7 +42,7 @@ impl Site {
             sharing: Sharing::Shared,
             cdi: false,
             chained: false,
-            told: false,
+            promises_rails: false,
             devices: vec![GrantedDevice {
                 address: address(device),
                 rdma: "erdma_0".into(),

@@ -156,7 +156,7 @@ impl Cluster {
             sharing,
             cdi,
             chained: false,
-            told: false,
+            promises_rails: false,
             devices: devices.collect(),
         };
         Grants::new(&self.state_dir()).write(&grant).unwrap();

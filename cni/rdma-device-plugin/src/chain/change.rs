@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One change of the directory of lists, carried out. It is in the record before it is made.
+//! One change of a directory of lists. The record has the change before it is made.
 
 use super::{
     Chain, ChainError, evidence,
@@ -10,17 +10,17 @@ use conflist::{Change, Directory, Entry, List, TYPE, placement};
 use rdma_resources::FileError;
 use std::{fs, io};
 
-/// Whether it is made in a network's own directory, which runtimes do not watch.
+/// Returns true if the change is in a network's own directory, which runtimes do not watch.
 pub(super) fn is_below(change: &Change) -> bool {
     let (Change::Write { file, .. } | Change::Remove { file }) = change;
     placement::is_ours(file)
 }
 
 impl Chain {
-    /// Makes the place for what an entry notes that only finds something out, if `change` writes one.
+    /// Makes the directory for evidence if `change` writes an entry that only gathers evidence.
     ///
     /// # Errors
-    /// There can be none, or no such entry.
+    /// The directory or the entry's place cannot be made.
     pub(super) fn prepare(&self, change: &Change, entry: &Entry) -> Result<(), FileError> {
         match change {
             Change::Write { file, text, .. }
@@ -33,22 +33,22 @@ impl Chain {
         }
     }
 
-    /// Removes the network's own directory that was made for `file`, unless others have something in it by now, or in
-    /// its place.
+    /// Removes the network's own directory that was made for `file`. It stays if others have files in it or replaced
+    /// it.
     ///
     /// # Errors
-    /// It is empty, and stays.
+    /// The directory is empty and cannot be removed.
     pub(super) fn leave(&self, file: &str, placing: &Placing) -> Result<(), FileError> {
         let path = self.conf.conf_dir.join(file);
         let (true, Some(directory)) = (placing.made_directory, path.parent()) else {
             return Ok(());
         };
-        // what is not there cannot be removed, either, where nothing can be written
+        // an absent directory needs no removal, also on a file system that is read-only
         if file::is_absent(directory) {
             return Ok(());
         }
         let _ = fs::remove_file(file::temporary(&path));
-        // of the last: something is mounted there
+        // ResourceBusy: something is mounted there
         let of_others = [
             io::ErrorKind::NotFound,
             io::ErrorKind::NotADirectory,
@@ -73,8 +73,8 @@ impl Chain {
         self.carry_out(change, &self.conf.entry, [directory; 2], record)
     }
 
-    /// Makes one change, which is in the record before it is made. It was planned for `directory`,
-    /// and `actual` is what was there; `entry` is what is put in. None: something else is there by now.
+    /// Records and makes one change that was planned for `directory`. `actual` is the content of the directory and
+    /// `entry` the entry to insert. Returns `None` if the file changed meanwhile.
     pub(super) fn carry_out<'a>(
         &self,
         change: &Change,
@@ -92,7 +92,7 @@ impl Chain {
             Change::Remove { file } => {
                 file::remove(&dir.join(file))?;
                 if let Some(was) = record.lists.remove(file) {
-                    // who takes all away tries it again
+                    // uninstall tries it again
                     let _ = self.leave(file, &was);
                 }
                 record.write(&self.state_dir)?;
@@ -111,7 +111,7 @@ impl Chain {
                 let from = text_in(directory, like);
                 let is_back = record.is_back(file, text);
                 let is_new = file == like && !has_ours(from);
-                // else it is being taken out
+                // otherwise the entry is being removed
                 let is_put_in = has_ours(text);
                 if is_put_in {
                     let before = match is_new {
@@ -119,7 +119,7 @@ impl Chain {
                         false => None,
                     };
                     record.put(file, entry, before);
-                    // pods start meanwhile: what the file was like before is written later
+                    // pods start meanwhile: the stamp of the old file is recorded later
                     if !record.is_known(&self.state_dir) {
                         record.write(&self.state_dir)?;
                     }

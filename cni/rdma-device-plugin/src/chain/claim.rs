@@ -1,30 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whose configuration of our plugin is in the lists.
+//! Selects the configuration of our plugin that stays in the lists.
 //!
-//! While a node is updated, the init container of the new pod puts in what the new configuration says, and the
-//! daemon before still leads. Its own would take the place of that one until the new daemon leads; and
-//! where the version before comes back, its binaries may refuse the entry of the newer one. So whoever begins
-//! to lead puts in its own, and then keeps what was put in last, by whomever.
+//! During an update the init container of the new pod writes the new entry while the old daemon still leads. The old
+//! daemon must not replace it: after a downgrade the older binaries may refuse the newer entry. A new leader therefore
+//! writes its own entry, and from then on keeps the entry that was written last, by any process.
 
 use super::record::Record;
 use conflist::Entry;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// What one reconciler has to keep.
+/// Entry that one reconciler keeps.
 #[derive(Clone, Debug, Default)]
 pub struct Claim(Option<Last>);
 
-/// Its last turn.
+/// Result of the reconciler's last turn.
 #[derive(Clone, Debug)]
 struct Last {
     entry: Entry,
-    /// What the record said then: what was put in last, by the list's file.
+    /// Newest entry of each list in the record after that turn, by file.
     newest: BTreeMap<String, Map<String, Value>>,
 }
 
 impl Claim {
-    /// What is to be in the lists: `own` at first, then what somebody else has put in since the last turn.
+    /// Returns the entry for the lists: `own` at first, then the entry that another process wrote since the last turn.
     pub(super) fn entry(&self, own: &Entry, record: &Record) -> Entry {
         let Some(last) = &self.0 else {
             return own.clone();
@@ -36,7 +35,7 @@ impl Claim {
         }
     }
 
-    /// A turn put `entry` in, and left `record`.
+    /// Notes that a turn wrote `entry` and left `record`.
     pub(super) fn made(&mut self, entry: Entry, record: &Record) {
         let newest = newest(record).map(|(file, entry)| (file.clone(), entry.clone()));
         self.0 = Some(Last {
@@ -45,7 +44,7 @@ impl Claim {
         });
     }
 
-    /// Whether somebody else's is kept, and not `own`.
+    /// Returns true if another process' entry is kept instead of `own`.
     pub(super) fn is_anothers(&self, own: &Entry) -> bool {
         self.0.as_ref().is_some_and(|last| last.entry != *own)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether the runtime calls the plugins of a network's own directory, at ADD and at DEL: `rdma-cni` notes it,
-//! called by an entry with `detect` (its `detect.rs`), as `<stateDir>/detected/<VERB>@<network>`.
+//! Evidence that the runtime calls the plugins of a network's own directory at ADD and at DEL. `rdma-cni` writes it
+//! when an entry with `detect` calls it (its `detect.rs`), as `<stateDir>/detected/<VERB>@<network>`.
 
 use super::{Chain, record::Record};
 use crate::conf;
@@ -12,12 +12,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Both, of one network, are the evidence.
+/// Commands that must both be noted for a network.
 const VERBS: [&str; 2] = ["ADD", "DEL"];
 
 impl Chain {
-    /// Where the entry is to be. By evidence it is in the network's own directory only where a runtime that reads it
-    /// no more is found out: by what libcni keeps of the network of a pod that kubelet tells of.
+    /// Returns the place of the entry. Evidence selects the network's own directory only where the daemon can also
+    /// discover that the runtime stopped reading it: through libcni's cache of the networks of kubelet's pods.
     pub(super) fn placement(&self, record: &Record) -> Placement {
         let is_seen =
             || self.cni_cache.as_ref().is_none_or(|it| it.is_dir()) && !self.shows_nothing(record);
@@ -33,15 +33,15 @@ impl Chain {
         }
     }
 
-    /// Whether there is nothing in libcni's cache, so that it is not known to be the runtime's: kubelet makes the
-    /// directory for the daemon's pod. Once the entry has moved, it only says that no pod is there.
+    /// Returns true if libcni's cache is empty, so that it may be a directory that kubelet made for the daemon's pod.
+    /// After the entry has moved, an empty cache only means that no pod is there.
     fn shows_nothing(&self, record: &Record) -> bool {
         let has_moved = record.lists_with_entry().any(|it| placement::is_ours(it));
         let files = self.cni_cache.as_ref().map(fs::read_dir);
         !has_moved && files.is_some_and(|it| it.is_ok_and(|mut it| it.next().is_none()))
     }
 
-    /// Whether the entry moves as soon as something is in libcni's cache.
+    /// Returns true if the entry moves as soon as libcni's cache has a file.
     pub(super) fn awaits_cache(&self, record: &Record) -> bool {
         matches!(self.placement(record), Placement::Auto { .. })
             && self.shows_nothing(record)
@@ -49,12 +49,12 @@ impl Chain {
     }
 }
 
-/// Where the notes are.
+/// Returns the directory of the evidence.
 pub fn directory(state_dir: &Path) -> PathBuf {
     state_dir.join("detected")
 }
 
-/// The networks whose directories the runtime reads.
+/// Returns the networks whose directories the runtime reads.
 pub(super) fn networks(state_dir: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(directory(state_dir));
     let names = entries.into_iter().flatten().flatten();
@@ -71,17 +71,16 @@ pub(super) fn networks(state_dir: &Path) -> BTreeSet<String> {
     added.intersection(&deleted).cloned().collect()
 }
 
-/// Makes the directory for the notes, which `rdma-cni` does not: nobody asks it to note anything any more.
+/// Makes the directory for the evidence. `rdma-cni` writes evidence only where it exists.
 pub(super) fn prepare(state_dir: &Path) -> Result<(), FileError> {
     let path = directory(state_dir);
     fs::create_dir_all(&path).map_err(|error| FileError::new("make", &path, error))
 }
 
-/// The runtime has made a pod's network without calling the directory's plugins: what was noted before does not
-/// count any more.
+/// Removes the evidence of a network whose directory the runtime no longer reads.
 ///
 /// # Errors
-/// A note cannot be removed.
+/// A file cannot be removed.
 pub fn forget(state_dir: &Path, network: &str) -> Result<(), FileError> {
     for verb in VERBS {
         let path = directory(state_dir).join(format!("{verb}@{network}"));
@@ -90,7 +89,7 @@ pub fn forget(state_dir: &Path, network: &str) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Removes all that was noted.
+/// Removes all evidence.
 pub(crate) fn remove(state_dir: &Path) -> Result<(), FileError> {
     let path = directory(state_dir);
     match fs::remove_dir_all(&path) {

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A file's text, replaced as a whole and at once: whoever reads it sees the old one or the new
-//! one.
+//! Atomic replacement of a file: readers see the old text or the new one.
 //!
-//! The new file is made in the same directory, under a name that no runtime looks for. That is
-//! needed for more than the rename: containerd reads its configuration again when a file of the
-//! directory is written or renamed *away from a name*, and not when one appears
-//! (`cni_conf_syncer.go`); the rename within the directory is the event that it hears.
+//! The new file is made in the same directory, under a name that no runtime reads. containerd reads its configuration
+//! again when a file of the directory is written or renamed *away from a name*, and not when one appears
+//! (`cni_conf_syncer.go`): the rename within the directory is the event that triggers it.
 
 use conflist::{Directory, Picked};
 use rdma_resources::FileError;
@@ -23,23 +21,23 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-/// How long somebody who opened a file may take to write to it.
+/// Time in which a program that opened a file before the replacement may still write to it.
 const LATE: Duration = Duration::from_secs(3);
 
-/// The files of `dir` change all the time.
+/// Returns the error for a directory whose files change all the time.
 pub(crate) fn busy(dir: &Path) -> FileError {
     let problem = "its files are being written all the time; try again";
     FileError::new("change", dir, io::Error::other(problem))
 }
 
-/// What an error of the system at `path` becomes.
+/// Converts an error of a system call at `path`.
 pub(crate) fn system(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileError {
     let path = path.to_owned();
     move |source| FileError::new(verb, &path, source)
 }
 
-/// A file that was replaced, and what was in it. Somebody who had opened it before writes to it
-/// still, and believes that it counts.
+/// A replaced file with its old and new text. A program that opened it before may still write to it, and expects that
+/// to have an effect.
 #[derive(Debug)]
 pub struct Held {
     name: String,
@@ -50,12 +48,13 @@ pub struct Held {
 }
 
 impl Held {
-    /// Its name.
+    /// Name of the file.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// What was written to it since, if that is whole, and if what replaced it is still there.
+    /// Returns the text that was written to the replaced file since, if it is complete and the replacement is still in
+    /// place.
     pub(crate) fn written_since(&mut self, directory: &Directory) -> Option<String> {
         let size = self.file.metadata().ok()?.len();
         let mut text = vec![0; usize::try_from(size).ok()?];
@@ -66,39 +65,39 @@ impl Held {
         (text != self.text && is_whole && present == self.new).then_some(text)
     }
 
-    /// Whether nobody will write to it any more.
+    /// Returns true when the time for late writes is over.
     pub(crate) fn is_over(&self) -> bool {
         self.since.elapsed() > LATE
     }
 }
 
-/// What a file is known by when it is as it was.
+/// Stamp by which an unchanged file is recognized.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
-    /// Of its text, hexadecimal.
+    /// SHA-256 of its text, hexadecimal.
     pub sha256: String,
-    /// When it was changed last: seconds and nanoseconds since 1970.
+    /// Time of its last change: seconds and nanoseconds since 1970.
     pub modified: (u64, u32),
 }
 
 impl Stamp {
-    /// When it was changed last.
+    /// Returns the time of the last change.
     pub fn modified(&self) -> SystemTime {
         let (seconds, nanoseconds) = self.modified;
         SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds)
     }
 }
 
-/// SHA-256, hexadecimal.
+/// Returns the SHA-256 of `content`, hexadecimal.
 pub fn hash(content: &[u8]) -> String {
     let digest = Sha256::digest(content);
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What `path` is known by, with `text` in it. None: it has gone, or is of a time that no record has.
+/// Returns the stamp of `path` with the content `text`, or `None` if it has gone or has a time before 1970.
 ///
 /// # Errors
-/// It cannot be looked at: without this its time could not be given back.
+/// The file's time cannot be read, so that it could not be restored.
 pub(crate) fn stamp(path: &Path, text: &str) -> Result<Option<Stamp>, FileError> {
     let modified = match fs::metadata(path).and_then(|it| it.modified()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -111,12 +110,11 @@ pub(crate) fn stamp(path: &Path, text: &str) -> Result<Option<Stamp>, FileError>
     }))
 }
 
-/// Gives `file` of `dir` the text `new`, and the mode and owner of `like`; `modified` is when it
-/// is to have been changed last, if not now. None: there is something else than `expected` in
-/// `like` by now, and nothing was changed; else what was replaced.
+/// Replaces `file` of `dir` by the text `new` with the mode and owner of `like`. `modified` sets its modification time.
+/// Returns `None`, and changes nothing, if `like` no longer has the text `expected`; otherwise the replaced file.
 ///
 /// # Errors
-/// The file cannot be written; it is a symbolic link.
+/// The file cannot be written, or is a symbolic link.
 pub(crate) fn replace(
     dir: &Path,
     file: &str,
@@ -139,7 +137,7 @@ pub(crate) fn replace(
             made.set_modified(modified)?;
         }
         give(&made, &found)?;
-        // after a loss of power there is the old file or the new one, and no empty one
+        // after a power loss the file has the old text or the new one, and is not empty
         made.sync_data()?;
         if fs::read(dir.join(like))? != expected.as_bytes() {
             return Ok(None);
@@ -160,7 +158,7 @@ pub(crate) fn replace(
         })))
     };
     let replaced = match replaced() {
-        // it went, or is half-written by now
+        // the file went away, or is half-written
         Err(error) if is_passing(&error) => Ok(None),
         other => other,
     };
@@ -170,12 +168,12 @@ pub(crate) fn replace(
     replaced.map_err(|error| FileError::new("write", &path, error))
 }
 
-/// A file of the directory of lists that comes and goes with a change in a network's own directory. The runtimes
-/// look at no name like it, and watch that directory alone: containerd hears that it goes (`syncLoop()`,
-/// `cni_conf_syncer.go`), and reads the lists, with all that belongs to them, again.
+/// File in the directory of lists that exists during a change in a network's own directory. Runtimes read no file of
+/// this name and watch the directory of lists only. Its removal makes containerd read the lists again (`syncLoop()`,
+/// `cni_conf_syncer.go`).
 const ANNOUNCEMENT: &str = ".rdma-cni-changes";
 
-/// There will be a change in a network's own directory below `dir`.
+/// Announces a change in a network's own directory below `dir`.
 ///
 /// # Errors
 /// The file cannot be made.
@@ -185,26 +183,26 @@ pub(crate) fn announce(dir: &Path) -> Result<(), FileError> {
     made.map_err(|error| FileError::new("write", &path, error))
 }
 
-/// What was announced is done, also what a killed run has announced.
+/// Ends an announcement, also one of a killed run.
 ///
 /// # Errors
 /// The file cannot be removed.
 pub(crate) fn announced(dir: &Path) -> Result<(), FileError> {
     let path = dir.join(ANNOUNCEMENT);
-    // a directory that nobody can write to need not be written to
+    // a directory that is read-only needs no write
     match is_absent(&path) {
         true => Ok(()),
         false => remove(&path),
     }
 }
 
-/// Whether there is nothing at `path`; what cannot be looked at, if only for a moment, may be there.
+/// Returns true if `path` does not exist. A path that cannot be read at the moment may exist.
 pub(crate) fn is_absent(path: &Path) -> bool {
     path.symlink_metadata()
         .is_err_and(|error| says_absent(&error))
 }
 
-/// Whether a file is at `path`, or may be: what is not read at the moment.
+/// Returns true if `path` is a file, or may be one because it cannot be read at the moment.
 pub(crate) fn may_be_there(path: &Path) -> bool {
     match path.symlink_metadata() {
         Ok(found) => found.is_file(),
@@ -212,16 +210,16 @@ pub(crate) fn may_be_there(path: &Path) -> bool {
     }
 }
 
-/// Whether the system answers that there is nothing, also where a file is in the place of the directory.
+/// Returns true if the error means that the path does not exist, also because a file is in place of its directory.
 fn says_absent(error: &io::Error) -> bool {
     use io::ErrorKind::{NotADirectory, NotFound};
     matches!(error.kind(), NotFound | NotADirectory)
 }
 
-/// Writes a file that is ours alone, at once, and makes its directory if it is not there.
+/// Writes a file of our own atomically, and makes its directory if necessary.
 ///
 /// # Errors
-/// One of them cannot be made.
+/// The directory or the file cannot be made.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), FileError> {
     let temporary = temporary(path);
     let write = || {
@@ -233,7 +231,7 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), FileError> {
         }
         let mut made = make(&temporary, 0o644)?;
         made.write_all(text.as_bytes())?;
-        // whatever the umask is
+        // independent of the umask
         made.set_permissions(Permissions::from_mode(0o644))?;
         made.sync_data()?;
         fs::rename(&temporary, path)
@@ -244,10 +242,10 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), FileError> {
     })
 }
 
-/// Whether the directory of `path` is there, or can be made: nothing else has its name.
+/// Checks that the directory of `path` exists or can be made.
 ///
 /// # Errors
-/// Something else has.
+/// The name of the directory is in use.
 pub(crate) fn can_have_directory(path: &Path) -> Result<(), FileError> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     match fs::read_dir(directory) {
@@ -257,24 +255,24 @@ pub(crate) fn can_have_directory(path: &Path) -> Result<(), FileError> {
     }
 }
 
-/// The name of what takes the place of `path`, before it does.
+/// Returns the temporary name of the file that will replace `path`.
 pub(crate) fn temporary(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.rdma-cni-new"))
 }
 
-/// Removes a file, which may be gone already.
+/// Removes a file if it exists.
 ///
 /// # Errors
-/// It cannot be removed.
+/// The file cannot be removed.
 pub(crate) fn remove(path: &Path) -> Result<(), FileError> {
     take_away(path).map_err(|error| FileError::new("remove", path, error))
 }
 
-/// The same, with the system's answer.
+/// Removes a file if it exists, and returns the system's error.
 ///
 /// # Errors
-/// It cannot be removed.
+/// The file cannot be removed.
 pub(crate) fn take_away(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if !says_absent(&error) => Err(error),
@@ -282,7 +280,7 @@ pub(crate) fn take_away(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What was changed in `directory` is on the disk when this returns.
+/// Syncs the changes of `directory` to the disk.
 ///
 /// # Errors
 /// The directory cannot be opened or synced.
@@ -290,11 +288,11 @@ pub(crate) fn sync(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Opens a file that is made for this: what has its name is somebody else's by now, or what a killed
-/// run left, which may be the file that it displaced, or a link.
+/// Makes and opens a file. An existing file of that name is removed first: it may be the displaced file of a killed
+/// run, or a link.
 ///
 /// # Errors
-/// It cannot be made.
+/// The file cannot be made.
 pub(crate) fn make(temporary: &Path, mode: u32) -> io::Result<File> {
     match fs::remove_file(temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -305,26 +303,25 @@ pub(crate) fn make(temporary: &Path, mode: u32) -> io::Result<File> {
     options.open(temporary)
 }
 
-/// Gives a file of ours the mode and owner of `like`. The owner comes last: what is another's is not
-/// ours to change any more.
+/// Gives a file the mode and owner of `like`. The owner comes last, as another user's file can no longer be changed.
 ///
 /// # Errors
 /// The system refuses it.
 pub(crate) fn give(file: &File, like: &Metadata) -> io::Result<()> {
     file.set_permissions(like.permissions())?;
     fchown(file, Some(like.uid()), Some(like.gid()))?;
-    // which a change of the owner takes away
+    // a change of the owner clears these bits
     if like.mode() & 0o6000 != 0 {
         file.set_permissions(like.permissions())?;
     }
     Ok(())
 }
 
-/// Puts `new`, which is `made`, where `path` is, and answers with the file that was there at that
-/// moment. None: it is another than `expected`, whoever put it there, and is there again.
+/// Exchanges `new`, which is open as `made`, with `path`, and returns the replaced file. Returns `None` and undoes the
+/// exchange if that file does not have the content `expected`.
 fn exchange(new: &Path, made: &File, path: &Path, expected: &[u8]) -> io::Result<Option<File>> {
     if !swap(new, path)? {
-        // a file system that cannot exchange
+        // the file system cannot exchange files
         let old = File::open(path)?;
         if content(&old)? != expected {
             return Ok(None);
@@ -342,7 +339,7 @@ fn exchange(new: &Path, made: &File, path: &Path, expected: &[u8]) -> io::Result
     swap(new, path)?;
     let (back, made) = (fs::symlink_metadata(new)?, made.metadata()?);
     if (back.dev(), back.ino()) != (made.dev(), made.ino()) {
-        // somebody put another one there meanwhile, which is the newest
+        // another program replaced it meanwhile: its file is the newest
         swap(new, path)?;
     }
     Ok(None)
@@ -355,14 +352,14 @@ fn content(file: &File) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Exchanges two files' names; false: the file system cannot.
+/// Exchanges the names of two files. Returns false if the file system cannot.
 fn swap(one: &Path, other: &Path) -> io::Result<bool> {
     let flags = nix::libc::RENAME_EXCHANGE;
     let [from, to] = [one, other].map(|it| CString::new(it.as_os_str().as_bytes()));
     let (from, to) = (from?, to?);
     let here = nix::libc::AT_FDCWD;
-    // SAFETY: both are texts that end with 0 and live until the call returns. The call is made
-    // by number, as musl has no function for it.
+    // SAFETY: both are texts that end with 0 and live until the call returns. The call is made by number, as musl has
+    // no function for it.
     let done = unsafe {
         nix::libc::syscall(
             nix::libc::SYS_renameat2,
@@ -396,7 +393,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn what_somebody_else_put_there_meanwhile_is_there_again() {
+    fn exchange_restores_a_file_that_another_program_replaced() {
         let dir = tempfile::tempdir().expect("a directory");
         let (path, new) = (dir.path().join("list"), dir.path().join("new"));
         let replace = |expected: &[u8]| {
@@ -416,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_through_what_has_the_temporary_name() {
+    fn make_does_not_write_through_an_existing_temporary_name() {
         let dir = tempfile::tempdir().expect("a directory");
         let (path, other) = (dir.path().join("new"), dir.path().join("other"));
         fs::write(&other, "another's").expect("written");

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Our plugin's place in the list of the node's network: taken, kept and given back.
+//! Adds our plugin to the CNI list of the node's network, keeps it there and removes it again.
 //!
 //! | module | owns |
 //! |---|---|
-//! | this one | one turn: read the directory, plan ([`conflist::plan`]), carry it out |
-//! | [`mod@file`] | a file's text, replaced as a whole and at once |
-//! | [`programs`] | what is in the runtime's directories of plugins |
-//! | [`record`] | what was done to the node, so that it can be undone |
+//! | this one | one turn: read the directory, plan ([`conflist::plan`]), apply the plan |
+//! | [`mod@file`] | atomic replacement of a file |
+//! | [`programs`] | programs in the runtime's plugin directories |
+//! | [`record`] | record of the changes of the node, for undoing them |
 //! | `change` | one change, recorded before it is made |
-//! | [`evidence`] | whether the runtime calls what is in a network's own directory |
-//! | [`claim`] | whose configuration of our plugin that is |
+//! | [`evidence`] | evidence that the runtime calls plugins of a network's own directory |
+//! | [`claim`] | selection of the entry that is kept |
 //! | [`reconciler`] | the daemon's part: a turn after each change of the directory |
-//! | `status` | whether the runtime would call our plugin |
+//! | `status` | status: whether the runtime would call our plugin |
 //! | [`sandbox`] | whether a pod's network was made by a list with our plugin in it |
 //!
-//! Turns of all processes go one after the other, by a lock beside the record. Nothing is written
-//! on a node where there is no record: a list must not name a plugin whose binary is not there.
+//! A lock beside the record serializes the turns of all processes. Nothing is written on a node without a record: a
+//! list must not name a plugin that is not installed.
 
 mod change;
 pub mod claim;
@@ -41,43 +41,43 @@ use rdma_resources::FileError;
 use record::{Record, RecordError};
 use std::{collections::BTreeSet, path::PathBuf};
 
-/// The place in the chain, as it is configured.
+/// Our plugin in the chain, as configured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chain {
-    /// What is wanted.
+    /// Configuration of the chain.
     pub conf: Conf,
-    /// Where the record is.
+    /// Directory of the record.
     pub state_dir: PathBuf,
-    /// What libcni keeps of pods' networks, where it is to be seen: it tells of pods whose network was made without
+    /// Directory of libcni's cache of pods' networks, if it is visible. It shows pods whose network was made without
     /// our plugin.
     pub cni_cache: Option<PathBuf>,
-    /// Whether our plugin is put in only where it can ask kubelet.
+    /// Requires that our plugin can reach kubelet before it is added.
     pub needs_kubelet: bool,
 }
 
-/// What came of a turn.
+/// Result of a turn.
 #[derive(Debug, Default)]
 pub struct Turn {
-    /// How it stands now.
+    /// Status after the turn.
     pub status: ChainStatus,
-    /// What stands in the way, if anything does.
+    /// Obstacle to adding our plugin.
     pub obstacle: Option<Obstacle>,
-    /// The files that were written or removed.
+    /// Files that were written or removed.
     pub changed: Vec<String>,
-    /// Files that were replaced, and that somebody may still be writing to.
+    /// Replaced files that other programs may still be writing to.
     pub held: Vec<Held>,
-    /// Whether a file changed meanwhile, so that there has to be another turn.
+    /// True if a file changed meanwhile, so that another turn is necessary.
     pub again: bool,
-    /// Whether something hinders that no change of a directory tells the end of.
+    /// True if an obstacle exists whose end no change of a directory shows.
     pub hindered: bool,
-    /// What is not done, and hinders nothing: why, in a sentence.
+    /// Reason for a step that was skipped without harm, in a sentence.
     pub remark: Option<String>,
 }
 
-/// A turn that failed.
+/// Reason why a turn failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ChainError {
-    /// The directory cannot be read, or a file not be written.
+    /// The directory cannot be read, or a file cannot be written.
     #[error(transparent)]
     File(#[from] FileError),
     /// The record cannot be read or written.
@@ -86,7 +86,7 @@ pub enum ChainError {
 }
 
 impl Chain {
-    /// Whether the runtime would call our plugin now. Nothing is changed. For `blocker` see
+    /// Returns whether the runtime would call our plugin now, and changes nothing. For `blocker` see
     /// [`take`](Self::take).
     pub fn status(&self, blocker: impl FnOnce() -> Option<String>) -> ChainStatus {
         let record = Record::read(&self.state_dir).ok().flatten();
@@ -116,13 +116,13 @@ impl Chain {
         }
     }
 
-    /// Takes our place, if we do not have it. `held` are the files that turns before replaced: if
-    /// somebody wrote to one of them since, that counts, and not what it was replaced by.
+    /// Adds our plugin to the chain if it is not there. `held` are the files that earlier turns replaced: text that
+    /// another program wrote to one of them since takes precedence over the replacement.
     ///
-    /// `claim` is whose configuration is put in; a new one: ours.
+    /// `claim` selects the entry that is written; a new claim selects ours.
     ///
-    /// `blocker` is why our plugin is not to be put in. It is asked for as long as our plugin is in
-    /// no list only: pods that have devices are ended by the list.
+    /// `blocker` returns the reason why our plugin must not be added. It is called only while no list has our plugin:
+    /// DEL of pods that have devices needs the list.
     ///
     /// # Errors
     /// The directory, a file of it or the record cannot be read or written.
@@ -132,7 +132,7 @@ impl Chain {
         claim: &mut Claim,
         blocker: impl FnOnce() -> Option<String>,
     ) -> Result<Turn, ChainError> {
-        // nothing is made where nothing is installed, not even the lock's file
+        // nothing is made on a node without an installation, not even the lock file
         if Record::read(&self.state_dir)?.is_none() {
             (*claim, *held) = (Claim::default(), vec![]);
             return Ok(self.left_alone(&self.read()?, NOT_INSTALLED));
@@ -148,7 +148,7 @@ impl Chain {
             (*claim, *held) = (Claim::default(), vec![]);
             return Ok(self.left_alone(&directory, WITHDRAWN));
         }
-        // one that stays is in the way of a change, which says so
+        // a copy that stays obstructs a change, which reports it
         let _ = record.clear_copies(&self.conf.conf_dir);
         if record.lists.is_empty()
             && let Some(why) = blocker()
@@ -174,7 +174,7 @@ impl Chain {
         let mut late = vec![];
         held.retain_mut(|it| match it.written_since(&directory) {
             None => !it.is_over(),
-            // it is held until it is where it belongs
+            // it is held until its text is in place
             Some(text) => {
                 late.push((it.name().to_owned(), text));
                 true
@@ -205,10 +205,10 @@ impl Chain {
         };
         changes.retain(|change| match self.prepare(change, &entry) {
             Ok(()) => true,
-            // the entry in the list does without
+            // the entry in the list works without evidence
             Err(error) => {
                 turn.remark = Some(format!(
-                    "whether the runtime calls what is in the network's own directory cannot be found out: {error}"
+                    "cannot find out whether the runtime calls the plugins of the network's own directory: {error}"
                 ));
                 false
             }
@@ -222,7 +222,7 @@ impl Chain {
             let old = self.carry_out(&change, &entry, [&directory, &actual], &mut record)?;
             let Some(old) = old else {
                 turn.again = true;
-                // one of two that belong together must not be made without the other
+                // of two changes that belong together, the second must not be made without the first
                 if needs_reload {
                     break;
                 }
@@ -237,10 +237,10 @@ impl Chain {
         claim.made(entry, &record);
         turn.status = self.status_in(&self.read()?);
         match plan.place {
-            // a change that came to nothing is made in the next turn
+            // a change that was not made is made in the next turn
             Ok(Placed { .. }) => {}
             Err(obstacle) => {
-                // a list of ours may be in use still
+                // a list of ours may still be in use
                 let is_called = matches!(turn.status, ChainStatus::Called { .. });
                 if !is_called || obstacle.is_of_programs() {
                     turn.status = ChainStatus::NotCalled(obstacle.to_string());
@@ -251,9 +251,9 @@ impl Chain {
         Ok(turn)
     }
 
-    /// Takes our plugin out of the lists that it was put into, as its program is gone: else every pod
-    /// of the node fails. The record keeps them: it is put in again when the program is there. The
-    /// files that were written or removed.
+    /// Removes our plugin from the lists because its program is gone; otherwise ADD fails for every pod of the node.
+    /// The record keeps the lists, and the plugin is added again when the program is back. Returns the files that were
+    /// written or removed.
     ///
     /// # Errors
     /// The directory, a file of it or the record cannot be read or written.
@@ -283,13 +283,13 @@ impl Chain {
         Ok(files)
     }
 
-    /// The runtime's directories of plugins.
+    /// Returns the programs in the runtime's plugin directories.
     fn programs(&self, record: &Record) -> conflist::Programs {
         let others = [self.conf.conf_dir.as_path(), &self.state_dir];
-        programs::look(record.bin_dirs(), &others)
+        programs::read(record.bin_dirs(), &others)
     }
 
-    /// What comes of a turn where nothing is to be put in.
+    /// Returns the result of a turn that adds nothing.
     fn left_alone(&self, directory: &Directory, why: &str) -> Turn {
         Turn {
             status: match self.status_in(directory) {
@@ -300,9 +300,9 @@ impl Chain {
         }
     }
 
-    /// Whether none of the files that our plugin was put into is in the directory: it may be another
-    /// one, as seen from here. A file of ours in a network's own directory goes before the record says so: a list of
-    /// its network is as good.
+    /// Returns true if none of the record's lists is in the directory, which may then be another directory than at the
+    /// installation. A file of ours in a network's own directory is removed before the record is updated, so a list of
+    /// its network counts too.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -322,8 +322,8 @@ impl Chain {
         Ok(lists.peek().is_some() && !lists.any(is_there))
     }
 
-    /// Gives our place back; the caller has the lock. Which files changed, and what stands in
-    /// the way of others.
+    /// Removes our plugin from the chain. The caller holds the lock. Returns the changed files and the obstacles for
+    /// the other files.
     ///
     /// # Errors
     /// The directory, a file of it or the record cannot be read or written.
@@ -334,7 +334,7 @@ impl Chain {
         record.clear_copies(&self.conf.conf_dir)?;
         let placings = record.lists.clone();
         let mut files = vec![];
-        // a file that changes meanwhile is looked at again
+        // a file that changes meanwhile is read again
         for _ in 0..TRIES {
             let directory = self.read()?;
             let (changes, obstacles) = plan::detach(&directory, &record.placed(&directory));
@@ -348,7 +348,7 @@ impl Chain {
                 files.push(file);
             }
             file::announced(&self.conf.conf_dir)?;
-            // a network's own directory that cannot be read at the moment is passed over
+            // a network's own directory that cannot be read at the moment is retried
             let is_passed_over = |file: &String| {
                 placement::is_ours(file)
                     && directory.file(file).is_none()
@@ -364,10 +364,10 @@ impl Chain {
                         _ => false,
                     })
                 };
-                // also of a run that was killed before it wrote the file
+                // also those of a run that was killed before it wrote the file
                 for (file, placing) in &placings {
                     if let Err(error) = self.leave(file, placing) {
-                        log::warn!("{error}: it is empty, and stays");
+                        log::warn!("{error}: the empty directory stays");
                     }
                 }
                 record.lists.retain(|file, _| left(file));
@@ -378,7 +378,7 @@ impl Chain {
         Err(file::busy(&self.conf.conf_dir).into())
     }
 
-    /// Whether a list still names our plugin, whoever put it there.
+    /// Returns the lists that still name our plugin, whoever added it.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -436,10 +436,10 @@ const NOT_INSTALLED: &str =
 const WITHDRAWN: &str = "uninstall has taken it out of the chain, and the binaries stay for pods that \
                          have devices; rdma-device-plugin install puts it in again";
 
-/// Times that a file may change between reading and writing.
+/// Number of attempts for files that change between reading and writing.
 const TRIES: usize = 20;
 
-/// `directory` with other texts.
+/// Returns `directory` with other texts.
 fn with(directory: &Directory, texts: &[(String, String)]) -> Directory {
     let mut files: Vec<_> = directory.all().cloned().collect();
     for (name, text) in texts {

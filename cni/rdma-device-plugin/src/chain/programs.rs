@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The runtime's directories of plugins, as they are seen from here.
+//! Programs in the runtime's plugin directories, as visible to this process.
 
 use conflist::Programs;
 use std::{
@@ -9,17 +9,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What is in `dirs` now. In a container the directories are the node's, mounted, and a symbolic link in one
-/// may lead to where the container sees nothing: it counts as a program. `others` are directories that a
-/// container has mounted too: if one is, and one of `dirs` is not there, that was not mounted.
-pub fn look(dirs: Vec<PathBuf>, others: &[&Path]) -> Programs {
-    let look = |dir: &PathBuf| match names(dir) {
+/// Returns the programs in `dirs`. In a container these directories are mounts of the node's, and a symbolic link may
+/// lead outside the container: it counts as a program. `others` are other directories that a container has mounted: if
+/// one of them is a mount, a missing directory of `dirs` was not mounted.
+pub fn read(dirs: Vec<PathBuf>, others: &[&Path]) -> Programs {
+    let read = |dir: &PathBuf| match names(dir) {
         Ok(names) => Ok(names),
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(format!("{dir:?}: {error}")),
         Err(_) if others.iter().any(|it| is_mounted(it)) => Err(format!("{dir:?} is not mounted")),
         Err(_) => Ok(BTreeSet::new()),
     };
-    let names: Result<Vec<_>, _> = dirs.iter().map(look).collect();
+    let names: Result<Vec<_>, _> = dirs.iter().map(read).collect();
     Programs {
         names: names.map(|names| names.into_iter().flatten().collect()),
         dirs,
@@ -42,8 +42,8 @@ fn names(dir: &Path) -> io::Result<BTreeSet<String>> {
     Ok(names)
 }
 
-/// Whether something is mounted just there: then this is a container, which has of the node what it
-/// was given.
+/// Returns true if `dir` is a mount point: then this process is in a container that has only the node's mounted
+/// directories.
 pub(crate) fn is_mounted(dir: &Path) -> bool {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let dir = dir.canonicalize().unwrap_or(dir.to_owned());

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps our place in the chain: networks rewrite their lists whenever they start.
+//! Keeps our plugin in the chain: networks rewrite their lists when they start.
 //!
-//! There is a turn after each change of the directory, and soon again after a turn that changed
-//! something: somebody may have been writing at the same moment. A file that is half-written is
-//! looked at until it is whole. Somebody who takes our plugin out again and again is followed ever
-//! more slowly, but always within a second.
+//! Each change of the directory starts a turn. A turn that changed something is followed by another one soon, as
+//! another program may have written at the same moment. A half-written file is read again until it is complete. If a
+//! program removes our plugin repeatedly, the interval between turns grows, to at most 250 ms.
 
 use super::{
     Chain, ChainStatus, Turn,
@@ -16,8 +15,8 @@ use super::{
 use crate::{
     conf::Chain as Conf,
     ipv6_prerequisite,
+    log_once::LogOnce,
     node::Node,
-    said::Said,
     watch::{Watch, until},
 };
 use conflist::{Obstacle, TYPE};
@@ -29,53 +28,53 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// What comes together is looked at together.
+/// Time in which successive events are handled together.
 const TOGETHER: Duration = Duration::from_millis(20);
-/// Before a look at what cannot be right yet, or may be written late.
+/// Delay before the next turn if a file is incomplete or may be written late.
 const SOON: Duration = Duration::from_millis(200);
-/// No two turns are further apart, however often the files change.
+/// Largest interval between two turns, however often the files change.
 const SLOWEST: Duration = Duration::from_millis(250);
-/// Changes within this time are counted.
+/// Time within which changes are counted.
 const LATELY: Duration = Duration::from_secs(10);
-/// So many of them are a dispute, and told.
+/// Number of such changes that is reported as a dispute.
 const DISPUTE: usize = 10;
-/// A broken file is looked at so long without an event, as long as it may take to be written.
+/// Time for which a broken file is read again without an event: it may still be written.
 const UNFINISHED: Duration = Duration::from_secs(5);
-/// What hinders us is looked at so often: nothing tells of an address.
+/// Interval of turns while an obstacle exists: no event reports a new address.
 const HINDERED: Duration = Duration::from_secs(2);
-/// So long our plugin's program may be away, as while it is replaced, before it is taken out of the lists.
+/// Time for which our plugin's program may be absent, as during its replacement, before the lists lose the entry.
 const VANISHED: Duration = Duration::from_secs(1);
-/// It is told so often.
-const TOLD: Duration = Duration::from_secs(60);
+/// Interval of the report of a dispute.
+const DISPUTE_REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Keeps our place, as the node's configuration says.
+/// Keeps our plugin in the chain as the node's configuration requires.
 pub struct Reconciler {
     node: watch::Receiver<Arc<Node>>,
     state_dir: PathBuf,
     cni_cache: PathBuf,
     status: watch::Sender<ChainStatus>,
     held: Vec<Held>,
-    /// Whose configuration is kept.
+    /// Selection of the entry that is kept.
     claim: Claim,
     claimed_by_another: bool,
-    /// The configuration whose directories are watched.
+    /// Configuration whose directories are watched.
     watched: Option<Conf>,
-    /// When files were changed lately.
+    /// Times of recent changes of files.
     changes: VecDeque<Instant>,
-    told: Option<Instant>,
-    /// What is broken, and since when.
+    dispute_reported: Option<Instant>,
+    /// Obstacle by a broken file, and when it was first seen.
     broken: Option<(Obstacle, Instant)>,
-    /// Since when the program is gone.
+    /// Time at which the program was first seen absent.
     gone: Option<Instant>,
-    /// An error or obstacle that is said once.
-    said: Said,
-    /// The same of what hinders nothing.
+    /// Error or obstacle that is logged once.
+    said: LogOnce,
+    /// Remark that is logged once.
     remarked: Option<String>,
 }
 
 impl Reconciler {
-    /// A reconciler that tells `status` how it stands. The paths are the state directory of `rdma-cni`, and where
-    /// the runtime keeps how it made pods' networks.
+    /// Returns a reconciler that publishes its status in `status`. The paths are the state directory of `rdma-cni` and
+    /// libcni's cache of pods' networks.
     pub fn new(
         node: watch::Receiver<Arc<Node>>,
         (state_dir, cni_cache): (PathBuf, PathBuf),
@@ -91,15 +90,15 @@ impl Reconciler {
             claimed_by_another: false,
             watched: None,
             changes: VecDeque::new(),
-            told: None,
+            dispute_reported: None,
             broken: None,
             gone: None,
-            said: Said::default(),
+            said: LogOnce::default(),
             remarked: None,
         }
     }
 
-    /// Keeps it until the daemon ends.
+    /// Runs until the daemon ends.
     pub async fn run(mut self) {
         loop {
             let conf = self.node.borrow_and_update().conf.chain.clone();
@@ -140,13 +139,14 @@ impl Reconciler {
         }
     }
 
-    /// Keeps nothing, and says what is left of a daemon that did. False: there is no daemon.
+    /// Waits while the chain is not configured, and reports entries that an earlier daemon left. Returns false when the
+    /// daemon ends.
     async fn off(&mut self) -> bool {
         let mut watch = Watch::new(vec![record::path(&self.state_dir)]);
         loop {
             let record = Record::read(&self.state_dir).unwrap_or_else(|error| {
                 self.say(format!(
-                    "it is not known whether lists have an entry of ours: {error}"
+                    "cannot read whether lists have an entry of {TYPE}: {error}"
                 ));
                 None
             });
@@ -165,8 +165,7 @@ impl Reconciler {
         }
     }
 
-    /// Where something can change: lists and plugins, ours in networks' own directories, and what the runtime
-    /// was seen to call.
+    /// Returns the paths to watch: lists, plugins, our files in networks' own directories, and evidence.
     fn paths(&self, chain: &Chain) -> Vec<PathBuf> {
         let record = Record::read(&self.state_dir).ok().flatten();
         let record = record.unwrap_or_default();
@@ -177,7 +176,7 @@ impl Reconciler {
         paths
     }
 
-    /// Waits until the configuration is another one than `present`; false: there is no daemon.
+    /// Waits until the configuration differs from `present`. Returns false when the daemon ends.
     async fn is_other(&mut self, present: Option<&Chain>) -> bool {
         let present = present.map(|chain| &chain.conf);
         let other = self
@@ -186,13 +185,13 @@ impl Reconciler {
         other.await.is_ok()
     }
 
-    /// One turn; when to take another, if nothing is heard.
+    /// Runs one turn. Returns the delay until the next one if no event comes.
     async fn turn(&mut self, chain: &Chain) -> Option<Duration> {
         let mut held = std::mem::take(&mut self.held);
         let mut claim = std::mem::take(&mut self.claim);
         let of_turn = chain.clone();
         let node = self.node.borrow().clone();
-        let aside = tokio::task::spawn_blocking(move || {
+        let turn = tokio::task::spawn_blocking(move || {
             let blocker = || {
                 let (chain, offers) = (Some(&of_turn.conf), &node.offers);
                 ipv6_prerequisite::blocker_now(&ipv6_prerequisite::parents(
@@ -204,7 +203,7 @@ impl Reconciler {
             let turn = of_turn.take(&mut held, &mut claim, blocker);
             (turn, held, claim)
         });
-        let (turn, held, claim) = match aside.await {
+        let (turn, held, claim) = match turn.await {
             Ok(done) => done,
             Err(error) => {
                 log::error!("a turn of the chain's reconciler ended: {error}");
@@ -222,7 +221,7 @@ impl Reconciler {
                 return Some(Duration::from_secs(1));
             }
         };
-        self.tell(chain, &turn);
+        self.report(chain, &turn);
         let is_gone = self.is_gone(chain, turn.obstacle.as_ref()).await;
         self.held.extend(turn.held);
         self.status.send_if_modified(|status| {
@@ -241,8 +240,8 @@ impl Reconciler {
         }
     }
 
-    /// Whether our plugin's program has just gone, and may come back. When it does not, our plugin is
-    /// taken out of the lists.
+    /// Returns true while our plugin's program has just gone and may come back. Removes the plugin from the lists when
+    /// the program stays away.
     async fn is_gone(&mut self, chain: &Chain, obstacle: Option<&Obstacle>) -> bool {
         if !obstacle.is_some_and(Obstacle::is_ours_gone) {
             self.gone = None;
@@ -257,18 +256,18 @@ impl Reconciler {
             Ok(Ok(files)) => {
                 for file in files {
                     log::warn!(
-                        "{:?}: {TYPE} is out of it until its program is there again",
+                        "{:?}: removed {TYPE} until its program is back",
                         chain.conf.conf_dir.join(file)
                     );
                 }
             }
-            Ok(Err(error)) => log::error!("{TYPE} cannot be taken out of the chain: {error}"),
+            Ok(Err(error)) => log::error!("cannot remove {TYPE} from the chain: {error}"),
             Err(error) => log::error!("a turn of the chain's reconciler ended: {error}"),
         }
         false
     }
 
-    /// Whether the runtime's file is broken, and may still be being written.
+    /// Returns true while the runtime's file is broken and may still be being written.
     fn is_unfinished(&mut self, obstacle: Option<Obstacle>) -> bool {
         let now = Instant::now();
         let broken = obstacle.filter(|it| matches!(it, Obstacle::Broken { .. }));
@@ -281,13 +280,13 @@ impl Reconciler {
         since.is_some_and(|since| now.duration_since(since) < UNFINISHED)
     }
 
-    /// Goes on with this claim, and says so if it is another one's.
+    /// Continues with this claim, and reports it once if it keeps another process' entry.
     fn keeps(&mut self, chain: &Chain, claim: Claim) {
         let own = &chain.conf.entry;
         if claim.is_anothers(own) && !self.claimed_by_another {
             log::warn!(
-                "{:?}: install has put in another configuration of {TYPE} than this daemon's since it \
-                 leads; that one is kept until another daemon leads, or this one is started anew",
+                "{:?}: install wrote another configuration of {TYPE} than this daemon's since it \
+                 leads; it is kept until another daemon leads, or this one restarts",
                 chain.conf.conf_dir
             );
         }
@@ -295,13 +294,13 @@ impl Reconciler {
         self.claim = claim;
     }
 
-    fn tell(&mut self, chain: &Chain, turn: &Turn) {
+    fn report(&mut self, chain: &Chain, turn: &Turn) {
         let now = Instant::now();
         self.changes.retain(|at| now.duration_since(*at) < LATELY);
         for file in &turn.changed {
             self.changes.push_back(now);
             log::debug!(
-                "{:?}: {TYPE} is put in place",
+                "{:?}: wrote the entry of {TYPE}",
                 chain.conf.conf_dir.join(file)
             );
         }
@@ -324,28 +323,28 @@ impl Reconciler {
         {
             log::warn!("{remark}");
         }
-        let is_told = self
-            .told
-            .is_some_and(|told| now.duration_since(told) < TOLD);
-        if self.changes.len() >= DISPUTE && !is_told {
-            self.told = Some(now);
+        let is_reported = self
+            .dispute_reported
+            .is_some_and(|at| now.duration_since(at) < DISPUTE_REPORT_INTERVAL);
+        if self.changes.len() >= DISPUTE && !is_reported {
+            self.dispute_reported = Some(now);
             log::warn!(
-                "{:?} was rewritten without {TYPE} {} times within {LATELY:?}: is another program \
-                 to have the directory for itself? (Cilium: set cni.exclusive to false)",
+                "{:?} was rewritten without {TYPE} {} times within {LATELY:?}: does another program \
+                 own the directory? (Cilium: set cni.exclusive to false)",
                 chain.conf.conf_dir,
                 self.changes.len()
             );
         }
     }
 
-    /// Says a sentence, unless it was the last one already.
+    /// Logs a sentence unless it was the last one.
     fn say(&mut self, sentence: String) {
         if self.said.is_news(&sentence) {
             log::warn!("{sentence}");
         }
     }
 
-    /// How long to wait before a turn: the longer, the more there were lately.
+    /// Returns the delay before a turn. It grows with the number of recent turns.
     fn pause(&self) -> Duration {
         let doubled = u32::try_from(self.changes.len() / 8).unwrap_or(u32::MAX);
         TOGETHER

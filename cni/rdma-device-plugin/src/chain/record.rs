@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What was done to the node: `<stateDir>/install.json`. It is written before the node is
-//! changed, so that whatever a killed run left can be found.
+//! Record of the changes of the node: `<stateDir>/install.json`. It is written before the node is changed, so that a
+//! killed run leaves nothing unknown.
 
 use super::file::{self, Stamp, hash, system};
 use cni_protocol::{
@@ -19,68 +19,67 @@ use std::{
     time::SystemTime,
 };
 
-/// The format of the record. A reader refuses a higher one.
+/// Format of the record. A reader refuses a higher one.
 const FORMAT: u32 = 2;
 
-/// Where container runtimes look for CNI plugins.
+/// Default directory of CNI plugins of container runtimes.
 pub const BIN_DIR: &str = "/opt/cni/bin";
 
 const LOCK: &str = "install.lock";
 
-/// The record cannot be read, written or locked.
+/// Reason why the record cannot be read, written or locked.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The kernel refuses.
     #[error(transparent)]
     File(#[from] FileError),
-    /// It is no record.
+    /// The file is no record.
     #[error("{path:?} is no record of an install: {problem}")]
     Corrupt {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the parser says.
+        /// Message of the parser.
         problem: String,
     },
-    /// It is of a later version.
+    /// A later version wrote it.
     #[error("{path:?} has format {format}, and this version knows {FORMAT}; use the newer one")]
     Newer {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its format.
+        /// Format of the file.
         format: u32,
     },
 }
 
-/// What was done to the node.
+/// Changes of the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
     format: u32,
-    /// Where the plugins were put; none: [`BIN_DIR`].
+    /// Directory of the installed plugins; `None`: [`BIN_DIR`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bin_dir: Option<PathBuf>,
-    /// Where the runtime looks for other plugins after that.
+    /// Further plugin directories of the runtime, in its order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub further_bin_dirs: Vec<PathBuf>,
-    /// Where the lists are.
+    /// Directory of the lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conf_dir: Option<PathBuf>,
-    /// The network of the entry, where the runtime uses networks by their names; of the last installation.
+    /// Network of the entry, where the runtime selects networks by name; from the last installation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
-    /// The plugins that were put into the directory of binaries, by name.
+    /// Installed plugins by name.
     #[serde(default)]
     pub binaries: BTreeMap<String, Binary>,
-    /// The lists that our plugin was put into, by the name of the file.
+    /// Lists that our plugin was added to, by file name.
     #[serde(default)]
     pub lists: BTreeMap<String, Placing>,
-    /// `uninstall` has taken our plugin out of the lists, and the binaries are there still: nobody but
-    /// `install` puts it in again.
+    /// Set after `uninstall` removed our plugin from the lists while the binaries stay. Only `install` adds it again.
     #[serde(default, skip_serializing_if = "is_false")]
     pub withdrawn: bool,
 }
 
-/// As serde asks it.
+/// Condition of `skip_serializing_if`.
 #[expect(
     clippy::trivially_copy_pass_by_ref,
     reason = "serde hands it a reference"
@@ -89,7 +88,7 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// As `doctor` uses it.
+/// The part that `doctor` uses.
 impl From<Record> for Installed {
     fn from(record: Record) -> Self {
         Self {
@@ -100,21 +99,21 @@ impl From<Record> for Installed {
     }
 }
 
-/// A plugin's binary.
+/// An installed binary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Binary {
-    /// Of its content, hexadecimal.
+    /// SHA-256 of its content, hexadecimal.
     pub sha256: String,
-    /// That of ours which it takes the place of: a run may have been killed before it wrote this one.
+    /// SHA-256 of our binary that it replaces: a run may have been killed before it wrote the new one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
-    /// Whether it took the place of one that was not ours, which is kept in `replaced`.
+    /// True if it replaced a binary that was not ours, which is kept in `replaced`.
     #[serde(default)]
     pub replaced: bool,
 }
 
 impl Binary {
-    /// Whether a content with this hash was put there by us.
+    /// Returns true if we wrote the content with this hash.
     pub fn is_ours(&self, sha256: &str) -> bool {
         self.sha256 == sha256 || self.before.as_deref() == Some(sha256)
     }
@@ -123,14 +122,13 @@ impl Binary {
 /// A list with our plugin in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placing {
-    /// The file before; none: there was none, or it is not known.
+    /// Stamp of the file without our plugin; `None` if there was no file or it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Stamp>,
-    /// Our plugin's configuration as it was put in last, and the one before: a run may have been
-    /// killed before it wrote the list.
+    /// Our plugin's last configuration, and the one before: a run may have been killed before it wrote the list.
     #[serde(default)]
     pub entries: Vec<Map<String, Value>>,
-    /// Whether the network's own directory was made for it.
+    /// True if the network's own directory was made for this file.
     #[serde(default, skip_serializing_if = "is_false")]
     pub made_directory: bool,
 }
@@ -151,10 +149,10 @@ impl Default for Record {
 }
 
 impl Record {
-    /// The record below `state_dir`; none: nothing was installed.
+    /// Reads the record below `state_dir`. Returns `None` if nothing was installed.
     ///
     /// # Errors
-    /// There is one that cannot be read.
+    /// The record cannot be read.
     pub fn read(state_dir: &Path) -> Result<Option<Self>, RecordError> {
         let path = path(state_dir);
         let text = match state_file::read(&path) {
@@ -164,10 +162,10 @@ impl Record {
         Self::parse(&text, &path).map(Some)
     }
 
-    /// What `text` says, which is the content of the file `path`.
+    /// Parses `text`, the content of the file `path`.
     ///
     /// # Errors
-    /// It is no record, or one of a later version.
+    /// The text is no record, or one of a later version.
     pub fn parse(text: &[u8], path: &Path) -> Result<Self, RecordError> {
         let path = || path.to_owned();
         let record: Self = serde_json::from_slice(text).map_err(|error| RecordError::Corrupt {
@@ -183,31 +181,31 @@ impl Record {
         }
     }
 
-    /// Removes the copies that a killed run left beside the lists of `conf_dir`: it had put our plugin into one, and had
-    /// not removed its copy. No runtime reads them; the lock is held by the caller.
+    /// Removes the temporary copies that a killed run left beside the lists of `conf_dir`. No runtime reads them. The
+    /// caller holds the lock.
     ///
     /// # Errors
-    /// One cannot be removed.
+    /// A copy cannot be removed.
     pub(super) fn clear_copies(&self, conf_dir: &Path) -> Result<(), FileError> {
         let mut lists = self.lists.keys();
         lists.try_for_each(|list| file::remove(&file::temporary(&conf_dir.join(list))))
     }
 
-    /// Where the plugins are.
+    /// Returns the directory of the installed plugins.
     pub fn bin_dir(&self) -> &Path {
         self.bin_dir.as_deref().unwrap_or(Path::new(BIN_DIR))
     }
 
-    /// Where the runtime looks for plugins, in this order.
+    /// Returns the runtime's plugin directories in its order.
     pub fn bin_dirs(&self) -> Vec<PathBuf> {
         let first = [self.bin_dir().to_owned()].into_iter();
         first.chain(self.further_bin_dirs.iter().cloned()).collect()
     }
 
-    /// Writes it, unless it says the same already.
+    /// Writes the record unless the file has the same content.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The record cannot be written.
     pub fn write(&self, state_dir: &Path) -> Result<(), RecordError> {
         let path = path(state_dir);
         let write = || {
@@ -222,7 +220,7 @@ impl Record {
         Ok(write().map_err(system("write", &path))?)
     }
 
-    /// Whether what is written says the same, but for what files were like before.
+    /// Returns true if the file has the same content apart from the stamps of lists.
     pub(crate) fn is_known(&self, state_dir: &Path) -> bool {
         let present = Self::read(state_dir).ok().flatten();
         present.is_some_and(|it| it.without_stamps() == self.without_stamps())
@@ -236,16 +234,16 @@ impl Record {
         record
     }
 
-    /// Takes it away: nothing of ours is left on the node.
+    /// Removes the record: nothing of ours is left on the node.
     ///
     /// # Errors
-    /// It cannot be removed.
+    /// The record cannot be removed.
     pub fn remove(state_dir: &Path) -> Result<(), RecordError> {
         Ok(file::remove(&path(state_dir))?)
     }
 
-    /// The files of `directory` that our plugin was put into. Where it has another configuration by
-    /// now, somebody else wrote that, and it is theirs.
+    /// Returns the files of `directory` that have our plugin. A file in which our plugin has another configuration by
+    /// now is another writer's.
     pub fn placed(&self, directory: &Directory) -> BTreeSet<String> {
         let is_ours = |(file, placing): &(&String, &Placing)| {
             let text = directory.file(file).and_then(|it| it.text.as_deref().ok());
@@ -258,7 +256,7 @@ impl Record {
         lists.map(|(file, _)| file.clone()).collect()
     }
 
-    /// Our plugin is put into `file`; `before` is what the file was without it, where that is seen.
+    /// Records that our plugin is added to `file`; `before` is the stamp of the file without it, if known.
     pub(crate) fn put(&mut self, file: &str, entry: &Entry, before: Option<Stamp>) {
         let placing = self.lists.entry(file.to_owned()).or_default();
         let present = entry.fields();
@@ -270,15 +268,15 @@ impl Record {
         }
     }
 
-    /// Our plugin's `entry` is put into `file` of a network's own directory, which is made for it if it is not
-    /// there; none: one that only finds out whether the runtime calls it.
+    /// Records that our plugin's `entry` is added to `file` of a network's own directory, which is made if necessary.
+    /// `None` is an entry that only gathers evidence.
     pub(crate) fn put_in_directory(&mut self, file: &str, entry: Option<&Entry>, is_there: bool) {
         let placing = self.lists.entry(file.to_owned()).or_default();
         placing.entries = entry.map(|it| it.fields().clone()).into_iter().collect();
         placing.made_directory |= !is_there;
     }
 
-    /// The files that have our plugin's entry, and not one that only finds something out.
+    /// Returns the files that have our plugin's entry, without those that only gather evidence.
     pub(crate) fn lists_with_entry(&self) -> impl Iterator<Item = &String> {
         let with_entry = |(file, placing): &(&String, &Placing)| {
             !placement::is_ours(file) || !placing.entries.is_empty()
@@ -287,29 +285,28 @@ impl Record {
         lists.map(|(file, _)| file)
     }
 
-    /// The networks' own directories that have a file of ours.
+    /// Returns the networks' own directories that have a file of ours.
     pub(crate) fn directories(&self) -> impl Iterator<Item = &str> {
         let files = self.lists.keys().filter(|file| placement::is_ours(file));
         files.filter_map(|file| Some(file.rsplit_once('/')?.0))
     }
 
-    /// The time of the last change that `file` had, if `text` is what it was before.
+    /// Returns the modification time that `file` had if `text` is its recorded text.
     pub(crate) fn is_back(&self, file: &str, text: &str) -> Option<SystemTime> {
         let before = self.lists.get(file)?.before.as_ref()?;
         (before.sha256 == hash(text.as_bytes())).then(|| before.modified())
     }
 }
 
-/// Waits for other processes' turns. It is over when the answer is dropped. What a killed run, or a loss of power, left
-/// of the record goes.
+/// Waits for the turns of other processes. Dropping the result releases the lock. Removes the temporary record that a
+/// killed run or a power loss left.
 ///
 /// # Errors
-/// The lock's file cannot be made, or what was left cannot be removed.
+/// The lock file cannot be made, or the temporary record cannot be removed.
 pub fn lock(state_dir: &Path) -> Result<Held, RecordError> {
     let path = state_dir.join(LOCK);
     let open = || match state_file::open(&path) {
-        // one that is there is not opened for writing: who watches the directory would hear of
-        // it, and look, and lock again
+        // an existing file is not opened for writing: watchers of the directory would start a turn and lock again
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             fs::create_dir_all(state_dir)?;
             state_file::make(&path, 0o600)
@@ -321,11 +318,10 @@ pub fn lock(state_dir: &Path) -> Result<Held, RecordError> {
     Ok(held)
 }
 
-/// The last of ours goes: the lock's file, and the directory if nothing else is in it, and it can be removed: in
-/// a pod it is a mount.
+/// Removes the lock file, and the directory if it is empty and can be removed; in a pod it is a mount.
 ///
 /// # Errors
-/// A file cannot be removed, or that cannot be put on the disk.
+/// A file cannot be removed, or the change cannot be synced to the disk.
 pub fn unlock_for_good(lock: Held, state_dir: &Path) -> Result<(), RecordError> {
     file::remove(&state_dir.join(LOCK))?;
     let changed = match fs::remove_dir(state_dir) {
@@ -338,7 +334,8 @@ pub fn unlock_for_good(lock: Held, state_dir: &Path) -> Result<(), RecordError> 
     Ok(())
 }
 
-/// Whether a directory is not removed because something else is in it, it is mounted, or where it is may not be changed.
+/// Returns true if the error means that the directory stays: it has other files, is mounted, or its parent is
+/// read-only.
 fn stays(error: &io::Error) -> bool {
     use io::ErrorKind::{DirectoryNotEmpty, PermissionDenied, ReadOnlyFilesystem, ResourceBusy};
     matches!(
@@ -347,7 +344,7 @@ fn stays(error: &io::Error) -> bool {
     )
 }
 
-/// Where the record is.
+/// Returns the path of the record.
 pub fn path(state_dir: &Path) -> PathBuf {
     state_dir.join("install.json")
 }
@@ -357,10 +354,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_turn_that_is_over_keeps_nobody_waiting_though_a_forked_child_has_the_file_yet() {
+    fn dropping_the_lock_releases_it_while_a_forked_child_has_the_file() {
         let state = tempfile::tempdir().expect("a directory");
         let turn = lock(state.path()).expect("free");
-        // the same open file, as a child has it until it is another program
+        // the same open file, as a child has it until exec
         let _forked = turn.try_clone().expect("one more descriptor");
         drop(turn);
         let next = fs::File::open(state.path().join(LOCK)).expect("the file");

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a pod's network was made. A network's program that writes its list anew leaves our plugin
-//! out of it until the reconciler has put it in again: a pod that starts in that moment has no rails,
-//! and nobody has failed. It is told by what the runtime keeps of each sandbox.
+//! How a pod's network was made. A network program that rewrites its list removes our plugin until the reconciler adds
+//! it again. A pod that starts in that moment has no rails although no program failed. The runtime's cache of each
+//! sandbox shows this.
 //!
-//! That is libcni's cache: for each network of a sandbox a file, written when all plugins of the
-//! list have succeeded, with the list's text as it was used (`cacheAdd` in `libcni/api.go`), and
-//! removed after DEL. A pod with `hostNetwork` has none.
+//! libcni's cache has a file for each network of a sandbox. libcni writes it with the text of the list when all plugins
+//! have succeeded (`cacheAdd` in `libcni/api.go`), and removes it after DEL. A pod with `hostNetwork` has none.
 
 use crate::refused::PodName;
 use base64::{Engine, prelude::BASE64_STANDARD};
@@ -17,29 +16,29 @@ use std::{collections::HashMap, fs, io, path::Path, time::SystemTime};
 /// How the network of a pod was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Made {
-    /// Nothing is known of it: the pod has the host's, or the runtime keeps its cache elsewhere.
-    Untold,
+    /// Unknown: the pod has the host's network, or the runtime keeps its cache elsewhere.
+    Unknown,
     /// By a list with our plugin in it, or our plugin has a record of it.
     WithUs,
-    /// The same, and once more without: containerd uses a single plugin's file and the list that was made
-    /// of it, as its `max_conf_num` is not 1.
+    /// By a list with our plugin, and once more without: containerd uses a single plugin's file and the list made of
+    /// it, as its `max_conf_num` is not 1.
     Twice {
-        /// The network's name, which both have.
+        /// Name of both networks.
         network: String,
     },
-    /// By a list without.
+    /// By a list without our plugin.
     WithoutUs {
-        /// The network's name.
+        /// Name of the network.
         network: String,
     },
 }
 
-/// `cachedInfo` in `libcni/api.go`, as far as it matters here.
+/// The used fields of `cachedInfo` in `libcni/api.go`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Cached {
     container_id: String,
-    /// The list, in base64.
+    /// Text of the list, in base64.
     config: String,
     network_name: String,
     #[serde(default)]
@@ -62,11 +61,11 @@ struct Network {
     ours: bool,
 }
 
-/// How the network of the pod's last sandbox was made; `cache` has the files, `attachments` the
-/// records of our plugin. What is older than `since` is another pod's, of the same name, and was left.
+/// Returns how the network of the pod's last sandbox was made. `cache` has the files, `attachments` our plugin's
+/// records. A file older than `since` was left by another pod of the same name.
 ///
 /// # Errors
-/// The directory of the cache is there, and cannot be read.
+/// The directory of the cache exists and cannot be read.
 pub fn made(
     cache: &Path,
     attachments: &Path,
@@ -74,17 +73,17 @@ pub fn made(
     since: SystemTime,
 ) -> io::Result<Made> {
     let files = match fs::read_dir(cache) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Made::Untold),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Made::Unknown),
         files => files?,
     };
     let networks = files
         .flatten()
         .filter_map(|file| network(&file.path(), (namespace, pod), since));
     let mut networks: Vec<Network> = networks.collect();
-    // sandboxes that kubelet has given up may not be taken away yet
+    // sandboxes that kubelet gave up may still exist
     networks.sort_by_key(|it| it.made);
     let Some(last) = networks.last() else {
-        return Ok(Made::Untold);
+        return Ok(Made::Unknown);
     };
     let of_last = || networks.iter().filter(|it| it.container == last.container);
     let is_twice = |one: &&Network| {
@@ -104,52 +103,52 @@ pub fn made(
     })
 }
 
-/// The pod's network that the file tells of; none: it is older than `since`, another pod's, or its
-/// loopback, or has just gone.
+/// Returns the pod's network in the file. Returns `None` if the file is older than `since`, belongs to another pod, is
+/// a loopback or has just gone.
 fn network(path: &Path, (namespace, pod): (&str, &str), since: SystemTime) -> Option<Network> {
     let made = fs::metadata(path).ok()?.modified().ok()?;
     if made < since {
         return None;
     }
-    let told = told(&state_file::read(path).ok()?, (namespace, pod))?;
+    let cached = cached_network(&state_file::read(path).ok()?, (namespace, pod))?;
     Some(Network {
-        container: told.container,
-        name: told.network,
+        container: cached.container,
+        name: cached.network,
         made,
-        ours: told.ours,
+        ours: cached.ours,
     })
 }
 
-/// What a file of libcni's cache tells of one of a pod's networks.
+/// A pod's network in libcni's cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
-    /// The sandbox' container id.
+pub struct CachedNetwork {
+    /// Container id of the sandbox.
     pub container: String,
-    /// The network's name.
+    /// Name of the network.
     pub network: String,
-    /// Whether its list has our plugin.
+    /// True if the network's list has our plugin.
     pub ours: bool,
 }
 
-/// What the file's `text` tells of a pod; none: it is another pod's, or its loopback, or makes no sense.
-pub fn told(text: &[u8], (namespace, pod): (&str, &str)) -> Option<Told> {
+/// Parses the `text` of a cache file. Returns `None` if it belongs to another pod, is a loopback or is invalid.
+pub fn cached_network(text: &[u8], (namespace, pod): (&str, &str)) -> Option<CachedNetwork> {
     let cached: Cached = serde_json::from_slice(text).ok()?;
     let is = |key: &str, value: &str| cached.arg(key) == Some(value);
     if !is("K8S_POD_NAMESPACE", namespace) || !is("K8S_POD_NAME", pod) {
         return None;
     }
     let text = BASE64_STANDARD.decode(&cached.config).ok()?;
-    // libcni keeps a list, also of what was a single plugin's file
+    // libcni caches a list also for a single plugin's file
     let list = Picked::read(".conflist", str::from_utf8(&text).ok()?).ok()?;
-    (list.types != ["loopback"]).then_some(Told {
+    (list.types != ["loopback"]).then_some(CachedNetwork {
         container: cached.container_id,
         network: cached.network_name,
         ours: list.ours.is_some(),
     })
 }
 
-/// What the API server tells pods of one name apart by, of all pods that have a network: the runtime hands it to
-/// plugins, and kubelet tells it nobody. Of two of a name it is the later one's.
+/// Returns the UIDs of all pods that have a network. The runtime passes them to plugins; kubelet does not report them.
+/// Of two pods of one name the later one counts.
 pub fn uids(cache: &Path) -> HashMap<PodName, String> {
     let files = fs::read_dir(cache).into_iter().flatten().flatten();
     let named = files.filter_map(|file| {
@@ -162,7 +161,7 @@ pub fn uids(cache: &Path) -> HashMap<PodName, String> {
     named.into_iter().map(|(_, pod, uid)| (pod, uid)).collect()
 }
 
-/// The pod of a file's `text`, and what the API server tells it by.
+/// Parses the pod and its UID from the `text` of a cache file.
 pub fn uid(text: &[u8]) -> Option<(PodName, String)> {
     let cached: Cached = serde_json::from_slice(text).ok()?;
     let pod = PodName {
@@ -172,8 +171,8 @@ pub fn uid(text: &[u8]) -> Option<(PodName, String)> {
     Some((pod, cached.arg("K8S_POD_UID")?.to_owned()))
 }
 
-/// Whether our plugin has a record of the container, on whatever network: Multus keeps its
-/// delegates' lists to itself.
+/// Returns true if our plugin has a record of the container on any network: Multus does not publish its delegates'
+/// lists.
 fn is_recorded(attachments: &Path, container: &str) -> bool {
     let entries = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten();
     let mut records = entries(attachments).flat_map(|it| entries(&it.path()));
@@ -205,12 +204,12 @@ mod tests {
             }
         }
 
-        /// ADD of `plugins` to the sandbox `container`, at that second.
+        /// Records the ADD of `plugins` to the sandbox `container` at that second.
         fn add(&self, pod: &str, container: &str, network: &str, plugins: &[&str], second: u64) {
             self.add_to(pod, container, (network, "eth0"), plugins, second);
         }
 
-        /// The same, of the sandbox's interface.
+        /// Records the ADD of one interface of the sandbox.
         fn add_to(
             &self,
             pod: &str,
@@ -252,9 +251,9 @@ mod tests {
     }
 
     #[test]
-    fn the_list_that_was_used_tells() {
+    fn the_cached_list_decides() {
         let node = Node::new();
-        assert_eq!(node.made("a"), Made::Untold);
+        assert_eq!(node.made("a"), Made::Unknown);
         for pod in ["a", "b", "c"] {
             node.add(pod, pod, "cni-loopback", &["loopback"], 9);
         }
@@ -262,8 +261,8 @@ mod tests {
         node.add("b", "b", "cbr0", &["flannel", "portmap"], 8);
         assert_eq!(node.made("a"), Made::WithUs);
         assert_eq!(node.made("b"), without("cbr0"));
-        assert_eq!(node.made("c"), Made::Untold, "the host's network");
-        assert_eq!(node.made("d"), Made::Untold);
+        assert_eq!(node.made("c"), Made::Unknown, "the host's network");
+        assert_eq!(node.made("d"), Made::Unknown);
     }
 
     #[test]
@@ -277,9 +276,9 @@ mod tests {
         assert_eq!(node.made("a"), without("cbr0"));
     }
 
-    /// go-cni gives each of `max_conf_num` files an interface; libcni keeps both under the network's name.
+    /// go-cni gives each of `max_conf_num` files an interface; libcni caches both under the network's name.
     #[test]
-    fn a_network_that_was_made_twice_is_told() {
+    fn a_network_that_was_made_twice_is_reported() {
         let node = Node::new();
         node.add("a", "a", "terway", &["terway", "rdma-cni"], 1);
         node.add_to("a", "a", ("terway", "eth1"), &["terway"], 2);
@@ -294,15 +293,15 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_pod_of_the_name_has_left_does_not_count() {
+    fn files_of_an_earlier_pod_of_the_same_name_are_ignored() {
         let node = Node::new();
         node.add("a", "old", "cbr0", &["flannel"], 8);
         assert_eq!(node.made_since("a", 8), without("cbr0"));
-        assert_eq!(node.made_since("a", 9), Made::Untold);
+        assert_eq!(node.made_since("a", 9), Made::Unknown);
     }
 
     #[test]
-    fn a_record_tells_where_a_delegate_s_list_does_not() {
+    fn a_record_counts_where_a_delegate_s_list_is_not_cached() {
         let node = Node::new();
         node.add("a", "1", "multus", &["multus-shim"], 1);
         node.record("rails", "12");
@@ -334,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cache_of_libcni_s_is_passed_over() {
+    fn invalid_cache_files_are_ignored() {
         let node = Node::new();
         node.add("a", "1", "cbr0", &["flannel"], 1);
         let cache = node.root.path().join("results");

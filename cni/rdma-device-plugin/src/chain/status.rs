@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How it stands with our plugin's place in the chain.
+//! Status of our plugin in the chain.
 
 use conflist::TYPE;
 use std::fmt;
@@ -7,30 +7,30 @@ use std::fmt;
 /// Whether the runtime would call our plugin now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ChainStatus {
-    /// Nobody has looked yet.
+    /// Not observed yet.
     #[default]
     Unseen,
-    /// It is not this program's business.
+    /// The chain is not configured.
     Off,
-    /// The same, and `install` has put it into these files, where it still may be.
+    /// The chain is not configured, and `install` has added our plugin to these files, where it may still be.
     Left(Vec<String>),
-    /// It would.
+    /// The runtime would call it.
     Called {
-        /// The file's name.
+        /// Name of the file.
         file: String,
-        /// The network's name.
+        /// Name of the network.
         network: String,
-        /// Whether somebody else put it there.
+        /// True if another program added our plugin.
         by_others: bool,
     },
-    /// It would not: why, in a sentence.
+    /// The runtime would not call it, for this reason.
     NotCalled(String),
-    /// It would not, and is not to: why, in a sentence.
+    /// Our plugin is deliberately not added, for this reason.
     Withheld(String),
 }
 
 impl ChainStatus {
-    /// The same where our plugin is not put in, and why; somebody else may have done that.
+    /// Returns the status with the reason why our plugin is not added. An entry of another program is still called.
     pub(super) fn withheld(self, why: String) -> Self {
         match self {
             called @ Self::Called { .. } => called,
@@ -42,10 +42,7 @@ impl ChainStatus {
 impl fmt::Display for ChainStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unseen => write!(
-                f,
-                "it is not known yet whether the runtime calls {TYPE}: nobody has looked so far"
-            ),
+            Self::Unseen => write!(f, "not observed yet whether the runtime calls {TYPE}"),
             Self::Off => write!(
                 f,
                 "{TYPE} is not kept in the chain: chain is not configured"

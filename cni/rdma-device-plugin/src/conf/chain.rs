@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `chain`, beside the resources of any format. What its fields mean is in
-//! `docs/device-plugin-conf.md`.
+//! `chain`, beside the resources of any format. `docs/device-plugin-conf.md` describes its fields.
 
 use super::ResourceName;
 use clap::ValueEnum;
@@ -16,21 +15,21 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where kubelet's own files are.
+/// Default directory of kubelet's files.
 pub const KUBELET_DIR: &str = "/var/lib/kubelet";
 
-/// Kubelet's socket for questions of who has what.
+/// Returns the path of kubelet's pod-resources socket.
 pub fn pod_resources(kubelet_dir: &Path) -> PathBuf {
     kubelet_dir.join("pod-resources/kubelet.sock")
 }
 
-/// Where container runtimes look for networks.
+/// Default directory of container runtimes' networks.
 pub const CONF_DIR: &str = "/etc/cni/net.d";
 
-/// Its name.
+/// Name of the field.
 pub(super) const FIELD: &str = "chain";
 
-/// As it is written.
+/// The section as written.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Section {
@@ -50,29 +49,29 @@ enum RuntimeName {
     Nerdctl,
 }
 
-/// `placement`: where our plugin's entry is.
+/// `placement`: the place of our plugin's entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Placement {
-    /// In the network's own directory where the runtime is seen to call what is there; else in the list.
+    /// The network's own directory if evidence shows that the runtime calls the plugins there; otherwise the list.
     Auto,
-    /// In a file of ours in the network's own directory.
+    /// A file of ours in the network's own directory.
     Directory,
-    /// In the network's list.
+    /// The network's list.
     #[default]
     List,
 }
 
-/// The place of our plugin in the chain.
+/// Configuration of our plugin in the chain.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chain {
-    /// Where the runtime looks for networks.
+    /// Directory of the runtime's networks.
     pub conf_dir: PathBuf,
-    /// How it looks.
+    /// How the runtime selects a network.
     pub runtime: Runtime,
-    /// Where the entry is.
+    /// Place of the entry.
     pub placement: Placement,
-    /// Returns true if the file names the resources that the entry attaches. Otherwise the entry names all offered ones.
+    /// True if the file names the resources that the entry attaches. Otherwise the entry names all offered ones.
     pub names_resources: bool,
     /// Our plugin's configuration.
     pub entry: Entry,
@@ -91,24 +90,24 @@ impl Default for Chain {
 }
 
 impl Chain {
-    /// The same for a node whose records and kubelet are elsewhere than by default: the plugin is told,
-    /// unless the file tells it.
+    /// Adds the state directory and kubelet's socket to the entry if they differ from the defaults and the file does
+    /// not set them.
     pub fn located(mut self, state_dir: &Path, kubelet_dir: &Path) -> Self {
-        let mut tell = |field: &str, path: PathBuf, is_default: bool| {
+        let mut set = |field: &str, path: PathBuf, is_default: bool| {
             if !is_default {
                 let entry = std::mem::take(&mut self.entry);
                 self.entry = entry.or(field, path.to_string_lossy().into());
             }
         };
         let is_default = state_dir == Path::new(STATE_DIR);
-        tell("stateDir", state_dir.to_owned(), is_default);
+        set("stateDir", state_dir.to_owned(), is_default);
         let is_default = kubelet_dir == Path::new(KUBELET_DIR);
-        tell("podResourcesSocket", pod_resources(kubelet_dir), is_default);
+        set("podResourcesSocket", pod_resources(kubelet_dir), is_default);
         self
     }
 
-    /// The same for a daemon that offers `names`: the entry names them, unless the file names what to attach, or
-    /// `rdma-cni` attaches all of them by default.
+    /// Adds the offered resource `names` to the entry, unless the file names what to attach or `rdma-cni` attaches all
+    /// of them by default.
     pub(super) fn attaching<'a>(mut self, names: impl Iterator<Item = &'a ResourceName>) -> Self {
         let names: Vec<&str> = names.map(ResourceName::as_str).collect();
         let is_attached = |name: &&str| self.attaches(name);
@@ -120,7 +119,7 @@ impl Chain {
         self
     }
 
-    /// The resource names of `names` that `rdma-cni` does not attach, where it attaches what kubelet allocates.
+    /// Returns the `names` that `rdma-cni` does not attach although it attaches what kubelet allocates.
     pub fn unattached<'a>(&self, names: impl Iterator<Item = &'a ResourceName>) -> Vec<&'a str> {
         let takes_device_id = parsed(&self.entry).is_ok_and(|conf| conf.takes_device_id());
         if !self.asks_kubelet() || takes_device_id {
@@ -130,7 +129,7 @@ impl Chain {
         names.filter(|name| !self.attaches(name)).collect()
     }
 
-    /// Why a pod could not be asked for at kubelet now, where the plugin asks there.
+    /// Returns the reason why the plugin cannot query kubelet for a pod now, if it must.
     pub fn without_kubelet(&self) -> Option<String> {
         let conf = parsed(&self.entry).ok()?;
         let socket = conf.pod_resources_socket;
@@ -145,14 +144,14 @@ impl Chain {
         })
     }
 
-    /// Whether the plugin asks kubelet what a pod has. Then a pod whose network was made without it does not
-    /// start.
+    /// Returns true if the plugin queries kubelet for a pod's devices. Then a pod whose network was made without the
+    /// plugin does not start.
     pub fn asks_kubelet(&self) -> bool {
         let devices = parsed(&self.entry).map(|conf| conf.devices);
         matches!(devices, Ok(Some(Devices::Resources(_))))
     }
 
-    /// Why the entry must not be in the network's own directory, where it is to be there.
+    /// Returns the reason why a configured placement in the network's own directory is not allowed.
     pub fn misplaced(&self) -> Option<&'static str> {
         if self.placement != Placement::Directory {
             return None;
@@ -169,7 +168,7 @@ impl Chain {
         )
     }
 
-    /// Whether `rdma-cni` attaches what kubelet allocates of `resource`.
+    /// Returns true if `rdma-cni` attaches kubelet's allocations of `resource`.
     pub fn attaches(&self, resource: &str) -> bool {
         match parsed(&self.entry).map(|conf| conf.devices) {
             Ok(Some(Devices::Resources(names))) => names.iter().any(|it| it == resource),
@@ -177,19 +176,19 @@ impl Chain {
         }
     }
 
-    /// Whether netdevs are moved into pods, whatever they are: a bond cannot be.
+    /// Returns true if the mode is to move every netdev into pods, which is not possible for a bond.
     pub fn moves(&self) -> bool {
         parsed(&self.entry).is_ok_and(|conf| conf.mode == Mode::Move)
     }
 
-    /// What the names begin with that rails have in pods; none: with a text that other netdevs' names can begin with.
+    /// Returns the prefix of rails' names in pods. Returns `None` if names of other netdevs can begin with it.
     pub fn rails_names(&self) -> Option<String> {
         let prefix = parsed(&self.entry).ok()?.interface_name.prefix().to_owned();
         let is_own = prefix.len() > 1 && !"eth".starts_with(&prefix) && !prefix.starts_with("eth");
         is_own.then_some(prefix)
     }
 
-    /// Whether rails have IPv6 addresses alone, as `rdma-ipam` gives them from the parents' networks.
+    /// Returns true if `rdma-ipam` assigns only IPv6 addresses from the parents' networks.
     pub fn gives_ipv6_alone(&self) -> bool {
         let Some(ipam) = self.entry.fields().get("ipam") else {
             return false;
@@ -200,7 +199,7 @@ impl Chain {
     }
 }
 
-/// `section` of the whole `file`, whatever its format.
+/// Checks the `section` of the whole `file`, in any format.
 pub(super) fn checked(section: Option<Section>, file: &Field<'_>) -> Result<Option<Chain>, Wrong> {
     section
         .map(|section| section.checked(&file.at(FIELD)))
@@ -224,7 +223,7 @@ impl Section {
         let plugin = field.at("plugin");
         let own = ["type", "name", "cniVersion", "prevResult", DETECT];
         if let Some(name) = own.iter().find(|name| plugin.has(name)) {
-            let sentence = "must be left out: it is not for the user to say";
+            let sentence = "must be left out: the daemon sets it";
             return Err(plugin.at(name).refused(sentence));
         }
         let entry = Entry::new(self.plugin.unwrap_or_default());
@@ -250,20 +249,20 @@ impl Section {
     }
 }
 
-/// A runtime whose containers name their networks, and its `default` network.
+/// Returns a runtime whose containers name their networks, with its `default` network.
 fn named(network: Option<String>, default: &str) -> Runtime {
     let network = network.unwrap_or_else(|| default.to_owned());
     Runtime::Named { network }
 }
 
-/// As the plugin itself reads it: else every pod of the node would fail by a wrong value.
+/// Parses the entry as the plugin does: a wrong value would make ADD fail for every pod of the node.
 fn parsed(entry: &Entry) -> Result<network_conf::Conf, String> {
     let conf = network_conf::Conf::parse(whole(entry)).map_err(|error| error.to_string())?;
     conf.smc.check_ueid().map_err(|error| error.to_string())?;
     Ok(conf)
 }
 
-/// The network configuration that a plugin gets of `entry`.
+/// Returns the network configuration that a plugin gets for `entry`.
 fn whole(entry: &Entry) -> Map<String, Value> {
     let mut whole = entry.fields().clone();
     whole.insert("cniVersion".into(), "1.1.0".into());

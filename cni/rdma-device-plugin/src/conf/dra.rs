@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `dra`, beside the resources of any format. What its fields mean is in `docs/device-plugin-conf.md`.
+//! `dra`, beside the resources of any format. `docs/device-plugin-conf.md` describes its fields.
 
 use super::{ResourceConf, ResourceName, name::is_label};
 use ::dra::pool::LONGEST_TEXT;
 use conf_reader::{Field, Wrong};
 use serde::Deserialize;
 
-/// Its name.
+/// Name of the field.
 pub(super) const FIELD: &str = "dra";
 
-/// What the driver is called where the file does not say.
+/// Default name of the driver.
 pub const DRIVER: &str = "hca.rdma";
 
 /// `DriverNameMaxLength` in `resource/v1/types.go`.
 const LONGEST_DRIVER: usize = 63;
 
-/// As it is written.
+/// The section as written.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Section {
@@ -27,17 +27,17 @@ pub(super) struct Section {
 #[serde(try_from = "String")]
 struct DriverName(String);
 
-/// Resources that are served by claims (dynamic resource allocation), and not by the device plugin.
+/// Resources that claims (dynamic resource allocation) serve instead of the device plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dra {
-    /// The driver's name.
+    /// Name of the driver.
     pub driver: String,
-    /// The resources; none: all of the file, whichever it has.
+    /// The resources; `None`: all of the file.
     pub resources: Option<Vec<ResourceName>>,
 }
 
 impl Dra {
-    /// Whether `resource` is one of them.
+    /// Returns true if `resource` is served by claims.
     pub fn serves(&self, resource: &str) -> bool {
         let named = self.resources.as_ref();
         named.is_none_or(|named| named.iter().any(|it| it.as_str() == resource))
@@ -47,8 +47,8 @@ impl Dra {
 impl TryFrom<String> for DriverName {
     type Error = String;
 
-    /// As the API server checks it: a DNS subdomain, in lower case. It is the vendor of CDI names, too, which begins
-    /// with a letter (`ValidateVendorName` in CDI's `pkg/parser`).
+    /// Checks the name as the API server does: a DNS subdomain in lower case. It is also the vendor of CDI names, which
+    /// begins with a letter (`ValidateVendorName` in CDI's `pkg/parser`).
     fn try_from(name: String) -> Result<Self, String> {
         let begins = name.starts_with(|it: char| it.is_ascii_lowercase());
         match begins && name.len() <= LONGEST_DRIVER && name.split('.').all(is_label) {
@@ -61,7 +61,7 @@ impl TryFrom<String> for DriverName {
     }
 }
 
-/// `section` of the whole `file`, whatever its format, which has `resources`.
+/// Checks the `section` of the whole `file`, in any format; the file has `resources`.
 pub(super) fn checked(
     section: Option<Section>,
     file: &Field<'_>,

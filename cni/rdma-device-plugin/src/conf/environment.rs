@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `environment` of a resource: for whom its containers' environment is set up.
+//! `environment` of a resource: the programs for which containers get environment variables.
 
 use serde::Deserialize;
 
-/// Who reads a container's environment. What each finds there is in `docs/device-plugin.md`.
+/// Programs that read a container's environment. `docs/device-plugin.md` describes the variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reader {
-    /// Programs that look for the pod's rails in `RDMA_RAILS`.
+    /// Programs that read the pod's rails from `RDMA_RAILS`.
     Rails,
-    /// NCCL, and RCCL, which has its variables.
+    /// NCCL, and RCCL, which reads its variables.
     Nccl,
     /// UCX.
     Ucx,

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the daemon does with eRDMA NICs, `erdma` in our own format, or flags with the eRDMA
-//! agent's names.
+//! Configuration of eRDMA NICs: `erdma` in our own format, or flags with the eRDMA agent's names.
 
 use super::{
     Allocate, Ids, NIC_IDS, ResourceConf, ResourceName, Selector,
@@ -11,49 +10,49 @@ use conf_reader::Texts;
 use serde::Deserialize;
 use std::{fmt, str::FromStr};
 
-/// The resource that the eRDMA agent offers.
+/// Resource that the eRDMA agent offers.
 pub const RESOURCE: &str = "aliyun/erdma";
 
-/// What is done with eRDMA NICs.
+/// Configuration of eRDMA NICs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Erdma {
-    /// Who says what is done with them.
+    /// Origin of the configuration.
     pub origin: Origin,
-    /// Which RDMA devices are eRDMA NICs.
+    /// Selectors of the RDMA devices that are eRDMA NICs.
     pub devices: Vec<Selector>,
-    /// The driver mode that the node is to be in; none: whichever it is in.
+    /// Required driver mode of the node; `None`: any.
     pub prefer_driver: Option<DriverMode>,
-    /// `reloadDriver`: whether the module is loaded anew for another mode.
+    /// `reloadDriver`: reload the module for another mode.
     pub reload_driver: bool,
-    /// `exposedLocalERIs`: which of them are used on which instance; without any, all.
+    /// `exposedLocalERIs`: NICs that are used, by instance; empty: all.
     pub exposed: Vec<Exposed>,
-    /// Base address of the metadata service, which knows the instance's id.
+    /// Base address of the metadata service, which has the instance's id.
     pub metadata: String,
-    /// How NICs are brought up that nobody configured; none: they are not.
+    /// Configuration for bringing up unconfigured NICs; `None`: leave them alone.
     pub bring_up: Option<BringUp>,
 }
 
-/// Who says what is done with eRDMA NICs.
+/// Origin of the configuration of eRDMA NICs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The file, or flags.
     User,
-    /// Nobody: the file is of our own format, and has no `erdma`.
+    /// Defaults: the file has our own format and no `erdma`.
     Defaults,
-    /// Nobody, and the file is of a format whose owner has nothing to do with them.
+    /// Defaults for a file of another system's format, which does not manage eRDMA NICs.
     Foreign,
 }
 
 /// One pattern of `exposedLocalERIs`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exposed {
-    /// Instance id, or a pattern of it: `i-*`.
+    /// Instance id, or a pattern: `i-*`.
     pub instance: Text,
-    /// RDMA devices, or patterns of them: `erdma_0`, `erdma_*`.
+    /// Names of RDMA devices, or patterns: `erdma_0`, `erdma_*`.
     pub devices: Vec<Text>,
 }
 
-/// Patterns of `exposedLocalERIs`; without any, all NICs are used.
+/// Patterns of `exposedLocalERIs`; empty: all NICs are used.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "Texts")]
 pub struct Patterns(pub Vec<Exposed>);
@@ -87,7 +86,7 @@ impl Default for Erdma {
 }
 
 impl Erdma {
-    /// Beside a configuration of another system: NICs are left as they are.
+    /// Returns the configuration beside a foreign format: NICs stay as they are.
     pub(super) fn foreign() -> Self {
         Self {
             origin: Origin::Foreign,
@@ -96,12 +95,12 @@ impl Erdma {
         }
     }
 
-    /// Whether the driver may be loaded, or loaded anew.
+    /// Returns true if the driver may be loaded or reloaded.
     pub fn may_load(&self) -> bool {
         self.origin != Origin::Foreign && self.prefer_driver.is_some() && self.reload_driver
     }
 
-    /// The resource that there is where none is configured.
+    /// Returns the default resource, for a file that configures none.
     pub(super) fn resource(&self, name: ResourceName) -> ResourceConf {
         let ids = Ids::PerNic {
             count: NIC_IDS,
@@ -112,7 +111,7 @@ impl Erdma {
 }
 
 impl Exposed {
-    /// Whether the instance's id need not be known.
+    /// Returns true if the pattern applies to every instance, so that the id is not needed.
     pub fn is_for_every_instance(&self) -> bool {
         self.instance.to_string() == "i-*"
     }
@@ -121,7 +120,7 @@ impl Exposed {
 impl FromStr for Exposed {
     type Err = String;
 
-    /// Reads `i-bp1 erdma_0/erdma_1`. The error says what is wrong with it, and what to write.
+    /// Parses `i-bp1 erdma_0/erdma_1`. The error names the problem and the right form.
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = |why: &str| {
             format!(
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern() {
+    fn invalid_patterns_are_refused() {
         for (text, why) in [
             ("", "two words"),
             ("i-*", "two words"),

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `errors`, beside the resources of any format. What its fields mean is in `docs/device-plugin-conf.md`.
+//! `errors`, beside the resources of any format. `docs/device-plugin-conf.md` describes its fields.
 
 use conf_reader::{Field, Number, Wrong};
 use serde::Deserialize;
 use serde_json::Value;
 use std::{ops::RangeInclusive, time::Duration};
 
-/// Its name.
+/// Name of the field.
 pub(super) const FIELD: &str = "errors";
 
-/// What `per` may be, seconds: counters are read ten times in it, and no more often than once a second.
+/// Range of `per` in seconds: counters are read ten times within it, at most once a second.
 const PER: RangeInclusive<u64> = 10..=3600;
 
-/// No name of a counter in the kernel is longer.
+/// Longest name of a counter in the kernel.
 const LONGEST_NAME: usize = 64;
 
-/// As it is written.
+/// A threshold as written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Threshold {
@@ -24,16 +24,16 @@ pub(super) struct Threshold {
     per: Option<Value>,
 }
 
-/// How fast an error counter may grow before its device is unhealthy.
+/// Growth of an error counter above which its device is unhealthy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorThreshold {
-    /// Where in the file it is, `errors[0]`.
+    /// Place in the file, `errors[0]`.
     pub place: String,
     /// Name of the counter's file in `ports/N/counters` or `ports/N/hw_counters`.
     pub counter: String,
-    /// So many errors are tolerated in [`per`](Self::per).
+    /// Number of errors that is tolerated in [`per`](Self::per).
     pub above: u64,
-    /// The time in which they are counted, from 10 s to an hour.
+    /// Time in which errors are counted, from 10 s to an hour.
     pub per: Duration,
 }
 
@@ -56,7 +56,7 @@ impl TryFrom<String> for Name {
     }
 }
 
-/// `60s`, `5m` or `1h`.
+/// Parses `60s`, `5m` or `1h`.
 fn period(value: &Value) -> Option<Duration> {
     let text = value.as_str()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -72,7 +72,7 @@ fn period(value: &Value) -> Option<Duration> {
     PER.contains(&seconds).then(|| Duration::from_secs(seconds))
 }
 
-/// The `list` of the whole `file`, whatever its format.
+/// Checks the `list` of the whole `file`, in any format.
 pub(super) fn checked(
     list: Option<Vec<Threshold>>,
     file: &Field<'_>,

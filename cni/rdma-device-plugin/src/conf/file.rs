@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The file: JSON or YAML, of one of the formats; and what holds in all of them.
+//! The configuration file: JSON or YAML in one of the formats, and the rules that all formats share.
 
 use super::{Conf, Flags, Parsed, ResourceConf, chain, foreign, own};
 use conf_reader::{Field, Wrong, one_line};
@@ -9,64 +9,64 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The configuration cannot be used.
+/// Reason why the configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfError {
-    /// The file could not be read.
+    /// The file cannot be read.
     #[error("cannot read {file:?}: {source}")]
     Read {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// The system's answer.
+        /// Error of the system.
         source: io::Error,
     },
-    /// There is nothing in it.
+    /// The file is empty.
     #[error(
         "{file:?} is empty; write which resources the node offers, or {{\"mode\":\"hca\"}} for rdma/hca"
     )]
     Empty {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
     },
-    /// It is neither JSON nor YAML.
+    /// The file is neither JSON nor YAML.
     #[error("{file:?}, line {line}, column {column}: no valid {language}: {problem}")]
     Syntax {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// `JSON`, `YAML`
+        /// `JSON` or `YAML`.
         language: &'static str,
-        /// From 1.
+        /// Line, from 1.
         line: u64,
-        /// From 1.
+        /// Column, from 1.
         column: u64,
-        /// What the parser says.
+        /// Message of the parser.
         problem: String,
     },
-    /// It has none of the formats, or more than one.
+    /// The file has none of the formats, or more than one.
     #[error(
         "{file:?}: {found}; at the top there must be one of resources or erdma \
          (rdma-device-plugin), mode (k8s-rdma-sriov-dev-plugin), configList (k8s-rdma-shared-dev-plugin), resourceList \
          (sriov-network-device-plugin)"
     )]
     Format {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// What is there instead.
+        /// Description of the content.
         found: String,
     },
     /// A value cannot be used.
     #[error("{file:?}: {wrong}")]
     Value {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// Where, and why.
+        /// Place and reason.
         #[source]
         wrong: Wrong,
     },
 }
 
 impl Conf {
-    /// What the file and the flags say; without a file, the flags alone.
+    /// Loads the file and applies the flags; without a file, the flags alone.
     ///
     /// # Errors
     /// The file cannot be used.
@@ -84,7 +84,7 @@ impl Conf {
         Self::parse(&text_of(file)?, file)
     }
 
-    /// Reads the file as `install` uses it: where no daemon serves resources, `chain` is all that it has.
+    /// Reads the file for `install`, where `chain` alone suffices.
     ///
     /// # Errors
     /// The file cannot be used.
@@ -92,7 +92,7 @@ impl Conf {
         Self::parse_as(&text_of(file)?, file, true)
     }
 
-    /// Reads `text`, which is the content of `file`.
+    /// Parses `text`, the content of `file`.
     pub fn parse(text: &str, file: &Path) -> Result<Parsed, ConfError> {
         Self::parse_as(text, file, false)
     }
@@ -167,7 +167,7 @@ fn text_of(file: &Path) -> Result<String, ConfError> {
     })
 }
 
-/// What holds in every format.
+/// Checks the rules of every format.
 fn checked(conf: &Conf) -> Result<(), Wrong> {
     for (index, resource) in conf.resources.iter().enumerate() {
         let before = &conf.resources[..index];
@@ -189,7 +189,7 @@ fn checked(conf: &Conf) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// A file that starts with a bracket is JSON: its errors are told better so.
+/// Parses YAML, or JSON if the text starts with a bracket: the JSON parser reports better errors.
 fn value_of(text: &str, file: &Path) -> Result<Value, ConfError> {
     let file = || file.to_owned();
     let text = text.trim_start_matches('\u{feff}');

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The eRDMA agent's flags (`cmd/agent/main.go` of alibabacloud-erdma-controller): each wins over
-//! what the file says, and that is told.
+//! Flags of the eRDMA agent (`cmd/agent/main.go` of alibabacloud-erdma-controller). Each overrides the file, and the
+//! daemon reports it.
 
 use super::{
     Allocate, Conf, Erdma, Ids, Parsed, ResourceName,
@@ -10,31 +10,31 @@ use super::{
 use ::erdma::conf::{BringUp, DriverMode};
 use clap::Args;
 
-/// Flags with the eRDMA agent's names. With one of them there need be no file.
+/// Flags with the eRDMA agent's names. With one of them the file is optional.
 #[derive(Args, Clone, Debug, Default, PartialEq)]
 #[group(id = "erdma", multiple = true)]
 pub struct Flags {
-    /// Mode of the eRDMA driver: default, compat or ofed; without a value it stays as it is
+    /// Mode of the eRDMA driver: default, compat or ofed; an empty value keeps the mode
     #[arg(long, value_name = "MODE", value_parser = driver)]
     pub prefer_driver: Option<Preferred>,
-    /// A container of aliyun/erdma gets all NICs instead of one near its CPUs
+    /// Gives a container of aliyun/erdma all NICs instead of one near its CPUs
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = boolean)]
     pub allocate_all_devices: Option<bool>,
-    /// NICs are looked for on the node, as they always are
+    /// Has no effect: the daemon always discovers NICs on the node
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = boolean)]
     pub local_eri_discovery: Option<bool>,
-    /// The NICs that are used, by instance: 'i-bp1 erdma_0/erdma_1,i-* erdma_*'; without a value
-    /// all. With it a container gets all NICs, unless --allocate-all-devices=false
+    /// Selects the used NICs by instance: 'i-bp1 erdma_0/erdma_1,i-* erdma_*'; an empty value selects all. Containers
+    /// then get all selected NICs, unless --allocate-all-devices=false
     #[arg(long, value_name = "PATTERNS", value_parser = exposed)]
     pub exposed_local_eris: Option<Patterns>,
-    /// MTU of NICs that the daemon brings up, where they can have so much
+    /// MTU of NICs that the daemon brings up, if they support it
     #[arg(long, value_name = "BYTES", value_parser = mtu)]
     pub jumbo_frame_mtu: Option<u32>,
 }
 
-/// `--prefer-driver`; none: without a value.
+/// Value of `--prefer-driver`; `None`: empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preferred(pub Option<DriverMode>);
 
@@ -45,7 +45,7 @@ fn driver(text: &str) -> Result<Preferred, String> {
     }
 }
 
-/// As Go's `strconv.ParseBool`, which reads the agent's.
+/// Parses as Go's `strconv.ParseBool`, which reads the agent's flags.
 fn boolean(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -62,7 +62,7 @@ fn exposed(text: &str) -> Result<Patterns, String> {
     patterns.collect::<Result<_, _>>().map(Patterns)
 }
 
-/// Zero is the agent's own choice, as it is there.
+/// Parses an MTU; zero is the agent's default.
 fn mtu(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(0) => Ok(BringUp::default().mtu),
@@ -76,15 +76,15 @@ fn mtu(text: &str) -> Result<u32, String> {
 }
 
 impl Flags {
-    /// Whether one was given.
+    /// Returns true if a flag was set.
     pub fn any(&self) -> bool {
         *self != Self::default()
     }
 
-    /// What is configured where there is no file.
+    /// Returns the configuration without a file.
     pub(super) fn alone(&self) -> Parsed {
         let erdma = Erdma::default();
-        // the name is a resource's, as a test says
+        // a test checks that the name is valid
         let name = ResourceName::new(RESOURCE).ok();
         Parsed {
             conf: Conf {
@@ -99,7 +99,7 @@ impl Flags {
         }
     }
 
-    /// Puts the flags in the place of what `parsed` has.
+    /// Overrides `parsed` by the flags.
     pub(super) fn apply(&self, parsed: &mut Parsed) {
         if !self.any() {
             return;
@@ -143,7 +143,7 @@ impl Flags {
             }
         }
         if self.local_eri_discovery == Some(false) {
-            let why = "there is no controller to ask: NICs are looked for on the node all the same";
+            let why = "there is no controller: the daemon discovers NICs on the node in any case";
             remarks.push(format!("--local-eri-discovery=false: {why}"));
         }
         if let Some(all) = self.allocates_all() {
@@ -151,7 +151,7 @@ impl Flags {
         }
     }
 
-    /// Whether a container gets all NICs; none: no flag says. As with the agent, named NICs are
+    /// Returns true if a container gets all NICs, or `None` if no flag decides it. As with the agent, named NICs are
     /// allocated together.
     fn allocates_all(&self) -> Option<bool> {
         let named = self.exposed_local_eris.as_ref();
@@ -160,7 +160,7 @@ impl Flags {
     }
 
     fn allocate(&self, all: bool, conf: &mut Conf, remarks: &mut Vec<String>) {
-        let (wanted, word) = match all {
+        let (required, word) = match all {
             true => (Allocate::All, "all"),
             false => (Allocate::Numa, "numa"),
         };
@@ -176,13 +176,13 @@ impl Flags {
         };
         match &mut resource.ids {
             Ids::Shared { allocate, .. } | Ids::PerNic { allocate, .. } => {
-                if *allocate != wanted && resource.place != "erdma" {
+                if *allocate != required && resource.place != "erdma" {
                     let place = &resource.place;
                     remarks.push(format!(
                         "{flag} wins over the file: {place}.allocate is {word}"
                     ));
                 }
-                *allocate = wanted;
+                *allocate = required;
             }
             Ids::Exclusive => {
                 let place = &resource.place;

@@ -8,8 +8,8 @@
 //! | `foreign::config_list` | k8s-rdma-shared-dev-plugin | `configList` |
 //! | `foreign::resource_list` | sriov-network-device-plugin | `resourceList` |
 //!
-//! Each may have `chain`, `dra` and `errors` beside that. `file` knows which format a file has. What the command line
-//! says, in `flags`, wins over the file. The other modules are what a configuration is made of.
+//! Each may also have `chain`, `dra` and `errors`. `file` recognises the format. The command line, in `flags`,
+//! overrides the file. The other modules are parts of a configuration.
 
 pub mod chain;
 pub mod dra;
@@ -39,68 +39,67 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::{collections::BTreeSet, fmt};
 
-/// A checked configuration: what the node is to offer.
+/// A checked configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conf {
-    /// The resources, in the file's order; no name twice.
+    /// Resources in the file's order, with unique names.
     pub resources: Vec<ResourceConf>,
     /// Containers get devices by CDI names instead of paths.
     pub cdi: bool,
-    /// What is done with eRDMA NICs.
+    /// Configuration of eRDMA NICs.
     pub erdma: Erdma,
-    /// Our plugin's place in the chain; none: it is not this program's business.
+    /// Our plugin in the chain; `None`: the daemon does not manage the chain.
     pub chain: Option<Chain>,
-    /// What is served by claims; none: nothing is.
+    /// Resources that claims serve; `None`: none.
     pub dra: Option<Dra>,
-    /// The error counters that decide on health; none: no counter is read for that.
+    /// Error counters that decide on health; empty: no counter is read for it.
     pub errors: Vec<ErrorThreshold>,
 }
 
 impl Conf {
-    /// Whether `resource` is served by claims: kubelet's device plugins have nothing of it.
+    /// Returns true if claims serve `resource`, so that the device plugin does not advertise it.
     pub fn by_claims(&self, resource: &ResourceName) -> bool {
         let dra = self.dra.as_ref();
         dra.is_some_and(|dra| dra.serves(resource.as_str()))
     }
 }
 
-/// A configuration, and what its user should know about it.
+/// A configuration, and remarks for its user.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parsed {
     /// The configuration.
     pub conf: Conf,
-    /// One sentence each: fields that are passed over, resources that are left out.
+    /// One sentence for each ignored field and each resource that is left out.
     pub remarks: Vec<String>,
 }
 
 /// One resource.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResourceConf {
-    /// Its name.
+    /// Name of the resource.
     pub name: ResourceName,
-    /// Where in the file it is, `resourceList[0]`.
+    /// Place in the file, `resourceList[0]`.
     pub place: String,
-    /// How its ids are made.
+    /// Scheme of its ids.
     pub ids: Ids,
-    /// Its devices: those that fit one of the selectors; without a selector, all that have an
-    /// RDMA device.
+    /// Selectors of its devices: a device must fit one of them. Empty: all devices with an RDMA device.
     pub devices: Vec<Selector>,
-    /// The netdev of a device that pods are attached to: one that fits one of these. Empty: as `rdma-cni` chooses.
+    /// Patterns of the netdev that pods are attached to. Empty: `rdma-cni` chooses.
     pub parents: Vec<Text>,
-    /// Whether containers get `umad` and `issm` character devices too.
+    /// Adds `umad` and `issm` character devices to containers.
     pub umad: bool,
-    /// For whom containers' environment is set up.
+    /// Programs for which containers get environment variables.
     pub environment: BTreeSet<Reader>,
-    /// Whether a bond can be one pod's alone, which is then given a child of it.
+    /// Allows a bond as an exclusive device; a pod then gets a child of it.
     pub bonds: bool,
-    /// Whether kubelet is told the NUMA nodes of its ids.
+    /// Reports the NUMA nodes of its ids to kubelet.
     pub topology: bool,
-    /// How many devices it has to have; none: what there is will do.
+    /// Number of devices that it must have; `None`: any.
     pub require: Option<Require>,
 }
 
 impl ResourceConf {
-    /// A resource with the defaults of a format that says no more of it.
+    /// Returns a resource with the defaults of a format that has no more fields.
     fn new(name: ResourceName, place: &str, ids: Ids, devices: Vec<Selector>) -> Self {
         Self {
             name,
@@ -117,13 +116,13 @@ impl ResourceConf {
     }
 }
 
-/// How many devices of a resource there have to be, and healthy, before a pod gets any.
+/// Number of healthy devices that a resource must have before a pod gets any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Value")]
 pub enum Require {
-    /// All that the daemon has seen of it.
+    /// All that the daemon has observed.
     All,
-    /// So many.
+    /// This number.
     Number(u32),
 }
 
@@ -136,28 +135,28 @@ impl fmt::Display for Require {
     }
 }
 
-/// How a resource's ids are made.
+/// Scheme of a resource's ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ids {
-    /// `0`…: each for all devices, or for one, as kubelet's NUMA alignment goes.
+    /// `0`…: each for all devices, or for one that follows kubelet's NUMA alignment.
     Shared {
-        /// How many.
+        /// Number of ids.
         count: u32,
-        /// What each stands for.
+        /// Devices of an id.
         allocate: Allocate,
     },
     /// `<rdma>/0`…, for each device.
     PerNic {
-        /// How many of each device.
+        /// Number of ids of each device.
         count: u32,
-        /// What each stands for.
+        /// Devices of an id.
         allocate: Allocate,
     },
     /// The device's address.
     Exclusive,
 }
 
-/// What a shared id stands for.
+/// Devices that a shared id allocates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Allocate {
@@ -167,19 +166,19 @@ pub enum Allocate {
     Numa,
 }
 
-/// Ids of a shared resource where the file does not say.
+/// Default number of ids of a shared resource.
 const SHARED_IDS: u32 = 1000;
 
-/// Ids of each NIC where the file does not say.
+/// Default number of ids of each NIC.
 const NIC_IDS: u32 = 200;
 
-/// More ids than this would not fit into one message to kubelet (4 MiB, gRPC's default).
+/// Largest number of ids: more do not fit into one message to kubelet (4 MiB, gRPC's default).
 pub(crate) const MOST_IDS: u32 = 50_000;
 
-/// The same for each NIC, of which there may be more than eight.
+/// Largest number of ids of each NIC; a node may have more than eight NICs.
 const MOST_NIC_IDS: u32 = 5_000;
 
-/// A resource's name that is not what `field` itself says.
+/// Checks a resource's name that `field` implies.
 fn name_at(name: &str, field: &Field<'_>) -> Result<ResourceName, Wrong> {
     ResourceName::new(name).map_err(|error| field.refused(error.to_string()))
 }

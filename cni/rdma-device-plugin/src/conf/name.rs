@@ -4,12 +4,12 @@
 use serde::Deserialize;
 use std::fmt;
 
-/// A resource's name as kubelet takes it, `rdma/hca`.
+/// Name of a resource as kubelet accepts it, `rdma/hca`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(try_from = "String")]
 pub struct ResourceName(String);
 
-/// Kubelet refuses the name.
+/// Reason why kubelet refuses the name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name:?} is no name of a resource: {rule}")]
 pub struct InvalidName {
@@ -23,12 +23,11 @@ const LONGEST_PREFIX: usize = 253;
 /// Longest name after the prefix (`qualifiedNameMaxLength`).
 const LONGEST_NAME: usize = 63;
 
-/// Kubelet makes the name of a quota of it, with this in front; that has to be a name, too.
+/// Prefix that kubelet adds for the name of a quota, which must be valid too.
 const QUOTA: usize = "requests.".len();
 
 impl ResourceName {
-    /// Checks it as kubelet does (`IsExtendedResourceName` in
-    /// `pkg/apis/core/v1/helper/helpers.go`).
+    /// Checks the name as kubelet does (`IsExtendedResourceName` in `pkg/apis/core/v1/helper/helpers.go`).
     pub fn new(name: &str) -> Result<Self, InvalidName> {
         let refused = |rule| {
             Err(InvalidName {
@@ -67,7 +66,7 @@ impl ResourceName {
         Ok(Self(name.to_owned()))
     }
 
-    /// The whole name.
+    /// Returns the whole name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -81,7 +80,8 @@ impl TryFrom<String> for ResourceName {
     }
 }
 
-/// Whether it is a name after a prefix, or the value of a label (`qualifiedNameFmt` in Kubernetes' validation).
+/// Returns true if `name` is valid after a prefix, or as the value of a label (`qualifiedNameFmt` in Kubernetes'
+/// validation).
 pub(crate) fn is_name(name: &str) -> bool {
     let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let inner = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
@@ -90,7 +90,7 @@ pub(crate) fn is_name(name: &str) -> bool {
     name.len() <= LONGEST_NAME && is_made_of_them
 }
 
-/// Whether it is a part of a domain, as RFC 1123 has it.
+/// Returns true if `label` is a label of a domain name by RFC 1123.
 pub(crate) fn is_label(label: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     !label.is_empty()
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_kubelet_takes() {
+    fn names_that_kubelet_accepts() {
         let longest = format!("{}/{}", "a".repeat(244), "b".repeat(63));
         for name in [
             "rdma/hca",
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_it_refuses() {
+    fn names_that_kubelet_refuses() {
         let long_prefix = format!("{}/hca", "a".repeat(245));
         let long_name = format!("rdma/{}", "b".repeat(64));
         for (name, rule) in [

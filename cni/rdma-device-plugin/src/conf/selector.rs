@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which devices of a node a resource is made of.
+//! Selectors of a resource's devices.
 
 use conf_reader::range;
 use glob::Pattern;
@@ -7,11 +7,10 @@ use rdma_netns::LinkType;
 use regex_lite::Regex;
 use std::{fmt, ops::RangeInclusive};
 
-/// One selector: a device must fit every list that is not empty, and one element of the list is
-/// enough.
+/// A selector. A device must fit one element of each list that is not empty.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Selector {
-    /// Where in the file it is.
+    /// Place in the file.
     pub place: String,
     /// Names of the device's netdev, or of the bond that the netdev is a port of.
     pub netdev: Vec<Text>,
@@ -19,7 +18,7 @@ pub struct Selector {
     pub rdma: Vec<Text>,
     /// PCI addresses and auxiliary devices.
     pub address: Vec<Text>,
-    /// Drivers.
+    /// Names of drivers.
     pub driver: Vec<Text>,
     /// PCI vendor ids.
     pub vendor: Vec<Text>,
@@ -27,15 +26,15 @@ pub struct Selector {
     pub device: Vec<Text>,
     /// Link types of its netdev, or else of its RDMA device's ports.
     pub link_type: Vec<LinkType>,
-    /// Netdevs of its physical function. A device that is no virtual or sub-function is its own.
+    /// Netdevs of its physical function. A device that is no virtual or sub-function is its own physical function.
     pub pf: Vec<Parent>,
     /// Addresses of its physical function.
     pub root: Vec<Parent>,
-    /// What sort of device it is.
+    /// Kind of the device.
     pub sort: Option<Sort>,
 }
 
-/// What sort of device.
+/// Kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sort {
     /// PCI functions.
@@ -46,16 +45,16 @@ pub enum Sort {
     Auxiliary,
 }
 
-/// A physical function, and which of its virtual or sub-functions.
+/// A physical function and a selection of its virtual or sub-functions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parent {
-    /// It.
+    /// Pattern of the physical function.
     pub text: Text,
-    /// Their numbers; none: all of them.
+    /// Numbers of the selected functions; empty: all.
     pub numbers: Vec<RangeInclusive<u32>>,
 }
 
-/// What a text is compared with.
+/// A pattern for texts.
 #[derive(Clone, Debug)]
 pub struct Text {
     written: String,
@@ -66,12 +65,12 @@ pub struct Text {
 enum How {
     Exactly,
     Glob(Pattern),
-    /// Anywhere in the text.
+    /// Expression that may match anywhere in the text.
     Regex(Regex),
 }
 
 impl Selector {
-    /// Whether it says nothing of the devices.
+    /// Returns true if the selector restricts nothing.
     pub(super) fn selects_all(&self) -> bool {
         let empty = Self {
             place: self.place.clone(),
@@ -82,7 +81,7 @@ impl Selector {
     }
 }
 
-/// The link types that `words` stand for; none: a word stands for none.
+/// Converts `words` to link types. Returns `None` if a word is none.
 pub(super) fn link_types(words: &[String]) -> Option<Vec<LinkType>> {
     let of = |word: &String| match word.as_str() {
         "ether" => Some(LinkType::Ether),
@@ -93,7 +92,7 @@ pub(super) fn link_types(words: &[String]) -> Option<Vec<LinkType>> {
 }
 
 impl Text {
-    /// The text itself, in upper or lower case.
+    /// Returns a pattern for the text itself, in upper or lower case.
     pub fn exactly(written: &str) -> Self {
         Self {
             written: written.to_owned(),
@@ -101,7 +100,7 @@ impl Text {
         }
     }
 
-    /// A shell's pattern. The error says what is wrong with it.
+    /// Parses a shell pattern. The error describes the problem.
     pub fn glob(written: &str) -> Result<Self, String> {
         let pattern = Pattern::new(written).map_err(|error| error.msg.to_owned())?;
         Ok(Self {
@@ -110,10 +109,9 @@ impl Text {
         })
     }
 
-    /// The text itself, or a regular expression that is found in it, as in
-    /// sriov-network-device-plugin's `pfNames` and `rootDevices` (`getItem` in
-    /// `pkg/resources/deviceSelectors.go`). Other than there, a name without any special
-    /// character is no expression: `eth1` is not `eth10`.
+    /// Returns a pattern for the text itself or a regular expression in it, as in sriov-network-device-plugin's
+    /// `pfNames` and `rootDevices` (`getItem` in `pkg/resources/deviceSelectors.go`). Unlike there, a name without
+    /// special characters is no expression: `eth1` does not match `eth10`.
     pub fn exactly_or_regex(written: &str) -> Self {
         let special = written.contains(|c: char| r"\^$*+?()[]{}|".contains(c));
         let how = match Regex::new(written) {
@@ -126,7 +124,7 @@ impl Text {
         }
     }
 
-    /// Whether `text` fits.
+    /// Returns true if `text` fits.
     pub fn fits(&self, text: &str) -> bool {
         self.written.eq_ignore_ascii_case(text)
             || match &self.how {
@@ -151,8 +149,7 @@ impl fmt::Display for Text {
 }
 
 impl Parent {
-    /// Reads `ens1f0`, `ens1f0#0-3,5`; `text` reads what is before the `#`. The error says what
-    /// is wrong.
+    /// Parses `ens1f0` or `ens1f0#0-3,5`; `text` parses the part before the `#`. The error describes the problem.
     pub fn parse(
         written: &str,
         text: impl FnOnce(&str) -> Result<Text, String>,
@@ -177,7 +174,7 @@ impl Parent {
         })
     }
 
-    /// Whether the function with this number is one of them.
+    /// Returns true if the function with this number is selected.
     pub fn has(&self, number: Option<u32>) -> bool {
         self.numbers.is_empty()
             || number.is_some_and(|number| self.numbers.iter().any(|range| range.contains(&number)))

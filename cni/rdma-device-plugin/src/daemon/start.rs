@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a daemon is made of before it serves: its configuration, the hardware, and all that it listens to.
+//! Start of a daemon: reads its configuration, observes the hardware, and opens its sockets and watches.
 
-use super::{Daemon, StartError, tell};
+use super::{Daemon, StartError, log_remarks};
 use crate::{
     cli::Arguments,
     config_file,
@@ -34,24 +34,24 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Signals that wait. More of them would not tell more.
+/// Capacity of the channel of signals; more of them would carry no information.
 const SIGNALS: usize = 16;
 
 impl Daemon {
-    /// Reads the configuration and looks at the hardware. Only probes are answered yet: while the hardware
-    /// is waited for, a daemon before this one goes on serving.
+    /// Reads the configuration and observes the hardware. Until then it answers only probes, and an earlier daemon
+    /// continues to serve.
     ///
     /// # Errors
-    /// A wrong configuration; no sysfs; no socket for probes.
+    /// The configuration is wrong, sysfs is missing, or the probe socket cannot be made.
     pub async fn start(arguments: Arguments, metrics: Metrics) -> Result<Self, StartError> {
         let hardware = Hardware::new(&arguments.sysfs, &arguments.dev);
         let hardware = hardware.with_procfs(&arguments.procfs);
         let hardware = hardware.with_records(&arguments.state_dir);
         let (sender, signals) = mpsc::channel(SIGNALS);
-        // watched before it is read: no change is missed
+        // watched before it is read, so that no change is missed
         let file = arguments.config.as_deref().map(config_file::Watched::new);
         let parsed = arguments.conf()?;
-        tell(&parsed.remarks);
+        log_remarks(&parsed.remarks);
         let mut watchers = JoinSet::new();
         let progress = Progress::default();
         if let Some(socket) = &arguments.probe_socket {
@@ -61,7 +61,7 @@ impl Daemon {
             let serving = metrics::serve_probes(socket, probes);
             watchers.spawn(serving.map_err(system("listen at --probe-socket"))?);
         }
-        let inventory = Arc::new(hardware.look_aside().await?);
+        let inventory = Arc::new(hardware.observe_blocking().await?);
         let errors = watch::Sender::new(parsed.conf.errors.clone());
         let (node, receiver) = watch::channel(Arc::new(Node {
             conf: Arc::new(parsed.conf),
@@ -75,7 +75,7 @@ impl Daemon {
         let kubelet = vec![arguments.device_plugins()];
         watchers.spawn(Watch::new(kubelet).count(changes));
         if let Some(file) = file {
-            watchers.spawn(file.tell(sender.clone()));
+            watchers.spawn(file.notify(sender.clone()));
         }
         let chain = watch::Sender::default();
         let (presence, role) = Presence::announce_and_follow(&arguments.state_dir, &mut watchers);
@@ -136,7 +136,7 @@ impl Daemon {
             arguments,
             unhealthy: Unhealthy::default(),
             errors,
-            look: Arc::default(),
+            observe: Arc::default(),
             erdma,
             remarks: vec![],
             refused: None,

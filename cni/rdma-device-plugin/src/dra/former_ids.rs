@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ids of a resource that the device plugin gave, before claims had the resource.
+//! Ids of a resource that the device plugin allocated before claims served the resource.
 //!
-//! Kubelet (1.37.0) takes a container's resource for a device plugin's as long as it counts ids of it as allocated,
-//! also where the container has a claim. Five minutes after the device plugin's end it refuses the container then:
-//! `endpoint not found in cache for a registered resource`. What a pod had that has ended, it takes off its count only
-//! when a pod with ids comes, or when somebody asks pod-resources for its list (`isDevicePluginResource()`,
-//! `callPreStartContainerIfNeeded()` and `UpdateAllocatedDevices()` in `pkg/kubelet/cm/devicemanager/manager.go`). At its
-//! start it reads its count from a file that may be older than the pod's end. So it is asked here.
+//! Kubelet (1.37.0) treats a container's resource as a device plugin's while it counts ids of it as allocated, even for
+//! a container with a claim. Five minutes after the end of the device plugin it refuses such a container: `endpoint not
+//! found in cache for a registered resource`. Kubelet drops the ids of ended pods only when a pod with ids starts, or
+//! when a client lists pod-resources (`isDevicePluginResource()`, `callPreStartContainerIfNeeded()` and
+//! `UpdateAllocatedDevices()` in `pkg/kubelet/cm/devicemanager/manager.go`). At its start kubelet reads its count from
+//! a file that may be older than the pod's end. The daemon therefore lists pod-resources.
 
 use super::pool;
 use crate::{kubelet::PluginContext, node::Node};
@@ -21,17 +21,17 @@ use tokio::{
     time::sleep,
 };
 
-/// Kubelet answers at once, or something is wrong with it.
+/// Time limit of kubelet's answer.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// Kubelet is asked so often while a pod has ids.
+/// Interval of requests while a pod has ids.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Kubelet drops nothing before it has read its pods from all of their sources (`sourcesReady`), and tells nobody when
-/// it has.
+/// Time after kubelet's start in which it may drop nothing, as it has not read its pods from all sources yet
+/// (`sourcesReady`), which it does not report.
 const START: Duration = Duration::from_secs(60);
 
-/// Has kubelet drop the ids of pods that have ended.
+/// Makes kubelet drop the ids of ended pods.
 #[derive(Clone, Debug)]
 pub struct FormerIds {
     pod_resources: PathBuf,
@@ -40,7 +40,7 @@ pub struct FormerIds {
 }
 
 impl FormerIds {
-    /// What kubelet tells by `context`.
+    /// Returns the ids of `context`'s kubelet.
     pub(super) fn new(context: &PluginContext) -> Self {
         Self {
             pod_resources: context.pod_resources.clone(),
@@ -49,7 +49,7 @@ impl FormerIds {
         }
     }
 
-    /// Those of the kubelet that answers at `pod_resources`.
+    /// Returns the ids of the kubelet that answers at `pod_resources`.
     #[cfg(test)]
     pub(super) fn of(pod_resources: &std::path::Path, node: watch::Receiver<Arc<Node>>) -> Self {
         Self {
@@ -59,15 +59,16 @@ impl FormerIds {
         }
     }
 
-    /// Is told when kubelet has registered the driver: one of both was started.
+    /// Returns the notification for kubelet's registration of the driver, which means that kubelet or the driver has
+    /// started.
     pub(super) fn registered(&self) -> Arc<Notify> {
         self.registered.clone()
     }
 
-    /// Kubelet drops what it can. Says whether a pod has ids yet.
+    /// Makes kubelet drop ids. Returns true if a pod still has ids.
     ///
     /// # Errors
-    /// Kubelet is not there, or answers nothing.
+    /// Kubelet is absent, or does not answer.
     pub(super) async fn drop_ended(&self) -> Result<bool, AskError> {
         let pods = pod_resources::all(&self.pod_resources, LIMIT).await?;
         let node = self.node.borrow();
@@ -75,7 +76,7 @@ impl FormerIds {
         Ok(have_ids(&pods, &by_claims))
     }
 
-    /// The same after each registration, and for as long as a pod has ids; never comes back.
+    /// Calls [`drop_ended`](Self::drop_ended) after each registration and while a pod has ids. It never returns.
     pub(super) async fn follow(&self) {
         loop {
             self.registered.notified().await;
@@ -94,7 +95,7 @@ impl FormerIds {
     }
 }
 
-/// Whether one of `pods` has ids of one of `resources`.
+/// Returns true if one of `pods` has ids of one of `resources`.
 fn have_ids(pods: &[PodResources], resources: &[&str]) -> bool {
     let containers = pods.iter().flat_map(|pod| &pod.containers);
     let mut devices = containers.flat_map(|container| &container.devices);

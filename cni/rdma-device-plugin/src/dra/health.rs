@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What kubelet is told of the devices' health while pods have them: it comes to `allocatedResourcesStatus` of the
-//! containers that use a claim.
+//! Reports devices' health to kubelet, which adds it to `allocatedResourcesStatus` of the containers that use a claim.
 
 use super::pool::Netdevs;
 use crate::{api::Api, node::Node};
@@ -21,16 +20,16 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-/// So often kubelet hears of devices that did not change: after 30 s it knows nothing of them any more
-/// (`DefaultHealthTimeout` in `cm/dra/healthinfo.go`).
+/// Interval of reports of unchanged devices: after 30 s kubelet treats their health as unknown (`DefaultHealthTimeout`
+/// in `cm/dra/healthinfo.go`).
 const REPEATED: Duration = Duration::from_secs(10);
 
-/// The health of a node's devices.
+/// Service that reports the health of a node's devices.
 #[derive(Clone, Debug)]
 pub struct Health {
-    /// Where the token is, which says how the pool is called.
+    /// Directory of the token, which has the pool's name.
     pub account: PathBuf,
-    /// What is known of the node.
+    /// Latest state of the node.
     pub node: watch::Receiver<Arc<Node>>,
 }
 
@@ -62,7 +61,7 @@ impl DraResourceHealth for Health {
     }
 }
 
-/// The health of `devices` in the pool `pool`, as it is `now`.
+/// Returns the health of `devices` in the pool `pool` at the time `now`.
 fn report(devices: &[PoolDevice], pool: &str, now: SystemTime) -> NodeWatchResourcesResponse {
     let now = now.duration_since(SystemTime::UNIX_EPOCH);
     let now = now.map_or(0, |it| i64::try_from(it.as_secs()).unwrap_or(i64::MAX));

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon as a DRA driver: the resources that its configuration names under `dra` are allocated by claims,
-//! and not by kubelet's device plugins.
+//! The daemon as a DRA driver: claims allocate the resources that its configuration names under `dra`, instead of
+//! kubelet's device plugins.
 //!
 //! | module | |
 //! |---|---|
-//! | [`pool`] | the node's resources, as its slices are made of them: pure |
-//! | [`publisher`] | keeps the node's ResourceSlices as they are to be: the leader's |
-//! | [`server`] | the driver's sockets, by which kubelet finds and asks it |
-//! | [`service`] | what kubelet asks: claims prepared and given up |
-//! | [`prepare`] | what a claim is prepared with |
-//! | [`former_ids`] | has kubelet forget what the device plugin gave to pods that have ended |
-//! | [`renumber`] | keeps that true while devices are renumbered, go and come back |
-//! | [`reporter`] | tells the API server of claims' networks: the leader's |
-//! | [`health`] | what kubelet is told of devices that pods have |
+//! | [`pool`] | resources of the node's slices: pure |
+//! | [`publisher`] | keeps the node's ResourceSlices up to date: a task of the leader |
+//! | [`server`] | the driver's sockets for kubelet |
+//! | [`service`] | kubelet's calls: prepares and unprepares claims |
+//! | [`prepare`] | preparation of a claim |
+//! | [`former_ids`] | makes kubelet drop ids of ended pods from the device plugin |
+//! | [`renumber`] | updates prepared claims when devices are renumbered, go and come back |
+//! | [`reporter`] | reports claims' networks to the API server: a task of the leader |
+//! | [`health`] | reports the health of pods' devices to kubelet |
 //!
-//! All that is decided without I/O is in the crate `dra`.
+//! The crate `dra` has the decisions, which need no I/O.
 
 pub mod former_ids;
 pub mod health;
@@ -34,8 +34,8 @@ use crate::{
 };
 use std::io;
 
-/// Prepares claims until what comes back is dropped; none: no resource is served by them. What killed daemons left of
-/// sockets goes, where `presence` knows which ones run.
+/// Serves claims until the result is dropped; `None`: claims serve no resource. Removes sockets of killed daemons if
+/// `presence` knows which ones run.
 ///
 /// # Errors
 /// A socket cannot be made.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The node's resources, as its slices are made of them.
+//! Resources of the node's slices.
 
 use crate::{
     conf::{Allocate, Ids},
@@ -11,7 +11,7 @@ use rdma_netns::{DeviceAddress, Inventory, LinkType};
 use rdma_resources::Sharing;
 use std::collections::BTreeMap;
 
-/// What was last seen of netdevs in the node's namespace, by their devices: one that is in a pod is still the same.
+/// Last observed netdevs of the node's namespace by device; a netdev that is in a pod keeps its attributes.
 #[derive(Clone, Debug, Default)]
 pub struct Netdevs(BTreeMap<DeviceAddress, Netdev>);
 
@@ -27,7 +27,7 @@ struct Netdev {
 }
 
 impl Netdevs {
-    /// The resources of `node` that are served by claims. What is seen of their netdevs is remembered.
+    /// Returns the resources of `node` that claims serve, and remembers the attributes of their netdevs.
     pub fn resources(&mut self, node: &Node) -> Vec<Resource> {
         let resource = |offer: &Offer| Resource {
             name: offer.name.to_string(),
@@ -39,7 +39,7 @@ impl Netdevs {
         offers(node).map(resource).collect()
     }
 
-    /// The NICs of `offer`. What is seen of their netdevs is remembered.
+    /// Returns the NICs of `offer`, and remembers the attributes of their netdevs.
     pub fn nics(&mut self, offer: &Offer, inventory: &Inventory) -> Vec<Nic> {
         for device in &offer.devices {
             let known = self.0.entry(device.address.clone()).or_default();
@@ -85,12 +85,12 @@ impl Netdev {
         let function = inventory.function(&device.address);
         if let Some(seen) = function.and_then(|it| it.netdevs.first()) {
             self.name = Some(seen.name.clone());
-            // what else has all frames of a netdev is no bond
+            // a master that takes all frames of the netdev is no bond
             let bond = seen.master.clone().filter(|_| seen.taken_by.is_none());
             self.bond = bond;
             self.mtu = seen.mtu;
             self.ipv6_prefix.clone_from(&seen.ipv6_prefix);
-            // without a carrier it has none
+            // a netdev without a carrier has no speed
             self.speed = seen.speed.or(self.speed);
         }
         let firmware = device.hca.firmware.clone();
@@ -101,13 +101,13 @@ impl Netdev {
     }
 }
 
-/// What of `node` is served by claims.
+/// Returns the offers of `node` that claims serve.
 pub fn offers(node: &Node) -> impl Iterator<Item = &Offer> {
     let offers = node.offers.iter();
     offers.filter(|offer| node.conf.by_claims(&offer.name))
 }
 
-/// Whether each id of it would be all of its devices.
+/// Returns true if each id of the offer has all of its devices.
 fn is_whole(offer: &Offer) -> bool {
     let all = Allocate::All;
     matches!(offer.kind, Ids::Shared { allocate, .. } | Ids::PerNic { allocate, .. } if allocate == all)

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a claim is prepared with. Nothing moves: the claim's devices are looked up, and recorded before kubelet
-//! hears of them.
+//! Prepares a claim: resolves its devices, and records them before kubelet gets them. No device moves.
 
 use super::pool;
 use crate::{
@@ -29,85 +28,85 @@ use tokio::{
     time::{Instant, sleep_until, timeout_at},
 };
 
-/// Kubelet gives a call 45 s, and comes again after more than a minute: so a device that is just coming is waited
-/// for here, by all of a call's claims together.
+/// Time for which all claims of a call together wait for absent devices. Kubelet ends a call after 45 s and repeats it
+/// after more than a minute.
 pub(super) const PATIENCE: Duration = Duration::from_secs(25);
 
-/// Why parameters other than `rails` cannot be had.
+/// Error if a claim has parameters other than `rails` that cannot take effect.
 const NOT_ATTACHED: &str = "its parameters say how a pod is attached, and rdma-cni attaches none here: it has \
                             hostNetwork, or the chain of this node does not attach the resource; take out all but rails";
 
-/// Why `mode` cannot be `move`.
-const OTHERS_HAVE_IT: &str = "its class says mode move, which would take the NIC from other pods that have it: use the \
+/// Error if `mode` is `move` for shared devices.
+const MOVE_OF_SHARED: &str = "its class says mode move, which would take the NIC from other pods that have it: use the \
                               class for a resource of exclusive NICs";
 
-/// Why there can be no `vf`.
-const NO_FUNCTIONS: &str = "its class says vf, how virtual functions are set up, and its devices are shared, of which pods \
+/// Error if `vf` is set for shared devices.
+const VF_OF_SHARED: &str = "its class says vf, how virtual functions are set up, and its devices are shared, of which pods \
                             get children: use the class for a resource of exclusive virtual functions";
 
-/// Why a claim with `adminAccess` on exclusive devices is for pods with `hostNetwork`.
-const ADMINS: &str = "it asks for adminAccess, and rdma-cni would take the devices into its pod's network, away from the \
+/// Error if a claim with `adminAccess` on exclusive devices is for a pod without `hostNetwork`.
+const ADMIN_WITHOUT_HOST_NETWORK: &str = "it asks for adminAccess, and rdma-cni would take the devices into its pod's network, away from the \
                       pods that they are allocated to: give the pod hostNetwork";
 
-/// The hardware is looked at so often meanwhile.
-const LOOKS: Duration = Duration::from_secs(1);
+/// Interval of observations while a device is absent.
+const OBSERVE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Prepares claims.
 #[derive(Debug)]
 pub struct Preparer {
-    /// The driver's name.
+    /// Name of the driver.
     pub driver: String,
-    /// Where the token is.
+    /// Directory of the token.
     pub account: PathBuf,
-    /// The state directory of `rdma-cni`.
+    /// State directory of `rdma-cni`.
     pub state_dir: PathBuf,
-    /// Where the runtime looks for CDI specifications.
+    /// Directory of the runtime's CDI specifications.
     pub cdi_dir: PathBuf,
-    /// What is known of the node.
+    /// Latest state of the node.
     pub node: watch::Receiver<Arc<Node>>,
-    /// The hardware.
+    /// Hardware of the node.
     pub hardware: Hardware,
 }
 
-/// A claim is not prepared, or not given up.
+/// Reason why a claim is not prepared or unprepared.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
-    /// An id that is no id.
+    /// The claim's UID is unusable.
     #[error("claim {0} has no usable uid")]
     Uid(ClaimName),
-    /// The API server.
+    /// The API server failed.
     #[error("what claim {claim} was allocated is not known: {source}")]
     Api {
-        /// The claim.
+        /// Name of the claim.
         claim: ClaimName,
-        /// Why.
+        /// Error of the request.
         source: Box<ApiError>,
     },
-    /// Nothing to prepare.
+    /// The claim has nothing to prepare.
     #[error(transparent)]
     Claim(#[from] ClaimError),
-    /// Its devices are not there.
+    /// The claim's devices cannot be used.
     #[error("claim {claim} cannot be prepared: {why}")]
     Devices {
-        /// The claim.
+        /// Name of the claim.
         claim: ClaimName,
-        /// What is missing.
+        /// Reason.
         why: String,
     },
-    /// The record.
+    /// The record failed.
     #[error("what claim {claim} is given cannot be recorded: {source}")]
     Record {
-        /// The claim.
+        /// Name of the claim.
         claim: ClaimName,
-        /// Why.
+        /// Error of the file.
         source: FileError,
     },
-    /// The kernel, or this program.
+    /// The kernel or this program failed.
     #[error("claim {claim} cannot be prepared: {problem}")]
     System {
-        /// The claim.
+        /// Name of the claim.
         claim: ClaimName,
-        /// What went wrong.
+        /// Reason.
         problem: String,
     },
 }
@@ -117,7 +116,7 @@ impl Preparer {
         &self.driver
     }
 
-    /// Prepares `claim`; one that is prepared stays as it is. Devices that are not there are waited for until `end`.
+    /// Prepares `claim`; a prepared claim stays as it is. Waits for absent devices until `end`.
     pub(super) async fn prepare(
         &self,
         claim: &ClaimName,
@@ -149,18 +148,18 @@ impl Preparer {
             }
             false => false,
         };
-        // the same of all
+        // all results have the same parameters
         let parameters = allocated.results[0].parameters.attachment.clone();
         let is_shared = devices.iter().any(|it| it.sharing == Sharing::Shared);
         let moves = awaits_network && devices.iter().any(|it| it.sharing == Sharing::Exclusive);
         let problem = if moves && allocated.results.iter().any(|it| it.is_admins) {
-            Some(ADMINS)
+            Some(ADMIN_WITHOUT_HOST_NETWORK)
         } else if !awaits_network && !parameters.is_empty() {
             Some(NOT_ATTACHED)
         } else if is_shared && parameters.mode == Some(Mode::Move) {
-            Some(OTHERS_HAVE_IT)
+            Some(MOVE_OF_SHARED)
         } else if is_shared && !parameters.vf.is_empty() {
-            Some(NO_FUNCTIONS)
+            Some(VF_OF_SHARED)
         } else {
             None
         };
@@ -186,43 +185,43 @@ impl Preparer {
             requests,
         };
         let written = record.clone();
-        self.aside(claim, move |claims| claims.prepare(&written))
+        self.blocking(claim, move |claims| claims.prepare(&written))
             .await?;
         log::info!("claim {claim} is prepared: {}", in_words(&record));
         Ok(record)
     }
 
-    /// Gives `claim` up.
+    /// Unprepares `claim`.
     pub(super) async fn unprepare(&self, claim: &ClaimName) -> Result<(), PrepareError> {
         if !claim.has_plain_uid() {
             return Err(PrepareError::Uid(claim.clone()));
         }
         let (uid, cdi_dir) = (claim.uid.clone(), self.cdi_dir.clone());
         let remove = move |claims: &Claims| claims.remove(&uid, &cdi_dir);
-        match self.aside(claim, remove).await? {
+        match self.blocking(claim, remove).await? {
             Removed::Nothing => {}
-            Removed::Record => log::info!("claim {claim} is given up"),
+            Removed::Record => log::info!("claim {claim} is unprepared"),
             Removed::Aside(Unreadable { file, why }) => log::error!(
-                "claim {claim} is given up without its record: {why}; the record is kept as {file:?}: look whether all \
+                "claim {claim} is unprepared without its record: {why}; the record is kept as {file:?}: check that all \
                  devices are on the host, and remove the file"
             ),
         }
         Ok(())
     }
 
-    /// The record of a claim that was prepared already. In another boot devices have other numbers: those that no
-    /// network corrects are waited for until `end`.
+    /// Returns the record of a claim that was prepared already. After a reboot devices have other numbers: waits until
+    /// `end` for those that no network corrects.
     async fn again(&self, claim: &ClaimName, end: Instant) -> Result<Option<Record>, PrepareError> {
         let mut node = self.node.clone();
         loop {
             let (uid, boot_id) = (claim.uid.clone(), boot_id(claim)?);
             let seen = node.borrow_and_update().inventory.clone();
             let hardware = self.hardware.clone();
-            let again = self.aside(claim, move |claims| {
+            let again = self.blocking(claim, move |claims| {
                 let Some(record) = claims.read(&uid)? else {
                     return Ok(Ok(None));
                 };
-                // without a look the last numbers count
+                // without an observation the last numbers count
                 let inventory = hardware.presence();
                 let inventory = inventory.as_ref().unwrap_or(&seen);
                 let now = |nic: &GrantedDevice| present(nic, inventory);
@@ -236,13 +235,13 @@ impl Preparer {
             });
             match again.await? {
                 Ok(record) => return Ok(record),
-                Err(why) => next_look(claim, &mut node, why, end).await?,
+                Err(why) => next_observation(claim, &mut node, why, end).await?,
             }
         }
     }
 
-    /// On a thread that may wait for the disk.
-    async fn aside<T: Send + 'static>(
+    /// Runs `work` on a thread that may wait for the disk.
+    async fn blocking<T: Send + 'static>(
         &self,
         claim: &ClaimName,
         work: impl FnOnce(&Claims) -> Result<T, FileError> + Send + 'static,
@@ -259,7 +258,7 @@ impl Preparer {
         })
     }
 
-    /// What was allocated, as it is on the node now; what is not there is waited for.
+    /// Resolves the allocated devices, and waits for absent ones.
     async fn devices(
         &self,
         claim: &ClaimName,
@@ -269,19 +268,19 @@ impl Preparer {
         let mut node = self.node.clone();
         loop {
             let known = node.borrow_and_update().clone();
-            // no device's firmware is waited for: it may be another claim's
-            let why = match self.hardware.presence_aside().await {
+            // no device's firmware is awaited: it may be another claim's
+            let why = match self.hardware.presence_blocking().await {
                 Ok(inventory) => match prepared(allocated, &known, &inventory) {
                     Ok(prepared) => return Ok(prepared),
                     Err(why) => why,
                 },
                 Err(error) => error.to_string(),
             };
-            next_look(claim, &mut node, why, end).await?;
+            next_observation(claim, &mut node, why, end).await?;
         }
     }
 
-    /// Whether the chain of this node attaches one of `devices` to a pod's network.
+    /// Returns true if the node's chain attaches one of `devices` to a pod's network.
     async fn are_attached(&self, devices: &[Prepared]) -> bool {
         let node = self.node.borrow().clone();
         let chain = node.conf.chain.as_ref();
@@ -290,20 +289,19 @@ impl Preparer {
             return false;
         }
         let state_dir = self.state_dir.clone();
-        let look = tokio::task::spawn_blocking(move || chain_check::is_chained(&state_dir));
-        look.await.unwrap_or(true)
+        let chained = tokio::task::spawn_blocking(move || chain_check::is_chained(&state_dir));
+        chained.await.unwrap_or(true)
     }
 }
 
-/// Waits until the node is to be looked at once more for `claim`, of which `why` says what is missing; that is the
-/// error, if `end` comes first.
-async fn next_look(
+/// Waits for the next observation for `claim`; `why` names what is missing, and is the error if `end` comes first.
+async fn next_observation(
     claim: &ClaimName,
     node: &mut watch::Receiver<Arc<Node>>,
     why: String,
     end: Instant,
 ) -> Result<(), PrepareError> {
-    let next = Instant::now() + LOOKS;
+    let next = Instant::now() + OBSERVE_INTERVAL;
     if next >= end {
         return Err(PrepareError::Devices {
             claim: claim.clone(),
@@ -312,12 +310,12 @@ async fn next_look(
     }
     log::debug!("claim {claim} waits: {why}");
     let _ = timeout_at(next, node.changed()).await;
-    // a node that is followed no more does not change
-    sleep_until(next.min(Instant::now() + LOOKS / 10)).await;
+    // a node that is no longer followed does not change
+    sleep_until(next.min(Instant::now() + OBSERVE_INTERVAL / 10)).await;
     Ok(())
 }
 
-/// What `allocated` is on `node`, whose hardware is `inventory`; else what is missing.
+/// Resolves `allocated` on `node`, whose hardware is `inventory`; the error names what is missing.
 fn prepared(
     allocated: &Claim,
     node: &Node,
@@ -332,7 +330,7 @@ fn prepared(
     let mut devices = vec![];
     let mut requests: Vec<Request> = vec![];
     for (result, offer, places) in &found {
-        let given = offer.give(places, inventory)?;
+        let grant = offer.allocate(places, inventory)?;
         devices.push(Prepared {
             request: result.request.clone(),
             pool: result.pool.clone(),
@@ -340,12 +338,12 @@ fn prepared(
             share: result.share.clone(),
             resource: offer.name.to_string(),
             sharing: offer.sharing,
-            nics: given.devices,
+            nics: grant.devices,
         });
         if requests.iter().any(|it| it.name == result.request) {
             continue;
         }
-        // variables tell of all that a request has
+        // variables describe all devices of a request
         let of_request = found
             .iter()
             .filter(|(other, of, _)| other.request == result.request && of.name == offer.name);
@@ -353,17 +351,17 @@ fn prepared(
             .flat_map(|(_, _, places)| places)
             .copied()
             .collect();
-        let given = offer.give(&all, inventory)?;
+        let grant = offer.allocate(&all, inventory)?;
         requests.push(Request {
             name: result.request.clone(),
-            env: given.variables,
-            connection_manager: given.connection_manager,
+            env: grant.variables,
+            connection_manager: grant.connection_manager,
         });
     }
     Ok((devices, requests))
 }
 
-/// Which devices of which resource a result is.
+/// Returns the offer of a result and the places of its devices.
 fn find<'a>(
     result: &AllocationResult,
     pool: &[PoolDevice],
@@ -397,8 +395,8 @@ fn find<'a>(
     Ok((offer, places))
 }
 
-/// Whether one of `pods` has a network namespace of its own, which the chain makes. A pod that is gone has none;
-/// without any pod it is not known, and the network is waited for.
+/// Returns true if one of `pods` has a network namespace of its own, which the chain sets up. A pod that is gone has
+/// none. Without any pod it is unknown, and the network is awaited.
 async fn has_own_network(
     api: &Api,
     claim: &ClaimName,
@@ -430,7 +428,7 @@ fn boot_id(claim: &ClaimName) -> Result<String, PrepareError> {
         })
 }
 
-/// `rdma-hca-all: mlx5_0 (uverbs0), mlx5_1 (uverbs1); after its network`
+/// Describes the devices: `rdma-hca-all: mlx5_0 (uverbs0), mlx5_1 (uverbs1); after its network`.
 pub(super) fn in_words(record: &Record) -> String {
     let device = |device: &Prepared| {
         let nics = device.nics.iter().map(|nic| {

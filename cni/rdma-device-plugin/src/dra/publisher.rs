@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the node's ResourceSlices as they are to be. Kubelet deletes them when it starts, and when the driver was
-//! away for 30 s: so they are watched, and written again. At rest that is one list and one watch in half an hour.
+//! Keeps the node's ResourceSlices up to date. Kubelet deletes them when it starts and when the driver was away for 30
+//! s; the publisher watches and rewrites them. At rest this takes one list and one watch in half an hour.
 
 use super::pool::Netdevs;
 use crate::{
     api::{Api, ApiError, is_followed_for},
+    log_once::LogOnce,
     metrics::Metrics,
     node::Node,
-    said::Said,
 };
 use ::dra::slices::{self, API, Change, Owner};
 use kubernetes_api::{Method, RequestError, Watch};
@@ -18,19 +18,19 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// The API server ends a watch after that.
+/// Time after which the API server ends a watch.
 const WATCHED: Duration = Duration::from_secs(1800);
 
-/// How long is waited after a failure: at first, and at most.
+/// First and longest delay after a failure.
 const AGAIN: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(30)];
 
-/// A watch that ends sooner ends for another reason than its time.
+/// Duration below which a watch ended for another reason than its time.
 const SHORT: Duration = Duration::from_secs(10);
 
-/// An API server that cannot have the slices is asked again after that.
+/// Delay before the next attempt if the API server cannot store the slices.
 const MUCH_LATER: Duration = Duration::from_secs(600);
 
-/// The field of a device's taints.
+/// Field of a device's taints.
 const TAINTS: &str = "taints";
 
 /// Keeps the slices of one node.
@@ -41,11 +41,11 @@ pub struct Publisher {
     driver: String,
     metrics: Metrics,
     netdevs: Netdevs,
-    /// The API server passes over taints: what is not healthy is left out instead.
+    /// Set if the API server drops taints: unhealthy devices are then left out.
     without_taints: bool,
-    /// What went wrong last: it is said once.
-    told: Said,
-    /// The slices were as they are to be since the last failure: the next one is another.
+    /// Last failure, which is logged once.
+    reported: LogOnce,
+    /// True if the slices were up to date since the last failure, so that the next failure is a new one.
     was_kept: bool,
 }
 
@@ -70,7 +70,7 @@ enum Failure {
 }
 
 impl Failure {
-    /// Of a slice that is known, or was to be new.
+    /// Classifies the error of a write.
     fn of_write(error: RequestError) -> Self {
         match error.code() {
             Some(404 | 409) => Self::Stale(error),
@@ -85,11 +85,11 @@ impl From<RequestError> for Failure {
     }
 }
 
-/// The node's slices as the API server has them, by their names.
+/// The node's slices in the API server, by name.
 type Slices = BTreeMap<String, Value>;
 
 impl Publisher {
-    /// One of `driver` that follows `node`, with the token in `account`.
+    /// Returns a publisher for `driver` that follows `node`, with the token in `account`.
     pub fn new(
         node: watch::Receiver<Arc<Node>>,
         account: PathBuf,
@@ -103,12 +103,12 @@ impl Publisher {
             metrics,
             netdevs: Netdevs::default(),
             without_taints: false,
-            told: Said::default(),
+            reported: LogOnce::default(),
             was_kept: false,
         }
     }
 
-    /// Until the node is followed no more.
+    /// Runs until the node is no longer followed.
     pub async fn run(mut self) {
         self.keep().await;
         self.metrics.slices(None);
@@ -119,7 +119,7 @@ impl Publisher {
         loop {
             let begun = Instant::now();
             let failure = match self.follow().await {
-                // whoever ends watches at once is not to be asked all the time; what changes here is written
+                // an API server that ends watches at once is not queried all the time; changes of the node are written
                 Ok(true) if begun.elapsed() < SHORT => {
                     tokio::select! {
                         () = sleep(wait) => wait = (wait * 2).min(AGAIN[1]),
@@ -143,10 +143,10 @@ impl Publisher {
             if was_kept {
                 wait = AGAIN[0];
             }
-            // as a rule the next list shows what happened
+            // the next list usually shows the reason
             let is_usual = was_kept && matches!(failure, Failure::Stale(_));
             self.metrics.slices(Some(is_usual));
-            if !is_usual && self.told.is_news(&line) {
+            if !is_usual && self.reported.is_news(&line) {
                 log::error!("the node's ResourceSlices are not kept: {line}");
             }
             if let Failure::Dropped { .. } = failure {
@@ -159,7 +159,7 @@ impl Publisher {
         }
     }
 
-    /// Lists, and goes on from there, until the watch ends. False: the node is followed no more.
+    /// Lists the slices and watches them until the watch ends. Returns false if the node is no longer followed.
     async fn follow(&mut self) -> Result<bool, Failure> {
         let api = Api::new(&self.account)?;
         let owner = Owner {
@@ -189,7 +189,7 @@ impl Publisher {
             self.settle(&api, &owner, &node, &mut slices).await?;
             self.was_kept = true;
             self.metrics.slices(Some(true));
-            if self.told.ends() {
+            if self.reported.ends() {
                 log::info!("the node's ResourceSlices are kept again");
             }
             tokio::select! {
@@ -208,7 +208,7 @@ impl Publisher {
         }
     }
 
-    /// Writes what differs.
+    /// Writes the differences.
     async fn settle(
         &mut self,
         api: &Api,
@@ -257,7 +257,7 @@ impl Publisher {
     }
 }
 
-/// Does it, unless a field would be dropped by the API server, which is told then.
+/// Applies `change`. Returns the field that the API server would drop, and writes nothing then.
 async fn put(api: &Api, change: &Change, slices: &mut Slices) -> Result<Option<String>, Failure> {
     let of = |name: &str| format!("{API}/resourceslices/{name}");
     let (method, path, object) = match change {
@@ -274,7 +274,7 @@ async fn put(api: &Api, change: &Change, slices: &mut Slices) -> Result<Option<S
             return Ok(None);
         }
     };
-    // a scheduler takes a slice as it is written, for however short it is there
+    // a dry run: a scheduler uses a slice as soon as it is written
     let tried = format!("{path}?dryRun=All");
     let tried = api.client.ask(method.clone(), &tried, Some(object)).await;
     let tried = tried.map_err(Failure::of_write)?;
@@ -299,12 +299,12 @@ async fn next(watch: &mut Watch) -> Result<Option<(String, Value)>, Failure> {
     Ok(Some((kind, event["object"].take())))
 }
 
-/// Whether the API server has forgotten where the watch began: an answer that belongs to every long watch.
+/// Returns true if the API server no longer has the version at which the watch began, as for every long watch.
 fn is_too_old(kind: &str, object: &Value) -> bool {
     kind == "ERROR" && object["code"] == 410
 }
 
-/// Takes in what the API server tells, unless it is older than what is known: an echo of what was written here.
+/// Applies an event of the API server. An event older than the known slice is an echo of our write, and is ignored.
 fn follow(slices: &mut Slices, kind: &str, object: Value) -> Result<(), Failure> {
     if kind == "ERROR" {
         let message = object["message"].as_str().unwrap_or_default().to_owned();
@@ -325,7 +325,7 @@ fn follow(slices: &mut Slices, kind: &str, object: Value) -> Result<(), Failure>
     }
     match kind {
         "DELETED" => {
-            log::info!("ResourceSlice {name} was deleted, and is written again");
+            log::info!("ResourceSlice {name} was deleted; writing it again");
             slices.remove(&name);
         }
         _ => drop(slices.insert(name, object)),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps what prepared claims give true: devices are renumbered, go and come back while pods have them, and a container
-//! that starts again is to get its own, or none.
+//! Updates prepared claims: devices are renumbered, go and come back while pods have them, and a container that
+//! restarts must get its own devices, or none.
 
 use super::prepare::in_words;
 use crate::{
@@ -14,12 +14,12 @@ use rdma_resources::{FileError, grant::GrantedDevice};
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::{sync::watch, task::spawn_blocking, time::sleep};
 
-/// A look that failed is tried again after that.
+/// Delay after a failed check.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// How long nothing that happens to the claims is heard after a look that failed. It may have had their lock, whose end is
-/// heard itself.
-const DEAF: Duration = Duration::from_secs(1);
+/// Time after a failed check in which events of the claims are ignored. The check may have held their lock, and its
+/// release is an event itself.
+const QUIET: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
 enum Failure {
@@ -29,12 +29,12 @@ enum Failure {
     File(#[from] FileError),
 }
 
-/// Looks at the claims in `state_dir` now, and whenever they or `node` change, until nobody follows it any more.
+/// Checks the claims in `state_dir` now and whenever they or `node` change, until the node is no longer followed.
 pub async fn follow(mut node: watch::Receiver<Arc<Node>>, hardware: Hardware, state_dir: PathBuf) {
     let claims = Claims::new(&state_dir);
     let mut records = Watch::new(vec![claims.directory().to_owned()]);
-    // what went wrong last: it is said once
-    let mut told = vec![];
+    // last failures, which are logged once
+    let mut reported = vec![];
     loop {
         node.borrow_and_update();
         let (all, seen) = (claims.clone(), hardware.clone());
@@ -42,29 +42,29 @@ pub async fn follow(mut node: watch::Receiver<Arc<Node>>, hardware: Hardware, st
         let checked = checked.unwrap_or_else(|error| Err(HardwareError::Stopped(error).into()));
         let failed = match checked {
             Ok(Check { changed, failed }) => {
-                changed.iter().for_each(tell);
+                changed.iter().for_each(log_change);
                 failed.iter().map(ToString::to_string).collect()
             }
             Err(failure) => vec![failure.to_string()],
         };
-        for line in failed.iter().filter(|line| !told.contains(*line)) {
-            log::error!("claims may give devices with numbers of earlier, or none: {line}");
+        for line in failed.iter().filter(|line| !reported.contains(*line)) {
+            log::error!("claims may give devices with outdated numbers, or none: {line}");
         }
-        told = failed;
+        reported = failed;
         tokio::select! {
             changed = node.changed() => if changed.is_err() {
                 return;
             },
-            // a device may have gone just before containers could have it
-            () = heard(&mut records, !told.is_empty()) => {}
-            () = sleep(AGAIN), if !told.is_empty() => {}
+            // a device may have gone just before containers could get it
+            () = claims_changed(&mut records, !reported.is_empty()) => {}
+            () = sleep(AGAIN), if !reported.is_empty() => {}
         }
     }
 }
 
-async fn heard(records: &mut Watch, has_failed: bool) {
+async fn claims_changed(records: &mut Watch, has_failed: bool) {
     if has_failed {
-        sleep(DEAF).await;
+        sleep(QUIET).await;
     }
     records.changed().await;
 }
@@ -74,7 +74,7 @@ fn check(claims: &Claims, hardware: &Hardware) -> Result<Check, Failure> {
     claims.check(&boot_id, || Ok(hardware.presence()?))
 }
 
-fn tell(record: &Record) {
+fn log_change(record: &Record) {
     let claim = &record.claim;
     let lost: Vec<String> = record.lost().map(named).collect();
     match lost.as_slice() {
@@ -90,7 +90,7 @@ fn tell(record: &Record) {
     }
 }
 
-/// `mlx5_0 (0000:3b:00.0)`
+/// Formats `mlx5_0 (0000:3b:00.0)`.
 fn named(nic: &GrantedDevice) -> String {
     format!("{} ({})", nic.rdma, nic.address)
 }
@@ -129,7 +129,7 @@ pub(super) mod tests {
         })
     }
 
-    /// A claim that gives `NIC`, which has another number by now.
+    /// Returns a claim with `NIC`, which has another number now.
     pub(in crate::dra) fn claim(machine: &Machine) -> Record {
         let numbers = vec![CharNode {
             name: "uverbs7".into(),
@@ -160,7 +160,7 @@ pub(super) mod tests {
         serde_json::from_value(record).expect("a record")
     }
 
-    /// Each try has the claims' lock, which whoever watches their directory hears of.
+    /// Each attempt takes the claims' lock, which is an event for watchers of their directory.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_failure_wakes_itself_once_a_second_at_most() {
         let machine = Machine::with(&[NIC]);
@@ -178,7 +178,7 @@ pub(super) mod tests {
                 .nics()
                 .all(|it| it.char_devices[0].minor == 192)
         };
-        // where it is written before it is whole
+        // a directory in place of the temporary file makes writing fail
         let in_the_way = claims.directory().join(format!("{UID}.new"));
         fs::create_dir(&in_the_way).expect("a directory");
         let (counter, tries) = watch::channel(0);
@@ -187,7 +187,7 @@ pub(super) mod tests {
         let (_node, receiver) = watch::channel(node());
         let begun = Instant::now();
         let follower = tokio::spawn(follow(receiver, hardware, state.clone()));
-        sleep(DEAF * 2).await;
+        sleep(QUIET * 2).await;
         let seconds = begun.elapsed().as_secs() + 1;
         let count = *tries.borrow();
         assert!((1..=1 + seconds).contains(&count), "{count} in {seconds} s");
@@ -198,7 +198,7 @@ pub(super) mod tests {
         // first the record, and then what containers get
         while !(is_written() && specification.exists()) {
             assert!(begun.elapsed() < AGAIN * 6, "it is not tried again");
-            sleep(DEAF / 10).await;
+            sleep(QUIET / 10).await;
         }
         follower.abort();
         counting.abort();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tells the API server what became of prepared claims: `status.devices`, with the networks that they are in. Nothing
-//! of the node depends on it. A claim costs one `get` and one `update` when its pod has its network.
+//! Reports prepared claims to the API server: `status.devices` with their networks. Nothing on the node depends on it.
+//! A claim costs one `get` and one `update` when its pod has its network.
 
 use crate::{
     api::{Api, ApiError, is_followed_for},
+    log_once::LogOnce,
     node::Node,
-    said::Said,
     watch::Watch,
 };
 use ::dra::{
@@ -23,46 +23,47 @@ use std::{
 };
 use tokio::{sync::watch, time::sleep};
 
-/// How long is waited after a failure: at first, and at most.
+/// First and longest delay after a failure.
 const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
-/// Where nothing fails, only the records' changes count; they are looked at so often all the same.
+/// Interval of checks without a failure; changes of the records start further ones.
 const REST: Duration = Duration::from_secs(3600);
 
-/// Changes that come together are told together.
+/// Time in which successive changes are reported together.
 const TOGETHER: Duration = Duration::from_millis(200);
 
-/// A claim that others write at the same time is tried so often.
+/// Number of attempts for a claim that others write at the same time.
 const TRIES: usize = 3;
 
-/// Tells of the claims of one node.
+/// Reports the claims of one node.
 #[derive(Debug)]
 pub struct Reporter {
     node: watch::Receiver<Arc<Node>>,
     account: PathBuf,
     claims: Claims,
-    /// What is known to be said already, by the claims' uids.
+    /// Reported devices, by the claims' UIDs.
     said: BTreeMap<String, Vec<Value>>,
-    /// Whether all claims were looked at since this daemon leads.
-    has_looked: bool,
-    /// What went wrong last: it is said once.
-    told: Said,
+    /// True after this daemon, as the leader, has reported all claims once.
+    has_reported_all: bool,
+    /// Last failure, which is logged once.
+    reported: LogOnce,
 }
 
 impl Reporter {
-    /// One that follows the claims in `state_dir` as long as `node` is followed, with the token in `account`.
+    /// Returns a reporter that follows the claims in `state_dir` as long as `node` is followed, with the token in
+    /// `account`.
     pub fn new(node: watch::Receiver<Arc<Node>>, account: PathBuf, state_dir: &Path) -> Self {
         Self {
             node,
             account,
             claims: Claims::new(state_dir),
             said: BTreeMap::new(),
-            has_looked: false,
-            told: Said::default(),
+            has_reported_all: false,
+            reported: LogOnce::default(),
         }
     }
 
-    /// Until the node is followed no more.
+    /// Runs until the node is no longer followed.
     pub async fn run(mut self) {
         let mut changes = Watch::new(vec![self.claims.directory().to_owned()]);
         let mut wait = AGAIN[0];
@@ -70,13 +71,13 @@ impl Reporter {
             let pause = match self.report().await {
                 Ok(()) => {
                     wait = AGAIN[0];
-                    self.told.ends();
+                    self.reported.ends();
                     REST
                 }
                 Err(error) => {
                     let line = error.to_string();
-                    if self.told.is_news(&line) {
-                        log::warn!("the claims' status does not tell of their networks: {line}");
+                    if self.reported.is_news(&line) {
+                        log::warn!("cannot report the networks of claims in their status: {line}");
                     }
                     let now = wait;
                     wait = (wait * 2).min(AGAIN[1]);
@@ -84,7 +85,7 @@ impl Reporter {
                 }
             };
             tokio::select! {
-                // a claim that is refused keeps no other from being told
+                // a claim that the API server refuses does not delay the others
                 () = changes.changed() => sleep(TOGETHER).await,
                 followed = is_followed_for(&mut self.node, pause) => if !followed {
                     return;
@@ -93,7 +94,7 @@ impl Reporter {
         }
     }
 
-    /// Says what is not said yet. Goes on after an error, and tells the first.
+    /// Reports what is not reported yet. Continues after an error, and returns the first one.
     async fn report(&mut self) -> Result<(), ApiError> {
         let claims = self.claims.clone();
         let read = tokio::task::spawn_blocking(move || claims.all()).await;
@@ -105,7 +106,7 @@ impl Reporter {
             let uid = &record.claim.uid;
             let own = of_record(record);
             let known = said.get(uid);
-            let is_nothing = self.has_looked && known.is_none() && is_early(record);
+            let is_nothing = self.has_reported_all && known.is_none() && is_early(record);
             if is_nothing || known == Some(&own) {
                 continue;
             }
@@ -119,12 +120,12 @@ impl Reporter {
             }
         }
         failed.map_or(Ok(()), Err)?;
-        self.has_looked = true;
+        self.has_reported_all = true;
         Ok(())
     }
 }
 
-/// Says `own` of the devices of `record`; once more, where somebody else wrote the claim meanwhile.
+/// Reports `own` for the devices of `record`, and retries if others wrote the claim meanwhile.
 async fn say(api: &Api, record: &Record, own: &[Value]) -> Result<(), ApiError> {
     for _ in 1..TRIES {
         match try_to_say(api, record, own).await {
@@ -135,7 +136,7 @@ async fn say(api: &Api, record: &Record, own: &[Value]) -> Result<(), ApiError> 
     Ok(try_to_say(api, record, own).await?)
 }
 
-/// A claim that is gone, or another one by now, or that has these devices no more, needs no word.
+/// Reports once. A claim that is gone, was replaced or lost these devices needs no report.
 async fn try_to_say(api: &Api, record: &Record, own: &[Value]) -> Result<(), RequestError> {
     let claim = &record.claim;
     let path = format!(

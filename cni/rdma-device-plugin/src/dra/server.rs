@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The driver's two sockets. Kubelet watches the directory of registrations, asks whoever serves a socket there who
-//! it is, and finds the driver's own socket so. Each daemon of a node has its own: kubelet takes the newest.
+//! The driver's two sockets. Kubelet watches the directory of registrations, queries each socket there and thereby
+//! finds the driver's socket. Each daemon of a node has its own; kubelet uses the newest.
 
 use super::{
     health::Health,
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     kubelet::socket::{self, BoundSocket, Connection, SocketState, accept, bind},
-    said::Said,
+    log_once::LogOnce,
     watch::Watch,
 };
 use kubelet_api::{
@@ -25,24 +25,24 @@ use tokio::{sync::mpsc, task::JoinSet, time::sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Server, server::Router};
 
-/// What comes together is looked at together.
+/// Time in which successive events are handled together.
 const TOGETHER: Duration = Duration::from_millis(50);
 
-/// A socket that could not be made again is tried again after that.
+/// Delay before the next attempt to make a socket.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Where sockets of a node's drivers are.
+/// Paths of the sockets of a node's driver.
 #[derive(Clone, Debug)]
 pub struct Paths {
-    /// Where kubelet looks for registrations.
+    /// Directory of kubelet's registrations.
     registry: PathBuf,
-    /// Where the driver's own socket is.
+    /// Directory of the driver's socket.
     plugin: PathBuf,
     file_name: [String; 2],
 }
 
 impl Paths {
-    /// Those of `driver` below kubelet's directory, for the daemon `owner`.
+    /// Returns the paths of `driver` below kubelet's directory, for the daemon `owner`.
     pub fn new(kubelet_dir: &Path, driver: &str, owner: &str) -> Self {
         let registry = kubelet_dir.join("plugins_registry");
         let plugin = kubelet_dir.join("plugins").join(driver);
@@ -57,7 +57,7 @@ impl Paths {
         }
     }
 
-    /// Takes away what killed daemons left; `runs` says whether one runs.
+    /// Removes sockets of killed daemons; `runs` returns true for a daemon that runs.
     pub fn remove_stale(&self, runs: impl Fn(&str) -> bool) {
         for directory in [&self.registry, &self.plugin] {
             socket::remove_stale(directory, &runs);
@@ -68,35 +68,35 @@ impl Paths {
         self.registry.join(&self.file_name[0])
     }
 
-    /// The socket that kubelet is told of.
+    /// Returns the path of the socket that kubelet gets.
     pub fn driver(&self) -> PathBuf {
         self.plugin.join(&self.file_name[1])
     }
 }
 
-/// The driver at both of its sockets, until this value goes.
+/// The driver at both of its sockets, until the value is dropped.
 #[derive(Debug)]
 pub struct Served {
-    // the registration goes first: nobody dials what is about to end
+    // the registration is dropped first, so that kubelet does not dial a socket that is about to close
     registration: Socket,
     driver: Socket,
     tasks: JoinSet<()>,
     registrar: Registration,
 }
 
-/// A socket of the driver, and who takes its connections.
+/// A socket of the driver, and the task that accepts its connections.
 #[derive(Debug)]
 struct Socket {
     path: PathBuf,
     bound: BoundSocket,
     connections: mpsc::Sender<Connection>,
     accepting: JoinSet<()>,
-    /// Why it cannot be made again, as it was told.
-    told: Said,
+    /// Last error of making it again, which is logged once.
+    reported: LogOnce,
 }
 
 impl Served {
-    /// Serves.
+    /// Starts to serve.
     ///
     /// # Errors
     /// A socket cannot be made.
@@ -118,21 +118,21 @@ impl Served {
         })
     }
 
-    /// Keeps the sockets where they are: without one, kubelet has no driver; where the registration's was removed, it
-    /// takes the driver out, until it finds the new one. Comes back when it serves no more, which it does not do by
+    /// Keeps the sockets in place: without one kubelet has no driver. If the registration socket was removed, kubelet
+    /// unregisters the driver until it finds the new one. Returns when a server has ended, which does not happen by
     /// itself.
     pub async fn keep(mut self) {
         let directories = [&self.driver, &self.registration].map(|it| it.directory().to_owned());
         let mut watch = Watch::new(directories.into());
         loop {
             if self.registration.is_gone() {
-                self.registrar.is_taken_out();
+                self.registrar.unregistered();
             }
             let are_there = [&mut self.driver, &mut self.registration].map(Socket::keep);
             let is_whole = !are_there.contains(&false);
             tokio::select! {
                 _ = self.tasks.join_next() => return,
-                // a try that fails changes the directories, too
+                // a failed attempt changes the directories too
                 () = watch.changed(), if is_whole => sleep(TOGETHER).await,
                 () = sleep(AGAIN), if !is_whole => {}
             }
@@ -155,7 +155,7 @@ impl Socket {
             bound,
             connections,
             accepting,
-            told: Said::default(),
+            reported: LogOnce::default(),
         })
     }
 
@@ -163,12 +163,12 @@ impl Socket {
         self.path.parent().unwrap_or(Path::new("/"))
     }
 
-    /// Whether somebody has removed it.
+    /// Returns true if another program removed the socket.
     fn is_gone(&self) -> bool {
         self.bound.state() == SocketState::Empty
     }
 
-    /// Makes it again if somebody has removed it. Whether it is there now.
+    /// Makes the socket again if it was removed. Returns true if it exists now.
     fn keep(&mut self) -> bool {
         if !self.is_gone() {
             return true;
@@ -177,12 +177,12 @@ impl Socket {
             Ok((bound, accepting)) => {
                 log::info!("{:?} was removed; made again", self.path);
                 (self.bound, self.accepting) = (bound, accepting);
-                self.told.ends();
+                self.reported.ends();
                 true
             }
             Err(error) => {
                 let line = format!("{:?} was removed, and cannot be made: {error}", self.path);
-                if self.told.is_news(&line) {
+                if self.reported.is_news(&line) {
                     log::warn!("{line}");
                 }
                 false

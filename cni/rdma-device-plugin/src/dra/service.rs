@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What kubelet asks: who is there, and claims prepared and given up.
+//! Kubelet's calls: registration, and preparing and unpreparing claims.
 
 use super::{
     former_ids::FormerIds,
@@ -31,7 +31,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// One that prepares by `preparer`, for whose pods no `former_ids` count, and counts in `metrics`.
+    /// Returns a service that prepares claims with `preparer`, makes kubelet drop `former_ids`, and counts in
+    /// `metrics`.
     pub fn new(preparer: Preparer, former_ids: FormerIds, metrics: Metrics) -> Self {
         Self {
             preparer: Arc::new(preparer),
@@ -76,7 +77,7 @@ fn name(claim: &Claim) -> ClaimName {
     }
 }
 
-/// What kubelet is told of a claim that is prepared.
+/// Returns kubelet's view of a prepared claim.
 fn devices(record: &Record) -> Vec<Device> {
     let devices = record.devices.iter().map(|device| Device {
         request_names: vec![device.request.clone()],
@@ -98,9 +99,10 @@ impl api::dra_plugin_server::DraPlugin for Service {
         &self,
         request: Request<NodePrepareResourcesRequest>,
     ) -> Result<Response<NodePrepareResourcesResponse>, Status> {
-        // whatever became of its word on the registration
+        // the call proves the registration, whatever kubelet reported about it
         self.metrics.driver(self.preparer.driver(), Known::Yes);
-        // kubelet comes again only for claims that are not prepared, so this is the last moment before the container
+        // kubelet repeats the call only for claims that are not prepared, so this is the last moment before the
+        // container
         let (response, dropped) = tokio::join!(
             self.prepare(&request.get_ref().claims),
             self.former_ids.drop_ended()
@@ -123,7 +125,7 @@ impl api::dra_plugin_server::DraPlugin for Service {
             let error = match self.preparer.unprepare(&claim).await {
                 Ok(()) => String::new(),
                 Err(error) => {
-                    log::warn!("claim {claim} is not given up: {error}");
+                    log::warn!("claim {claim} is not unprepared: {error}");
                     error.to_string()
                 }
             };
@@ -134,7 +136,7 @@ impl api::dra_plugin_server::DraPlugin for Service {
     }
 }
 
-/// Who the driver is.
+/// Registration of the driver.
 #[derive(Clone, Debug)]
 pub struct Registration {
     info: PluginInfo,
@@ -143,12 +145,12 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Kubelet has taken the driver out, or is about to.
-    pub(super) fn is_taken_out(&self) {
+    /// Notes that kubelet unregistered the driver, or is about to.
+    pub(super) fn unregistered(&self) {
         self.metrics.driver(&self.info.name, Known::NotYet);
     }
 
-    /// That of `service` at `endpoint`, which kubelet does not have yet.
+    /// Returns the registration of `service` at `endpoint`, which kubelet does not have yet.
     pub fn new(service: &Service, endpoint: &Path) -> Self {
         let driver = service.preparer.driver();
         service.metrics.driver(driver, Known::NotYet);
@@ -209,7 +211,7 @@ mod tests {
     use std::{fs, path::PathBuf};
     use tokio::sync::watch;
 
-    /// What kubelet is answered that gives the claim up.
+    /// Returns kubelet's answer to unpreparing the claim.
     async fn unprepared(machine: &Machine) -> String {
         let (_node, node) = watch::channel(node());
         let preparer = Preparer {
@@ -234,9 +236,9 @@ mod tests {
         answer.claims.remove(UID).expect("of the claim").error
     }
 
-    /// A pod whose claim is not given up stays Terminating for ever.
+    /// A pod whose claim is not unprepared stays Terminating forever.
     #[tokio::test]
-    async fn a_claim_is_given_up_whatever_its_record_is() {
+    async fn a_claim_is_unprepared_whatever_its_record_is() {
         for text in ["", "{\"format\": 1", "{\"format\": 9}"] {
             let machine = Machine::with(&[NIC]);
             let claims = Claims::new(&machine.path("state"));

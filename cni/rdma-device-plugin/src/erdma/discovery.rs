@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which eRDMA NICs there are, and which of them are used: a pure function of configuration,
-//! hardware and the instance's id.
+//! Discovers the eRDMA NICs and selects those that are used: a pure function of configuration, hardware and the
+//! instance's id.
 
 use crate::{
     conf::{Erdma, Exposed, Origin},
@@ -13,18 +13,18 @@ use std::collections::BTreeSet;
 /// The eRDMA NICs of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Discovery {
-    /// Those that are used, by address.
+    /// Used NICs by address.
     pub nics: Vec<Nic>,
-    /// Those that `exposedLocalERIs` does not have: nobody is given them, nor are they set up.
+    /// NICs that `exposedLocalERIs` excludes: they are neither advertised nor configured.
     pub hidden: Vec<Nic>,
-    /// Whether more might be used if the instance's id were known.
+    /// True if more NICs might be used with the instance's id.
     pub needs_instance: bool,
-    /// What in the configuration came to nothing, or is done without it; a sentence each.
+    /// Remarks on the configuration, a sentence each.
     pub remarks: Vec<String>,
 }
 
-/// The eRDMA NICs of `inventory`. `instance` is this instance's id; none: it is not known, and
-/// NICs that hang on it are hidden.
+/// Discovers the eRDMA NICs of `inventory`. `instance` is this instance's id; if it is unknown, NICs that depend on it
+/// are hidden.
 pub fn discover(conf: &Erdma, inventory: &Inventory, instance: Option<&str>) -> Discovery {
     let mut found = Discovery::default();
     for function in &inventory.functions {
@@ -45,7 +45,7 @@ pub fn discover(conf: &Erdma, inventory: &Inventory, instance: Option<&str>) -> 
 }
 
 impl Discovery {
-    /// The functions of the NICs that are not used.
+    /// Returns the functions of the hidden NICs.
     pub fn hidden_addresses(&self) -> BTreeSet<DeviceAddress> {
         let hidden = self.hidden.iter();
         hidden.map(|nic| nic.address.clone()).collect()
@@ -70,24 +70,24 @@ fn nic(conf: &Erdma, function: &Function, inventory: &Inventory) -> Option<Nic> 
 enum Exposure {
     Yes,
     No,
-    /// It hangs on the instance's id, which is not known.
+    /// Depends on the instance's id, which is unknown.
     Unknown,
 }
 
-/// As the agent has it, patterns for every instance are for all that none names: if one names this
-/// instance, only those that do count.
+/// Returns whether `nic` is used. As in the agent, patterns for every instance apply only to instances that no other
+/// pattern names.
 fn exposure(patterns: &[Exposed], nic: &Nic, instance: Option<&str>) -> Exposure {
     if patterns.is_empty() {
         return Exposure::Yes;
     }
     let any = |patterns: &[&Exposed]| patterns.iter().any(|it| has(it, nic));
-    if let Some(counting) = counting(patterns, instance) {
-        return match any(&counting) {
+    if let Some(patterns) = applicable(patterns, instance) {
+        return match any(&patterns) {
             true => Exposure::Yes,
             false => Exposure::No,
         };
     }
-    // each of them may be the one for this instance, or none
+    // any of them, or none, may match this instance
     let (every, named): (Vec<&Exposed>, Vec<&Exposed>) =
         patterns.iter().partition(|it| it.is_for_every_instance());
     let mut answers = named.iter().map(|it| has(it, nic));
@@ -103,8 +103,8 @@ fn has(pattern: &Exposed, nic: &Nic) -> bool {
     pattern.devices.iter().any(|device| device.fits(&nic.rdma))
 }
 
-/// The patterns that are for this instance; none: that is not known.
-fn counting<'a>(patterns: &'a [Exposed], instance: Option<&str>) -> Option<Vec<&'a Exposed>> {
+/// Returns the patterns for this instance; `None`: unknown.
+fn applicable<'a>(patterns: &'a [Exposed], instance: Option<&str>) -> Option<Vec<&'a Exposed>> {
     let (every, named): (Vec<_>, Vec<_>) =
         patterns.iter().partition(|it| it.is_for_every_instance());
     if named.is_empty() {
@@ -124,7 +124,7 @@ fn remarks(conf: &Erdma, found: &Discovery, instance: Option<&str>) -> Vec<Strin
     }
     match (conf.origin, &conf.bring_up) {
         (Origin::Defaults, Some(_)) => remarks.push(
-            "erdma is not in the configuration: eRDMA NICs that nobody configured are brought up \
+            "erdma is not in the configuration: unconfigured eRDMA NICs are brought up \
              with the defaults; erdma: {configureNICs: false} turns that off"
                 .to_owned(),
         ),
@@ -135,7 +135,7 @@ fn remarks(conf: &Erdma, found: &Discovery, instance: Option<&str>) -> Vec<Strin
         ),
         _ => {}
     }
-    let ours = counting(&conf.exposed, instance).unwrap_or_default();
+    let ours = applicable(&conf.exposed, instance).unwrap_or_default();
     let ours = ours.into_iter();
     for pattern in ours.filter(|pattern| !all().any(|nic| has(pattern, nic))) {
         remarks.push(format!(

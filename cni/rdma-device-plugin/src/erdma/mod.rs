@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nodes with eRDMA NICs: which there are, and when something is done with them. What is done is the
-//! crate `erdma`'s.
+//! Nodes with eRDMA NICs: their discovery, and when they are set up. The crate `erdma` sets them up.
 //!
 //! | module | owns |
 //! |---|---|
-//! | `discovery` | which NICs there are, and which of them are used |
-//! | `reconciler` | when NICs are brought up and the driver is changed, in a running daemon |
-//! | `report`, `table` | how it stands, for the daemon and for people |
+//! | `discovery` | discovery and selection of the NICs |
+//! | `reconciler` | times at which NICs are brought up and the driver is changed, in a running daemon |
+//! | `report`, `table` | the state of the NICs, for the daemon and for users |
 
 pub mod discovery;
 pub mod reconciler;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sees to the eRDMA NICs of a running daemon: asks for the instance's id, brings the driver into its
-//! mode and NICs up, and tells the daemon how that went.
+//! Maintains the eRDMA NICs in a running daemon: queries the instance's id, brings the driver into its mode and NICs
+//! up, and reports the results to the daemon.
 //!
-//! It looks whenever the node is another one, and again by itself while something is missing. A
-//! node without eRDMA NICs has nothing of it.
+//! It runs whenever the node changes, and periodically while something is missing. It does nothing on a node without
+//! eRDMA NICs.
 
 use super::Report;
 use crate::{
@@ -32,32 +32,32 @@ use std::{
 };
 use tokio::sync::{mpsc, watch};
 
-/// Before the metadata service is asked again for the instance's id, and before it is looked again
-/// who uses a device: pods end without a word to us. What is not installed is looked for after six
-/// times as long.
+/// Interval of queries of the instance's id and of a device's users, as the end of a pod is not reported. Missing
+/// programs are retried after six times as long.
 pub const AGAIN: Duration = Duration::from_secs(10);
 
-/// The part of [`AGAIN`] that a function may be without its driver while the driver is being loaded or unloaded.
+/// Divisor of [`AGAIN`]: the part of it for which a function may lack its driver while the driver is loaded or
+/// unloaded.
 const SETTLING: u32 = 5;
 
-/// Whatever loads modules; none where sysfs is not the kernel's own.
+/// Loader of modules; `None` if sysfs is not the kernel's own.
 pub type AnyLoader = Option<Arc<Mutex<dyn Loader + Send>>>;
 
-/// What it needs.
+/// Dependencies of the reconciler.
 pub struct ReconcilerContext {
-    /// What is known of the node.
+    /// Latest state of the node.
     pub node: watch::Receiver<Arc<Node>>,
-    /// To the daemon.
+    /// Signals to the daemon.
     pub signals: mpsc::Sender<Signal>,
-    /// Where sysfs is mounted.
+    /// Mount point of sysfs.
     pub sysfs: PathBuf,
-    /// Where devices are.
+    /// Directory of device files.
     pub dev: PathBuf,
-    /// Where users of devices are looked for.
+    /// Paths for finding users of devices.
     pub paths: Paths,
-    /// For modules.
+    /// Loader of modules.
     pub loader: AnyLoader,
-    /// [`AGAIN`]
+    /// Retry interval, see [`AGAIN`].
     pub again: Duration,
 }
 
@@ -65,15 +65,15 @@ pub struct ReconcilerContext {
 struct Tried {
     change: Change,
     problem: Problem,
-    /// Not again before; none: not until something is different.
+    /// Time of the next attempt; `None`: after the situation has changed.
     until: Option<Instant>,
 }
 
-/// Sees to the NICs.
+/// Reconciler of the eRDMA NICs.
 pub struct Reconciler {
     context: ReconcilerContext,
     kernel: Arc<Linux>,
-    told: Report,
+    reported: Report,
     metadata: Option<(String, Metadata)>,
     bring_up: Option<(::erdma::conf::BringUp, BringUp<Linux>)>,
     tried: Option<Tried>,
@@ -81,13 +81,13 @@ pub struct Reconciler {
 }
 
 impl Reconciler {
-    /// Nothing is done yet. What the node has of a report counts as told.
+    /// Returns a reconciler. The node's present report counts as reported.
     pub fn new(context: ReconcilerContext) -> Self {
         let kernel = Linux::with_roots(&context.sysfs, &context.dev);
-        let told = Report::clone(&context.node.borrow().erdma.report);
+        let reported = Report::clone(&context.node.borrow().erdma.report);
         Self {
             kernel: Arc::new(kernel),
-            told,
+            reported,
             context,
             metadata: None,
             bring_up: None,
@@ -96,7 +96,7 @@ impl Reconciler {
         }
     }
 
-    /// Goes on until the daemon ends.
+    /// Runs until the daemon ends.
     pub async fn run(mut self) {
         loop {
             let node = self.context.node.borrow_and_update().clone();
@@ -110,10 +110,10 @@ impl Reconciler {
         }
     }
 
-    /// Does what can be done now; when to try again, if nothing is heard.
+    /// Performs the changes that are possible now. Returns the delay of the next attempt if no event comes.
     async fn reconcile(&mut self, node: &Node) -> Option<Duration> {
         let mut report = Report {
-            instance: self.told.instance.clone(),
+            instance: self.reported.instance.clone(),
             ..Report::default()
         };
         let mut again = Vec::new();
@@ -141,27 +141,27 @@ impl Reconciler {
         }
         report.outcomes = self.bring_up(node, &mut report.remarks).await;
         for outcome in &report.outcomes {
-            outcome.tell();
+            outcome.log();
             again.extend(outcome.retry_after());
         }
-        self.tell(report).await;
+        self.send(report).await;
         again.into_iter().min()
     }
 
-    /// For the next start.
+    /// Stores the instance's id for the next start.
     async fn keep(&self, instance: &str) {
         let (state_dir, instance) = (self.context.paths.state_dir.clone(), instance.to_owned());
         let kept =
             tokio::task::spawn_blocking(move || ::erdma::instance::keep(&state_dir, &instance));
         if let Ok(Err(error)) = kept.await {
-            log::warn!("the instance's id will be asked for at the next start: {error}");
+            log::warn!("cannot store the instance's id, the next start queries it again: {error}");
         }
     }
 
-    async fn tell(&mut self, report: Report) {
-        if !report.is_like(&self.told) {
-            self.told = report.clone();
-            // a daemon that is ending does not hear it
+    async fn send(&mut self, report: Report) {
+        if !report.is_like(&self.reported) {
+            self.reported = report.clone();
+            // a daemon that is ending does not receive it
             let _ = self.context.signals.send(Signal::Erdma(report)).await;
         }
     }
@@ -188,12 +188,12 @@ impl Reconciler {
         let nics = &node.erdma.discovery.nics;
         let wanted = node.conf.erdma.bring_up.as_ref();
         let Some(wanted) = wanted.filter(|_| !nics.is_empty() || self.bring_up.is_some()) else {
-            // what they were given they keep, until --release
+            // the NICs keep their configuration until --release
             self.bring_up = None;
             return Vec::new();
         };
         if self.bring_up.as_ref().is_none_or(|(of, _)| of != wanted) {
-            // the lock of the one before
+            // drops the lock of the previous one
             self.bring_up = None;
             let state_dir = &self.context.paths.state_dir;
             match BringUp::new(wanted.clone(), state_dir, self.kernel.clone()) {
@@ -207,12 +207,12 @@ impl Reconciler {
         }
     }
 
-    /// Brings the driver into the mode that is wanted, if that can be.
+    /// Brings the driver into the required mode if possible.
     async fn drive(&mut self, node: &Node) -> DriverStatus {
         let erdma = &node.conf.erdma;
         let wanted = erdma.prefer_driver;
         let Some(state) = self.driver_state().await else {
-            return self.told.driver.clone();
+            return self.reported.driver.clone();
         };
         let problem = match planned(erdma, &state) {
             Plan::Keep => None,
@@ -231,16 +231,16 @@ impl Reconciler {
         }
     }
 
-    /// The driver as sysfs shows it; none: the thread that looked did not end well.
+    /// Reads the driver's state from sysfs; `None`: the thread panicked.
     async fn driver_state(&self) -> Option<State> {
         let (sysfs, kernel) = (self.context.sysfs.clone(), self.kernel.clone());
         let seen = tokio::task::spawn_blocking(move || State::read(&sysfs, kernel.erdma_module()));
         let seen = seen.await;
-        seen.inspect_err(|error| log::error!("the eRDMA driver cannot be looked at: {error}"))
+        seen.inspect_err(|error| log::error!("cannot observe the eRDMA driver: {error}"))
             .ok()
     }
 
-    /// Binds the driver to functions whose probe it deferred, when the netdev of one may be back.
+    /// Binds the driver to functions whose probe it deferred, when a function's netdev may be back.
     async fn bind(&mut self, node: &Node, mut state: State) -> Result<(), Problem> {
         if node.conf.erdma.origin == Origin::Foreign || self.context.loader.is_none() {
             return Ok(());
@@ -269,13 +269,13 @@ impl Reconciler {
                 done
             }
             Err(error) => {
-                log::error!("functions without the eRDMA driver cannot be looked at: {error}");
+                log::error!("cannot observe functions without the eRDMA driver: {error}");
                 Ok(())
             }
         }
     }
 
-    /// Makes `change`, unless it was tried and it is too early to try it again.
+    /// Makes `change`, unless it was tried too recently.
     async fn attempt(&mut self, node: &Node, change: Change) -> Result<(), Problem> {
         if let Some(tried) = &self.tried
             && tried.change == change
@@ -296,7 +296,7 @@ impl Reconciler {
 
     async fn change(&mut self, node: &Node, change: Change) -> Result<(), Problem> {
         let wanted = change.to;
-        let checked = self.aside(wanted, move |loader, _| {
+        let checked = self.blocking(wanted, move |loader, _| {
             let why = |error: LoadError| error.to_string();
             let not_loadable = |why| Problem::NotLoadable { wanted, why };
             loader.check(DRIVER).map_err(why).map_err(not_loadable)
@@ -304,28 +304,28 @@ impl Reconciler {
         checked.await?;
         if change.from.is_some() {
             self.nobody_uses(node, &change).await?;
-            // from here on kubelet is told that there are none, and whoever was first is seen
+            // from here on kubelet sees no devices, so the second check finds every earlier user
             let Some(now) = self.withhold().await else {
                 return Ok(());
             };
-            // the end of this round is news, and the next one plans anew
+            // the end of this round is an event, and the next one plans again
             if now.conf.erdma != node.conf.erdma {
                 return Ok(());
             }
             self.nobody_uses(&now, &change).await?;
         }
         log::info!("the eRDMA driver is being loaded in mode {wanted}");
-        let wish = change.clone();
-        let done = self.aside(wanted, move |loader, kernel| {
-            change::apply(&wish, loader, &|| kernel.erdma_module())
+        let requested = change.clone();
+        let done = self.blocking(wanted, move |loader, kernel| {
+            change::apply(&requested, loader, &|| kernel.erdma_module())
         });
         done.await?;
         log::info!("the eRDMA driver is in mode {wanted}");
         Ok(())
     }
 
-    /// Does `work` on a thread that may wait.
-    async fn aside(
+    /// Runs `work` on a thread that may wait.
+    async fn blocking(
         &self,
         wanted: DriverMode,
         work: impl FnOnce(&mut dyn Loader, &Linux) -> Result<(), Problem> + Send + 'static,
@@ -355,22 +355,23 @@ impl Reconciler {
         change.hindered(users).map_or(Ok(()), Err)
     }
 
-    /// Until the end of this round nobody is given a device of the driver. The node as it is then;
-    /// none: the daemon is ending.
+    /// Withholds the driver's devices from kubelet until the end of this round, and returns the node as it is then;
+    /// `None`: the daemon is ending.
     async fn withhold(&mut self) -> Option<Arc<Node>> {
         let report = Report {
             changing: true,
-            ..self.told.clone()
+            ..self.reported.clone()
         };
-        self.tell(report).await;
+        self.send(report).await;
         let is_known = |node: &Arc<Node>| node.erdma.report.changing;
         let node = self.context.node.wait_for(is_known).await;
         node.ok().map(|node| node.clone())
     }
 }
 
-/// Binds the driver to `function`, whose probe takes as long as the function's firmware. Whether it is bound then: kernels
-/// before 5.11 report a deferred probe as success, later ones as `EAGAIN` (`device_driver_attach()`, `drivers/base/dd.c`).
+/// Binds the driver to `function`, whose probe takes as long as the function's firmware. Returns true if it is bound
+/// then: kernels before 5.11 report a deferred probe as success, later ones as `EAGAIN` (`device_driver_attach()`,
+/// `drivers/base/dd.c`).
 fn bind(kernel: &Linux, sysfs: &Path, function: &DeviceAddress) -> io::Result<bool> {
     let op = Op::BindDriver {
         device: function.clone(),
@@ -386,7 +387,7 @@ fn bind(kernel: &Linux, sysfs: &Path, function: &DeviceAddress) -> io::Result<bo
     }
 }
 
-/// What the ids of `offer` stand for.
+/// Returns the devices of each id of `offer`.
 fn advertised(offer: &Offer) -> Advertised {
     let devices = |id: &OfferedId| {
         let devices = id.devices.iter().filter_map(|it| offer.devices.get(*it));
@@ -399,7 +400,7 @@ fn advertised(offer: &Offer) -> Advertised {
     }
 }
 
-/// Nothing is done about the driver beside a configuration that has nothing for it.
+/// Plans the driver's change; a configuration of another system keeps the driver.
 fn planned(erdma: &conf::Erdma, state: &State) -> Plan {
     match erdma.origin {
         Origin::Foreign => Plan::Keep,
@@ -407,8 +408,8 @@ fn planned(erdma: &conf::Erdma, state: &State) -> Plan {
     }
 }
 
-/// The devices of the driver. One whose RDMA device is absent this moment has users as well: it is
-/// made anew when a pod's netdev is moved.
+/// Returns the driver's devices. A device whose RDMA device is absent has users too: it is made again when a pod's
+/// netdev moves.
 fn devices(inventory: &Inventory) -> Vec<WatchedDevice> {
     let functions = inventory.functions.iter();
     let of_driver = functions.filter(|it| {
@@ -431,13 +432,13 @@ fn devices(inventory: &Inventory) -> Vec<WatchedDevice> {
     wanted.collect()
 }
 
-/// Whether modules may be loaded: `sysfs` shows the kernel's own, and is no made-up tree.
+/// Returns true if `sysfs` is the kernel's own, so that modules may be loaded.
 pub fn is_the_kernels(sysfs: &Path) -> bool {
     use nix::sys::statfs::{SYSFS_MAGIC, statfs};
     statfs(sysfs).is_ok_and(|found| found.filesystem_type() == SYSFS_MAGIC)
 }
 
-/// What would be done about the driver, without doing it.
+/// Returns the driver's status and the planned change, without making it.
 pub fn driver_status(
     sysfs: &Path,
     module: Option<ErdmaModule>,

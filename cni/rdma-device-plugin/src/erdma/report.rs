@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the daemon is told about its eRDMA NICs by whoever sees to them.
+//! State of the eRDMA NICs that the reconciler reports to the daemon.
 
 use super::Discovery;
 use crate::offer::Unhealthy;
@@ -8,32 +8,32 @@ use ::erdma::{Nic, bring_up, driver::DriverStatus};
 use rdma_netns::Inventory;
 use std::sync::Arc;
 
-/// How things stand.
+/// State of the eRDMA NICs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// This instance's id, once it was asked for and known.
+    /// This instance's id, once known.
     pub instance: Option<String>,
-    /// The driver's mode.
+    /// State of the driver.
     pub driver: DriverStatus,
-    /// The driver is about to be loaded anew: nobody is given a device of it meanwhile.
+    /// True while the driver is about to be reloaded: its devices are withheld from kubelet.
     pub changing: bool,
-    /// What became of the NICs that are to be brought up.
+    /// Results for the NICs to be brought up.
     pub outcomes: Vec<bring_up::Outcome>,
-    /// What could not be done yet; a sentence each.
+    /// Steps that were not possible yet, a sentence each.
     pub remarks: Vec<String>,
 }
 
-/// eRDMA's part of what is known of the node.
+/// The node's eRDMA NICs and their state.
 #[derive(Clone, Debug, Default)]
 pub struct Side {
-    /// The NICs.
+    /// The discovered NICs.
     pub discovery: Discovery,
-    /// How things stand with them.
+    /// Their state.
     pub report: Arc<Report>,
 }
 
 impl Report {
-    /// `unhealthy`, and the driver's devices while it is being loaded anew.
+    /// Returns `unhealthy`, and the driver's devices while it is reloaded.
     pub fn withheld(&self, inventory: &Inventory, unhealthy: &Unhealthy) -> Unhealthy {
         let mut unhealthy = unhealthy.clone();
         if !self.changing {
@@ -49,8 +49,8 @@ impl Report {
         unhealthy
     }
 
-    /// Whether `other` says the same, in whatever differs from one look to the next: a user's
-    /// process id is no news.
+    /// Returns true if `other` is equal apart from details that change between observations, such as a user's process
+    /// id.
     pub fn is_like(&self, other: &Self) -> bool {
         let problems = (&self.driver.problem, &other.driver.problem);
         let is_like = match problems {
@@ -67,7 +67,7 @@ impl Report {
         is_like && with_it(self) == with_it(other)
     }
 
-    /// What its user has to know; a sentence each.
+    /// Returns the remarks for the user, a sentence each.
     pub fn sentences(&self) -> Vec<String> {
         let problem = self.driver.problem.as_ref().map(ToString::to_string);
         problem.into_iter().chain(self.remarks.clone()).collect()
@@ -75,7 +75,7 @@ impl Report {
 }
 
 impl Side {
-    /// Every eRDMA NIC, and a word for what became of it.
+    /// Returns every eRDMA NIC with its state as a word.
     pub fn nics(&self) -> impl Iterator<Item = (&Nic, &'static str)> {
         let used = self.discovery.nics.iter();
         let hidden = self.discovery.hidden.iter();

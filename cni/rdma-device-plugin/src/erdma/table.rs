@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The eRDMA NICs of a node as a table for people, and the driver's mode below it.
+//! Table of a node's eRDMA NICs for users, with the driver's mode below it.
 
 use super::Discovery;
 use crate::offer::columns;
@@ -9,7 +9,7 @@ use rdma_netns::Inventory;
 
 const HEAD: [&str; 5] = ["ERDMA", "DEVICE", "NETDEV", "MAC", "USED"];
 
-/// Nothing on a node without eRDMA. `change` is the mode that the driver would be loaded in.
+/// Formats the table; it is empty on a node without eRDMA. `change` is the mode in which the driver would be loaded.
 pub fn table(
     found: &Discovery,
     inventory: &Inventory,
@@ -40,9 +40,9 @@ pub fn table(
         text.push('\n');
         text.push_str(&columns(&rows));
     }
-    let said = driver(status, change);
-    if rows.len() > 1 || !said.is_empty() {
-        for line in said {
+    let lines = driver(status, change);
+    if rows.len() > 1 || !lines.is_empty() {
+        for line in lines {
             text.push_str("- ");
             text.push_str(&line);
             text.push('\n');
@@ -52,22 +52,22 @@ pub fn table(
 }
 
 fn driver(status: &DriverStatus, change: Option<DriverMode>) -> Vec<String> {
-    let mut said = Vec::new();
+    let mut lines = Vec::new();
     if let Some(loaded) = status.loaded {
         let limits = match loaded {
             DriverMode::Default => "rdma_cm and SMC-R work",
             DriverMode::Compat | DriverMode::Ofed => "rdma_cm and SMC-R do not work in it",
         };
-        said.push(format!("the eRDMA driver is in mode {loaded}: {limits}"));
+        lines.push(format!("the eRDMA driver is in mode {loaded}: {limits}"));
     }
     if let Some(to) = change {
-        said.push(match status.loaded {
+        lines.push(match status.loaded {
             None => format!("the daemon loads the eRDMA driver in mode {to}"),
             Some(_) => format!(
-                "the daemon loads the eRDMA driver anew in mode {to}, as soon as nobody has a device"
+                "the daemon reloads the eRDMA driver in mode {to} as soon as nobody uses a device"
             ),
         });
     }
-    said.extend(status.problem.as_ref().map(ToString::to_string));
-    said
+    lines.extend(status.problem.as_ref().map(ToString::to_string));
+    lines
 }

@@ -1,126 +1,128 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One device's health over time: told at once when it goes, a little later when it is back, and
-//! not at all while it comes and goes.
+//! Damps changes of one device's health: a fault is reported at once, recovery a little later, and a flapping device
+//! stays unhealthy.
 
 use std::{
     collections::VecDeque,
     time::{Duration, Instant},
 };
 
-/// A device has to be down this long to count as down: a move makes its netdev and its RDMA
-/// device anew.
+/// Time for which a device must be down before it counts as down: a move makes its netdev and its RDMA device again.
 pub const DOWN_AFTER: Duration = Duration::from_millis(300);
-/// A device has to be up this long to count as up again.
+/// Time for which a device must be up before it counts as up again.
 pub const UP_AFTER: Duration = Duration::from_millis(500);
-/// So many times in [`WINDOW`] a device may go down; with one more it flaps.
+/// Number of drops in [`WINDOW`] that is tolerated; one more is flapping.
 pub const DROPS: usize = 3;
-/// The time in which drops are counted.
+/// Time in which drops are counted.
 pub const WINDOW: Duration = Duration::from_secs(60);
-/// A device that flaps has to be up this long; twice as long each time it goes down again.
+/// Time for which a flapping device must be up; it doubles with each further drop.
 pub const HOLD: Duration = Duration::from_secs(10);
-/// But never longer than this.
+/// Upper limit of the hold.
 pub const LONGEST_HOLD: Duration = Duration::from_secs(160);
-/// After so long without a drop, the next hold is a short one again.
+/// Time without a drop after which the hold starts at [`HOLD`] again.
 pub const FORGIVEN: Duration = Duration::from_secs(600);
 
-/// What is known of a device at one time.
+/// Observed state of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It can be used.
+    /// The device is usable.
     Up,
-    /// It cannot.
+    /// The device is unusable.
     Down(Fault),
-    /// It cannot be seen, and why: what was known last holds.
+    /// The device cannot be observed, for this reason; its last state holds.
     Unknown(String),
 }
 
-/// Why a device cannot be used.
+/// Reason why a device is unusable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// In words.
+    /// Description.
     pub reason: String,
-    /// Whether an event tells when it is over; else one has to look.
-    pub end_is_told: bool,
+    /// True if an event reports the end; otherwise it must be polled.
+    pub end_is_reported: bool,
 }
 
-/// A device's state, as it is said to kubelet.
+/// Reported state of a device.
 #[derive(Clone, Debug, Default)]
 pub struct Damper {
-    /// The reason, while it is said to be down.
-    said: Option<String>,
-    /// What was seen last, and since when.
-    seen: Option<(Seen, Instant)>,
-    /// When it went down, of late.
+    /// Reason while it is reported as down.
+    reported: Option<String>,
+    /// Last observation, and since when it holds.
+    observed: Option<(Observed, Instant)>,
+    /// Times of recent drops.
     drops: VecDeque<Instant>,
-    /// How long it must be up, while it flaps.
+    /// Time for which it must be up while it flaps.
     hold: Option<Duration>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Seen {
+enum Observed {
     Up,
     Down(String),
 }
 
-/// What became of a look at a device.
+/// Effect of an observation on the reported state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// What is said is as before.
+    /// No change.
     None,
-    /// It is said to be down now.
+    /// Now reported as down.
     Down,
-    /// It is said to be up again.
+    /// Reported as up again.
     Up,
-    /// It flaps: it is said to be down until it has been up for this long.
+    /// Flapping: reported as down until it has been up for this long.
     Held(Duration),
 }
 
 impl Damper {
-    /// Why it is said to be down, if it is.
+    /// Returns the reason while the device is reported as down.
     pub fn fault(&self) -> Option<&str> {
-        self.said.as_deref()
+        self.reported.as_deref()
     }
 
-    /// When to look again, if nothing happens before.
+    /// Returns the time of the next necessary observation, if no event comes before.
     pub fn deadline(&self) -> Option<Instant> {
-        let (seen, since) = self.seen.as_ref()?;
-        match (seen, &self.said) {
-            (Seen::Down(_), None) => Some(*since + DOWN_AFTER),
-            (Seen::Up, Some(_)) => Some(*since + self.hold.unwrap_or(UP_AFTER)),
+        let (seen, since) = self.observed.as_ref()?;
+        match (seen, &self.reported) {
+            (Observed::Down(_), None) => Some(*since + DOWN_AFTER),
+            (Observed::Up, Some(_)) => Some(*since + self.hold.unwrap_or(UP_AFTER)),
             _ => None,
         }
     }
 
-    /// Takes in what was seen at `now`, which is never before the last time.
-    pub fn look(&mut self, now: Instant, verdict: &Verdict) -> Change {
+    /// Applies the observation at `now`, which never goes back.
+    pub fn observe(&mut self, now: Instant, verdict: &Verdict) -> Change {
         let seen = match verdict {
-            Verdict::Unknown(_) => return self.say(now),
-            Verdict::Up => Seen::Up,
-            Verdict::Down(fault) => Seen::Down(fault.reason.clone()),
+            Verdict::Unknown(_) => return self.settle(now),
+            Verdict::Up => Observed::Up,
+            Verdict::Down(fault) => Observed::Down(fault.reason.clone()),
         };
-        let before = self.seen.take();
+        let before = self.observed.take();
         let since = match (&before, &seen) {
-            (Some((Seen::Up, since)), Seen::Up) => *since,
-            (Some((Seen::Down(_), since)), Seen::Down(_)) => *since,
+            (Some((Observed::Up, since)), Observed::Up) => *since,
+            (Some((Observed::Down(_), since)), Observed::Down(_)) => *since,
             _ => now,
         };
-        let dropped = matches!((&before, &seen), (Some((Seen::Up, _)), Seen::Down(_)));
-        if let (None, Seen::Down(reason)) = (&before, &seen) {
-            // it is news to nobody yet
-            self.said = Some(reason.clone());
+        let dropped = matches!(
+            (&before, &seen),
+            (Some((Observed::Up, _)), Observed::Down(_))
+        );
+        if let (None, Observed::Down(reason)) = (&before, &seen) {
+            // the first observation needs no damping
+            self.reported = Some(reason.clone());
         }
-        self.seen = Some((seen, since));
+        self.observed = Some((seen, since));
         match dropped.then(|| self.dropped(now)).flatten() {
             Some(hold) => {
-                self.said = Some(format!("it went down more than {DROPS} times of late"));
+                self.reported = Some(format!("it went down more than {DROPS} times recently"));
                 Change::Held(hold)
             }
-            None if before.is_none() && self.said.is_some() => Change::Down,
-            None => self.say(now),
+            None if before.is_none() && self.reported.is_some() => Change::Down,
+            None => self.settle(now),
         }
     }
 
-    /// Counts a drop; how long the device must be up if it flaps by now.
+    /// Counts a drop. Returns the hold if the device flaps.
     fn dropped(&mut self, now: Instant) -> Option<Duration> {
         let last = self.drops.back();
         if last.is_none_or(|last| now.saturating_duration_since(*last) >= FORGIVEN) {
@@ -130,7 +132,7 @@ impl Damper {
         let of_late = |at: &Instant| now.saturating_duration_since(*at) <= WINDOW;
         self.drops.retain(of_late);
         if self.drops.len() > DROPS + 1 {
-            self.drops.pop_front(); // more are not counted
+            self.drops.pop_front(); // no more are counted
         }
         self.hold = match self.hold {
             Some(hold) => Some((hold * 2).min(LONGEST_HOLD)),
@@ -139,23 +141,25 @@ impl Damper {
         self.hold
     }
 
-    /// Says what has been so for long enough.
-    fn say(&mut self, now: Instant) -> Change {
-        let Some((seen, since)) = &self.seen else {
+    /// Reports a state that has lasted long enough.
+    fn settle(&mut self, now: Instant) -> Change {
+        let Some((seen, since)) = &self.observed else {
             return Change::None;
         };
         let lasted = now.saturating_duration_since(*since);
-        match (seen, &mut self.said) {
-            (Seen::Down(reason), None) if lasted >= DOWN_AFTER => {
-                self.said = Some(reason.clone());
+        match (seen, &mut self.reported) {
+            (Observed::Down(reason), None) if lasted >= DOWN_AFTER => {
+                self.reported = Some(reason.clone());
                 Change::Down
             }
-            (Seen::Up, Some(_)) if lasted >= self.hold.unwrap_or(UP_AFTER) => {
-                self.said = None;
+            (Observed::Up, Some(_)) if lasted >= self.hold.unwrap_or(UP_AFTER) => {
+                self.reported = None;
                 Change::Up
             }
-            (Seen::Down(reason), Some(said)) if self.hold.is_none() && reason != said => {
-                said.clone_from(reason);
+            (Observed::Down(reason), Some(reported))
+                if self.hold.is_none() && reason != reported =>
+            {
+                reported.clone_from(reason);
                 Change::None
             }
             _ => Change::None,

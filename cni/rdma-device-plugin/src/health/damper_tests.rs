@@ -4,16 +4,16 @@ use super::*;
 fn down() -> Verdict {
     Verdict::Down(Fault {
         reason: "no carrier".into(),
-        end_is_told: true,
+        end_is_reported: true,
     })
 }
 
-/// A device, and the looks at it: one at each change, and one when the damper wants it.
+/// A device with observations at each change and at the damper's deadlines.
 struct Device {
     damper: Damper,
     now: Instant,
-    /// Whether it was said to be down, from when on.
-    said: Vec<(Instant, bool)>,
+    /// Changes of the reported state: time and whether it is down.
+    reported: Vec<(Instant, bool)>,
 }
 
 impl Device {
@@ -21,29 +21,33 @@ impl Device {
         let mut device = Self {
             damper: Damper::default(),
             now: Instant::now(),
-            said: Vec::new(),
+            reported: Vec::new(),
         };
-        device.look(verdict);
+        device.observe(verdict);
         device
     }
 
-    fn look(&mut self, verdict: &Verdict) -> Change {
-        let change = self.damper.look(self.now, verdict);
+    fn observe(&mut self, verdict: &Verdict) -> Change {
+        let change = self.damper.observe(self.now, verdict);
         let is_down = self.damper.fault().is_some();
-        if self.said.last().is_none_or(|(_, said)| *said != is_down) {
-            self.said.push((self.now, is_down));
+        if self
+            .reported
+            .last()
+            .is_none_or(|(_, reported)| *reported != is_down)
+        {
+            self.reported.push((self.now, is_down));
         }
         change
     }
 
-    /// It is as `verdict` says for so long.
+    /// Keeps the device in the state `verdict` for `lasting`.
     fn is(&mut self, verdict: &Verdict, lasting: Duration) {
-        self.look(verdict);
+        self.observe(verdict);
         let end = self.now + lasting;
         while let Some(deadline) = self.damper.deadline().filter(|at| *at <= end) {
-            assert!(deadline > self.now, "a look that comes to nothing");
+            assert!(deadline > self.now, "an observation without effect");
             self.now = deadline;
-            self.look(verdict);
+            self.observe(verdict);
         }
         self.now = end;
     }
@@ -52,14 +56,14 @@ impl Device {
         self.damper.fault().is_some()
     }
 
-    /// The most changes of what is said in any minute.
+    /// Returns the largest number of reported changes in any minute.
     fn busiest_minute(&self) -> usize {
         let within = |from: Instant| {
             let minute = from..from + Duration::from_secs(60);
-            let changes = self.said.iter().skip(1);
+            let changes = self.reported.iter().skip(1);
             changes.filter(|(at, _)| minute.contains(at)).count()
         };
-        let minutes = self.said.iter().map(|(at, _)| within(*at));
+        let minutes = self.reported.iter().map(|(at, _)| within(*at));
         minutes.max().unwrap_or(0)
     }
 }
@@ -68,14 +72,14 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[test]
-fn what_is_down_at_first_is_said_at_once() {
+fn a_device_that_is_down_at_first_is_reported_at_once() {
     assert!(Device::new(&down()).is_down());
     assert!(!Device::new(&Verdict::Up).is_down());
     assert!(!Device::new(&Verdict::Unknown("not seen".into())).is_down());
 }
 
 #[test]
-fn down_and_up_are_said_within_a_second() {
+fn down_and_up_are_reported_within_a_second() {
     let mut device = Device::new(&Verdict::Up);
     device.is(&Verdict::Up, MINUTE);
     device.is(&down(), Duration::from_secs(1));
@@ -88,24 +92,24 @@ fn down_and_up_are_said_within_a_second() {
 }
 
 #[test]
-fn a_moment_of_a_move_is_not_said() {
+fn a_moment_of_a_move_is_not_reported() {
     let mut device = Device::new(&Verdict::Up);
     device.is(&down(), DOWN_AFTER - MILLISECOND);
     device.is(&Verdict::Up, MINUTE);
-    assert_eq!(device.said.len(), 1);
+    assert_eq!(device.reported.len(), 1);
 }
 
 #[test]
-fn what_cannot_be_seen_stays_as_it_was() {
+fn an_unobservable_device_keeps_its_state() {
     let unknown = Verdict::Unknown("in a pod".into());
     for (known, is_down) in [(Verdict::Up, false), (down(), true)] {
         let mut device = Device::new(&known);
         device.is(&unknown, MINUTE);
         assert_eq!(device.is_down(), is_down);
     }
-    // what began before goes on to count
+    // a state that began before continues to count
     let mut device = Device::new(&Verdict::Up);
-    device.look(&down());
+    device.observe(&down());
     device.is(&unknown, Duration::from_secs(1));
     assert!(device.is_down());
 }
@@ -120,7 +124,7 @@ fn a_device_that_flaps_is_held_and_longer_each_time() {
     assert!(!device.is_down());
     let mut expected = HOLD;
     for _ in 0..6 {
-        assert_eq!(device.look(&down()), Change::Held(expected));
+        assert_eq!(device.observe(&down()), Change::Held(expected));
         assert!(device.is_down(), "it is held at once");
         device.is(&down(), Duration::from_secs(1));
         device.is(&Verdict::Up, expected - MILLISECOND);
@@ -132,18 +136,18 @@ fn a_device_that_flaps_is_held_and_longer_each_time() {
     device.is(&Verdict::Up, FORGIVEN);
     device.is(&down(), Duration::from_secs(1));
     device.is(&Verdict::Up, UP_AFTER);
-    device.look(&Verdict::Up);
+    device.observe(&Verdict::Up);
     assert!(!device.is_down(), "it was not forgiven");
 }
 
 #[test]
-fn another_reason_is_told_in_its_place() {
+fn another_reason_replaces_the_reported_one() {
     let mut device = Device::new(&down());
     let other = Verdict::Down(Fault {
         reason: "no RDMA device".into(),
-        end_is_told: true,
+        end_is_reported: true,
     });
-    device.look(&other);
+    device.observe(&other);
     assert_eq!(device.damper.fault(), Some("no RDMA device"));
 }
 
@@ -160,8 +164,8 @@ impl Random {
 }
 
 #[test]
-fn whatever_happens_few_changes_are_said_and_the_truth_at_last() {
-    // the worst that can be made on purpose: as often as it is free again, it goes down
+fn random_changes_are_reported_rarely_and_the_last_state_correctly() {
+    // the worst case: the device goes down whenever it is free again
     const MOST: usize = 12;
     let mut worst = 0;
     for seed in 1..=400 {
@@ -186,7 +190,7 @@ fn whatever_happens_few_changes_are_said_and_the_truth_at_last() {
         assert_eq!(device.damper.deadline(), None, "seed {seed}");
     }
     let mut device = Device::new(&Verdict::Up);
-    while device.said.len() < 60 {
+    while device.reported.len() < 60 {
         device.is(&down(), DOWN_AFTER);
         while device.is_down() {
             device.is(&Verdict::Up, MILLISECOND * 100);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Error counters, read from sysfs (`drivers/infiniband/core/sysfs.c`): the configured ones alone, as firmware is
-//! asked for each.
+//! Reads error counters from sysfs (`drivers/infiniband/core/sysfs.c`): only the configured ones, as each read queries
+//! firmware.
 
 use super::error_rates::Reading;
 use crate::conf::ErrorThreshold;
@@ -11,25 +11,25 @@ use std::{
     time::Instant,
 };
 
-/// Directories of a port with counters: those of the port itself, and those that its driver keeps.
+/// Directories of a port's counters: those of the port, and those of its driver.
 const DIRECTORIES: [&str; 2] = ["counters", "hw_counters"];
 
 /// Devices and the names of their RDMA devices.
 pub(crate) type Devices = Vec<(DeviceAddress, String)>;
 
-/// What a look at the counters came to.
+/// Result of reading counters.
 #[derive(Debug)]
 pub(super) struct Readings {
-    /// When it was.
+    /// Time of reading.
     pub(super) at: Instant,
-    /// The places of the thresholds that it was for.
+    /// Places of the thresholds for which it was done.
     pub(super) due: Vec<usize>,
-    /// What was to be read. What a driver does not count answers `N/A (no PMA)`, or an error, and is not among it.
+    /// Values read. A counter that the driver does not count answers `N/A (no PMA)` or an error, and has no value.
     pub(super) values: Vec<Reading>,
 }
 
-/// A sentence on each threshold whose counter no RDMA device of the node has. Nothing is said where none of them is
-/// to be seen. No counter is read.
+/// Returns a sentence on each threshold whose counter no RDMA device of the node has, or nothing if no device is
+/// visible. It reads no counter.
 pub fn unknown_counters(
     sysfs: &Path,
     thresholds: &[ErrorThreshold],
@@ -59,7 +59,7 @@ pub fn unknown_counters(
     }
 }
 
-/// The devices of `inventory` whose counters can matter.
+/// Returns the devices of `inventory` whose counters can matter.
 pub(super) fn devices(inventory: &Inventory) -> Devices {
     let functions = inventory.functions.iter();
     functions
@@ -67,7 +67,7 @@ pub(super) fn devices(inventory: &Inventory) -> Devices {
         .collect()
 }
 
-/// Reads `counters` of `devices`. It may take as long as their firmware.
+/// Reads `counters` of `devices`, which may take as long as their firmware.
 pub(crate) fn read(sysfs: &Path, devices: &Devices, counters: &[String]) -> Vec<Reading> {
     let mut readings = Vec::new();
     for (device, rdma) in devices {
@@ -89,7 +89,7 @@ pub(crate) fn read(sysfs: &Path, devices: &Devices, counters: &[String]) -> Vec<
     readings
 }
 
-/// The ports of an RDMA device that this namespace sees.
+/// Returns the ports of an RDMA device that this namespace sees.
 fn ports(sysfs: &Path, rdma: &str) -> Vec<(u32, PathBuf)> {
     let ports = name::directory(sysfs, rdma).join("ports");
     let entries = fs::read_dir(ports).into_iter().flatten().flatten();
@@ -98,7 +98,7 @@ fn ports(sysfs: &Path, rdma: &str) -> Vec<(u32, PathBuf)> {
         .collect()
 }
 
-/// The counter's file, and the value at which it sticks.
+/// Returns the counter's file, and the value at which the counter stops.
 fn file(port: &Path, counter: &str) -> Option<(PathBuf, u64)> {
     DIRECTORIES.iter().find_map(|directory| {
         let file = port.join(directory).join(counter);
@@ -110,8 +110,8 @@ fn file(port: &Path, counter: &str) -> Option<(PathBuf, u64)> {
     })
 }
 
-/// Counters of a port stop at their maximum until they are reset (`PortCounters`, IBTA 16.1.3.5); their widths as
-/// `PORT_PMA_ATTR` in `drivers/infiniband/core/sysfs.c` has them.
+/// Returns the width of a counter. Counters of a port stop at their maximum until they are reset (`PortCounters`, IBTA
+/// 16.1.3.5); the widths are those of `PORT_PMA_ATTR` in `drivers/infiniband/core/sysfs.c`.
 fn bits(counter: &str) -> u32 {
     match counter {
         "local_link_integrity_errors" | "excessive_buffer_overrun_errors" => 4,
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_configured_is_read_of_every_port() {
+    fn configured_counters_are_read_of_every_port() {
         let sysfs = sysfs(&[
             ("mlx5_0/ports/1/counters/symbol_error", "65535\n"),
             ("mlx5_0/ports/1/counters/link_downed", "N/A (no PMA)\n"),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_no_device_has_is_told() {
+    fn a_counter_that_no_device_has_is_reported() {
         let sysfs = sysfs(&[("mlx5_0/ports/1/counters/symbol_error", "0\n")]);
         let threshold = |place: &str, counter: &str| ErrorThreshold {
             place: place.to_owned(),
@@ -189,16 +189,16 @@ mod tests {
             let function = serde_json::json!({"address": "0000:3b:00.0", "hcas": [{"name": rdma}]});
             serde_json::from_value(serde_json::json!({"functions": [function]})).expect("it")
         };
-        let told = unknown_counters(sysfs.path(), &thresholds, &inventory("mlx5_0"));
+        let remarks = unknown_counters(sysfs.path(), &thresholds, &inventory("mlx5_0"));
         assert_eq!(
-            told,
+            remarks,
             [
                 "errors[1]: no RDMA device of this node has symbol_eror in ports/N/counters or \
                  ports/N/hw_counters, so it makes none unhealthy"
             ]
         );
-        // it is in a pod, and its counters are not to be seen
-        let told = unknown_counters(sysfs.path(), &thresholds, &inventory("mlx5_1"));
-        assert!(told.is_empty(), "{told:?}");
+        // the device is in a pod, and its counters are not visible
+        let remarks = unknown_counters(sysfs.path(), &thresholds, &inventory("mlx5_1"));
+        assert!(remarks.is_empty(), "{remarks:?}");
     }
 }

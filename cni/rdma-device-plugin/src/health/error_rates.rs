@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether error counters grow faster than their thresholds allow: the rule.
+//! Compares the growth of error counters with their thresholds: the rule.
 //!
-//! What a counter grew by is summed up over the readings of the last `per`, and over more only where a look takes longer:
-//! then it is what it comes to in `per`. So the device is told as soon as the threshold is exceeded, and is well again
-//! when `per` was watched in whole and was below.
+//! The growth of a counter is summed over the readings of the last `per`. If readings are further apart, the growth is
+//! scaled to `per`. A device is therefore unhealthy as soon as the threshold is exceeded, and healthy again after a
+//! whole `per` below it.
 //!
 //! | a reading | counts as |
 //! |---|---|
-//! | more than before | the difference |
-//! | less than before: it was reset, or began anew at 2^32 | the value, as Prometheus' `rate()` has it |
-//! | its maximum, as before: it sticks there until it is reset | nothing; what was known last holds, and counting begins anew after it |
-//! | none, as that of a device inside a pod in exclusive mode | nothing; what was known last holds |
+//! | above the last value | the difference |
+//! | below the last value: the counter was reset, or wrapped at 2^32 | the value, as in Prometheus' `rate()` |
+//! | at its maximum as before: it stops there until it is reset | nothing; the last state holds, and counting restarts
+//! after it |
+//! | missing, as for a device inside a pod in exclusive mode | nothing; the last state holds |
 
 use crate::conf::ErrorThreshold;
 use rdma_netns::DeviceAddress;
@@ -19,27 +20,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// So many times a counter is read in its threshold's `per`.
+/// Number of readings in a threshold's `per`.
 const READINGS: u32 = 10;
-/// No counter is read more often.
+/// Shortest interval between readings.
 const OFTEN: Duration = Duration::from_secs(1);
-/// Each is read so often at least: of a burst of errors kubelet is to hear soon.
+/// Longest interval between readings, so that kubelet soon learns of a burst of errors.
 const SELDOM: Duration = Duration::from_secs(30);
 
-/// A counter of a port, as it was read.
+/// A reading of a port's counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reading {
-    /// Whose it is.
+    /// Device of the counter.
     pub(crate) device: DeviceAddress,
     /// Name of the RDMA device.
     pub(crate) rdma: String,
-    /// From 1.
+    /// Number of the port, from 1.
     pub(crate) port: u32,
-    /// Its name.
+    /// Name of the counter.
     pub(crate) counter: String,
-    /// How many errors there were.
+    /// Number of errors.
     pub(crate) value: u64,
-    /// The value at which it sticks.
+    /// Value at which the counter stops.
     pub(crate) maximum: u64,
 }
 
@@ -47,28 +48,28 @@ pub(crate) struct Reading {
 #[derive(Debug, Default)]
 pub(super) struct ErrorRates {
     thresholds: Vec<ErrorThreshold>,
-    /// When each is to be read.
+    /// Time of each threshold's next reading.
     due: Vec<Instant>,
     ports: BTreeMap<Key, PortErrors>,
 }
 
-/// The first is the threshold's place.
+/// Place of the threshold, device and port.
 type Key = (usize, DeviceAddress, u32);
 
-/// What is known of a counter of a port.
+/// State of a port's counter.
 #[derive(Debug, Default)]
 struct PortErrors {
     last: Option<u64>,
-    /// When it was read of late, and what it had grown by then since the first reading.
+    /// Times of recent readings, and the growth since the first one.
     readings: VecDeque<(Instant, u64)>,
-    /// Why the device cannot be used, while it cannot.
+    /// Reason while the device is unusable.
     fault: Option<String>,
-    /// Whether it sticks at its maximum.
+    /// True while the counter is at its maximum.
     sticks: bool,
 }
 
 impl ErrorRates {
-    /// Goes by these thresholds from now on. Whether a device was unhealthy by one of those before.
+    /// Sets the thresholds. Returns true if a device was unhealthy by an earlier one.
     pub(super) fn go_by(&mut self, thresholds: Vec<ErrorThreshold>, now: Instant) -> bool {
         if thresholds == self.thresholds {
             return false;
@@ -79,12 +80,12 @@ impl ErrorRates {
         before.values().any(|it| it.fault.is_some())
     }
 
-    /// When the next counter is to be read; none: there is nothing to read.
+    /// Returns the time of the next reading; `None`: no counter is read.
     pub(super) fn next(&self) -> Option<Instant> {
         self.due.iter().min().copied()
     }
 
-    /// The places of the thresholds whose counters are to be read at `now`.
+    /// Returns the places of the thresholds whose counters are due at `now`.
     pub(super) fn due(&mut self, now: Instant) -> Vec<usize> {
         let all = self.thresholds.iter().zip(&mut self.due).enumerate();
         all.filter_map(|(place, (threshold, due))| {
@@ -96,14 +97,13 @@ impl ErrorRates {
         .collect()
     }
 
-    /// The counter of the threshold at `place`.
+    /// Returns the counter of the threshold at `place`.
     pub(super) fn counter(&self, place: usize) -> &str {
         let threshold = self.thresholds.get(place);
         threshold.map_or("", |it| it.counter.as_str())
     }
 
-    /// Takes in what was read at `now` for the thresholds `due`. Whether a device is well now that was not, or the
-    /// other way round.
+    /// Applies the readings at `now` for the thresholds `due`. Returns true if a device's health changed.
     pub(super) fn take(&mut self, now: Instant, due: &[usize], readings: &[Reading]) -> bool {
         let mut is_news = false;
         for place in due {
@@ -121,19 +121,19 @@ impl ErrorRates {
         is_news
     }
 
-    /// Forgets devices that are not there any more.
+    /// Forgets devices that are gone.
     pub(super) fn keep(&mut self, is_there: impl Fn(&DeviceAddress) -> bool) {
         self.ports.retain(|(_, device, _), _| is_there(device));
     }
 
-    /// Why the device cannot be used, by the first of the thresholds that is exceeded.
+    /// Returns the reason of the first exceeded threshold of the device.
     pub(super) fn fault(&self, device: &DeviceAddress) -> Option<&str> {
         let mut own = self.ports.iter().filter(|((_, of, _), _)| of == device);
         own.find_map(|(_, it)| it.fault.as_deref())
     }
 }
 
-/// From one reading to the next.
+/// Returns the interval between readings.
 fn interval(per: Duration) -> Duration {
     (per / READINGS).clamp(OFTEN, SELDOM)
 }
@@ -161,7 +161,7 @@ impl PortErrors {
             return;
         }
         if stuck_before {
-            // how much it would have grown meanwhile nobody knows
+            // the growth meanwhile is unknown
             self.last = None;
             self.readings.clear();
         }
@@ -173,20 +173,20 @@ impl PortErrors {
         let so_far = self.readings.back().map_or(0, |(_, grown)| *grown);
         self.readings.push_back((now, so_far.saturating_add(grown)));
         let ErrorThreshold { above, per, .. } = threshold;
-        // where a look takes longer than that, the last two are compared all the same
+        // if readings are further apart, the last two are compared
         while self.readings.len() > 2
             && let Some((at, _)) = self.readings.front()
             && now.saturating_duration_since(*at) > *per
         {
             self.readings.pop_front();
         }
-        let (grown, watched) = self.of_late();
+        let (grown, watched) = self.recent_growth();
         let in_per = match watched > *per {
             true => grown as f64 * per.as_secs_f64() / watched.as_secs_f64(),
             false => grown as f64,
         };
         if in_per > *above as f64 {
-            // what is told does not change with each reading
+            // the reason does not change with each reading
             self.fault.get_or_insert_with(|| {
                 format!(
                     "{counter} of port {port} of {rdma} grew by {grown} in {} s; more than {above} in {} s is \
@@ -201,8 +201,8 @@ impl PortErrors {
         }
     }
 
-    /// What it grew by over the readings that are kept, and their time.
-    fn of_late(&self) -> (u64, Duration) {
+    /// Returns the growth over the kept readings, and their time span.
+    fn recent_growth(&self) -> (u64, Duration) {
         match (self.readings.front(), self.readings.back()) {
             (Some((begin, before)), Some((end, after))) => {
                 (after - before, end.saturating_duration_since(*begin))

@@ -23,7 +23,7 @@ impl Port {
         port
     }
 
-    /// It grows by `errors`, and is read when it is time. Whether that was news.
+    /// Grows by `errors` and is read when due. Returns true if the health changed.
     fn reads(&mut self, errors: u64) -> bool {
         self.value += errors;
         self.is(self.value)
@@ -38,7 +38,7 @@ impl Port {
         self.rates.take(self.now, &due, &readings)
     }
 
-    /// As `reads`, so many seconds after the last time.
+    /// Grows by `errors` and is read so many seconds after the last reading.
     fn reads_late(&mut self, seconds: u32, errors: u64) {
         self.now += seconds * SECOND;
         self.value += errors;
@@ -46,7 +46,7 @@ impl Port {
         self.rates.take(self.now, &due, &[reading(self.value)]);
     }
 
-    /// So many readings in which nothing grew.
+    /// Reads without growth, so many times.
     fn quiet(&mut self, readings: usize) {
         for _ in 0..readings {
             self.reads(0);
@@ -83,7 +83,7 @@ fn reading(value: u64) -> Reading {
 }
 
 #[test]
-fn what_was_counted_before_is_nobodys_business() {
+fn errors_before_the_first_reading_do_not_count() {
     let mut port = Port::new();
     port.quiet(20);
     assert_eq!(port.fault(), None);
@@ -100,7 +100,7 @@ fn a_threshold_is_exceeded_at_once_and_kept_for_its_time() {
                   (errors[0])";
     assert_eq!(port.fault(), Some(reason));
     let began = port.now;
-    assert!(!port.reads(5), "it is told once");
+    assert!(!port.reads(5), "it is reported once");
     assert_eq!(port.fault(), Some(reason));
     while port.fault().is_some() {
         port.reads(0);
@@ -145,11 +145,11 @@ fn a_counter_at_its_maximum_says_nothing_until_it_is_reset() {
     let mut port = Port::new();
     assert!(port.is(MAXIMUM), "on its way there it grew");
     port.quiet(50);
-    assert!(port.fault().is_some(), "nobody knows that it is over");
+    assert!(port.fault().is_some(), "its end is unknown");
     port.is(0);
     port.quiet(9);
     assert_eq!(port.fault(), None);
-    // and one that was there at first
+    // and a counter that was at its maximum at first
     let mut port = Port::new();
     port.rates = ErrorRates::default();
     port.rates.go_by(vec![threshold(0, 60)], port.now);
@@ -161,7 +161,7 @@ fn a_counter_at_its_maximum_says_nothing_until_it_is_reset() {
 }
 
 #[test]
-fn what_cannot_be_read_stays_as_it_was() {
+fn an_unreadable_counter_keeps_its_state() {
     let mut port = Port::new();
     port.reads(100);
     let reason = port.fault().map(str::to_owned);
@@ -172,13 +172,13 @@ fn what_cannot_be_read_stays_as_it_was() {
         assert!(!port.rates.take(port.now, &due, &[]));
     }
     assert_eq!(port.fault(), reason.as_deref());
-    // it is back: what happened meanwhile has no time, and a whole one has to be below
+    // it is back: errors meanwhile have no time, and a whole `per` must be below
     assert!(!port.reads(1_000));
     port.quiet(5);
     assert!(port.fault().is_some(), "too soon");
     port.quiet(5);
     assert_eq!(port.fault(), None);
-    // and is forgotten when it is gone
+    // and it is forgotten when it is gone
     port.reads(100);
     port.rates.keep(|_| false);
     assert_eq!(port.fault(), None);
@@ -212,9 +212,9 @@ fn each_is_read_at_its_own_interval() {
     assert_eq!(read, [61, 11, 3]);
 }
 
-/// A NIC whose firmware does not answer holds up the look at the others.
+/// A NIC whose firmware does not answer delays the readings of the others.
 #[test]
-fn where_looks_take_longer_than_its_time_what_they_come_to_counts() {
+fn readings_further_apart_than_per_are_scaled() {
     let mut port = Port::new();
     port.reads_late(150, 20);
     assert_eq!(port.fault(), None, "8 in 60 s");

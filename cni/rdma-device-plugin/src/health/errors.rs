@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads error counters when their thresholds want it, and never without one.
+//! Schedules the readings of error counters that thresholds require.
 
 use super::{
     error_files::{self, Devices, Readings},
@@ -13,20 +13,20 @@ use std::{
 };
 use tokio::sync::{oneshot, watch};
 
-/// The error counters of a node, as they are followed.
+/// The error counters of a node.
 #[derive(Debug)]
 pub(super) struct Errors {
     sysfs: PathBuf,
-    /// The configuration's; none: it cannot change any more.
+    /// Thresholds of the configuration; `None`: they no longer change.
     thresholds: Option<watch::Receiver<Vec<ErrorThreshold>>>,
     devices: Devices,
     rates: ErrorRates,
-    /// What is being read.
+    /// Reading in progress.
     reading: Option<oneshot::Receiver<Readings>>,
 }
 
 impl Errors {
-    /// None are read.
+    /// Returns an instance that reads nothing.
     pub(super) fn none(sysfs: &Path) -> Self {
         Self {
             sysfs: sysfs.to_owned(),
@@ -37,19 +37,19 @@ impl Errors {
         }
     }
 
-    /// Goes by these thresholds, and by those that come later.
+    /// Applies these thresholds and their later changes.
     pub(super) fn follow(&mut self, mut thresholds: watch::Receiver<Vec<ErrorThreshold>>) {
         let present = thresholds.borrow_and_update().clone();
         self.rates.go_by(present, Instant::now());
         self.thresholds = Some(thresholds);
     }
 
-    /// What they say of each device.
+    /// Returns the rates of each device.
     pub(super) fn rates(&self) -> &ErrorRates {
         &self.rates
     }
 
-    /// The node has these devices.
+    /// Sets the node's devices.
     pub(super) fn update(&mut self, inventory: &Inventory) {
         self.devices = error_files::devices(inventory);
         let functions = &inventory.functions;
@@ -57,8 +57,7 @@ impl Errors {
             .keep(|address| functions.iter().any(|it| it.device.address == *address));
     }
 
-    /// Waits until a device is well by its counters that was not, or the other way round. Given up and called
-    /// again, it misses nothing.
+    /// Waits until the counters change a device's health. Cancelling and repeating it misses nothing.
     pub(super) async fn changed(&mut self) {
         loop {
             let free = self.reading.is_none() && !self.devices.is_empty();
@@ -81,7 +80,7 @@ impl Errors {
         }
     }
 
-    /// By a thread of its own: firmware that does not answer holds up neither kubelet nor what the link says.
+    /// Reads on a thread of its own: firmware that does not answer must not delay kubelet or the state of links.
     fn read(&mut self) {
         let at = Instant::now();
         let due = self.rates.due(at);
@@ -94,7 +93,7 @@ impl Errors {
         let reader = std::thread::Builder::new().name("errors".into());
         let started = reader.spawn(move || {
             let values = error_files::read(&sysfs, &devices, &counters);
-            // nobody may be waiting any more
+            // the receiver may be gone
             let _ = answer.send(Readings { at, due, values });
         });
         match started {
@@ -104,7 +103,7 @@ impl Errors {
     }
 }
 
-/// Waits for other thresholds; for ever, if there can be none.
+/// Waits for other thresholds; forever if there can be none.
 async fn others(
     thresholds: &mut Option<watch::Receiver<Vec<ErrorThreshold>>>,
 ) -> Vec<ErrorThreshold> {
@@ -117,7 +116,7 @@ async fn others(
     std::future::pending().await
 }
 
-/// Waits for what is being read; for ever, if nothing is. None: its thread has ended without an answer.
+/// Waits for the reading in progress; forever if there is none. Returns `None` if its thread ended without an answer.
 async fn answered(reading: &mut Option<oneshot::Receiver<Readings>>) -> Option<Readings> {
     let Some(answer) = reading else {
         return std::future::pending().await;

@@ -1,70 +1,71 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a device can be used: the rule.
+//! Decides whether a device is usable: the rule.
 //!
-//! | what is seen | verdict |
+//! | observation | verdict |
 //! |---|---|
-//! | the chain is moving it | not known: as before |
+//! | the chain is moving it | unknown: as before |
 //! | the function is there, its RDMA device is not | unhealthy |
 //! | a port of its RDMA device is active | healthy |
-//! | InfiniBand, no port is active | unhealthy; a virtual function's that is down on the host is as its physical function |
+//! | InfiniBand without an active port | unhealthy; a virtual function that is down on the host is as its physical
+//! function |
 //! | Ethernet, its netdev is up and has no carrier | unhealthy |
 //! | Ethernet, its netdev has carrier, and no port is active | unhealthy |
 //! | its netdev is administratively down | healthy, as the chain brings it up; but as its physical function |
 //! | eRDMA without a parent, its netdev is in no namespace | unhealthy |
-//! | its netdev is in a namespace that cannot be seen | not known: as before; but as its physical function |
-//! | it would be healthy, and an error counter of it grows faster than its threshold | unhealthy |
+//! | its netdev is in a namespace that is not observable | unknown: as before; but as its physical function |
+//! | healthy otherwise, but an error counter of it grows faster than its threshold | unhealthy |
 //!
-//! The netdev of a port of a bond is the bond. "As its physical function": unhealthy if that has no carrier or port, since both have one wire.
+//! For a port of a bond the netdev is the bond. "As its physical function": unhealthy if that one has no carrier or
+//! active port, since both share one wire.
 
 use super::damper::{Fault, Verdict};
 use rdma_netns::LinkType;
 
-/// A port is active (`IB_PORT_ACTIVE` of `enum ib_port_state`).
+/// State of an active port (`IB_PORT_ACTIVE` of `enum ib_port_state`).
 pub const ACTIVE: u8 = 4;
 
-/// What was seen of a PCI function or auxiliary device.
+/// Observation of a PCI function or auxiliary device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceState {
-    /// The pod that has it; none: it is on the host.
+    /// Pod that has it; `None`: it is on the host.
     pub pod: Option<String>,
-    /// Whether it is on its way into a pod or back.
+    /// True while it moves into a pod or back.
     pub moving: bool,
     /// Name of its RDMA device.
     pub rdma: Option<String>,
-    /// Its netdevs, representors of other functions left out; the bond that one is a port of in its
-    /// place.
+    /// Its netdevs without representors of other functions; a bond in place of its port.
     pub netdevs: Vec<Carrier>,
-    /// No namespace has a netdev of the function that is to have one: it is being removed.
+    /// True if no namespace has a netdev of a function that must have one: it is being removed.
     pub netdev_is_gone: bool,
-    /// The ports of its RDMA device; none: they cannot be seen.
+    /// Ports of its RDMA device; empty: not observable.
     pub ports: Vec<Port>,
 }
 
-/// A netdev, as far as health goes.
+/// State of a netdev.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Carrier {
-    /// Its name, where it is.
+    /// Name in its namespace.
     pub name: String,
-    /// Set up by its administrator.
+    /// Administratively up.
     pub up: bool,
-    /// The medium is there.
+    /// Carrier present.
     pub carrier: bool,
-    /// What it is a link of.
+    /// Link type.
     pub link_type: LinkType,
 }
 
 /// A port of an RDMA device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// From 1.
+    /// Number, from 1.
     pub number: u32,
-    /// `enum ib_port_state`
+    /// State by `enum ib_port_state`.
     pub state: u8,
-    /// What it is a link of.
+    /// Link type.
     pub link_type: LinkType,
 }
 
-/// The verdict on a device, whose physical function, if it has one, was judged as `physical`.
+/// Returns the verdict on a device; `physical` is the verdict on its physical function, if it has one.
 pub fn evaluate(state: &DeviceState, physical: Option<&Verdict>) -> Verdict {
     if state.moving {
         return Verdict::Unknown("it is on its way".into());
@@ -118,34 +119,34 @@ pub fn evaluate(state: &DeviceState, physical: Option<&Verdict>) -> Verdict {
     or_as(physical, Verdict::Up)
 }
 
-/// `verdict`, unless it is that the device can be used, and its error counters say otherwise: `errors` is why.
+/// Returns `verdict`, or a fault for the reason `errors` if the device would be usable.
 pub fn with_errors(verdict: Verdict, errors: Option<&str>) -> Verdict {
     match (verdict, errors) {
-        // their end is told by whoever reads them
+        // the reader of the counters reports the end
         (Verdict::Up, Some(reason)) => down(reason, true),
         (verdict, _) => verdict,
     }
 }
 
-/// `own`, unless the physical function is down.
+/// Returns `own`, unless the physical function is down.
 fn or_as(physical: Option<&Verdict>, own: Verdict) -> Verdict {
     match physical {
         Some(Verdict::Down(fault)) => {
             let reason = format!("its physical function: {}", fault.reason);
-            down(&reason, fault.end_is_told)
+            down(&reason, fault.end_is_reported)
         }
         _ => own,
     }
 }
 
-fn down(reason: &str, end_is_told: bool) -> Verdict {
+fn down(reason: &str, end_is_reported: bool) -> Verdict {
     Verdict::Down(Fault {
         reason: reason.to_owned(),
-        end_is_told,
+        end_is_reported,
     })
 }
 
-/// As `ibstat` and sysfs call it (`state_show()`, `drivers/infiniband/core/sysfs.c`).
+/// Returns the name that `ibstat` and sysfs use (`state_show()`, `drivers/infiniband/core/sysfs.c`).
 fn state_name(state: u8) -> &'static str {
     match state {
         1 => "down",
@@ -187,18 +188,18 @@ mod tests {
     }
 
     #[track_caller]
-    fn is(state: &DeviceState, physical: Option<&Verdict>, wanted: &str) {
+    fn is(state: &DeviceState, physical: Option<&Verdict>, expected: &str) {
         let text = match evaluate(state, physical) {
             Verdict::Up => "up".to_owned(),
             Verdict::Down(fault) => format!("down: {}", fault.reason),
             Verdict::Unknown(why) => format!("unknown: {why}"),
         };
-        assert_eq!(text, wanted, "{state:?}");
+        assert_eq!(text, expected, "{state:?}");
     }
 
     #[test]
     fn an_ethernet_device_is_as_its_wire() {
-        for (netdev, port, wanted) in [
+        for (netdev, port, expected) in [
             (Some((true, true)), Some(4), "up"),
             (Some((true, false)), Some(1), "down: eth1 has no carrier"),
             (Some((true, false)), None, "down: eth1 has no carrier"),
@@ -219,7 +220,7 @@ mod tests {
                 "unknown: its netdev is in a namespace that is not followed",
             ),
         ] {
-            is(&state(netdev, port, Ether), None, wanted);
+            is(&state(netdev, port, Ether), None, expected);
         }
     }
 
@@ -229,15 +230,15 @@ mod tests {
             netdev_is_gone: true,
             ..state(None, Some(1), Ether)
         };
-        let wanted = "down: its netdev is gone, and its RDMA device has no other one";
-        is(&gone, None, wanted);
+        let expected = "down: its netdev is gone, and its RDMA device has no other one";
+        is(&gone, None, expected);
     }
 
     #[test]
     fn an_infiniband_device_is_as_its_port() {
         let down = "down: port 1 of mlx5_0 is down";
         let init = "down: port 1 of mlx5_0 is initializing: no subnet manager has brought it up";
-        // whatever its IPoIB netdev is
+        // regardless of its IPoIB netdev
         for netdev in [None, Some((false, false)), Some((true, true))] {
             is(&state(netdev, Some(4), Infiniband), None, "up");
             is(&state(netdev, Some(1), Infiniband), None, down);
@@ -278,13 +279,13 @@ mod tests {
         let errors = Some("symbol_error grew");
         let unknown = Verdict::Unknown("it is on its way".into());
         let broken = super::down("eth1 has no carrier", true);
-        for (link, wanted) in [
+        for (link, expected) in [
             (Verdict::Up, super::down("symbol_error grew", true)),
             (unknown.clone(), unknown),
             (broken.clone(), broken),
         ] {
             assert_eq!(with_errors(link.clone(), None), link);
-            assert_eq!(with_errors(link, errors), wanted);
+            assert_eq!(with_errors(link, errors), expected);
         }
     }
 

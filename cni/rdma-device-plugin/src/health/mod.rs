@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which devices can be used now: from the kernel's events to what kubelet is told.
+//! Health of devices: from the kernel's events to the state that kubelet gets.
 //!
 //! ```text
-//! events, records, deadlines → Watch::next           something may have changed: look again
-//! Linux::inventory, netdevs, pods → DeviceState      what is seen of each device, wherever it is
+//! events, records, deadlines → Watch::next           something may have changed: observe again
+//! Linux::inventory, netdevs, pods → DeviceState      observation of each device, in any namespace
 //! DeviceState → evaluate → Verdict                   pure: the rule
-//! thresholds, counters → ErrorRates                  pure: which error counters grow too fast
-//! (Verdict, time) → Damper → Unhealthy               pure: what flaps is not told at each turn
+//! thresholds, counters → ErrorRates                  pure: error counters that grow too fast
+//! (Verdict, time) → Damper → Unhealthy               pure: damping of flapping devices
 //! ```
-//! A device that is inside a pod is seen there. What cannot be seen keeps the health that it had.
+//! A device inside a pod is observed there. A device that is not observable keeps its health.
 
 pub mod damper;
 pub(crate) mod error_files;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The health of all devices, and what is said about it in the log.
+//! Health of all devices, and its log.
 
 use super::{
     damper::{Change, DROPS, Damper, Verdict, WINDOW},
@@ -13,34 +13,34 @@ use std::{
     time::Instant,
 };
 
-/// The dampers of a node's devices.
+/// Dampers of a node's devices.
 #[derive(Debug, Default)]
 pub(super) struct Health {
     dampers: BTreeMap<DeviceAddress, Damper>,
-    /// What it was said of that it cannot be seen.
+    /// Devices that were logged as not observable.
     unseen: BTreeSet<DeviceAddress>,
-    /// Devices that are not well, and whose end no event tells.
+    /// Unhealthy devices whose recovery no event reports.
     doubtful: Vec<DeviceAddress>,
 }
 
 impl Health {
-    /// When to look again, if nothing is heard.
+    /// Returns the time of the next necessary observation if no event comes.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.dampers.values().filter_map(Damper::deadline).min()
     }
 
-    /// Whether the device was looked at last time.
+    /// Returns true if the last observation included the device.
     pub(super) fn knows(&self, address: &DeviceAddress) -> bool {
         self.dampers.contains_key(address)
     }
 
-    /// The devices to look at again from time to time.
+    /// Returns the devices to poll.
     pub(super) fn doubtful(&self) -> &[DeviceAddress] {
         &self.doubtful
     }
 
-    /// Takes in what was seen at `now`, and what the error counters say by then.
-    pub(super) fn look(
+    /// Applies the observation at `now` and the state of the error counters.
+    pub(super) fn observe(
         &mut self,
         now: Instant,
         seen: &[(&Device, DeviceState)],
@@ -51,7 +51,7 @@ impl Health {
         self.unseen.retain(is_there);
         self.doubtful.clear();
         let mut verdicts: BTreeMap<&DeviceAddress, Verdict> = BTreeMap::new();
-        // those without a physical function first: the others may be as they are
+        // devices without a physical function first: the verdicts of the others depend on them
         let (virtual_ones, physical_ones): (Vec<_>, Vec<_>) = seen
             .iter()
             .partition(|(device, _)| device.physical_function.is_some());
@@ -64,7 +64,7 @@ impl Health {
         }
     }
 
-    /// The devices that are said to be unhealthy, each with the reason.
+    /// Returns the devices that are reported as unhealthy, with the reasons.
     pub(super) fn unhealthy(&self) -> Unhealthy {
         let faulty = self.dampers.iter();
         faulty
@@ -90,14 +90,14 @@ impl Health {
             }
             Verdict::Down(fault) => {
                 self.unseen.remove(address);
-                if !fault.end_is_told {
+                if !fault.end_is_reported {
                     self.doubtful.push(address.clone());
                 }
             }
         }
         let damper = self.dampers.entry(address.clone()).or_default();
         let before = damper.fault().is_some();
-        let change = damper.look(now, verdict);
+        let change = damper.observe(now, verdict);
         let place = state
             .pod
             .as_ref()
@@ -109,7 +109,7 @@ impl Health {
                 "{address}{place} is unhealthy: {}",
                 damper.fault().unwrap_or_default()
             ),
-            // each time it went down it would be the same again
+            // a further drop of a held device is not logged as a warning
             Change::Held(hold) if before => {
                 log::debug!("{address}{place} went down again: held until it is up for {hold:?}");
             }

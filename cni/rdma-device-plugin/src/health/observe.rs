@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is seen of every device, on the host and in pods.
+//! Observation of every device, on the host and in pods.
 //!
-//! A pod is looked into again only when something was heard of it, or when what was seen there
-//! last was not all well: entering a namespace is not for every day.
+//! A pod is observed again only after an event from it, or if its last observation was not all healthy: entering a
+//! namespace is expensive.
 
 use super::evaluate::{Carrier, DeviceState, Port};
 use attachments::pods::{PodDevice, PodNetns};
@@ -16,28 +16,28 @@ use rdma_netns::{
 };
 use std::{collections::BTreeMap, io};
 
-/// The pods that have devices.
+/// Pods that have devices.
 #[derive(Debug, Default)]
 pub(super) struct Pods {
     placed: Vec<PodDevice>,
     seen: Vec<Pod>,
 }
 
-/// What is known of a pod's namespace.
+/// State of a pod's namespace.
 #[derive(Debug)]
 struct Pod {
     place: PodNetns,
     nsid: Option<Nsid>,
     links: Vec<Link>,
     ports: BTreeMap<String, Vec<PortInfo>>,
-    /// Whether to look again.
+    /// True if it must be observed again.
     stale: bool,
-    /// Whether it was said that it cannot be seen.
-    told: bool,
+    /// True if it was logged as not observable.
+    is_logged: bool,
 }
 
 impl Pods {
-    /// Takes in what the records say by now.
+    /// Applies the present records.
     pub(super) fn update(&mut self, placed: Vec<PodDevice>, mut monitor: Option<&mut Monitor>) {
         let is_in = |id: NetnsId| placed.iter().any(|it| it.pod.id == id);
         self.seen.retain(|pod| {
@@ -60,22 +60,22 @@ impl Pods {
                     links: Vec::new(),
                     ports: BTreeMap::new(),
                     stale: true,
-                    told: false,
+                    is_logged: false,
                 }),
             }
         }
         self.placed = placed;
     }
 
-    /// Something was heard of one pod, or of any.
-    pub(super) fn heard_of(&mut self, namespace: Option<Nsid>) {
+    /// Marks one pod, or all, for observation after an event.
+    pub(super) fn mark_stale(&mut self, namespace: Option<Nsid>) {
         let heard = self.seen.iter_mut();
         for pod in heard.filter(|pod| namespace.is_none() || pod.nsid == namespace) {
             pod.stale = true;
         }
     }
 
-    /// Its number is another's from now on.
+    /// Forgets a namespace's number, which another namespace may get.
     pub(super) fn ended(&mut self, namespace: Nsid) {
         for pod in &mut self.seen {
             if pod.nsid == Some(namespace) {
@@ -85,8 +85,7 @@ impl Pods {
         }
     }
 
-    /// Events were lost: the end of any of the namespaces can be among them, and its number be
-    /// another's.
+    /// Forgets all namespaces' numbers after lost events: a namespace may have ended and its number may be another's.
     pub(super) fn lost(&mut self, mut monitor: Option<&mut Monitor>) {
         for pod in &mut self.seen {
             let nsid = pod.nsid.take();
@@ -97,17 +96,17 @@ impl Pods {
         }
     }
 
-    /// Whether no pod has a device.
+    /// Returns true if no pod has a device.
     pub(super) fn are_none(&self) -> bool {
         self.seen.is_empty()
     }
 
-    /// Whether the namespace is one of these pods'.
+    /// Returns true if the namespace is one of these pods'.
     pub(super) fn follow(&self, namespace: Nsid) -> bool {
         self.seen.iter().any(|pod| pod.nsid == Some(namespace))
     }
 
-    /// Whether a netdev of a pod is one of its devices'.
+    /// Returns true if the link in the namespace belongs to one of its pod's devices.
     pub(super) fn has(&self, namespace: Nsid, link: &Link) -> bool {
         let pod = self.seen.iter().find(|pod| pod.nsid == Some(namespace));
         pod.is_some_and(|pod| {
@@ -116,15 +115,15 @@ impl Pods {
         })
     }
 
-    /// Looks into the pods that need it.
-    pub(super) fn look(&mut self, mut monitor: Option<&mut Monitor>) {
+    /// Observes the stale pods.
+    pub(super) fn observe(&mut self, mut monitor: Option<&mut Monitor>) {
         for pod in self.seen.iter_mut().filter(|pod| pod.stale) {
             pod.stale = false;
-            let seen = pod.look(monitor.as_deref_mut());
+            let seen = pod.observe(monitor.as_deref_mut());
             match seen {
-                Ok(()) => pod.told = false,
-                Err(why) if !pod.told => {
-                    pod.told = true;
+                Ok(()) => pod.is_logged = false,
+                Err(why) if !pod.is_logged => {
+                    pod.is_logged = true;
                     log::info!("devices in pod {} keep their health: {why}", pod.place.name);
                 }
                 Err(_) => {}
@@ -132,7 +131,7 @@ impl Pods {
         }
     }
 
-    /// The pod is looked into again next time: all is not well there.
+    /// Marks the device's pod for the next observation, as the device is not healthy.
     pub(super) fn doubt(&mut self, address: &DeviceAddress) {
         let Some(placed) = self.placed.iter().find(|it| it.address == *address) else {
             return;
@@ -143,7 +142,7 @@ impl Pods {
         }
     }
 
-    /// What is seen of `function`, whose host namespace's netdevs are `host`.
+    /// Returns the state of `function`; `host` are the netdevs of the host's namespace.
     pub(super) fn state(&self, function: &Function, host: &[Link]) -> DeviceState {
         let address = &function.device.address;
         let placed = self.placed.iter().find(|it| it.address == *address);
@@ -193,13 +192,14 @@ impl Pods {
     }
 }
 
-/// Whether the netdev of an RDMA device without a parent is in no namespace. The function is the netdev's own then. The
-/// driver `erdma` keeps the RDMA device until it is unloaded, and the removal of the netdev's function waits for it.
+/// Returns true if the netdev of an RDMA device without a parent is in no namespace. The function is then the netdev's.
+/// The driver `erdma` keeps the RDMA device until it is unloaded, and the removal of the netdev's function waits for
+/// it.
 fn is_netdev_gone(function: &Function) -> bool {
     !function.device.rdma_functions.is_empty() && !function.device.has_netdev
 }
 
-/// Whether `link`, in the pod, is its netdev.
+/// Returns true if `link` in the pod is the device's netdev.
 fn is(device: &PodDevice, link: &Link) -> bool {
     match &link.parent {
         Some(parent) => *parent == device.netdev,
@@ -208,14 +208,14 @@ fn is(device: &PodDevice, link: &Link) -> bool {
 }
 
 impl Pod {
-    /// Looks again; what cannot be read is not known any more. Why something is not, if so.
-    fn look(&mut self, monitor: Option<&mut Monitor>) -> Result<(), String> {
+    /// Observes the pod again. A value that cannot be read becomes unknown; the error has the reason.
+    fn observe(&mut self, monitor: Option<&mut Monitor>) -> Result<(), String> {
         let links = monitor.map_or(Ok(Vec::new()), |monitor| self.links(monitor));
         let ports = match self.place.exclusive {
             true => inside::ports(&self.place.netns, self.place.id),
             false => Ok(Vec::new()),
         };
-        // a capability that is missing was told at the start
+        // a missing capability was reported at the start
         let of_ports = ports.as_ref().err().filter(|it| !it.lacks_capability());
         let why = [
             links.as_ref().err().cloned(),
@@ -231,7 +231,7 @@ impl Pod {
             Some(nsid) => nsid,
             None => match monitor.watch(&self.place.netns, self.place.id) {
                 Ok(nsid) => nsid,
-                // the chain has not heard yet that the pod is gone: its devices return to the host
+                // the chain does not know yet that the pod is gone: its devices return to the host
                 Err(WatchError::Open { source, .. })
                     if source.kind() == io::ErrorKind::NotFound =>
                 {
@@ -245,7 +245,7 @@ impl Pod {
     }
 }
 
-/// The bond that `link` is a port of, whose carrier is the RDMA device's: one port is enough.
+/// Returns the bond that `link` is a port of, whose carrier is the RDMA device's: one port suffices.
 fn bond_of<'a>(link: &'a Link, host: &'a [Link]) -> &'a Link {
     let master = host.iter().find(|it| Some(it.index) == link.master);
     master.filter(|it| it.is_bond()).unwrap_or(link)

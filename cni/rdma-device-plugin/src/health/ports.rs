@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ports whose state no event tells.
+//! Ports whose state changes without an event.
 
 use rdma_netns::rdma::name;
 use std::{
@@ -7,13 +7,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The states of ports, by their files.
+/// States of ports by file.
 pub(crate) type States = Vec<(PathBuf, String)>;
 
-/// The states of the ports of the host's RDMA devices that no event tells of: a subnet manager
-/// changes an InfiniBand port's. A RoCE port is active while its netdev runs and has carrier
-/// (`ib_get_curr_port_state()`, `include/rdma/ib_verbs.h`), of which there are events.
-pub(crate) fn untold(sysfs: &Path) -> States {
+/// Reads the states of the host's ports that change without an event: a subnet manager changes an InfiniBand port's. A
+/// RoCE port is active while its netdev runs and has carrier (`ib_get_curr_port_state()`, `include/rdma/ib_verbs.h`),
+/// which events report.
+pub(crate) fn eventless(sysfs: &Path) -> States {
     let entries = |directory: &Path| fs::read_dir(directory).into_iter().flatten().flatten();
     let devices = entries(&sysfs.join("class/infiniband"));
     let ports = devices.flat_map(|device| entries(&device.path().join("ports")));
@@ -32,21 +32,21 @@ pub(crate) fn untold(sysfs: &Path) -> States {
     states
 }
 
-/// Whether `states` has a port of `device`.
+/// Returns true if `states` has a port of `device`.
 pub(super) fn has_device(states: &States, sysfs: &Path, device: &str) -> bool {
     let directory = name::directory(sysfs, device);
     states.iter().any(|(file, _)| file.starts_with(&directory))
 }
 
-/// The same, read by a thread of its own: firmware that does not answer must not keep the thread
-/// waiting that answers kubelet. None where there can be no thread.
-pub(super) async fn untold_aside(sysfs: &Path) -> Option<States> {
+/// Reads the same on a thread of its own: firmware that does not answer must not block the thread that answers kubelet.
+/// Returns `None` if no thread can be started.
+pub(super) async fn eventless_blocking(sysfs: &Path) -> Option<States> {
     let (answer, read) = tokio::sync::oneshot::channel();
     let sysfs = sysfs.to_owned();
     let reader = std::thread::Builder::new().name("ports".into());
     let started = reader.spawn(move || {
-        // nobody may be waiting any more
-        let _ = answer.send(untold(&sysfs));
+        // the receiver may be gone
+        let _ = answer.send(eventless(&sysfs));
     });
     if let Err(error) = started {
         log::warn!("the states of ports cannot be read: {error}");
@@ -76,7 +76,7 @@ mod tests {
                 fs::write(port.join("link_layer"), link).expect("written");
             }
         }
-        let untold = untold(sysfs.path());
+        let states = eventless(sysfs.path());
         let device = |(file, _): &(PathBuf, String)| {
             let below = file.strip_prefix(sysfs.path()).expect("below");
             below
@@ -85,7 +85,7 @@ mod tests {
                 .and_then(|it| it.to_str())
                 .map(str::to_owned)
         };
-        let devices: Vec<_> = untold.iter().filter_map(device).collect();
+        let devices: Vec<_> = states.iter().filter_map(device).collect();
         assert_eq!(devices, ["efa_0", "mlx5_1", "odd_0"]);
     }
 }

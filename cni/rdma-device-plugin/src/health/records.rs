@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hearing of `rdma-cni`'s records, which say what device is in which pod.
+//! Observes changes of `rdma-cni`'s records, which assign devices to pods.
 
 use inotify::{Inotify, WatchMask};
 use std::{fs, io, path::Path};
 
-/// Hears of records below `attachments`, which is made if need be: `rdma-cni` makes it no
-/// other way.
+/// Watches the records below `attachments`, which is made if necessary, with the mode that `rdma-cni` uses.
 pub(super) fn listen(attachments: &Path) -> io::Result<Inotify> {
     fs::create_dir_all(attachments)?;
     let mut inotify = Inotify::init()?;
@@ -14,7 +13,7 @@ pub(super) fn listen(attachments: &Path) -> io::Result<Inotify> {
     Ok(inotify)
 }
 
-/// The same of the networks that there are by now.
+/// Watches the directories of the present networks.
 pub(super) fn listen_to_networks(inotify: &mut Inotify, attachments: &Path) -> io::Result<()> {
     for network in fs::read_dir(attachments)? {
         match inotify.watches().add(network?.path(), changes()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Waits until the node's devices have to be looked at again, and looks.
+//! Schedules observations of the node's devices, and performs them.
 
 use super::{
     errors::Errors,
@@ -29,20 +29,20 @@ use tokio::{
     sync::{Notify, watch},
 };
 
-/// What comes together is looked at together.
+/// Time in which successive events are handled together.
 const TOGETHER: Duration = Duration::from_millis(50);
-/// No two looks are closer, whatever happens.
+/// Shortest interval between two observations.
 const APART: Duration = Duration::from_millis(200);
-/// What no event tells of is looked at so often; where there is nothing of the kind, nothing is.
+/// Interval of polling for changes without an event, if any can occur.
 const BEAT: Duration = Duration::from_secs(1);
-/// The same where it is the state of an InfiniBand port, of which kubelet is to hear within a
-/// second: it is told some time later ([`DOWN_AFTER`](super::damper::DOWN_AFTER)).
+/// Interval of polling for InfiniBand ports: kubelet must learn of a change within a second, and it is reported after
+/// [`DOWN_AFTER`](super::damper::DOWN_AFTER).
 const BEAT_OF_PORTS: Duration = Duration::from_millis(400);
 const _: () = assert!(BEAT_OF_PORTS.as_millis() + super::damper::DOWN_AFTER.as_millis() < 1000);
-/// Where there are no events, or none of pods.
+/// Interval of observations without events, or without events of pods.
 const WITHOUT_EVENTS: Duration = Duration::from_secs(2);
 
-/// What is known of the devices' health, and the ears for what changes it.
+/// Health of the devices, and the sources of its changes.
 #[derive(Debug)]
 pub struct Watch {
     sysfs: PathBuf,
@@ -54,26 +54,26 @@ pub struct Watch {
     pods: Pods,
     health: Health,
     errors: Errors,
-    /// The netdevs that were told of, as they were: an event often says what is known.
-    told: HashMap<(Option<Nsid>, u32), Told>,
-    /// Whether the records have to be read again.
+    /// Last reported netdevs: an event often repeats a known state.
+    links: HashMap<(Option<Nsid>, u32), LinkState>,
+    /// True if the records must be read again.
     records_changed: bool,
-    /// When to look, as something was heard.
+    /// Time of the observation after an event.
     due: Option<Instant>,
     looked: Option<Instant>,
     beat: Instant,
     port_states: ports::States,
-    /// Whether a device is not well, and neither an event nor the state of a port here tells of its end.
-    has_untold: bool,
-    /// Whether something was heard since it was last told of.
+    /// True if a device is unhealthy whose recovery neither an event nor a port's state here reports.
+    needs_polling: bool,
+    /// True if an event came since the last report.
     heard: bool,
-    /// Somebody wants a look.
-    asked: Arc<Notify>,
+    /// Requests an observation.
+    requests: Arc<Notify>,
 }
 
-/// What matters of a netdev.
+/// Attributes of a netdev that matter.
 #[derive(Debug, PartialEq, Eq)]
-struct Told {
+struct LinkState {
     name: String,
     up: bool,
     carrier: bool,
@@ -82,15 +82,15 @@ struct Told {
 }
 
 impl Watch {
-    /// Listens, from within a tokio runtime that drives I/O and time; `sysfs` is where `/sys` is,
-    /// `state_dir` is `rdma-cni`'s. What cannot be heard of is told in words, and done without.
+    /// Opens the sources, within a tokio runtime that drives I/O and time. `sysfs` is the mount point of sysfs and
+    /// `state_dir` the directory of `rdma-cni`. Returns a sentence on each missing source.
     pub fn open(sysfs: &Path, state_dir: &Path) -> (Self, Vec<String>) {
         let mut losses = Vec::new();
         let monitor = Monitor::open(sysfs).and_then(register);
         let monitor = monitor
             .map_err(|error| {
                 losses.push(format!(
-                    "no events: {error}; looking every {WITHOUT_EVENTS:?}"
+                    "no events: {error}; observing every {WITHOUT_EVENTS:?}"
                 ))
             })
             .ok();
@@ -102,7 +102,7 @@ impl Watch {
             .and_then(register)
             .map_err(|error| {
                 losses.push(format!(
-                    "which pods have devices is not told by {:?}: {error}",
+                    "cannot watch {:?} for pods' devices: {error}",
                     watch.attachments
                 ));
             });
@@ -110,21 +110,21 @@ impl Watch {
         (watch, losses)
     }
 
-    /// For one look, and no more: nothing is listened to, and nothing is made.
+    /// Returns a watch for a single observation, which opens no sources and makes no files.
     pub fn still(sysfs: &Path, state_dir: &Path) -> Self {
         let monitor = Monitor::open(sysfs).and_then(register);
         Self::new(sysfs, state_dir, monitor.ok())
     }
 
-    /// The same, where error counters decide, too, by these thresholds and those that come later.
+    /// Includes error counters, by these thresholds and their later changes.
     pub fn with_errors(mut self, thresholds: watch::Receiver<Vec<ErrorThreshold>>) -> Self {
         self.errors.follow(thresholds);
         self
     }
 
-    /// The same, which looks at once whenever `asked` is notified.
-    pub fn asked_by(mut self, asked: Arc<Notify>) -> Self {
-        self.asked = asked;
+    /// Observes at once whenever `requests` is notified.
+    pub fn observing_on(mut self, requests: Arc<Notify>) -> Self {
+        self.requests = requests;
         self
     }
 
@@ -140,28 +140,28 @@ impl Watch {
             pods: Pods::default(),
             health: Health::default(),
             errors: Errors::none(sysfs),
-            told: HashMap::new(),
+            links: HashMap::new(),
             records_changed: true,
             due: Some(now),
             looked: None,
             beat: now + BEAT,
             port_states: Vec::new(),
-            has_untold: false,
+            needs_polling: false,
             heard: true,
-            asked: Arc::default(),
+            requests: Arc::default(),
         }
     }
 
-    /// Waits until the hardware and [`unhealthy`](Self::unhealthy) have to be looked at again; the
-    /// first time at once. Given up and called again, it misses nothing.
+    /// Waits until the hardware and [`unhealthy`](Self::unhealthy) must be observed again; the first time it returns at
+    /// once. Cancelling and repeating it misses nothing.
     pub async fn next(&mut self) {
         loop {
-            let at = self.next_look();
+            let at = self.next_observation();
             tokio::select! {
                 biased;
                 () = until(at.map(Into::into)) => {
                     let states = match self.beats() && self.beat <= Instant::now() {
-                        true => ports::untold_aside(&self.sysfs).await,
+                        true => ports::eventless_blocking(&self.sysfs).await,
                         false => None,
                     };
                     if self.is_time(Instant::now(), states) {
@@ -171,13 +171,13 @@ impl Watch {
                 () = readable(self.monitor.as_mut()) => self.hear(),
                 () = readable(self.inotify.as_mut()) => self.hear_of_records(),
                 () = self.errors.changed() => self.due = Some(Instant::now()),
-                () = self.asked.notified() => self.due = Some(Instant::now()),
+                () = self.requests.notified() => self.due = Some(Instant::now()),
             }
         }
     }
 
-    /// What of `inventory` is not healthy. Reads the kernel's state, some milliseconds; call it
-    /// where waiting is allowed.
+    /// Returns the unhealthy devices of `inventory`. It reads the kernel's state for some milliseconds; call it where
+    /// blocking is allowed.
     pub fn unhealthy(&mut self, inventory: &Inventory) -> Unhealthy {
         let mut monitor = self.monitor.as_mut().map(AsyncFd::get_mut);
         if self.records_changed || self.inotify.is_none() {
@@ -185,23 +185,23 @@ impl Watch {
             let placed = pods::read(&Store::new(&self.state_dir), &self.boot_id);
             self.pods.update(placed, monitor.as_deref_mut());
             let pods = &self.pods;
-            self.told
+            self.links
                 .retain(|(namespace, _), _| namespace.is_none_or(|it| pods.follow(it)));
         }
-        if !tells_of_pods(monitor.as_deref()) {
-            self.pods.heard_of(None);
+        if !covers_pods(monitor.as_deref()) {
+            self.pods.mark_stale(None);
         }
-        self.pods.look(monitor.as_deref_mut());
+        self.pods.observe(monitor.as_deref_mut());
         let host = match monitor.map(|monitor| monitor.links(None)) {
             Some(Ok(links)) => links,
             Some(Err(error)) => {
-                log::warn!("the host's netdevs cannot be read: {error}");
+                log::warn!("cannot read the host's netdevs: {error}");
                 self.due = Some(Instant::now() + BEAT);
                 Vec::new()
             }
             None => Vec::new(),
         };
-        // a NIC without RDMA is none of health's business, unless it had it
+        // a NIC that never had an RDMA device is not included
         let of_concern = inventory.functions.iter().filter(|function| {
             !function.hcas.is_empty() || self.health.knows(&function.device.address)
         });
@@ -210,67 +210,68 @@ impl Watch {
             .collect();
         let now = Instant::now();
         self.errors.update(inventory);
-        self.health.look(now, &seen, self.errors.rates());
+        self.health.observe(now, &seen, self.errors.rates());
         for address in self.health.doubtful() {
             self.pods.doubt(address);
         }
         self.looked = Some(now);
-        self.port_states = ports::untold(&self.sysfs);
-        self.has_untold = self.has_untold(inventory);
+        self.port_states = ports::eventless(&self.sysfs);
+        self.needs_polling = self.needs_polling(inventory);
         self.beat = self.beat.min(now + self.pause());
         self.health.unhealthy()
     }
 
-    /// Looks whenever it is time, and tells what it saw, as long as `tell` answers true. `look`
-    /// looks at the hardware; none: it could not.
+    /// Observes whenever it is time, and sends the results to `send` until it returns false. `observe` observes the
+    /// hardware; `None`: it failed.
     pub async fn follow<L, T>(
         mut self,
-        look: impl Fn() -> L,
-        tell: impl Fn(Arc<Inventory>, Unhealthy) -> T,
+        observe: impl Fn() -> L,
+        send: impl Fn(Arc<Inventory>, Unhealthy) -> T,
     ) where
         L: Future<Output = Option<Inventory>>,
         T: Future<Output = bool>,
     {
-        let mut told: Option<(Arc<Inventory>, Unhealthy)> = None;
+        let mut sent: Option<(Arc<Inventory>, Unhealthy)> = None;
         loop {
             self.next().await;
             let heard = std::mem::take(&mut self.heard);
-            let Some(inventory) = look().await.map(Arc::new) else {
+            let Some(inventory) = observe().await.map(Arc::new) else {
                 self.heard |= heard;
-                self.look_again();
+                self.retry();
                 continue;
             };
-            let aside = tokio::task::spawn_blocking(move || {
+            let evaluated = tokio::task::spawn_blocking(move || {
                 let unhealthy = self.unhealthy(&inventory);
                 (self, inventory, unhealthy)
             });
-            let (watch, inventory, unhealthy) = match aside.await {
+            let (watch, inventory, unhealthy) = match evaluated.await {
                 Ok(seen) => seen,
                 Err(error) => {
-                    log::error!("health is not followed any more: {error}");
+                    log::error!("health is no longer observed: {error}");
                     return;
                 }
             };
             self = watch;
             let seen = (inventory, unhealthy);
-            if !heard && told.as_ref() == Some(&seen) {
+            if !heard && sent.as_ref() == Some(&seen) {
                 continue;
             }
-            told = Some(seen.clone());
-            if !tell(seen.0, seen.1).await {
+            sent = Some(seen.clone());
+            if !send(seen.0, seen.1).await {
                 return;
             }
         }
     }
 
-    /// Whether something is told of all that is looked at.
+    /// Returns true if events cover all devices.
     fn hears_all(&self) -> bool {
         let monitor = self.monitor.as_ref().map(AsyncFd::get_ref);
-        monitor.is_some() && (tells_of_pods(monitor) || self.pods.are_none())
+        monitor.is_some() && (covers_pods(monitor) || self.pods.are_none())
     }
 
-    /// Whether the end of what is not well is told by nothing: a port of another namespace, or one of Ethernet.
-    fn has_untold(&self, inventory: &Inventory) -> bool {
+    /// Returns true if nothing reports the recovery of an unhealthy device: a port of another namespace, or one of
+    /// Ethernet.
+    fn needs_polling(&self, inventory: &Inventory) -> bool {
         let is_seen = |hca: &Hca| ports::has_device(&self.port_states, &self.sysfs, &hca.name);
         self.health.doubtful().iter().any(|address| {
             let function = inventory.function(address);
@@ -278,24 +279,24 @@ impl Watch {
         })
     }
 
-    /// What was to be seen was not.
-    fn look_again(&mut self) {
+    /// Schedules another observation after a failed one.
+    fn retry(&mut self) {
         let now = Instant::now();
         self.looked = Some(now);
         self.due = Some(now + BEAT);
     }
 
-    /// Whether there is something that no event tells of.
+    /// Returns true if something can change without an event.
     fn beats(&self) -> bool {
         let monitor = self.monitor.as_ref().map(AsyncFd::get_ref);
-        !tells_of_pods(monitor)
+        !covers_pods(monitor)
             || monitor.is_some_and(Monitor::has_more)
             || self.inotify.is_none()
-            || self.has_untold
+            || self.needs_polling
             || !self.port_states.is_empty()
     }
 
-    /// From one beat to the next.
+    /// Returns the polling interval.
     fn pause(&self) -> Duration {
         match self.port_states.is_empty() {
             true => BEAT,
@@ -303,8 +304,8 @@ impl Watch {
         }
     }
 
-    /// None: not before something is heard.
-    fn next_look(&self) -> Option<Instant> {
+    /// Returns the time of the next observation; `None`: after an event.
+    fn next_observation(&self) -> Option<Instant> {
         let deadline = self.health.deadline();
         let look = self.due.into_iter().chain(deadline).min();
         let look = match self.looked {
@@ -315,17 +316,17 @@ impl Watch {
         look.into_iter().chain(beat).min()
     }
 
-    /// Whether it is time to look; else it was a beat in which nothing was new. `states` are the
-    /// ports' by now; none: they were not looked at.
+    /// Returns true if it is time to observe; otherwise polling found no change. `states` are the ports' states;
+    /// `None`: not read.
     fn is_time(&mut self, now: Instant, states: Option<ports::States>) -> bool {
         if self.beats() && self.beat <= now {
             self.beat = now + self.pause();
-            self.hear(); // what was more than is read at one go
+            self.hear(); // reads events beyond one buffer
             let since = |pause| self.looked.is_none_or(|at| at + pause <= now);
             let (pause, pause_is_over) = (since(WITHOUT_EVENTS), since(BEAT));
             let unheard = pause && !self.hears_all();
             if unheard
-                || self.has_untold && pause_is_over
+                || self.needs_polling && pause_is_over
                 || states.is_some_and(|states| states != self.port_states)
             {
                 self.due = Some(now);
@@ -340,7 +341,7 @@ impl Watch {
         is_time
     }
 
-    fn look_soon(&mut self) {
+    fn observe_soon(&mut self) {
         self.heard = true;
         self.due.get_or_insert(Instant::now() + TOGETHER);
     }
@@ -352,63 +353,63 @@ impl Watch {
         let events = match monitor.get_mut().events() {
             Ok(events) => events,
             Err(error) => {
-                log::error!("no events any more: {error}; looking every {WITHOUT_EVENTS:?}");
+                log::error!("no more events: {error}; observing every {WITHOUT_EVENTS:?}");
                 self.monitor = None;
-                return self.look_soon();
+                return self.observe_soon();
             }
         };
         for event in events {
             if self.is_news(&event) {
-                log::debug!("heard of {event}");
-                self.look_soon();
+                log::debug!("event: {event}");
+                self.observe_soon();
             }
         }
     }
 
-    /// Whether an event can be about a device's health or presence.
+    /// Returns true if an event can concern a device's health or presence.
     fn is_news(&mut self, event: &Event) -> bool {
         match event {
             Event::Link { namespace, link } => {
-                let told = Told::from(&**link);
+                let state = LinkState::from(&**link);
                 let key = (*namespace, link.index);
-                if !self.matters(*namespace, link) || self.told.get(&key) == Some(&told) {
+                if !self.matters(*namespace, link) || self.links.get(&key) == Some(&state) {
                     return false;
                 }
-                self.told.insert(key, told);
-                self.heard_of(*namespace);
+                self.links.insert(key, state);
+                self.mark_stale(*namespace);
                 true
             }
             Event::LinkGone { namespace, link } => {
-                let known = self.told.remove(&(*namespace, link.index)).is_some();
-                self.heard_of(*namespace);
+                let known = self.links.remove(&(*namespace, link.index)).is_some();
+                self.mark_stale(*namespace);
                 known || self.matters(*namespace, link)
             }
             Event::Address => true,
             Event::NamespaceGone(nsid) => {
-                self.told
+                self.links
                     .retain(|(namespace, _), _| *namespace != Some(*nsid));
                 self.pods.ended(*nsid);
                 true
             }
             Event::Device(device) => {
-                // a pod's veth, and the like
+                // a pod's veth, for example
                 let matters = !device.path.starts_with("/devices/virtual/net/");
                 if matters && device.subsystem.starts_with("infiniband") {
-                    self.pods.heard_of(None);
+                    self.pods.mark_stale(None);
                 }
                 matters
             }
             Event::Lost => {
-                self.told.clear();
+                self.links.clear();
                 self.pods.lost(self.monitor.as_mut().map(AsyncFd::get_mut));
                 true
             }
         }
     }
 
-    fn heard_of(&mut self, namespace: Option<Nsid>) {
+    fn mark_stale(&mut self, namespace: Option<Nsid>) {
         if namespace.is_some() {
-            self.pods.heard_of(namespace);
+            self.pods.mark_stale(namespace);
         }
     }
 
@@ -439,22 +440,22 @@ impl Watch {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => {
-                    log::error!("records are not told of any more: {error}");
+                    log::error!("no more events of records: {error}");
                     self.inotify = None;
                     return;
                 }
             }
         }
         if networks && let Err(error) = listen_to_networks(inotify.get_mut(), &self.attachments) {
-            log::warn!("records of new networks are not told of: {error}");
+            log::warn!("cannot watch records of new networks: {error}");
         }
         if self.records_changed {
-            self.look_soon();
+            self.observe_soon();
         }
     }
 }
 
-impl From<&Link> for Told {
+impl From<&Link> for LinkState {
     fn from(link: &Link) -> Self {
         Self {
             name: link.name.to_string(),
@@ -466,16 +467,16 @@ impl From<&Link> for Told {
     }
 }
 
-/// Whether pods' netdevs are told of.
-fn tells_of_pods(monitor: Option<&Monitor>) -> bool {
+/// Returns true if events cover pods' netdevs.
+fn covers_pods(monitor: Option<&Monitor>) -> bool {
     monitor.is_some_and(|monitor| monitor.losses().is_empty())
 }
 
-/// Waits until there is something to read; for ever where there is nothing to read from.
+/// Waits until the source is readable; forever without a source.
 async fn readable<T: AsRawFd>(source: Option<&mut AsyncFd<T>>) {
     match source {
         Some(source) => match source.readable_mut().await {
-            // what is there is read to its end, or found at the next turn
+            // the data is read completely, or found in the next turn
             Ok(mut guard) => guard.clear_ready(),
             Err(error) => {
                 log::error!("waiting for events: {error}");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The CNI plugins' binaries.
+//! Installation of the CNI plugins' binaries.
 //!
-//! A binary that runs goes on: its file is not written to, another one takes its name. One that
-//! somebody else had put there is kept, and comes back.
+//! A running binary is not disturbed: its file is replaced, not written. Another installation's binary is kept and
+//! restored later.
 
 use crate::chain::{
     file::{self, hash, system},
@@ -21,57 +21,57 @@ use std::{
     time::Duration,
 };
 
-/// What is put there.
+/// Names of the plugins.
 const NAMES: [&str; 2] = ["rdma-cni", "rdma-ipam"];
 
-/// What somebody else had put there, below the state directory.
+/// Directory of the replaced foreign binaries, below the state directory.
 const REPLACED: &str = "replaced";
 
 const MODE: u32 = 0o755;
 
-/// A binary could not be put there or taken away.
+/// Reason why a binary cannot be installed or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum BinaryError {
-    /// The kernel refuses.
+    /// A system call failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// It is not where it is taken from.
-    #[error("there is no {name} in {dir:?}; say with --from where the plugins' binaries are")]
+    /// The source directory lacks a binary.
+    #[error("{dir:?} has no {name}; give the directory of the plugins' binaries with --from")]
     Absent {
-        /// `rdma-cni`
+        /// Name of the plugin, such as `rdma-cni`.
         name: &'static str,
-        /// Where it was looked for.
+        /// The source directory.
         dir: PathBuf,
     },
-    /// A symbolic link, which would come back as a file.
-    #[error("{path:?} is a symbolic link that somebody else put there; take it away first")]
+    /// A symbolic link is in place of a binary; it would be restored as a file.
+    #[error("{path:?} is a symbolic link of another installation; remove it first")]
     Link {
-        /// The file.
+        /// Path of the link.
         path: PathBuf,
     },
-    /// It does not run where the runtime will run it.
+    /// The binary does not run in the runtime's directory.
     #[error(
         "{name} cannot be run in {dir:?}, where the runtime would run it: {why}; is that directory on a \
          file system without execution (noexec), or are the binaries of another architecture?"
     )]
     Mute {
-        /// `rdma-cni`
+        /// Name of the plugin, such as `rdma-cni`.
         name: &'static str,
         /// The directory.
         dir: PathBuf,
-        /// What became of it.
+        /// Reason.
         why: String,
     },
-    /// The record.
+    /// The record cannot be written.
     #[error(transparent)]
     Record(#[from] RecordError),
 }
 
-/// Puts the binaries of `from` (else those beside the running program) into `dir`. One sentence
-/// for each.
+/// Installs the binaries of `from` (by default those beside the running program) into `dir`. Returns one sentence for
+/// each.
 ///
 /// # Errors
-/// One is missing, or cannot be written.
+/// A binary is missing, or cannot be written.
 pub(super) fn put(
     from: Option<&Path>,
     dir: &Path,
@@ -82,7 +82,7 @@ pub(super) fn put(
         Some(from) => from.to_owned(),
         None => beside_this_program()?,
     };
-    // all are looked at before anything is changed
+    // all are read before anything is changed
     let mut contents = vec![];
     for name in NAMES {
         let path = from.join(name);
@@ -101,7 +101,7 @@ pub(super) fn put(
         }
     }
     fs::create_dir_all(dir).map_err(system("make", dir))?;
-    // also says that this node is installed, before anything else is changed
+    // also marks the node as installed, before anything else is changed
     record.bin_dir = Some(dir.to_owned());
     record.write(state_dir)?;
     let mut done = vec![];
@@ -130,12 +130,12 @@ pub(super) fn put(
                 record.write(state_dir)?;
                 ""
             } else {
-                ", put by somebody else"
+                ", from another installation"
             };
             done.push(format!("{path:?}: there already{whose}"));
             continue;
         }
-        // before anything takes the place of what is there, and before a list names it
+        // before it replaces a file, and before a list names it
         let trial = file::temporary(&path);
         write_at(&trial, &content, None).map_err(system("write", &trial))?;
         let runs = run(name, dir, &trial);
@@ -162,18 +162,17 @@ pub(super) fn put(
         write(&path, &content, None).map_err(system("write", &path))?;
         done.push(match (kept, present) {
             (Some(kept), _) => {
-                format!("{path:?}: written; what somebody else had put there is kept as {kept:?}")
+                format!("{path:?}: written; the previous file of another installation is kept as {kept:?}")
             }
-            (None, Some(_)) => format!("{path:?}: another version is there now"),
+            (None, Some(_)) => format!("{path:?}: replaced by this version"),
             (None, None) => format!("{path:?}: written"),
         });
     }
     Ok(done)
 }
 
-/// Asks the program at `path` in `dir` for the versions that it speaks, as a runtime does (VERSION). That
-/// it answers says that the file system lets it run, and that it is of this machine's architecture; in
-/// a container it does not say what the runtime's own SELinux domain may do.
+/// Runs the program at `path` with VERSION, as a runtime does. Its answer proves that the file system allows execution
+/// and that the architecture matches. In a container it does not prove that the runtime's SELinux domain may run it.
 fn run(name: &'static str, dir: &Path, path: &Path) -> Result<(), BinaryError> {
     let mut command = Command::new(path);
     command.env_clear().env("CNI_COMMAND", "VERSION");
@@ -196,7 +195,7 @@ fn run(name: &'static str, dir: &Path, path: &Path) -> Result<(), BinaryError> {
     Err(BinaryError::Mute { name, dir, why })
 }
 
-/// Its output; a file that somebody has just closed is tried again.
+/// Runs the command, and retries while its file is still open for writing.
 fn answer(command: &mut Command) -> io::Result<Output> {
     let mut tries = 20;
     loop {
@@ -210,10 +209,10 @@ fn answer(command: &mut Command) -> io::Result<Output> {
     }
 }
 
-/// Takes away those that are ours, and puts back what they took the place of. One sentence for each.
+/// Removes our binaries, and restores those that they replaced. Returns one sentence for each.
 ///
 /// # Errors
-/// One cannot be removed.
+/// A binary cannot be removed.
 pub(super) fn take(
     dir: &Path,
     state_dir: &Path,
@@ -222,7 +221,7 @@ pub(super) fn take(
     let mut done = vec![];
     for name in NAMES {
         let path = dir.join(name);
-        // what a killed run left
+        // temporary files of a killed run
         let _ = fs::remove_file(file::temporary(&path));
         let kept = kept(state_dir, name);
         let _ = fs::remove_file(file::temporary(&kept));
@@ -238,21 +237,21 @@ pub(super) fn take(
         let (is_nothing, is_back) = (present == Found::Nothing, present == copy);
         let has_copy = copy != Found::Nothing;
         let sentence = match (is_ours, has_copy) {
-            // killed before the record was written, or after it was put back
+            // killed before the record was written, or after the file was restored
             (false, true) if is_back => {
                 fs::remove_file(&kept).map_err(system("remove", &kept))?;
-                "what was there before is back".to_owned()
+                "the previous file is restored".to_owned()
             }
             (false, true) => {
-                format!("stays; somebody else put it there (what was there before is {kept:?})")
+                format!("stays; it is from another installation (the previous file is {kept:?})")
             }
-            (false, false) if ours.is_some() => "stays; somebody else put it there".to_owned(),
+            (false, false) if ours.is_some() => "stays; it is from another installation".to_owned(),
             (false, false) => continue,
             (true, true) if replaced => {
                 let content = fs::read(&kept).map_err(system("read", &kept))?;
                 write(&path, &content, Some(&kept)).map_err(system("write", &path))?;
                 fs::remove_file(&kept).map_err(system("remove", &kept))?;
-                "what was there before is back".to_owned()
+                "the previous file is restored".to_owned()
             }
             (true, _) if is_nothing => "gone already".to_owned(),
             (true, _) => {
@@ -262,30 +261,30 @@ pub(super) fn take(
         };
         done.push(format!("{path:?}: {sentence}"));
     }
-    // before the record that tells of them goes
+    // before the record of the binaries is removed
     match file::sync(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(system("sync", dir)(error).into());
         }
         _ => {}
     }
-    // where somebody else's is left in it, it stays
+    // the directory stays while files of others are left in it
     let replaced = state_dir.join(REPLACED);
     if fs::remove_dir(&replaced).is_err() && replaced.exists() {
         done.push(format!(
-            "{replaced:?}: what somebody else had put there is in it still"
+            "{replaced:?}: still has files of another installation"
         ));
     }
     Ok(done)
 }
 
-/// What is at a path.
+/// File found at a path.
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
     Nothing,
-    /// A symbolic link, wherever it leads.
+    /// A symbolic link, to any target.
     Link,
-    /// A file, and the hash of its content.
+    /// A file, with the hash of its content.
     File(String),
 }
 
@@ -298,7 +297,7 @@ fn found(path: &Path) -> io::Result<Found> {
     }
 }
 
-/// Where somebody else's binary called `name` is kept.
+/// Returns the path of the kept foreign binary called `name`.
 fn kept(state_dir: &Path, name: &str) -> PathBuf {
     state_dir.join(REPLACED).join(name)
 }
@@ -309,17 +308,17 @@ fn beside_this_program() -> Result<PathBuf, BinaryError> {
     Ok(beside.unwrap_or(Path::new("/")).to_owned())
 }
 
-/// Keeps a copy with everything that can be seen of a file; where. What is kept already is never
-/// written over: with `is_taken` it is what comes back, and this one is another that somebody put
-/// there since; else it is left from before, and is put aside.
+/// Copies a file with its metadata, and returns the path of the copy. An existing copy is never overwritten: with
+/// `is_taken` it is the one to restore, and the new copy is put beside it; otherwise it is an older copy and is
+/// renamed.
 fn keep(path: &Path, sha256: &str, copy: &Path, is_taken: bool) -> io::Result<PathBuf> {
     fs::create_dir_all(copy.parent().unwrap_or(Path::new("/")))?;
-    let aside = |sha256: &str| copy.with_extension(sha256.get(..12).unwrap_or(sha256));
+    let beside = |sha256: &str| copy.with_extension(sha256.get(..12).unwrap_or(sha256));
     let place = match found(copy)? {
         Found::File(present) if present == sha256 => return Ok(copy.to_owned()),
-        Found::File(_) if is_taken => aside(sha256),
+        Found::File(_) if is_taken => beside(sha256),
         Found::File(present) => {
-            fs::rename(copy, aside(&present))?;
+            fs::rename(copy, beside(&present))?;
             copy.to_owned()
         }
         Found::Nothing | Found::Link => copy.to_owned(),
@@ -328,7 +327,7 @@ fn keep(path: &Path, sha256: &str, copy: &Path, is_taken: bool) -> io::Result<Pa
     Ok(place)
 }
 
-/// The whole file at once; mode, owner and times are those of `like`, if there is one.
+/// Replaces the file atomically; mode, owner and times are those of `like`, if there is one.
 fn write(path: &Path, content: &[u8], like: Option<&Path>) -> io::Result<()> {
     let temporary = file::temporary(path);
     let written = || {
@@ -341,11 +340,11 @@ fn write(path: &Path, content: &[u8], like: Option<&Path>) -> io::Result<()> {
     })
 }
 
-/// A file that is made, and closed: one that is open for writing cannot be run.
+/// Writes and closes a file: a file that is open for writing cannot be run.
 fn write_at(path: &Path, content: &[u8], like: Option<&Path>) -> io::Result<()> {
     let mut file = file::make(path, MODE)?;
     file.write_all(content)?;
-    // whatever the umask is
+    // independent of the umask
     file.set_permissions(Permissions::from_mode(MODE))?;
     if let Some(like) = like {
         let like = fs::metadata(like)?;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin install` and `uninstall`: the CNI plugins' binaries and their place in the
-//! chain, put onto a node and taken away again.
+//! `rdma-device-plugin install` and `uninstall`: install the CNI plugins' binaries, add the plugin to the chain, and
+//! remove both.
 //!
-//! The order is such that no list ever names a plugin that is not there: the binaries come first
-//! and go last.
+//! No list ever names a plugin that is not installed: the binaries are installed first and removed last.
 
 mod binaries;
 mod pods;
@@ -36,112 +35,114 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Times that a list may be written by others while our plugin is put into it.
+/// Number of attempts while other programs write the list.
 const TRIES: usize = 20;
 
-/// Between them.
+/// Delay between attempts.
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// Between two looks for an address.
-const TO_HAVE_ADDRESS: Duration = Duration::from_millis(500);
+/// Interval of checks for an address.
+const ADDRESS_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The node is not as it is to be.
+/// Reason why the installation or removal failed.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
     /// The configuration is wrong.
     #[error(transparent)]
     Conf(#[from] ConfError),
-    /// It cannot wait for its end.
+    /// Waiting for a signal failed.
     #[error("cannot wait for SIGTERM: {0}")]
     Stay(#[source] io::Error),
-    /// The hardware cannot be seen.
+    /// The hardware cannot be observed.
     #[error(transparent)]
     Hardware(#[from] HardwareError),
     /// A path cannot be used.
     #[error("a path on the command line cannot be used: {0}")]
     Path(#[source] io::Error),
-    /// A binary could not be put there or taken away.
+    /// A binary cannot be installed or removed.
     #[error(transparent)]
     Binary(#[from] BinaryError),
-    /// The list could not be changed.
+    /// The list cannot be changed.
     #[error(transparent)]
     Chain(#[from] ChainError),
     /// A file with labels for node-feature-discovery, or with device information for Multus, cannot be removed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The record.
+    /// The record cannot be read or written.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// Our plugin cannot be put in or taken out.
+    /// Our plugin cannot be added or removed.
     #[error("{dir:?}: {obstacle}")]
     Obstacle {
-        /// The directory of the lists.
+        /// Directory of the lists.
         dir: PathBuf,
-        /// Why.
+        /// The obstacle.
         obstacle: Obstacle,
     },
-    /// It was put in, and the runtime would not call it.
-    #[error("it was put into {dir:?}, and {why}")]
+    /// Our plugin was added, and the runtime would not call it.
+    #[error("{TYPE} was added to {dir:?}, and {why}")]
     NotCalled {
-        /// The directory.
+        /// Directory of the lists.
         dir: PathBuf,
-        /// Why.
+        /// Reason.
         why: String,
     },
-    /// Others write the list all the time.
-    #[error("{dir:?}: others write there all the time, and our plugin is not in it; try again")]
+    /// Other programs write the list all the time.
+    #[error(
+        "{dir:?}: other programs write the list all the time, and {TYPE} is not in it; try again"
+    )]
     Busy {
-        /// The directory.
+        /// Directory of the lists.
         dir: PathBuf,
     },
-    /// It was installed for other directories.
+    /// The plugins were installed into other directories.
     #[error(
         "nothing was changed: this node was installed with {was:?}, and {flag} is {dir:?} now; {remedy}"
     )]
     Elsewhere {
-        /// `--cni-bin-dir`
+        /// The flag, such as `--cni-bin-dir`.
         flag: &'static str,
-        /// What it was.
+        /// Directory of the installation.
         was: PathBuf,
-        /// What it is.
+        /// Directory of the flag.
         dir: PathBuf,
-        /// What to do.
+        /// Remedy.
         remedy: &'static str,
     },
     /// The entry must not be in the network's own directory.
     #[error("nothing was changed: --placement {0}")]
     Placement(&'static str),
-    /// The lists are not where they were.
+    /// The lists are not in the directory.
     #[error(
-        "nothing was changed: {TYPE} was put into {}, and nothing of that is in {dir:?}: say with \
-         --cni-conf-dir where it is; if somebody took it away, use --force",
+        "nothing was changed: {TYPE} was added to {}, and {dir:?} has none of them: give their directory with \
+         --cni-conf-dir; if they were removed, use --force",
         lists.join(", ")
     )]
     Gone {
-        /// The directory.
+        /// Directory of the lists.
         dir: PathBuf,
-        /// The files.
+        /// Names of the files.
         lists: Vec<String>,
     },
-    /// Kubelet is not where the plugin would ask.
+    /// Kubelet's socket is not where the plugin would query it.
     #[error(
         "nothing was changed: {0}; on a node without kubelet (podman, nerdctl) name the devices in \
-         chain.plugin.devices of a file, and give that with --config (docs/install.md#without-kubelet); \
+         chain.plugin.devices of a file, and pass it with --config (docs/install.md#without-kubelet); \
          where kubelet starts later, use --without-kubelet"
     )]
     Kubelet(String),
-    /// The plugin is to have another state directory than the one that is looked into.
+    /// The plugin has another state directory than `--state-dir`.
     #[error("chain.plugin.stateDir is {plugin:?}, and --state-dir {ours:?}: both must be the same")]
     StateDir {
-        /// The plugin's.
+        /// State directory of the plugin.
         plugin: String,
-        /// Ours.
+        /// State directory of this command.
         ours: PathBuf,
     },
-    /// Whether pods have devices cannot be told.
+    /// The devices of pods are unknown.
     #[error(transparent)]
     Pods(#[from] PodsError),
-    /// What pods that ended have left is not restored.
+    /// Devices of ended pods are not restored.
     #[error(
         "nothing was changed: these pods ended without {TYPE}, and what they had could not be restored to \
          the host: {}; the next pod with RDMA tries it again, or run uninstall on the node itself; --force \
@@ -149,15 +150,17 @@ pub enum InstallError {
         pods.join("; ")
     )]
     Left {
-        /// `namespace/name: why`
+        /// `namespace/name: reason` of each pod.
         pods: Vec<String>,
     },
-    /// `--check`
-    #[error("it is not done: what install put onto this node is there still")]
+    /// `--check` found remains.
+    #[error("uninstall is not complete: files of install are still on this node")]
     NotDone,
-    /// It was told to end.
-    #[error("told to end before {TYPE} was put into the chain; the plugins' binaries are there")]
-    Told,
+    /// A signal ended the command.
+    #[error(
+        "ended by a signal before {TYPE} was added to the chain; the plugins' binaries are installed"
+    )]
+    Ended,
     /// Pods were started meanwhile.
     #[error(
         "{TYPE} is out of the chain, and the binaries stay: these pods got devices meanwhile: {}; run \
@@ -165,7 +168,7 @@ pub enum InstallError {
         pods.join(", ")
     )]
     Meanwhile {
-        /// `namespace/name`
+        /// `namespace/name` of each pod.
         pods: Vec<String>,
     },
     /// Pods have devices.
@@ -176,29 +179,29 @@ pub enum InstallError {
         pods.join(", ")
     )]
     Attached {
-        /// `namespace/name`
+        /// `namespace/name` of each pod.
         pods: Vec<String>,
     },
     /// Claims are prepared.
     #[error(
         "nothing was changed: these claims are prepared, and their pods cannot end without the daemon: {}; start it \
-         again, delete the pods, and take it away then; or use --force: then the pods stay Terminating until a \
+         again, delete the pods, and run uninstall then; or use --force: then the pods stay Terminating until a \
          daemon runs here",
         claims.join(", ")
     )]
     Claimed {
-        /// `namespace/name`
+        /// `namespace/name` of each claim.
         claims: Vec<String>,
     },
 }
 
-/// Puts the binaries and the list's entry there, and prints what it did.
+/// Installs the binaries and adds the list's entry, and prints the changes.
 ///
 /// # Errors
-/// It is not done, and why. As an init container it fails only where the binaries cannot be put there:
-/// what hinders in the list must not keep the daemon from its work, which says it too.
+/// The installation is incomplete, for the reason given. As an init container it fails only if the binaries cannot be
+/// installed: obstacles in the list must not keep the daemon from its work, and the daemon reports them too.
 pub fn install(arguments: &Install) -> Result<(), InstallError> {
-    // elsewhere a signal ends it
+    // other processes are ended by the signal itself
     let ends = is_first().then(Ends::held).transpose();
     let ends = ends.map_err(InstallError::Stay)?;
     let configured = match &arguments.config {
@@ -212,7 +215,7 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
     };
     let configured = configured.and_then(|it| it.chain);
     let has_chain = configured.is_some();
-    let is_told = has_chain || arguments.cni_conf_dir.is_some();
+    let is_configured = has_chain || arguments.cni_conf_dir.is_some();
     let mut conf = configured.unwrap_or_default();
     if let Some(dir) = &arguments.cni_conf_dir {
         conf.conf_dir = absolute(dir)?;
@@ -238,7 +241,7 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
         cni_cache: None,
         needs_kubelet: !arguments.without_kubelet,
     };
-    // before anything is made, the lock's file included
+    // before any file is made, even the lock file
     let before = Record::read(&chain.state_dir)?;
     let is_in = before.is_some_and(|it| !it.lists.is_empty());
     let hinders = chain.needs_kubelet && !arguments.init_container && !is_in;
@@ -249,15 +252,15 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
         let _lock = record::lock(&chain.state_dir)?;
         let mut record = Record::read(&chain.state_dir)?.unwrap_or_default();
         let remedy = "uninstall it first";
-        let given = arguments.cni_bin_dir.split_first();
+        let bin_dirs = arguments.cni_bin_dir.split_first();
         let bin_dir = chosen(
             "--cni-bin-dir",
-            given.map(|(first, _)| first.as_path()),
+            bin_dirs.map(|(first, _)| first.as_path()),
             record.bin_dir.as_deref(),
             BIN_DIR,
             remedy,
         )?;
-        if let (false, Some(was)) = (is_told, &record.conf_dir) {
+        if let (false, Some(was)) = (is_configured, &record.conf_dir) {
             chain.conf.conf_dir.clone_from(was);
         }
         same(
@@ -268,12 +271,12 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
         )?;
         if let (Some(file), false) = (&arguments.config, has_chain) {
             println!(
-                "{file:?} has no chain, so that the defaults count: {TYPE} without fields of its own, put \
-                 into {:?} by containerd's rules; the daemon does not keep it there by this file",
+                "{file:?} has no chain, so the defaults apply: {TYPE} without fields of its own, added \
+                 to {:?} by containerd's rules; with this file the daemon does not keep it there",
                 chain.conf.conf_dir
             );
         }
-        if let Some((_, further)) = given {
+        if let Some((_, further)) = bin_dirs {
             let further: Result<_, _> = further.iter().map(|it| absolute(it)).collect();
             record.further_bin_dirs = further?;
         }
@@ -303,14 +306,14 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
     }
     match done {
         Err(error) if arguments.init_container => {
-            println!("{TYPE} is not in the chain, and the daemon tries it again: {error}");
+            println!("{TYPE} is not in the chain, and the daemon retries: {error}");
             Ok(())
         }
         done => done,
     }
 }
 
-/// Puts our plugin into the list, and prints what it did.
+/// Adds our plugin to the list, and prints the changes.
 fn put_in(chain: &Chain, parents: &[Parent]) -> Result<(), InstallError> {
     let dir = chain.conf.conf_dir.clone();
     let (mut held, mut claim) = (vec![], Claim::default());
@@ -359,8 +362,8 @@ fn put_in(chain: &Chain, parents: &[Parent]) -> Result<(), InstallError> {
     Err(InstallError::Busy { dir })
 }
 
-/// A node that has just come gets its addresses a little later (router advertisements, DHCPv6, duplicate
-/// address detection): until then a pod would start without rails, and nobody would say so.
+/// Waits for an address. A new node gets its addresses a little later (router advertisements, DHCPv6, duplicate address
+/// detection); until then pods would start without rails and without an error.
 fn await_address(
     parents: &[Parent],
     limit: Duration,
@@ -372,36 +375,35 @@ fn await_address(
         if left.is_zero() {
             break;
         }
-        let pause = left.min(TO_HAVE_ADDRESS);
-        let is_told = ends.map(|ends| ends.within(pause)).transpose();
-        match is_told.map_err(InstallError::Stay)? {
+        let pause = left.min(ADDRESS_INTERVAL);
+        let has_ended = ends.map(|ends| ends.within(pause)).transpose();
+        match has_ended.map_err(InstallError::Stay)? {
             None => thread::sleep(pause),
             Some(false) => {}
-            Some(true) => return Err(InstallError::Told),
+            Some(true) => return Err(InstallError::Ended),
         }
     }
     Ok(())
 }
 
-/// The directory that `flag` is for: the one that was `given`, else the one that `was` used, else the
-/// default.
+/// Returns the directory for `flag`: the `given` one, else the one of the installation, else the default.
 fn chosen(
     flag: &'static str,
-    given: Option<&Path>,
+    requested: Option<&Path>,
     was: Option<&Path>,
     default: &str,
     remedy: &'static str,
 ) -> Result<PathBuf, InstallError> {
-    let Some(given) = given else {
+    let Some(requested) = requested else {
         return Ok(was.unwrap_or(Path::new(default)).to_owned());
     };
-    let dir = absolute(given)?;
+    let dir = absolute(requested)?;
     same(flag, &dir, was, remedy)?;
     Ok(dir)
 }
 
-/// Whether it is the directory that was used before: else binaries would go that a list elsewhere
-/// names, or lists be forgotten.
+/// Checks that the directory is the one of the installation. Otherwise binaries that another list names would be
+/// removed, or lists be forgotten.
 fn same(
     flag: &'static str,
     dir: &Path,
@@ -419,7 +421,7 @@ fn same(
     }
 }
 
-/// `stateDir` of the plugin's configuration.
+/// Returns `stateDir` of the plugin's configuration.
 fn state_dir_of(entry: &Map<String, Value>) -> Option<&str> {
     entry.get("stateDir")?.as_str()
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pods that the installed `rdma-cni` is needed for: by its records, and by whether their network
-//! namespaces are there still.
+//! Pods that still need the installed `rdma-cni`, according to its records and their network namespaces.
 
 use crate::chain::programs::is_mounted;
 use attachments::pods::{is_out_of_sight, netns_seen};
@@ -16,36 +15,36 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-/// It cannot be told which pods have devices.
+/// Reason why the pods with devices are unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum PodsError {
-    /// The records.
+    /// The records cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The boot that records are of.
+    /// The boot id cannot be read.
     #[error(transparent)]
     Boot(#[from] ObserveError),
-    /// A record that nothing can be said of.
+    /// A record is unreadable.
     #[error(
         "the record of {key} in {state_dir:?} cannot be read: {why}; its pod may have devices: let it \
-         end, or take the record away"
+         end, or remove the record"
     )]
     Unreadable {
-        /// `container c1 (eth0 of network pods)`
+        /// Key of the record: `container c1 (eth0 of network pods)`.
         key: String,
         /// The state directory.
         state_dir: PathBuf,
-        /// Why.
+        /// Reason.
         why: String,
     },
 }
 
-/// Pods that have something: devices, or addresses that are still to be given back.
+/// Pods that have devices, or addresses that are not released yet.
 #[derive(Debug, Default)]
 pub(super) struct Pods {
-    /// `namespace/name` of those that live.
+    /// `namespace/name` of living pods.
     pub living: Vec<String>,
-    /// What ended without `rdma-cni`.
+    /// Attachments of pods that ended without `rdma-cni`.
     ended: Vec<Ended>,
 }
 
@@ -55,11 +54,11 @@ struct Ended {
     state_dir: PathBuf,
 }
 
-/// What the records below `state_dirs` say.
+/// Reads the records below `state_dirs`.
 ///
 /// # Errors
-/// One cannot be read.
-pub(super) fn look(state_dirs: &[PathBuf]) -> Result<Pods, PodsError> {
+/// A record cannot be read.
+pub(super) fn read(state_dirs: &[PathBuf]) -> Result<Pods, PodsError> {
     let kernel = Linux::new();
     let mut pods = Pods::default();
     for state_dir in state_dirs {
@@ -80,7 +79,7 @@ pub(super) fn look(state_dirs: &[PathBuf]) -> Result<Pods, PodsError> {
                     )));
                 }
             };
-            // after another boot everything is on the host
+            // after a reboot all devices are on the host
             if attachment.boot_id != kernel.boot_id()? {
                 continue;
             }
@@ -99,11 +98,11 @@ pub(super) fn look(state_dirs: &[PathBuf]) -> Result<Pods, PodsError> {
     Ok(pods)
 }
 
-/// Takes away what verbs of `rdma-cni` that were killed have left below `state_dirs` of pods that have no record any more:
-/// nobody else does, when it is gone.
+/// Removes files that killed calls of `rdma-cni` left below `state_dirs` for pods without a record; no other program
+/// does so after its removal.
 ///
 /// # Errors
-/// It cannot be told what is there.
+/// The files cannot be listed.
 pub(super) fn sweep(state_dirs: &[PathBuf]) -> Result<(), PodsError> {
     for state_dir in state_dirs {
         Store::new(state_dir).sweep(None, None)?;
@@ -112,8 +111,8 @@ pub(super) fn sweep(state_dirs: &[PathBuf]) -> Result<(), PodsError> {
 }
 
 impl Pods {
-    /// Lets the `rdma-cni` of the first of `bin_dirs` restore what the pods that ended have left. Those
-    /// that it could not be done for, each with the reason.
+    /// Runs the `rdma-cni` of the first of `bin_dirs` to restore the devices of ended pods. Returns the pods that were
+    /// not restored, with the reasons.
     pub(super) fn restore_ended(&self, bin_dirs: &[PathBuf]) -> Vec<String> {
         let mut left = vec![];
         for ended in &self.ended {
@@ -122,7 +121,7 @@ impl Pods {
                 // IPAM plugins have their leases elsewhere on the node
                 true => left.push(format!("{name}: this can only be done on the node itself")),
                 false => match delete(ended, bin_dirs) {
-                    Ok(()) => println!("{name}: it has ended, and what it had is restored"),
+                    Ok(()) => println!("{name}: it has ended, and its devices are restored"),
                     Err(why) => left.push(format!("{name}: {why}")),
                 },
             }
@@ -131,7 +130,7 @@ impl Pods {
     }
 }
 
-/// `rdma-cni`'s DEL, as a runtime calls it for a pod whose namespace is gone.
+/// Runs `rdma-cni`'s DEL, as a runtime does for a pod whose namespace is gone.
 fn delete(ended: &Ended, bin_dirs: &[PathBuf]) -> Result<(), String> {
     let key = &ended.attachment.key;
     let conf = json!({
@@ -153,22 +152,22 @@ fn delete(ended: &Ended, bin_dirs: &[PathBuf]) -> Result<(), String> {
         true => Ok(()),
         false => {
             let answer = serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default();
-            let said = ["msg", "details"].map(|it| answer[it].as_str().unwrap_or_default());
-            Err(format!("{binary:?}: {} {}", output.status, said.join(" ")))
+            let texts = ["msg", "details"].map(|it| answer[it].as_str().unwrap_or_default());
+            Err(format!("{binary:?}: {} {}", output.status, texts.join(" ")))
         }
     }
 }
 
 fn run(command: &mut Command, conf: &Value) -> io::Result<Output> {
     let (reader, mut writer) = io::pipe()?;
-    // a few bytes, which the pipe holds
+    // a few bytes, which fit into the pipe
     io::Write::write_all(&mut writer, conf.to_string().as_bytes())?;
     drop(writer);
     command.stdin(reader).stdout(Stdio::piped()).output()
 }
 
-/// Whether its pod lives, as far as can be seen from here: what cannot be looked at counts as living.
-/// Without `CAP_SYS_ADMIN` that is each namespace that is still there.
+/// Returns true if the pod may be alive: a namespace that cannot be read counts as alive. Without `CAP_SYS_ADMIN` that
+/// is each namespace that still exists.
 fn lives(kernel: &Linux, attachment: &Attachment) -> bool {
     let netns = netns_seen(attachment.netns.clone(), attachment.netns_id);
     match kernel.open_pod(&netns) {
@@ -179,7 +178,7 @@ fn lives(kernel: &Linux, attachment: &Attachment) -> bool {
     }
 }
 
-/// `namespace/name` of the pod, else the container's id.
+/// Returns `namespace/name` of the pod, or else the container's id.
 fn name(attachment: &Attachment) -> &str {
     let pod = attachment.pod.as_deref();
     pod.unwrap_or(&attachment.key.container)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A program of a DaemonSet does not end: kubelet would start it again.
+//! Keeps a program of a DaemonSet running: kubelet would restart it at its end.
 
 use nix::{
     libc,
@@ -7,17 +7,17 @@ use nix::{
 };
 use std::{io, time::Duration};
 
-/// The signals that end the program, held back from now on. The first process of a container has to
-/// take them itself: the kernel does nothing by default there (`signal(7)`, `pid_namespaces(7)`).
+/// Blocked signals that end the program. The first process of a container must handle them itself: the kernel's default
+/// action is none there (`signal(7)`, `pid_namespaces(7)`).
 pub(super) struct Ends(SigSet);
 
-/// Whether this is a container's first process.
+/// Returns true if this is a container's first process.
 pub(super) fn is_first() -> bool {
     std::process::id() == 1
 }
 
 impl Ends {
-    /// Holds them back, for this thread and those that it starts.
+    /// Blocks the signals for this thread and those that it starts.
     ///
     /// # Errors
     /// The system refuses it.
@@ -27,7 +27,7 @@ impl Ends {
         Ok(Self(signals))
     }
 
-    /// Whether one comes within `time`.
+    /// Returns true if a signal comes within `time`.
     ///
     /// # Errors
     /// The system refuses it.
@@ -37,7 +37,7 @@ impl Ends {
             tv_nsec: time.subsec_nanos().into(),
         };
         let none = std::ptr::null_mut();
-        // SAFETY: the set and the limit live until the call returns; no information is asked for.
+        // SAFETY: the set and the limit live until the call returns; no information is requested.
         match unsafe { libc::sigtimedwait(self.0.as_ref(), none, &raw const limit) } {
             -1 => match io::Error::last_os_error() {
                 over if over.raw_os_error() == Some(libc::EAGAIN) => Ok(false),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin uninstall`: what was put onto a node is taken away, the lists' entries first.
+//! `rdma-device-plugin uninstall`: removes the installation from a node, the lists' entries first.
 
 use super::{
     InstallError, absolute, binaries, chosen, pods, state_dir_of,
@@ -13,7 +13,7 @@ use crate::{
     cli::Uninstall,
     conf::{self, chain::CONF_DIR},
     device_info, node_features,
-    release::tell_removed,
+    release::print_removed,
 };
 use conflist::TYPE;
 use dra::Claims;
@@ -22,34 +22,34 @@ use std::{
     time::Duration,
 };
 
-/// Between two tries of `uninstall --stay`.
+/// Interval of attempts of `uninstall --stay`.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Between two looks whether somebody has put it there again.
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval of checks for another installation.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Takes away what [`install`](super::install) and the daemon put there, and prints what it did. If it is to stay, it
-/// tries again until that is done, and comes back when it is told to end.
+/// Removes the files of [`install`](super::install) and of the daemon, and prints the changes. With `--stay` it retries
+/// until all is removed, and returns at a signal.
 ///
 /// # Errors
-/// Pods have devices still, or something is left, and why.
+/// Pods still have devices, or something is left, for the reason given.
 pub fn uninstall(arguments: &Uninstall) -> Result<(), InstallError> {
     if arguments.check {
-        return is_taken_away(arguments);
+        return check(arguments);
     }
     let held = || Ends::held().map_err(InstallError::Stay);
-    // elsewhere a signal ends it, and what it has started
+    // other processes, and their children, are ended by the signal itself
     let is_held = is_first() || arguments.stay;
     let ends = is_held.then(held).transpose()?;
     let Some(ends) = ends.filter(|_| arguments.stay) else {
         return take_away(arguments).map(|left| left.into_iter().for_each(|it| println!("{it}")));
     };
     let state_dir = absolute(&arguments.state_dir)?;
-    let (mut said, mut is_done) = (None, false);
-    // seen without a lock
+    let (mut printed, mut is_done) = (None, false);
+    // checked without a lock
     let is_gone = || Record::read(&state_dir).is_ok_and(|it| it.is_none()) && !has_files(arguments);
     loop {
-        // somebody may put it there again
+        // another program may install again
         if !(is_done && is_gone()) {
             let done = take_away(arguments);
             let was_done = std::mem::replace(&mut is_done, done.is_ok());
@@ -58,36 +58,40 @@ pub fn uninstall(arguments: &Uninstall) -> Result<(), InstallError> {
                     "rdma-device-plugin: {error}; trying again every {AGAIN:?}"
                 ))
             });
-            if let Some(sentence) = sentence.filter(|it| said.as_ref() != Some(it)) {
+            if let Some(sentence) = sentence.filter(|it| printed.as_ref() != Some(it)) {
                 match is_done {
                     true => println!("{sentence}"),
                     false => eprintln!("{sentence}"),
                 }
-                said = Some(sentence);
+                printed = Some(sentence);
             }
             if is_done && (!was_done || is_gone()) {
-                println!("nothing is left to do here; waiting for SIGTERM");
+                println!("nothing is left to remove; waiting for SIGTERM");
             }
         }
-        let pause = if is_done && is_gone() { LOOK } else { AGAIN };
+        let pause = if is_done && is_gone() {
+            CHECK_INTERVAL
+        } else {
+            AGAIN
+        };
         if ends.within(pause).map_err(InstallError::Stay)? {
             return Ok(());
         }
     }
 }
 
-/// Whether [`uninstall`] has nothing left to do: nothing is changed, and nothing of a pod is looked at.
-fn is_taken_away(arguments: &Uninstall) -> Result<(), InstallError> {
+/// Checks that [`uninstall`] has nothing left to do. It changes nothing and reads nothing of pods.
+fn check(arguments: &Uninstall) -> Result<(), InstallError> {
     if has_files(arguments) {
         return Err(InstallError::NotDone);
     }
     let state_dir = absolute(&arguments.state_dir)?;
     let Some(record) = Record::read(&state_dir)? else {
-        println!("nothing is left to do here");
+        println!("nothing is left to remove");
         return Ok(());
     };
-    let given = arguments.cni_conf_dir.as_deref();
-    let conf_dir = given.or(record.conf_dir.as_deref());
+    let conf_dir = arguments.cni_conf_dir.as_deref();
+    let conf_dir = conf_dir.or(record.conf_dir.as_deref());
     let conf = conf::Chain {
         conf_dir: absolute(conf_dir.unwrap_or(Path::new(CONF_DIR)))?,
         ..conf::Chain::default()
@@ -98,21 +102,21 @@ fn is_taken_away(arguments: &Uninstall) -> Result<(), InstallError> {
         cni_cache: None,
         needs_kubelet: false,
     };
-    // what somebody else has in a list keeps the binaries, for good
+    // an entry of another writer keeps the binaries for good
     match record.lists.is_empty() && !chain.still_named().map_err(ChainError::from)?.is_empty() {
         true => Ok(()),
         false => Err(InstallError::NotDone),
     }
 }
 
-/// Whether the daemon's labels, or its device information, are there still.
+/// Returns true if the daemon's labels or its device information still exist.
 fn has_files(arguments: &Uninstall) -> bool {
     let directory = arguments.node_features.as_deref();
     directory.is_some_and(node_features::is_there) || device_info::is_there(&arguments.state_dir)
 }
 
-/// Takes it away, labels and device information at last: while pods have devices, the node still is what they say. What
-/// is to be said of what is left.
+/// Removes everything. Labels and device information come last: they are valid while pods have devices. Returns a
+/// sentence on remains.
 fn take_away(arguments: &Uninstall) -> Result<Option<String>, InstallError> {
     let left = take_chain_away(arguments)?;
     if let Some(directory) = &arguments.node_features
@@ -120,7 +124,7 @@ fn take_away(arguments: &Uninstall) -> Result<Option<String>, InstallError> {
     {
         println!("{file:?}: removed");
     }
-    tell_removed(device_info::remove(&absolute(&arguments.state_dir)?)?);
+    print_removed(device_info::remove(&absolute(&arguments.state_dir)?)?);
     Ok(left)
 }
 
@@ -129,15 +133,15 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>, InstallError
     let lock = record::lock(&state_dir)?;
     let Some(mut record) = Record::read(&state_dir)? else {
         record::unlock_for_good(lock, &state_dir)?;
-        let nothing = "nothing was installed on this node: there is nothing to take away";
+        let nothing = "nothing was installed on this node: there is nothing to remove";
         return Ok(Some(nothing.to_owned()));
     };
-    let dir = |flag, given: &Option<PathBuf>, was: &Option<PathBuf>, default| {
+    let dir = |flag, requested: &Option<PathBuf>, was: &Option<PathBuf>, default| {
         let remedy = "leave it out, or use --force if both are the same directory";
         let was = was
             .as_deref()
-            .filter(|_| !arguments.force || given.is_none());
-        chosen(flag, given.as_deref(), was, default, remedy)
+            .filter(|_| !arguments.force || requested.is_none());
+        chosen(flag, requested.as_deref(), was, default, remedy)
     };
     let (bins, confs) = (&arguments.cni_bin_dir, &arguments.cni_conf_dir);
     let bin_dir = dir("--cni-bin-dir", bins, &record.bin_dir, BIN_DIR)?;
@@ -159,13 +163,13 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>, InstallError
             lists: record.lists_with_entry().cloned().collect(),
         });
     }
-    // the plugin's own state directory too, where it was given another one
+    // also the plugin's own state directory, if it differs
     let mut state_dirs = vec![state_dir.clone()];
     let entries = record.lists.values().flat_map(|it| &it.entries);
     state_dirs.extend(entries.filter_map(state_dir_of).map(PathBuf::from));
     state_dirs.sort();
     state_dirs.dedup();
-    let found = pods::look(&state_dirs)?;
+    let found = pods::read(&state_dirs)?;
     if !found.living.is_empty() && !arguments.force {
         return Err(InstallError::Attached { pods: found.living });
     }
@@ -174,7 +178,7 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>, InstallError
     let claims = claims.chain(
         unreadable
             .iter()
-            .map(|error| format!("one of which nothing is known ({error})")),
+            .map(|error| format!("an unreadable one ({error})")),
     );
     let claims: Vec<String> = claims.collect();
     if !claims.is_empty() && !arguments.force {
@@ -184,14 +188,14 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>, InstallError
     if !left.is_empty() && !arguments.force {
         return Err(InstallError::Left { pods: left });
     }
-    // whatever becomes of the rest, the daemon does not put it in again
+    // from here on the daemon does not add it again, even if the rest fails
     record.withdrawn = true;
     record.write(&state_dir)?;
     let (files, obstacles) = chain.give_back(&mut record)?;
     for file in files {
         let path = chain.conf.conf_dir.join(file);
         match path.exists() {
-            true => println!("{path:?}: {TYPE} is out of it"),
+            true => println!("{path:?}: removed {TYPE}"),
             false => println!("{path:?}: removed"),
         }
     }
@@ -199,8 +203,8 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>, InstallError
         let dir = chain.conf.conf_dir;
         return Err(InstallError::Obstacle { dir, obstacle });
     }
-    // some may have been started before the runtime saw the list
-    let found = pods::look(&state_dirs)?;
+    // pods may have started before the runtime read the changed list
+    let found = pods::read(&state_dirs)?;
     let mut pods = found.living.clone();
     pods.extend(found.restore_ended(&bin_dirs));
     if !pods.is_empty() {
@@ -215,7 +219,7 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>, InstallError
     let named = chain.still_named().map_err(ChainError::from)?;
     if !named.is_empty() {
         return Ok(Some(format!(
-            "the binaries stay: somebody else has {TYPE} in {}; take it out and run uninstall again",
+            "the binaries stay: {TYPE} is still in {}; remove it there and run uninstall again",
             named.join(", ")
         )));
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What kubelet was told of a container's start, for people and for who sees to refused pods.
+//! Answers to kubelet about containers' starts, for the log and for the handling of refused pods.
 
 use super::{
     holder::{self, Holder},
@@ -11,27 +11,31 @@ use crate::{
 };
 use kubelet_api::pod_resources::AskError;
 
-/// What kubelet was told of a container's start.
-pub(super) struct Told {
+/// Answer to kubelet about a container's start.
+pub(super) struct Answered {
     pub(super) resource: ResourceName,
     pub(super) ids: Vec<String>,
-    /// None: it may start.
+    /// Reason of the refusal; `None`: it may start.
     pub(super) refused: Option<Refused>,
 }
 
-impl Told {
-    /// Says it in the log, and to who sees to refused pods.
-    pub(super) fn tell(self, context: &PluginContext, asked: &Result<Option<Holder>, AskError>) {
+impl Answered {
+    /// Logs the answer, and sends it to the handlers of refused pods.
+    pub(super) fn publish(
+        self,
+        context: &PluginContext,
+        holder: &Result<Option<Holder>, AskError>,
+    ) {
         let words = match &self.refused {
             None => "may start".to_owned(),
             Some(refused) => format!("must not start: {}", refused.status.message()),
         };
-        holder::tell(&self.resource, &self.ids, asked, &words);
+        holder::log_verdict(&self.resource, &self.ids, holder, &words);
         let ids = Ids::new(self.resource.as_str(), &self.ids);
-        match (self.refused, asked) {
-            (None, _) => context.verdicts.tell(&Verdict::MayStart(ids)),
+        match (self.refused, holder) {
+            (None, _) => context.verdicts.send(&Verdict::MayStart(ids)),
             (Some(Refused { status, cure }), Ok(Some(holder))) => {
-                context.verdicts.tell(&Verdict::Refused {
+                context.verdicts.send(&Verdict::Refused {
                     ids,
                     pod: PodName {
                         namespace: holder.namespace.clone(),
@@ -41,7 +45,7 @@ impl Told {
                     cure,
                 });
             }
-            // which pod it is, is not known: kubelet tries again
+            // the pod is unknown: kubelet repeats the call
             (Some(_), _) => {}
         }
     }

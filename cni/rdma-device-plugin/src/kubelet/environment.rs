@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a container is told of its pod's rails, before it is created: they are known by then.
+//! Passes a container its pod's rails before it is created; they are known by then.
 
 use super::{holder::Holder, libraries, libraries::PodRail, plugin_context::PluginContext};
 use crate::{conf::ResourceName, node::Node, offer::Environment};
@@ -12,17 +12,17 @@ use rdma_resources::{
 use std::fmt::Display;
 use tonic::Status;
 
-/// A container, as kubelet knows it.
+/// A container as kubelet identifies it.
 pub(super) struct Container {
     resource: String,
     /// Its ids of `resource`.
     ids: Vec<String>,
-    /// All that kubelet allocated to it, of other resources too; where kubelet does not tell, those ids.
+    /// All that kubelet allocated to it, also of other resources; without kubelet's report, those ids.
     allocated: Vec<(String, String)>,
 }
 
 impl Container {
-    /// The one that has `ids` of `resource`; kubelet may say who it is.
+    /// Returns the container with `ids` of `resource`; `holder` is kubelet's report of it.
     pub(super) fn new(resource: &ResourceName, ids: &[String], holder: Option<&Holder>) -> Self {
         let resource = resource.to_string();
         let allocated = match holder {
@@ -44,12 +44,12 @@ impl Container {
     }
 }
 
-/// Tells `container`, as `environment` of its resource has it, and those of its other resources; its rails also if it
-/// `is_promised` them. A pod with `hostNetwork` has none.
+/// Writes the files of `environment` and of the container's other resources. Includes the rails if it is `is_promised`
+/// them. A pod with `hostNetwork` has none.
 ///
 /// # Errors
-/// It is not known which rails there are, or it cannot be written: kubelet asks again.
-pub(super) async fn tell(
+/// The rails are unknown or a file cannot be written: kubelet repeats the call.
+pub(super) async fn write(
     context: &PluginContext,
     container: Container,
     environment: &Environment,
@@ -63,7 +63,7 @@ pub(super) async fn tell(
     let (state_dir, containers) = (context.state_dir.clone(), context.containers.clone());
     let (node, hardware) = (context.node.borrow().clone(), context.hardware.clone());
     let grants = context.grants.clone();
-    let write = move || -> Result<(), String> {
+    let written = move || -> Result<(), String> {
         let _lock = containers.lock().map_err(in_words)?;
         let store = Store::new(&state_dir);
         let boot_id = Linux::new().boot_id().unwrap_or_default();
@@ -83,8 +83,9 @@ pub(super) async fn tell(
         if has_rails {
             let rails: Vec<_> = attachments.iter().flat_map(|it| it.told()).collect();
             let held: Vec<ContainerId<'_>> = all.iter().flat_map(held).collect();
-            let told = containers.tell_rails((&container.resource, &container.ids), &rails, &held);
-            told.map_err(in_words)?;
+            let written =
+                containers.tell_rails((&container.resource, &container.ids), &rails, &held);
+            written.map_err(in_words)?;
         }
         if has_files {
             let grant = |(resource, id): &(String, String)| grants.read(resource, id).transpose();
@@ -92,7 +93,7 @@ pub(super) async fn tell(
             let grants = grants
                 .collect::<Result<Vec<Grant>, _>>()
                 .map_err(in_words)?;
-            tell_libraries(
+            write_libraries(
                 &containers,
                 &container,
                 &hardware.kernel(),
@@ -103,11 +104,11 @@ pub(super) async fn tell(
         }
         Ok(())
     };
-    let written = tokio::task::spawn_blocking(write).await;
+    let written = tokio::task::spawn_blocking(written).await;
     let written = written.map_err(|error| Status::internal(error.to_string()))?;
     written.map_err(|why| {
         Status::unavailable(format!(
-            "the container's environment is not set up, as its resource has it (environment): {why}"
+            "cannot set up the container's environment, as its resource requires (environment): {why}"
         ))
     })
 }
@@ -116,9 +117,9 @@ fn in_words(error: impl Display) -> String {
     error.to_string()
 }
 
-/// Writes the files that the resources of `container` have, each for what `grants` gave of those resources: two that have
-/// a file mount one directory, and which of theirs kubelet takes is not known.
-fn tell_libraries<K: Kernel>(
+/// Writes the files that the resources of `container` require, each for the `grants` of those resources: two resources
+/// with a file mount one directory, and either mount may win.
+fn write_libraries<K: Kernel>(
     containers: &Containers,
     container: &Container,
     kernel: &K,
@@ -151,15 +152,15 @@ fn tell_libraries<K: Kernel>(
                     Err(why) => {
                         let pod = attachments.iter().find_map(|it| it.pod.as_deref());
                         log::warn!(
-                            "{}: NCCL of {} is told no GID: {why}; it chooses rightly with NICs of the pod's own, or with \
-                             addresses from a range that the node and other pods have none of",
+                            "{}: NCCL of {} gets no GID: {why}; its own choice is right with NICs of the pod's own, or with \
+                             addresses from a range that the node and other pods do not use",
                             container.resource,
                             pod.unwrap_or("a pod")
                         );
                     }
                 }
             }
-            // an empty list is no list: all
+            // an empty list would select all devices
             LibraryFile::Ucx if devices.is_empty() => {}
             LibraryFile::Ucx => {
                 let ports = devices.iter().map(|(name, port)| format!("{name}:{port}"));
@@ -167,24 +168,24 @@ fn tell_libraries<K: Kernel>(
                 variables.push(("UCX_NET_DEVICES", ports));
             }
         }
-        let told = containers.tell_library(id, file, variables);
-        told.map_err(in_words)?;
+        let written = containers.tell_library(id, file, variables);
+        written.map_err(in_words)?;
     }
     Ok(())
 }
 
-/// `NCCL_IB_HCA`: exactly these `devices`; without any, none of those that `grants` gave.
+/// Returns `NCCL_IB_HCA`: exactly these `devices`, or without any, none of those in `grants`.
 fn nccl_devices(devices: &[(String, u32)], grants: &[Grant]) -> String {
     if devices.is_empty() {
-        let given = grants.iter().flat_map(|it| &it.devices);
-        let given: Vec<&str> = given.map(|it| it.rdma.as_str()).collect();
-        return format!("^={}", given.join(","));
+        let granted = grants.iter().flat_map(|it| &it.devices);
+        let granted: Vec<&str> = granted.map(|it| it.rdma.as_str()).collect();
+        return format!("^={}", granted.join(","));
     }
     let names: Vec<&str> = devices.iter().map(|(name, _)| name.as_str()).collect();
     format!("={}", names.join(","))
 }
 
-/// Whatever kubelet gave for rails of `attachment`.
+/// Returns kubelet's allocations for rails of `attachment`.
 fn held(attachment: &Attachment) -> impl Iterator<Item = ContainerId<'_>> {
     let rails = attachment.rails.iter();
     let ids = rails.filter_map(|rail| rail.allocated.as_ref());
@@ -194,8 +195,8 @@ fn held(attachment: &Attachment) -> impl Iterator<Item = ContainerId<'_>> {
     })
 }
 
-/// The attachments of the pod of `container`, of whose ids some can have come to no rail: a NIC that is down, or that the
-/// pod has not chosen. One whose sandbox was made anew has those of the last one.
+/// Returns the attachments of the pod of `container`. Some of its ids may have no rail: the NIC is down, or the pod did
+/// not select it. A pod with several sandboxes has those of the last one.
 fn of_pod<'a>(all: &'a [Attachment], container: &Container) -> Vec<&'a Attachment> {
     let is_its = |held: ContainerId<'_>| {
         let mut allocated = container.allocated.iter();

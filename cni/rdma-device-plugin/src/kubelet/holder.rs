@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whose the devices of a container are: kubelet says it in none of a device plugin's calls, but in
-//! pod-resources.
+//! Finds the container of allocated devices: kubelet reports it only through pod-resources, and in no call of a device
+//! plugin.
 
 use crate::conf::ResourceName;
 use kubelet_api::pod_resources::{
@@ -9,7 +9,7 @@ use kubelet_api::pod_resources::{
 };
 use std::{fmt, path::Path, time::Duration};
 
-/// Kubelet is there: it waits for an answer itself, for 30 s
+/// Time limit of kubelet's answer: kubelet itself waits 30 s for our answer
 /// (`KubeletPreStartContainerRPCTimeoutInSecs`).
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -19,11 +19,11 @@ pub(super) struct Holder {
     pub(super) namespace: String,
     pub(super) pod: String,
     pub(super) container: String,
-    /// What kubelet allocated to it: resources, each with an id. Empty where that was not asked.
+    /// Kubelet's allocations to it: resources, each with an id. Empty if they were not queried.
     pub(super) allocated: Vec<(String, String)>,
 }
 
-/// `default/trainer-0, container main`
+/// Formats `default/trainer-0, container main`.
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -36,8 +36,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Which container has `ids` of `resource`; none: one that kubelet does not name, as an init
-/// container.
+/// Returns the container that has `ids` of `resource`; `None`: kubelet does not report it, as for an init container.
 pub(super) async fn of(
     socket: &Path,
     resource: &ResourceName,
@@ -47,20 +46,20 @@ pub(super) async fn of(
     Ok(holder(&pods, resource, ids))
 }
 
-/// Says in the log whose the devices are, where kubelet has told it.
-pub(super) fn tell(
+/// Logs the devices' container, if kubelet reported it.
+pub(super) fn log_verdict(
     resource: &ResourceName,
     ids: &[String],
-    asked: &Result<Option<Holder>, AskError>,
+    holder: &Result<Option<Holder>, AskError>,
     verdict: &str,
 ) {
     let ids = ids.join(", ");
-    match asked {
+    match holder {
         Ok(Some(holder)) => log::info!("{resource}: {ids} of {holder}: {verdict}"),
         Ok(None) => {
             log::info!("{resource}: {ids} of a pod that kubelet does not name: {verdict}");
         }
-        Err(error) => log::debug!("{resource}: whose {ids} is: {error}"),
+        Err(error) => log::debug!("{resource}: cannot find the container of {ids}: {error}"),
     }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which RDMA devices a container has of those that kubelet allocated, and which GIDs: ADD leaves out shared NICs that are
-//! down, or that the pod has not chosen, and kubelet has given their character devices by then.
+//! Selects a container's RDMA devices and GIDs from kubelet's allocation: ADD leaves out shared NICs that are down or
+//! not selected by the pod, although kubelet already gave it their character devices.
 
 use crate::node::Node;
 use attachments::{Attachment, Rail};
@@ -11,32 +11,32 @@ use rdma_resources::{
     nccl::{Port, Undecided},
 };
 
-/// The port that a device without any other is used by.
+/// Port of a device without a known one.
 const FIRST_PORT: u32 = 1;
 
 /// A rail of a pod.
 pub(super) type PodRail<'a> = (&'a Attachment, &'a Rail);
 
-/// Those of `rails`, a pod's, that came of what `grants` gave.
+/// Returns those of a pod's `rails` that belong to `grants`.
 pub(super) fn of_grants<'a>(rails: &[PodRail<'a>], grants: &[Grant]) -> Vec<PodRail<'a>> {
-    let is_given = |(resource, id): (&str, &str)| {
+    let is_granted = |(resource, id): (&str, &str)| {
         let mut grants = grants.iter();
         grants.any(|grant| grant.resource == resource && grant.id == id)
     };
     let own = rails.iter();
-    own.filter(|(_, rail)| ids(rail).any(is_given))
+    own.filter(|(_, rail)| ids(rail).any(is_granted))
         .copied()
         .collect()
 }
 
-/// What kubelet gave for `rail`: resources, each with an id.
+/// Returns the allocated ids of `rail`, each with its resource.
 fn ids(rail: &Rail) -> impl Iterator<Item = (&str, &str)> {
     let ids = rail.allocated.iter().flat_map(|it| &it.ids);
     ids.map(|it| (it.resource.as_str(), it.id.as_str()))
 }
 
-/// The RDMA devices that a container has by `grants`, each with its port: those of its `rails`, in their order, and those
-/// that need no rail. Of a pod without any rail, as with `hostNetwork`, it has all.
+/// Returns the container's RDMA devices by `grants`, each with its port: those of its `rails` in their order, and those
+/// that need no rail. A container of a pod without rails, as with `hostNetwork`, has all.
 pub(super) fn devices(grants: &[Grant], rails: &[PodRail<'_>], node: &Node) -> Vec<(String, u32)> {
     let own = of_grants(rails, grants);
     let mut devices: Vec<(String, u32)> = vec![];
@@ -66,7 +66,7 @@ pub(super) fn devices(grants: &[Grant], rails: &[PodRail<'_>], node: &Node) -> V
         let mut offered = offered.filter(|it| it.address == device.address);
         let first = offered.next().and_then(|it| it.hca.ports.first());
         let is_infiniband = first.is_some_and(|it| it.link_type == LinkType::Infiniband);
-        // of InfiniBand pods have no rails, unless they are to have IPoIB
+        // InfiniBand devices have rails only with IPoIB
         let by_verbs_alone = is_infiniband && !has_ipoib;
         if by_verbs_alone || !is_attached(&grant.resource) {
             let port = first.map_or(FIRST_PORT, |it| it.number);
@@ -80,7 +80,7 @@ fn of(grant: &Grant) -> impl Iterator<Item = (&Grant, &GrantedDevice)> {
     grant.devices.iter().map(move |device| (grant, device))
 }
 
-/// The RDMA device of `rail`, with the port that it uses.
+/// Returns the RDMA device of `rail` with its used port.
 fn port(rail: &Rail) -> Option<(String, u32)> {
     let rdma = rail.rdma.as_ref()?;
     let of_gid = rail.gids.first().map(|gid| gid.port);
@@ -89,10 +89,10 @@ fn port(rail: &Rail) -> Option<(String, u32)> {
     Some((rdma.name.clone(), port.unwrap_or(FIRST_PORT)))
 }
 
-/// What NCCL is told of the GIDs of `rails`.
+/// Returns NCCL's variables for the GIDs of `rails`.
 ///
 /// # Errors
-/// There is nothing to tell that would be right on all of them.
+/// No value is right on all of them.
 pub(super) fn gids<K: Kernel>(
     kernel: &K,
     rails: &[PodRail<'_>],

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kubelet's side of the daemon: each resource is a plugin of its own, with a socket, a gRPC
-//! server and a registration.
+//! The daemon's interface to kubelet: each resource is a plugin with its own socket, gRPC server and registration.
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`socket`] | a socket in one of kubelet's directories, and whether it still is there |
+//! | [`socket`] | a socket in one of kubelet's directories, and its state |
 //! | [`service`] | the device-plugin service of a resource |
-//! | `holder` | whose the devices of a container are |
-//! | `own_accelerators` | which accelerators a container has that is allocated NICs |
-//! | `chain_check` | whether that pod has its network by the chain |
-//! | `told` | what kubelet was told of a container's start |
-//! | `environment` | what a container is told of that network |
-//! | `libraries` | which RDMA devices and GIDs it has |
+//! | `holder` | the container of allocated devices |
+//! | `own_accelerators` | accelerators of the container that gets NICs |
+//! | `chain_check` | check that the chain made the pod's network |
+//! | `answered` | answers to kubelet about starts of containers |
+//! | `environment` | environment of a container for that network |
+//! | `libraries` | RDMA devices and GIDs of the container |
 //! | [`streams`] | its ListAndWatch streams |
 //! | [`plugin`] | its task: socket, server, registration |
-//! | `plugin_context` | what all plugins have in common |
+//! | `plugin_context` | common context of all plugins |
 //! | [`register`] | one registration |
-//! | [`takeover`] | another daemon's plugin is there, and ends |
+//! | [`takeover`] | separates the ends of two daemons' plugins |
 //!
-//! A plugin outlives every change of what it advertises: its streams look at the
-//! [`Node`](crate::node::Node) and send a list when theirs differs.
+//! A plugin outlives all changes of its offer: its streams observe the [`Node`](crate::node::Node) and send a list when
+//! it differs from the last one.
 
+mod answered;
 pub(crate) mod chain_check;
 mod environment;
 mod holder;
@@ -33,7 +33,6 @@ pub mod service;
 pub mod socket;
 pub mod streams;
 pub mod takeover;
-mod told;
 
 pub use plugin::Plugin;
 pub use plugin_context::PluginContext;

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which accelerators the container has that kubelet asks a preference for.
+//! Finds the accelerators of the container for which kubelet requests a preference.
 //!
-//! Kubelet does not say which container that is. While it asks, it tells by pod-resources what it has allocated until
-//! then, the container that it is about included: a pod is known before it is admitted (`HandlePodAdditions()`,
-//! `pkg/kubelet/kubelet.go`), its devices are as soon as their plugin has answered, and the device manager's lock is
-//! not held meanwhile (`allocateContainerResources()`, `callGetPreferredAllocationIfAvailable()`,
-//! `pkg/kubelet/cm/devicemanager/manager.go`). So the container is one of those that have accelerators and no id of the
-//! resource yet. Of these, some never get one. They were the same when kubelet asked last; what has come since counts.
+//! Kubelet does not name that container. But pod-resources lists the allocations up to this call, including that
+//! container's: a pod is known before it is admitted (`HandlePodAdditions()`, `pkg/kubelet/kubelet.go`), its devices as
+//! soon as their plugin has answered, and kubelet does not hold the device manager's lock meanwhile
+//! (`allocateContainerResources()`, `callGetPreferredAllocationIfAvailable()`,
+//! `pkg/kubelet/cm/devicemanager/manager.go`). The container is therefore among those that have accelerators and no id
+//! of the resource yet. Some of these never get one, but they were the same at kubelet's last request; only newer ones
+//! count.
 //!
-//! It can be that nothing is known: the resources of one container are allocated in no order (a Go map's), so its
-//! accelerators may come after its NICs; and containers that initialise a pod are not in pod-resources.
+//! The result may be empty: kubelet allocates a container's resources in no order (a Go map's), so its accelerators may
+//! come after its NICs; and pod-resources does not list init containers.
 
 use super::holder::Holder;
 use crate::conf::ResourceName;
@@ -20,13 +21,13 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Containers with accelerators and without an id of a resource, as they were when kubelet asked last.
+/// Containers with accelerators and without an id of a resource, as of kubelet's last request.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Waiting(Arc<Mutex<BTreeSet<Holder>>>);
 
 impl Waiting {
-    /// The accelerators of the container that kubelet asks for now; none: not known. Of several that came since
-    /// kubelet asked last, those of all.
+    /// Returns the accelerators of the container of kubelet's request, or none if unknown. If several containers came
+    /// since the last request, it returns those of all.
     pub(super) fn own(
         &self,
         pods: &[PodResources],
@@ -80,17 +81,17 @@ fn accelerators(
         .collect()
 }
 
-/// What `id` of a device plugin stands for:
+/// Returns the accelerator of a device plugin's `id`:
 ///
 /// | id | of |
 /// |---|---|
-/// | `0000:c1:00.0` | ROCm's plugin, and others that call a device by its PCI address |
+/// | `0000:c1:00.0` | ROCm's plugin, and others that use the PCI address |
 /// | `GPU-…`, `GPU-…::3` | NVIDIA's, the second of a GPU that is shared (`NewAnnotatedID()`, `internal/rm/devices.go`) |
 /// | `MIG-GPU-…/1/0` | NVIDIA's, a part of a GPU with a driver before 470 |
 /// | `nvidia3`, `nvidia3/vgpu1`, `nvidia3/gi1` | GKE's (`pkg/gpu/nvidia/manager.go`) |
 /// | `card1-0` | Intel's (`cmd/gpu_plugin/gpu_plugin.go`) |
 ///
-/// Only NVML tells which GPU a `MIG-…` of a later driver is of.
+/// Only NVML can resolve a `MIG-…` of a later driver.
 fn address(id: &str, names: &BTreeMap<String, DeviceAddress>) -> Option<DeviceAddress> {
     let name = id.split_once("::").map_or(id, |(name, _)| name);
     let name = name.split_once('/').map_or(name, |(name, _)| name);
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_device_plugins_stand_for_accelerators() {
+    fn ids_of_device_plugins_name_accelerators() {
         for (id, expected) in [
             (UUID.to_owned(), "0000:62:00.0"),
             (format!("{UUID}::3"), "0000:62:00.0"),
@@ -191,19 +192,19 @@ mod tests {
         let other = ("amd.com/gpu", "0000:c1:00.0");
         let with_nic = pod("a", &[gpu, ("rdma/hca", "7")]);
         assert_eq!(own(&waiting, std::slice::from_ref(&with_nic)), [""; 0]);
-        // what has come besides is of another resource
+        // the other one has only another resource
         let waits = pod("b", &[other, ("rdma/vf", "0000:3b:00.2")]);
         assert_eq!(own(&waiting, &[with_nic, waits]), ["0000:c1:00.0"]);
     }
 
     #[test]
-    fn what_was_there_before_and_never_got_an_id_is_not_the_container() {
+    fn an_earlier_container_without_an_id_is_ignored() {
         let waiting = Waiting::default();
         let gpu = ("nvidia.com/gpu", "nvidia5");
         let other = ("amd.com/gpu", "0000:c1:00.0");
         let without = pod("without", &[gpu]);
         let comes = pod("trainer-0", &[other]);
-        // nothing is known of either
+        // neither is known
         let both = own(&waiting, &[without.clone(), comes]);
         assert_eq!(both, ["0000:62:00.0", "0000:c1:00.0"]);
         let served = pod("trainer-0", &[other, ("rdma/hca", "7")]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The task of one resource: a socket, a server on it, and a kubelet that knows of it.
+//! Task of one resource: its socket, the server on it, and the registration with kubelet.
 
 use super::{
     plugin_context::PluginContext,
@@ -9,7 +9,7 @@ use super::{
     streams::{Count, End, Streams},
     takeover,
 };
-use crate::{conf::ResourceName, peers::Role, said::Said};
+use crate::{conf::ResourceName, log_once::LogOnce, peers::Role};
 use kubelet_api::device_plugin::device_plugin_server::DevicePluginServer;
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
@@ -20,19 +20,19 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 
-/// How long a plugin has to end.
-const TO_END: Duration = Duration::from_secs(1);
+/// Time limit of a plugin's end.
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Within this time after a registration kubelet opens a stream, or it is none.
-const TO_STREAM: Duration = Duration::from_secs(5);
+/// Time within which kubelet opens a stream after a registration.
+const STREAM_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A kubelet that comes back to a stream does so within this time.
+/// Time within which kubelet reopens a stream, if it does.
 const BETWEEN_STREAMS: Duration = Duration::from_millis(300);
 
-/// After another daemon's end kubelet notices the end of its streams within this time.
+/// Time within which kubelet notices the end of another daemon's streams.
 const AFTER_ANOTHER: Duration = Duration::from_secs(1);
 
-/// A resource that is served.
+/// A served resource.
 #[derive(Debug)]
 pub struct Plugin {
     end: watch::Sender<End>,
@@ -40,7 +40,7 @@ pub struct Plugin {
 }
 
 impl Plugin {
-    /// Serves `resource`, and sees to it that kubelet knows.
+    /// Serves `resource`, and keeps it registered.
     pub fn start(resource: ResourceName, context: Arc<PluginContext>) -> Self {
         let (end, ended) = watch::channel(End::NotYet);
         let streams = Streams::new(resource.clone(), &context, ended.clone());
@@ -62,7 +62,7 @@ impl Plugin {
             attach_at: None,
             failures: 0,
             tried: None,
-            told: Said::default(),
+            reported: LogOnce::default(),
         };
         Self {
             end,
@@ -70,10 +70,10 @@ impl Plugin {
         }
     }
 
-    /// Ends it: streams, server and socket.
+    /// Stops the streams, the server and the socket.
     pub async fn stop(mut self, why: End) {
         self.end.send_replace(why);
-        if timeout(TO_END, &mut self.task).await.is_err() {
+        if timeout(STOP_TIMEOUT, &mut self.task).await.is_err() {
             self.task.abort();
             let _ = self.task.await;
         }
@@ -95,21 +95,21 @@ async fn serve(
     }
 }
 
-/// A socket of ours, and who takes its connections.
+/// A socket of ours, and the task that accepts its connections.
 struct Serving {
     socket: BoundSocket,
     _accepting: JoinSet<()>,
 }
 
-/// Kubelet knows the resource.
+/// Registration of the resource with kubelet.
 #[derive(Clone, Copy)]
 struct Registered {
-    /// The `kubelet.sock` that was told.
+    /// Identity of the `kubelet.sock` of the registration.
     kubelet: Identity,
     at: Instant,
-    /// Streams that had been opened before.
+    /// Number of streams opened before it.
     streams: u64,
-    /// Whether kubelet would not notice its end, as [`takeover`] has it while another daemon is there.
+    /// True if kubelet would not notice the plugin's end, as [`takeover`] arranges while another daemon runs.
     detached: bool,
 }
 
@@ -117,7 +117,7 @@ struct Task {
     resource: ResourceName,
     service: Service,
     context: Arc<PluginContext>,
-    /// How many sockets there were before the present one.
+    /// Number of earlier sockets.
     turn: u32,
     directories: watch::Receiver<u64>,
     role: watch::Receiver<Role>,
@@ -125,13 +125,13 @@ struct Task {
     connections: mpsc::Sender<Connection>,
     serving: Option<Serving>,
     registered: Option<Registered>,
-    /// When it is registered once more, after another daemon's end.
+    /// Time of another registration after another daemon's end.
     attach_at: Option<Instant>,
     failures: u32,
-    /// The kubelet that they are about.
+    /// Kubelet of the failures.
     tried: Option<Identity>,
-    /// What was last said: nothing is said twice in a row.
-    told: Said,
+    /// Last logged line, which is not repeated.
+    reported: LogOnce,
 }
 
 impl Task {
@@ -140,9 +140,9 @@ impl Task {
             _ = end.wait_for(|end| *end != End::NotYet) => {}
             () = self.keep_registered() => {}
         }
-        // the files go first: nobody dials what is about to end
+        // the files are removed first, so that kubelet does not dial a socket that is about to close
         drop(self);
-        if timeout(TO_END / 2, &mut server).await.is_err() {
+        if timeout(STOP_TIMEOUT / 2, &mut server).await.is_err() {
             server.abort();
         }
     }
@@ -162,13 +162,13 @@ impl Task {
                 _ if !listens => self.pause(Some(back_off(self.failures.max(3)))).await,
                 before => {
                     if before.is_some() {
-                        self.alone();
+                        self.forget_registration();
                         self.failures = 0;
                     }
                     match kubelet {
-                        Some(identity) => self.introduce(identity).await,
+                        Some(identity) => self.register(identity).await,
                         None => {
-                            self.tell(format!("waits for kubelet at {:?}", self.kubelet()));
+                            self.info(format!("waits for kubelet at {:?}", self.kubelet()));
                             self.pause(None).await;
                         }
                     }
@@ -177,32 +177,32 @@ impl Task {
         }
     }
 
-    /// A newer daemon has the resource. What kubelet asks here is answered, and nothing is done, until
-    /// that one has gone.
+    /// Rests while a newer daemon has the resource: answers kubelet's calls and does nothing else until that daemon has
+    /// gone.
     async fn rest(&mut self) {
-        self.tell("another daemon takes over".into());
+        self.info("another daemon takes over".into());
         if self.role.wait_for(|role| role.leads).await.is_err() {
             std::future::pending::<()>().await;
         }
-        self.tell("the other daemon has gone".into());
-        self.alone();
+        self.info("the other daemon has gone".into());
+        self.forget_registration();
         self.failures = 0;
         self.take_another_socket();
     }
 
-    /// Kubelet 1.37 refuses a second registration of a socket that it has a stream of, and then does not
-    /// notice that stream's end.
+    /// Changes to another socket. Kubelet 1.37 refuses a second registration of a socket that it has a stream of, and
+    /// then does not notice that stream's end.
     fn take_another_socket(&mut self) {
         self.turn += 1;
         self.serving = None;
     }
 
-    /// Of the socket: this daemon's and this turn's.
+    /// Returns the owner in the socket's name: this daemon and turn.
     fn owner(&self) -> String {
         format!("{}-{}", self.context.name, self.turn)
     }
 
-    /// The socket's name.
+    /// Returns the socket's name.
     fn endpoint(&self) -> String {
         let directory = &self.context.device_plugins;
         socket::file_name(directory, self.resource.as_str(), &self.owner())
@@ -212,28 +212,28 @@ impl Task {
         self.context.device_plugins.join("kubelet.sock")
     }
 
-    /// Says `line`, unless it was the last thing said.
-    fn tell(&mut self, line: String) {
+    /// Logs `line` unless it was the last one.
+    fn info(&mut self, line: String) {
         self.say(log::Level::Info, line);
     }
 
-    /// The same of something that is wrong.
+    /// Logs `line` as a warning unless it was the last one.
     fn warn(&mut self, line: String) {
         self.say(log::Level::Warn, line);
     }
 
     fn say(&mut self, level: log::Level, line: String) {
-        if self.told.is_news(&line) {
+        if self.reported.is_news(&line) {
             log::log!(level, "{}: {line}", self.resource);
         }
     }
 
-    fn alone(&mut self) {
+    fn forget_registration(&mut self) {
         self.context.metrics.forgotten(self.resource.as_str());
         self.registered = None;
     }
 
-    /// Sees to the socket. Whether it is there now.
+    /// Makes the socket if necessary. Returns true if it exists now.
     fn keep_socket(&mut self) -> bool {
         match self.serving.as_ref().map(|serving| serving.socket.state()) {
             Some(SocketState::Ours) => return true,
@@ -255,7 +255,7 @@ impl Task {
                     socket,
                     _accepting: accepting,
                 });
-                // a kubelet that has streams open needs no new registration: the path is the same
+                // kubelet's open streams need no new registration: the path is the same
                 true
             }
             Err(error) => {
@@ -263,7 +263,7 @@ impl Task {
                 let directory = &self.context.device_plugins;
                 match error.kind() {
                     io::ErrorKind::NotFound => {
-                        self.tell(format!("waits for kubelet's directory {directory:?}"));
+                        self.info(format!("waits for kubelet's directory {directory:?}"));
                     }
                     _ => self.warn(format!("cannot listen at {socket:?}: {error}")),
                 }
@@ -272,10 +272,10 @@ impl Task {
         }
     }
 
-    /// Returns when kubelet may not know the resource any more.
+    /// Returns when kubelet may have lost the resource.
     async fn while_registered(&mut self, registered: Registered) {
         let is_due = registered.detached && self.role.borrow().is_alone;
-        // kubelet writes into its directory all the time: it is not begun anew by that
+        // kubelet writes into its directory all the time, which must not restart the delay
         let soon = Instant::now() + AFTER_ANOTHER;
         self.attach_at = is_due.then(|| self.attach_at.unwrap_or(soon));
         let attach_at = self.attach_at;
@@ -289,9 +289,9 @@ impl Task {
             }
         };
         if lost {
-            self.tell("kubelet's stream has ended; it is told again".into());
-            self.alone();
-            let lasted = registered.at.elapsed() > TO_STREAM;
+            self.info("kubelet's stream has ended; registering again".into());
+            self.forget_registration();
+            let lasted = registered.at.elapsed() > STREAM_TIMEOUT;
             self.failures = if lasted { 0 } else { self.failures + 1 };
             if self.failures > 1 {
                 self.pause(Some(back_off(self.failures))).await;
@@ -299,29 +299,27 @@ impl Task {
         }
     }
 
-    /// Registers by another socket: the other daemon has gone, and kubelet is to notice the end of this
-    /// one.
+    /// Registers through another socket: the other daemon has gone, and kubelet must notice the end of this one.
     async fn attach(&mut self) {
         self.take_another_socket();
         if let (true, Some(kubelet)) = (self.keep_socket(), Identity::of(&self.kubelet())) {
-            self.introduce(kubelet).await;
+            self.register(kubelet).await;
         }
         let detached = self.registered.is_some_and(|it| it.detached);
         match detached {
             true => self.warn("kubelet would not notice the end of it; tried again".into()),
-            false => self.tell("is registered for itself alone".into()),
+            false => self.info("is registered for itself alone".into()),
         }
     }
 
-    /// Another daemon is there: its end must not be taken for that of this one. Whether kubelet would
-    /// not notice that any more.
-    async fn detach(&mut self, streams: u64, asked: u64) -> bool {
-        // kubelets that do not ask do not confound the two
-        if self.role.borrow().is_alone || self.count.borrow().asked == asked {
+    /// Separates this plugin's end from that of another daemon. Returns true if kubelet would no longer notice it.
+    async fn detach(&mut self, streams: u64, requests: u64) -> bool {
+        // kubelets that do not query options do not confuse the two
+        if self.role.borrow().is_alone || self.count.borrow().options_requests == requests {
             return false;
         }
         let listed = self.count.wait_for(|count| count.listed > streams);
-        if timeout(TO_STREAM, listed).await.is_err() {
+        if timeout(STREAM_TIMEOUT, listed).await.is_err() {
             return false;
         }
         match takeover::detach(
@@ -335,7 +333,7 @@ impl Task {
             Ok(()) => true,
             Err(error) => {
                 self.warn(format!(
-                    "when the other daemon ends, there are no ids for a moment: kubelet: {error}"
+                    "when the other daemon ends, kubelet has no ids for a moment: {error}"
                 ));
                 false
             }
@@ -343,13 +341,13 @@ impl Task {
     }
 
     /// Registers with the kubelet of this identity.
-    async fn introduce(&mut self, kubelet: Identity) {
+    async fn register(&mut self, kubelet: Identity) {
         if self.tried.replace(kubelet) != Some(kubelet) {
             self.failures = 0;
         }
         let Count {
             opened: streams,
-            asked,
+            options_requests: requests,
             ..
         } = *self.count.borrow();
         let path = self.kubelet();
@@ -360,12 +358,12 @@ impl Task {
         };
         match answer {
             Ok(()) => {
-                self.tell("registered with kubelet".into());
+                self.info("registered with kubelet".into());
                 self.context
                     .metrics
                     .registered(self.resource.as_str(), true);
                 let at = Instant::now();
-                let detached = self.detach(streams, asked).await;
+                let detached = self.detach(streams, requests).await;
                 self.registered = Some(Registered {
                     kubelet,
                     at,
@@ -375,7 +373,7 @@ impl Task {
                 self.context.metrics.settled(self.resource.as_str());
             }
             Err(RegisterError::Known) if self.count.borrow().open > 0 => {
-                self.tell("kubelet has it already".into());
+                self.info("kubelet has it already".into());
                 self.context
                     .metrics
                     .registered(self.resource.as_str(), true);
@@ -398,7 +396,7 @@ impl Task {
         }
     }
 
-    /// Waits for a change, or for `limit`.
+    /// Waits for a change of kubelet's directory, or for `limit`.
     async fn pause(&mut self, limit: Option<Duration>) {
         let end = Instant::now() + limit.unwrap_or_default();
         tokio::select! {
@@ -408,7 +406,7 @@ impl Task {
     }
 }
 
-/// Returns when something else than `kubelet` is at `path`.
+/// Returns when another socket than `kubelet` is at `path`.
 async fn other(directories: &mut watch::Receiver<u64>, path: &std::path::Path, kubelet: Identity) {
     while Identity::of(path) == Some(kubelet) {
         if directories.changed().await.is_err() {
@@ -417,10 +415,10 @@ async fn other(directories: &mut watch::Receiver<u64>, path: &std::path::Path, k
     }
 }
 
-/// Returns when kubelet has no stream open any more, or has not come to open one.
+/// Returns when kubelet's last stream has ended, or kubelet has not opened one.
 async fn lost(count: &mut watch::Receiver<Count>, registered: Registered) {
     let comes = count.wait_for(|count| count.opened > registered.streams);
-    let came = tokio::time::timeout_at(registered.at + TO_STREAM, comes)
+    let came = tokio::time::timeout_at(registered.at + STREAM_TIMEOUT, comes)
         .await
         .is_ok();
     if !came {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What all plugins of a node have in common.
+//! Common context of all plugins of a node.
 
 use crate::{
     chain::ChainStatus,
@@ -13,36 +13,36 @@ use rdma_resources::{Containers, Grants};
 use std::{path::PathBuf, sync::Arc};
 use tokio::sync::{mpsc, watch};
 
-/// Where a plugin works, and whom it tells.
+/// Paths, state and channels of a plugin.
 pub struct PluginContext {
-    /// Where `kubelet.sock` is, and the plugins' own sockets.
+    /// Directory of `kubelet.sock` and of the plugins' sockets.
     pub device_plugins: PathBuf,
-    /// Where kubelet tells what pods have.
+    /// Kubelet's pod-resources socket.
     pub pod_resources: PathBuf,
-    /// The hardware.
+    /// Hardware of the node.
     pub hardware: Hardware,
-    /// The state directory of `rdma-cni`.
+    /// State directory of `rdma-cni`.
     pub state_dir: PathBuf,
-    /// Where the runtime keeps how it made pods' networks.
+    /// Directory of libcni's cache of pods' networks.
     pub cni_cache: PathBuf,
-    /// This daemon's name among those of the node.
+    /// Name of this daemon among those of the node.
     pub name: String,
-    /// Where it stands among them.
+    /// Role of this daemon among them.
     pub role: watch::Receiver<Role>,
-    /// What was given.
+    /// Grants of devices.
     pub grants: Grants,
-    /// What containers are told of their pods' rails.
+    /// Files for containers.
     pub containers: Containers,
-    /// What is known of the node.
+    /// Latest state of the node.
     pub node: watch::Receiver<Arc<Node>>,
-    /// Counts changes in kubelet's directory of device plugins.
+    /// Counter of changes in kubelet's directory of device plugins.
     pub directories: watch::Receiver<u64>,
-    /// To the daemon.
+    /// Signals to the daemon.
     pub signals: mpsc::Sender<Signal>,
-    /// How it stands with our plugin's place in the chain.
+    /// Status of our plugin in the chain.
     pub chain: watch::Receiver<ChainStatus>,
-    /// Who hears which containers may start, and which may not.
+    /// Receivers of verdicts on containers' starts.
     pub verdicts: Verdicts,
-    /// Whoever counts.
+    /// Metrics.
     pub metrics: Metrics,
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One registration, and when to try the next one.
+//! One registration, and the delay before the next attempt.
 //!
-//! At `kubelet.sock`, which every kubelet serves, and nowhere else: a kubelet that found the resource
-//! by its plugin watcher as well would make a second client for it, with a stream, and keep one
-//! endpoint (`devicemanager/manager.go`). When either client ends, that endpoint is stopped for good.
+//! The plugin registers only at `kubelet.sock`, which every kubelet serves. A kubelet that also found the resource
+//! through its plugin watcher would make a second client with a stream, and keep one endpoint
+//! (`devicemanager/manager.go`): the end of either client stops that endpoint for good.
 
 use super::service::OPTIONS;
 use crate::conf::ResourceName;
@@ -17,39 +17,38 @@ use std::{
 };
 use tonic::{Status, transport::Endpoint};
 
-/// No registration takes longer: kubelet dials the plugin before it answers.
+/// Time limit of a registration: kubelet dials the plugin before it answers.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// What kubelet's refusal of a socket that it has a stream of begins with (1.37).
+/// Beginning of kubelet's refusal of a socket that it has a stream of (1.37).
 const ALREADY_CONNECTED: &str = "device plugin already connected";
 
-/// The first and the longest time between two tries. A kubelet that has just made its socket may
-/// need a moment to listen at it.
+/// Shortest and longest delay between attempts. A kubelet that has just made its socket may need a moment to listen.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
-/// A registration did not come about.
+/// Reason why a registration failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
-    /// Nobody answers at the socket.
+    /// The socket does not answer.
     #[error("kubelet does not answer at {socket}: {}", root_cause(.source))]
     Away {
-        /// The socket.
+        /// Path of the socket.
         socket: String,
-        /// Why.
+        /// Error of the connection.
         source: tonic::transport::Error,
     },
-    /// Kubelet does not want the resource.
+    /// Kubelet refuses the resource.
     #[error("kubelet refuses: {}", .0.message())]
     Refused(Box<Status>),
-    /// It has a stream of the same socket (`PluginConnected` in `devicemanager/manager.go`, 1.37).
+    /// Kubelet has a stream of the same socket (`PluginConnected` in `devicemanager/manager.go`, 1.37).
     #[error("kubelet says that it is connected to this socket already")]
     Known,
-    /// It did not answer in time.
+    /// Kubelet did not answer in time.
     #[error("kubelet did not answer within {LIMIT:?}")]
     Silent,
 }
 
-/// What is at the bottom of an error: the layers above only say that something failed.
+/// Returns the innermost cause of an error; the outer ones only report a failure.
 fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(deeper) = cause.source() {
@@ -58,10 +57,10 @@ fn root_cause(error: &dyn std::error::Error) -> String {
     cause.to_string()
 }
 
-/// Tells kubelet at `kubelet` that `resource` is served at the socket `endpoint` beside it.
+/// Registers `resource` with kubelet at `kubelet`, served at the socket `endpoint` beside it.
 ///
 /// # Errors
-/// Kubelet is away, silent, or refuses.
+/// Kubelet is absent, silent, or refuses.
 pub async fn register(
     kubelet: &Path,
     resource: &ResourceName,
@@ -91,8 +90,8 @@ pub async fn register(
     answer.unwrap_or(Err(RegisterError::Silent))
 }
 
-/// How long to wait after `failures` tries in a row: twice as long each time, and up to a quarter
-/// more or less, so that the resources of a node do not come all at once.
+/// Returns the delay after `failures` attempts in a row: it doubles each time, and varies by a quarter so that a node's
+/// resources do not register all at once.
 pub fn back_off(failures: u32) -> Duration {
     let (first, longest) = BACK_OFF;
     let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(16));

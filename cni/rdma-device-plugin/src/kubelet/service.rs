@@ -2,11 +2,11 @@
 //! The device-plugin service of one resource, as kubelet calls it.
 
 use super::{
+    answered::Answered,
     chain_check, environment, holder,
     own_accelerators::Waiting,
     plugin_context::PluginContext,
     streams::{Streams, some},
-    told::Told,
 };
 use crate::{
     conf::ResourceName,
@@ -35,29 +35,30 @@ use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-/// What kubelet is told of the plugin, at registration and when it asks.
+/// Options of the plugin, at registration and on kubelet's request.
 pub const OPTIONS: DevicePluginOptions = DevicePluginOptions {
     pre_start_required: true,
     get_preferred_allocation_available: true,
 };
 
-/// Kubelet sets Allocate no deadline (`allocate` in `devicemanager/endpoint.go`), and admits no other
-/// pod meanwhile.
-const TO_ALLOCATE: Duration = Duration::from_secs(5);
+/// Time limit of Allocate. Kubelet sets none (`allocate` in `devicemanager/endpoint.go`), and admits no other pod
+/// meanwhile.
+const ALLOCATE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Kubelet sets no deadline for a preference either, and does without what is not known.
-const TO_SAY_WHOSE: Duration = Duration::from_secs(1);
+/// Time limit for finding the container of a preference. Kubelet sets none either; without a result the preference
+/// ignores it.
+const HOLDER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a container was promised by its Allocate.
+/// Promises that a container's Allocate made.
 #[derive(Clone, Copy)]
 struct Promised {
-    /// A network of its pod's that the chain makes.
+    /// A network of its pod by the chain.
     network: bool,
-    /// To be told of its rails.
+    /// Variables of its rails.
     rails: bool,
 }
 
-/// The service of one resource.
+/// Device-plugin service of one resource.
 #[derive(Clone)]
 pub struct Service {
     resource: ResourceName,
@@ -67,7 +68,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Of `resource`.
+    /// Returns the service of `resource`.
     pub fn new(resource: ResourceName, streams: Streams, context: Arc<PluginContext>) -> Self {
         Self {
             resource,
@@ -81,14 +82,14 @@ impl Service {
         self.context.node.borrow().clone()
     }
 
-    /// Kubelet can ask for a resource in the moment in which it goes.
+    /// Returns the offer. Kubelet can request a resource at the moment of its withdrawal.
     fn offer<'a>(&self, node: &'a Node) -> Result<&'a Offer, Status> {
         node.offer(self.resource.as_str())
             .ok_or_else(|| Status::unavailable(format!("{} is no longer offered", self.resource)))
     }
 
-    /// What the containers get, by the hardware as it is known; where a character device is not
-    /// in its place any more, by the hardware as it is.
+    /// Returns the containers' devices by the known hardware; if a character device is no longer in place, it observes
+    /// the hardware again.
     async fn answers(
         &self,
         requests: &[ContainerAllocateRequest],
@@ -102,13 +103,10 @@ impl Service {
         {
             return known;
         }
-        let fresh = self.look().await?;
+        let fresh = self.observe().await?;
         if fresh != *node.inventory {
-            log::info!(
-                "{}: the node's devices are not what they were",
-                self.resource
-            );
-            // a full queue has a look in it already
+            log::info!("{}: the node's devices have changed", self.resource);
+            // a full queue already has a signal that starts an observation
             let _ = self.context.signals.try_send(Signal::Hardware);
         }
         answers(offer, requests, &fresh)
@@ -121,12 +119,12 @@ impl Service {
             .all(|it| self.context.hardware.has_node(&it.name, it.major, it.minor))
     }
 
-    async fn look(&self) -> Result<Inventory, Status> {
-        let inventory = self.context.hardware.look_aside().await;
+    async fn observe(&self) -> Result<Inventory, Status> {
+        let inventory = self.context.hardware.observe_blocking().await;
         inventory.map_err(|error| Status::unavailable(error.to_string()))
     }
 
-    /// Records what is given, before kubelet hears of it.
+    /// Records the grants before kubelet gets the devices.
     async fn record(&self, mut grants: Vec<Grant>) -> Result<(), Status> {
         let store = self.context.grants.clone();
         let state_dir = self.is_attached().then(|| self.context.state_dir.clone());
@@ -140,36 +138,39 @@ impl Service {
         written
             .await
             .map_err(|error| Status::internal(error.to_string()))?
-            .map_err(|error| Status::internal(format!("cannot record what is given: {error}")))
+            .map_err(|error| Status::internal(format!("cannot record the grant: {error}")))
     }
 
-    /// Whether the chain attaches what is given of this resource, where it is installed.
+    /// Returns true if the chain, where it is installed, attaches this resource.
     fn is_attached(&self) -> bool {
         let node = self.node();
         let chain = node.conf.chain.as_ref();
         chain.is_some_and(|chain| chain.attaches(self.resource.as_str()))
     }
 
-    /// The accelerators of the container that kubelet asks a preference for; none: not known, or of no use.
+    /// Returns the accelerators of the container of kubelet's preference, or none if unknown or irrelevant.
     async fn own_accelerators(&self, offer: &Offer, node: &Node) -> BTreeSet<DeviceAddress> {
         if node.inventory.accelerators.is_empty() || !offer.has_choice() {
             return BTreeSet::new();
         }
-        let end = Instant::now() + TO_SAY_WHOSE;
+        let end = Instant::now() + HOLDER_TIMEOUT;
         let names = match timeout(
-            TO_SAY_WHOSE,
-            self.context.hardware.accelerator_names_aside(),
+            HOLDER_TIMEOUT,
+            self.context.hardware.accelerator_names_blocking(),
         )
         .await
         {
             Ok(Ok(names)) => names,
             Ok(Err(error)) => {
-                log::debug!("{}: what accelerators are called: {error}", self.resource);
+                log::debug!(
+                    "{}: cannot read accelerators' names: {error}",
+                    self.resource
+                );
                 return BTreeSet::new();
             }
             Err(_) => {
                 log::warn!(
-                    "{}: the driver of the accelerators does not say what they are called",
+                    "{}: the accelerators' driver does not report their names in time",
                     self.resource
                 );
                 return BTreeSet::new();
@@ -179,7 +180,10 @@ impl Service {
         let pods = match pod_resources::all(&self.context.pod_resources, left).await {
             Ok(pods) => pods,
             Err(error) => {
-                log::debug!("{}: whose accelerators are which: {error}", self.resource);
+                log::debug!(
+                    "{}: cannot find the containers of accelerators: {error}",
+                    self.resource
+                );
                 return BTreeSet::new();
             }
         };
@@ -189,7 +193,7 @@ impl Service {
 
     async fn allocate(&self, request: &AllocateRequest) -> Result<AllocateResponse, Status> {
         let (mut container_responses, grants) = self.answers(&request.container_requests).await?;
-        let told: Vec<_> = grants.iter().map(in_words).collect();
+        let granted: Vec<_> = grants.iter().map(in_words).collect();
         self.record(grants).await?;
         if self.environment().has_files() {
             self.mount(&request.container_requests, &mut container_responses)
@@ -197,10 +201,10 @@ impl Service {
         }
         let ids = all_ids(request);
         log::info!(
-            "{}: given: {} ({})",
+            "{}: allocated: {} ({})",
             self.resource,
             some(&ids),
-            some(&once(told))
+            some(&once(granted))
         );
         Ok(AllocateResponse {
             container_responses,
@@ -213,7 +217,7 @@ impl Service {
         offer.map_or_else(Environment::default, |it| it.environment.clone())
     }
 
-    /// Has each container have a directory of its own, for what is known when it is created.
+    /// Mounts a directory of its own into each container, for values that are known at its creation.
     async fn mount(
         &self,
         requests: &[ContainerAllocateRequest],
@@ -241,17 +245,14 @@ impl Service {
         Ok(())
     }
 
-    /// What `id` was given; none: that is not known.
+    /// Returns the grant of `id`; `None`: unknown.
     fn granted(&self, id: &str, node: &Node) -> Result<Option<Grant>, Refused> {
         let granted = self.context.grants.read(self.resource.as_str(), id);
         match granted.map_err(|error| Status::failed_precondition(error.to_string()))? {
             Some(grant) => Ok(Some(grant)),
-            // given by the plugin that was here before this one
+            // allocated by an earlier plugin
             None if has(node, &self.resource, id) => {
-                log::warn!(
-                    "{}: {id} starts without a record of what it was given",
-                    self.resource
-                );
+                log::warn!("{}: {id} starts without a grant", self.resource);
                 Ok(None)
             }
             None => Err(Refused {
@@ -261,10 +262,10 @@ impl Service {
         }
     }
 
-    /// Whether the devices of a container with `ids` are in place; the sentence says why not.
+    /// Checks that the devices of a container with `ids` are in place; the error names the reason.
     async fn are_in_place(&self, ids: &[String]) -> Result<Promised, Refused> {
-        // another device's firmware that does not answer must not keep this container waiting
-        let now = self.context.hardware.presence_aside().await;
+        // firmware of another device that does not answer must not delay this container
+        let now = self.context.hardware.presence_blocking().await;
         let now = now.map_err(|error| Status::unavailable(error.to_string()))?;
         let node = self.node();
         let grants = ids.iter().map(|id| self.granted(id, &node));
@@ -273,7 +274,7 @@ impl Service {
         offer::still_as_granted(&grants, &now)?;
         Ok(Promised {
             network: grants.iter().any(|grant| grant.chained) && self.is_attached(),
-            rails: grants.iter().any(|grant| grant.told),
+            rails: grants.iter().any(|grant| grant.promises_rails),
         })
     }
 }
@@ -283,7 +284,7 @@ fn has(node: &Node, resource: &ResourceName, id: &str) -> bool {
         .is_some_and(|offer| offer.ids.iter().any(|it| it.id == id))
 }
 
-/// One answer for each container.
+/// Returns one answer for each container.
 fn answers(
     offer: &Offer,
     requests: &[ContainerAllocateRequest],
@@ -301,7 +302,7 @@ fn answers(
     Ok((responses, grants))
 }
 
-/// `mlx5_0 (0000:3b:00.0): uverbs0, umad0`
+/// Formats `mlx5_0 (0000:3b:00.0): uverbs0, umad0`.
 fn in_words(grant: &Grant) -> String {
     let devices = grant.devices.iter().map(|device| {
         let nodes: Vec<_> = device
@@ -335,7 +336,7 @@ impl DevicePlugin for Service {
         &self,
         _: Request<Empty>,
     ) -> Result<Response<DevicePluginOptions>, Status> {
-        self.streams.asked();
+        self.streams.options_requested();
         Ok(Response::new(OPTIONS))
     }
 
@@ -363,7 +364,7 @@ impl DevicePlugin for Service {
                 &accelerators,
             );
             log::debug!(
-                "{}: of {} ids rather {}",
+                "{}: of {} ids, preferred {}",
                 self.resource,
                 request.available_device_i_ds.len(),
                 some(&preference.ids)
@@ -386,17 +387,17 @@ impl DevicePlugin for Service {
     ) -> Result<Response<AllocateResponse>, Status> {
         let started = Instant::now();
         let request = request.into_inner();
-        let answer = timeout(TO_ALLOCATE, self.allocate(&request)).await;
+        let answer = timeout(ALLOCATE_TIMEOUT, self.allocate(&request)).await;
         let answer = answer.unwrap_or_else(|_| {
             Err(Status::deadline_exceeded(format!(
-                "it took longer than {TO_ALLOCATE:?}: the disk of {:?}, or a device's driver, does \
+                "it took longer than {ALLOCATE_TIMEOUT:?}: the disk of {:?}, or a device's driver, does \
                  not answer",
                 self.context.state_dir
             )))
         });
         if let Err(status) = &answer {
             let (ids, why) = (all_ids(&request), status.message());
-            log::error!("{}: not given: {}: {why}", self.resource, some(&ids));
+            log::error!("{}: not allocated: {}: {why}", self.resource, some(&ids));
         }
         let (resource, took) = (self.resource.as_str(), started.elapsed());
         self.context
@@ -413,25 +414,26 @@ impl DevicePlugin for Service {
         let in_place = self.are_in_place(&ids).await;
         let socket = self.context.pod_resources.clone();
         let environment = self.environment();
-        let asked = match in_place {
+        let holder = match in_place {
             Ok(Promised { network, .. }) if network || environment.has_files() => {
                 Some(holder::of(&socket, &self.resource, &ids).await)
             }
             _ => None,
         };
         let is_promised = in_place.as_ref().is_ok_and(|it| it.rails);
-        let checked = match (in_place, &asked) {
-            (Ok(Promised { network: true, .. }), Some(asked)) => {
-                chain_check::check(&self.context, &self.resource, &ids, asked).await
+        let checked = match (in_place, &holder) {
+            (Ok(Promised { network: true, .. }), Some(holder)) => {
+                chain_check::check(&self.context, &self.resource, &ids, holder).await
             }
             (in_place, _) => in_place.map(drop),
         };
         let checked = match checked {
             Ok(()) => {
-                let holder = asked.as_ref().and_then(|it| it.as_ref().ok()?.as_ref());
+                let holder = holder.as_ref().and_then(|it| it.as_ref().ok()?.as_ref());
                 let container = environment::Container::new(&self.resource, &ids, holder);
-                let told = environment::tell(&self.context, container, &environment, is_promised);
-                told.await.map_err(Refused::from)
+                let written =
+                    environment::write(&self.context, container, &environment, is_promised);
+                written.await.map_err(Refused::from)
             }
             refused => refused,
         };
@@ -442,18 +444,18 @@ impl DevicePlugin for Service {
                 self.resource
             );
         }
-        let told = Told {
+        let answer = Answered {
             resource: self.resource.clone(),
             ids,
             refused: checked.clone().err(),
         };
         let context = self.context.clone();
-        match asked {
-            Some(asked) => told.tell(&context, &asked),
-            // nobody waits for that
+        match holder {
+            Some(holder) => answer.publish(&context, &holder),
+            // kubelet does not wait for this
             None => drop(tokio::spawn(async move {
-                let asked = holder::of(&socket, &told.resource, &told.ids).await;
-                told.tell(&context, &asked);
+                let holder = holder::of(&socket, &answer.resource, &answer.ids).await;
+                answer.publish(&context, &holder);
             })),
         }
         checked

@@ -15,17 +15,17 @@ use tokio::{
     sync::mpsc,
 };
 
-/// Longest path that `sockaddr_un` takes, its final zero left out (`unix(7)`).
+/// Longest path of `sockaddr_un`, without its final zero (`unix(7)`).
 const LONGEST_PATH: usize = 107;
 
-/// How long a socket rests that cannot take a connection: there are no file descriptors left.
+/// Delay after a failed accept: no file descriptors are left.
 const AFTER_AN_ERROR: Duration = Duration::from_millis(200);
 
-/// A connection, in the form in which a server takes them.
+/// A connection, in the form that a server takes.
 pub type Connection = Result<UnixStream, Infallible>;
 
-/// Which file is at a path: a new socket at an old path has another one. The time is that of the
-/// last change of content, which for a socket is when it was made; inode numbers are used again.
+/// Identity of the file at a path: a new socket at an old path has another one. The time is that of the last change of
+/// content, which for a socket is its creation; inode numbers are reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     device: u64,
@@ -34,7 +34,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// That of the socket at `path`; none: there is none.
+    /// Returns the identity of the socket at `path`, if there is one.
     pub fn of(path: &Path) -> Option<Self> {
         let found = fs::symlink_metadata(path).ok()?;
         let socket = found.file_type().is_socket();
@@ -46,17 +46,18 @@ impl Identity {
     }
 }
 
-/// What all sockets of this program begin with, and end in.
+/// Prefix and suffix of all sockets of this program.
 const AFFIXES: (&str, &str) = ("rdma-device-plugin-", ".sock");
 
-/// What separates a resource's name from what is no part of it; none has it.
+/// Separator after a resource's name; no resource's name has it.
 const SEPARATOR: char = '~';
 
-/// The same in the name of a driver's registration. Kubelet calls a registration by the socket's path as the host
-/// (`encodeAuthority` in grpc-go), whose escaped slashes are no host to the crate `http`; what is before an `@` is none.
+/// Separator in the name of a driver's registration. Kubelet uses the socket's path as the host of a call
+/// (`encodeAuthority` in grpc-go). The crate `http` accepts its escaped slashes in no host, but ignores the part before
+/// an `@`.
 const REGISTRATION_SEPARATOR: char = '@';
 
-/// The file name of a driver's registration in `directory`: that of one daemon, `owner`.
+/// Returns the file name of a driver's registration in `directory` by the daemon `owner`.
 pub fn registration_name(directory: &Path, driver: &str, owner: &str) -> String {
     let name = file_name(directory, driver, owner);
     match name.rsplit_once(SEPARATOR) {
@@ -65,13 +66,13 @@ pub fn registration_name(directory: &Path, driver: &str, owner: &str) -> String 
     }
 }
 
-/// The file name of a resource's socket in `directory`: that of one daemon, `owner`, and never two
-/// resources' own. A resource's name has one `/`, and no `_` before it.
+/// Returns the file name of a resource's socket in `directory` by the daemon `owner`, unique for each resource: a
+/// resource's name has one `/`, and no `_` before it.
 ///
-/// Two daemons have two sockets: kubelet tells plugins of one resource apart by them (1.37), and what
-/// the old one takes away at its end is never the new one's.
+/// Two daemons have two sockets: kubelet distinguishes plugins of one resource by them (1.37), and the old daemon
+/// removes only its own at its end.
 ///
-/// A name that is too long for a socket there ends in a number made of all of it.
+/// A name that is too long for a socket path ends in a hash of the whole name.
 pub fn file_name(directory: &Path, resource: &str, owner: &str) -> String {
     let (prefix, suffix) = AFFIXES;
     let name = |resource: &str| format!("{prefix}{resource}{SEPARATOR}{owner}{suffix}");
@@ -86,8 +87,7 @@ pub fn file_name(directory: &Path, resource: &str, owner: &str) -> String {
     ))
 }
 
-/// Takes away the sockets in `directory` that daemons left which were killed; `runs` says of an owner
-/// whether it is a daemon that runs.
+/// Removes the sockets of killed daemons in `directory`; `runs` returns true for an owner that runs.
 pub fn remove_stale(directory: &Path, runs: impl Fn(&str) -> bool) {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     for path in entries.map(|entry| entry.path()) {
@@ -106,21 +106,20 @@ pub fn remove_stale(directory: &Path, runs: impl Fn(&str) -> bool) {
     }
 }
 
-/// A socket's file; it goes with this value, if it still is the same one.
+/// File of a socket; dropping the value removes the file if it is unchanged.
 #[derive(Debug)]
 pub struct BoundSocket {
     path: PathBuf,
     identity: Option<Identity>,
 }
 
-/// Listens at `path`. What is there is replaced: a socket of that name is that of a daemon that
-/// was here before.
+/// Listens at `path`. An existing socket of an earlier daemon is replaced.
 ///
-/// The socket is made under a hidden name, which kubelet passes over, and renamed: whoever sees
-/// it can connect to it.
+/// The socket is made under a hidden name, which kubelet ignores, and renamed, so that it accepts connections as soon
+/// as it is visible.
 ///
 /// # Errors
-/// No directory, no permission, or a path that is too long for a socket.
+/// The directory is missing, permission is denied, or the path is too long for a socket.
 pub fn bind(path: &Path) -> io::Result<(BoundSocket, UnixListener)> {
     let name = path.file_name().unwrap_or_default();
     let mut hidden = OsString::from(".");
@@ -148,7 +147,7 @@ pub fn bind(path: &Path) -> io::Result<(BoundSocket, UnixListener)> {
     Ok((socket, listener))
 }
 
-/// Hands connections on, as long as somebody takes them.
+/// Accepts connections and sends them, as long as the receiver exists.
 pub async fn accept(listener: UnixListener, connections: mpsc::Sender<Connection>) {
     while !connections.is_closed() {
         match listener.accept().await {
@@ -164,7 +163,7 @@ pub async fn accept(listener: UnixListener, connections: mpsc::Sender<Connection
 }
 
 impl BoundSocket {
-    /// What is at the path now.
+    /// Returns the state of the path.
     pub fn state(&self) -> SocketState {
         match Identity::of(&self.path) {
             None => SocketState::Empty,
@@ -174,12 +173,12 @@ impl BoundSocket {
     }
 }
 
-/// What is at a socket's path.
+/// State of a socket's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketState {
-    /// The socket.
+    /// Our socket.
     Ours,
-    /// Nothing: kubelet removes all sockets when it starts.
+    /// No socket: kubelet removes all sockets when it starts.
     Empty,
     /// Another program's socket.
     Taken,
@@ -200,7 +199,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "current_thread")]
-    async fn only_its_own_file_goes_with_it() {
+    async fn dropping_a_socket_removes_only_its_own_file() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("a.sock");
         let (first, _listener) = bind(&path).expect("bound");
@@ -216,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn a_path_that_is_too_long_is_an_error_in_words() {
+    async fn a_path_that_is_too_long_is_an_error() {
         let path = Path::new("/tmp").join("a".repeat(200));
         let error = bind(&path).expect_err("too long");
         assert!(error.to_string().contains("106"), "{error}");
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn what_a_killed_daemon_left_goes_and_nothing_else() {
+    async fn only_sockets_of_killed_daemons_are_removed() {
         let directory = tempfile::tempdir().expect("a directory");
         let at = |resource: &str, owner: &str| {
             let name = file_name(directory.path(), resource, owner);

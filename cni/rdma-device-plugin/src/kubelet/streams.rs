@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The ListAndWatch streams of a resource.
+//! ListAndWatch streams of a resource.
 
 use super::plugin_context::PluginContext;
 use crate::{conf::ResourceName, metrics::Metrics, node::Node, peers::Role};
@@ -9,35 +9,35 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-/// How many streams kubelet has open. More than one for a moment, when it has been restarted, and
-/// after a [takeover](super::takeover): only the newest is heard.
+/// Number of kubelet's streams. Kubelet has more than one for a moment after its restart and after a
+/// [takeover](super::takeover); it uses only the newest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Open now.
+    /// Open streams.
     pub open: usize,
-    /// Ever opened.
+    /// Streams ever opened.
     pub opened: u64,
-    /// Whether the one that was opened last is open.
+    /// True if the newest stream is open.
     pub newest_is_open: bool,
-    /// Of how many the list went out.
+    /// Number of the newest stream that sent the list.
     pub listed: u64,
-    /// How often kubelet has asked for the plugin's options.
-    pub asked: u64,
+    /// Number of kubelet's requests for the plugin's options.
+    pub options_requests: u64,
 }
 
-/// Why a resource is no longer served.
+/// Reason why a resource is no longer served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It is.
+    /// It is served.
     NotYet,
     /// The daemon ends. Kubelet keeps the last list for a while: another daemon may come.
     Daemon,
-    /// The resource is not offered any more. The last list is empty, so that the node's capacity
-    /// does not keep for minutes what is gone.
+    /// The resource is no longer offered. The last list is empty, so that the node's capacity does not keep it for
+    /// minutes.
     Withdrawn,
 }
 
-/// Makes streams, and knows how many there are.
+/// Opens and counts streams.
 #[derive(Clone)]
 pub struct Streams {
     resource: ResourceName,
@@ -49,7 +49,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Of `resource`.
+    /// Returns the streams of `resource`.
     pub fn new(resource: ResourceName, context: &PluginContext, end: watch::Receiver<End>) -> Self {
         let (count, _) = watch::channel(Count::default());
         Self {
@@ -62,17 +62,17 @@ impl Streams {
         }
     }
 
-    /// How many there are, now and later.
+    /// Returns the present and later counts.
     pub fn count(&self) -> watch::Receiver<Count> {
         self.count.subscribe()
     }
 
-    /// Kubelet has asked for the plugin's options.
-    pub fn asked(&self) {
-        self.count.send_modify(|count| count.asked += 1);
+    /// Counts a request of kubelet for the plugin's options.
+    pub fn options_requested(&self) {
+        self.count.send_modify(|count| count.options_requests += 1);
     }
 
-    /// A new one: the whole list at once, and again after each change.
+    /// Opens a stream that sends the whole list at once and after each change.
     pub fn open(&self) -> ReceiverStream<Result<ListAndWatchResponse, Status>> {
         let (lists, stream) = mpsc::channel(1);
         tokio::spawn(self.clone().feed(lists));
@@ -90,11 +90,11 @@ impl Streams {
                 End::Withdrawn => vec![],
                 End::NotYet => self.list(),
             };
-            // kubelet takes whatever list comes last, whoever sends it
-            let is_heard = self.role.borrow_and_update().leads
+            // kubelet uses the list that comes last, of any sender
+            let is_used = self.role.borrow_and_update().leads
                 && count.borrow_and_update().opened == counted.number;
-            if is_heard && sent.as_ref() != Some(&list) {
-                tell(&self.resource, sent.as_deref(), &list);
+            if is_used && sent.as_ref() != Some(&list) {
+                log_list(&self.resource, sent.as_deref(), &list);
                 self.metrics.listed(self.resource.as_str());
                 let devices = list.clone();
                 sent = Some(list);
@@ -116,8 +116,8 @@ impl Streams {
                 changed = self.node.changed() => if changed.is_err() { return },
                 changed = self.end.changed() => if changed.is_err() { return },
                 changed = self.role.changed() => if changed.is_err() { return },
-                // a newer one was opened
-                _ = count.wait_for(|count| is_heard && count.opened != counted.number) => {}
+                // a newer stream was opened
+                _ = count.wait_for(|count| is_used && count.opened != counted.number) => {}
             }
         }
     }
@@ -130,10 +130,10 @@ impl Streams {
     }
 }
 
-/// A stream, as long as it is open.
+/// Registration of a stream while it is open.
 struct Counted {
     count: watch::Sender<Count>,
-    /// Which one it is, of all that ever were opened.
+    /// Number of the stream among all that were opened.
     number: u64,
 }
 
@@ -159,8 +159,8 @@ impl Drop for Counted {
     }
 }
 
-/// The line of a list that goes out: all of it in short, or what is different.
-fn tell(resource: &ResourceName, before: Option<&[Device]>, now: &[Device]) {
+/// Logs a list: a summary of the first one, or the differences.
+fn log_list(resource: &ResourceName, before: Option<&[Device]>, now: &[Device]) {
     let healthy = now.iter().filter(|device| is_healthy(device)).count();
     let Some(before) = before else {
         log::info!(
@@ -180,7 +180,7 @@ fn is_healthy(device: &Device) -> bool {
     device.health == kubelet_api::device_plugin::HEALTHY
 }
 
-/// What is different, in words; of many ids the first few.
+/// Describes the differences; of many ids it names the first few.
 fn difference(before: &[Device], now: &[Device]) -> String {
     fn by_id(list: &[Device]) -> BTreeMap<&str, &Device> {
         list.iter().map(|it| (it.id.as_str(), it)).collect()
@@ -208,17 +208,17 @@ fn difference(before: &[Device], now: &[Device]) -> String {
         .filter(|id| !now.contains_key(*id))
         .copied()
         .collect();
-    let told = kinds.iter().filter(|(_, ids)| !ids.is_empty());
-    let told: Vec<_> = told
+    let changed = kinds.iter().filter(|(_, ids)| !ids.is_empty());
+    let changed: Vec<_> = changed
         .map(|(kind, ids)| format!("{kind}: {}", some(ids)))
         .collect();
-    if told.is_empty() {
+    if changed.is_empty() {
         return "in another order".into();
     }
-    told.join("; ")
+    changed.join("; ")
 }
 
-/// The ids, or as many of them as a line has room for.
+/// Joins the ids, or as many as fit into a line.
 pub fn some<S: AsRef<str>>(ids: &[S]) -> String {
     const SHOWN: usize = 8;
     let shown: Vec<_> = ids.iter().take(SHOWN).map(AsRef::as_ref).collect();
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_is_told_by_kind() {
+    fn differences_are_grouped_by_kind() {
         let before = [
             device("a", HEALTHY),
             device("b", HEALTHY),

@@ -1,24 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One daemon's plugin takes the place of another one's, and at no moment are there no ids.
+//! Replaces another daemon's plugin so that kubelet has ids at every moment.
 //!
-//! A kubelet of 1.25 to 1.36 has one client for each resource's name
-//! (`pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go`). The new plugin's client takes the
-//! name, and the old one's stream goes on. When that ends, `runClient` disconnects whichever client
-//! has the name by then, which is the *new* one: all ids are unhealthy until it registers again, and a
-//! pod that arrives in between fails for good (kubernetes/kubernetes issues 121994, 127803; mended in
-//! 1.37).
+//! Kubelet 1.25 to 1.36 has one client for each resource's name
+//! (`pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go`). The new plugin's client takes the name while the old
+//! one's stream continues. When that stream ends, `runClient` disconnects the client that has the name, which is the
+//! *new* one. All ids are then unhealthy until it registers again, and a pod that arrives meanwhile fails for good
+//! (kubernetes/kubernetes issues 121994, 127803; fixed in 1.37).
 //!
-//! So nobody has the name when the old stream ends: an attempt to register that fails takes the name
-//! away from whoever has it (`connectClient` → `deregisterClient`), and leaves the endpoint as it
-//! is. When the other daemon is gone, the plugin registers once more by another socket, so that its own
-//! end is noticed; the stream of before stays open, as its end would disconnect the new client, and
-//! is not heard any more.
+//! Therefore no client may have the name when the old stream ends. A failed registration removes the name's client
+//! (`connectClient` → `deregisterClient`) and keeps the endpoint. When the other daemon is gone, the plugin registers
+//! again through another socket, so that kubelet notices its own end. The stream from before stays open, as its end
+//! would disconnect the new client, but kubelet no longer uses it.
 //!
-//! | kubelet | the attempt that fails | registering once more |
+//! | kubelet | failed registration | another registration |
 //! |---|---|---|
-//! | to 1.24 | not made: it does not ask for options, and would take the attempt for a plugin | not done |
+//! | to 1.24 | not made: kubelet does not request options, and would accept it as a plugin | not made |
 //! | 1.25 to 1.36 | as above | as above |
-//! | 1.37 | of another socket: changes nothing | a second client, both of which end with the daemon |
+//! | 1.37 | at another socket: changes nothing | a second client; both end with the daemon |
 
 use super::{
     register::{RegisterError, register},
@@ -32,11 +30,11 @@ use tokio::{sync::mpsc, task::JoinSet};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status, transport::Server};
 
-/// Why the attempt fails; it is in kubelet's log.
-const WHY: &str = "no plugin: one daemon takes another one's place";
+/// Error of the failed registration, which appears in kubelet's log.
+const WHY: &str = "no plugin: one daemon replaces another one";
 
-/// Lets kubelet at `kubelet` forget which client has the name of `resource`, by a socket at which `service` answers
-/// nothing. Whether it did.
+/// Makes kubelet at `kubelet` forget the client of the name `resource`, through a socket at which `service` refuses all
+/// calls. The error is the reason if kubelet did not.
 pub async fn detach(
     kubelet: &Path,
     resource: &ResourceName,
@@ -55,7 +53,7 @@ pub async fn detach(
     let server =
         Server::builder().add_service(DevicePluginServer::with_interceptor(service, refuse));
     serving.spawn(async move {
-        // what becomes of it is told by kubelet's answer
+        // kubelet's answer shows the result
         let _ = server
             .serve_with_incoming(ReceiverStream::new(incoming))
             .await;
@@ -63,6 +61,6 @@ pub async fn detach(
     match register(kubelet, resource, &name).await {
         Err(RegisterError::Refused(status)) if status.message().contains(WHY) => Ok(()),
         Err(error) => Err(error.to_string()),
-        Ok(()) => Err("it took what is no plugin".to_owned()),
+        Ok(()) => Err("it accepted a plugin that refuses all calls".to_owned()),
     }
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a scrape finds: asked of kubelet and read from sysfs at that time, and each for a bounded
-//! time.
+//! Collects the data of a scrape from kubelet and sysfs at that time, each within a time limit.
 
 use super::{
     counters::{self, PortFigures},
@@ -29,42 +28,42 @@ use std::{
 };
 use tokio::sync::{Semaphore, oneshot};
 
-/// For kubelet's answer, and for all counters; Prometheus waits 10 s.
+/// Time limit of kubelet's answer, and of all counters; Prometheus waits 10 s.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// Where the figures are from.
+/// Sources of the metrics.
 #[derive(Clone)]
 pub struct Sources {
-    /// The node as it is now; not waited for.
+    /// Returns the node's state without waiting.
     pub view: Arc<dyn Fn() -> View + Send + Sync>,
-    /// The node's name.
+    /// Name of the node.
     pub node: String,
-    /// `/var/lib/cni/rdma-cni`
+    /// State directory: `/var/lib/cni/rdma-cni`.
     pub state_dir: PathBuf,
-    /// `/var/lib/kubelet`
+    /// Kubelet's directory: `/var/lib/kubelet`.
     pub kubelet_dir: PathBuf,
-    /// `/sys`
+    /// Mount point of sysfs: `/sys`.
     pub sysfs: PathBuf,
 }
 
-/// The node, as far as figures go.
+/// State of the node for metrics.
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    /// What is advertised.
+    /// Advertised offers.
     pub offers: Vec<Offer>,
-    /// Devices that resources had, and the node has no more, by the resources' names.
+    /// Devices that resources had and the node no longer has, by the resources' names.
     pub gone: BTreeMap<String, Vec<Gone>>,
-    /// The hardware.
+    /// Hardware of the node.
     pub inventory: Arc<Inventory>,
-    /// What of it is not healthy.
+    /// Unhealthy devices.
     pub unhealthy: Unhealthy,
-    /// The eRDMA NICs.
+    /// eRDMA NICs.
     pub erdma: Side,
-    /// Our plugin's place in the chain.
+    /// Status of our plugin in the chain.
     pub chain: ChainStatus,
-    /// The NICs that are to have an IPv6 address.
+    /// NICs that need an IPv6 address.
     pub parents: Vec<Parent>,
-    /// Warnings that do not keep the daemon from being ready.
+    /// Warnings that do not affect readiness.
     pub notices: Vec<String>,
 }
 
@@ -87,7 +86,7 @@ impl From<&Node> for View {
     }
 }
 
-/// What went of the resources that device plugins serve.
+/// Returns the gone devices of resources that device plugins serve.
 fn advertised_gone(node: &Node) -> BTreeMap<String, Vec<Gone>> {
     let dra = node.conf.dra.as_ref();
     let by_claims = |name: &String| dra.is_some_and(|dra| dra.serves(name));
@@ -96,34 +95,34 @@ fn advertised_gone(node: &Node) -> BTreeMap<String, Vec<Gone>> {
         .collect()
 }
 
-/// What a scrape found.
+/// Data of a scrape.
 #[derive(Debug)]
 pub(super) struct Snapshot {
     pub(super) node: View,
-    /// None: kubelet did not say.
+    /// `None`: kubelet did not answer.
     pub(super) held: Option<Held>,
-    /// By the RDMA device's name; none: not all could be read in time.
+    /// Ports by the RDMA device's name; `None`: not all were read in time.
     pub(super) ports: Option<Ports>,
-    /// Pods that were to have SMC-R.
+    /// Pods that request SMC-R.
     pub(super) smc: Vec<PodSmc>,
-    /// Claims that are prepared, by resource.
+    /// Number of prepared claims, by resource.
     pub(super) claims: BTreeMap<String, u64>,
-    /// NICs without an IPv6 address that are to have one.
+    /// NICs that need an IPv6 address and lack it.
     pub(super) without_ipv6: Vec<Parent>,
 }
 
 type Ports = BTreeMap<String, Vec<PortFigures>>;
 
-/// Collects, for any number of scrapes at once.
+/// Collector for any number of concurrent scrapes.
 pub(super) struct Collector {
     pods: PodList,
     sources: Sources,
-    /// One reader of counters at a time: one that hangs in a driver must not be joined by others.
+    /// Limits readers of counters to one: others must not join one that hangs in a driver.
     reading: Arc<Semaphore>,
     lost: Arc<Lost>,
 }
 
-/// The pods whose devices' counters cannot be read, which is told once of each.
+/// Pods whose devices' counters cannot be read; each is logged once.
 type Lost = Mutex<BTreeSet<NetnsId>>;
 
 impl Collector {
@@ -157,12 +156,12 @@ impl Collector {
         }
     }
 
-    /// The node's name.
+    /// Returns the node's name.
     pub(super) fn node(&self) -> &str {
         &self.sources.node
     }
 
-    /// The rails of the pods, which only the page shows.
+    /// Returns the rails of the pods, which only the page shows.
     pub(super) async fn rails(&self) -> Vec<PodRails> {
         self.records(pods::rails).await
     }
@@ -173,11 +172,11 @@ impl Collector {
 
     async fn records<T: Send + 'static>(&self, read: fn(&Store, &str) -> Vec<T>) -> Vec<T> {
         let store = Store::new(&self.sources.state_dir);
-        let aside = tokio::task::spawn_blocking(move || {
+        let read = tokio::task::spawn_blocking(move || {
             let boot_id = Linux::new().boot_id().unwrap_or_default();
             read(&store, &boot_id)
         });
-        aside.await.unwrap_or_default()
+        read.await.unwrap_or_default()
     }
 
     async fn claims(&self) -> BTreeMap<String, u64> {
@@ -196,11 +195,11 @@ impl Collector {
     async fn held(&self, node: &View) -> Option<Held> {
         let pods = self.pods.get().await?;
         let (state_dir, offers) = (self.sources.state_dir.clone(), node.offers.clone());
-        let aside = tokio::task::spawn_blocking(move || {
+        let read = tokio::task::spawn_blocking(move || {
             let offers = offers.iter().map(|it| (it.name.as_str(), Some(it)));
             held(&pods, offers, &state_dir)
         });
-        aside.await.ok()
+        read.await.ok()
     }
 
     async fn ports(&self, node: &View) -> Option<Ports> {
@@ -209,17 +208,17 @@ impl Collector {
             let (answer, ports) = oneshot::channel();
             let (inventory, sources) = (node.inventory.clone(), self.sources.clone());
             let lost = self.lost.clone();
-            // not one of the runtime's threads: its end must not wait for one that hangs
+            // not a thread of the runtime, whose end must not wait for one that hangs
             let reader = std::thread::Builder::new().name("counters".into());
             let started = reader.spawn(move || {
-                // nobody may be waiting any more
+                // the receiver may be gone
                 let _ = answer.send(read(&inventory, &sources, &lost));
                 drop(turn);
             });
             match started {
                 Ok(_) => ports.await.ok(),
                 Err(error) => {
-                    log::warn!("counters cannot be read: {error}");
+                    log::warn!("cannot read counters: {error}");
                     None
                 }
             }
@@ -228,8 +227,7 @@ impl Collector {
     }
 }
 
-/// The counters of all RDMA devices: those of devices that are a pod's alone are read where the
-/// pod is.
+/// Reads the counters of all RDMA devices. Those of a pod's exclusive devices are read in the pod's namespace.
 fn read(inventory: &Inventory, sources: &Sources, lost: &Lost) -> Ports {
     let sysfs = &*sources.sysfs;
     let mut ports = Ports::new();
@@ -273,9 +271,9 @@ fn read(inventory: &Inventory, sources: &Sources, lost: &Lost) -> Ports {
                 lost.remove(&pod.id);
                 ports.extend(figures);
             }
-            // the chain has not heard yet that the pod is gone
+            // the chain does not know yet that the pod is gone
             Err(error) if error.is_gone() => {}
-            // told once at the start, and by the figures
+            // reported once at the start, and by the metrics
             Err(error) if error.lacks_capability() => log::debug!("{error}"),
             Err(error) => {
                 if lost.insert(pod.id) {

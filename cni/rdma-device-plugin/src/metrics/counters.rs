@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Counters of RDMA ports, as sysfs has them (`drivers/infiniband/core/sysfs.c`).
+//! Counters of RDMA ports in sysfs (`drivers/infiniband/core/sysfs.c`).
 
 use rdma_netns::rdma::name;
 use std::{fs, path::Path};
@@ -7,24 +7,24 @@ use std::{fs, path::Path};
 /// A port and its counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PortFigures {
-    /// From 1.
+    /// Number, from 1.
     pub(crate) number: u32,
-    /// `enum ib_port_state`; none: it could not be read.
+    /// State by `enum ib_port_state`; `None`: unreadable.
     pub(crate) state: Option<u8>,
     pub(crate) counters: Vec<Counter>,
 }
 
-/// A figure of a port.
+/// A value of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Counter {
-    /// Without `_total`: `rdma_port_rcv_packets`.
+    /// Name without `_total`: `rdma_port_rcv_packets`.
     pub(crate) name: String,
     pub(crate) value: u64,
-    /// It only grows.
+    /// True if the value only grows.
     pub(crate) counts: bool,
 }
 
-/// The ports of the RDMA device `device` below `sysfs`; none: it is not there.
+/// Reads the ports of the RDMA device `device` below `sysfs`; empty if it is absent.
 pub(crate) fn read(sysfs: &Path, device: &str) -> Vec<PortFigures> {
     let ports = name::directory(sysfs, device).join("ports");
     let mut figures: Vec<_> = entries(&ports)
@@ -33,7 +33,7 @@ pub(crate) fn read(sysfs: &Path, device: &str) -> Vec<PortFigures> {
             counters.extend(figures_in(&port.join("hw_counters"), hw_counter));
             Some(PortFigures {
                 number: name.parse().ok()?,
-                // `4: ACTIVE`
+                // format: `4: ACTIVE`
                 state: text(&port.join("state"))
                     .and_then(|text| text.split(':').next()?.trim().parse().ok()),
                 counters,
@@ -47,7 +47,7 @@ pub(crate) fn read(sysfs: &Path, device: &str) -> Vec<PortFigures> {
 fn figures_in(directory: &Path, named: fn(&str, u64) -> Option<Counter>) -> Vec<Counter> {
     let mut counters: Vec<_> = entries(directory)
         .filter_map(|(name, file)| {
-            // what a driver does not count answers `N/A (no PMA)`, or an error
+            // a counter that the driver does not count reads as `N/A (no PMA)`, or is an error
             let value = text(&file)?.trim().parse().ok()?;
             named(&name, value)
         })
@@ -56,7 +56,7 @@ fn figures_in(directory: &Path, named: fn(&str, u64) -> Option<Counter>) -> Vec<
     counters
 }
 
-/// `port_rcv_data` and its like count words of four bytes (IBTA 16.1.3.5).
+/// Returns a port's counter. `port_rcv_data` and `port_xmit_data` count words of four bytes (IBTA 16.1.3.5).
 fn port_counter(file: &str, value: u64) -> Option<Counter> {
     let name = file.strip_prefix("port_").unwrap_or(file);
     let is_data = matches!(name, "rcv_data" | "xmit_data");
@@ -72,11 +72,11 @@ fn port_counter(file: &str, value: u64) -> Option<Counter> {
 }
 
 fn hw_counter(file: &str, value: u64) -> Option<Counter> {
-    // how long the driver keeps its figures, milliseconds
+    // time in milliseconds for which the driver keeps its values
     if file == "lifespan" {
         return None;
     }
-    // what there is now, and the most there was: bnxt_re
+    // present values and maxima of bnxt_re
     let now = ["active_", "watermark_", "max_"];
     Some(Counter {
         name: format!("rdma_hw_{}", metric(file)),
@@ -85,7 +85,7 @@ fn hw_counter(file: &str, value: u64) -> Option<Counter> {
     })
 }
 
-/// A name of the kernel's as a part of a metric's.
+/// Converts a name of the kernel to a part of a metric's name.
 fn metric(name: &str) -> String {
     let name = name.strip_suffix("_total").unwrap_or(name);
     name.chars()

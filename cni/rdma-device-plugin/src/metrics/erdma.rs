@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The figures of eRDMA NICs, of their driver, and of pods' SMC-R.
+//! Metrics of eRDMA NICs, of their driver, and of pods' SMC-R.
 
 use super::{Labels, collect::Snapshot, scrape::Scrape};
 use ::erdma::conf::DriverMode;
 
-/// A reason's length, in characters: it is a label.
+/// Longest reason, in characters: it is a label.
 const LONGEST: usize = 200;
 
 pub(super) fn add(snapshot: &Snapshot, scrape: &mut Scrape) {
@@ -15,20 +15,20 @@ pub(super) fn add(snapshot: &Snapshot, scrape: &mut Scrape) {
             ("netdev", nic.netdev.clone().unwrap_or_default()),
             ("outcome", outcome.to_owned()),
         ];
-        let help = "An eRDMA NIC, and what became of it";
+        let help = "Outcome of bringing up an eRDMA NIC";
         scrape.gauge("rdma_erdma_nic", help, labels, 1);
     }
     let driver = &side.report.driver;
     for (which, mode) in [("loaded", driver.loaded), ("wanted", driver.wanted)] {
         if let Some(mode) = mode.map(DriverMode::word) {
             let labels = vec![("mode", mode.to_owned()), ("which", which.to_owned())];
-            let help = "The mode of the eRDMA driver: as it is, and as it is to be";
+            let help = "Mode of the eRDMA driver: loaded and required";
             scrape.gauge("rdma_erdma_driver_mode", help, labels, 1);
         }
     }
     if let Some(problem) = &driver.problem {
         let labels = vec![("problem", problem.word().to_owned())];
-        let help = "Why the eRDMA driver is not as it is to be";
+        let help = "Problem that keeps the eRDMA driver from its required mode";
         scrape.gauge("rdma_erdma_driver_problem", help, labels, 1);
     }
     for pod in &snapshot.smc {
@@ -39,7 +39,7 @@ pub(super) fn add(snapshot: &Snapshot, scrape: &mut Scrape) {
         ];
         let reason = pod.reason.iter();
         labels.extend(reason.map(|it| ("reason", it.chars().take(LONGEST).collect())));
-        let help = "A pod that was to have SMC-R, and whether it has";
+        let help = "A pod that requests SMC-R, and its state";
         scrape.gauge("rdma_pod_smcr", help, labels, 1);
     }
 }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether the daemon does its work.
+//! Health and readiness of the daemon.
 
 use super::{Driver, Known, Metrics, Registered};
 use std::time::{Duration, Instant};
 
-/// How long a resource may be unknown to a kubelet that is there.
+/// Time for which a running kubelet may not know a resource.
 pub(super) const GRACE: Duration = Duration::from_secs(10);
 
 impl Metrics {
-    /// In words, why all is well (`Ok`) or not: a resource that is offered, and that a kubelet
-    /// whose socket is there does not know for longer than it takes to register.
+    /// Returns a description of the health, as `Ok` or `Err`. The daemon is unhealthy if kubelet's socket exists and
+    /// kubelet does not know an offered resource for longer than a registration takes.
     pub(crate) fn health(
         &self,
         offered: &[&str],
@@ -17,9 +17,7 @@ impl Metrics {
         now: Instant,
     ) -> Result<String, String> {
         if offered.is_empty() {
-            return Ok(
-                "nothing to offer: this node has no RDMA device that is configured\n".into(),
-            );
+            return Ok("nothing to offer: this node has no configured RDMA device\n".into());
         }
         if !kubelet_is_there {
             return Ok("kubelet is away; waiting for its socket\n".into());
@@ -45,8 +43,7 @@ impl Metrics {
         }
     }
 
-    /// Whether kubelet has the list of each resource that is offered, from this daemon; if not, in
-    /// words, of which not.
+    /// Checks that kubelet has the list of each offered resource from this daemon; the error names the missing ones.
     pub(crate) fn lists_are_out(&self, offered: &[&str]) -> Result<(), String> {
         let known = self.now();
         let is_out = |name: &&&str| {
@@ -64,7 +61,7 @@ impl Metrics {
         }
     }
 
-    /// Whether kubelet has the DRA driver of this daemon, if it has one; if not, in words.
+    /// Checks that kubelet has registered the DRA driver of this daemon, if it has one.
     pub(crate) fn driver_is_known(&self) -> Result<(), String> {
         let driver = self.driver_now();
         let Some(Driver { name, known }) = &*driver else {
@@ -85,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kubelet_that_is_there_has_to_know_what_is_offered() {
+    fn a_running_kubelet_must_know_offered_resources() {
         let metrics = Metrics::new();
         let offers = ["rdma/hca", "rdma/vf"];
         let soon = Instant::now();
@@ -100,7 +97,7 @@ mod tests {
         assert!(!words.contains("rdma/hca"), "{words}");
         metrics.registered("rdma/vf", true);
         assert!(is_well(true, late));
-        // kubelet started again, and has forgotten
+        // kubelet has restarted, and has forgotten the resource
         metrics.forgotten("rdma/vf");
         assert!(is_well(true, Instant::now()));
         assert!(!is_well(true, late + GRACE));
@@ -108,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_ready_when_kubelet_has_all_lists() {
+    fn the_daemon_is_ready_when_kubelet_has_all_lists() {
         let metrics = Metrics::new();
         let offers = ["rdma/hca", "rdma/vf"];
         let is_ready = || metrics.lists_are_out(&offers).is_ok();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which container has which device, and how many ids of each resource are given.
+//! Containers of each device, and the number of allocated ids of each resource.
 
 use crate::{offer::Offer, refused::PodName};
 use kubelet_api::pod_resources::v1::PodResources;
@@ -10,7 +10,7 @@ use std::{
     path::Path,
 };
 
-/// A container that was given a device.
+/// A container that has a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Holder {
     pub(crate) resource: String,
@@ -20,7 +20,7 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
-    /// Whose container it is.
+    /// Returns the name of its pod.
     pub(crate) fn pod_name(&self) -> PodName {
         PodName {
             namespace: self.namespace.clone(),
@@ -29,19 +29,19 @@ impl Holder {
     }
 }
 
-/// What kubelet has given.
+/// Kubelet's allocations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// Ids, by resource.
+    /// Number of allocated ids, by resource.
     pub(super) allocated: BTreeMap<String, u64>,
-    /// Who has a device.
+    /// Containers of each device.
     pub(crate) holders: BTreeMap<DeviceAddress, BTreeSet<Holder>>,
-    /// Who has one alone.
+    /// Container of each device that only one has.
     pub(super) only: BTreeMap<DeviceAddress, Holder>,
 }
 
-/// What kubelet's list says of resources with their offers, if there is anything left of them, by what was given for each id as `state_dir` has it: a file for each, which is
-/// no work for the thread that answers kubelet.
+/// Evaluates kubelet's list for resources with their offers, if they still exist. The devices of an id are those of its
+/// grant in `state_dir`. It reads a file for each id; do not call it on the thread that answers kubelet.
 pub(crate) fn held<'a>(
     pods: &[PodResources],
     offers: impl IntoIterator<Item = (&'a str, Option<&'a Offer>)>,
@@ -54,8 +54,8 @@ pub(crate) fn held<'a>(
     })
 }
 
-/// What kubelet's list says of `offers`. `granted` are the devices that were given for an id of a
-/// resource, where that is known; else it is what the id stands for now.
+/// Evaluates kubelet's list for `offers`. `granted` returns the granted devices of a resource's id if known; otherwise
+/// the id's present devices count.
 fn held_by<'a>(
     pods: &[PodResources],
     offers: impl IntoIterator<Item = (&'a str, Option<&'a Offer>)>,
@@ -66,11 +66,11 @@ fn held_by<'a>(
     for (resource, offer) in offers {
         let is_shared = offer.is_none_or(|it| it.sharing == Sharing::Shared);
         let ids = offer.into_iter().flat_map(|it| &it.ids);
-        let stands_for: BTreeMap<&str, &[usize]> = ids
+        let devices_of: BTreeMap<&str, &[usize]> = ids
             .map(|it| (it.id.as_str(), it.devices.as_slice()))
             .collect();
         let offered = |id: &str| {
-            let places = stands_for.get(id).copied().unwrap_or_default().iter();
+            let places = devices_of.get(id).copied().unwrap_or_default().iter();
             let devices = places.filter_map(|place| offer?.devices.get(*place));
             devices.map(|it| it.address.clone()).collect()
         };

@@ -1,42 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the daemon and the node's RDMA devices do, for Prometheus (`/metrics`), and whether the
-//! daemon does its work (`/healthz`), and whether kubelet has its lists and the runtime would call the
-//! plugin (`/readyz`). All of it is on one page (`/`, `page`) for people.
+//! Metrics of the daemon and of the node's RDMA devices for Prometheus (`/metrics`), the daemon's health (`/healthz`),
+//! and its readiness (`/readyz`): kubelet has its lists and the runtime would call the plugin. The page (`/`, `page`)
+//! shows all of it to users.
 //!
 //! | metric | labels | |
 //! |---|---|---|
 //! | `rdma_device_plugin_registrations_total` | `resource`, `outcome` (`ok`, `error`) | attempts to register with kubelet |
 //! | `rdma_device_plugin_registered` | `resource` | 1: kubelet knows it |
-//! | `rdma_device_plugin_allocate_seconds` | `resource`, `outcome` | histogram: how long Allocate took |
+//! | `rdma_device_plugin_allocate_seconds` | `resource`, `outcome` | histogram: duration of Allocate |
 //! | `rdma_device_plugin_list_updates_total` | `resource` | device lists sent to kubelet |
 //! | `rdma_device_plugin_reloads_total` | `outcome` | configurations read again |
-//! | `rdma_device_plugin_prepare_seconds` | `outcome` | histogram: how long a claim took to be prepared |
-//! | `rdma_device_plugin_claims` | `resource` | claims that are prepared |
-//! | `rdma_device_plugin_slices_kept` | | 1: the node's ResourceSlices are as they are to be; nothing where no resource is served by claims |
+//! | `rdma_device_plugin_prepare_seconds` | `outcome` | histogram: duration of preparing a claim |
+//! | `rdma_device_plugin_claims` | `resource` | prepared claims |
+//! | `rdma_device_plugin_slices_kept` | | 1: the node's ResourceSlices are up to date; absent if claims serve no
+//! resource |
 //! | `rdma_device_plugin_refused_pods_total` | `resource`, `outcome` (`deleted`, `kept`, `failed`) | pods whose containers may not start |
 //! | `rdma_device_plugin_capacity` | `resource` | ids advertised |
-//! | `rdma_device_plugin_healthy` | `resource` | of these, healthy |
-//! | `rdma_device_plugin_allocated` | `resource` | of these, kubelet has given to containers |
-//! | `rdma_device_plugin_chained` | | 1: the runtime would call `rdma-cni`; nothing where the chain is not kept |
-//! | `rdma_device_plugin_nic_without_ipv6` | `device`, `netdev` | 1: pods' IPv6 addresses are to come from this NIC, and it has none |
-//! | `rdma_device_plugin_scrape_complete` | `part` (`holders`, `counters`) | 0: kubelet, or a device, did not answer in time; what hangs on it is missing |
+//! | `rdma_device_plugin_healthy` | `resource` | healthy ids |
+//! | `rdma_device_plugin_allocated` | `resource` | ids that kubelet has allocated to containers |
+//! | `rdma_device_plugin_chained` | | 1: the runtime would call `rdma-cni`; absent if the chain is not kept |
+//! | `rdma_device_plugin_nic_without_ipv6` | `device`, `netdev` | 1: pods' IPv6 addresses derive from this NIC, and it
+//! has none |
+//! | `rdma_device_plugin_scrape_complete` | `part` (`holders`, `counters`) | 0: kubelet, or a device, did not answer in
+//! time; the metrics that depend on it are missing |
 //! | `rdma_device_info` | `device`, `address`, `driver`, `numa_node` | 1 |
-//! | `rdma_device_healthy` | `device` | 1: as kubelet is told |
-//! | `rdma_device_holder` | `device`, `resource`, `pod`, `namespace`, `container` | 1: the container was given the device |
+//! | `rdma_device_healthy` | `device` | 1: as reported to kubelet |
+//! | `rdma_device_holder` | `device`, `resource`, `pod`, `namespace`, `container` | 1: the container has the device |
 //! | `rdma_device_counters_known` | `device` | 0: its counters and port states cannot be read, as it is inside a pod that the daemon may not enter |
 //! | `rdma_port_state` | `device`, `port` | 1 down, 2 init, 3 armed, 4 active |
 //! | `rdma_port_<counter>_total` | `device`, `port` (`pod`, `namespace`, `container`) | of `ports/N/counters`; data in bytes |
-//! | `rdma_erdma_nic` | `device`, `netdev`, `outcome` | 1: what became of an eRDMA NIC |
+//! | `rdma_erdma_nic` | `device`, `netdev`, `outcome` | 1: outcome of bringing up an eRDMA NIC |
 //! | `rdma_erdma_driver_mode` | `mode`, `which` (`loaded`, `wanted`) | 1 |
-//! | `rdma_erdma_driver_problem` | `problem` | 1: why the driver is not as it is to be |
-//! | `rdma_pod_smcr` | `namespace`, `pod`, `state`, `reason` | 1: a pod that was to have SMC-R |
-//! | `rdma_hw_<counter>_total` | `device`, `port` (`pod`, `namespace`, `container`) | of `ports/N/hw_counters`, or without `_total` for what is no count |
+//! | `rdma_erdma_driver_problem` | `problem` | 1: problem that keeps the driver from its required mode |
+//! | `rdma_pod_smcr` | `namespace`, `pod`, `state`, `reason` | 1: a pod that requests SMC-R |
+//! | `rdma_hw_<counter>_total` | `device`, `port` (`pod`, `namespace`, `container`) | of `ports/N/hw_counters`; without
+//! `_total` for a value that can shrink |
 //!
-//! A device that one container has for itself carries that container's labels on its counters. A
-//! shared one does not, as its counters are nobody's alone:
-//! `sum by (device) (rate(rdma_port_xmit_data_bytes_total[1m])) * on (device) group_right
-//! rdma_device_holder` shows them beside each holder. There are as many series as there are ports, counters and holders now;
-//! those of a device or a pod that is gone are gone too.
+//! Counters of a device that only one container has carry that container's labels. Those of a shared device do not:
+//! `sum by (device) (rate(rdma_port_xmit_data_bytes_total[1m])) * on (device) group_right rdma_device_holder` shows
+//! them beside each holder. There is one series for each present port, counter and holder; those of a gone device or
+//! pod are gone too.
 
 mod collect;
 pub(crate) mod counters;
@@ -65,21 +68,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// `resource`, `outcome`…
+/// Labels such as `resource` and `outcome`.
 type Labels = Vec<(&'static str, String)>;
 
 type Latency = Family<Labels, Histogram, fn() -> Histogram>;
 
-/// Bounds of the buckets of Allocate's latency, seconds: it takes below a millisecond, or waits
-/// for a disk.
+/// Bounds of the buckets of Allocate's latency, seconds: it takes below a millisecond, or waits for a disk.
 const LATENCIES: [f64; 10] = [
     0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0,
 ];
 
-/// The same of a claim, for which the API server is asked, and devices are waited for.
+/// Bounds for preparing a claim, which queries the API server and may wait for devices.
 const PREPARATIONS: [f64; 10] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 25.0];
 
-/// The daemon's own figures; a clone counts the same.
+/// The daemon's own metrics; clones share them.
 #[derive(Clone)]
 pub struct Metrics(Arc<Figures>);
 
@@ -99,25 +101,25 @@ struct Figures {
     history: History,
 }
 
-/// Whether kubelet knows a resource, and since when that is so.
+/// Registration of a resource with kubelet, and since when it holds.
 #[derive(Clone, Copy, Debug)]
 struct Registered {
     yes: bool,
     since: Instant,
-    /// Its list went out.
+    /// True if its list was sent.
     listed: bool,
-    /// Another daemon that has it as well may end.
+    /// True if another daemon with the same resource may end.
     settled: bool,
 }
 
-/// Whether kubelet knows a DRA driver.
+/// Registration of a DRA driver with kubelet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// It has not said so.
+    /// Kubelet has not confirmed it.
     NotYet,
-    /// It has said so.
+    /// Kubelet has confirmed it.
     Yes,
-    /// It does not want it, and why.
+    /// Kubelet refuses it, for this reason.
     Refused(String),
 }
 
@@ -152,7 +154,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Nothing has happened yet.
+    /// Returns metrics without events.
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("rdma_device_plugin");
         let registrations = Family::default();
@@ -164,25 +166,25 @@ impl Metrics {
         let registered = Family::default();
         registry.register(
             "registered",
-            "Whether kubelet knows the resource",
+            "1 if kubelet knows the resource",
             registered.clone(),
         );
         let allocations = Latency::new_with_constructor(|| Histogram::new(LATENCIES));
         registry.register(
             "allocate_seconds",
-            "How long Allocate took",
+            "Duration of Allocate",
             allocations.clone(),
         );
         let preparations = Latency::new_with_constructor(|| Histogram::new(PREPARATIONS));
         registry.register(
             "prepare_seconds",
-            "How long a claim took to be prepared",
+            "Duration of preparing a claim",
             preparations.clone(),
         );
         let slices = Family::default();
         registry.register(
             "slices_kept",
-            "Whether the node's ResourceSlices are as they are to be",
+            "1 if the node's ResourceSlices are up to date",
             slices.clone(),
         );
         let lists = Family::default();
@@ -196,7 +198,7 @@ impl Metrics {
         let refused_pods = Family::default();
         registry.register(
             "refused_pods",
-            "What became of pods whose containers may not start",
+            "Outcomes for pods whose containers may not start",
             refused_pods.clone(),
         );
         Self(Arc::new(Figures {
@@ -216,24 +218,24 @@ impl Metrics {
         }))
     }
 
-    /// What happened of late.
+    /// Returns the history of recent events.
     pub fn history(&self) -> &History {
         &self.0.history
     }
 
-    /// What came of an attempt to register `resource` with kubelet.
+    /// Counts an attempt to register `resource` with kubelet.
     pub fn registered(&self, resource: &str, ok: bool) {
         let labels = [of(resource), outcome(ok)].concat();
         self.0.registrations.get_or_create(&labels).inc();
         self.is_registered(resource, ok);
     }
 
-    /// Kubelet does not know `resource` any more: it went away, or forgot.
+    /// Notes that kubelet no longer knows `resource`: it ended, or forgot it.
     pub fn forgotten(&self, resource: &str) {
         self.is_registered(resource, false);
     }
 
-    /// `resource` is not offered any more: nothing is told of it.
+    /// Removes the metrics of `resource`, which is no longer offered.
     pub fn withdrawn(&self, resource: &str) {
         self.now().remove(resource);
         self.0.registered.remove(&of(resource));
@@ -245,20 +247,20 @@ impl Metrics {
         }
     }
 
-    /// An Allocate of `resource` was answered.
+    /// Counts an Allocate of `resource`.
     pub fn allocated(&self, resource: &str, took: Duration, ok: bool) {
         let labels = [of(resource), outcome(ok)].concat();
         let latency = self.0.allocations.get_or_create(&labels);
         latency.observe(took.as_secs_f64());
     }
 
-    /// A claim was prepared, or not.
+    /// Counts the preparation of a claim.
     pub fn prepared(&self, took: Duration, ok: bool) {
         let latency = self.0.preparations.get_or_create(&outcome(ok));
         latency.observe(took.as_secs_f64());
     }
 
-    /// Whether the API server has the node's ResourceSlices as they are to be; none: this daemon does not keep them.
+    /// Sets whether the API server has up-to-date ResourceSlices of the node; `None`: this daemon does not keep them.
     pub fn slices(&self, kept: Option<bool>) {
         let labels = Labels::new();
         match kept {
@@ -271,13 +273,13 @@ impl Metrics {
         }
     }
 
-    /// Whether kubelet knows the DRA driver `name` of this daemon.
+    /// Sets the state of this daemon's DRA driver `name`.
     pub fn driver(&self, name: &str, known: Known) {
         let name = name.to_owned();
         *self.driver_now() = Some(Driver { name, known });
     }
 
-    /// A device list of `resource` was sent to kubelet.
+    /// Counts a device list of `resource` that was sent to kubelet.
     pub fn listed(&self, resource: &str) {
         self.0.lists.get_or_create(&of(resource)).inc();
         let mut now = self.now();
@@ -286,20 +288,20 @@ impl Metrics {
         known.listed = true;
     }
 
-    /// Kubelet has `resource` from this daemon, whatever becomes of another one.
+    /// Notes that kubelet keeps `resource` from this daemon when another one ends.
     pub fn settled(&self, resource: &str) {
         if let Some(known) = self.now().get_mut(resource) {
             known.settled = known.yes;
         }
     }
 
-    /// The configuration was read again; not `ok`: the old one stays.
+    /// Counts a reload of the configuration; not `ok`: the old one stays.
     pub fn reloaded(&self, ok: bool) {
         self.0.reloads.get_or_create(&outcome(ok)).inc();
     }
 
-    /// What became of a pod that was refused with `resource`: `deleted`, `kept`, or `failed` for an attempt
-    /// that came to nothing.
+    /// Counts the outcome for a pod that was refused with `resource`: `deleted`, `kept`, or `failed` for an attempt
+    /// without effect.
     pub fn refused_pod(&self, resource: &str, outcome: &'static str) {
         let outcome = vec![("outcome", outcome.to_owned())];
         let labels = [of(resource), outcome].concat();
@@ -319,7 +321,7 @@ impl Metrics {
             *known = Registered::new(false, since);
         }
         if yes && !known.yes {
-            // the list may have gone out before kubelet answered
+            // the list may have been sent before kubelet answered
             (known.yes, known.since) = (true, since);
         }
     }

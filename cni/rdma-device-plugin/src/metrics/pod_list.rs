@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kubelet's list of pods for scrapes: one question at a time, and one a second, however many clients ask and go away
-//! meanwhile. Kubelet limits the questions of all its clients together, and ADD of every pod needs one
+//! Kubelet's list of pods for scrapes: one request at a time, and one a second, for any number of clients. Kubelet
+//! limits the requests of all its clients together, and ADD of every pod needs one
 //! (`pkg/kubelet/apis/grpc/ratelimit.go`).
 
 use kubelet_api::pod_resources::{self, v1::PodResources};
@@ -11,18 +11,18 @@ use std::{
 };
 use tokio::sync::Mutex;
 
-/// How long an answer is kept, as is that there was none.
+/// Time for which an answer or its absence is kept.
 const KEPT: Duration = Duration::from_secs(1);
 
-/// What kubelet answered; none: nothing, or an error.
+/// Kubelet's answer; `None`: none, or an error.
 type Answer = Option<Arc<Vec<PodResources>>>;
 
-/// The list, as kubelet answered last.
+/// The last list of kubelet.
 pub(super) struct PodList {
     socket: PathBuf,
-    /// How long kubelet may take.
+    /// Time limit of kubelet's answer.
     limit: Duration,
-    /// The last answer, with its time.
+    /// Last answer, with its time.
     last: Arc<Mutex<Option<(Instant, Answer)>>>,
 }
 
@@ -35,7 +35,7 @@ impl PodList {
         }
     }
 
-    /// What kubelet answers, or answered within the last second. A question that is under way is waited for.
+    /// Returns kubelet's answer, or that of the last second. Waits for a request in progress.
     pub(super) async fn get(&self) -> Answer {
         let mut last = self.last.clone().lock_owned().await;
         if let Some((at, answer)) = &*last
@@ -44,18 +44,18 @@ impl PodList {
             return answer.clone();
         }
         let (socket, limit) = (self.socket.clone(), self.limit);
-        // the question goes on when this client goes away, and its answer is the next client's
-        let asked = tokio::spawn(async move {
+        // the request continues when this client disconnects, and its answer serves the next client
+        let answer = tokio::spawn(async move {
             let answer = match pod_resources::all(&socket, limit).await {
                 Ok(pods) => Some(Arc::new(pods)),
                 Err(error) => {
-                    log::debug!("who has which device is not known: {error}");
+                    log::debug!("cannot read the containers of devices: {error}");
                     None
                 }
             };
             *last = Some((Instant::now(), answer.clone()));
             answer
         });
-        asked.await.ok().flatten()
+        answer.await.ok().flatten()
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The figures of one scrape: gauges and counters that are set once.
+//! Metrics of one scrape: gauges and counters that are set once.
 
 use super::Labels;
 use prometheus_client::{
@@ -8,17 +8,17 @@ use prometheus_client::{
 };
 use std::collections::BTreeMap;
 
-/// The families that have a figure, in the order in which they got their first.
+/// Families with a value, in the order of their first one.
 #[derive(Default)]
 pub(super) struct Scrape {
-    /// For the encoder.
+    /// Registry for the encoder.
     pub(super) registry: Registry,
     gauges: BTreeMap<String, Family<Labels, Gauge>>,
     counters: BTreeMap<String, Family<Labels, Counter>>,
 }
 
 impl Scrape {
-    /// Sets a gauge. `help` says what the family is.
+    /// Sets a gauge of the family described by `help`.
     pub(super) fn gauge(&mut self, name: &str, help: &str, labels: Labels, value: u64) {
         let family = self.gauges.entry(name.to_owned()).or_insert_with(|| {
             let family = Family::default();
@@ -29,7 +29,7 @@ impl Scrape {
         family.get_or_create(&labels).set(value);
     }
 
-    /// Sets a counter. `help` says what the family is.
+    /// Sets a counter of the family described by `help`.
     pub(super) fn counter(&mut self, name: &str, help: &str, labels: &Labels, value: u64) {
         let family = self.counters.entry(name.to_owned()).or_insert_with(|| {
             let family = Family::default();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The HTTP server: `/`, `/metrics`, `/healthz`, `/readyz`, at an address; the last two at a socket too.
+//! The HTTP server: `/`, `/metrics`, `/healthz` and `/readyz` at an address, and the last two also at a socket.
 
 use super::{Metrics, Sources, collect::Collector, page::Page, text};
 use crate::{
@@ -32,16 +32,16 @@ use tokio::{
     task::{AbortHandle, JoinSet},
 };
 
-/// Connections at one time. The next one takes the place of the oldest that is not being answered.
+/// Largest number of connections. A further one replaces the oldest that is not being answered.
 const CONNECTIONS: usize = 64;
-/// For a request's head to come.
+/// Time limit of a request's head.
 const HEAD: Duration = Duration::from_secs(3);
-/// For a whole connection: it is for one request.
+/// Time limit of a connection, which is for one request.
 const CONNECTION: Duration = Duration::from_secs(10);
-/// After a connection could not be taken, for want of descriptors.
+/// Delay after a failed accept, for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The server; it ends when this is dropped.
+/// The server; dropping it stops it.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -49,7 +49,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Where it listens.
+    /// Returns the address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -61,9 +61,9 @@ impl Drop for Server {
     }
 }
 
-/// Serves `/`, `/metrics`, `/healthz` and `/readyz` on `address`, from within a tokio runtime.
+/// Serves `/`, `/metrics`, `/healthz` and `/readyz` on `address`, within a tokio runtime.
 ///
-/// An error where nothing can listen there.
+/// Returns an error if the address cannot be bound.
 pub async fn serve(address: SocketAddr, metrics: Metrics, sources: Sources) -> io::Result<Server> {
     let listener = TcpListener::bind(address).await?;
     let address = listener.local_addr()?;
@@ -78,11 +78,11 @@ pub async fn serve(address: SocketAddr, metrics: Metrics, sources: Sources) -> i
     Ok(Server { address, task })
 }
 
-/// Serves `/healthz` and `/readyz` at a socket, for ever. A socket that is there was that of a daemon
-/// before, in the same place.
+/// Serves `/healthz` and `/readyz` at a socket, forever. An existing socket is that of an earlier daemon, and is
+/// replaced.
 ///
 /// # Errors
-/// There can be no socket.
+/// The socket cannot be made.
 pub fn serve_probes(
     socket: &Path,
     probes: Probes,
@@ -99,32 +99,32 @@ pub fn serve_probes(
     Ok(accept(listener, site))
 }
 
-/// The same, as soon as something can listen there: it is tried every `again`, and said once.
+/// Serves as soon as the address can be bound. It tries every `again`, and logs a failure once.
 pub async fn serve_when_free(
     address: SocketAddr,
     metrics: Metrics,
     sources: Sources,
     again: Duration,
 ) -> Server {
-    let mut told = false;
+    let mut is_logged = false;
     loop {
         match serve(address, metrics.clone(), sources.clone()).await {
             Ok(server) => return server,
-            Err(error) if !told => log::error!(
+            Err(error) if !is_logged => log::error!(
                 "no metrics: cannot listen at {address}: {error}; trying again every {again:?} \
-                 (--metrics-address says where)"
+                 (--metrics-address selects another)"
             ),
             Err(_) => {}
         }
-        told = true;
+        is_logged = true;
         tokio::time::sleep(again).await;
     }
 }
 
-/// Where requests come from.
+/// Source of connections.
 enum Listener {
     Address(TcpListener),
-    /// Whose file goes with it.
+    /// A socket, whose file is removed with it.
     Socket {
         listener: UnixListener,
         _socket: BoundSocket,
@@ -147,11 +147,11 @@ impl Listener {
 /// A connection.
 struct Connection {
     task: AbortHandle,
-    /// Whether its request has come, and the answer is being made.
+    /// True while its request is being answered.
     is_answered: Arc<AtomicBool>,
 }
 
-/// All connections, in the order in which they came. They end when this is dropped.
+/// Connections in order of arrival. Dropping it ends them.
 #[derive(Default)]
 struct Connections {
     tasks: JoinSet<()>,
@@ -174,7 +174,8 @@ impl Connections {
         self.all.push(Connection { task, is_answered });
     }
 
-    /// Has room for one more: the oldest that is not being answered ends. Where all are, the first is waited for.
+    /// Makes room for one more connection: ends the oldest one that is not being answered. If all are, it waits for the
+    /// first end.
     async fn make_room(&mut self) {
         while self.tasks.try_join_next().is_some() {}
         self.all.retain(|it| !it.task.is_finished());
@@ -206,7 +207,7 @@ async fn accept(listener: Listener, site: Site) {
     }
 }
 
-/// Answers the request of `stream`; `is_answered` while it does.
+/// Answers the request of `stream`, and sets `is_answered` meanwhile.
 async fn converse(stream: Box<dyn Stream>, site: Arc<Site>, is_answered: Arc<AtomicBool>) {
     let answer = |request: Request<Incoming>| {
         let (site, is_answered) = (site.clone(), is_answered.clone());
@@ -227,10 +228,10 @@ async fn converse(stream: Box<dyn Stream>, site: Arc<Site>, is_answered: Arc<Ato
     }
 }
 
-/// What can be asked for.
+/// Data for answers.
 struct Site {
     probes: Probes,
-    /// None where only kubelet asks.
+    /// `None` at the socket for kubelet.
     figures: Option<(Metrics, Collector)>,
 }
 
@@ -240,7 +241,7 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 
 const HTML: &str = "text/html; charset=utf-8";
 
-/// The page loads nothing and runs nothing.
+/// Policy of the page, which loads nothing and runs nothing.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
 impl Site {
@@ -257,7 +258,7 @@ impl Site {
                 let probes = [self.probes.live(), self.probes.ready()];
                 let page = Page::new(collector.node(), metrics, &snapshot, &rails, probes);
                 let mut page = answer(StatusCode::OK, HTML, page.render());
-                // it is the node as it was at the request
+                // the page shows the node at the time of the request
                 for (name, value) in [
                     (CONTENT_SECURITY_POLICY, POLICY),
                     (CACHE_CONTROL, "no-store"),
@@ -272,13 +273,13 @@ impl Site {
                 match text::render(metrics, &snapshot) {
                     Ok(text) => answer(StatusCode::OK, text::CONTENT_TYPE, text),
                     Err(error) => {
-                        let words = format!("the figures cannot be written: {error}\n");
+                        let words = format!("cannot encode the metrics: {error}\n");
                         answer(StatusCode::INTERNAL_SERVER_ERROR, PLAIN, words)
                     }
                 }
             }
-            ("/healthz", _) => told(self.probes.live()),
-            ("/readyz", _) => told(self.probes.ready()),
+            ("/healthz", _) => probe_answer(self.probes.live()),
+            ("/readyz", _) => probe_answer(self.probes.ready()),
             _ => {
                 let paths = "/, /metrics, /healthz or /readyz\n";
                 answer(StatusCode::NOT_FOUND, PLAIN, paths)
@@ -287,7 +288,7 @@ impl Site {
     }
 }
 
-fn told(words: Result<String, String>) -> Answer {
+fn probe_answer(words: Result<String, String>) -> Answer {
     match words {
         Ok(words) => answer(StatusCode::OK, PLAIN, words),
         Err(words) => answer(StatusCode::SERVICE_UNAVAILABLE, PLAIN, words),

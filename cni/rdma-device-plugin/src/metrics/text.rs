@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The figures as OpenMetrics text.
+//! Metrics as OpenMetrics text.
 
 use super::{
     Labels, Metrics, collect::Snapshot, counters::PortFigures, erdma, holders::Holder,
@@ -12,10 +12,10 @@ use prometheus_client::{
 };
 use std::fmt;
 
-/// What it is, for the answer's header.
+/// Content type of the text.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The daemon's figures and those of one scrape.
+/// Renders the daemon's metrics and those of one scrape.
 pub(super) fn render(metrics: &Metrics, snapshot: &Snapshot) -> Result<String, fmt::Error> {
     let mut scrape = Scrape::default();
     resources(snapshot, &mut scrape);
@@ -33,8 +33,8 @@ fn resources(snapshot: &Snapshot, scrape: &mut Scrape) {
         let name = format!("rdma_device_plugin_{name}");
         scrape.gauge(&name, help, super::of(resource), value);
     };
-    let expected = "Devices that the resource is to have: by require, else as many as it had";
-    let present = "Devices of the resource that are there and healthy";
+    let expected = "Devices that the resource must have: by require, or else as many as it had";
+    let present = "Healthy devices of the resource";
     for offer in &snapshot.node.offers {
         let name = offer.name.as_str();
         let fit = offer.ids.iter().filter(|id| id.healthy).count();
@@ -75,7 +75,7 @@ fn resources(snapshot: &Snapshot, scrape: &mut Scrape) {
         // without labels, for which a family would write {}
         let chained = Gauge::<i64>::default();
         chained.set(is_chained.into());
-        let help = "Whether the runtime would call rdma-cni";
+        let help = "1 if the runtime would call rdma-cni";
         scrape
             .registry
             .register("rdma_device_plugin_chained", help, chained);
@@ -84,7 +84,7 @@ fn resources(snapshot: &Snapshot, scrape: &mut Scrape) {
         let device = ("device", parent.rdma.clone());
         scrape.gauge(
             "rdma_device_plugin_nic_without_ipv6",
-            "A NIC that pods' IPv6 addresses are to come from, and that has none",
+            "A NIC without an IPv6 address, from which pods' IPv6 addresses derive",
             vec![device, ("netdev", parent.netdev.clone())],
             1,
         );
@@ -95,7 +95,7 @@ fn resources(snapshot: &Snapshot, scrape: &mut Scrape) {
     ] {
         scrape.gauge(
             "rdma_device_plugin_scrape_complete",
-            "Whether this scrape has all of it",
+            "1 if this scrape has all data of the part",
             vec![("part", part.to_owned())],
             is_complete.into(),
         );
@@ -103,7 +103,7 @@ fn resources(snapshot: &Snapshot, scrape: &mut Scrape) {
 }
 
 fn devices(snapshot: &Snapshot, scrape: &mut Scrape) {
-    const HEALTHY: (&str, &str) = ("rdma_device_healthy", "Whether kubelet is told so");
+    const HEALTHY: (&str, &str) = ("rdma_device_healthy", "1 if reported to kubelet as healthy");
     let inventory = &snapshot.node.inventory;
     for function in &inventory.functions {
         let device = &function.device;
@@ -125,7 +125,7 @@ fn devices(snapshot: &Snapshot, scrape: &mut Scrape) {
                 let resource = vec![("resource", holder.resource.clone())];
                 scrape.gauge(
                     "rdma_device_holder",
-                    "A container that was given the device",
+                    "A container that has the device",
                     with([resource, labels(holder)].concat()),
                     1,
                 );
@@ -137,7 +137,7 @@ fn devices(snapshot: &Snapshot, scrape: &mut Scrape) {
             if let Some(ports) = ports {
                 scrape.gauge(
                     "rdma_device_counters_known",
-                    "Whether the counters and port states can be read; not those of a device inside a pod without \
+                    "1 if the counters and port states are readable; 0 for a device inside a pod without \
                      CAP_SYS_ADMIN",
                     with(vec![]),
                     (!ports.is_empty()).into(),
@@ -157,7 +157,7 @@ fn devices(snapshot: &Snapshot, scrape: &mut Scrape) {
             }
         }
     }
-    // a NIC that fell off its bus is not well, and its name may be another's by now
+    // a NIC that is gone from its bus is unhealthy, and its name may be another's by now
     let functions = &snapshot.node.inventory.functions;
     let is_there = |rdma: &str| {
         let mut hcas = functions.iter().flat_map(|function| &function.hcas);
@@ -180,7 +180,7 @@ fn labels(holder: &Holder) -> Labels {
 }
 
 fn counters(labels: &Labels, port: &PortFigures, scrape: &mut Scrape) {
-    const HELP: &str = "As the kernel has it under this name";
+    const HELP: &str = "Value of the kernel's counter of this name";
     for figure in &port.counters {
         match figure.counts {
             true => scrape.counter(&figure.name, HELP, labels, figure.value),

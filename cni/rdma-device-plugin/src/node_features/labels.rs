@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The labels: a pure function of what the node offers.
+//! Labels of the node: a pure function of its offers.
 //!
 //! | label, after the prefix | value |
 //! |---|---|
-//! | `count` | NICs that the node's resources have |
-//! | `speed` | Gbit/s of the slowest |
+//! | `count` | number of the resources' NICs |
+//! | `speed` | Gbit/s of the slowest NIC |
 //! | `link-layer` | `ethernet`, `infiniband` or `mixed` |
-//! | `mode` | how pods have them: `shared`, `exclusive` or `mixed` |
-//! | `bonds` | how many of them are bonds |
-//! | `vendor-<PCI vendor id>` | `true`, for each |
+//! | `mode` | sharing of the NICs: `shared`, `exclusive` or `mixed` |
+//! | `bonds` | number of bonds among them |
+//! | `vendor-<PCI vendor id>` | `true`, for each vendor |
 //!
-//! None of them tells of health: a label that comes and goes with a cable would move the pods that select by it.
+//! No label depends on health: a label that changes with a cable would move the pods that select by it.
 
 use crate::{
     conf::name::{is_label, is_name},
@@ -24,22 +24,22 @@ use std::{
     fmt,
 };
 
-/// In NFD's own namespace, for which its master needs no flag. Its own labels there begin otherwise.
+/// Prefix in NFD's own namespace, for which its master needs no flag. NFD's own labels begin otherwise.
 const PREFIX: &str = "feature.node.kubernetes.io/rdma-nics.";
 const COUNT: &str = "count";
-/// What a NIC in a pod, seen by a daemon that has just started, does not show.
+/// Labels that a newly started daemon cannot observe of a NIC in a pod.
 const UNSEEN_IN_PODS: [&str; 2] = [SPEED, LINK_LAYER];
 const SPEED: &str = "speed";
 const LINK_LAYER: &str = "link-layer";
 const MIXED: &str = "mixed";
 
-/// Labels of a node, each one valid, by their names after the prefix.
+/// Valid labels of a node, by their names after the prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Labels(BTreeMap<String, String>);
 
 impl Labels {
-    /// Those of `node`. What is seen of netdevs is remembered in `netdevs`; what is not to be seen now is as in
-    /// `before`, as long as there are as many NICs.
+    /// Returns the labels of `node`. `netdevs` remembers attributes of netdevs. Attributes that are not observable now
+    /// are those of `before`, while the number of NICs is the same.
     pub(super) fn of(node: &Node, netdevs: &mut Netdevs, before: &Self) -> Self {
         let mut nics: BTreeMap<String, Nic> = BTreeMap::new();
         for offer in &node.offers {
@@ -86,7 +86,7 @@ impl Labels {
         labels
     }
 
-    /// As the file has them; a line that is no label of ours counts for nothing.
+    /// Parses the file; other lines are ignored.
     pub fn parse(text: &str) -> Self {
         let mut labels = Self::default();
         for line in text.lines() {
@@ -100,7 +100,7 @@ impl Labels {
         labels
     }
 
-    /// The one value that all have.
+    /// Adds the common value of all, or `mixed`.
     fn put_one(&mut self, name: &str, values: BTreeSet<&str>) {
         let mut values = values.into_iter();
         match (values.next(), values.next()) {
@@ -110,7 +110,7 @@ impl Labels {
         }
     }
 
-    /// One that is not valid is left out: NFD's master would reject it.
+    /// Adds a label. An invalid one is left out: NFD's master would reject it.
     fn put(&mut self, name: &str, value: &str) {
         let key = format!("{PREFIX}{name}");
         match is_valid(&key, value) {
@@ -120,7 +120,7 @@ impl Labels {
     }
 }
 
-/// As the file has them.
+/// Formats the file.
 impl fmt::Display for Labels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("# of rdma-device-plugin --node-features\n")?;
@@ -131,8 +131,8 @@ impl fmt::Display for Labels {
     }
 }
 
-/// Whether Kubernetes takes it as a label (`IsQualifiedName` and `IsValidLabelValue` in
-/// `apimachinery/pkg/util/validation`). `key` has to have a prefix, as NFD wants it.
+/// Returns true if Kubernetes accepts the label (`IsQualifiedName` and `IsValidLabelValue` in
+/// `apimachinery/pkg/util/validation`). `key` must have a prefix, as NFD requires.
 pub fn is_valid(key: &str, value: &str) -> bool {
     const LONGEST_PREFIX: usize = 253;
     let Some((prefix, name)) = key.split_once('/') else {
@@ -167,14 +167,14 @@ mod tests {
     }
 
     #[track_caller]
-    fn are(nics: &[Nic], modes: &[&'static str], wanted: &[&str]) {
+    fn are(nics: &[Nic], modes: &[&'static str], expected: &[&str]) {
         let labels = Labels::of_nics(nics, modes.iter().copied());
         let text = labels.to_string();
         let lines: Vec<_> = text
             .lines()
             .filter_map(|it| it.strip_prefix(PREFIX))
             .collect();
-        assert_eq!(lines, wanted);
+        assert_eq!(lines, expected);
         assert_eq!(Labels::parse(&text), labels);
         for line in text.lines().filter(|it| !it.starts_with('#')) {
             let (key, value) = line.split_once('=').expect("a label");
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn eight_alike() {
         let nics: Vec<_> = (0..8).map(|it| nic(&it.to_string())).collect();
-        let wanted = [
+        let expected = [
             "bonds=0",
             "count=8",
             "link-layer=ethernet",
@@ -193,7 +193,7 @@ mod tests {
             "speed=400",
             "vendor-15b3=true",
         ];
-        are(&nics, &["shared"], &wanted);
+        are(&nics, &["shared"], &expected);
     }
 
     #[test]
@@ -214,7 +214,7 @@ mod tests {
             vendor: Some("no vendor/".into()),
             ..nic("2")
         };
-        let wanted = [
+        let expected = [
             "bonds=1",
             "count=3",
             "link-layer=mixed",
@@ -223,12 +223,12 @@ mod tests {
             "vendor-15b3=true",
             "vendor-1ded=true",
         ];
-        are(&[bond, slow, unknown], &["shared", "exclusive"], &wanted);
+        are(&[bond, slow, unknown], &["shared", "exclusive"], &expected);
         are(&[], &[], &["count=0"]);
     }
 
     #[test]
-    fn what_kubernetes_takes_is_valid_and_nothing_else() {
+    fn only_labels_that_kubernetes_accepts_are_valid() {
         let long = "a".repeat(64);
         for (key, value, valid) in [
             ("feature.node.kubernetes.io/a", "", true),

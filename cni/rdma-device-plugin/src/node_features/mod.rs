@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the node has, as labels that node-feature-discovery puts on it: one file among those that NFD's source `local`
-//! reads (`docs/usage/customization-guide.md` of kubernetes-sigs/node-feature-discovery, "Local feature source").
+//! Features of the node as labels that node-feature-discovery adds: one file among those of NFD's source `local`
+//! (`docs/usage/customization-guide.md` of kubernetes-sigs/node-feature-discovery, "Local feature source").
 //!
-//! The file has no `+expiry-time`. What a node has does not pass with time, a daemon that is away for an hour has lost
-//! no NIC, and one at rest would have to wake to renew it. Whoever takes the daemon away takes the file with it.
+//! The file has no `+expiry-time`: features do not expire, the NICs exist while the daemon is away, and renewal would
+//! wake a daemon at rest. The removal of the daemon removes the file.
 
 mod labels;
 mod writer;
@@ -18,12 +18,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The file's name.
+/// Name of the file.
 const FILE: &str = "rdma-device-plugin";
-/// Its name until it is whole: NFD reads no file whose name begins with a dot.
+/// Name of the unfinished file: NFD ignores files whose names begin with a dot.
 const UNFINISHED: &str = ".rdma-device-plugin";
 
-/// Writes `labels` into `directory`, unless they are there already. Whether they were not.
+/// Writes `labels` into `directory` unless the file has them already. Returns true if it changed.
 fn write(directory: &Path, labels: &Labels) -> Result<bool, FileError> {
     let (file, unfinished) = (directory.join(FILE), directory.join(UNFINISHED));
     let text = labels.to_string();
@@ -42,22 +42,22 @@ fn write(directory: &Path, labels: &Labels) -> Result<bool, FileError> {
     Ok(true)
 }
 
-/// The labels that the file in `directory` has; none, where there is none.
+/// Reads the labels of the file in `directory`; empty without a file.
 fn read(directory: &Path) -> Labels {
     let text = fs::read_to_string(directory.join(FILE));
     text.map(|text| Labels::parse(&text)).unwrap_or_default()
 }
 
-/// Whether there is a file of ours in `directory`.
+/// Returns true if `directory` has a file of ours.
 pub fn is_there(directory: &Path) -> bool {
     directory.join(FILE).exists()
 }
 
-/// Takes the file in `directory` away, and with it what a daemon that was killed left of another one. The file, if
-/// it was there.
+/// Removes the file in `directory`, and the unfinished one of a killed daemon. Returns the path of the file if it
+/// existed.
 ///
 /// # Errors
-/// It stays.
+/// The file cannot be removed.
 pub fn remove(directory: &Path) -> Result<Option<PathBuf>, FileError> {
     file::remove(&directory.join(UNFINISHED))?;
     let file = directory.join(FILE);
@@ -69,11 +69,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_is_replaced_as_a_whole_and_goes_without_a_trace() {
+    fn the_file_is_replaced_atomically_and_removed_completely() {
         let directory = tempfile::tempdir().expect("a directory");
         let features = directory.path().join("features.d");
         let labels = Labels::parse("feature.node.kubernetes.io/rdma-nics.count=8\n");
-        // as a killed one left it
+        // as a killed daemon left it
         fs::create_dir(&features).expect("made");
         fs::write(features.join(UNFINISHED), "x".repeat(1000)).expect("written");
         assert!(write(&features, &labels).expect("written"));

@@ -1,39 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the file as the node is.
+//! Keeps the file up to date.
 
 use super::{Labels, read, write};
-use crate::{dra::pool::Netdevs, node::Node, said::Said};
+use crate::{dra::pool::Netdevs, log_once::LogOnce, node::Node};
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::watch;
 
-/// A file that could not be written is tried again after that.
+/// Delay after a failed write.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// Writes the file when the labels are others. The daemon that leads has one.
+/// Writes the file when the labels change. The leader has one.
 #[derive(Debug)]
 pub struct Writer {
     directory: PathBuf,
     node: watch::Receiver<Arc<Node>>,
     netdevs: Netdevs,
-    /// What the file has; none: it was not written yet.
+    /// Labels of the file; `None`: not written yet.
     written: Option<Labels>,
-    /// What went wrong the last time: it is said once.
-    told: Said,
+    /// Last failure, which is logged once.
+    reported: LogOnce,
 }
 
 impl Writer {
-    /// Into `directory`, what `node` is at each time.
+    /// Returns a writer of the labels of `node` into `directory`.
     pub fn new(directory: PathBuf, node: watch::Receiver<Arc<Node>>) -> Self {
         Self {
             directory,
             node,
             netdevs: Netdevs::default(),
             written: None,
-            told: Said::default(),
+            reported: LogOnce::default(),
         }
     }
 
-    /// Until the node's sender goes.
+    /// Runs until the node's sender is dropped.
     pub async fn run(mut self) {
         loop {
             let is_written = self.follow().await;
@@ -48,7 +48,7 @@ impl Writer {
         }
     }
 
-    /// Whether the file is as it should be.
+    /// Writes the labels. Returns true if the file is up to date.
     async fn follow(&mut self) -> bool {
         let node = self.node.borrow_and_update().clone();
         let before = match &self.written {
@@ -70,14 +70,14 @@ impl Writer {
                     );
                 }
                 self.written = Some(labels);
-                self.told.ends();
+                self.reported.ends();
                 return true;
             }
             Ok(Err(error)) => error.to_string(),
-            Err(error) => format!("writing labels did not come to its end: {error}"),
+            Err(error) => format!("writing labels failed: {error}"),
         };
-        if self.told.is_news(&failed) {
-            log::error!("{failed}; tried again every {AGAIN:?}");
+        if self.reported.is_news(&failed) {
+            log::error!("{failed}; trying again every {AGAIN:?}");
         }
         false
     }

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The accelerators that a container's NICs had better be near to, and how near each NIC is.
+//! Accelerators that a container's NICs should be near to, and the distance of each NIC.
 
 use super::{OfferedDevice, distance::Distance};
 use rdma_netns::{Accelerator, DeviceAddress, Inventory};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Accelerators that come into question.
+/// Accelerators of the selection.
 #[derive(Clone, Debug)]
 pub struct Accelerators<'a> {
-    /// They are the container's own; else any of the node may be.
+    /// True if they are the container's own; otherwise they are all of the node.
     pub own: bool,
-    /// By address.
+    /// Accelerators by address.
     pub all: Vec<&'a Accelerator>,
-    /// The socket of each NUMA node.
+    /// Socket of each NUMA node.
     pub sockets: &'a BTreeMap<u32, u32>,
 }
 
-/// How near a device is to accelerators.
+/// Distance of a device from accelerators.
 pub(super) struct Near {
     pub(super) distance: Distance,
     /// The nearest ones, by place.
@@ -24,7 +24,7 @@ pub(super) struct Near {
 }
 
 impl<'a> Accelerators<'a> {
-    /// All of the node: which of them the container has is not known.
+    /// Returns all accelerators of the node, for a container whose accelerators are unknown.
     pub fn of_node(inventory: &'a Inventory) -> Self {
         Self {
             own: false,
@@ -33,7 +33,7 @@ impl<'a> Accelerators<'a> {
         }
     }
 
-    /// Those at `own`, which are the container's; all of the node, where none of these is.
+    /// Returns the container's accelerators at `own`, or all of the node if none is there.
     pub fn of_container(inventory: &'a Inventory, own: &BTreeSet<DeviceAddress>) -> Self {
         let node = Self::of_node(inventory);
         let mut all = node.all.clone();
@@ -48,7 +48,7 @@ impl<'a> Accelerators<'a> {
         }
     }
 
-    /// For each of `devices` the accelerators that are nearest to it.
+    /// Returns the nearest accelerators of each of `devices`.
     pub(super) fn near(&self, devices: &[OfferedDevice]) -> Vec<Near> {
         devices.iter().map(|device| self.nearest(device)).collect()
     }

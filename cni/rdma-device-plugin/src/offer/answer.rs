@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a container gets for its ids.
+//! Devices and variables of a container for its ids.
 //!
-//! Character devices are given with `rw`, as sriov-network-device-plugin does, and not with the
-//! `rwm` of others: `m` lets a container make device nodes of its own, and the nodes are made by
-//! the runtime.
+//! Character devices get `rw`, as in sriov-network-device-plugin, and not `rwm` as in others: `m` lets a container make
+//! device nodes of its own, and the runtime makes the nodes.
 
 use super::{Offer, OfferedDevice, OfferedId, select::hca_of};
 use crate::conf::Ids;
@@ -18,13 +17,13 @@ use rdma_resources::{
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// An id cannot be allocated.
+/// Reason why an id cannot be allocated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerError {
-    /// There is none such.
+    /// The id is unknown.
     #[error("{resource} has no id {id:?}")]
     Unknown {
-        /// The resource.
+        /// Name of the resource.
         resource: String,
         /// Kubelet's id.
         id: String,
@@ -32,37 +31,37 @@ pub enum AnswerError {
     /// Its devices are not healthy.
     #[error("{id:?} of {resource} cannot be allocated: {devices} is not healthy")]
     Unhealthy {
-        /// The resource.
+        /// Name of the resource.
         resource: String,
         /// Kubelet's id.
         id: String,
-        /// Its devices' addresses.
+        /// Addresses of the devices.
         devices: String,
     },
-    /// The resource has fewer devices than it has to have.
+    /// The resource has fewer devices than required.
     #[error("{id:?} cannot be allocated: {why}")]
     Short {
         /// Kubelet's id.
         id: String,
-        /// How many there are, and are to be.
+        /// Present and required numbers.
         why: String,
     },
-    /// Its devices have nothing that could be given.
+    /// None of its devices is usable.
     #[error("{id:?} of {resource} cannot be allocated: {why}")]
     Gone {
-        /// The resource.
+        /// Name of the resource.
         resource: String,
         /// Kubelet's id.
         id: String,
-        /// What is missing of which device.
+        /// Missing parts of the devices.
         why: String,
     },
 }
 
-/// What a claim gives.
+/// Devices and variables for a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Given {
-    /// The devices, with their character devices.
+pub struct Allocation {
+    /// Devices with their character devices.
     pub devices: Vec<GrantedDevice>,
     /// `rdma_cm`, if it works with one of them.
     pub connection_manager: Option<CharNode>,
@@ -71,17 +70,17 @@ pub struct Given {
 }
 
 impl Offer {
-    /// What a container gets that was allocated `ids`, and what of it each id stands for.
+    /// Returns the container's devices for `ids`, and the grant of each id.
     ///
-    /// Only what is there now, and healthy, is given. An id of several devices gives those that
-    /// are, and the log says which one the container goes without.
+    /// Only present and healthy devices are granted. An id of several devices grants those; the log names the missing
+    /// ones.
     pub fn answer(
         &self,
         ids: &[String],
         inventory: &Inventory,
     ) -> Result<(ContainerAllocateResponse, Vec<Grant>), AnswerError> {
         let mut grants = Vec::new();
-        let mut given: Vec<&OfferedDevice> = Vec::new();
+        let mut granted: Vec<&OfferedDevice> = Vec::new();
         for id in ids {
             let id = self.id(id)?;
             let whose = format!("{:?} of {}", id.id, self.name);
@@ -92,8 +91,8 @@ impl Offer {
                 why,
             })?;
             for device in own {
-                if !given.iter().any(|other| other.address == device.address) {
-                    given.push(device);
+                if !granted.iter().any(|other| other.address == device.address) {
+                    granted.push(device);
                 }
             }
             grants.push(Grant {
@@ -102,23 +101,23 @@ impl Offer {
                 id: id.id.clone(),
                 sharing: self.sharing,
                 cdi: self.cdi,
-                // to be said where it is recorded
+                // set when the grant is recorded
                 chained: false,
-                told: self.environment.has_rails(),
+                promises_rails: self.environment.has_rails(),
                 devices,
             });
         }
-        let connection_manager = self.connection_manager(&given, inventory);
-        let ids_given = grants.iter().map(|grant| grant.id.as_str());
-        let mut environment = self.environment(ids_given, &given, inventory);
-        environment.extend(self.for_libraries(&given));
+        let connection_manager = self.connection_manager(&granted, inventory);
+        let ids_granted = grants.iter().map(|grant| grant.id.as_str());
+        let mut environment = self.environment(ids_granted, &granted, inventory);
+        environment.extend(self.for_libraries(&granted));
         environment.extend(self.information(&grants, connection_manager));
         let mut response = ContainerAllocateResponse {
             envs: environment.into_iter().collect(),
             ..ContainerAllocateResponse::default()
         };
         if self.cdi {
-            let names = given.iter().map(|device| cdi::full_name(&device.address));
+            let names = granted.iter().map(|device| cdi::full_name(&device.address));
             let manager = connection_manager.map(|_| cdi::full_name(cdi::CONNECTION_MANAGER));
             let devices = names.chain(manager).map(|name| CdiDevice { name });
             response.cdi_devices = devices.collect();
@@ -146,23 +145,23 @@ impl Offer {
         Ok((response, grants))
     }
 
-    /// What a container gets that was allocated the devices at `places`, by a claim and not by ids.
+    /// Returns the container's devices at `places`, for a claim.
     ///
-    /// Only what is there now, and healthy, is given; the log says what a container goes without.
+    /// Only present and healthy devices are granted; the log names the missing ones.
     ///
     /// # Errors
-    /// Nothing of it is, and why.
-    pub fn give(&self, places: &[usize], inventory: &Inventory) -> Result<Given, String> {
+    /// No device is usable, for the reason in the error.
+    pub fn allocate(&self, places: &[usize], inventory: &Inventory) -> Result<Allocation, String> {
         if let Some(why) = &self.short {
             return Err(why.clone());
         }
-        let (given, devices) =
+        let (granted, devices) =
             self.present(places, inventory, &format!("a claim of {}", self.name))?;
-        let manager = self.connection_manager(&given, inventory);
-        let addresses = given.iter().map(|device| &*device.address);
-        Ok(Given {
+        let manager = self.connection_manager(&granted, inventory);
+        let addresses = granted.iter().map(|device| &*device.address);
+        Ok(Allocation {
             connection_manager: manager.map(CharNode::from),
-            variables: self.environment(addresses, &given, inventory),
+            variables: self.environment(addresses, &granted, inventory),
             devices,
         })
     }
@@ -194,8 +193,8 @@ impl Offer {
         })
     }
 
-    /// The devices at `places` that are there now, and healthy, and what is given of them. The log says what `whose`
-    /// container goes without. The error says why there is none.
+    /// Returns the present and healthy devices at `places`, and their grants. The log names the missing ones of `whose`
+    /// container. The error is the reason if there is none.
     fn present(
         &self,
         places: &[usize],
@@ -213,12 +212,12 @@ impl Offer {
             return Err(missing.join("; "));
         }
         for why in missing {
-            log::warn!("{whose} is given without one device: {why}");
+            log::warn!("{whose} is allocated without one device: {why}");
         }
         Ok(found.into_iter().unzip())
     }
 
-    /// What can be given of a device now. The error says what is missing.
+    /// Returns the grant of a device; the error names what is missing.
     fn granted(
         &self,
         device: &OfferedDevice,
@@ -233,7 +232,7 @@ impl Offer {
             .ok_or_else(|| format!("{address} is not on this node any more"))?;
         let hca = hca_of(function).ok_or_else(|| format!("{address} has no RDMA device now"))?;
         let mut char_devices: Vec<CharNode> = Vec::new();
-        for char_device in wanted(&hca.char_devices, self.umad) {
+        for char_device in containers_devices(&hca.char_devices, self.umad) {
             if self.cdi || char_device.is_in_place() {
                 char_devices.push(char_device.into());
                 continue;
@@ -262,13 +261,15 @@ impl Offer {
         })
     }
 
-    /// `rdma_cm`, if it works with one of the devices.
+    /// Returns `rdma_cm`, if it works with one of the devices.
     fn connection_manager<'a>(
         &self,
-        given: &[&OfferedDevice],
+        granted: &[&OfferedDevice],
         inventory: &'a Inventory,
     ) -> Option<&'a CharDevice> {
-        let limits = given.iter().map(|it| driver::limit(inventory, &it.address));
+        let limits = granted
+            .iter()
+            .map(|it| driver::limit(inventory, &it.address));
         if let Some(mode) = limits.min().flatten() {
             log::info!(
                 "a container of {} gets no rdma_cm: it does not work in mode {mode} of the eRDMA \
@@ -279,7 +280,7 @@ impl Offer {
         }
         let manager = inventory.connection_manager.as_ref();
         let manager = manager.filter(|manager| manager.is_in_place());
-        if manager.is_none() && !given.is_empty() {
+        if manager.is_none() && !granted.is_empty() {
             log::warn!(
                 "there is no /dev/infiniband/rdma_cm on this node: the container of {} gets none",
                 self.name
@@ -288,17 +289,17 @@ impl Offer {
         manager
     }
 
-    /// Variables for libraries, which kubelet puts before the pod's own.
-    fn for_libraries(&self, given: &[&OfferedDevice]) -> BTreeMap<String, String> {
-        let names = given.iter().map(|device| {
+    /// Returns variables for libraries; kubelet puts them before the pod's own.
+    fn for_libraries(&self, granted: &[&OfferedDevice]) -> BTreeMap<String, String> {
+        let names = granted.iter().map(|device| {
             let port = device.hca.ports.first().map_or(1, |port| port.number);
             (device.hca.name.as_str(), port)
         });
         self.environment.variables(&names.collect::<Vec<_>>())
     }
 
-    /// sriov-network-device-plugin's `PCIDEVICE_…_INFO`, by id (`pkg/infoprovider` there). A path is said only where it is
-    /// promised: a CDI name leads to the device by whatever name that has after its move.
+    /// Returns sriov-network-device-plugin's `PCIDEVICE_…_INFO`, by id (`pkg/infoprovider` there). It has paths only
+    /// without CDI: a CDI name resolves to the device under its name after a move.
     fn information(
         &self,
         grants: &[Grant],
@@ -311,7 +312,7 @@ impl Offer {
         let manager = manager.map(|it| (it.name.as_str(), path(&it.name)));
         let of_ids = grants.iter().map(|grant| {
             let nodes = grant.devices.iter().flat_map(|it| &it.char_devices);
-            // the device's own are before those of its sub-devices
+            // the device's own nodes have precedence over those of its sub-devices
             let paths = nodes.rev().map(|node| (node.kind(), path(&node.name)));
             let paths = paths.chain(manager.clone()).filter(|_| !self.cdi);
             let name = grant.devices.iter().map(|it| ("rdma_dev", it.rdma.clone()));
@@ -330,7 +331,7 @@ impl Offer {
     fn environment<'a>(
         &self,
         ids: impl Iterator<Item = &'a str>,
-        given: &[&OfferedDevice],
+        granted: &[&OfferedDevice],
         inventory: &Inventory,
     ) -> BTreeMap<String, String> {
         let mut variables = BTreeMap::new();
@@ -340,7 +341,7 @@ impl Offer {
                 variables.insert(pci_device(self.name.as_str()), ids);
             }
             Ids::PerNic { .. } => {
-                let first = given.first();
+                let first = granted.first();
                 let mac = first.and_then(|device| device.mac.as_ref());
                 let limit = first.and_then(|it| driver::limit(inventory, &it.address));
                 if let Some(mode) = limit {
@@ -352,7 +353,7 @@ impl Offer {
                 } else if let Some(mac) = mac {
                     let pnet = mac.replace(':', "").to_ascii_uppercase();
                     variables.insert("SMCR_PNET".to_owned(), pnet);
-                } else if let Some(device) = given.first() {
+                } else if let Some(device) = granted.first() {
                     log::warn!(
                         "the netdev of {} is not in this namespace: a container of {} gets no SMCR_PNET",
                         device.address,
@@ -366,15 +367,17 @@ impl Offer {
     }
 }
 
-/// Those of a device's character devices that containers get: `uverbs`, and the others if
-/// they are asked for.
-pub(super) fn wanted(all: &[CharDevice], umad: bool) -> impl Iterator<Item = &CharDevice> {
+/// Returns the character devices of containers: `uverbs`, and with `umad` the others too.
+pub(super) fn containers_devices(
+    all: &[CharDevice],
+    umad: bool,
+) -> impl Iterator<Item = &CharDevice> {
     all.iter()
         .filter(move |it| umad || it.name.starts_with("uverbs"))
 }
 
-/// As sriov-network-device-plugin names it (`getEnvs` in `pkg/resources/server.go`):
-/// `PCIDEVICE_INTEL_COM_SRIOV_RDMA`. Other characters stay as they are, as there.
+/// Returns the variable's name as in sriov-network-device-plugin (`getEnvs` in `pkg/resources/server.go`):
+/// `PCIDEVICE_INTEL_COM_SRIOV_RDMA`. Other characters stay unchanged, as there.
 fn pci_device(resource: &str) -> String {
     format!("PCIDEVICE_{}", resource.replace(['.', '/'], "_")).to_uppercase()
 }

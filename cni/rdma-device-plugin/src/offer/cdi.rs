@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CDI entries of what is offered.
+//! CDI entries of offered devices.
 
-use super::{Offer, answer::wanted, select::hca_of};
+use super::{Offer, answer::containers_devices, select::hca_of};
 use rdma_netns::{DeviceAddress, Inventory};
 use rdma_resources::{
     CharNode,
@@ -9,8 +9,7 @@ use rdma_resources::{
 };
 use std::collections::BTreeMap;
 
-/// One entry for each device that is offered, and one for the connection manager.
-/// A device that is not there has none.
+/// Returns one entry for each present device of the offers, and one for the connection manager.
 pub fn cdi_entries(offers: &[Offer], inventory: &Inventory) -> Vec<Entry> {
     let mut devices: BTreeMap<&DeviceAddress, bool> = BTreeMap::new();
     for offer in offers {
@@ -23,7 +22,7 @@ pub fn cdi_entries(offers: &[Offer], inventory: &Inventory) -> Vec<Entry> {
         let Some(hca) = inventory.function(address).and_then(hca_of) else {
             continue;
         };
-        let nodes = wanted(&hca.char_devices, *umad).map(CharNode::from);
+        let nodes = containers_devices(&hca.char_devices, *umad).map(CharNode::from);
         entries.push(Entry {
             name: address.to_string(),
             nodes: nodes.collect(),

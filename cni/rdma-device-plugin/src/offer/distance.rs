@@ -1,32 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How far apart two PCI functions are, in the steps of NVIDIA's tools (`nvidia-smi topo -m`; NCCL has the same but for
-//! NODE, `ncclTopoSetPaths()` in `src/graph/paths.cc`).
+//! Distance of two PCI functions, in the steps of NVIDIA's tools (`nvidia-smi topo -m`; NCCL has the same without NODE,
+//! `ncclTopoSetPaths()` in `src/graph/paths.cc`).
 
 use rdma_netns::PciPath;
 use std::{collections::BTreeMap, fmt};
 
-/// What a transfer between two functions has to pass, nearest first.
+/// Path of a transfer between two functions, nearest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Distance {
-    /// One PCI switch only: PIX.
+    /// One PCI switch: PIX.
     Switch,
     /// Several PCI switches, and no root port: PXB.
     Switches,
-    /// The root port that both are below.
+    /// The common root port.
     RootPort,
     /// The host bridge: PHB.
     HostBridge,
-    /// The memory of one NUMA node: NODE. It is the nearest where GPU and NIC have a root port each, as on GB200;
+    /// Memory of one NUMA node: NODE. It is the nearest where GPU and NIC have a root port each, as on GB200;
     /// rdma-core's `rdma_topo` pairs them by the NUMA node there, too.
     NumaNode,
-    /// The link between NUMA nodes of one socket.
+    /// Link between NUMA nodes of one socket.
     Socket,
-    /// The link between sockets, or nothing is known of it: SYS.
+    /// Link between sockets, or unknown: SYS.
     Far,
 }
 
 impl Distance {
-    /// Between two functions, each with its place on PCI and its NUMA node; `sockets` has the socket of each NUMA node.
+    /// Returns the distance of two functions, each with its PCI path and NUMA node; `sockets` has the socket of each
+    /// NUMA node.
     pub fn between(
         a: (&PciPath, Option<u32>),
         b: (&PciPath, Option<u32>),
@@ -36,7 +37,7 @@ impl Distance {
         let known = !a.host_bridge.is_empty() && a.host_bridge == b.host_bridge;
         let shared = a.bridges.iter().zip(&b.bridges).take_while(|(a, b)| a == b);
         let shared = shared.count();
-        // a switch is two bridges: what leads to it, and one for each way out of it
+        // a switch consists of an upstream bridge, and one bridge for each downstream port
         let is_last = |path: &PciPath| path.bridges.len() - shared <= 1;
         let socket = |node: Option<u32>| sockets.get(&node?);
         match (known, shared) {
@@ -85,7 +86,7 @@ mod tests {
             "pci0000:3a",
             &["0000:3a:00.0", "0000:3b:00.0", "0000:3c:04.0"],
         );
-        // of NUMA node 3 the socket is not known
+        // the socket of NUMA node 3 is unknown
         let sockets = BTreeMap::from([(0, 0), (1, 0), (2, 1)]);
         for (other, node, expected) in [
             (

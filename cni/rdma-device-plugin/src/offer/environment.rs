@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Variables for libraries, as far as they are known at Allocate: kubelet puts them before those of the pod's
-//! specification, which win. Which devices the pod has is not known then: libraries that read a file are told in that.
+//! Variables for libraries that are known at Allocate: kubelet puts them before those of the pod's specification, which
+//! override them. The pod's devices are unknown then; libraries that read a file get them there.
 
 use crate::conf::{Conf, Reader, ResourceConf};
 use rdma_resources::container::{LibraryFile, MOUNTED};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How the environment of a resource's containers is set up.
+/// Environment of a resource's containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
     readers: BTreeSet<Reader>,
-    /// What the names of rails begin with; none: there are none, or it could be another netdev's.
+    /// Prefix of rails' names; `None`: there are no rails, or another netdev's name can begin with it.
     rails: Option<String>,
-    /// Whether rails' addresses are IPv6 ones alone.
+    /// True if rails have only IPv6 addresses.
     ipv6: bool,
 }
 
 impl Environment {
-    /// Of `resource`, whose rails `conf` has the chain make.
+    /// Returns the environment of `resource`; the chain in `conf` makes its rails.
     pub(super) fn of(resource: &ResourceConf, conf: &Conf) -> Self {
         let chain = conf.chain.as_ref();
         let chain = chain.filter(|it| it.attaches(resource.name.as_str()));
@@ -28,12 +28,12 @@ impl Environment {
         }
     }
 
-    /// Whether containers are told their pod's rails.
+    /// Returns true if containers get variables of their pod's rails.
     pub fn has_rails(&self) -> bool {
         self.readers.contains(&Reader::Rails)
     }
 
-    /// Whether containers have this file.
+    /// Returns true if containers get this file.
     pub fn has_file(&self, file: LibraryFile) -> bool {
         self.readers.contains(&match file {
             LibraryFile::Nccl => Reader::Nccl,
@@ -41,14 +41,14 @@ impl Environment {
         })
     }
 
-    /// Whether containers have a file of any library.
+    /// Returns true if containers get a file of any library.
     pub fn has_files(&self) -> bool {
         LibraryFile::ALL.into_iter().any(|file| self.has_file(file))
     }
 
-    /// The variables of a container with the RDMA devices `given`, by name, each with the port that it uses.
-    pub(super) fn variables(&self, given: &[(&str, u32)]) -> BTreeMap<String, String> {
-        let ports = given.iter().map(|(name, port)| format!("{name}:{port}"));
+    /// Returns the variables of a container with the RDMA `devices`, by name, each with its used port.
+    pub(super) fn variables(&self, devices: &[(&str, u32)]) -> BTreeMap<String, String> {
+        let ports = devices.iter().map(|(name, port)| format!("{name}:{port}"));
         let ports = ports.collect::<Vec<_>>().join(",");
         let mut variables = BTreeMap::new();
         let mut set = |name: &str, value: String| variables.insert(name.to_owned(), value);
@@ -60,7 +60,7 @@ impl Environment {
                     let file = LibraryFile::Nccl.name();
                     set("NCCL_CONF_FILE", format!("{MOUNTED}/{file}"));
                     if let Some(rails) = &self.rails {
-                        // without the variable NCCL leaves out the other two by itself
+                        // without the variable NCCL itself excludes docker and lo
                         set("NCCL_SOCKET_IFNAME", format!("^{rails},docker,lo"));
                     }
                     if let Some(family) = family {

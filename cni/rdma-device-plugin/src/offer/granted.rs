@@ -1,70 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a container that starts now still would get what was granted. Allocate comes before
-//! the chain's ADD, and a move gives the RDMA device the lowest free number.
+//! Checks that a starting container still gets its granted devices. Allocate comes before the chain's ADD, and a move
+//! gives the RDMA device the lowest free number.
 
 use super::select::hca_of;
 use rdma_netns::{CharDevice, DeviceAddress, Inventory};
 use rdma_resources::{CharNode, Grant};
 
-/// What was granted is not what the container would get.
+/// Difference between the grant and the container's devices.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Stale {
-    /// The device is not there.
+    /// The device is absent.
     #[error(
-        "{address}, which {id:?} of {resource} was given for, has no RDMA device on this node now; \
-         delete the pod to have another allocated"
+        "{address}, granted for {id:?} of {resource}, has no RDMA device on this node now; \
+         delete the pod to get another one"
     )]
     Gone {
-        /// The resource.
+        /// Name of the resource.
         resource: String,
         /// Kubelet's id.
         id: String,
-        /// The device.
+        /// Address of the device.
         address: DeviceAddress,
     },
-    /// The path leads elsewhere.
+    /// The path refers to another device.
     #[error(
-        "{address} ({id:?} of {resource}) was given as {given}, and is {now} now; delete the pod to \
-         have it allocated anew"
+        "{address} ({id:?} of {resource}) was granted as {granted}, and is {now} now; delete the pod to \
+         get a new allocation"
     )]
     Renumbered {
-        /// The resource.
+        /// Name of the resource.
         resource: String,
         /// Kubelet's id.
         id: String,
-        /// The device.
+        /// Address of the device.
         address: DeviceAddress,
-        /// The path that the container was given, with its number.
-        given: String,
-        /// Where the device is.
+        /// Granted path, with its number.
+        granted: String,
+        /// Present path of the device.
         now: String,
     },
-    /// The node in `/dev` is missing, or another device's.
+    /// The node in `/dev` is missing, or is another device's.
     #[error(
         "{path} of {address} ({id:?} of {resource}) is not in place: {found}; the container \
          cannot start until it is"
     )]
     NotInPlace {
-        /// The resource.
+        /// Name of the resource.
         resource: String,
         /// Kubelet's id.
         id: String,
-        /// The device.
+        /// Address of the device.
         address: DeviceAddress,
-        /// The path that the container was given.
+        /// Granted path.
         path: String,
-        /// What is there.
+        /// Description of the node.
         found: String,
     },
 }
 
-/// Whether the paths that one container was granted still are those of its devices: which of its paths
-/// is which of its devices does not matter, as it has all of them. For a grant by CDI names it is
-/// enough that the devices are there: the entry is put right by the move.
+/// Checks that the granted paths of one container are still those of its devices. A path may belong to another of its
+/// devices, as the container has all of them. For a grant by CDI names the devices only have to be present: the move
+/// corrects the entry.
 ///
 /// # Errors
-/// The first device that the container would not have, or the first path by which it would have
-/// another one's.
+/// The first device that the container would not have, or the first path that would be another's device.
 pub fn still_as_granted(grants: &[&Grant], inventory: &Inventory) -> Result<(), Stale> {
     let mut by_path = vec![];
     for grant in grants {
@@ -82,23 +81,23 @@ pub fn still_as_granted(grants: &[&Grant], inventory: &Inventory) -> Result<(), 
             }
         }
     }
-    let given = |name: &str| {
-        let mut given = by_path.iter().flat_map(|(_, it, _)| &it.char_devices);
-        given.any(|it| it.name == name)
+    let is_granted = |name: &str| {
+        let mut nodes = by_path.iter().flat_map(|(_, it, _)| &it.char_devices);
+        nodes.any(|it| it.name == name)
     };
     for (grant, device, own) in &by_path {
         for granted in &device.char_devices {
-            // the runtime reads the number anew at the path: after a boot it can be another one
+            // the runtime reads the number again at the path: after a reboot it can differ
             let mut theirs = by_path.iter().flat_map(|(_, _, all)| all.iter());
             let present = theirs.find(|it| it.name == granted.name);
             let of_kind = |it: &&CharDevice| CharNode::from(*it).kind() == granted.kind();
-            let is_had = own.iter().filter(of_kind).any(|it| given(&it.name));
+            let is_had = own.iter().filter(of_kind).any(|it| is_granted(&it.name));
             let Some(present) = present.filter(|_| is_had) else {
                 return Err(Stale::Renumbered {
                     resource: grant.resource.clone(),
                     id: grant.id.clone(),
                     address: device.address.clone(),
-                    given: told(granted),
+                    granted: path(granted),
                     now: now(granted.kind(), own),
                 });
             };
@@ -119,22 +118,22 @@ pub fn still_as_granted(grants: &[&Grant], inventory: &Inventory) -> Result<(), 
     Ok(())
 }
 
-fn told(node: &CharNode) -> String {
+fn path(node: &CharNode) -> String {
     format!(
         "/dev/infiniband/{} ({}:{})",
         node.name, node.major, node.minor
     )
 }
 
-/// The devices of `kind`.
+/// Lists the nodes of `kind`.
 fn now(kind: &str, all: &[CharDevice]) -> String {
     let nodes = all.iter().map(CharNode::from);
-    let told: Vec<String> = nodes
+    let paths: Vec<String> = nodes
         .filter(|node| node.kind() == kind)
-        .map(|node| told(&node))
+        .map(|node| path(&node))
         .collect();
-    match told.as_slice() {
+    match paths.as_slice() {
         [] => format!("without a {kind} device"),
-        told => told.join(", "),
+        paths => paths.join(", "),
     }
 }

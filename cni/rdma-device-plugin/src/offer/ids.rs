@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What each id of a resource stands for.
+//! Devices of each id of a resource.
 
 use super::{OfferedDevice, OfferedId};
 use crate::conf::{Allocate, Ids};
@@ -11,11 +11,11 @@ pub(super) fn ids(
     devices: &[OfferedDevice],
     healthy: &dyn Fn(&OfferedDevice) -> bool,
 ) -> Vec<OfferedId> {
-    let id = |id: String, stands_for: Vec<usize>| OfferedId {
+    let id = |id: String, indices: Vec<usize>| OfferedId {
         id,
-        numa_nodes: numa_nodes(&stands_for, devices),
-        healthy: stands_for.iter().any(|index| healthy(&devices[*index])),
-        devices: stands_for,
+        numa_nodes: numa_nodes(&indices, devices),
+        healthy: indices.iter().any(|index| healthy(&devices[*index])),
+        devices: indices,
     };
     let every: Vec<usize> = (0..devices.len()).collect();
     match kind {
@@ -43,11 +43,11 @@ pub(super) fn ids(
         }
         Ids::PerNic { count, allocate } => {
             let of = |index: usize, number: u32| {
-                let stands_for = match allocate {
+                let indices = match allocate {
                     Allocate::All => every.clone(),
                     Allocate::Numa => vec![index],
                 };
-                id(format!("{}/{number}", devices[index].hca.name), stands_for)
+                id(format!("{}/{number}", devices[index].hca.name), indices)
             };
             (0..devices.len())
                 .flat_map(|index| (0..count).map(move |number| (index, number)))
@@ -61,7 +61,7 @@ pub(super) fn ids(
     }
 }
 
-/// The node that all of them are on; none if that of one is not known, or is another.
+/// Returns the NUMA node of all devices; empty if one is unknown or differs.
 fn numa_nodes(indices: &[usize], devices: &[OfferedDevice]) -> Vec<u32> {
     let mut nodes = indices.iter().map(|index| devices[*index].numa_node);
     match nodes.next().flatten() {
@@ -70,11 +70,11 @@ fn numa_nodes(indices: &[usize], devices: &[OfferedDevice]) -> Vec<u32> {
     }
 }
 
-/// The device of each of `count` ids: as many ids for each device as for the others, and as few
-/// as possible that change their device when one comes or goes.
+/// Returns the device of each of `count` ids, with equal shares of all devices. When a device comes or goes, as few ids
+/// as possible change their device.
 ///
-/// Every pair of id and device has a weight of its own (rendezvous hashing); the heaviest pairs
-/// come first, until a device has its share.
+/// Every pair of id and device has a weight (rendezvous hashing). Pairs are assigned in descending order of weight
+/// until a device has its share.
 fn spread(count: u32, devices: &[OfferedDevice]) -> Vec<usize> {
     let share = (count as usize).div_ceil(devices.len().max(1));
     let mut pairs: Vec<(u64, usize, usize)> = Vec::new();
@@ -95,7 +95,7 @@ fn spread(count: u32, devices: &[OfferedDevice]) -> Vec<usize> {
     chosen.into_iter().flatten().collect()
 }
 
-/// The same on every node, version and run: FNV-1a over id and address, and the last step of
+/// Returns a weight that is equal on every node, version and run: FNV-1a over id and address, and the last step of
 /// MurmurHash3, as FNV's upper bits hardly depend on the last byte.
 fn weight(id: u64, address: &str) -> u64 {
     let mut hasher = FnvHasher::default();

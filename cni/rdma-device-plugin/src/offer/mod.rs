@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a node offers to kubelet: a pure function of configuration, hardware and health.
+//! Offers of a node to kubelet: a pure function of configuration, hardware and health.
 //!
 //! | module | owns |
 //! |---|---|
-//! | `select` | which devices a resource has |
-//! | `parent` | the netdev that pods are attached to, where a resource says which |
-//! | `previous` | those that it had before, of which less is seen while they are in a pod |
-//! | `unnamed` | what a resource has only if it names it |
-//! | `required` | whether a resource has the devices that it has to have |
-//! | `ids` | what each id stands for |
-//! | `answer` | what a container gets for ids |
+//! | `select` | devices of a resource |
+//! | `parent` | netdev that pods are attached to, if a resource names it |
+//! | `previous` | devices of earlier offers, which are less observable while they are in a pod |
+//! | `unnamed` | devices that a resource has only if it names them |
+//! | `required` | required number of devices |
+//! | `ids` | devices of each id |
+//! | `answer` | devices and variables of a container for ids |
 //! | `environment` | variables for libraries |
-//! | `granted` | whether it still would get the same |
-//! | `prefer`, `accelerators`, `distance` | which ids kubelet had better allocate |
+//! | `granted` | check of a grant at a container's start |
+//! | `prefer`, `accelerators`, `distance` | preferred ids of an allocation |
 //! | `cdi` | CDI entries |
-//! | `table` | all of it for people |
+//! | `table` | table of offers for users |
 
 mod accelerators;
 mod answer;
@@ -32,7 +32,7 @@ mod table;
 mod unnamed;
 
 pub use accelerators::Accelerators;
-pub use answer::{AnswerError, Given};
+pub use answer::{Allocation, AnswerError};
 pub use cdi::cdi_entries;
 pub use environment::Environment;
 pub use granted::{Stale, still_as_granted};
@@ -48,77 +48,75 @@ use rdma_netns::{DeviceAddress, Hca, Inventory, PciPath};
 use rdma_resources::{Resource, Sharing, published::Devices};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One resource as it is advertised.
+/// An advertised resource.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Offer {
-    /// The resource.
+    /// Name of the resource.
     pub name: ResourceName,
-    /// How its ids are made.
+    /// Scheme of its ids.
     pub kind: Ids,
-    /// Whether an id's devices are one pod's alone.
+    /// Sharing of an id's devices.
     pub sharing: Sharing,
-    /// Its devices, by address.
+    /// Devices by address.
     pub devices: Vec<OfferedDevice>,
-    /// Its ids, in the order in which they are advertised.
+    /// Ids in the order of advertisement.
     pub ids: Vec<OfferedId>,
-    /// Whether it says which netdev of a device pods are attached to.
+    /// True if the resource names the netdev that pods are attached to.
     pub has_parents: bool,
-    /// Whether containers get devices by CDI names.
+    /// True if containers get devices by CDI names.
     pub cdi: bool,
-    /// Whether containers get `umad` and `issm` too.
+    /// True if containers get `umad` and `issm` too.
     pub umad: bool,
-    /// How containers' environment is set up.
+    /// Environment of containers.
     pub environment: Environment,
-    /// How many devices it is to have: what it has to have by its configuration, else as many as it had.
+    /// Expected number of devices: the configured one, or else as many as it had.
     pub expected: usize,
-    /// Why no id of it is healthy, where it has fewer devices than it has to have.
+    /// Reason why no id is healthy, if the resource has fewer devices than required.
     pub short: Option<String>,
 }
 
 /// A device of a resource.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OfferedDevice {
-    /// Its PCI function or auxiliary device.
+    /// PCI function or auxiliary device.
     pub address: DeviceAddress,
-    /// Its RDMA device.
+    /// RDMA device.
     pub hca: Hca,
-    /// NUMA node; none: not known.
+    /// NUMA node, if known.
     pub numa_node: Option<u32>,
-    /// Where on PCI it is.
+    /// PCI path.
     pub path: PciPath,
-    /// Where on PCI its Data Direct function is.
+    /// PCI path of its Data Direct function.
     pub data_direct: Option<PciPath>,
-    /// Hardware address of its netdev, as it was last seen in this namespace.
+    /// Hardware address of its netdev, as last observed in this namespace.
     pub mac: Option<String>,
-    /// The netdev that pods are attached to, if the resource says which.
+    /// Netdev that pods are attached to, if the resource names it.
     pub parent: Option<String>,
-    /// Why it is not healthy, if it is not: no container gets it then.
+    /// Reason if it is unhealthy; no container gets it then.
     pub fault: Option<String>,
 }
 
 /// An id of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfferedId {
-    /// What kubelet calls it.
+    /// Kubelet's id.
     pub id: String,
-    /// What it stands for: places in [`Offer::devices`].
+    /// Devices of the id, as indices of [`Offer::devices`].
     pub devices: Vec<usize>,
-    /// NUMA nodes of its devices; none: not known, or that of all of them would say nothing.
+    /// NUMA node of its devices; empty if unknown or without meaning.
     pub numa_nodes: Vec<u32>,
-    /// Whether kubelet may allocate it.
+    /// True if kubelet may allocate it.
     pub healthy: bool,
 }
 
-/// Devices that are not healthy, each with the reason.
+/// Unhealthy devices with the reasons.
 pub type Unhealthy = BTreeMap<DeviceAddress, String>;
 
-/// What a node has to offer, and what in the configuration came to nothing, in words.
+/// Returns the offers of a node, and remarks on the configuration.
 ///
-/// `previous` is what was offered before: a device in a pod shows too little of itself to be
-/// selected by its netdev, and stays what it was. A device of a resource that has lost its
-/// RDMA device stays in it, and is as healthy as `unhealthy` says: a move makes the RDMA device
-/// anew, which takes a moment. A resource without any device is not offered. What is `hidden` is in
-/// no resource.
+/// `previous` are earlier offers: a device in a pod shows too little to be selected by its netdev, and keeps its place.
+/// A device that has lost its RDMA device stays in its resource, with the health in `unhealthy`: a move makes the RDMA
+/// device again, which takes a moment. A resource without devices is not offered. `hidden` devices are in no resource.
 pub fn offers(
     conf: &Conf,
     inventory: &Inventory,
@@ -171,7 +169,7 @@ pub fn offers(
         }
         if !resource.parents.is_empty() && conf.by_claims(&resource.name) {
             remarks.push(format!(
-                "{}.parents is not for what claims allocate, as {} is until the daemon is started anew: it is not \
+                "{}.parents is not for resources that claims serve, as {} is until the daemon restarts: it is not \
                  offered",
                 resource.place, resource.name
             ));
@@ -209,7 +207,7 @@ pub fn offers(
     (offers, remarks)
 }
 
-/// How the resource's ids are made, such that kubelet takes the list.
+/// Returns the scheme of the resource's ids, limited so that kubelet accepts the list.
 fn limited(resource: &ResourceConf, devices: usize, remarks: &mut Vec<String>) -> Ids {
     let Ids::PerNic { count, allocate } = resource.ids else {
         return resource.ids;
@@ -267,7 +265,7 @@ fn offer(
     }
 }
 
-/// Devices that one pod may have for itself, and others share.
+/// Finds devices that are both exclusive and shared.
 fn twofold(offers: &[Offer]) -> Option<String> {
     let of = |sharing| {
         let offers = offers.iter().filter(move |offer| offer.sharing == sharing);
@@ -288,7 +286,7 @@ fn twofold(offers: &[Offer]) -> Option<String> {
 }
 
 impl Offer {
-    /// Its ids as kubelet is told them, always all.
+    /// Returns all ids in kubelet's form.
     pub fn list(&self) -> Vec<Device> {
         let device = |id: &OfferedId| Device {
             id: id.id.clone(),
@@ -306,20 +304,20 @@ impl Offer {
         self.ids.iter().map(device).collect()
     }
 
-    /// Whether it makes a difference which ids a container has.
+    /// Returns true if the choice of ids makes a difference.
     pub fn has_choice(&self) -> bool {
         let mut ids = self.ids.iter();
         let first = ids.next();
         first.is_some_and(|first| ids.any(|id| id.devices != first.devices))
     }
 
-    /// How many of its devices can be used.
+    /// Returns the number of usable devices.
     pub(crate) fn usable(&self) -> usize {
         self.devices.iter().filter(|it| it.fault.is_none()).count()
     }
 
-    /// Its devices that are not `unhealthy` and cannot be used by it all the same, each with the reason: their netdev
-    /// that pods are attached to is missing or down.
+    /// Returns the devices that are not `unhealthy` but unusable for this resource, with the reasons: the netdev that
+    /// pods are attached to is missing or down.
     pub(crate) fn own_faults(&self, unhealthy: &Unhealthy) -> Vec<(String, String)> {
         let own = self.devices.iter();
         let own = own.filter(|it| !unhealthy.contains_key(&it.address));
@@ -332,8 +330,7 @@ impl Offer {
         .collect()
     }
 
-    /// What its ids stand for, for the chain. A device without the netdev that pods are to be attached to is left
-    /// out.
+    /// Returns the devices of the ids for the chain, without devices that lack the netdev that pods are attached to.
     pub fn published(&self) -> Resource {
         let can_be_attached = |it: &&OfferedDevice| !self.has_parents || it.parent.is_some();
         let address = |index: &usize| {

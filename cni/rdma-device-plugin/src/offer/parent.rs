@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The netdev that pods are attached to, where `parents` of a resource says which: the device's own, the bond that
-//! this is a port of, or a VLAN on that.
+//! Netdev that pods are attached to, if `parents` of a resource names it: the device's own, the bond that this is a
+//! port of, or a VLAN on that.
 //!
-//! A VLAN's carrier is that of what it lies on, which is the device's own health. So only what somebody did to the VLAN
-//! is looked at here: it was removed, or set down.
+//! The carrier of a VLAN is that of its parent, which is the device's own health. Only administrative changes of the
+//! VLAN are checked here: it was removed, or set down.
 
 use crate::conf::{ResourceConf, selector::Text};
 use rdma_netns::{Function, LinkType};
 
-/// What `parents` say of a device.
+/// Result of `parents` for a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Parent {
-    /// Nothing: `rdma-cni` attaches to what the device has.
-    Unsaid,
+    /// No `parents`: `rdma-cni` selects the netdev.
+    Unset,
     /// Pods are attached to this netdev.
     At(String),
-    /// It is there, and is no use: why.
+    /// The netdev exists and is unusable, for this reason.
     Unusable(String, String),
-    /// No netdev fits: why.
+    /// No netdev fits, for this reason.
     Missing(String),
-    /// More than one does: why.
+    /// Several netdevs fit, as described.
     Several(String),
 }
 
 impl Parent {
     pub(super) fn of(resource: &ResourceConf, function: &Function) -> Self {
         if resource.parents.is_empty() {
-            return Self::Unsaid;
+            return Self::Unset;
         }
         let candidates = candidates(function);
         let fits = |name: &str| resource.parents.iter().any(|it| it.fits(name));
@@ -35,7 +35,7 @@ impl Parent {
             let names: Vec<&str> = of.map(|(name, _)| name.as_str()).collect();
             names.join(", ")
         };
-        let wanted = wanted(&resource.parents);
+        let required = required(&resource.parents);
         match found.as_slice() {
             [(name, true)] => Self::At(name.clone()),
             [(name, false)] => Self::Unusable(
@@ -43,44 +43,44 @@ impl Parent {
                 format!("{name} is down; ip link set dev {name} up"),
             ),
             [] if candidates.is_empty() => Self::Missing(format!(
-                "it has no Ethernet netdev on the host, and parents wants {wanted}"
+                "it has no Ethernet netdev on the host, and parents requires {required}"
             )),
             [] => Self::Missing(format!(
-                "no netdev of it is {wanted}, as parents wants; there is {}",
+                "no netdev of it is {required}, as parents requires; it has {}",
                 names(&mut candidates.iter())
             )),
             several => Self::Several(format!(
-                "parents ({wanted}) fits {}, and must fit one netdev of a device",
+                "parents ({required}) fits {}, and must fit one netdev of a device",
                 names(&mut several.iter().copied())
             )),
         }
     }
 
-    /// The netdev, if it is known.
+    /// Returns the name of the netdev, if known.
     pub(super) fn name(&self) -> Option<&str> {
         match self {
             Self::At(name) | Self::Unusable(name, _) => Some(name),
-            Self::Unsaid | Self::Missing(_) | Self::Several(_) => None,
+            Self::Unset | Self::Missing(_) | Self::Several(_) => None,
         }
     }
 
-    /// Why no pod can be attached, if that is so.
+    /// Returns the reason why no pod can be attached, if any.
     pub(super) fn fault(&self) -> Option<&str> {
         match self {
             Self::Unusable(_, why) | Self::Missing(why) | Self::Several(why) => Some(why),
-            Self::Unsaid | Self::At(_) => None,
+            Self::Unset | Self::At(_) => None,
         }
     }
 }
 
-/// `bond0.100 or bond1.100`
-pub(super) fn wanted(parents: &[Text]) -> String {
+/// Formats `bond0.100 or bond1.100`.
+pub(super) fn required(parents: &[Text]) -> String {
     let texts: Vec<String> = parents.iter().map(ToString::to_string).collect();
     texts.join(" or ")
 }
 
-/// The netdevs that pods of the device can be attached to, and whether each can bear children now. What the device
-/// itself has need not be up: that is its own health.
+/// Returns the netdevs that pods of the device can be attached to, and whether each can have children now. The device's
+/// own netdev need not be up: that is its own health.
 fn candidates(function: &Function) -> Vec<(String, bool)> {
     let mut found: Vec<(String, bool)> = vec![];
     let netdevs = function.netdevs.iter();

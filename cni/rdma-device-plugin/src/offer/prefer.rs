@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which ids kubelet had better allocate: together of as few NUMA nodes as possible, on as many
-//! NICs as possible, near the accelerators; of NICs that are shared, those that are used least.
+//! Preferred ids of an allocation: together on as few NUMA nodes and as many NICs as possible, near the accelerators;
+//! of shared NICs, the least used ones.
 
 use super::{
     Offer,
@@ -13,51 +13,51 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-/// The ids to allocate.
+/// Preferred ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preference {
-    /// What has to be among them first, then the best first.
+    /// Required ids first, then the best ones first.
     pub ids: Vec<String>,
-    /// Why, one line for each.
+    /// Reasons, one line for each id.
     pub reasons: Vec<String>,
 }
 
 /// An id that may be chosen.
 struct Candidate<'a> {
     id: &'a str,
-    /// Place in the list of ids; what is not in it comes last.
+    /// Position in the list of ids; ids outside it come last.
     place: usize,
     devices: &'a [usize],
-    /// NUMA node of all its devices.
+    /// Common NUMA node of its devices.
     node: Option<u32>,
 }
 
-/// What was chosen so far, by place.
+/// Ids chosen so far, by index.
 #[derive(Default)]
 struct Chosen {
     devices: BTreeMap<usize, usize>,
     accelerators: BTreeMap<usize, usize>,
     nodes: BTreeSet<Option<u32>>,
-    /// Ids of each device that containers have already; none: the ids are not shared.
+    /// Number of each device's ids that containers have; `None`: the ids are not shared.
     in_use: Option<BTreeMap<usize, usize>>,
 }
 
-/// A NUMA node that the next id may be of.
+/// A NUMA node that the next id may be on.
 #[derive(Default)]
 struct NodeIds {
-    /// Ids that it has.
+    /// Number of its ids.
     count: usize,
-    /// Of the nearest device.
+    /// Distance of the nearest device.
     distance: Option<Distance>,
     devices: BTreeSet<usize>,
 }
 
 impl Offer {
-    /// Chooses `size` of `available`, `must_include` first; fewer if there are not as many.
+    /// Chooses `size` of `available`, with `must_include` first; fewer if there are not enough.
     ///
-    /// Where `accelerators` are the container's own, NICs that are near to these come first, and to each of these one.
-    /// Where they are those of the node, any of them may be the container's: so with ids that are shared, how much
-    /// a device is used comes before how near it is. The answer is the same each time.
+    /// If `accelerators` are the container's own, NICs near them come first, and each accelerator gets one. If they are
+    /// those of the node, any of them may be the container's; with shared ids, use then takes precedence over distance.
+    /// The result is deterministic.
     pub fn prefer(
         &self,
         available: &[String],
@@ -81,7 +81,7 @@ impl Offer {
                 chosen.add(&candidate, &near);
                 preference
                     .reasons
-                    .push(format!("{id}: kubelet asks for it"));
+                    .push(format!("{id}: kubelet requires it"));
                 preference.ids.push(id.clone());
             }
         }
@@ -93,7 +93,7 @@ impl Offer {
         open.sort_by_key(|candidate| candidate.place);
         if self.sharing == Sharing::Shared {
             let in_use = self.in_use(&open, &seen);
-            // other containers' NICs are of other accelerators
+            // other containers' NICs belong to other accelerators
             let near = if accelerators.own {
                 &[]
             } else {
@@ -149,9 +149,9 @@ impl Offer {
         }
     }
 
-    /// How many ids of each device of `open` containers have: those that kubelet does not offer,
-    /// though they are healthy. Of a device that is not in `open` kubelet may have held back all:
-    /// it is on another NUMA node than the topology manager wants.
+    /// Returns the number of each device's ids that containers have, for the devices of `open`: healthy ids that
+    /// kubelet does not offer. Kubelet may have held back all ids of other devices, on another NUMA node than the
+    /// topology manager requires.
     fn in_use(&self, open: &[Candidate<'_>], offered: &BTreeSet<&str>) -> BTreeMap<usize, usize> {
         let devices = open.iter().flat_map(|candidate| candidate.devices);
         let mut in_use: BTreeMap<usize, usize> = devices.map(|index| (*index, 0)).collect();
@@ -211,7 +211,7 @@ impl Chosen {
         }
     }
 
-    /// Containers have so many ids of the devices; what is near to these has a NIC.
+    /// Counts the ids that containers have; accelerators near these devices have a NIC.
     fn use_up(&mut self, in_use: BTreeMap<usize, usize>, near: &[Near]) {
         for (index, count) in &in_use {
             for accelerator in near.get(*index).into_iter().flat_map(|it| &it.accelerators) {
@@ -221,18 +221,18 @@ impl Chosen {
         self.in_use = Some(in_use);
     }
 
-    /// How often the device was chosen.
+    /// Returns how often the device was chosen.
     fn times(&self, index: usize) -> usize {
         self.devices.get(&index).copied().unwrap_or(0)
     }
 
-    /// How many of its ids containers have; none: they are not shared.
+    /// Returns the number of its ids that containers have; `None`: they are not shared.
     fn used(&self, index: usize) -> Option<usize> {
         let in_use = self.in_use.as_ref()?;
         Some(in_use.get(&index).copied().unwrap_or(0))
     }
 
-    /// How much the busiest of these devices has to do if `missing` ids are spread over them.
+    /// Returns the load of the busiest of these devices if `missing` ids are spread over them.
     fn busiest(&self, devices: &BTreeSet<usize>, missing: usize) -> usize {
         let used = devices.iter().filter_map(|index| self.used(*index));
         let mut used: Vec<usize> = used.collect();
@@ -243,8 +243,8 @@ impl Chosen {
             .map_or(0, |used| used + share)
     }
 
-    /// Which of `open` is the best for the container's own accelerators: a device that was not chosen yet, for an
-    /// accelerator that has fewest NICs, the nearest one, the least used one; none: none is near to any.
+    /// Returns the best of `open` for the container's own accelerators: a device that was not chosen yet, for an
+    /// accelerator that has fewest NICs, the nearest one, the least used one. `None` if none is near.
     fn nearest(&self, open: &[Candidate<'_>], near: &[Near]) -> Option<usize> {
         let candidates = open.iter().enumerate().filter_map(|(index, candidate)| {
             let (times, used, distance, served, place) = self.rank(candidate, near);
@@ -254,8 +254,8 @@ impl Chosen {
         candidates.min().map(|(_, index)| index)
     }
 
-    /// Smaller is better: a device that was not chosen yet, that is used least, near to
-    /// accelerators, of which one has no NIC yet; then the order of the list.
+    /// Returns the rank, smaller is better: a device that was not chosen yet, that is used least, near accelerators, of
+    /// which one has no NIC yet; then the order of the list.
     fn rank(
         &self,
         candidate: &Candidate<'_>,
@@ -294,11 +294,11 @@ fn distance_of<'a>(near: impl Iterator<Item = &'a Near>) -> Distance {
         .unwrap_or(Distance::Far)
 }
 
-/// The NUMA node that the next id is to be of, and why.
+/// Returns the NUMA node of the next id, and the reason.
 ///
-/// One that has ids already; else one that can hold all: whose devices are used least, nearest to
-/// accelerators, and of these the fullest, so that larger ones stay whole, or the emptiest, if
-/// ids are shared; else the one that holds most.
+/// It prefers a node that has ids already. Otherwise it prefers a node that can hold all: with the least used devices,
+/// nearest to accelerators, and of these the fullest, so that larger ones stay whole, or the emptiest if ids are
+/// shared. Otherwise it returns the node that holds most.
 fn node_for(
     open: &[Candidate<'_>],
     missing: usize,
@@ -341,7 +341,7 @@ fn node_for(
         None => "no one NUMA node".to_owned(),
     };
     let why = if chosen.nodes.contains(node) {
-        format!("{name}, as those before")
+        format!("{name}, as the previous ids")
     } else if *count >= missing {
         let least = match chosen.in_use {
             Some(_) => ", on the NICs that are used least",

@@ -11,7 +11,7 @@ fn address(text: &str) -> DeviceAddress {
     text.to_owned().try_into().expect("an address")
 }
 
-/// On `node`, below the root port 00.0 of the host bridge `bus` and a switch's port `switch`.
+/// Returns a path below the root port 00.0 of the host bridge `bus` and a switch's port `switch`.
 fn path(bus: u8, switch: u8) -> PciPath {
     PciPath {
         host_bridge: format!("pci0000:{bus:02x}"),
@@ -23,7 +23,7 @@ fn path(bus: u8, switch: u8) -> PciPath {
     }
 }
 
-/// Four host bridges, two on each NUMA node; below each two NICs.
+/// Returns an offer with four host bridges, two on each NUMA node, and two NICs below each.
 fn offer(kind: Ids) -> Offer {
     let mut devices = Vec::new();
     for (index, bus) in [0x10_u8, 0x30, 0x90, 0xb0].into_iter().enumerate() {
@@ -67,7 +67,7 @@ fn offer(kind: Ids) -> Offer {
     }
 }
 
-/// Below the third host bridge's switch, and on node 1.
+/// Returns a GPU below the third host bridge's switch, on node 1.
 fn gpu() -> Accelerator {
     Accelerator {
         address: address("0000:9f:00.0"),
@@ -81,7 +81,7 @@ fn all(offer: &Offer) -> Vec<String> {
     offer.ids.iter().map(|id| id.id.clone()).collect()
 }
 
-/// A node with these GPUs, of which nobody says whose they are.
+/// Returns a node with these GPUs, whose container is unknown.
 fn with(gpus: &[Accelerator]) -> Inventory {
     Inventory {
         accelerators: gpus.to_vec(),
@@ -89,7 +89,7 @@ fn with(gpus: &[Accelerator]) -> Inventory {
     }
 }
 
-/// What the container prefers of `available` where its GPUs may be any of `gpus`.
+/// Returns the preference of `available` if the container's GPUs may be any of `gpus`.
 fn prefer(
     offer: &Offer,
     (available, must): (&[String], &[String]),
@@ -153,13 +153,13 @@ fn shared_ids_are_spread_over_the_nics_of_a_node() {
     assert_eq!(nics, [4, 5, 6, 7], "each NIC of node 1 once");
 }
 
-/// The first device of an id.
+/// Returns the first device of an id.
 fn nic(offer: &Offer, id: &str) -> usize {
     let found = offer.ids.iter().find(|it| it.id == id);
     found.expect("an id of the resource").devices[0]
 }
 
-/// Pods with `size` ids each, one after the other, of what is left; the NICs of each.
+/// Allocates `size` ids each to pods, one after the other, and returns the NICs of each.
 #[track_caller]
 fn one_after_another(
     offer: &Offer,
@@ -199,7 +199,7 @@ fn pods_of_one_shared_id_each_are_spread_over_all_nics() {
 }
 
 #[test]
-fn of_nics_that_are_used_the_same_the_nearest_comes_first() {
+fn the_nearest_of_equally_used_nics_comes_first() {
     let offer = offer(PER_NIC);
     let pods = one_after_another(&offer, 8, 1, &[gpu()]);
     let order = pods.concat();
@@ -241,14 +241,14 @@ fn shared_ids_of_one_pod_are_of_one_node_though_others_are_used_less() {
 }
 
 #[test]
-fn what_the_topology_manager_holds_back_is_not_in_use() {
+fn ids_that_the_topology_manager_holds_back_are_not_in_use() {
     let mut offer = offer(PER_NIC);
     let of = |nics: &[&str]| -> Vec<String> {
         let ids = all(&offer).into_iter();
         ids.filter(|id| nics.iter().any(|nic| id.starts_with(nic)))
             .collect()
     };
-    // a pod has one id of mlx5_4; node 0 is held back
+    // a pod has one id of mlx5_4; kubelet holds back node 0
     let mut node_1 = of(&["mlx5_4", "mlx5_5", "mlx5_6", "mlx5_7"]);
     node_1.retain(|id| id != "mlx5_4/0");
     let preference = prefer(&offer, (&node_1, &[]), 1, &[]);
@@ -260,12 +260,12 @@ fn what_the_topology_manager_holds_back_is_not_in_use() {
              least; 0000:94:00.0 has 0 in use, chosen 0 times before; near no accelerator"
         ]
     );
-    // one that came back to the pod it had been of counts once
+    // an id that returned to its earlier pod counts once
     let again = [node_1.clone(), vec!["mlx5_4/0".into()]].concat();
     let must = ["mlx5_4/0".to_owned()];
     let preference = prefer(&offer, (&again, &must), 2, &[]);
     assert_eq!(preference.ids, ["mlx5_4/0", "mlx5_5/0"]);
-    // nobody has an id that is not healthy
+    // no container has an unhealthy id
     for id in &mut offer.ids {
         id.healthy = id.id == "mlx5_5/0" || id.devices[0] != 5;
     }
@@ -274,7 +274,7 @@ fn what_the_topology_manager_holds_back_is_not_in_use() {
     assert_eq!(preference.ids, ["mlx5_5/0"]);
 }
 
-/// A GPU beside the NICs of each host bridge.
+/// Returns a GPU beside the NICs of each host bridge.
 fn gpus() -> [Accelerator; 4] {
     [0x10, 0x30, 0x90, 0xb0].map(|bus| Accelerator {
         address: address(&format!("0000:{:02x}:00.0", bus + 15)),
@@ -284,7 +284,7 @@ fn gpus() -> [Accelerator; 4] {
     })
 }
 
-/// The NICs of a container whose own GPUs are at these places of [`gpus`].
+/// Returns the NICs of a container whose own GPUs are at these indices of [`gpus`].
 #[track_caller]
 fn beside(offer: &Offer, available: &[String], own: &[usize], size: usize) -> Vec<usize> {
     let node = with(&gpus());
@@ -305,9 +305,9 @@ fn the_containers_own_accelerators_have_a_nic_each_before_one_has_two() {
         // one on each NUMA node
         (&[1, 2], 2, &[2, 4]),
         (&[1, 2], 4, &[2, 4, 3, 5]),
-        // no more below its switch: what is left of its NUMA node
+        // no more below its switch: the rest of its NUMA node
         (&[0], 3, &[0, 1, 2]),
-        // and then of the other
+        // and then the other NUMA node
         (&[0], 5, &[0, 1, 2, 3, 4]),
         // those of the node, as any of them may be its own
         (&[], 2, &[0, 2]),
@@ -317,11 +317,11 @@ fn the_containers_own_accelerators_have_a_nic_each_before_one_has_two() {
 }
 
 #[test]
-fn what_is_beside_the_containers_own_accelerator_comes_before_what_is_used_less() {
+fn nearness_to_own_accelerators_comes_before_use() {
     let offer = offer(PER_NIC);
     let mut free = all(&offer);
-    let take = |free: &mut Vec<String>, wanted: usize| {
-        let found = free.iter().position(|id| nic(&offer, id) == wanted);
+    let take = |free: &mut Vec<String>, expected: usize| {
+        let found = free.iter().position(|id| nic(&offer, id) == expected);
         free.remove(found.expect("a free one"));
     };
     for _ in 0..10 {
@@ -329,7 +329,7 @@ fn what_is_beside_the_containers_own_accelerator_comes_before_what_is_used_less(
         take(&mut free, 5);
     }
     assert_eq!(beside(&offer, &free, &[2], 2), [4, 5]);
-    // of those that are as near, the one that is used less
+    // of equally near ones, the less used one
     take(&mut free, 4);
     assert_eq!(beside(&offer, &free, &[2], 1), [5]);
 }
@@ -363,15 +363,15 @@ fn every_choice_is_explained() {
     assert_eq!(
         preference.reasons,
         [
-            "0000:94:00.0: kubelet asks for it",
-            "0000:93:00.0: NUMA node 1, as those before; 0000:93:00.0 chosen 0 times before; \
+            "0000:94:00.0: kubelet requires it",
+            "0000:93:00.0: NUMA node 1, as the previous ids; 0000:93:00.0 chosen 0 times before; \
              below the same switch as 0000:9f:00.0",
         ]
     );
 }
 
 #[test]
-fn ids_that_nobody_knows_do_no_harm() {
+fn unknown_ids_are_harmless() {
     let offer = offer(Ids::Exclusive);
     let text = |ids: &[&str]| -> Vec<String> { ids.iter().map(|id| (*id).to_owned()).collect() };
     let preference = prefer(
@@ -384,10 +384,10 @@ fn ids_that_nobody_knows_do_no_harm() {
     assert_eq!(prefer(&offer, (&[], &[]), 3, &[]), Preference::default());
 }
 
-/// Whatever is asked: as many as there are and no more, each once, nothing else, and what has
-/// to be is among them; twice the same.
+/// Checks random requests: the result has as many ids as available and required, each once, no others, and includes the
+/// required ones; it is deterministic.
 #[test]
-fn any_request_is_answered_with_what_it_offers() {
+fn any_request_is_answered_with_offered_ids() {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut random = move |below: usize| {
         state ^= state << 13;
@@ -420,20 +420,27 @@ fn any_request_is_answered_with_what_it_offers() {
         let size = random(12);
         let gpus = if random(2) == 0 { vec![] } else { vec![gpu()] };
         let preference = prefer(offer, (&available, &must), size, &gpus);
-        let asked: BTreeSet<&String> = available.iter().chain(&must).collect();
-        let given: BTreeSet<&String> = preference.ids.iter().collect();
-        assert_eq!(given.len(), preference.ids.len(), "an id twice");
-        assert_eq!(given.len(), size.min(asked.len()), "{preference:?}");
-        assert!(given.is_subset(&asked), "{preference:?}");
+        let requested: BTreeSet<&String> = available.iter().chain(&must).collect();
+        let preferred_ids: BTreeSet<&String> = preference.ids.iter().collect();
+        assert_eq!(preferred_ids.len(), preference.ids.len(), "an id twice");
+        assert_eq!(
+            preferred_ids.len(),
+            size.min(requested.len()),
+            "{preference:?}"
+        );
+        assert!(preferred_ids.is_subset(&requested), "{preference:?}");
         let must: BTreeSet<&String> = must.iter().collect();
         assert!(
-            must.len() > size || must.is_subset(&given),
+            must.len() > size || must.is_subset(&preferred_ids),
             "{preference:?}"
         );
         assert_eq!(preference.reasons.len(), preference.ids.len());
         let must: Vec<String> = must.into_iter().cloned().collect();
         let again = prefer(offer, (&available, &must), size, &gpus);
         let again: BTreeSet<&String> = again.ids.iter().collect();
-        assert!(must.len() > size || again == given, "{preference:?}");
+        assert!(
+            must.len() > size || again == preferred_ids,
+            "{preference:?}"
+        );
     }
 }

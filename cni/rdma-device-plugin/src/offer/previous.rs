@@ -1,41 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What was offered before. A device that is in a pod has no netdev in the daemon's namespace:
-//! a selector by the netdev's name or type has nothing to look at then, and the device is the
-//! same.
+//! Earlier offers. A device in a pod has no netdev in the daemon's namespace: selectors by the netdev's name or type
+//! cannot match it then, although the device is the same.
 
 use super::Offer;
 use rdma_netns::{DeviceAddress, Hca, Inventory};
 use rdma_resources::{Published, published::Devices};
 use std::{collections::BTreeMap, fmt, path::Path};
 
-/// Devices by resource, as they were when last offered.
+/// Devices by resource, as last offered.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PreviousOffers {
-    resources: BTreeMap<String, BTreeMap<DeviceAddress, Seen>>,
+    resources: BTreeMap<String, BTreeMap<DeviceAddress, Remembered>>,
 }
 
-/// What is kept of a device.
+/// Remembered attributes of a device.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Seen {
-    /// Its RDMA device; none: only the address outlived a restart of the daemon.
+pub(super) struct Remembered {
+    /// RDMA device; `None`: only the address survived a restart of the daemon.
     pub(super) hca: Option<Hca>,
     /// Hardware address of its netdev.
     pub(super) mac: Option<String>,
-    /// What it is a virtual or sub-function of.
+    /// Physical function, if it is a virtual or sub-function.
     physical_function: Option<DeviceAddress>,
 }
 
-/// A device that a resource had, and that is not on the node any more: it fell off its bus. A virtual function
-/// whose physical function is still there is none, since somebody took it away.
+/// A device that a resource had and that is gone from the node's bus. A virtual function whose physical function still
+/// exists does not count: an administrator removed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gone {
-    /// Its PCI function or auxiliary device.
+    /// PCI function or auxiliary device.
     pub address: DeviceAddress,
-    /// Its RDMA device; none: only the address outlived a restart of the daemon.
+    /// RDMA device; `None`: only the address survived a restart of the daemon.
     pub rdma: Option<String>,
 }
 
-/// `0000:3b:00.0 (mlx5_0)`
+/// Formats `0000:3b:00.0 (mlx5_0)`.
 impl fmt::Display for Gone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.rdma {
@@ -46,33 +45,34 @@ impl fmt::Display for Gone {
 }
 
 impl PreviousOffers {
-    /// Those of an earlier daemon, which `state_dir` has. None that can be read: there were none.
+    /// Reads the offers of an earlier daemon in `state_dir`; unreadable ones count as none.
     pub fn read(state_dir: &Path) -> Self {
         match Published::read(state_dir) {
             Ok(published) => published.map_or_else(Self::default, |it| Self::of_published(&it)),
             Err(error) => {
-                log::warn!("what was offered before is not known: {error}");
+                log::warn!("cannot read earlier offers: {error}");
                 Self::default()
             }
         }
     }
 
-    /// What `offers` had: for the next call of [`offers`](super::offers).
+    /// Returns the devices of `offers`, for the next call of [`offers`](super::offers).
     pub fn of(offers: &[Offer]) -> Self {
         let mut previous = Self::default();
         previous.remember(offers, &Inventory::default());
         previous
     }
 
-    /// Takes in what `offers` have, which were made of `inventory`. A resource that is not offered for a while, or
-    /// not configured, is not forgotten: its devices can be in pods all the time. Nor is a device that is gone.
+    /// Remembers the devices of `offers`, which were made from `inventory`. A resource that is not offered or
+    /// configured for a while is not forgotten, as its devices can be in pods all the time; neither is a device that is
+    /// gone.
     pub fn remember(&mut self, offers: &[Offer], inventory: &Inventory) {
         for offer in offers {
             let devices = self.resources.entry(offer.name.to_string()).or_default();
             devices.retain(|address, seen| seen.is_gone(address, inventory));
             devices.extend(offer.devices.iter().map(|device| {
                 let function = inventory.function(&device.address);
-                let seen = Seen {
+                let seen = Remembered {
                     hca: Some(device.hca.clone()),
                     mac: device.mac.clone(),
                     physical_function: function.and_then(|it| it.device.physical_function.clone()),
@@ -82,7 +82,7 @@ impl PreviousOffers {
         }
     }
 
-    /// The devices that `resource` had, and the node has no more.
+    /// Returns the devices that `resource` had and the node no longer has.
     pub fn gone(&self, resource: &str, inventory: &Inventory) -> Vec<Gone> {
         let devices = self.resources.get(resource).into_iter().flatten();
         let gone = devices.filter(|(address, seen)| seen.is_gone(address, inventory));
@@ -93,7 +93,7 @@ impl PreviousOffers {
         .collect()
     }
 
-    /// What an earlier run of the daemon offered.
+    /// Returns the offers that an earlier daemon published.
     pub fn of_published(published: &Published) -> Self {
         let resources = published.resources.iter().map(|(name, resource)| {
             let addresses: Vec<&DeviceAddress> = match &resource.devices {
@@ -101,9 +101,9 @@ impl PreviousOffers {
                 Devices::ById(each) => each.values().flatten().collect(),
             };
             let devices = addresses.into_iter().map(|address| {
-                let seen = Seen {
+                let seen = Remembered {
                     physical_function: published.physical_functions.get(address).cloned(),
-                    ..Seen::default()
+                    ..Remembered::default()
                 };
                 (address.clone(), seen)
             });
@@ -114,13 +114,12 @@ impl PreviousOffers {
         }
     }
 
-    pub(super) fn device(&self, resource: &str, address: &DeviceAddress) -> Option<&Seen> {
+    pub(super) fn device(&self, resource: &str, address: &DeviceAddress) -> Option<&Remembered> {
         self.resources.get(resource)?.get(address)
     }
 }
 
-/// What the devices of `offers` are functions of that are virtual or sub-functions. Their addresses alone do not
-/// say it.
+/// Returns the physical functions of the virtual and sub-functions among `offers`; addresses alone do not show them.
 pub fn physical_functions(
     offers: &[Offer],
     inventory: &Inventory,
@@ -136,7 +135,7 @@ pub fn physical_functions(
     physical.collect()
 }
 
-impl Seen {
+impl Remembered {
     fn is_gone(&self, address: &DeviceAddress, inventory: &Inventory) -> bool {
         let is_there = |address: &DeviceAddress| inventory.function(address).is_some();
         !is_there(address) && !self.physical_function.as_ref().is_some_and(is_there)

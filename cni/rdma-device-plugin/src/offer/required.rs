@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a resource has the devices that it has to have, for jobs that had better wait than run with fewer.
+//! Required number of a resource's devices, for jobs that must wait instead of running with fewer.
 
 use super::{Gone, OfferedDevice};
 use crate::conf::{Require, ResourceConf};
 
-/// How many devices there are to be.
+/// Returns the expected number of devices.
 pub(super) fn expected(
     require: Option<Require>,
     devices: &[OfferedDevice],
@@ -16,7 +16,7 @@ pub(super) fn expected(
     }
 }
 
-/// Why no pod is to be given the resource, if that is so: in words, with what is missing.
+/// Returns the reason why no pod may get the resource, if any, with the missing devices.
 pub(super) fn short(
     resource: &ResourceConf,
     devices: &[OfferedDevice],
@@ -42,8 +42,8 @@ pub(super) fn short(
         missing => format!(" ({})", missing.join("; ")),
     };
     Some(format!(
-        "{}: {} has {fit} devices that can be used, and require: {require} asks for {expected}: all its ids are \
-         unhealthy, and pods that ask for it wait{missing}",
+        "{}: {} has {fit} usable devices, and require: {require} requires {expected}: all its ids are \
+         unhealthy, and pods that request it wait{missing}",
         resource.place, resource.name
     ))
 }

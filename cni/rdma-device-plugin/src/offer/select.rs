@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which devices of the node a resource has.
+//! Selection of a resource's devices.
 
 use super::{
     OfferedDevice, PreviousOffers,
@@ -12,11 +12,11 @@ use crate::conf::{
 };
 use rdma_netns::{Device, Function, Hca, Inventory, LinkType, Netdev, RdmaMode};
 
-/// Whether a device fits, as far as can be seen from this namespace.
+/// Match of a device as far as this namespace shows it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fit {
     No,
-    /// The netdev or RDMA device that it asks for is elsewhere.
+    /// The netdev or RDMA device of the selector is in another namespace.
     Hidden,
     Yes,
 }
@@ -27,8 +27,8 @@ impl From<bool> for Fit {
     }
 }
 
-/// The devices of `resource`, by address. Remarks tell of those that fit and cannot be had. `with_netdevs`: pods get netdevs
-/// of them, too.
+/// Returns the devices of `resource`, by address. Remarks name those that match and are unusable. `with_netdevs`: pods
+/// also get netdevs of the devices.
 pub(super) fn devices(
     resource: &ResourceConf,
     inventory: &Inventory,
@@ -54,7 +54,7 @@ pub(super) fn devices(
         let Some(hca) = hca_of(function).cloned().or_else(|| before().map(gone)) else {
             continue;
         };
-        // the ids of a NIC have its RDMA device's name, which another NIC's new one can get
+        // the ids of a NIC have its RDMA device's name, which another NIC's new device can get
         let is_anothers = hca_of(function).is_none() && is_name_of_one(&hca.name, inventory);
         if matches!(resource.ids, Ids::PerNic { .. }) && is_anothers {
             continue;
@@ -71,7 +71,7 @@ pub(super) fn devices(
         if let (Attached::Missing(_), true) = (&attached, resource.devices.is_empty())
             && before().is_none()
         {
-            // without selectors, what has such a netdev is meant
+            // without selectors, the resource has only devices with such a netdev
             continue;
         }
         let named = attached.name().is_some() || is_named(&resource.devices, function, inventory);
@@ -79,7 +79,7 @@ pub(super) fn devices(
         let why_not = match named {
             true => None,
             false if is_shared => {
-                unnamed::no_rail(function).or_else(|| unnamed::why_not_meant(function, &hca))
+                unnamed::no_rail(function).or_else(|| unnamed::not_selected(function, &hca))
             }
             false => unnamed::no_rail(function).or_else(|| unnamed::accelerator(function)),
         };
@@ -120,13 +120,13 @@ pub(super) fn devices(
             None => found.push(device),
         }
     }
-    // a node with nothing else has it for its pods, which are given no netdev of it
+    // a node with no other NIC offers it to its pods, which get no netdev of it
     let (own, left_out): (Vec<_>, Vec<_>) = uplinks.into_iter().unzip();
     match found.is_empty() && !with_netdevs {
         true => found = own,
         false => remarks.extend(left_out),
     }
-    // where storage goes over all of them, they are the pods', too
+    // if storage uses all of them, pods get them too
     if storage.len() < found.len() {
         found.retain(|it| !storage.iter().any(|(address, _)| *address == it.address));
         remarks.extend(storage.into_iter().map(|(_, remark)| remark));
@@ -134,13 +134,13 @@ pub(super) fn devices(
     found
 }
 
-/// Why `resource` has no device.
+/// Returns the reason why `resource` has no device.
 pub(super) fn nothing(resource: &ResourceConf) -> String {
     match resource.parents.as_slice() {
         [] => "no RDMA device of this node is selected".to_owned(),
         parents => format!(
-            "no RDMA device of this node is selected that has a netdev {}, as parents wants",
-            attached::wanted(parents)
+            "no selected RDMA device of this node has a netdev {}, as parents requires",
+            attached::required(parents)
         ),
     }
 }
@@ -152,19 +152,18 @@ fn not_named(resource: &ResourceConf, function: &Function, hca: &Hca, why: &str)
         _ => "",
     };
     format!(
-        "{}: {} ({}) is not in {}: {why}; {format}name it by devices (netdev, rdma or pci) if it is to be",
+        "{}: {} ({}) is not in {}: {why}; {format}name it in devices (netdev, rdma or pci) to include it",
         resource.place, function.device.address, hca.name, resource.name
     )
 }
 
-/// Whether a selector that has names fits `function`.
+/// Returns true if a selector with names matches `function`.
 fn is_named(selectors: &[Selector], function: &Function, inventory: &Inventory) -> bool {
     let mut named = selectors.iter().filter(|it| unnamed::has_names(it));
     named.any(|it| fit(it, function, inventory) != Fit::No)
 }
 
-/// The RDMA device of a function. A second one, soft-RoCE on a netdev that has RDMA of its own,
-/// comes after it.
+/// Returns the RDMA device of a function. A second one, soft-RoCE on a netdev with its own RDMA device, comes after it.
 pub(super) fn hca_of(function: &Function) -> Option<&Hca> {
     function.hcas.first()
 }
@@ -174,7 +173,7 @@ fn is_name_of_one(rdma: &str, inventory: &Inventory) -> bool {
     hcas.any(|hca| hca.name == rdma)
 }
 
-/// Why no pod can have the device for itself.
+/// Returns the reason why no pod can have the device exclusively.
 fn unfit(resource: &ResourceConf, function: &Function, inventory: &Inventory) -> Option<String> {
     if resource.ids != Ids::Exclusive {
         return None;
@@ -220,7 +219,7 @@ fn unfit(resource: &ResourceConf, function: &Function, inventory: &Inventory) ->
     })
 }
 
-/// Why a bond is not the pod's alone that is given this port of it: another port is offered.
+/// Returns the reason why a bond cannot be exclusive through this port of it: another port is offered.
 fn another_port(
     resource: &ResourceConf,
     function: &Function,
@@ -236,7 +235,7 @@ fn another_port(
     })
 }
 
-/// The bond that both have a port of.
+/// Returns the bond that both have a port of.
 pub(super) fn common_bond<'a>(one: &'a Function, other: &Function) -> Option<&'a str> {
     let bonds = |function: &'_ Function| -> Vec<String> {
         let netdevs = function.netdevs.iter();
@@ -247,7 +246,7 @@ pub(super) fn common_bond<'a>(one: &'a Function, other: &Function) -> Option<&'a
     own.find(|it| others.iter().any(|other| other == it))
 }
 
-/// Whether `function` is one that `selectors` select, as far as it can be seen.
+/// Returns true if `selectors` select `function`, as far as it is observable.
 pub(crate) fn selects(selectors: &[Selector], function: &Function, inventory: &Inventory) -> bool {
     best(selectors, function, inventory) == Fit::Yes
 }
@@ -256,7 +255,7 @@ fn best(selectors: &[Selector], function: &Function, inventory: &Inventory) -> F
     let fits = selectors
         .iter()
         .map(|selector| fit(selector, function, inventory));
-    // without a selector, all
+    // without a selector, all devices
     fits.max().unwrap_or(Fit::Yes)
 }
 
@@ -281,7 +280,7 @@ fn fit(selector: &Selector, function: &Function, inventory: &Inventory) -> Fit {
     let sort = Fit::from(selector.sort.is_none_or(|sort| is_of(sort, device)));
     let rdma = match (selector.rdma.as_slice(), function.hcas.as_slice()) {
         ([], _) => Fit::Yes,
-        // it is made anew at a move
+        // a move makes it again
         (_, []) => Fit::Hidden,
         (texts, hcas) => hcas.iter().any(|hca| any(texts, &hca.name)).into(),
     };
@@ -297,7 +296,7 @@ fn fit(selector: &Selector, function: &Function, inventory: &Inventory) -> Fit {
         [] => Fit::Yes,
         texts => named(function, |name| any(texts, name)),
     };
-    // sriov-network-device-plugin knows the driver of a sub-function's PCI function only
+    // sriov-network-device-plugin knows only the driver of a sub-function's PCI function
     let below = |physical: Option<&Function>| match physical {
         Some(physical) if device.address.bus() == "auxiliary" => {
             let driver = physical.device.driver.as_ref();
@@ -332,8 +331,8 @@ fn is_of(sort: Sort, device: &Device) -> bool {
     }
 }
 
-/// Whether one of `parents` is the function's, by `fits`, and has its number. The first whose
-/// name fits decides, as with sriov-network-device-plugin.
+/// Matches `parents` with the function by `fits` and number. The first parent whose name fits decides, as in
+/// sriov-network-device-plugin.
 fn parent(parents: &[Parent], function: &Function, fits: impl Fn(&Text) -> Fit) -> Fit {
     if parents.is_empty() {
         return Fit::Yes;
@@ -348,7 +347,7 @@ fn parent(parents: &[Parent], function: &Function, fits: impl Fn(&Text) -> Fit) 
     }
 }
 
-/// Whether a netdev of the function, or the bond that it is a port of, has such a name.
+/// Matches the names of the function's netdevs, or of the bonds that they are ports of.
 fn named(function: &Function, fits: impl Fn(&str) -> bool) -> Fit {
     if function.netdevs.is_empty() {
         return Fit::Hidden;
@@ -357,7 +356,7 @@ fn named(function: &Function, fits: impl Fn(&str) -> bool) -> Fit {
     function.netdevs.iter().any(names).into()
 }
 
-/// By the function's netdevs, else its RDMA device's ports, else those of its physical function.
+/// Matches the link type of the function's netdevs, else of its RDMA device's ports, else of its physical function.
 fn link_type(types: &[LinkType], function: &Function, physical: Option<&Function>) -> Fit {
     if types.is_empty() {
         return Fit::Yes;

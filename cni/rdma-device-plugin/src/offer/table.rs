@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is offered, as a table for people.
+//! Table of the offers for users.
 
 use super::{Offer, OfferedDevice, Unhealthy, select};
 use crate::conf::{Allocate, Ids, ResourceConf};
@@ -10,7 +10,7 @@ const HEAD: [&str; 8] = [
     "RESOURCE", "KIND", "IDS", "DEVICE", "RDMA", "NETDEV", "NUMA", "HEALTH",
 ];
 
-/// One line for each device of each resource, one for a resource without devices, and the remarks below.
+/// Formats one line for each device of each resource, one for a resource without devices, and the remarks below.
 pub fn table(
     resources: &[ResourceConf],
     offers: &[Offer],
@@ -54,7 +54,7 @@ pub fn table(
     text
 }
 
-/// The line of a resource that is not offered, with the reason.
+/// Returns the line of a resource that is not offered, with the reason.
 fn nothing(resource: &ResourceConf, inventory: &Inventory) -> [String; 8] {
     let why = match inventory.functions.iter().all(|it| it.hcas.is_empty()) {
         true => "not offered: this node has no RDMA devices",
@@ -65,7 +65,7 @@ fn nothing(resource: &ResourceConf, inventory: &Inventory) -> [String; 8] {
     [name.as_str(), kind, "0", "-", "-", "-", "-", why].map(str::to_owned)
 }
 
-/// Rows of which each column has one width.
+/// Formats rows with aligned columns.
 pub(crate) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
     let widths: [usize; N] = std::array::from_fn(|column| {
         let cells = rows.iter().map(|row| row[column].chars().count());
@@ -105,7 +105,7 @@ fn kind(kind: Ids) -> &'static str {
     }
 }
 
-/// The netdevs, and where pods are attached if the resource says so.
+/// Returns the netdevs, and the one that pods are attached to if the resource names it.
 fn attached(device: &OfferedDevice, inventory: &Inventory) -> String {
     let netdevs = netdevs(device, inventory);
     match &device.parent {

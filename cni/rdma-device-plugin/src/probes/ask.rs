@@ -1,56 +1,56 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin probe`: asks the daemon of this container, and ends with 0 if it says yes.
+//! `rdma-device-plugin probe`: queries the daemon of this container, and exits with 0 if the answer is positive.
 
 use clap::{Args, ValueEnum};
 use http_client::{Bytes, Request, StatusCode, send};
 use std::{io, path::PathBuf, time::Duration};
 use tokio::{net::UnixStream, time::timeout};
 
-/// For the whole answer, by default; kubelet's own limit may be shorter.
+/// Time limit of the answer; kubelet's own limit may be shorter.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Largest answer, bytes: a sentence for each resource.
 const LONGEST: usize = 1024 * 1024;
 
-/// `probe`
+/// Arguments of `probe`.
 #[derive(Args, Clone, Debug)]
 pub struct Probe {
-    /// What is asked
+    /// Probe to run
     pub question: Question,
     /// The daemon's --probe-socket
     #[arg(long, value_name = "PATH")]
     pub socket: PathBuf,
 }
 
-/// What is asked.
+/// Probes of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Question {
-    /// Whether kubelet has its lists, and the runtime would call rdma-cni where it is to
+    /// Kubelet has its lists, and the runtime would call rdma-cni if configured
     Ready,
-    /// Whether it need not be started anew
+    /// The daemon needs no restart
     Live,
 }
 
-/// The answer is no.
+/// Reason why the probe fails.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// There is no answer.
+    /// The daemon does not answer.
     #[error("no answer at {socket:?}: {source}")]
     Silent {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
-        /// Why.
+        /// Error of the connection.
         source: io::Error,
     },
-    /// What the daemon says.
+    /// Negative answer of the daemon.
     #[error("{0}")]
     No(String),
 }
 
-/// Asks, and prints the answer.
+/// Queries the daemon, and prints the answer.
 ///
 /// # Errors
-/// It is no, or there is none.
+/// The answer is negative or missing.
 pub fn ask(probe: &Probe) -> Result<(), ProbeError> {
     let path = match probe.question {
         Question::Ready => "/readyz",

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether the daemon does its work, for kubelet's probes: `/healthz` and `/readyz`.
+//! The daemon's liveness and readiness for kubelet's probes: `/healthz` and `/readyz`.
 //!
 //! | module | owns |
 //! |---|---|
-//! | this one | the answers of one daemon, from its start on |
-//! | [`ask`] | `rdma-device-plugin probe`: what kubelet runs in the container |
+//! | this one | answers of one daemon from its start on |
+//! | [`ask`] | `rdma-device-plugin probe`, which kubelet runs in the container |
 //!
-//! Two daemons are beside each other while a DaemonSet is updated, in the network of their node. An
-//! address has one of them: asked there, it would answer for the other one too. So a container's probes
-//! ask by a socket that only this container has (`--probe-socket`).
+//! While a DaemonSet is updated, two daemons run in the network of their node, and only one has the address for
+//! metrics: it would answer for both. A container's probes therefore use a socket that only this container has
+//! (`--probe-socket`).
 
 pub mod ask;
 
@@ -26,18 +26,18 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// How far a daemon has come.
+/// Stage of a daemon.
 #[derive(Clone, Debug)]
 pub enum Stage {
-    /// It has not seen the node's devices yet, which may take long: a device's firmware is waited for.
+    /// The daemon has not observed the node's devices yet, which may take as long as a device's firmware.
     Starting,
-    /// It serves, or is about to.
+    /// The daemon serves, or is about to.
     Serving(Box<View>),
-    /// A newer daemon of the node does.
+    /// A newer daemon of the node serves.
     Superseded,
 }
 
-/// A daemon's way from its start on.
+/// Progress of a daemon from its start on.
 #[derive(Clone, Debug, Default)]
 pub struct Progress(Arc<OnceLock<Served>>);
 
@@ -49,18 +49,18 @@ struct Served {
 }
 
 impl Progress {
-    /// The daemon has seen the node, and offers what there is.
+    /// Notes that the daemon has observed the node and serves its offers.
     pub fn serves(
         &self,
         role: watch::Receiver<Role>,
         node: watch::Receiver<Arc<Node>>,
         chain: watch::Receiver<ChainStatus>,
     ) {
-        // it starts once
+        // the daemon starts once
         let _ = self.0.set(Served { role, node, chain });
     }
 
-    /// How far it has come.
+    /// Returns the stage.
     pub fn stage(&self) -> Stage {
         match self.0.get() {
             None => Stage::Starting,
@@ -73,7 +73,7 @@ impl Progress {
     }
 }
 
-/// What a daemon answers: words, as `Ok` if it is so.
+/// Answers of a daemon: a text, as `Ok` or `Err`.
 #[derive(Clone)]
 pub struct Probes {
     metrics: Metrics,
@@ -82,7 +82,7 @@ pub struct Probes {
 }
 
 impl Probes {
-    /// Those of the daemon whose figures are `metrics`, for the kubelet of `kubelet_dir`.
+    /// Returns the probes of the daemon with these `metrics`, for the kubelet of `kubelet_dir`.
     pub fn new(
         metrics: Metrics,
         kubelet_dir: &Path,
@@ -95,10 +95,10 @@ impl Probes {
         }
     }
 
-    /// Whether it need not be started anew.
+    /// Checks that the daemon needs no restart.
     ///
     /// # Errors
-    /// It had better be, and why.
+    /// It needs a restart, for the reason given.
     pub fn live(&self) -> Result<String, String> {
         match (self.stage)() {
             Stage::Starting => Ok(STARTING.to_owned()),
@@ -111,12 +111,12 @@ impl Probes {
         }
     }
 
-    /// Whether kubelet has its lists and its DRA driver, and the runtime would call our plugin where it is to. One that a
-    /// newer daemon took over from is ready: it answers what kubelet asks it still, and takes over again
-    /// when the newer one goes. Kubernetes deletes an old pod that is not ready whatever the new one is.
+    /// Checks that kubelet has the daemon's lists and DRA driver, and that the runtime would call our plugin if
+    /// configured. A superseded daemon is ready: it still answers kubelet, and leads again when the newer one ends.
+    /// Kubernetes deletes an old pod that is not ready regardless of the new one.
     ///
     /// # Errors
-    /// Not yet, or not any more, and why.
+    /// The daemon is not ready, for the reason given.
     pub fn ready(&self) -> Result<String, String> {
         let View {
             chain,
@@ -135,7 +135,7 @@ impl Probes {
             | ChainStatus::Called { .. }
             | ChainStatus::Withheld(_) => true,
         };
-        // while kubelet is away nobody waits for it
+        // an absent kubelet does not affect readiness
         let missing: Vec<String> = match self.kubelet.exists() {
             true => [
                 self.metrics.lists_are_out(&names(&offers)),
@@ -159,7 +159,6 @@ fn names(offers: &[Offer]) -> Vec<&str> {
     offers.iter().map(|it| it.name.as_str()).collect()
 }
 
-const STARTING: &str = "starting: the node's devices have not been looked at yet\n";
+const STARTING: &str = "starting: the node's devices are not observed yet\n";
 
-const SUPERSEDED: &str =
-    "a newer daemon of this node serves; this one stands by until it has gone\n";
+const SUPERSEDED: &str = "a newer daemon of this node serves; this one waits for its end\n";

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The task that deletes refused pods, one after the other. Of the API server it asks for as little as can
-//! be: `delete` of pods and `create` of events. To know a pod it has its deletion tried (`dryRun`), whose
-//! answer is the pod; so a policy that holds it to the pods of its own node
-//! holds for the look, too.
+//! Task that deletes refused pods, one after the other. It needs only `delete` of pods and `create` of events. To read
+//! a pod it requests a deletion as `dryRun`, whose answer is the pod. A policy that limits it to the pods of its own
+//! node therefore covers reading too.
 
 use super::{
     Cure, Ids, PodName, Verdict,
@@ -11,16 +10,16 @@ use super::{
 };
 use crate::{
     api::{AGENT, LIMIT},
+    log_once::LogOnce,
     metrics::Metrics,
     report::event::Event,
-    said::Said,
 };
 use kubernetes_api::{Access, AccessError, Client, Method, Refusal, RequestError};
 use serde_json::{Value, json};
 use std::{path::Path, time::Instant};
 use tokio::sync::mpsc;
 
-/// What is written of it in the pod's events.
+/// Reason of the pod's event.
 const REASON: &str = "RdmaPodDeleted";
 
 /// Deletes refused pods.
@@ -29,11 +28,11 @@ pub struct Deleter {
     client: Result<Client, String>,
     history: History,
     metrics: Metrics,
-    /// What went wrong last: it is said once.
-    told: Said,
+    /// Last failure, which is logged once.
+    reported: LogOnce,
 }
 
-/// It cannot be done now.
+/// Reason why a deletion fails.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("{0}")]
@@ -42,33 +41,33 @@ enum Failure {
     Access(#[from] AccessError),
     #[error(transparent)]
     Request(#[from] RequestError),
-    #[error("the API server answers with something else than {0}")]
+    #[error("the API server's answer is not {0}")]
     Other(&'static str),
 }
 
-/// What a request came to.
+/// Result of a request.
 enum Found<T> {
     It(T),
-    /// There is no such pod, or it is another one.
+    /// The pod does not exist, or was replaced.
     Gone,
 }
 
 impl Deleter {
-    /// One with the token in `directory`. Without one it says so at each pod.
+    /// Returns a deleter with the token in `directory`. Without one it reports each pod.
     pub fn new(directory: &Path, metrics: Metrics) -> Self {
         let access = Access::of_pod(directory).map_err(|error| error.to_string());
         Self {
             client: access.map(|access| Client::new(access, AGENT, LIMIT)),
             history: History::default(),
             metrics,
-            told: Said::default(),
+            reported: LogOnce::default(),
         }
     }
 
-    /// Until nobody tells verdicts any more.
+    /// Runs until the sender of verdicts is dropped.
     pub async fn run(mut self, mut verdicts: mpsc::Receiver<Verdict>) {
         if let Err(failure) = self.node() {
-            log::warn!("pods whose containers may not start cannot be deleted as it is: {failure}");
+            log::warn!("cannot delete pods whose containers may not start: {failure}");
         }
         while let Some(verdict) = verdicts.recv().await {
             match verdict {
@@ -78,30 +77,30 @@ impl Deleter {
                     pod,
                     why,
                     cure,
-                } => self.see_to(&ids, &pod, &why, cure).await,
+                } => self.handle(&ids, &pod, &why, cure).await,
             }
         }
     }
 
-    async fn see_to(&mut self, ids: &Ids, name: &PodName, why: &str, cure: Cure) {
+    async fn handle(&mut self, ids: &Ids, name: &PodName, why: &str, cure: Cure) {
         let done = match self.history.refused(ids, name, cure, Instant::now()) {
             Step::None => return,
-            Step::Told(wait) => {
+            Step::Wait(wait) => {
                 log::warn!("{name}, which cannot start, is not deleted yet: {wait}");
                 return;
             }
-            Step::Look => self.look(ids, name).await,
+            Step::Read => self.read(ids, name).await,
             Step::Delete { pod, event } => self.delete(ids, name, pod, event, why).await,
         };
         match done {
             Ok(()) => {
-                self.told.ends();
+                self.reported.ends();
             }
             Err(failure) => {
                 self.metrics.refused_pod(&ids.resource, "failed");
                 let line = failure.to_string();
-                if self.told.is_news(&line) {
-                    log::error!("{name} cannot start, and cannot be deleted either: {line}");
+                if self.reported.is_news(&line) {
+                    log::error!("cannot delete {name}, which cannot start: {line}");
                 }
             }
         }
@@ -112,16 +111,16 @@ impl Deleter {
         client.map_err(|error| Failure::Client(error.clone()))
     }
 
-    /// The node of the token.
+    /// Returns the node of the token.
     fn node(&self) -> Result<String, Failure> {
         let identity = self.client()?.access().identity()?;
         Ok(identity.node()?.to_owned())
     }
 
-    /// Sees which pod it is.
-    async fn look(&mut self, ids: &Ids, name: &PodName) -> Result<(), Failure> {
+    /// Reads the pod.
+    async fn read(&mut self, ids: &Ids, name: &PodName) -> Result<(), Failure> {
         let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "dryRun": ["All"]});
-        let Found::It(object) = self.ask_to_delete(name, &options).await? else {
+        let Found::It(object) = self.request_deletion(name, &options).await? else {
             return Ok(());
         };
         let pod = Pod::read(&object).ok_or(Failure::Other("a pod"))?;
@@ -136,7 +135,7 @@ impl Deleter {
         Ok(())
     }
 
-    /// Says it, and does it.
+    /// Writes the event, and deletes the pod.
     async fn delete(
         &mut self,
         ids: &Ids,
@@ -156,13 +155,13 @@ impl Deleter {
         let options = json!({
             "kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": pod.uid},
         });
-        match self.ask_to_delete(name, &options).await? {
+        match self.request_deletion(name, &options).await? {
             Found::Gone => self.history.ended(ids),
             Found::It(_) => {
                 let owner = pod.owner.as_ref();
                 let owner = owner.map(|it| format!("{} {}", it.kind, it.name));
                 log::warn!(
-                    "{name} is deleted, and {} is to make another: {why}",
+                    "deleted {name}, {} makes another one: {why}",
                     owner.unwrap_or_default()
                 );
                 self.metrics.refused_pod(&ids.resource, "deleted");
@@ -172,7 +171,7 @@ impl Deleter {
         Ok(())
     }
 
-    async fn ask_to_delete(
+    async fn request_deletion(
         &self,
         name: &PodName,
         options: &Value,
@@ -182,7 +181,7 @@ impl Deleter {
         let client = self.client()?;
         match client.ask(Method::DELETE, &path, Some(options)).await {
             Ok(object) => Ok(Found::It(object)),
-            // not found, or of another uid
+            // not found, or of another UID
             Err(RequestError::Refused(Refusal {
                 code: 404 | 409, ..
             })) => Ok(Found::Gone),
@@ -190,9 +189,9 @@ impl Deleter {
         }
     }
 
-    /// When it was written, by the API server's clock.
+    /// Writes the event. Returns its time by the API server's clock.
     async fn write_event(&self, name: &PodName, pod: &Pod, why: &str) -> Result<String, Failure> {
-        let message = format!("deleted, so that another one is made: {why}");
+        let message = format!("deleted so that another one is made: {why}");
         let event = Event {
             pod: name,
             uid: Some(&pod.uid),

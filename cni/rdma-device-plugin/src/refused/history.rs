@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When a refused pod is deleted: by what was refused and deleted before. Nothing is asked and nothing is
-//! done here.
+//! Decides when a refused pod is deleted, from earlier refusals and deletions. It has no I/O.
 //!
-//! - Not before kubelet has tried a second time, 10 to 15 s later: what was refused in the middle of a change
-//!   is right then, and the name is still the same pod's.
-//! - A device that is gone may come back: it has a minute.
-//! - What a controller makes anew, and is refused again, waits a minute, then two, then four, an hour at
-//!   most. Pods that were there already when the first one was deleted are not made anew: a whole job does
-//!   not wait for that.
-//! - No more than twenty in ten minutes, whosever they are.
+//! - After kubelet's second attempt, 10 to 15 s later: a refusal in the middle of a change is over then, and the name
+//!   is still the same pod's.
+//! - A missing device may come back within a minute.
+//! - A pod that a controller makes again, and that is refused again, waits a minute, then two, then four, up to an
+//!   hour. Pods that existed at the first deletion do not wait: this does not delay a whole job.
+//! - At most twenty pods of all owners are deleted in ten minutes.
 
 use super::{Cure, Ids, PodName, pod::Pod};
 use std::{
@@ -16,86 +14,86 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Kubelet's next try is 10 to 15 s after one that failed (`backOffPeriod` and its jitter in
-/// `pkg/kubelet/kubelet.go` and `pod_workers.go`).
+/// Shortest time until kubelet's next attempt, which follows 10 to 15 s after a failure (`backOffPeriod` and its jitter
+/// in `pkg/kubelet/kubelet.go` and `pod_workers.go`).
 pub const SECOND_TRY: Duration = Duration::from_secs(5);
 
-/// A NIC's driver that is loaded anew takes less.
+/// Time for which a device may be missing; reloading a NIC's driver takes less.
 const DEVICE_AWAY: Duration = Duration::from_secs(60);
 
-/// Longer than kubelet's longest pause between two tries of a container that crashed (`MaxContainerBackOff`,
-/// five minutes).
+/// Time after which a refusal is forgotten: longer than kubelet's longest delay for a container that crashed
+/// (`MaxContainerBackOff`, five minutes).
 const FORGOTTEN: Duration = Duration::from_secs(10 * 60);
 
 const BACK_OFF: Duration = Duration::from_secs(60);
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(60 * 60);
-/// An owner without a deletion for so long begins anew.
+/// Time without a deletion after which an owner's back-off restarts.
 const OWNER_FORGOTTEN: Duration = Duration::from_secs(2 * 60 * 60);
 
 const MOST: usize = 20;
 const MOST_WITHIN: Duration = Duration::from_secs(10 * 60);
 
-/// What was refused and deleted on this node.
+/// Refusals and deletions on this node.
 #[derive(Debug, Default)]
 pub struct History {
-    refused: HashMap<Ids, Seen>,
+    refused: HashMap<Ids, RefusedPod>,
     owners: HashMap<String, Round>,
     deleted: VecDeque<Instant>,
 }
 
-/// A refused container's pod.
+/// Pod of a refused container.
 #[derive(Clone, Debug)]
-struct Seen {
+struct RefusedPod {
     name: PodName,
     pod: Pod,
     first: Instant,
     last: Instant,
-    /// It is kept for good.
+    /// True if it is never deleted.
     stays: bool,
-    /// The wait that was told.
-    told: bool,
-    /// When its event was written, by the API server's clock.
+    /// True if the wait was reported.
+    is_reported: bool,
+    /// Time of its event by the API server's clock.
     event: Option<String>,
 }
 
-/// Deletions of one owner's pods, of which none was made after the first of them.
+/// Deletions of one owner's pods, none of which was made after the first deletion.
 #[derive(Clone, Debug)]
 struct Round {
-    /// When the first was deleted, by the API server's clock.
+    /// Time of the first deletion, by the API server's clock.
     began: String,
     last: Instant,
-    /// From 1.
+    /// Number of the round, from 1.
     number: u32,
 }
 
 impl Round {
-    /// How long pods that were made since wait.
+    /// Returns the delay for pods made since.
     fn back_off(&self) -> Duration {
         let doubled = self.number.saturating_sub(1).min(16);
         LONGEST_BACK_OFF.min(BACK_OFF * 2_u32.pow(doubled))
     }
 }
 
-/// What is to be done with a refused pod now.
+/// Next step for a refused pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Nothing, or not yet.
     None,
-    /// Not yet, which is worth a line.
-    Told(String),
-    /// It has to be known which pod it is.
-    Look,
-    /// It is to be deleted.
+    /// Not yet; the wait must be logged.
+    Wait(String),
+    /// The pod must be read.
+    Read,
+    /// The pod must be deleted.
     Delete {
         /// The pod.
         pod: Pod,
-        /// When its event was written, if it was.
+        /// Time of its event, if it was written.
         event: Option<String>,
     },
 }
 
 impl History {
-    /// A container was refused at `now`.
+    /// Applies a container's refusal at `now`.
     pub fn refused(&mut self, ids: &Ids, name: &PodName, cure: Cure, now: Instant) -> Step {
         self.forget(now);
         let patience = match cure {
@@ -104,7 +102,7 @@ impl History {
             Cure::DeviceOrAnotherPod => DEVICE_AWAY,
         };
         let Some(seen) = self.refused.get_mut(ids).filter(|it| it.name == *name) else {
-            return Step::Look;
+            return Step::Read;
         };
         seen.last = now;
         if seen.stays || now.duration_since(seen.first) < patience {
@@ -112,7 +110,7 @@ impl History {
         }
         let owner = seen.pod.owner.as_ref();
         let round = owner.and_then(|it| self.owners.get(&it.uid));
-        // made since: the back-off is for those
+        // the back-off applies only to pods made since
         let round = round.filter(|round| seen.pod.created >= round.began);
         let wait = round.and_then(|round| {
             let left = (round.last + round.back_off()).checked_duration_since(now)?;
@@ -138,40 +136,40 @@ impl History {
                 pod: seen.pod.clone(),
                 event: seen.event.clone(),
             },
-            Some(_) if std::mem::replace(&mut seen.told, true) => Step::None,
-            Some(wait) => Step::Told(wait),
+            Some(_) if std::mem::replace(&mut seen.is_reported, true) => Step::None,
+            Some(wait) => Step::Wait(wait),
         }
     }
 
-    /// Which pod it is that was refused; not for the first time, if it `stays`.
+    /// Records the refused pod; `stays`: it is never deleted.
     pub fn is(&mut self, ids: Ids, name: PodName, pod: Pod, stays: bool, now: Instant) {
-        let seen = Seen {
+        let seen = RefusedPod {
             name,
             pod,
             first: now,
             last: now,
             stays,
-            told: false,
+            is_reported: false,
             event: None,
         };
         self.refused.insert(ids, seen);
     }
 
-    /// Its event was written, at that time of the API server's.
+    /// Records the time of the pod's event, by the API server's clock.
     pub fn has_event(&mut self, ids: &Ids, written: &str) {
         if let Some(seen) = self.refused.get_mut(ids) {
             seen.event = Some(written.to_owned());
         }
     }
 
-    /// It may start, or is not there any more.
+    /// Removes a container that may start, or is gone.
     pub fn ended(&mut self, ids: &Ids) {
         self.refused.remove(ids);
     }
 
-    /// It was deleted, after its event.
+    /// Records a deletion after the pod's event.
     pub fn deleted(&mut self, pod: &Pod, event: &str, now: Instant) {
-        // others of its containers may have been refused, too
+        // others of its containers may have been refused too
         self.refused.retain(|_, seen| seen.pod.uid != pod.uid);
         self.deleted.push_back(now);
         let Some(owner) = &pod.owner else { return };

@@ -2,7 +2,7 @@
 use super::*;
 use crate::refused::pod::Owner;
 
-/// A node's history, and its clock; the API server's runs beside it.
+/// A node's history and clock; the API server's clock runs in parallel.
 struct Node {
     history: History,
     began: Instant,
@@ -31,12 +31,12 @@ impl Node {
         self.now += Duration::from_secs(seconds);
     }
 
-    /// As the API server writes it, so that later is greater.
+    /// Returns the time in the API server's format, so that later is greater.
     fn written(&self) -> String {
         format!("{:09}", (self.now - self.began).as_secs())
     }
 
-    /// A pod that `owner` makes now.
+    /// Returns a pod that `owner` makes now.
     fn pod(&self, name: &str, owner: &str) -> Refused {
         Refused {
             ids: Ids::new("rdma/hca", &[name.to_owned()]),
@@ -58,10 +58,10 @@ impl Node {
         }
     }
 
-    /// Kubelet's try; whoever it is, is known afterwards.
+    /// Applies kubelet's attempt; afterwards the pod is known.
     fn refuse_for(&mut self, it: &Refused, cure: Cure) -> Step {
         let step = self.history.refused(&it.ids, &it.name, cure, self.now);
-        if step == Step::Look {
+        if step == Step::Read {
             let (ids, name, pod) = (it.ids.clone(), it.name.clone(), it.pod.clone());
             self.history.is(ids, name, pod, false, self.now);
         }
@@ -77,7 +77,7 @@ impl Node {
         self.history.deleted(&it.pod, &written, self.now);
     }
 
-    /// How often kubelet tries, every 12 s, until it is deleted; `None`: not within two hours.
+    /// Returns the number of kubelet's attempts, every 12 s, until the deletion; `None`: not within two hours.
     fn tries_until_deleted(&mut self, it: &Refused) -> Option<u32> {
         for tries in 1..600 {
             if let Step::Delete { pod, event } = self.refuse(it) {
@@ -95,15 +95,15 @@ impl Node {
 fn kubelet_tries_twice_before_a_pod_is_deleted() {
     let mut node = Node::new();
     let pod = node.pod("a", "set");
-    assert_eq!(node.refuse(&pod), Step::Look);
-    // another container of it, or a kubelet that asks at once
+    assert_eq!(node.refuse(&pod), Step::Read);
+    // another container of it, or an early attempt of kubelet
     node.pass(1);
     assert_eq!(node.refuse(&pod), Step::None);
     node.pass(11);
     let event = None;
     let it = pod.pod.clone();
     assert_eq!(node.refuse(&pod), Step::Delete { pod: it, event });
-    // the API server was away: tried again, without a second event
+    // the API server was away: retried without a second event
     node.history.has_event(&pod.ids, "7");
     node.pass(12);
     let event = Some("7".to_owned());
@@ -112,19 +112,19 @@ fn kubelet_tries_twice_before_a_pod_is_deleted() {
 }
 
 #[test]
-fn what_passes_by_itself_deletes_nothing() {
+fn a_temporary_refusal_deletes_nothing() {
     let mut node = Node::new();
     let pod = node.pod("a", "set");
     for _ in 0..100 {
         assert_eq!(node.refuse_for(&pod, Cure::Time), Step::None);
         node.pass(12);
     }
-    // refused for good once, and it may start then
-    assert_eq!(node.refuse(&pod), Step::Look);
+    // refused permanently once; then it may start
+    assert_eq!(node.refuse(&pod), Step::Read);
     node.history.ended(&pod.ids);
     node.pass(12);
-    assert_eq!(node.refuse(&pod), Step::Look);
-    // for good at first, and for a moment's reason next
+    assert_eq!(node.refuse(&pod), Step::Read);
+    // permanent at first, and temporary next
     node.pass(12);
     assert_eq!(node.refuse_for(&pod, Cure::Time), Step::None);
 }
@@ -134,7 +134,7 @@ fn a_device_has_a_minute_to_come_back() {
     let mut node = Node::new();
     let pod = node.pod("a", "set");
     let cure = Cure::DeviceOrAnotherPod;
-    assert_eq!(node.refuse_for(&pod, cure), Step::Look);
+    assert_eq!(node.refuse_for(&pod, cure), Step::Read);
     for _ in 0..4 {
         node.pass(12);
         assert_eq!(node.refuse_for(&pod, cure), Step::None);
@@ -151,14 +151,14 @@ fn a_namesake_with_the_same_ids_is_another_pod() {
     node.pass(12);
     let mut other = pod.clone();
     other.name.name = "b".into();
-    assert_eq!(node.refuse(&other), Step::Look);
-    // and the same pod after longer than kubelet pauses
+    assert_eq!(node.refuse(&other), Step::Read);
+    // the same pod after longer than kubelet's delay
     node.pass(11 * 60);
-    assert_eq!(node.refuse(&other), Step::Look);
+    assert_eq!(node.refuse(&other), Step::Read);
 }
 
 #[test]
-fn what_stays_is_looked_at_again_only_after_a_while() {
+fn a_kept_pod_is_read_again_only_after_a_while() {
     let mut node = Node::new();
     let pod = node.pod("bare", "");
     node.refuse(&pod);
@@ -169,7 +169,7 @@ fn what_stays_is_looked_at_again_only_after_a_while() {
         assert_eq!(node.refuse(&pod), Step::None);
     }
     node.pass(12);
-    assert_eq!(node.refuse(&pod), Step::Look);
+    assert_eq!(node.refuse(&pod), Step::Read);
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn a_job_s_pods_are_deleted_at_once_and_those_made_anew_ever_later() {
     for pod in &job {
         assert_eq!(node.tries_until_deleted(pod), Some(2));
     }
-    // the node cannot give rails: what is made anew is refused again
+    // the node cannot attach rails: new pods are refused again
     let mut waits = vec![];
     for _ in 0..8 {
         let again = node.pod("0", "job");
@@ -189,17 +189,17 @@ fn a_job_s_pods_are_deleted_at_once_and_those_made_anew_ever_later() {
         waits.push((node.now - from).as_secs() / 60);
     }
     assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60]);
-    // others do not wait for that job's
+    // other owners do not wait
     let other = node.pod("other", "another job");
     assert_eq!(node.tries_until_deleted(&other), Some(2));
-    // and two hours without a deletion are a new beginning
+    // two hours without a deletion restart the back-off
     node.pass(2 * 60 * 60);
     let again = node.pod("0", "job");
     assert_eq!(node.tries_until_deleted(&again), Some(2));
 }
 
 #[test]
-fn a_wait_is_told_once() {
+fn a_wait_is_reported_once() {
     let mut node = Node::new();
     let first = node.pod("a", "set");
     node.pass(1);
@@ -207,8 +207,8 @@ fn a_wait_is_told_once() {
     let again = node.pod("b", "set");
     node.refuse(&again);
     node.pass(12);
-    let Step::Told(wait) = node.refuse(&again) else {
-        panic!("it is told");
+    let Step::Wait(wait) = node.refuse(&again) else {
+        panic!("it is not reported");
     };
     assert!(wait.contains("deleted once before"), "{wait}");
     assert!(wait.contains("in 48 s"), "{wait}");
@@ -217,7 +217,7 @@ fn a_wait_is_told_once() {
 }
 
 #[test]
-fn a_node_deletes_twenty_in_ten_minutes_whosever_they_are() {
+fn a_node_deletes_at_most_twenty_pods_in_ten_minutes() {
     let mut node = Node::new();
     let pods: Vec<_> = (0..30)
         .map(|it| node.pod(&format!("{it}"), &format!("owner of {it}")))
@@ -249,5 +249,5 @@ fn a_pod_of_several_refused_containers_is_deleted_once() {
     node.pass(12);
     assert!(matches!(node.refuse(&pod), Step::Delete { .. }));
     node.deleted(&pod);
-    assert_eq!(node.refuse(&other), Step::Look);
+    assert_eq!(node.refuse(&other), Step::Read);
 }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods whose container may not start (PreStartContainer). Kubelet tries again for ever in the same pod, and
-//! no controller takes it away, as it has not failed: it waits for a person. Where this is asked for
-//! (`--refused-pods delete`), the daemon deletes it, so that its controller makes another.
+//! Pods whose container may not start (PreStartContainer). Kubelet retries in the same pod forever, and no controller
+//! removes it, as it has not failed: it waits for an administrator. With `--refused-pods delete` the daemon deletes it,
+//! so that its controller makes another one.
 //!
 //! | module | |
 //! |---|---|
-//! | [`pod`] | what has to be known of a pod, and which ones are kept whatever happens |
-//! | [`history`] | when: pure, of what was refused and deleted before |
-//! | [`deleter`] | the one task that asks the API server: look, event, deletion |
+//! | [`pod`] | attributes of a pod, and pods that are never deleted |
+//! | [`history`] | time of deletion: pure, from earlier refusals and deletions |
+//! | [`deleter`] | task that uses the API server: read, event, deletion |
 //!
-//! Kubelet never waits for any of that: what is refused goes into a queue that is bounded, and what finds
-//! no room there comes again with kubelet's next try.
+//! Kubelet never waits for it: refusals go into a bounded queue, and those without room come again with kubelet's next
+//! attempt.
 
 pub mod deleter;
 pub mod history;
@@ -24,33 +24,33 @@ use clap::ValueEnum;
 use tokio::sync::mpsc;
 use tonic::Status;
 
-/// What becomes of a pod whose container may not start.
+/// Handling of a pod whose container may not start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum RefusedPods {
-    /// A person deletes it
+    /// Keeps it for an administrator
     #[default]
     Keep,
-    /// It is deleted, if it has a controller that makes another: needs a service account's token
+    /// Deletes it if it has a controller that makes another: needs a service account's token
     Delete,
 }
 
-/// What ends a refusal.
+/// Event that ends a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cure {
-    /// It may pass by itself: kubelet tries again.
+    /// Time: it may pass by itself, and kubelet retries.
     Time,
-    /// Nothing but another pod.
+    /// Only another pod.
     AnotherPod,
-    /// A device that comes back; if it does not, another pod.
+    /// The return of the device, or else another pod.
     DeviceOrAnotherPod,
 }
 
-/// A container may not start.
+/// Refusal of a container's start.
 #[derive(Clone, Debug)]
 pub struct Refused {
-    /// What kubelet is told.
+    /// Answer to kubelet.
     pub status: Status,
-    /// What ends it.
+    /// Event that ends it.
     pub cure: Cure,
 }
 
@@ -65,7 +65,7 @@ impl From<Stale> for Refused {
     fn from(stale: Stale) -> Self {
         let cure = match &stale {
             Stale::Gone { .. } => Cure::DeviceOrAnotherPod,
-            // no move and no new network gives back what another device has now
+            // neither a move nor a new network returns a number that another device has now
             Stale::Renumbered { .. } => Cure::AnotherPod,
             Stale::NotInPlace { .. } => Cure::Time,
         };
@@ -74,7 +74,7 @@ impl From<Stale> for Refused {
     }
 }
 
-/// What kubelet asked about: ids of a resource that one container has.
+/// Ids of a resource that one container has.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ids {
     resource: String,
@@ -82,7 +82,7 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// In whichever order.
+    /// Returns the ids; their order does not matter.
     pub fn new(resource: &str, ids: &[String]) -> Self {
         let mut ids = ids.to_vec();
         ids.sort();
@@ -93,59 +93,59 @@ impl Ids {
     }
 }
 
-/// A pod, by its name.
+/// Name of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PodName {
-    /// Its namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// Its name.
+    /// Name within the namespace.
     pub name: String,
 }
 
-/// `default/trainer-0`
+/// Formats `default/trainer-0`.
 impl std::fmt::Display for PodName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
     }
 }
 
-/// What came of a container's start.
+/// Verdict on a container's start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may start.
+    /// The container may start.
     MayStart(Ids),
-    /// It may not.
+    /// The container may not start.
     Refused {
-        /// What it was given.
+        /// Its ids.
         ids: Ids,
-        /// Whose it is.
+        /// Its pod.
         pod: PodName,
-        /// The sentence.
+        /// Reason, a sentence.
         why: String,
-        /// What ends it.
+        /// Event that ends it.
         cure: Cure,
     },
 }
 
-/// Verdicts that wait. A node has 110 pods.
+/// Capacity of a queue of verdicts. A node has 110 pods.
 const WAITING: usize = 128;
 
-/// Where verdicts are put: into a queue of each that sees to them; nowhere, if nobody does.
+/// Queues of verdicts, one for each handler.
 #[derive(Clone, Debug, Default)]
 pub struct Verdicts(Vec<mpsc::Sender<Verdict>>);
 
 impl Verdicts {
-    /// One more queue, of those that are told from now on.
+    /// Adds a queue for later verdicts.
     pub fn queue(&mut self) -> mpsc::Receiver<Verdict> {
         let (sender, receiver) = mpsc::channel(WAITING);
         self.0.push(sender);
         receiver
     }
 
-    /// Tells one; it waits for nothing.
-    pub fn tell(&self, verdict: &Verdict) {
+    /// Sends a verdict without waiting.
+    pub fn send(&self, verdict: &Verdict) {
         for queue in &self.0 {
-            // one that finds no room comes again
+            // a verdict without room comes again
             if let Err(mpsc::error::TrySendError::Full(verdict)) = queue.try_send(verdict.clone()) {
                 log::debug!("too many refused pods wait for the API server: {verdict:?}");
             }

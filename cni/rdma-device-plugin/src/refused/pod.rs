@@ -1,40 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What has to be known of a pod before it may be deleted.
+//! Attributes of a pod that decide on its deletion.
 
 use serde_json::Value;
 
-/// Kubelet's mark on what stands for a static pod (`ConfigMirrorAnnotationKey` in
-/// `pkg/kubelet/types`).
+/// Annotation of a static pod's mirror pod (`ConfigMirrorAnnotationKey` in `pkg/kubelet/types`).
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// A pod, as the API server has it.
+/// A pod in the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
-    /// What tells it from another one of its name.
+    /// UID, which distinguishes pods of one name.
     pub uid: String,
-    /// Where it is.
+    /// Name of its node.
     pub node: String,
-    /// By the API server's clock, as it writes it (`2026-01-31T10:00:00Z`): later is greater.
+    /// Creation time in the API server's format (`2026-01-31T10:00:00Z`): later is greater.
     pub created: String,
-    /// Who makes another one when it is gone.
+    /// Controller that makes another one.
     pub owner: Option<Owner>,
-    /// It stands for a static pod, which is its kubelet's: to delete it changes nothing there.
+    /// True for the mirror of a static pod, which its kubelet owns: its deletion has no effect.
     pub is_mirror: bool,
 }
 
-/// A pod's controller.
+/// Controller of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// What tells it from another one of its name.
+    /// UID, which distinguishes owners of one name.
     pub uid: String,
-    /// `ReplicaSet`
+    /// Kind, such as `ReplicaSet`.
     pub kind: String,
     /// Its name.
     pub name: String,
 }
 
 impl Pod {
-    /// Of the API server's object; none: it is no pod.
+    /// Parses the API server's object; `None`: it is no pod.
     pub fn read(object: &Value) -> Option<Self> {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let metadata = &object["metadata"];
@@ -57,7 +56,7 @@ impl Pod {
         })
     }
 
-    /// Why it stays, whatever it was refused for; `node` is the one that this is.
+    /// Returns the reason why the pod is never deleted; `node` is this node.
     pub fn stays(&self, node: &str) -> Option<&'static str> {
         if self.node != node {
             Some("a pod of this name is on another node")
@@ -92,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_controller_makes_anew_is_deleted() {
+    fn only_pods_of_a_controller_are_deleted() {
         let set = pod(
             json!([owner("Other", false), owner("ReplicaSet", true)]),
             json!({}),
@@ -115,15 +114,15 @@ mod tests {
                 "static",
             ),
         ] {
-            let said = pod.stays("rdma-1").expect("it stays");
-            assert!(said.contains(why), "{said}");
+            let reason = pod.stays("rdma-1").expect("it stays");
+            assert!(reason.contains(why), "{reason}");
         }
-        let said = set.stays("rdma-2").expect("it stays");
-        assert!(said.contains("another node"), "{said}");
+        let reason = set.stays("rdma-2").expect("it stays");
+        assert!(reason.contains("another node"), "{reason}");
     }
 
     #[test]
-    fn what_is_no_pod_is_none() {
+    fn other_objects_are_no_pods() {
         for object in [
             json!({}),
             json!(null),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The node's condition: a pure function of what the node offers, and when it is to be written.
+//! Condition of the node: a pure function of the node's offers, and the times of its writes.
 //!
-//! It is `True` where there is a problem, as are those of node-problem-detector and kubelet's `…Pressure`.
+//! It is `True` if there is a problem, like the conditions of node-problem-detector and kubelet's `…Pressure`.
 
 use crate::{
     conf::Require,
@@ -16,35 +16,35 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The condition's type.
+/// Type of the condition.
 pub const TYPE: &str = "RdmaRailsMissing";
 
-/// So many devices are named.
+/// Number of named devices.
 const NAMED: usize = 8;
-/// Characters of one device's sentence.
+/// Largest number of characters of one device's sentence.
 const LONGEST: usize = 200;
 
-/// Another status is told no sooner after the last write: what flaps is held by health's own damping besides.
+/// Shortest time between the last write and another status; health damps flapping devices too.
 const OTHER_STATUS: Duration = Duration::from_secs(10);
-/// Another sentence of the same status.
+/// Shortest time between the last write and another message of the same status.
 const OTHER_SENTENCE: Duration = Duration::from_secs(60);
-/// That it is as it was: as often as kubelet does it (`nodeStatusReportFrequency`).
+/// Interval of writes without a change, as often as kubelet's (`nodeStatusReportFrequency`).
 const HEARTBEAT: Duration = Duration::from_secs(300);
 
-/// What is said of the node.
+/// Condition of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// Whether rails are missing.
+    /// True if rails are missing.
     pub is_missing: bool,
-    /// In one word.
+    /// Reason in one word.
     pub reason: String,
-    /// In words, which name the devices.
+    /// Message that names the devices.
     pub message: String,
 }
 
 impl Condition {
-    /// Of `node`: a rail is missing if its device is not healthy, or cannot be used by one of its resources, or fell off
-    /// its bus, or never was there although the configuration requires it.
+    /// Returns the condition of `node`. A rail is missing if its device is unhealthy, unusable for one of its
+    /// resources, gone from its bus, or required by the configuration and never seen.
     pub fn of(node: &Node) -> Self {
         let mut devices: BTreeMap<&DeviceAddress, BTreeSet<String>> = BTreeMap::new();
         for offer in &node.offers {
@@ -76,13 +76,13 @@ impl Condition {
         let gone = gone
             .values()
             .map(|gone| format!("{gone} is not on this node any more"));
-        let told: Vec<String> = gone.chain(faults).collect();
+        let causes: Vec<String> = gone.chain(faults).collect();
         let mut sentences = match (is_missing, lost) {
-            (false, _) => vec![format!("all of {all} RDMA devices can be used")],
+            (false, _) => vec![format!("all of {all} RDMA devices are usable")],
             (true, 0) => vec![],
             (true, _) => vec![format!(
-                "{lost} of {all} RDMA devices cannot be used: {}",
-                listed(&told)
+                "{lost} of {all} RDMA devices are unusable: {}",
+                listed(&causes)
             )],
         };
         sentences.extend(lacking);
@@ -93,7 +93,7 @@ impl Condition {
         }
     }
 
-    /// The one in the API server's object of a node, with the times of its heartbeat and of its transition.
+    /// Parses the condition in the API server's node, with its heartbeat and transition times.
     pub fn read(node: &Value) -> Option<(Self, &str, &str)> {
         let mut all = node["status"]["conditions"].as_array()?.iter();
         let own = all.find(|it| it["type"] == TYPE)?;
@@ -110,7 +110,7 @@ impl Condition {
         ))
     }
 
-    /// The patch of the node's status that says it: a strategic merge, which leaves other conditions as they are.
+    /// Returns the patch of the node's status: a strategic merge, which keeps other conditions.
     pub fn patch(&self, heartbeat: &str, transition: &str) -> Value {
         json!({"status": {"conditions": [{
             "type": TYPE,
@@ -123,7 +123,7 @@ impl Condition {
     }
 }
 
-/// In how long `condition` is to be written, where the API server has `written` since then; zero: now.
+/// Returns the delay until `condition` must be written; `written` is the last write. Zero: now.
 pub fn due(
     written: Option<(&Condition, Instant)>,
     condition: &Condition,
@@ -142,8 +142,8 @@ pub fn due(
     (at + pause).saturating_duration_since(now)
 }
 
-/// `0000:3b:00.0 (mlx5_0): its netdev ens1 has no carrier`, `0000:3b:00.0 (mlx5_0) in rdma/a: bond0.100 is down` where
-/// the device is healthy by itself.
+/// Describes a fault: `0000:3b:00.0 (mlx5_0): its netdev ens1 has no carrier`, or `0000:3b:00.0 (mlx5_0) in rdma/a:
+/// bond0.100 is down` if the device itself is healthy.
 fn faulty(node: &Node, offer: &Offer, device: &OfferedDevice) -> Option<String> {
     let fault = device.fault.as_ref()?;
     let by = match node.unhealthy.contains_key(&device.address) {
@@ -156,7 +156,7 @@ fn faulty(node: &Node, offer: &Offer, device: &OfferedDevice) -> Option<String> 
     ))
 }
 
-/// The resources that have fewer devices than the configuration requires, whether they can be used or not.
+/// Returns the resources that have fewer devices than required, usable or not.
 fn lacking(node: &Node) -> impl Iterator<Item = String> {
     node.conf.resources.iter().filter_map(|resource| {
         let Some(Require::Number(required)) = resource.require else {
@@ -169,12 +169,12 @@ fn lacking(node: &Node) -> impl Iterator<Item = String> {
         let (found, required) = (devices + gone, required as usize);
         (found < required).then(|| {
             let name = &resource.name;
-            format!("{name} has {found} devices, and require asks for {required}")
+            format!("{name} has {found} devices, and require requires {required}")
         })
     })
 }
 
-/// The first of them, and how many there are besides.
+/// Joins the first of them, and the number of the others.
 fn listed(devices: &[String]) -> String {
     let cut = |it: &String| it.chars().take(LONGEST).collect::<String>();
     let mut listed: Vec<String> = devices.iter().take(NAMED).map(cut).collect();

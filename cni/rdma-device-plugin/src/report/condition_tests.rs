@@ -9,7 +9,7 @@ use crate::{
 use rdma_netns::Inventory;
 use std::{path::Path, sync::Arc};
 
-/// Two NICs, of which nothing else matters.
+/// Addresses of two NICs.
 const NICS: [&str; 2] = ["0000:3b:00.0", "0000:5e:00.0"];
 
 fn inventory(addresses: &[&str]) -> Inventory {
@@ -53,7 +53,7 @@ fn node(require: &Value, before: &[&str], now: &[&str], unhealthy: &[(&str, &str
     }
 }
 
-/// One NIC in two resources, of which `rdma/a` cannot use it.
+/// Returns a node with one NIC in two resources, unusable for `rdma/a`.
 pub(in crate::report) fn tenants(names: [&str; 2]) -> Node {
     let mut node = node(&json!(null), &NICS[..1], &NICS[..1], &[]);
     let resources = names.map(|name| json!({"name": name, "kind": "shared"}));
@@ -71,7 +71,7 @@ pub(in crate::report) fn tenants(names: [&str; 2]) -> Node {
     node
 }
 
-fn said(node: &Node) -> (bool, String, String) {
+fn condition(node: &Node) -> (bool, String, String) {
     let condition = Condition::of(node);
     (condition.is_missing, condition.reason, condition.message)
 }
@@ -81,57 +81,57 @@ fn is(missing: bool, reason: &str, message: &str) -> (bool, String, String) {
 }
 
 #[test]
-fn it_says_which_rails_are_missing_and_why() {
+fn missing_rails_are_named_with_the_reason() {
     let none = json!(null);
     let carrier = "its netdev ens1 has no carrier";
     assert_eq!(
-        said(&node(&none, &NICS, &NICS, &[])),
-        is(false, "NoRailMissing", "all of 2 RDMA devices can be used")
+        condition(&node(&none, &NICS, &NICS, &[])),
+        is(false, "NoRailMissing", "all of 2 RDMA devices are usable")
     );
     assert_eq!(
-        said(&node(&none, &NICS, &NICS, &[(NICS[0], carrier)])),
+        condition(&node(&none, &NICS, &NICS, &[(NICS[0], carrier)])),
         is(
             true,
             "DeviceUnhealthy",
-            "1 of 2 RDMA devices cannot be used: 0000:3b:00.0 (mlx5_0): its netdev ens1 has no carrier"
+            "1 of 2 RDMA devices are unusable: 0000:3b:00.0 (mlx5_0): its netdev ens1 has no carrier"
         )
     );
     assert_eq!(
-        said(&node(&none, &NICS, &NICS[..1], &[(NICS[0], carrier)])),
+        condition(&node(&none, &NICS, &NICS[..1], &[(NICS[0], carrier)])),
         is(
             true,
             "DeviceGone",
-            "2 of 2 RDMA devices cannot be used: 0000:5e:00.0 (mlx5_1) is not on this node any more; \
+            "2 of 2 RDMA devices are unusable: 0000:5e:00.0 (mlx5_1) is not on this node any more; \
              0000:3b:00.0 (mlx5_0): its netdev ens1 has no carrier"
         )
     );
-    // its only one, so that it is not even offered
+    // its only device, so that it is not offered
     assert_eq!(
-        said(&node(&none, &NICS[..1], &[], &[])),
+        condition(&node(&none, &NICS[..1], &[], &[])),
         is(
             true,
             "DeviceGone",
-            "1 of 1 RDMA devices cannot be used: 0000:3b:00.0 (mlx5_0) is not on this node any more"
+            "1 of 1 RDMA devices are unusable: 0000:3b:00.0 (mlx5_0) is not on this node any more"
         )
     );
-    // nothing is expected of a node without any
+    // a node without devices has none missing
     assert_eq!(
-        said(&node(&none, &[], &[], &[])),
-        is(false, "NoRailMissing", "all of 0 RDMA devices can be used")
+        condition(&node(&none, &[], &[], &[])),
+        is(false, "NoRailMissing", "all of 0 RDMA devices are usable")
     );
 }
 
 #[test]
-fn what_one_resource_cannot_use_is_missing_whichever_comes_first() {
+fn a_device_unusable_for_one_resource_is_missing() {
     for names in [["rdma/a", "rdma/b"], ["rdma/b", "rdma/a"]] {
         let mut node = tenants(names);
         let own = "0000:3b:00.0 (mlx5_0) in rdma/a: bond0.100 is down";
         assert_eq!(
-            said(&node),
+            condition(&node),
             is(
                 true,
                 "DeviceUnhealthy",
-                &format!("1 of 1 RDMA devices cannot be used: {own}")
+                &format!("1 of 1 RDMA devices are unusable: {own}")
             )
         );
         // two reasons are one device
@@ -141,28 +141,28 @@ fn what_one_resource_cannot_use_is_missing_whichever_comes_first() {
             .find(|it| it.name.as_str() == "rdma/b");
         other.expect("it").devices[0].fault = Some("bond0.200 is down".into());
         let other = "0000:3b:00.0 (mlx5_0) in rdma/b: bond0.200 is down";
-        let (_, _, message) = said(&node);
-        let wanted = format!("1 of 1 RDMA devices cannot be used: {own}; {other}");
-        assert_eq!(message, wanted);
+        let (_, _, message) = condition(&node);
+        let expected = format!("1 of 1 RDMA devices are unusable: {own}; {other}");
+        assert_eq!(message, expected);
     }
 }
 
 #[test]
-fn fewer_than_are_required_are_missing_whether_they_were_ever_there_or_not() {
+fn fewer_devices_than_required_are_missing() {
     let four = json!(4);
     for (before, now, found) in [(&NICS[..], &NICS[..], 2), (&[], &[], 0)] {
-        let (is_missing, reason, message) = said(&node(&four, before, now, &[]));
-        let sentence = format!("rdma/hca has {found} devices, and require asks for 4");
+        let (is_missing, reason, message) = condition(&node(&four, before, now, &[]));
+        let sentence = format!("rdma/hca has {found} devices, and require requires 4");
         assert_eq!((is_missing, &*reason), (true, "TooFewDevices"));
         assert_eq!(message, sentence);
     }
-    let (_, reason, message) = said(&node(&four, &NICS, &NICS[..1], &[]));
+    let (_, reason, message) = condition(&node(&four, &NICS, &NICS[..1], &[]));
     assert_eq!(reason, "DeviceGone");
     assert!(
-        message.ends_with("any more; rdma/hca has 2 devices, and require asks for 4"),
+        message.ends_with("any more; rdma/hca has 2 devices, and require requires 4"),
         "{message}"
     );
-    let (is_missing, ..) = said(&node(&json!(2), &NICS, &NICS, &[]));
+    let (is_missing, ..) = condition(&node(&json!(2), &NICS, &NICS, &[]));
     assert!(!is_missing);
 }
 
@@ -172,13 +172,13 @@ fn many_devices_and_long_reasons_are_cut() {
     let addresses: Vec<&str> = addresses.iter().map(|it| &**it).collect();
     let reason = "\u{e9}".repeat(1000);
     let unhealthy: Vec<(&str, &str)> = addresses.iter().map(|it| (*it, &*reason)).collect();
-    let (_, _, message) = said(&node(&json!(null), &addresses, &addresses, &unhealthy));
+    let (_, _, message) = condition(&node(&json!(null), &addresses, &addresses, &unhealthy));
     assert!(message.ends_with("; and 56 more"), "{message}");
     assert!(message.chars().count() < 2000, "{}", message.len());
 }
 
 #[test]
-fn it_is_written_when_it_is_another_one_and_every_five_minutes() {
+fn the_condition_is_written_after_changes_and_every_five_minutes() {
     let start = Instant::now();
     let condition = |is_missing: bool, message: &str| Condition {
         is_missing,
@@ -199,7 +199,7 @@ fn it_is_written_when_it_is_another_one_and_every_five_minutes() {
 }
 
 #[test]
-fn what_was_written_is_read_again() {
+fn a_written_condition_is_read_again() {
     let condition = Condition {
         is_missing: true,
         reason: "DeviceGone".into(),

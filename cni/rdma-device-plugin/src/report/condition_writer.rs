@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the node's condition as the node is. It stays while a daemon is replaced, and the next one goes on with it.
-//! The daemon may only patch the status of its own node: an empty patch, which changes nothing, is how it reads it.
+//! Keeps the node's condition up to date. It stays while a daemon is replaced, and the next one continues it. The
+//! daemon may only patch the status of its own node: it reads the status through an empty patch.
 
 use super::{
     condition::{self, Condition},
@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{
     api::{Api, ApiError, is_followed_for},
+    log_once::LogOnce,
     node::Node,
-    said::Said,
 };
 use kubernetes_api::Method;
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ use std::{
 };
 use tokio::{sync::watch, time::timeout};
 
-/// How long is waited after a failure: at first, and at most.
+/// First and longest delay after a failure.
 const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
 /// Writes the condition of one node.
@@ -28,33 +28,33 @@ const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 pub struct ConditionWriter {
     node: watch::Receiver<Arc<Node>>,
     account: PathBuf,
-    /// What the API server has; none: that is not known yet.
+    /// Condition in the API server; `None`: not read yet.
     written: Option<Written>,
-    /// What went wrong last: it is said once.
-    told: Said,
+    /// Last failure, which is logged once.
+    reported: LogOnce,
 }
 
 #[derive(Debug)]
 struct Written {
-    /// None: the node has none of ours.
+    /// `None`: the node does not have the condition.
     condition: Option<Condition>,
     at: Instant,
-    /// Since when its status is that.
+    /// Time since which it has its status.
     transition: String,
 }
 
 impl ConditionWriter {
-    /// One that follows `node`, with the token in `account`.
+    /// Returns a writer that follows `node`, with the token in `account`.
     pub fn new(node: watch::Receiver<Arc<Node>>, account: PathBuf) -> Self {
         Self {
             node,
             account,
             written: None,
-            told: Said::default(),
+            reported: LogOnce::default(),
         }
     }
 
-    /// Until the node is followed no more.
+    /// Runs until the node is no longer followed.
     pub async fn run(mut self) {
         let mut wait = AGAIN[0];
         loop {
@@ -62,7 +62,7 @@ impl ConditionWriter {
             match self.keep(&condition).await {
                 Ok(pause) => {
                     wait = AGAIN[0];
-                    if self.told.ends() {
+                    if self.reported.ends() {
                         log::info!("the node's condition {} is written again", condition::TYPE);
                     }
                     if matches!(timeout(pause, self.node.changed()).await, Ok(Err(_))) {
@@ -71,7 +71,7 @@ impl ConditionWriter {
                 }
                 Err(error) => {
                     let line = error.to_string();
-                    if self.told.is_news(&line) {
+                    if self.reported.is_news(&line) {
                         log::error!(
                             "the node's condition {} is not written: {line}",
                             condition::TYPE
@@ -86,7 +86,7 @@ impl ConditionWriter {
         }
     }
 
-    /// Writes `condition`, if it is time to. In how long it is time again.
+    /// Writes `condition` if due. Returns the delay until the next write.
     async fn keep(&mut self, condition: &Condition) -> Result<Duration, ApiError> {
         let due = match &self.written {
             Some(written) => written.due(condition),
@@ -123,8 +123,7 @@ impl ConditionWriter {
 }
 
 impl Written {
-    /// What the API server's node says. One whose time is not to be understood, or yet to come, is as if it was written
-    /// now.
+    /// Parses the API server's node. A condition whose time is invalid or in the future counts as written now.
     fn read(node: &Value) -> Self {
         let found = Condition::read(node);
         let age = found.as_ref().and_then(|(_, heartbeat, _)| {
@@ -139,8 +138,8 @@ impl Written {
         }
     }
 
-    /// Since when the status is that of `condition`. A time that is none is not written back: the API server takes no
-    /// patch with it.
+    /// Returns since when the status is that of `condition`. An invalid time is not written back: the API server
+    /// refuses it.
     fn since(&self, condition: &Condition, now: &str) -> String {
         let before = self.condition.as_ref();
         let is_same = before.is_some_and(|it| it.is_missing == condition.is_missing);
@@ -159,7 +158,7 @@ impl Written {
     }
 }
 
-/// The node, after `patch` of its status.
+/// Patches the node's status, and returns the node.
 async fn patch(api: &Api, patch: &Value) -> Result<Value, ApiError> {
     let path = format!("/api/v1/nodes/{}/status", api.node);
     Ok(api.client.ask(Method::PATCH, &path, Some(patch)).await?)

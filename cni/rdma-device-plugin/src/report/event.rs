@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One event of a pod, as the API server has it (`core/v1`), and how many of them are written.
+//! One event of a pod in the API server (`core/v1`), and the limit of events.
 
 use crate::{api::AGENT, refused::PodName};
 use conf_reader::one_line;
@@ -10,36 +10,36 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-/// The API server takes no longer ones of the new kind (`NoteLengthLimit`, 1024).
+/// Longest message that the API server accepts for the new kind (`NoteLengthLimit`, 1024).
 const LONGEST_MESSAGE: usize = 1000;
 
-/// No more than that many events of one kind of news are written within [`MOST_WITHIN`]: a node has 110 pods, and a NIC
-/// that all of them share is lost to all at once.
+/// Largest number of events of one kind within [`MOST_WITHIN`]: a node has 110 pods, and all of them lose a shared NIC
+/// at once.
 const MOST: usize = 120;
 const MOST_WITHIN: Duration = Duration::from_secs(10 * 60);
 
-/// What happened to a pod.
+/// Event of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// Which.
+    /// Name of the pod.
     pub pod: &'a PodName,
-    /// What tells it from another one of its name; without it `kubectl describe pod` does not show the event.
+    /// UID, which distinguishes pods of one name; without it `kubectl describe pod` does not show the event.
     pub uid: Option<&'a str>,
-    /// Where it is.
+    /// Name of the node.
     pub node: &'a str,
-    /// In one word.
+    /// Reason in one word.
     pub reason: &'a str,
-    /// `Warning`, else `Normal`.
+    /// Type: `Warning`, otherwise `Normal`.
     pub is_warning: bool,
-    /// In words.
+    /// Message.
     pub message: &'a str,
 }
 
 impl Event<'_> {
-    /// Writes it: the object as it was written.
+    /// Writes the event, and returns the written object.
     ///
     /// # Errors
-    /// The API server does not take it.
+    /// The API server refuses it.
     pub async fn write(&self, client: &Client) -> Result<Value, RequestError> {
         let path = format!("/api/v1/namespaces/{}/events", self.pod.namespace);
         let object = self.object(SystemTime::now());
@@ -75,17 +75,17 @@ impl Event<'_> {
     }
 }
 
-/// `2026-01-31T10:00:00Z`, as Kubernetes writes times.
+/// Formats `2026-01-31T10:00:00Z`, as Kubernetes writes times.
 pub fn rfc3339(time: SystemTime) -> String {
     humantime::format_rfc3339_seconds(time).to_string()
 }
 
-/// The events that were written of late.
+/// Recently written events.
 #[derive(Debug, Default)]
 pub struct Budget(VecDeque<Instant>);
 
 impl Budget {
-    /// In how long there is room for one more; zero: now.
+    /// Returns the delay until another event may be written; zero: now.
     pub fn room_in(&mut self, now: Instant) -> Duration {
         let is_old = |at: &Instant| now.saturating_duration_since(*at) >= MOST_WITHIN;
         while self.0.front().is_some_and(is_old) {
@@ -97,7 +97,7 @@ impl Budget {
         }
     }
 
-    /// One more was written.
+    /// Counts a written event.
     pub fn spend(&mut self, now: Instant) {
         self.0.push_back(now);
     }
@@ -144,7 +144,7 @@ mod tests {
             let object = event.object(UNIX_EPOCH);
             let written = object["message"].as_str().expect("a message");
             assert!(length.contains(&written.len()), "{}", written.len());
-            // none is another one's than an empty one
+            // an empty UID would match no pod
             assert!(object["involvedObject"].get("uid").is_none());
         }
     }

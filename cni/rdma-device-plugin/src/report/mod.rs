@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the API server is told of the node's rails, where this is asked for (`--report`): events of pods whose network
-//! is not what they were promised, and a condition of the node where rails are missing.
+//! Reports the node's rails to the API server (`--report`): events of pods whose network differs from the promised one,
+//! and a condition of the node if rails are missing.
 //!
 //! | module | |
 //! |---|---|
-//! | [`condition`] | what the node's condition says: pure |
-//! | [`condition_writer`] | keeps it so: the leader's |
-//! | [`event`] | one event of a pod, and how many are written |
-//! | [`rails`] | which pods are to be told what of their rails: pure, of what was told before |
-//! | [`rail_events`] | tells pods that run of rails that are lost and come back: the leader's |
-//! | [`pods`] | which pods have which devices |
-//! | [`refusals`] | tells pods why their containers may not start |
+//! | [`condition`] | condition of the node: pure |
+//! | [`condition_writer`] | keeps the condition up to date: a task of the leader |
+//! | [`event`] | one event of a pod, and the limit of events |
+//! | [`rails`] | reports due to pods about their rails: pure, from earlier reports |
+//! | [`rail_events`] | reports lost and recovered rails to running pods: a task of the leader |
+//! | [`pods`] | pods and their devices |
+//! | [`refusals`] | reports to pods why their containers may not start |
 //!
-//! Nothing of the node depends on it: kubelet never waits, and an API server that is away is asked again later.
+//! Nothing on the node depends on it: kubelet never waits, and requests to an absent API server are retried.
 
 pub mod condition;
 pub mod condition_writer;
@@ -24,7 +24,7 @@ pub mod refusals;
 
 use clap::ValueEnum;
 
-/// What the API server is told.
+/// Topics of reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Topic {
     /// Events of pods: refused ones, and those whose rails are lost or come back

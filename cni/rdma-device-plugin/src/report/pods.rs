@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which pods have which devices: by the records of `rdma-cni`, which know the interfaces, and by kubelet for what has
-//! no record, as pods with `hostNetwork`.
+//! Pods and their devices: by the records of `rdma-cni`, which have the interfaces, and by kubelet for pods without a
+//! record, such as those with `hostNetwork`.
 
 use super::rails::{PodDevice, PodDevices, PodKey};
 use crate::{chain::sandbox, metrics::held, node::Node, refused::PodName};
@@ -14,41 +14,41 @@ use std::{
     time::Duration,
 };
 
-/// For kubelet's answer.
+/// Time limit of kubelet's answer.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// The phase of a record whose pod has its network.
+/// Phase of a record whose pod has its network.
 const ATTACHED: &str = "attached";
 
-/// Where pods are seen.
+/// Paths to read pods from.
 #[derive(Clone, Debug)]
 pub struct Paths {
-    /// `/var/lib/cni/rdma-cni`
+    /// State directory: `/var/lib/cni/rdma-cni`.
     pub state_dir: PathBuf,
-    /// Kubelet's socket for questions of who has what.
+    /// Kubelet's pod-resources socket.
     pub pod_resources: PathBuf,
-    /// `/var/lib/cni/results`
+    /// Cache of libcni: `/var/lib/cni/results`.
     pub cni_cache: PathBuf,
 }
 
-/// The pods that have devices of `node`.
+/// Returns the pods that have devices of `node`.
 ///
 /// # Errors
-/// Kubelet is away, or has no time. One whose socket is not there at all is done without.
+/// Kubelet is temporarily unavailable. A missing socket is no error.
 pub async fn with_devices(paths: &Paths, node: &Arc<Node>) -> Result<Vec<PodDevices>, AskError> {
     let resources = match pod_resources::all(&paths.pod_resources, LIMIT).await {
         Ok(pods) => pods,
         Err(error) if error.passes() => return Err(error),
         Err(error) => {
-            log::debug!("which pods without a record have devices is not known: {error}");
+            log::debug!("cannot read the devices of pods without a record: {error}");
             vec![]
         }
     };
     let (paths, node) = (paths.clone(), node.clone());
-    let aside = tokio::task::spawn_blocking(move || {
+    let pods = tokio::task::spawn_blocking(move || {
         let mut pods: BTreeMap<PodName, BTreeMap<DeviceAddress, PodDevice>> = BTreeMap::new();
         let offers = node.advertised().map(|it| (it.name.as_str(), Some(it)));
-        // all devices of a resource can be gone, and with them its offer
+        // all devices of a resource can be gone, and its offer with them
         let lost = node.gone.keys().map(|name| (name.as_str(), None));
         let lost = lost.filter(|(name, _)| node.offer(name).is_none());
         let held = held(&resources, offers.chain(lost), &paths.state_dir);
@@ -71,10 +71,10 @@ pub async fn with_devices(paths: &Paths, node: &Arc<Node>) -> Result<Vec<PodDevi
         });
         seen.collect()
     });
-    Ok(aside.await.unwrap_or_default())
+    Ok(pods.await.unwrap_or_default())
 }
 
-/// The rails of the records, by the functions behind them.
+/// Returns the rails of the records, by their functions.
 fn recorded(state_dir: &Path) -> Vec<(PodName, DeviceAddress, String)> {
     let boot_id = Linux::new().boot_id().unwrap_or_default();
     let records = pods::rails(&Store::new(state_dir), &boot_id);
@@ -95,7 +95,7 @@ fn recorded(state_dir: &Path) -> Vec<(PodName, DeviceAddress, String)> {
     rails.flatten().collect()
 }
 
-/// What tells the pod `name` from another one of its name, where the runtime keeps it.
+/// Returns the UID of the pod `name`, if the runtime's cache has it.
 pub async fn uid(cni_cache: &Path, name: &PodName) -> Option<String> {
     let cache = cni_cache.to_owned();
     let uids = tokio::task::spawn_blocking(move || sandbox::uids(&cache)).await;

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tells pods that run of rails that are lost and come back, by events. While no device is in trouble, nobody is asked
-//! for anything.
+//! Reports lost and recovered rails to running pods through events. Without faulty devices it makes no request.
 
 use super::{
     event::Event,
     pods::{self, Paths},
-    rails::{News, PodKey, Told, Trouble, Troubles},
+    rails::{News, PodKey, Reported, Trouble, Troubles},
 };
 use crate::{
     api::{Api, ApiError, is_followed_for},
@@ -20,28 +19,28 @@ use std::{
 };
 use tokio::{sync::watch, time::timeout};
 
-/// The reason of an event by which a pod has lost rails.
+/// Reason of an event about lost rails.
 const LOST: &str = "RdmaRailLost";
-/// The same, of rails that it has again.
+/// Reason of an event about recovered rails.
 const RECOVERED: &str = "RdmaRailRecovered";
 
-/// How long is waited after a failure: at first, and at most.
+/// First and longest delay after a failure.
 const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
-/// Changes that come together are told together: a NIC's functions do not go at the same moment.
+/// Time in which successive changes are reported together: a NIC's functions do not fail at the same moment.
 const TOGETHER: Duration = Duration::from_secs(1);
 
-/// Where nothing is held back, only the node's changes count.
+/// Interval of checks without held-back reports; changes of the node start further ones.
 const REST: Duration = Duration::from_secs(24 * 3600);
 
-/// Tells the pods of one node.
+/// Reports to the pods of one node.
 #[derive(Debug)]
 pub struct RailEvents {
     node: watch::Receiver<Arc<Node>>,
     account: PathBuf,
     paths: Paths,
-    told: Told,
-    /// What went wrong last: it is said once.
+    reported: Reported,
+    /// Last failure, which is logged once.
     failure: Option<String>,
 }
 
@@ -60,22 +59,22 @@ impl From<RequestError> for Failure {
 }
 
 impl RailEvents {
-    /// One that follows `node`, with the token in `account`.
+    /// Returns a reporter that follows `node`, with the token in `account`.
     pub fn new(node: watch::Receiver<Arc<Node>>, account: PathBuf, paths: Paths) -> Self {
         Self {
             node,
             account,
             paths,
-            told: Told::default(),
+            reported: Reported::default(),
             failure: None,
         }
     }
 
-    /// Until the node is followed no more.
+    /// Runs until the node is no longer followed.
     pub async fn run(mut self) {
         let mut wait = AGAIN[0];
         loop {
-            match self.tell().await {
+            match self.report().await {
                 Ok(next) => {
                     wait = AGAIN[0];
                     self.failure = None;
@@ -90,7 +89,7 @@ impl RailEvents {
                 Err(failure) => {
                     let line = failure.to_string();
                     if self.failure.as_ref() != Some(&line) {
-                        log::warn!("pods are not told of rails that are lost or come back: {line}");
+                        log::warn!("cannot report lost and recovered rails to pods: {line}");
                         self.failure = Some(line);
                     }
                     if !is_followed_for(&mut self.node, wait).await {
@@ -102,29 +101,32 @@ impl RailEvents {
         }
     }
 
-    /// Tells what there is to tell. In how long there is more. Goes on after a refusal, and tells the first.
-    async fn tell(&mut self) -> Result<Option<Duration>, Failure> {
+    /// Writes the due events. Returns the delay until more are due. Continues after a refusal, and returns the first
+    /// one.
+    async fn report(&mut self) -> Result<Option<Duration>, Failure> {
         let node = self.node.borrow_and_update().clone();
         let troubles = troubles(&node);
-        if troubles.is_empty() && self.told.is_empty() {
+        if troubles.is_empty() && self.reported.is_empty() {
             return Ok(None);
         }
         let pods = pods::with_devices(&self.paths, &node).await?;
-        let (due, mut next) = self.told.due(&pods, &troubles, Instant::now());
+        let (due, mut next) = self.reported.due(&pods, &troubles, Instant::now());
         if due.is_empty() {
             return Ok(next);
         }
         let api = Api::new(&self.account)?;
         let mut refused = None;
         for news in due {
-            if !self.told.has_room(Instant::now()) {
+            if !self.reported.has_room(Instant::now()) {
                 next = Some(Duration::ZERO);
                 break;
             }
             match self.write(&api, &news).await {
-                Ok(()) => self.told.told(news, Instant::now()),
-                // its namespace is gone, and so will it be
-                Err(error) if error.code() == Some(404) => self.told.told(news, Instant::now()),
+                Ok(()) => self.reported.reported(news, Instant::now()),
+                // its namespace is gone, and the pod is about to go
+                Err(error) if error.code() == Some(404) => {
+                    self.reported.reported(news, Instant::now())
+                }
                 Err(error) if error.code().is_some() => drop(refused.get_or_insert(error)),
                 Err(error) => return Err(error.into()),
             }
@@ -145,15 +147,14 @@ impl RailEvents {
                 message: &message,
             };
             event.write(&api.client).await?;
-            self.told.wrote(Instant::now());
-            log::info!("{name} was told: {message}");
+            self.reported.wrote(Instant::now());
+            log::info!("reported to {name}: {message}");
         }
         Ok(())
     }
 }
 
-/// The devices of `node` that cannot be used, by anybody or by one resource, those that are gone, and those that can
-/// be used.
+/// Returns the devices that are unusable in general or for one resource, those that are gone, and the usable ones.
 fn troubles(node: &Node) -> Troubles {
     let mut troubles = Troubles::default();
     for offer in &node.offers {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which pods are to be told what of their rails: by how the devices are, which pods have them, and what was told
-//! before. Nothing is asked and nothing is done here.
+//! Decides the reports to pods about their rails, from the devices' state, the pods' devices and earlier reports. It
+//! has no I/O.
 //!
-//! It goes by the state, and not by changes: what could not be told, or was held back, is told later if it is still
-//! so. A pod hears at once, and then every ten seconds at most; health's damping keeps what flaps from
-//! coming that often.
+//! Reports depend on states, not on changes: a failed or held-back report is made later if it is still due. A pod gets
+//! a report at once, and then every ten seconds at most; health's damping limits flapping devices further.
 
 use super::event::Budget;
 use crate::refused::PodName;
@@ -14,64 +13,63 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A pod is told again after that.
+/// Shortest interval between reports to a pod.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// A pod, and what it has.
+/// A pod and its devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodDevices {
-    /// Which.
+    /// The pod.
     pub pod: PodKey,
     /// Its devices.
     pub devices: BTreeMap<DeviceAddress, PodDevice>,
 }
 
-/// A device, as a pod has it.
+/// A device of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodDevice {
-    /// Its interface in the pod, where it has one.
+    /// Its interface in the pod, if it has one.
     pub interface: Option<String>,
-    /// The resources by which the pod has it, as far as kubelet says.
+    /// Resources through which the pod has it, according to kubelet.
     pub resources: BTreeSet<String>,
 }
 
-/// Which pod it is.
+/// Identity of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodKey {
-    /// Its name.
+    /// Name of the pod.
     pub name: PodName,
-    /// What tells it from another one of its name; none: not known.
+    /// UID, which distinguishes pods of one name, if known.
     pub uid: Option<String>,
 }
 
-/// A device that cannot be used.
+/// A fault of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
-    /// Its RDMA device, where that is known.
+    /// Name of its RDMA device, if known.
     pub rdma: Option<String>,
-    /// Why.
+    /// Reason.
     pub reason: String,
 }
 
-/// Which devices cannot be used, and which can. One that is in neither is not offered any more.
+/// Unusable and usable devices. A device that is neither is no longer offered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Troubles {
-    /// Those that nobody can use.
+    /// Devices that are unusable in general.
     pub devices: BTreeMap<DeviceAddress, Trouble>,
-    /// Those that are healthy by themselves, and cannot be used by one resource: its netdev that pods are attached to
-    /// is missing or down.
+    /// Healthy devices that one resource cannot use: the netdev that its pods are attached to is missing or down.
     pub own: BTreeMap<(String, DeviceAddress), Trouble>,
-    /// Those that can be used, by resource.
+    /// Usable devices by resource.
     pub usable: BTreeSet<(String, DeviceAddress)>,
 }
 
 impl Troubles {
-    /// Whether all that is offered can be used.
+    /// Returns true if all offered devices are usable.
     pub fn is_empty(&self) -> bool {
         self.devices.is_empty() && self.own.is_empty()
     }
 
-    /// What is wrong with `device` for the pod that has it so, and the resource of which that is, if it is one's own.
+    /// Returns the fault of `device` for the pod that has it, and its resource if only that is affected.
     fn of(&self, address: &DeviceAddress, device: &PodDevice) -> Option<(&Trouble, Option<&str>)> {
         if let Some(trouble) = self.devices.get(address) {
             return Some((trouble, None));
@@ -84,45 +82,45 @@ impl Troubles {
         })
     }
 
-    /// Whether it is offered and can be used: by `resource`, or without one by any.
+    /// Returns true if the device is offered and usable: by `resource`, or without one by any.
     fn is_usable(&self, address: &DeviceAddress, resource: Option<&str>) -> bool {
         let mut usable = self.usable.iter().filter(|(_, it)| it == address);
         usable.any(|(name, _)| resource.is_none_or(|it| it == name))
     }
 }
 
-/// What one pod is to be told.
+/// Report to one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct News {
-    /// Which.
+    /// The pod.
     pub pod: PodKey,
-    /// What it has lost, and why.
+    /// Lost devices with the reasons.
     pub lost: BTreeMap<DeviceAddress, (Lost, String)>,
-    /// What it has lost and has again: what that is called.
+    /// Descriptions of recovered devices.
     pub recovered: BTreeMap<DeviceAddress, String>,
 }
 
-/// A device that a pod was told to be lost.
+/// A device whose loss was reported to a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// What it is called.
+    /// Description of the device.
     pub called: String,
-    /// The resource by which it is lost, if the device itself is healthy.
+    /// Resource that lost it, if the device itself is healthy.
     pub resource: Option<String>,
 }
 
 impl News {
-    /// What is lost, as a sentence; none: nothing is.
+    /// Returns a sentence on the lost devices, if any.
     pub fn loss(&self) -> Option<String> {
         let lost = self.lost.values();
         let lost = lost.map(|(lost, reason)| format!("{}: {reason}", lost.called));
-        sentence("cannot be used", lost.collect())
+        sentence("are unusable", lost.collect())
     }
 
-    /// What has come back, as a sentence; none: nothing has.
+    /// Returns a sentence on the recovered devices, if any.
     pub fn recovery(&self) -> Option<String> {
         sentence(
-            "can be used again",
+            "are usable again",
             self.recovered.values().cloned().collect(),
         )
     }
@@ -132,45 +130,45 @@ fn sentence(what: &str, rails: Vec<String>) -> Option<String> {
     (!rails.is_empty()).then(|| format!("rails that {what}: {}", rails.join("; ")))
 }
 
-/// What pods were told.
+/// Reports made to pods.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct Reported {
     pods: BTreeMap<PodKey, Pod>,
     budget: Budget,
 }
 
 #[derive(Debug)]
 struct Pod {
-    /// The devices whose loss it knows.
+    /// Lost devices that were reported.
     lost: BTreeMap<DeviceAddress, Lost>,
     last: Instant,
 }
 
-impl Told {
-    /// Whether all pods that were told of a loss were told of its end, and nothing is remembered of any.
+impl Reported {
+    /// Returns true if no lost device is still reported, and nothing is remembered.
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty()
     }
 
-    /// What is to be told at `now`, and in how long there is more to tell, if there is.
+    /// Returns the reports due at `now`, and the delay until more are due.
     pub fn due(
         &mut self,
         pods: &[PodDevices],
         troubles: &Troubles,
         now: Instant,
     ) -> (Vec<News>, Option<Duration>) {
-        self.pods.retain(|key, told| {
+        self.pods.retain(|key, reported| {
             let is_there = pods.iter().any(|it| it.pod == *key);
-            is_there && (!told.lost.is_empty() || told.left(now) > Duration::ZERO)
+            is_there && (!reported.lost.is_empty() || reported.left(now) > Duration::ZERO)
         });
         let (mut due, mut next) = (vec![], None);
         for pod in pods {
-            let told = self.pods.get(&pod.pod);
-            let news = pod.news(told, troubles);
+            let reported = self.pods.get(&pod.pod);
+            let news = pod.news(reported, troubles);
             if news.lost.is_empty() && news.recovered.is_empty() {
                 continue;
             }
-            match told.map_or(Duration::ZERO, |told| told.left(now)) {
+            match reported.map_or(Duration::ZERO, |reported| reported.left(now)) {
                 Duration::ZERO => due.push(news),
                 left => next = Some(next.unwrap_or(left).min(left)),
             }
@@ -182,18 +180,18 @@ impl Told {
         (due, next)
     }
 
-    /// One event of `news` was written.
+    /// Counts a written event of `news`.
     pub fn wrote(&mut self, now: Instant) {
         self.budget.spend(now);
     }
 
-    /// Whether another event may be written now.
+    /// Returns true if another event may be written now.
     pub fn has_room(&mut self, now: Instant) -> bool {
         self.budget.room_in(now).is_zero()
     }
 
-    /// The pod was told.
-    pub fn told(&mut self, news: News, now: Instant) {
+    /// Records a report to the pod.
+    pub fn reported(&mut self, news: News, now: Instant) {
         let pod = self.pods.entry(news.pod).or_insert_with(|| Pod {
             lost: BTreeMap::new(),
             last: now,
@@ -208,15 +206,16 @@ impl Told {
 }
 
 impl Pod {
-    /// How long it is not told again.
+    /// Returns the time until the pod may get another report.
     fn left(&self, now: Instant) -> Duration {
         (self.last + PAUSE).saturating_duration_since(now)
     }
 }
 
 impl PodDevices {
-    fn news(&self, told: Option<&Pod>, troubles: &Troubles) -> News {
-        let knows = |address: &DeviceAddress| told.is_some_and(|it| it.lost.contains_key(address));
+    fn news(&self, reported: Option<&Pod>, troubles: &Troubles) -> News {
+        let knows =
+            |address: &DeviceAddress| reported.is_some_and(|it| it.lost.contains_key(address));
         let trouble = |address: &DeviceAddress| match self.devices.get(address) {
             Some(device) => troubles.of(address, device),
             None => troubles.of(address, &PodDevice::default()),
@@ -231,7 +230,7 @@ impl PodDevices {
             };
             Some((address.clone(), (lost, trouble.reason.clone())))
         });
-        let known = told.into_iter().flat_map(|it| &it.lost);
+        let known = reported.into_iter().flat_map(|it| &it.lost);
         let recovered = known.filter(|(address, lost)| {
             trouble(address).is_none() && troubles.is_usable(address, lost.resource.as_deref())
         });
@@ -244,7 +243,7 @@ impl PodDevices {
     }
 }
 
-/// `rdma1 (mlx5_1, 0000:5e:00.0)`, `mlx5_1 (0000:5e:00.0)`
+/// Formats `rdma1 (mlx5_1, 0000:5e:00.0)` or `mlx5_1 (0000:5e:00.0)`.
 fn called(address: &DeviceAddress, interface: Option<&str>, rdma: Option<&str>) -> String {
     match (interface, rdma) {
         (Some(interface), Some(rdma)) => format!("{interface} ({rdma}, {address})"),

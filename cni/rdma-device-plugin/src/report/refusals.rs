@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tells pods why their containers may not start, by an event: once for each reason, at kubelet's second try, since
-//! what was refused in the middle of a change is right then. Each daemon of a node tells of those that it refused.
+//! Reports to pods why their containers may not start, through an event: once for each reason, at kubelet's second
+//! attempt, as a refusal in the middle of a change is over then. Each daemon of a node reports its own refusals.
 
 use super::{
     event::{Budget, Event},
@@ -17,43 +17,43 @@ use std::{
 };
 use tokio::sync::mpsc;
 
-/// The reason of the event.
+/// Reason of the event.
 const REASON: &str = "RdmaPodRefused";
 
-/// Kubelet tries more often than that, or has given up.
+/// Time after which a refusal is forgotten: kubelet retries more often, or has given up.
 const FORGOTTEN: Duration = Duration::from_secs(10 * 60);
 
-/// Another reason is told no sooner.
+/// Shortest interval before a report of another reason.
 const OTHER_REASON: Duration = Duration::from_secs(60);
 
-/// An event is kept for an hour (`--event-ttl` of the API server): then the same is told again.
+/// Lifetime of an event (`--event-ttl` of the API server), after which the same report is repeated.
 const EXPIRED: Duration = Duration::from_secs(60 * 60);
 
-/// How long nothing is asked after a failure: at first, and at most.
+/// First and longest delay after a failure.
 const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
-/// Tells refused pods.
+/// Reports to refused pods.
 #[derive(Debug)]
 pub struct Refusals {
     account: PathBuf,
     cni_cache: PathBuf,
-    told: Told,
-    /// The API server cannot be had: then nobody is told.
+    reported: Reported,
+    /// Pause after a general failure of the API server.
     rest: Rest,
 }
 
-/// After a failure, nothing is asked for a while.
+/// Pause after a failure.
 #[derive(Debug)]
 struct Rest {
     until: Option<Instant>,
     wait: Duration,
-    /// What went wrong last: it is said once.
+    /// Last failure, which is logged once.
     failure: Option<String>,
 }
 
-/// What was refused, and told.
+/// Refusals and reports.
 #[derive(Debug, Default)]
-struct Told {
+struct Reported {
     seen: HashMap<Ids, Seen>,
     budget: Budget,
 }
@@ -63,41 +63,41 @@ struct Seen {
     pod: PodName,
     first: Instant,
     last: Instant,
-    told: Option<(String, Instant)>,
-    /// The API server took no event of it.
+    reported: Option<(String, Instant)>,
+    /// Pause after the API server refused the pod's event.
     rest: Rest,
 }
 
 impl Refusals {
-    /// One with the token in `account`.
+    /// Returns a reporter with the token in `account`.
     pub fn new(account: PathBuf, cni_cache: PathBuf) -> Self {
         Self {
             account,
             cni_cache,
-            told: Told::default(),
+            reported: Reported::default(),
             rest: Rest::default(),
         }
     }
 
-    /// Until nobody tells verdicts any more.
+    /// Runs until the sender of verdicts is dropped.
     pub async fn run(mut self, mut verdicts: mpsc::Receiver<Verdict>) {
         while let Some(verdict) = verdicts.recv().await {
             match verdict {
-                Verdict::MayStart(ids) => drop(self.told.seen.remove(&ids)),
-                Verdict::Refused { ids, pod, why, .. } => self.see_to(&ids, &pod, &why).await,
+                Verdict::MayStart(ids) => drop(self.reported.seen.remove(&ids)),
+                Verdict::Refused { ids, pod, why, .. } => self.handle(&ids, &pod, &why).await,
             }
         }
     }
 
-    async fn see_to(&mut self, ids: &Ids, pod: &PodName, why: &str) {
+    async fn handle(&mut self, ids: &Ids, pod: &PodName, why: &str) {
         let now = Instant::now();
-        let is_due = self.told.is_due(ids, pod, why, now);
+        let is_due = self.reported.is_due(ids, pod, why, now);
         if !is_due || !self.rest.is_over(now) {
             return;
         }
         match self.write(pod, why).await {
             Ok(()) => {
-                self.told.told(ids, why, Instant::now());
+                self.reported.reported(ids, why, Instant::now());
                 self.rest = Rest::default();
             }
             Err(error) => {
@@ -107,16 +107,16 @@ impl Refusals {
                 };
                 let line = error.to_string();
                 if self.failed(ids, code, &line, Instant::now()) {
-                    log::warn!("{pod} is not told why it cannot start: {line}");
+                    log::warn!("cannot report to {pod} why it cannot start: {line}");
                 }
             }
         }
     }
 
-    /// What the API server refuses is one pod's matter (a quota, a name, a policy): others are told meanwhile. Whether
-    /// `line` is to be said.
+    /// Records a failure. A refusal of the API server concerns one pod (a quota, a name, a policy) and does not delay
+    /// others. Returns true if `line` must be logged.
     fn failed(&mut self, ids: &Ids, code: Option<u16>, line: &str, now: Instant) -> bool {
-        match (code, self.told.seen.get_mut(ids)) {
+        match (code, self.reported.seen.get_mut(ids)) {
             (None | Some(401), _) | (_, None) => self.rest.failed(line, now),
             (Some(_), Some(seen)) => {
                 self.rest = Rest::default();
@@ -137,7 +137,7 @@ impl Refusals {
             message: why,
         };
         match event.write(&api.client).await {
-            // its namespace is gone, and so will it be
+            // its namespace is gone, and the pod is about to go
             Err(error) if error.code() != Some(404) => Err(error.into()),
             _ => Ok(()),
         }
@@ -159,7 +159,7 @@ impl Rest {
         self.until.is_none_or(|end| now >= end)
     }
 
-    /// It failed once more. Whether `line` is to be said.
+    /// Records another failure. Returns true if `line` must be logged.
     fn failed(&mut self, line: &str, now: Instant) -> bool {
         self.until = Some(now + self.wait);
         self.wait = (self.wait * 2).min(AGAIN[1]);
@@ -168,8 +168,8 @@ impl Rest {
     }
 }
 
-impl Told {
-    /// Whether the pod is to be told `why` now.
+impl Reported {
+    /// Returns true if a report of `why` to the pod is due.
     fn is_due(&mut self, ids: &Ids, pod: &PodName, why: &str, now: Instant) -> bool {
         let since = |at: Instant| now.saturating_duration_since(at);
         self.seen.retain(|_, seen| since(seen.last) < FORGOTTEN);
@@ -177,28 +177,31 @@ impl Told {
             pod: pod.clone(),
             first: now,
             last: now,
-            told: None,
+            reported: None,
             rest: Rest::default(),
         });
         if seen.pod != *pod {
-            (seen.pod, seen.first, seen.told) = (pod.clone(), now, None);
+            (seen.pod, seen.first, seen.reported) = (pod.clone(), now, None);
             seen.rest = Rest::default();
         }
         seen.last = now;
-        let pause = match &seen.told {
+        let pause = match &seen.reported {
             None => Duration::ZERO,
             Some((before, _)) if before == why => EXPIRED,
             Some(_) => OTHER_REASON,
         };
-        let is_over = seen.told.as_ref().is_none_or(|(_, at)| since(*at) >= pause);
+        let is_over = seen
+            .reported
+            .as_ref()
+            .is_none_or(|(_, at)| since(*at) >= pause);
         let is_over = is_over && seen.rest.is_over(now);
         since(seen.first) >= SECOND_TRY && is_over && self.budget.room_in(now).is_zero()
     }
 
-    fn told(&mut self, ids: &Ids, why: &str, now: Instant) {
+    fn reported(&mut self, ids: &Ids, why: &str, now: Instant) {
         self.budget.spend(now);
         if let Some(seen) = self.seen.get_mut(ids) {
-            seen.told = Some((why.to_owned(), now));
+            seen.reported = Some((why.to_owned(), now));
             seen.rest = Rest::default();
         }
     }
@@ -216,15 +219,15 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_told_once_for_each_reason() {
-        let mut told = Told::default();
+    fn a_pod_gets_one_report_for_each_reason() {
+        let mut reported = Reported::default();
         let ids = Ids::new("rdma/hca", &["0".into()]);
         let start = Instant::now();
         let mut refused = |name: &str, why: &str, seconds: u64| {
             let now = start + Duration::from_secs(seconds);
-            let is_due = told.is_due(&ids, &pod(name), why, now);
+            let is_due = reported.is_due(&ids, &pod(name), why, now);
             if is_due {
-                told.told(&ids, why, now);
+                reported.reported(&ids, why, now);
             }
             is_due
         };
@@ -234,10 +237,10 @@ mod tests {
             ("a", "gone", 24, false),
             ("a", "renumbered", 36, false),
             ("a", "renumbered", 72, true),
-            // another pod has the id by now
+            // another pod has the id now
             ("b", "renumbered", 84, false),
             ("b", "renumbered", 96, true),
-            // forgotten, as nobody tried
+            // forgotten after a time without attempts
             ("b", "renumbered", 900, false),
             ("b", "renumbered", 912, true),
         ] {
@@ -258,19 +261,19 @@ mod tests {
         let ids = ["a", "b"].map(|id| Ids::new("rdma/hca", &[id.into()]));
         let due = |refusals: &mut Refusals, now: Instant| {
             [(&ids[0], "a"), (&ids[1], "b")].map(|(ids, name)| {
-                let is_due = refusals.told.is_due(ids, &pod(name), "gone", now);
+                let is_due = refusals.reported.is_due(ids, &pod(name), "gone", now);
                 is_due && refusals.rest.is_over(now)
             })
         };
         assert_eq!(due(&mut refusals, at(0)), [false; 2]);
         assert_eq!(due(&mut refusals, at(12)), [true; 2]);
-        // a quota is one namespace's
+        // a quota concerns one namespace
         assert!(refusals.failed(&ids[0], Some(403), "403", at(12)));
         assert_eq!(due(&mut refusals, at(12)), [false, true]);
         assert_eq!(due(&mut refusals, at(13)), [true; 2]);
         assert!(!refusals.failed(&ids[0], Some(403), "403", at(13)));
         assert_eq!(due(&mut refusals, at(14)), [false, true]);
-        // a token, or no answer, is everybody's
+        // a token, or a missing answer, concerns all pods
         for (number, code) in [Some(401), None].into_iter().enumerate() {
             let now = at(60 + 12 * number as u64);
             assert_eq!(due(&mut refusals, now), [true; 2]);
@@ -280,13 +283,13 @@ mod tests {
     }
 
     #[test]
-    fn one_that_may_start_by_the_second_try_is_not_told() {
-        let mut told = Told::default();
+    fn a_container_that_may_start_at_the_second_attempt_is_not_reported() {
+        let mut reported = Reported::default();
         let ids = Ids::new("rdma/hca", &["0".into()]);
         let start = Instant::now();
-        assert!(!told.is_due(&ids, &pod("a"), "moved", start));
-        told.seen.remove(&ids);
+        assert!(!reported.is_due(&ids, &pod("a"), "moved", start));
+        reported.seen.remove(&ids);
         let later = start + Duration::from_secs(600);
-        assert!(!told.is_due(&ids, &pod("a"), "moved", later));
+        assert!(!reported.is_due(&ids, &pod("a"), "moved", later));
     }
 }

@@ -33,7 +33,7 @@ fn the_users_old_config_map_gives_all_devices() {
     node.kubelet
         .before_start("rdma/hca", &allocation.ids)
         .expect("it may start");
-    node.daemon.says("rdma/hca: given: ");
+    node.daemon.says("rdma/hca: allocated: ");
     node.daemon.says("mlx5_0 at 0000:3b:00.0: uverbs0");
 }
 
@@ -148,7 +148,7 @@ fn preferences_are_of_what_is_available_and_are_explained() {
     assert_eq!(preferred.len(), 2);
     assert!(preferred.contains(&must[0]), "{preferred:?}");
     assert!(preferred.iter().all(|id| available.contains(id)));
-    node.daemon.says("of 3 ids rather");
+    node.daemon.says("of 3 ids, preferred");
 }
 
 #[test]
@@ -165,8 +165,7 @@ fn a_renumbered_device_is_given_as_it_is_now() {
         .map(|it| it.host_path.as_str())
         .collect();
     assert!(paths.contains(&"/dev/infiniband/uverbs7"), "{paths:?}");
-    node.daemon
-        .says("the node's devices are not what they were");
+    node.daemon.says("the node's devices have changed");
 }
 
 #[test]
@@ -189,7 +188,7 @@ fn a_container_of_the_plugin_before_may_start() {
     let node = Running::with(TWO).listed("rdma/nic", 1);
     let nic = ids(&[SECOND.address]);
     node.kubelet.before_start("rdma/nic", &nic).expect("it may");
-    node.daemon.says("starts without a record");
+    node.daemon.says("starts without a grant");
 }
 
 #[test]

@@ -154,7 +154,7 @@ fn a_runtime_that_reads_no_directories_any_more_is_found_out() {
     assert!(why.contains("cbr0 without rdma-cni"), "{why}");
     node.node
         .daemon
-        .says("the runtime does not call what is in the directory of network cbr0");
+        .says("the runtime does not call the plugins in the directory of network cbr0");
     let is_back = || list().contains("rdma-cni") && !path("state/detected/ADD@cbr0").exists();
     assert!(wait::within(wait::PATIENCE, is_back), "{}", list());
 }
@@ -168,7 +168,7 @@ fn a_directory_that_is_not_read_is_told() {
     node.cache.add("trainer-0", "a1", "cbr0", WITHOUT);
     let why = node.refuses("rdma/hca", "3");
     assert!(why.contains("cbr0 without rdma-cni"), "{why}");
-    let remedy = "does not call what is in the directory of cbr0: set chain.placement to auto";
+    let remedy = "does not call the plugins in the directory of cbr0: set chain.placement to auto";
     assert!(why.contains(remedy), "{why}");
     assert!(net.join("cbr0/99-rdma-cni.conf").exists());
     let list = fs::read_to_string(net.join("10-flannel.conflist")).expect("the list");

@@ -373,7 +373,7 @@ fn nccl_chooses_by_itself_only_where_it_chooses_the_pods() {
         "NCCL_IB_HCA==mlx5_0,mlx5_1\n"
     );
     running.daemon.says(
-        "rdma/hca: NCCL of default/trainer-0 is told no GID: no GID index is right on all of its rails (mlx5_0: 5, mlx5_1: 7), \
+        "rdma/hca: NCCL of default/trainer-0 gets no GID: no GID index is right on all of its rails (mlx5_0: 5, mlx5_1: 7), \
          and by address NCCL would take fd00::1 at index 3 of mlx5_0, which is not the pod's",
     );
     // the node has addresses elsewhere
@@ -439,7 +439,7 @@ fn a_container_whose_environment_cannot_be_written_does_not_start() {
     let refused = running.kubelet.before_start("rdma/hca", &own);
     let status = refused.expect_err("it must not");
     assert!(
-        status.message().contains("environment is not set up"),
+        status.message().contains("cannot set up the container's environment"),
         "{status}"
     );
     fs::remove_dir(&file).expect("removed");

@@ -76,7 +76,7 @@ fn what_could_not_be_published_is_tried_again() {
     fs::write(&cdi, "no directory").expect("written");
     let kubelet = DeviceManager::started(&machine.path("kubelet"));
     let daemon = program::start(&machine);
-    daemon.says("; tried again");
+    daemon.says("; trying again");
     kubelet.wait_for("rdma/hca", "its ids", |it| it.healthy().len() == 1000);
     wait::until("it is at rest", || {
         let before = daemon.sleeps();

@@ -72,7 +72,7 @@ fn without_an_api_server_kubelet_is_answered_and_the_log_says_it_once() {
     for _ in 0..3 {
         node.refuses();
     }
-    let words = "default/trainer-0 cannot start, and cannot be deleted either: \
+    let words = "cannot delete default/trainer-0, which cannot start: \
                  KUBERNETES_SERVICE_HOST is not set";
     node.node.daemon.says(words);
     node.refuses();

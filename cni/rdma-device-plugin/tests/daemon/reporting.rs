@@ -73,7 +73,7 @@ fn without_an_api_server_the_log_says_it_once() {
     let condition = format!("the node's condition RdmaRailsMissing is not written: {why}");
     daemon.says(&condition);
     node.loses_a_rail();
-    let events = format!("pods are not told of rails that are lost or come back: {why}");
+    let events = format!("cannot report lost and recovered rails to pods: {why}");
     daemon.says(&events);
     // tried again after one second, then two
     thread::sleep(Duration::from_millis(3500));

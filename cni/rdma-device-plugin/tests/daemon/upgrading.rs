@@ -229,7 +229,7 @@ fn the_probes_of_one_daemon_are_not_answered_by_the_other() {
     assert!(is_well && said.contains("2 resources"), "{said}");
     for question in ["ready", "live"] {
         let (is_well, said) = probe(&machine, question, "old.sock");
-        assert!(is_well && said.contains("stands by"), "{question}: {said}");
+        assert!(is_well && said.contains("waits for its end"), "{question}: {said}");
     }
     // kubelet starts it anew, and the old one leads again: a refusal is none of its being known already
     new.end(Signal::SIGTERM);
@@ -239,7 +239,7 @@ fn the_probes_of_one_daemon_are_not_answered_by_the_other() {
     kubelet.takes("", Manner::Proper);
     wait::until("the old daemon is ready again", || {
         let (is_ready, said) = probe(&machine, "ready", "old.sock");
-        is_ready && !said.contains("stands by")
+        is_ready && !said.contains("waits for its end")
     });
 }
 
@@ -317,7 +317,7 @@ fn without_inotify_another_daemons_end_and_kubelets_are_noticed_all_the_same() {
         };
         let old = start();
         old.says(&format!(
-            "no changes are told of {:?}",
+            "no events for {:?}",
             [machine.path("state/daemons")]
         ));
         assert!(old.count(error) > 0, "{error}");

@@ -115,7 +115,7 @@ impl Site {
 }
 
 fn node_of(hardware: &Hardware, conf: &Arc<Conf>, report: Report) -> Arc<Node> {
-    let inventory = hardware.look().expect("an inventory");
+    let inventory = hardware.observe().expect("an inventory");
     let discovery = discover(&conf.erdma, &inventory, report.instance.as_deref());
     let unhealthy = report.withheld(&inventory, &Unhealthy::new());
     let hidden = discovery.hidden_addresses();
@@ -158,7 +158,7 @@ fn grant_of(state: &Path, address: &str) {
         sharing: Sharing::Shared,
         cdi: false,
         chained: false,
-        told: false,
+        promises_rails: false,
         devices: vec![GrantedDevice {
             address: address.to_owned().try_into().expect("an address"),
             rdma: "erdma_0".into(),

@@ -27,7 +27,7 @@ fn a_running_binary_goes_on_when_another_version_takes_its_place() {
     running.wait().expect("gone");
     assert!(goes_on, "the old one ended");
     assert!(
-        text.contains("rdma-cni\": another version is there now"),
+        text.contains("rdma-cni\": replaced by this version"),
         "{text}"
     );
     assert_eq!(
@@ -56,11 +56,11 @@ fn what_somebody_else_put_there_comes_back_and_what_they_put_there_since_stays()
     let before = node.seen();
     let text = node.install();
     assert!(
-        text.contains("what somebody else had put there is kept"),
+        text.contains("the previous file of another installation is kept"),
         "{text}"
     );
     assert!(
-        text.contains("there already, put by somebody else"),
+        text.contains("there already, from another installation"),
         "{text}"
     );
     node.version("2");
@@ -69,7 +69,7 @@ fn what_somebody_else_put_there_comes_back_and_what_they_put_there_since_stays()
     node.install();
     let text = node.uninstall();
     assert!(
-        text.contains("rdma-cni\": what was there before is back"),
+        text.contains("rdma-cni\": the previous file is restored"),
         "{text}"
     );
     let mut after = node.seen();
@@ -88,7 +88,7 @@ fn what_somebody_else_put_there_comes_back_and_what_they_put_there_since_stays()
         .write("opt/cni/bin/rdma-cni", "somebody's since\n");
     let text = node.uninstall();
     assert!(
-        text.contains("rdma-cni\": stays; somebody else put it there"),
+        text.contains("rdma-cni\": stays; it is from another installation"),
         "{text}"
     );
     assert_eq!(node.read("opt/cni/bin/rdma-cni"), "somebody's since\n");
@@ -171,7 +171,7 @@ fn a_link_in_a_plugins_place_is_told_and_stays() {
     let new = node.path("new");
     let error = refused(&node.run("install", &["--from", new.to_str().expect("a path")]));
     assert!(
-        error.contains("is a symbolic link that somebody else put there"),
+        error.contains("is a symbolic link of another installation"),
         "{error}"
     );
     assert_eq!(

@@ -18,7 +18,7 @@ use std::{
 
 const LIST: &str = "etc/cni/net.d/10-flannel.conflist";
 const WITHHELD: &str = "rdma-cni is not put into the chain: no RDMA NIC of this node has a global \
-                        IPv6 address, which chain.plugin.ipam wants to make pods' addresses from \
+                        IPv6 address, from which chain.plugin.ipam derives pods' addresses \
                         (ens1 (mlx5_0)): nothing was changed in the network's list";
 
 /// A node with one NIC, whose netdev is in this namespace.
@@ -211,6 +211,6 @@ fn it_does_not_wait_for_an_address_when_it_is_told_to_end() {
     let mut error = String::new();
     let mut errors = outer.stderr.take().expect("its errors");
     errors.read_to_string(&mut error).expect("text");
-    assert!(error.contains("told to end before"), "{error}");
+    assert!(error.contains("ended by a signal before"), "{error}");
     assert!(!hindered.is_in());
 }

@@ -218,7 +218,7 @@ fn without_a_chain_it_is_none_of_the_daemons_business() {
     );
     node.machine.configure(&conf);
     // it comes to the nodes with the roll-out, one after the other
-    daemon.says("chain of the file is another one: it counts when this daemon is started anew");
+    daemon.says("chain of the file has changed: it takes effect when this daemon restarts");
     becomes(&daemon, 200, "chain is not configured");
     assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
     drop(daemon);

@@ -67,7 +67,7 @@ fn prepared_claims_keep_it_from_being_taken_away() {
         .write(&format!("state/claims/{uid}.json"), "damaged");
     let error = refused(&node.run("uninstall", &[]));
     assert!(
-        error.contains("one of which nothing is known") && error.contains(uid),
+        error.contains("an unreadable one") && error.contains(uid),
         "{error}"
     );
     said(&node.run("uninstall", &["--force"]));
@@ -102,7 +102,7 @@ fn pods_with_devices_are_not_left_behind() {
     netns.die();
     let text = node.uninstall();
     assert!(
-        text.contains("ml/trainer-0: it has ended, and what it had is restored"),
+        text.contains("ml/trainer-0: it has ended, and its devices are restored"),
         "{text}"
     );
     let bin = node.path("opt/cni/bin");
@@ -236,7 +236,7 @@ fn it_stays_when_it_is_done_and_ends_when_it_is_told() {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("started");
         let said = BufReader::new(child.stdout.take().expect("its output"));
         let mut lines = said.lines().map_while(Result::ok);
-        let waits = "nothing is left to do here; waiting for SIGTERM";
+        let waits = "nothing is left to remove; waiting for SIGTERM";
         assert!(lines.any(|line| line == waits), "{:?}", child.wait());
         assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
         assert_eq!(child.try_wait().expect("a status"), None);
@@ -332,7 +332,7 @@ fn it_tries_again_by_itself_until_it_is_done() {
     netns.die();
     let said = BufReader::new(child.stdout.take().expect("its output"));
     let mut lines = said.lines().map_while(Result::ok);
-    let waits = "nothing is left to do here; waiting for SIGTERM";
+    let waits = "nothing is left to remove; waiting for SIGTERM";
     assert!(lines.any(|line| line == waits), "{:?}", child.wait());
     assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
     check(true);
@@ -367,7 +367,7 @@ fn rdma_cni_itself_forgets_a_pod_that_ended() {
     node.machine.write(RECORD, &record.to_string());
     netns.die();
     let text = node.uninstall();
-    assert!(text.contains("what it had is restored"), "{text}");
+    assert!(text.contains("its devices are restored"), "{text}");
     assert!(!node.path(RECORD).exists());
     assert!(!node.path("opt/cni/bin/rdma-cni").exists());
 }
@@ -449,7 +449,7 @@ fn it_is_taken_away_from_where_it_was_put() {
     fs::rename(&list, &aside).expect("moved");
     let error = refused(&run(&["uninstall"]));
     assert!(
-        error.contains("rdma-cni was put into 10-flannel.conflist, and nothing"),
+        error.contains("rdma-cni was added to 10-flannel.conflist, and"),
         "{error}"
     );
     assert!(node.path("opt/cni/bin/rdma-cni").exists());

@@ -116,7 +116,7 @@ fn an_obstacle_in_the_list_does_not_keep_the_daemon_from_its_work() {
     // the binaries are another matter
     fs::remove_file(node.path("new/rdma-ipam")).expect("removed");
     let error = refused(&install(&node, &["--init-container"]));
-    assert!(error.contains("there is no rdma-ipam"), "{error}");
+    assert!(error.contains("has no rdma-ipam"), "{error}");
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn a_program_that_goes_takes_ours_out_of_the_list_until_it_is_there_again() {
         becomes(&daemon, 200, "the runtime calls rdma-cni");
         // and for good
         fs::remove_file(node.path("opt/cni/bin/rdma-cni")).expect("removed");
-        daemon.says("rdma-cni is out of it until its program is there again");
+        daemon.says("removed rdma-cni until its program is back");
         becomes(&daemon, 503, "rdma-cni is not in");
         let lists = |seen: &crate::Files| {
             let mut lists = seen.clone();

@@ -63,7 +63,7 @@ fn install_and_uninstall_leave_every_byte_mode_owner_and_time() {
         if text.contains("\"rdma") {
             // the binaries have to stay as long as the user's list names them
             assert!(
-                said(&took).contains("the binaries stay: somebody else has rdma-cni"),
+                said(&took).contains("the binaries stay: rdma-cni is still in"),
                 "{took:?}"
             );
             assert_eq!(node.seen().get(&path), before.get(&path), "{file}");
@@ -123,8 +123,8 @@ fn a_configuration_without_a_chain_is_said_to_leave_all_to_defaults() {
     command.arg("--from").arg(new).arg("--config").arg(&conf);
     let text = said(&command.output().expect("it runs"));
     let sentence = format!(
-        "{conf:?} has no chain, so that the defaults count: rdma-cni without fields of its own, put \
-         into {:?} by containerd's rules; ",
+        "{conf:?} has no chain, so the defaults apply: rdma-cni without fields of its own, added \
+         to {:?} by containerd's rules; ",
         node.path("etc/cni/net.d")
     );
     assert!(text.starts_with(&sentence), "{text}");
@@ -175,7 +175,7 @@ fn what_a_user_changed_in_our_entry_is_theirs_from_then_on() {
     assert_eq!(node.read(LIST), changed);
     assert!(!node.path("etc/cni/net.d/cbr0").exists());
     let said = node.uninstall();
-    assert!(said.contains("the binaries stay: somebody else has rdma-cni in 10-flannel.conflist"));
+    assert!(said.contains("the binaries stay: rdma-cni is still in 10-flannel.conflist"));
     assert_eq!(node.read(LIST), changed);
     // the network writes its file anew: it is ours again
     node.net("10-flannel.conflist", FLANNEL);
@@ -265,7 +265,7 @@ fn what_cannot_be_done_is_one_sentence_and_changes_no_list() {
     fs::remove_file(node.path("new/rdma-ipam")).expect("removed");
     let node_before = node.seen();
     let error = refused(&node.run("install", &["--from", &new(&node)]));
-    assert!(error.contains("there is no rdma-ipam in"), "{error}");
+    assert!(error.contains("has no rdma-ipam"), "{error}");
     assert_eq!(node.seen(), node_before);
     // without --from, they are looked for beside the program, where a build has them or not
     node.machine.write("state/install.json", "{\"format\":3}");
@@ -355,7 +355,7 @@ fn a_call_that_somebody_adds_before_ours_is_the_only_one() {
     node.net("10-flannel.conflist", &added);
     assert!(
         node.uninstall()
-            .contains("the binaries stay: somebody else has rdma-cni")
+            .contains("the binaries stay: rdma-cni is still in")
     );
     assert_eq!(types(&node, LIST), ["flannel", "rdma", "portmap"]);
 }

@@ -238,8 +238,8 @@ fn a_renumbered_device_is_noticed_before_the_container_starts() {
     );
     assert_eq!(
         told(grant, &swapped),
-        "0000:3b:00.2 (\"0000:3b:00.2\" of rdma/x) was given as /dev/infiniband/uverbs1 (231:193), \
-         and is /dev/infiniband/uverbs2 (231:194) now; delete the pod to have it allocated anew"
+        "0000:3b:00.2 (\"0000:3b:00.2\" of rdma/x) was granted as /dev/infiniband/uverbs1 (231:193), \
+         and is /dev/infiniband/uverbs2 (231:194) now; delete the pod to get a new allocation"
     );
     // after a boot the driver's major number can be another one; the path is what was given
     let mut booted = crate::node("four-vfs");
@@ -256,15 +256,15 @@ fn a_renumbered_device_is_noticed_before_the_container_starts() {
     );
     let mut gone = crate::node("four-vfs");
     gone.functions.remove(1);
-    let expected = "0000:3b:00.2, which \"0000:3b:00.2\" of rdma/x was given for, has no RDMA \
-                    device on this node now; delete the pod to have another allocated";
+    let expected = "0000:3b:00.2, granted for \"0000:3b:00.2\" of rdma/x, has no RDMA \
+                    device on this node now; delete the pod to get another one";
     assert_eq!(told(grant, &gone), expected);
 
     let by_name = Grant {
         format: rdma_resources::grant::FORMAT,
         cdi: true,
         chained: false,
-        told: false,
+        promises_rails: false,
         ..grant.clone()
     };
     assert_eq!(still_as_granted(&[&by_name], &swapped), Ok(()));

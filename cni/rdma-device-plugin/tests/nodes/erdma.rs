@@ -41,7 +41,7 @@ pub(crate) fn node() -> Machine {
 
 pub(crate) fn look(machine: &Machine) -> Inventory {
     let hardware = Hardware::new(&machine.path("sys"), &machine.path("dev"));
-    hardware.look().expect("an inventory")
+    hardware.observe().expect("an inventory")
 }
 
 #[track_caller]

@@ -121,7 +121,7 @@ fn flags_win_over_the_file_and_that_is_said() {
             "--prefer-driver=ofed wins over erdma.preferDriver of the file",
             "--exposed-local-eris wins over erdma.exposedLocalERIs of the file",
             "--jumbo-frame-mtu=9000 wins over erdma.jumboFrameMTU of the file",
-            "--local-eri-discovery=false: there is no controller to ask: NICs are looked for on the node all the same",
+            "--local-eri-discovery=false: there is no controller: the daemon discovers NICs on the node in any case",
             "--exposed-local-eris wins over the file: resources[0].allocate is all",
         ]
     );

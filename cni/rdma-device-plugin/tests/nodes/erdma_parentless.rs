@@ -128,9 +128,9 @@ fn it_is_the_same_device_while_a_pod_has_it() {
         let machine = machine(false);
         let hardware = Hardware::new(&machine.path("sys"), &machine.path("dev"));
         let parsed = own("erdma: {}");
-        let before = hardware.look().expect("an inventory");
+        let before = hardware.observe().expect("an inventory");
         hide(&machine, has_rdma);
-        for after in [hardware.look(), hardware.presence()] {
+        for after in [hardware.observe(), hardware.presence()] {
             let after = after.expect("an inventory");
             let (offers, _) = offered(&parsed, &after);
             assert_eq!(offers[0].ids.len(), 400);
@@ -149,7 +149,7 @@ fn a_record_tells_whose_it_is() {
     let hardware = || Hardware::new(&machine.path("sys"), &machine.path("dev"));
     let parsed = own("erdma: {}");
     let count = |hardware: Hardware| {
-        let (offers, _) = offered(&parsed, &hardware.look().expect("an inventory"));
+        let (offers, _) = offered(&parsed, &hardware.observe().expect("an inventory"));
         offers[0].ids.len()
     };
     assert_eq!(count(hardware().with_records(&state)), 200);

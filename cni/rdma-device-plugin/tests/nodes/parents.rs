@@ -109,7 +109,7 @@ fn a_netdev_that_goes_takes_the_devices_ids_along_until_it_is_back() {
         vlans.retain(|it| it.name != "bond0.100")
     });
     let (offers, remarks) = of(&conf, &without, &before);
-    let missing = "no netdev of it is bond*.100, as parents wants; there is bond0, bond0.200";
+    let missing = "no netdev of it is bond*.100, as parents requires; it has bond0, bond0.200";
     assert_eq!(
         seen(&offers)[..2],
         [
@@ -157,7 +157,7 @@ fn a_device_without_such_a_netdev_is_in_no_resource_unless_a_selector_names_it()
     assert_eq!(offers.len(), 1, "{remarks:?}");
     assert_eq!(
         remarks[0],
-        "resources[0]: no RDMA device of this node is selected that has a netdev bond*.100, as parents wants, so \
+        "resources[0]: no selected RDMA device of this node has a netdev bond*.100, as parents requires, so \
          rdma/tenant-a is not offered"
     );
     let named = conf(
@@ -166,7 +166,7 @@ fn a_device_without_such_a_netdev_is_in_no_resource_unless_a_selector_names_it()
     let (offers, _) = of(&named, &inventory, &PreviousOffers::default());
     assert_eq!(
         seen(&offers),
-        ["rdma/a mlx5_bond_0 - no netdev of it is bond0.100, as parents wants; there is bond0"]
+        ["rdma/a mlx5_bond_0 - no netdev of it is bond0.100, as parents requires; it has bond0"]
     );
 }
 

@@ -66,15 +66,15 @@ fn with_fewer_devices_than_required_no_id_is_healthy() {
         let (offer, remarks) = of(&conf, &seven, &well, &PreviousOffers::of(&[all]));
         assert_eq!((offer.expected, offer.ids.len(), fit(&offer)), (8, ids, 0));
         let said = format!(
-            "resources[0]: rdma/hca has 7 devices that can be used, and require: {} asks for 8: all its ids are \
-             unhealthy, and pods that ask for it wait ({gone} (mlx5_7) is not on this node any more)",
+            "resources[0]: rdma/hca has 7 usable devices, and require: {} requires 8: all its ids are \
+             unhealthy, and pods that request it wait ({gone} (mlx5_7) is not on this node any more)",
             require.trim_matches('"')
         );
         assert_eq!(remarks, [said]);
         // of one that kubelet allocated just before
         let error = offer.answer(&[offer.ids[0].id.clone()], &seven);
         let error = error.expect_err("not given").to_string();
-        assert!(error.contains("asks for 8"), "{error}");
+        assert!(error.contains("requires 8"), "{error}");
     }
     let (offer, _) = of(
         &conf("7", "shared"),

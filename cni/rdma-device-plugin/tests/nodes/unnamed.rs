@@ -56,7 +56,7 @@ fn is_left_out(change: impl Fn(&mut rdma_netns::Function), why: &str) {
         let said = remarks.iter().find(|it| it.contains(&address));
         let said = said.expect("it is said");
         assert!(
-            said.contains(why) && said.contains("name it by devices"),
+            said.contains(why) && said.contains("name it in devices"),
             "{said}"
         );
     }

@@ -42,7 +42,7 @@ pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
 fn one(field: &Field<'_>, remarks: &mut Vec<String>) -> Result<Option<ResourceConf>, Wrong> {
     remarks.extend(passed_over(field, &RESOURCE_KEYS));
     let name = name(field, "rdma")?;
-    // Go's zero where there is none: the owner advertises an empty resource.
+    // as in Go, a missing count is zero: the owner advertises an empty resource
     let count = field
         .get("rdmaHcaMax")?
         .map_or(0, |Number::<0, MOST_IDS>(count)| count);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The formats of other systems that users have. Their names count in upper and lower case, as Go's
-//! decoder reads them. A field that the format does not have is a remark, as its owner passes over it;
-//! one that it has, and that is not done here, is a remark if nothing else comes of it, and else an
-//! error.
+//! Formats of other systems. Field names match in upper and lower case, as in Go's decoder. An unknown field is a
+//! remark, as its owner ignores it. A known field that is not implemented here is a remark if it has no effect, and
+//! otherwise an error.
 
 pub(super) mod config_list;
 pub(super) mod mode;
@@ -15,10 +14,10 @@ use super::{
 use conf_reader::{Field, Texts, Wrong, nearest, one_line};
 use rdma_netns::LinkType;
 
-/// Of ours: whether containers get devices by CDI names.
+/// Our own field: whether containers get devices by CDI names.
 const CDI: &str = "cdi";
 
-/// What a file of such a format comes to.
+/// Builds the configuration from a file of such a format.
 fn parsed(
     resources: Vec<ResourceConf>,
     file: &Field<'_>,
@@ -38,8 +37,7 @@ fn parsed(
     })
 }
 
-/// The resources of the list called `name`, each read by `one`, which leaves out what is another
-/// plugin's with a remark.
+/// Reads the list called `name`, each element by `one`, which leaves out resources of another plugin with a remark.
 fn resources(
     file: &Field<'_>,
     name: &str,
@@ -61,7 +59,7 @@ fn resources(
     Ok(resources)
 }
 
-/// The resource's name; `default` is the prefix where none is given.
+/// Reads the resource's name; `default` is the prefix if the file has none.
 fn name(resource: &Field<'_>, default: &str) -> Result<ResourceName, Wrong> {
     let field = resource.at("resourceName");
     let name: String = field.read()?;
@@ -77,14 +75,14 @@ fn exactly(texts: &Texts) -> Vec<Text> {
     texts.0.iter().map(|text| Text::exactly(text)).collect()
 }
 
-/// `linkTypes`.
+/// Reads `linkTypes`.
 fn link_types(selectors: &Field<'_>) -> Result<Vec<LinkType>, Wrong> {
     let field = selectors.at("linkTypes");
     let words: Texts = field.read()?;
     selector::link_types(&words.0).ok_or_else(|| field.wrong("must be of ether and infiniband"))
 }
 
-/// A remark on each field that the format does not have.
+/// Returns a remark on each field that the format does not have.
 fn passed_over(field: &Field<'_>, known: &[&str]) -> Vec<String> {
     let names = field.unknown(known).into_iter();
     names

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! k8s-rdma-sriov-dev-plugin's format: `{"mode":"hca"}`, or `{"mode":"sriov"}` with the physical
-//! functions' netdevs. Its container gets all of `/dev/infiniband`; ours get the devices'. ACK's add-on, which is made of
-//! it, has a parameter `customResourceName`: it is taken here under that name.
+//! Format of k8s-rdma-sriov-dev-plugin: `{"mode":"hca"}`, or `{"mode":"sriov"}` with the physical functions' netdevs.
+//! Its containers get all of `/dev/infiniband`; ours get only the devices'. ACK's add-on is derived from it and has a
+//! parameter `customResourceName`, which is accepted here.
 
 use super::{CDI, exactly, parsed, passed_over};
 use crate::conf::{
@@ -11,7 +11,7 @@ use crate::conf::{
 use conf_reader::{Field, Wrong};
 use serde::Deserialize;
 
-/// Another name for the one resource.
+/// Field with another name for the one resource.
 const CUSTOM: &str = "customResourceName";
 
 #[derive(Deserialize)]

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! sriov-network-device-plugin's format (`pkg/types/types.go`, `pkg/netdevice`,
-//! `pkg/auxnetdevice` there).
+//! Format of sriov-network-device-plugin (`pkg/types/types.go`, `pkg/netdevice`, `pkg/auxnetdevice` there).
 //!
 //! Resources without RDMA are left to their owner, with a remark.
 
@@ -41,8 +40,8 @@ const SELECTOR_KEYS: [&str; 17] = [
     "numaNodes",
 ];
 
-/// Selectors that would choose fewer devices, and that are not known here: passing over them
-/// would give pods devices that were not meant for them.
+/// Unsupported selectors that narrow the selection: ignoring them would give pods devices that the configuration
+/// excludes.
 const NARROWER: [&str; 5] = [
     "ddpProfiles",
     "pKeys",
@@ -51,7 +50,7 @@ const NARROWER: [&str; 5] = [
     "numaNodes",
 ];
 
-/// The owner's `--resource-prefix`.
+/// Default of the owner's `--resource-prefix`.
 const PREFIX: &str = "intel.com";
 
 #[derive(Deserialize)]
@@ -108,14 +107,14 @@ fn one(field: &Field<'_>, remarks: &mut Vec<String>) -> Result<Option<ResourceCo
             ));
         }
     }
-    // Without a selector it would be of all devices.
+    // an empty list of selectors would select all devices
     Ok((!devices.is_empty()).then(|| ResourceConf {
         topology,
         ..ResourceConf::new(name, place, Ids::Exclusive, devices)
     }))
 }
 
-/// `selectors`: an object, or a list of them.
+/// Reads `selectors`: an object, or a list of objects.
 fn selectors_of<'a>(resource: &Field<'a>) -> Result<Vec<Field<'a>>, Wrong> {
     let field = resource.at("selectors");
     let found = match field.is_list() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `erdma` of the daemon's own format. What its fields mean is in `docs/device-plugin-conf.md`.
+//! `erdma` of the daemon's own format. `docs/device-plugin-conf.md` describes its fields.
 
 use super::{Device, selectors};
 use crate::conf::{
@@ -16,7 +16,7 @@ use rdma_netns::HardwareAddress;
 use serde::{Deserialize, Deserializer};
 use std::{net::Ipv4Addr, ops::RangeInclusive};
 
-/// Smallest MTU that IPv6 can live with (RFC 8200), and the largest of a netdev.
+/// Smallest MTU of IPv6 (RFC 8200).
 const MIN_MTU: u32 = 1280;
 const MAX_MTU: u32 = 65_535;
 pub(crate) const MTU: RangeInclusive<u32> = MIN_MTU..=MAX_MTU;
@@ -50,7 +50,7 @@ struct Address {
 }
 
 impl Section {
-    /// Remarks tell of fields that come to nothing.
+    /// Checks the section; adds remarks about fields without effect.
     pub(super) fn checked(
         self,
         field: &Field<'_>,
@@ -111,7 +111,7 @@ impl Address {
     }
 }
 
-/// A NIC has one address.
+/// Checks that no NIC has two addresses.
 fn no_mac_twice(nics: &[NicAddress], list: &Field<'_>) -> Result<(), Wrong> {
     let is_there = |index: &usize| nics[..*index].iter().any(|it| it.mac == nics[*index].mac);
     match (0..nics.len()).find(is_there) {
@@ -131,7 +131,7 @@ fn mac<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HardwareAddress, D:
     })
 }
 
-/// The prefix has to be there: without it a NIC would be alone in its network.
+/// Parses an address with its prefix length, which is required: without it the NIC would be alone in its network.
 fn network<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ipv4Network, D::Error> {
     let expected = "an IPv4 address with the length of its network's prefix, as 192.168.3.4/24";
     parsed(deserializer, expected, |text| {

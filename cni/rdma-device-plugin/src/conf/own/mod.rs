@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's own format: the structures are its fields, as written. What they mean is in
-//! `docs/device-plugin-conf.md`.
+//! The daemon's own format: the structures are its fields as written. `docs/device-plugin-conf.md` describes them.
 
 mod erdma;
 
@@ -18,12 +17,12 @@ use serde_json::Value;
 
 pub(crate) use erdma::MTU;
 
-/// The fields by which the format is known. The second is its mark only where no other format's is
-/// there: their owners pass over it.
+/// Fields that identify the format. `erdma` identifies it only without a field of another format, as owners of those
+/// formats ignore it.
 pub(super) const MARKS: [&str; 2] = ["resources", ERDMA];
 pub(super) const ERDMA: &str = "erdma";
 
-/// No node has more devices of a resource.
+/// Largest number of devices of a resource.
 const MOST_DEVICES: u32 = 10_000;
 
 #[derive(Deserialize)]
@@ -73,7 +72,7 @@ struct Device {
     pf: Texts,
 }
 
-/// A shell's patterns: a list of them, or one alone.
+/// Shell patterns: a list, or a single one.
 #[derive(Deserialize)]
 #[serde(try_from = "Texts")]
 struct Globs(Vec<Text>);
@@ -85,7 +84,7 @@ struct ChainAlone {
     chain: Option<chain::Section>,
 }
 
-/// Reads a file that has `chain` alone: `install` puts the plugin into a network, and nothing is offered to kubelet.
+/// Reads a file that has only `chain`: `install` adds the plugin to a network, and nothing is offered to kubelet.
 pub(super) fn read_chain(file: &Field<'_>) -> Result<Parsed, Wrong> {
     let read: ChainAlone = file.read()?;
     let conf = Conf {
@@ -130,7 +129,7 @@ pub(super) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
     for (number, resource) in resources.iter().enumerate() {
         if resource.environment.contains(&Reader::Rails) && !cdi {
             return Err(list.element(number).at("environment").refused(
-                "has rails, which only containers with CDI names can be told; set cdi to true, or leave it out",
+                "has rails, which only containers with CDI names can get; set cdi to true, or leave it out",
             ));
         }
     }
@@ -189,7 +188,7 @@ impl Resource {
         })
     }
 
-    /// The patterns of `parents`.
+    /// Reads the patterns of `parents`.
     fn parents(&mut self, field: &Field<'_>) -> Result<Vec<Text>, Wrong> {
         let Some(Globs(parents)) = self.parents.take() else {
             return Ok(Vec::new());
@@ -237,7 +236,7 @@ impl Resource {
     }
 }
 
-/// The selectors of `devices`; none: it was left out.
+/// Reads the selectors of `devices`; `None`: the field was left out.
 fn selectors(read: Option<Vec<Device>>, devices: &Field<'_>) -> Result<Vec<Selector>, Wrong> {
     match read {
         Some(read) if read.is_empty() => {
@@ -298,7 +297,7 @@ impl TryFrom<Texts> for Globs {
     }
 }
 
-/// `all`, or a number of devices.
+/// Parses `all` or a number of devices.
 impl TryFrom<Value> for Require {
     type Error = String;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The node as SVG: NUMA nodes with their NICs on the left, pods on the right, and a line for each rail. What does
-//! not fit is counted, and is in the tables.
+//! Draws the node as SVG: NUMA nodes with their NICs on the left, pods on the right, and a line for each rail. Elements
+//! without room are counted, and are in the tables.
 
 use super::{
     nics::{Child, Link, Nic, Numa},
@@ -8,45 +8,45 @@ use super::{
     text::{count, cut, text},
 };
 
-/// NICs that are drawn.
+/// Number of NICs that are drawn.
 const NICS: usize = 48;
-/// Virtual functions that are drawn of all NICs.
+/// Number of virtual functions that are drawn, of all NICs.
 const CELLS: usize = 512;
-/// Pods that are drawn.
+/// Number of pods that are drawn.
 const PODS: usize = 12;
-/// Rails that are drawn of all pods.
+/// Number of rails that are drawn, of all pods.
 const RAILS: usize = 64;
-/// Colours of rails, as the style has them.
+/// Number of colours of rails in the style.
 const COLOURS: usize = 8;
 
-/// All lengths are in the drawing's own unit, which is a pixel where the page has room.
+/// Width in the drawing's own unit, which is a pixel where the page has room.
 const WIDTH: usize = 1160;
-/// Of a NUMA node's box.
+/// Width of a NUMA node's box.
 const NUMA: usize = 540;
-/// Where pods begin.
+/// Left edge of pods.
 const POD: usize = 700;
-/// Between boxes, and inside of them.
+/// Space between boxes, and inside of them.
 const GAP: usize = 12;
 const HEADING: usize = 34;
 const CARD: usize = 50;
-/// Of a NIC without RDMA.
+/// Height of a NIC without RDMA.
 const LOW_CARD: usize = 30;
 const ROW: usize = 20;
-/// From one virtual function to the next.
+/// Distance of two virtual functions.
 const CELL: usize = 12;
 
-/// A NIC's place: where its rails begin.
+/// Position of a NIC, where its rails begin.
 struct Port<'a> {
     nic: &'a Nic,
     y: usize,
     colour: usize,
 }
 
-/// The drawing of the NICs and pods.
+/// Draws the NICs and pods.
 pub(super) fn drawing(numa: &[Numa], pods: &[Pod]) -> String {
     let (left, ports, low) = nodes(numa);
     let (right, rails, low_right) = boxes(pods, &ports);
-    // the lowest line is drawn around its place
+    // a line is drawn on both sides of its coordinates
     let height = low.max(low_right) + 2;
     format!(
         "<div class=\"drawing\"><svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
@@ -55,7 +55,7 @@ pub(super) fn drawing(numa: &[Numa], pods: &[Pod]) -> String {
     )
 }
 
-/// The NUMA nodes, where their rails begin, and how far down they reach.
+/// Draws the NUMA nodes. Returns also the ports of their rails, and the lower edge.
 fn nodes(numa: &[Numa]) -> (String, Vec<Port<'_>>, usize) {
     let (mut drawn, mut ports, mut y) = (String::new(), Vec::new(), 0);
     if numa.is_empty() {
@@ -116,7 +116,7 @@ fn heading(node: &Numa, y: usize, height: usize) -> String {
     )
 }
 
-/// Of a NIC's card, of whose functions these are drawn.
+/// Returns the height of a NIC's card with these functions.
 fn height(nic: &Nic, functions: &[Child]) -> usize {
     match nic.functions.len() {
         0 if !nic.counts() => LOW_CARD,
@@ -167,7 +167,7 @@ fn card(nic: &Nic, cells: &[Child], (y, height): (usize, usize), colour: usize) 
     drawn + "</g>"
 }
 
-/// A class and words for its link and health.
+/// Returns the class and text of the NIC's link and health.
 fn state(nic: &Nic) -> (&'static str, String) {
     let words = nic.link.words();
     match (&nic.fault, &nic.link) {
@@ -178,7 +178,7 @@ fn state(nic: &Nic) -> (&'static str, String) {
     }
 }
 
-/// How many functions there are and are in pods; and a square for each of `cells`.
+/// Draws the numbers of functions, in total and in pods, and a square for each of `cells`.
 fn functions(functions: &[Child], cells: &[Child], (x, y): (usize, usize)) -> String {
     let held = functions.iter().filter(|it| it.pod.is_some()).count();
     let bad = functions.iter().filter(|it| it.fault.is_some());
@@ -217,7 +217,7 @@ fn functions(functions: &[Child], cells: &[Child], (x, y): (usize, usize)) -> St
     drawn
 }
 
-/// The pods, the rails to them, and how far down they reach.
+/// Draws the pods and the rails to them. Returns also the lower edge.
 fn boxes(pods: &[Pod], ports: &[Port<'_>]) -> (String, String, usize) {
     let (mut drawn, mut lines, mut y, mut left) = (String::new(), String::new(), 0, RAILS);
     let mut shown = 0;
@@ -297,7 +297,7 @@ fn row(rail: &Rail, y: usize) -> String {
     )
 }
 
-/// A rail's line, from its NIC to the pod.
+/// Draws a rail's line from its NIC to the pod.
 fn line(rail: &Rail, port: &Port<'_>, y: usize) -> String {
     let mut children = port.nic.functions.iter();
     let child = children.find(|it| rail.functions.contains(&it.address));

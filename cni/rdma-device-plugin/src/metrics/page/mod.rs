@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The page for people (`/`): the node's NICs and links, the pods that have them, and what happened of late.
+//! The page for users (`/`): the node's NICs and links, the pods that have them, and recent events.
 //!
 //! | module | owns |
 //! |---|---|
-//! | this one | what a page is made of, and the page as a whole |
+//! | this one | data of the page, and the page as a whole |
 //! | `nics` | NUMA nodes, NICs and their virtual functions, each with its link and health |
-//! | `pods` | which pod has which rail |
+//! | `pods` | pods and their rails |
 //! | `drawing` | both as SVG |
-//! | `tables` | the rest, and both once more in text |
-//! | `text` | text from outside, escaped and cut |
+//! | `tables` | all other data, and both again as text |
+//! | `text` | external text, escaped and cut |
 //!
-//! It is one HTML document without scripts, and nothing is loaded for it. Its size is bounded, whatever the node has:
-//! what is left out is counted.
+//! The page is one HTML document without scripts, and loads nothing. Its size is bounded for every node: omitted
+//! elements are counted.
 
 mod drawing;
 mod nics;
@@ -34,25 +34,25 @@ use text::{count, moment, text};
 
 const STYLE: &str = include_str!("style.css");
 
-/// What there is to show.
+/// Data of the page.
 #[derive(Debug)]
 pub(super) struct Page {
     node: String,
     at: SystemTime,
     numa: Vec<Numa>,
-    /// By name.
+    /// Pods by name.
     pods: Vec<Pod>,
-    /// Whether kubelet said which container has which device.
+    /// True if kubelet reported the containers of devices.
     holders_known: bool,
     resources: Vec<Resource>,
     chain: ChainStatus,
-    /// Whether the daemon is live, and ready; why, in words.
+    /// Liveness and readiness of the daemon, with descriptions.
     probes: [Result<String, String>; 2],
-    /// When the history began.
+    /// Start of the history.
     since: SystemTime,
-    /// The last one first.
+    /// Changes of health, the last one first.
     changes: Vec<Change>,
-    /// The last one first.
+    /// Lines of the log, the last one first.
     lines: Vec<Line>,
 }
 
@@ -62,17 +62,17 @@ struct Resource {
     name: String,
     ids: usize,
     healthy: usize,
-    /// None: kubelet did not say.
+    /// `None`: kubelet did not answer.
     allocated: Option<u64>,
     present: usize,
     expected: usize,
     registered: bool,
-    /// Its devices that only it cannot use, with the reasons.
+    /// Devices that only this resource cannot use, with the reasons.
     faults: Vec<(String, String)>,
 }
 
 impl Page {
-    /// The page of `node`, as a scrape found it; `probes` are the answers of `/healthz` and `/readyz`.
+    /// Returns the page of `node` for a scrape; `probes` are the answers of `/healthz` and `/readyz`.
     pub(super) fn new(
         node: &str,
         metrics: &Metrics,
@@ -97,7 +97,7 @@ impl Page {
         }
     }
 
-    /// The document.
+    /// Renders the document.
     pub(super) fn render(&self) -> String {
         let sections = [
             self.tiles(),
@@ -134,7 +134,7 @@ impl Page {
         )
     }
 
-    /// The state at a glance.
+    /// Renders the summary of the state.
     fn tiles(&self) -> String {
         let nics = || self.numa.iter().flat_map(|numa| &numa.nics);
         let functions = nics().flat_map(Nic::rdma_functions).map(|it| &it.fault);
@@ -181,7 +181,7 @@ impl Page {
         format!("<div class=\"tiles\">{devices}{pods}{kubelet}{chain}</div>")
     }
 
-    /// What is unhealthy now; nothing where all is well.
+    /// Renders the present faults; empty without any.
     fn unhealthy(&self) -> String {
         let nics = self.numa.iter().flat_map(|numa| &numa.nics);
         let named = nics.flat_map(|nic| {

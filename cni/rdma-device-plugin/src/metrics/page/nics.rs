@@ -9,30 +9,30 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A NUMA node.
 #[derive(Debug)]
 pub(super) struct Numa {
-    /// None: the firmware does not say.
+    /// Number; `None`: the firmware does not report it.
     pub(super) number: Option<u32>,
-    /// GPUs and the like.
+    /// Number of accelerators, such as GPUs.
     pub(super) accelerators: usize,
-    /// Those with RDMA first.
+    /// NICs, those with RDMA first.
     pub(super) nics: Vec<Nic>,
 }
 
-/// A NIC: a physical function, or what is known of it by its virtual functions.
+/// A NIC: a physical function, or the part of it that its virtual functions show.
 #[derive(Debug)]
 pub(super) struct Nic {
-    /// Its PCI function or auxiliary device.
+    /// PCI function or auxiliary device.
     pub(super) address: DeviceAddress,
-    /// Its RDMA device, else its netdev, else its address.
+    /// Name of its RDMA device, else of its netdev, else its address.
     pub(super) name: String,
-    /// Whether it has an RDMA device, or lost it.
+    /// True if it has an RDMA device, or lost it.
     pub(super) has_rdma: bool,
-    /// `ens1f0 of bond0`
+    /// Netdev, as `ens1f0 of bond0`.
     pub(super) netdev: Option<String>,
-    /// Its address, driver, kind of link, firmware.
+    /// Address, driver, kind of link, firmware.
     pub(super) about: Vec<String>,
     pub(super) link: Link,
     pub(super) fault: Option<String>,
-    /// Its virtual functions and sub-functions.
+    /// Virtual functions and sub-functions.
     pub(super) functions: Vec<Child>,
 }
 
@@ -43,34 +43,34 @@ pub(super) struct Child {
     pub(super) name: String,
     pub(super) has_rdma: bool,
     pub(super) fault: Option<String>,
-    /// The pod that has it.
+    /// Pod that has it.
     pub(super) pod: Option<String>,
 }
 
-/// The state of a link.
+/// State of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Link {
-    /// It carries data; how fast, Mbit/s.
+    /// Carries data, with its speed in Mbit/s.
     Up(Option<u32>),
-    /// It does not: `down`, `init`, `no carrier`.
+    /// Carries no data: `down`, `init`, `no carrier`.
     Down(&'static str),
-    /// It cannot be seen, and why.
+    /// Not observable, for this reason.
     Unknown(&'static str),
 }
 
 impl Nic {
-    /// Whether it counts as an RDMA device.
+    /// Returns true if it counts as an RDMA device.
     pub(super) fn counts(&self) -> bool {
         self.has_rdma || self.fault.is_some()
     }
 
-    /// Its functions that count as RDMA devices.
+    /// Returns its functions that count as RDMA devices.
     pub(super) fn rdma_functions(&self) -> impl Iterator<Item = &Child> {
         let functions = self.functions.iter();
         functions.filter(|it| it.has_rdma || it.fault.is_some())
     }
 
-    /// Whether it, or a function of it, is one of `functions`.
+    /// Returns true if it or one of its functions is in `functions`.
     pub(super) fn is_behind(&self, functions: &[DeviceAddress]) -> bool {
         let mut children = self.functions.iter().map(|it| &it.address);
         functions.contains(&self.address) || children.any(|it| functions.contains(it))
@@ -78,7 +78,7 @@ impl Nic {
 }
 
 impl Link {
-    /// `active, 400 Gbit/s`
+    /// Describes the link: `active, 400 Gbit/s`.
     pub(super) fn words(&self) -> String {
         match self {
             Self::Up(Some(speed)) if speed % 1000 == 0 => format!("up, {} Gbit/s", speed / 1000),
@@ -89,11 +89,11 @@ impl Link {
     }
 }
 
-/// The NUMA nodes that have NICs, in order; the unknown one is last.
+/// Returns the NUMA nodes that have NICs, in order; the unknown one is last.
 pub(super) fn numa(snapshot: &Snapshot, pods: &[Pod]) -> Vec<Numa> {
     let node = &snapshot.node;
     let functions = &node.inventory.functions;
-    // the other half of an eRDMA NIC is shown with its RDMA device
+    // the netdev's function of an eRDMA NIC is shown with its RDMA device
     let halves: BTreeSet<&DeviceAddress> = functions
         .iter()
         .flat_map(|it| it.netdev_function.iter().chain(&it.device.rdma_functions))
@@ -163,7 +163,7 @@ pub(super) fn numa(snapshot: &Snapshot, pods: &[Pod]) -> Vec<Numa> {
         .collect()
 }
 
-/// The pod of each function that a pod has alone, as far as that is known.
+/// Returns the pod of each exclusive function, if known.
 fn holders(pods: &[Pod]) -> BTreeMap<&DeviceAddress, &str> {
     let mut held = BTreeMap::new();
     for pod in pods {
@@ -210,7 +210,7 @@ fn nic(snapshot: &Snapshot, function: &Function, held: &Holders<'_>) -> Nic {
     }
 }
 
-/// A NIC of which nothing but its address is known.
+/// Returns a NIC of which only the address is known.
 fn elsewhere(address: &DeviceAddress) -> Nic {
     Nic {
         address: address.clone(),
@@ -270,7 +270,7 @@ fn link(snapshot: &Snapshot, function: &Function, held: &Holders<'_>) -> Link {
     }
 }
 
-/// The states of the ports: as read now, else as seen last.
+/// Returns the states of the ports: from this scrape, or else the last observed ones.
 fn states(snapshot: &Snapshot, hca: &Hca) -> Vec<u8> {
     let ports = snapshot.ports.as_ref().and_then(|it| it.get(&hca.name));
     let now = ports.into_iter().flatten().filter_map(|port| port.state);

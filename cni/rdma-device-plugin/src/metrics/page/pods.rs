@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which pod has which rail: by the records of `rdma-cni`, and by kubelet for what has no record.
+//! Pods and their rails: by the records of `rdma-cni`, or by kubelet without a record.
 
 use super::super::collect::Snapshot;
 use attachments::pods::{PodRail, PodRails, RailAddress};
@@ -9,33 +9,33 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A pod that has devices.
 #[derive(Debug, Default)]
 pub(super) struct Pod {
-    /// `namespace/name`, else the container's id.
+    /// Name: `namespace/name`, or else the container's id.
     pub(super) name: String,
-    /// What is under way; none: it has its rails.
+    /// Operation in progress; `None`: it has its rails.
     pub(super) under_way: Option<String>,
-    /// The containers that were given devices.
+    /// Containers with devices.
     pub(super) containers: BTreeSet<String>,
-    /// In order.
+    /// Rails in order.
     pub(super) rails: Vec<Rail>,
 }
 
 /// A rail of a pod.
 #[derive(Debug, Default)]
 pub(super) struct Rail {
-    /// The interface in the pod; none: `rdma-cni` has no record of it.
+    /// Interface in the pod; `None`: `rdma-cni` has no record of it.
     pub(super) interface: Option<String>,
-    /// Its RDMA device, else its PCI function.
+    /// RDMA device, or else its PCI function.
     pub(super) device: String,
-    /// The netdev on the host.
+    /// Netdev on the host.
     pub(super) host_netdev: Option<String>,
-    /// Whether that netdev stays on the host.
+    /// True if that netdev stays on the host.
     pub(super) shared: bool,
-    /// The functions behind it.
+    /// Functions of the rail.
     pub(super) functions: Vec<DeviceAddress>,
     pub(super) addresses: Vec<RailAddress>,
 }
 
-/// The pods, by name.
+/// Returns the pods, by name.
 pub(super) fn pods(snapshot: &Snapshot, rails: &[PodRails]) -> Vec<Pod> {
     let mut pods: BTreeMap<String, Pod> = BTreeMap::new();
     for record in rails {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The page's tables. Each has so many rows at most, and says how many are left out.
+//! Tables of the page. Each has a limited number of rows, and counts omitted rows.
 
 use super::{
     Resource,
@@ -13,16 +13,16 @@ use crate::{
 };
 use std::time::SystemTime;
 
-/// Rows of a table.
+/// Largest number of rows of a table.
 const ROWS: usize = 256;
 
-/// Rows of what happened of late that are not folded.
+/// Number of recent events that are not folded.
 const RECENT: usize = 8;
 
-/// Addresses that are shown of a rail, and containers of a pod.
+/// Number of shown addresses of a rail, and of containers of a pod.
 const LISTED: usize = 8;
 
-/// Devices that are unhealthy now, with the reasons.
+/// Renders the unhealthy devices with the reasons.
 pub(super) fn faults(faults: &[(&str, &str)]) -> String {
     if faults.is_empty() {
         return String::new();
@@ -36,7 +36,7 @@ pub(super) fn faults(faults: &[(&str, &str)]) -> String {
     )
 }
 
-/// Which pod has which rail.
+/// Renders the pods with their rails.
 pub(super) fn pods(pods: &[Pod], holders_known: bool) -> String {
     let rails = pods.iter().map(|pod| pod.rails.len()).sum();
     let rows = pods.iter().flat_map(|pod| {
@@ -95,7 +95,7 @@ fn rail_row(of: Option<&Pod>, rail: &Rail) -> String {
     )
 }
 
-/// All NICs and functions.
+/// Renders all NICs and functions.
 pub(super) fn devices(numa: &[Numa]) -> String {
     let nics = numa.iter().flat_map(|node| &node.nics);
     let all = nics.map(|nic| 1 + nic.functions.len()).sum();
@@ -144,7 +144,7 @@ fn health(fault: Option<&String>) -> &'static str {
     }
 }
 
-/// What kubelet allocates.
+/// Renders the resources.
 pub(super) fn resources(resources: &[Resource]) -> String {
     let rows = resources.iter().map(|it| {
         let allocated = it
@@ -170,7 +170,7 @@ pub(super) fn resources(resources: &[Resource]) -> String {
     section("Resources", &body)
 }
 
-/// The chain, and what the probes are told.
+/// Renders the status of the chain, and the answers of the probes.
 pub(super) fn chain(chain: &ChainStatus, [live, ready]: &[Result<String, String>; 2]) -> String {
     let probe = |name: &str, answer: &Result<String, String>| {
         let (class, words) = match answer {
@@ -186,7 +186,7 @@ pub(super) fn chain(chain: &ChainStatus, [live, ready]: &[Result<String, String>
     section("State of the daemon", &list)
 }
 
-/// The history of health.
+/// Renders the history of health.
 pub(super) fn changes(changes: &[Change], since: SystemTime) -> String {
     let body = match changes.is_empty() {
         true => format!("<p>No device became unhealthy since {}.</p>", moment(since)),
@@ -210,7 +210,7 @@ fn change_row(change: &Change) -> String {
     row(&[&moment(change.at), &devices, state, &text(why).to_string()])
 }
 
-/// Errors and warnings.
+/// Renders errors and warnings.
 pub(super) fn lines(lines: &[Line], since: SystemTime) -> String {
     let body = match lines.is_empty() {
         true => format!("<p>None since {}.</p>", moment(since)),
@@ -228,11 +228,11 @@ fn line_row(line: &Line) -> String {
         1 => String::new(),
         times => format!(" ({} times)", count(times)),
     };
-    let said = format!("{}{times}", text(&line.text));
-    row(&[&moment(line.at), level, &said])
+    let text = format!("{}{times}", text(&line.text));
+    row(&[&moment(line.at), level, &text])
 }
 
-/// A table of what happened, the older part of it folded.
+/// Renders a table of events, with older ones folded.
 fn recent<T>(all: &[T], heads: &[&str], row: fn(&T) -> String) -> String {
     let (recent, older) = all.split_at(all.len().min(RECENT));
     let shown = table(heads, recent.len(), recent.iter().map(row));
@@ -248,7 +248,7 @@ fn section(name: &str, body: &str) -> String {
     format!("<section><h2>{name}</h2>{body}</section>")
 }
 
-/// The first [`ROWS`] of so many rows; the others are not made.
+/// Renders the first [`ROWS`] rows of `all`.
 fn table(heads: &[&str], all: usize, rows: impl Iterator<Item = String>) -> String {
     let heads: String = heads.iter().map(|it| format!("<th>{it}</th>")).collect();
     let shown: String = rows.take(ROWS).collect();
@@ -261,7 +261,7 @@ fn table(heads: &[&str], all: usize, rows: impl Iterator<Item = String>) -> Stri
     )
 }
 
-/// A row of cells, which are HTML.
+/// Renders a row of cells, which are HTML.
 fn row(cells: &[&str]) -> String {
     row_of("", cells)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pages of made-up nodes.
+//! Pages of constructed nodes.
 
 use super::Page;
 use crate::{
@@ -22,10 +22,10 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-/// No page is larger, whatever the node has.
+/// Limit of a page's size for every node.
 const LARGEST: usize = 400_000;
 
-/// What a scrape found, and what happened before it.
+/// Data of a scrape, and the history before it.
 #[derive(Default)]
 struct Found {
     view: View,
@@ -67,7 +67,7 @@ impl Found {
     }
 }
 
-/// Each element that is opened is closed, and in order.
+/// Asserts that elements are closed in order.
 #[track_caller]
 fn is_well_formed(page: &str) {
     const VOID: [&str; 4] = ["!DOCTYPE", "meta", "br", "/"];
@@ -287,7 +287,7 @@ fn names_from_outside_are_text() {
         let page = found.page();
         assert!(!page.contains("<script"), "{page}");
         assert!(page.matches("&lt;script&gt;").count() > 15, "{page}");
-        // what ends an attribute, or begins an entity, is escaped as well, as far as the text goes
+        // characters that end an attribute or begin an entity are escaped too, up to the cut
         let end = "&lt;/script&gt;&quot;&#39;&amp;";
         assert!(page.matches(end).count() > 15, "{page}");
         for rest in page.split("alert(1)").skip(1) {
@@ -298,7 +298,7 @@ fn names_from_outside_are_text() {
     }
 }
 
-/// Each of them in a pod of its own; and once more where the physical function is not this machine's.
+/// Each function is in a pod of its own, with and without its physical function on this machine.
 #[test]
 fn two_hundred_and_fifty_six_functions_stay_readable() {
     let functions: Vec<Value> = (0..256).map(function).collect();

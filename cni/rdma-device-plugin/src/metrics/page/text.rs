@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Text from outside, for HTML and SVG: a name on this page can be anybody's.
+//! External text for HTML and SVG: any user can choose a name on this page.
 
 use conf_reader::steers;
 use std::{
@@ -7,18 +7,18 @@ use std::{
     time::SystemTime,
 };
 
-/// Characters that are shown of one text.
+/// Largest number of shown characters of a text.
 const LONGEST: usize = 300;
 
 /// Text, escaped for elements and for attributes in double quotes.
 pub(super) struct Text<'a>(&'a str, usize);
 
-/// All of it that is reasonable.
+/// Escapes `text`, cut to a reasonable length.
 pub(super) fn text(text: &str) -> Text<'_> {
     Text(text, LONGEST)
 }
 
-/// So many characters of it at most.
+/// Escapes `text`, cut to `most` characters.
 pub(super) fn cut(text: &str, most: usize) -> Text<'_> {
     Text(text, most)
 }
@@ -47,19 +47,19 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// Control characters, and those that change the direction of what comes after them.
+/// Returns true for control characters, and for those that change the direction of later text.
 fn is_hidden(c: char) -> bool {
     steers(c) && !matches!(c, '\n' | '\t')
 }
 
-/// A moment, as UTC.
+/// Formats a time as UTC.
 pub(super) fn moment(at: SystemTime) -> String {
     let text = humantime::format_rfc3339_seconds(at).to_string();
     let text = text.replace('T', " ").replace('Z', " UTC");
     format!("<time>{text}</time>")
 }
 
-/// A number, in groups of three digits.
+/// Formats a number in groups of three digits.
 pub(super) fn count(number: usize) -> String {
     let digits = number.to_string();
     let mut grouped = String::new();
