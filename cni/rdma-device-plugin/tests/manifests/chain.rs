@@ -14,10 +14,14 @@ use k8s_openapi::{api::core::v1::Container, apimachinery::pkg::util::intstr::Int
 use rdma_device_plugin::{
     chain::{file::hash, record::BIN_DIR},
     cli::{Arguments, Command, Install},
-    conf::chain::{CONF_DIR, pod_resources},
+    conf::{
+        Reader,
+        chain::{CONF_DIR, pod_resources},
+    },
 };
 use serde_json::{Map, Value, json};
 use std::{
+    collections::BTreeSet,
     fs,
     io::Write as _,
     path::{Path, PathBuf},
@@ -31,9 +35,13 @@ pub(crate) const UNINSTALL: [&str; 3] = [
 ];
 
 /// The switch is off in the others.
-const CHAINED: [(&str, &str); 32] = [
+const CHAINED: [(&str, &str); 34] = [
     ("conf/manifests/erdma.yaml", r#"{"smcr":"annotation"}"#),
     ("conf/manifests/lingjun.yaml", PARENT),
+    (
+        "conf/manifests/roce-ipv4.yaml",
+        r#"{"ipam":{"type":"rdma-ipam","from":"parent","family":"ipv4"}}"#,
+    ),
     ("conf/manifests/vf.yaml", VFS),
     (WHOLE_NICS, NICS),
     (
@@ -90,11 +98,13 @@ const CHAINED: [(&str, &str); 32] = [
         "integration/manifests/rendered/the-chain-as-it-comes.yaml",
         "{}",
     ),
+    (WITHOUT_ENVIRONMENT, PARENT),
     (
         "integration/manifests/rendered/two-kinds-of-vfs.yaml",
         r#"{"resources":["rdma/vf","rdma/vf-storage"]}"#,
     ),
 ];
+const WITHOUT_ENVIRONMENT: &str = "integration/manifests/rendered/the-environment-as-it-was.yaml";
 const WITH_ENVIRONMENT: &str = "integration/manifests/rendered/shared-with-environment.yaml";
 const ANOTHER_NAME: &str =
     r#"{"ipam":{"type":"rdma-ipam","from":"parent"},"resources":["example.com/hca_8"]}"#;
@@ -141,6 +151,29 @@ fn a_shared_resource_has_what_its_switches_say() {
     assert_eq!(hca.environment.len(), 4, "{:?}", hca.environment);
     let parents = format!("{:?}", hca.parents);
     assert!(parents.contains("bond*.100"), "{parents}");
+}
+
+/// With the chain, NCCL takes the pod's own GID; the rails need CDI names. Claims have their own way.
+#[test]
+fn containers_are_set_up_for_nccl_unless_it_is_turned_off() {
+    let (nccl, all) = (&[Reader::Nccl][..], &[Reader::Rails, Reader::Nccl][..]);
+    for (file, readers) in [
+        ("conf/manifests/lingjun.yaml", nccl),
+        ("conf/manifests/roce-ipv4.yaml", nccl),
+        (BONDS, nccl),
+        ("conf/manifests/vf.yaml", all),
+        (WHOLE_NICS, all),
+        ("conf/manifests/hca.yaml", &[]),
+        ("conf/manifests/erdma.yaml", &[]),
+        (claims::SHARED, &[]),
+        (claims::OF_VFS, &[]),
+        (WITHOUT_ENVIRONMENT, &[]),
+    ] {
+        let readers: BTreeSet<Reader> = readers.iter().copied().collect();
+        for resource in cluster(file).conf().0.resources {
+            assert_eq!(resource.environment, readers, "{file}");
+        }
+    }
 }
 
 #[test]

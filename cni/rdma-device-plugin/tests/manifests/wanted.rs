@@ -40,10 +40,11 @@ pub(crate) const WHOLE_NICS: &str = "conf/manifests/whole-nics.yaml";
 const EXCLUSIVE: &[&str] = &["SYS_ADMIN"];
 pub(crate) const LOADING: &[&str] = &["SYS_MODULE", "SYS_PTRACE", "DAC_READ_SEARCH"];
 
-pub(crate) const ALL: [Wanted; 42] = [
+pub(crate) const ALL: [Wanted; 44] = [
     wanted("conf/manifests/erdma.yaml", &["aliyun/erdma"], &[]),
     wanted("conf/manifests/hca.yaml", &["rdma/hca"], &[]),
     wanted("conf/manifests/lingjun.yaml", &["rdma/hca"], &[]),
+    wanted("conf/manifests/roce-ipv4.yaml", &["rdma/hca"], &[]),
     wanted("conf/manifests/vf.yaml", &["rdma/vf"], &[]),
     wanted(WHOLE_NICS, &["rdma/nic"], &[]),
     wanted(
@@ -148,6 +149,11 @@ pub(crate) const ALL: [Wanted; 42] = [
     ),
     wanted(
         "integration/manifests/rendered/the-chain-as-it-comes.yaml",
+        &["rdma/hca"],
+        &[],
+    ),
+    wanted(
+        "integration/manifests/rendered/the-environment-as-it-was.yaml",
         &["rdma/hca"],
         &[],
     ),

@@ -71,6 +71,19 @@
 {{ toJson $dirs }}
 {{- end -}}
 
+{{/* for whom containers' environment is set up, a list; auto: with the chain, for NCCL, and with CDI names for all.
+     Containers with claims have their rails without it */}}
+{{- define "rdma.environment" -}}
+{{- $nics := get .Values .Values.nics -}}
+{{- if kindIs "slice" $nics.environment -}}
+{{ toJson $nics.environment }}
+{{- else if or (not .Values.enableNonHostNetwork) (include "rdma.claimed" .) -}}
+[]
+{{- else -}}
+{{ ternary (list "rails" "nccl") (list "nccl") $nics.cdi | toJson }}
+{{- end -}}
+{{- end -}}
+
 {{/* where the daemon answers; the node's address is put in by kubelet */}}
 {{- define "rdma.metricsAddress" -}}
 {{- $address := .Values.metrics.address -}}
@@ -122,29 +135,34 @@
 {{- $chain := include "rdma.chain" . -}}
 {{- if eq .Values.nics "shared" -}}
 {{- $shared := .Values.shared -}}
-{{- if and (has "rails" $shared.environment) (not $shared.cdi) -}}
+{{- $environment := include "rdma.environment" . | fromJsonArray -}}
+{{- if and (has "rails" $environment) (not $shared.cdi) -}}
 {{ fail "shared.environment: rails are told by a CDI entry; set shared.cdi to true, or leave rails out" }}
 {{- end -}}
 {{- if and $shared.parents (include "rdma.claimed" .) -}}
 {{ fail "shared.parents: claims name devices, and pods that have them by claims are attached to the NIC or its bond; leave shared.parents or dra.enabled out" }}
 {{- end -}}
 {{- if $shared.cdi }}{{ $_ := set $config "cdi" true }}{{ end -}}
-{{- if or $chain $shared.devices $shared.require $shared.parents $shared.environment $shared.cdi .Values.customResourceName -}}
+{{- if or $chain $shared.devices $shared.require $shared.parents $environment $shared.cdi .Values.customResourceName -}}
 {{- $hca := dict "name" (include "rdma.resource" .) "kind" "shared" -}}
 {{- with $shared.devices }}{{ $_ := set $hca "devices" . }}{{ end -}}
 {{- with $shared.require }}{{ $_ := set $hca "require" . }}{{ end -}}
 {{- with $shared.parents }}{{ $_ := set $hca "parents" . }}{{ end -}}
-{{- with $shared.environment }}{{ $_ := set $hca "environment" . }}{{ end -}}
+{{- with $environment }}{{ $_ := set $hca "environment" . }}{{ end -}}
 {{- $_ := set $config "resources" (list $hca) -}}
 {{- else -}}
 {{- $_ := set $config "mode" "hca" -}}
 {{- end -}}
 {{- else if eq .Values.nics "exclusive" -}}
-{{- if .Values.exclusive.cdi }}{{ $_ := set $config "cdi" true }}{{ end -}}
-{{- $_ := set $config "resources" (list (dict
-     "name" (include "rdma.resource" .)
-     "kind" "exclusive"
-     "devices" .Values.exclusive.devices)) -}}
+{{- $exclusive := .Values.exclusive -}}
+{{- $environment := include "rdma.environment" . | fromJsonArray -}}
+{{- if and (has "rails" $environment) (not $exclusive.cdi) -}}
+{{ fail "exclusive.environment: rails are told by a CDI entry; set exclusive.cdi to true, or leave rails out" }}
+{{- end -}}
+{{- if $exclusive.cdi }}{{ $_ := set $config "cdi" true }}{{ end -}}
+{{- $nic := dict "name" (include "rdma.resource" .) "kind" "exclusive" "devices" $exclusive.devices -}}
+{{- with $environment }}{{ $_ := set $nic "environment" . }}{{ end -}}
+{{- $_ := set $config "resources" (list $nic) -}}
 {{- else -}}
 {{- $erdma := dict -}}
 {{- with .Values.preferDriver }}{{ $_ := set $erdma "preferDriver" . }}{{ end -}}
