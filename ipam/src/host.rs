@@ -7,7 +7,8 @@ use crate::{
 };
 use ipnetwork::IpNetwork;
 use rdma_netns::{
-    Asked, HardwareAddress, Kernel, Linux, Namespace, ObserveError, Route, link::MAIN_TABLE,
+    Asked, HardwareAddress, Kernel, Linux, Namespace, Neighbour, ObserveError, Route,
+    link::MAIN_TABLE,
 };
 use std::net::IpAddr;
 
@@ -47,8 +48,8 @@ fn state(linux: &Linux) -> Result<Namespace, ObserveError> {
     Ok(linux.observe(None)?.host)
 }
 
-/// Returns the addresses of other machines in the host's neighbour table of the netdev `name`.
-pub fn neighbours(linux: &Linux, name: &str) -> Result<Vec<IpAddr>, ObserveError> {
+/// Returns the other machines in the host's neighbour table of the netdev `name`.
+pub fn neighbours(linux: &Linux, name: &str) -> Result<Vec<Neighbour>, ObserveError> {
     let host = state(linux)?;
     let Some(link) = host.link(name) else {
         return Ok(vec![]);
@@ -56,7 +57,13 @@ pub fn neighbours(linux: &Linux, name: &str) -> Result<Vec<IpAddr>, ObserveError
     let is_own = |mac: &HardwareAddress| host.links.iter().any(|link| link.mac == *mac);
     let neighbours = linux.neighbours()?.into_iter();
     let others = neighbours.filter(|it| it.index == link.index && !is_own(&it.mac));
-    Ok(others.map(|it| it.address).collect())
+    Ok(others.collect())
+}
+
+/// Reports whether a machine with this hardware address is probably a node, and not a pod: the maker of a NIC assigned
+/// it (IEEE 802, section 8.2: neither a group's nor locally administered). A pod's macvlan has a random one.
+pub fn is_a_nics(mac: &HardwareAddress) -> bool {
+    matches!(mac.0[..], [first, _, _, _, _, _] if first & 3 == 0)
 }
 
 fn gateway_route(route: &Route) -> Option<GatewayRoute> {

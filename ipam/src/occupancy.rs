@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The unavailable addresses: leased ones, and those of other machines on the network.
 //!
-//! Of other machines, the host has only traces: an address was in use a while ago, or a neighbour table has an entry.
+//! Of other machines, the host has only traces: an address was in use a while ago, a neighbour table has an entry, or
+//! another node had the address within a month.
 //! Both may be outdated. Such an address is therefore assigned if no other one is left: the caller probes the wire
 //! before it uses an address.
 
@@ -17,22 +18,33 @@ use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 #[derive(Debug)]
 pub struct Taken<'a, D> {
     locked: &'a Locked<'a, D>,
-    neighbours: &'a BTreeSet<IpAddr>,
-    avoided: Duration,
+    /// None: only recent traces count.
+    neighbours: Option<&'a BTreeSet<IpAddr>>,
+}
+
+impl<D> Taken<'_, D> {
+    fn avoided(&self) -> Duration {
+        self.neighbours.map_or(REFUSED, |_| AVOIDED)
+    }
 }
 
 impl<D: Disk> Occupancy for Taken<'_, D> {
     type Error = StoreError;
 
     fn is_taken(&self, ip: IpAddr) -> Result<bool, StoreError> {
-        Ok(self.neighbours.contains(&ip)
-            || self.locked.is_held(ip)?
-            || self.locked.is_avoided(ip, self.avoided)?)
+        let is_traced = match self.neighbours {
+            Some(neighbours) => neighbours.contains(&ip) || self.locked.is_remembered(ip)?,
+            None => false,
+        };
+        Ok(is_traced || self.locked.is_held(ip)? || self.locked.is_avoided(ip, self.avoided())?)
     }
 
     fn all_taken(&self) -> Result<BTreeSet<IpAddr>, StoreError> {
-        let mut taken = self.locked.store().taken(self.avoided)?;
-        taken.extend(self.neighbours);
+        let mut taken = self.locked.store().taken(self.avoided())?;
+        if let Some(neighbours) = self.neighbours {
+            taken.extend(neighbours);
+            taken.extend(self.locked.store().remembered()?);
+        }
         Ok(taken)
     }
 }
@@ -49,8 +61,7 @@ pub fn choose<D: Disk>(
 ) -> Result<Choice, StoreError> {
     let free = Taken {
         locked,
-        neighbours,
-        avoided: AVOIDED,
+        neighbours: Some(neighbours),
     };
     let choice = choose::choose(pool, forbidden, tries.clone(), segments, &free)?;
     if choice.is_free() {
@@ -58,8 +69,7 @@ pub fn choose<D: Disk>(
     }
     let without_traces = Taken {
         locked,
-        neighbours: &BTreeSet::new(),
-        avoided: REFUSED,
+        neighbours: None,
     };
     choose::choose(pool, forbidden, tries, segments, &without_traces)
 }

@@ -10,7 +10,7 @@ use rdma_netns::{
 use std::net::IpAddr;
 
 /// Who answers.
-const OTHER: [u8; 6] = [0x02, 0, 0, 0, 0xff, 0xfe];
+const OTHER: [u8; 6] = [0x0c, 0x42, 0xa1, 0, 0xff, 0xfe];
 
 impl World {
     /// Asks for all addresses at once. An answer comes from whoever has the address, and from

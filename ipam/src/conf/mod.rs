@@ -101,6 +101,8 @@ pub struct Plan {
     /// `neighbourAddresses`: addresses of other machines in the parent's neighbour tables. None: the caller has not
     /// passed them.
     pub neighbours: Option<Vec<IpAddr>>,
+    /// `nodeAddresses`: addresses of other nodes, which are remembered.
+    pub nodes: Vec<IpAddr>,
 }
 
 impl Place {
@@ -199,6 +201,7 @@ impl Plan {
             requested: requests::requested(root, environment)?,
             away: list(&root.at("hostAddresses"), ADDRESSES, address)?.unwrap_or_default(),
             neighbours: list(&root.at("neighbourAddresses"), ADDRESSES, address)?,
+            nodes: list(&root.at("nodeAddresses"), ADDRESSES, address)?.unwrap_or_default(),
         })
     }
 }

@@ -7,6 +7,7 @@
 //!                     last_reserved_ip.<pointer>      the round robin's last address
 //!                     rdma-ipam/attachments/<container>@<ifname>   → "<address>,<address>"
 //!                     rdma-ipam/conflicts/<address>                → "<seconds since 1970>"
+//!                     rdma-ipam/nodes/<address>                    → "<seconds since 1970>"
 //!                     rdma-ipam/<container>@<ifname>.<process>.new content of the leases, during an ADD
 //!                     rdma-ipam/pointer.new                        the pointer, while it is written
 //! ```
@@ -50,12 +51,14 @@
 mod change;
 mod draft;
 mod lease;
+mod nodes;
 pub mod note;
 mod walk;
 
 pub use change::{Change, Deferred, Disk, RealDisk};
 pub use draft::Draft;
 pub use lease::{Lease, Owner};
+pub use nodes::REMEMBERED;
 pub use walk::Contents;
 
 use cni_protocol::{
@@ -195,13 +198,23 @@ impl<'a, D: Disk> Store<'a, D> {
     pub fn taken(&self, time: Duration) -> Result<BTreeSet<IpAddr>, StoreError> {
         let leases = walk::names(&self.directory)?;
         let mut taken: BTreeSet<IpAddr> = leases.iter().filter_map(|it| it.parse().ok()).collect();
-        let directory = self.conflicts();
-        for name in walk::names(&directory)? {
+        taken.extend(self.noted_within(&self.conflicts(), time)?);
+        Ok(taken)
+    }
+
+    /// Returns the addresses whose notes in `directory` are not older than `time`.
+    fn noted_within(
+        &self,
+        directory: &Path,
+        time: Duration,
+    ) -> Result<BTreeSet<IpAddr>, StoreError> {
+        let mut noted = BTreeSet::new();
+        for name in walk::names(directory)? {
             if note(&directory.join(&name))?.is_some_and(|seen| is_within(&seen, time)) {
-                taken.extend(name.parse::<IpAddr>());
+                noted.extend(name.parse::<IpAddr>());
             }
         }
-        Ok(taken)
+        Ok(noted)
     }
 
     /// Syncs the leases' directory.

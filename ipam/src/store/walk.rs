@@ -117,6 +117,7 @@ impl<D: Disk> Locked<'_, D> {
                 .err(),
         );
         errors.extend(self.forget_old_conflicts(None).err());
+        errors.extend(self.forget_old_nodes().err());
         // earlier versions wrote lease.new
         for new in ["lease.new", "pointer.new"] {
             errors.extend(self.remove(self.store.own(new)).err());
@@ -139,7 +140,7 @@ impl<D: Disk> Locked<'_, D> {
     }
 
     /// Removes the notes `names` in `directory` for whose name and text `old` returns true.
-    fn forget(
+    pub(super) fn forget(
         &self,
         directory: &Path,
         names: impl IntoIterator<Item = String>,

@@ -104,6 +104,11 @@ fn give<D: Disk>(
             locked.release(owner, &locked.leases_of(owner)?)?;
         }
     }
+    let is_in_pool = |ip: &IpAddr| offer.pools.iter().any(|it| it.range_of(*ip).is_some());
+    let nodes = offer.nodes.iter().copied().filter(is_in_pool);
+    if let Err(error) = locked.remember(nodes) {
+        log::warn!("{error}; the address of a node that is off can go to a pod");
+    }
     let mut ips = vec![];
     let mut pointers = vec![];
     for (pool, request) in offer.pools.iter().zip(requests) {

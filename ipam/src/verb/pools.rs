@@ -24,6 +24,8 @@ pub(super) struct Offer {
     pub(super) own: Vec<IpAddr>,
     /// Addresses of other machines on the parent's network.
     pub(super) neighbours: BTreeSet<IpAddr>,
+    /// Those of other nodes, to be remembered.
+    pub(super) nodes: Vec<IpAddr>,
     /// `routes` of the result.
     pub(super) routes: Vec<Value>,
 }
@@ -33,12 +35,13 @@ impl<D: Disk> Node<'_, D> {
     pub(super) fn offer(&self, plan: &Plan) -> Result<Offer, Error> {
         let mut own = host::addresses(self.linux)?;
         own.extend(&plan.away);
-        let neighbours = self.neighbours(plan)?;
+        let (neighbours, nodes) = self.neighbours(plan)?;
         match &plan.source {
             Source::Ranges(pools) => Ok(Offer {
                 pools: pools.clone(),
                 own,
                 neighbours,
+                nodes,
                 routes: plan.routes.clone().unwrap_or_default(),
             }),
             Source::Parent {
@@ -57,16 +60,20 @@ impl<D: Disk> Node<'_, D> {
                     pools,
                     own,
                     neighbours,
+                    nodes,
                     routes,
                 })
             }
         }
     }
 
-    /// Returns the neighbours that the caller passed, or otherwise those that the host knows on the parent's network.
-    fn neighbours(&self, plan: &Plan) -> Result<BTreeSet<IpAddr>, Error> {
+    /// Returns the neighbours that the caller passed, or otherwise those that the host knows on the parent's network, and
+    /// which of them are nodes.
+    fn neighbours(&self, plan: &Plan) -> Result<(BTreeSet<IpAddr>, Vec<IpAddr>), Error> {
         let known = match (&plan.neighbours, &plan.source) {
-            (Some(passed), _) => passed.clone(),
+            (Some(passed), _) => {
+                return Ok((passed.iter().copied().collect(), plan.nodes.clone()));
+            }
             (
                 None,
                 Source::Parent {
@@ -77,7 +84,9 @@ impl<D: Disk> Node<'_, D> {
             ) => host::neighbours(self.linux, name)?,
             _ => vec![],
         };
-        Ok(known.into_iter().collect())
+        let nodes = known.iter().filter(|it| host::is_a_nics(&it.mac));
+        let nodes = nodes.map(|it| it.address).collect();
+        Ok((known.into_iter().map(|it| it.address).collect(), nodes))
     }
 
     fn pools(&self, parent: &Parent, families: &[Bounds], plan: &Plan) -> Result<Vec<Pool>, Error> {

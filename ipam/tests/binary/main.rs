@@ -18,6 +18,7 @@ mod odd_files;
 mod one_directory;
 mod parent;
 mod protocol;
+mod remembered;
 mod requests;
 mod stable;
 mod stress;

@@ -3,7 +3,8 @@
 //! host by then, and its addresses with it.
 
 use ipnetwork::IpNetwork;
-use rdma_netns::{Address, Link, Neighbour, link::MAIN_TABLE};
+use rdma_ipam::host::is_a_nics;
+use rdma_netns::{Address, HardwareAddress, Link, Neighbour, link::MAIN_TABLE};
 use serde_json::{Map, Value, json};
 use std::net::IpAddr;
 
@@ -47,8 +48,8 @@ impl<'a> Master<'a> {
             .collect()
     }
 
-    /// `config` with `master`, `masterAddresses`, `masterRoutes`, `hostAddresses` and
-    /// `neighbourAddresses`, and without the requested addresses (`runtimeConfig.ips`,
+    /// `config` with `master`, `masterAddresses`, `masterRoutes`, `hostAddresses`,
+    /// `neighbourAddresses` and `nodeAddresses`, and without the requested addresses (`runtimeConfig.ips`,
     /// `args.cni.ips`) that are in another rail's network.
     pub(super) fn handed_on(&self, config: &Map<String, Value>) -> Map<String, Value> {
         let mut config = config.clone();
@@ -68,13 +69,10 @@ impl<'a> Master<'a> {
         let away = self.known.away.iter().map(|ip| ip.to_string().into());
         config.insert("hostAddresses".into(), Value::Array(away.collect()));
         let neighbours = self.known.neighbours.iter();
-        let neighbours = neighbours
-            .filter(|neighbour| neighbour.index == self.link.index)
-            .map(|neighbour| neighbour.address.to_string().into());
-        config.insert(
-            "neighbourAddresses".into(),
-            Value::Array(neighbours.collect()),
-        );
+        let neighbours = neighbours.filter(|neighbour| neighbour.index == self.link.index);
+        let neighbours: Vec<&Neighbour> = neighbours.collect();
+        config.insert("neighbourAddresses".into(), told(&neighbours, |_| true));
+        config.insert("nodeAddresses".into(), told(&neighbours, is_a_nics));
         if let Some(wishes) = config.get_mut("runtimeConfig") {
             self.keep_own(wishes);
         }
@@ -94,6 +92,12 @@ impl<'a> Master<'a> {
             ips.retain(|ip| !is_in(ip.as_str().unwrap_or_default(), &self.elsewhere));
         }
     }
+}
+
+/// The addresses of those of `neighbours` whose hardware address `is_it`.
+fn told(neighbours: &[&Neighbour], is_it: impl Fn(&HardwareAddress) -> bool) -> Value {
+    let found = neighbours.iter().filter(|it| is_it(&it.mac));
+    found.map(|it| it.address.to_string()).collect()
 }
 
 fn args_without(args: &str, networks: &[IpNetwork]) -> String {

@@ -11,7 +11,7 @@ use crate::{
 };
 use attachments::{Attachment, DesiredLink};
 use cni_protocol::Command;
-use rdma_netns::{Conflict, Kernel, Link, Observed, Pod};
+use rdma_netns::{Conflict, Kernel, Link, Neighbour, Observed, Pod};
 use std::net::IpAddr;
 
 /// How often a rail is asked for. Tries that meet an address in use are over in a moment: in a /24 of
@@ -36,11 +36,8 @@ pub(super) fn obtain<K: Kernel>(
     let rails = attachment.rails.iter();
     let links: Vec<Option<Link>> = rails.map(|rail| rail.on_host(observed).cloned()).collect();
     let present: Vec<&Link> = links.iter().flatten().collect();
-    let mut masters = Master::of(&present, known).into_iter();
-    let masters: Vec<Option<Master<'_>>> = links
-        .iter()
-        .map(|link| link.as_ref().and_then(|_| masters.next()))
-        .collect();
+    let mut known = known.clone();
+    let masters = masters(&links, &present, &known);
     let mut asked = 0;
     let answers = attachment.rails.iter().zip(&masters).map(|(rail, master)| {
         asked += 1;
@@ -77,6 +74,18 @@ pub(super) fn obtain<K: Kernel>(
         if number == TRIES || !budget.is_enough() {
             return Err(ApplyError::InUse(first.clone()).into());
         }
+        // IPAM remembers it, should it be a node that is off one day
+        for (rail, link) in attachment.rails.iter().zip(&links) {
+            let defended = conflicts.iter().filter(|it| it.link == rail.pod_name);
+            known.neighbours.extend(link.iter().flat_map(|link| {
+                defended.clone().map(|it| Neighbour {
+                    index: link.index,
+                    address: it.address,
+                    mac: it.by.clone(),
+                })
+            }));
+        }
+        let masters = self::masters(&links, &present, &known);
         for (index, master) in masters.iter().enumerate() {
             let Some(master) = master else { continue };
             if let Some(answer) = another(&ipam, attachment, index, master, pod, &conflicts)? {
@@ -85,6 +94,19 @@ pub(super) fn obtain<K: Kernel>(
         }
     }
     Ok(Some(answers))
+}
+
+/// One for each of `links` that is `present`.
+fn masters<'a>(
+    links: &[Option<Link>],
+    present: &[&'a Link],
+    known: &'a Known,
+) -> Vec<Option<Master<'a>>> {
+    let mut masters = Master::of(present, known).into_iter();
+    let links = links.iter();
+    links
+        .map(|link| link.as_ref().and_then(|_| masters.next()))
+        .collect()
 }
 
 /// What the rails are to have by IPAM's answers.

@@ -61,7 +61,7 @@ impl Network {
         config
     }
 
-    /// What the plugin was asked since the last time, with the conflicts that it was told.
+    /// What the plugin was asked since the last time, with the conflicts and nodes that it was told.
     fn calls(&self) -> Vec<String> {
         let log = self.node.plugins.join("next.log");
         let text = fs::read_to_string(&log).unwrap_or_default();
@@ -70,10 +70,10 @@ impl Network {
             let (what, config) = line.split_at(line.find('{').unwrap());
             let config: Value = serde_json::from_str(config).unwrap();
             let conflicts = config["conflicts"].as_array().into_iter().flatten();
-            let conflicts: Vec<&str> = conflicts.filter_map(Value::as_str).collect();
-            format!("{what}{}", conflicts.join(" "))
-                .trim_end()
-                .to_owned()
+            // at ADD: the nodes that IPAM is to remember
+            let nodes = config["nodeAddresses"].as_array().into_iter().flatten();
+            let told: Vec<&str> = conflicts.chain(nodes).filter_map(Value::as_str).collect();
+            format!("{what}{}", told.join(" ")).trim_end().to_owned()
         };
         text.lines().map(call).collect()
     }
@@ -144,11 +144,11 @@ fn another_is_taken_where_one_is_in_use() {
         "ADD rdma0",
         "ADD rdma1",
         "DEL rdma0 10.0.0.70",
-        "ADD rdma0",
+        "ADD rdma0 10.0.0.70",
         "DEL rdma1 10.1.0.70 fd00:1::70",
-        "ADD rdma1",
+        "ADD rdma1 10.1.0.70 fd00:1::70",
         "DEL rdma1 fd00:1::71",
-        "ADD rdma1",
+        "ADD rdma1 10.1.0.70 fd00:1::70 fd00:1::71",
     ];
     assert_eq!(network.calls(), calls);
     assert_eq!(network.probed().len(), 3);
@@ -252,13 +252,13 @@ fn where_all_are_in_use_all_is_as_before() {
     node.kernel.with(|world| world.duplicates.extend(all));
     let message = node.add(&pod, &network.config(json!({}))).must_fail(106);
     assert!(
-        message.contains("is in use: 02:00:00:00:ff:fe"),
+        message.contains("is in use: 0c:42:a1:00:ff:fe"),
         "{message}"
     );
     let calls = network.calls();
     assert_eq!(calls[calls.len() - 2], "DEL rdma0");
     assert!(calls[calls.len() - 1].starts_with("DEL rdma1 fd00:1::"));
-    let asked = |call: &str| calls.iter().filter(|it| *it == call).count();
+    let asked = |call: &str| calls.iter().filter(|it| it.starts_with(call)).count();
     assert_eq!((asked("ADD rdma0"), asked("ADD rdma1")), (1, 32));
     node.must_be(&before, "undone");
 }
@@ -354,6 +354,7 @@ fn neighbours_of_its_own_netdev_are_told_to_each_rail() {
             ["bond0", "bond1"].map(|bond| world.link(host, bond).unwrap().clone());
         world.neighbours = [
             (first.index, "10.0.0.9", mac("02:00:00:00:99:01")),
+            (first.index, "10.0.0.7", mac("0c:42:a1:00:99:01")),
             (second.index, "fd00:1::9", mac("02:00:00:00:99:02")),
             (second.index, "10.1.0.9", mac("02:00:00:00:99:02")),
             (second.index, "10.1.0.8", first.mac.clone()),
@@ -369,6 +370,9 @@ fn neighbours_of_its_own_netdev_are_told_to_each_rail() {
     node.add(&pod, &leases.config(json!({}))).must_succeed();
     let calls = leases.calls();
     let told = |index: usize| calls[index].config["neighbourAddresses"].clone();
-    assert_eq!(told(0), json!(["10.0.0.9"]));
+    assert_eq!(told(0), json!(["10.0.0.9", "10.0.0.7"]));
     assert_eq!(told(1), json!(["fd00:1::9", "10.1.0.9"]));
+    // a NIC's maker assigned its address: no pod's child has such a one
+    let nodes = |index: usize| calls[index].config["nodeAddresses"].clone();
+    assert_eq!((nodes(0), nodes(1)), (json!(["10.0.0.7"]), json!([])));
 }

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Memory of other nodes' addresses, which must not go to pods while a node is off.
+//!
+//! The notes are not synced: a power loss costs the memory of the last seconds, and the next ADD that meets the
+//! neighbour makes the note again.
+
+use super::{Change, Disk, Locked, Store, StoreError, is_within, make, note, seconds, walk::names};
+use std::{collections::BTreeSet, net::IpAddr, path::PathBuf, time::Duration};
+
+/// Time for which a node's address is remembered after it was last seen.
+pub const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// Time after which a note is written again.
+const REFRESHED: Duration = Duration::from_secs(24 * 60 * 60);
+
+impl<D: Disk> Locked<'_, D> {
+    /// Records that other nodes have `ips` now.
+    ///
+    /// # Errors
+    /// A note cannot be read or written.
+    pub fn remember(&self, ips: impl IntoIterator<Item = IpAddr>) -> Result<(), StoreError> {
+        let directory = self.store.nodes();
+        for ip in ips {
+            let path = directory.join(ip.to_string());
+            if note(&path)?.is_some_and(|seen| is_within(&seen, REFRESHED)) {
+                continue;
+            }
+            if !directory.is_dir() {
+                make(self.store.disk, Change::MakeDirectory(directory.clone()))?;
+            }
+            let text = seconds().to_string();
+            self.make_anew(
+                &path,
+                Change::Note {
+                    path: path.clone(),
+                    text,
+                },
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Reports whether another node had `ip` within [`REMEMBERED`].
+    ///
+    /// # Errors
+    /// The note cannot be read.
+    pub fn is_remembered(&self, ip: IpAddr) -> Result<bool, StoreError> {
+        let seen = note(&self.store.nodes().join(ip.to_string()))?;
+        Ok(seen.is_some_and(|seen| is_within(&seen, REMEMBERED)))
+    }
+
+    /// Removes the notes of addresses that were not seen within [`REMEMBERED`].
+    pub(super) fn forget_old_nodes(&self) -> Result<(), StoreError> {
+        let directory = self.store.nodes();
+        let all = names(&directory)?;
+        self.forget(&directory, all, |_, seen| !is_within(seen, REMEMBERED))
+    }
+}
+
+impl<D: Disk> Store<'_, D> {
+    /// Returns the addresses that other nodes had within [`REMEMBERED`].
+    ///
+    /// # Errors
+    /// The notes cannot be read.
+    pub fn remembered(&self) -> Result<BTreeSet<IpAddr>, StoreError> {
+        self.noted_within(&self.nodes(), REMEMBERED)
+    }
+
+    fn nodes(&self) -> PathBuf {
+        self.own("nodes")
+    }
+}
