@@ -47,6 +47,7 @@
 //! | [`tracer`] | a program run with a fault at one of its system calls: killed, or an error |
 //! | [`tmpfs`] | file systems of their own: full, read-only, or just plain |
 //! | [`power`] | in the lab, a machine that loses power and boots again with its disk |
+//! | [`verify`] | `ping --exchange` in two pods |
 //! | [`wait`] | waiting for the kernel, with an end |
 
 pub mod api_server;
@@ -95,6 +96,7 @@ pub mod tmpfs;
 #[cfg(target_env = "gnu")]
 pub mod tracer;
 pub mod traffic;
+pub mod verify;
 pub mod wait;
 
 pub use api_server::ApiServer;

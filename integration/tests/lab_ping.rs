@@ -5,6 +5,7 @@ use integration::{
     Attachment, Conflist, Netns,
     daemon::rdma_device_plugin,
     lab::{Lab, ipv4, ipv6, verbs_devices},
+    verify,
 };
 use serde_json::Value;
 
@@ -181,4 +182,46 @@ fn each_silence_has_its_reason() {
     let reason = unrouted["reason"].as_str().expect("a reason");
     assert_eq!(reason, "no route leads to 192.0.2.1");
     assert_eq!(verbs_devices(&scene.lab.host), Vec::<String>::new());
+}
+
+/// As `conf/examples/verify.yaml` has it: each pod sees its own RDMA devices alone, and has no capability.
+#[test]
+fn two_pods_verify_each_other() {
+    let scene = TwoPods::new();
+    let pods = scene.pods.each_ref();
+    let addresses = [ipv4(0, 0), ipv4(0, 1)];
+    let addresses = addresses.each_ref().map(String::as_str);
+    let options = ["--count", "2", "--interval", "0.1", "--timeout", "0.5"];
+    let [one, two] = verify::exchange(pods, addresses, &options);
+    assert_eq!((one.0, two.0), (0, 0), "{}{}", one.1, two.1);
+    verify::is_a_table_of_two_rails(&one.1, "node-0", "node-1");
+    verify::is_a_table_of_two_rails(&two.1, "node-1", "node-0");
+
+    // A rail whose peer drops UDP port 4791 fails both, and the other rail is not hidden.
+    for line in [
+        "rule add pref 10 lookup local",
+        "rule del pref 0",
+        "rule add pref 5 ipproto udp dport 4791 iif rdma1 blackhole",
+        "-6 rule add pref 10 lookup local",
+        "-6 rule del pref 0",
+        "-6 rule add pref 5 ipproto udp dport 4791 iif rdma1 blackhole",
+    ] {
+        pods[1].ip(line);
+    }
+    let json = [&options[..], &["--json"]].concat();
+    let [one, two] = verify::exchange(pods, addresses, &json);
+    assert_eq!((one.0, two.0), (1, 1), "{}{}", one.1, two.1);
+    let document: Value = serde_json::from_str(&one.1).expect("JSON");
+    let pairs = document["pairs"].as_array().expect("pairs");
+    assert_eq!(pairs.len(), 4);
+    let same = |rail: &str| {
+        let is_same = |it: &&Value| {
+            [&it["from"]["rail"], &it["to"]["rail"]].map(|it| it == rail) == [true; 2]
+        };
+        pairs.iter().find(is_same).expect("the pair")
+    };
+    assert_eq!(same("rdma0")["answered"], 2, "{document}");
+    assert_eq!(same("rdma1")["answered"], 0, "{document}");
+    let reason = same("rdma1")["reason"].as_str().expect("a reason");
+    assert!(reason.starts_with("RDMA does not answer: "), "{reason}");
 }

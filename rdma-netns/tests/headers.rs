@@ -84,6 +84,7 @@ const PLACES: &[(&str, usize)] = &[
     ("offsetof(struct smc_diag_lgrinfo, lnk)", 0),
     ("offsetof(struct smc_diag_fallback, peer_diagnosis)", 4),
     ("offsetof(struct rdma_ucm_create_id, qp_type)", 18),
+    ("offsetof(struct rdma_ucm_bind, addr)", 8),
     ("offsetof(struct rdma_ucm_resolve_addr, src_addr)", 16),
     ("offsetof(struct rdma_ucm_resolve_addr, dst_addr)", 144),
     ("offsetof(struct rdma_ucm_set_option, optlen)", 20),

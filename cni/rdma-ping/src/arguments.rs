@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The options of `rdma-device-plugin ping`.
 
+use crate::peer::{Place, is_name};
 use clap::Args;
 use network_conf::STATE_DIR;
 use std::{net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
@@ -12,8 +13,18 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
     /// Addresses of rails, or pods of this node (NAMESPACE/NAME): the command pings all rails of a pod
-    #[arg(value_name = "ADDRESS|POD", required = true)]
+    #[arg(value_name = "ADDRESS|POD", required_unless_present = "exchange")]
     pub targets: Vec<Target>,
+    /// Exchanges lists of rails on this TCP port with the other pod of a headless Service, which runs the same command, and
+    /// pings each of its rails from each own one. The exit code is 0 if rails of the same name reach each other
+    #[arg(long, value_name = "SERVICE:PORT", conflicts_with_all = ["targets", "from", "pod"])]
+    pub exchange: Option<Place>,
+    /// Seconds to wait for the other pod
+    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = seconds)]
+    pub exchange_timeout: Duration,
+    /// Own name for the other pod's table, for instance the node's. Without it, the host name
+    #[arg(long = "as", value_name = "NAME", value_parser = name)]
+    pub name: Option<String>,
     /// Own rail: its netdev, its RDMA device or one of its addresses. Without it, routes select the rail for an address,
     /// and all own rails ping a pod
     #[arg(long, value_name = "NETDEV|DEVICE|ADDRESS")]
@@ -42,6 +53,13 @@ pub struct Arguments {
     /// Where the node's device files are
     #[arg(long, value_name = "DIRECTORY", default_value = "/dev")]
     pub dev: PathBuf,
+}
+
+impl Arguments {
+    /// The connection manager's device.
+    pub(crate) fn manager(&self) -> PathBuf {
+        self.dev.join("infiniband/rdma_cm")
+    }
 }
 
 /// What is pinged.
@@ -86,6 +104,13 @@ fn pod(text: &str) -> Result<String, &'static str> {
             Ok(text.to_owned())
         }
         _ => Err("must be namespace/name of a pod"),
+    }
+}
+
+fn name(text: &str) -> Result<String, &'static str> {
+    match is_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err("must be the name of a node or pod"),
     }
 }
 

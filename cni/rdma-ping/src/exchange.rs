@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The requests: for each pair of rails one in each round, all pairs at the same time.
 
-use crate::{
-    arguments::Arguments,
-    icmp,
-    rails::{self, Device},
-};
+use crate::{arguments::Arguments, icmp, rails::Device};
 use rdma_netns::sidr::{AskError, Local, Request, ask};
 use std::{
     collections::BTreeMap,
@@ -24,6 +20,8 @@ pub(crate) struct Pair {
     pub(crate) to: String,
     /// Own address, if one is selected, and the peer's. None: the rails have no address of the same family.
     pub(crate) addresses: Option<(Option<IpAddr>, IpAddr)>,
+    /// False if the two may be out of reach of each other: different rails of two pods.
+    pub(crate) is_required: bool,
 }
 
 /// What came of a pair.
@@ -42,8 +40,13 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Returns true if each request was answered.
+    /// Returns true if each request was answered, or none has to be.
     pub(crate) fn is_good(&self) -> bool {
+        !self.pair.is_required || self.is_complete()
+    }
+
+    /// Returns true if each request was answered.
+    pub(crate) fn is_complete(&self) -> bool {
         self.sent > 0 && self.times.len() == self.sent as usize
     }
 
@@ -71,19 +74,19 @@ impl Outcome {
 /// answer or silence.
 pub(crate) fn run(
     arguments: &Arguments,
+    devices: &BTreeMap<u32, Device>,
     pairs: Vec<Pair>,
     mut seen: impl FnMut(u32, &Outcome) -> io::Result<()>,
 ) -> io::Result<Vec<Outcome>> {
-    let devices = rails::devices()?;
     let mut outcomes: Vec<Outcome> = pairs.into_iter().map(Outcome::new).collect();
     // The peer's first answer is lost while its kernel resolves the own hardware address, so that it does not count.
-    round(arguments, &devices, &mut outcomes)?;
+    round(arguments, devices, &mut outcomes)?;
     for outcome in outcomes.iter_mut().filter(|it| it.goes_on()) {
         *outcome = Outcome::new(outcome.pair.clone());
     }
     for number in 1..=arguments.count {
         let begin = Instant::now();
-        for outcome in round(arguments, &devices, &mut outcomes)? {
+        for outcome in round(arguments, devices, &mut outcomes)? {
             seen(number, outcome)?;
         }
         if number < arguments.count && outcomes.iter().any(Outcome::goes_on) {
@@ -147,7 +150,7 @@ fn request(arguments: &Arguments, devices: &BTreeMap<u32, Device>, outcome: &mut
         let device = devices.get(&local.device);
         (local, device.map_or_else(String::new, |it| it.name.clone()))
     };
-    let manager = arguments.dev.join("infiniband/rdma_cm");
+    let manager = arguments.manager();
     match ask(&manager, &request, iwarp) {
         Ok(answer) => {
             outcome.sent += 1;

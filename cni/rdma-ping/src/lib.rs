@@ -8,6 +8,7 @@
 //! | `rails` | the rails of the node and of its pods |
 //! | `exchange` | the requests |
 //! | `icmp` | one ICMP echo, which tells an RDMA fault from a network fault |
+//! | `peer` | the other pod of `--exchange` |
 //! | `statistics` | the figures of a pair of rails |
 //! | `output` | lines, matrix and JSON |
 
@@ -15,22 +16,27 @@ mod arguments;
 mod exchange;
 mod icmp;
 mod output;
+mod peer;
 mod rails;
 mod statistics;
 
 pub use arguments::{Arguments, Target};
+pub use peer::Place;
 
 use attachments::{
     Store,
     pods::netns::{self, PodNetnsError},
 };
 use exchange::{Outcome, Pair};
-use rails::Rail;
+use peer::{List, MeetError, Server};
+use rails::{Here, Rail};
 use rdma_netns::{Kernel, Linux, ObserveError};
 use std::{
     io::{self, Write},
     net::IpAddr,
+    path::PathBuf,
     process::ExitCode,
+    time::Instant,
 };
 
 /// The command cannot ping.
@@ -40,8 +46,14 @@ enum Failure {
     Pod(#[from] PodNetnsError),
     #[error("pod {0} has no rails on this node: ping the addresses of its rails")]
     NoRails(String),
-    #[error("this kernel has no RDMA devices here: ping works between RDMA devices")]
-    NoDevices,
+    #[error(
+        "no netdev here has an RDMA device: in a pod, check that it requests RDMA, and that {manager:?} is there"
+    )]
+    NoDevices { manager: PathBuf },
+    #[error(transparent)]
+    Meet(#[from] MeetError),
+    #[error("cannot exchange lists of rails: {0}")]
+    Exchange(io::Error),
     #[error("{from} is no rail here: there are {}", if .rails.is_empty() { "none" } else { .rails })]
     UnknownRail { from: String, rails: String },
     #[error(transparent)]
@@ -78,6 +90,9 @@ enum Peer {
 }
 
 fn ping(arguments: &Arguments, output: &mut (dyn Write + Send)) -> Result<bool, Failure> {
+    if let Some(place) = &arguments.exchange {
+        return with_the_other_pod(arguments, place, output);
+    }
     let boot_id = Linux::new().boot_id()?;
     let store = Store::new(&arguments.state_dir);
     let of_pod = |pod: &str| match rails::of_pod(pod, &store, &boot_id) {
@@ -94,44 +109,104 @@ fn ping(arguments: &Arguments, output: &mut (dyn Write + Send)) -> Result<bool, 
     let peers = arguments.targets.iter().map(peer);
     let peers: Vec<Peer> = peers.collect::<Result<_, Failure>>()?;
     let Some(pod) = &arguments.pod else {
-        let own = rails::here().map_err(Failure::Devices)?;
-        return exchange(arguments, own, &peers, output);
+        let here = Here::read(&arguments.manager()).map_err(Failure::Devices)?;
+        return exchange(arguments, here, &peers, output);
     };
     let own = of_pod(pod)?;
     let netns = netns::open(pod, &store)?;
-    let inside = || exchange(arguments, own, &peers, output);
+    let inside = || {
+        let here = Here::of(own).map_err(Failure::Devices)?;
+        exchange(arguments, here, &peers, output)
+    };
     netns.run(inside).map_err(|source| Failure::Enter {
         pod: pod.clone(),
         source,
     })?
 }
 
-/// Pings `peers` from the calling thread's namespace, which has the rails `own`. Returns true if all requests were
+/// Pings each rail of the other pod of `place` from each own rail. Returns true if rails of the same name reach each other.
+fn with_the_other_pod(
+    arguments: &Arguments,
+    place: &Place,
+    output: &mut (dyn Write + Send),
+) -> Result<bool, Failure> {
+    let until = Instant::now() + arguments.exchange_timeout;
+    let manager = arguments.manager();
+    let Here { devices, rails } = Here::read(&manager).map_err(Failure::Devices)?;
+    if rails.is_empty() {
+        return Err(Failure::NoDevices { manager });
+    }
+    let list = List::of(arguments.name.as_deref(), &rails);
+    let listener = place.listen().map_err(Failure::Exchange)?;
+    let server = Server::start(listener, &list, arguments.exchange_timeout);
+    let server = server.map_err(Failure::Exchange)?;
+    let own = rails::addresses().map_err(Failure::Exchange)?;
+    let own: Vec<IpAddr> = own.into_values().flatten().collect();
+    let peer = peer::meet(place, &own, until)?;
+    let others = peer.list.rails();
+    let pair = |one: &Rail, other: &Rail| Pair {
+        from: Some(one.netdev.clone()),
+        to: other.netdev.clone(),
+        addresses: one.addresses_to(other).map(|(from, to)| (Some(from), to)),
+        is_required: one.netdev == other.netdev,
+    };
+    let row = |one| others.iter().map(move |other| pair(one, other));
+    let pairs = rails.iter().flat_map(row).collect();
+    let outcomes = exchange::run(arguments, &devices, pairs, |_, _| Ok(()));
+    let outcomes = outcomes.map_err(Failure::Ping)?;
+    let is_alone = |it: &&Rail| others.iter().all(|other| other.netdev != it.netdev);
+    let alone: Vec<&str> = rails
+        .iter()
+        .filter(is_alone)
+        .map(|it| &*it.netdev)
+        .collect();
+    let text = match arguments.json {
+        true => format!("{:#}\n", output::json(&outcomes)),
+        false => output::exchanged(&list.name, &peer.list.name, &outcomes, &alone),
+    };
+    write(output, &text)?;
+    drop(peer);
+    server.wait(until);
+    Ok(alone.is_empty() && outcomes.iter().all(Outcome::is_good))
+}
+
+fn write(output: &mut (dyn Write + Send), text: &str) -> Result<(), Failure> {
+    let written = output.write_all(text.as_bytes());
+    written.and_then(|()| output.flush()).map_err(Failure::Ping)
+}
+
+/// Pings `peers` from the calling thread's namespace, which is `here`. Returns true if all requests were
 /// answered.
 fn exchange(
     arguments: &Arguments,
-    own: Vec<Rail>,
+    here: Here,
     peers: &[Peer],
     output: &mut (dyn Write + Send),
 ) -> Result<bool, Failure> {
     let is_matrix = peers.iter().any(|it| matches!(it, Peer::Pod { .. }));
     let by_route = arguments.from.is_none();
+    let Here { devices, rails } = here;
     let own = match &arguments.from {
-        Some(from) => named(own, from)?,
-        None if is_matrix && own.is_empty() => return Err(Failure::NoDevices),
-        None => own,
+        Some(from) => named(rails, from)?,
+        None if is_matrix && rails.is_empty() => {
+            let manager = arguments.manager();
+            return Err(Failure::NoDevices { manager });
+        }
+        None => rails,
     };
     let pairs = peers.iter().flat_map(|peer| match peer {
         Peer::Address(address) if by_route => vec![Pair {
             from: None,
             to: address.to_string(),
             addresses: Some((None, *address)),
+            is_required: true,
         }],
         Peer::Address(address) => {
             let pair = |rail: &Rail| Pair {
                 from: Some(rail.netdev.clone()),
                 to: address.to_string(),
                 addresses: rail.address_for(*address).map(|it| (Some(it), *address)),
+                is_required: true,
             };
             own.iter().map(pair).collect()
         }
@@ -140,27 +215,29 @@ fn exchange(
                 from: Some(one.netdev.clone()),
                 to: format!("{} of {name}", other.netdev),
                 addresses: one.addresses_to(other).map(|(from, to)| (Some(from), to)),
+                is_required: true,
             };
             let row = |one| rails.iter().map(move |other| pair(one, other));
             own.iter().flat_map(row).collect()
         }
     });
-    let outcomes = exchange::run(arguments, pairs.collect(), |round, outcome| {
-        match arguments.json || is_matrix {
-            true => Ok(()),
-            false => output::line(output, round, outcome),
-        }
-    });
+    let outcomes =
+        exchange::run(
+            arguments,
+            &devices,
+            pairs.collect(),
+            |round, outcome| match arguments.json || is_matrix {
+                true => Ok(()),
+                false => output::line(output, round, outcome),
+            },
+        );
     let outcomes = outcomes.map_err(Failure::Ping)?;
     let text = match (arguments.json, is_matrix) {
         (true, _) => format!("{:#}\n", output::json(&outcomes)),
         (false, true) => output::matrix(&outcomes),
         (false, false) => format!("\n{}", output::summary(&outcomes)),
     };
-    let written = output.write_all(text.as_bytes());
-    written
-        .and_then(|()| output.flush())
-        .map_err(Failure::Ping)?;
+    write(output, &text)?;
     Ok(outcomes.iter().all(Outcome::is_good))
 }
 

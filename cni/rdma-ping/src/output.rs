@@ -103,6 +103,16 @@ pub(crate) fn matrix(outcomes: &[Outcome]) -> String {
     text
 }
 
+/// The table of [`matrix`] for the rails of two pods, and the own rails that the other pod has none for.
+pub(crate) fn exchanged(own: &str, other: &str, outcomes: &[Outcome], alone: &[&str]) -> String {
+    let mut text = format!("rails of {own} (rows) to rails of {other} (columns), median times\n");
+    text.push_str(&matrix(outcomes));
+    for rail in alone {
+        let _ = writeln!(text, "{rail}: {other} has no rail of this name");
+    }
+    text
+}
+
 fn cell(outcome: &Outcome) -> String {
     if outcome.pair.addresses.is_none() {
         return "no common family".to_owned();
@@ -110,7 +120,7 @@ fn cell(outcome: &Outcome) -> String {
     let (sent, answered) = (outcome.sent, outcome.times.len());
     match Times::of(&outcome.times) {
         None => "no answer".to_owned(),
-        Some(times) if outcome.is_good() => format!("{:.2} ms", times.median),
+        Some(times) if outcome.is_complete() => format!("{:.2} ms", times.median),
         Some(times) => format!("{:.2} ms ({answered}/{sent})", times.median),
     }
 }
@@ -132,8 +142,11 @@ fn columns_of(table: &[Vec<String>]) -> String {
     text
 }
 
-/// What it can mean that requests have no answer. None: all were answered.
+/// What it can mean that requests have no answer. None: all were answered, or none has to be.
 fn reason(outcome: &Outcome) -> Option<String> {
+    if !outcome.pair.is_required {
+        return None;
+    }
     if outcome.pair.addresses.is_none() {
         return Some("the two rails have no address of the same family".to_owned());
     }
@@ -182,6 +195,7 @@ pub(crate) fn json(outcomes: &[Outcome]) -> Value {
                 "port": local.map(|(it, _)| it.port),
             },
             "to": {"rail": outcome.pair.to, "address": to},
+            "required": outcome.pair.is_required,
             "sent": outcome.sent,
             "answered": outcome.times.len(),
             "milliseconds": Times::of(&outcome.times),
@@ -207,6 +221,7 @@ mod tests {
                 from: Some(from.to_owned()),
                 to: to.to_owned(),
                 addresses: Some((None, address)),
+                is_required: true,
             },
             sent,
             times: times.iter().map(|it| Duration::from_millis(*it)).collect(),
@@ -244,6 +259,35 @@ mod tests {
             lines[5..],
             ["rdma1 to rdma1 of a/b: the two rails have no address of the same family"]
         );
+    }
+
+    /// Rails of different names may be in networks of their own.
+    #[test]
+    fn other_rails_need_no_answer() {
+        let mut all = [
+            outcome("rdma0", "rdma0", 2, &[1, 1]),
+            outcome("rdma0", "rdma1", 2, &[]),
+            outcome("rdma1", "rdma0", 2, &[]),
+            outcome("rdma1", "rdma1", 2, &[2, 2]),
+        ];
+        for it in &mut all {
+            it.pair.is_required = it.pair.from.as_ref() == Some(&it.pair.to);
+        }
+        assert!(all.iter().all(Outcome::is_good));
+        let text = exchanged("node-a", "node-b", &all, &["rdma2"]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "rails of node-a (rows) to rails of node-b (columns), median times",
+                "       rdma0      rdma1",
+                "rdma0  1.00 ms    no answer",
+                "rdma1  no answer  2.00 ms",
+                "rdma2: node-b has no rail of this name",
+            ]
+        );
+        all[3].times.pop();
+        assert!(!all[3].is_good());
     }
 
     #[test]

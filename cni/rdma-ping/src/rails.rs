@@ -6,12 +6,19 @@ use attachments::{
     Store,
     pods::{self, PodRail},
 };
-use nix::{ifaddrs::getifaddrs, net::if_::if_indextoname};
-use rdma_netns::linux::nldev::Nldev;
+use nix::{
+    ifaddrs::getifaddrs,
+    net::if_::{InterfaceFlags, if_indextoname},
+};
+use rdma_netns::{
+    linux::nldev::{DeviceInfo, Nldev},
+    sidr,
+};
 use std::{
     collections::BTreeMap,
     io,
     net::{IpAddr, Ipv6Addr},
+    path::Path,
 };
 
 /// A netdev with an RDMA device.
@@ -33,7 +40,7 @@ pub(crate) struct Device {
 }
 
 impl Rail {
-    fn new(netdev: String, device: Option<String>, addresses: Vec<IpAddr>) -> Self {
+    pub(crate) fn new(netdev: String, device: Option<String>, addresses: Vec<IpAddr>) -> Self {
         let mut addresses = addresses;
         addresses.retain(|it| !is_link_local(*it));
         addresses.sort_by_key(|it| it.is_ipv4());
@@ -65,29 +72,79 @@ impl Rail {
     }
 }
 
-/// The RDMA devices that the calling thread's namespace sees, by index; empty without an RDMA subsystem.
-pub(crate) fn devices() -> io::Result<BTreeMap<u32, Device>> {
-    let Some(mut nldev) = Nldev::open()? else {
-        return Ok(BTreeMap::new());
-    };
-    let devices = nldev.devices().map_err(io::Error::other)?;
-    let device = |it: rdma_netns::linux::nldev::DeviceInfo| {
+/// What the calling thread's namespace has.
+#[derive(Default)]
+pub(crate) struct Here {
+    /// The RDMA devices that it sees, by index; empty without an RDMA subsystem.
+    pub(crate) devices: BTreeMap<u32, Device>,
+    /// Its rails, by the names of the netdevs.
+    pub(crate) rails: Vec<Rail>,
+}
+
+impl Here {
+    /// Reads the RDMA devices. The rails are the netdevs of their ports, and netdevs with an address that the connection
+    /// manager at `manager` finds among the devices' GIDs: the children that pods have of shared NICs.
+    pub(crate) fn read(manager: &Path) -> io::Result<Self> {
+        let Some(mut nldev) = Nldev::open()? else {
+            return Ok(Self::default());
+        };
+        let found = nldev.devices().map_err(io::Error::other)?;
+        let mut netdevs = addresses()?;
+        let mut rails = vec![];
+        for device in &found {
+            for port in nldev.ports(device.index).map_err(io::Error::other)? {
+                let netdev = port.netdev.and_then(|it| if_indextoname(it).ok());
+                let netdev = netdev.and_then(|it| it.into_string().ok());
+                rails.extend(netdev.map(|netdev| {
+                    let addresses = netdevs.get(&netdev).cloned().unwrap_or_default();
+                    Rail::new(netdev, Some(device.name.clone()), addresses)
+                }));
+            }
+        }
+        netdevs.retain(|netdev, _| rails.iter().all(|it: &Rail| it.netdev != *netdev));
+        let devices = devices_of(found);
+        for (netdev, addresses) in netdevs {
+            let mut rail = Rail::new(netdev, None, addresses);
+            // a node without the connection manager is reported with the first request
+            let device = |it: &IpAddr| sidr::device_of(manager, *it).ok().flatten();
+            let index = rail.addresses.iter().find_map(device);
+            let device = index.and_then(|it| devices.get(&it));
+            rail.device = device.map(|it| it.name.clone());
+            rails.extend(rail.device.is_some().then_some(rail));
+        }
+        rails.sort_by(|one, other| one.netdev.cmp(&other.netdev));
+        Ok(Self { devices, rails })
+    }
+
+    /// Reads the RDMA devices; `rails` are known.
+    pub(crate) fn of(rails: Vec<Rail>) -> io::Result<Self> {
+        let found = match Nldev::open()? {
+            Some(mut nldev) => nldev.devices().map_err(io::Error::other)?,
+            None => vec![],
+        };
+        let devices = devices_of(found);
+        Ok(Self { devices, rails })
+    }
+}
+
+fn devices_of(found: Vec<DeviceInfo>) -> BTreeMap<u32, Device> {
+    let device = |it: DeviceInfo| {
         let (name, is_iwarp) = (it.name, it.is_iwarp);
         (it.index, Device { name, is_iwarp })
     };
-    Ok(devices.into_iter().map(device).collect())
+    found.into_iter().map(device).collect()
 }
 
-/// The rails of the calling thread's namespace: the netdevs of the ports of its RDMA devices.
-pub(crate) fn here() -> io::Result<Vec<Rail>> {
-    let Some(mut nldev) = Nldev::open()? else {
-        return Ok(vec![]);
-    };
+/// The addresses of each netdev but `lo`.
+pub(crate) fn addresses() -> io::Result<BTreeMap<String, Vec<IpAddr>>> {
     let mut addresses: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
     for interface in getifaddrs()? {
         let Some(address) = interface.address else {
             continue;
         };
+        if interface.flags.contains(InterfaceFlags::IFF_LOOPBACK) {
+            continue;
+        }
         let ipv4 = address.as_sockaddr_in().map(|it| IpAddr::from(it.ip()));
         let ipv6 = address
             .as_sockaddr_in6()
@@ -95,19 +152,7 @@ pub(crate) fn here() -> io::Result<Vec<Rail>> {
         let of_netdev = addresses.entry(interface.interface_name).or_default();
         of_netdev.extend(ipv4.or(ipv6));
     }
-    let mut rails = vec![];
-    for device in nldev.devices().map_err(io::Error::other)? {
-        for port in nldev.ports(device.index).map_err(io::Error::other)? {
-            let netdev = port.netdev.and_then(|it| if_indextoname(it).ok());
-            let netdev = netdev.and_then(|it| it.into_string().ok());
-            rails.extend(netdev.map(|netdev| {
-                let addresses = addresses.get(&netdev).cloned().unwrap_or_default();
-                Rail::new(netdev, Some(device.name.clone()), addresses)
-            }));
-        }
-    }
-    rails.sort_by(|one, other| one.netdev.cmp(&other.netdev));
-    Ok(rails)
+    Ok(addresses)
 }
 
 /// The rails of the pod `namespace/name`, by the records in `store`; empty: the node has no such pod.

@@ -15,7 +15,9 @@ fn commands(page: &str) -> Vec<String> {
 
 /// Whether the command is answered by a kubelet, which there is none of here.
 fn needs_kubelet(command: &str) -> bool {
-    command.starts_with("kubectl exec ") || command.contains(" logs ")
+    command.starts_with("kubectl exec ")
+        || command.contains(" logs ")
+        || command.contains("=Succeeded")
 }
 
 /// The commands of the README and of the cluster's page, in their order, as they are: but for

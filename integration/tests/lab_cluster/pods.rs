@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Users' pods.
 
-use super::install;
 use integration::{
     Cluster, Netns,
     cluster::traffic,
@@ -75,17 +74,15 @@ pub(super) fn without_rails_are_untouched(cluster: &mut Cluster) {
     cluster.says("pods without rails are gone");
 }
 
-/// The rest of "Verify".
+/// Two pods of this node; those of "Verify" want two nodes.
 pub(super) fn of_the_example_have_all_rails(cluster: &mut Cluster) -> [Pod; 2] {
-    let lines = install::verify();
-    let from = lines.iter().position(|it| it.contains("examples/"));
-    for line in &lines[from.expect("an example")..] {
-        let said = cluster.types(line);
-        if line.contains(" exec ") {
-            let nodes: Vec<&str> = said.lines().collect();
-            assert_eq!(nodes, ["rdma_cm", "uverbs0", "uverbs1"], "{line}");
-        }
-    }
+    cluster.types("kubectl apply -f conf/examples/10-bandwidth.yaml");
+    cluster.types(
+        "kubectl wait --for=condition=Ready -f conf/examples/10-bandwidth.yaml --timeout=5m",
+    );
+    let said = cluster.types("kubectl exec rdma-test-pod -- ls /dev/infiniband");
+    let nodes: Vec<&str> = said.lines().collect();
+    assert_eq!(nodes, ["rdma_cm", "uverbs0", "uverbs1"]);
     let pair = PAIR.map(|name| cluster.pod(name));
     for pod in &pair {
         has_all_rails(pod);

@@ -5,6 +5,7 @@
 mod crash;
 mod ipvlan;
 mod replies;
+mod verify;
 mod vlans;
 
 use integration::{

@@ -11,6 +11,7 @@ pub(super) mod command {
     pub(in super::super) const GET_EVENT: u32 = 12;
     pub(in super::super) const SET_OPTION: u32 = 14;
     pub(in super::super) const QUERY: u32 = 19;
+    pub(in super::super) const BIND: u32 = 20;
     pub(in super::super) const RESOLVE_ADDR: u32 = 21;
 }
 
@@ -41,6 +42,8 @@ const SOCKET_ADDRESS: usize = 128;
 const HEADER: usize = 8;
 /// `sizeof(struct rdma_ucm_create_id)`
 const CREATE_ID: usize = 24;
+/// `sizeof(struct rdma_ucm_bind)`
+const BIND: usize = 136;
 /// `sizeof(struct rdma_ucm_resolve_addr)`
 const RESOLVE_ADDR: usize = 272;
 /// `sizeof(struct rdma_ucm_resolve_route)`
@@ -61,6 +64,7 @@ const EVENT: usize = 336;
 const _: () = {
     assert!(size_of::<Header>() == HEADER);
     assert!(size_of::<CreateId>() == CREATE_ID);
+    assert!(size_of::<Bind>() == BIND);
     assert!(size_of::<ResolveAddress>() == RESOLVE_ADDR);
     assert!(size_of::<ResolveRoute>() == RESOLVE_ROUTE);
     assert!(size_of::<SetOption>() == SET_OPTION);
@@ -97,6 +101,16 @@ pub(super) struct CreateId {
     pub(super) port_space: u16,
     pub(super) queue_pair: u8,
     pub(super) reserved: [u8; 5],
+}
+
+/// `struct rdma_ucm_bind`
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Bind {
+    pub(super) id: u32,
+    pub(super) size: u16,
+    pub(super) reserved: u16,
+    pub(super) address: SocketAddress,
 }
 
 /// `struct rdma_ucm_resolve_addr`
@@ -203,7 +217,7 @@ macro_rules! plain {
     )*};
 }
 
-plain!(Header CreateId ResolveAddress ResolveRoute SetOption Query Addresses Connect GetEvent Event);
+plain!(Header CreateId Bind ResolveAddress ResolveRoute SetOption Query Addresses Connect GetEvent Event);
 
 /// The bytes of `value`.
 pub(super) fn bytes<T: Plain>(value: &T) -> &[u8] {

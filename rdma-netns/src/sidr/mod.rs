@@ -12,7 +12,7 @@
 mod abi;
 
 use abi::{
-    Addresses, Connect, CreateId, Event, GetEvent, Header, Plain, Query, ResolveAddress,
+    Addresses, Bind, Connect, CreateId, Event, GetEvent, Header, Plain, Query, ResolveAddress,
     ResolveRoute, SetOption, SocketAddress, command, event,
 };
 use nix::{
@@ -152,6 +152,23 @@ pub fn ask(
     }
 }
 
+/// The RDMA device that has `address` as a GID, by the connection manager at `manager`, in the network namespace of the
+/// calling thread. None: no RDMA device has it.
+///
+/// # Errors
+/// [`AskError::Open`] or [`AskError::Step`].
+pub fn device_of(manager: &Path, address: IpAddr) -> Result<Option<u32>, AskError> {
+    let channel = Channel::open(manager)?;
+    let id = channel.create()?;
+    match channel.bind(id, address) {
+        Ok(()) => channel.local(id).map(|it| Some(it.device)),
+        Err(error) => match errno_of(&error) {
+            Errno::ENODEV | Errno::EADDRNOTAVAIL => Ok(None),
+            _ => Err(refused("bind to an address")(error)),
+        },
+    }
+}
+
 /// The connection manager, open.
 struct Channel(File);
 
@@ -203,6 +220,17 @@ impl Channel {
         };
         self.execute(command::SET_OPTION, &input, 0)
             .map_err(refused("set the traffic class"))
+    }
+
+    fn bind(&self, id: u32, address: IpAddr) -> io::Result<()> {
+        let (address, size) = SocketAddress::new(address, 0);
+        let input = Bind {
+            id,
+            size,
+            reserved: 0,
+            address,
+        };
+        self.execute(command::BIND, &input, 0)
     }
 
     fn resolve_address(&self, id: u32, request: &Request) -> Result<(), AskError> {

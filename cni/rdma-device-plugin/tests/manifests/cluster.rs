@@ -88,7 +88,10 @@ pub(crate) fn arguments(container: &Container) -> Result<Arguments, clap::Error>
 
 fn arguments_at(container: &Container, node_address: &str) -> Result<Arguments, clap::Error> {
     let given = container.args.iter().flatten();
-    let given = given.map(|it| it.replace("$(NODE_ADDRESS)", node_address).into());
+    let given = given.map(|it| {
+        let given = it.replace("$(NODE_ADDRESS)", node_address);
+        given.replace("$(NODE)", "rdma-1").into()
+    });
     Arguments::try_parse_from(
         [OsString::from("rdma-device-plugin")]
             .into_iter()

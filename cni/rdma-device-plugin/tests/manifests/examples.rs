@@ -2,17 +2,19 @@
 //! The pods of users: `conf/examples`.
 
 use crate::{
-    cluster::cluster,
+    cluster::{arguments, cluster},
     documents, root,
     wanted::{ALL, BONDS, WHOLE_NICS},
     yaml_files,
 };
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use rdma_device_plugin::{
+    cli::{Arguments, Command},
     ipv6_prerequisite::parents,
     offer::{PreviousOffers, offers},
 };
 use rdma_netns::Inventory;
+use rdma_ping::Place;
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -157,7 +159,7 @@ fn pods_with_a_network_of_their_own_need_no_privilege() {
     assert!(seen > 7, "{seen} containers");
 }
 
-/// Where a program registers memory itself, it must be able to lock it; SMC's is the kernel's.
+/// Where a program registers memory itself, it must be able to lock it; SMC's and that of `ping` is the kernel's.
 #[test]
 fn programs_that_register_memory_may_lock_it() {
     for (file, pods) in all() {
@@ -166,11 +168,12 @@ fn programs_that_register_memory_may_lock_it() {
             let smc = annotations
                 .is_some_and(|it| it.contains_key("network.alibabacloud.com/erdma-smcr"));
             for container in &spec(pod).containers {
+                let pings = command(container).is_some();
                 let context = container.security_context.as_ref();
                 let privileged = context.and_then(|it| it.privileged) == Some(true);
                 let added = context.and_then(|it| it.capabilities.as_ref()?.add.as_ref());
                 let locks = added.is_some_and(|it| it.iter().any(|name| name == "IPC_LOCK"));
-                assert!(smc || privileged || locks, "{file:?}");
+                assert!(smc || pings || privileged || locks, "{file:?}");
             }
         }
     }
@@ -255,6 +258,51 @@ fn is_one_on_each_node(pod: &Pod) -> bool {
     })
 }
 
+/// What a container of our own image is told; none: it is of another image.
+fn command(container: &Container) -> Option<Arguments> {
+    let image = container.image.as_ref()?;
+    image.starts_with("rdma-device-plugin:").then(|| {
+        let parsed = arguments(container);
+        parsed.unwrap_or_else(|error| panic!("{error}"))
+    })
+}
+
+/// Two pods on two nodes run the image of the manifests, find each other by the headless Service, and ask for no privilege.
+#[test]
+fn the_verification_is_of_two_pods_that_find_each_other() {
+    let file = root().join("conf/examples/verify.yaml");
+    let service = &documents(&file)[0];
+    assert_eq!(service["spec"]["clusterIP"], "None");
+    let [one, two] = &pods(&file)[..] else {
+        panic!("not two pods")
+    };
+    assert_eq!(one.spec, two.spec);
+    for pod in [one, two] {
+        assert!(is_one_on_each_node(pod));
+        let labels = serde_json::to_value(&pod.metadata.labels).expect("JSON");
+        assert_eq!(service["spec"]["selector"], labels);
+        assert_eq!(spec(pod).restart_policy.as_deref(), Some("Never"));
+        assert_eq!(spec(pod).automount_service_account_token, Some(false));
+        let [container] = &spec(pod).containers[..] else {
+            panic!("not one container")
+        };
+        assert_eq!(
+            container.image,
+            cluster("conf/manifests/hca.yaml").daemon().image
+        );
+        let context = container.security_context.as_ref().expect("a context");
+        assert_eq!(context.capabilities, None);
+        assert_eq!(context.allow_privilege_escalation, Some(false));
+        let Some(Command::Ping(ping)) = command(container).expect("our image").command else {
+            panic!("{:?}", container.args)
+        };
+        let name = service["metadata"]["name"].as_str().expect("a name");
+        let place: Place = format!("{name}:7471").parse().expect("a place");
+        assert_eq!(ping.exchange, Some(place));
+        assert!(ping.targets.is_empty());
+    }
+}
+
 /// A file that does not name any object would be passed over by all tests above.
 #[test]
 fn there_are_examples_for_every_scenario() {
@@ -285,6 +333,7 @@ fn there_are_examples_for_every_scenario() {
             "multus/10-every-rail.yaml",
             "multus/20-vf.yaml",
             "multus/30-behind-sriov-cni.yaml",
+            "verify.yaml",
         ]
     );
 }

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pods of `rdma/hca: 1` verify each other: children of shared NICs, by devices that all namespaces see.
+
+use integration::{Bonded, rails::Side, verify};
+
+#[test]
+fn pods_of_shared_nics_verify_each_other() {
+    let bonded = Bonded::new();
+    let pods = [Side::A, Side::B].map(|side| {
+        let name = format!("pod-{side:?}").to_lowercase();
+        bonded.pod(side, &name, bonded.configuration(side))
+    });
+    let addresses = pods.each_ref().map(|it| it.address(0, true).0);
+    let netns = pods.each_ref().map(|it| &it.netns);
+    let options = ["--count", "2", "--interval", "0.1", "--timeout", "0.5"];
+    let [one, two] = verify::exchange(netns, addresses.each_ref().map(String::as_str), &options);
+    assert_eq!((one.0, two.0), (0, 0), "{}{}", one.1, two.1);
+    verify::is_a_table_of_two_rails(&one.1, "node-0", "node-1");
+    verify::is_a_table_of_two_rails(&two.1, "node-1", "node-0");
+    for pod in &pods {
+        bonded.delete(pod);
+    }
+}
