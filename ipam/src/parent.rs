@@ -79,7 +79,7 @@ pub enum ParentError {
         /// `CNI_IFNAME`, which STATUS does not have.
         rail: Option<String>,
         /// Reason.
-        error: BoundsError,
+        error: Box<BoundsError>,
     },
 }
 
@@ -146,7 +146,7 @@ impl Parent {
             .map_err(|error| ParentError::Bounds {
                 parent,
                 rail,
-                error,
+                error: Box::new(error),
             })
     }
 

@@ -14,7 +14,7 @@ pub const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 const REFRESHED: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl<D: Disk> Locked<'_, D> {
-    /// Records that other nodes have `ips` now.
+    /// Records that other nodes have `ips` now. A leased address is a pod's of this node, whose NIC moved into it.
     ///
     /// # Errors
     /// A note cannot be read or written.
@@ -23,6 +23,9 @@ impl<D: Disk> Locked<'_, D> {
         for ip in ips {
             let path = directory.join(ip.to_string());
             if note(&path)?.is_some_and(|seen| is_within(&seen, REFRESHED)) {
+                continue;
+            }
+            if self.is_held(ip)? {
                 continue;
             }
             if !directory.is_dir() {

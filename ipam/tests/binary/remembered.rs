@@ -49,6 +49,21 @@ fn a_node_that_is_off_keeps_its_address() {
     }
 }
 
+/// A NIC that moved into a pod has a maker's hardware address, too. The pod gets its stable address again.
+#[test]
+fn a_pod_of_this_node_is_no_other_node() {
+    let node = Node::new();
+    let (_, conf) = met(&node, "stable");
+    let given = call("ADD", "a", &conf).address();
+    let mut seen = conf.clone();
+    seen["neighbourAddresses"] = json!([given]);
+    seen["nodeAddresses"] = json!([given]);
+    call("ADD", "b", &seen).result();
+    assert!(!note(&node, &given).is_symlink());
+    call("DEL", "a", &conf).ok();
+    assert_eq!(call("ADD", "a", &conf).address(), given);
+}
+
 #[test]
 fn a_node_is_forgotten_after_a_month() {
     let node = Node::new();
