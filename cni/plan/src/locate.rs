@@ -4,7 +4,7 @@
 
 use super::Obstacle;
 use attachments::{Attachment, Rail, Shared, Sibling};
-use rdma_netns::{Child, Device, Link, NetnsSide, Observed, Origin, RdmaDevice, pairing};
+use rdma_netns::{Child, Device, Link, LinkType, NetnsSide, Observed, Origin, RdmaDevice, pairing};
 
 /// Where a recorded device is now.
 #[derive(Debug)]
@@ -29,7 +29,11 @@ pub(super) fn link<'a>(
         });
     let found = links
         .filter(|(side, link)| match &host_link.parent {
-            Some(_) => link.parent == host_link.parent && !is_sibling(rail, *side, link),
+            Some(parent) => {
+                link.parent.as_ref() == Some(parent)
+                    && !is_sibling(rail, *side, link)
+                    && !is_another(host_link, link, observed.device(parent))
+            }
             None => is_virtual_host_link(rail, host_link, (*side, link), observed),
         })
         .max_by_key(|(_, link)| resemblance(rail, host_link, link));
@@ -58,6 +62,24 @@ fn has_netdev_driver(device: &Device) -> bool {
 fn is_sibling(rail: &Rail, side: NetnsSide, link: &Link) -> bool {
     let is_it = |it: &Sibling| it.name == link.name || it.index == link.index;
     side == NetnsSide::Host && rail.siblings.iter().any(is_it)
+}
+
+/// Returns true if `link`, a netdev of the function `device` as `host_link` was, is certainly not that one, which the pod can
+/// have moved elsewhere: it is another port, or has another index and another burnt-in address. The address of a virtual
+/// function or sub-function is another one whenever its driver has made the netdev anew.
+fn is_another(host_link: &Link, link: &Link, device: Option<&Device>) -> bool {
+    let ports = host_link.port_name.as_ref().zip(link.port_name.as_ref());
+    let is_physical = |it: &Device| it.physical_function.is_none() && it.address.bus() == "pci";
+    let burnt_in = |link: &Link| {
+        let address = link.permanent_mac.clone();
+        // one of InfiniBand has the number of a queue pair in it
+        address.filter(|it| link.link_type == LinkType::Ether && it.0.iter().any(|byte| *byte != 0))
+    };
+    let addresses = burnt_in(host_link).zip(burnt_in(link));
+    ports.is_some_and(|(own, other)| own != other)
+        || device.is_some_and(is_physical)
+            && link.index != host_link.index
+            && addresses.is_some_and(|(own, other)| own != other)
 }
 
 /// How much `link` is like `host_link`, to tell several netdevs of one PCI function apart. None of

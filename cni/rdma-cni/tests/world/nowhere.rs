@@ -73,6 +73,55 @@ fn the_other_port_of_a_held_function_goes_to_no_other_pod() {
     node.must_be(&before, "after DEL");
 }
 
+/// It was made after ADD, and is on the host or in the pod, while the pod has moved its rail elsewhere.
+#[test]
+fn a_later_netdev_of_the_function_is_not_taken_for_the_rail() {
+    for is_in_pod in [false, true] {
+        let mut world = World::new(Some(RdmaMode::Shared));
+        let port = |link: &str| Nic::physical("0000:3b:00.0", link, "none").without_rdma();
+        world.plug(port("p0"));
+        crate::node::configure(&mut world, "p0", 1);
+        // so that p1 gets another index than p0 had
+        world.plug(Nic::physical("0000:5e:00.0", "last", "none").without_rdma());
+        settle(&mut world);
+        let node = Node::with(world);
+        let mut config =
+            node.config(json!({ "devices": [{ "netdev": "p0" }], "requireRdma": false }));
+        // a rule of the pod's goes first
+        config["routing"] = json!({ "tableBase": 0 });
+        let [pod, hidden] = ["a", "b"].map(|it| node.pod(it));
+        node.add(&pod, &config).must_succeed();
+        node.kernel.with(|world| world.plug(port("p1")));
+        let change = |pod: &Pod, link: &str, from, to, to_name: &str| {
+            let (link, name) = (name(link), name(to_name));
+            node.change(
+                Some(pod),
+                &Op::MoveLink {
+                    link,
+                    from,
+                    to,
+                    name,
+                },
+            );
+        };
+        change(&pod, "rdma0", NetnsSide::Pod, NetnsSide::Host, "stolen");
+        change(&hidden, "stolen", NetnsSide::Host, NetnsSide::Pod, "stolen");
+        if is_in_pod {
+            change(&pod, "p1", NetnsSide::Host, NetnsSide::Pod, "p1");
+        }
+        let held = node.snapshot();
+        let message = node.del(&pod, &config).must_fail(107);
+        assert!(message.contains("p0"), "{message}");
+        assert_eq!(held.differences(&node.snapshot()), [] as [&str; 0]);
+        node.kernel.with(|world| world.unmount(&hidden.netns));
+        node.del(&pod, &config).must_succeed();
+        let host = node.kernel.with(|world| world.observe(None).host);
+        let addresses = host.link("p0").expect("it is home").addresses.len();
+        assert!(addresses > 1, "{addresses} addresses");
+        assert_eq!(host.link("p1").is_none(), is_in_pod);
+    }
+}
+
 #[test]
 fn hardware_without_a_parent_is_waited_for() {
     let mut world = World::new(Some(RdmaMode::Exclusive));
