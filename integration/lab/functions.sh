@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
+# shellcheck disable=SC2154  # the variables are vm's
 # functions.sh - the modelled PCI functions of the tiers erdma and mlx5, and the process that models them.
 # To be sourced by vm, which sets tier, node, run and tick.
 # shellcheck disable=SC2154

@@ -163,11 +163,11 @@ fn commands_end_with_an_event_where_the_driver_subscribed() {
 fn functions_of_a_card_have_one_system_guid_and_their_own_addresses() {
     let mut it = Driver::new();
     let mut guids = Vec::new();
-    for position in 0..2 {
+    for (position, mac) in MACS.into_iter().enumerate() {
         it.position = position;
         it.set_queue();
         let context = it.execute(&command(0x754, 0, 16), 0x110).output;
-        assert_eq!(context[16 + 0xf6..16 + 0xfc], MACS[position]);
+        assert_eq!(context[16 + 0xf6..16 + 0xfc], mac);
         guids.push((number(&context[0x38..0x40]), number(&context[0x48..0x50])));
         let capabilities = it.execute(&command(0x100, 0, 16), 16 + 4096).output;
         assert_eq!(
