@@ -40,6 +40,7 @@
 //! | [`erdma_fabric`] | in the lab, the fabric of these functions: a test orders faults |
 //! | [`erdma_pair`] | in the lab, two machines whose eRDMA functions are one fabric |
 //! | [`erdma_nics`] | in the lab, NICs as eRDMA ones that nobody configured |
+//! | [`mlx5_card`] | in the lab, a ConnectX card under Debian's own driver |
 //! | [`nics`] | in the lab, a bond over each NIC: rails with hardware behind them |
 //! | [`qemu`] | in the lab, the machine from outside: NICs are unplugged |
 //! | [`smc`] | connections over SMC or TCP between two namespaces |
@@ -76,6 +77,7 @@ pub mod lab;
 pub mod machine;
 pub mod manager;
 pub mod metadata;
+pub mod mlx5_card;
 pub mod netns;
 pub mod nics;
 pub mod node;

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The lab's ConnectX card under Debian's own driver, from inside the VM (`integration/lab/vm --tier mlx5`). Driver and
+//! kernel are real, the card is a model.
+
+use crate::{
+    Netns,
+    netns::{self, parse_list},
+    wait,
+};
+use serde_json::Value;
+use std::{
+    env,
+    fs::File,
+    io::{Read, Write},
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+/// The card's functions.
+pub const FUNCTIONS: [&str; 2] = ["0000:21:01.0", "0000:21:01.1"];
+/// Their netdevs.
+pub const NETDEVS: [&str; 2] = ["enp33s1f0np0", "enp33s1f1np1"];
+/// Their permanent MACs.
+pub const MACS: [&str; 2] = ["52:54:00:bb:00:01", "52:54:00:bb:00:02"];
+/// Their RDMA devices.
+pub const RDMA: [&str; 2] = ["mlx5_0", "mlx5_1"];
+/// The port that takes orders for the model.
+const ORDERS: &str = "/dev/vport0p4";
+/// Time for what the driver does in a worker, several seconds under emulation.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// The machine with the driver loaded; unloaded on drop.
+#[derive(Debug)]
+pub struct Mlx5Card {
+    /// The VM's own namespace.
+    pub host: Netns,
+}
+
+impl Mlx5Card {
+    /// Loads the driver; comes back when both functions have netdev and RDMA device.
+    ///
+    /// `mode` is the mode of the RDMA subsystem, `exclusive` or `shared`. The kernel changes it only while there is no
+    /// other network namespace.
+    #[track_caller]
+    pub fn new(mode: &str) -> Self {
+        assert_eq!(
+            env::var("RDMA_LAB_TIER").as_deref(),
+            Ok("mlx5"),
+            "this test runs in the lab, by integration/lab/vm --tier mlx5"
+        );
+        let host = Netns::own();
+        wait::until("the mode of the RDMA subsystem is set", || {
+            let mut set = Command::new("rdma");
+            let set = set.args(["system", "set", "netns", mode]).output();
+            set.expect("rdma of iproute2").status.success()
+        });
+        let card = Self { host };
+        card.order("link all up");
+        card.host.run("modprobe mlx5_core");
+        card.are_home();
+        card
+    }
+
+    /// Waits until both functions have their netdevs and RDMA devices in the VM's own namespace, by their names.
+    #[track_caller]
+    pub fn are_home(&self) {
+        let is_home = || {
+            let links = links(&self.host);
+            (RDMA.into_iter().zip(NETDEVS)).all(|(rdma, netdev)| {
+                (links.iter()).any(|it| it["ifname"] == rdma && it["netdev"] == netdev)
+            })
+        };
+        let shown = || (links(&self.host), self.host.ip("-br link"));
+        assert!(wait::within(PATIENCE, is_home), "{:?}", shown());
+    }
+
+    /// Gives the model an order. Returns its answer, without the end of the line.
+    #[track_caller]
+    pub fn order(&self, order: &str) -> String {
+        let port = File::options().read(true).write(true).open(ORDERS);
+        let mut port = port.expect("the port of the model's orders");
+        writeln!(port, "{order}").expect("an order");
+        let end = if order == "status" { "\n\n" } else { "\n" };
+        let mut answer = String::new();
+        while !answer.ends_with(end) {
+            let mut bytes = [0; 512];
+            let len = port.read(&mut bytes).expect("an answer");
+            answer.push_str(std::str::from_utf8(&bytes[..len]).expect("text"));
+        }
+        answer.trim_end().to_owned()
+    }
+
+    /// The model's line of the function: its state and its counters.
+    #[track_caller]
+    pub fn status(&self, function: usize) -> String {
+        let status = self.order("status");
+        let line = status.lines().find(|it| it.starts_with(MACS[function]));
+        line.expect("a line for each function").to_owned()
+    }
+
+    /// Waits until the port of an RDMA device in `netns` has the state, `ACTIVE` or `DOWN`.
+    #[track_caller]
+    pub fn has_state(&self, netns: &Netns, rdma: &str, state: &str) {
+        let has = || (links(netns).iter()).any(|it| it["ifname"] == rdma && it["state"] == state);
+        assert!(
+            wait::within(PATIENCE, has),
+            "{rdma} {state}: {:?}",
+            links(netns)
+        );
+    }
+
+    /// Makes `bond0` of both functions, active-backup, with `address`; comes back when the driver has made the bonded RDMA
+    /// device.
+    #[track_caller]
+    pub fn bond(&self, address: &str) {
+        self.host.run("modprobe bonding");
+        self.host
+            .ip("link add bond0 type bond mode active-backup miimon 100");
+        for netdev in NETDEVS {
+            self.host.ip(&format!("link set dev {netdev} master bond0"));
+        }
+        self.host.ip("link set dev bond0 up");
+        self.host.ip(&format!("address add {address} dev bond0"));
+        self.has_state(&self.host, "mlx5_bond_0", "ACTIVE");
+    }
+
+    /// Removes the bond; comes back when both functions are as before.
+    #[track_caller]
+    pub fn unbond(&self) {
+        self.host.ip("link del dev bond0");
+        for netdev in NETDEVS {
+            self.host.ip(&format!("link set dev {netdev} down"));
+        }
+        self.are_home();
+    }
+}
+
+impl Drop for Mlx5Card {
+    fn drop(&mut self) {
+        // what a test that failed has left
+        for line in ["ip link del dev bond0", "modprobe -r mlx5_ib mlx5_core"] {
+            let mut words = line.split_whitespace();
+            let _ = Command::new(words.next().unwrap_or_default())
+                .args(words)
+                .output();
+        }
+    }
+}
+
+/// The ports of the RDMA devices in `netns`, as `rdma -j link show` has them.
+#[track_caller]
+pub fn links(netns: &Netns) -> Vec<Value> {
+    parse_list(&netns::check(
+        netns.command("rdma").args(["-j", "link", "show"]),
+    ))
+}
+
+/// The directory of the function in sysfs.
+pub fn directory(function: usize) -> PathBuf {
+    Path::new("/sys/bus/pci/devices").join(FUNCTIONS[function])
+}
+
+/// The GIDs of the RDMA device in `netns`, with their types.
+#[track_caller]
+pub fn gids(netns: &Netns, rdma: &str) -> Vec<(String, String)> {
+    // the type of an entry without a GID cannot be read
+    let script = format!(
+        "cd /sys/class/infiniband/{rdma}/ports/1; for i in 0 1 2 3 4 5 6 7; do \
+         kind=$(cat gid_attrs/types/$i 2>/dev/null) && printf '%s\\t%s\\n' $(cat gids/$i) \"$kind\"; done; true"
+    );
+    let text = netns::check(netns.command("sh").args(["-c", &script]));
+    let pairs = text.lines().filter_map(|line| line.split_once('\t'));
+    pairs
+        .map(|(gid, kind)| (gid.to_owned(), kind.to_owned()))
+        .collect()
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+//! In the lab, a ConnectX card of two functions under Debian's own `mlx5_core` and `mlx5_ib`:
+//! `integration/lab/vm --tier mlx5`, one test at a time. Driver and kernel are real, the card is a model.
+
+use integration::{
+    Netns, Node, Snapshot,
+    daemon::rdma_device_plugin,
+    mlx5_card::{MACS, Mlx5Card, NETDEVS, RDMA, directory, gids, links},
+    wait,
+};
+use serde_json::{Value, json};
+use std::{fs, process::Command};
+
+const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
+
+#[track_caller]
+fn read(path: impl AsRef<std::path::Path>) -> String {
+    let path = path.as_ref();
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    text.trim().to_owned()
+}
+
+/// What `--check-config` says of a resource `rdma/hca` of this kind.
+#[track_caller]
+fn offered(node: &Node, kind: &str) -> String {
+    let file = node.directory().join("config.json");
+    let resources = json!({"resources": [{"name": "rdma/hca", "kind": kind}]});
+    fs::write(&file, resources.to_string()).expect("written");
+    let mut check = Command::new(rdma_device_plugin());
+    let check = check.arg("--config").arg(&file).arg("--check-config");
+    let done = check.output().expect("the daemon's program");
+    assert!(done.status.success(), "{done:?}");
+    String::from_utf8_lossy(&done.stdout).into_owned()
+}
+
+/// A node with both functions up and addressed.
+fn addressed(card: &Mlx5Card) -> Node {
+    let node = Node::on(Netns::own());
+    for (function, address) in ADDRESSES.into_iter().enumerate() {
+        let netdev = NETDEVS[function];
+        for key in ["dad_transmits", "router_solicitation_delay"] {
+            node.host
+                .set_sysctl(&format!("ipv6/conf/{netdev}/{key}"), "0");
+        }
+        node.host.ip(&format!("link set dev {netdev} up"));
+        node.host
+            .ip(&format!("address add {address}/24 dev {netdev}"));
+        card.has_state(&node.host, RDMA[function], "ACTIVE");
+    }
+    node
+}
+
+fn configuration(node: &Node, netdev: &str) -> Value {
+    let mut configuration = node.configuration(&[netdev]);
+    configuration["requireRdma"] = true.into();
+    configuration
+}
+
+#[test]
+fn a_device_is_below_its_function_and_addresses_are_its_gids() {
+    let card = Mlx5Card::new("exclusive");
+    for function in 0..2 {
+        let (at, rdma) = (directory(function), RDMA[function]);
+        let driver = fs::canonicalize(at.join("driver")).expect("a driver");
+        assert!(driver.ends_with("drivers/mlx5_core"), "{driver:?}");
+        let parent = fs::canonicalize(&at).expect("a function");
+        let device = fs::canonicalize(format!("/sys/class/infiniband/{rdma}"));
+        let device = device.expect("a device");
+        assert_eq!(device, parent.join("infiniband").join(rdma));
+        assert!(at.join("net").join(NETDEVS[function]).exists());
+        assert_eq!(read(device.join("hca_type")), "MT4119");
+        assert_eq!(read(device.join("ports/1/link_layer")), "Ethernet");
+        assert!(device.join("ports/1/hw_counters/out_of_sequence").exists());
+        let guid = MACS[function].replace("52:54:00:bb:00", "5054:00ff:febb:00");
+        assert_eq!(
+            read(device.join("node_guid")).replace(':', ""),
+            guid.replace(':', "")
+        );
+    }
+    let guids = RDMA.map(|it| read(format!("/sys/class/infiniband/{it}/sys_image_guid")));
+    assert_eq!(guids[0], guids[1], "both are one card");
+
+    let node = addressed(&card);
+    // an address is a GID of RoCE v1 and of v2
+    for (function, address) in (0..2).zip(["0a00:0001", "0a00:0002"]) {
+        let gid = format!("0000:0000:0000:0000:0000:ffff:{address}");
+        for kind in ["IB/RoCE v1", "RoCE v2"] {
+            wait::until("the address is a GID", || {
+                gids(&node.host, RDMA[function]).contains(&(gid.clone(), kind.to_owned()))
+            });
+        }
+    }
+    for netdev in NETDEVS {
+        node.host.ip(&format!("address flush dev {netdev}"));
+        node.host.ip(&format!("link set dev {netdev} down"));
+    }
+}
+
+#[test]
+fn pods_get_netdev_and_device_and_the_host_is_as_before() {
+    let card = Mlx5Card::new("exclusive");
+    let node = addressed(&card);
+    let before = Snapshot::of(&node.host);
+    let pods = ["server", "client"].map(|label| node.pod(label));
+    for function in 0..2 {
+        let configuration = configuration(&node, NETDEVS[function]);
+        node.add(&configuration, &format!("c{function}"), &pods[function]);
+        let shown = links(&pods[function]);
+        assert_eq!(shown.len(), 1, "{shown:?}");
+        assert_eq!(shown[0]["ifname"], RDMA[function]);
+        assert_eq!(shown[0]["netdev"], "rdma0");
+        let address = format!("{}/24", ADDRESSES[function]);
+        assert_eq!(pods[function].addresses("rdma0"), [address]);
+        card.has_state(&pods[function], RDMA[function], "ACTIVE");
+    }
+    assert!(links(&node.host).is_empty());
+    // the card's switch carries frames between the pods, also longer ones than its MTU
+    for line in [
+        format!("ping -c 3 -i 0.2 -W 5 {}", ADDRESSES[0]),
+        format!("ping -c 3 -i 0.2 -W 5 -s 4000 {}", ADDRESSES[0]),
+    ] {
+        let said = pods[1].run(&line);
+        assert!(said.contains("3 received"), "{said}");
+    }
+
+    // one pod is removed in order, the other one after its end
+    node.del(&configuration(&node, NETDEVS[0]), "c0", &pods[0]);
+    pods[1].die();
+    wait::until("the kernel gave the RDMA device back", || {
+        links(&node.host).len() == 2
+    });
+    node.del(&configuration(&node, NETDEVS[1]), "c1", &pods[1]);
+    node.assert_restored(&before);
+}
+
+#[test]
+fn a_bond_of_both_functions_is_one_device_that_pods_share() {
+    let card = Mlx5Card::new("shared");
+    let node = Node::on(Netns::own());
+    card.bond("10.0.0.1/24");
+    let shown = links(&node.host);
+    assert_eq!(shown.len(), 1, "{shown:?}");
+    for function in 0..2 {
+        let status = card.status(function);
+        // the first function of a card has the bond
+        assert!(
+            status.contains(&format!("bonded={}", function == 0)),
+            "{status}"
+        );
+    }
+    let table = offered(&node, "shared");
+    for word in ["rdma/hca  shared, all", "mlx5_bond_0", "bond0", "healthy"] {
+        assert!(table.contains(word), "{word}: {table}");
+    }
+
+    let before = Snapshot::of(&node.host);
+    let pod = node.pod("pod");
+    let mut configuration = configuration(&node, "bond0");
+    configuration["mode"] = "share".into();
+    configuration["ipam"] = json!({
+        "type": "rdma-ipam",
+        "from": "parent",
+        "family": "ipv4",
+        "dataDir": node.directory().join("leases"),
+    });
+    node.add(&configuration, "c0", &pod);
+    let child = pod.link("rdma0").expect("a child");
+    assert_eq!(child["linkinfo"]["info_kind"], "macvlan", "{child}");
+    let address = &pod.addresses("rdma0")[0];
+    let octet: u8 = (address.strip_prefix("10.0.0."))
+        .and_then(|it| it.split('/').next())
+        .and_then(|it| it.parse().ok())
+        .unwrap_or_else(|| panic!("{address}"));
+    let gid = format!("0000:0000:0000:0000:0000:ffff:0a00:00{octet:02x}");
+    for kind in ["IB/RoCE v1", "RoCE v2"] {
+        let all = gids(&pod, "mlx5_bond_0");
+        assert!(all.contains(&(gid.clone(), kind.to_owned())), "{all:?}");
+    }
+    node.del(&configuration, "c0", &pod);
+    node.assert_restored(&before);
+
+    // the port is active while one link is
+    assert_eq!(card.order(&format!("link {} down", MACS[0])), "ok");
+    card.has_state(&node.host, "mlx5_bond_0", "ACTIVE");
+    assert_eq!(card.order("link all down"), "ok");
+    card.has_state(&node.host, "mlx5_bond_0", "DOWN");
+    assert_eq!(card.order("link all up"), "ok");
+    card.has_state(&node.host, "mlx5_bond_0", "ACTIVE");
+    drop(pod);
+    card.unbond();
+    assert_eq!(links(&node.host).len(), 2);
+}
