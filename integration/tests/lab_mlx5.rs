@@ -5,7 +5,7 @@
 use integration::{
     Netns, Node, Snapshot,
     daemon::rdma_device_plugin,
-    mlx5_card::{MACS, Mlx5Card, NETDEVS, RDMA, directory, gids, links},
+    mlx5_card::{FUNCTIONS, MACS, Mlx5Card, NETDEVS, RDMA, directory, gids, links},
     wait,
 };
 use serde_json::{Value, json};
@@ -57,7 +57,7 @@ fn configuration(node: &Node, netdev: &str) -> Value {
 }
 
 #[test]
-fn a_device_is_below_its_function_and_addresses_are_its_gids() {
+fn a_device_is_below_its_function_and_its_port_follows_the_link() {
     let card = Mlx5Card::new("exclusive");
     for function in 0..2 {
         let (at, rdma) = (directory(function), RDMA[function]);
@@ -81,7 +81,7 @@ fn a_device_is_below_its_function_and_addresses_are_its_gids() {
     assert_eq!(guids[0], guids[1], "both are one card");
 
     let node = addressed(&card);
-    // an address is a GID of RoCE v1 and of v2
+    // an address is a GID of RoCE v1 and of v2, and the firmware's table has both
     for (function, address) in (0..2).zip(["0a00:0001", "0a00:0002"]) {
         let gid = format!("0000:0000:0000:0000:0000:ffff:{address}");
         for kind in ["IB/RoCE v1", "RoCE v2"] {
@@ -89,7 +89,30 @@ fn a_device_is_below_its_function_and_addresses_are_its_gids() {
                 gids(&node.host, RDMA[function]).contains(&(gid.clone(), kind.to_owned()))
             });
         }
+        let used = gids(&node.host, RDMA[function]).len();
+        let status = card.status(function);
+        assert!(
+            status.contains(&format!("roce-addresses={used}")),
+            "{used}: {status}"
+        );
     }
+    assert_eq!(card.order(&format!("link {} down", MACS[0])), "ok");
+    card.has_state(&node.host, RDMA[0], "DOWN");
+    card.has_state(&node.host, RDMA[1], "ACTIVE");
+    assert_eq!(card.order("link all up"), "ok");
+    card.has_state(&node.host, RDMA[0], "ACTIVE");
+
+    let table = offered(&node, "exclusive");
+    for function in 0..2 {
+        let line = table
+            .lines()
+            .find(|line| line.contains(FUNCTIONS[function]));
+        let line = line.unwrap_or_else(|| panic!("{table}"));
+        for word in [RDMA[function], NETDEVS[function], "healthy"] {
+            assert!(line.contains(word), "{word}: {table}");
+        }
+    }
+    assert!(table.contains("rdma/hca  exclusive"), "{table}");
     for netdev in NETDEVS {
         node.host.ip(&format!("address flush dev {netdev}"));
         node.host.ip(&format!("link set dev {netdev} down"));
