@@ -4,11 +4,11 @@
 //! 1. The netdev is the RDMA device's port, if the kernel reports it.
 //! 2. Both are of the same PCI function or auxiliary device.
 //! 3. The RDMA device has neither, and its node GUID derives from the netdev's hardware address. An eRDMA NIC is two
-//! PCI functions, one with the virtio netdev, the other with the RDMA device; the driver finds the netdev by its
-//! address and derives the GUID (`erdma_enum_and_get_netdev()`, `erdma_device_register()` in
-//! `drivers/infiniband/hw/erdma/erdma_main.c`). A VLAN or macvlan has its parent's address, so the third rule only
-//! applies to netdevs that have hardware and no RDMA device of their own; if the driver is known, only to RDMA devices
-//! of the driver `erdma`.
+//!    PCI functions, one with the virtio netdev, the other with the RDMA device; the driver finds the netdev by its
+//!    address and derives the GUID (`erdma_enum_and_get_netdev()`, `erdma_device_register()` in
+//!    `drivers/infiniband/hw/erdma/erdma_main.c`). A VLAN or macvlan has its parent's address, so the third rule only
+//!    applies to netdevs that have hardware and no RDMA device of their own; if the driver is known, only to RDMA devices
+//!    of the driver `erdma`.
 //!
 //! An RDMA device can have no parent in sysfs (`/sys/class/infiniband_verbs/uverbs0/device` is missing): mainline's
 //! `erdma` sets none, Alibaba's own driver does. Such a device has the identity of its netdev's function, which the
