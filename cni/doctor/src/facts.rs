@@ -121,13 +121,13 @@ pub enum Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ModuleState {
-    /// It is loaded, or a part of the kernel.
+    /// Loaded, or built into the kernel.
     Loaded,
-    /// It could be loaded.
+    /// Not loaded, and loadable.
     Available,
     /// The kernel has no such module.
     Missing,
-    /// It is not loaded; whether it could be is not known.
+    /// Not loaded; unknown if it can be.
     Unknown,
 }
 
@@ -157,7 +157,7 @@ pub struct Naming {
 pub struct PortGids {
     /// The RDMA device's name.
     pub device: String,
-    /// From 1.
+    /// Number, from 1.
     pub port: u32,
     /// The table.
     pub table: GidTable,
@@ -169,7 +169,7 @@ pub struct PortGids {
 pub struct Chain {
     /// The directory.
     pub directory: PathBuf,
-    /// Name of the network that was examined, where a name was given; none: the one that the runtime uses for pods.
+    /// Name of the examined network, if the caller named one. None: the network that the runtime uses for pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
     /// The network that the runtime uses; none: nothing there can be used.
@@ -217,7 +217,7 @@ pub struct Skipped {
 /// A program in the CNI directory of programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Binary {
-    /// Where it is, or would have to be.
+    /// Path, also of an absent program.
     pub path: PathBuf,
     /// Its state.
     #[serde(flatten)]
@@ -228,20 +228,20 @@ pub struct Binary {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "camelCase")]
 pub enum BinaryState {
-    /// There is none.
+    /// The file does not exist.
     Absent,
-    /// It is no file that can be executed.
+    /// The path is no executable file.
     NotExecutable,
-    /// It is there; another project's, whose version does not matter.
+    /// The program exists. It belongs to another project, and its version is irrelevant.
     There,
-    /// It is there, and this is its version.
+    /// The program exists, and reported its version.
     Version {
         /// Its output after `--version`.
         version: String,
     },
-    /// It is there, and did not report its version.
+    /// The program exists, and did not report its version.
     Mute {
-        /// Why.
+        /// Reason.
         why: String,
     },
 }
@@ -250,9 +250,9 @@ pub enum BinaryState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Socket {
-    /// Where it is.
+    /// Path.
     pub path: PathBuf,
-    /// Why nobody answers; none: somebody does.
+    /// Reason why no server answers. None: one answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent: Option<String>,
 }
@@ -277,7 +277,7 @@ pub enum Memlock {
     /// Its process was not found.
     #[default]
     Unknown,
-    /// There is none.
+    /// No limit.
     Unlimited,
     /// Bytes.
     Bytes(u64),
@@ -301,7 +301,7 @@ pub struct Daemon {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Record {
-    /// One that can be read.
+    /// Readable record.
     Good {
         /// The attachment.
         attachment: Box<Attachment>,
@@ -317,14 +317,14 @@ pub enum Record {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         changed_children: Vec<String>,
     },
-    /// One that cannot be read.
+    /// Unreadable record.
     Corrupt {
         /// Its attachment.
         key: Key,
         /// Why not.
         why: String,
     },
-    /// One of a later version.
+    /// Record of a later version.
     Newer {
         /// Its attachment.
         key: Key,

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pinned_index_is_the_pods_own_or_what_else_it_is() {
+    fn a_pinned_index_is_compared_with_the_pods_own() {
         let table = table(&[
             (0, "fe80::1", "ib-or-roce-v1"),
             (1, "fe80::1", "roce-v2"),
@@ -281,7 +281,7 @@ mod tests {
 
     /// A moved device has the pod's addresses alone.
     #[test]
-    fn what_nccl_takes_by_itself_is_the_pods_own_where_nobody_elses_comes_first() {
+    fn nccls_default_is_the_pods_own_unless_another_comes_first() {
         let table = table(&[
             (0, "fe80::1", "ib-or-roce-v1"),
             (1, "fe80::1", "roce-v2"),

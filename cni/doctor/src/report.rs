@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_wrote_makes_no_line_of_the_report() {
+    fn foreign_text_makes_no_line_of_the_report() {
         let mut text = String::new();
         push_wrapped(
             &mut text,

@@ -34,7 +34,7 @@ pub struct BringUp {
     pub mtu: u32,
     /// Base address of the metadata service, such as `http://100.100.100.200`.
     pub metadata: String,
-    /// Configured addresses, for which the metadata service is not asked.
+    /// Configured addresses, for which the daemon sends no request to the metadata service.
     pub addresses: Vec<NicAddress>,
 }
 

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_that_is_cut_off_does_not_hide_what_was_answered() {
+    fn a_cancelled_request_does_not_hide_later_answers() {
         let error = error_after(&[too_often, too_often]);
         assert!(matches!(error, AskError::Refused { .. }), "{error}");
     }

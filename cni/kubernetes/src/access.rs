@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn an_environment_that_is_no_pods_is_told_by_its_variable() {
+    fn an_environment_outside_a_pod_is_reported_by_its_variable() {
         for (host, port, name) in [
             ("", "443", HOST),
             ("10.96.0.1", "", PORT),

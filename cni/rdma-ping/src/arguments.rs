@@ -50,7 +50,7 @@ pub struct Arguments {
     /// State directory of rdma-cni
     #[arg(long, value_name = "DIRECTORY", default_value = STATE_DIR)]
     pub state_dir: PathBuf,
-    /// Where the node's device files are
+    /// Directory of the node's device files
     #[arg(long, value_name = "DIRECTORY", default_value = "/dev")]
     pub dev: PathBuf,
 }
@@ -62,7 +62,7 @@ impl Arguments {
     }
 }
 
-/// What is pinged.
+/// Targets of the requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The rail with this address.
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_and_pods_are_told_apart() {
+    fn addresses_and_pods_are_distinguished() {
         let address = |text: &str| text.parse().map(Target::Address).expect("an address");
         assert_eq!("10.0.0.1".parse(), Ok(address("10.0.0.1")));
         assert_eq!("fd00::1".parse(), Ok(address("fd00::1")));

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// One rail pings another one.
+/// Pair of rails, of which one sends requests to the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pair {
     /// Own rail. None: the kernel's route selects it.
@@ -24,7 +24,7 @@ pub(crate) struct Pair {
     pub(crate) is_required: bool,
 }
 
-/// What came of a pair.
+/// Result of a pair.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) pair: Pair,
@@ -35,7 +35,7 @@ pub(crate) struct Outcome {
     pub(crate) local: Option<(Local, String)>,
     /// Why the latest request has no answer.
     pub(crate) failure: Option<AskError>,
-    /// True if the peer answers ICMP. None: a peer that answers RDMA is not asked.
+    /// True if the peer answers ICMP. None: a peer that answers RDMA gets no ICMP request.
     pub(crate) icmp: Option<io::Result<bool>>,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One ICMP echo, to tell an RDMA fault from a network fault.
+//! One ICMP echo, which distinguishes an RDMA fault from a network fault.
 
 use nix::{
     errno::Errno,
@@ -22,7 +22,7 @@ const IPV4: (u8, u8) = (8, 0);
 /// Echo request of ICMPv6 (RFC 4443) and its answer's type.
 const IPV6: (u8, u8) = (128, 129);
 
-/// What an echo request carries, so that its answer is known from others'.
+/// Payload of an echo request, which identifies its answer.
 const PAYLOAD: &[u8; 16] = b"rdma-device-plug";
 
 /// Returns true if `to` answers an echo request from `source` within `timeout`, in the calling thread's namespace.

@@ -83,7 +83,7 @@ pub fn run(
     }
 }
 
-/// What is pinged.
+/// Peer of the requests.
 enum Peer {
     Address(IpAddr),
     Pod { name: String, rails: Vec<Rail> },

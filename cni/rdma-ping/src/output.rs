@@ -12,7 +12,7 @@ use std::{
     io::{self, Write},
 };
 
-/// One line for the latest request of a pair, as ping(8) has it.
+/// Writes one line for the latest request of a pair, in the format of ping(8).
 pub(crate) fn line(output: &mut dyn Write, round: u32, outcome: &Outcome) -> io::Result<()> {
     let to = &outcome.pair.to;
     let by = by(outcome);
@@ -142,7 +142,7 @@ fn columns_of(table: &[Vec<String>]) -> String {
     text
 }
 
-/// What it can mean that requests have no answer. None: all were answered, or none has to be.
+/// Returns a possible reason for requests without an answer. None: all were answered, or no answer is required.
 fn reason(outcome: &Outcome) -> Option<String> {
     if !outcome.pair.is_required {
         return None;

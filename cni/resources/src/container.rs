@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_made_without_what_another_container_was_told() {
+    fn a_directory_is_made_without_another_containers_rails() {
         let directory = tempfile::tempdir().expect("a directory");
         let containers = Containers::new(&directory.path().join("cdi"), directory.path());
         for file in LibraryFile::ALL {

@@ -30,8 +30,8 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileError> {
         .map_err(|error| FileError::new("read", path, error.into()))
 }
 
-/// The record in the file; none if there is no such file. One of a format above `newest` is refused, whatever else it
-/// says: it is never half read.
+/// Reads the record in the file. None: the file does not exist. A record of a format above `newest` is refused,
+/// regardless of its other content: it is never read in part.
 ///
 /// # Errors
 /// As [`read`] has them; the format is newer.
@@ -51,14 +51,13 @@ pub fn read_record<T: DeserializeOwned>(path: &Path, newest: u32) -> Result<Opti
         .map_err(|error| FileError::new("read", path, error.into()))
 }
 
-/// Replaces the file, unless it says the same already. Whether it did not.
+/// Replaces the file, unless it has this content already. Returns true if it was replaced.
 ///
-/// The name of the new one until it is renamed has no ending that a reader looks for. It is the same for
-/// all writers, of whichever container, and one at a time has it: what a killed one left is the next
-/// one's.
+/// The temporary file's name has no ending that a reader searches for. All writers of all containers use the same name,
+/// and one at a time holds it: the next writer uses the temporary file of a killed one.
 ///
 /// # Errors
-/// The directory cannot be made, or the file not be written.
+/// The directory cannot be made, or the file cannot be written.
 pub fn replace<T: Serialize>(path: &Path, content: &T, mode: u32) -> Result<bool, FileError> {
     let text = serde_json::to_vec_pretty(content);
     let mut text = text.map_err(|error| FileError::new("write", path, error.into()))?;
@@ -66,7 +65,7 @@ pub fn replace<T: Serialize>(path: &Path, content: &T, mode: u32) -> Result<bool
     replace_text(path, &text, mode)
 }
 
-/// The same of a file that is no JSON.
+/// Replaces a file that is no JSON, as [`replace`] does.
 ///
 /// # Errors
 /// As [`replace`] has them.
@@ -85,10 +84,10 @@ pub fn replace_text(path: &Path, text: &[u8], mode: u32) -> Result<bool, FileErr
     Ok(true)
 }
 
-/// Removes the file at `path`. Whether it was there.
+/// Removes the file at `path`. Returns true if it existed.
 ///
 /// # Errors
-/// It stays.
+/// The file cannot be removed.
 pub fn remove(path: &Path) -> Result<bool, FileError> {
     match fs::remove_file(path) {
         Ok(()) => Ok(true),
@@ -97,38 +96,37 @@ pub fn remove(path: &Path) -> Result<bool, FileError> {
     }
 }
 
-/// `/` separates a resource's prefix, and an id's device, from the rest; no name starts with a
-/// dot then, and two names that become one are told apart by what is in the file.
+/// Returns the file name for a resource's or an id's name. `/` separates a prefix or a device from the rest; no name
+/// starts with a dot then. The file's content distinguishes two names that become one.
 pub(crate) fn file_name(name: &str) -> String {
     let name = name.replace('/', "@").replace("..", "@@");
     state_file::file_name(&name).into_owned()
 }
 
-/// Where the file of `path` is until it is whole. A writer that is killed leaves it to the next one.
+/// Returns the path of `path`'s temporary file. A killed writer leaves it to the next one.
 pub fn unfinished(path: &Path) -> PathBuf {
     path.with_extension("new")
 }
 
-/// The file at `path`, made if need be, once no other writer has it. It is free again when the answer is
-/// dropped.
+/// Opens the file at `path`, and makes it if it does not exist, when no other writer holds it. Dropping the result
+/// releases it.
 fn own(path: &Path, mode: u32) -> io::Result<Held> {
     let open = || state_file::renew(path, mode);
-    // whoever had it before has renamed it, and it is what readers see
+    // the former holder has renamed it, and readers see it
     let held = lock::hold(path, open)?;
     held.set_permissions(Permissions::from_mode(mode))?;
     Ok(held)
 }
 
-/// How long another process may hold a lock: it looks at the hardware and writes one file. Who
-/// waits may have the node's lock, for which every other move waits.
+/// Time for which another process may hold a lock: it observes the hardware and writes one file. A waiting process may
+/// have the node's lock, for which every other change waits.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Waits until nobody else holds the lock file at `path`, but not for ever: a process that was
-/// stopped, or that a driver does not answer, holds up no pod's end. It is free again when the
-/// answer is dropped.
+/// Waits until no other process holds the lock file at `path`, for a limited time: a stopped process, or one that waits
+/// for a driver, delays no pod's end. Dropping the result releases the lock.
 ///
 /// # Errors
-/// The file cannot be made, or somebody else holds it all the time.
+/// The file cannot be made, or another process holds it all the time.
 pub fn lock(path: &Path) -> Result<Held, FileError> {
     let lock = || {
         fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
@@ -148,7 +146,7 @@ mod tests {
         const LENGTHS: [usize; 2] = [20_000, 50];
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("a.json");
-        // as a killed one left it, longer than what comes
+        // temporary file of a killed writer, longer than the next content
         fs::write(path.with_extension("new"), vec![b'x'; 100_000]).expect("written");
         let write = |length: usize| {
             for round in 0..40 {

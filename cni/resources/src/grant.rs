@@ -49,7 +49,7 @@ pub struct Grant {
     pub devices: Vec<GrantedDevice>,
 }
 
-/// One device of a grant.
+/// Granted device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GrantedDevice {
@@ -81,7 +81,7 @@ impl Grants {
         }
     }
 
-    /// The grant of `id`; none: it was never given.
+    /// Reads the grant of `id`. None: `id` was never granted.
     ///
     /// # Errors
     /// It cannot be read, or a newer daemon wrote it.
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(grants.read("rdma/hca", "1").expect("read"), None);
     }
 
-    /// It can look different, and mean another netdev.
+    /// Its fields can differ, and stand for another netdev.
     #[test]
     fn a_grant_of_a_newer_format_is_refused_as_one() {
         let directory = tempfile::tempdir().expect("a directory");

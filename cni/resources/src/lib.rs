@@ -33,9 +33,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Sharing {
-    /// Several ids stand for the same devices: a pod gets a child of the node's netdev.
+    /// Shared: several ids have the same devices, and a pod gets a child of the node's netdev.
     Shared,
-    /// One id stands for the devices.
+    /// Exclusive: one id has the devices.
     Exclusive,
 }
 

@@ -118,7 +118,7 @@ fn an_index_that_all_ports_have_is_pinned() {
 
 /// The usual case of a shared NIC: pods have addresses of its prefix.
 #[test]
-fn where_the_nodes_address_comes_first_nothing_is_said_but_why() {
+fn if_the_nodes_address_comes_first_only_the_reason_is_reported() {
     let one = ["fe80::1", "fd00:a0::1", "fd00:a0::5"];
     let two = ["fe80::2", "fd00:a1::1", "fd00:a1::9", "fd00:a1::5"];
     let ports = [port("mlx5_0", &one, &[2]), port("mlx5_1", &two, &[3])];
@@ -130,7 +130,7 @@ fn where_the_nodes_address_comes_first_nothing_is_said_but_why() {
 }
 
 #[test]
-fn one_range_that_holds_the_pods_addresses_and_no_earlier_one_is_told() {
+fn a_range_of_the_pods_addresses_without_an_earlier_one_is_reported() {
     // the range of the pods differs from the node's
     let one = ["fe80::1", "fd00:a0::1", "fd77::8:5"];
     let two = [

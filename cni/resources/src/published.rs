@@ -9,11 +9,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The format that this version writes. A newer one is refused. Raise it when a reader of the present format would
-/// attach pods to another netdev than a new field says.
+/// Format that this version writes. A newer one is refused. Raise it if a reader of the present format would attach
+/// pods to another netdev than a new field requires.
 pub const FORMAT: u32 = 2;
 
-/// The content of the file.
+/// Content of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Published {
@@ -24,15 +24,15 @@ pub struct Published {
     pub cdi_dir: Option<PathBuf>,
     /// Resources by name.
     pub resources: BTreeMap<String, Resource>,
-    /// Whether the operator has named the resources that the chain attaches: those that it leaves out are meant to be.
+    /// True if the operator has named the resources that the chain attaches, and excludes the others on purpose.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub chain_names_resources: bool,
-    /// What those of the devices are functions of that are virtual or sub-functions.
+    /// Physical functions of those devices that are virtual functions or sub-functions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub physical_functions: BTreeMap<DeviceAddress, DeviceAddress>,
 }
 
-/// One resource.
+/// Published resource.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resource {
     /// Number of pods that can have an id's devices.
@@ -46,13 +46,13 @@ pub struct Resource {
     pub parents: BTreeMap<DeviceAddress, String>,
 }
 
-/// The devices of a resource's ids.
+/// Devices of a resource's ids.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Devices {
-    /// Every id stands for all of these devices.
+    /// The same devices for every id.
     Every(Vec<DeviceAddress>),
-    /// Each id stands for its own devices.
+    /// Own devices for each id.
     ById(BTreeMap<String, Vec<DeviceAddress>>),
 }
 

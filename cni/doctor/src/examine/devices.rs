@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RDMA devices, their netdevs and ports, bonds: what there is, whatever the configuration says.
+//! Judges RDMA devices, their netdevs and ports, and bonds, regardless of the configuration.
 
 use super::{
     super::{
@@ -197,7 +197,7 @@ fn here(observed: &Observed, findings: &mut Findings<'_>) {
     }
 }
 
-/// The netdevs of an RDMA device, VLANs of it left out; the bond that stands for its ports comes first.
+/// Returns the netdevs of an RDMA device without its VLANs; the bond above its ports comes first.
 fn netdevs<'a>(host: &'a Namespace, device: &RdmaDevice) -> Vec<&'a Link> {
     let mut links: Vec<&Link> = host.links.iter().collect();
     links.retain(|link| {
@@ -279,7 +279,7 @@ fn away(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
         }
     }
     let is_here = |name: &String| observed.host.rdma.iter().any(|it| it.name == *name);
-    // without a function that can have made it, one without a parent is software, of whoever has the namespace
+    // without a function that can have made it, a device without a parent is software of the namespace's owner
     let has_makers = !pairing::makers(&observed.devices).is_empty();
     for name in observed.unpaired.iter().filter(|name| !is_here(name)) {
         let holds = |attachment: &Attachment| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From facts to findings. Pure: the same facts always say the same.
+//! Derives findings from facts. Pure: the same facts always have the same findings.
 //!
 //! | module | judges |
 //! |---|---|

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The readers of single texts of a node, without the node: `integration/fuzz` gives them hostile input.
+//! Readers of single files of a node, without the node: `integration/fuzz` gives them hostile input.
 
 use super::{
     super::facts::{Lease, Memlock},
@@ -8,20 +8,20 @@ use super::{
 use rdma_netns::RdmaMode;
 use std::net::IpAddr;
 
-/// One text, read as each of the files that `doctor` reads.
+/// Results of reading one text as each of the files that `doctor` reads.
 #[derive(Clone, Debug)]
 pub struct Told {
-    /// As `modules.dep`: modules.
+    /// Modules, from `modules.dep`.
     pub modules: Vec<String>,
-    /// As a file of `modprobe.d`: modes of the RDMA subsystem.
+    /// Modes of the RDMA subsystem, from a file of `modprobe.d`.
     pub options: Vec<RdmaMode>,
-    /// As a unit of systemd.
+    /// Mode of the RDMA subsystem, from a systemd unit.
     pub unit: Option<RdmaMode>,
-    /// As rules of udev: policies of names.
+    /// Policies of names, from udev rules.
     pub policies: Vec<String>,
-    /// As `/proc/PID/limits`.
+    /// Limit, from `/proc/PID/limits`.
     pub memlock: Memlock,
-    /// As a lease of `address`.
+    /// Lease of `address`.
     pub lease: Option<Lease>,
 }
 

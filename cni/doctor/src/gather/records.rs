@@ -25,7 +25,7 @@ use std::{
 /// host-local's `dataDir`, and rdma-ipam's.
 const DATA_DIR: &str = "/var/lib/cni/networks";
 
-/// Where libcni keeps what it has attached (`libcni/api.go`, `CacheDir`).
+/// Directory of libcni's attachments (`libcni/api.go`, `CacheDir`).
 const CACHE: &str = "/var/lib/cni/results";
 
 /// The records below `state_dir`, and those that were put aside.
@@ -163,7 +163,7 @@ pub(super) fn leases(view: &mut View, conf: Option<&Conf>) -> Vec<Lease> {
         let Ok(address) = name.parse::<IpAddr>() else {
             continue;
         };
-        // given back meanwhile
+        // released meanwhile
         let Some(text) = view.text(directory.join(name)) else {
             continue;
         };

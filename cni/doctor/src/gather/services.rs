@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who answers at which socket, what containers may lock, and what the daemon has published.
+//! Facts about the servers at sockets, the memory that containers can lock, and the daemon's published resources.
 
 use super::{
     super::facts::{Daemon, Memlock, Runtime, Socket},
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_answers_as_long_as_somebody_listens() {
+    fn a_socket_answers_as_long_as_a_server_listens() {
         let root = tempfile::tempdir().expect("a directory");
         let view = View::new(root.path());
         let path = root.path().join("a.sock");

@@ -16,8 +16,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where the namespace of `attachment`, on the host whose file system is at `root`, is for this program. In a container
-/// `/` is the container's, which has no `/var/run`.
+/// Returns the path by which this program reaches the namespace of `attachment`, on the host whose file system is at
+/// `root`. In a container `/` is the container's, which has no `/var/run`.
 pub(crate) fn netns_below(root: &Path, attachment: &Attachment) -> PathBuf {
     match root == Path::new("/") {
         true => netns_seen(attachment.netns.clone(), attachment.netns_id),
@@ -48,7 +48,7 @@ impl View {
         }
     }
 
-    /// Where the host's `path` is for this program.
+    /// Returns the path by which this program reaches the host's `path`.
     pub(super) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         match self.root == Path::new("/") {
@@ -57,7 +57,7 @@ impl View {
         }
     }
 
-    /// Where the namespace of `attachment` is for this program.
+    /// Returns the path by which this program reaches the namespace of `attachment`.
     pub(super) fn netns(&self, attachment: &Attachment) -> PathBuf {
         netns_below(&self.root, attachment)
     }

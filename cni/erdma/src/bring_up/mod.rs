@@ -154,7 +154,7 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
         self.reported.retain(|address, _| is_there(address));
         self.history.retain(is_there);
         let mut outcomes = vec![];
-        // the reason of the service's failure, after which it is not asked again in this call
+        // the reason of the service's failure, after which this call sends it no further request
         let mut silent = None;
         for nic in nics {
             let (state, remarks) = self.settle_one(&nic, &mut silent).await;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Functions that the loaded driver is not bound to. The driver looks for the netdev of a function when it probes, in the
-//! initial network namespace, and defers the probe while there is none (`erdma_enum_and_get_netdev()`,
-//! `drivers/infiniband/hw/erdma/erdma_main.c`). The kernel repeats deferred probes when some driver is bound to some device
-//! (`driver_deferred_probe_trigger()`, `drivers/base/dd.c`), and a netdev that returns from a pod binds none.
+//! Functions to which the loaded driver is not bound. During a probe the driver searches the initial network namespace
+//! for the function's netdev, and defers the probe if it is absent (`erdma_enum_and_get_netdev()`,
+//! `drivers/infiniband/hw/erdma/erdma_main.c`). The kernel repeats deferred probes when any driver is bound to any
+//! device (`driver_deferred_probe_trigger()`, `drivers/base/dd.c`). A netdev that returns from a pod binds none.
 //!
-//! sysfs does not tell which netdev is a function's, as its MAC is in the function's registers. So every function whose
-//! probe is deferred is bound when a netdev without an RDMA device appears, unless a netdev has the MAC of a pod
-//! ([`super::held`]). The probe of a function whose netdev is absent is deferred again. A function that an administrator
-//! has unbound, or whose probe failed, is not among the deferred ones, and stays as it is.
+//! sysfs does not report the netdev of a function, whose MAC is in the function's registers. The daemon therefore binds
+//! every function with a deferred probe when a netdev without an RDMA device appears, unless a netdev has the MAC of a
+//! pod ([`super::held`]). The driver defers the probe again if the function's netdev is absent. A function that an
+//! administrator has unbound, or whose probe failed, has no deferred probe, and stays unbound.
 
 use super::{Problem, State};
 use crate::conf::DRIVER;
@@ -17,7 +17,7 @@ use std::{collections::BTreeSet, io};
 /// A netdev that the driver could find: its function, and its present MAC.
 pub type Candidate = (DeviceAddress, HardwareAddress);
 
-/// The netdevs in this program's namespace that have hardware and no RDMA device.
+/// Returns the netdevs in this program's namespace that have hardware and no RDMA device.
 pub fn candidates(inventory: &Inventory) -> BTreeSet<Candidate> {
     let functions = inventory.functions.iter();
     let paired: BTreeSet<_> = functions
@@ -34,18 +34,18 @@ pub fn candidates(inventory: &Inventory) -> BTreeSet<Candidate> {
     .collect()
 }
 
-/// The functions and netdevs with which binding was tried.
+/// Functions and netdevs of the last attempt to bind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Tried {
     deferred: Vec<DeviceAddress>,
     candidates: BTreeSet<Candidate>,
 }
 
-/// A function without its netdev.
+/// Reason of a function without its netdev.
 const WAITS: &str = "its probe waits for a netdev of its MAC in the node's network namespace, and the daemon binds it when \
                      the netdev is back from its pod";
 
-/// The problem of functions that the daemon did not try to bind; none: the driver is bound to all.
+/// Returns the problem of functions that the daemon did not try to bind. None: the driver is bound to all.
 pub fn waiting(state: &State) -> Option<Problem> {
     let by_hand = |function: &DeviceAddress| {
         format!("on the node, echo {function} >/sys/bus/pci/drivers/{DRIVER}/bind does it")
@@ -87,29 +87,29 @@ fn problem(unbound: &[DeviceAddress], why: &str) -> Option<Problem> {
     })
 }
 
-/// The functions without the driver, from one look to the next.
+/// Functions without the driver, and the attempts to bind them.
 #[derive(Debug, Default)]
 pub struct Bindings {
-    /// What was without the driver at the last look.
+    /// Functions without the driver at the last observation.
     unbound: Vec<DeviceAddress>,
     tried: Tried,
-    /// What the kernel refused, in words; not tried again before something is new.
+    /// Refusal of the kernel. The daemon tries again after a change.
     refused: Option<String>,
-    /// What was bound at the last look. A probe in progress looks the same, and can be deferred still.
+    /// Functions bound by the last attempt. sysfs shows a probe in progress as bound; the driver can still defer it.
     bound: Vec<DeviceAddress>,
 }
 
 impl Bindings {
-    /// Whether a function of `state` had the driver at the last look. While the driver is being loaded or unloaded that
-    /// passes by itself.
+    /// Returns true if a function that lacks the driver in `state` had it at the last observation. While the driver is
+    /// being loaded or unloaded this is temporary.
     pub fn has_news(&self, state: &State) -> bool {
         let mut unbound = state.unbound.iter();
         unbound.any(|it| !self.unbound.contains(it))
     }
 
-    /// Binds the functions whose probe is deferred, if a netdev or a function is new since the last attempt. `hold` keeps
-    /// the netdevs of pods where they are, until its value is dropped. `bind` binds the driver to one function, and
-    /// returns whether it is bound then: the driver may have deferred the probe again.
+    /// Binds the functions with a deferred probe, if a netdev or a function is new since the last attempt. `hold` keeps
+    /// the netdevs of pods in their namespaces until its value is dropped. `bind` binds the driver to one function, and
+    /// returns true if it is then bound: the driver may have deferred the probe again.
     ///
     /// # Errors
     /// Some function is not bound.
@@ -219,8 +219,8 @@ mod tests {
         assert_eq!(candidates(&inventory), netdevs(&[OWN, BACK]));
     }
 
-    /// One look; which functions were tried, and the problem in words.
-    fn look(
+    /// Settles once. Returns the functions that were tried, and the problem.
+    fn settle_once(
         bindings: &mut Bindings,
         state: &State,
         netdevs: &BTreeSet<Candidate>,
@@ -236,69 +236,72 @@ mod tests {
     }
 
     #[test]
-    fn a_function_is_bound_when_a_netdev_returns_and_not_at_every_look() {
+    fn a_function_is_bound_when_a_netdev_returns_and_not_at_every_observation() {
         let mut bindings = Bindings::default();
         let (state, deferred): (State, fn() -> _) = (without(&[FUNCTION]), || Ok(false));
         let none = vec![];
         // at the start, as nothing is known of what was tried before
-        let (tried, told) = look(&mut bindings, &state, &netdevs(&[OWN]), deferred);
+        let (tried, reported) = settle_once(&mut bindings, &state, &netdevs(&[OWN]), deferred);
         assert_eq!(tried, [FUNCTION]);
         assert!(
-            told.contains("not bound to 0000:21:02.0: its probe waits for a netdev"),
-            "{told}"
+            reported.contains("not bound to 0000:21:02.0: its probe waits for a netdev"),
+            "{reported}"
         );
-        let (tried, again) = look(&mut bindings, &state, &netdevs(&[OWN]), deferred);
-        assert_eq!((tried, again), (none.clone(), told));
+        let (tried, again) = settle_once(&mut bindings, &state, &netdevs(&[OWN]), deferred);
+        assert_eq!((tried, again), (none.clone(), reported));
         let back = netdevs(&[OWN, BACK]);
-        let bound = look(&mut bindings, &state, &back, || Ok(true));
+        let bound = settle_once(&mut bindings, &state, &back, || Ok(true));
         assert_eq!(bound, (vec![FUNCTION.to_owned()], String::new()));
 
         // it goes, and comes again
-        assert_eq!(look(&mut bindings, &without(&[]), &back, deferred).0, none);
         assert_eq!(
-            look(&mut bindings, &state, &netdevs(&[OWN]), deferred).0,
+            settle_once(&mut bindings, &without(&[]), &back, deferred).0,
+            none
+        );
+        assert_eq!(
+            settle_once(&mut bindings, &state, &netdevs(&[OWN]), deferred).0,
             [FUNCTION]
         );
         assert_eq!(
-            look(&mut bindings, &state, &back, || Ok(true)).0,
+            settle_once(&mut bindings, &state, &back, || Ok(true)).0,
             [FUNCTION]
         );
     }
 
     #[test]
     fn without_any_netdev_nothing_is_tried() {
-        let look = look(
+        let settled = settle_once(
             &mut Bindings::default(),
             &without(&[FUNCTION]),
             &netdevs(&[]),
             || Ok(true),
         );
-        assert_eq!(look.0, Vec::<String>::new());
+        assert_eq!(settled.0, Vec::<String>::new());
         assert!(
-            look.1.contains("its probe waits for a netdev"),
+            settled.1.contains("its probe waits for a netdev"),
             "{}",
-            look.1
+            settled.1
         );
     }
 
     #[test]
-    fn a_refusal_is_told_until_something_is_new() {
+    fn a_refusal_is_reported_until_a_change() {
         let mut bindings = Bindings::default();
         let state = without(&[FUNCTION, "0000:41:02.0"]);
         let failed: fn() -> _ = || Err(io::Error::from_raw_os_error(nix::libc::EIO));
-        let (tried, told) = look(&mut bindings, &state, &netdevs(&[BACK]), failed);
+        let (tried, reported) = settle_once(&mut bindings, &state, &netdevs(&[BACK]), failed);
         assert_eq!(tried, [FUNCTION, "0000:41:02.0"]);
         for words in [
             "Input/output error",
             "dmesg has what the driver said",
             "the same goes for 0000:41:02.0",
         ] {
-            assert!(told.contains(words), "{told}");
+            assert!(reported.contains(words), "{reported}");
         }
         // the same write again mends nothing
-        assert!(!told.contains("echo"), "{told}");
-        let again = look(&mut bindings, &state, &netdevs(&[BACK]), failed);
-        assert_eq!(again, (vec![], told));
+        assert!(!reported.contains("echo"), "{reported}");
+        let again = settle_once(&mut bindings, &state, &netdevs(&[BACK]), failed);
+        assert_eq!(again, (vec![], reported));
     }
 
     #[test]
@@ -312,10 +315,10 @@ mod tests {
             });
             (tried, settled.err().map(|it| it.to_string()))
         };
-        let (tried, told) = settle(&mut bindings, Err("eth1 is being restored".into()));
-        let told = told.expect("a problem");
+        let (tried, reported) = settle(&mut bindings, Err("eth1 is being restored".into()));
+        let reported = reported.expect("a problem");
         assert_eq!(tried, 0);
-        assert!(told.contains("eth1 is being restored"), "{told}");
+        assert!(reported.contains("eth1 is being restored"), "{reported}");
         // it counts as not tried
         assert_eq!(settle(&mut bindings, Ok(())), (1, None));
     }
@@ -342,10 +345,14 @@ mod tests {
             (read_only, "Read-only file system"),
         ] {
             let mut bindings = Bindings::default();
-            let (tried, told) = look(&mut bindings, &state, &netdevs(&[BACK]), || Ok(true));
+            let (tried, reported) =
+                settle_once(&mut bindings, &state, &netdevs(&[BACK]), || Ok(true));
             assert_eq!(tried, [] as [&str; 0], "{words}");
-            assert!(told.contains(words) && told.contains(by_hand), "{told}");
-            assert!(!told.contains(WAITS), "{told}");
+            assert!(
+                reported.contains(words) && reported.contains(by_hand),
+                "{reported}"
+            );
+            assert!(!reported.contains(WAITS), "{reported}");
         }
     }
 }

@@ -5,14 +5,14 @@ use super::{Change, LoadError, Loader, Problem, User, mode, plan::parameter};
 use crate::conf::{DRIVER, DriverMode};
 use rdma_netns::ErdmaModule;
 
-/// Makes `change`. `look` observes the module.
+/// Makes `change`. `observe` returns the module's present state.
 ///
 /// # Errors
 /// The change failed, or had no effect. The problem has the driver's current state.
 pub fn apply(
     change: &Change,
     loader: &mut dyn Loader,
-    look: &dyn Fn() -> Option<ErdmaModule>,
+    observe: &dyn Fn() -> Option<ErdmaModule>,
 ) -> Result<(), Problem> {
     let wanted = change.to;
     // check first: a module that cannot be loaded must not be unloaded
@@ -39,7 +39,7 @@ pub fn apply(
             Some(before) => restore(&error, mode(before), loader),
         });
     }
-    let now = look();
+    let now = observe();
     match now.map(|module| module.compat) {
         Some(Some(compat)) if compat == (parameter(wanted) == 'Y') => Ok(()),
         // the driver supports only one mode

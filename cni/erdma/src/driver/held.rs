@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_holds_nothing() {
+    fn an_unreadable_record_holds_nothing() {
         let state = tempfile::tempdir().expect("a directory");
         let records = state.path().join("attachments/rails");
         fs::create_dir_all(&records).expect("a directory");

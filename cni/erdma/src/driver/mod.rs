@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The mode of the eRDMA driver: which one it is in, and the way to the one that is wanted.
+//! Mode of the eRDMA driver, and its change to the configured mode.
 //!
 //! ```text
 //! sysfs, Loader::check → State
-//! plan(wanted, State)  → Plan              pure: keep, change, or why not
-//! users::gather        → whoever has a device of it; with one of them nothing is changed
+//! plan(wanted, State)  → Plan              pure: keep, change, or the problem
+//! users::gather        → users of the driver's devices; with a user nothing is changed
 //! binding::Bindings    → functions without the driver, bound when the netdev of one returns
-//! held::hold           → the netdevs of pods stay where they are meanwhile
-//! change::apply(Change, Loader)            unload, load, look; what fails is loaded as it was
+//! held::hold           → netdevs of pods stay in their namespaces meanwhile
+//! change::apply(Change, Loader)            unload, load, observe; after a failure load as before
 //! ```
 //! All NICs of a node have one driver, and so one mode.
 //!
@@ -37,7 +37,7 @@ use std::{collections::BTreeSet, fs, io, path::Path};
 /// `drivers/infiniband/hw/erdma/erdma_main.c`), as `uevent` has it.
 const PCI_ID: &str = "PCI_ID=1DED:107F";
 
-/// The mode that the driver is in.
+/// Returns the mode of the loaded driver.
 pub fn mode(module: &ErdmaModule) -> DriverMode {
     match (module.compat, module.ofed) {
         (Some(true), true) => DriverMode::Ofed,
@@ -46,8 +46,8 @@ pub fn mode(module: &ErdmaModule) -> DriverMode {
     }
 }
 
-/// The mode of an eRDMA device in which neither `rdma_cm` nor SMC-R works with it; none: both do,
-/// or it is another's device.
+/// Returns the mode of an eRDMA device in which neither `rdma_cm` nor SMC-R works with it. None: both work, or it is no
+/// eRDMA device.
 pub fn limit(inventory: &Inventory, address: &DeviceAddress) -> Option<DriverMode> {
     let driver = &inventory.maker(inventory.function(address)?).driver;
     driver.as_deref().filter(|it| *it == DRIVER)?;
@@ -55,27 +55,27 @@ pub fn limit(inventory: &Inventory, address: &DeviceAddress) -> Option<DriverMod
     (mode != DriverMode::Default).then_some(mode)
 }
 
-/// What a plan is made of.
+/// Input of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// The module; none: it is not loaded.
     pub module: Option<ErdmaModule>,
-    /// How many PCI functions are eRDMA's, whatever driver they have.
+    /// Number of PCI functions of eRDMA, regardless of their driver.
     pub functions: usize,
-    /// Modules that use it, and would have to go first.
+    /// Modules that use it. They must be unloaded first.
     pub holders: Vec<String>,
-    /// The functions that the loaded driver is not bound to, nor any other one, by address. A function that
-    /// `driver_override` keeps for another driver is none of them.
+    /// Functions without any driver while the module is loaded, by address. A function that `driver_override` keeps for
+    /// another driver is excluded.
     pub unbound: Vec<DeviceAddress>,
-    /// The devices whose probe the kernel repeats some time, whatever their driver; none: not known. A function that was
-    /// unbound by hand is none of them, nor is one whose probe failed.
+    /// Devices whose probe the kernel repeats later, regardless of their driver. None: unknown. A function that an
+    /// administrator unbound, or whose probe failed, is excluded.
     pub deferred: Option<BTreeSet<DeviceAddress>>,
-    /// Why this program cannot bind the driver to a function; none: it can.
+    /// Reason why this program cannot bind the driver to a function. None: it can.
     pub not_writable: Option<String>,
 }
 
 impl State {
-    /// As sysfs shows it.
+    /// Reads the state from sysfs.
     pub fn read(sysfs: &Path, module: Option<ErdmaModule>) -> Self {
         let names = |directory: &str| -> Vec<_> {
             let entries = fs::read_dir(sysfs.join(directory)).into_iter().flatten();
@@ -114,7 +114,7 @@ impl State {
         }
     }
 
-    /// The unbound functions whose probe is deferred.
+    /// Returns the unbound functions with a deferred probe.
     fn deferred(&self) -> Vec<DeviceAddress> {
         let deferred = self.deferred.iter().flatten();
         let unbound = deferred.filter(|it| self.unbound.contains(it));
@@ -122,8 +122,8 @@ impl State {
     }
 }
 
-/// The devices on the kernel's list of deferred probes (`deferred_devs_show()`, `drivers/base/dd.c`): a line begins with
-/// the device's name.
+/// Reads the devices on the kernel's list of deferred probes (`deferred_devs_show()`, `drivers/base/dd.c`). A line
+/// begins with the device's name.
 fn deferred(sysfs: &Path) -> Option<BTreeSet<DeviceAddress>> {
     let text = fs::read_to_string(sysfs.join("kernel/debug/devices_deferred")).ok()?;
     let names = text.lines().filter_map(|it| it.split_whitespace().next());
@@ -134,7 +134,7 @@ fn deferred(sysfs: &Path) -> Option<BTreeSet<DeviceAddress>> {
     )
 }
 
-/// The address of the eRDMA function at `directory`, if no driver is bound to it and `erdma` may be
+/// Returns the address of the eRDMA function at `directory` if no driver is bound to it and `erdma` may be
 /// (`pci_match_device()`, `drivers/pci/pci-driver.c`).
 fn unbound(directory: &Path) -> Option<DeviceAddress> {
     let chosen = fs::read_to_string(directory.join("driver_override")).unwrap_or_default();
@@ -145,13 +145,13 @@ fn unbound(directory: &Path) -> Option<DeviceAddress> {
     address.try_into().ok().filter(|_| is_free && !has_driver)
 }
 
-/// How the driver stands.
+/// Configured and present mode of the driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DriverStatus {
-    /// The mode that is wanted; none: any.
+    /// Configured mode. None: any.
     pub wanted: Option<DriverMode>,
-    /// The mode that it is in; none: it is not loaded.
+    /// Present mode. None: the driver is not loaded.
     pub loaded: Option<DriverMode>,
-    /// Why it is not as it should be.
+    /// Reason for the difference.
     pub problem: Option<Problem>,
 }

@@ -1,111 +1,111 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From the mode that the driver is in to the one that is wanted.
+//! Plan of the change from the driver's present mode to the configured one.
 
 use super::{State, User, mode};
 use crate::conf::DriverMode;
 use rdma_netns::{DeviceAddress, ErdmaModule};
 use std::time::Duration;
 
-/// What is to be done.
+/// Plan for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Plan {
     /// Nothing.
     Keep,
-    /// This, if nobody uses a device.
+    /// Make the change if no device has a user.
     Change(Change),
-    /// It cannot be as it should.
+    /// The configured mode cannot be reached.
     Problem(Problem),
 }
 
 /// A change of the driver's mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The module as it is, to be unloaded; none: it is not loaded.
+    /// Present module, which is unloaded first. None: it is not loaded.
     pub from: Option<ErdmaModule>,
-    /// The mode that it is to be in.
+    /// Mode after the change.
     pub to: DriverMode,
 }
 
-/// Why the driver is not as it should be.
+/// Reason why the driver is not in the configured mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// There is a NIC, and no driver for it.
+    /// The node has a NIC and no driver for it.
     #[error(
         "the eRDMA driver is not loaded: load it (modprobe erdma), or say by preferDriver in which \
          mode; where the kernel has none, install Alibaba Cloud's (erdma_installer)"
     )]
     NotLoaded,
-    /// The module cannot be loaded, or not again if it were unloaded.
+    /// The module cannot be loaded, or not loaded again after it is unloaded.
     #[error("mode {wanted} of the eRDMA driver needs its module to be loaded, and {why}")]
     NotLoadable {
-        /// The mode that is wanted.
+        /// Configured mode.
         wanted: DriverMode,
-        /// Why not, and what to install.
+        /// Reason, and the package to install.
         why: String,
     },
-    /// The driver has one mode only.
+    /// The driver supports only one mode.
     #[error(
         "the eRDMA driver has no mode {wanted}: it has no parameter compat_mode, as that of \
          mainline Linux; install Alibaba Cloud's (erdma_installer)"
     )]
     OneMode {
-        /// The mode that is wanted.
+        /// Configured mode.
         wanted: DriverMode,
     },
-    /// Another RDMA stack would be needed.
+    /// The mode requires another RDMA stack.
     #[error(
         "mode ofed of the eRDMA driver needs the RDMA stack of MLNX_OFED, whose module mlx_compat \
          is not loaded: install MLNX_OFED, and then the eRDMA driver anew"
     )]
     NoOfed,
-    /// The configuration forbids it.
+    /// The configuration forbids a reload.
     #[error(
         "the eRDMA driver is in mode {loaded}, and {wanted} is wanted: reloadDriver is false, so \
          load it anew (modprobe -r erdma; modprobe erdma compat_mode={})",
         parameter(*wanted)
     )]
     Forbidden {
-        /// The mode that it is in.
+        /// Present mode.
         loaded: DriverMode,
-        /// The mode that is wanted.
+        /// Configured mode.
         wanted: DriverMode,
     },
-    /// This would take devices away from who has them.
+    /// A reload would remove devices from their users.
     #[error(
         "the eRDMA driver stays in mode {loaded}, though {wanted} is wanted, as its devices are in \
          use: drain the node of {}",
-        told(users)
+        listed(users)
     )]
     InUse {
-        /// The mode that it is in.
+        /// Present mode.
         loaded: DriverMode,
-        /// The mode that is wanted.
+        /// Configured mode.
         wanted: DriverMode,
-        /// By whom.
+        /// Users of the devices.
         users: Vec<User>,
     },
-    /// It was tried.
+    /// The change failed.
     #[error("the eRDMA driver could not be brought into mode {wanted}: {why}")]
     Failed {
-        /// The mode that is wanted.
+        /// Configured mode.
         wanted: DriverMode,
-        /// What failed, and how it is now.
+        /// Failure, and the present state.
         why: String,
     },
     /// The driver is loaded, and not bound to some functions.
     #[error("the eRDMA driver is not bound to {function}: {why}{}", also(others))]
     Unbound {
-        /// The first one.
+        /// First such function.
         function: DeviceAddress,
-        /// Why not, and what ends it.
+        /// Reason, and how to end it.
         why: String,
-        /// The other ones.
+        /// Further functions.
         others: Vec<DeviceAddress>,
     },
 }
 
 impl Problem {
-    /// The word that metrics have for it.
+    /// Returns the value of the metric's label.
     pub fn word(&self) -> &'static str {
         match self {
             Self::NotLoaded => "not_loaded",
@@ -119,8 +119,8 @@ impl Problem {
         }
     }
 
-    /// How long it is before it may have passed without anything being heard of it: pods end, and
-    /// drivers are installed, without a word to us. None: it does not pass so.
+    /// Returns the time after which the problem may have ended without an event: no event reports the end of a pod or
+    /// the installation of a driver. None: it does not end by itself.
     pub fn passes(&self, soon: Duration) -> Option<Duration> {
         match self {
             Self::InUse { .. } | Self::Unbound { .. } => Some(soon),
@@ -129,7 +129,7 @@ impl Problem {
         }
     }
 
-    /// Whether it is the same, in whatever differs from one look to the next.
+    /// Returns true if `other` is the same problem, regardless of details that differ between observations.
     pub fn is_like(&self, other: &Self) -> bool {
         self.kind() == other.kind()
     }
@@ -145,7 +145,7 @@ impl Problem {
     }
 }
 
-/// The value of `compat_mode` for a mode.
+/// Returns the value of `compat_mode` for a mode.
 pub(super) fn parameter(mode: DriverMode) -> char {
     match mode {
         DriverMode::Default => 'N',
@@ -153,7 +153,7 @@ pub(super) fn parameter(mode: DriverMode) -> char {
     }
 }
 
-fn told(users: &[User]) -> String {
+fn listed(users: &[User]) -> String {
     let users: Vec<String> = users.iter().map(ToString::to_string).collect();
     users.join(", ")
 }
@@ -166,8 +166,8 @@ fn also(others: &[DeviceAddress]) -> String {
     }
 }
 
-/// How the driver comes into the mode `wanted` (none: any). A change is for when nobody uses a
-/// device, and `may_reload` forbids that of a loaded module.
+/// Plans the change to the mode `wanted` (none: any). The caller makes the change only if no device has a user.
+/// `may_reload` permits to unload a loaded module.
 pub fn plan(wanted: Option<DriverMode>, state: &State, may_reload: bool) -> Plan {
     let Some(module) = state.module else {
         return match wanted {
@@ -203,14 +203,15 @@ pub fn plan(wanted: Option<DriverMode>, state: &State, may_reload: bool) -> Plan
     })
 }
 
-/// The driver of MLNX_OFED's stack in compatible mode is both.
+/// Returns true if the loaded mode satisfies the configured one: the driver of MLNX_OFED's stack in compatible mode is
+/// both.
 fn is_met(wanted: DriverMode, loaded: DriverMode) -> bool {
     wanted == loaded || (wanted == DriverMode::Compat && loaded == DriverMode::Ofed)
 }
 
 impl Change {
-    /// Why it is not to be made while there are `users`; none: they are none. Loading what is not
-    /// loaded takes nothing from anybody.
+    /// Returns the problem that `users` cause. None: there are none, or the driver is not loaded, and loading it takes
+    /// no device from a user.
     pub fn hindered(&self, users: Vec<User>) -> Option<Problem> {
         let loaded = mode(self.from.as_ref()?);
         let wanted = self.to;

@@ -12,7 +12,7 @@ fn erdma() -> WatchedDevice {
     WatchedDevice {
         addresses: vec![address("0000:00:07.0"), address("0000:00:06.0")],
         rdma: Some("erdma_none".into()),
-        // /dev/full: nobody has it open
+        // no process has /dev/full open
         numbers: vec![(1, 7)],
     }
 }
@@ -79,13 +79,13 @@ fn pod(name: &str, id: &str) -> PodResources {
 }
 
 #[test]
-fn pods_that_were_given_a_device_of_the_driver() {
+fn pods_with_an_allocated_device_of_the_driver() {
     let site = Site::new();
     site.grant("erdma_0/3", "0000:00:07.0");
     site.grant("mlx5_0/3", "0000:3b:00.0");
     let pods = vec![pod("a", "erdma_0/3"), pod("b", "mlx5_0/3"), pod("c", "x")];
     assert_eq!(site.users(Ok(pods)), ["pod team/a"]);
-    // kubelet has given it back: the file alone says nothing
+    // kubelet has released it: the file alone is no evidence
     assert_eq!(site.users(Ok(vec![])), [] as [&str; 0]);
 }
 
@@ -111,7 +111,7 @@ fn claims_that_were_prepared_with_a_device_of_the_driver() {
 }
 
 #[test]
-fn without_kubelet_whoever_was_given_one_may_have_it() {
+fn without_kubelet_every_grant_counts_as_a_user() {
     let site = Site::new();
     let away = || Err("kubelet does not answer".to_owned());
     assert_eq!(site.users(away()), [] as [&str; 0]);
@@ -148,7 +148,7 @@ fn processes_that_have_it_open() {
     site.process("17", &ours);
     site.process("18", &site.named("uverbs1", "/dev/null"));
     site.process("self", &ours);
-    // no such device has this name: it is not looked at
+    // no such device has this name: the process is ignored
     site.process("19", Path::new("/dev/full"));
     // closed in between, and ended in between
     site.process("20", &site.root.path().join("infiniband/uverbs9"));
@@ -157,7 +157,7 @@ fn processes_that_have_it_open() {
 }
 
 #[test]
-fn processes_are_not_looked_at_where_somebody_is_known() {
+fn processes_are_not_read_after_a_known_user() {
     let site = Site::new();
     site.process("17", &site.named("uverbs0", "/dev/full"));
     site.grant("erdma_0/3", "0000:00:07.0");
@@ -166,7 +166,7 @@ fn processes_are_not_looked_at_where_somebody_is_known() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_a_user() {
+fn an_unreachable_source_is_a_user() {
     let site = Site::new();
     let process = site.paths.proc.join("17");
     fs::create_dir_all(&process).expect("made");
@@ -197,7 +197,7 @@ fn a_device_that_is_made_anew_this_moment_has_its_users() {
 }
 
 #[test]
-fn objects_that_are_somebodys() {
+fn objects_with_an_owner() {
     use DriverMode::{Compat, Default, Ofed};
     let counts = |ctx, qp| [("pd", 1), ("ctx", ctx), ("qp", qp)].map(|(n, c)| (n.to_owned(), c));
     for (ctx, qp, mode, wanted) in [

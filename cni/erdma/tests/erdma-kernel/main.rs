@@ -126,7 +126,7 @@ impl Host {
         routes.iter().map(|route| told(route).join(" ")).collect()
     }
 
-    /// By which netdev a packet to `destination` leaves.
+    /// Returns the netdev by which a packet to `destination` leaves.
     fn leaves_by(&self, rest: &str) -> String {
         let routes = self.netns.show(&format!("-4 route get {rest}"));
         routes[0]["dev"].as_str().expect("a netdev").to_owned()
@@ -138,7 +138,7 @@ impl Host {
     }
 }
 
-/// How many changes each NIC took; any other outcome is the test's failure.
+/// Returns the number of changes of each NIC. Any other outcome fails the test.
 #[track_caller]
 fn changes(outcomes: &[Outcome]) -> Vec<usize> {
     let of = |outcome: &Outcome| match outcome.state {
@@ -174,7 +174,7 @@ async fn nics_are_brought_up_behind_the_default_route_and_put_back() {
             "2"
         );
     }
-    // the node's own traffic goes where it went; whoever binds to a NIC gets there
+    // the node's own traffic keeps its route; a socket bound to a NIC uses that NIC
     assert_eq!(host.leaves_by("8.8.8.8"), "eth0");
     assert_eq!(host.leaves_by("10.0.0.9"), "eth0");
     assert_eq!(host.leaves_by("8.8.8.8 oif eth2"), "eth2");
@@ -253,7 +253,7 @@ async fn a_primary_that_comes_with_a_higher_metric_later_stays_in_front() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_others_gave_in_the_same_network_outlasts_the_release() {
+async fn addresses_of_others_in_the_same_network_outlast_the_release() {
     let host = Host::new("");
     host.settle().await;
     host.netns.ip("address add 10.0.0.66/24 dev eth1");
@@ -273,7 +273,7 @@ async fn what_others_gave_in_the_same_network_outlasts_the_release() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_somebody_configured_is_left_alone() {
+async fn foreign_configuration_is_left_alone() {
     let host = Host::new("");
     host.netns.ip("address add 10.0.0.6/24 dev eth1");
     host.netns.ip("link add br1 type bridge");
@@ -294,7 +294,7 @@ async fn what_somebody_configured_is_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deleted_route_and_a_flushed_address_are_given_again() {
+async fn a_deleted_route_and_a_flushed_address_are_restored() {
     let host = Host::new("");
     let outcomes = host.settle().await;
     for outcome in &outcomes {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What settling makes of a node whose addresses are asked for, and of a service that fails.
+//! Settling a node whose addresses come from the metadata service, also while the service fails.
 
 use crate::{
     metadata::{IMPATIENT, PACE},
@@ -11,7 +11,7 @@ use rdma_netns::link::IFA_F_NOPREFIXROUTE;
 use std::time::{Duration, Instant};
 
 #[test]
-fn nics_that_nobody_configured_get_what_the_cloud_says() {
+fn unconfigured_nics_get_the_addresses_of_the_cloud() {
     let (node, service) = (Node::new(), service());
     let mut process = node.process(asked(&service.base()));
     let outcomes = process.settle(&node.nics());
@@ -40,7 +40,7 @@ fn nics_that_nobody_configured_get_what_the_cloud_says() {
         let wanted = [("0.0.0.0/0".to_owned(), metric), (CIDR.to_owned(), metric)];
         assert_eq!(metrics(&link), wanted);
     }
-    // again: the service is not asked, nothing is done, and nothing is told
+    // again: no request, no change, no report
     let asked = service.requests().len();
     node.kernel.begin();
     let outcomes = process.settle(&node.nics());
@@ -86,14 +86,14 @@ fn another_address_in_the_cloud_takes_the_place_of_the_old_one() {
     node.must_be(&Node::new().snapshot(), "released");
 }
 
-/// Settles while the service misbehaves, then when it has come round. Where the machine was too slow
-/// for the time in which nothing may be asked, all of it is done again.
+/// Settles while the service fails, and again after it has recovered. Repeats all of it if the machine was too slow for
+/// the time without requests.
 fn waits(misbehave: impl Fn(&MetadataService), told: &str, requests: usize, last: [usize; 2]) {
     let in_time = || waited(&misbehave, told, requests, last);
     assert!((0..5).any(|_| in_time()), "the machine is too slow");
 }
 
-/// Whether it could be seen.
+/// Returns true if the wait was observed.
 fn waited(
     misbehave: impl Fn(&MetadataService),
     told: &str,
@@ -116,7 +116,7 @@ fn waited(
         if round == 0 {
             assert_eq!(service.requests().len(), requests, "{told}");
         }
-        // somebody else has a reason to settle: the service is left in peace
+        // another program has a reason to settle: the service gets no request
         let asked = service.requests().len();
         let again = process.settle(&node.nics());
         if since.elapsed() >= wait {
@@ -184,7 +184,7 @@ fn garbage_is_waited_out() {
     let misbehave = |service: &MetadataService| {
         service.set(NICS[0].3, "primary-ip-address", Some(b"<html>"));
     };
-    // the second NIC is asked for all the same
+    // the second NIC's request is sent all the same
     waits(misbehave, &path, 7, [6, 0]);
 }
 
@@ -197,7 +197,7 @@ fn a_nic_that_the_cloud_does_not_know_yet_is_waited_for() {
 }
 
 #[test]
-fn a_service_that_is_not_there_is_asked_once_for_all() {
+fn an_absent_service_gets_one_request_for_all() {
     let node = Node::new();
     let hole = integration::metadata::BlackHole::new();
     let mut process = node.process_of(asked(&hole.base()), IMPATIENT);

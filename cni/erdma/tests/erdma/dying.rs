@@ -5,7 +5,7 @@ use crate::node::{Node, by_hand, changes, died};
 use erdma::bring_up::release;
 use fake_kernel::Verdict;
 
-/// How the daemon, or a release, is killed at its change `at`; none: it was through before.
+/// Kills the daemon, or a release, at its change `at`. None: it had completed before.
 fn killed(at: usize, verdict: Verdict, in_release: bool) -> Option<Node> {
     let node = Node::new();
     let mut process = None;
@@ -61,7 +61,7 @@ fn settled() -> fake_kernel::Snapshot {
 }
 
 #[test]
-fn the_next_start_completes_what_was_killed() {
+fn the_next_start_completes_a_killed_bring_up() {
     let wanted = settled();
     let kills = sweep(false, |node, what| {
         changes(&node.settle(by_hand()));
@@ -72,7 +72,7 @@ fn the_next_start_completes_what_was_killed() {
 }
 
 #[test]
-fn release_puts_back_what_was_killed() {
+fn release_restores_after_a_killed_bring_up() {
     let before = Node::new().snapshot();
     let kills = sweep(false, |node, what| must_be_released(node, &before, what));
     assert_eq!(kills, 24);

@@ -37,7 +37,7 @@ fn any_change_that_is_refused_once_is_made_at_the_next_turn() {
 }
 
 #[test]
-fn from_any_change_on_all_are_refused_and_release_puts_back_what_was_done() {
+fn from_any_change_on_all_are_refused_and_release_restores_the_done_ones() {
     for at in 1..=changes_of_all() {
         let node = Node::new();
         let before = node.snapshot();
@@ -81,7 +81,7 @@ fn any_change_of_release_that_is_refused_once_is_made_again() {
 }
 
 #[test]
-fn a_kernel_that_cannot_be_read_is_told() {
+fn a_kernel_that_cannot_be_read_is_reported() {
     let node = Node::new();
     let before = node.snapshot();
     for blind in 1..=4 {

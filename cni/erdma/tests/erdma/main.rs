@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! eRDMA NICs: the metadata service's client against a stand-in on loopback, plans as data, and
-//! bring-up and release on a fake kernel. Here all processes are threads of one, so that no child is
-//! started: it would keep locks taken.
+//! Tests of eRDMA NICs: the metadata service's client against a stand-in on loopback, plans as data, and bring-up and
+//! release on a fake kernel. All processes are threads of this one: a child process would inherit the locks.
 
 mod asking;
 mod dying;

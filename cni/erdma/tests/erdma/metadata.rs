@@ -25,7 +25,7 @@ pub(crate) const PACE: Pace = Pace {
     quiet: Duration::from_millis(300),
 };
 
-/// Of a test in which nobody answers.
+/// Pace of a test in which the service does not answer.
 pub(crate) const IMPATIENT: Pace = Pace {
     connect: Duration::from_millis(500),
     whole: Duration::from_secs(1),
@@ -92,7 +92,7 @@ async fn a_token_that_has_expired_is_renewed_once() {
 }
 
 #[tokio::test]
-async fn an_older_instance_is_asked_without_a_token() {
+async fn an_older_instance_gets_requests_without_a_token() {
     for status in [403, 404, 405] {
         let service = service();
         service.behave(|behaviour| {
@@ -112,7 +112,7 @@ async fn an_older_instance_is_asked_without_a_token() {
 }
 
 #[tokio::test]
-async fn a_service_that_is_busy_is_asked_again_and_not_for_ever() {
+async fn a_busy_service_gets_a_limited_number_of_retries() {
     let service = service();
     service.behave(|behaviour| behaviour.busy = 2);
     let mut client = client(&service.base());
@@ -128,7 +128,7 @@ async fn a_service_that_is_busy_is_asked_again_and_not_for_ever() {
 }
 
 #[tokio::test]
-async fn what_the_cloud_does_not_know_is_not_asked_again() {
+async fn an_unknown_path_is_not_requested_again() {
     let service = MetadataService::new();
     let error = nic(&mut client(&service.base())).await.expect_err("no NIC");
     assert!(matches!(error, MetadataError::Unknown { .. }), "{error}");

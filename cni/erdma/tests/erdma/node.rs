@@ -115,7 +115,7 @@ pub(crate) fn furnished() -> World {
     world
 }
 
-/// What somebody does to the host by hand.
+/// Makes a change of an administrator on the host.
 #[track_caller]
 pub(crate) fn make(world: &mut World, op: &Op) {
     let made = world.execute(op, None);
@@ -214,7 +214,7 @@ impl Node {
         self.kernel.with(|world| make(world, op));
     }
 
-    /// Once IPv6 has settled.
+    /// Returns the snapshot after IPv6 has settled.
     pub(crate) fn snapshot(&self) -> Snapshot {
         self.kernel
             .with(|world| (0..world.detection).for_each(|_| world.pass_time()));
@@ -240,7 +240,7 @@ impl Node {
         self.kernel.intercept(move |_, step| verdict(step.number));
     }
 
-    /// What `rdma-cni` does with the first NIC for a pod.
+    /// Calls `rdma-cni` for a pod with the first NIC.
     pub(crate) fn cni(&self, command: &str, pod: &str) {
         let netns = PathBuf::from(format!("/run/netns/{pod}"));
         self.kernel.with(|world| {
@@ -286,7 +286,7 @@ impl Process {
     }
 }
 
-/// Whether the fake killed what `work` stands for.
+/// Returns true if the fake killed the process of `work`.
 pub(crate) fn died(work: impl FnOnce()) -> bool {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(()) => false,
@@ -295,7 +295,7 @@ pub(crate) fn died(work: impl FnOnce()) -> bool {
     }
 }
 
-/// How many changes each NIC took; any other outcome is the test's failure.
+/// Returns the number of changes of each NIC. Any other outcome fails the test.
 #[track_caller]
 pub(crate) fn changes(outcomes: &[Outcome]) -> Vec<usize> {
     let of = |outcome: &Outcome| match outcome.state {

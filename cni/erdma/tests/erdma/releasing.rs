@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `--release`: what was given goes, and nothing else.
+//! Tests of `--release`: it removes the daemon's configuration, and nothing else.
 
 use crate::node::{NICS, Node, by_hand, changes, hardware, make, name};
 use erdma::bring_up::{End, ReleaseError, Released, release};
@@ -27,7 +27,7 @@ fn release_leaves_the_node_as_it_was_and_can_be_repeated() {
 }
 
 #[test]
-fn what_somebody_else_gave_since_stays_and_is_told() {
+fn later_addresses_of_others_stay_and_are_reported() {
     let node = Node::new();
     node.settle(by_hand());
     let (at, link) = (NetnsSide::Host, name("eth1"));

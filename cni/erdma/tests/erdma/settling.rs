@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What settling makes of a node, once and again.
+//! Tests of settling a node, once and again.
 
 use crate::node::{
     NICS, Node, Process, by_hand, changes, furnished, hardware, make, metrics, name, words,
@@ -31,7 +31,7 @@ pub(crate) fn set_up(link: &str, up: bool) -> Op {
 }
 
 #[test]
-fn what_is_configured_already_is_left_alone() {
+fn existing_configuration_is_left_alone() {
     let mut world = furnished();
     make(&mut world, &set_up("eth1", true));
     make(&mut world, &address("eth1", "10.0.0.66"));
@@ -84,7 +84,7 @@ fn an_impossible_address_in_the_configuration_is_refused() {
 }
 
 #[test]
-fn a_nic_without_carrier_is_configured_and_told() {
+fn a_nic_without_carrier_is_configured_and_reported() {
     let mut world = furnished();
     world.cable("eth1", false).expect("eth1");
     let node = Node::with(world);
@@ -92,7 +92,7 @@ fn a_nic_without_carrier_is_configured_and_told() {
     let outcomes = process.settle(&node.nics());
     let told = "erdma_0: not ready yet: eth1 has 10.0.0.6/24, and no carrier";
     assert_eq!(outcomes[0].to_string(), told);
-    // it may come in a moment: not told yet
+    // the carrier may come in a moment: no report yet
     assert_eq!(
         (retries(&outcomes), outcomes[0].is_news),
         (vec![5, 30], false)
@@ -131,7 +131,7 @@ fn a_nic_without_room_for_jumbo_frames_or_without_a_gateway_says_so() {
     assert_eq!(node.link("eth1").expect("eth1").mtu, 1500);
 }
 
-/// What `happens` to a node with both NICs up is mended by the next settling.
+/// Checks that the next settling repairs a node with both NICs up after `happens`.
 fn mends(happens: impl FnOnce(&Node), wanted: [usize; 2]) -> (Node, Process) {
     let node = Node::new();
     let mut process = node.process(by_hand());
@@ -156,7 +156,7 @@ fn a_flap_is_mended() {
 }
 
 #[test]
-fn an_mtu_and_a_route_that_somebody_took_are_given_again() {
+fn a_changed_mtu_and_a_deleted_route_are_restored() {
     let take = |node: &Node| {
         let route = node.link("eth2").expect("eth2").routes;
         let route = route
@@ -179,7 +179,7 @@ fn an_mtu_and_a_route_that_somebody_took_are_given_again() {
 }
 
 #[test]
-fn an_address_that_somebody_flushed_is_given_again() {
+fn a_flushed_address_is_restored() {
     let flush = |node: &Node| {
         let link = node.link("eth1").expect("eth1");
         let given = link.addresses.iter().find(|it| it.ip.is_ipv4());
@@ -190,7 +190,7 @@ fn an_address_that_somebody_flushed_is_given_again() {
         });
     };
     let (node, mut process) = mends(flush, [3, 0]);
-    // of addresses and routes nothing is heard: it is looked every half a minute
+    // no event reports addresses and routes: the daemon observes every half minute
     let outcomes = process.settle(&node.nics());
     assert_eq!(
         (changes(&outcomes), retries(&outcomes)),
@@ -227,7 +227,7 @@ fn a_driver_reload_is_mended_with_the_metrics_that_were() {
         world.unplug(NICS[0].0);
         world.plug(hardware(0));
     });
-    // the fake numbers hardware addresses anew; a NIC keeps its own
+    // the fake assigns new hardware addresses; a NIC keeps its own
     let mac = node.link("eth1").expect("eth1").mac;
     node.make(&Op::SetMac {
         at: AT,
@@ -280,7 +280,7 @@ fn a_setting_that_is_refused_keeps_no_nic_down() {
 }
 
 #[test]
-fn a_record_that_cannot_be_read_is_told_by_its_name() {
+fn an_unreadable_record_is_reported_by_its_name() {
     let node = Node::new();
     node.settle(by_hand());
     let path = node.state.path().join("erdma").join("0000:00:06.0.json");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! NICs that have no address at the moment, and are somebody's all the same.
+//! Tests of NICs that have no address at present, and have an owner all the same.
 
 use crate::{
     node::{NICS, Node, asked, by_hand, changes, furnished, hardware, make, name, service, words},
@@ -29,7 +29,7 @@ fn up() -> Node {
 }
 
 #[test]
-fn a_nic_that_is_up_is_brought_up_when_nobody_else_has_done_it_for_a_while() {
+fn a_nic_that_is_up_and_stays_without_an_owner_is_brought_up() {
     let node = up();
     let before = node.link("eth1");
     let mut process = node.process(by_hand());
@@ -37,7 +37,7 @@ fn a_nic_that_is_up_is_brought_up_when_nobody_else_has_done_it_for_a_while() {
     assert_eq!(outcomes[0].to_string(), EARLY);
     assert!(outcomes[0].is_news);
     assert_eq!(outcomes[0].retry_after(), Some(Duration::from_secs(2)));
-    // one that is down is nobody's
+    // a NIC that is down has no owner
     assert_eq!(changes(&outcomes[1..]), [6]);
     assert!(!process.settle(&node.nics())[0].is_news);
     assert_eq!(node.link("eth1"), before);
@@ -51,7 +51,7 @@ fn a_nic_that_is_up_is_brought_up_when_nobody_else_has_done_it_for_a_while() {
 }
 
 #[test]
-fn a_nic_that_was_somebodys_stays_so_while_it_has_no_address() {
+fn a_nic_keeps_its_owner_while_it_has_no_address() {
     let node = up();
     let mut process = node.process(by_hand());
     assert_eq!(process.settle(&node.nics())[0].to_string(), EARLY);
@@ -70,7 +70,7 @@ fn a_nic_that_was_somebodys_stays_so_while_it_has_no_address() {
     assert_eq!(told(&process.settle(&node.nics())), had);
     node.make(&set_up("eth1", true));
     assert_eq!(node.link("eth1"), before);
-    // its driver is reloaded: it is another netdev, down, and nobody's
+    // after a reload of its driver it is another netdev, down, and without an owner
     node.kernel.with(|world| {
         world.unplug(NICS[0].0);
         world.plug(hardware(0));
@@ -92,7 +92,7 @@ fn a_nic_that_was_somebodys_stays_so_while_it_has_no_address() {
 }
 
 #[test]
-fn a_nic_that_is_gone_for_a_while_is_looked_at_anew() {
+fn a_nic_that_returns_is_observed_anew() {
     let node = up();
     node.make(&address("eth1", "10.0.0.66"));
     let mut process = node.process(by_hand());
@@ -128,7 +128,7 @@ fn the_instances_primary_nic_is_never_brought_up() {
         "{requests:?}"
     );
     drop(process);
-    // whoever says by hand what it is to have knows better
+    // an administrator's configuration takes precedence
     assert_eq!(changes(&node.settle(by_hand())), [6, 0]);
     assert_eq!(service.requests(), requests);
 }
@@ -151,7 +151,7 @@ fn nothing_is_brought_up_before_it_is_known_which_nic_is_the_primary_one() {
 }
 
 #[test]
-fn a_network_that_only_the_nic_leads_to_is_told() {
+fn a_network_that_only_the_nic_reaches_is_reported() {
     let (node, service) = (Node::new(), service());
     for (_, _, _, mac, ip) in NICS {
         let ip = ip.replace("10.0.0", "10.0.9");
