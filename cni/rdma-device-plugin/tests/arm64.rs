@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! arm64's release binaries and image, on a machine that is amd64's: what they are made of, which of the images a node
-//! takes, and that its programs run, by QEMU's emulation of one process (Debian's `qemu-user`). `scripts/build --arch
-//! all` has to have made `dist/`; `scripts/test arm64` does.
+//! arm64's release binaries and image, on an amd64 machine: their architecture, the image that a node selects, and
+//! their start under QEMU's emulation of one process (Debian's `qemu-user`). `scripts/build --arch all` has to have
+//! made `dist/`; `scripts/test arm64` does.
 //!
-//! QEMU starts no further program: the kernel is asked for that, and knows no arm64. So what `install` calls is a script
-//! here that calls QEMU.
+//! QEMU starts no further program: the kernel would have to, and cannot execute arm64's. The program that `install`
+//! calls is therefore a script that calls QEMU.
 
 use integration::{Machine, machine::Nic, oci::Archive};
 use serde_json::{Value, json};
@@ -98,8 +98,8 @@ impl OnANode {
         }
     }
 
-    /// What the emulator is to run, with nothing but the image and these directories of the node, and the emulator with
-    /// its libraries, which is no part of a node.
+    /// Returns the command that runs `words` under the emulator, with only the image, these directories of the node,
+    /// and the emulator with its libraries, which is no part of a node.
     fn command(&self, words: &[&str], mounts: &[&Path]) -> Command {
         let mut command = Command::new("bwrap");
         command.args(["--die-with-parent", "--clearenv", "--tmpfs", "/"]);

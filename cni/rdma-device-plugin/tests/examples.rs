@@ -14,14 +14,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What one resource of an example comes to.
+/// Expected offer of one resource of an example.
 struct Given {
     name: &'static str,
     ids: usize,
     first: &'static str,
     sharing: Sharing,
     devices: &'static [&'static str],
-    /// How many ids kubelet is told to be on each NUMA node.
+    /// Number of advertised ids on each NUMA node.
     on_nodes: &'static [(i64, usize)],
 }
 
@@ -33,7 +33,7 @@ fn folder() -> PathBuf {
     root().join("../../conf/device-plugin")
 }
 
-/// What is offered with the example on the node `layout`, and whether by CDI names.
+/// Returns the offers with the example on the node `layout`, and true if they have CDI names.
 fn offered(example: &str, layout: &str) -> (Vec<Offer>, bool) {
     let parsed = Conf::read(&folder().join(example)).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(parsed.remarks, [] as [&str; 0], "{example}");
@@ -129,14 +129,14 @@ fn bonds_are_shared_by_all() {
         first: "0",
         sharing: Shared,
         devices: &["0000:3b:00.0", "0000:5e:00.0"],
-        // the bonds are on two nodes, and an id stands for both
+        // the bonds are on two nodes, and an id has both
         on_nodes: &[],
     };
     gives("10-shared-bonds.yaml", "lacp-bonds", false, &[given]);
 }
 
 #[test]
-fn containers_are_told_what_their_pods_have() {
+fn containers_get_their_pods_rails() {
     let given = Given {
         name: "rdma/hca",
         ids: 1000,
@@ -213,7 +213,7 @@ fn exposed_erdma_nics_go_together() {
         first: "erdma_1/0",
         sharing: Shared,
         devices: &["0000:00:16.0", "0000:00:17.0"],
-        // they are on two nodes, and an id stands for both
+        // they are on two nodes, and an id has both
         on_nodes: &[],
     };
     gives(

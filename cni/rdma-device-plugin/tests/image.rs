@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `scripts/image` and `scripts/oci-archive`: what is in the image, and that it is the same bytes
-//! wherever and whenever it is made.
+//! Tests of `scripts/image` and `scripts/oci-archive`: the image's content, and that it is the same bytes wherever and
+//! whenever it is made.
 
 use integration::oci::Archive;
 use serde_json::{Value, json};
@@ -257,7 +257,7 @@ fn names_what_is_linked_in(sbom: &Value) {
             component["licenses"][0]["expression"].is_string(),
             "{component}"
         );
-        // what comes from the registry can be told from something else of that name
+        // the hash distinguishes a registry's package from another one of that name
         let hash = &component["hashes"][0]["content"];
         assert_eq!(
             component["purl"].is_string(),

@@ -5,10 +5,10 @@
 use integration::{Daemon, Machine, kubelet::DeviceManager, machine::Nic, wait};
 use std::{collections::BTreeMap, env, fs, process::Command};
 
-/// Where it looks, and nowhere else.
+/// Only directory that it reads.
 const DIRECTORY: &str = "etc/kubernetes/node-feature-discovery/features.d";
 
-/// What it makes of the files of the machine: the directory above them is its root.
+/// Returns the labels that it derives from the machine's files: the directory above them is its root.
 fn labels(machine: &Machine) -> BTreeMap<String, String> {
     let output = Command::new("chroot")
         .arg(machine.path(""))

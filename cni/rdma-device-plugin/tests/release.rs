@@ -56,7 +56,7 @@ fn a_version_is_written_wherever_one_is() {
 }
 
 #[test]
-fn what_is_no_new_version_changes_nothing() {
+fn a_run_without_a_new_version_changes_nothing() {
     let clone = Clone::new();
     let changelog = clone.path().join("CHANGELOG.md");
     fs::write(
@@ -139,7 +139,7 @@ fn files(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 #[test]
-fn what_is_published_is_whole_and_the_same_bytes_twice() {
+fn a_release_is_whole_and_the_same_bytes_twice() {
     let clone = Clone::new();
     let binaries = stand_ins("");
     let made = ["one", "two"].map(|name| {

@@ -38,7 +38,7 @@ fn the_users_old_config_map_gives_all_devices() {
 }
 
 #[test]
-fn what_is_given_is_recorded_before_kubelet_hears_of_it() {
+fn an_allocation_is_recorded_before_kubelet_gets_it() {
     let node = Running::with(TWO).listed("rdma/nic", 1);
     let nic = ids(&[SECOND.address]);
     node.kubelet
@@ -57,7 +57,7 @@ fn a_disk_that_does_not_answer_holds_up_kubelet_for_a_while_only() {
     let node = Running::with(TWO).listed("rdma/hca", 8);
     let directory = node.machine.path("state/granted/rdma@hca");
     std::fs::create_dir_all(&directory).expect("made");
-    // whoever writes to it waits for its lock, which is not given back
+    // every writer waits for its lock, which is not released
     let held = std::fs::File::create(directory.join("0.new")).expect("made");
     held.lock().expect("free");
     let at = std::time::Instant::now();
@@ -73,7 +73,7 @@ fn a_disk_that_does_not_answer_holds_up_kubelet_for_a_while_only() {
 }
 
 #[test]
-fn what_cannot_be_recorded_is_not_given() {
+fn an_allocation_that_cannot_be_recorded_is_refused() {
     let node = Running::with(HCA).listed("rdma/hca", 1000);
     // a file in the place of the directory: root may write everywhere else
     node.machine.write("state/granted", "");
@@ -139,7 +139,7 @@ fn an_unknown_id_is_an_error_that_names_it() {
 }
 
 #[test]
-fn preferences_are_of_what_is_available_and_are_explained() {
+fn preferences_are_among_available_ids_and_are_explained() {
     let node = Running::with(HCA).listed("rdma/hca", 1000);
     let available = ids(&["3", "4", "5"]);
     let must = ids(&["4"]);
@@ -152,9 +152,9 @@ fn preferences_are_of_what_is_available_and_are_explained() {
 }
 
 #[test]
-fn a_renumbered_device_is_given_as_it_is_now() {
+fn a_renumbered_device_is_allocated_by_its_present_number() {
     let node = Running::with(TWO).listed("rdma/nic", 1);
-    // nobody has told the daemon
+    // no event has reached the daemon
     node.machine.without_number(SECOND.number);
     node.machine.number(&SECOND, 7);
     let nic = ids(&[SECOND.address]);
@@ -192,7 +192,7 @@ fn a_container_of_the_plugin_before_may_start() {
 }
 
 #[test]
-fn the_chain_is_told_what_ids_stand_for() {
+fn the_chain_gets_the_devices_of_ids() {
     let node = Running::with(TWO).listed("rdma/nic", 1);
     let published = Published::read(&node.machine.path("state")).expect("read");
     let published = published.expect("published");
@@ -243,7 +243,7 @@ fn cdi_entries_come_with_the_configuration_and_stay_for_who_has_their_names() {
     node.daemon.says("SIGHUP");
     node.machine.configure(TWO);
     node.daemon.says("a new configuration is in force");
-    // containers that were given names are started again by them
+    // containers with CDI names are started again by them
     node.machine.without_number(7);
     node.machine.number(&SECOND, 8);
     node.daemon.signal(nix::sys::signal::Signal::SIGHUP);

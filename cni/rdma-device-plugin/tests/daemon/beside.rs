@@ -27,7 +27,7 @@ fn nic(number: u64) -> String {
     format!("0000:{:02x}:00.0", 0x10 + number)
 }
 
-/// As NVIDIA's device plugin calls it.
+/// Returns the id in the form of NVIDIA's device plugin.
 fn gpu(number: u64) -> String {
     format!("GPU-9221d5d1-b60b-a624-bf14-0a1819cfda3{number}")
 }
@@ -64,7 +64,7 @@ impl Node {
         }
     }
 
-    /// Which of `available` are preferred, for so many.
+    /// Returns the preferred ids among `available`.
     #[track_caller]
     fn prefers(&self, available: &[u64], count: usize) -> Vec<String> {
         let available: Vec<String> = available.iter().map(|number| nic(*number)).collect();
@@ -95,7 +95,7 @@ fn the_nics_beside_the_pods_own_gpus_are_preferred() {
     node.daemon.says("near the container's accelerators");
 }
 
-/// One that does not answer delays a pod by no more than a second, and fails none.
+/// A kubelet that does not answer delays a pod by a second at most, and fails none.
 #[test]
 fn a_kubelet_that_does_not_say_whose_gpus_are_which_is_not_waited_for_long() {
     let node = Node::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A container that was given something of the chain's starts only in a network that the chain made.
+//! Tests of containers with an allocated device of the chain: they start only in a network that the chain made.
 
 use crate::{FIRST, HCA, Running, SECOND, ids, program};
 use integration::{
@@ -21,7 +21,7 @@ struct Chained {
 }
 
 impl Chained {
-    /// One with the plugins in its chain, and the daemon.
+    /// Makes a node with the plugins in its chain, and the daemon.
     #[track_caller]
     fn new() -> Self {
         Self::placed("")
@@ -140,7 +140,7 @@ fn a_runtime_that_reads_no_directories_any_more_is_found_out() {
         .daemon
         .says("the runtime calls rdma-cni for network cbr0 (cbr0/99-rdma-cni.conf)");
     assert!(!list().contains("rdma-cni"), "{}", list());
-    // one that was made before by a list that somebody had just written says nothing of it
+    // a network made before, by a list that was just written, has no record
     let written = fs::metadata(path("net.d/cbr0/99-rdma-cni.conf"));
     let written = written.and_then(|it| it.modified()).expect("its time");
     let file = fs::File::options().append(true).open(old).expect("it");
@@ -159,9 +159,9 @@ fn a_runtime_that_reads_no_directories_any_more_is_found_out() {
     assert!(wait::within(wait::PATIENCE, is_back), "{}", list());
 }
 
-/// Who insists on the directory is told what is wrong, and another pod would be of no use.
+/// A chain that requires the directory gets an error, and another pod would have the same.
 #[test]
-fn a_directory_that_is_not_read_is_told() {
+fn a_directory_that_is_not_read_is_reported() {
     let node = Chained::placed(r#","placement":"directory""#).installed();
     let net = node.node.machine.path("net.d");
     node.give("rdma/hca", "3", "trainer-0");
@@ -191,7 +191,7 @@ fn a_pod_whose_network_was_made_without_the_chain_does_not_start() {
         "rdma/hca: 3 of default/trainer-0, container container0: must not start: the network of",
     );
 
-    // kubelet makes the pod anew
+    // kubelet makes the pod again
     fs::remove_file(node.cache.add("trainer-0", "a1", "cbr0", WITHOUT)).expect("DEL");
     node.cache.add("trainer-0", "a2", "cbr0", WITH);
     node.starts("rdma/hca", "3");
@@ -232,7 +232,7 @@ fn pods_from_before_the_chain_start_their_containers_again() {
     node.starts("rdma/hca", "1");
     let node = node.installed();
     node.starts("rdma/hca", "1");
-    // the same id, given to another pod
+    // the same id, allocated to another pod
     node.give("rdma/hca", "1", "new");
     node.cache.add("new", "c2", "cbr0", WITHOUT);
     assert!(node.refuses("rdma/hca", "1").contains("default/new"));
@@ -243,7 +243,7 @@ fn pods_from_before_the_chain_start_their_containers_again() {
 }
 
 #[test]
-fn a_pod_that_kubelet_does_not_tell_in_time_is_asked_for_again() {
+fn a_pod_that_kubelet_reports_late_is_requested_again() {
     let mut node = Chained::new().installed();
     node.give("rdma/hca", "2", "trainer-0");
     node.cache.add("trainer-0", "d1", "cbr0", WITH);
@@ -259,7 +259,7 @@ fn a_pod_that_kubelet_does_not_tell_in_time_is_asked_for_again() {
 }
 
 #[test]
-fn without_a_chain_nothing_is_asked() {
+fn without_a_chain_there_is_no_request() {
     let node = Running::with(HCA).listed("rdma/hca", 1000);
     let cache = CniCache::new(&node.machine.path("results"));
     let given = node.kubelet.ask_for("rdma/hca", &[&ids(&["5"])]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the program says to people.
+//! Tests of the program's output for users.
 
 use crate::{
     FIRST, HCA, Machine, SECOND, TWO,
@@ -13,7 +13,7 @@ fn program() -> Command {
 }
 
 #[test]
-fn a_table_of_what_would_be_advertised() {
+fn a_table_of_the_resources_to_advertise() {
     let machine = Machine::with(&[FIRST, SECOND]);
     machine.configure(TWO);
     let done = run(command(&machine).arg("--check-config"));
@@ -34,7 +34,7 @@ fn a_table_of_what_would_be_advertised() {
 }
 
 #[test]
-fn a_node_without_rdma_is_told_so() {
+fn a_node_without_rdma_is_reported() {
     let machine = Machine::bare();
     machine.configure(HCA);
     let done = run(command(&machine).arg("--check-config"));
@@ -127,9 +127,9 @@ fn its_version_and_its_help() {
     }
 }
 
-/// In a namespace whose netdevs have the names of the made-up hardware's.
+/// Runs in a namespace whose netdevs have the names of the made-up hardware's.
 #[test]
-fn a_nic_without_the_address_that_pods_are_to_have_is_told() {
+fn a_nic_without_the_pods_address_is_reported() {
     let netns = Netns::new("no-ipv6");
     netns.ip("link set lo up");
     netns.ip("link add ens1 type veth peer name ens2");

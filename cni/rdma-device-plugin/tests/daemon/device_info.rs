@@ -20,7 +20,7 @@ const BOTH: &str = r#"{"resources":[{"name":"rdma/nic","kind":"exclusive"}]}"#;
 
 const OF_FIRST: &str = "rdma-nic-0000:3b:00.0-device.json";
 const OF_SECOND: &str = "rdma-nic-0000:af:00.0-device.json";
-/// Of sriov-network-device-plugin, which serves others of the node's devices.
+/// File of sriov-network-device-plugin, which serves others of the node's devices.
 const OF_ANOTHER: &str = "intel.com-nic-0000:5e:00.0-device.json";
 
 fn directory(machine: &Machine) -> PathBuf {
@@ -42,7 +42,7 @@ fn start(machine: &Machine) -> Daemon {
     )
 }
 
-/// What is in the directory, unfinished files and others' included.
+/// Returns the directory's files, with unfinished and foreign ones.
 fn found(machine: &Machine) -> BTreeMap<String, Value> {
     let Ok(entries) = fs::read_dir(directory(machine)) else {
         return BTreeMap::new();
@@ -100,15 +100,15 @@ fn there_is_one_for_each_exclusive_device_and_none_for_shared_ones() {
     assert_eq!(inode(), before, "written although it was as it should be");
     machine.configure(TWO);
     are(&machine, &[OF_SECOND]);
-    // a pod whose sandbox is made anew is not allocated again
+    // a pod with a new sandbox gets no new allocation
     daemon.end(Signal::SIGTERM);
     are(&machine, &[OF_SECOND]);
 }
 
-/// What a killed daemon left of a device that is gone meanwhile, or of a resource that is not configured any more, is the
-/// next one's to remove, and nobody else's file is.
+/// A new daemon removes a killed one's files of a device that is gone meanwhile, or of a resource that is not
+/// configured any more, and no other file.
 #[test]
-fn what_a_killed_daemon_left_goes_and_what_others_have_stays() {
+fn files_of_a_killed_daemon_go_and_foreign_ones_stay() {
     let machine = Machine::with(&[FIRST, SECOND]);
     let another = anothers(&machine);
     machine.configure(BOTH);
@@ -136,7 +136,7 @@ fn without_the_option_there_are_none() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_is_told_and_stops_nothing() {
+fn a_directory_that_cannot_exist_is_reported_and_stops_nothing() {
     let machine = Machine::with(&[FIRST, SECOND]);
     machine.configure(BOTH);
     fs::create_dir(machine.path("devinfo")).expect("made");
@@ -168,7 +168,7 @@ fn release_removes_them() {
 
 /// The record lies where the daemon's container can write, and `--release` and `uninstall` are started by the node's root.
 #[test]
-fn what_cannot_be_the_daemons_by_its_name_stays_whatever_the_record_says() {
+fn a_file_with_a_foreign_name_stays_whatever_the_record_contains() {
     let machine = Machine::with(&[FIRST, SECOND]);
     machine.configure(BOTH);
     let shadow = machine.path("etc/shadow");

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What containers find in their environment: at Allocate for libraries, and before their start what is true for their
-//! pod.
+//! Tests of containers' environments: variables for libraries at Allocate, and their pod's rails before their start.
 
 use crate::{FIRST, HCA as OLD, Running, SECOND, ids};
 use integration::{
@@ -95,13 +94,13 @@ fn gids(running: &Running, nic: &Nic<'_>, addresses: &[&str]) {
     }
 }
 
-/// What a container was told in the file.
+/// Returns the file's content for the container.
 fn file(running: &Running, below: &str) -> String {
     let path = running.machine.path("state/containers").join(below);
     fs::read_to_string(path).expect("the file")
 }
 
-/// Where kubelet tells what containers have.
+/// Returns kubelet's server of the containers' devices.
 fn pod_resources(running: &Running) -> PodResourcesServer {
     PodResourcesServer::start(&running.machine.path("kubelet/pod-resources/kubelet.sock"))
 }
@@ -125,7 +124,7 @@ fn entries(running: &Running) -> HashMap<String, Value> {
 }
 
 #[test]
-fn a_container_is_told_at_allocate_what_libraries_need_and_before_its_start_what_its_pod_has() {
+fn a_container_gets_library_settings_at_allocate_and_its_pods_rails_before_its_start() {
     let running = Running::with(CONFIGURATION).listed("rdma/hca", 8);
     let _pods = pod_resources(&running);
     let own = ids(&["5", "3"]);
@@ -217,9 +216,9 @@ fn a_container_is_told_at_allocate_what_libraries_need_and_before_its_start_what
     );
 }
 
-/// Of a shared NIC that is down, or that the pod has not chosen, kubelet has given the character device.
+/// Kubelet has allocated the character device of a shared NIC that is down, or that the pod has not chosen.
 #[test]
-fn a_container_is_told_of_no_device_that_add_has_left_out() {
+fn a_container_gets_no_rail_that_add_has_skipped() {
     let running = Running::with(CONFIGURATION).listed("rdma/hca", 8);
     let _pods = pod_resources(&running);
     let own = ids(&["3"]);
@@ -253,7 +252,7 @@ fn a_container_is_told_of_no_device_that_add_has_left_out() {
     );
 }
 
-/// Of InfiniBand pods have no rails by default, and two VLANs of a NIC are two rails with one RDMA device.
+/// Pods have no rails of InfiniBand by default, and two VLANs of a NIC are two rails with one RDMA device.
 #[test]
 fn a_device_is_named_once_and_one_of_infiniband_without_a_rail() {
     let machine = Machine::with(&[FIRST, SECOND]);
@@ -327,7 +326,7 @@ fn two_resources_of_a_container_tell_it_the_same() {
     );
 }
 
-/// The pod has chosen the other resource's NIC alone, and that one's containers are told nothing.
+/// The pod has chosen only the other resource's NIC, and that one's containers get no rails.
 #[test]
 fn nccl_is_kept_from_a_device_where_add_has_left_out_all_of_a_resource() {
     let untold = APART.replacen(r#", "environment": ["nccl"]"#, "", 1);
@@ -406,7 +405,7 @@ fn without_the_option_nothing_is_set_and_no_record_is_read() {
 
 /// The option is turned off, and the node boots: a container that was promised an entry is started again by its name.
 #[test]
-fn what_was_promised_is_told_whatever_the_configuration_is_by_then() {
+fn promised_rails_are_published_under_any_later_configuration() {
     let running = Running::with(CONFIGURATION).listed("rdma/hca", 8);
     let _pods = pod_resources(&running);
     let own = ids(&["3"]);
@@ -425,7 +424,7 @@ fn what_was_promised_is_told_whatever_the_configuration_is_by_then() {
     assert_eq!(rails[0]["gidIndex"], 5, "{rails}");
 }
 
-/// What is not known is not told wrongly: kubelet asks again.
+/// An unknown environment is not guessed: kubelet repeats its request.
 #[test]
 fn a_container_whose_environment_cannot_be_written_does_not_start() {
     let running = Running::with(CONFIGURATION).listed("rdma/hca", 8);
@@ -439,7 +438,9 @@ fn a_container_whose_environment_cannot_be_written_does_not_start() {
     let refused = running.kubelet.before_start("rdma/hca", &own);
     let status = refused.expect_err("it must not");
     assert!(
-        status.message().contains("cannot set up the container's environment"),
+        status
+            .message()
+            .contains("cannot set up the container's environment"),
         "{status}"
     );
     fs::remove_dir(&file).expect("removed");

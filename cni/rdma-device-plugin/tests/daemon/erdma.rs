@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! eRDMA NICs, of the whole daemon: found, exposed, brought up and released; the driver's mode; and
-//! what people are told.
+//! Tests of eRDMA NICs with the whole daemon: found, exposed, brought up and released; the driver's mode; and the
+//! reports.
 
 use crate::{
     Machine,
@@ -80,7 +80,7 @@ fn the_agents_flags_alone_offer_every_nic_and_later_ones() {
 }
 
 #[test]
-fn what_is_for_this_instance_is_offered_once_the_instance_is_known() {
+fn entries_for_this_instance_are_offered_once_the_instance_is_known() {
     let (machine, kubelet) = node(&[FIRST, SECOND]);
     let service = MetadataService::new();
     let base = service.base();
@@ -92,7 +92,7 @@ fn what_is_for_this_instance_is_offered_once_the_instance_is_known() {
     daemon.says("this instance is i-bp1");
     has(&kubelet, 200);
     daemon.says("0000:00:07.0 (erdma_0) is not in aliyun/erdma");
-    // it is not asked again, and a pattern for another instance counts no more
+    // the service gets no further request, and a pattern for another instance does not match any more
     let asked = service.requests().len();
     machine.configure(&format!(
         "erdma: {{exposedLocalERIs: [i-bp2 erdma_1, i-* erdma_0], metadata: '{base}', \
@@ -151,7 +151,7 @@ erdma_1  0000:00:08.0  eri1 (0000:00:06.0)  00:16:3e:0a:0b:02  not exposed
 
 /// The sysfs is not the kernel's own, so that its modules are left alone.
 #[test]
-fn the_mode_and_what_keeps_it_are_in_the_log_and_the_figures() {
+fn the_mode_and_its_users_are_in_the_log_and_the_metrics() {
     let (machine, kubelet) = node(&[FIRST]);
     machine.configure("erdma: {preferDriver: compat}");
     let daemon = start(&machine);
@@ -171,7 +171,7 @@ fn the_mode_and_what_keeps_it_are_in_the_log_and_the_figures() {
     }
 }
 
-/// In a network namespace with a veth pair for a NIC, which the sysfs calls eRDMA's.
+/// Runs in a network namespace with a veth pair for a NIC, which the sysfs lists as eRDMA's.
 #[test]
 fn a_nic_is_brought_up_and_released() {
     let netns = Netns::new("erdma");

@@ -49,7 +49,7 @@ fn has(kubelet: &DeviceManager, resource: &str, healthy: usize) {
     kubelet.wait_for(resource, &what, |it| it.healthy().len() == healthy);
 }
 
-/// It has read the counters once.
+/// Waits until the daemon has read the counters once.
 fn settled(daemon: &Daemon) {
     daemon.says("rdma/b: kubelet has the list");
     thread::sleep(Duration::from_millis(1500));
@@ -131,7 +131,7 @@ fn thresholds_come_and_go_with_the_file() {
     has(&kubelet, "rdma/a", 8);
 }
 
-/// What is read is read every three seconds here.
+/// The daemon reads the counters every three seconds here.
 #[test]
 fn it_wakes_to_read_and_sleeps_in_between() {
     let machine = machine(r#""errors":[{"counter":"symbol_error","above":10,"per":"30s"}]"#);

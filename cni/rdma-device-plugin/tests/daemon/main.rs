@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The real daemon, a made-up node and a stand-in for kubelet, over real sockets.
+//! Tests with the real daemon, a made-up node and a stand-in for kubelet, over real sockets.
 
 mod allocating;
 mod beside;

@@ -48,7 +48,7 @@ fn start(machine: &Machine) -> Daemon {
     )
 }
 
-/// As NFD reads them: what begins with `#` is none, and each is valid.
+/// Reads labels as NFD does: lines that begin with `#` are comments, and each label is valid.
 fn labels(file: &Path) -> Vec<String> {
     let text = fs::read_to_string(file).unwrap_or_default();
     let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -148,7 +148,7 @@ fn of_two_daemons_the_one_that_leads_writes() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_is_told_and_stops_nothing() {
+fn a_directory_that_cannot_exist_is_reported_and_stops_nothing() {
     let machine = machine(HCA);
     fs::write(directory(&machine), "").expect("written");
     let kubelet = DeviceManager::started(&machine.path("kubelet"));

@@ -9,11 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Port states are told within this time (`docs/device-plugin.md`).
+/// Limit within which port states are reported (`docs/device-plugin.md`).
 const TOLD: Duration = Duration::from_secs(1);
 
 #[test]
-fn figures_tell_what_kubelet_has() {
+fn metrics_report_kubelets_state() {
     let node = Running::with(HCA).listed("rdma/hca", 1000);
     node.kubelet
         .ask_for("rdma/hca", &[&ids(&["1"])])
@@ -51,7 +51,7 @@ fn an_infiniband_ports_state_is_followed_without_an_event() {
         let at = Instant::now();
         kubelet.wait_for("rdma/hca", "no healthy id", |it| it.healthy().is_empty());
         let down = at.elapsed();
-        // by now it has just been looked at
+        // it has just been observed
         machine.write(&format!("{port}/state"), "4: ACTIVE\n");
         let at = Instant::now();
         kubelet.wait_for("rdma/hca", "its ids", |it| it.healthy().len() == 1000);
@@ -63,7 +63,7 @@ fn an_infiniband_ports_state_is_followed_without_an_event() {
 }
 
 #[test]
-fn the_page_tells_what_happened() {
+fn the_page_reports_events() {
     let machine = crate::Machine::with(&[crate::FIRST, crate::SECOND]);
     let port = "sys/class/infiniband/mlx5_0/ports/1";
     machine.write(&format!("{port}/link_layer"), "InfiniBand\n");
@@ -107,7 +107,7 @@ fn the_page_tells_what_happened() {
 }
 
 #[test]
-fn a_kubelet_that_refuses_for_ten_seconds_is_told_by_healthz() {
+fn a_kubelet_that_refuses_for_ten_seconds_is_reported_by_healthz() {
     let machine = crate::Machine::with(&[crate::FIRST]);
     machine.configure(HCA);
     let mut kubelet = DeviceManager::new(&machine.path("kubelet"));
@@ -156,7 +156,7 @@ fn an_address_that_is_taken_does_not_stop_it() {
     let daemon = start_with(&machine, &["--metrics-address", &address]);
     daemon.says("no metrics: cannot listen at");
     kubelet.wait_for("rdma/hca", "its list", |it| it.healthy().len() == 1000);
-    // whoever had it has ended
+    // the former owner has ended
     drop(taken);
     daemon.says(&format!("metrics are at http://{address}/metrics"));
 }

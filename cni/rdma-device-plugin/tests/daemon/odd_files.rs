@@ -44,7 +44,7 @@ fn a_daemon_starts_whatever_is_in_the_place_of_its_files() {
     }
 }
 
-/// What containers are to have cannot be told: kubelet hears of no device whose meaning `rdma-cni` would not know.
+/// The devices of ids cannot be published: kubelet gets no device that `rdma-cni` would not know.
 #[test]
 fn a_published_file_that_is_no_file_is_replaced() {
     for odd in OddFile::ALL {
@@ -68,7 +68,7 @@ fn a_published_file_that_is_no_file_is_replaced() {
 
 /// Nothing else changes on the node.
 #[test]
-fn what_could_not_be_published_is_tried_again() {
+fn a_failed_publication_is_repeated() {
     let machine = Machine::with(&[FIRST]);
     machine.configure(r#"{"mode":"hca","cdi":true}"#);
     let cdi = machine.path("cdi");
@@ -89,9 +89,9 @@ fn what_could_not_be_published_is_tried_again() {
     assert!(cdi.join("rdma-device-plugin-rdma.json").exists());
 }
 
-/// Root may read them, whatever a restored backup or a hardening script has made of their modes.
+/// Root may read them, whatever modes a restored backup or a hardening script has set.
 #[test]
-fn modes_that_nobody_can_use_keep_no_container_from_its_devices() {
+fn unusable_modes_keep_no_container_from_its_devices() {
     for mode in [0o000, 0o111, 0o7777] {
         let machine = Machine::with(&[FIRST]);
         machine.configure(HCA);

@@ -17,7 +17,7 @@ use std::{
 };
 use tonic::Code;
 
-/// A node whose second NIC was given to a pod, and has another number since.
+/// A node whose second NIC was allocated to a pod, and has another number since.
 struct Node {
     node: Running,
     _pods: PodResourcesServer,
@@ -87,7 +87,7 @@ fn without_an_api_server_kubelet_is_answered_and_the_log_says_it_once() {
 }
 
 #[test]
-fn an_api_server_that_does_not_answer_keeps_nobody_waiting() {
+fn an_api_server_that_does_not_answer_delays_nothing() {
     // connections are taken, and nothing is said
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("it").port().to_string();
@@ -117,12 +117,12 @@ fn an_api_server_that_does_not_answer_keeps_nobody_waiting() {
 }
 
 #[test]
-fn without_the_switch_nothing_is_asked_and_nothing_is_said() {
+fn without_the_switch_there_is_no_request_and_no_report() {
     let node = Running::with(HCA).listed("rdma/hca", 1000);
     let refused = node.kubelet.before_start("rdma/hca", &ids(&["none"]));
     refused.expect_err("no such id");
     node.daemon.says("a container with none must not start");
-    assert_eq!(node.daemon.count("cannot be deleted"), 0);
+    assert_eq!(node.daemon.count("cannot delete"), 0);
     let wrong = program::run(program::command(&node.machine).args(["--refused-pods", "remove"]));
     assert!(!wrong.status.success());
     let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
@@ -132,7 +132,7 @@ fn without_the_switch_nothing_is_asked_and_nothing_is_said() {
     );
 }
 
-/// A CA whose key nobody has.
+/// CA whose key does not exist any more.
 pub(crate) const CA: &str = "\
 -----BEGIN CERTIFICATE-----
 MIIBcTCCARegAwIBAgIUbBwReh0mod95Hv32ylnwpNVCXZEwCgYIKoZIzj0EAwIw

@@ -22,7 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What the issue of re-registration promises.
+/// Promised limit of a re-registration.
 const PROMISED: Duration = Duration::from_secs(1);
 
 /// Waits for a registration after `at`, and its list. How long it took.
@@ -164,7 +164,7 @@ fn a_renamed_kubelet_sock_is_another_kubelet() {
 }
 
 #[test]
-fn a_stream_that_is_cut_is_told_again() {
+fn a_new_stream_gets_the_devices_again() {
     let node = Running::with(HCA).listed("rdma/hca", 1000);
     for round in 1..=3 {
         let at = Instant::now();
@@ -182,7 +182,7 @@ fn a_kubelet_that_has_the_stream_may_refuse_another_registration() {
     let node = Running::with(HCA).listed("rdma/hca", 1000);
     let manner = Manner::Refusing("device plugin already connected".into());
     node.kubelet.takes("", manner);
-    // the same kubelet looks like another one
+    // the same kubelet appears to be another one
     let (now, then) = (TimeSpec::new(1, 0), TimeSpec::new(2, 0));
     let calls = node.kubelet.calls();
     let socket = node.kubelet.socket();
@@ -229,7 +229,7 @@ fn a_refused_resource_does_not_hold_up_the_other() {
 }
 
 #[test]
-fn a_kubelet_that_never_answers_is_given_up_and_tried_again() {
+fn a_registration_without_an_answer_times_out_and_is_repeated() {
     let machine = Machine::with(&[FIRST, SECOND]);
     machine.configure(TWO);
     let mut kubelet = DeviceManager::new(&machine.path("kubelet"));

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use rdma_resources::{Grants, Published};
 use std::{fs, os::unix::fs::symlink, time::Duration};
 
-/// As [`TWO`], with more ids of the first resource, and another one in the place of the second.
+/// Configuration as [`TWO`], with more ids of the first resource, and another one in the place of the second.
 const OTHER: &str = r#"{"resources":[
     {"name":"rdma/hca","kind":"shared","count":16,"devices":[{"rdma":"mlx5_0"}]},
     {"name":"rdma/new","kind":"exclusive","devices":[{"rdma":"mlx5_1"}]}
@@ -36,7 +36,7 @@ fn a_file_written_in_place_is_read_again() {
     node.kubelet
         .before_start("rdma/hca", &held.ids)
         .expect("an allocation outlives the reload");
-    // the one that went told kubelet so, and is not there any more
+    // the removed plugin reported that to kubelet, and has disappeared
     node.kubelet
         .wait_for("rdma/nic", "an empty list, and no stream", |it| {
             it.devices.is_empty() && it.streams == 0
@@ -45,7 +45,7 @@ fn a_file_written_in_place_is_read_again() {
     node.daemon.says("rdma/nic: no longer offered");
 }
 
-/// What the chain reads of an id that a container has.
+/// Returns the devices of an id that a container has, as the chain reads them.
 #[track_caller]
 fn granted(node: &Running, resource: &str, id: &str) -> Vec<String> {
     let grants = Grants::new(&node.machine.path("state"));
@@ -55,7 +55,7 @@ fn granted(node: &Running, resource: &str, id: &str) -> Vec<String> {
 }
 
 #[test]
-fn sighup_leaves_what_containers_have() {
+fn sighup_keeps_the_devices_of_containers() {
     let node = Running::with(TWO)
         .listed("rdma/hca", 8)
         .listed("rdma/nic", 1);
@@ -171,7 +171,7 @@ fn a_mounted_config_map_changes_by_a_link() {
 }
 
 #[test]
-fn a_broken_file_changes_nothing_and_is_told_once() {
+fn a_broken_file_changes_nothing_and_is_reported_once() {
     let node = Running::with(TWO).listed("rdma/hca", 8);
     let lists = node.kubelet.resource("rdma/hca").expect("known").lists;
     node.machine

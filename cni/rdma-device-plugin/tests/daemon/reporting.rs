@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The API server is to be told of rails, and cannot be had: nothing else suffers. What it is told when it can be is in
+//! Tests of the report on rails without a usable API server: nothing else suffers. The report itself is tested in
 //! `integration/tests/cluster`.
 
 use crate::{
@@ -22,7 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Whoever waits for the API server waits for its limit, 10 s.
+/// Time in which the daemon ends if it does not wait for the API server, whose limit is 10 s.
 const NOT_WAITED: Duration = Duration::from_secs(8);
 
 /// A node with one pod, whose daemon is to tell everything.
@@ -82,7 +82,7 @@ fn without_an_api_server_the_log_says_it_once() {
 }
 
 #[test]
-fn an_api_server_that_does_not_answer_keeps_nobody_waiting() {
+fn an_api_server_that_does_not_answer_delays_nothing() {
     // connections are taken, and nothing is said
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("it").port().to_string();
@@ -114,7 +114,7 @@ fn an_api_server_that_does_not_answer_keeps_nobody_waiting() {
 }
 
 #[test]
-fn without_the_option_nothing_is_asked_and_nothing_is_said() {
+fn without_the_option_there_is_no_request_and_no_report() {
     let node = Running::with(HCA).listed("rdma/hca", 1000);
     node.machine.unplug(&SECOND);
     node.daemon.signal(Signal::SIGHUP);
@@ -124,7 +124,7 @@ fn without_the_option_nothing_is_asked_and_nothing_is_said() {
             .contains("devices_present{resource=\"rdma/hca\"} 1")
     });
     assert_eq!(node.daemon.count("RdmaRailsMissing"), 0);
-    assert_eq!(node.daemon.count("are not told"), 0);
+    assert_eq!(node.daemon.count("cannot report"), 0);
     let wrong = run(command(&node.machine).args(["--report", "events,labels"]));
     assert!(!wrong.status.success());
     let said = String::from_utf8_lossy(&wrong.stderr).into_owned();

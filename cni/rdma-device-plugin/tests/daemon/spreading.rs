@@ -75,7 +75,7 @@ impl Rails {
     }
 }
 
-/// By the numbers of their `uverbs`.
+/// Returns the allocated NICs by the numbers of their `uverbs`.
 fn nics(allocation: &Allocation) -> Vec<usize> {
     let devices = allocation.given.devices.iter();
     let numbers = devices.filter_map(|it| it.host_path.strip_prefix("/dev/infiniband/uverbs"));

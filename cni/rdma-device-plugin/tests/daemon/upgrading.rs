@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One daemon takes another one's place, as while a DaemonSet is updated: the new one is there
-//! before the old one ends.
+//! Tests of one daemon that replaces another one, as in an update of a DaemonSet: the new one starts before the old one
+//! ends.
 
 use crate::{FIRST, Machine, Running, SECOND, TWO, program::start_with, start};
 use integration::{
@@ -98,7 +98,7 @@ fn nor_with_kubelets_that_replace_the_old_one() {
     no_moment_without_ids(Generation::Replacing, 0);
 }
 
-/// The address for metrics is one: whoever takes over has it, and the probes' answers are its own.
+/// There is one address for metrics: the leading daemon has it, and answers the probes.
 #[test]
 fn the_address_for_metrics_goes_to_the_new_daemon_and_back() {
     let machine = Machine::with(&[FIRST, SECOND]);
@@ -116,7 +116,7 @@ fn the_address_for_metrics_goes_to_the_new_daemon_and_back() {
     assert_eq!(new.count("cannot listen"), 0);
     wait::until("the new daemon is ready", || is_ready(&new));
     old.says("a newer daemon runs on this node");
-    // which is killed: the old one is asked again, and keeps what it kept
+    // the new one is killed: the old one gets the requests again, with its former state
     new.end(Signal::SIGKILL);
     old.says_times("metrics are at http://", 2);
     old.says_times("registered with kubelet", 4);
@@ -156,9 +156,9 @@ fn the_old_daemons_end_is_noticed_when_the_new_one_was_killed() {
     }
 }
 
-/// The files for the chain are the new daemon's: it may have been told something else.
+/// The new daemon writes the chain's files: it may have another configuration.
 #[test]
-fn what_the_old_daemon_sees_later_does_not_count() {
+fn later_observations_of_the_old_daemon_do_not_count() {
     let Running {
         daemon: old,
         kubelet,
@@ -174,7 +174,7 @@ fn what_the_old_daemon_sees_later_does_not_count() {
     wait::until("the new daemon is ready", || is_ready(&new));
     let published = fs::read_to_string(machine.path("state/resources.json")).expect("published");
     assert!(!published.contains("rdma/nic"), "{published}");
-    // a device goes, and comes back, and the old one looks as well
+    // a device disappears and returns, and the old one observes as well
     machine.unplug(&SECOND);
     for daemon in [&old, &new] {
         daemon.signal(Signal::SIGHUP);
@@ -188,7 +188,7 @@ fn what_the_old_daemon_sees_later_does_not_count() {
     assert!(!published.contains("rdma/nic"), "{published}");
 }
 
-/// What a container's probe comes to: whether it succeeds, and what it says.
+/// Returns the result and the output of a container's probe.
 fn probe(machine: &Machine, question: &str, of: &str) -> (bool, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rdma-device-plugin"));
     command
@@ -229,9 +229,12 @@ fn the_probes_of_one_daemon_are_not_answered_by_the_other() {
     assert!(is_well && said.contains("2 resources"), "{said}");
     for question in ["ready", "live"] {
         let (is_well, said) = probe(&machine, question, "old.sock");
-        assert!(is_well && said.contains("waits for its end"), "{question}: {said}");
+        assert!(
+            is_well && said.contains("waits for its end"),
+            "{question}: {said}"
+        );
     }
-    // kubelet starts it anew, and the old one leads again: a refusal is none of its being known already
+    // kubelet starts it anew, and the old one leads again: its own earlier registration is no reason for a refusal
     new.end(Signal::SIGTERM);
     assert!(!probe(&machine, "live", "new.sock").0, "its socket is left");
     old.says("the other daemon has gone");

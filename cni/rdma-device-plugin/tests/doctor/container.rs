@@ -6,10 +6,10 @@ use doctor::facts::{Facts, Unseen};
 use integration::Netns;
 use std::{fs, os::unix::fs::symlink};
 
-/// Of the machine, as the program is not a static binary here.
+/// Libraries of the machine, as the program is not a static binary here.
 const LIBRARIES: [&str; 2] = ["lib/x86_64-linux-gnu", "lib64"];
 
-/// What the DaemonSet's pod sees of a node, and its program in it.
+/// Files of a node that the DaemonSet's pod sees, and its program.
 struct Container<'a> {
     host: &'a Netns,
     root: &'a Root,
@@ -61,9 +61,9 @@ impl<'a> Container<'a> {
     }
 }
 
-/// As in the DaemonSet's pod: of the node there is what is mounted, and process 1 is this program, or the node's.
+/// Runs as in the DaemonSet's pod: it sees the node's mounted files, and process 1 is this program, or the node's.
 #[test]
-fn what_a_container_does_not_have_is_not_said_to_be_missing() {
+fn a_containers_missing_files_are_not_reported_as_the_nodes() {
     for own_processes in [true, false] {
         let (host, pods) = (Netns::new("doctor"), ["pod", "other"].map(Netns::new));
         let root = Root::new();
@@ -121,7 +121,7 @@ fn what_a_container_does_not_have_is_not_said_to_be_missing() {
     }
 }
 
-/// The runtime sees what is behind the link: nobody is told to take it away.
+/// The runtime reads the link's target: the report does not propose to remove it.
 #[test]
 fn a_network_file_that_leads_out_of_the_container_is_not_judged() {
     let host = Netns::new("doctor");

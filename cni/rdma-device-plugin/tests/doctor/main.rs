@@ -148,7 +148,7 @@ fn told_in(netns: &Netns, root: &Root, words: &[&str]) -> Command {
     command
 }
 
-/// Without the line breaks.
+/// Returns the text without its line breaks.
 fn joined(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -160,7 +160,7 @@ fn findings(facts: &Facts, least: Severity) -> Vec<String> {
 }
 
 #[test]
-fn bonds_of_a_fake_kernel_are_what_pods_share() {
+fn pods_share_bonds_of_a_fake_kernel() {
     let root = Root::new();
     let mut world = World::new(Some(RdmaMode::Shared));
     world.plug_bond(0);
@@ -222,7 +222,7 @@ fn bonds_in_exclusive_mode_are_an_error() {
 }
 
 #[test]
-fn the_program_finds_what_is_wrong_and_changes_nothing() {
+fn the_program_reports_faults_and_changes_nothing() {
     let (host, alive) = (Netns::new("doctor"), Netns::new("pod"));
     let root = Root::new();
     root.chain(json!({"type": "rdma-cni", "mode": "moved"}));
@@ -327,7 +327,7 @@ fn a_verb_at_work_is_seen_by_its_lock() {
 }
 
 #[test]
-fn what_may_not_be_seen_is_told_and_makes_exit_code_2() {
+fn missing_permissions_are_reported_by_exit_code_2() {
     let host = Netns::new("doctor");
     let root = Root::new();
     root.chain(json!({"type": "rdma-cni", "deviceID": "0000:3b:00.2", "requireRdma": false}));

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Links, pipes, directories and a gigabyte in the place of files: told, and not waited for.
+//! Tests of links, pipes, directories and a gigabyte in the place of files: the program reports them without waiting.
 
 use super::{RECORDS, Root, STATE, joined, run, told_in};
 use integration::{Netns, OddFile};
 use std::time::{Duration, Instant};
 
 #[test]
-fn what_is_in_the_place_of_a_file_is_told_and_not_waited_for() {
+fn an_object_in_the_place_of_a_file_is_reported_without_waiting() {
     let netns = Netns::new("doctor");
     for (odd, words) in [
         (

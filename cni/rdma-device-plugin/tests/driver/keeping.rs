@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The reconciler of a running daemon: what it does to the driver, and what nobody is given meanwhile.
+//! Tests of a running daemon's reconciler: its changes of the driver, and devices that are not allocated meanwhile.
 
 use crate::{
     NIC,
@@ -29,7 +29,7 @@ use tokio::{
     time::timeout,
 };
 
-/// In the place of a daemon's ten seconds.
+/// Interval that replaces a daemon's ten seconds.
 const AGAIN: Duration = Duration::from_secs(1);
 
 const LIMIT: Duration = Duration::from_secs(8);
@@ -52,7 +52,7 @@ impl Drop for Site {
 }
 
 impl Site {
-    /// With the driver in mode default; `prepare` is done before it starts.
+    /// Starts with the driver in mode default; `prepare` runs before.
     fn new(conf: &str, fails: Fails, prepare: impl FnOnce(&Path)) -> Self {
         let machine = Machine::with(&[]);
         machine.plug_erdma(&NIC);
@@ -96,7 +96,7 @@ impl Site {
         }
     }
 
-    /// The next thing that the daemon is told; it is not taken in yet.
+    /// Receives the next report to the daemon, without processing it.
     async fn hear(&mut self) -> Report {
         match timeout(LIMIT, self.signals.recv()).await {
             Ok(Some(Signal::Erdma(report))) => report,
@@ -145,7 +145,7 @@ fn healthy(node: &watch::Sender<Arc<Node>>) -> usize {
     ids.filter(|id| id.healthy).count()
 }
 
-/// Somebody was given `erdma_0`.
+/// Grants `erdma_0` to a pod.
 fn grant(state: &Path) {
     grant_of(state, NIC.address);
 }
@@ -195,7 +195,7 @@ async fn a_device_is_withheld_while_its_driver_is_loaded_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_has_a_device_keeps_it() {
+async fn a_pod_keeps_its_device() {
     let mut site = Site::new(COMPAT, Fails::Nowhere, grant);
     let report = site.hear().await;
     assert!(!report.changing, "devices that are in use are not withheld");
@@ -203,7 +203,7 @@ async fn whoever_has_a_device_keeps_it() {
     assert_eq!(problem.word(), "in_use");
     assert_eq!(report.sentences(), [problem.to_string()]);
     assert_eq!(site.calls(), ["check"]);
-    // the last one has ended; it is not looked again at once, as much as is heard
+    // the last user has ended; an event does not start an observation at once
     std::fs::remove_dir_all(site.state.join("granted")).expect("removed");
     let ended = Instant::now();
     site.take(report.clone());
@@ -214,9 +214,9 @@ async fn whoever_has_a_device_keeps_it() {
     assert!(ended.elapsed() > AGAIN / 2, "{:?}", ended.elapsed());
 }
 
-/// A pod that was given the device while its users were counted.
+/// A pod gets the device while its users are counted.
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_was_first_is_seen() {
+async fn the_first_user_is_seen() {
     let mut site = Site::new(COMPAT, Fails::Nowhere, |_| {});
     let report = site.hear().await;
     assert!(report.changing);
@@ -231,7 +231,7 @@ async fn whoever_was_first_is_seen() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_has_failed_is_not_tried_again_and_again() {
+async fn a_failed_change_is_not_repeated_at_once() {
     let mut site = Site::new(COMPAT, Fails::Load { times: 1 }, |_| {});
     let report = site.hear().await;
     site.take(report);
@@ -249,7 +249,7 @@ async fn what_has_failed_is_not_tried_again_and_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_instance_that_cannot_be_asked_hides_what_is_for_one_instance_only() {
+async fn an_unknown_instance_hides_entries_for_one_instance_only() {
     let conf = "erdma: {exposedLocalERIs: [i-bp1 erdma_0], configureNICs: false, metadata: \
                 'http://127.0.0.1:1'}";
     let mut site = Site::new(conf, Fails::Nowhere, |_| {});
@@ -261,9 +261,9 @@ async fn an_instance_that_cannot_be_asked_hides_what_is_for_one_instance_only() 
     assert_eq!(healthy(&site.node), 0);
 }
 
-/// The kernel's own count is of whoever came in between.
+/// The kernel's own count has a user that came in between.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_kernel_holds_is_tried_again() {
+async fn a_module_in_use_is_tried_again() {
     let mut site = Site::new(COMPAT, Fails::Unload, |_| {});
     for _ in 0..2 {
         let report = site.hear().await;
@@ -277,9 +277,9 @@ async fn what_the_kernel_holds_is_tried_again() {
     }
 }
 
-/// A device that is given to a pod between the two looks, and that only the later node has.
+/// A pod gets a device between the two observations, which only the later node has.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_second_look_is_at_the_node_as_it_is_then() {
+async fn the_second_observation_is_of_the_later_node() {
     let mut site = Site::new(COMPAT, Fails::Nowhere, |_| {});
     let report = site.hear().await;
     let second = integration::machine::Erdma {
@@ -304,7 +304,7 @@ async fn the_second_look_is_at_the_node_as_it_is_then() {
     assert_eq!(site.calls(), ["check"]);
 }
 
-/// It is not even told that there is none.
+/// There is not even a report of its absence.
 #[tokio::test(flavor = "multi_thread")]
 async fn beside_another_systems_format_the_driver_is_left_alone() {
     let mut site = Site::new("mode: hca", Fails::Nowhere, |_| {});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The mode of the eRDMA driver: every way from one to another, on made-up sysfs trees, with a
-//! loader that records what it is told and fails where it is to.
+//! Tests of the eRDMA driver's mode: every change from one to another, on made-up sysfs trees, with a loader that
+//! records its calls and fails as configured.
 
 mod keeping;
 mod recorded;
@@ -87,7 +87,7 @@ fn every_way_from_one_mode_to_another() {
             ["keep", "keep", "reload compat", "reload ofed"],
         ),
         (Some(Y), ["keep", "reload default", "keep", "no_ofed"]),
-        // it is compatible, whatever stack it is on
+        // it is compatible on either stack
         (Some(Y_OFED), ["keep", "reload default", "keep", "keep"]),
         (Some(MAINLINE), ["keep", "keep", "one_mode", "one_mode"]),
     ];
@@ -106,7 +106,7 @@ fn a_node_without_erdma_needs_no_driver() {
 }
 
 #[test]
-fn what_forbids_a_reload() {
+fn reasons_against_a_reload() {
     let mut state = State {
         module: Some(N),
         functions: 1,
@@ -117,7 +117,7 @@ fn what_forbids_a_reload() {
     };
     let told = forbidden.to_string();
     assert!(told.contains("modprobe erdma compat_mode=Y"), "{told}");
-    // loading what is not loaded is not loading it anew
+    // loading an absent module is no reload
     let none = State {
         module: None,
         ..state.clone()
@@ -137,7 +137,7 @@ fn what_forbids_a_reload() {
 }
 
 #[test]
-fn whoever_has_a_device_is_named() {
+fn users_of_a_device_are_named() {
     let reload = Change {
         from: Some(N),
         to: Compat,
@@ -158,7 +158,7 @@ fn whoever_has_a_device_is_named() {
     );
     let soon = Duration::from_secs(10);
     assert_eq!(problem.passes(soon), Some(soon));
-    // its process id is no news, and somebody else is
+    // another process id is no change, and another user is
     let like = |pid, name: &str| {
         let name = name.into();
         let users = vec![users[0].clone(), User::Process { pid, name }];
@@ -173,7 +173,7 @@ fn whoever_has_a_device_is_named() {
     assert_eq!(load.hindered(users), None, "nothing is taken away");
 }
 
-/// Applies a change on a made-up node; what the loader was told, and the mode then.
+/// Applies a change on a made-up node. Returns the loader's calls, and the mode then.
 fn applied(
     change: &Change,
     fails: Fails,
@@ -203,9 +203,9 @@ fn a_module_is_loaded_in_its_mode() {
     }
 }
 
-/// What fails at each step, and how the driver is then.
+/// Checks the driver's state after a failure of each step.
 #[test]
-fn what_fails_leaves_the_driver_as_it_was() {
+fn a_failure_leaves_the_driver_unchanged() {
     let change = Change {
         from: Some(N),
         to: Compat,

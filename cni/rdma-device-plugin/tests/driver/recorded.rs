@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A loader that records what it is told, and changes a made-up sysfs as a kernel would.
+//! Loader that records its calls, and changes a made-up sysfs as a kernel would.
 
 use ::erdma::driver::{LoadError, Loader};
 use integration::Machine;
 use std::io;
 
-/// Where it fails.
+/// Step that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fails {
     Nowhere,
@@ -15,7 +15,7 @@ pub(crate) enum Fails {
     Load {
         times: usize,
     },
-    /// It says that all went well, and there is no module.
+    /// It reports success without a module.
     Silently,
     /// The parameter does not take.
     Parameter,

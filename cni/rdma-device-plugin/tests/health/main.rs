@@ -12,10 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What the issue promises.
+/// Promised limit.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Looks whenever the watch says so, until the device's health is as wanted; how long it took.
+/// Observes at each event of the watch until the device's health is as `wanted`. Returns the time.
 #[track_caller]
 fn becomes(node: &Node, watch: &mut Watch, wanted: Option<&str>, limit: Duration) -> Duration {
     let begin = Instant::now();
@@ -62,16 +62,16 @@ fn a_device_in_a_pod_goes_and_comes_back() {
     });
 }
 
-/// What is seen is told 0.3 s later (`damper::DOWN_AFTER`).
+/// An observed change is reported 0.3 s later (`damper::DOWN_AFTER`).
 #[test]
-fn a_port_that_no_event_tells_of_is_looked_at_soon_enough() {
+fn a_port_without_events_is_observed_soon_enough() {
     with_node(|node| {
         node.port("4: ACTIVE\n");
         let (mut watch, _) = node.watch();
         becomes(node, &mut watch, None, SOON);
         quiet(node, &mut watch);
         for state in ["2: INIT\n", "4: ACTIVE\n", "1: DOWN\n", "4: ACTIVE\n"] {
-            // from the second time on it has just been looked at: there is no longer wait
+            // from the second time on it has just been observed: the wait is not longer
             node.port(state);
             let begin = Instant::now();
             assert!(node.wait(SOON, watch.next()), "{state} was not seen");
@@ -82,9 +82,9 @@ fn a_port_that_no_event_tells_of_is_looked_at_soon_enough() {
     });
 }
 
-/// A rail whose cable is out stays so for days: what is looked at every 0.4 s is the state of its port alone.
+/// A rail whose cable is out stays so for days: every 0.4 s only the state of its port is read.
 #[test]
-fn a_port_that_stays_down_is_told_once() {
+fn a_port_that_stays_down_is_reported_once() {
     with_node(|node| {
         node.port("1: DOWN\n");
         let mut inventory = node.inventory.clone();
@@ -111,7 +111,7 @@ fn a_port_that_stays_down_is_told_once() {
     });
 }
 
-/// Looks until nothing is left to look at; a device's health stays.
+/// Observes until no observation is due; a device's health stays.
 #[track_caller]
 fn quiet(node: &Node, watch: &mut Watch) {
     for _ in 0..10 {
@@ -190,7 +190,7 @@ fn the_pods_namespace_ends_although_it_is_watched() {
 }
 
 #[test]
-fn what_is_followed_is_told_until_nobody_listens() {
+fn changes_are_reported_as_long_as_there_is_a_receiver() {
     with_node(|node| {
         let (watch, _) = node.watch();
         node.attach("nic0", "attached");
@@ -235,7 +235,7 @@ fn a_nic_without_rdma_is_no_concern() {
 }
 
 #[test]
-fn without_the_events_of_pods_they_are_looked_at() {
+fn without_events_pods_are_observed() {
     with_node(|node| {
         node::give_up_capability(11);
         let (mut watch, losses) = node.watch();

@@ -18,7 +18,7 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// The node that a test runs in.
 pub(crate) struct Node {
-    /// One function, whose RDMA device is in the pod.
+    /// Inventory with one function, whose RDMA device is in the pod.
     pub(crate) inventory: Inventory,
     runtime: Runtime,
     directory: tempfile::TempDir,
@@ -136,7 +136,7 @@ impl Node {
         ip(&["netns", "del", &self.pod_name()]);
     }
 
-    /// Whether the node has the netdev.
+    /// Returns true if the node has the netdev.
     pub(crate) fn has(&self, link: &str) -> bool {
         self.ip("link show").contains(link)
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugins' binaries: other versions of them, and those that somebody else had put there.
+//! Tests of the plugins' binaries: other versions of them, and foreign ones.
 
 use crate::{FLANNEL, Node, plugin, putting::age, refused};
 use std::{
@@ -46,7 +46,7 @@ fn a_running_binary_goes_on_when_another_version_takes_its_place() {
 }
 
 #[test]
-fn what_somebody_else_put_there_comes_back_and_what_they_put_there_since_stays() {
+fn replaced_foreign_binaries_come_back_and_later_ones_stay() {
     let node = Node::with_list(FLANNEL);
     node.machine.write("opt/cni/bin/rdma-cni", "somebody's\n");
     node.program("rdma-ipam", &plugin("rdma-ipam", "1"));
@@ -104,7 +104,7 @@ fn is_killed(node: &Node, verb: &str, arguments: &[&str], time: Duration) -> boo
 }
 
 #[test]
-fn what_is_somebody_elses_outlives_upgrades_and_uninstalls_that_are_killed() {
+fn foreign_binaries_outlive_killed_upgrades_and_uninstalls() {
     let node = Node::with_list(FLANNEL);
     node.machine.write("opt/cni/bin/rdma-cni", "somebody's\n");
     age(&node, "opt/cni/bin/rdma-cni");
@@ -136,7 +136,7 @@ fn what_is_somebody_elses_outlives_upgrades_and_uninstalls_that_are_killed() {
     assert!(uninstalls > 3, "only {uninstalls} uninstalls were killed");
 }
 
-/// As a kill between the record and the binary leaves it, whenever that is hit.
+/// A kill between the writes of the record and the binary leaves this state.
 #[test]
 fn a_version_of_ours_that_was_not_replaced_yet_is_ours_still() {
     let node = Node::with_list(FLANNEL);
@@ -156,7 +156,7 @@ fn a_version_of_ours_that_was_not_replaced_yet_is_ours_still() {
         before.keys().collect::<Vec<_>>()
     );
     assert_eq!(after.get(&binary), before.get(&binary));
-    // ours was taken away by somebody
+    // another program removed ours
     node.install();
     fs::remove_file(&binary).expect("removed");
     node.uninstall();
@@ -164,7 +164,7 @@ fn a_version_of_ours_that_was_not_replaced_yet_is_ours_still() {
 }
 
 #[test]
-fn a_link_in_a_plugins_place_is_told_and_stays() {
+fn a_link_in_a_plugins_place_is_reported_and_stays() {
     let node = Node::with_list(FLANNEL);
     let binary = node.path("opt/cni/bin/rdma-cni");
     symlink("/absent", &binary).expect("a link");

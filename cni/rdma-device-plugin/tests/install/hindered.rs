@@ -54,7 +54,7 @@ impl Hindered {
         command
     }
 
-    /// Without capabilities, as the init container.
+    /// Returns the installer's command, without capabilities, as the init container.
     fn installer(&self, own: &Command) -> Command {
         let mut command = self.netns.command("setpriv");
         command.args(["--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]);
@@ -187,9 +187,9 @@ fn nothing_hinders_where_addresses_are_not_to_be_of_that_family() {
     assert!(hindered.install().contains("the runtime calls rdma-cni"));
 }
 
-/// As a container's first process, for which the kernel does nothing by default.
+/// Runs as a container's first process, for which the kernel has no default action.
 #[test]
-fn it_does_not_wait_for_an_address_when_it_is_told_to_end() {
+fn it_does_not_wait_for_an_address_after_a_signal_to_end() {
     let hindered = Hindered::new("ipv6");
     let own = hindered.installing("60");
     let mut command = Command::new("unshare");

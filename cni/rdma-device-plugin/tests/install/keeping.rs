@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon keeps our place, and says how it stands.
+//! Tests of the daemon that keeps the chain's place, and reports its state.
 
 use crate::{FLANNEL, Node, TERWAY};
 use integration::{
@@ -8,10 +8,10 @@ use integration::{
 };
 use std::{fs, process::Command, thread, time::Duration};
 
-/// What the issue promises.
+/// Promised limit.
 pub(crate) const SOON: Duration = Duration::from_secs(1);
 
-/// The daemon on this node, told to keep the chain.
+/// Starts the daemon on this node with a chain to keep.
 pub(crate) fn daemon(node: &Node) -> Daemon {
     node.machine.configure(r#"{"mode":"hca"}"#);
     let mut command = command(node);
@@ -31,7 +31,7 @@ pub(crate) fn command(node: &Node) -> Command {
     command
 }
 
-/// What the runtime would find in the list.
+/// Returns the number of our entries in the list that the runtime would find.
 pub(crate) fn count_of_ours(node: &Node, file: &str) -> usize {
     let text = fs::read_to_string(node.path("etc/cni/net.d").join(file)).unwrap_or_default();
     text.matches("\"rdma-cni\"").count()
@@ -109,7 +109,7 @@ fn a_network_that_comes_later_gets_ours_within_a_second_and_readiness_says_so() 
     assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
 }
 
-/// It does not go on looking where nothing happens.
+/// Waits until the daemon sleeps, as nothing changes.
 #[track_caller]
 pub(crate) fn becomes_quiet(daemon: &Daemon) {
     let is_quiet = within(PATIENCE, || {
@@ -134,7 +134,7 @@ fn a_list_of_ours_counts_while_its_single_configuration_is_half_written() {
     // the runtime uses the list still
     thread::sleep(SOON);
     becomes(&daemon, 200, called);
-    // and nobody looks for ever at what is never finished
+    // an unfinished file is not observed for ever
     becomes_quiet(&daemon);
     node.net("10-terway.conf", &TERWAY.replace("0.4.0", "0.3.1"));
     let follows = || {
@@ -228,7 +228,7 @@ fn without_a_chain_it_is_none_of_the_daemons_business() {
 }
 
 #[test]
-fn what_is_left_of_a_chain_that_was_turned_off_is_said_until_it_is_taken_out() {
+fn remains_of_a_disabled_chain_are_reported_until_they_are_removed() {
     let node = Node::with_list(FLANNEL);
     node.install();
     drop(daemon(&node));

@@ -16,7 +16,7 @@ use std::{
 const FILE: &str = "10-flannel.conflist";
 
 #[test]
-fn a_dispute_costs_little_is_told_and_ends_within_a_second() {
+fn a_dispute_costs_little_is_reported_and_ends_within_a_second() {
     let node = Node::with_list(FLANNEL);
     node.install();
     let daemon = daemon(&node);

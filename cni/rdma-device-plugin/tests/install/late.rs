@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What somebody writes to a file that was replaced meanwhile, when it cannot be dealt with at once.
+//! Tests of late writes to a file that was replaced meanwhile, if they cannot be processed at once.
 
 use crate::{FLANNEL, Node};
 use conflist::List;
@@ -14,7 +14,7 @@ use std::{
 
 const FILE: &str = "etc/cni/net.d/10-flannel.conflist";
 
-/// Our plugin is in the list, and then somebody who had opened it before writes `text`.
+/// Puts our plugin into the list, and has a program that opened the list before write `text`.
 fn written_late(text: &str) -> (Node, Chain, Vec<Held>) {
     let node = Node::with_list(FLANNEL);
     let chain = Chain {
@@ -61,7 +61,7 @@ fn it_counts_when_it_could_not_be_written_at_first() {
     assert!(list.ours().is_some());
 }
 
-/// As `scripts/crash what_the_daemon_writes` leaves it at that kill: the list is written, and its copy is there.
+/// `scripts/crash what_the_daemon_writes` leaves this state at that kill: the list is written, and its copy exists.
 #[test]
 fn the_copy_of_a_daemon_that_was_killed_goes_at_the_next_turn() {
     let (node, chain, mut held) = written_late(FLANNEL);

@@ -98,7 +98,7 @@ fn pods_with_devices_are_not_left_behind() {
     assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
     assert!(node.path("opt/cni/bin/rdma-cni").exists());
     assert!(!node.path("called").exists(), "a pod that lives was ended");
-    // the runtime ends it by a list without rdma-cni: nobody is left but the next run
+    // the runtime ends it by a list without rdma-cni: only the next run cleans up
     netns.die();
     let text = node.uninstall();
     assert!(
@@ -125,7 +125,7 @@ fn pods_with_devices_are_not_left_behind() {
     assert!(!node.path("state/install.json").exists());
 }
 
-/// It would be put in again a moment later, as the record is there still.
+/// The daemon would install it again a moment later, as the record still exists.
 #[test]
 fn a_daemon_does_not_undo_what_is_forced() {
     let node = Node::with_list(FLANNEL);
@@ -146,14 +146,14 @@ fn a_daemon_does_not_undo_what_is_forced() {
     let daemon = crate::keeping::daemon(&node);
     crate::keeping::becomes(&daemon, 503, withdrawn);
     assert_eq!(list(), FLANNEL);
-    // until somebody installs it again
+    // until an install
     node.install();
     assert_ne!(list(), FLANNEL);
     crate::keeping::becomes(&daemon, 200, "the runtime calls rdma-cni");
 }
 
 #[test]
-fn what_cannot_be_restored_is_told_and_the_plugin_stays_for_it() {
+fn failures_to_restore_are_reported_and_the_plugin_stays_for_them() {
     let node = Node::with_list(FLANNEL);
     plugin(
         &node,
@@ -228,7 +228,7 @@ fn in_a_container_nothing_is_restored_as_leases_are_elsewhere() {
 }
 
 #[test]
-fn it_stays_when_it_is_done_and_ends_when_it_is_told() {
+fn it_stays_when_it_is_done_and_ends_after_a_signal() {
     let node = Node::with_list(FLANNEL);
     node.install();
     for _ in 0..2 {
@@ -240,7 +240,7 @@ fn it_stays_when_it_is_done_and_ends_when_it_is_told() {
         assert!(lines.any(|line| line == waits), "{:?}", child.wait());
         assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
         assert_eq!(child.try_wait().expect("a status"), None);
-        // somebody puts it there again, as an init container that comes late
+        // a late init container installs it again
         node.install();
         assert!(lines.any(|line| line == waits), "{:?}", child.wait());
         assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
@@ -251,7 +251,7 @@ fn it_stays_when_it_is_done_and_ends_when_it_is_told() {
     }
 }
 
-/// What the daemon writes for node-feature-discovery, where it does, goes at last.
+/// The daemon's labels for node-feature-discovery are removed last, if it writes them.
 #[test]
 fn labels_of_the_node_go_with_the_rest() {
     let node = Node::with_list(FLANNEL);
@@ -282,7 +282,7 @@ fn labels_of_the_node_go_with_the_rest() {
     assert!(!file.exists() && check());
 }
 
-/// What Multus is told of devices goes at last, too: which files these are is in the state directory.
+/// The device information for Multus is removed last, too: the state directory has the list of these files.
 #[test]
 fn device_information_goes_with_the_rest() {
     let node = Node::with_list(FLANNEL);
@@ -341,7 +341,7 @@ fn it_tries_again_by_itself_until_it_is_done() {
     assert!(child.wait().expect("ended").success());
     assert_eq!(errors.next(), None, "it is said once");
 
-    // it ends at once when it is told, also while it waits
+    // it ends at once after a signal, also while it waits
     node.install();
     let netns = Netns::new("leaving");
     attach(&node, &netns, RECORD);
@@ -354,7 +354,7 @@ fn it_tries_again_by_itself_until_it_is_done() {
     assert!(child.wait().expect("ended").success());
 }
 
-/// The plugin that is built, and a pod of which only addresses are left to be given back.
+/// Runs the built plugin with a pod of which only addresses are left to be released.
 #[test]
 fn rdma_cni_itself_forgets_a_pod_that_ended() {
     let node = Node::with_list(FLANNEL);
@@ -373,7 +373,7 @@ fn rdma_cni_itself_forgets_a_pod_that_ended() {
 }
 
 #[test]
-fn a_record_that_nobody_can_read_may_be_a_pods() {
+fn an_unreadable_record_may_be_a_pods() {
     for (text, why) in [("{", "EOF"), ("{\"format\": 99}", "its format is 99")] {
         let node = Node::with_list(FLANNEL);
         node.install();
@@ -391,7 +391,7 @@ fn a_record_that_nobody_can_read_may_be_a_pods() {
 }
 
 #[test]
-fn the_plugins_state_directory_is_the_one_that_is_looked_into() {
+fn the_plugins_own_state_directory_is_read() {
     let node = Node::with_list(FLANNEL);
     node.machine.write(
         "etc/chain.yaml",
@@ -406,7 +406,7 @@ fn the_plugins_state_directory_is_the_one_that_is_looked_into() {
         "{error}"
     );
     assert!(!node.path("opt/cni/bin/rdma-cni").exists());
-    // a daemon that was told another one since
+    // a daemon with another one since
     node.install();
     let other = path(&node.path("other"));
     let record = node.read("state/install.json");

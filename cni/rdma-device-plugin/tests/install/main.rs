@@ -49,7 +49,7 @@ const FLANNEL: &str = r#"{
 const TERWAY: &str =
     "{\n  \"cniVersion\": \"0.4.0\",\n  \"name\": \"terway\",\n  \"type\": \"terway\"\n}\n";
 
-/// What the networks of these tests call.
+/// Plugins that the networks of these tests call.
 const PRESENT: [&str; 3] = ["flannel", "portmap", "terway"];
 
 /// A plugin that says which versions it speaks.
@@ -75,7 +75,7 @@ const SOCKET: &str = "kubelet/pod-resources/kubelet.sock";
 /// Everything that can be seen of a file.
 type Seen = (Vec<u8>, u32, u32, i64, i64);
 
-/// Of all files.
+/// Content of all files.
 type Files = BTreeMap<PathBuf, Seen>;
 
 impl Node {
@@ -113,7 +113,7 @@ impl Node {
         }
     }
 
-    /// Somebody puts a program into the runtime's directory.
+    /// Writes a program into the runtime's directory.
     fn program(&self, name: &str, text: &str) {
         let below = format!("opt/cni/bin/{name}");
         self.machine.write(&below, text);
@@ -150,7 +150,7 @@ impl Node {
         command
     }
 
-    /// Without a word of any directory.
+    /// Returns a command without any directory.
     fn bare(&self, verb: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rdma-device-plugin"));
         command.env_clear().arg(verb);
@@ -160,7 +160,7 @@ impl Node {
         command
     }
 
-    /// What it says when all is well.
+    /// Returns the output of a successful install.
     #[track_caller]
     fn install(&self) -> String {
         let new = self.path("new");
@@ -173,7 +173,7 @@ impl Node {
         said(&self.run("uninstall", &[]))
     }
 
-    /// The files of the node that are somebody's business.
+    /// Returns the node's files without our own state.
     fn seen(&self) -> Files {
         let mut seen = BTreeMap::new();
         let mut left = ["opt", "etc", "state"].map(|it| self.path(it)).to_vec();

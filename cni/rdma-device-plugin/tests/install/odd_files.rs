@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Links, pipes, directories and a gigabyte in the place of the record of an installation, and modes that nobody can use.
+//! Tests of links, pipes, directories and a gigabyte in the place of the record of an installation, and of unusable
+//! modes.
 
 use crate::{FLANNEL, Node, refused, said};
 use integration::OddFile;
@@ -40,9 +41,9 @@ fn a_record_of_an_installation_that_is_no_file_is_named_and_nothing_is_changed()
     }
 }
 
-/// Root may read them, whatever a restored backup or a hardening script has made of their modes.
+/// Root may read them, whatever modes a restored backup or a hardening script has set.
 #[test]
-fn modes_that_nobody_can_use_keep_nothing_installed() {
+fn unusable_modes_keep_nothing_installed() {
     for mode in [0o000, 0o111, 0o7777] {
         let node = Node::with_list(FLANNEL);
         let before = node.seen();

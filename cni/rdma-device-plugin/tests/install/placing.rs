@@ -22,7 +22,7 @@ const LIST: &str = "etc/cni/net.d/10-flannel.conflist";
 const OWN: &str = "etc/cni/net.d/cbr0";
 const OURS: &str = "etc/cni/net.d/cbr0/99-rdma-cni.conf";
 
-/// What `rdma-cni` notes when the runtime calls it from the directory at `verbs`.
+/// Writes the note of `rdma-cni` after the runtime called it from the directory at `verbs`.
 fn called(node: &Node, verbs: &[&str]) {
     for verb in verbs {
         node.machine
@@ -30,7 +30,7 @@ fn called(node: &Node, verbs: &[&str]) {
     }
 }
 
-/// Whether the file in the directory is the entry; none: there is no file.
+/// Returns true if the file in the directory is the entry. None: there is no file.
 fn is_entry(node: &Node) -> Option<bool> {
     let text = fs::read_to_string(node.path(OURS)).ok()?;
     let entry: Value = serde_json::from_str(&text).expect("JSON");
@@ -48,8 +48,7 @@ fn list(node: &Node) -> Seen {
     node.seen().remove(&node.path(LIST)).expect("the list")
 }
 
-/// The list is nobody's business: not one byte, and not its time. A program that writes it anew, all the time, takes
-/// nothing away.
+/// The list stays untouched: not one byte changes, nor its time. A program that writes it continuously removes nothing.
 #[test]
 fn a_file_of_ours_and_no_list_is_touched() {
     let node = Node::with_list(FLANNEL);
@@ -88,7 +87,7 @@ fn a_file_of_ours_and_no_list_is_touched() {
         assert_eq!(count_of_ours(&node, FILE), 0);
         thread::sleep(Duration::from_millis(5));
     }
-    // somebody takes ours away, and then all of the directory
+    // another program removes ours, and then the whole directory
     fs::remove_file(node.path(OURS)).expect("removed");
     assert!(within(SOON, || is_entry(&node) == Some(true)));
     fs::remove_dir_all(node.path(OWN)).expect("removed");
@@ -118,7 +117,7 @@ fn start(node: &Node) -> Daemon {
     Daemon::start(&mut command)
 }
 
-/// By evidence, and back when it is lost.
+/// It moves there after evidence, and back after its loss.
 #[test]
 fn the_entry_goes_where_the_runtime_was_seen_to_call_it() {
     let node = Node::with_list(FLANNEL);
@@ -166,7 +165,7 @@ fn the_entry_goes_where_the_runtime_was_seen_to_call_it() {
         (count_of_ours(&node, FILE), is_entry(&node)),
         (1, Some(false))
     );
-    // without libcni's cache nobody would find that out
+    // without libcni's cache there would be no evidence of that
     drop((daemon, cache));
     fs::remove_dir_all(node.path("results")).expect("removed");
     called(&node, &["ADD"]);
@@ -205,7 +204,7 @@ fn an_empty_cache_shows_nothing() {
     );
 }
 
-/// It only finds something out: the list has the entry without it.
+/// The entry only detects: the list has the entry without it.
 #[test]
 fn an_entry_that_cannot_be_written_to_detect_hinders_nothing() {
     for (in_the_way, what) in [(OWN, "cbr0"), ("state/detected", "detected")] {
@@ -244,7 +243,7 @@ fn who_wants_the_list_has_the_list_alone() {
     place(&node, "list");
     assert_eq!((count_of_ours(&node, FILE), is_entry(&node)), (1, None));
     assert!(!node.path(OWN).exists(), "it was made for the file");
-    // CRI-O, or devices that kubelet is not asked for
+    // CRI-O, or devices that need no request to kubelet
     for chain in [
         r#"{"placement":"auto","runtime":"crio"}"#,
         r#"{"placement":"auto","plugin":{"devices":[{"netdev":"ens1"}]}}"#,
@@ -269,7 +268,7 @@ fn who_wants_the_list_has_the_list_alone() {
 /// A network's directory that is a link, as libcni follows it; and one that only others can read is no reason to leave
 /// the list alone.
 #[test]
-fn the_directory_is_what_libcni_takes_for_it() {
+fn the_directory_is_the_one_that_libcni_reads() {
     let node = Node::with_list(FLANNEL);
     fs::create_dir(node.path("elsewhere")).expect("made");
     symlink("../../../elsewhere", node.path(OWN)).expect("a link");
@@ -314,7 +313,7 @@ fn containerd_hears_of_a_change_below() {
 }
 
 #[test]
-fn what_others_have_in_the_directory_stays() {
+fn foreign_files_in_the_directory_stay() {
     let node = Node::with_list(FLANNEL);
     let theirs = "etc/cni/net.d/cbr0/50-tuning.conf";
     place(&node, "directory");
@@ -377,7 +376,7 @@ fn a_directory_that_cannot_be_read_is_named_and_one_that_is_none_any_more_is_not
 /// A run that was killed has said that the entry goes. The next one may see another directory in the place of that of the
 /// lists.
 #[test]
-fn another_directory_is_told_from_one_whose_entry_is_gone() {
+fn another_directory_is_distinguished_from_one_whose_entry_is_gone() {
     let node = Node::with_list(FLANNEL);
     let before = node.seen();
     place(&node, "directory");

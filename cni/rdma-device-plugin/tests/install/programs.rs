@@ -25,9 +25,9 @@ fn install(node: &Node, arguments: &[&str]) -> Output {
     command.output().expect("it runs")
 }
 
-/// Debian's containerd looks in `/usr/lib/cni`: the network's programs are there, and not here.
+/// Debian's containerd searches `/usr/lib/cni`: the network's programs are there, and not here.
 #[test]
-fn a_directory_in_which_the_runtime_does_not_look_gets_nothing_into_the_list() {
+fn a_directory_that_the_runtime_does_not_search_gets_nothing_into_the_list() {
     let node = Node::with_list(FLANNEL);
     for name in ["flannel", "portmap"] {
         fs::remove_file(node.path("opt/cni/bin").join(name)).expect("removed");
@@ -58,7 +58,7 @@ fn a_directory_in_which_the_runtime_does_not_look_gets_nothing_into_the_list() {
 
 /// CRI-O's `plugin_dirs`, containerd's `bin_dirs`: a plugin of the list is in whichever.
 #[test]
-fn a_runtime_may_look_in_several_directories() {
+fn a_runtime_may_search_several_directories() {
     let node = Node::with_list(FLANNEL);
     fs::create_dir_all(node.path("usr/lib/cni")).expect("made");
     let [first, second] = ["opt/cni/bin", "usr/lib/cni"].map(|it| node.path(it));
@@ -132,7 +132,7 @@ fn a_program_that_goes_takes_ours_out_of_the_list_until_it_is_there_again() {
         let with = node.seen();
         let daemon = daemon(&node);
         becomes(&daemon, 200, "the runtime calls rdma-cni");
-        // replaced by somebody who removes it first
+        // a program replaces it after removing it
         fs::remove_file(node.path("opt/cni/bin/rdma-cni")).expect("removed");
         becomes(&daemon, 503, "rdma-cni is not in");
         node.program("rdma-cni", &plugin("rdma-cni", "1"));
@@ -169,7 +169,7 @@ fn a_program_that_goes_takes_ours_out_of_the_list_until_it_is_there_again() {
 
 /// The runtime would start it from there, and be refused.
 #[test]
-fn what_cannot_run_where_it_is_put_does_not_take_the_place_of_what_can() {
+fn an_unusable_program_does_not_replace_a_usable_one() {
     let node = Node::with_list(FLANNEL);
     node.install();
     let before = node.seen();
@@ -203,7 +203,7 @@ fn what_cannot_run_where_it_is_put_does_not_take_the_place_of_what_can() {
 }
 
 #[test]
-fn a_program_that_nobody_may_execute_is_none() {
+fn a_program_that_is_not_executable_is_none() {
     let node = Node::with_list(FLANNEL);
     let path = node.path("opt/cni/bin/portmap");
     fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("a mode");
@@ -234,7 +234,7 @@ fn a_container_without_the_directory_changes_nothing() {
 }
 
 #[test]
-fn a_kubelet_that_is_elsewhere_is_refused_or_told_to_the_plugin() {
+fn a_kubelet_elsewhere_is_refused_or_configured_for_the_plugin() {
     let node = Node::with_list(FLANNEL);
     let before = node.seen();
     fs::remove_file(node.path(SOCKET)).expect("removed");
@@ -275,9 +275,9 @@ fn a_kubelet_that_is_elsewhere_is_refused_or_told_to_the_plugin() {
     });
 }
 
-/// What attaches named devices does not ask kubelet.
+/// A chain that attaches named devices sends kubelet no request.
 #[test]
-fn nobody_is_asked_for_devices_that_are_named() {
+fn named_devices_need_no_request() {
     let node = Node::with_list(FLANNEL);
     fs::remove_file(node.path(SOCKET)).expect("removed");
     let text = "resources: [{name: rdma/hca, kind: shared}]\nchain: {confDir: /absent, plugin: {devices: [{netdev: eth1}]}}\n";

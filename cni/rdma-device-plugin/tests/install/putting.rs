@@ -75,7 +75,7 @@ fn install_and_uninstall_leave_every_byte_mode_owner_and_time() {
 }
 
 #[test]
-fn the_list_calls_ours_last_and_says_what_was_configured() {
+fn the_list_calls_ours_last_with_the_configured_fields() {
     let node = Node::with_list(FLANNEL);
     let text = node.install();
     assert!(text.contains("rdma-cni\": written\n"), "{text}");
@@ -115,7 +115,7 @@ fn the_list_calls_ours_last_and_says_what_was_configured() {
 }
 
 #[test]
-fn a_configuration_without_a_chain_is_said_to_leave_all_to_defaults() {
+fn a_configuration_without_a_chain_is_reported_as_defaults() {
     let node = Node::with_list(FLANNEL);
     node.machine.configure(r#"{"mode": "hca"}"#);
     let (conf, new) = (node.path("etc/config.json"), node.path("new"));
@@ -160,7 +160,7 @@ fn containerd_hears_of_the_new_list() {
 }
 
 #[test]
-fn what_a_user_changed_in_our_entry_is_theirs_from_then_on() {
+fn a_users_changes_in_our_entry_stay() {
     let node = Node::with_list(FLANNEL);
     node.install();
     let text = node.read(LIST);
@@ -227,7 +227,7 @@ fn without_a_network_the_binaries_are_there_and_nothing_is_wrong() {
 }
 
 #[test]
-fn what_cannot_be_done_is_one_sentence_and_changes_no_list() {
+fn an_impossible_install_is_one_sentence_and_changes_no_list() {
     let (old, broken) = (FLANNEL.replace("0.3.1", "0.2.0"), &FLANNEL[..60]);
     let cases = [
         (
@@ -267,7 +267,7 @@ fn what_cannot_be_done_is_one_sentence_and_changes_no_list() {
     let error = refused(&node.run("install", &["--from", &new(&node)]));
     assert!(error.contains("has no rdma-ipam"), "{error}");
     assert_eq!(node.seen(), node_before);
-    // without --from, they are looked for beside the program, where a build has them or not
+    // without --from, install searches for them beside the program, where a build has them or not
     node.machine.write("state/install.json", "{\"format\":3}");
     let error = refused(&node.run("uninstall", &[]));
     assert!(
@@ -277,7 +277,7 @@ fn what_cannot_be_done_is_one_sentence_and_changes_no_list() {
 }
 
 #[test]
-fn a_wrong_value_of_the_chain_is_told_with_its_place() {
+fn a_wrong_value_of_the_chain_is_reported_with_its_place() {
     let node = Node::with_list(FLANNEL);
     let cases = [
         (
@@ -310,7 +310,7 @@ fn a_wrong_value_of_the_chain_is_told_with_its_place() {
     }
 }
 
-/// As a container has them that is given just these: another's file is not ours to change.
+/// Runs as in a container with just these: another user's file cannot be changed without them.
 #[test]
 fn two_capabilities_are_enough_for_another_users_list() {
     let node = Node::with_list(FLANNEL);
@@ -337,7 +337,7 @@ fn two_capabilities_are_enough_for_another_users_list() {
 }
 
 #[test]
-fn a_call_that_somebody_adds_before_ours_is_the_only_one() {
+fn a_foreign_call_before_ours_is_the_only_one() {
     let node = Node::with_list(FLANNEL);
     node.install();
     let text = node.read(LIST);

@@ -170,7 +170,7 @@ fn rewrites(first: u64) {
 }
 
 #[test]
-fn what_is_written_to_a_file_that_was_replaced_meanwhile_counts() {
+fn a_write_to_a_file_that_was_replaced_meanwhile_counts() {
     let node = Node::with_list(FLANNEL);
     node.install();
     let _daemon = daemon(&node);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One daemon after another with another `chain`: which configuration of ours is in the list meanwhile.
+//! Tests of daemons with other `chain` settings, one after another: the configuration of ours in the list meanwhile.
 
 use crate::{FLANNEL, Node, said};
 use integration::{Daemon, wait::within};
@@ -8,7 +8,7 @@ use std::{fs, os::unix::fs::MetadataExt, path::PathBuf, thread, time::Duration};
 
 const LIST: &str = "etc/cni/net.d/10-flannel.conflist";
 
-/// Of two turns of a reconciler, with much else to do.
+/// Two turns of a reconciler on a busy machine.
 const A_WHILE: Duration = Duration::from_millis(700);
 
 /// A configuration whose entry is known by this MTU.
@@ -52,7 +52,7 @@ fn mtu(node: &Node) -> Option<u64> {
 /// The binaries are those of the new pod's init container by then, and may refuse what the daemon before
 /// would put into the list; pods start meanwhile.
 #[test]
-fn what_a_newer_install_put_in_stays_until_somebody_else_leads() {
+fn a_newer_installs_entry_stays_until_another_daemon_leads() {
     let node = Node::with_list(FLANNEL);
     install(&node, 1500);
     let old = daemon(&node, 1500);
@@ -79,7 +79,7 @@ fn what_a_newer_install_put_in_stays_until_somebody_else_leads() {
     assert!(within(Duration::from_secs(5), || mtu(&node) == Some(1500)));
 }
 
-/// As a roll-back is: the init container of the version before comes while the newer daemon leads.
+/// A roll-back does this: the init container of the version before runs while the newer daemon leads.
 #[test]
 fn an_install_in_another_file_is_the_newest_one_too() {
     let node = Node::with_list(FLANNEL);

@@ -9,7 +9,7 @@ use std::{
     process::{Command, Output},
 };
 
-/// What `podman network create` and `nerdctl network create` write, as far as it matters here.
+/// Returns the relevant part of the list that `podman network create` and `nerdctl network create` write.
 fn list(network: &str) -> String {
     FLANNEL.replace("cbr0", network)
 }
@@ -148,7 +148,7 @@ fn several_networks_have_the_entry() {
 }
 
 #[test]
-fn what_podman_could_not_use_is_refused() {
+fn a_chain_that_podman_cannot_use_is_refused() {
     let node = node();
     let conf = format!(r#"{{"chain": {{"runtime": "podman", "network": "rail", {DEVICES}}}}}"#);
     let error = refused(&install(&node, &conf));
@@ -159,7 +159,7 @@ fn what_podman_could_not_use_is_refused() {
     ] {
         assert!(error.contains(words), "{error}");
     }
-    // nobody allocates devices there
+    // no component allocates devices there
     let error = refused(&install(&node, r#"{"chain": {"runtime": "podman"}}"#));
     assert!(
         error.contains("chain.plugin: must name the devices"),
@@ -169,7 +169,7 @@ fn what_podman_could_not_use_is_refused() {
 
 /// `doctor` examines the network, the directories and the programs that `install` recorded.
 #[test]
-fn doctor_examines_what_was_installed() {
+fn doctor_examines_the_installation() {
     let node = node();
     let conf = format!(r#"{{"chain": {{"runtime": "podman", "network": "rails", {DEVICES}}}}}"#);
     said(&install(&node, &conf));

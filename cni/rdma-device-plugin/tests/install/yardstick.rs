@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How late everything is on this machine now: a limit of wall-clock time says something of the
-//! daemon only together with what the machine itself takes.
+//! Delay of this machine at present: a limit of wall-clock time is meaningful for the daemon only together with the
+//! machine's own delay.
 
 use std::{
     fs::{self, File},
@@ -14,8 +14,8 @@ use std::{
 /// The pause of a round.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// How many rounds the daemon's way from an event to the new list takes at the most: the event is
-/// heard, what comes together is waited for, a thread is started, the record and the list are written.
+/// Highest number of rounds from an event to the new list: the daemon receives the event, waits for further ones,
+/// starts a thread, and writes the record and the list.
 const ROUNDS: u32 = 5;
 
 /// Does beside the daemon what a turn of it consists of, again and again: a pause, and a file that is
@@ -23,9 +23,9 @@ const ROUNDS: u32 = 5;
 pub(crate) struct Yardstick {
     file: PathBuf,
     start: Instant,
-    /// When the present round began, microseconds after `start`.
+    /// Begin of the present round, microseconds after `start`.
     begun: AtomicU64,
-    /// By how much the worst round was late since it was asked, microseconds.
+    /// Delay of the worst round since the last reading, microseconds.
     worst: AtomicU64,
     over: AtomicBool,
 }
@@ -45,7 +45,7 @@ impl Yardstick {
         u64::try_from(self.start.elapsed().as_micros()).expect("a short test")
     }
 
-    /// By how much the present round is late so far.
+    /// Returns the delay of the present round so far.
     fn late(&self) -> u64 {
         let pause = u64::try_from(PAUSE.as_micros()).expect("a short pause");
         let since = self.now().saturating_sub(self.begun.load(Ordering::SeqCst));

@@ -112,7 +112,7 @@ const VFS: &str = r#"{"resources":["rdma/vf"]}"#;
 const NICS: &str = r#"{"resources":["rdma/nic"]}"#;
 const PARENT: &str = r#"{"ipam":{"type":"rdma-ipam","from":"parent"}}"#;
 
-/// What takes it off the nodes again; it has no ConfigMap.
+/// Returns the objects that remove it from the nodes; they have no ConfigMap.
 pub(crate) fn uninstall(file: &'static str) -> Cluster {
     let (sets, others): (Vec<_>, Vec<_>) = documents(&root().join(file))
         .into_iter()
@@ -126,7 +126,7 @@ pub(crate) fn uninstall(file: &'static str) -> Cluster {
     }
 }
 
-/// What the init container would do; none: there is none.
+/// Returns the init container and its arguments. None: there is none.
 pub(crate) fn installer(cluster: &Cluster) -> Option<(&Container, Arguments)> {
     match cluster.pod().init_containers.as_deref() {
         None => None,
@@ -142,7 +142,7 @@ pub(crate) fn installer(cluster: &Cluster) -> Option<(&Container, Arguments)> {
 }
 
 #[test]
-fn a_shared_resource_has_what_its_switches_say() {
+fn a_shared_resource_has_its_enabled_parts() {
     let conf = cluster(WITH_ENVIRONMENT).conf().0;
     let [hca] = &conf.resources[..] else {
         panic!("{:?}", conf.resources);
@@ -202,7 +202,7 @@ fn the_chain_is_taken_where_the_switch_is_on() {
     }
 }
 
-/// As Helm writes it, and `jq -S`: fields by their names.
+/// Writes fields sorted by name, as Helm and `jq -S` do.
 fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -235,8 +235,8 @@ fn another_chain_goes_to_the_nodes_with_the_roll_out() {
     }
 }
 
-/// What of `config` the entry of `rdma-cni` depends on: `chain`, and where that does not name resources, the names of those
-/// that are offered, however the format has them.
+/// Returns the part of `config` on which the entry of `rdma-cni` depends: `chain`, and if that does not name resources,
+/// the names of the offered ones, in any format.
 fn entry(config: &Value) -> Value {
     let chain = &config["chain"];
     if !chain["plugin"]["resources"].is_null() {
@@ -254,7 +254,7 @@ fn entry(config: &Value) -> Value {
     ])
 }
 
-/// As the page has an operator make it.
+/// Runs the page's command as an operator does.
 #[test]
 fn the_command_of_the_page_makes_the_checksum() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/deploy.md");
@@ -304,7 +304,7 @@ fn the_resources_are_those_that_the_chain_attaches() {
 }
 
 #[test]
-fn the_installer_sees_what_it_uses_and_nothing_else() {
+fn the_installer_sees_only_files_that_it_uses() {
     let mut seen = 0;
     for wanted in ALL {
         let cluster = cluster(wanted.file);
@@ -331,7 +331,7 @@ fn the_installer_sees_what_it_uses_and_nothing_else() {
         let chain = cluster.conf().0.chain.expect("a chain");
         let bin_dirs = bin_dirs(&install);
         let mut needed = on_the_node([&bin_dirs[0], &chain.conf_dir, &install.state_dir]);
-        // ours are put into the first, and the network's are looked for in all
+        // ours go into the first, and the network's may be in any
         for further in bin_dirs[1..].iter().map(|it| it.display().to_string()) {
             needed.insert(further.clone(), (further, true));
         }
@@ -347,7 +347,7 @@ fn the_installer_sees_what_it_uses_and_nothing_else() {
     assert_eq!(seen, CHAINED.len());
 }
 
-/// Where the runtime looks for plugins.
+/// Returns the directories that the runtime searches for plugins.
 pub(crate) fn bin_dirs(install: &Install) -> Vec<PathBuf> {
     match install.cni_bin_dir.as_slice() {
         [] => vec![BIN_DIR.into()],

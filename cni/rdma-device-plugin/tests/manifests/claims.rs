@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resources that are allocated by claims: what the daemon is told, and what it may do.
+//! Tests of resources that are allocated by claims: the daemon's configuration, and its permissions.
 
 use crate::cluster::cluster;
 use rdma_device_plugin::conf::{Conf, dra::DRIVER};
@@ -33,7 +33,7 @@ pub(crate) fn classes(file: &'static str) -> Vec<String> {
 }
 
 #[test]
-fn the_daemon_serves_what_the_classes_are_of() {
+fn the_daemon_serves_the_resources_of_the_classes() {
     for (file, driver, resource, classes) in [
         (
             SHARED,
@@ -63,7 +63,7 @@ fn the_daemon_serves_what_the_classes_are_of() {
         let conf = conf.unwrap_or_else(|error| panic!("{file}: {error}")).conf;
         let dra = conf.dra.expect("dra");
         assert_eq!(dra.driver, driver);
-        // by the chart: whatever there is
+        // by the chart: all
         assert!(dra.serves(resource) && dra.resources.is_none(), "{dra:?}");
         assert_eq!(self::classes(file), classes);
         for class in named(&cluster.others, "DeviceClass", "") {
@@ -125,7 +125,7 @@ fn the_role_is_the_smallest() {
         }]);
         let bindings = named(&objects, "ClusterRoleBinding", "-dra.");
         assert_eq!((bindings.len(), &bindings[0]["subjects"]), (1, &subject));
-        // one account, whatever it is for
+        // one account for all purposes
         assert_eq!(named(&objects, "ServiceAccount", "").len(), 1, "{file}");
         let policies = named(&objects, "ValidatingAdmissionPolicy", "-dra.");
         let bound = named(&objects, "ValidatingAdmissionPolicyBinding", "-dra.");

@@ -20,12 +20,12 @@ use rdma_device_plugin::{
 use serde_json::Value;
 use std::{ffi::OsString, path::Path};
 
-/// One file's objects.
+/// Objects of one file.
 pub(crate) struct Cluster {
     pub(crate) file: &'static str,
     pub(crate) config_map: ConfigMap,
     pub(crate) daemon_set: DaemonSet,
-    /// What else is in it.
+    /// Its other objects.
     pub(crate) others: Vec<Value>,
 }
 
@@ -65,7 +65,7 @@ impl Cluster {
         }
     }
 
-    /// What the daemon would do.
+    /// Returns the daemon's arguments.
     pub(crate) fn arguments(&self) -> Arguments {
         arguments(self.daemon()).unwrap_or_else(|error| panic!("{}: {error}", self.file))
     }
@@ -293,8 +293,8 @@ fn nothing_may_do_more_than_it_needs() {
     }
 }
 
-/// AppArmor's profile of the runtime forbids mounts and the look at other processes, whatever the
-/// capabilities are. By the field where Kubernetes has it, since 1.30, by the annotation before.
+/// AppArmor's profile of the runtime forbids mounts and reads of other processes, with any capabilities. Kubernetes has
+/// a field for it since 1.30, and an annotation before.
 #[test]
 fn app_armor_is_off_where_it_would_forbid_what_is_needed() {
     let mut ways = [0, 0];

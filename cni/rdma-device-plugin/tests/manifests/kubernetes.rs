@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 const RBAC: &str = "rbac.authorization.k8s.io/v1";
 const ADMISSION: &str = "admissionregistration.k8s.io/v1";
 
-/// What Kubernetes would not take of an object; a custom resource's is its owner's.
+/// Returns the fields of an object that Kubernetes would not accept; a custom resource's owner defines its fields.
 fn refused(object: &Value) -> Vec<String> {
     let check = match (object["apiVersion"].as_str(), object["kind"].as_str()) {
         (Some("v1"), Some("Pod")) => lost::<Pod>,
@@ -124,7 +124,7 @@ fn kubernetes_knows_every_field() {
 }
 
 #[test]
-fn what_kubernetes_does_not_know_is_found() {
+fn fields_unknown_to_kubernetes_are_found() {
     let pod = |spec: Value| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec});
     let container = json!({"name": "a", "resources": {"limits": {"rdma/hca": 1}}});
     assert_eq!(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `conf/` has for a cluster is what Kubernetes, the daemon and the plugins take, and gives the
-//! daemon what it needs and no more. That `conf/manifests` and `integration/manifests/rendered` are
-//! what Helm makes of the chart is `scripts/manifests --check`'s.
+//! Tests of `conf/` for a cluster: Kubernetes, the daemon and the plugins accept it, and it gives the daemon the
+//! necessary permissions and no more. `scripts/manifests --check` compares `conf/manifests` and
+//! `integration/manifests/rendered` with Helm's output of the chart.
 
 mod chain;
 mod claims;

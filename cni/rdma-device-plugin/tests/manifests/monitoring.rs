@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What Prometheus' operator and Grafana are given. That the alerts and panels are answered is a real Prometheus' to
-//! show, in the tests of the metrics.
+//! Tests of the objects for Prometheus' operator and Grafana. The tests of the metrics run a real Prometheus, which has
+//! to answer the alerts and panels.
 
 use crate::{cluster::cluster, documents, root, wanted::ALL};
 use regex_lite::Regex;
@@ -30,7 +30,7 @@ fn alerts() -> Vec<Value> {
 }
 
 #[test]
-fn there_is_something_to_watch_only_where_it_is_asked_for() {
+fn there_are_monitoring_objects_only_if_enabled() {
     for wanted in ALL {
         let others = cluster(wanted.file).others;
         let is_watched = |it: &Value| {
@@ -60,7 +60,7 @@ fn the_chart_gives_the_files_as_they_are() {
 
 /// The page has each metric that an alert or a panel asks for, and each alert; the counters' names are the kernel's.
 #[test]
-fn what_is_asked_for_is_on_the_page() {
+fn queried_metrics_are_on_the_page() {
     let page = text("docs/observability.md");
     let asked = text(&format!("{FILES}/alerts.yaml")) + &text(&format!("{FILES}/dashboard.json"));
     let names = Regex::new("rdma_[a-z0-9_]+").expect("a pattern");

@@ -27,7 +27,7 @@ fn networks() -> Vec<(PathBuf, Value, Value)> {
         .collect()
 }
 
-/// As a runtime hands a plugin of the list over; with a resource's name Multus adds the device.
+/// Returns a plugin's input as a runtime writes it; with a resource's name Multus adds the device.
 fn input(network: &Value, list: &Value, plugin: &Value) -> Map<String, Value> {
     let mut input = plugin.as_object().expect("an object").clone();
     for field in ["name", "cniVersion"] {
@@ -53,7 +53,7 @@ fn every_network_is_a_valid_configuration() {
             let devices = conf
                 .required_devices()
                 .unwrap_or_else(|error| panic!("{file:?}: {error}"));
-            // kubelet would have to be asked, and its answer is not for this network alone
+            // kubelet's answer would not be for this network alone
             assert!(!matches!(devices, Devices::Resources(_)), "{file:?}");
             ours += 1;
         }
@@ -88,7 +88,7 @@ fn every_network_has_addresses() {
     assert_eq!(ours, 2);
 }
 
-/// What a pod names has to be in the same file.
+/// A network that a pod names has to be in the same file.
 #[test]
 fn pods_name_networks_that_there_are() {
     let networks = networks();

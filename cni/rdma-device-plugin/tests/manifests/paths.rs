@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What of the node each container sees: all that the daemon uses, and nothing else.
+//! Tests of the node's files in each container: all that the daemon uses, and nothing else.
 
 use crate::{
     chain::{bin_dirs, installer},
@@ -14,7 +14,7 @@ use std::{collections::BTreeMap, path::Path};
 /// `container path` → (`path on the node`, `read-only`)
 pub(crate) type Mounts = BTreeMap<String, (String, bool)>;
 
-/// Where Multus looks (Device Information Specification 1.1.0, section 4.1).
+/// Directory that Multus reads (Device Information Specification 1.1.0, section 4.1).
 pub(crate) const DEVICE_INFO: &str = "/var/run/k8s.cni.cncf.io/devinfo/dp";
 
 /// Instead of a path on the node: what comes and goes with the pod.
@@ -56,7 +56,7 @@ fn source(volume: &Volume) -> String {
 }
 
 #[test]
-fn the_daemon_sees_what_it_uses_and_nothing_else() {
+fn the_daemon_sees_only_files_that_it_uses() {
     for wanted in ALL {
         let cluster = cluster(wanted.file);
         let arguments = cluster.arguments();
@@ -73,7 +73,7 @@ fn the_daemon_sees_what_it_uses_and_nothing_else() {
             "configMap rdma-devices",
             true,
         );
-        // kubelet has this one there, whatever its --root-dir is
+        // kubelet has this one there, with any --root-dir
         let sockets = "/var/lib/kubelet/device-plugins";
         need(&arguments.device_plugins(), sockets, false);
         // kubelet, rdma-cni and the runtime use these by the paths that the node has
@@ -156,7 +156,7 @@ fn namespaces_of_pods_that_start_later_are_seen() {
 }
 
 #[test]
-fn every_volume_is_somebodys() {
+fn every_volume_has_a_user() {
     for wanted in ALL {
         let cluster = cluster(wanted.file);
         let pod = cluster.pod();

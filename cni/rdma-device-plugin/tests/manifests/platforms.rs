@@ -31,7 +31,7 @@ pub(crate) const OPENSHIFT_UNINSTALL: &str =
 
 const VALUES: &str = "conf/helm/rdma-device-plugin/platforms";
 
-/// Where the node has the namespaces of pods; containers have them at one place.
+/// Returns the node's directory of pods' namespaces; containers have them at one place.
 pub(crate) fn netns_dir(file: &str) -> &'static str {
     match file {
         TALOS => "/var/run/netns",
@@ -39,7 +39,7 @@ pub(crate) fn netns_dir(file: &str) -> &'static str {
     }
 }
 
-/// What differs from one platform to the next.
+/// Differences between platforms.
 #[derive(Debug, PartialEq)]
 struct Places {
     kubelet: PathBuf,
@@ -148,7 +148,7 @@ fn each_platform_has_its_places() {
     assert_eq!(files.count(), table.len(), "files in {VALUES}");
 }
 
-/// A file that no page names is found by nobody.
+/// A user finds no file that no page names.
 #[test]
 fn the_page_leads_to_each_file() {
     let page = root().join("docs/platforms.md");
@@ -211,7 +211,7 @@ struct Strategy {
     strategy: String,
 }
 
-/// Whether a role is the one that lets an account use constraints.
+/// Returns true if a role is the one that lets an account use constraints.
 pub(crate) fn uses_constraints(role: &Value) -> bool {
     role["rules"][0]["resources"][0] == "securitycontextconstraints"
 }
@@ -239,7 +239,7 @@ fn added(containers: &[&Container]) -> BTreeSet<String> {
 }
 
 #[test]
-fn open_shift_allows_what_is_asked_for_and_nothing_else() {
+fn open_shift_allows_the_requested_rights_and_nothing_else() {
     let clusters = [
         cluster(OPENSHIFT),
         cluster(OPENSHIFT_REFUSED),

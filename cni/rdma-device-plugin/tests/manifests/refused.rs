@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who may delete refused pods: nobody, where it is not asked for.
+//! Tests of the right to delete refused pods: no account has it unless it is enabled.
 
 use crate::{claims, cluster::cluster, platforms, report, wanted::ALL};
 use rdma_device_plugin::refused::RefusedPods;
@@ -15,7 +15,7 @@ pub(crate) fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
 }
 
 #[test]
-fn there_is_a_token_and_a_role_only_where_it_is_asked_for() {
+fn there_is_a_token_and_a_role_only_if_enabled() {
     for wanted in ALL {
         let cluster = cluster(wanted.file);
         let deletes = [

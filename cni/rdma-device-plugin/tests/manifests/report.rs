@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the API server is told of rails: nothing, where it is not asked for, and by rights for that alone.
+//! Tests of the report on rails to the API server: none unless it is enabled, and with rights for it alone.
 
 use crate::{cluster::cluster, refused::of_kind, wanted::ALL};
 use rdma_device_plugin::report::{Topic, condition};
@@ -20,7 +20,7 @@ fn own<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
 }
 
 #[test]
-fn it_is_told_what_is_asked_for_with_the_smallest_role() {
+fn the_enabled_report_has_the_smallest_role() {
     for wanted in ALL {
         let cluster = cluster(wanted.file);
         let (topics, rights, account): (&[_], &[_], _) = match wanted.file {
@@ -58,7 +58,7 @@ fn it_is_told_what_is_asked_for_with_the_smallest_role() {
     }
 }
 
-/// What it lets through is seen on a real API server (`integration/tests/cluster`).
+/// A real API server shows which requests it admits (`integration/tests/cluster`).
 #[test]
 fn the_policy_is_of_that_account_and_that_condition_and_denies() {
     let objects = cluster(FILE).others;

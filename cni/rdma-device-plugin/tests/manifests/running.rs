@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The containers of the manifests, run from the image on a made-up node with the mounts and rights
-//! that they are given, and no others. bubblewrap stands in for the runtime: cgroups and seccomp,
-//! which a runtime adds, are not there.
+//! Tests that run the manifests' containers from the image on a made-up node with their own mounts and rights, and no
+//! others. bubblewrap stands in for the runtime, without a runtime's cgroups and seccomp.
 
 use crate::{
     chain::{UNINSTALL, installer, uninstall},
@@ -101,7 +100,7 @@ impl Node {
         image.unpack(&self.image());
     }
 
-    /// What a runtime would start for `container`.
+    /// Returns the command that a runtime would run for `container`.
     fn command(&self, cluster: &Cluster, container: &Container) -> Command {
         let mut command = self.netns.command("bwrap");
         command.args(["--die-with-parent", "--clearenv", "--tmpfs", "/"]);
@@ -188,7 +187,7 @@ impl Node {
         fs::write(path, record.to_string()).expect("written");
     }
 
-    /// What is done by a container that does not end.
+    /// Checks the work of a container that does not end.
     fn stays(&self, cluster: &Cluster) {
         let mut command = self.command(cluster, cluster.daemon());
         let mut child = command.stdout(Stdio::piped()).spawn().expect("started");
@@ -205,7 +204,7 @@ impl Node {
         done(&mut self.command(cluster, container))
     }
 
-    /// What the daemon answers.
+    /// Returns the daemon's answer.
     fn get(&self, path: &str) -> String {
         let ask = format!(
             "exec 3<>/dev/tcp/127.0.0.1/9102 && printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3"
@@ -215,7 +214,7 @@ impl Node {
     }
 }
 
-/// What kubelet runs in `container` to know whether it is ready.
+/// Returns `container` with the command of its readiness probe.
 fn probe(container: &Container) -> Container {
     let probe = container.readiness_probe.as_ref();
     let command = probe.and_then(|it| it.exec.as_ref()?.command.clone());
@@ -246,7 +245,7 @@ fn done(command: &mut Command) -> String {
     said
 }
 
-/// What the daemon says when a right or a mount is missing.
+/// Returns the number of the daemon's reports of a missing right or mount.
 fn missing(daemon: &Daemon) -> usize {
     let words = [
         "is missing: ",

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What each file with a DaemonSet is to come to.
+//! Expected content of each file with a DaemonSet.
 
 use crate::{claims, monitoring, platforms, refused, report};
 
-/// What a file is to come to.
+/// Expected content of a file.
 pub(crate) struct Wanted {
     pub(crate) file: &'static str,
     pub(crate) resources: &'static [&'static str],
-    /// Beside `NET_ADMIN` and `NET_BROADCAST`.
+    /// Capabilities beside `NET_ADMIN` and `NET_BROADCAST`.
     pub(crate) capabilities: &'static [&'static str],
-    /// Of all that write to the chain's directories.
+    /// Capabilities of all containers that write to the chain's directories.
     pub(crate) chain_capabilities: &'static [&'static str],
     pub(crate) remarks: usize,
 }
@@ -28,10 +28,10 @@ const fn wanted(
     }
 }
 
-/// What a cluster's owner decides is otherwise here.
+/// Manifest with other values where a cluster's owner decides.
 pub(crate) const OTHER_NODES: &str = "integration/manifests/rendered/other-nodes.yaml";
 
-/// As the page for users of ack-rdma-device-plugin has it.
+/// Manifest of the page for users of ack-rdma-device-plugin.
 pub(crate) const BONDS: &str = "integration/manifests/rendered/bonds-of-one-pod-each.yaml";
 
 /// Physical functions, all of them one pod's.

@@ -12,7 +12,7 @@ pub(crate) struct Browser<'a> {
 }
 
 impl Browser<'_> {
-    /// What it prints.
+    /// Returns its output.
     pub(crate) fn run(&self, arguments: &[&str]) -> String {
         let program = env::var_os("RDMA_BROWSER");
         let program = program

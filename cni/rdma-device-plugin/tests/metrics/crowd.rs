@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Many clients at once, and clients that send nothing, or a half of a request: kubelet is asked no more than for one, and
-//! the others are answered.
+//! Tests of many clients at once, and of clients that send nothing, or half a request: kubelet gets no more requests
+//! than for one, and the others get their answers.
 
 use crate::site::{Client, Site};
 use integration::kubelet::pod_resources::{Mood, PodResourcesServer};
@@ -12,7 +12,7 @@ fn kubelet(site: &Site) -> PodResourcesServer {
     PodResourcesServer::start(&site.path().join("kubelet/pod-resources/kubelet.sock"))
 }
 
-/// So many clients that have sent `text` and nothing more.
+/// Connects `count` clients that have sent `text` and nothing more.
 async fn half_sent(server: &Client, count: usize, text: &str) -> Vec<TcpStream> {
     let mut clients = vec![];
     for _ in 0..count {
@@ -26,7 +26,7 @@ async fn half_sent(server: &Client, count: usize, text: &str) -> Vec<TcpStream> 
 /// `Get` and `List` are limited to 100 a second together (`pkg/kubelet/apis/grpc/ratelimit.go`), and ADD of every pod needs
 /// one of them.
 #[tokio::test(flavor = "multi_thread")]
-async fn kubelet_is_asked_once_a_second_whoever_asks_and_how_often() {
+async fn kubelet_gets_one_request_a_second_for_any_number_of_clients() {
     let site = Site::new(vec![]);
     let kubelet = kubelet(&site);
     let server = site.serve().await;
@@ -41,7 +41,7 @@ async fn kubelet_is_asked_once_a_second_whoever_asks_and_how_often() {
             assert_eq!(status, 200, "{text}");
             answers += 1;
         }
-        // asked, and gone without the answer
+        // a client that left before the answer
         let mut gone = server.connect().await;
         let request = "GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n";
         gone.write_all(request.as_bytes()).await.expect("sent");
@@ -57,7 +57,7 @@ async fn kubelet_is_asked_once_a_second_whoever_asks_and_how_often() {
 
 /// Each waits for the answer that is under way, and asks for none of its own.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kubelet_that_is_slow_or_silent_is_asked_one_question_at_a_time() {
+async fn a_slow_or_silent_kubelet_gets_one_request_at_a_time() {
     for mood in [Mood::Slow(Duration::from_millis(1200)), Mood::Silent] {
         let site = Site::new(vec![]);
         let kubelet = kubelet(&site);

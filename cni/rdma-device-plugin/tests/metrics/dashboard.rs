@@ -22,14 +22,14 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// How long it is, and from one scrape to the next.
+/// Duration, and interval of scrapes.
 const MINUTES: u32 = 360;
 const SCRAPE: u32 = 2;
 /// Grafana's `$__rate_interval`: four scrapes.
 const RATE_INTERVAL: &str = "8m";
-/// When the seventh NIC has no carrier.
+/// Minutes in which the seventh NIC has no carrier.
 const DOWN: std::ops::Range<u32> = 190..232;
-/// When the second pod runs.
+/// Minutes in which the second pod runs.
 const SECOND_POD: std::ops::RangeFrom<u32> = 96..;
 
 /// Counters of a port in `minute`, as the kernel has them: data in units of four bytes.
@@ -72,7 +72,7 @@ fn counters(nic: u32, minute: u32) -> Vec<(&'static str, u64)> {
 struct Exposition(BTreeMap<String, (String, String)>);
 
 impl Exposition {
-    /// What was scraped at `time`, with the labels that the PodMonitor gives.
+    /// Adds the values scraped at `time`, with the labels of the PodMonitor.
     fn add(&mut self, scraped: &str, time: u64) {
         let mut family = String::new();
         for line in scraped.lines().filter(|line| *line != "# EOF") {

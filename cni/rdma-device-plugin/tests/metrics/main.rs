@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `/`, `/metrics` and `/healthz` over HTTP, on a made-up sysfs, with a stand-in for kubelet's
-//! pod-resources.
+//! Tests of `/`, `/metrics` and `/healthz` over HTTP, on a made-up sysfs, with a stand-in for kubelet's pod-resources.
 
 mod browser;
 mod crowd;
@@ -47,7 +46,7 @@ async fn counters_of_an_exclusive_device_say_whose_they_are() {
         r#"rdma_device_plugin_allocated{resource="rdma/vf"} 1"#,
         r#"rdma_device_plugin_scrape_complete{part="holders"} 1"#,
         r#"rdma_device_plugin_scrape_complete{part="counters"} 1"#,
-        // nobody has the other one
+        // no pod has the other one
         r#"rdma_port_rcv_data_bytes_total{device="mlx5_1",port="1"} 1000"#,
     ] {
         assert!(text.lines().any(|it| it == line), "no {line} in:\n{text}");
@@ -55,9 +54,9 @@ async fn counters_of_an_exclusive_device_say_whose_they_are() {
     assert!(text.ends_with("# EOF\n"));
 }
 
-/// One that is inside a pod, which the daemon may not enter.
+/// The device is inside a pod, which the daemon may not enter.
 #[tokio::test(flavor = "multi_thread")]
-async fn counters_that_are_not_to_be_seen_are_told_to_be_unknown() {
+async fn counters_that_cannot_be_read_are_reported_as_unknown() {
     let offered = offer("rdma/vf", Sharing::Exclusive, &[("0000:3b:00.2", &[0])]);
     let site = Site::new(vec![offered]);
     let of_device = site.path().join("sys/class/infiniband/mlx5_0");
@@ -123,7 +122,7 @@ async fn a_shared_device_has_its_counters_once_and_holders_as_many_as_there_are(
         pod("team", "b", container("main", "rdma/hca", &["1"])),
         pod("team", "c", container("main", "other/thing", &["2"])),
     ]));
-    // what was really given counts: one device of both
+    // the grant counts: one device of both
     let granted = Grant {
         format: rdma_resources::grant::FORMAT,
         resource: "rdma/hca".into(),
@@ -155,7 +154,7 @@ async fn a_shared_device_has_its_counters_once_and_holders_as_many_as_there_are(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_daemon_does_is_counted() {
+async fn the_daemons_work_is_counted() {
     let site = Site::new(vec![]);
     let metrics = site.metrics.clone();
     metrics.registered("rdma/hca", true);
@@ -214,7 +213,7 @@ async fn a_kubelet_that_never_answers_costs_two_seconds_and_who_has_what() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_counter_that_cannot_be_read_costs_two_seconds_and_the_counters() {
     let site = Site::new(vec![]);
-    // a FIFO nobody writes to: reading it never ends
+    // a FIFO without a writer: reading it never ends
     let fifo = site
         .path()
         .join("sys/class/infiniband/mlx5_0/ports/1/counters/stuck");
@@ -248,7 +247,7 @@ async fn a_counter_that_cannot_be_read_costs_two_seconds_and_the_counters() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn health_is_told_in_words() {
+async fn health_is_reported_in_words() {
     let site = Site::new(vec![offer(
         "rdma/vf",
         Sharing::Exclusive,
@@ -302,7 +301,7 @@ async fn idle_clients_do_not_pile_up() {
     );
 }
 
-/// As the chain's records say.
+/// Reads the chain's records.
 #[tokio::test(flavor = "multi_thread")]
 async fn whether_pods_have_smc() {
     let site = Site::new(vec![]);

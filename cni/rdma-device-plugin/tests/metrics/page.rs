@@ -14,7 +14,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// Of the picture, pixels.
+/// Width of the picture, pixels.
 const WIDTH: u32 = 1280;
 const HEIGHT: u32 = 1572;
 
@@ -129,7 +129,7 @@ fn attach(site: &Site, name: &str, number: usize) {
     fs::write(file, record.to_string()).expect("written");
 }
 
-/// What the page has to show of [`eight_nics`], as text.
+/// Texts that the page has to show of [`eight_nics`].
 const SHOWN: [&str; 12] = [
     "RDMA on node-1",
     "NUMA node 0",

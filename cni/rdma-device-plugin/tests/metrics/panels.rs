@@ -9,17 +9,17 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// Of the page, pixels.
+/// Width of the page, pixels.
 pub(crate) const WIDTH: u32 = 1440;
 /// Columns that a dashboard has, and pixels of one unit of height, margins included (Grafana's `GRID_COLUMN_COUNT`,
 /// `GRID_CELL_HEIGHT`, `GRID_CELL_VMARGIN`).
 const COLUMNS: f64 = 24.0;
 const ROW: f64 = 38.0;
 const MARGIN: f64 = 8.0;
-/// Of the names of the values, pixels.
+/// Width of the names of the values, pixels.
 const AXIS: f64 = 74.0;
 const LEGEND_LINE: f64 = 17.0;
-/// Of a letter, about.
+/// Approximate width of a letter.
 const LETTER: f64 = 6.4;
 
 const COLORS: [&str; 10] = [
@@ -27,7 +27,7 @@ const COLORS: [&str; 10] = [
     "#3d8fb0", "#b0413d",
 ];
 
-/// What was measured, by name: at each time in seconds a value.
+/// Measured values by name: at each time in seconds a value.
 pub(crate) struct Series {
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) legend: String,
@@ -40,7 +40,7 @@ pub(crate) struct Panel {
     pub(crate) series: Vec<Series>,
 }
 
-/// From when to when, in seconds.
+/// Begin and end, in seconds.
 #[derive(Clone, Copy)]
 pub(crate) struct Range {
     pub(crate) from: f64,
@@ -89,7 +89,7 @@ impl Panel {
     }
 }
 
-/// How high the page is, in pixels.
+/// Returns the height of the page in pixels.
 pub(crate) fn height(panels: &[Panel]) -> u32 {
     let ends = panels.iter().map(|panel| {
         let place = panel.place();
@@ -148,7 +148,7 @@ fn draw(svg: &mut String, panel: &Panel, range: Range) {
     svg.push_str("</g>");
 }
 
-/// As much of a title as there is room for.
+/// Shortens a title to the available room.
 fn short(title: &str, room: f64) -> String {
     let letters = title.chars().scan(0.0, |width, letter| {
         *width += LETTER * 1.2;
@@ -370,7 +370,7 @@ fn scale(most: f64) -> (f64, f64) {
     ((most / step).ceil() * step, step)
 }
 
-/// As Grafana writes a value of the unit.
+/// Formats a value of the unit as Grafana does.
 fn number(value: f64, unit: &str) -> String {
     let with = |value: f64, unit: &str| {
         let text = format!("{value:.1}");

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::{env, fs, path::PathBuf};
 
-/// By name of a picture: its digest, and that of what it was made of.
+/// Record by name of a picture: its digest, and that of its source.
 const RECORD: &str = "tests/metrics/pictures.json";
 
 fn docs() -> PathBuf {

@@ -117,7 +117,7 @@ impl Drop for Prometheus {
 }
 
 impl Prometheus {
-    /// One that scrapes what is on `port`.
+    /// Starts a server that scrapes `port`.
     fn start(port: u16) -> Self {
         let configuration = json!({
             "global": {"evaluation_interval": "1s"},
@@ -128,7 +128,7 @@ impl Prometheus {
         Self::with(storage, &configuration)
     }
 
-    /// One that has what is in `storage`.
+    /// Starts a server with the data in `storage`.
     pub(crate) fn with(storage: tempfile::TempDir, configuration: &Value) -> Self {
         let file = storage.path().join("prometheus.yml");
         fs::write(&file, configuration.to_string()).expect("written");
@@ -151,7 +151,7 @@ impl Prometheus {
         }
     }
 
-    /// What its API answers; none: it does not answer yet.
+    /// Returns the answer of its API. None: it does not answer yet.
     pub(crate) async fn api(&self, path: &str) -> Option<Value> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))
             .await
@@ -166,7 +166,7 @@ impl Prometheus {
         Some(answer["data"].clone())
     }
 
-    /// What `expression` is now.
+    /// Returns the present value of `expression`.
     async fn query(&self, expression: &str) -> Vec<Value> {
         let path = format!("query?query={}", in_address(expression));
         let data = self.api(&path).await;

@@ -25,7 +25,7 @@ use tonic::{Request, Response, Status, async_trait, transport};
 
 pub(crate) const DEVICES: [&str; 2] = ["0000:3b:00.2", "0000:5e:00.0"];
 
-/// What a kubelet does that is asked.
+/// Treatment of a request by kubelet.
 #[derive(Clone)]
 pub(crate) enum Kubelet {
     Answers(Vec<PodResources>),
@@ -168,7 +168,7 @@ impl Site {
         Client(server.expect("a server"))
     }
 
-    /// How many threads of this process have the name.
+    /// Returns the number of this process' threads with the name.
     pub(crate) fn threads_called(&self, name: &str) -> usize {
         let tasks = fs::read_dir("/proc/self/task").expect("threads").flatten();
         let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a container gets, what it does not, and whether it still would get the same.
+//! Tests of a container's devices, and of whether it would still get the same.
 
 use crate::node;
 use rdma_device_plugin::{
@@ -37,7 +37,7 @@ fn ids(ids: &[&str]) -> Vec<String> {
 const ALL: &str = r#""kind":"shared""#;
 const ALONE: &str = r#""kind":"exclusive""#;
 
-/// The paths given for `request`, or why none are.
+/// Returns the allocated paths for `request`, or the reason of a refusal.
 fn given(offer: &Offer, request: &[&str], inventory: &Inventory) -> Result<Vec<String>, String> {
     let answer = offer.answer(&ids(request), inventory);
     let (response, _) = answer.map_err(|error| error.to_string())?;
@@ -47,7 +47,7 @@ fn given(offer: &Offer, request: &[&str], inventory: &Inventory) -> Result<Vec<S
 }
 
 #[test]
-fn every_node_once_and_umad_only_where_asked_for() {
+fn every_node_once_and_umad_only_if_requested() {
     let node = node("infiniband");
     let two = offer(ALL, &node);
     let expected = ["uverbs0", "uverbs1", "rdma_cm"].map(str::to_owned);
@@ -68,7 +68,7 @@ fn every_node_once_and_umad_only_where_asked_for() {
 }
 
 #[test]
-fn what_is_not_there_is_not_given() {
+fn an_absent_device_is_not_allocated() {
     let whole = node("infiniband");
     let mut node = node("infiniband");
     node.connection_manager = None;
@@ -241,7 +241,7 @@ fn a_renumbered_device_is_noticed_before_the_container_starts() {
         "0000:3b:00.2 (\"0000:3b:00.2\" of rdma/x) was granted as /dev/infiniband/uverbs1 (231:193), \
          and is /dev/infiniband/uverbs2 (231:194) now; delete the pod to get a new allocation"
     );
-    // after a boot the driver's major number can be another one; the path is what was given
+    // after a boot the driver's major number can be another one; the path is allocated
     let mut booted = crate::node("four-vfs");
     let device = &mut booted.functions[1].hcas[0].char_devices[0];
     device.major = 511;
@@ -271,7 +271,7 @@ fn a_renumbered_device_is_noticed_before_the_container_starts() {
     assert_eq!(told(&by_name, &gone), expected);
 }
 
-/// After a boot, or after moves, numbers can have changed places.
+/// After a boot, or after moves, numbers can be swapped.
 #[test]
 fn a_container_with_all_devices_has_them_whichever_has_which_number() {
     let node = node("four-vfs");
@@ -294,7 +294,7 @@ fn a_container_with_all_devices_has_them_whichever_has_which_number() {
     for grants in [&alone, &shared] {
         let grants: Vec<&Grant> = grants.iter().collect();
         assert_eq!(still_as_granted(&grants, &swapped), Ok(()));
-        // one of them has a number that the container was not given
+        // one of them has a number that the container did not get
         let mut other = swapped.clone();
         let device = &mut other.functions[2].hcas[0].char_devices[0];
         device.name = "uverbs9".into();
@@ -314,7 +314,7 @@ fn a_container_with_all_devices_has_them_whichever_has_which_number() {
 }
 
 #[test]
-fn the_chain_is_told_what_the_ids_stand_for() {
+fn the_chain_gets_the_devices_of_the_ids() {
     let node = node("erdma");
     let told = |resource: &str| {
         let offer = offer(resource, &node);
@@ -358,7 +358,7 @@ fn a_variable_names_the_first_nic_for_smc() {
     assert!(response.envs.is_empty());
 }
 
-/// By a CDI name the device can come under another path than it has now, so no path is told.
+/// By a CDI name the device can have another path than now, so that no path is published.
 #[test]
 fn an_exclusive_devices_information_promises_no_path_that_can_change() {
     let node = node("four-vfs");
@@ -392,7 +392,8 @@ fn an_exclusive_devices_information_promises_no_path_that_can_change() {
     assert!(shared.expect("given").0.envs.is_empty());
 }
 
-/// What Multus is told: a virtual function with its physical one, and nothing of what the specification has no type for.
+/// Information for Multus: a virtual function with its physical one, and no device for which the specification has no
+/// type.
 #[test]
 fn device_information_is_of_exclusive_pci_functions() {
     let files = |resource: &str, layout: &str| {

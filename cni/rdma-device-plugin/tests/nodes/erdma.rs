@@ -156,7 +156,7 @@ fn another_formats_mark_wins_over_erdma() {
 }
 
 #[test]
-fn what_cannot_be_configured() {
+fn invalid_configurations() {
     for (erdma, expected) in [
         ("[]", "erdma: must be an object, and is []"),
         (
@@ -262,7 +262,7 @@ fn one_that_cannot_be_understood_hides_no_other() {
 }
 
 #[test]
-fn what_is_not_exposed_is_nobodys() {
+fn an_unexposed_device_has_no_resource() {
     let machine = node();
     let inventory = look(&machine);
     let names = |pattern: &str, instance: Option<&str>| -> (Vec<String>, bool) {
@@ -304,7 +304,7 @@ fn what_is_not_exposed_is_nobodys() {
     is(both, None, &[], true);
     is("i-bp1 mlx5_0, i-* erdma_1", None, &[], true);
     is("i-bp1 erdma_1", None, &[], true);
-    // and it is not asked for where it makes no difference
+    // and it is not requested if it makes no difference
     is("i-bp1 erdma_1, i-* erdma_1", None, &["erdma_1"], false);
     is("i-bp1 mlx5_0", None, &[], false);
 
@@ -327,7 +327,7 @@ fn what_is_not_exposed_is_nobodys() {
 }
 
 #[test]
-fn nobody_is_surprised() {
+fn users_are_warned() {
     let inventory = look(&node());
     let remarks = |text: &str| {
         let found = discover(&own(text).conf.erdma, &inventory, None);
@@ -338,7 +338,7 @@ fn nobody_is_surprised() {
     let foreign = remarks("mode: hca");
     assert!(foreign.contains("are left as they are"), "{foreign}");
     assert_eq!(remarks("erdma: {}"), "");
-    // a node without them has nothing to be told
+    // a node without them gets no warning
     let bare = look(&Machine::bare());
     let conf = own("resources: [{name: rdma/hca, kind: shared}]").conf;
     assert_eq!(discover(&conf.erdma, &bare, None).remarks, [] as [&str; 0]);
@@ -373,7 +373,7 @@ fn capabilities_follow_the_drivers_mode() {
     }
 }
 
-/// Beside a device with which `rdma_cm` works, a container has it.
+/// A container has `rdma_cm` beside a device with which it works.
 #[test]
 fn another_drivers_device_is_not_limited() {
     let machine = node();

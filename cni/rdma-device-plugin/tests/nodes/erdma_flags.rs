@@ -9,7 +9,7 @@ use rdma_device_plugin::{
 };
 use std::fs;
 
-/// What the command line comes to, with a file of this text.
+/// Parses the command line with a file of this text.
 fn with_flags(file: Option<&str>, flags: &[&str]) -> Result<Parsed, String> {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("config.yaml");
@@ -102,7 +102,7 @@ fn flags_as_go_reads_them() {
 }
 
 #[test]
-fn flags_win_over_the_file_and_that_is_said() {
+fn flags_take_precedence_over_the_file_and_that_is_reported() {
     let file = "erdma: {preferDriver: default, exposedLocalERIs: ['i-* erdma_0'], jumboFrameMTU: \
                 4200}\nresources: [{name: aliyun/erdma, kind: perNic}]";
     let parsed = with_flags(

@@ -102,7 +102,7 @@ fn a_device_matches_by_any_of_its_functions() {
             assert_eq!(found.len(), count, "{conf} {has_parent}: {found:?}");
         }
     }
-    // the function's own address is one NIC's while there is one, and nobody's while it may be either's
+    // the function's own address stands for one NIC while there is one, and for none while it may be either's
     let both = machine(false);
     let conf = of("pci: '0000:00:07.0'");
     assert_eq!(addresses(&conf, &both), [] as [&str; 0]);

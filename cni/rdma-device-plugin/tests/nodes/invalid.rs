@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Configurations that cannot be used, each with what its user is told; and what is passed over.
+//! Invalid configurations, each with the report for its user; and ignored ones.
 
 use rdma_device_plugin::conf::{Conf, Parsed};
 use std::path::Path;
@@ -255,7 +255,7 @@ fn values_of_the_others() {
 }
 
 #[test]
-fn what_is_passed_over_is_told() {
+fn ignored_fields_are_reported() {
     let parsed = taken(r#"{"mode":"hca","pfNetdevices":["eth0"],"verbose":1}"#);
     assert_eq!(
         parsed.remarks,
@@ -302,7 +302,7 @@ fn what_is_passed_over_is_told() {
     );
 }
 
-/// What the chain attaches is no matter of the format that the resources are written in.
+/// The resources of the chain do not depend on the format of the configuration.
 #[test]
 fn every_format_may_have_the_chain() {
     for (format, resource) in [

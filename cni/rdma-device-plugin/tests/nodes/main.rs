@@ -46,7 +46,7 @@ struct Table {
 struct Case {
     config: String,
     resource: String,
-    /// What is allocated.
+    /// Allocated ids.
     request: Vec<String>,
     peer: Answer,
     ours: Answer,
@@ -103,7 +103,7 @@ fn tables() -> Vec<(String, Table)> {
     tables
 }
 
-/// What this daemon offers on `layout`, after it saw `before`.
+/// Returns this daemon's offers on `layout`, after it observed `before`.
 fn offered(conf: &Conf, layout: &str, before: Option<&str>) -> (Vec<Offer>, Vec<String>) {
     let healthy = Unhealthy::new();
     let previous = match before {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which NICs are preferred beside a container's GPUs: `<layout>/preferred.yaml`, of NICs that are one pod's alone.
+//! Tests of the preferred NICs beside a container's GPUs: `<layout>/preferred.yaml`, with NICs of one pod each.
 
 use crate::{node, root, text, tree::Tree};
 use rdma_device_plugin::{
@@ -121,7 +121,7 @@ fn nics_are_preferred_by_the_tree_of_each_layout() {
     }
 }
 
-/// Where each RDMA NIC is, and its Data Direct function.
+/// Returns the position of each RDMA NIC, and its Data Direct function.
 fn places(inventory: &Inventory) -> Vec<(&str, Option<u32>, &PciPath, Option<&PciPath>)> {
     let nics = inventory.functions.iter().filter(|it| !it.hcas.is_empty());
     nics.map(|it| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which devices a resource has, and keeps while they are in pods; what is said of the others.
+//! Tests of a resource's devices, which it keeps while they are in pods, and of the reports about the others.
 
 use crate::{ids, node};
 use rdma_device_plugin::{
@@ -174,7 +174,7 @@ fn a_device_in_a_pod_stays_offered() {
 }
 
 #[test]
-fn a_device_without_its_rdma_device_stays_and_is_as_healthy_as_it_is_said_to_be() {
+fn a_device_without_its_rdma_device_stays_with_its_reported_health() {
     let conf = conf(BY_NETDEV);
     let (before, _) = of(&conf, &node("four-vfs"), &PreviousOffers::default());
     let mut moving = node("four-vfs");
@@ -183,7 +183,7 @@ fn a_device_without_its_rdma_device_stays_and_is_as_healthy_as_it_is_said_to_be(
         let ids = offers[0].ids.iter().filter(|id| id.healthy);
         ids.map(|id| id.id.clone()).collect::<Vec<_>>()
     };
-    // a move makes it anew: kubelet hears nothing of that
+    // a move makes it anew: kubelet gets no report of that
     let (after, _) = of(&conf, &moving, &PreviousOffers::of(&before));
     assert_eq!(healthy(&after), VFS);
     let down = VFS[0].to_owned().try_into().expect("an address");
@@ -280,7 +280,7 @@ fn a_bond_can_be_one_pods_alone_where_its_rdma_device_stays_for_that() {
     );
 }
 
-/// What cannot be given a child, and a bond that another resource has.
+/// Netdevs that cannot have a child, and a bond of another resource.
 #[test]
 fn a_bond_is_no_pods_alone_where_it_could_not_be_attached_or_is_anothers() {
     let left_out = |text: &str, node: &Inventory| {
@@ -318,7 +318,7 @@ fn a_bond_is_no_pods_alone_where_it_could_not_be_attached_or_is_anothers() {
 }
 
 #[test]
-fn what_comes_to_nothing_is_told() {
+fn selectors_without_a_device_are_reported() {
     let remarks =
         |text: &str, layout: &str| of(&conf(text), &node(layout), &PreviousOffers::default()).1;
     assert_eq!(
@@ -434,7 +434,7 @@ fn the_table_of_a_node_without_rdma_has_each_resource_and_why_it_is_none() {
     );
 }
 
-/// Those that the chain attaches, where `rdma-ipam` is to take the prefix of each.
+/// Resources that the chain attaches, where `rdma-ipam` is to use the prefix of each.
 #[test]
 fn the_nics_that_pods_ipv6_addresses_come_from() {
     let parents = |format: &str, plugin: &str| -> Vec<String> {

@@ -20,7 +20,7 @@ const DMA: &str = "80100";
 pub(crate) struct Tree(tempfile::TempDir);
 
 impl Tree {
-    /// As `node` is described.
+    /// Makes the tree of `node`.
     pub(crate) fn of(node: &Inventory) -> Self {
         let tree = Self(tempfile::tempdir().expect("a directory"));
         for directory in ["bus/pci/devices", "class/net", "class/infiniband_verbs"] {
@@ -66,7 +66,7 @@ impl Tree {
         self
     }
 
-    /// As the program reads it.
+    /// Reads it as the program does.
     pub(crate) fn read(&self) -> Inventory {
         let kernel = Linux::with_roots(self.0.path(), self.path("dev"));
         kernel.inventory().expect("read")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a resource of all NICs leaves out unless it is named, and what it says of it.
+//! Tests of devices that a resource of all NICs excludes unless it names them, and of the reports about them.
 
 use crate::node;
 use rdma_device_plugin::{
@@ -154,7 +154,7 @@ fn rdma_in_software() {
 }
 
 #[test]
-fn what_manages_nvlinks_switches() {
+fn managers_of_nvlinks_switches() {
     is_left_out(
         |function| function.device.manages_nvlink = true,
         "it manages NVLink's switches (SW_MNG), and is no network",
@@ -162,7 +162,7 @@ fn what_manages_nvlinks_switches() {
 }
 
 #[test]
-fn what_storage_goes_over_unless_it_goes_over_all() {
+fn netdevs_of_storage_unless_all_are() {
     let nvme = |function: &mut rdma_netns::Function| {
         function.hcas[0].kernel_users = vec!["nvme_rdma".into()];
     };
@@ -184,7 +184,7 @@ fn what_storage_goes_over_unless_it_goes_over_all() {
 
 /// In exclusive mode the move would wait for the sub-device without end.
 #[test]
-fn what_has_a_sub_device_is_not_moved() {
+fn a_device_with_a_sub_device_is_not_moved() {
     let (mut inventory, address) =
         eight(|function| function.hcas[0].sub_devices = vec!["smi1".into()]);
     let exclusive = selected("exclusive", r#"{"rdma":"mlx5_*"}"#);
