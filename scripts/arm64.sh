@@ -8,11 +8,11 @@
 # routes; it refuses rules, neighbours and next hops, and opens no RDMA or generic netlink (linux-user/fd-trans.c,
 # linux-user/syscall.c). A namespace is observed with its rules, so that no ADD comes through.
 
-# Of arm64's binaries and image; the test itself is amd64's.
+# Test of arm64's binaries and image; the test program itself is amd64's.
 ARM64='cni/rdma-device-plugin/arm64'
 ARM64_PROGRAMS=${CARGO_TARGET_DIR:-target}/test-programs-arm64
 
-# Those of rdma-netns/kernel that observe nothing.
+# Tests of rdma-netns/kernel that observe nothing.
 ARM64_IN_NAMESPACES=(announce::a_link_that_is_not_there
 	inside::sysfs_is_the_pods_and_only_for_a_moment inside::two_pods_can_be_read_at_once
 	monitor::a_new_device_is_told_by_a_uevent monitor::another_namespace_at_the_path_is_not_taken_for_it
@@ -20,7 +20,7 @@ ARM64_IN_NAMESPACES=(announce::a_link_that_is_not_there
 	pods::an_rdma_device_that_is_not_there routes::the_kernels_sentence_reaches_the_error
 	suite::addresses::an_address_that_is_not_there_cannot_be_taken_away suite::links::what_is_not_there_is_refused)
 
-# Those of integration/protocol that need an ADD.
+# Tests of integration/protocol that need an ADD.
 ARM64_NEEDS_ADD=(long_and_upper_case_container_ids_are_fine unknown_fields_and_arguments_are_ignored
 	del_and_gc_pass_over_a_wrong_value_that_they_do_not_need
 	with_a_wrong_state_directory_del_leaves_the_record_to_a_verb_with_the_right_one

@@ -3,7 +3,7 @@
 # jobs.sh - work that is done beside other work: each job when what it needs is done and its lane is
 # free. To be sourced. The caller's COUNTED has the output of the jobs that count tests.
 
-JOBS=() # in the order in which they are looked at
+JOBS=() # in the order of the search
 declare -A JOB_LANE JOB_NEEDS JOB_COMMAND JOB_STATE JOB_PID JOB_START LANE_FREE LANE_SPARE RUNNING_JOBS=()
 JOB_LOGS=$(mktemp -d)
 HEARTBEAT=30 # seconds without a line, after which one says what still runs
@@ -15,7 +15,7 @@ TABLE=() # what took how long: "SECONDS CPU-SECONDS NAME"
 FAILED_JOBS=0 FAILURES=''
 
 # lane NAME NUMBER [ALONE]: so many jobs of this lane at a time; ALONE when no job of another lane runs, or is to.
-# What is in the lane called idle takes only what others leave, and does not count there.
+# Jobs of the lane called idle use only the free capacity of others, and do not count there.
 lane() {
 	LANE_FREE[$1]=$2
 	LANE_SPARE[$1]=$((${3:-$2} - $2))
@@ -83,7 +83,7 @@ wait_for_end() {
 		fi
 		for pid in "${!RUNNING_JOBS[@]}"; do
 			kill -0 "$pid" 2>/dev/null && continue
-			JOB_ENDED=${RUNNING_JOBS[$pid]} # killed, or about to be told of
+			JOB_ENDED=${RUNNING_JOBS[$pid]} # killed, or about to be reported
 			return 0
 		done
 		still_running

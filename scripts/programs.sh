@@ -3,11 +3,11 @@
 # programs.sh - the test programs: compiled once, with all features, and found by name. To be sourced
 # in the root of the tree.
 
-# What cargo made: a line for each program with its package's directory, its name (a library's tests
+# Programs that cargo made: a line for each with its package's directory, its name (a library's tests
 # have the name of the library) and its path.
 PROGRAMS=${CARGO_TARGET_DIR:-target}/test-programs
 
-# Those that run in the lab.
+# Programs that run in the lab.
 LAB='integration/lab_.*|rdma-netns/rdma'
 
 # compile_programs [ARGUMENT...]: to cargo, instead of what makes all of them

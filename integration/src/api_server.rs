@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A stand-in for Kubernetes' API server, where none can run: it keeps objects by their paths, over TLS, for one daemon. It
-//! checks no object and sends no events. What the API server itself takes is shown by the tests on a control plane.
+//! Stand-in for Kubernetes' API server where none can run: it keeps objects by their paths, over TLS, for one daemon.
+//! It checks no object and sends no events. Tests on a control plane show which objects the API server accepts.
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
@@ -83,10 +83,10 @@ fn token() -> String {
 }
 
 impl ApiServer {
-    /// One without objects.
+    /// Starts a server without objects.
     ///
     /// # Panics
-    /// There is no openssl, or no port.
+    /// openssl is missing, or no port is free.
     #[track_caller]
     pub fn start() -> Self {
         let account = tempfile::tempdir().expect("a directory");
@@ -122,7 +122,7 @@ impl ApiServer {
         server
     }
 
-    /// What the environment of a pod tells of the server.
+    /// Returns the variables about the server in a pod's environment.
     pub fn environment(&self) -> [(&'static str, String); 2] {
         [
             ("KUBERNETES_SERVICE_HOST", "127.0.0.1".to_owned()),

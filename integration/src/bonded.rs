@@ -23,15 +23,15 @@ pub struct Bonded {
 /// A pod that has its rails.
 #[derive(Debug)]
 pub struct BondedPod {
-    /// Where it is.
+    /// Side of the fabric.
     pub side: Side,
     /// Its namespace.
     pub netns: Netns,
     /// ADD's result.
     pub result: Value,
-    /// What it was attached with.
+    /// Conflist of the attachment.
     pub list: Conflist,
-    /// As the runtime knows it.
+    /// Attachment as the runtime knows it.
     pub attachment: Attachment,
 }
 
@@ -42,7 +42,7 @@ impl Default for Bonded {
 }
 
 impl Bonded {
-    /// With all rails up.
+    /// Makes the host with all rails up.
     #[track_caller]
     pub fn new() -> Self {
         Self {
@@ -79,7 +79,7 @@ impl Bonded {
         self.directory.path().join(format!("leases-{side:?}"))
     }
 
-    /// The addresses that are given out on `side`: the names of the lease files.
+    /// Returns the leased addresses on `side`: the names of the lease files.
     pub fn held(&self, side: Side) -> Vec<String> {
         let files = std::fs::read_dir(self.leases(side).join("net"));
         let names = files.into_iter().flatten().flatten();
@@ -128,7 +128,7 @@ impl Bonded {
         deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
     }
 
-    /// How many GIDs the RDMA device of `bond` has.
+    /// Returns the number of GIDs of the RDMA device of `bond`.
     #[track_caller]
     pub fn gids(&self, bond: Bond) -> usize {
         let directory = format!("/sys/class/infiniband/{}/ports/1/gids", bond.rdma());
@@ -148,7 +148,7 @@ impl BondedPod {
         Bond::new(self.side, rail)
     }
 
-    /// What the result says of `rail`: RDMA device, port, GID indices.
+    /// Returns the result's entry of `rail`: RDMA device, port, GID indices.
     pub fn rail(&self, rail: usize) -> &Value {
         &self.result["rails"][rail]
     }
@@ -169,8 +169,8 @@ impl BondedPod {
     }
 }
 
-/// `rping`, and `ib_write_bw` by the GID indices of the results, from `client` to `server` on
-/// `rail`. The bandwidth that is told, MB/s: 0 now and then on a busy machine.
+/// Runs `rping`, and `ib_write_bw` by the GID indices of the results, from `client` to `server` on `rail`. Returns the
+/// reported bandwidth in MB/s, which is sometimes 0 on a busy machine.
 #[track_caller]
 pub fn traffic(server: &BondedPod, client: &BondedPod, rail: usize, ipv6: bool) -> f64 {
     let pods = [server, client];

@@ -30,7 +30,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// As long as anything of a cluster's may take in an emulated machine.
+/// Limit for any step of a cluster in an emulated machine.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// What the MAC of the node's NIC for all but RDMA begins and ends with (`integration/lab/vm --node`).
@@ -59,7 +59,7 @@ impl Default for Cluster {
 }
 
 impl Cluster {
-    /// One with bonded NICs.
+    /// Starts a cluster with bonded NICs.
     #[track_caller]
     pub fn new() -> Self {
         Self::with(BondedNics::new)
@@ -67,8 +67,8 @@ impl Cluster {
 }
 
 impl<N: Send> Cluster<N> {
-    /// One whose node is ready, with NICs as `make` makes them, and with a primary network that has had a pod: its
-    /// bridge stays. It has this tree's image.
+    /// Starts a cluster whose node is ready, with NICs as `make` makes them, with this tree's image, and with a primary
+    /// network that has had a pod: its bridge stays.
     #[track_caller]
     pub fn with(make: impl FnOnce() -> N + Send) -> Self {
         let runtime = || {
@@ -139,15 +139,15 @@ impl<N> Cluster<N> {
         say(self.began, what);
     }
 
-    /// What an operator types: `kubectl` and `helm` outside, in a directory that has the repository's `conf`, with
-    /// images that the lab has in the examples, and the lab's runtime in the manifests; all else on the node. It must
-    /// succeed. What it printed.
+    /// Runs an operator's command line: `kubectl` and `helm` outside, in a directory with the repository's `conf`, in
+    /// which the examples have the lab's images and the manifests have the lab's runtime; other programs on the node.
+    /// The command must succeed. Returns its output.
     #[track_caller]
     pub fn types(&self, line: &str) -> String {
         succeeded(line, self.tries(line))
     }
 
-    /// The same, whatever becomes of it.
+    /// Runs a command line as [`Self::types`] does, also one that fails.
     #[track_caller]
     pub fn tries(&self, line: &str) -> Output {
         let output = if line.starts_with("kubectl ") || line.starts_with("helm ") {
@@ -211,7 +211,7 @@ impl<N> Cluster<N> {
         }
     }
 
-    /// The node does what it is asked to, until it loses power.
+    /// Serves the node's requests until it loses power.
     pub fn stays(&mut self) -> ! {
         loop {
             self.kubelet.assert_runs("the node loses power");
@@ -219,8 +219,8 @@ impl<N> Cluster<N> {
         }
     }
 
-    /// A pod of the namespace `default` whose containers are ready and never started anew, as the runtime
-    /// has it.
+    /// Returns a pod of the namespace `default` whose containers are ready and have never been restarted, as the
+    /// runtime has it.
     #[track_caller]
     pub fn pod(&mut self, name: &str) -> Pod {
         self.pod_of("default", name)
@@ -232,7 +232,7 @@ impl<N> Cluster<N> {
         self.pod_started(namespace, name, 0)
     }
 
-    /// A pod whose containers are ready and were started anew so many times.
+    /// Returns a pod whose containers are ready and have been restarted `times` times.
     #[track_caller]
     pub fn pod_started(&mut self, namespace: &str, name: &str, times: u64) -> Pod {
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
@@ -272,7 +272,7 @@ impl<N> Cluster<N> {
         &self.management.netdev
     }
 
-    /// What this node has of `resource` for pods, as the API server tells it.
+    /// Returns this node's allocatable `resource`, from the API server.
     pub fn allocatable(&self, resource: &str) -> Option<String> {
         let node = self.look(&format!("/api/v1/nodes/{}", Member::this().name));
         let text = node["status"]["allocatable"][resource].as_str();
@@ -280,7 +280,7 @@ impl<N> Cluster<N> {
     }
 }
 
-/// What a node has before anything of ours: this tree's image, and a primary network that has had a pod.
+/// Prepares a node for an installation: this tree's image, and a primary network that has had a pod.
 #[track_caller]
 fn furnish(runtime: &ContainerRuntime) {
     runtime.import(&image());
@@ -302,7 +302,7 @@ fn primary(node: Member) -> String {
     )
 }
 
-/// Whether an object's condition is there.
+/// Returns true if the object has the condition.
 pub fn is_true(object: &Value, condition: &str) -> bool {
     let all = object["status"]["conditions"].as_array();
     let mut all = all.into_iter().flatten();

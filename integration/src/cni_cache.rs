@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a runtime keeps of the networks that it made, as libcni writes it (`cacheAdd` in
-//! `libcni/api.go`, `cniCacheV1`).
+//! A runtime's cache of the networks that it made, in libcni's format (`cacheAdd` in `libcni/api.go`, `cniCacheV1`).
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
@@ -16,7 +15,7 @@ pub struct CniCache {
 }
 
 impl CniCache {
-    /// One at `directory`, which is made.
+    /// Makes a cache at `directory`, which is created.
     #[track_caller]
     pub fn new(directory: &Path) -> Self {
         fs::create_dir_all(directory).expect("a directory");

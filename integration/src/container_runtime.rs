@@ -59,7 +59,7 @@ pub const TOOLS: &str = "localhost/tools:lab";
 /// The image of sandboxes.
 const PAUSE: &str = "localhost/pause:lab";
 
-/// As long as a runtime may take for its start in an emulated machine.
+/// Limit for a runtime's start in an emulated machine.
 const TO_START: Duration = Duration::from_secs(90);
 
 /// A runtime that runs; with its pods it ends when dropped.
@@ -74,11 +74,11 @@ pub struct ContainerRuntime {
     directory: TempDir,
 }
 
-/// Where a node's containerd keeps what outlives the boot.
+/// Directory in which a node's containerd keeps state across boots.
 pub const ROOT: &str = "/var/lib/containerd";
 
 impl ContainerRuntime {
-    /// One that finds CDI files in `cdi`. It has the lab's images, and no network yet.
+    /// Starts a runtime that finds CDI files in `cdi`. It has the lab's images, and no network yet.
     #[track_caller]
     pub fn start(cdi: &Path) -> Self {
         let directory = directory();
@@ -96,8 +96,8 @@ impl ContainerRuntime {
         Self::start_in(directory, &root, Network::of_node(), cdi)
     }
 
-    /// One as nodes have it: what outlives the boot is in [`ROOT`] and in CNI's usual directories,
-    /// the rest on a tmpfs. It has the lab's images from its first start on.
+    /// Starts a runtime as on a node: state that outlives the boot is in [`ROOT`] and in CNI's usual directories, the
+    /// rest on a tmpfs. It has the lab's images from its first start on.
     #[track_caller]
     pub fn start_on_disk(cdi: &Path) -> Self {
         let network = Network::of_node().with_ours();
@@ -140,7 +140,7 @@ impl ContainerRuntime {
         runtime
     }
 
-    /// Which program it is.
+    /// Returns the runtime's program.
     pub fn engine(&self) -> Engine {
         self.engine
     }

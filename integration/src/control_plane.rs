@@ -64,7 +64,7 @@ const NEVER_LOST: &str = "24h";
 /// The API server's name as a program.
 const API_SERVER: &str = "kube-apiserver";
 
-/// As long as any of the programs may take to be ready, in an emulated machine with builds beside it.
+/// Limit until any of the programs is ready, in an emulated machine with builds beside it.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Collects garbage less often than Go does by itself: a quarter less of CPU time until all are ready (2.0
@@ -76,7 +76,7 @@ pub(crate) const GC: (&str, &str) = ("GOGC", "400");
 pub struct ControlPlane {
     processes: Vec<(&'static str, Child)>,
     program: PathBuf,
-    /// Where an operator types commands.
+    /// Directory in which an operator runs commands.
     desk: PathBuf,
     directory: TempDir,
     site: Arc<Site>,
@@ -118,7 +118,7 @@ impl ControlPlane {
         self.site.pki(name)
     }
 
-    /// Where etcd has its data.
+    /// Returns etcd's data directory.
     fn etcd(&self) -> PathBuf {
         self.directory.path().join("etcd")
     }
@@ -207,7 +207,7 @@ impl ControlPlane {
         self.run("kube-scheduler", &arguments);
     }
 
-    /// What [`Self::ask`] asks: a question costs no start of a program.
+    /// Starts the proxy to which [`Self::ask`] sends requests: a request then starts no program.
     fn run_proxy(&mut self) {
         let arguments = [
             "proxy".into(),
@@ -250,7 +250,7 @@ impl ControlPlane {
         self.directory.path().join(format!("{name}.log"))
     }
 
-    /// What its programs complained of at last.
+    /// Returns the last errors of its programs.
     fn last_errors(&self) -> String {
         let mut told = String::new();
         for (name, _) in &self.processes {

@@ -59,7 +59,7 @@ impl Daemon {
         }
     }
 
-    /// How many lines it has said that contain `words`.
+    /// Returns the number of its lines that contain `words`.
     pub fn count(&self, words: &str) -> usize {
         let lines = self.lines.0.lock().expect("the lines");
         lines.iter().filter(|line| line.contains(words)).count()
@@ -96,7 +96,7 @@ impl Daemon {
         );
     }
 
-    /// What it serves at `path`, as soon as it says where.
+    /// Returns the page at `path`, as soon as the daemon has reported its address.
     #[track_caller]
     pub fn get(&self, path: &str) -> String {
         let line = self.line("metrics are at http://");
@@ -147,7 +147,7 @@ impl Daemon {
         number.expect("VmRSS").parse().expect("a number")
     }
 
-    /// How often one of its threads went to sleep, of those that still are there.
+    /// Returns how often its present threads went to sleep.
     pub fn sleeps(&self) -> u64 {
         let threads = fs::read_dir(self.proc("task")).expect("threads");
         let of = |thread: fs::DirEntry| {
@@ -208,7 +208,7 @@ impl Drop for Daemon {
             let _ = reader.join();
         }
         if thread::panicking() {
-            // whoever panics may have them
+            // a panicking thread may hold the lock
             let lines = self.lines.0.lock();
             let lines = lines.unwrap_or_else(PoisonError::into_inner);
             eprintln!("the daemon said:\n{}", lines.join("\n"));
@@ -216,8 +216,8 @@ impl Drop for Daemon {
     }
 }
 
-/// What `rdma-device-plugin doctor` finds on `host`, where one list of these plugins is configured and only ours are
-/// installed: exit code, and each finding as one line. It saw all there is to see.
+/// Returns the findings of `rdma-device-plugin doctor` on `host` with one list of these plugins, of which only ours are
+/// installed: exit code, and each finding as one line. It has all permissions.
 #[track_caller]
 pub fn doctor(host: &Netns, plugins: &[Value], options: &[&str]) -> (i32, String) {
     let directory = TempDir::new().expect("a directory");

@@ -19,22 +19,22 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Where it is mounted, for a test and what that starts; others see what was there.
+/// Mount point for a test and its child processes; others see the former directory.
 const MOUNT_POINT: &str = "/mnt";
 
-/// Whether tests of this program have disks.
+/// True if tests of this program have disks.
 static IS_USED: AtomicBool = AtomicBool::new(false);
 
 /// `FS_IOC_SHUTDOWN`, `_IOR('X', 125, __u32)` (`include/uapi/linux/fs.h`); ext4 and XFS have it.
 const SHUTDOWN: libc::Ioctl = 0x8004_587d_u32 as libc::Ioctl;
 
-/// Not even the journal is written (`FS_SHUTDOWN_FLAGS_NOLOGFLUSH`).
+/// Flag for a shutdown that does not write even the journal (`FS_SHUTDOWN_FLAGS_NOLOGFLUSH`).
 const WITHOUT_JOURNAL: u32 = 2;
 
 /// Bytes: the least that XFS is made of.
 const SIZE: u64 = 300 << 20;
 
-/// What a disk is formatted with.
+/// File system of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// ext4, as Debian and Ubuntu have it.
@@ -47,7 +47,7 @@ impl Format {
     /// All of them.
     pub const ALL: [Self; 2] = [Self::Ext4, Self::Xfs];
 
-    /// As people write it.
+    /// Returns its usual spelling.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ext4 => "ext4",
@@ -75,8 +75,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// One with an empty file system, on which this test's temporary directories are from now on. It is mounted for this
-    /// thread and what it starts: a file system that others have among their mounts would live on.
+    /// Makes a disk with an empty file system, on which this test's temporary directories are from now on. It is
+    /// mounted for this thread and its child processes: a mount in another process would keep the file system alive.
     #[track_caller]
     pub fn for_temporary_directories(format: Format) -> Self {
         let disk = Self {
@@ -97,7 +97,7 @@ impl Disk {
         disk
     }
 
-    /// Loses power, and has it again: what was not synced is lost. Whoever wrote to it has ended.
+    /// Loses power, and restores it: unsynced data is lost. All writers have ended.
     #[track_caller]
     pub fn lose_power(&self) {
         let root = File::open(MOUNT_POINT).expect("the mount point");
@@ -135,7 +135,7 @@ impl Drop for Disk {
     }
 }
 
-/// What was made for a test has been on the disk for long, where tests of this program have one.
+/// Syncs the files of a test's preparation, where tests of this program have a disk.
 #[track_caller]
 pub fn settle() {
     if IS_USED.load(Ordering::SeqCst) {

@@ -23,7 +23,7 @@ pub fn macs() -> [String; 2] {
     [1, 2].map(|nic| format!("52:54:00:ee:0{machine}:0{nic}"))
 }
 
-/// Which `erdma.ko` is loaded.
+/// Loaded `erdma.ko`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Driver {
     /// The kernel's, whose RDMA devices have no parent.
@@ -91,7 +91,7 @@ impl ErdmaFunctions {
         self.host.run("modprobe -r erdma");
     }
 
-    /// Loads the driver anew while the netdev of the first NIC is in the namespace that it returns: the kernel defers the
+    /// Loads the driver anew while the netdev of the first NIC is in the returned namespace: the kernel defers the
     /// probe of [`FUNCTIONS`]`[0]`.
     #[track_caller]
     pub fn load_with_a_netdev_away(&self) -> Netns {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lab's NICs as an instance of Alibaba Cloud has eRDMA ones that nobody configured, from inside the VM
-//! (`integration/lab/vm --tier erdma`): down and bare, with a metadata service on loopback that knows them.
+//! The lab's NICs as unconfigured eRDMA NICs of an Alibaba Cloud instance, from inside the VM (`integration/lab/vm --tier
+//! erdma`): down and without addresses, with a metadata service on loopback that has them.
 
 use crate::{
     MetadataService, Netns,
@@ -14,7 +14,7 @@ use std::{fs, path::Path, process::Command};
 pub const CIDR: &str = "10.0.0.0/24";
 /// Its router.
 pub const GATEWAY: &str = "10.0.0.253";
-/// What the service says that they have.
+/// Addresses in the service's answers.
 pub const ADDRESSES: [&str; 2] = ["10.0.0.6", "10.0.0.7"];
 
 /// The NICs, and what tells of them.
@@ -88,7 +88,7 @@ impl ErdmaNics {
         }
     }
 
-    /// How strict the kernel is about sources on `nic`.
+    /// Returns the value of `rp_filter` on `nic`.
     pub fn filter(&self, nic: &str) -> String {
         self.host.sysctl(&format!("ipv4/conf/{nic}/rp_filter"))
     }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much of what can be repeated is repeated: `scripts/test --full` sets `RDMA_TEST_FULL=1`.
-//! What differs is in `docs/dev/testing.md`.
+//! Number of repetitions: `scripts/test --full` sets `RDMA_TEST_FULL=1`. `docs/dev/testing.md` lists the differences.
 
-/// Whether this is a full run.
+/// Returns true in a full run.
 pub fn is_full() -> bool {
     std::env::var("RDMA_TEST_FULL").is_ok_and(|value| value == "1")
 }

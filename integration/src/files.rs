@@ -13,7 +13,7 @@ use std::{
 pub struct Files(BTreeMap<PathBuf, (u32, u32, u32, Vec<u8>)>);
 
 impl Files {
-    /// What there is; a directory that is not there has nothing.
+    /// Reads all files; an absent directory has none.
     #[track_caller]
     pub fn below(directories: &[&str]) -> Self {
         let mut found = BTreeMap::new();
@@ -56,8 +56,8 @@ impl Files {
         assert!(differing.is_empty(), "not as before: {differing:?}");
     }
 
-    /// What is not as it was `before`: each path with what became of it. Paths of which `is_lasting` is true may
-    /// have come or changed.
+    /// Returns the differences from `before`: each path with its change. Paths for which `is_lasting` is true may have
+    /// appeared or changed.
     pub fn differences(&self, before: &Self, is_lasting: &dyn Fn(&Path) -> bool) -> Vec<String> {
         let paths: BTreeSet<&PathBuf> = self.0.keys().chain(before.0.keys()).collect();
         let differs = |path: &&&PathBuf| {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A stand-in IPAM plugin: a script that records its calls, and answers, fails or waits as
-//! told, by files beside it.
+//! Stand-in IPAM plugin: a script that records its calls, and answers, fails or waits as files beside it prescribe.
 
 use serde_json::Value;
 use std::{
@@ -9,13 +8,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A stand-in, to be found by its name in its directory.
+/// Stand-in, found by its name in its directory.
 #[derive(Debug)]
 pub struct StandInIpam {
     directory: PathBuf,
 }
 
-/// A call that the stand-in got.
+/// Call of the stand-in.
 #[derive(Clone, Debug)]
 pub struct Call {
     /// `CNI_COMMAND`
@@ -26,7 +25,7 @@ pub struct Call {
     pub container: String,
     /// `CNI_NETNS`
     pub netns: String,
-    /// What it read from its standard input.
+    /// Its standard input.
     pub input: Value,
 }
 
@@ -90,7 +89,7 @@ impl StandInIpam {
         self.write(&format!("hold.{command}"), "");
     }
 
-    /// What was held ends.
+    /// Lets a held call continue.
     pub fn release(&self, command: &str) {
         fs::remove_file(self.directory.join(format!("hold.{command}"))).expect("it was held");
     }

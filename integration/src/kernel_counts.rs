@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the kernel counts of itself: what a pod that was not taken away whole would add to.
+//! Counters of the kernel that grow if a pod was not removed completely.
 
 use std::fs;
 
-/// How many network namespaces there are, in any process's eyes; none: this kernel does not tell.
+/// Returns the number of network namespaces of all processes. None: this kernel does not report it.
 pub fn network_namespaces() -> Option<usize> {
     let text = fs::read_to_string("/sys/kernel/slab/net_namespace/objects").ok()?;
     text.split_whitespace().next()?.parse().ok()

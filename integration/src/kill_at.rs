@@ -55,7 +55,7 @@ impl Tracer {
 }
 
 impl Tracer {
-    /// It writes down all that it saw, and lets go of what it follows.
+    /// Writes the report, and detaches from the processes.
     #[track_caller]
     fn end(mut self) {
         let own = i32::try_from(self.0.id()).expect("a pid");
@@ -72,7 +72,7 @@ impl Drop for Tracer {
     }
 }
 
-/// What the process `pid` changes while `work` is done: system calls, and how often each.
+/// Returns the changes of the process `pid` during `work`: system calls with their numbers.
 #[track_caller]
 pub fn changes(pid: Pid, work: impl FnOnce()) -> BTreeMap<String, u32> {
     let file = NamedTempFile::new().expect("a file");

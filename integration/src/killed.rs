@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Which call comes after the one that was killed.
+/// Call that comes after the killed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restorer {
     /// DEL of the same attachment.
@@ -20,19 +20,19 @@ pub enum Restorer {
     Gc,
 }
 
-/// Where a verb is killed: before the first of these operations, and after each of them.
+/// Operations around which a verb is killed: before the first, and after each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Around {
     /// All operations.
     All,
     /// The moves of netdevs and of RDMA devices to another namespace.
     Moves,
-    /// What SMC-R needs: pnet entries, user EIDs, `tcp2smc`, links per link group.
+    /// Settings of SMC-R: pnet entries, user EIDs, `tcp2smc`, links per link group.
     Smc,
 }
 
 impl Around {
-    /// For `RDMA_CNI_KILL_AROUND`.
+    /// Returns the value for `RDMA_CNI_KILL_AROUND`.
     fn word(self) -> &'static str {
         match self {
             Self::All => "all",
@@ -42,22 +42,22 @@ impl Around {
     }
 }
 
-/// One attachment that is made and unmade, each time with a kill.
+/// Attachment that is made and removed, each time with a kill.
 #[derive(Debug)]
 pub struct Sweep<'a> {
-    /// Where plugins are started.
+    /// Namespace in which plugins start.
     pub host: &'a Netns,
     /// The plugin.
     pub plugin: PathBuf,
     /// The one that kills itself: `rdma-cni-killed`.
     pub killed: PathBuf,
-    /// Where it does.
+    /// Operations around which it is killed.
     pub around: Around,
     /// `CNI_PATH`
     pub cni_path: String,
     /// The whole network configuration.
     pub configuration: Value,
-    /// How the host has to be whenever nothing is attached.
+    /// State of the host without an attachment.
     pub before: Snapshot,
 }
 

@@ -20,9 +20,9 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Kubelet is told of a device's presence and port state within this time in the lab. A second is promised
-/// (`docs/device-plugin.md`), and tested as such on this machine's kernel (`cni/rdma-device-plugin/tests/health`): an
-/// emulated machine beside another one may take longer to look.
+/// Limit within which kubelet gets a report of a device's presence and port state in the lab. The product promises a
+/// second (`docs/device-plugin.md`), which a test on this machine's kernel checks
+/// (`cni/rdma-device-plugin/tests/health`): an emulated machine beside another one may need longer.
 pub const TOLD: Duration = Duration::from_secs(3);
 
 /// The NICs: on NUMA nodes 0 and 1, on one fabric.
@@ -38,7 +38,7 @@ fn own() -> Netns {
     host
 }
 
-/// The same of a machine whose RDMA devices stay, whatever a pod is given.
+/// Opens a machine whose RDMA devices stay, whatever devices a pod has.
 #[track_caller]
 pub(crate) fn shared() -> Netns {
     assert_eq!(
@@ -56,7 +56,7 @@ pub struct Lab {
     pub host: Netns,
     /// `functions[nic][number]`
     pub functions: [Vec<Function>; 2],
-    /// A stand-in IPAM plugin, found by [`crate::ipam::NAME`].
+    /// Stand-in IPAM plugin, found by [`crate::ipam::NAME`].
     pub ipam: StandInIpam,
     directory: TempDir,
     made: bool,
@@ -348,7 +348,7 @@ pub fn open_verbs(netns: &Netns, name: &str) {
     );
 }
 
-/// Has the NIC make `count` functions anew. They have no driver yet, see [`driven`].
+/// Has the NIC make `count` new functions. They have no driver yet, see [`driven`].
 fn make(nic: &str, count: usize) -> io::Result<()> {
     let device = Path::new("/sys/class/net").join(nic).join("device");
     let autoprobe = device.join("sriov_drivers_autoprobe");
@@ -376,7 +376,7 @@ fn find_function(pci: &str) -> Result<Function, String> {
     })
 }
 
-/// `count` of each NIC. What they need is asked for of all at once: each start of a program costs an emulated
+/// Makes `count` functions of each NIC. It sends the requests of all at once: each start of a program costs an emulated
 /// machine a tenth of a second.
 fn make_functions(host: &Netns, count: usize) -> [Vec<Function>; 2] {
     host.ip_batch(&NICS.map(|nic| format!("link set dev {nic} up")));

@@ -26,15 +26,15 @@ pub struct Machine {
 /// An RDMA NIC of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Nic<'a> {
-    /// On PCI: `0000:3b:00.0`.
+    /// PCI address: `0000:3b:00.0`.
     pub address: &'a str,
     /// Name of its RDMA device.
     pub rdma: &'a str,
     /// Name of its netdev.
     pub netdev: &'a str,
-    /// As sysfs says it: -1 is not known.
+    /// Value in sysfs: -1 is unknown.
     pub numa_node: i32,
-    /// Of `uverbs`.
+    /// Number of `uverbs`.
     pub number: u64,
 }
 
@@ -51,9 +51,9 @@ pub struct Erdma<'a> {
     pub netdev: &'a str,
     /// The netdev's hardware address.
     pub mac: &'a str,
-    /// As sysfs says it: -1 is not known.
+    /// Value in sysfs: -1 is unknown.
     pub numa_node: i32,
-    /// Of `uverbs`.
+    /// Number of `uverbs`.
     pub number: u64,
 }
 
@@ -81,7 +81,7 @@ impl Erdma<'_> {
 }
 
 impl Machine {
-    /// One without RDMA.
+    /// Makes a machine without RDMA.
     pub fn bare() -> Self {
         let machine = Self {
             root: tempfile::tempdir().expect("a directory"),
@@ -101,7 +101,7 @@ impl Machine {
         machine
     }
 
-    /// One with these NICs, and `rdma_cm`.
+    /// Makes a machine with these NICs, and `rdma_cm`.
     pub fn with(nics: &[Nic<'_>]) -> Self {
         let machine = Self::bare();
         fs::create_dir_all(machine.path("sys/class/misc/rdma_cm")).expect("a directory");
@@ -140,7 +140,7 @@ impl Machine {
         }
     }
 
-    /// Where something of it is.
+    /// Returns a path on the machine.
     pub fn path(&self, below: &str) -> PathBuf {
         self.root.path().join(below)
     }
@@ -330,7 +330,7 @@ impl Machine {
         fs::remove_file(self.path(&format!("dev/infiniband/uverbs{number}"))).expect("removed");
     }
 
-    /// The firmware of `nic` answers nobody any more: who opens the state of its port waits for a writer.
+    /// Stops the answers of `nic`'s firmware: a process that opens the state of its port waits for a writer.
     ///
     /// # Panics
     /// There is no such NIC.

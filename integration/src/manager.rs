@@ -14,7 +14,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Where Debian 12 has systemd-networkd.
+/// Path of Debian 12's systemd-networkd.
 const NETWORKD: &str = "/lib/systemd/systemd-networkd";
 
 const NETWORK_MANAGER: &str = "/usr/sbin/NetworkManager";
@@ -27,8 +27,8 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// NetworkManager with `profiles`, each a name and a keyfile's text. It manages virtual netdevs
-    /// too, which stand for NICs here.
+    /// Starts NetworkManager with `profiles`, each a name and a keyfile's text. It manages virtual netdevs too, which
+    /// stand for NICs here.
     #[track_caller]
     pub fn network_manager(host: &Netns, profiles: &[(&str, &str)]) -> Self {
         Self::network_manager_of(host, ["interface-name:lo", "*"], profiles)
@@ -114,8 +114,7 @@ impl Manager {
         Self { child, directory }
     }
 
-    /// Runs a command line (split at white space) beside the manager, `nmcli` for instance; its
-    /// output, whatever it is.
+    /// Runs a command line (split at white space) beside the manager, `nmcli` for instance. Returns any output.
     pub fn run(&self, line: &str) -> String {
         let Some(inside) = self.first_process() else {
             return String::new();
@@ -127,7 +126,7 @@ impl Manager {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// What it has said.
+    /// Returns its log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.log_path()).unwrap_or_default()
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A stand-in for the cloud's metadata service: real HTTP on loopback, that behaves as told.
+//! Stand-in for the cloud's metadata service: real HTTP on loopback, with a set behaviour.
 
 use crate::wait;
 use nix::sys::socket::{
@@ -17,18 +17,18 @@ use std::{
 
 const TOKEN: &str = "/latest/api/token";
 
-/// How it behaves.
+/// Behaviour of the service.
 #[derive(Clone, Debug)]
 pub struct Behaviour {
-    /// What it says to a PUT for a token; none: it gives one.
+    /// Status of its answer to a PUT for a token. None: it issues one.
     pub no_tokens: Option<u16>,
-    /// Whether a GET needs a token.
+    /// True if a GET needs a token.
     pub requires_token: bool,
-    /// What it says to every GET; none: what it knows.
+    /// Status of its answer to every GET. None: it answers from its items.
     pub status: Option<u16>,
-    /// How many requests more are answered with 503.
+    /// Number of further requests that it answers with 503.
     pub busy: u32,
-    /// Before each answer.
+    /// Delay before each answer.
     pub delay: Duration,
     /// Whole answers by path, as bytes on the wire.
     pub raw: BTreeMap<String, Vec<u8>>,
@@ -60,7 +60,7 @@ impl Default for MetadataService {
 }
 
 impl MetadataService {
-    /// One that requires tokens, and knows the instance `i-bp1` without NICs.
+    /// Starts a service that requires tokens, and has the instance `i-bp1` without NICs.
     #[track_caller]
     pub fn new() -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
@@ -94,7 +94,7 @@ impl MetadataService {
         }
     }
 
-    /// What to configure as its address.
+    /// Returns the value to configure as its address.
     pub fn base(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -106,7 +106,7 @@ impl MetadataService {
         self.set(mac, "gateway", Some(gateway.as_bytes()));
     }
 
-    /// What it says for an item of the NIC with `mac`; none: 404.
+    /// Sets an item of the NIC with `mac`. None: 404.
     pub fn set(&self, mac: &str, item: &str, value: Option<&[u8]>) {
         let path = nic_path(mac, item);
         self.behave(|behaviour| match value {
@@ -115,7 +115,7 @@ impl MetadataService {
         });
     }
 
-    /// What it says is the hardware address of the instance's primary NIC; none: 404.
+    /// Sets the hardware address of the instance's primary NIC. None: 404.
     pub fn set_primary(&self, mac: Option<&str>) {
         let path = "/latest/meta-data/mac".to_owned();
         self.behave(|behaviour| match mac {
@@ -129,7 +129,7 @@ impl MetadataService {
         change(&mut self.lock().behaviour);
     }
 
-    /// The tokens that were given are no good any more.
+    /// Invalidates the issued tokens.
     pub fn expire_tokens(&self) {
         self.lock().tokens.clear();
     }
@@ -144,7 +144,7 @@ impl MetadataService {
     }
 }
 
-/// Where the service has an item of a NIC.
+/// Returns the path of a NIC's item.
 pub fn nic_path(mac: &str, item: &str) -> String {
     format!("/latest/meta-data/network/interfaces/macs/{mac}/{item}")
 }
@@ -303,7 +303,7 @@ impl BlackHole {
         }
     }
 
-    /// What to configure as the service's address.
+    /// Returns the value to configure as the service's address.
     pub fn base(&self) -> String {
         format!("http://{}", self.address)
     }

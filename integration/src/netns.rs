@@ -17,7 +17,7 @@ use std::{
 };
 use tempfile::NamedTempFile;
 
-/// A network namespace; removed on drop, unless somebody else made it.
+/// Network namespace; removed on drop, unless another program made it.
 #[derive(Debug)]
 pub struct Netns {
     name: Option<String>,
@@ -46,7 +46,7 @@ impl Netns {
         }
     }
 
-    /// One that a runtime made, by its path in `/run/netns`.
+    /// Opens a namespace that a runtime made, by its path in `/run/netns`.
     #[track_caller]
     pub fn existing(path: &Path) -> Self {
         let name = path.file_name().and_then(|name| name.to_str());
@@ -67,7 +67,7 @@ impl Netns {
         }
     }
 
-    /// What a runtime would give as `CNI_NETNS`.
+    /// Returns the path for `CNI_NETNS`.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -117,21 +117,21 @@ impl Netns {
         check(self.command("rdma").arg("-b").arg(file.path()));
     }
 
-    /// Whether `ip LINE` succeeds.
+    /// Returns true if `ip LINE` succeeds.
     pub fn ip_succeeds(&self, line: &str) -> bool {
         output(self.ip_command().args(line.split_whitespace()))
             .status
             .success()
     }
 
-    /// What `ip -j -d LINE` shows; nothing at all counts as an empty list.
+    /// Returns the output of `ip -j -d LINE`; no output counts as an empty list.
     #[track_caller]
     pub fn show(&self, line: &str) -> Vec<Value> {
         let text = self.ip(&format!("-j -d {line}"));
         parse_list(&text)
     }
 
-    /// What `ip -j -d -FAMILY` shows for each of `lines`, by one `ip`: a list for each.
+    /// Returns the output of `ip -j -d -FAMILY` for each of `lines`, by one `ip`: a list for each.
     #[track_caller]
     pub fn show_each<const N: usize>(&self, family: u8, lines: [&str; N]) -> [Vec<Value>; N] {
         let file = file_of(&lines.join("\n"));
@@ -152,7 +152,7 @@ impl Netns {
             .find(|link| link["ifname"] == name)
     }
 
-    /// Whether there is a link called `name`.
+    /// Returns true if the namespace has a link called `name`.
     #[track_caller]
     pub fn has_link(&self, name: &str) -> bool {
         self.link(name).is_some()

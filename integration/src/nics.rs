@@ -34,7 +34,8 @@ pub fn netdev(rail: usize) -> String {
     format!("bond{rail}")
 }
 
-/// How many packets an RDMA device has sent, by its own counter (`drivers/infiniband/sw/rxe/rxe_hw_counters.c`).
+/// Returns the number of packets that an RDMA device has sent, by its own counter
+/// (`drivers/infiniband/sw/rxe/rxe_hw_counters.c`).
 #[track_caller]
 pub fn sent_packets(rdma: &str) -> u64 {
     let file = format!("/sys/class/infiniband/{rdma}/ports/1/hw_counters/sent_pkts");
@@ -47,7 +48,7 @@ pub fn rdma(rail: usize) -> String {
     format!("mlx5_bond_{rail}")
 }
 
-/// What all IPv6 addresses of `rail` start with.
+/// Returns the prefix of all IPv6 addresses of `rail`.
 pub fn ipv6_start(rail: usize) -> String {
     format!("fd00:c{rail}::")
 }

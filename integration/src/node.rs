@@ -21,11 +21,11 @@ pub struct Node {
     pub host: Netns,
     /// The one that has the switch.
     pub switch: Netns,
-    /// A stand-in IPAM plugin, found by [`crate::ipam::NAME`].
+    /// Stand-in IPAM plugin, found by [`crate::ipam::NAME`].
     pub ipam: StandInIpam,
     directory: TempDir,
     plugin: PathBuf,
-    /// What the names of the switch's ports begin with.
+    /// Prefix of the names of the switch's ports.
     ports: String,
 }
 
@@ -42,7 +42,7 @@ impl Node {
         Self::on(Netns::new("host"))
     }
 
-    /// One whose host is `host`: [`Netns::own`], where RDMA devices are to be made.
+    /// Makes a node with the host `host`: [`Netns::own`], if RDMA devices are to be made.
     #[track_caller]
     pub fn on(host: Netns) -> Self {
         let switch = Netns::new("switch");
@@ -137,7 +137,7 @@ impl Node {
         self.switch
             .ip(&format!("link set dev {peer} master br0 up"));
         self.host.ip(&format!("link set dev {name} up"));
-        // it comes with the carrier, which is told a little later
+        // it comes with the carrier, which the kernel reports a little later
         wait::until("the rail has its link-local address", || {
             let link = self.host.link(name).unwrap_or_default();
             link["addr_info"]
@@ -159,7 +159,7 @@ impl Node {
         self.directory.path().join("state")
     }
 
-    /// A directory for whatever a test has to write.
+    /// Returns a directory for a test's files.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
@@ -181,7 +181,7 @@ impl Node {
         })
     }
 
-    /// `CNI_PATH`: the plugin's directory, the stand-in's, Debian's.
+    /// Returns `CNI_PATH`: the plugin's directory, the stand-in's, Debian's.
     pub fn cni_path(&self) -> String {
         cni_path(&self.plugin, &[self.ipam.directory()])
     }

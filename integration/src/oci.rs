@@ -18,7 +18,7 @@ const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 #[derive(Debug)]
 pub struct Archive(TempDir);
 
-/// One of its images.
+/// Image of an archive.
 #[derive(Debug)]
 pub struct Image<'a> {
     archive: &'a Archive,
@@ -47,7 +47,7 @@ impl Archive {
         }
     }
 
-    /// What a descriptor is of; its digest and size are right.
+    /// Returns the file of a descriptor's blob; its digest and size are checked.
     #[track_caller]
     pub fn blob(&self, descriptor: &Value) -> PathBuf {
         let digest = descriptor["digest"].as_str().expect("a digest");

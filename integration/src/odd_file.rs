@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What can be in the place of a file, and is none of ours.
+//! Objects in the place of a file that do not belong to the project.
 
 use nix::{sys::stat::Mode, unistd::mkfifo};
 use std::{
@@ -8,16 +8,16 @@ use std::{
     path::Path,
 };
 
-/// One of them.
+/// Kind of object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OddFile {
     /// A link to a file elsewhere, which [`OddFile::ELSEWHERE`] is in.
     Link,
     /// A link to nothing.
     DanglingLink,
-    /// A pipe that nobody writes to or reads from.
+    /// A pipe without a reader and a writer.
     Pipe,
-    /// A socket that nobody listens at.
+    /// A socket without a server.
     Socket,
     /// A directory with something in it.
     Directory,
@@ -36,7 +36,7 @@ impl OddFile {
         Self::Huge,
     ];
 
-    /// What is in the file that a link leads to.
+    /// Content of a link's target.
     pub const ELSEWHERE: &str = "somebody else's";
 
     /// Puts it at `path`, in the place of what is there. Where a link leads to is below `elsewhere`.
@@ -66,10 +66,10 @@ impl OddFile {
         }
     }
 
-    /// That nothing was written where links lead to.
+    /// Asserts that nothing was written to links' targets.
     ///
     /// # Panics
-    /// Something was.
+    /// A target was written to.
     #[track_caller]
     pub fn assert_left_alone(elsewhere: &Path) {
         assert!(!elsewhere.join("nothing").exists(), "made through a link");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the documentation's pages tell an operator to type.
+//! Commands for operators in the documentation's pages.
 
 use std::{fs, path::Path};
 
@@ -50,7 +50,7 @@ pub fn commands(page: &str, heading: &str, program: &str) -> Vec<String> {
     commands
 }
 
-/// Whether the first program that the block calls is `program`.
+/// Returns true if the first program that the block calls is `program`.
 fn calls(block: &Block, program: &str) -> bool {
     let first = block.lines.first();
     first.is_some_and(|line| line.split(' ').next() == Some(program))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One run of one CNI plugin: exact environment and input, a deadline, and what came out.
+//! Run of one CNI plugin: exact environment and input, a deadline, and the result.
 
 use crate::{Netns, wait};
 use nix::{sys::signal, unistd::Pid};
@@ -18,7 +18,7 @@ use std::{
 /// No plugin may run longer, unless a test says otherwise.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Where Debian's containernetworking-plugins are.
+/// Directory of Debian's containernetworking-plugins.
 pub const DEBIAN_PLUGINS: &str = "/usr/lib/cni";
 
 /// The `rdma-cni` under test.
@@ -73,7 +73,7 @@ pub(crate) fn built(variable: &str, name: &str) -> PathBuf {
     })
 }
 
-/// One of Debian's plugins.
+/// Returns the path of one of Debian's plugins.
 #[track_caller]
 pub fn debian(plugin: &str) -> PathBuf {
     let path = Path::new(DEBIAN_PLUGINS).join(plugin);
@@ -84,7 +84,7 @@ pub fn debian(plugin: &str) -> PathBuf {
     path
 }
 
-/// A plugin's run, to be told in detail.
+/// Run of a plugin, described in detail.
 #[derive(Debug)]
 pub struct Invocation<'a> {
     host: &'a Netns,
@@ -110,7 +110,7 @@ impl<'a> Invocation<'a> {
         }
     }
 
-    /// How long it may run, instead of [`DEADLINE`].
+    /// Sets the limit, instead of [`DEADLINE`].
     pub fn within(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
@@ -151,7 +151,7 @@ impl<'a> Invocation<'a> {
         self
     }
 
-    /// What the plugin reads from its standard input.
+    /// Sets the plugin's standard input.
     pub fn input(mut self, configuration: &Value) -> Self {
         self.input = configuration.to_string();
         self
@@ -163,7 +163,7 @@ impl<'a> Invocation<'a> {
         self
     }
 
-    /// Where its standard output goes, instead of to the test.
+    /// Sends its standard output to `file`, instead of to the test.
     pub fn stdout(mut self, file: File) -> Self {
         self.stdout = Some(file);
         self
@@ -251,7 +251,7 @@ impl Running {
         }
     }
 
-    /// Whether it has ended within `limit`.
+    /// Returns true if it has ended within `limit`.
     pub fn ends_within(&mut self, limit: Duration) -> bool {
         wait::within(limit, || {
             self.child.try_wait().expect("our own child").is_some()
@@ -309,20 +309,20 @@ fn is_called(process: Pid, name: &str) -> bool {
     fs::read_to_string(format!("/proc/{process}/comm")).is_ok_and(|comm| comm.trim() == name)
 }
 
-/// What a plugin's run left.
+/// Results of a plugin's run.
 #[derive(Debug)]
 pub struct Outcome {
     what: String,
-    /// How it ended.
+    /// Exit status.
     pub status: ExitStatus,
-    /// What it printed, unless it went elsewhere.
+    /// Standard output, unless it was redirected.
     pub stdout: String,
     /// Its log.
     pub stderr: String,
 }
 
 impl Outcome {
-    /// It succeeded, and printed one JSON object: that.
+    /// Asserts that it succeeded and printed one JSON object. Returns the object.
     #[track_caller]
     pub fn result(&self) -> Value {
         assert!(self.status.success(), "failed: {self}");
@@ -332,15 +332,15 @@ impl Outcome {
         value
     }
 
-    /// It succeeded, and printed nothing: DEL, CHECK, GC, STATUS.
+    /// Asserts that it succeeded and printed nothing: DEL, CHECK, GC, STATUS.
     #[track_caller]
     pub fn silent(&self) {
         assert!(self.status.success(), "failed: {self}");
         assert_eq!(self.stdout, "", "printed something: {self}");
     }
 
-    /// It failed as the specification wants it: exit status 1 or above, one JSON object
-    /// with `cniVersion`, a `code` and a `msg`. The object.
+    /// Asserts that it failed as the specification requires: exit status 1 or above, one JSON object with `cniVersion`,
+    /// a `code` and a `msg`. Returns the object.
     #[track_caller]
     pub fn failure(&self) -> Failure {
         assert!(!self.status.success(), "succeeded: {self}");
@@ -363,7 +363,7 @@ impl Outcome {
         }
     }
 
-    /// It failed with `code`. Message and details, to look for words in.
+    /// Asserts that it failed with `code`. Returns message and details as one text.
     #[track_caller]
     pub fn error(&self, code: u64) -> String {
         let failure = self.failure();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, a machine that loses power and boots again with its disk: `integration/lab/vm --disk
-//! DIR`. The test starts anew in every boot, and asks which one it is.
+//! In the lab, a machine that loses power and boots again with its disk: `integration/lab/vm --disk DIR`. The test
+//! starts anew in every boot, and reads the boot's number.
 
 use crate::wait;
 use std::{
@@ -17,7 +17,7 @@ pub fn boot() -> u32 {
     number.parse().expect("a number")
 }
 
-/// Whether the machine was on before, and has its disk.
+/// Returns true if the machine was on before, and has its disk.
 pub fn is_on_again() -> bool {
     env::var_os("RDMA_LAB_BOOT").is_some() && boot() > 1
 }

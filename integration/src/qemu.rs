@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, the machine from outside: QEMU's monitor, which the guest has where `integration/lab/vm --monitor` has
-//! started it (`docs/interop/qmp-spec.rst` of QEMU). The virtual functions of an igb NIC are no devices of QEMU's
-//! command line: they are unplugged with their NIC.
+//! In the lab, the machine from outside: QEMU's monitor, which the guest has if `integration/lab/vm --monitor` started
+//! it (`docs/interop/qmp-spec.rst` of QEMU). The virtual functions of an igb NIC are no devices of QEMU's command line:
+//! they are unplugged with their NIC.
 
 use crate::lab::NICS;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use std::{
 /// The port that leads to the monitor.
 const PORT: &str = "/dev/vport0p3";
 
-/// As long as QEMU may take for anything. A guest's kernel lets five seconds pass before it gives a slot up
+/// Limit for any command of QEMU. A guest's kernel waits five seconds before it releases a slot
 /// (`drivers/pci/hotplug/pciehp_ctrl.c`).
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -61,8 +61,8 @@ impl Qemu {
         qemu
     }
 
-    /// Unplugs [`NICS`]`[nic]` with its functions, wherever they are, as a hypervisor does: the guest is asked to let
-    /// go of it, and does. Comes back when it is gone.
+    /// Unplugs [`NICS`]`[nic]` with its functions, wherever they are, as a hypervisor does: it requests the release,
+    /// and the guest releases the NIC. Returns when it is gone.
     #[track_caller]
     pub fn unplug(&mut self, nic: usize) -> Unplugged {
         let address = format!("/sys/class/net/{}/address", NICS[nic]);

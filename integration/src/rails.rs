@@ -42,7 +42,7 @@ impl Side {
 /// A node's end of a rail: a bond with an RDMA device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bond {
-    /// Where on the fabric it is.
+    /// Side of the fabric.
     pub side: Side,
     /// 0 or 1.
     pub rail: usize,
@@ -193,7 +193,7 @@ impl Rails {
         &self.routers[bond.rail]
     }
 
-    /// What has left by `bond`, bytes.
+    /// Returns the bytes sent by `bond`.
     #[track_caller]
     pub fn sent(&self, bond: Bond) -> u64 {
         tx_bytes(&self.host, &bond.netdev())
@@ -288,7 +288,7 @@ impl Drop for Rails {
     }
 }
 
-/// What `netdev` of `netns` has sent, bytes, RDMA included (sysfs `statistics/tx_bytes`).
+/// Returns the bytes that `netdev` of `netns` has sent, with RDMA (sysfs `statistics/tx_bytes`).
 #[track_caller]
 pub fn tx_bytes(netns: &Netns, netdev: &str) -> u64 {
     let text = netns.run(&format!("cat /sys/class/net/{netdev}/statistics/tx_bytes"));

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kubelet itself in the lab, joined to a control plane outside; its pods' containers are a real
-//! runtime's. `integration/kubernetes/build` makes the program.
+//! Kubelet itself in the lab, joined to a control plane outside; a real runtime runs its pods' containers.
+//! `integration/kubernetes/build` makes the program.
 //!
-//! Its directory is `/var/lib/kubelet`, as on a node: kubelet makes the device plugins' socket
-//! there and nowhere else (`KubeletSocket` in `k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1`).
-//! It is a file system of its own there. On the guest's overlay kubelet cannot always move the
-//! socket of its pod-resources from the name it listens by to the one it is asked by
-//! (`pkg/kubelet/util/util_unix.go`, `os.Rename`): EXDEV, and it ends.
+//! Its directory is `/var/lib/kubelet`, as on a node: kubelet makes the device plugins' socket only there
+//! (`KubeletSocket` in `k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1`). The directory is a file system of its own. On
+//! the guest's overlay kubelet cannot always rename the socket of its pod-resources to its public name
+//! (`pkg/kubelet/util/util_unix.go`, `os.Rename`): the rename fails with EXDEV, and kubelet ends.
 
 use crate::{
     RemoteControlPlane,
@@ -29,10 +28,10 @@ use std::{
 /// The directory that all its clients expect.
 pub const DIRECTORY: &str = "/var/lib/kubelet";
 
-/// Where it answers whoever asks.
+/// Address of its read-only port.
 const READ_ONLY: &str = "127.0.0.1:10255";
 
-/// As long as a start, or a pod's coming or going, may take in an emulated machine.
+/// Limit for a start, and for the start or the end of a pod, in an emulated machine.
 const PATIENCE: Duration = Duration::from_secs(150);
 
 /// A kubelet that runs; killed when dropped. Its pods live on, as their containers do.
@@ -111,7 +110,7 @@ impl RealKubelet {
         assert!(ended, "kubelet does not end by {signal}");
     }
 
-    /// It runs; it was waited for until `yet`.
+    /// Asserts that it runs; the caller was waiting for `yet`.
     #[track_caller]
     pub fn assert_runs(&mut self, yet: &str) {
         let process = self.process.as_mut().expect("kubelet runs");
@@ -138,7 +137,7 @@ impl Drop for RealKubelet {
     }
 }
 
-/// How often a device plugin has registered `resource` with the kubelet that runs.
+/// Returns how often a device plugin has registered `resource` with the running kubelet.
 pub fn registrations(resource: &str) -> u32 {
     let metric =
         format!("kubelet_device_plugin_registration_total{{resource_name=\"{resource}\"}} ");
@@ -152,7 +151,7 @@ pub fn pod_resources() -> PathBuf {
     at("pod-resources/kubelet.sock")
 }
 
-/// What it has logged so far.
+/// Returns its log so far.
 pub fn log() -> String {
     fs::read_to_string(at("log")).unwrap_or_default()
 }
@@ -161,7 +160,7 @@ fn at(below: &str) -> PathBuf {
     Path::new(DIRECTORY).join(below)
 }
 
-/// What kubelet answers on its read-only port; none if it does not, or with an error.
+/// Returns kubelet's answer on its read-only port. None: no answer, or an error.
 fn get(path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(READ_ONLY).ok()?;
     stream.set_read_timeout(Some(wait::PATIENCE)).ok()?;

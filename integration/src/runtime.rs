@@ -48,7 +48,7 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// One without arguments.
+    /// Makes an attachment without arguments.
     pub fn new(container: &str, netns: &Path, ifname: &str) -> Self {
         Self {
             container: container.into(),
@@ -59,13 +59,13 @@ impl Attachment {
         }
     }
 
-    /// With one more capability argument.
+    /// Adds a capability argument.
     pub fn with_capability(mut self, name: &str, value: Value) -> Self {
         self.capabilities.insert(name.into(), value);
         self
     }
 
-    /// With what kubelet's runtime says of the pod.
+    /// Adds the pod's identity, as kubelet's runtime does.
     pub fn of_pod(mut self, namespace: &str, name: &str) -> Self {
         for (key, value) in [
             ("IgnoreUnknown", "1"),
@@ -78,7 +78,7 @@ impl Attachment {
     }
 }
 
-/// What runs the lists.
+/// Runtime of the lists.
 #[derive(Debug)]
 pub struct Runtime<'a> {
     host: &'a Netns,
@@ -147,7 +147,7 @@ impl<'a> Runtime<'a> {
         Ok(())
     }
 
-    /// GC of every plugin, each told that only `valid` attachments are there.
+    /// Calls GC of every plugin with `valid` as the only attachments.
     #[track_caller]
     pub fn gc(&self, list: &Conflist, valid: &[&Attachment]) -> Vec<Outcome> {
         let valid: Vec<Value> = valid
@@ -179,7 +179,7 @@ impl<'a> Runtime<'a> {
         calls.collect()
     }
 
-    /// One plugin's part of ADD, DEL or CHECK, started: for tests that kill it.
+    /// Starts one plugin's part of ADD, DEL or CHECK, for tests that kill it.
     #[track_caller]
     pub fn start(
         &self,

@@ -42,7 +42,7 @@ pub struct Snapshot(BTreeMap<String, String>);
 
 const FOR_EVER: u64 = u32::MAX as u64;
 
-/// What `ip` is asked for in both families.
+/// Arguments of `ip` for both families.
 const ROUTES: &str = "route show table all";
 const RULES: &str = "rule show";
 
@@ -69,8 +69,8 @@ const PASSING_FLAGS: [&str; 6] = [
     "dead",
 ];
 
-/// How long an IPv6 address may have no route to itself. The kernel gives it one from a worker, also to an address that is
-/// not checked (`addrconf_dad_work()`, `net/ipv6/addrconf.c`); somebody can have taken it away.
+/// Time for which an IPv6 address may have no route to itself. A worker of the kernel adds the route, also for an
+/// address without a check (`addrconf_dad_work()`, `net/ipv6/addrconf.c`); another program can have removed it.
 const UNROUTED: Duration = Duration::from_secs(1);
 
 impl Snapshot {
@@ -121,8 +121,8 @@ impl Snapshot {
         );
     }
 
-    /// What in `netns` is not as it was when this snapshot was taken, as far as `counted` leaves something of it: waits
-    /// for `limit` until that is nothing, as the kernel makes some of it later.
+    /// Returns the differences of `netns` from this snapshot for which `counted` returns text. It waits for `limit`
+    /// until there are none, as the kernel makes some changes later.
     pub fn difference_within(
         &self,
         limit: Duration,
@@ -142,7 +142,7 @@ impl Snapshot {
         json!(self.0).to_string()
     }
 
-    /// What [`Self::to_text`] made, of this boot or of an earlier one.
+    /// Parses the text of [`Self::to_text`], of this boot or of an earlier one.
     #[track_caller]
     pub fn of_text(text: &str) -> Self {
         Self(serde_json::from_str(text).expect("a snapshot"))
@@ -245,7 +245,7 @@ impl Snapshot {
         }
     }
 
-    /// What SMC-R was told, where it is loaded: asking would load it.
+    /// Adds the settings of SMC-R, if it is loaded: a request would load it.
     fn add_smc(&mut self, netns: &Netns) {
         if !Path::new("/sys/module/smc").exists() {
             return;
@@ -265,7 +265,7 @@ impl Snapshot {
     }
 }
 
-/// What `work` makes of `netns`, on a thread inside.
+/// Returns the result of `work` on a thread inside `netns`.
 #[track_caller]
 fn inside<T: Send>(netns: &Netns, work: impl FnOnce() -> T + Send) -> T {
     let netns = rdma_netns::netns::Netns::open(netns.path()).expect("a namespace");
@@ -294,7 +294,7 @@ fn read_settings(folder: &str, settings: &mut Vec<(String, String)>) {
     }
 }
 
-/// Whether each IPv6 address of `link` has a route to itself.
+/// Returns true if each IPv6 address of `link` has a route to itself.
 fn is_routed(link: &Value, routes: &[Value]) -> bool {
     let addresses = link["addr_info"].as_array().into_iter().flatten();
     let is_to = |route: &Value, address: &Value| {
@@ -343,8 +343,8 @@ fn without_passing(mut item: Value, keys: &[&str]) -> Value {
     item
 }
 
-/// The same with its objects' keys in order, without a bridge's running timers.
-/// Without what a bond and its partner have agreed upon, and agree upon anew at any time.
+/// Sorts the keys of its objects, and removes a bridge's running timers, and the state that a bond negotiates with its
+/// partner at any time.
 fn without_lacp(mut linkinfo: Value) -> Value {
     const AGREED: [&str; 5] = ["ad_", "state", "mii_status", "active_", "link_failure"];
     for part in ["info_slave_data", "info_data"] {

@@ -38,7 +38,7 @@ impl Tmpfs {
         }
     }
 
-    /// From now on nothing can be changed in it.
+    /// Makes the file system read-only.
     #[track_caller]
     pub fn make_read_only(&self) {
         let flags = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;

@@ -11,13 +11,13 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// How long a client may take under emulation.
+/// Limit for a client under emulation.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A pod's end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct End<'a> {
-    /// Where it is.
+    /// Namespace of the pod.
     pub pod: &'a Netns,
     /// The RDMA device.
     pub rdma: &'a str,
@@ -53,12 +53,11 @@ pub fn ask_rping(client: End<'_>, server: &str) {
     assert_rping_succeeded(status.code(), &said);
 }
 
-/// The client of `rping -v -V -C 5` did what it was asked for: five messages each way, each printed after its contents
-/// have been compared.
+/// Asserts that the client of `rping -v -V -C 5` completed: five messages each way, each printed after a comparison of
+/// its contents.
 ///
-/// At its end `rping` closes the channel on which its other thread still waits for events. If that thread is the
-/// quicker one, the process ends with 255, though everything has been done (`cm_thread`,
-/// librdmacm/examples/rping.c).
+/// At its end `rping` closes the channel on which its other thread still waits for events. If that thread is faster,
+/// the process ends with 255 after a complete exchange (`cm_thread`, librdmacm/examples/rping.c).
 #[track_caller]
 pub(crate) fn assert_rping_succeeded(code: Option<i32>, said: &str) {
     let closed_early = code == Some(255) && said.contains("rdma_get_cm_event: Bad file descriptor");
@@ -158,13 +157,13 @@ impl Serving {
     }
 }
 
-/// Whether a process in `pod` waits for connections of the connection manager.
+/// Returns true if a process in `pod` waits for connections of the connection manager.
 #[track_caller]
 fn listens(pod: &Netns) -> bool {
     pod.run("rdma resource show cm_id").contains("LISTEN")
 }
 
-/// A run of `ib_write_bw`, to be told in detail.
+/// Run of `ib_write_bw`, described in detail.
 #[derive(Clone, Copy, Debug)]
 pub struct Write<'a> {
     ends: [End<'a>; 2],
@@ -175,7 +174,7 @@ pub struct Write<'a> {
 }
 
 impl<'a> Write<'a> {
-    /// As [`write_bandwidth`] does it: 100 writes of 4 KiB.
+    /// Makes a run as [`write_bandwidth`] does: 100 writes of 4 KiB.
     pub fn new(server: End<'a>, client: End<'a>, by_tcp: &'a str) -> Self {
         Self {
             ends: [server, client],
@@ -192,7 +191,7 @@ impl<'a> Write<'a> {
         self
     }
 
-    /// That many writes of 4 KiB.
+    /// Sets the number of writes of 4 KiB.
     pub fn count(mut self, count: u32) -> Self {
         self.count = count;
         self

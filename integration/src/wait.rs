@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// As long as anything may take on a slow machine before it counts as never.
+/// Limit for any event on a slow machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Polls until `done`; panics with `what` when [`PATIENCE`] is over.

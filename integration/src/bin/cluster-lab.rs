@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `cluster-lab DIRECTORY NODES ARGUMENT...` boots one or two machines by `integration/lab/vm ARGUMENT...`, which reach a
-//! control plane of Kubernetes on this one. Its keys and certificates are made anew in DIRECTORY. It ends as the first
-//! machine does; the second one ends with that.
+//! `cluster-lab DIRECTORY NODES ARGUMENT...` boots one or two machines by `integration/lab/vm ARGUMENT...`, which reach
+//! a Kubernetes control plane on this one. It makes new keys and certificates in DIRECTORY. It ends with the first
+//! machine; the second one ends then, too.
 
 use integration::control_plane::{nodes, server};
 use std::{env, ffi::OsString, path::Path, process};

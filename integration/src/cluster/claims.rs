@@ -13,10 +13,10 @@ pub const PODS: &str = "/api/v1/namespaces/default/pods";
 /// Their claims.
 pub const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
 
-/// What claims are made by, for pods.
+/// Path of the claim templates of pods.
 pub const TEMPLATES: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates";
 
-/// Where an installation writes.
+/// Directories to which an installation writes.
 pub const PLACES: [&str; 3] = ["/etc/cni", "/opt/cni", "/var/run/cdi"];
 
 const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
@@ -40,7 +40,7 @@ pub fn devices<N>(cluster: &Cluster<N>) -> (Vec<String>, Vec<String>) {
     slices::devices(&cluster.look_at_all(SLICES))
 }
 
-/// What the node's slices say of a device; null: nothing.
+/// Returns an attribute of a device in the node's slices. Null: it has none.
 pub fn attribute<N>(cluster: &Cluster<N>, device: &str, name: &str) -> Value {
     slices::attribute(&cluster.look_at_all(SLICES), device, name)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RDMA between two pods, wherever they are, as a user starts it: `rping` and `ib_read_bw` by `kubectl exec`.
+//! RDMA between two pods on any nodes, as a user starts it: `rping` and `ib_read_bw` by `kubectl exec`.
 
 use super::Cluster;
 use crate::{
@@ -103,7 +103,7 @@ fn exec(pod: &str, line: &str) -> String {
     format!("kubectl exec {pod} -- {line}")
 }
 
-/// What a program in the pod says; it must succeed.
+/// Returns the output of a program in the pod; it must succeed.
 #[track_caller]
 fn said(cluster: &Cluster, pod: &str, line: &str) -> String {
     let line = exec(pod, line);

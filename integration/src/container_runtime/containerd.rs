@@ -12,7 +12,7 @@ pub(super) fn configure(place: &Place, text: &str) {
 pub(super) fn command(place: &Place) -> Command {
     let mut command = Command::new(place.programs.join("containerd"));
     command.arg("--config").arg(place.at("config.toml"));
-    // where it looks for its shim
+    // containerd searches PATH for its shim
     let before = env::var("PATH").unwrap_or_default();
     let path = format!("{}:{before}", place.programs.display());
     command.env("PATH", path);
@@ -27,7 +27,7 @@ pub(super) fn import(place: &Place, archive: &Path) -> Command {
     command
 }
 
-/// Where it keeps what, in either version.
+/// Returns the settings of directories, for either version.
 fn places(place: &Place) -> String {
     format!(
         r#"root = "{}"

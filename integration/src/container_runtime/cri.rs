@@ -30,14 +30,14 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 type Client = RuntimeServiceClient<Channel>;
 
-/// A client, for all threads. It connects anew for each call: the runtime may have restarted.
+/// CRI client for all threads. It connects anew for each call: the runtime may have restarted.
 #[derive(Clone, Debug)]
 pub struct Cri {
     socket: PathBuf,
     runtime: Arc<Runtime>,
 }
 
-/// What a program in a container did.
+/// Result of a program in a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ran {
     /// Its exit status.
@@ -60,7 +60,7 @@ impl Cri {
         }
     }
 
-    /// Where the runtime listens.
+    /// Returns the runtime's socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -74,7 +74,7 @@ impl Cri {
         ))
     }
 
-    /// Whether it says that `condition` is there: `RuntimeReady`, `NetworkReady`.
+    /// Returns true if the runtime reports `condition`: `RuntimeReady`, `NetworkReady`.
     pub fn is_ready(&self, condition: &str) -> bool {
         self.condition(condition).0
     }
@@ -96,8 +96,8 @@ impl Cri {
         Ok(answer.pod_sandbox_id)
     }
 
-    /// The same, given up as soon as `enough`: how kubelet ends a call that takes too long for it.
-    /// The runtime hears of that.
+    /// Runs a sandbox as [`Self::run_sandbox`] does, and cancels the call as soon as `enough` is true: kubelet ends a
+    /// call that takes too long in this way. The runtime sees the cancellation.
     pub fn run_sandbox_until(
         &self,
         config: &PodSandboxConfig,
@@ -157,8 +157,8 @@ impl Cri {
             .items)
     }
 
-    /// Ends and forgets the pods that are `unwanted`, as kubelet does with those that nobody wants any more. Whether none is
-    /// left: a failure is printed, and kubelet would come again.
+    /// Stops and removes the `unwanted` pods, as kubelet does. Returns true if none is left: a failure is printed, and
+    /// kubelet would repeat the call.
     pub fn remove_all(&self, unwanted: impl Fn(&PodSandbox) -> bool) -> bool {
         let said = |status: Status| println!("{}", status.message());
         let left = || {
@@ -182,7 +182,7 @@ impl Cri {
         Ok((answer.status.unwrap_or_default(), info(&answer.info)))
     }
 
-    /// What it knows of a container, JSON of its own.
+    /// Returns the runtime's own information on a container, JSON.
     pub fn container(&self, id: &str) -> Result<Value, Status> {
         Ok(self.container_status(id)?.1)
     }

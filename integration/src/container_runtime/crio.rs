@@ -25,9 +25,9 @@ pub(super) fn configure(place: &Place, network: &Network) {
     keep_macs_of_veths();
 }
 
-/// CRI-O calls CHECK after each ADD. The reference bridge's CHECK wants the veth on the host to have the MAC that it
-/// had when it was made, and udev gives it another one a moment later (`MACAddressPolicy=persistent`,
-/// systemd.link(5)): one in a few pods fails, with whatever plugins (docs/node.md).
+/// Prevents udev from changing the MACs of veths. CRI-O calls CHECK after each ADD. The reference bridge's CHECK
+/// expects the veth on the host to keep its first MAC, and udev assigns another one a moment later
+/// (`MACAddressPolicy=persistent`, systemd.link(5)): one in a few pods fails, with any plugins (docs/node.md).
 #[track_caller]
 fn keep_macs_of_veths() {
     let directory = Path::new("/etc/systemd/network");
@@ -65,7 +65,7 @@ pub(super) fn import(place: &Place, archive: &Path) -> Command {
     command
 }
 
-/// Where images and containers are, and what a boot ends of them.
+/// Returns the directories of images and containers, and those that a boot removes.
 fn storage(place: &Place) -> (String, String) {
     let root = place.root.display().to_string();
     (root, place.at("storage").display().to_string())

@@ -24,7 +24,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// As long as an init container may take in an emulated machine.
+/// Limit for an init container in an emulated machine.
 const TO_PREPARE: Duration = Duration::from_secs(60);
 
 /// `defaultMaskedPaths` and `defaultReadonlyPaths` in `pkg/securitycontext`.
@@ -48,7 +48,7 @@ const READ_ONLY: [&str; 5] = [
     "/proc/sysrq-trigger",
 ];
 
-/// What kubelet gives a pod of `system-node-critical` (`pkg/kubelet/qos`).
+/// OOM score that kubelet gives a pod of `system-node-critical` (`pkg/kubelet/qos`).
 const NODE_CRITICAL: i64 = -997;
 
 /// The pod, which runs.
@@ -66,7 +66,7 @@ pub struct DaemonPod {
 pub struct Ended {
     /// Its exit status.
     pub code: i32,
-    /// What it said.
+    /// Output of the program.
     pub said: String,
 }
 
@@ -167,7 +167,7 @@ impl DaemonPod {
         }
     }
 
-    /// Where the volume is on the node; what kubelet makes of it is made.
+    /// Returns the volume's path on the node, and makes it as kubelet does.
     #[track_caller]
     fn on_node(&self, volume: &Volume, uid: &str) -> PathBuf {
         let of_pod = Path::new("/var/lib/kubelet/pods").join(uid).join("volumes");
@@ -199,7 +199,7 @@ impl DaemonPod {
         }
     }
 
-    /// What a container said so far, lines without the runtime's time stamps.
+    /// Returns a container's output so far, without the runtime's time stamps.
     pub fn log(&self, container: &str) -> String {
         let text = fs::read_to_string(self.logs.join(log_path(container))).unwrap_or_default();
         let lines = text.lines().map(|line| {
@@ -218,7 +218,7 @@ impl DaemonPod {
         }
     }
 
-    /// What the daemon said so far.
+    /// Returns the daemon's output so far.
     #[track_caller]
     pub fn said(&self) -> String {
         self.log(&self.main().0.name)
@@ -232,7 +232,7 @@ impl DaemonPod {
     pub fn says(&self, words: &str) -> Result<(), Ended> {
         let end = Instant::now() + TO_PREPARE;
         loop {
-            // what it said last is in the log when its end is told
+            // the log has the last output when the end is reported
             let (status, _) = self
                 .cri
                 .container_status(&self.main().1)
@@ -253,8 +253,7 @@ impl DaemonPod {
         }
     }
 
-    /// What the kernel says of the daemon's process (`/proc/PID/status`), and what the runtime was
-    /// told (its OCI configuration).
+    /// Returns the kernel's status of the daemon's process (`/proc/PID/status`), and the runtime's OCI configuration.
     #[track_caller]
     pub fn process(&self) -> (String, Value) {
         let info = self.cri.container(&self.main().1).expect("it is known");
@@ -262,7 +261,7 @@ impl DaemonPod {
         (status.expect("its status"), info["runtimeSpec"].clone())
     }
 
-    /// Whether its liveness probe succeeds, and what it says.
+    /// Returns the result and the output of its liveness probe.
     #[track_caller]
     pub fn lives(&self) -> (bool, String) {
         self.ask(self.main().0.liveness_probe.as_ref().expect("a probe"))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which program a container runtime is.
+//! Program of a container runtime.
 
 use super::{containerd, crio, network::Network};
 use std::{
@@ -11,7 +11,7 @@ use std::{
 /// Says which one a machine of the lab has; Debian's containerd if it is not set.
 const ENGINE: &str = "RDMA_LAB_RUNTIME";
 
-/// Where `integration/runtimes/build` has put it, if it is not Debian's.
+/// Directory into which `integration/runtimes/build` has installed it, if it is not Debian's.
 const PROGRAMS: &str = "RDMA_LAB_RUNTIME_PROGRAMS";
 
 /// The program.
@@ -25,14 +25,14 @@ pub enum Engine {
     Crio,
 }
 
-/// What a runtime has of a node.
+/// Files and directories of a runtime on a node.
 #[derive(Debug)]
 pub(super) struct Place {
-    /// Where its programs are.
+    /// Directory of its programs.
     pub(super) programs: PathBuf,
-    /// What makes containers.
+    /// Program that makes containers.
     pub(super) runc: PathBuf,
-    /// What outlives a boot.
+    /// State that outlives a boot.
     pub(super) root: PathBuf,
     /// The rest of it.
     pub(super) directory: PathBuf,
@@ -41,7 +41,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Where it listens.
+    /// Returns its socket.
     pub(super) fn socket(&self) -> PathBuf {
         self.at("runtime.sock")
     }
@@ -64,7 +64,7 @@ impl Engine {
         }
     }
 
-    /// What kubelet has before a container's id.
+    /// Returns the prefix of a container's id in kubelet.
     pub fn scheme(self) -> &'static str {
         match self {
             Self::Containerd | Self::Containerd2 => "containerd://",
@@ -72,8 +72,8 @@ impl Engine {
         }
     }
 
-    /// Whether it calls, at ADD and at DEL, the plugins in a network's own directory: libcni 1.3. CRI-O's calls
-    /// them at ADD alone.
+    /// Returns true if it calls, at ADD and at DEL, the plugins in a network's own directory: libcni 1.3. CRI-O's calls
+    /// them only at ADD.
     pub fn reads_directories(self) -> bool {
         self == Self::Containerd2
     }
@@ -104,7 +104,7 @@ impl Engine {
         }
     }
 
-    /// What starts it.
+    /// Returns the command that starts it.
     pub(super) fn command(self, place: &Place) -> Command {
         match self {
             Self::Containerd | Self::Containerd2 => containerd::command(place),
@@ -112,7 +112,7 @@ impl Engine {
         }
     }
 
-    /// What gives it an image.
+    /// Returns the command that imports an image.
     #[track_caller]
     pub(super) fn import(self, place: &Place, archive: &Path) -> Command {
         match self {

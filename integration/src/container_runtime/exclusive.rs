@@ -38,7 +38,7 @@ pub struct ExclusiveNode {
 }
 
 impl ExclusiveNode {
-    /// One whose functions are all advertised, and which has had a pod without RDMA: it had the bridge made. The
+    /// Prepares a node with all functions advertised. It has had a pod without RDMA, so that the bridge exists. The
     /// chain's entry has the fields of `chain`, too.
     #[track_caller]
     pub fn new(lab: Lab, node: Node, runtime: ContainerRuntime, chain: &Value) -> Self {

@@ -26,10 +26,10 @@ pub use crate::Files;
 /// The list of the node's primary network.
 pub const LIST: &str = "/etc/cni/net.d/10-pods.conflist";
 
-/// Where the chain keeps its records.
+/// Directory of the chain's records.
 pub const STATE: &str = "/var/lib/cni/rdma-cni";
 
-/// Where an installation writes, or may.
+/// Directories to which an installation may write.
 pub const PLACES: [&str; 6] = [
     "/etc/cni",
     "/opt/cni",
@@ -39,17 +39,17 @@ pub const PLACES: [&str; 6] = [
     "/var/lib/kubelet/pod-resources",
 ];
 
-/// What `uninstall --stay` says when all is done.
+/// Last line of a complete `uninstall --stay`.
 pub const UNINSTALLED: &str = "nothing is left to remove";
 
-/// By design: the daemon's and the chain's own state, in a directory that is theirs; and what IPAM
-/// plugins and the runtime's CNI library keep of networks that they served.
+/// Files that stay by design: the daemon's and the chain's own state, in their own directory; and the state of IPAM
+/// plugins and of the runtime's CNI library for the networks that they served.
 pub const LEFT: [&str; 3] = [STATE, "/var/lib/cni/networks", "/var/lib/cni/results"];
 
 /// Names the archive of this tree's image.
 const IMAGE: &str = "RDMA_LAB_IMAGE";
 
-/// As long as a daemon may take in an emulated machine until it is ready.
+/// Limit until a daemon is ready in an emulated machine.
 const TO_BE_READY: Duration = Duration::from_secs(40);
 
 /// Why a pod did not start.
@@ -80,7 +80,7 @@ impl Default for InstalledNode {
 }
 
 impl InstalledNode {
-    /// One with a primary network, on which nothing of ours is installed; it has this tree's image.
+    /// Starts a node with a primary network and this tree's image, without an installation.
     #[track_caller]
     pub fn new() -> Self {
         clear();
@@ -213,7 +213,7 @@ pub fn image() -> PathBuf {
     image.unwrap_or_else(|| panic!("{IMAGE} is not set: scripts/test lab makes the image"))
 }
 
-/// The primary network writes its list, which nobody sees half of.
+/// Writes the primary network's list atomically.
 #[track_caller]
 pub fn write_list(text: &str) {
     let new = Path::new(LIST).with_extension("conflist.tmp");

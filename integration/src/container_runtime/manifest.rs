@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A DaemonSet and its ConfigMap as `conf/manifests` has them. A field that is not translated in
-//! [`super::daemon_set`] is none that can be read here: whoever puts one into a manifest has to say
-//! what kubelet makes of it.
+//! A DaemonSet and its ConfigMap of `conf/manifests`. A field that [`super::daemon_set`] does not translate cannot be
+//! parsed here: a change that adds one to a manifest has to define how kubelet translates it.
 
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 use std::{collections::BTreeMap, fs, path::Path};
 
-/// One file's objects.
+/// Objects of one file.
 #[derive(Clone, Debug)]
 pub struct Manifest {
     /// The daemon.
@@ -30,7 +29,7 @@ pub struct ConfigMap {
     pub data: BTreeMap<String, String>,
 }
 
-/// `apps/v1`, `DaemonSet`. What the scheduler reads, and what is about other nodes, is not looked at.
+/// DaemonSet of `apps/v1`. Fields for the scheduler and about other nodes are ignored.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DaemonSet {
@@ -40,11 +39,11 @@ pub struct DaemonSet {
     _kind: String,
     /// Its name.
     pub metadata: Metadata,
-    /// What it says.
+    /// Specification.
     pub spec: DaemonSetSpec,
 }
 
-/// What a DaemonSet says.
+/// Specification of a DaemonSet.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DaemonSetSpec {
@@ -64,11 +63,11 @@ pub struct DaemonSetSpec {
 pub struct Template {
     /// Its labels.
     pub metadata: Metadata,
-    /// What it says.
+    /// Specification of the pod.
     pub spec: PodSpec,
 }
 
-/// Whose it is.
+/// Name and namespace of an object.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Metadata {
@@ -99,21 +98,21 @@ pub struct PodSpec {
     pub automount_service_account_token: bool,
     /// No variables tell of services.
     pub enable_service_links: bool,
-    /// What stays.
+    /// Containers that keep running.
     pub containers: Vec<Container>,
-    /// What runs to its end before that.
+    /// Containers that end before those start.
     #[serde(default)]
     pub init_containers: Vec<Container>,
-    /// Whether it has the node's network.
+    /// True if it uses the node's network.
     #[serde(default)]
     pub host_network: bool,
-    /// Who goes last when memory is short.
+    /// Priority class, which decides the order of eviction.
     pub priority_class_name: String,
-    /// Of all containers.
+    /// Security settings of all containers.
     pub security_context: PodSecurity,
     /// Seconds between SIGTERM and SIGKILL.
     pub termination_grace_period_seconds: u64,
-    /// What containers mount.
+    /// Volumes that containers mount.
     #[serde(default)]
     pub volumes: Vec<Volume>,
 }
@@ -122,11 +121,11 @@ pub struct PodSpec {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PodSecurity {
-    /// Which system calls there are.
+    /// Permitted system calls.
     pub seccomp_profile: SeccompProfile,
 }
 
-/// Which system calls there are.
+/// Permitted system calls.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SeccompProfile {
@@ -147,18 +146,18 @@ pub struct Container {
     pub name: String,
     /// Its image.
     pub image: String,
-    /// What the image's program is called with.
+    /// Arguments of the image's program.
     #[serde(default)]
     pub args: Vec<String>,
-    /// Whether it is to be restarted.
+    /// Probe after whose failure the container restarts.
     pub liveness_probe: Option<Probe>,
-    /// Whether it works.
+    /// Probe of readiness.
     pub readiness_probe: Option<Probe>,
-    /// What it may use.
+    /// Limits and requests.
     pub resources: Resources,
-    /// What it may do.
+    /// Privileges.
     pub security_context: Security,
-    /// What it sees of the node.
+    /// Mounts of the node's files.
     #[serde(default)]
     pub volume_mounts: Vec<VolumeMount>,
 }
@@ -173,9 +172,9 @@ pub struct Probe {
     _initial_delay_seconds: u32,
     #[serde(default, rename = "periodSeconds")]
     _period_seconds: u32,
-    /// What is run in the container.
+    /// Command to run in the container.
     pub exec: Exec,
-    /// How long the answer may take, seconds.
+    /// Limit for the answer, seconds.
     pub timeout_seconds: u64,
 }
 
@@ -183,21 +182,21 @@ pub struct Probe {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Exec {
-    /// It, and what it is called with.
+    /// Program and arguments.
     pub command: Vec<String>,
 }
 
-/// What a container may use.
+/// Resources of a container.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Resources {
-    /// At most.
+    /// Limits.
     pub limits: Memory,
-    /// At least.
+    /// Requests.
     pub requests: Shares,
 }
 
-/// At most.
+/// Limits.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Memory {
@@ -205,7 +204,7 @@ pub struct Memory {
     pub memory: String,
 }
 
-/// At least.
+/// Requests.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Shares {
@@ -216,43 +215,43 @@ pub struct Shares {
     pub cpu: String,
 }
 
-/// What a container may do.
+/// Privileges of a container.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Security {
     /// False: `no_new_privs`.
     pub allow_privilege_escalation: bool,
-    /// Of the runtime's default set, and beside it.
+    /// Capabilities.
     pub capabilities: Capabilities,
     /// Everything.
     pub privileged: bool,
-    /// Whether the image cannot be written to.
+    /// True if the image is read-only.
     pub read_only_root_filesystem: bool,
-    /// Whose the process is.
+    /// User of the process.
     pub run_as_user: i64,
 }
 
-/// Of the runtime's default set, and beside it.
+/// Changes of the runtime's default set of capabilities.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Capabilities {
-    /// Beside it.
+    /// Added ones.
     #[serde(default)]
     pub add: Vec<String>,
-    /// Not even these.
+    /// Removed ones.
     #[serde(default)]
     pub drop: Vec<String>,
 }
 
-/// What a container sees of a volume.
+/// Mount of a volume in a container.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VolumeMount {
     /// The volume's.
     pub name: String,
-    /// Where in the container.
+    /// Path in the container.
     pub mount_path: String,
-    /// Whether it cannot be written to.
+    /// True if it is read-only.
     #[serde(default)]
     pub read_only: bool,
     /// `HostToContainer`: what is mounted below it later is seen too.
@@ -282,7 +281,7 @@ pub struct EmptyDir {}
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HostPath {
-    /// Where.
+    /// Path.
     pub path: String,
     /// `Directory`, `DirectoryOrCreate`
     pub r#type: String,
@@ -297,7 +296,7 @@ pub struct MapName {
 }
 
 impl Manifest {
-    /// What is in a file of the repository, `conf/manifests/lingjun.yaml`.
+    /// Reads a file of the repository, `conf/manifests/lingjun.yaml`.
     #[track_caller]
     pub fn read(file: &str) -> Self {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);

@@ -15,7 +15,7 @@ use std::{
 /// Debian's plugins that pods need: containerd 1.7 itself calls `loopback`.
 const DEBIAN: [&str; 3] = ["loopback", "bridge", "host-local"];
 
-/// Where `integration/runtimes/build` has put plugins of CNI 1.1.
+/// Directory into which `integration/runtimes/build` has installed plugins of CNI 1.1.
 const PLUGINS: &str = "RDMA_LAB_CNI_PLUGINS";
 
 /// The directories, `/opt/cni/bin` and `/etc/cni/net.d` of a node.
@@ -82,12 +82,12 @@ impl Network {
         }
     }
 
-    /// Where plugins are.
+    /// Returns the plugins' directory.
     pub fn plugins(&self) -> &Path {
         &self.plugins
     }
 
-    /// Where conflists are.
+    /// Returns the conflists' directory.
     pub fn lists(&self) -> &Path {
         &self.lists
     }

@@ -18,7 +18,7 @@ use std::{
 };
 use tonic::Status;
 
-/// As long as a program in a container may take.
+/// Limit for a program in a container.
 const LIMIT: Duration = Duration::from_secs(90);
 
 /// Kubelet's default, of the sandbox and of each container.
@@ -58,25 +58,25 @@ impl PodSpec {
         }
     }
 
-    /// With a container, and what it was allocated.
+    /// Adds a container and its allocations.
     pub fn container(mut self, name: &str, given: &[Allocation]) -> Self {
         self.containers.push((name.to_owned(), given.to_vec()));
         self
     }
 
-    /// With `hostNetwork: true`.
+    /// Sets `hostNetwork: true`.
     pub fn host_network(mut self) -> Self {
         self.host_network = true;
         self
     }
 
-    /// With an annotation.
+    /// Adds an annotation.
     pub fn annotation(mut self, key: &str, value: &str) -> Self {
         self.annotations.push((key.to_owned(), value.to_owned()));
         self
     }
 
-    /// With a file or directory of the node, by the same path, read-only.
+    /// Mounts a file or directory of the node at the same path, read-only.
     pub fn mount(mut self, path: &Path) -> Self {
         self.mounts.push(path.to_owned());
         self
@@ -111,7 +111,7 @@ impl PodSpec {
         }
     }
 
-    /// What kubelet makes of a device plugin's answers (`pkg/kubelet/cm/devicemanager`,
+    /// Translates a device plugin's answers as kubelet does (`pkg/kubelet/cm/devicemanager`,
     /// `deviceRunContainerOptions`).
     fn config(&self, name: &str, given: &[Allocation]) -> ContainerConfig {
         let answers = || given.iter().map(|it| &it.given);
@@ -200,9 +200,8 @@ impl ContainerRuntime {
         self.run_asking(spec, |_| Ok(()))
     }
 
-    /// The same, where `may_start` is asked about each container's allocations, as kubelet asks
-    /// device plugins: when the sandbox is there, and before the container is made
-    /// (`generateContainerConfig` in `pkg/kubelet/kuberuntime`).
+    /// Runs a pod, and calls `may_start` with each container's allocations, as kubelet calls device plugins: after the
+    /// sandbox exists, and before it makes the container (`generateContainerConfig` in `pkg/kubelet/kuberuntime`).
     pub fn run_asking(
         &self,
         spec: &PodSpec,
@@ -263,7 +262,7 @@ impl ContainerRuntime {
         }
     }
 
-    /// The sandbox of a pod, given up as soon as `enough`. Its id, if it came before.
+    /// Starts the sandbox of a pod, and cancels as soon as `enough` is true. Returns its id, if it came before.
     pub fn give_up(&self, spec: &PodSpec, enough: impl FnMut() -> bool) -> Result<String, Status> {
         self.cri().run_sandbox_until(&spec.sandbox(), enough)
     }
@@ -288,7 +287,7 @@ impl Pod {
         Netns::existing(Path::new(path))
     }
 
-    /// What the runtime told kubelet as the pod's addresses.
+    /// Returns the pod's addresses that the runtime reported to kubelet.
     #[track_caller]
     pub fn addresses(&self) -> Vec<String> {
         let (status, _) = self.cri.sandbox(&self.sandbox).expect("it is known");
@@ -310,7 +309,7 @@ impl Pod {
         containers.chain(keeper).for_each(|info| kill(&info));
     }
 
-    /// Whether the runtime says that no container of it runs.
+    /// Returns true if the runtime reports no running container of the pod.
     #[track_caller]
     pub fn has_ended(&self) -> bool {
         self.containers.iter().all(|container| {
@@ -322,7 +321,7 @@ impl Pod {
         })
     }
 
-    /// Whether the runtime says that the sandbox lives.
+    /// Returns true if the runtime reports the sandbox as ready.
     #[track_caller]
     pub fn is_ready(&self) -> bool {
         let (status, _) = self.cri.sandbox(&self.sandbox).expect("it is known");
@@ -381,7 +380,7 @@ impl Container {
     }
 }
 
-/// What a program that must succeed said.
+/// Returns the output of a program that must succeed.
 #[track_caller]
 pub(super) fn succeeded(ran: Ran, line: &str) -> String {
     assert_eq!(ran.code, 0, "{line}: {}", ran.said);

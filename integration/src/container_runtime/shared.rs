@@ -19,9 +19,9 @@ use std::{collections::BTreeSet, ffi::OsString, fs, process::Command, time::Dura
 /// The resource.
 pub const HCA: &str = "rdma/hca";
 
-/// As long as a runtime may take to clean up after a sandbox that failed: containerd gives DEL a minute, and
-/// what it could not clean up is kubelet's to remove. CRI-O keeps one that was given up for whoever asks again,
-/// between one and two minutes, and then cleans up (`sleepTimeBeforeCleanup`, `internal/resourcestore`).
+/// Limit for a runtime's clean-up after a failed sandbox: containerd gives DEL a minute, and kubelet removes the rest.
+/// CRI-O keeps a cancelled one for a repeated request, between one and two minutes, and then cleans up
+/// (`sleepTimeBeforeCleanup`, `internal/resourcestore`).
 pub const TO_CLEAN_UP: Duration = Duration::from_secs(180);
 
 /// The daemon's configuration, as users have it.
@@ -45,7 +45,7 @@ impl Default for SharedNode {
 }
 
 impl SharedNode {
-    /// One whose resource is advertised, and which has had no pod yet.
+    /// Prepares a node with an advertised resource that has had no pod yet.
     #[track_caller]
     pub fn new() -> Self {
         Self::of(OLD_CONFIG_MAP, 1000)
@@ -101,16 +101,16 @@ impl SharedNode {
         self.node.free(&name);
     }
 
-    /// What kubelet does with sandboxes that belong to no pod, until nothing is left of them, and just
-    /// the namespaces `before` are there. A list without them does not tell that: of a sandbox whose
-    /// start failed containerd tells only if its own DEL, which runs after its answer, failed as well.
+    /// Removes sandboxes without a pod, as kubelet does, until nothing is left of them, and only the namespaces
+    /// `before` exist. An empty list is no evidence: containerd lists a sandbox whose start failed only if its own DEL,
+    /// which runs after its answer, failed as well.
     #[track_caller]
     pub fn remove_all(&self, before: &BTreeSet<OsString>) {
         self.remove_until(|| namespaces() == *before);
     }
 
-    /// The same after the runtime was killed while it made a sandbox. CRI-O (1.34.0) knows nothing of it then, and
-    /// leaves its namespace; the chain takes back what it did, as nobody takes its answer.
+    /// Removes the rest after the runtime was killed while it made a sandbox. CRI-O (1.34.0) does not know the sandbox
+    /// then, and leaves its namespace; the chain reverts its changes, as its answer has no reader.
     #[track_caller]
     pub fn remove_what_was_cut_off(&self, before: &BTreeSet<OsString>) {
         if self.runtime.engine() != Engine::Crio {
@@ -137,7 +137,7 @@ impl SharedNode {
         );
     }
 
-    /// How many pods have records of the chain.
+    /// Returns the number of pods with records of the chain.
     pub fn records(&self) -> usize {
         let files = fs::read_dir(self.node.path("state/attachments/net"));
         let names = files.into_iter().flatten().flatten();

@@ -8,10 +8,10 @@ use crate::{
 };
 use std::{thread, time::Duration};
 
-/// As long as a server's program may take until it listens: by `kubectl exec` it comes late.
+/// Limit until a server's program listens: by `kubectl exec` it starts late.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What shows that `rping` listens.
+/// Command and output that show that `rping` listens.
 pub(crate) const RPING_LISTENS: (&str, &str) = ("rdma resource show cm_id", "LISTEN");
 
 /// The same of perftest's programs.
@@ -20,7 +20,7 @@ pub(crate) const PERFTEST_LISTENS: (&str, &str) = ("ss -Hltn", ":18515 ");
 /// An end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct End<'a> {
-    /// Where programs run.
+    /// Container of the programs.
     pub container: &'a Container,
     /// The RDMA device.
     pub rdma: &'a str,
@@ -82,7 +82,7 @@ pub(crate) fn between<S: Send, A>(
     thread::scope(|scope| {
         let served = scope.spawn(serve);
         let listens = wait::within(LIMIT, || {
-            // a look starts a program, which takes the CPU from what it waits for
+            // each observation starts a program, which takes CPU time from the server
             thread::sleep(Duration::from_millis(200));
             // in the container: resources are shown to their own pid namespace only
             look(question).contains(answer) || served.is_finished()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an operator asks the API server, by `kubectl`; and what a test does, by less.
+//! An operator's requests to the API server, by `kubectl`; and cheaper requests of a test.
 
 use super::{ADDRESS, ControlPlane, GC, HELM, PORT};
 use crate::{Machine, daemon::rdma_device_plugin, wait};
@@ -37,12 +37,12 @@ impl ControlPlane {
         (ADDRESS, PORT)
     }
 
-    /// By which the API server is known: PEM.
+    /// Returns the API server's CA, PEM.
     pub fn ca(&self) -> String {
         fs::read_to_string(self.pki("ca.crt")).expect("a certificate")
     }
 
-    /// `kubectl LINE` as whoever has `token`, and nothing else.
+    /// Runs `kubectl LINE` with `token` as the only credential.
     pub fn kubectl_as(&self, token: &str, line: &str) -> Output {
         let mut command = self.site.netns().command(&self.program);
         command.arg("kubectl").args(line.split_whitespace());
@@ -98,7 +98,7 @@ impl ControlPlane {
         succeeded(line, self.try_shell(line))
     }
 
-    /// The same, whatever becomes of it.
+    /// Runs a command line as [`Self::shell`] does, also one that fails.
     #[track_caller]
     pub fn try_shell(&self, line: &str) -> Output {
         let helm = env::var_os(HELM).map(PathBuf::from);
@@ -116,18 +116,17 @@ impl ControlPlane {
         output.unwrap_or_else(|error| panic!("{line}: {error}"))
     }
 
-    /// What the API server answers to `GET PATH` by an administrator; none if it does not, or with an
-    /// error. It costs less than a `kubectl`, which an emulated machine takes seconds to start.
+    /// Returns the API server's answer to an administrator's `GET PATH`. None: no answer, or an error. It costs less
+    /// than a `kubectl`, whose start takes an emulated machine seconds.
     pub fn ask(&self, path: &str) -> Option<String> {
         let (is_done, answer) = self.request("GET", path, "").ok()?;
         is_done.then_some(answer)
     }
 
-    /// What the API server answers to a request with a body in JSON: whether it did what was asked, and
-    /// its words.
+    /// Sends the API server a request with a JSON body. Returns whether it succeeded, and its answer.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The API server does not answer.
     pub fn request(&self, method: &str, path: &str, body: &str) -> io::Result<(bool, String)> {
         let mut stream = UnixStream::connect(self.proxy())?;
         stream.set_read_timeout(Some(wait::PATIENCE))?;
@@ -165,7 +164,7 @@ impl ControlPlane {
     }
 }
 
-/// What a command line that must succeed printed.
+/// Returns the output of a command line that must succeed.
 #[track_caller]
 pub(crate) fn succeeded(line: &str, output: Output) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a test in a node asks of the control plane outside, one question a connection of TCP: a [`Request`] in JSON up
-//! to the end of what it sends; then the [`Answer`], in JSON as well.
+//! Protocol of a test in a node with the control plane outside, one request for each TCP connection: a [`Request`] in
+//! JSON up to the end of the stream; then the [`Answer`], also in JSON.
 
 use serde::{Deserialize, Serialize};
 use std::{
@@ -8,7 +8,7 @@ use std::{
     process::{ExitStatus, Output},
 };
 
-/// Where it is asked: a port of [`super::ADDRESS`].
+/// Port of [`super::ADDRESS`] for requests.
 pub(super) const PORT: u16 = 8090;
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -17,7 +17,7 @@ pub(super) enum Request {
     Change(Change),
 }
 
-/// What leaves the control plane's processes alone.
+/// Requests that leave the control plane's processes unchanged.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) enum Question {
     /// A command line as an operator types it.
@@ -28,16 +28,16 @@ pub(super) enum Question {
         path: String,
         body: String,
     },
-    /// What its programs complained of at last.
+    /// Last errors of its programs.
     LastErrors,
 }
 
-/// What concerns them.
+/// Requests that change processes.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) enum Change {
     /// A control plane that has seen no node yet. What there was goes.
     Fresh,
-    /// They run, and so do the nodes that have not lost power; they were waited for until this.
+    /// Asserts that they run, as do the nodes that have not lost power. The text names the awaited event.
     AssertRuns(String),
     /// The node of this number loses power.
     PowerOff(usize),
@@ -45,10 +45,10 @@ pub(super) enum Change {
     RestartApiServer(i32),
 }
 
-/// What came of it, as a process would have it.
+/// Result in the form of a process' result.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Answer {
-    /// As `wait` returns it.
+    /// Status as `wait` returns it.
     status: i32,
     said: String,
     errors: String,

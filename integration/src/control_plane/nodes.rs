@@ -7,9 +7,9 @@ use std::env;
 /// A node.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Member {
-    /// From 1 on.
+    /// Number, from 1 on.
     pub number: usize,
-    /// As Kubernetes knows it.
+    /// Name in Kubernetes.
     pub name: &'static str,
     /// Its address for all but RDMA.
     pub address: &'static str,
@@ -56,7 +56,7 @@ impl Member {
         format!("fabric-{}", self.number)
     }
 
-    /// Those of [`PODS`] that its own pods have.
+    /// Returns its own part of [`PODS`].
     pub fn pods(self) -> String {
         format!("10.88.{}.0/24", self.number)
     }

@@ -23,14 +23,14 @@ use tempfile::TempDir;
 /// Names the directory of the keys and certificates that the node finds there.
 pub(super) const PKI: &str = "RDMA_LAB_PKI";
 
-/// As long as an answer may take: commands of an operator wait for ten minutes.
+/// Limit for an answer: an operator's commands wait for ten minutes.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// One that has seen no nodes but those of the test that has it.
+/// Control plane that has had no nodes but those of this test.
 #[derive(Debug)]
 pub struct RemoteControlPlane {
     pki: PathBuf,
-    /// On a tmpfs: the program is read often.
+    /// Programs on a tmpfs: they are read often.
     programs: TempDir,
 }
 
@@ -60,19 +60,18 @@ impl RemoteControlPlane {
         self.pki.join(name).display().to_string()
     }
 
-    /// What comes of a command line as an operator types it into a shell.
+    /// Runs a command line as an operator's shell does, also one that fails.
     pub fn try_shell(&self, line: &str) -> Output {
         question(Question::Shell(line.to_owned())).into()
     }
 
-    /// What the API server answers to `GET PATH` by an administrator; none if it does not, or with an error.
+    /// Returns the API server's answer to an administrator's `GET PATH`. None: no answer, or an error.
     pub fn ask(&self, path: &str) -> Option<String> {
         let (is_done, answer) = self.request("GET", path, "");
         is_done.then_some(answer)
     }
 
-    /// What the API server answers to a request with a body in JSON: whether it did what was asked, and its words;
-    /// none, if it does not answer.
+    /// Sends the API server a request with a JSON body. Returns whether it succeeded, and its answer.
     pub fn request(&self, method: &str, path: &str, body: &str) -> (bool, String) {
         let [method, path, body] = [method, path, body].map(str::to_owned);
         let answer = question(Question::Api { method, path, body });

@@ -36,24 +36,24 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// What examples name, and what they get: nothing is pulled.
+/// Images that examples name, and their replacement: nothing is pulled.
 const IMAGES: [&str; 2] = ["mellanox/centos_7_4_mofed_4_2_1_2_0_0_60", TOOLS];
 
-/// After so long without a word of its kubelet a node is lost, where nodes may lose power: a minute is long enough
+/// Time without a report of its kubelet after which a node is lost, where nodes may lose power: a minute is long enough
 /// for an emulated one.
 const LOST: &str = "60s";
 
-/// The thread that all of the control plane's processes belong to, as they end when it does, is told this.
+/// Messages to the thread that owns all processes of the control plane: they end with it.
 enum Told {
     Asked(Change, TcpStream),
     Ended(Member, ExitStatus),
 }
 
-/// What runs.
+/// Running control plane.
 #[derive(Default)]
 struct Running {
     plane: Option<ControlPlane>,
-    /// Whether a test has had it.
+    /// True if a test has used it.
     is_used: bool,
     /// The machines of the nodes, by their numbers.
     machines: BTreeMap<usize, Machine>,
@@ -68,8 +68,8 @@ enum Machine {
 }
 
 /// Boots a machine for each of `members` by `integration/lab/vm ARGUMENTS`, whose command reaches a control plane as a
-/// [`super::RemoteControlPlane`]. Keys and certificates are made anew in `pki`, for the nodes to read. Comes back when
-/// the first node's command has ended: how that ended.
+/// [`super::RemoteControlPlane`]. Makes new keys and certificates in `pki` for the nodes. Returns the exit status of
+/// the first node's command.
 #[track_caller]
 pub fn run(pki: &Path, members: &[Member], arguments: &[OsString]) -> ExitStatus {
     if pki.exists() {
@@ -129,11 +129,11 @@ fn machine(site: &Site, member: Member, has_fabric: bool) -> Command {
 }
 
 fn write(running: &RwLock<Running>) -> std::sync::RwLockWriteGuard<'_, Running> {
-    // a panic under it was told to whoever asked
+    // the requester has seen the panic
     running.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// In the control plane's network namespace.
+/// Listens in the control plane's network namespace.
 #[track_caller]
 fn listen(site: &Site) -> TcpListener {
     let netns = File::open(site.netns().path()).expect("a network namespace");
@@ -167,7 +167,7 @@ fn read(mut stream: &TcpStream) -> io::Result<Request> {
     Ok(serde_json::from_str(&text)?)
 }
 
-/// Sends what `done` comes to; of a panic in it, the test that asked ends.
+/// Sends the result of `done`. If it panics, the requesting test ends.
 fn answer(mut stream: &TcpStream, done: impl FnOnce() -> Answer) {
     let answer = panic::catch_unwind(AssertUnwindSafe(done)).unwrap_or_else(|_| {
         let why = "the control plane's server panicked; what it said is above";
@@ -255,8 +255,8 @@ fn start(site: &Arc<Site>, members: &[Member]) -> ControlPlane {
     ControlPlane::start_at(Arc::clone(site), directory, desk, patience)
 }
 
-/// Where an operator types, below `directory`: it has the repository's `conf`, with images that the lab has in the
-/// examples, and the lab's runtime in the manifests.
+/// Makes the operator's directory below `directory`: it has the repository's `conf`, in which the examples have the
+/// lab's images and the manifests have the lab's runtime.
 #[track_caller]
 fn desk(directory: &Path) -> PathBuf {
     let desk = directory.join("desk");
@@ -274,7 +274,7 @@ fn desk(directory: &Path) -> PathBuf {
     desk
 }
 
-/// In the YAML files of a directory.
+/// Replaces text in the YAML files of a directory.
 #[track_caller]
 fn replace(directory: &Path, from: &str, to: &str) {
     let files = fs::read_dir(directory).expect("a directory");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where a control plane runs: a network namespace with its addresses, and the keys of all who are known there.
+//! Site of a control plane: a network namespace with its addresses, and the keys of all its clients.
 
 use super::{
     ADDRESS, SERVICE,
@@ -12,10 +12,10 @@ use std::{
     process::Command,
 };
 
-/// What the nodes' NICs are on, and what joins their fabrics.
+/// Bridges of the nodes' NICs, and of their fabrics.
 const BRIDGES: [&str; 2] = ["nodes", "fabric"];
 
-/// As much as any NIC on a fabric may send at once.
+/// Highest MTU of any NIC on a fabric.
 const MTU: u32 = 9216;
 
 /// The place of one control plane at a time.
@@ -26,7 +26,7 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// One that nobody else reaches. Keys, certificates and kubeconfigs are made in `pki`.
+    /// Makes an isolated site. Keys, certificates and kubeconfigs are made in `pki`.
     #[track_caller]
     pub(super) fn new(pki: &Path) -> Self {
         let netns = Netns::new("control-plane");
@@ -41,7 +41,7 @@ impl Site {
         }
     }
 
-    /// One that nodes reach, virtual machines whose NICs end here.
+    /// Makes a site that nodes reach: virtual machines whose NICs end here.
     #[track_caller]
     pub(super) fn with_nodes(pki: &Path, members: &[Member]) -> Self {
         let site = Self::new(pki);
@@ -50,7 +50,7 @@ impl Site {
             format!("address delete {ADDRESS}/32 dev lo"),
             format!("address add {SERVICE}/32 dev lo"),
         ];
-        // nobody asks who listens to a group: all of it goes everywhere
+        // no multicast snooping: multicast goes to all ports
         for bridge in BRIDGES {
             lines.push(format!(
                 "link add {bridge} mtu {MTU} type bridge mcast_snooping 0"

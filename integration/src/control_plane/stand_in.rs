@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What stands in for a kubelet where none runs: a node that is ready, and pods that start at once.
+//! Stand-in for a kubelet where none runs: a node that is ready, and pods that start at once.
 
 use super::ControlPlane;
 use serde_json::{Value, json};
@@ -30,8 +30,7 @@ impl ControlPlane {
         });
     }
 
-    /// What a kubelet would do once: pods that are bound to nodes run and are ready, those that
-    /// are being deleted are gone.
+    /// Does once what a kubelet does: pods bound to nodes run and are ready, and deleted ones disappear.
     #[track_caller]
     pub fn start_bound_pods(&self) {
         for pod in self.get("pods -A") {

@@ -18,11 +18,11 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// How long a traced call may take: 15 s were seen in the lab, where each stop is dear, and more if others compute.
+/// Limit for a traced call: 15 s were measured in the lab, where each stop is expensive, and more beside other builds.
 const TRACED: Duration = Duration::from_secs(240);
 
-/// Files that stay when nobody has a device any more: locks, the secret of stable addresses, and where the round
-/// robin is.
+/// Files that stay when no pod has a device: locks, the secret of stable addresses, and the position of the round
+/// robin.
 const LASTING: [&str; 6] = [
     "lock",
     // of the rails' files
@@ -33,7 +33,7 @@ const LASTING: [&str; 6] = [
     "last_reserved_ip.1",
 ];
 
-/// Whether a file or directory stays when nobody has a device or an address.
+/// Returns true if a file or directory stays when no pod has a device or an address.
 pub(super) fn is_lasting(path: &Path) -> bool {
     let name = path.file_name().and_then(|it| it.to_str());
     // a pod's own is not
@@ -41,7 +41,7 @@ pub(super) fn is_lasting(path: &Path) -> bool {
     is_directory || name.is_some_and(|it| LASTING.contains(&it))
 }
 
-/// How the rails of a node are given.
+/// Mode in which a node's rails are allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// The netdevs go into the pod, with their addresses.
@@ -78,18 +78,18 @@ fn wrapper(program: &Path, directory: &Path) -> PathBuf {
 /// A command of `rdma-cni`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Of the pod `a`.
+    /// ADD of the pod `a`.
     Add,
-    /// Of the pod `a`, which has its devices.
+    /// DEL of the pod `a`, which has its devices.
     Del,
-    /// Which does not know the pod `a`, which has its devices.
+    /// GC without the pod `a`, which has its devices.
     Gc,
 }
 
 /// A node, and how its pods are attached.
 #[derive(Debug)]
 pub struct Attachments {
-    /// One that was made for this, and how its rails are given: it can be made again.
+    /// Node made for this, and the mode of its rails: it can be made again.
     node: Option<(Node, Mode)>,
     host: Netns,
     plugin: PathBuf,
@@ -112,7 +112,7 @@ struct Booted {
     _node: Node,
     /// The boot's id, of another boot than the records'.
     boot_id: PathBuf,
-    /// Where the namespace of the pod `a` was.
+    /// Former path of the namespace of the pod `a`.
     ended: PathBuf,
 }
 
@@ -187,8 +187,8 @@ impl Attachments {
         });
     }
 
-    /// After something was left: another node; or at least other pods, when what these had is at home again. What the
-    /// host lacks then has been told.
+    /// Replaces the node after a difference, or at least the pods when their devices are back. The difference has been
+    /// reported then.
     #[track_caller]
     pub fn start_anew(&mut self) {
         match &self.node {
@@ -220,7 +220,7 @@ impl Attachments {
         }
     }
 
-    /// As on a node where no pod had a device yet.
+    /// Resets the node to the state without any former pod.
     #[track_caller]
     pub fn clear(&self) {
         if self.node.is_none() {
@@ -259,7 +259,7 @@ impl Attachments {
         call.by("/bin/sh".as_ref(), arguments.into())
     }
 
-    /// `verb` as a story begins with it: nobody has a device before ADD, and the pod `a` before the others.
+    /// Returns the first call of a story with `verb`: no pod has a device before ADD, and the pod `a` is the first one.
     #[track_caller]
     pub(super) fn first(&self, verb: Verb) -> Invocation<'_> {
         self.clear();
@@ -305,15 +305,16 @@ impl Attachments {
         (end, tracer::report(&report))
     }
 
-    /// What is not as if no pod had ever had a device: on the host, in the pods of these numbers, in the directories.
+    /// Returns the differences from a node that never had a pod with a device: on the host, in the pods of these
+    /// numbers, in the directories.
     pub fn differences(&self, pods: &[usize]) -> Vec<String> {
         let mut left = self.in_namespaces(pods, &|difference| difference);
         left.extend(self.files_but(&is_lasting));
         left
     }
 
-    /// What is not as before on the host and in the pods of these numbers, as far as `counted` makes words of it: what
-    /// the kernel makes by itself is waited for.
+    /// Returns the differences on the host and in the pods of these numbers for which `counted` returns text. It waits
+    /// for changes that the kernel makes by itself.
     fn in_namespaces(&self, pods: &[usize], counted: &dyn Fn(String) -> String) -> Vec<String> {
         let mut left = vec![];
         let mut namespaces = vec![("host", &self.host, &self.host_before)];
@@ -330,7 +331,7 @@ impl Attachments {
         left
     }
 
-    /// Whether ADD of the pod `a` has answered, as far as the record says: it was killed after that.
+    /// Returns true if ADD of the pod `a` has answered, according to the record: it was killed after that.
     pub(super) fn is_attached(&self) -> bool {
         let record = self.directories[0].join("attachments/net/a@eth0.json");
         let record: Value =
@@ -362,8 +363,8 @@ impl Attachments {
         left
     }
 
-    /// What comes after a verb that had a fault: DEL, GC or another pod's ADD, and DEL. `holds`: the pod `a` may have
-    /// its devices yet.
+    /// Makes the calls after a verb with a fault: DEL, GC or another pod's ADD, and DEL. `holds`: the pod `a` may still
+    /// have its devices.
     pub fn restore(&self, turn: usize, holds: bool) -> Vec<String> {
         let told = |when: &str, left: Vec<String>| -> Vec<String> {
             left.into_iter().map(|it| format!("{when}: {it}")).collect()
@@ -391,14 +392,14 @@ impl Attachments {
     }
 }
 
-/// One verb.
+/// Story of one verb.
 #[derive(Debug)]
 pub struct OfVerb<'a> {
-    /// For people.
+    /// Name for readers.
     pub name: &'static str,
-    /// Which.
+    /// Verb.
     pub verb: Verb,
-    /// On which node.
+    /// Node.
     pub of: &'a mut Attachments,
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `rdma-device-plugin` writes while it runs: the files for `rdma-cni`, CDI, device information, the entry in the
-//! network's list, what a container was given, and what it is told before its start. After each fault it is started anew,
-//! and has to come to the same files.
+//! Files that `rdma-device-plugin` writes while it runs: files for `rdma-cni`, CDI, device information, the entry in
+//! the network's list, a container's allocation, and its files before its start. After each fault a new daemon has to
+//! write the same files.
 
 use super::{End, Story, without_times};
 use crate::{
@@ -49,20 +49,20 @@ const LIST: &str = r#"{"cniVersion":"1.0.0","name":"cbr0","plugins":[{"type":"fl
 
 const LIST_FILE: &str = "net.d/10-flannel.conflist";
 
-/// What the daemon writes, or may.
+/// Directories to which the daemon may write.
 const WRITTEN: [&str; 5] = ["state", "cdi", "device-info", "net.d", "bin"];
 
-/// What a container is told: files of libraries, its pod's rails, and which ids it has.
+/// Files for a container: settings of libraries, its pod's rails, and its ids.
 const TOLD: [&str; 3] = [
     "state/containers",
     "state/containers.json",
     "cdi/rdma-device-plugin-container.json",
 ];
 
-/// What a container has of each resource.
+/// Ids of a container for each resource.
 const GIVEN: [(&str, &str); 2] = [("rdma/hca", "3"), ("rdma/nic", "0000:af:00.0")];
 
-/// How long a daemon that has met an error may take for what it does otherwise.
+/// Limit for the work of a daemon that has met an error.
 const LIMIT: Duration = Duration::from_secs(3);
 
 /// Kubelet, as the daemon sees it.
@@ -72,7 +72,7 @@ struct Kubelet {
 }
 
 impl Kubelet {
-    /// One with a container that has what is [`GIVEN`].
+    /// Starts a daemon with a container that has the ids of [`GIVEN`].
     #[track_caller]
     fn started(directory: &Path) -> Self {
         let pods = PodResourcesServer::start(&directory.join("pod-resources/kubelet.sock"));
@@ -105,9 +105,9 @@ pub struct Writes {
     machine: Machine,
     program: PathBuf,
     injector: PathBuf,
-    /// What a run without a fault came to: all, and what is [`TOLD`].
+    /// Files after a run without a fault: all, and those of [`TOLD`].
     reference: Option<[Files; 2]>,
-    /// What of that the last one told otherwise, with which a container was ready to start.
+    /// Differences in those of the last daemon, with which a container was ready to start.
     told_otherwise: Vec<String>,
 }
 
@@ -134,8 +134,8 @@ impl Writes {
         }
     }
 
-    /// The plugins are installed, and their entry is not in the list: somebody has just written it anew. There is device
-    /// information of a NIC that was taken out.
+    /// Installs the plugins without their entry in the list, as if a user had just replaced it. There is device
+    /// information of a removed NIC.
     #[track_caller]
     fn prepare(&self) -> Kubelet {
         let at = |below: &str| self.machine.path(below);
@@ -191,8 +191,8 @@ impl Writes {
         without_times(Files::below(&paths.each_ref().map(String::as_str)))
     }
 
-    /// Whether all came that comes: both resources, the entry, and what a container is given and told, for which kubelet
-    /// asks once more if need be; `is_over` says that it will not.
+    /// Returns true if all is written: both resources, the entry, and a container's allocation and files, for which
+    /// kubelet repeats its request if necessary; `is_over` ends that.
     fn has_all(
         &self,
         kubelet: &Kubelet,
@@ -271,7 +271,7 @@ impl Story for Writes {
         (end, tracer::report(&report))
     }
 
-    /// It is started anew, and comes to what it comes to without a fault.
+    /// Starts a new daemon, which has to reach the state without a fault.
     fn put_right(&mut self, _: &End, _: usize) -> Vec<String> {
         let kubelet = Kubelet::started(&self.machine.path("kubelet"));
         let daemon = Daemon::start(&mut self.daemon());

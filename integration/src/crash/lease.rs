@@ -87,7 +87,7 @@ impl Leases {
             .input(&configuration)
     }
 
-    /// Files that should not be there when nobody has an address.
+    /// Returns the files that should not exist when no pod has an address.
     fn left(&self, when: &str) -> Vec<String> {
         let leases = self.leases();
         let directories = [leases.to_str().expect("UTF-8")];

@@ -31,33 +31,33 @@ use std::os::unix::process::ExitStatusExt;
 
 /// Something that is run again and again, each time with another fault.
 pub trait Story {
-    /// For people.
+    /// Returns the name for readers.
     fn name(&self) -> &'static str;
 
     /// All as the program finds it; then it runs, with `fault`.
     fn run(&mut self, fault: Option<Fault>) -> (End, Report);
 
-    /// What comes after such an end, in the `turn`th of the ways in which it can. What is not as before: a sentence
-    /// for each thing.
+    /// Makes the calls after such an end, in the `turn`th of the possible ways. Returns a sentence for each difference
+    /// from the state before.
     fn put_right(&mut self, end: &End, turn: usize) -> Vec<String>;
 
-    /// After something was left, so that it is told once.
+    /// Starts anew after a difference, so that it is reported once.
     fn start_anew(&mut self) {}
 }
 
-/// How a program ended.
+/// End of a program.
 #[derive(Clone, Debug, PartialEq)]
 pub enum End {
-    /// By SIGKILL.
+    /// Ended by SIGKILL.
     Killed,
     /// Well: what it said on standard output.
     Done(String),
-    /// With an error: its code, 0 if it has none, and its words.
+    /// Ended with an error: its code, 0 if it has none, and its text.
     Refused(u64, String),
 }
 
 impl End {
-    /// How `outcome` was.
+    /// Returns the end in `outcome`.
     pub fn of(outcome: &Outcome) -> Self {
         let Outcome {
             status,

@@ -19,7 +19,7 @@ pub fn loses_power(story: &mut dyn Story, disk: &Disk) -> Tally {
     at_syncs(&mut Powerless { story, disk }, &power_lost(disk))
 }
 
-/// For the table: the stories without a loss of power have the same names.
+/// Returns the name for the table: the stories without a loss of power have the same names.
 fn power_lost(disk: &Disk) -> String {
     format!("power lost on {}", disk.format.name())
 }
@@ -57,13 +57,13 @@ impl Story for Powerless<'_> {
 /// ADD, DEL or GC of `rdma-cni`, whose node boots after it: with its netdevs, and without its pods.
 #[derive(Debug)]
 pub struct Boots<'a> {
-    /// For people.
+    /// Name for readers.
     pub name: &'static str,
-    /// Which.
+    /// Verb.
     pub verb: Verb,
-    /// On which node.
+    /// Node.
     pub of: Attachments,
-    /// What it loses power with.
+    /// Disk that loses power with the node.
     pub disk: &'a Disk,
 }
 
@@ -81,7 +81,8 @@ impl Story for Boots<'_> {
         ended
     }
 
-    /// A record that DEL has removed may be there again: its pod is of another boot, and whoever comes next knows it.
+    /// Expects that a record removed by DEL may exist again: its pod is of another boot, which the next call
+    /// recognizes.
     fn put_right(&mut self, _: &End, turn: usize) -> Vec<String> {
         self.of.boot();
         let left = self.of.restore(turn, false);

@@ -47,15 +47,15 @@ const NIC: Nic<'_> = Nic {
     number: 0,
 };
 
-/// What a runtime sees of a node.
+/// Directories of a node that a runtime reads.
 const SEEN: [&str; 3] = ["opt", "etc", "state"];
 
 /// A command of `rdma-device-plugin`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Of both plugins, and the entry in the list.
+    /// Installation of both plugins, and of the entry in the list.
     Install,
-    /// Of what was installed.
+    /// Removal of the installation.
     Uninstall,
 }
 
@@ -63,18 +63,18 @@ pub enum Verb {
 #[derive(Debug)]
 pub struct Programs {
     verb: Verb,
-    /// `--placement`, where it is given.
+    /// Value of `--placement`, if set.
     placement: Option<&'static str>,
     machine: Machine,
     program: PathBuf,
     injector: PathBuf,
     netns: Netns,
     before: Files,
-    /// What an `install` without a fault comes to.
+    /// Files after an `install` without a fault.
     installed: Option<Files>,
-    /// What is not so after the last one, which succeeded.
+    /// Differences after the last successful one.
     lacking: Vec<String>,
-    /// Whether a file is nothing of an installation, and may be there.
+    /// Returns true if a file does not belong to an installation, and may exist.
     is_others: fn(&Machine, &Path) -> bool,
     /// Kubelet's directory, which is nothing of what is installed.
     kubelet: TempDir,
@@ -155,7 +155,7 @@ impl Programs {
         call
     }
 
-    /// Without a fault.
+    /// Installs without a fault.
     #[track_caller]
     fn install(&mut self) {
         let outcome = self.call(Verb::Install).run();
@@ -164,7 +164,7 @@ impl Programs {
         assert!(lacking.is_empty(), "{lacking:#?}");
     }
 
-    /// Where the entry is before it moves into the directory.
+    /// Puts the entry into the list, from which it moves into the directory.
     #[track_caller]
     fn put_into_list(&self) {
         if self.placement.is_some() {
@@ -193,7 +193,7 @@ impl Programs {
         left.into_iter().map(|it| format!("{when}: {it}")).collect()
     }
 
-    /// What is not as the first `install` left it, which had no fault.
+    /// Returns the differences from the first `install`, which had no fault.
     fn lacking(&mut self, when: &str) -> Vec<String> {
         let files = files(&self.machine);
         let installed = self.installed.get_or_insert_with(|| files.clone());

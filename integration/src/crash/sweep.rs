@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which points there are, and which of them are tried.
+//! Points of stories, and the choice of those that are tried.
 
 use super::{End, Story};
 use crate::{
@@ -20,21 +20,21 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-/// A story that has left so much is not told further.
+/// Number of differences after which a story ends.
 const ENOUGH: usize = 40;
 
-/// How often a fault at a certain call is tried: threads of a daemon make theirs in another order each time.
+/// Number of tries of a fault at a certain call: threads of a daemon make their calls in another order each time.
 const TRIES: usize = 4;
 
-/// How many errors are tried of those that differ by numbers alone: a table of GIDs is a thousand files.
+/// Number of tried errors among those that differ by numbers alone: a table of GIDs is a thousand files.
 const ALIKE: usize = 4;
 
-/// How many of the points are tried.
+/// Number of points to try.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
-    /// One in so many.
+    /// One in this many.
     pub every: usize,
-    /// Which of them: the first is 0.
+    /// Index of the first one.
     pub first: usize,
     /// No more than so many, spread evenly.
     pub most: usize,
@@ -53,8 +53,8 @@ impl Extent {
         }
     }
 
-    /// What a run of `scripts/test` tries: one in ten, and all with `--full`; or as `scripts/crash` says. Stories begin
-    /// at different ones.
+    /// Returns the extent of a run of `scripts/test`: one in ten, and all with `--full`; or that of `scripts/crash`.
+    /// Stories begin at different ones.
     pub fn of_test(first: usize) -> Self {
         Self::of_run(first, extent::of(10, 1))
     }
@@ -79,7 +79,7 @@ impl Extent {
         }
     }
 
-    /// Those of `all` that are tried.
+    /// Returns those of `all` that are tried.
     pub(super) fn of<T>(self, all: Vec<T>) -> impl Iterator<Item = T> {
         let step = self.every.max(all.len().div_ceil(self.most));
         all.into_iter().skip(self.first % step).step_by(step)
@@ -89,7 +89,7 @@ impl Extent {
 /// Faults with words for people.
 pub(super) type Faults = Vec<(Fault, String)>;
 
-/// What came of a story.
+/// Results of a story.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// The story's name.
@@ -100,17 +100,17 @@ pub struct Tally {
     pub points: usize,
     /// Faults that there are.
     pub all: usize,
-    /// How often it was killed.
+    /// Number of kills.
     pub killed: usize,
-    /// How often a call was made to fail.
+    /// Number of calls that were made to fail.
     pub failed: usize,
-    /// Of these, how often it ended well all the same.
+    /// Number of these after which the program succeeded all the same.
     pub tolerated: usize,
     /// Faults that were not met: the run had fewer calls than the first one.
     pub unmet: usize,
     /// Faults that were met at another call than that of the first run with the same number.
     pub elsewhere: usize,
-    /// What was not as it should be, and where.
+    /// Differences, and where they were found.
     pub left: Vec<String>,
 }
 
@@ -128,8 +128,8 @@ impl fmt::Display for Tally {
 }
 
 impl Tally {
-    /// Panics where something was left, or where more than one in `most_unmet` of the faults that were tried was not met:
-    /// a run that waits for the kernel may look less often than the first one.
+    /// Panics on a difference, or if more than one in `most_unmet` of the tried faults was not met: a run that waits
+    /// for the kernel may read its state less often than the first one.
     #[track_caller]
     pub fn assert_nothing_left(&self, most_unmet: usize) {
         let met = self.killed + self.failed;
@@ -257,7 +257,7 @@ pub fn at_syncs(story: &mut dyn Story, what: &str) -> Tally {
     tally
 }
 
-/// All faults of a story, with words, when it was told without one.
+/// Returns all faults of a story, with texts, from a run without a fault.
 #[track_caller]
 fn without_fault(story: &mut dyn Story) -> (Faults, Tally) {
     let (end, report) = story.run(None);
@@ -360,7 +360,7 @@ pub(super) fn faults(report: &Report) -> Faults {
     faults
 }
 
-/// Of `faults` whose words are the same but for numbers a few, spread evenly; in their order.
+/// Returns a few of the `faults` whose texts differ only by numbers, spread evenly, in their order.
 fn unlike(faults: Faults) -> Faults {
     let mut alike = BTreeMap::<String, Vec<(usize, (Fault, String))>>::new();
     for (at, fault) in faults.into_iter().enumerate() {

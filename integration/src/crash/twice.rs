@@ -61,7 +61,7 @@ pub fn two_kills(
     tally
 }
 
-/// One pair, each verb with the number of the change that it is killed before; what they did.
+/// Runs one pair, each verb with the number of the change before which it is killed. Returns the results.
 #[track_caller]
 fn pair(
     tally: &mut Tally,
@@ -144,7 +144,7 @@ pub fn two_errors(name: &str, of: &mut Attachments, extent: Extent) -> Tally {
             _ => tally.unmet += 1,
         }
         let mut left = of.left_by_two_errors(&end);
-        // whoever comes next leaves what IPAM did not take back alone for a while
+        // the next call leaves unreleased addresses alone for a while
         left.extend(of.restore(turn, true));
         let what = format!("{words}, and then {then}, turn {turn}");
         note(&mut tally, of, &what, left);
@@ -153,8 +153,8 @@ pub fn two_errors(name: &str, of: &mut Attachments, extent: Extent) -> Tally {
     tally
 }
 
-/// As [`two_errors`], at the first call whose words have both of `first`, and at the first one after it whose words have both
-/// of `then`. How ADD ended.
+/// Runs as [`two_errors`], at the first call whose text has both of `first`, and at the first one after it whose text
+/// has both of `then`. Returns ADD's end.
 #[track_caller]
 pub fn these_two_errors(of: &mut Attachments, first: [&str; 2], then: [&str; 2]) -> End {
     let at = |wanted: [&str; 2], errors: Vec<(Fault, String)>| {
@@ -202,7 +202,7 @@ fn errors(points: &[Point]) -> Vec<(Fault, String)> {
     errors
 }
 
-/// Those of the calls that a run made after it had met `error`.
+/// Returns the calls that a run made after it had met `error`.
 fn errors_after(report: &Report, error: Fault) -> Vec<(Fault, String)> {
     let Some(at) = position(report, error) else {
         return vec![];
@@ -211,7 +211,7 @@ fn errors_after(report: &Report, error: Fault) -> Vec<(Fault, String)> {
     errors(&report.points).split_off(before)
 }
 
-/// Where in a run's points it met `error`.
+/// Returns the position of `error` in a run's points.
 fn position(report: &Report, error: Fault) -> Option<usize> {
     let Fault::Fail(number, _) = error else {
         return None;
@@ -239,7 +239,7 @@ fn after(of: &Attachments, second: Verb) -> Invocation<'_> {
     }
 }
 
-/// How many changes a verb makes.
+/// Returns the number of changes of a verb.
 #[track_caller]
 fn changes(of: &Attachments, verb: Verb) -> usize {
     let (_, report) = of.traced(of.first(verb), None);

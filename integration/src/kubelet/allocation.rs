@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a container is allocated: the steps of kubelet's device manager
-//! (`devicesToAllocate` in `pkg/kubelet/cm/devicemanager/manager.go`).
+//! Allocation for a container by the steps of kubelet's device manager (`devicesToAllocate` in
+//! `pkg/kubelet/cm/devicemanager/manager.go`).
 
 use super::device_manager::DeviceManager;
 use kubelet_api::device_plugin::{
@@ -14,7 +14,7 @@ use tonic::{Status, transport::Channel};
 /// No plugin may think longer about anything.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// What a container wants.
+/// Requests of a container.
 #[derive(Clone, Debug)]
 pub struct Wish {
     pod: (String, String),
@@ -51,7 +51,7 @@ impl Wish {
     }
 }
 
-/// What a container has of a resource.
+/// Allocation of a resource to a container.
 #[derive(Clone, Debug)]
 pub struct Allocation {
     /// Namespace and name.
@@ -62,13 +62,13 @@ pub struct Allocation {
     pub resource: String,
     /// The ids.
     pub ids: Vec<String>,
-    /// What the plugin gave for them.
+    /// The plugin's response for them.
     pub given: ContainerAllocateResponse,
 }
 
 impl DeviceManager {
-    /// Preference and allocation. What comes before the container's start,
-    /// [`before_start`](Self::before_start), is asked when its pod's sandbox is there.
+    /// Requests a preference and an allocation. [`before_start`](Self::before_start) is called later, when the pod's
+    /// sandbox exists.
     #[track_caller]
     pub fn allocate(&self, wish: &Wish) -> Result<Allocation, Status> {
         let ids = self.ids(wish)?;
@@ -96,7 +96,7 @@ impl DeviceManager {
             .change(|known| known.allocations.retain(|it| it.pod.1 != pod));
     }
 
-    /// Which ids it will be.
+    /// Chooses the ids.
     #[track_caller]
     fn ids(&self, wish: &Wish) -> Result<Vec<String>, Status> {
         let known = self.resource(&wish.resource);
@@ -166,7 +166,7 @@ impl DeviceManager {
         self.prefer(&wish.resource, &pool, &must, wish.count)
     }
 
-    /// `GetPreferredAllocation` as it is told, for one container.
+    /// Calls `GetPreferredAllocation` with the given arguments, for one container.
     #[track_caller]
     pub fn prefer(
         &self,
@@ -190,7 +190,7 @@ impl DeviceManager {
         Ok(containers.remove(0).device_i_ds)
     }
 
-    /// `Allocate` as it is told: the ids of each container.
+    /// Calls `Allocate` with the given ids of each container.
     #[track_caller]
     pub fn ask_for(
         &self,
@@ -206,7 +206,7 @@ impl DeviceManager {
         self.ask(resource, async |mut plugin| plugin.allocate(request).await)
     }
 
-    /// `PreStartContainer` as it is told.
+    /// Calls `PreStartContainer` with the given ids.
     #[track_caller]
     pub fn before_start(&self, resource: &str, ids: &[String]) -> Result<(), Status> {
         let request = PreStartContainerRequest {

@@ -28,20 +28,20 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-/// As long as kubelet gives a call (`PluginClientTimeout` in its package `cm/dra/plugin`).
+/// Kubelet's limit for a call (`PluginClientTimeout` in its package `cm/dra/plugin`).
 const LIMIT: Duration = Duration::from_secs(45);
 
 /// A driver that was found.
 #[derive(Debug)]
 pub struct ClaimManager {
-    /// What the driver says of itself.
+    /// The driver's description of itself.
     pub info: PluginInfo,
     runtime: Runtime,
     driver: DraPluginClient<Channel>,
     health: DraResourceHealthClient<Channel>,
 }
 
-/// What a driver says of its devices' health, as it changes.
+/// A driver's reports of its devices' health.
 #[derive(Debug)]
 pub struct HealthReports<'a> {
     runtime: &'a Runtime,
@@ -63,7 +63,7 @@ fn as_host(socket: &Path) -> String {
     socket.to_string_lossy().replace('/', "%2F")
 }
 
-/// To `socket`, whose server is called `host`.
+/// Connects to `socket`, whose server is called `host`.
 async fn channel(socket: &Path, host: &str) -> Result<Channel, tonic::transport::Error> {
     let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))?;
     let origin = format!("http://{host}").parse();
@@ -142,7 +142,7 @@ impl ClaimManager {
         Some(answer.claims.remove(&claim.uid).expect("of the claim"))
     }
 
-    /// Has it given up. The driver's error.
+    /// Has the claim unprepared. Returns the driver's error.
     #[track_caller]
     pub fn unprepare(&self, claim: &Value) -> String {
         self.try_unprepare(claim).expect("an answer")

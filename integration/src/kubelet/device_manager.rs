@@ -29,7 +29,7 @@ pub struct DeviceManager {
 }
 
 impl DeviceManager {
-    /// One of the kubelet in `kubelet_dir` (`/var/lib/kubelet`). It does not run yet.
+    /// Makes the kubelet in `kubelet_dir` (`/var/lib/kubelet`). It does not run yet.
     pub fn new(kubelet_dir: &Path) -> Self {
         Self {
             directory: kubelet_dir.to_owned(),
@@ -46,7 +46,7 @@ impl DeviceManager {
         manager
     }
 
-    /// One that keeps its clients as that generation of kubelets does.
+    /// Keeps its clients as `generation` does.
     pub fn of_generation(self, generation: Generation) -> Self {
         self.shared.change(|known| known.generation = generation);
         self
@@ -114,7 +114,7 @@ impl DeviceManager {
         self.start()
     }
 
-    /// How it takes registrations of `resource`; of all, if that is empty.
+    /// Sets the answer to registrations of `resource`; an empty name stands for all.
     pub fn takes(&self, resource: &str, manner: Manner) {
         self.shared.change(|known| {
             known.manners.insert(resource.to_owned(), manner);
@@ -130,8 +130,7 @@ impl DeviceManager {
         });
     }
 
-    /// What is known of `resource` as soon as `is_it` likes it; panics with `what` after
-    /// [`PATIENCE`].
+    /// Returns `resource` as soon as `is_it` is true for it; panics with `what` after [`PATIENCE`].
     #[track_caller]
     pub fn wait_for(
         &self,
@@ -167,7 +166,7 @@ impl DeviceManager {
         found.unwrap_or_else(|| panic!("not within {PATIENCE:?}: {what}"))
     }
 
-    /// Whether `resource` is as `is_it` likes it within `limit`.
+    /// Returns true if `is_it` becomes true for `resource` within `limit`.
     pub fn within(
         &self,
         limit: Duration,
@@ -184,7 +183,7 @@ impl DeviceManager {
         self.shared.wait(limit, found)
     }
 
-    /// What is known of `resource` now.
+    /// Returns the present state of `resource`.
     pub fn resource(&self, resource: &str) -> Option<Resource> {
         self.shared.lock().resources.get(resource).cloned()
     }
@@ -194,12 +193,12 @@ impl DeviceManager {
         self.shared.lock().registered.clone()
     }
 
-    /// How often `Register` was called, whatever came of it.
+    /// Returns the number of calls of `Register`, with any result.
     pub fn calls(&self) -> usize {
         self.shared.lock().calls
     }
 
-    /// What containers have.
+    /// Returns the containers' allocations.
     pub fn allocations(&self) -> Vec<Allocation> {
         self.shared.lock().allocations.clone()
     }

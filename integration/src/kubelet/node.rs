@@ -37,12 +37,12 @@ pub struct Node {
     program: Vec<OsString>,
 }
 
-/// Where the node has its files.
+/// Place of the node's files.
 #[derive(Debug)]
 enum Place {
-    /// In a directory of its own.
+    /// A directory of its own.
     Temporary(TempDir),
-    /// Where nodes have them: what outlives the boot is in `/var/lib`.
+    /// The usual directories of nodes: state that outlives the boot is in `/var/lib`.
     Usual,
 }
 
@@ -64,7 +64,7 @@ impl Place {
 }
 
 impl Node {
-    /// One whose daemon has the configuration file `configuration`.
+    /// Starts a node whose daemon has the configuration file `configuration`.
     #[track_caller]
     pub fn start(configuration: &str) -> Self {
         Self::start_with(configuration, temporary(), None, None)
@@ -152,7 +152,8 @@ impl Node {
         self.daemon.end(signal)
     }
 
-    /// What kubelet does before it has a pod's sandbox made; its pod-resources tells of it then.
+    /// Allocates as kubelet does before it has a pod's sandbox made; its pod-resources report the allocation from then
+    /// on.
     #[track_caller]
     pub fn allocate(&self, wish: &Wish) -> Allocation {
         let allocation = self.kubelet.allocate(wish);
@@ -161,8 +162,8 @@ impl Node {
         allocation
     }
 
-    /// What kubelet does before it starts the containers of a pod, whose sandbox is there: each
-    /// may start.
+    /// Calls the plugins as kubelet does before it starts the containers of a pod, whose sandbox exists: each may
+    /// start.
     #[track_caller]
     pub fn may_start(&self, pod: &str) {
         let mut allocations = self.kubelet.allocations();
@@ -174,7 +175,7 @@ impl Node {
         }
     }
 
-    /// Kubelet has a pod that asked for nothing.
+    /// Adds a pod without requests to kubelet.
     pub fn knows(&self, pod: &str) {
         let mut pods = self.kubelet.pod_resources();
         pods.push(pod_resources::pod("default", pod, &[&[]]));
@@ -244,7 +245,7 @@ impl Node {
         Some(nodes.collect())
     }
 
-    /// What `/metrics` says.
+    /// Returns the page `/metrics`.
     #[track_caller]
     pub fn metrics(&self) -> String {
         let answer = self.daemon.get("/metrics");

@@ -19,13 +19,13 @@ use tonic::{
 
 use super::allocation::Allocation;
 
-/// How long kubelet waits for a plugin that it dials.
+/// Kubelet's limit for a connection to a plugin.
 const TO_DIAL: Duration = Duration::from_secs(10);
 
-/// How a registration is taken.
+/// Answer to a registration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Manner {
-    /// As kubelet does.
+    /// Kubelet's answer.
     Proper,
     /// Refused, with this message.
     Refusing(String),
@@ -33,20 +33,20 @@ pub enum Manner {
     Silent,
 }
 
-/// How a kubelet keeps the clients of a resource, of which there are two while one daemon takes
-/// another's place (`pkg/kubelet/cm/devicemanager`).
+/// Treatment of a resource's clients, of which there are two while one daemon replaces another
+/// (`pkg/kubelet/cm/devicemanager`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Generation {
-    /// 1.25 to 1.36: one client for each resource's name (`plugin/v1beta1/handler.go`). The stream of
-    /// the one before goes on; when it ends, whichever client has the name by then is disconnected.
-    /// An attempt that fails takes the name from whoever has it.
+    /// Kubelet 1.25 to 1.36: one client for each resource's name (`plugin/v1beta1/handler.go`). The stream of the
+    /// former one continues; when it ends, the present client of the name is disconnected. A failed attempt removes the
+    /// name from its present client.
     #[default]
     ByName,
     /// 1.37: one for each name and socket; ids are unhealthy when the last one ends. A second one of
     /// the same socket is refused.
     BySocket,
-    /// Up to 1.24: the new endpoint takes the old one's place, whose connection is closed. The plugin
-    /// is not asked for its options (`addEndpoint` in `manager.go`).
+    /// Kubelet up to 1.24: the new endpoint replaces the old one, whose connection is closed. The plugin gets no
+    /// request for its options (`addEndpoint` in `manager.go`).
     Replacing,
 }
 
@@ -57,7 +57,7 @@ pub struct Registered {
     pub resource: String,
     /// The path of the plugin's socket.
     pub endpoint: PathBuf,
-    /// When.
+    /// Time of the change.
     pub at: Instant,
 }
 
@@ -70,11 +70,11 @@ pub struct Resource {
     pub lists: usize,
     /// Streams that are open.
     pub streams: usize,
-    /// What the plugin said that it wants.
+    /// Options of the plugin.
     pub options: DevicePluginOptions,
     /// The ids that could be allocated, after each change of their number.
     pub allocatable: Vec<usize>,
-    /// Whether its endpoint is stopped: nothing is asked of it any more.
+    /// True if its endpoint is stopped: it gets no further request.
     pub stopped: bool,
     pub(super) client: DevicePluginClient<Channel>,
 }
@@ -120,13 +120,13 @@ pub(super) struct Client {
 pub(super) struct Known {
     pub(super) resources: BTreeMap<String, Resource>,
     pub(super) registered: Vec<Registered>,
-    /// Calls of `Register`, whatever came of them.
+    /// Calls of `Register`, with any result.
     pub(super) calls: usize,
     pub(super) manners: BTreeMap<String, Manner>,
     pub(super) allocations: Vec<Allocation>,
     pub(super) streams: Vec<AbortHandle>,
     pub(super) generation: Generation,
-    /// Those that would be disconnected.
+    /// Clients that would be disconnected.
     pub(super) clients: Vec<Client>,
     dialled: usize,
 }

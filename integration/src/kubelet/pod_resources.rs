@@ -21,10 +21,10 @@ use tokio::{net::UnixListener, sync::oneshot};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Code, Request, Response, Status, transport::Server};
 
-/// How `Get` is answered.
+/// Answer to `Get`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Get {
-    /// With the pod, or that there is none.
+    /// The pod, or that it does not exist.
     Works,
     /// The feature gate is off.
     TurnedOff,
@@ -32,7 +32,7 @@ pub enum Get {
     Unimplemented,
 }
 
-/// How a question is taken.
+/// Treatment of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mood {
     /// Answered at once.
@@ -41,7 +41,7 @@ pub enum Mood {
     Slow(Duration),
     /// Never answered.
     Silent,
-    /// Refused, so many times: asked too often.
+    /// Refuses this many requests as too frequent.
     Busy(u32),
     /// Refused, always.
     Refusing(Code),
@@ -55,7 +55,7 @@ struct State {
     asked: Vec<&'static str>,
 }
 
-/// The stand-in; it is away when this is dropped.
+/// Stand-in, which disappears when this is dropped.
 #[derive(Debug)]
 pub struct PodResourcesServer {
     socket: PathBuf,
@@ -112,7 +112,7 @@ pub fn claiming(mut pod: PodResources, devices: &[(&str, &str, &str)]) -> PodRes
 }
 
 impl PodResourcesServer {
-    /// One that listens at `socket`, and knows no pod.
+    /// Starts a server at `socket` that knows no pod.
     #[track_caller]
     pub fn start(socket: &Path) -> Self {
         let state = State {
@@ -130,7 +130,7 @@ impl PodResourcesServer {
         server
     }
 
-    /// Where it listens.
+    /// Returns its socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -150,7 +150,7 @@ impl PodResourcesServer {
         self.state().mood = mood;
     }
 
-    /// What it was asked since the last time: `Get`, `List`.
+    /// Returns the requests since the last call: `Get`, `List`.
     pub fn asked(&self) -> Vec<&'static str> {
         std::mem::take(&mut self.state().asked)
     }
@@ -163,7 +163,7 @@ impl PodResourcesServer {
         }
     }
 
-    /// Starts again, as kubelet does: the socket's file is made anew.
+    /// Starts again, as kubelet does: it makes a new socket file.
     #[track_caller]
     pub fn come(&mut self) {
         self.go();
@@ -193,7 +193,7 @@ impl Drop for PodResourcesServer {
     }
 }
 
-/// Until it is stopped; questions that are not answered then end with it.
+/// Serves until it is stopped; unanswered requests then end with it.
 fn serve(listener: StdListener, answers: Answers, stopped: oneshot::Receiver<()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -257,8 +257,8 @@ impl PodResourcesLister for Answers {
         Ok(Response::new(ListPodResourcesResponse { pod_resources }))
     }
 
-    /// As `pkg/kubelet/apis/podresources/server_v1.go` has it: plain errors, which gRPC for Go
-    /// gives the code Unknown.
+    /// Answers as `pkg/kubelet/apis/podresources/server_v1.go` does: plain errors, which gRPC for Go gives the code
+    /// Unknown.
     async fn get(
         &self,
         request: Request<GetPodResourcesRequest>,

@@ -20,10 +20,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// As long as anything but an exchange may take.
+/// Limit for everything but an exchange.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Which sockets an end opens.
+/// Kind of an end's sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Socket {
     /// `AF_SMC`
@@ -51,7 +51,7 @@ pub struct SmcPeer(pub PathBuf);
 /// A connection of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connected {
-    /// How long `connect` took.
+    /// Duration of `connect`.
     pub took: Duration,
     /// The client's end of it.
     pub local: SocketAddr,
@@ -73,7 +73,7 @@ pub struct Client {
     connected: Vec<Connected>,
 }
 
-/// What `rdma-device-plugin smc` prints with these words; it must succeed.
+/// Returns the output of `rdma-device-plugin smc` with these arguments; it must succeed.
 #[track_caller]
 pub fn read_out(words: &[&str]) -> String {
     let output = Command::new(rdma_device_plugin())
@@ -177,7 +177,7 @@ impl SmcPeer {
 }
 
 impl Server {
-    /// Where it listens.
+    /// Returns the listening address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -17,7 +17,7 @@ pub struct OneCpu {
 }
 
 impl OneCpu {
-    /// From now on.
+    /// Begins the restriction to one CPU.
     #[track_caller]
     pub fn begin() -> Self {
         assert!(
@@ -49,7 +49,7 @@ impl Drop for OneCpu {
     }
 }
 
-/// Whatever this thread starts is the first to run on its CPU, before the kernel's workers; until this is dropped.
+/// Priority of this thread's children on its CPU above the kernel's workers, until this is dropped.
 #[derive(Debug)]
 pub(super) struct First;
 

@@ -7,7 +7,7 @@ use crate::{Attachment, Conflist, Netns, Runtime, plugin};
 use serde_json::{Value, json};
 use std::{path::Path, time::Duration};
 
-/// The name of the pods' primary interface: nobody relies on `eth0`.
+/// Name of the pods' primary interface: no code relies on `eth0`.
 pub const PRIMARY: &str = "net0";
 
 /// User EID of the configurations.
@@ -16,10 +16,10 @@ pub const UEID: &str = "RDMA-CNI.LAB";
 /// Well under a second, on an emulated machine that others use as well.
 const SOON: Duration = Duration::from_millis(900);
 
-/// As long as an exchange may take.
+/// Limit for an exchange.
 const LIMIT: Duration = Duration::from_secs(400);
 
-/// What hands annotations over.
+/// Capability that hands over annotations.
 const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
 /// A pod, and how it is attached.
@@ -115,8 +115,7 @@ impl SmcPod {
         address.split('/').next().expect("an address").to_owned()
     }
 
-    /// How its established connections are carried, `smcr` or `tcp: ` and the reason in words,
-    /// each once.
+    /// Returns the protocols of its established connections, `smcr` or `tcp: ` with the reason, each once.
     #[track_caller]
     pub fn carried(&self) -> Vec<String> {
         let words = |of: &Value| of["words"].as_str().unwrap_or_default().to_owned();
@@ -137,8 +136,8 @@ impl SmcPod {
     }
 }
 
-/// So many connections of [`Socket::Smc`] from the second pod to `address` of the first, by each of which
-/// so many bytes go both ways and are compared: `work` is both. None of them had to wait.
+/// Opens connections of [`Socket::Smc`] from the second pod to `address` of the first. Each sends bytes both ways and
+/// compares them: `work` has both numbers. None of them had to wait.
 #[track_caller]
 pub fn exchange(
     peer: &SmcPeer,

@@ -33,8 +33,8 @@ pub(super) struct Stop {
     pub(super) only: Option<(usize, u32)>,
 }
 
-/// A filter that stops at `stops`. What calls the kernel by numbers of another architecture would pass it unseen: that
-/// is killed, so that somebody notices.
+/// Returns a filter that stops at `stops`. It kills a process that calls the kernel by numbers of another architecture,
+/// which would otherwise pass unseen.
 pub(super) fn stopping_at(stops: &[Stop]) -> Vec<sock_filter> {
     let mut filter = vec![
         load(offset_of!(seccomp_data, arch)),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a stopped thread's memory and descriptors say.
+//! Reads of a stopped thread's memory and descriptors.
 
 use nix::unistd::Pid;
 use std::{
@@ -29,7 +29,7 @@ pub(super) fn word(thread: Pid, address: u64) -> u64 {
     bytes.try_into().map_or(0, u64::from_ne_bytes)
 }
 
-/// What a descriptor is open on: a path, or `pipe:[4711]`.
+/// Returns the target of a descriptor: a path, or `pipe:[4711]`.
 pub(super) fn target(thread: Pid, descriptor: u64) -> String {
     let link = fs::read_link(format!("/proc/{thread}/fd/{descriptor}"));
     link.map_or_else(|_| String::new(), |it| it.to_string_lossy().into_owned())

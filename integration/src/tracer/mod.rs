@@ -33,7 +33,7 @@ use std::{
     str::FromStr,
 };
 
-/// What happens at a point.
+/// Fault at a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Fault {
     /// SIGKILL before the `n`th call that changes something: it is not made.
@@ -49,17 +49,18 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Whether it is an error, which the call of `point` can have.
+    /// Returns true if it is an error that the call of `point` can have.
     pub(crate) fn is_possible_at(self, point: &Point) -> bool {
         matches!(self, Self::Fail(_, errno) if point.errors.contains(&errno))
     }
 
-    /// Whether it is at a call that changes something or can lack room, so that the others need not stop the program.
+    /// Returns true if it is at a call that changes something or can lack room, so that the others need not stop the
+    /// program.
     fn is_at_a_change(self) -> bool {
         !matches!(self, Self::Fail(_, errno) if errno != ENOSPC)
     }
 
-    /// For a command line: `kill=3`, `kill-after=3`, `kill-before-send=3`, `fail=3=28`.
+    /// Returns the argument of a command line: `kill=3`, `kill-after=3`, `kill-before-send=3`, `fail=3=28`.
     pub fn argument(self) -> String {
         match self {
             Self::Kill(number) => format!("kill={number}"),
@@ -92,15 +93,15 @@ impl FromStr for Fault {
     }
 }
 
-/// What a run had.
+/// Results of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
-    /// In their order; those until the end, which a kill brings. With a kill or `ENOSPC`, those that change something,
-    /// send something or can lack room.
+    /// Points in their order, up to the end that a kill brings. With a kill or `ENOSPC`: the points that change
+    /// something, send something or can lack room.
     pub points: Vec<Point>,
     /// The one at which the fault was, the last one of several. None: it ended before.
     pub hit: Option<Point>,
-    /// How many of the faults were met.
+    /// Number of faults that were met.
     pub hits: usize,
 }
 
@@ -125,7 +126,7 @@ pub fn traced<'a>(
     invocation.by(injector, arguments)
 }
 
-/// What the injector wrote into `file`.
+/// Reads the injector's report in `file`.
 #[track_caller]
 pub fn report(file: &Path) -> Report {
     let text = fs::read(file).unwrap_or_else(|error| panic!("no report in {file:?}: {error}"));
@@ -135,9 +136,9 @@ pub fn report(file: &Path) -> Report {
 /// The injector's command line.
 #[derive(Debug)]
 pub struct Arguments {
-    /// Where the report goes. None: it is for people.
+    /// File of the report. None: it is printed for readers.
     pub report: Option<PathBuf>,
-    /// What happens, in one run.
+    /// Faults of one run.
     pub faults: Vec<Fault>,
     /// The program and its arguments; there is a program.
     pub program: Vec<String>,

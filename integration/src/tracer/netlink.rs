@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a netlink request changes something, and what it is called.
+//! Names of netlink requests, and which of them change something.
 
 use nix::libc::{
     NETLINK_GENERIC, NETLINK_RDMA, NETLINK_ROUTE, NLM_F_ACK, NLM_F_DUMP, RTM_DELADDR, RTM_DELLINK,
@@ -31,7 +31,7 @@ const ROUTE_NAMES: [(u16, &str); 12] = [
     (LINK_PROPERTIES[1], "DELLINKPROP"),
 ];
 
-/// Whether the request that begins with `header` changes something, and its name. None: it is no request.
+/// Returns whether the request that begins with `header` changes something, and its name. None: it is no request.
 pub(super) fn request(protocol: i32, header: &[u8]) -> Option<(bool, String)> {
     let number = |at: usize| {
         let bytes = header.get(at..at + 2)?;

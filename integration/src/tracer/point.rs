@@ -22,13 +22,13 @@ use serde::{Deserialize, Serialize};
 pub struct Point {
     /// The call.
     pub call: String,
-    /// On what, for people.
+    /// Object of the call, for readers.
     pub what: String,
-    /// Whether it changes something.
+    /// True if it changes something.
     pub changes: bool,
-    /// Whether it sends something to another process, by a Unix socket.
+    /// True if it sends something to another process by a Unix socket.
     pub sends: bool,
-    /// Which errors it could have: `errno`.
+    /// Possible errors: `errno`.
     pub errors: Vec<i32>,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Call<'a> {
     pub(super) thread: Pid,
     pub(super) number: i64,
     pub(super) arguments: [u64; 6],
-    /// What a descriptor is, if it is a socket.
+    /// Returns the kind of a descriptor, if it is a socket.
     pub(super) socket: &'a dyn Fn(u64) -> Option<Socket>,
 }
 
@@ -50,7 +50,7 @@ macro_rules! names {
     };
 }
 
-/// Those that can change something, on every CPU.
+/// Calls that can change something, on every CPU.
 const CHANGES: &[(libc::c_long, &str)] = names![
     openat SYS_openat, openat2 SYS_openat2, write SYS_write, pwrite64 SYS_pwrite64,
     writev SYS_writev, ftruncate SYS_ftruncate, fallocate SYS_fallocate, fsync SYS_fsync,
@@ -64,7 +64,7 @@ const CHANGES: &[(libc::c_long, &str)] = names![
     clone3 SYS_clone3, execve SYS_execve, kill SYS_kill,
 ];
 
-/// Those that later CPUs do not have.
+/// Such calls that later CPUs do not have.
 #[cfg(target_arch = "x86_64")]
 const OLD_CHANGES: &[(libc::c_long, &str)] = names![
     open SYS_open, rename SYS_rename, link SYS_link, symlink SYS_symlink, mkdir SYS_mkdir,
@@ -74,7 +74,7 @@ const OLD_CHANGES: &[(libc::c_long, &str)] = names![
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_CHANGES: &[(libc::c_long, &str)] = &[];
 
-/// Those that never change anything, on every CPU.
+/// Calls that never change anything, on every CPU.
 const OTHERS: &[(libc::c_long, &str)] = names![
     read SYS_read, pread64 SYS_pread64, readv SYS_readv, getdents64 SYS_getdents64,
     setns SYS_setns, unshare SYS_unshare, socket SYS_socket, pipe2 SYS_pipe2, eventfd2 SYS_eventfd2,
@@ -88,13 +88,13 @@ const OTHERS: &[(libc::c_long, &str)] = names![
     faccessat2 SYS_faccessat2,
 ];
 
-/// Those by which a descriptor becomes a socket: what is sent is known by it.
+/// Calls by which a descriptor becomes a socket, which identifies the sent data.
 const SOCKETS: [&str; 4] = ["socket", "socketpair", "accept4", "fcntl"];
 
-/// One that changes nothing, and may lack room as those do that change something.
+/// Call that changes nothing, and may lack room as changing calls do.
 const LACKS_ROOM: &str = "inotify_add_watch";
 
-/// Those that later CPUs do not have.
+/// Such calls that later CPUs do not have.
 #[cfg(target_arch = "x86_64")]
 const OLD_OTHERS: &[(libc::c_long, &str)] = names![
     pipe SYS_pipe, poll SYS_poll, select SYS_select, epoll_wait SYS_epoll_wait,
@@ -103,10 +103,10 @@ const OLD_OTHERS: &[(libc::c_long, &str)] = names![
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_OTHERS: &[(libc::c_long, &str)] = &[];
 
-/// Those that bring something to the disk for certain.
+/// Calls that write to the disk.
 const SYNCS: [&str; 5] = ["fsync", "fdatasync", "syncfs", "sync_file_range", "sync"];
 
-/// Whether the system call of this name brings something to the disk for certain.
+/// Returns true if the system call of this name writes to the disk.
 pub fn is_sync(call: &str) -> bool {
     SYNCS.contains(&call)
 }
@@ -171,7 +171,7 @@ impl Call<'_> {
         })
     }
 
-    /// What it sends to another process.
+    /// Returns the data that it sends to another process.
     fn send(&self, name: &str) -> Option<String> {
         let calls = ["write", "writev", "sendto", "sendmsg", "sendmmsg"];
         let sends = calls.contains(&name) && self.is_socket_of(AF_UNIX);
@@ -265,7 +265,7 @@ impl Call<'_> {
         })
     }
 
-    /// Not what is open already, for which the path is empty.
+    /// Excludes descriptors that are open already, for which the path is empty.
     fn looked_at(&self, path: usize) -> Option<(bool, String, &'static [i32])> {
         let path = self.path(path);
         (!path.is_empty()).then_some((false, path, &[EIO]))
@@ -319,7 +319,7 @@ impl Call<'_> {
         })
     }
 
-    /// Whether a call of fcntl makes another descriptor.
+    /// Returns true if a call of fcntl makes another descriptor.
     pub(super) fn duplicates(&self) -> bool {
         let makes = [libc::F_DUPFD, libc::F_DUPFD_CLOEXEC];
         makes

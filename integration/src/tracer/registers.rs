@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What differs from CPU to CPU: how a system call fails in a thread that the filter has stopped before it.
+//! CPU-specific part: how a system call fails in a thread that the filter has stopped before it.
 
 pub(super) use cpu::refuse;
 

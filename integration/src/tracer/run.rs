@@ -24,12 +24,12 @@ use std::{
     process::Command,
 };
 
-/// How a program ended that was traced.
+/// End of a traced program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traced {
-    /// By itself, with this exit status.
+    /// Exited by itself, with this status.
     Exited(i32),
-    /// By a signal, that of a fault or another one.
+    /// Killed by a signal, that of a fault or another one.
     Killed(Signal),
 }
 
@@ -58,7 +58,7 @@ pub fn run(program: Command, faults: &[Fault]) -> io::Result<(Traced, Report)> {
     Ok((ended, tracer.report))
 }
 
-/// Starts `program`, which stands at its beginning then. It is traced before it is filtered: without a tracer, its own
+/// Starts `program`, which is stopped at its beginning. It is traced before it is filtered: without a tracer its own
 /// exec would fail.
 fn start(program: Command, filter: &[libc::sock_filter]) -> io::Result<Pid> {
     // SAFETY: there is no other thread, so the child may do what any process may
@@ -94,7 +94,7 @@ fn start(program: Command, filter: &[libc::sock_filter]) -> io::Result<Pid> {
     }
 }
 
-/// In the child: when the tracer is there, it is filtered, and `program` comes in its place.
+/// Runs in the child: installs the filter when the tracer is there, and executes `program`.
 fn become_traced(mut program: Command, filter: &[libc::sock_filter]) -> io::Result<Infallible> {
     ptrace::traceme()?;
     raise(Signal::SIGSTOP)?;
@@ -105,7 +105,7 @@ fn become_traced(mut program: Command, filter: &[libc::sock_filter]) -> io::Resu
 /// A thread that is followed.
 struct Thread {
     process: Pid,
-    /// What is to come of the call that it is in.
+    /// Fault of the present call.
     pending: Pending,
 }
 
@@ -118,7 +118,7 @@ impl Thread {
     }
 }
 
-/// What the end of a call means.
+/// Meaning of the end of a call.
 #[derive(Clone, Copy)]
 enum Pending {
     Nothing,
@@ -132,14 +132,14 @@ enum Pending {
 
 struct Tracer {
     root: Pid,
-    /// With how many of the points so far can have the fault's error.
+    /// Faults, each with the number of points so far that can have its error.
     faults: Vec<(Fault, usize)>,
     threads: BTreeMap<Pid, Thread>,
-    /// By process and descriptor.
+    /// Sockets by process and descriptor.
     sockets: BTreeMap<(Pid, u64), Socket>,
-    /// How many of the points changed something.
+    /// Number of points that changed something.
     changes: usize,
-    /// How many sent something to another process.
+    /// Number of points that sent something to another process.
     sends: usize,
     report: Report,
     ended: Option<Traced>,
@@ -158,7 +158,7 @@ impl Tracer {
             match status {
                 WaitStatus::Exited(thread, code) => self.end(thread, Traced::Exited(code)),
                 WaitStatus::Signaled(thread, signal, _) => self.end(thread, Traced::Killed(signal)),
-                // one that is killed while it is looked at is gone
+                // a process that is killed during the observation is gone
                 WaitStatus::PtraceEvent(thread, _, libc::PTRACE_EVENT_SECCOMP) => {
                     gone(self.before(thread))?;
                     self.go_on(thread, None)?;
@@ -174,7 +174,7 @@ impl Tracer {
                     self.go_on(thread, None)?;
                 }
                 WaitStatus::Stopped(thread, signal) => {
-                    // the first stop of a new thread or child is nobody's signal
+                    // the first stop of a new thread or child is no signal
                     let is_new = !self.threads.contains_key(&thread);
                     self.threads
                         .entry(thread)
@@ -194,7 +194,7 @@ impl Tracer {
         }
     }
 
-    /// To the next call that can be a point, or to the end of the one that it is in, if that matters.
+    /// Continues to the next call that can be a point, or to the end of the present one, if that matters.
     fn go_on(&self, thread: Pid, signal: Option<Signal>) -> nix::Result<()> {
         let pending = self.threads.get(&thread).map(|it| it.pending);
         gone(match pending {
@@ -313,7 +313,7 @@ impl Tracer {
         }
     }
 
-    /// What a process's descriptor is from now on. What was closed may have had the same number.
+    /// Records the kind of a process's descriptor. A closed one may have had the same number.
     fn is_now(&mut self, descriptor: (Pid, u64), socket: Option<Socket>) {
         match socket {
             Some(socket) => self.sockets.insert(descriptor, socket),

@@ -10,23 +10,23 @@ use super::{
 use integration::{Netns, plugin::rdma_cni};
 use std::path::PathBuf;
 
-/// How often, where nothing is slow.
+/// Number of runs if no program is slow.
 pub(super) const RUNS: usize = 15;
 const VERBS: [&str; 2] = ["ADD", "DEL"];
 
-/// What is compared.
+/// A comparison by numbers of rails.
 pub(super) struct ByRails<'a> {
-    /// What the pods get, for people.
+    /// Subject of the comparison, for readers.
     pub(super) what: &'a str,
-    /// How many rails, and the configuration; the first is what the others are compared to.
+    /// Numbers of rails with their configurations; the first is the reference.
     pub(super) inputs: Vec<(u32, PathBuf)>,
-    /// How often.
+    /// Number of runs.
     pub(super) runs: usize,
     pub(super) cni_path: &'a str,
     pub(super) peers: Option<Peers<'a>>,
 }
 
-/// Of one number of rails: ADD and DEL.
+/// Times of ADD and DEL for one number of rails.
 #[derive(Default)]
 struct Times {
     ours: [Vec<Run>; 2],

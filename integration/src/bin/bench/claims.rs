@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon as a DRA driver, beside a real API server on the same machine (`RDMA_KUBERNETES`): claims of all NICs of
-//! a node, prepared one after the other, held, and given up.
+//! a node, prepared one after the other, held, and released.
 
 use super::daemon::p50_and_p99;
 use integration::{ControlPlane, Daemon, Machine, kubelet::ClaimManager, machine::Nic};
@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// As many as a node has pods, nearly twice.
+/// Number of claims: nearly twice the number of a node's pods.
 const CLAIMS: usize = 200;
 const NODE: &str = "bench-1";
 const DRIVER: &str = "hca.rdma";
@@ -57,7 +57,7 @@ fn start(cluster: &mut ControlPlane, machine: &Machine) -> Daemon {
     Daemon::start(&mut cluster.daemon(machine, machine))
 }
 
-/// Claims that somebody has allocated on the node.
+/// Makes claims that are allocated on the node.
 fn allocated(cluster: &mut ControlPlane) -> Vec<Value> {
     let list =
         |items: Vec<Value>| json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string();
@@ -81,7 +81,7 @@ fn allocated(cluster: &mut ControlPlane) -> Vec<Value> {
     claims
 }
 
-/// How often the API server was asked for a claim, or told of one.
+/// Returns the number of requests to the API server about claims.
 fn requests(cluster: &ControlPlane) -> f64 {
     let text = cluster.ask("/metrics").expect("the API server's metrics");
     let lines = text.lines().filter(|line| {

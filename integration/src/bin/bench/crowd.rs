@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What many pods cost that start at once, and then end at once: how many a second, how long one waits, and how
-//! much processor time one takes, its IPAM plugin's included.
+//! Cost of many pods that start at once, and then end at once: pods per second, waiting time of one, and its processor
+//! time with its IPAM plugin's.
 
 use super::{
     figures, rails,
@@ -14,12 +14,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How many pods, and how often: what one of them waits for needs as many figures as there are pods at once.
+/// Numbers of pods and of repetitions: the waiting time of one pod needs as many figures as there are pods at once.
 const CROWDS: [(usize, usize); 3] = [(1, 16), (16, 4), (100, 2)];
 const RAILS: [u32; 2] = [1, 8];
 const VERBS: [&str; 2] = ["ADD", "DEL"];
 
-/// In the namespace of `node`'s host, which has `eth1`. State and leases are in memory, and the disk is in none of it.
+/// Measures in the namespace of `node`'s host, which has `eth1`. State and leases are in memory, so that no figure
+/// contains the disk.
 pub(super) fn measure(node: &Node) {
     let memory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
     let inputs = rails::inputs(node, RAILS).map(|it| rails::kept_in(&it, memory.path()));
@@ -53,7 +54,7 @@ pub(super) fn measure(node: &Node) {
     figures::keep("crowd", &head, &rows);
 }
 
-/// So many pods at once, of so many rails.
+/// Number of simultaneous pods, and of their rails.
 struct Size<'a> {
     pods: usize,
     rounds: usize,
@@ -117,7 +118,7 @@ impl Crowd {
         self.wall += wall;
     }
 
-    /// How many a second, median and 99th percentile of one, processor time of one: milliseconds.
+    /// Returns pods per second, the median and 99th percentile of one pod, and its processor time, in milliseconds.
     fn figures(&self) -> [f64; 4] {
         let mut walls: Vec<f64> = self.runs.iter().map(|run| milliseconds(run.wall)).collect();
         walls.sort_by(f64::total_cmp);

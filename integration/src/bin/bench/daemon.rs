@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin`, as kubelet has it: eight HCAs with a thousand ids, and 256 virtual
-//! functions. Nobody else's numbers are beside these; what the machine did is above them.
+//! `rdma-device-plugin` with a kubelet: eight HCAs with a thousand ids, and 256 virtual functions. No other project's
+//! numbers are beside these; the machine's load is above them.
 
 use super::{
     machines::{self, Case},
@@ -17,15 +17,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What is called so often, and what a round has of it: all cases have one round after the other, in turn.
+/// Number of calls, and the part of a round: all cases have one round each, in turn.
 const ROUNDS: usize = 20;
 /// Calls of Allocate in a round.
 const CALLS: usize = 100;
-/// Of what takes longer.
+/// Number of calls that take longer.
 const FEW: usize = 15;
 const IDLE: Duration = Duration::from_secs(60);
 
-/// What a kubelet and its daemon are to each other.
+/// A kubelet and its running daemon.
 struct Running {
     // the daemon ends before what it uses goes
     daemon: Daemon,
@@ -89,7 +89,7 @@ pub(super) fn measure() {
 }
 
 impl Running {
-    /// And what its start took, ms.
+    /// Starts the daemon. Returns also the start's duration, ms.
     fn start(case: Case) -> (Self, f64) {
         let kubelet = DeviceManager::started(&case.machine.path("kubelet"));
         let mut command = case.machine.command(&rdma_device_plugin());
@@ -190,7 +190,7 @@ fn conditions() -> String {
     )
 }
 
-/// In ms.
+/// Returns median and 99th percentile in ms.
 pub(super) fn p50_and_p99(mut times: Vec<Duration>) -> (f64, f64) {
     times.sort_unstable();
     let at =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What plots are made of (`scripts/bench --plots`).
+//! Data of plots (`scripts/bench --plots`).
 
 use std::{env, fmt::Write, fs, path::Path};
 

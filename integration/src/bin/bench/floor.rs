@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One rail's ADD beside its floor: a static C program that makes the same requests of the kernel, and nothing else.
-//! With state and leases in memory and without a probe neither the disk nor the wire is waited for. The same ADD with
-//! each of them stands below, and what it waited for beside it.
+//! One rail's ADD beside its floor: a static C program that sends the same requests to the kernel, and does nothing
+//! else. With state and leases in memory and without a probe the ADD waits neither for the disk nor for the wire. The
+//! same ADD with each of them is below, with its waiting time.
 
 use super::{
     rails,
@@ -16,7 +16,7 @@ use std::{
 };
 
 const RUNS: usize = 31;
-/// By strace, for what the disk is waited for.
+/// Number of runs under strace, for the time that they wait for the disk.
 const TRACED: usize = 5;
 
 /// An ADD that is measured.
@@ -24,11 +24,11 @@ struct Case {
     title: &'static str,
     input: PathBuf,
     times: Vec<Run>,
-    /// What it waits for.
+    /// Waiting times.
     waits: Vec<Waits>,
 }
 
-/// In the namespace of `node`'s host, which has `eth1`.
+/// Measures in the namespace of `node`'s host, which has `eth1`.
 pub(super) fn measure(node: &Node) {
     let memory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
     // where files outlive a boot

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From inside the lab's VM (`integration/lab/vm --tier full`): pods with 1, 2, 4 and 8 virtual functions with RDMA
-//! devices. Where these belong to one namespace, functions and devices move; where all see them, pods get children.
+//! Measurements inside the lab's VM (`integration/lab/vm --tier full`): pods with 1, 2, 4 and 8 virtual functions with
+//! RDMA devices. In exclusive mode functions and devices move; in shared mode pods get children.
 
 use super::{by_rails::ByRails, run::runs};
 use integration::{lab::Lab, plugin::cni_path, plugin::rdma_cni};
@@ -11,7 +11,7 @@ const COUNTS: [u32; 4] = [1, 2, 4, 8];
 /// Emulated CPUs are slow.
 const RUNS: usize = 5;
 
-/// In the VM's own namespace.
+/// Measures in the VM's own namespace.
 pub(super) fn measure() {
     let lab = Lab::new(COUNTS[3] as usize / 2);
     let shared = env::var("RDMA_LAB_MODE").is_ok_and(|it| it == "shared");

@@ -22,7 +22,7 @@ use std::{
 const RUNS: usize = 31;
 const HELD: u32 = 50_000;
 
-/// One plugin, one range.
+/// One plugin with one range.
 struct Side {
     program: PathBuf,
     directory: PathBuf,
@@ -124,7 +124,7 @@ impl Side {
         run
     }
 
-    /// As 50,000 pods' ADDs would.
+    /// Writes the leases of 50,000 pods' ADDs.
     fn fill_ours(&self, start: IpAddr) {
         let store = Store::new(&RealDisk, &self.directory, "bench", Patience::of_verb());
         let leases = store.lock().expect("the lock");
@@ -140,7 +140,7 @@ impl Side {
             .expect("the last one");
     }
 
-    /// As host-local writes its leases.
+    /// Writes leases in host-local's format.
     fn fill_theirs(&self, start: IpAddr) {
         let directory = self.directory.join("bench");
         fs::create_dir_all(&directory).expect("the directory");

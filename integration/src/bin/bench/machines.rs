@@ -5,7 +5,7 @@ use integration::{Machine, machine::Nic};
 
 const HCAS: usize = 8;
 const PHYSICAL: usize = 2;
-/// Of each physical function.
+/// Virtual functions of each physical function.
 const VIRTUAL: usize = 128;
 
 /// A node, and what it offers.
@@ -13,11 +13,11 @@ pub(super) struct Case {
     pub(super) title: &'static str,
     pub(super) machine: Machine,
     pub(super) resource: &'static str,
-    /// How many there are to be.
+    /// Number of ids.
     pub(super) ids: usize,
 }
 
-/// All of them; titles name the mode, or how ids are given.
+/// Returns all cases; titles name the mode or the ids' form.
 pub(super) fn cases() -> Vec<Case> {
     let shared =
         r#"{"resources":[{"name":"rdma/hca","kind":"shared","count":1000,"allocate":"numa"}]}"#;

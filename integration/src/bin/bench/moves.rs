@@ -13,7 +13,7 @@ use integration::Node;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
-/// In the namespace of `node`'s host, which has `eth1`.
+/// Measures in the namespace of `node`'s host, which has `eth1`.
 pub(super) fn measure(node: &Node) {
     let inputs = rails::inputs(node, COUNTS).map(|input| moving(&input));
     let configuration = |rail: u32| {

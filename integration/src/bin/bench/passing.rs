@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What every pod of a node pays that has no RDMA: ADD that asks kubelet and passes on, beside a
+//! Cost of every pod of a node without RDMA: an ADD that sends kubelet a request and returns prevResult, beside a
 //! process that does nothing.
 
 use super::{
@@ -18,7 +18,7 @@ use std::{
 };
 
 const RUNS: usize = 300;
-/// As many as kubelet starts on a node.
+/// Number of pods that kubelet starts on a node.
 const PODS: usize = 110;
 
 pub(super) fn measure(node: &Node) {

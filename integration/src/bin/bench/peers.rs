@@ -11,23 +11,23 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Which plugins, and where they run.
+/// Plugins, and the node on which they run.
 pub(super) struct Peers<'a> {
     /// All of them, for people.
     pub(super) title: &'static str,
     /// The one that gives a netdev.
     pub(super) plugin: &'static str,
-    /// What the configuration of a rail has besides names, its `ipam` included.
+    /// Further configuration of a rail, with its `ipam`.
     pub(super) configuration: &'a dyn Fn(u32) -> Value,
-    /// What has to be done after DEL, and is not theirs.
+    /// Work after DEL that is not theirs.
     pub(super) afterwards: &'a dyn Fn(),
-    /// How often they run at most, over all rounds.
+    /// Highest number of runs over all rounds.
     pub(super) runs: usize,
     pub(super) directory: PathBuf,
     pub(super) cni_path: &'a str,
 }
 
-/// What several processes, one after the other, have cost: milliseconds.
+/// Cost of several processes, one after the other, in milliseconds.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Cost {
     pub(super) wall: f64,

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the attachments that a node has already cost the next one: ADD and DEL of 8 rails beside none, 300 and 3,000 of
-//! them.
+//! Cost of a node's existing attachments for the next one: ADD and DEL of 8 rails beside none, 300 and 3,000 of them.
 
 use super::{
     figures, rails,
@@ -17,7 +16,7 @@ const PRESENT: [usize; 3] = [0, 300, 3000];
 /// Pods, each of which has as many of the attachments as another one.
 const PODS: usize = 300;
 
-/// In the namespace of `node`'s host, which has `eth1`.
+/// Measures in the namespace of `node`'s host, which has `eth1`.
 pub(super) fn measure(node: &Node) {
     let [input] = rails::inputs(node, [RAILS]);
     let pods: Vec<Netns> = (0..PODS).map(|_| Netns::new("present")).collect();
@@ -86,7 +85,7 @@ pub(super) fn measure(node: &Node) {
     );
 }
 
-/// So many attachments of living pods below `state`: the record of a real one, as if others had it, too.
+/// Writes `attachments` records of living pods below `state`: copies of a real record with other pods.
 fn fill(node: &Node, input: &Path, state: &Path, pods: &[Netns], attachments: usize) {
     let pod = Netns::new("first");
     let at = (pod.path(), &*node.cni_path());

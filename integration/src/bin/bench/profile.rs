@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an ADD and a DEL consist of: shares of their processor time by perf, and their instructions outside of the kernel
-//! by callgrind. State and leases are in memory, and nothing is probed.
+//! Parts of an ADD and a DEL: shares of their processor time by perf, and their instructions outside of the kernel by
+//! callgrind. State and leases are in memory, and nothing is probed.
 
 use super::{
     moves,
@@ -22,7 +22,7 @@ const COLUMNS: usize = VERBS.len() * COUNTS.len();
 /// Between two samples: nanoseconds of processor time.
 const PERIOD: &str = "50000";
 
-/// Where a sample was taken.
+/// Part of a program in which a sample was taken.
 #[derive(Clone, Copy)]
 enum Part {
     Netlink,
@@ -34,7 +34,7 @@ enum Part {
     Program,
 }
 
-/// Of the parts, in their order.
+/// Names of the parts, in their order.
 const PARTS: [&str; 7] = [
     "messages: netlink, and what is announced",
     "our own code",
@@ -45,10 +45,10 @@ const PARTS: [&str; 7] = [
     "start and end of the program",
 ];
 
-/// How often each part was met.
+/// Number of samples of each part.
 type Samples = [u32; PARTS.len()];
 
-/// In the namespace of `node`'s host, which has `eth1`.
+/// Measures in the namespace of `node`'s host, which has `eth1`.
 pub(super) fn measure(node: &Node) {
     let memory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
     let children = rails::inputs(node, COUNTS).map(|input| {
@@ -123,7 +123,7 @@ fn profile(node: &Node, what: &str, inputs: &[PathBuf; COUNTS.len()], directory:
     );
 }
 
-/// One call with a sample each [`PERIOD`].
+/// Makes one call with a sample each [`PERIOD`].
 fn sample(command: &str, at: (&Path, &str), input: &Path, directory: &Path, samples: &mut Samples) {
     let file = directory.join("perf.data");
     let mut perf = Command::new("perf");
@@ -146,7 +146,7 @@ fn sample(command: &str, at: (&Path, &str), input: &Path, directory: &Path, samp
     }
 }
 
-/// How many instructions of one call are outside of the kernel.
+/// Returns the number of instructions of one call outside of the kernel.
 fn instructions_of(command: &str, at: (&Path, &str), input: &Path, directory: &Path) -> u32 {
     let file = directory.join("callgrind.out");
     let mut valgrind = Command::new("valgrind");
@@ -173,8 +173,7 @@ fn finish(mut program: Command, command: &str, at: (&Path, &str), input: &Path) 
     assert!(status.success(), "{program:?} has failed");
 }
 
-/// Which part the frames of a sample belong to, the innermost of which is the first line: the call of the system that was
-/// made, or the fault.
+/// Returns the part of a sample's frames, of which the first line is the innermost one: the system call, or the fault.
 fn part(stack: &str) -> Part {
     let names = || stack.lines().filter_map(|it| it.split_whitespace().nth(1));
     for name in names().rev() {

@@ -14,12 +14,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// How many rails a pod has, in this part and in that of moves.
+/// Numbers of a pod's rails, in this part and in that of moves.
 pub(super) const COUNTS: [u32; 3] = [1, 4, 8];
-/// How often the peers run, which wait seconds for each rail: `host-local` gives every address a gateway.
+/// Number of runs of the peers, which wait seconds for each rail: `host-local` gives every address a gateway.
 const SLOW: usize = 3;
 
-/// In the namespace of `node`'s host, which has `eth1`.
+/// Measures in the namespace of `node`'s host, which has `eth1`.
 pub(super) fn measure(node: &Node) {
     let inputs = COUNTS.into_iter().zip(inputs(node, COUNTS)).collect();
     let leases = node.directory().join("peers");

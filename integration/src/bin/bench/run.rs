@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One process, timed; medians, and rows of a table.
+//! Timing of one process; medians, and rows of a table.
 
 use nix::{
     libc,
@@ -17,14 +17,14 @@ use std::{
 /// Container and interface, where one does.
 pub(super) const OF: (&str, &str) = ("bench", "net1");
 
-/// How often something is run that is run `usual` times: no more than `RDMA_BENCH_RUNS` says.
+/// Returns the number of runs: `usual`, limited by `RDMA_BENCH_RUNS`.
 pub(super) fn runs(usual: usize) -> usize {
     let most = env::var("RDMA_BENCH_RUNS").ok();
     let most = most.map(|it| it.parse().expect("RDMA_BENCH_RUNS is a number"));
     usual.min(most.unwrap_or(usual)).max(1)
 }
 
-/// One finished process.
+/// A finished process.
 pub(super) struct Run {
     pub(super) wall: Duration,
     /// Its own, and that of the programs that it has run.
@@ -84,7 +84,7 @@ pub(super) fn call(
     call_for(OF, program, command, at, input)
 }
 
-/// As [`call`], for the container and interface `of`.
+/// Calls as [`call`] does, for the container and interface `of`.
 pub(super) fn call_for(
     of: (&str, &str),
     program: &Path,
@@ -96,7 +96,7 @@ pub(super) fn call_for(
     run(program, &environment(of, command, at), input)
 }
 
-/// What a runtime sets.
+/// Returns the environment that a runtime sets.
 pub(super) fn environment<'a>(
     (container, interface): (&'a str, &'a str),
     command: &'a str,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether the kernel moves several netdevs sooner when it is asked for all of them at once: by a request for each, by these
-//! requests in one message, and by one request for a group. What each of them is asked for is the pod's namespace, and
-//! nothing else.
+//! Duration of moving several netdevs: by one request for each, by these requests in one message, and by one request
+//! for a group. Each request moves a netdev into the pod's namespace, and changes nothing else.
 
 use super::{
     rails,
@@ -30,14 +29,14 @@ const GROUP: u32 = 77;
 /// Asks for the rails in the namespace of a descriptor, and waits for the answer.
 type Ask = fn(&OwnedFd, u32);
 
-/// How the kernel is asked.
+/// Forms of the request.
 const WAYS: [(&str, Ask); 3] = [
     ("eight requests, one after the other", by_requests),
     ("eight requests in one message", by_one_message),
     ("one request for their group", by_group),
 ];
 
-/// In the namespace of `node`'s host, which has `eth1`.
+/// Measures in the namespace of `node`'s host, which has `eth1`.
 pub(super) fn measure(node: &Node) {
     rails::furnish(node, RAILS);
     let mut times = WAYS.map(|_| vec![]);
@@ -58,7 +57,7 @@ pub(super) fn measure(node: &Node) {
     }
 }
 
-/// What it takes to have all rails in a new pod: milliseconds. They are back on the host afterwards, as they were.
+/// Returns the time to move all rails into a new pod, in milliseconds. They are restored on the host afterwards.
 fn timed(node: &Node, ask: Ask) -> f64 {
     let pod = Netns::new("together");
     let namespace = File::open(pod.path()).expect("the pod's namespace");
@@ -148,7 +147,7 @@ fn send(kernel: &OwnedFd, message: &[u8]) {
     assert_eq!(sent, Ok(message.len()));
 }
 
-/// Until the kernel has said of so many requests that they were done (`struct nlmsgerr`, `linux/netlink.h`).
+/// Waits until the kernel has acknowledged `requests` requests (`struct nlmsgerr`, `linux/netlink.h`).
 fn wait_for(kernel: &OwnedFd, mut requests: u32) {
     while requests > 0 {
         let mut buffer = [0; 4096];

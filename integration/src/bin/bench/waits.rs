@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What one call of a plugin waits for: by strace, which follows all that the plugin starts.
+//! Waiting times of one call of a plugin, by strace, which follows all child processes.
 
 use super::run::{OF, environment};
 use std::{
@@ -8,13 +8,13 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Of one call.
+/// Waiting times of one call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Waits {
     pub(super) syncs: u32,
-    /// What those have waited: milliseconds.
+    /// Time of those calls in milliseconds.
     pub(super) synced: f64,
-    /// What it has waited for answers on the wire: milliseconds.
+    /// Time of waiting for answers on the wire, in milliseconds.
     pub(super) polled: f64,
     /// What descriptors have waited that were closed: milliseconds.
     pub(super) closed: f64,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which four functions of a host the demonstration takes when nobody names any: those that `rdma-cni` itself would
-//! move into a pod by their address alone.
+//! Choice of the demonstration's four functions of a host if the caller names none: functions that `rdma-cni` itself
+//! would move into a pod by their address alone.
 
 use network_conf::{Conf, Devices};
 use plan::select::{self, Choice, SelectError};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which functions are chosen on made-up hosts.
+//! Tests of the choice on made-up hosts.
 
 use super::{Missing, choose};
 use fake_kernel::{Nic, World};
@@ -72,7 +72,7 @@ fn one_port_has_both_rails_where_there_is_no_other() {
 }
 
 #[test]
-fn what_has_no_partner_at_its_port_comes_last() {
+fn functions_without_a_partner_at_their_port_come_last() {
     assert_eq!(
         chosen(&host([3, 1])),
         [
@@ -85,7 +85,7 @@ fn what_has_no_partner_at_its_port_comes_last() {
 }
 
 #[test]
-fn what_the_host_uses_is_passed_over_and_told() {
+fn functions_that_the_host_uses_are_skipped_and_reported() {
     let mut observed = host([3, 2]);
     link(&mut observed, "e3bv1")
         .routes
@@ -105,7 +105,7 @@ fn what_the_host_uses_is_passed_over_and_told() {
 }
 
 #[test]
-fn a_host_without_rdma_nics_is_told_so() {
+fn a_host_without_rdma_nics_gets_an_error() {
     let world = World::new(Some(RdmaMode::Exclusive));
     let error = choose(&world.observe(None)).expect_err("there is nothing");
     assert_eq!(

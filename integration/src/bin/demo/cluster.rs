@@ -23,7 +23,7 @@ const PAGE: &str = "docs/deploy.md";
 const EXAMPLE: &str = "conf/examples/10-bandwidth.yaml";
 const PODS: [&str; 2] = ["rdma-test-pod", "rdma-test-pod-1"];
 
-/// In the lab, full tier, shared mode.
+/// Shows a cluster in the lab, full tier, shared mode.
 pub(super) fn show() {
     let start = Instant::now();
     let mut cluster = Cluster::new();

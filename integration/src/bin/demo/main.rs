@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `scripts/demo` shows: a Kubernetes cluster in the lab; or, on a machine with an RDMA
-//! stack of its own, devices that the chain moves into namespaces.
+//! Demonstration of `scripts/demo`: a Kubernetes cluster in the lab; or, on a machine with an RDMA stack of its own,
+//! devices that the chain moves into namespaces.
 //!
-//! `demo cluster`; or `demo PCI PCI PCI PCI`: both rails of the first pod, then both of the second; or `demo host`: four
-//! functions that are free.
+//! `demo cluster`; or `demo PCI PCI PCI PCI`: both rails of the first pod, then both of the second; or `demo host`:
+//! four free functions.
 
 mod choice;
 mod cluster;

@@ -10,7 +10,7 @@ use integration::{
 };
 use std::time::Instant;
 
-/// With four PCI functions of this machine.
+/// Shows four PCI functions of this machine.
 pub(super) fn show(functions: &[String; 4]) {
     let start = Instant::now();
     let lab = Lab::on_host(functions).unwrap_or_else(|reason| stop(&reason));

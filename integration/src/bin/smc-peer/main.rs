@@ -31,7 +31,7 @@ use std::{
     time::Instant,
 };
 
-/// What is to be done.
+/// Arguments of the program.
 struct Arguments {
     serve: bool,
     kind: Kind,
@@ -41,7 +41,7 @@ struct Arguments {
     address: SocketAddr,
 }
 
-/// Whether anything failed in a thread.
+/// True if an operation in a thread failed.
 static FAILED: AtomicBool = AtomicBool::new(false);
 
 fn main() -> ExitCode {

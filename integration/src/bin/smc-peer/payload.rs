@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is sent: blocks that both ends can make, so that every byte is compared, not a checksum
-//! of them. That is stronger, tells where the first difference is, and costs a `memcmp`: an
-//! emulated processor has to do it for a GiB.
+//! Payload: blocks that both ends can make, so that every byte is compared instead of a checksum. The comparison
+//! reports the position of the first difference, and costs a `memcmp`: an emulated processor has to do it for a GiB.
 
 use std::{
     io::{self, Read, Write},
@@ -15,7 +14,7 @@ const BLOCK: usize = 64 << 10;
 /// order is seen.
 const STAMPS: usize = 4 << 10;
 
-/// One connection's exchange: as many bytes each way.
+/// Exchange of one connection: the same number of bytes each way.
 pub(super) struct Exchange {
     seed: u64,
     pub(super) bytes: u64,
@@ -71,7 +70,7 @@ impl Exchange {
         })
     }
 
-    /// What the client has told.
+    /// Reads the client's parameters.
     pub(super) fn asked(stream: &TcpStream) -> io::Result<Self> {
         Ok(Self {
             seed: number(stream)?,

@@ -20,7 +20,7 @@ const SMCPROTO_SMC6: i32 = 1;
 /// `IPPROTO_SMC` (`include/uapi/linux/in.h`)
 const IPPROTO_SMC: i32 = 256;
 
-/// Which sockets.
+/// Kind of sockets.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
     Smc,
@@ -42,7 +42,7 @@ fn socket(kind: Kind, address: SocketAddr) -> io::Result<OwnedFd> {
     let flags = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
     // SAFETY: takes three numbers and gives a descriptor or -1
     let descriptor = Errno::result(unsafe { libc::socket(family, flags, protocol) })?;
-    // SAFETY: it is new, and nobody else's
+    // SAFETY: the descriptor is new, and has no other owner
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 

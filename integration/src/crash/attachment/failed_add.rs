@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an ADD that answered with an error leaves, before its DEL already: nothing, but what error 107 lists.
+//! Remains of an ADD that answered with an error, before its DEL: only those that error 107 lists.
 
 use super::{Attachments, End, is_lasting};
 use std::{fs, path::Path};
 
 impl Attachments {
-    /// What is left of an ADD of the pod `a` that answered with an error, before its DEL already, but what error 107
-    /// lists.
+    /// Returns the remains of an ADD of the pod `a` that answered with an error, before its DEL, without those that
+    /// error 107 lists.
     pub(in crate::crash) fn left_by_error(&self, end: &End) -> Vec<String> {
         self.left_but(end, &is_lasting)
     }
@@ -42,7 +42,7 @@ impl Attachments {
         left
     }
 
-    /// Whether a file is the record of the pod `a`, the lock of it, or an address that IPAM has given to it.
+    /// Returns true if a file is the pod `a`'s record or its lock, or an address that IPAM has leased to it.
     fn is_of_a(&self, path: &Path) -> bool {
         let name = path.file_name().and_then(|it| it.to_str());
         let is_named = name.is_some_and(|it| it.starts_with("a@"));
@@ -51,7 +51,8 @@ impl Attachments {
     }
 }
 
-/// Whether `words` tell of the record at `path`, or that addresses are held, for which it stays. Other files need no word.
+/// Returns true if `words` name the record at `path`, or report held addresses, for which it stays. Other files need no
+/// report.
 fn is_told(path: &Path, words: &str) -> bool {
     let is_record = path.extension().is_some_and(|it| it == "json");
     let name = path.file_name().and_then(|it| it.to_str());

@@ -14,7 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What of the state directory is `rdma-cni`'s alone.
+/// Parts of the state directory that only `rdma-cni` uses.
 const OF_PODS: [&str; 3] = ["state/attachments", "state/rails", "state/lock"];
 
 /// A node that has two rails, and a pod whose namespace has died.
@@ -63,7 +63,7 @@ impl Ended {
         add.run().result();
     }
 
-    /// What the pod has left: on the host, in the state directory, of addresses.
+    /// Returns the pod's remains: on the host, in the state directory, and leases.
     fn left_by_pod(&self) -> Vec<String> {
         let host = &self.node.host;
         let difference =
@@ -81,7 +81,7 @@ impl Ended {
     }
 }
 
-/// Whether `path` is of pods, or what has something of theirs.
+/// Returns true if `path` belongs to pods, or contains a file of theirs.
 fn is_of_pods(machine: &Machine, path: &Path) -> bool {
     let mut of_pods = OF_PODS.iter().map(|below| machine.path(below));
     path == machine.path("state") || of_pods.any(|it| path.starts_with(it))
@@ -101,7 +101,7 @@ impl Story for Ended {
         self.programs.traced(fault)
     }
 
-    /// As without a pod; and what the pod had is restored.
+    /// Checks that the state is that without a pod, and that the pod's devices are restored.
     fn put_right(&mut self, end: &End, turn: usize) -> Vec<String> {
         let mut left = vec![];
         if let End::Done(_) = end {
