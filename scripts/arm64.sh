@@ -15,8 +15,8 @@ ARM64_PROGRAMS=${CARGO_TARGET_DIR:-target}/test-programs-arm64
 # Tests of rdma-netns/kernel that observe nothing.
 ARM64_IN_NAMESPACES=(announce::a_link_that_is_not_there
 	inside::sysfs_is_the_pods_and_only_for_a_moment inside::two_pods_can_be_read_at_once
-	monitor::a_new_device_is_told_by_a_uevent monitor::another_namespace_at_the_path_is_not_taken_for_it
-	monitor::lost_events_are_told monitor::without_capabilities_less_is_told
+	monitor::a_new_device_is_reported_by_a_uevent monitor::another_namespace_at_the_path_is_not_taken_for_it
+	monitor::lost_events_are_reported monitor::without_capabilities_less_is_reported
 	pods::an_rdma_device_that_is_not_there routes::the_kernels_sentence_reaches_the_error
 	suite::addresses::an_address_that_is_not_there_cannot_be_taken_away suite::links::what_is_not_there_is_refused)
 

@@ -98,7 +98,7 @@ fn debians_host_local_leases_for_every_rail_and_gets_them_back() {
 }
 
 #[test]
-fn ipam_is_asked_once_a_rail_with_its_pod_side_name_and_its_host_netdev() {
+fn ipam_is_called_once_a_rail_with_its_pod_side_name_and_its_host_netdev() {
     let node = Node::with_rails(2);
     let pod = node.pod("pod");
     node.ipam
@@ -127,7 +127,7 @@ fn ipam_is_asked_once_a_rail_with_its_pod_side_name_and_its_host_netdev() {
 }
 
 #[test]
-fn duplicate_address_detection_is_done_when_it_is_asked_for() {
+fn duplicate_address_detection_is_done_when_it_is_requested() {
     let node = Node::with_rails(1);
     let mut configuration = node.configuration(&["eth1"]);
     configuration["ipam"] = json!({"type": ipam::NAME});
@@ -161,7 +161,7 @@ fn duplicate_address_detection_is_done_when_it_is_asked_for() {
 }
 
 #[test]
-fn router_advertisements_are_refused_unless_asked_for() {
+fn router_advertisements_are_refused_unless_requested() {
     let node = Node::with_rails(1);
     for (accept, value) in [(None, "0"), (Some(false), "0"), (Some(true), "1")] {
         let pod = node.pod("pod");

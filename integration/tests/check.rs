@@ -33,7 +33,7 @@ fn check(node: &Node, configuration: &Value, pod: &Netns) -> integration::Outcom
 }
 
 #[test]
-fn what_is_as_add_left_it_is_fine_and_ipam_is_asked_too() {
+fn check_accepts_what_add_left_and_calls_ipam_too() {
     let (node, pod, configuration) = attached();
     check(&node, &configuration, &pod).silent();
     assert_eq!(node.ipam.interfaces("CHECK"), ["rdma0"]);
@@ -43,7 +43,7 @@ fn what_is_as_add_left_it_is_fine_and_ipam_is_asked_too() {
 }
 
 #[test]
-fn drift_is_told_in_words() {
+fn drift_is_reported_in_words() {
     let cases: [(&str, &[&str]); 8] = [
         ("link set dev rdma0 mtu 1300", &["rdma0", "mtu", "1300"]),
         ("link set dev rdma0 down", &["rdma0", "down"]),

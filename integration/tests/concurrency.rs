@@ -39,7 +39,7 @@ fn add_at_once(node: &Node, configuration: &Value, pods: &[(&str, &Netns)]) -> V
 }
 
 #[test]
-fn one_of_two_adds_wins_and_the_other_is_told_who_has_the_device() {
+fn one_of_two_adds_wins_and_the_other_names_the_holder() {
     let node = Node::with_rails(1);
     let before = Snapshot::of(&node.host);
     let configuration = node.configuration(&["eth1"]);

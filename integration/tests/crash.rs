@@ -308,7 +308,7 @@ fn an_error_and_a_kill_in_one_story() {
 
 /// Nothing was changed then, but that there is a record.
 #[test]
-fn a_record_that_cannot_be_taken_away_is_told() {
+fn a_record_that_cannot_be_taken_away_is_reported() {
     let of = &mut Attachments::of_node(Mode::Move, [rdma_cni(), injector()]);
     let unsynced = ["EIO of fsync", "attachments/net)"];
     let end = these_two_errors(of, unsynced, ["EIO of unlink", "a@eth0.json)"]);

@@ -246,7 +246,7 @@ fn a_taken_host_name_is_an_error_that_leaves_the_pod_intact() {
 }
 
 #[test]
-fn an_ipam_plugin_that_fails_is_asked_again_and_the_netdev_is_restored_meanwhile() {
+fn an_ipam_plugin_that_fails_is_called_again_and_the_netdev_is_restored_meanwhile() {
     let (node, configuration, before) = node_with_ipam();
     let pod = node.pod("pod");
     node.add(&configuration, "a", &pod);

@@ -296,7 +296,7 @@ fn a_pod_that_nothing_is_recorded_of_ends_where_nothing_can_be_recorded() {
 }
 
 #[test]
-fn an_ipam_plugin_is_not_asked_when_nothing_can_be_recorded() {
+fn an_ipam_plugin_is_not_called_when_nothing_can_be_recorded() {
     let node = Node::with_rails(1);
     let pod = node.pod("pod");
     node.ipam

@@ -129,7 +129,7 @@ fn gc_refuses_a_list_that_it_cannot_understand() {
 }
 
 #[test]
-fn gc_tells_interfaces_of_one_container_apart() {
+fn gc_distinguishes_interfaces_of_one_container() {
     let cluster = Cluster::new();
     cluster
         .gc(

@@ -21,7 +21,7 @@ fn run(jobs: &str) -> String {
 }
 
 #[test]
-fn what_still_runs_is_told_with_its_seconds() {
+fn running_jobs_are_reported_with_their_seconds() {
     let told = run("job a one '' sleep 3\njob b two '' sleep 3");
     let lines: Vec<_> = told
         .lines()
@@ -40,7 +40,7 @@ fn what_still_runs_is_told_with_its_seconds() {
 }
 
 #[test]
-fn nothing_is_told_of_short_jobs() {
+fn nothing_is_reported_of_short_jobs() {
     // on a busy machine, too
     let told = run("HEARTBEAT=20\njob a one '' true");
     assert!(!told.contains("still at it"), "{told}");
@@ -78,7 +78,7 @@ fn a_job_that_is_killed_has_failed() {
 
 /// Who sees the end of a long run alone learns why it failed: what tests printed, and the last lines.
 #[test]
-fn why_a_job_failed_is_told_again_at_the_end() {
+fn a_failed_jobs_reason_is_repeated_at_the_end() {
     let told = run(
         "tests() { printf '%s\\n' 'test one ... ok' failures: '---- two stdout ----' 'it is 3' \
          'test result: FAILED. 1 passed'; seq 30; false; }\njob a tests '' tests\n\
@@ -99,7 +99,7 @@ fn why_a_job_failed_is_told_again_at_the_end() {
 }
 
 #[test]
-fn nothing_is_told_again_if_nothing_failed() {
+fn nothing_is_reported_again_if_nothing_failed() {
     let told = run("job a one '' true\nrun_jobs\necho END\nprint_failures");
     assert!(told.ends_with("END\nfailed: 0\n"), "{told}");
 }

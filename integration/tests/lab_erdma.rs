@@ -272,7 +272,7 @@ fn a_service_that_is_not_there_keeps_nothing_else_from_working() {
 }
 
 #[test]
-fn conflicts_are_told_and_what_is_configured_is_left_alone() {
+fn conflicts_are_reported_and_what_is_configured_is_left_alone() {
     let scene = Scene::new();
     scene
         .nics

@@ -261,7 +261,7 @@ fn a_nic_without_carrier_or_driver_is_tainted() {
 
 /// iWARP has no GIDs of addresses: an index is neither right nor wrong.
 #[test]
-fn doctor_pod_tells_what_an_index_of_an_iwarp_device_is() {
+fn doctor_pod_explains_an_index_of_an_iwarp_device() {
     let scene = Scene::new(Driver::Kernel, "exclusive", "exclusive");
     scene.has_slices(&[]);
     let rdma = scene.erdma.erdma.rdma(0);

@@ -178,7 +178,7 @@ fn a_function_that_was_unbound_by_hand_stays_unbound() {
 
 /// What is promised in a container that sees the node's `/sys` otherwise than the node itself.
 #[test]
-fn what_the_daemon_cannot_bind_or_cannot_know_is_told_with_the_command() {
+fn functions_that_the_daemon_cannot_bind_are_reported_with_the_command() {
     let erdma = ErdmaFunctions::new(Driver::Kernel, "exclusive");
     let pod = erdma.load_with_a_netdev_away();
     wait::until("the other function has its device", || {

@@ -169,7 +169,7 @@ fn an_rdma_device_that_its_pod_renamed_comes_home_under_its_name() {
 }
 
 #[test]
-fn the_doctor_tells_what_pods_have_and_what_one_that_died_has_left() {
+fn the_doctor_reports_pods_devices_and_what_a_dead_pod_left() {
     let scene = TwoPods::new();
     let told = |options: &[&str], code: i32, expected: &[&str]| {
         let (ended, lines) = doctor(&scene.lab.host, &[scene.lab.configuration(0)], options);

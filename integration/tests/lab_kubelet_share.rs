@@ -29,7 +29,7 @@ impl Scene {
 }
 
 #[test]
-fn a_rail_that_goes_down_is_told_within_a_second_and_back_within_another() {
+fn a_rail_that_goes_down_is_reported_within_a_second_and_its_return_within_another() {
     let scene = Scene::new(
         r#"{"resources": [{"name": "rdma/hca", "kind": "shared", "count": 100, "allocate": "numa"}]}"#,
     );

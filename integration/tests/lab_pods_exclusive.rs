@@ -58,7 +58,7 @@ fn cannot_open(container: &Container, function: &Function) {
 
 /// One node serves all: to start one takes longer than any of these.
 #[test]
-fn pods_have_just_their_own_devices_and_smc_r_where_they_ask_for_it() {
+fn pods_have_just_their_own_devices_and_smc_r_where_they_request_it() {
     let node = node();
     each_container_sees_and_opens_just_its_own_device(&node);
     a_pod_that_asks_for_smc_r_by_annotation_has_it_on_its_rail(&node);

@@ -256,7 +256,7 @@ fn knows_its_rails(pod: &Pod) -> Vec<u64> {
 }
 
 #[test]
-fn each_container_is_told_its_own_pods_rails() {
+fn each_container_gets_its_own_pods_rails() {
     let node = SharedNode::of(TOLD, 1000);
     let told = |spec: &PodSpec| {
         let ask = |it: &Allocation| node.node.kubelet.before_start(&it.resource, &it.ids);

@@ -121,7 +121,7 @@ fn carried_as_it_was_sent(pods: &[SmcPod; 2], address: &str, work: (usize, u64))
 }
 
 #[test]
-fn a_pod_that_does_not_ask_stays_with_tcp_and_the_read_out_says_why() {
+fn a_pod_without_a_request_uses_tcp_and_the_readout_has_the_reason() {
     let scene = Scene::new();
     let pods = [scene.pod(0, "true"), scene.pod(1, "false")];
     for [server, client] in [[0, 1], [1, 0]] {

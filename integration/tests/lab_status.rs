@@ -75,7 +75,7 @@ fn node() -> SharedNode {
 }
 
 #[test]
-fn a_full_pool_concerns_the_pods_that_ask_for_it() {
+fn a_full_pool_concerns_the_pods_that_request_it() {
     let mut node = node();
     let before = Snapshot::of(&node.nics.host);
     let pods = ["one", "two"].map(|name| node.runtime.pod(&node.wish(name)));
@@ -102,7 +102,7 @@ fn a_full_pool_concerns_the_pods_that_ask_for_it() {
 }
 
 #[test]
-fn a_network_whose_pods_all_ask_for_it_is_not_ready_and_is_cleaned_up_where_gc_is_called() {
+fn a_network_that_all_pods_request_is_not_ready_and_is_cleaned_up_where_gc_is_called() {
     let mut node = node();
     let before = Snapshot::of(&node.nics.host);
     let list = by_name(&node);

@@ -5,7 +5,7 @@
 use integration::{Netns, Node, Snapshot};
 
 #[test]
-fn a_driver_that_cannot_move_is_told_with_a_remedy_and_the_host_is_as_before() {
+fn a_driver_that_cannot_move_is_reported_with_a_remedy_and_the_host_is_as_before() {
     assert!(
         std::path::Path::new("/sys/module/rdma_rxe").exists(),
         "rdma_rxe is not loaded: this test runs in the lab, by integration/lab/vm --stock-rxe"

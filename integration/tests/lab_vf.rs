@@ -190,7 +190,7 @@ fn an_example_with_addresses_has_two_pods_reach_each_other() {
 
 /// What igb does not take is told in the kernel's words, and nothing of the rest is left.
 #[test]
-fn what_the_driver_refuses_is_told_and_undone() {
+fn a_refusal_of_the_driver_is_reported_and_undone() {
     let lab = Lab::new(1);
     let before = Before::of(&lab);
     let function = lab.functions[1][0].clone();

@@ -60,7 +60,7 @@ fn route(netns: &Netns, family: u8, table: &str, destination: &str) -> Option<Va
 
 /// The kernel ends it with the move of one of its netdevs, for all of them.
 #[test]
-fn a_route_by_several_netdevs_is_told_and_given_up() {
+fn a_route_by_several_netdevs_is_reported_and_given_up() {
     let node = Node::with_rails(2);
     let pod = node.pod("pod");
     for line in [

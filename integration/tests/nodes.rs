@@ -150,7 +150,7 @@ fn another_is_taken(node: &Node, configuration: &Value, name: &str) {
 }
 
 #[test]
-fn a_child_of_the_same_netdev_is_asked_too() {
+fn a_child_of_the_same_netdev_is_probed_too() {
     let node = node();
     let configuration = configuration(&node, &json!({}));
     let taken = preferred(&node, &configuration, "a");
@@ -245,7 +245,7 @@ fn an_address_that_another_machine_probes_for_is_left_to_nobody() {
 }
 
 #[test]
-fn nobody_is_asked_where_that_is_off() {
+fn nobody_is_probed_where_that_is_off() {
     let node = node();
     let configuration = configuration(&node, &json!({"probe": "off"}));
     let taken = preferred(&node, &configuration, "a");
@@ -298,7 +298,7 @@ fn what_the_neighbour_tables_know_is_avoided() {
 
 /// Nothing is heard where there is nothing, and nobody waits for it.
 #[test]
-fn without_a_carrier_nobody_is_asked() {
+fn without_a_carrier_nobody_is_probed() {
     let node = node();
     let configuration = configuration(&node, &json!({}));
     node.switch.ip("link set dev to-eth1 down");

@@ -91,7 +91,7 @@ fn a_pod_without_an_allocation_passes_with_its_result_unchanged() {
 /// As kubelet tells of it: the init container, which has ended, is not there, and neither are its
 /// devices.
 #[test]
-fn a_pod_of_which_an_init_container_alone_asks_passes_and_the_log_says_why() {
+fn a_pod_whose_init_container_alone_requests_passes_and_the_log_has_the_reason() {
     let cluster = Cluster::new();
     cluster.kubelet.set_pods(&[pod("default", "web", &[&[]])]);
     let mut configuration = cluster.configuration();
@@ -103,7 +103,7 @@ fn a_pod_of_which_an_init_container_alone_asks_passes_and_the_log_says_why() {
 }
 
 #[test]
-fn kubelet_is_not_asked_when_pods_go() {
+fn kubelet_is_not_queried_when_pods_end() {
     let mut cluster = Cluster::new();
     cluster.kubelet.go();
     fs::remove_file(cluster.kubelet.socket()).expect("the socket");
@@ -291,7 +291,7 @@ fn pods_that_start_while_kubelet_restarts_start() {
 }
 
 #[test]
-fn status_takes_no_node_away_from_pods_that_ask_for_nothing() {
+fn status_takes_no_node_from_pods_without_a_request() {
     let mut cluster = Cluster::new();
     let configuration = cluster.configuration();
     cluster.run("STATUS", &configuration).silent();

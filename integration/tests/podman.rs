@@ -189,7 +189,7 @@ fn a_container_of_podman_has_a_rail_and_gives_it_back() {
 /// Without devices in the entry nothing names those of a container: ADD's message and `doctor` name
 /// the same remedy.
 #[test]
-fn an_entry_that_asks_kubelet_is_reported_by_doctor_and_refused_by_add() {
+fn an_entry_that_queries_kubelet_is_reported_by_doctor_and_refused_by_add() {
     let podman = Podman::new();
     podman.succeeds("$PODMAN network create rails");
     let chain = json!({ "chain": { "confDir": podman.path("net.d") } }).to_string();

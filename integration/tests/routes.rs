@@ -224,7 +224,7 @@ fn rules(pod: &Netns) -> Vec<String> {
 }
 
 #[test]
-fn replies_leave_by_the_rail_that_was_asked() {
+fn replies_leave_by_the_rail_that_was_addressed() {
     for base in [1000, 0] {
         let node = Node::with_rails(2);
         let before = Snapshot::of(&node.host);

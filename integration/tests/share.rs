@@ -114,7 +114,7 @@ fn a_namespace_that_was_deleted_leaves_nothing() {
 }
 
 #[test]
-fn drift_of_a_child_is_told() {
+fn drift_of_a_child_is_reported() {
     let cases: [(&str, &[&str]); 7] = [
         ("link del dev rdma0", &["rdma0 is not in the pod"]),
         (
@@ -256,7 +256,7 @@ fn what_is_shared_stays_and_what_is_free_moves() {
 
 /// A child has no address that a route leads to unless somebody gives it one, and an RDMA program would only time out.
 #[test]
-fn a_child_that_nobody_gives_an_address_is_told() {
+fn a_child_that_nobody_gives_an_address_is_reported() {
     let (node, mut configuration) = shared();
     let pod = node.pod("pod");
     let mut told = |fields: Value| {

@@ -40,7 +40,7 @@ fn all_bytes_of_all_connections_go_both_ways() {
 
 /// The third block is another one: a server must not take it for right.
 #[test]
-fn a_wrong_byte_is_told_with_its_place() {
+fn a_wrong_byte_is_reported_with_its_place() {
     let netns = Netns::own();
     let server = peer().serve(&netns, Socket::Tcp, "127.0.0.1:0");
     let mut client = TcpStream::connect(server.address()).expect("connected");

@@ -30,7 +30,7 @@ fn smc_that_is_required_and_cannot_be_had_changes_nothing() {
 }
 
 #[test]
-fn a_pod_that_asks_for_smc_in_vain_is_told_once_and_goes_on() {
+fn a_pod_that_requests_smc_in_vain_is_reported_once_and_starts() {
     let (node, pod, before) = node_and_pod();
     let mut configuration = node.configuration(&["eth1"]);
     let log = node.directory().join("smc.log");

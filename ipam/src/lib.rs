@@ -135,7 +135,7 @@ mod tests {
     use store::RealDisk;
 
     #[test]
-    fn a_caller_with_little_time_is_told_that_the_lock_is_held() {
+    fn a_caller_with_little_time_gets_the_locks_holder() {
         let leases = tempfile::tempdir().expect("a directory");
         let configuration = json!({
             "cniVersion": "1.0.0", "name": "net",

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_node_lacks_is_told() {
+    fn what_the_node_lacks_is_reported() {
         let message = |addresses: &[&str], family| {
             let error = parent(addresses, &[]).pools(Some("net1"), &whole(&[family]), &[]);
             error.unwrap_err().to_string()

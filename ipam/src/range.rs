@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_by_its_field() {
+    fn errors_are_reported_by_field() {
         let subnet = cidr("10.0.0.0/24").unwrap();
         let error = |start, end, gateway| {
             let error = Range::new(subnet, start, end, gateway).unwrap_err();

@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_told_apart() {
+    fn addresses_are_distinguished() {
         for (text, bus) in [
             ("0000:3b:00.2", "pci"),
             ("10000:01:1f.7", "pci"),

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn found_by_the_address_it_stands_for() {
+    fn a_device_is_found_by_its_address() {
         let gid = |index, ip: &str, kind| Gid {
             index,
             ip: ip.parse().expect("an address"),

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nodes_is_told_in_four_groups() {
+    fn a_nodes_difference_is_reported_in_four_groups() {
         let of = |guid: &str| {
             let device = json!({"name": "mlx5_0", "index": 0, "node_guid": guid});
             Guid::of_node(&serde_json::from_value(device).expect("a device"))

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_tells_whose_child_it_is() {
+    fn a_name_identifies_the_parent_of_a_child() {
         let key = |container: &str| Key {
             network: "net".to_owned(),
             container: container.to_owned(),

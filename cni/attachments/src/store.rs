@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_record_is_told_from_none() {
+    fn a_broken_record_differs_from_no_record() {
         let state = tempfile::tempdir().unwrap();
         let store = Store::new(state.path());
         let key = key("a", "eth0");

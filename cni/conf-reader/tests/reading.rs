@@ -56,7 +56,7 @@ fn a_null_is_no_value() {
 }
 
 #[test]
-fn what_is_wrong_is_told_by_its_place() {
+fn errors_are_reported_by_place() {
     for (value, message) in [
         (json!({}), "name: must be a text, and is missing"),
         (json!({"name": 5}), "name: must be a text, and is 5"),

@@ -176,7 +176,7 @@ fn any_layout_goes_in_and_out() {
 }
 
 #[test]
-fn new_text_looks_like_its_neighbours() {
+fn new_text_has_the_form_of_its_neighbours() {
     let corpus = corpus(".conflist");
     let entry = Entry::new(Map::from_iter([("mtu".to_owned(), json!(9000))]));
     let tail = |file: &str| {

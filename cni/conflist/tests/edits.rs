@@ -23,7 +23,7 @@ fn broken(text: &str) -> String {
 const LIST: &str = r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bridge"}]}"#;
 
 #[test]
-fn a_text_that_no_runtime_takes_is_told_in_a_sentence() {
+fn a_text_that_no_runtime_takes_is_reported_in_a_sentence() {
     let cases = [
         ("", "it is not a valid JSON object: EOF"),
         (

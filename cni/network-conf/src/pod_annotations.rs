@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_may_not_choose_is_not_looked_at() {
+    fn annotations_that_a_pod_may_not_choose_are_not_read() {
         let annotations = json!({"hca.rdma/mtu": "no", "hca.rdma/rails": "0"});
         let conf = conf(&json!(["rails"]), &annotations).expect("a configuration");
         assert_eq!(conf.pod_annotations.unheard(), ["hca.rdma/mtu"]);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
+    fn errors_are_reported() {
         for (annotation, value) in [
             ("mtu", json!("67")),
             ("mtu", json!("4k")),

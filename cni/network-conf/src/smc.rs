@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn without_annotations_nobody_asks() {
+    fn without_annotations_nothing_is_requested() {
         for runtime in [
             json!(null),
             json!({}),

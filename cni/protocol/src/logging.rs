@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_one_line_whatever_it_tells_of() {
+    fn a_log_line_is_one_line_whatever_names_it_has() {
         let told = line(
             "rdma-cni[7]: ADD c@eth0 default/a\nrdma-cni[1]: ADD",
             log::Level::Warn,

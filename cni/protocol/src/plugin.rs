@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_told_in_one_line() {
+    fn an_error_is_one_line() {
         let failure = Failure {
             code: code::IO,
             message: "process 17 (x\u{1b}[2J\nz) has the lock".into(),

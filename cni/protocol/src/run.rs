@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_says_and_how_it_ends_is_told() {
+    fn output_and_exit_status_are_reported() {
         let (ended, _) = run("cat; exit 3", b"all of it", PATIENCE);
         let (status, output) = ended.unwrap();
         assert_eq!((status.code(), &*output), (Some(3), &b"all of it"[..]));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_reads_nothing_is_told_all_the_same() {
+    fn one_that_reads_nothing_is_reported_all_the_same() {
         let (ended, _) = run("echo no; exit 1", &large(), PATIENCE);
         let (status, output) = ended.unwrap();
         assert_eq!((status.code(), &*output), (Some(1), &b"no\n"[..]));

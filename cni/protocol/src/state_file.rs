@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_a_files_place_is_told_at_once() {
+    fn an_object_in_a_files_place_is_reported_at_once() {
         let directory = tempfile::tempdir().expect("a directory");
         for (path, reading, writing) in places(directory.path()) {
             let error = read(&path).expect_err("not read");
@@ -375,7 +375,7 @@ mod tests {
 
     /// Its size is 0, as of all that procfs has.
     #[test]
-    fn a_file_that_does_not_tell_its_size_is_read() {
+    fn a_file_without_a_size_is_read() {
         let read = read(Path::new("/proc/self/status")).expect("a file");
         assert!(read.starts_with(b"Name:"));
     }

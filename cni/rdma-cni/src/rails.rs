@@ -373,7 +373,7 @@ mod tests {
 
     /// So deep that a recursion would be at the end of its stack, or of its descriptors; and so wide that others would wait.
     #[test]
-    fn a_planted_directory_without_end_is_told_and_keeps_nobody() {
+    fn a_planted_directory_without_end_is_reported_and_keeps_nobody() {
         let state = tempfile::tempdir_in("/dev/shm").unwrap();
         let (root, file) = (state.path(), path(state.path(), &key("a"), POD));
         let deep = |levels: usize| {

@@ -277,7 +277,7 @@ fn names_what_is_linked_in(sbom: &Value) {
 }
 
 #[test]
-fn names_are_those_that_kubelet_asks_for() {
+fn names_are_those_that_kubelet_requires() {
     let directory = binaries(0o755);
     let archive = directory.path().join("a.tar");
     let config = directory.path().join("config.json");

@@ -220,7 +220,7 @@ fn the_hosts_own_addresses_are_never_given() {
 }
 
 #[test]
-fn a_parent_without_a_prefix_is_told_in_a_sentence() {
+fn a_parent_without_a_prefix_is_reported_in_a_sentence() {
     for (addresses, family, sentence) in [
         (
             &["10.1.0.10/24"][..],

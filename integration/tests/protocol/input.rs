@@ -220,7 +220,7 @@ fn every_field_of_the_reference_has_a_wrong_value_here() {
 }
 
 #[test]
-fn a_wrong_value_is_told_with_its_field_before_any_change() {
+fn a_wrong_value_is_reported_with_its_field_before_any_change() {
     let (node, pod, before) = untouched_node();
     let mut complaints = vec![];
     for (field, value, words) in wrong_values() {

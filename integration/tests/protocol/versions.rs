@@ -16,7 +16,7 @@ fn version_needs_no_input_and_nothing_but_the_command() {
 }
 
 #[test]
-fn version_answers_in_the_version_that_it_is_asked_in() {
+fn version_answers_in_the_requested_version() {
     let node = Node::new();
     for version in VERSIONS {
         let input = json!({"cniVersion": version});

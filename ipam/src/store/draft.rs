@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_tell_the_owner() {
+    fn names_identify_the_owner() {
         let owner = |interface: &str| Owner {
             container: "a".into(),
             interface: interface.into(),

@@ -87,7 +87,7 @@ fn ranges() {
 }
 
 #[test]
-fn fields_without_their_subnet_are_passed_over_and_told() {
+fn fields_without_their_subnet_are_passed_over_and_reported() {
     let node = Node::new();
     let ipam = json!({"rangeStart": "10.77.0.5", "rangeEnd": "", "ranges": [[{"subnet": "10.77.0.0/24"}]]});
     let outcome = call("ADD", "a", &node.conf(ipam)).run();
@@ -278,7 +278,7 @@ fn a_data_directory_that_cannot_be_written() {
 }
 
 #[test]
-fn a_foreign_file_is_left_alone_and_told() {
+fn a_foreign_file_is_left_alone_and_reported() {
     let node = Node::new();
     let conf = node.conf(json!({"subnet": "10.77.0.0/29"}));
     node.write("notes.txt", "two words");

@@ -47,7 +47,7 @@ fn what_add_left_is_fine() {
 }
 
 #[test]
-fn drift_is_told() {
+fn drift_is_reported() {
     let node = Node::new();
     let conf = added(&node);
     fs::remove_file(node.leases_dir().join("fd77::2")).unwrap();
@@ -66,7 +66,7 @@ fn drift_is_told() {
 }
 
 #[test]
-fn without_a_note_prevresult_tells_what_is_missing() {
+fn without_a_note_prevresult_shows_what_is_missing() {
     let node = Node::new();
     let conf = added(&node);
     fs::remove_file(node.leases_dir().join("rdma-ipam/attachments/a@eth0")).unwrap();

@@ -14,7 +14,7 @@ pub(crate) fn told(node: &Node, ipam: Value, addresses: &[&str]) -> Value {
 }
 
 #[test]
-fn what_the_caller_tells_is_used() {
+fn the_callers_fields_are_used() {
     let node = Node::new();
     let mut conf = told(
         &node,
@@ -83,7 +83,7 @@ fn rails_share_no_round_robin() {
 }
 
 #[test]
-fn the_node_is_looked_at() {
+fn the_node_is_observed() {
     apart(|| {
         shell(
             "ip link add bond1 type veth peer name far
@@ -184,7 +184,7 @@ fn an_address_that_is_not_global_does_not_count() {
 }
 
 #[test]
-fn what_the_node_lacks_is_told() {
+fn what_the_node_lacks_is_reported() {
     let node = Node::new();
     let none = told(&node, json!({}), &["fe80::1/64", "10.77.0.2/24"]);
     let said = "bond1 (rail net1) has no global IPv6 address on this host: give it a permanent one whose \
@@ -288,7 +288,7 @@ fn what_the_caller_knows_of_neighbours_is_avoided() {
 
 /// Entries of neighbour tables can outlive a machine by weeks.
 #[test]
-fn a_neighbour_is_asked_to_move_over_when_nothing_else_is_left() {
+fn a_neighbours_address_is_given_only_when_nothing_else_is_left() {
     let node = Node::new();
     let mut conf = told(&node, json!({"family": "ipv4"}), &["10.77.0.2/29"]);
     // .1 is where a router usually is, .2 the host

@@ -5,7 +5,7 @@ use super::node::{Node, apart, call, shell};
 use serde_json::json;
 
 #[test]
-fn every_way_to_ask() {
+fn every_form_of_a_request() {
     let node = Node::new();
     let conf =
         node.conf(json!({"ranges": [[{"subnet": "10.77.0.0/24"}], [{"subnet": "fd77::/64"}]]}));

@@ -193,7 +193,7 @@ fn first_users_of_a_node_agree_on_its_secret() {
 }
 
 #[test]
-fn a_damaged_secret_is_told() {
+fn a_damaged_secret_is_reported() {
     let node = Node::new();
     let conf = conf(&node);
     fs::create_dir_all(node.data_dir()).unwrap();

@@ -46,7 +46,7 @@ fn bytes(message: &RouteNetlinkMessage) -> (Vec<u8>, u16) {
 const RTM_NEWLINK: u16 = 16;
 
 #[test]
-fn all_that_the_kernel_tells_of_an_ipoib_netdev_is_read() {
+fn every_attribute_of_an_ipoib_netdev_is_read() {
     let expected = |pkey, mode, umcast| Ipoib {
         pkey: Pkey(pkey),
         mode,

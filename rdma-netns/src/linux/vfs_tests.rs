@@ -51,7 +51,7 @@ fn read(functions: Vec<LinkVfInfo>, number: u32) -> Option<Vf> {
 }
 
 #[test]
-fn all_that_a_driver_tells_of_a_function_is_read() {
+fn every_setting_that_a_driver_reports_of_a_function_is_read() {
     let [tag, zero] = [u16::to_be_bytes(SERVICE_TAG), [0; 2]];
     let mut service = words(&[1, 100, 3]);
     service.extend([tag, zero].concat());

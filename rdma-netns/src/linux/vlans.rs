@@ -74,7 +74,7 @@ mod tests {
 
     /// `IFLA_INFO_KIND`, and `IFLA_INFO_DATA` with a protocol in network byte order.
     #[test]
-    fn a_vlan_tells_its_protocol_and_id() {
+    fn a_vlan_has_its_protocol_and_id() {
         let attribute = |kind: u16, value: &[u8]| {
             let length = u16::try_from(value.len() + 4).expect("a length");
             let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_of_before_the_command_has_nothing_to_tell() {
+    fn a_kernel_before_the_command_reports_nothing() {
         let refused = |errno| {
             if_known(Err(NetlinkError {
                 source: io::Error::from_raw_os_error(errno),

@@ -55,7 +55,7 @@ fn carrier(namespace: Option<Nsid>, name: &str, on: bool) -> impl Fn(&Event) -> 
 
 /// Link-local ones come with every pod's veth; those of pods are theirs.
 #[test]
-fn an_ipv6_address_of_the_whole_network_is_told_here() {
+fn an_ipv6_address_of_the_whole_network_is_reported_here() {
     with_node(|world| {
         let mut monitor = open();
         watch(world, &mut monitor);
@@ -80,7 +80,7 @@ fn an_ipv6_address_of_the_whole_network_is_told_here() {
 }
 
 #[test]
-fn a_carrier_is_told_here_and_in_a_pod() {
+fn a_carrier_is_reported_on_the_host_and_in_a_pod() {
     with_node(|world| {
         let mut monitor = open();
         let pod = watch(world, &mut monitor);
@@ -111,7 +111,7 @@ fn a_carrier_is_told_here_and_in_a_pod() {
 }
 
 #[test]
-fn a_pod_that_is_not_watched_is_not_told_of() {
+fn a_pod_that_is_not_watched_is_not_reported() {
     with_node(|world| {
         let mut monitor = open();
         let pod = watch(world, &mut monitor);
@@ -185,7 +185,7 @@ fn another_namespace_at_the_path_is_not_taken_for_it() {
 }
 
 #[test]
-fn a_new_device_is_told_by_a_uevent() {
+fn a_new_device_is_reported_by_a_uevent() {
     with_node(|world| {
         let mut monitor = open();
         for (command, action) in [("add", "add"), ("delete", "remove")] {
@@ -201,7 +201,7 @@ fn a_new_device_is_told_by_a_uevent() {
 }
 
 #[test]
-fn lost_events_are_told() {
+fn lost_events_are_reported() {
     with_node(|world| {
         let mut monitor = open();
         let batch = tempfile::NamedTempFile::new().expect("a file");
@@ -233,7 +233,7 @@ fn give_up_capabilities() {
 }
 
 #[test]
-fn without_capabilities_less_is_told() {
+fn without_capabilities_less_is_reported() {
     with_node(|world| {
         let (path, id) = (world.pod.path(), world.pod.id());
         let without = || {
@@ -258,7 +258,7 @@ fn without_capabilities_less_is_told() {
 
 /// As a network manager is told, by the program of iproute2.
 #[test]
-fn who_is_told_of_everything_is_seen() {
+fn a_promiscuous_netdev_is_reported() {
     with_node(|world| {
         let told_of = |objects: &[&str]| {
             let monitor = Command::new("ip").arg("monitor").args(objects).spawn();

@@ -59,7 +59,7 @@ fn looking_changes_nothing_and_is_kept_as_text() {
 
 /// A part of a dump, and the answer to one question, that are longer than what there is room for at first.
 #[test]
-fn a_netdev_of_which_much_is_told_is_read_whole() {
+fn a_netdev_with_many_attributes_is_read_whole() {
     with_node(|world| {
         let names: Vec<String> = (0..450).map(|it| format!("{it:0>120}")).collect();
         for some in names.chunks(6) {

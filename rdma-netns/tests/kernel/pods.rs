@@ -43,7 +43,7 @@ fn pods_that_cannot_be_opened() {
 }
 
 #[test]
-fn namespaces_are_told_apart_by_one_visit() {
+fn namespaces_are_distinguished_by_one_visit() {
     with_node(|world| {
         let others = [Named::new("first"), Named::new("second")];
         let directory = tempfile::tempdir().expect("a directory");

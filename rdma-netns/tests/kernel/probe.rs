@@ -103,7 +103,7 @@ fn what_is_free_takes_its_time() {
 
 /// Two that ask at the same time hear of each other.
 #[test]
-fn who_asks_too_is_heard() {
+fn another_prober_is_detected() {
     with_pod(|world| {
         let (asked, theirs) = (questions("wire0", &FREE), questions("nic0", &FREE));
         let node = world.node_path();
@@ -224,7 +224,7 @@ fn who_cannot_listen_any_more_is_no_member_either() {
 }
 
 #[test]
-fn where_nobody_can_be_asked_nobody_waits() {
+fn where_nobody_can_be_probed_add_does_not_wait() {
     with_pod(|world| {
         let asked = questions("wire0", &[FREE, TAKEN].concat());
         let unasked = |expected: Unasked| {

@@ -36,7 +36,7 @@ fn node_with_addresses(test: impl FnOnce(&World) + Send) {
 
 /// Network managers set routes as of the kernel, and take router advertisements themselves.
 #[test]
-fn routes_of_managers_are_told_from_the_kernels() {
+fn routes_of_managers_are_distinguished_from_the_kernels() {
     node_with_addresses(|world| {
         for line in [
             "address add 10.9.0.5/24 dev nic0 noprefixroute",

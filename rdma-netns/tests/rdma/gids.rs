@@ -82,7 +82,7 @@ fn in_shared_mode_a_childs_gids_are_seen_in_the_pod_too() {
 }
 
 #[test]
-fn nothing_of_what_was_mounted_to_look_stays() {
+fn no_mount_of_an_observation_stays() {
     let world = World::new("rdma-moved-gids");
     let pod = world.pod();
     let (from, to) = (NetnsSide::Host, NetnsSide::Pod);

@@ -158,7 +158,7 @@ fn the_kernel_says_eexist_for_three_things_and_does_half_of_two() {
 }
 
 #[test]
-fn entries_are_added_once_and_a_conflict_is_told() {
+fn entries_are_added_once_and_a_conflict_is_reported() {
     let world = World::new("rdma-pnet-ops");
     let _clean = Clean;
     let pod = Pod(&world, world.pod());
@@ -262,7 +262,7 @@ fn a_ports_entry_is_by_name_and_outlives_moves_and_the_device() {
 
 /// The kernel keeps 4 (`SMC_MAX_UEID`), in 32 characters each.
 #[test]
-fn user_eids_are_the_nodes_and_a_full_table_is_told() {
+fn user_eids_are_the_nodes_and_a_full_table_is_reported() {
     let world = World::new("rdma-ueids");
     let _clean = Clean;
     let pod = Pod(&world, world.pod());

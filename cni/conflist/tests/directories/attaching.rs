@@ -218,7 +218,7 @@ fn plugins_that_others_put_into_our_list_stay() {
 }
 
 #[test]
-fn multus_is_followed_to_the_network_that_it_is_told() {
+fn multus_is_followed_to_its_configured_network() {
     let multus = |network: &str| {
         format!(
             r#"{{"cniVersion":"0.3.1","name":"m","type":"multus-shim","clusterNetwork":"{network}"}}"#
@@ -267,7 +267,7 @@ fn multus_is_followed_to_the_network_that_it_is_told() {
 }
 
 #[test]
-fn what_stands_in_the_way_is_told() {
+fn obstacles_are_reported() {
     let attach = |files: &[(&str, &str)], runtime: &Runtime| {
         let plan = plan::attach(
             &directory(files),

@@ -73,7 +73,7 @@ fn a_broken_first_file_stops_containerd_and_not_crio() {
 }
 
 #[test]
-fn crio_can_be_told_a_network() {
+fn crio_can_have_a_default_network() {
     let files = [("10-a.conflist", FLANNEL), ("20-b.conf", TERWAY)];
     assert_eq!(
         picked(&files, &crio(Some("terway"))).as_deref(),

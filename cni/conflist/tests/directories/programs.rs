@@ -96,7 +96,7 @@ fn nothing_is_put_in_while_a_program_is_missing_that_the_list_names() {
 }
 
 #[test]
-fn the_programs_are_those_that_a_runtime_and_plugins_look_for() {
+fn the_programs_are_those_that_a_runtime_and_plugins_search() {
     let corpus = |file: &str| {
         let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
         fs::read_to_string(directory.join(file)).expect("a list")

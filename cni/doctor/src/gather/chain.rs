@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_tells_its_version_or_why_not() {
+    fn a_program_reports_its_version_or_an_error() {
         let directory = tempfile::tempdir().expect("a directory");
         let say = |text: &str| format!("#!/bin/sh\necho {text}\n");
         let at = |name: &str, text: &str, mode| program(directory.path(), name, text, mode);

@@ -148,7 +148,7 @@ mod tests {
     use crate::ipam::Answer;
 
     #[test]
-    fn what_an_ipam_plugin_prints_is_told_in_one_line_of_some_length() {
+    fn an_ipam_plugins_output_is_reported_in_one_bounded_line() {
         let error = |output: &str| {
             let error = Answer::parse("theirs", output.as_bytes());
             error.expect_err("no answer").to_string()

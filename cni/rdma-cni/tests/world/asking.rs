@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
 
 #[test]
-fn only_a_pods_own_devices_are_asked() {
+fn only_a_pods_own_devices_are_queried() {
     for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {
         let node = Node::new(mode);
         let before = node.snapshot();
@@ -47,7 +47,7 @@ fn only_a_pods_own_devices_are_asked() {
 
 /// The RDMA device of a bond is its first port's, whose hardware nobody has named.
 #[test]
-fn a_bonds_device_is_asked_and_a_plain_nics_is_not() {
+fn a_bonds_device_is_queried_and_a_plain_nics_is_not() {
     let leases = Leases::on(Node::with(bonds(2)));
     let node = &leases.node;
     let pod = node.pod("a");
@@ -63,7 +63,7 @@ fn a_bonds_device_is_asked_and_a_plain_nics_is_not() {
 
 /// As the eRDMA controller's ids do, without the daemon's word for what they stand for.
 #[test]
-fn an_id_that_names_an_rdma_device_asks_no_other() {
+fn an_id_that_names_an_rdma_device_queries_no_other() {
     let cluster = Cluster::new(RdmaMode::Shared);
     let config = cluster.config(json!({}));
     let kernel = &cluster.node.kernel;
@@ -79,7 +79,7 @@ fn an_id_that_names_an_rdma_device_asks_no_other() {
 
 /// A pod that is refused waits for no other pod's device, and lets none wait.
 #[test]
-fn a_refusal_asks_no_other_device() {
+fn a_refusal_queries_no_other_device() {
     let node = Node::new(RdmaMode::Exclusive);
     let config = node.one_rail();
     node.add(&node.pod("a"), &config).must_succeed();
@@ -148,7 +148,7 @@ fn what_manages_nvlinks_switches_is_no_rail_of_a_pattern() {
 /// Only a port tells that the netdev has an RDMA device, or the device is not there: whoever holds the node's
 /// lock meanwhile would have all pods of the node wait for the sickest port.
 #[test]
-fn other_pods_do_not_wait_where_all_ports_are_asked() {
+fn other_pods_do_not_wait_where_all_ports_are_queried() {
     let node = Node::new(RdmaMode::Exclusive);
     let lock = Some(node.state.path().join("state/lock"));
     let pod = node.pod("a");
@@ -179,7 +179,7 @@ fn other_pods_do_not_wait_where_all_ports_are_asked() {
 
 /// Another pod may take the device meanwhile, as the node's lock is free.
 #[test]
-fn who_has_taken_a_device_while_all_ports_were_asked_is_told() {
+fn the_pod_that_took_a_device_while_ports_were_queried_is_named() {
     let node = Node::new(RdmaMode::Exclusive);
     let [first, second] = ["a", "b"].map(|name| node.pod(name));
     let config = node.config(json!({ "devices": [{ "netdev": "eth2" }] }));

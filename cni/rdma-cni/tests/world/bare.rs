@@ -94,7 +94,7 @@ fn a_function_without_a_netdev_is_not_set_up() {
 }
 
 #[test]
-fn why_a_device_has_no_netdev_is_told_and_it_is_not_in_use() {
+fn the_reason_for_a_missing_netdev_is_reported_and_the_device_is_unused() {
     let cases = [
         (
             ethernet().with_driver(None).without_rdma(),

@@ -94,7 +94,7 @@ fn an_entry_that_is_needed_counts_though_another_failed_first() {
 
 /// A later version can say it in other words: what is told is that it is one.
 #[test]
-fn a_later_format_is_told_as_one() {
+fn a_later_format_is_reported_as_later() {
     let (cluster, config, pod) = Cluster::with_a_hole(VF, true);
     fs::remove_dir_all(cluster.state_dir().join("granted")).unwrap();
     let text = json!({ "format": 3, "pools": [], "resources": ["rdma/vf"] });

@@ -50,7 +50,7 @@ fn a_pod_has_the_rails_and_the_mtu_that_it_chooses() {
 const OWN_MTU: u32 = 4200;
 
 #[test]
-fn what_is_not_allowed_is_not_heard() {
+fn annotations_that_are_not_allowed_are_ignored() {
     let nonsense = json!({"hca.rdma/rails": "nonsense", "hca.rdma/mtu": "nonsense"});
     let (rail, mtu) = (json!("1"), json!("1400"));
     let chosen = json!({"hca.rdma/rails": rail, "hca.rdma/mtu": mtu});
@@ -91,7 +91,7 @@ fn what_is_not_allowed_is_not_heard() {
 }
 
 #[test]
-fn what_a_pod_cannot_choose_is_told_and_nothing_is_changed() {
+fn what_a_pod_cannot_choose_is_reported_and_nothing_is_changed() {
     for (devices, what, value, told) in [
         (
             HCA,

@@ -182,7 +182,7 @@ fn the_wrong_record_is_no_record() {
 }
 
 #[test]
-fn a_rail_that_a_person_moved_elsewhere_is_told() {
+fn a_rail_that_a_person_moved_elsewhere_is_reported() {
     let node = Node::new(RdmaMode::Exclusive);
     let (pod, other) = (node.pod("a"), node.pod("b"));
     node.add(&pod, &node.one_rail()).must_succeed();

@@ -107,7 +107,7 @@ fn a_call_that_says_nothing_of_the_runtime_is_not_noted() {
 }
 
 #[test]
-fn where_nobody_asks_nothing_is_written() {
+fn without_a_request_nothing_is_written() {
     let it = Detected::new();
     let result = it.run("ADD", None, Some(POD));
     assert_eq!(result, json!({ "cniVersion": "1.1.0", "dns": {} }));

@@ -30,7 +30,7 @@ fn index_of(node: &Node, device: &str, ip: &str) -> Option<u32> {
 }
 
 #[test]
-fn every_rail_is_told_with_its_index() {
+fn every_rail_is_reported_with_its_index() {
     for v1 in [false, true] {
         let leases = Leases::new(2);
         let node = &leases.node;
@@ -193,7 +193,7 @@ fn check_sees_another_index() {
 
 /// The mounted file says what the runtime's result says, and for whom.
 #[test]
-fn the_file_tells_whose_it_is() {
+fn the_file_names_its_owner() {
     let leases = Leases::new(1);
     let node = &leases.node;
     let pod = node.pod("a");

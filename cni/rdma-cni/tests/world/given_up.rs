@@ -96,7 +96,7 @@ fn spoil(node: &Node, pod: &Pod) {
 }
 
 #[test]
-fn any_one_kind_is_given_up_and_told() {
+fn any_one_kind_is_given_up_and_reported() {
     for (what, is_it, count) in KINDS {
         for dies in [false, true] {
             let node = Node::new(RdmaMode::Exclusive);

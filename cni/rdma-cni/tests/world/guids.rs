@@ -232,7 +232,7 @@ fn a_pod_chooses_its_guid() {
 }
 
 #[test]
-fn check_tells_what_somebody_else_has_set_since() {
+fn check_reports_what_others_have_set_since() {
     let node = node(RdmaMode::Exclusive);
     let (pod, config) = (node.pod("a"), config(&node));
     let result = node.add(&pod, &config).must_succeed();

@@ -156,7 +156,7 @@ fn a_driver_that_was_taken_off_only_is_bound() {
 }
 
 #[test]
-fn a_driver_that_fails_is_told_and_bound_by_the_next_del() {
+fn a_driver_that_fails_is_reported_and_bound_by_the_next_del() {
     for mode in MODES {
         let case = Case::new(mode);
         let broken = |world: &mut World| world.broken_drivers = vec!["mlx5_core".to_owned()];

@@ -262,7 +262,7 @@ fn an_add_that_fails_says_that_addresses_may_still_be_held() {
 
 /// The pod that is gone, and not the one that is added, is who IPAM is asked for.
 #[test]
-fn recovery_asks_ipam_with_the_old_pods_arguments() {
+fn recovery_calls_ipam_with_the_old_pods_arguments() {
     let served = Served::new(RdmaMode::Exclusive);
     let (node, config) = (&served.node, &served.config);
     let other = node.pod("b");
@@ -332,7 +332,7 @@ fn a_record_of_an_earlier_boot_does_not_wait_for_ipam() {
 /// The clock was set back since, or was wrong at a boot. The record is dated anew with the next try, and then waits like any
 /// other.
 #[test]
-fn a_record_of_the_future_is_recovered_by_the_next_add_and_asked_for_once() {
+fn a_record_of_the_future_is_recovered_by_the_next_add_and_read_once() {
     let served = Served::new(RdmaMode::Exclusive);
     let (node, config) = (&served.node, &served.config);
     let old = node.pod("a");

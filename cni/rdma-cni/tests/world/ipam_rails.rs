@@ -59,7 +59,7 @@ fn the_netdev_its_addresses_and_routes() {
 
 /// In `move` mode the netdev has left the host, and lost everything, when IPAM is asked.
 #[test]
-fn a_moved_netdev_is_told_as_it_was() {
+fn a_moved_netdev_is_reported_with_its_host_state() {
     let leases = Leases::on(Node::new(RdmaMode::Exclusive));
     let node = &leases.node;
     let pod = node.pod("a");
@@ -217,7 +217,7 @@ fn gc_that_cannot_read_the_records_any_more_says_all_that_failed() {
 }
 
 #[test]
-fn status_asks_for_every_rail() {
+fn status_calls_ipam_for_every_rail() {
     let leases = with_router();
     let node = &leases.node;
     node.run("STATUS", None, &leases.config(json!({})))

@@ -246,7 +246,7 @@ fn what_there_is_no_such_child_of_is_refused_in_words() {
 
 /// By default a pod on InfiniBand has the character device alone, as before there were children.
 #[test]
-fn kubelets_shared_devices_have_children_where_they_are_asked_for() {
+fn kubelets_shared_devices_have_children_where_they_are_requested() {
     let cluster = Cluster::with(world(RdmaMode::Shared, Datagram));
     cluster.publish(&[("rdma/hca", every(&[PORT], Sharing::Shared))], false);
     for (fields, has_child) in [
@@ -280,7 +280,7 @@ fn changed(node: &Node, pod: &Pod, op: Op) {
 }
 
 #[test]
-fn check_tells_what_became_of_a_child() {
+fn check_reports_the_state_of_a_child() {
     let (leases, config) = shared(Datagram, json!({}));
     let node = &leases.node;
     let pod = node.pod("a");

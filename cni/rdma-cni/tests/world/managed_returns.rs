@@ -19,7 +19,7 @@ type Meddling = fn(&mut World);
 /// A manager meets the netdev as soon as it is back, and makes it its own, step by step, between
 /// ours: whatever it does last is what it has in its profile, which is what was there.
 #[test]
-fn a_manager_in_between_is_a_reason_to_look_again() {
+fn a_manager_in_between_is_a_reason_to_observe_again() {
     let meddling: [(&str, Meddling); 5] = [
         ("takes it down and up", |world| {
             let _ = world.execute(&up(false), None);
@@ -332,7 +332,7 @@ fn smc_is_taken_away_by_the_last_of_two_that_wait() {
 
 /// It has nothing of the node's: somebody else takes the node's lock while managers are waited for, and keeps it.
 #[test]
-fn a_pod_that_goes_without_smc_does_not_ask_for_the_lock_again() {
+fn a_pod_without_smc_does_not_take_the_lock_again() {
     let node = node(network_manager());
     node.kernel.with(|world| world.smc = None);
     let pod = node.pod("a");
@@ -351,7 +351,7 @@ fn a_pod_that_goes_without_smc_does_not_ask_for_the_lock_again() {
 
 /// Nobody waits where there is no manager.
 #[test]
-fn without_a_manager_nobody_looks_again() {
+fn without_a_manager_del_does_not_observe_again() {
     let node = node(network_manager());
     let pod = node.pod("a");
     node.add(&pod, &one_rail(&node)).must_succeed();

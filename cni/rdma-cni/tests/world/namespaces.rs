@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::fs;
 
 #[test]
-fn a_namespace_that_cannot_be_looked_at_counts_as_living() {
+fn a_namespace_that_cannot_be_observed_counts_as_living() {
     let node = Node::new(RdmaMode::Exclusive);
     let (pod, other) = (node.pod("a"), node.pod("b"));
     let before = node.snapshot();

@@ -248,7 +248,7 @@ fn what_does_not_pass_is_code_103_and_stops_no_node() {
 }
 
 #[test]
-fn a_plan_by_hand_asks_kubelet_too() {
+fn a_plan_by_hand_queries_kubelet_too() {
     let cluster = Cluster::new(RdmaMode::Exclusive);
     let config = cluster.config(json!({ "resources": ["rdma/vf"] }));
     for (devices, word) in [

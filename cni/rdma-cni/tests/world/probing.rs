@@ -107,7 +107,7 @@ fn given(node: &Node, pod: &Pod, link: &str) -> Vec<String> {
 }
 
 #[test]
-fn all_rails_are_asked_at_once() {
+fn all_rails_are_probed_at_once() {
     let network = Network::new(3);
     let pod = network.node.pod("a");
     let config = network.config(json!({}));
@@ -285,7 +285,7 @@ fn the_same_again_is_no_other() {
 }
 
 #[test]
-fn nobody_is_asked_where_that_is_off_or_nothing_is_given() {
+fn nobody_is_probed_where_that_is_off_or_no_address_is_given() {
     let network = Network::new(1);
     let node = &network.node;
     let pod = node.pod("a");
@@ -345,7 +345,7 @@ fn an_address_of_the_parent_is_no_childs() {
 }
 
 #[test]
-fn neighbours_of_its_own_netdev_are_told_to_each_rail() {
+fn each_rail_gets_the_neighbours_of_its_own_netdev() {
     let leases = Leases::new(2);
     let node = &leases.node;
     node.kernel.with(|world| {

@@ -90,7 +90,7 @@ fn the_cdi_entry_follows_a_number_that_changes_on_the_way_back() {
 
 /// A driver that is bound anew has its devices numbered as a move does, and no move follows in shared mode.
 #[test]
-fn a_function_whose_driver_is_bound_anew_is_followed_and_broken_promises_are_told() {
+fn a_function_whose_driver_is_bound_anew_is_followed_and_broken_promises_are_reported() {
     for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {
         for cdi in [true, false] {
             let mut world = world(mode);
@@ -220,7 +220,7 @@ fn a_path_that_leads_elsewhere_after_the_move_fails_the_pod() {
 }
 
 #[test]
-fn a_path_that_is_another_devices_now_is_told_with_its_name() {
+fn a_path_that_is_another_devices_now_is_reported_with_its_name() {
     let (cluster, config, pod) = Cluster::with_a_hole(VF, false);
     // both return to the host with lower numbers than they had: mlx5_3 has uverbs2 now, as promised to us
     for device in [VF, "0000:d8:00.2"] {

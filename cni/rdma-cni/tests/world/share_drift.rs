@@ -180,7 +180,7 @@ fn check_sees_what_became_of_rails_and_routes() {
 }
 
 #[test]
-fn ipv6_that_the_pod_has_switched_off_is_told() {
+fn ipv6_that_the_pod_has_switched_off_is_reported() {
     let leases = Leases::new(1);
     let node = &leases.node;
     let pod = node.pod("a");

@@ -96,7 +96,7 @@ fn told(leases: &Leases) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn ipam_is_told_of_addresses_that_are_away_from_the_host() {
+fn ipam_gets_addresses_that_are_away_from_the_host() {
     let leases = moving();
     let node = &leases.node;
     let (first, second) = (node.pod("a"), node.pod("b"));

@@ -113,7 +113,7 @@ pub(crate) fn primary(node: &Node, pod: &Pod, link: &str, addresses: &[&str]) ->
 }
 
 #[test]
-fn a_pod_that_asks_gets_ids_for_its_rail_and_its_primary_interface() {
+fn a_pod_that_requests_smc_gets_ids_for_its_rail_and_its_primary_interface() {
     let node = Node::new(RdmaMode::Exclusive);
     node.kernel.with(|world| {
         world.smc = Some(Smc {
@@ -150,7 +150,7 @@ fn a_pod_that_asks_gets_ids_for_its_rail_and_its_primary_interface() {
 }
 
 #[test]
-fn nothing_is_asked_of_smc_for_a_pod_that_does_not_ask() {
+fn smc_is_not_queried_for_a_pod_without_a_request() {
     for annotation in [None, Some("false")] {
         let node = Node::new(RdmaMode::Exclusive);
         let pod = node.pod("a");
@@ -231,7 +231,7 @@ const HINDERED: [Hindered; 4] = [
 ];
 
 #[test]
-fn what_is_known_beforehand_is_refused_or_told_and_changes_nothing() {
+fn known_obstacles_are_refused_or_reported_and_change_nothing() {
     for (furnish, configure, words) in HINDERED {
         for required in [true, false] {
             let node = Node::new(RdmaMode::Exclusive);
@@ -309,7 +309,7 @@ fn an_interface_that_would_not_be_carried_is_refused_or_left_out() {
 /// Whatever of SMC-R the kernel refuses, a pod that only asked for it goes on, and has nothing
 /// half set.
 #[test]
-fn a_refused_change_leaves_a_pod_that_asked_without_it() {
+fn a_refused_change_leaves_a_requesting_pod_without_smc() {
     for at in 1.. {
         let node = Node::new(RdmaMode::Exclusive);
         let pod = node.pod("a");
@@ -349,7 +349,7 @@ fn a_refused_change_leaves_a_pod_that_asked_without_it() {
 }
 
 #[test]
-fn check_tells_what_was_taken_from_a_pod() {
+fn check_reports_what_was_taken_from_a_pod() {
     let node = Node::new(RdmaMode::Exclusive);
     let pod = node.pod("a");
     let mut config = one_rail_with_smc(&node);

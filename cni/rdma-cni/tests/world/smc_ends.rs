@@ -40,7 +40,7 @@ fn any_change_of_del_is_refused_once() {
 
 /// The devices return to the host although SMC-R cannot be taken away, which is told, and tried again.
 #[test]
-fn what_cannot_be_taken_away_is_told_and_the_devices_return_to_the_host() {
+fn a_record_that_stays_is_reported_and_the_devices_return_to_the_host() {
     let node = Node::new(RdmaMode::Exclusive);
     let pod = node.pod("a");
     let before = node.snapshot();

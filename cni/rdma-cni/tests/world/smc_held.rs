@@ -110,7 +110,7 @@ fn a_held_device_has_its_holder() {
 }
 
 #[test]
-fn where_smc_is_not_loaded_nobody_is_asked() {
+fn where_smc_is_not_loaded_it_is_not_queried() {
     let node = Node::new(RdmaMode::Exclusive);
     node.kernel.with(|world| world.smc = None);
     let pod = node.pod("a");

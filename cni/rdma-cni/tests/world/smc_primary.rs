@@ -117,7 +117,7 @@ fn nothing_is_left_of_an_add_or_del_that_was_killed() {
 /// A device with GIDs of addresses, and the kernel takes none of another network's. `has_v1`: it
 /// would take a RoCE v1 GID, which is no better.
 #[test]
-fn a_device_with_gids_of_addresses_does_not_and_the_pod_is_told() {
+fn a_device_with_gids_of_addresses_is_refused_and_reported() {
     for (has_v1, words) in [
         (false, "net7: no GID fits 10.244.1.5/24"),
         (true, "net7: only SMC-Rv1 could carry it"),
@@ -250,7 +250,7 @@ fn what_an_earlier_version_set_on_a_rail_is_known_and_goes_with_it() {
 }
 
 #[test]
-fn check_tells_if_that_address_is_gone() {
+fn check_reports_a_missing_address() {
     let node = Node::new(RdmaMode::Exclusive);
     let (pod, mut config) = pod(&node, "a", one_rail_that_asks(&node));
     config["prevResult"] = node.add(&pod, &config).must_succeed();

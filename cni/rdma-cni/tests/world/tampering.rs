@@ -326,7 +326,7 @@ fn a_name_that_a_living_pods_netdev_has_is_waited_for() {
 
 /// It is another pod's netdev whose alternative name stays: that DEL ends, and the next one can do it.
 #[test]
-fn a_name_that_another_pods_netdev_keeps_is_told() {
+fn a_name_that_another_pods_netdev_keeps_is_reported() {
     let before = Node::new(RdmaMode::Exclusive).snapshot();
     let (node, [(a, of_a), (b, of_b)]) = two_pods([None, None]);
     let alt = Op::SetAltName {

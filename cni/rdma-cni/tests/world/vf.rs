@@ -128,7 +128,7 @@ fn the_documented_example_does_what_it_does_and_all_of_it_is_put_back() {
 }
 
 #[test]
-fn what_is_not_asked_for_is_not_touched() {
+fn nics_that_are_not_requested_are_not_touched() {
     let node = Node::new(RdmaMode::Exclusive);
     let (pod, config) = (node.pod("a"), with(&node.one_rail(), &json!({"vlan": 7})));
     node.add(&pod, &config).must_succeed();
@@ -143,7 +143,7 @@ fn what_is_not_asked_for_is_not_touched() {
 }
 
 #[test]
-fn check_tells_what_somebody_else_has_set_since() {
+fn check_reports_what_others_have_set_since() {
     let node = Node::new(RdmaMode::Exclusive);
     let (pod, config) = (node.pod("a"), one_rail_set_up(&node));
     let result = node.add(&pod, &config).must_succeed();
@@ -228,7 +228,7 @@ fn a_physical_function_can_have_another_name_by_then() {
 }
 
 #[test]
-fn what_the_driver_does_not_take_is_told_in_the_kernels_words_and_undone() {
+fn a_setting_that_the_driver_refuses_is_reported_in_the_kernels_words_and_undone() {
     let node = Node::new(RdmaMode::Exclusive);
     node.kernel
         .with(|world| world.fixed_of_vfs = vec![VfSettingKind::LinkState]);

@@ -42,7 +42,7 @@ fn allowed(node: &Node) -> Value {
 /// Without the capability `mac` Multus asks by `CNI_ARGS` alone. The order is sriov-cni's (`CmdAdd()`,
 /// `pkg/cnicommands/cni.go`), `args.cni` ours.
 #[test]
-fn a_pod_asks_for_its_hardware_address_by_the_arguments() {
+fn a_pod_requests_its_hardware_address_by_the_arguments() {
     let runtime = json!({ "runtimeConfig": { "mac": OF_RUNTIME } });
     let field = json!({ "mac": OF_FIELD });
     let cni = json!({ "args": { "cni": { "mac": OF_FIELD } } });
@@ -78,7 +78,7 @@ fn a_pod_asks_for_its_hardware_address_by_the_arguments() {
 
 /// Without `podArguments`, whatever it is: by the runtime, by the arguments, or by Multus' `cni-args`.
 #[test]
-fn what_a_pod_asks_for_is_not_heard_where_the_operator_does_not_allow_it() {
+fn a_pods_request_is_ignored_where_the_operator_does_not_allow_it() {
     let nonsense = json!({ "runtimeConfig": { "mac": 5, "infinibandGUID": "x" } });
     for (more, args) in [
         (json!({}), OF_ARGS),
@@ -119,7 +119,7 @@ fn what_a_pod_asks_for_is_not_heard_where_the_operator_does_not_allow_it() {
 
 /// Installed in the place of a plugin that has always taken it.
 #[test]
-fn under_the_name_of_sriov_cni_a_pods_address_is_heard() {
+fn under_the_name_of_sriov_cni_a_pods_address_is_accepted() {
     for plugin in ["sriov", "ib-sriov"] {
         let node = Node::new(RdmaMode::Exclusive);
         let (pod, config) = (

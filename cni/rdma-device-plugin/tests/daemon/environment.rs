@@ -284,7 +284,7 @@ const APART: &str = r#"{"resources": [
 
 /// Kubelet takes one of the two mounts, and of a variable one of the two values.
 #[test]
-fn two_resources_of_a_container_tell_it_the_same() {
+fn two_resources_of_a_container_give_it_the_same_environment() {
     let running = Running::with(APART).listed("rdma/a", 8);
     running.has("rdma/b", 8);
     let pods = pod_resources(&running);

@@ -89,7 +89,7 @@ fn an_upgrade_leaves_no_moment_without_ids() {
 }
 
 #[test]
-fn nor_with_kubelets_that_tell_plugins_apart() {
+fn nor_with_kubelets_that_distinguish_plugins() {
     no_moment_without_ids(Generation::BySocket, 2);
 }
 

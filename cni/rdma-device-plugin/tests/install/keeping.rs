@@ -169,7 +169,7 @@ fn nothing_is_written_where_nothing_is_installed_or_not_any_more() {
 }
 
 #[test]
-fn a_check_of_the_configuration_tells_it_and_changes_nothing() {
+fn a_check_of_the_configuration_reports_it_and_changes_nothing() {
     let node = Node::with_list(FLANNEL);
     node.machine.configure(r#"{"mode":"hca"}"#);
     let check = || {

@@ -386,7 +386,7 @@ fn the_image_is_the_version_of_this_tree() {
 /// count it any more among those that `maxSurge` allows (`podsShouldBeOnNode` and `rollingUpdate` in
 /// `pkg/controller/daemon`): a version that never becomes ready would go on to all nodes.
 #[test]
-fn the_probes_ask_the_daemon_of_their_container() {
+fn the_probes_query_the_daemon_of_their_container() {
     for wanted in ALL {
         let cluster = cluster(wanted.file);
         let daemon = cluster.daemon();

@@ -70,7 +70,7 @@ fn on_the_host(file: &Path) -> bool {
 }
 
 #[test]
-fn examples_ask_for_what_a_cluster_has() {
+fn examples_request_what_a_cluster_has() {
     let manifests = ALL
         .iter()
         .filter(|it| it.file.starts_with("conf/manifests/"));
@@ -180,7 +180,7 @@ fn programs_that_register_memory_may_lock_it() {
 }
 
 #[test]
-fn smc_r_is_asked_for_as_the_chain_reads_it() {
+fn smc_r_is_requested_as_the_chain_reads_it() {
     let annotated = all()
         .into_iter()
         .flat_map(|(_, pods)| pods)

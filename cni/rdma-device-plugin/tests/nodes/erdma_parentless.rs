@@ -142,7 +142,7 @@ fn it_is_the_same_device_while_a_pod_has_it() {
 
 /// The daemon's start, and `--check-config`, while a pod has it: the record of `rdma-cni` tells.
 #[test]
-fn a_record_tells_whose_it_is() {
+fn a_record_names_its_attachment() {
     let machine = machine(false);
     hide(&machine, true);
     let state = machine.path("state");

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_a_name_and_a_pod_are_told_apart() {
+    fn a_path_a_name_and_a_pod_are_distinguished() {
         for path in ["/run/netns/a", "/proc/1/ns/net", "./a", "../b"] {
             assert_eq!(path.parse(), Ok(Target::Path(path.into())));
         }

@@ -51,7 +51,7 @@ mod tests {
     use std::path::PathBuf;
 
     #[test]
-    fn a_file_that_is_no_namespace_is_told() {
+    fn a_file_that_is_no_namespace_is_reported() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let arguments = Arguments {
             target: Target::Path(file.path().to_owned()),

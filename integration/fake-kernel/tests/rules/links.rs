@@ -35,7 +35,7 @@ fn a_carrier_is_there_with_the_cable_and_up() {
 
 /// `dev_validate_mtu()`, `net/core/dev.c`.
 #[test]
-fn the_largest_mtu_is_told_and_kept() {
+fn the_largest_mtu_is_reported_and_kept() {
     let mut world = World::new(None);
     let nic = Nic::physical("0000:01:00.0", "eth0", "rdma0").with_max_mtu(8500);
     world.plug(nic);

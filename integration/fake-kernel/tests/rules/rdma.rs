@@ -31,7 +31,7 @@ fn in_shared_mode_all_see_all_and_none_moves() {
 }
 
 #[test]
-fn sysfs_tells_of_a_device_that_is_in_a_pod() {
+fn sysfs_shows_a_device_that_is_in_a_pod() {
     let (mut world, pod) = exclusive();
     make(&mut world, go("mlx5_0", INTO));
     let observed = world.observe(Some(pod));

@@ -57,7 +57,7 @@ fn a_path_may_lead_elsewhere() {
 }
 
 #[test]
-fn a_change_is_refused_or_told_as_refused() {
+fn a_change_is_refused_or_reported_as_refused() {
     for (verdict, happens) in [
         (Verdict::Refuse(Errno::EIO), false),
         (Verdict::Deceive(Errno::EIO), true),
@@ -146,7 +146,7 @@ fn an_observation_may_fail() {
 }
 
 #[test]
-fn snapshots_tell_what_differs() {
+fn snapshots_report_differences() {
     let kernel = kernel();
     let before = kernel.snapshot();
     assert_eq!(before, kernel.snapshot());

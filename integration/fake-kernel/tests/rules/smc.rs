@@ -74,7 +74,7 @@ fn a_namespaces_table_dies_with_it() {
 }
 
 #[test]
-fn a_held_connection_is_told() {
+fn a_held_connection_is_reported() {
     let (mut world, pod) = exclusive();
     world.hold_connections(pod, "mlx5_0", 2);
     let held = HeldConnections {

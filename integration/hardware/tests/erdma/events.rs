@@ -18,7 +18,7 @@ fn event(it: &Connection, events: &mut Events) -> Option<u32> {
 }
 
 #[test]
-fn an_event_comes_once_for_each_time_it_is_asked_for() {
+fn an_event_is_written_once_for_each_request() {
     let (mut it, mut events) = with_events();
     let post = |it: &mut Connection| {
         it.receive(0, 64);
