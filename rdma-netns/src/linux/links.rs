@@ -46,11 +46,9 @@ const IFLA_PHYS_PORT_NAME: u16 = 38;
 const IFLA_PARENT_DEV_NAME: u16 = 56;
 const IFLA_PARENT_DEV_BUS_NAME: u16 = 57;
 
-/// `IF_OPER_TESTING`
+// `IF_OPER_*`
 const OPER_TESTING: u8 = 4;
-/// `IF_OPER_DORMANT`
 const OPER_DORMANT: u8 = 5;
-/// `IF_OPER_UP`
 const OPER_UP: u8 = 6;
 
 /// The settings that are a `u32`, by their attributes.
@@ -78,27 +76,27 @@ const FLAGS: [(LinkFlag, LinkFlags); 9] = [
     (LinkFlag::AutoMedia, LinkFlags::Automedia),
 ];
 
-/// Asks for all netdevs, without their counters.
+/// Requests all netdevs, without their counters.
 pub(super) fn dump() -> RouteNetlinkMessage {
     get(0, vec![])
 }
 
-/// Asks for all netdevs of the namespace that has the number `nsid` in this one.
+/// Requests all netdevs of the namespace that has the number `nsid` in this one.
 pub(super) fn dump_of(nsid: i32) -> RouteNetlinkMessage {
     get(0, vec![LinkAttribute::IfNetnsId(nsid)]) // IFLA_TARGET_NETNSID by its older name
 }
 
-/// Asks for the netdev called `name`, alternative names included.
+/// Requests the netdev called `name`, alternative names included.
 pub(super) fn find(name: &str) -> RouteNetlinkMessage {
     get(0, vec![LinkAttribute::IfName(name.to_owned())])
 }
 
-/// Asks for the netdev `index`.
+/// Requests the netdev `index`.
 pub(super) fn by_index(index: u32) -> RouteNetlinkMessage {
     get(index, vec![])
 }
 
-/// The same with how it has set up its virtual functions.
+/// Requests the netdev `index` with the set-up of its virtual functions.
 pub(super) fn with_functions(index: u32) -> RouteNetlinkMessage {
     let mask = vec![LinkExtentMask::Vf, LinkExtentMask::SkipStats];
     let attributes = vec![LinkAttribute::ExtMask(mask)];
