@@ -120,8 +120,8 @@ pub(super) fn index(body: &[u8]) -> Option<u32> {
     LinkHeader::parse(body).ok().map(|header| header.index)
 }
 
-/// The hardware address by which neighbours find the netdev of an `RTM_NEWLINK`, in Ethernet's
-/// way: none on another medium, with `IFF_NOARP`, or while it is down.
+/// Returns the hardware address by which neighbours find the Ethernet netdev of an `RTM_NEWLINK`. None: another medium,
+/// `IFF_NOARP`, or the netdev is down.
 pub(super) fn neighbours_find(body: &[u8]) -> Option<[u8; 6]> {
     let header = LinkHeader::parse(body).ok()?;
     let is_found = header.link_layer_type == LinkLayerType::Ether
@@ -132,8 +132,7 @@ pub(super) fn neighbours_find(body: &[u8]) -> Option<[u8; 6]> {
     address.try_into().ok()
 }
 
-/// The hardware address from which the netdev of an `RTM_NEWLINK` can ask for neighbours, in
-/// Ethernet's way, at this moment.
+/// Returns the hardware address from which the netdev of an `RTM_NEWLINK` can send Ethernet's neighbour requests now.
 pub(super) fn can_ask(body: &[u8]) -> Result<[u8; 6], Unasked> {
     let header = LinkHeader::parse(body).map_err(|_| Unasked::NotEthernet)?;
     if header.link_layer_type != LinkLayerType::Ether {
