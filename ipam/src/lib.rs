@@ -65,11 +65,11 @@ By hand:
 };
 
 /// Runs one verb. `output` gets the one JSON object that CNI requires.
-pub fn run<D: Disk>(
+pub fn run(
     input: Input,
     stdin: &mut dyn Read,
     output: &mut dyn Write,
-    disk: &D,
+    disk: &dyn Disk,
     linux: &Linux,
 ) -> ExitCode {
     let patience = Patience::of_verb();
@@ -84,10 +84,10 @@ pub fn run<D: Disk>(
 ///
 /// # Errors
 /// The output has the error of CNI.
-pub fn call<D: Disk>(
+pub fn call(
     environment: BTreeMap<String, String>,
     mut stdin: &[u8],
-    (disk, linux): (&D, &Linux),
+    (disk, linux): (&dyn Disk, &Linux),
     patience: Patience,
 ) -> Result<Vec<u8>, Vec<u8>> {
     let mut output = vec![];
@@ -100,8 +100,8 @@ pub fn call<D: Disk>(
     }
 }
 
-fn serve<D: Disk>(
-    system: (&D, &Linux),
+fn serve(
+    system: (&dyn Disk, &Linux),
     environment: &Environment,
     raw: &Map<String, Value>,
     output: &mut dyn Write,
@@ -151,7 +151,7 @@ mod tests {
         let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let call = || {
             let input = configuration.to_string();
-            let system = (&RealDisk, &Linux::new());
+            let system: (&dyn Disk, _) = (&RealDisk, &Linux::new());
             let patience = Patience::until(Instant::now());
             super::call(
                 environment.clone().into(),

@@ -10,25 +10,25 @@ use crate::{
     choose::{self, Choice, Occupancy, Segment},
     forbidden::Forbidden,
     range::Pool,
-    store::{AVOIDED, Disk, Locked, REFUSED, StoreError},
+    store::{AVOIDED, Locked, REFUSED, StoreError},
 };
 use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
 /// Leases, and traces of other machines.
 #[derive(Debug)]
-pub struct Taken<'a, D> {
-    locked: &'a Locked<'a, D>,
+pub struct Taken<'a> {
+    locked: &'a Locked<'a>,
     /// None: only recent traces count.
     neighbours: Option<&'a BTreeSet<IpAddr>>,
 }
 
-impl<D> Taken<'_, D> {
+impl Taken<'_> {
     fn avoided(&self) -> Duration {
         self.neighbours.map_or(REFUSED, |_| AVOIDED)
     }
 }
 
-impl<D: Disk> Occupancy for Taken<'_, D> {
+impl Occupancy for Taken<'_> {
     type Error = StoreError;
 
     fn is_taken(&self, ip: IpAddr) -> Result<bool, StoreError> {
@@ -51,8 +51,8 @@ impl<D: Disk> Occupancy for Taken<'_, D> {
 
 /// Returns the first free address of `pool`, as [`choose::choose`] does. An address with a trace of another machine
 /// is chosen only if there is no other.
-pub fn choose<D: Disk>(
-    locked: &Locked<'_, D>,
+pub fn choose(
+    locked: &Locked<'_>,
     neighbours: &BTreeSet<IpAddr>,
     pool: &Pool,
     forbidden: &Forbidden,

@@ -45,7 +45,7 @@ pub fn check(data_dir: &Path) -> Result<(), SecretError> {
 }
 
 /// Returns the secret, and makes it if it does not exist.
-pub fn secret(disk: &impl Disk, data_dir: &Path) -> Result<[u8; SECRET], SecretError> {
+pub fn secret(disk: &dyn Disk, data_dir: &Path) -> Result<[u8; SECRET], SecretError> {
     let path = data_dir.join(NAME);
     if let Some(secret) = read(&path)? {
         return Ok(secret);
@@ -88,7 +88,7 @@ pub fn secret(disk: &impl Disk, data_dir: &Path) -> Result<[u8; SECRET], SecretE
 }
 
 /// Removes the draft of a killed maker. A running maker holds the lock, and its draft stays.
-pub fn forget_draft(disk: &impl Disk, data_dir: &Path) {
+pub fn forget_draft(disk: &dyn Disk, data_dir: &Path) {
     let new = draft(data_dir);
     if fs::symlink_metadata(&new).is_err() {
         return;

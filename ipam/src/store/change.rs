@@ -8,6 +8,7 @@ use super::{StoreError, make};
 use std::{
     cell::RefCell,
     collections::BTreeSet,
+    fmt,
     fs::{self, File, OpenOptions},
     io::{self, Write},
     os::unix::fs::{OpenOptionsExt, symlink},
@@ -82,7 +83,7 @@ impl Change {
 }
 
 /// The seam that makes changes.
-pub trait Disk {
+pub trait Disk: fmt::Debug {
     /// Makes one change.
     fn make(&self, change: &Change) -> io::Result<()>;
 }

@@ -3,7 +3,7 @@
 //!
 //! Each process has a file of its own, so that no process links a file that another one still writes.
 
-use super::{Change, Disk, OWN, Owner, Store, StoreError, make, walk::names};
+use super::{Change, OWN, Owner, Store, StoreError, make, walk::names};
 use std::{
     path::{Path, PathBuf},
     process,
@@ -33,7 +33,7 @@ impl Draft {
     ///
     /// # Errors
     /// The system call fails.
-    pub fn settle<D: Disk>(&self, store: &Store<'_, D>) -> Result<(), StoreError> {
+    pub fn settle(&self, store: &Store<'_>) -> Result<(), StoreError> {
         store.remove(self.path.clone())?;
         make(store.disk, Change::Sync(store.attachments()))?;
         store.sync()
@@ -46,7 +46,7 @@ pub(super) fn owner_of(name: &str) -> Option<Owner> {
     Owner::of_file_name(owner)
 }
 
-impl<D: Disk> Store<'_, D> {
+impl Store<'_> {
     /// Writes and syncs the content of leases of `owner`.
     ///
     /// # Errors

@@ -81,16 +81,16 @@ pub const REFUSED: Duration = Duration::from_secs(60);
 
 /// The leases of one network.
 #[derive(Clone, Debug)]
-pub struct Store<'a, D> {
-    disk: &'a D,
+pub struct Store<'a> {
+    disk: &'a dyn Disk,
     directory: PathBuf,
     patience: Patience,
 }
 
 /// The leases under the network's lock, which host-local also takes.
 #[derive(Debug)]
-pub struct Locked<'a, D> {
-    store: &'a Store<'a, D>,
+pub struct Locked<'a> {
+    store: &'a Store<'a>,
     _held: Held,
 }
 
@@ -133,15 +133,15 @@ pub(crate) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error
 }
 
 /// Makes `change`. The error has the path and the verb.
-pub(crate) fn make(disk: &impl Disk, change: Change) -> Result<(), StoreError> {
+pub(crate) fn make(disk: &dyn Disk, change: Change) -> Result<(), StoreError> {
     disk.make(&change)
         .map_err(|source| failed(change.verb(), change.path())(source))
 }
 
-impl<'a, D: Disk> Store<'a, D> {
+impl<'a> Store<'a> {
     /// Returns the leases of `network` in `data_dir`, which need not exist yet. `patience` limits the wait for their
     /// lock.
-    pub fn new(disk: &'a D, data_dir: &Path, network: &str, patience: Patience) -> Self {
+    pub fn new(disk: &'a dyn Disk, data_dir: &Path, network: &str, patience: Patience) -> Self {
         Self {
             disk,
             directory: data_dir.join(network),
@@ -150,7 +150,7 @@ impl<'a, D: Disk> Store<'a, D> {
     }
 
     /// Makes the network's directories, and waits for its lock.
-    pub fn lock(&'a self) -> Result<Locked<'a, D>, StoreError> {
+    pub fn lock(&'a self) -> Result<Locked<'a>, StoreError> {
         self.make_directories()?;
         self.lock_file()
     }
@@ -169,7 +169,7 @@ impl<'a, D: Disk> Store<'a, D> {
     }
 
     /// Waits for the network's lock. None: the network has no directory.
-    pub fn lock_existing(&'a self) -> Result<Option<Locked<'a, D>>, StoreError> {
+    pub fn lock_existing(&'a self) -> Result<Option<Locked<'a>>, StoreError> {
         match fs::read_dir(&self.directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(failed("read", &self.directory)(error)),
@@ -177,7 +177,7 @@ impl<'a, D: Disk> Store<'a, D> {
         }
     }
 
-    fn lock_file(&'a self) -> Result<Locked<'a, D>, StoreError> {
+    fn lock_file(&'a self) -> Result<Locked<'a>, StoreError> {
         let path = self.directory.join("lock");
         let file = lock::open(&path).map_err(failed("open", &path))?;
         let held = self.patience.wait(file).map_err(failed("lock", &path))?;
@@ -269,9 +269,9 @@ const NEW_LEASE: &str = "lease.new";
 /// Prefix of the pointers' files. host-local has one for each range set.
 const POINTER: &str = "last_reserved_ip.";
 
-impl<D: Disk> Locked<'_, D> {
+impl Locked<'_> {
     /// Returns the leases, for reading.
-    pub fn store(&self) -> &Store<'_, D> {
+    pub fn store(&self) -> &Store<'_> {
         self.store
     }
 
@@ -410,7 +410,7 @@ impl<D: Disk> Locked<'_, D> {
     }
 }
 
-impl<D: Disk> Locked<'_, D> {
+impl Locked<'_> {
     /// Reports whether `ip` has a lease of any owner.
     pub fn is_held(&self, ip: IpAddr) -> Result<bool, StoreError> {
         let path = self.store.lease(ip);

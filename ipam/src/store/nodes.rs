@@ -4,7 +4,7 @@
 //! The notes are not synced: a power loss costs the memory of the last seconds, and the next ADD that meets the
 //! neighbour makes the note again.
 
-use super::{Change, Disk, Locked, Store, StoreError, is_within, make, note, seconds, walk::names};
+use super::{Change, Locked, Store, StoreError, is_within, make, note, seconds, walk::names};
 use std::{collections::BTreeSet, net::IpAddr, path::PathBuf, time::Duration};
 
 /// Time for which a node's address is remembered after it was last seen.
@@ -13,7 +13,7 @@ pub const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Time after which a note is written again.
 const REFRESHED: Duration = Duration::from_secs(24 * 60 * 60);
 
-impl<D: Disk> Locked<'_, D> {
+impl Locked<'_> {
     /// Records that other nodes have `ips` now. A leased address is a pod's of this node, whose NIC moved into it.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl<D: Disk> Locked<'_, D> {
     }
 }
 
-impl<D: Disk> Store<'_, D> {
+impl Store<'_> {
     /// Returns the addresses that other nodes had within [`REMEMBERED`].
     ///
     /// # Errors

@@ -2,8 +2,8 @@
 //! Reading the whole directory, for DEL of an unknown attachment, GC and STATUS.
 
 use super::{
-    AVOIDED, Change, Disk, Lease, Locked, OWN, Owner, POINTER, Store, StoreError, failed,
-    is_within, make, note,
+    AVOIDED, Change, Lease, Locked, OWN, Owner, POINTER, Store, StoreError, failed, is_within,
+    make, note,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -61,7 +61,7 @@ fn is_known(name: &str) -> bool {
     name == "lock" || name == OWN || name.starts_with(POINTER)
 }
 
-impl<D: Disk> Locked<'_, D> {
+impl Locked<'_> {
     /// Reads every lease.
     pub fn read(&self) -> Result<Contents, StoreError> {
         let mut contents = Contents::default();
@@ -156,7 +156,7 @@ impl<D: Disk> Locked<'_, D> {
     }
 }
 
-impl<D: Disk> Store<'_, D> {
+impl Store<'_> {
     /// Syncs the directories of leases and notes, so that the removals of any sweep are on the disk. Earlier sweeps
     /// may have been killed, or failed to sync. A GC without removals therefore takes some milliseconds more, outside
     /// the lock.

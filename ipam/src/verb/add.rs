@@ -11,7 +11,7 @@ use crate::{
     range::Pool,
     resolv, secret,
     stable::{self, Identity, SECRET},
-    store::{AVOIDED, Disk, Draft, Holding, Locked, Owner},
+    store::{AVOIDED, Draft, Holding, Locked, Owner},
 };
 use cni_protocol::{result, state_file};
 use serde_json::{Map, Value, json};
@@ -27,7 +27,7 @@ pub struct Added {
 }
 
 /// Assigns the attachment its addresses.
-pub fn add<D: Disk>(node: &Node<'_, D>) -> Result<Added, Error> {
+pub fn add(node: &Node<'_>) -> Result<Added, Error> {
     let owner = node.owner()?;
     let plan = Plan::parse(node.raw, node.environment)?;
     let dns = dns(&plan)?;
@@ -62,7 +62,7 @@ pub fn add<D: Disk>(node: &Node<'_, D>) -> Result<Added, Error> {
 
 impl Added {
     /// Releases the addresses, since `cause` keeps the caller from getting the result. Returns the error of ADD.
-    pub fn take_back<D: Disk>(self, node: &Node<'_, D>, cause: Error) -> Error {
+    pub fn take_back(self, node: &Node<'_>, cause: Error) -> Error {
         let cause = Box::new(cause);
         let back = node.store.lock();
         let back = back.and_then(|locked| locked.release(&self.owner, &self.ips));
@@ -79,8 +79,8 @@ impl Added {
 
 /// Does all work under the lock. Afterwards no other attachment can get the addresses. They are on the disk after
 /// `draft` is settled.
-fn give<D: Disk>(
-    node: &Node<'_, D>,
+fn give(
+    node: &Node<'_>,
     plan: &Plan,
     offer: &Offer,
     requests: Vec<Option<IpAddr>>,
@@ -150,7 +150,7 @@ impl Pointer {
     /// Returns host-local's file if it belongs to this pool. Another plugin of the list with the same directory may
     /// use the file for its own set with the same number. Two plugins that write one file would start with the lowest
     /// free address each time.
-    fn of<D: Disk>(locked: &Locked<'_, D>, pool: &Pool) -> Self {
+    fn of(locked: &Locked<'_>, pool: &Pool) -> Self {
         match locked.last(&pool.pointer) {
             Some(ip) if pool.range_of(ip).is_none() => {
                 let name = pool.own_pointer();
@@ -195,11 +195,7 @@ fn requests(offer: &Offer, requested: &[IpAddr]) -> Result<Vec<Option<IpAddr>>, 
     Ok(requests)
 }
 
-fn requested<D: Disk>(
-    locked: &Locked<'_, D>,
-    forbidden: &Forbidden,
-    ip: IpAddr,
-) -> Result<IpAddr, Error> {
+fn requested(locked: &Locked<'_>, forbidden: &Forbidden, ip: IpAddr) -> Result<IpAddr, Error> {
     if let Some(why) = forbidden.why(crate::address::number(ip)) {
         return Err(Error::Forbidden { ip, why });
     }
@@ -214,8 +210,8 @@ fn requested<D: Disk>(
 
 /// Chooses by `sequential`. If another machine uses the last assigned address, the search starts at a random address:
 /// otherwise two nodes that share a range would follow each other from address to address.
-fn sequential_address<D: Disk>(
-    locked: &Locked<'_, D>,
+fn sequential_address(
+    locked: &Locked<'_>,
     neighbours: &BTreeSet<IpAddr>,
     pool: &Pool,
     forbidden: &Forbidden,
@@ -237,8 +233,8 @@ fn sequential_address<D: Disk>(
 }
 
 /// Chooses by `stable`. If all tries are held, it chooses the first gap after the first try.
-fn stable_address<D: Disk>(
-    locked: &Locked<'_, D>,
+fn stable_address(
+    locked: &Locked<'_>,
     neighbours: &BTreeSet<IpAddr>,
     pool: &Pool,
     forbidden: &Forbidden,
@@ -262,7 +258,7 @@ fn found(pool: &Pool, choice: Choice) -> Result<IpAddr, Error> {
     }
 }
 
-impl<D: Disk> Node<'_, D> {
+impl Node<'_> {
     /// Returns the owner of a stable address.
     fn identity(&self) -> Identity {
         let target = self.environment.target.as_ref();
@@ -299,7 +295,7 @@ fn dns(plan: &Plan) -> Result<Value, Error> {
 }
 
 /// Returns the result. It has no interfaces, which the caller adds.
-fn answer<D: Disk>(node: &Node<'_, D>, offer: &Offer, ips: &[IpAddr], dns: Value) -> Value {
+fn answer(node: &Node<'_>, offer: &Offer, ips: &[IpAddr], dns: Value) -> Value {
     let version = node.place.network.version;
     let addresses = offer.pools.iter().zip(ips).map(|(pool, ip)| {
         let ranges = pool.ranges();

@@ -5,7 +5,6 @@ use super::Node;
 use crate::{
     conf::{Plan, Source},
     error::Error,
-    store::Disk,
 };
 use cni_protocol::{SpecVersion, result};
 use serde_json::Value;
@@ -14,7 +13,7 @@ use std::net::IpAddr;
 /// Checks that every lease of ADD exists, and that every address of the attachment in `prevResult` that this plugin
 /// assigned is leased to it. Other plugins may have added addresses to the interface, or have removed one from
 /// `prevResult`; they check these themselves.
-pub fn check<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
+pub fn check(node: &Node<'_>) -> Result<(), Error> {
     node.place.network.since("CHECK", SpecVersion::V0_4_0)?;
     let owner = node.owner()?;
     let reported = reported(node.place.network.prev_result.as_ref(), &owner.interface);
@@ -73,7 +72,7 @@ fn reported(previous: Option<&Value>, interface: &str) -> Option<Vec<IpAddr>> {
     Some(ips.collect())
 }
 
-fn is_in_ranges<D: Disk>(node: &Node<'_, D>, ip: IpAddr) -> bool {
+fn is_in_ranges(node: &Node<'_>, ip: IpAddr) -> bool {
     match Plan::parse(node.raw, node.environment).map(|plan| plan.source) {
         Ok(Source::Ranges(pools)) => pools.iter().any(|pool| pool.range_of(ip).is_some()),
         Ok(Source::Parent { .. }) | Err(_) => false,

@@ -6,13 +6,13 @@ use crate::{
     conf,
     error::{Error, list},
     secret,
-    store::{Disk, Holding, Locked, Owner},
+    store::{Holding, Locked, Owner},
 };
 use std::net::IpAddr;
 
 /// Removes all leases of the attachment. DEL needs neither namespace nor parent, and of the configuration only the
 /// directory of the leases. An attachment without leases is no error.
-pub fn del<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
+pub fn del(node: &Node<'_>) -> Result<(), Error> {
     let owner = node.owner()?;
     secret::forget_draft(node.disk, &node.place.data_dir);
     let conflicts = conf::conflicts(node.raw).unwrap_or_else(|error| {
@@ -46,11 +46,7 @@ pub fn del<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
 
 /// Marks those of `conflicts` that `owner` holds as used by another machine. Also removes some expired marks, since
 /// many runtimes never call GC.
-fn avoid<D: Disk>(
-    locked: &Locked<'_, D>,
-    owner: &Owner,
-    conflicts: &[IpAddr],
-) -> Result<(), Error> {
+fn avoid(locked: &Locked<'_>, owner: &Owner, conflicts: &[IpAddr]) -> Result<(), Error> {
     if let Some(first) = conflicts.first()
         && let Err(error) = locked.forget_old_conflicts(Some(first))
     {

@@ -5,7 +5,7 @@ use super::Node;
 use crate::{
     error::{Error, list},
     secret,
-    store::{Disk, Lease, Owner},
+    store::{Lease, Owner},
 };
 use cni_protocol::{SpecVersion, ValidAttachment};
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 /// Removes every lease of this network whose attachment is not in `cni.dev/valid-attachments`, and empty leases,
 /// whose address no attachment has. A lease with only a container stays if the container has an attachment. Files
 /// that are not leases stay. Without the list, GC removes nothing.
-pub fn gc<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
+pub fn gc(node: &Node<'_>) -> Result<(), Error> {
     node.place.network.since("GC", SpecVersion::V1_1_0)?;
     let Some(valid) = &node.place.network.valid_attachments else {
         log::info!("GC has no cni.dev/valid-attachments: nothing is given back");

@@ -18,20 +18,20 @@ use serde_json::{Map, Value};
 
 /// The input of a verb.
 #[derive(Debug)]
-pub struct Node<'a, D> {
-    disk: &'a D,
+pub struct Node<'a> {
+    disk: &'a dyn Disk,
     linux: &'a Linux,
     environment: &'a Environment,
     place: &'a Place,
     raw: &'a Map<String, Value>,
-    store: Store<'a, D>,
+    store: Store<'a>,
 }
 
-impl<'a, D: Disk> Node<'a, D> {
+impl<'a> Node<'a> {
     /// Returns the input for the network of `place`. `raw` is its configuration. `patience` limits the wait for
     /// locks.
     pub fn new(
-        (disk, linux): (&'a D, &'a Linux),
+        (disk, linux): (&'a dyn Disk, &'a Linux),
         environment: &'a Environment,
         place: &'a Place,
         raw: &'a Map<String, Value>,

@@ -9,7 +9,6 @@ use crate::{
     host,
     parent::Parent,
     range::Pool,
-    store::Disk,
 };
 use cni_protocol::ConfError;
 use serde_json::Value;
@@ -30,7 +29,7 @@ pub(super) struct Offer {
     pub(super) routes: Vec<Value>,
 }
 
-impl<D: Disk> Node<'_, D> {
+impl Node<'_> {
     /// Observes the host, and the parent if necessary.
     pub(super) fn offer(&self, plan: &Plan) -> Result<Offer, Error> {
         let mut own = host::addresses(self.linux)?;

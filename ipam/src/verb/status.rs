@@ -9,12 +9,12 @@ use crate::{
     error::Error,
     forbidden::Forbidden,
     secret,
-    store::{Disk, REFUSED, StoreError},
+    store::{REFUSED, StoreError},
 };
 use cni_protocol::SpecVersion;
 
 /// Finds all reasons for which ADD would fail for any pod.
-pub fn status<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
+pub fn status(node: &Node<'_>) -> Result<(), Error> {
     node.place.network.since("STATUS", SpecVersion::V1_1_0)?;
     let plan = Plan::parse(node.raw, node.environment)?;
     let mut reasons = vec![];
@@ -32,11 +32,7 @@ pub fn status<D: Disk>(node: &Node<'_, D>) -> Result<(), Error> {
     }
 }
 
-fn leases<D: Disk>(
-    node: &Node<'_, D>,
-    plan: &Plan,
-    reasons: &mut Vec<String>,
-) -> Result<(), StoreError> {
+fn leases(node: &Node<'_>, plan: &Plan, reasons: &mut Vec<String>) -> Result<(), StoreError> {
     node.store.probe()?;
     for warning in node.store.foreign()? {
         log::warn!("{warning}");

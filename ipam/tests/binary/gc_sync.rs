@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use std::{cell::RefCell, fs, io, path::PathBuf, process::ExitCode};
 
 /// A disk that fails to sync, or that records the synced directories.
+#[derive(Debug)]
 struct Syncs {
     fails: bool,
     made: RefCell<Vec<PathBuf>>,
@@ -81,6 +82,7 @@ fn a_gc_without_directories_of_its_own_succeeds() {
 
 #[test]
 fn others_need_not_wait_for_the_disk_of_a_gc() {
+    #[derive(Debug)]
     struct Looks(PathBuf);
     impl Disk for Looks {
         fn make(&self, change: &Change) -> io::Result<()> {
@@ -102,6 +104,6 @@ fn others_need_not_wait_for_the_disk_of_a_gc() {
     let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let text = conf.to_string();
     let patience = cni_protocol::lock::Patience::of_verb();
-    let system = (&Looks(node.leases_dir()), &Linux::new());
+    let system: (&dyn Disk, _) = (&Looks(node.leases_dir()), &Linux::new());
     rdma_ipam::call(environment.into(), text.as_bytes(), system, patience).expect("it succeeds");
 }

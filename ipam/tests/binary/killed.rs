@@ -13,6 +13,7 @@ use std::{
 };
 
 /// A disk that makes `left` changes and then none, as if the process were dead.
+#[derive(Debug)]
 struct Stopping {
     left: Cell<usize>,
     /// True if the file that is being written at the end stays incomplete.

@@ -22,6 +22,7 @@ enum Broken {
 }
 
 /// A node on which an operation fails during ADD.
+#[derive(Debug)]
 struct Breaking {
     broken: Cell<Broken>,
     /// True if a sync fails before the result is written; `then` fails with it.

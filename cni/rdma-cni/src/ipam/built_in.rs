@@ -6,7 +6,7 @@
 //! wrapper, another version and whatever was built by hand have another one, or none, and are started.
 
 use cni_protocol::lock::Patience;
-use rdma_ipam::store::{Deferred, RealDisk};
+use rdma_ipam::store::{Deferred, Disk, RealDisk};
 use rdma_netns::Linux;
 use std::{
     collections::BTreeMap,
@@ -55,10 +55,8 @@ impl BuiltIn {
         later: Option<&Deferred>,
     ) -> Result<Vec<u8>, Vec<u8>> {
         let patience = Patience::until(deadline);
-        match later {
-            Some(later) => rdma_ipam::call(environment, input, (later, &self.linux), patience),
-            None => rdma_ipam::call(environment, input, (&RealDisk, &self.linux), patience),
-        }
+        let disk = later.map_or(&RealDisk as &dyn Disk, |it| it);
+        rdma_ipam::call(environment, input, (disk, &self.linux), patience)
     }
 }
 
