@@ -226,8 +226,9 @@ impl Bounds {
         if let Some(ip) = inside.filter(|_| is_bounded) {
             return Err(BoundsError::Own(*ip));
         }
-        let first = own.iter().find(|ip| prefix.contains(**ip));
-        if let Some((size, own)) = self.per_node.zip(first) {
+        // not the first: the kernel's order of IPv6 addresses changes with each one that is added
+        let lowest = own.iter().filter(|ip| prefix.contains(**ip)).min();
+        if let Some((size, own)) = self.per_node.zip(lowest) {
             let node = number(*own) - number(prefix.network());
             let block = node.checked_mul(size.into());
             let start = block.and_then(|block| range.start.checked_add(block));

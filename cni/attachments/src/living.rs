@@ -58,7 +58,8 @@ impl Store {
         Ok(others)
     }
 
-    /// The other attachments of `attachment`'s pod that are there, or whose ADD is under way or was killed.
+    /// Returns the other attachments of `attachment`'s pod that can have netdevs in it: also those whose ADD is under way or
+    /// was killed, and those whose DEL has not brought a netdev of the host home.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -72,7 +73,11 @@ impl Store {
             Record::Good(other) => Some(*other),
             _ => None,
         });
-        let has_netdevs = |it: &Attachment| matches!(it.phase, Phase::Attaching | Phase::Attached);
+        let has_netdevs = |it: &Attachment| match it.phase {
+            Phase::Attaching | Phase::Attached => true,
+            Phase::Detaching => it.rails.iter().any(|rail| rail.host_link.is_some()),
+            Phase::Restored => false,
+        };
         let is_of_pod = |it: &Attachment| {
             it.netns_id == attachment.netns_id && it.key != attachment.key && has_netdevs(it)
         };

@@ -24,7 +24,7 @@ use std::{
 ///
 /// Raise it when a reader of the present format would leave something behind that a new field describes. There are no
 /// readers of earlier formats.
-pub const FORMAT: u32 = 9;
+pub const FORMAT: u32 = 10;
 
 /// What names an attachment: CNI's own triple.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

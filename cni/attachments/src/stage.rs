@@ -22,9 +22,9 @@ pub enum Stage {
     },
     /// The host's since the driver was bound anew, which is done once. What they lack is restored.
     Rebound,
-    /// Other owners'. A verb has seen them on the host, as they were but for what the kernel refused, and failed for good
-    /// because of something else: no time brings that, or the verb has waited for it. It has outlasted network managers,
-    /// too. Nothing of them is restored any more, and no other pod is refused them.
+    /// Free for other owners. The devices are on the host, restored as far as the kernel allowed, and a verb has waited for
+    /// network managers. The verb failed because of another rail. Nothing of these devices is restored any more, and other
+    /// pods get them.
     Returned,
 }
 
@@ -35,7 +35,7 @@ impl Stage {
 }
 
 impl Attachment {
-    /// The record without the rails that are [other owners'](Stage::Returned), as it concerns those.
+    /// Returns the record as other pods must respect it: without [returned](Stage::Returned) rails.
     pub fn without_returned(mut self) -> Self {
         self.rails.retain(|rail| rail.stage != Stage::Returned);
         self

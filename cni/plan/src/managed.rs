@@ -9,9 +9,8 @@
 use attachments::{Attachment, Stage};
 use rdma_netns::{Address, Link, Observed, Route};
 
-/// Whether one of these `rails` of `attachment` has a netdev of whose addresses a manager could take one away that stays
-/// away. What the kernel makes by itself is not restored; and whoever has asked for a lease asks again, and must not meet
-/// the old one.
+/// Returns true if a netdev of these `rails` has an address that a network manager may remove and nobody would set again.
+/// Addresses that the kernel makes itself and leases are left out: a DHCP client requests a new lease.
 pub fn has_to_outlast(attachment: &Attachment, rails: &[usize]) -> bool {
     let mut host_links = host_links(attachment, rails);
     host_links.any(|link| set(link).next().is_some() && !is_leased(link))

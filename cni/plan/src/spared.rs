@@ -38,25 +38,27 @@ pub fn to_spare(plans: &[RailPlan], observed: &Observed) -> Vec<Spared> {
     spared.collect()
 }
 
-/// The changes that keep the default routers of `spared`, for the moment.
+/// Plans the temporary changes that keep the default routers of `spared`.
 pub fn spare(spared: &[Spared]) -> impl Iterator<Item = Op> {
     spared.iter().map(|it| set(it, EVEN_IF_FORWARDING))
 }
 
-/// The changes after which `spared` have what they had.
+/// Plans the changes that give `spared` their recorded `accept_ra` back.
 pub fn spare_no_more(spared: &[Spared]) -> impl Iterator<Item = Op> {
     spared.iter().map(|it| set(it, it.accept_ra))
 }
 
-/// Those of `spared` that still have what they are given for the moment.
+/// Returns those of `spared` whose netdev still has the temporary value, under its present name.
 pub fn still_spared(spared: &[Spared], observed: &Observed) -> Vec<Spared> {
-    let is_spared = |it: &&Spared| {
-        let link = observed.host.link_by_index(it.index);
-        link.is_some_and(|link| {
-            link.name == it.name && link.sysctls.get(ACCEPT_RA) == Some(&EVEN_IF_FORWARDING)
+    let present = |it: &Spared| {
+        let link = observed.host.link_by_index(it.index)?;
+        let is_spared = link.sysctls.get(ACCEPT_RA) == Some(&EVEN_IF_FORWARDING);
+        is_spared.then(|| Spared {
+            name: link.name.clone(),
+            ..it.clone()
         })
     };
-    spared.iter().filter(is_spared).cloned().collect()
+    spared.iter().filter_map(present).collect()
 }
 
 fn set(Spared { name, .. }: &Spared, value: i32) -> Op {

@@ -21,8 +21,8 @@ const NOTED: usize = 100;
 /// `RTPROT_BOOT`: iproute2's, where nothing is said.
 const PROTOCOL_BOOT: u8 = 3;
 
-/// Writes down what the netdevs of `attachment` that are the pod's no more are without, and takes away what was written of
-/// those that are whole. All that they are without.
+/// Records what each netdev that came back still lacks, and removes the note of a netdev that lacks nothing. Returns all
+/// lacks.
 pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<Lack> {
     let mut told = vec![];
     for (index, rail) in attachment.rails.iter().enumerate() {

@@ -138,7 +138,10 @@ fn with_the_other_pod(
     }
     let list = List::of(arguments.name.as_deref(), &rails);
     let listener = place.listen().map_err(Failure::Exchange)?;
-    let server = Server::start(listener, &list, arguments.exchange_timeout);
+    // the other pod can arrive late, and then pings
+    let requests = (arguments.interval + arguments.timeout) * arguments.count.saturating_add(2);
+    let patience = arguments.exchange_timeout + requests;
+    let server = Server::start(listener, &list, patience);
     let server = server.map_err(Failure::Exchange)?;
     let own = rails::addresses().map_err(Failure::Exchange)?;
     let own: Vec<IpAddr> = own.into_values().flatten().collect();
@@ -166,7 +169,7 @@ fn with_the_other_pod(
     };
     write(output, &text)?;
     drop(peer);
-    server.wait(until);
+    server.wait(until.max(Instant::now()) + requests);
     Ok(alone.is_empty() && outcomes.iter().all(Outcome::is_good))
 }
 

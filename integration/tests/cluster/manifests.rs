@@ -116,7 +116,7 @@ pub(super) fn any_one_becomes_any_other(cluster: &mut ControlPlane) {
         .filter(|file| daemon_set(file) == "ack-rdma-dp-ds")
         .map(|file| text(&file))
         .collect();
-    assert_eq!(files.len(), 5, "the manifests of the daemon");
+    assert_eq!(files.len(), 6, "the manifests of the daemon");
     // each is followed by each
     for from in 0..files.len() {
         for to in (0..files.len()).filter(|&to| to != from) {

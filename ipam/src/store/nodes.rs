@@ -10,6 +10,9 @@ use std::{collections::BTreeSet, net::IpAddr, path::PathBuf, time::Duration};
 /// Time for which a node's address is remembered after it was last seen.
 pub const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
+/// The largest number of notes: a machine that answers for every address must not fill the disk.
+const MOST: usize = 4096;
+
 /// Time after which a note is written again.
 const REFRESHED: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -22,11 +25,18 @@ impl Locked<'_> {
         let directory = self.store.nodes();
         for ip in ips {
             let path = directory.join(ip.to_string());
-            if note(&path)?.is_some_and(|seen| is_within(&seen, REFRESHED)) {
+            let earlier = note(&path)?;
+            if earlier
+                .as_ref()
+                .is_some_and(|seen| is_within(seen, REFRESHED))
+            {
                 continue;
             }
             if self.is_held(ip)? {
                 continue;
+            }
+            if earlier.is_none() && self.is_full()? {
+                return Ok(());
             }
             if !directory.is_dir() {
                 make(self.store.disk, Change::MakeDirectory(directory.clone()))?;
@@ -50,6 +60,16 @@ impl Locked<'_> {
     pub fn is_remembered(&self, ip: IpAddr) -> Result<bool, StoreError> {
         let seen = note(&self.store.nodes().join(ip.to_string()))?;
         Ok(seen.is_some_and(|seen| is_within(&seen, REMEMBERED)))
+    }
+
+    /// Returns true if there is no place for another note. Expired ones make room.
+    fn is_full(&self) -> Result<bool, StoreError> {
+        let directory = self.store.nodes();
+        if names(&directory)?.len() < MOST {
+            return Ok(false);
+        }
+        self.forget_old_nodes()?;
+        Ok(names(&directory)?.len() >= MOST)
     }
 
     /// Removes the notes of addresses that were not seen within [`REMEMBERED`].

@@ -111,3 +111,26 @@ fn neighbours_with_a_nics_address_are_nodes() {
         assert_eq!(call("ADD", "b", &conf).address(), "10.77.0.5");
     });
 }
+
+/// A machine that answers for every address does not fill the disk, and expired notes make room.
+#[test]
+fn the_number_of_notes_is_limited() {
+    let node = Node::new();
+    let (on, off) = met(&node, "sequential");
+    call("ADD", "a", &on).result();
+    let first = note(&node, "10.77.0.3");
+    let now = fs::read_link(&first).unwrap();
+    fs::remove_file(&first).unwrap();
+    let others: Vec<PathBuf> = (0..4096_u32)
+        .map(|it| note(&node, &format!("10.78.{}.{}", it / 256, it % 256)))
+        .collect();
+    others.iter().for_each(|it| symlink(&now, it).unwrap());
+    call("DEL", "a", &off).ok();
+    call("ADD", "a", &on).result();
+    assert!(!first.is_symlink(), "a note beyond the limit");
+    age(&node, "10.78.0.0", MONTH + 60);
+    call("DEL", "a", &off).ok();
+    call("ADD", "a", &on).result();
+    assert!(first.is_symlink(), "no note in spite of an expired one");
+    assert!(!others[0].is_symlink(), "an expired note");
+}

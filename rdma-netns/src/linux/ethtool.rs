@@ -226,10 +226,19 @@ fn rss(ask: Ask<'_>) -> io::Result<Vec<u32>> {
     Ok(words)
 }
 
-/// Has the driver have the flow rules `value`, and no others.
+/// Gives the driver the flow rules `value`, and no others. A record of format 9 has only their places: rules elsewhere are
+/// removed, and none is added.
 #[cold]
 fn keep_rules(ask: Ask<'_>, value: &str) -> io::Result<()> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
+    let places = value.split_whitespace().map(str::parse::<u32>);
+    if let Ok(places) = places.collect::<Result<Vec<u32>, _>>() {
+        let present = rules(ask)?;
+        let mut others = present
+            .iter()
+            .filter(|it| !places.contains(&it[RULES_PLACE - RULE.start]));
+        return others.try_for_each(|rule| ask(&mut on_rule(ETHTOOL_SRXCLSRLDEL, rule)));
+    }
     let wanted = value.split(' ').filter(|it| !it.is_empty()).map(words_of);
     let wanted: Option<Vec<Vec<u32>>> = wanted.collect();
     let wanted = wanted.ok_or_else(invalid)?;
@@ -351,7 +360,10 @@ mod tests {
         *rules.borrow_mut() = BTreeMap::from([rule(1, 9), rule(7, 2)]);
         keep_rules(&ask, &value).expect("set");
         assert_eq!(*rules.borrow(), before);
-        assert!(keep_rules(&ask, "1 4").is_err(), "no rules, but places");
+        rules.borrow_mut().extend([rule(7, 2)]);
+        keep_rules(&ask, "1 4").expect("a record of format 9");
+        assert_eq!(*rules.borrow(), before);
+        assert!(keep_rules(&ask, "1 x").is_err(), "neither rules nor places");
         keep_rules(&ask, "").expect("set");
         assert!(rules.borrow().is_empty());
     }

@@ -29,7 +29,7 @@ pub struct Incomplete {
     pub awaited: bool,
     /// Whether more netdevs of the pod are left than are removed while others wait for the node's lock: the next try goes on.
     pub continues: bool,
-    /// The rails that are on the host as they were, but for what was given up; none: no rail is to be left to others.
+    /// Rails that are restored, apart from what was given up. None: the record keeps its claim on all rails.
     pub restored: Option<Box<Restored>>,
 }
 
@@ -317,8 +317,8 @@ fn attributes(given_up: &[GivenUp]) -> Vec<(usize, Attribute)> {
         .collect()
 }
 
-/// The attributes that `plans` can do without: those that were refused, else all that are missing. None of a rail that lacks
-/// something mandatory, nor of one that time may bring what it lacks, unless that was `tried_before`.
+/// Returns the attributes that `plans` can do without: those that were refused, else all that are missing. A rail contributes
+/// nothing if it lacks something mandatory, or if a refusal may pass and no earlier verb has tried (`tried_before`).
 fn dispensable(plans: &[RailPlan], refused: &[Refusal], tried_before: bool) -> Vec<GivenUp> {
     let mut missing = vec![];
     for (rail, plan) in plans.iter().enumerate() {
@@ -416,8 +416,8 @@ fn make<K: Kernel>(
     made
 }
 
-/// Makes a change of the host by which `spared` would lose their default routers. What is not taken back of it is by whoever
-/// reads the record.
+/// Makes a change of the host by which `spared` would lose their default routers. If their old values cannot be written
+/// back, the next verb that reads the record does it.
 fn sparing<K: Kernel>(kernel: &K, spared: &[Spared], op: &Op) -> Result<(), OpError> {
     let change = |op: Op| {
         if let Err(error) = kernel.execute(&op, None) {

@@ -194,9 +194,9 @@ fn recover_other<K: Kernel>(
     }
 }
 
-/// The devices; the addresses come when the node's lock is free. Nobody waits here: rails are left to others by a try that
-/// follows an earlier one after [`PATIENCE`], in which devices of a namespace that is ending come back, and network managers
-/// end; or by the first, if it has neither to wait for.
+/// Restores the devices; addresses follow when the node's lock is free. ADD does not wait here. It leaves rails that are home
+/// to other owners in the first try if it awaits neither a namespace's end nor a network manager, and otherwise in a try at
+/// least [`PATIENCE`] after an earlier one.
 fn restore_devices<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
@@ -206,22 +206,24 @@ fn restore_devices<K: Kernel>(
         return Ok(());
     }
     let pod = teardown::pod_of(node, attachment)?;
-    let is_first = attachment.phase == Phase::Attached;
+    let tried_before = attachment.tried;
     let age = node.store.age(&attachment.key);
-    let has_waited = !is_first && age.is_none_or(|it| it >= PATIENCE);
+    let has_waited = tried_before && age.is_none_or(|it| it >= PATIENCE);
     let elsewhere = match has_waited {
         true => Elsewhere::Left,
         false => Elsewhere::Awaited,
     };
-    let tried_before = attachment.tried;
     let restored =
         teardown::restore_devices(node, attachment, pod.as_ref(), tried_before, elsewhere);
     if let Err(incomplete) = &restored {
         if has_waited || !incomplete.awaited && outlast::watched(&restored).is_none() {
             outlast::leave(node, attachment, incomplete);
-        } else if is_first {
-            attachment.phase = Phase::Detaching;
-            teardown::mark(node, attachment, Phase::Detaching);
+        } else if !tried_before {
+            attachment.tried = true;
+            if attachment.phase == Phase::Attached {
+                attachment.phase = Phase::Detaching;
+            }
+            teardown::mark(node, attachment, attachment.phase);
         }
     }
     restored?;

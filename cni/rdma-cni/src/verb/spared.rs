@@ -19,7 +19,7 @@ pub(super) fn record<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, spa
     teardown::mark(node, &changed, phase);
 }
 
-/// Takes back what is still changed of what the record says, and takes it out of the record.
+/// Restores `accept_ra` of the recorded netdevs that still have the temporary value, and clears the list in the record.
 pub(super) fn take_back<K: Kernel>(node: &Node<'_, K>, attachment: &mut Attachment) {
     if attachment.spared.is_empty() {
         return;

@@ -164,6 +164,7 @@ pub fn restore<K: Kernel>(
     tried_before: bool,
 ) -> Result<Restored, Incomplete> {
     let restored = restore_once(node, pod, attachment, tried_before);
+    let restored = restored.and_then(|it| no_address_lingers(node, pod, attachment, it));
     note(node, pod, attachment, &restored);
     restored
 }
