@@ -385,6 +385,8 @@ pub(super) fn a_policys_section_is_put_back(cluster: &mut ControlPlane) {
 pub(super) fn the_binary_of_rdma_cni_is_put_back(cluster: &mut ControlPlane) {
     // pods of the pages' examples have no controller: `drain` refuses them
     cluster.kubectl("-n default delete pods --all --force --grace-period=0");
+    // that of the examples has no short name, and is of namespaces
+    cluster.kubectl("delete crd network-attachment-definitions.k8s.cni.cncf.io --ignore-not-found");
     custom_resource(
         cluster,
         "NetworkAttachmentDefinition",
