@@ -31,6 +31,7 @@ fn network_attachment_definitions() -> Value {
                 "plural": "network-attachment-definitions",
                 "singular": "network-attachment-definition",
                 "kind": "NetworkAttachmentDefinition",
+                "shortNames": ["net-attach-def"],
             },
             "versions": [{"name": "v1", "served": true, "storage": true,
                           "schema": {"openAPIV3Schema": schema}}],

@@ -211,10 +211,7 @@ fn custom_resource(cluster: &mut ControlPlane, kind: &str, plural: &str, group: 
     let any = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
     let singular = kind.to_lowercase();
     let versions = json!([{ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": any } }]);
-    let mut names = json!({ "plural": plural, "singular": singular, "kind": kind });
-    if plural == "network-attachment-definitions" {
-        names["shortNames"] = json!(["net-attach-def"]);
-    }
+    let names = json!({ "plural": plural, "singular": singular, "kind": kind });
     let object = json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": { "name": format!("{plural}.{group}") },
@@ -381,18 +378,10 @@ pub(super) fn a_policys_section_is_put_back(cluster: &mut ControlPlane) {
     cluster.kubectl(&format!("label node rdma-1 {}", super::LABEL));
 }
 
-/// rdma-cni's binary is replaced, kept and put back.
+/// rdma-cni's binary is replaced, kept and put back. The API server has the networks of the examples.
 pub(super) fn the_binary_of_rdma_cni_is_put_back(cluster: &mut ControlPlane) {
     // pods of the pages' examples have no controller: `drain` refuses them
     cluster.kubectl("-n default delete pods --all --force --grace-period=0");
-    // that of the examples has no short name, and is of namespaces
-    cluster.kubectl("delete crd network-attachment-definitions.k8s.cni.cncf.io --ignore-not-found");
-    custom_resource(
-        cluster,
-        "NetworkAttachmentDefinition",
-        "network-attachment-definitions",
-        "k8s.cni.cncf.io",
-    );
     let operator = Operator::new(cluster, &[]);
     another(
         &operator,
