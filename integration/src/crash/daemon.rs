@@ -25,7 +25,7 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 const NICS: [Nic<'_>; 2] = [
@@ -62,7 +62,7 @@ const TOLD: [&str; 3] = [
 /// Ids of a container for each resource.
 const GIVEN: [(&str, &str); 2] = [("rdma/hca", "3"), ("rdma/nic", "0000:af:00.0")];
 
-/// Limit for the work of a daemon that has met an error.
+/// Limit for the work of a daemon that has met an error, beyond the time of a run without one.
 const LIMIT: Duration = Duration::from_secs(3);
 
 /// Kubelet, as the daemon sees it.
@@ -109,6 +109,8 @@ pub struct Writes {
     reference: Option<[Files; 2]>,
     /// Differences in those of the last daemon, with which a container was ready to start.
     told_otherwise: Vec<String>,
+    /// Longest run without a fault.
+    longest: Duration,
 }
 
 impl Writes {
@@ -131,6 +133,7 @@ impl Writes {
             injector,
             reference: None,
             told_otherwise: vec![],
+            longest: Duration::ZERO,
         }
     }
 
@@ -245,11 +248,15 @@ impl Story for Writes {
             .stderr(Stdio::null());
         let mut injector = command.spawn().expect("the injector");
         let limit = match fault {
-            Some(_) => LIMIT,
+            Some(_) => LIMIT + self.longest,
             None => PATIENCE,
         };
+        let start = Instant::now();
         let mut is_over = || injector.try_wait().expect("a status").is_some();
         let has_all = self.has_all(&kubelet, limit, &mut is_over);
+        if fault.is_none() {
+            self.longest = self.longest.max(start.elapsed());
+        }
         if let Some(daemon) = tracee(&injector) {
             // one that has ended meanwhile gets none
             let _ = kill(daemon, Signal::SIGTERM);
@@ -269,6 +276,10 @@ impl Story for Writes {
             false => End::Refused(0, format!("{status}")),
         };
         (end, tracer::report(&report))
+    }
+
+    fn recordings(&self) -> usize {
+        3
     }
 
     /// Starts a new daemon, which has to reach the state without a fault.

@@ -41,6 +41,12 @@ pub trait Story {
     /// from the state before.
     fn put_right(&mut self, end: &End, turn: usize) -> Vec<String>;
 
+    /// Returns how many runs without a fault are recorded. The faults are those of the shortest: a daemon's run on a
+    /// busy machine has more calls than others, and a fault at one of them is not met.
+    fn recordings(&self) -> usize {
+        1
+    }
+
     /// Starts anew after a difference, so that it is reported once.
     fn start_anew(&mut self) {}
 }

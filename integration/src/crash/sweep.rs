@@ -257,17 +257,12 @@ pub fn at_syncs(story: &mut dyn Story, what: &str) -> Tally {
     tally
 }
 
-/// Returns all faults of a story, with texts, from a run without a fault.
+/// Returns all faults of a story, with texts, from its shortest run without a fault.
 #[track_caller]
 fn without_fault(story: &mut dyn Story) -> (Faults, Tally) {
-    let (end, report) = story.run(None);
-    assert!(matches!(end, End::Done(_)), "{}: {end:?}", story.name());
-    let left = story.put_right(&end, 0);
-    assert!(
-        left.is_empty(),
-        "{} without a fault: {left:#?}",
-        story.name()
-    );
+    let runs = (0..story.recordings()).map(|_| recorded(story));
+    let shortest = runs.min_by_key(|report| report.points.len());
+    let report = shortest.expect("a story is recorded");
     let faults = faults(&report);
     let tally = Tally {
         name: story.name().to_owned(),
@@ -277,6 +272,20 @@ fn without_fault(story: &mut dyn Story) -> (Faults, Tally) {
         ..Tally::default()
     };
     (faults, tally)
+}
+
+/// Returns the calls of a run without a fault.
+#[track_caller]
+fn recorded(story: &mut dyn Story) -> Report {
+    let (end, report) = story.run(None);
+    assert!(matches!(end, End::Done(_)), "{}: {end:?}", story.name());
+    let left = story.put_right(&end, 0);
+    assert!(
+        left.is_empty(),
+        "{} without a fault: {left:#?}",
+        story.name()
+    );
+    report
 }
 
 fn tell_each(
