@@ -41,6 +41,7 @@
 //! | [`erdma_pair`] | in the lab, two machines whose eRDMA functions are one fabric |
 //! | [`erdma_nics`] | in the lab, NICs as eRDMA ones that nobody configured |
 //! | [`mlx5_card`] | in the lab, a ConnectX card under Debian's own driver |
+//! | [`model_orders`] | in the lab, orders for the model of these PCI functions |
 //! | [`nics`] | in the lab, a bond over each NIC: rails with hardware behind them |
 //! | [`qemu`] | in the lab, the machine from outside: NICs are unplugged |
 //! | [`smc`] | connections over SMC or TCP between two namespaces |
@@ -78,6 +79,7 @@ pub mod machine;
 pub mod manager;
 pub mod metadata;
 pub mod mlx5_card;
+pub mod model_orders;
 pub mod netns;
 pub mod nics;
 pub mod node;

@@ -4,14 +4,13 @@
 
 use crate::{
     Netns,
+    model_orders::ModelOrders,
     netns::{self, parse_list},
     wait,
 };
 use serde_json::Value;
 use std::{
     env,
-    fs::File,
-    io::{Read, Write},
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -25,8 +24,6 @@ pub const NETDEVS: [&str; 2] = ["enp33s1f0np0", "enp33s1f1np1"];
 pub const MACS: [&str; 2] = ["52:54:00:bb:00:01", "52:54:00:bb:00:02"];
 /// Their RDMA devices.
 pub const RDMA: [&str; 2] = ["mlx5_0", "mlx5_1"];
-/// The port that takes orders for the model.
-const ORDERS: &str = "/dev/vport0p4";
 /// Time for what the driver does in a worker, several seconds under emulation.
 const PATIENCE: Duration = Duration::from_secs(40);
 
@@ -78,17 +75,7 @@ impl Mlx5Card {
     /// Gives the model an order. Returns its answer, without the end of the line.
     #[track_caller]
     pub fn order(&self, order: &str) -> String {
-        let port = File::options().read(true).write(true).open(ORDERS);
-        let mut port = port.expect("the port of the model's orders");
-        writeln!(port, "{order}").expect("an order");
-        let end = if order == "status" { "\n\n" } else { "\n" };
-        let mut answer = String::new();
-        while !answer.ends_with(end) {
-            let mut bytes = [0; 512];
-            let len = port.read(&mut bytes).expect("an answer");
-            answer.push_str(std::str::from_utf8(&bytes[..len]).expect("text"));
-        }
-        answer.trim_end().to_owned()
+        ModelOrders::open().execute(order)
     }
 
     /// The model's line of the function: its state and its counters.

@@ -15,6 +15,25 @@ pub fn mac(text: &str) -> Option<[u8; 6]> {
     bytes.collect::<Option<Vec<u8>>>()?.try_into().ok()
 }
 
+/// Returns the positions of the functions that `mac` names: one of `names`, or `all`.
+///
+/// # Errors
+/// No function has this name.
+pub fn named<'a>(
+    names: impl IntoIterator<Item = &'a str>,
+    mac: &str,
+) -> Result<Vec<usize>, String> {
+    let names = names.into_iter().enumerate();
+    let found: Vec<usize> = names
+        .filter(|(_, name)| mac == "all" || name.eq_ignore_ascii_case(mac))
+        .map(|(position, _)| position)
+        .collect();
+    match found.is_empty() {
+        true => Err(format!("no function has the MAC {mac:?}")),
+        false => Ok(found),
+    }
+}
+
 /// Serves orders on `socket`, a line each, in threads. The answer to an error is `error: ` and the reason.
 ///
 /// # Errors

@@ -2,7 +2,13 @@
 //! The vfio-user server: it hands the accesses of a virtual machine to a [`Function`].
 
 use crate::pci::{CONFIG_SIZE, ConfigSpace, Function};
-use std::{fs, fs::File, io, iter, panic, path::Path};
+use std::{
+    fs,
+    fs::File,
+    io, iter, panic,
+    path::Path,
+    thread::{self, JoinHandle},
+};
 use vfio_bindings::bindings::vfio::{
     VFIO_IRQ_INFO_EVENTFD, VFIO_IRQ_INFO_NORESIZE, VFIO_IRQ_SET_ACTION_TRIGGER,
     VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_NUM_IRQS, VFIO_PCI_NUM_REGIONS,
@@ -71,6 +77,37 @@ impl<F: Function> Endpoint<F> {
             )),
         }
     }
+}
+
+/// Makes an endpoint on each socket.
+///
+/// # Errors
+/// A socket cannot be made; it is named.
+pub fn endpoints<F: Function>(
+    functions: impl IntoIterator<Item = (String, F)>,
+) -> io::Result<Vec<(String, Endpoint<F>)>> {
+    let endpoint =
+        |(socket, function): (String, F)| match Endpoint::new(Path::new(&socket), function) {
+            Ok(endpoint) => Ok((socket, endpoint)),
+            Err(error) => Err(io::Error::new(error.kind(), format!("{socket}: {error}"))),
+        };
+    functions.into_iter().map(endpoint).collect()
+}
+
+/// Serves each of `endpoints` in a thread, one virtual machine after the other. The threads do not end.
+pub fn serve<F: Function + Send + 'static>(
+    endpoints: Vec<(String, Endpoint<F>)>,
+) -> Vec<JoinHandle<()>> {
+    let serve = |(socket, mut endpoint): (String, Endpoint<F>)| {
+        thread::spawn(move || {
+            loop {
+                if let Err(error) = endpoint.serve() {
+                    log::warn!("{socket}: {error}");
+                }
+            }
+        })
+    };
+    endpoints.into_iter().map(serve).collect()
 }
 
 fn region(index: u32, size: u64) -> ServerRegion {

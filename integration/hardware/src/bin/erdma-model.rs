@@ -9,10 +9,9 @@ use hardware::{
         fabric::Fabric,
         port::{Port, Shared},
     },
-    orders,
-    transport::Endpoint,
+    orders, transport,
 };
-use std::{env, io, path::Path, process::ExitCode, sync::Arc, thread};
+use std::{env, io, process::ExitCode, sync::Arc};
 
 const USAGE: &str = "usage: erdma-model [--control SOCKET] SOCKET=MAC[,roce]...";
 
@@ -67,27 +66,15 @@ fn run(arguments: Arguments) -> io::Result<()> {
         places.push((socket, fabric.add(Device::new(mac, protocol))));
     }
     let shared = Shared::new(fabric);
-    let mut endpoints = Vec::new();
-    for (socket, position) in places {
-        let endpoint = Endpoint::new(Path::new(&socket), Port::new(Arc::clone(&shared), position));
-        let endpoint =
-            endpoint.map_err(|it| io::Error::new(it.kind(), format!("{socket}: {it}")))?;
-        endpoints.push((socket, endpoint));
-    }
+    let ports = places.into_iter();
+    let ports = ports.map(|(socket, position)| (socket, Port::new(Arc::clone(&shared), position)));
+    let endpoints = transport::endpoints(ports)?;
     if let Some(socket) = arguments.control {
         let shared = Arc::clone(&shared);
         orders::serve(&socket, move |line| {
             shared.change(|fabric| control::order(fabric, line))
         })?;
     }
-    for (socket, mut endpoint) in endpoints {
-        thread::spawn(move || {
-            loop {
-                if let Err(error) = endpoint.serve() {
-                    log::warn!("{socket}: {error}");
-                }
-            }
-        });
-    }
+    transport::serve(endpoints);
     shared.run()
 }

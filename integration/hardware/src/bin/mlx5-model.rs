@@ -8,10 +8,9 @@ use hardware::{
         fabric::Fabric,
         port::{Port, Shared},
     },
-    orders,
-    transport::Endpoint,
+    orders, transport,
 };
-use std::{env, io, path::Path, process::ExitCode, thread};
+use std::{env, io, process::ExitCode};
 
 const USAGE: &str = "usage: mlx5-model [--control SOCKET] SOCKET=MAC[+SOCKET=MAC]...";
 
@@ -64,30 +63,15 @@ fn arguments(mut given: impl Iterator<Item = String>) -> Result<Arguments, Strin
 
 fn run(arguments: Arguments) -> io::Result<()> {
     let shared = Shared::new(Fabric::new(&arguments.cards));
-    let mut endpoints = Vec::new();
-    for (position, socket) in arguments.sockets.into_iter().enumerate() {
-        let endpoint = Endpoint::new(Path::new(&socket), Port::new(shared.clone(), position));
-        let endpoint =
-            endpoint.map_err(|it| io::Error::new(it.kind(), format!("{socket}: {it}")))?;
-        endpoints.push((socket, endpoint));
-    }
+    let sockets = arguments.sockets.into_iter().enumerate();
+    let ports = sockets.map(|(position, socket)| (socket, Port::new(shared.clone(), position)));
+    let endpoints = transport::endpoints(ports)?;
     if let Some(socket) = arguments.control {
         orders::serve(&socket, move |line| {
             control::order(&mut shared.fabric(), line)
         })?;
     }
-    let threads: Vec<_> = (endpoints.into_iter())
-        .map(|(socket, mut endpoint)| {
-            thread::spawn(move || {
-                loop {
-                    if let Err(error) = endpoint.serve() {
-                        log::warn!("{socket}: {error}");
-                    }
-                }
-            })
-        })
-        .collect();
-    for thread in threads {
+    for thread in transport::serve(endpoints) {
         // a function is served until the process ends
         let _ended = thread.join();
     }

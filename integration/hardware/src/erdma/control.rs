@@ -15,6 +15,7 @@
 //! `all` in the place of a MAC is all functions.
 
 use super::{fabric::Fabric, faults::Link};
+use crate::orders;
 use std::{fmt::Write, time::Duration};
 
 /// Executes an order.
@@ -62,14 +63,7 @@ fn milliseconds(text: &str) -> Result<Duration, String> {
 }
 
 fn positions(fabric: &Fabric, mac: &str) -> Result<Vec<usize>, String> {
-    let found: Vec<usize> = (fabric.devices().iter().enumerate())
-        .filter(|(_, device)| mac == "all" || device.name.eq_ignore_ascii_case(mac))
-        .map(|(position, _)| position)
-        .collect();
-    match found.is_empty() {
-        true => Err(format!("no function has the MAC {mac:?}")),
-        false => Ok(found),
-    }
+    orders::named(fabric.devices().iter().map(|it| &*it.name), mac)
 }
 
 fn links(fabric: &mut Fabric, mac: &str, change: impl Fn(&mut Link)) -> Result<(), String> {

@@ -11,6 +11,7 @@
 //! `all` in the place of a MAC is all functions.
 
 use super::{fabric::Fabric, function::Function};
+use crate::orders;
 use std::fmt::Write;
 
 /// Executes an order.
@@ -38,13 +39,7 @@ pub fn order(fabric: &mut Fabric, line: &str) -> Result<String, String> {
 }
 
 fn each(fabric: &mut Fabric, mac: &str, change: impl Fn(&mut Function)) -> Result<(), String> {
-    let found: Vec<usize> = (fabric.functions().iter().enumerate())
-        .filter(|(_, function)| mac == "all" || function.name.eq_ignore_ascii_case(mac))
-        .map(|(position, _)| position)
-        .collect();
-    if found.is_empty() {
-        return Err(format!("no function has the MAC {mac:?}"));
-    }
+    let found = orders::named(fabric.functions().iter().map(|it| &*it.name), mac)?;
     (found.into_iter()).for_each(|position| change(fabric.function_mut(position)));
     Ok(())
 }
