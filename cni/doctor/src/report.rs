@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Prints the findings as text. A group has one line for all that is right, and a line with a remedy for each other finding.
+//! Prints the findings as text. Each group has one line `ok`. Each warning and each error has a line of its own, with a
+//! remedy.
 
 use super::{
     examine::{Finding, Severity},

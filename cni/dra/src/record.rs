@@ -139,8 +139,8 @@ impl Record {
         self.nics().filter(|nic| self.absent.contains(&nic.address))
     }
 
-    /// Updates the NICs' character devices, of the kinds that containers get. A NIC that `now` lacks, or of which a
-    /// kind is missing, becomes absent.
+    /// Updates the character devices of each NIC, of the kinds that containers get. A NIC becomes absent if `now` does not
+    /// have it, or if it lacks one of these kinds.
     pub(crate) fn follow(&mut self, now: impl Fn(&GrantedDevice) -> Option<Vec<CharNode>>) {
         for nic in self.devices.iter_mut().flat_map(|device| &mut device.nics) {
             match present_kinds(nic, &now) {

@@ -9,8 +9,8 @@
 use attachments::{Attachment, Stage};
 use rdma_netns::{Address, Link, Observed, Route};
 
-/// Returns true if a netdev of these `rails` has an address that a network manager may remove and nobody would set again.
-/// Addresses that the kernel makes itself and leases are left out: a DHCP client requests a new lease.
+/// Returns true if a netdev of these `rails` has an address that only DEL restores after a network manager removed it. The
+/// kernel makes automatic addresses again. A DHCP client requests a new lease.
 pub fn has_to_outlast(attachment: &Attachment, rails: &[usize]) -> bool {
     let mut host_links = host_links(attachment, rails);
     host_links.any(|link| set(link).next().is_some() && !is_leased(link))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The default routers of the host's other netdevs. The kernel drops all that were advertised to the namespace when
-//! `forwarding` of one netdev is set, also if it was set before, but for those of a netdev whose `accept_ra` is 2
-//! (`addrconf_fixup_forwarding()`, `net/ipv6/addrconf.c`; `__rt6_purge_dflt_routers()`, `net/ipv6/route.c`). While a
-//! netdev does not forward, 2 means the same there as 1 (`ipv6_accept_ra()`, `include/net/ipv6.h`).
+//! Plans how the host's other netdevs keep their default routers. The kernel drops every advertised default router of a
+//! namespace when a program sets `forwarding` of one netdev, even to the same value. It keeps those of netdevs whose
+//! `accept_ra` is 2 (`addrconf_fixup_forwarding()`, `net/ipv6/addrconf.c`; `__rt6_purge_dflt_routers()`,
+//! `net/ipv6/route.c`). On a netdev that does not forward, 2 has the effect of 1 (`ipv6_accept_ra()`, `include/net/ipv6.h`).
 
 use super::RailPlan;
 use attachments::Spared;

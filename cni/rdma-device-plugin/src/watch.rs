@@ -107,7 +107,7 @@ pub(crate) async fn until(at: Option<Instant>) {
     }
 }
 
-/// Reads all pending events, each of which would otherwise cause another observation.
+/// Reads all pending events. Each unread event would cause another observation.
 async fn drain(events: &mut EventStream<[u8; BUFFER]>) {
     poll_fn(|context| {
         while let Poll::Ready(Some(Ok(_))) = Pin::new(&mut *events).poll_next(context) {}

@@ -317,8 +317,9 @@ fn attributes(given_up: &[GivenUp]) -> Vec<(usize, Attribute)> {
         .collect()
 }
 
-/// Returns the attributes that `plans` can do without: those that were refused, else all that are missing. A rail contributes
-/// nothing if it lacks something mandatory, or if a refusal may pass and no earlier verb has tried (`tried_before`).
+/// Returns the attributes to give up: the refused ones, or all missing ones if none was refused. A rail gives up nothing if a
+/// mandatory operation is still in its plan. It gives up nothing either if a refusal may pass and no earlier verb tried
+/// (`tried_before`).
 fn dispensable(plans: &[RailPlan], refused: &[Refusal], tried_before: bool) -> Vec<GivenUp> {
     let mut missing = vec![];
     for (rail, plan) in plans.iter().enumerate() {

@@ -77,7 +77,7 @@ impl Served {
         fs::remove_file(self.node.plugins.join(format!("stand-in.{command}.{rail}"))).unwrap();
     }
 
-    /// What the plugin was asked since the last time.
+    /// Returns the calls of the plugin since the last time.
     fn calls(&self) -> Vec<String> {
         let log = self.node.plugins.join("stand-in.log");
         let text = fs::read_to_string(&log).unwrap_or_default();

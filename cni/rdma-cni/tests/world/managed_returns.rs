@@ -179,7 +179,7 @@ fn what_a_manager_takes_away_a_moment_later_is_restored_again() {
             node.add(&pod, &one_rail(&node)).must_succeed();
             node.del(&pod, &one_rail(&node)).must_succeed();
         }
-        // had nobody waited, it would be now
+        // a DEL that does not wait would miss this change
         (0..10).for_each(|_| node.kernel.pause(Duration::from_millis(50)));
         node.kernel.with(|world| world.unmount(&pod.netns));
         node.must_be(&before, &format!("ADD fails: {fails}"));
@@ -218,7 +218,7 @@ fn a_manager_is_outlasted_although_another_netdev_cannot_return() {
         }
     });
     node.del(&pod, &config).must_fail(107);
-    // had nobody waited, it would be now
+    // a DEL that does not wait would miss this change
     (0..10).for_each(|_| node.kernel.pause(Duration::from_millis(50)));
     assert_eq!(addresses(), before);
     // by now they are its owner's

@@ -61,7 +61,7 @@ impl Network {
         config
     }
 
-    /// What the plugin was asked since the last time, with the conflicts and nodes that it was told.
+    /// Returns the calls of the plugin since the last time, with the conflicts and nodes in their input.
     fn calls(&self) -> Vec<String> {
         let log = self.node.plugins.join("next.log");
         let text = fs::read_to_string(&log).unwrap_or_default();

@@ -41,8 +41,8 @@ const MOVE_OF_SHARED: &str = "its class says mode move, which would take the NIC
                               class for a resource of exclusive NICs";
 
 /// Error if `vf` is set for shared devices.
-const VF_OF_SHARED: &str = "its class says vf, how virtual functions are set up, and its devices are shared, of which pods \
-                            get children: use the class for a resource of exclusive virtual functions";
+const VF_OF_SHARED: &str = "its class sets vf, the set-up of virtual functions, and its devices are shared, so that pods get \
+                            children of them: use the class for a resource of exclusive virtual functions";
 
 /// Error if a claim with `adminAccess` on exclusive devices is for a pod without `hostNetwork`.
 const ADMIN_WITHOUT_HOST_NETWORK: &str = "it asks for adminAccess, and rdma-cni would take the devices into its pod's network, away from the \

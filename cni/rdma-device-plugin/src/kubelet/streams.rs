@@ -133,7 +133,7 @@ impl Streams {
 /// Registration of a stream while it is open.
 struct Counted {
     count: watch::Sender<Count>,
-    /// Number of the stream among all that were opened.
+    /// Sequence number of the stream. The first opened stream has the lowest.
     number: u64,
 }
 

@@ -56,7 +56,7 @@ struct RefusedPod {
     event: Option<String>,
 }
 
-/// Deletions of one owner's pods, none of which was made after the first deletion.
+/// Deletions of pods of one owner. The owner made all of these pods before the first deletion.
 #[derive(Clone, Debug)]
 struct Round {
     /// Time of the first deletion, by the API server's clock.

@@ -354,7 +354,7 @@ fn it_tries_again_by_itself_until_it_is_done() {
     assert!(child.wait().expect("ended").success());
 }
 
-/// Runs the built plugin with a pod of which only addresses are left to be released.
+/// Runs the built plugin. The record of its pod has only addresses to release.
 #[test]
 fn rdma_cni_itself_forgets_a_pod_that_ended() {
     let node = Node::with_list(FLANNEL);

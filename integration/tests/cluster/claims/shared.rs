@@ -78,7 +78,7 @@ pub(super) fn shared_nics_are_the_extended_resource(cluster: &mut ControlPlane) 
 /// Of the NICs other pods may have children: a class cannot move them, and virtual functions are none of them.
 fn a_class_takes_no_nic_from_other_pods(cluster: &mut ControlPlane, driver: &Driver) {
     let moves = "its class says mode move, which would take the NIC from other pods";
-    let sets_up = "its class says vf, how virtual functions are set up, and its devices are shared";
+    let sets_up = "its class sets vf, the set-up of virtual functions, and its devices are shared";
     for (name, parameter, value, words) in [
         ("moved", "mode", json!("move"), moves),
         ("tenant", "vf", json!({"vlan": 7}), sets_up),

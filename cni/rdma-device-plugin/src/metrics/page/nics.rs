@@ -210,7 +210,7 @@ fn nic(snapshot: &Snapshot, function: &Function, held: &Holders<'_>) -> Nic {
     }
 }
 
-/// Returns a NIC of which only the address is known.
+/// Returns a NIC that has only an address.
 fn elsewhere(address: &DeviceAddress) -> Nic {
     Nic {
         address: address.clone(),
