@@ -81,9 +81,9 @@ pub trait Kernel {
     /// missing.
     fn device_settings(&self, link: &Link) -> DeviceSettings;
 
-    /// Returns what a move of `link`, a netdev of the host, drops for good, in words: queueing disciplines, permanent
-    /// neighbours, multicast and anycast routes. Unreadable objects are missing.
-    fn dropped(&self, _link: &Link) -> Vec<String> {
+    /// Returns what a move of the host's `netdevs` drops for good, in words, with each netdev's index: queueing disciplines,
+    /// permanent neighbours, multicast and anycast routes. Unreadable objects are missing.
+    fn dropped(&self, _netdevs: &[u32]) -> Vec<(u32, String)> {
         vec![]
     }
 

@@ -34,16 +34,22 @@ impl NetlinkSerializable for Dump {
     }
 }
 
-/// What the netdev `index` has of it, in words. What cannot be read is left out.
+/// The index of a netdev, and what it has.
+type Found = (u32, String);
+
+/// Returns what `netdevs` have of it, in words, with the netdev's index. Unreadable objects are missing.
 #[cold]
-pub(super) fn read(socket: &mut Socket, index: u32) -> Vec<String> {
+pub(super) fn read(socket: &mut Socket, netdevs: &[u32]) -> Vec<Found> {
     let mut found = vec![];
-    let mut dumped = |answers: Option<Answers>, words: &dyn Fn(&[u8]) -> Option<String>| {
+    let mut dumped = |answers: Option<Answers>, words: &dyn Fn(&[u8]) -> Option<Found>| {
         let bodies = answers.iter().flat_map(Answers::bodies);
         found.extend(bodies.filter_map(words));
     };
     // both headers have the number of the netdev at the same place
-    let is_its = |body: &[u8]| body.get(4..8).and_then(u32_of) == Some(index);
+    let netdev = |body: &[u8]| {
+        let index = body.get(4..8).and_then(u32_of);
+        index.filter(|it| netdevs.contains(it))
+    };
     let find = |Dump(_, header): Dump, body: &[u8], wanted| {
         let mut list = attributes(body.get(header..)?);
         let found = list.find(|(kind, _)| *kind == wanted);
@@ -51,15 +57,16 @@ pub(super) fn read(socket: &mut Socket, index: u32) -> Vec<String> {
     };
     dumped(socket.dump(&QDISCS).ok(), &|body| {
         // the kernel's own have no number
-        let is_set = is_its(body) && body.get(8..12)? != [0; 4];
-        let kind = find(QDISCS, body, TCA_KIND).filter(|_| is_set)?;
-        Some(format!("qdisc {}", text(&kind)?))
+        let number = body.get(8..12)?;
+        let index = netdev(body).filter(|_| number != [0; 4])?;
+        let kind = find(QDISCS, body, TCA_KIND)?;
+        Some((index, format!("qdisc {}", text(&kind)?)))
     });
     dumped(socket.dump(&NEIGHBOURS).ok(), &|body| {
         let state = u16::from_ne_bytes(body.get(8..10)?.try_into().ok()?);
-        let is_permanent = is_its(body) && state & PERMANENT != 0;
-        let address = find(NEIGHBOURS, body, NDA_DST).filter(|_| is_permanent)?;
-        Some(format!("permanent neighbour {}", ip_of(&address)?))
+        let index = netdev(body).filter(|_| state & PERMANENT != 0)?;
+        let address = find(NEIGHBOURS, body, NDA_DST)?;
+        Some((index, format!("permanent neighbour {}", ip_of(&address)?)))
     });
     for (kind, word) in [
         (RouteType::Multicast, "multicast"),
@@ -67,8 +74,8 @@ pub(super) fn read(socket: &mut Socket, index: u32) -> Vec<String> {
     ] {
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             dumped(socket.dump(&routes::dump(family, kind)).ok(), &|body| {
-                let to = routes::special(body, kind, index)?;
-                Some(format!("{word} route to {to}"))
+                let (index, to) = routes::special(body, kind, netdevs)?;
+                Some((index, format!("{word} route to {to}")))
             });
         }
     }

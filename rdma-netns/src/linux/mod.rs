@@ -325,12 +325,11 @@ impl Kernel for Linux {
         device_settings::read(&self.sysfs, &mut host.route(), link)
     }
 
-    fn dropped(&self, link: &Link) -> Vec<String> {
-        let host = self.host();
-        host.map_or_else(
-            |_| vec![],
-            |host| dropped::read(&mut host.route(), link.index),
-        )
+    fn dropped(&self, netdevs: &[u32]) -> Vec<(u32, String)> {
+        match self.host() {
+            Ok(host) if !netdevs.is_empty() => dropped::read(&mut host.route(), netdevs),
+            _ => vec![],
+        }
     }
 
     fn gids(&self, pod: Option<&Space>, device: &str, port: u32) -> Result<GidTable, ObserveError> {

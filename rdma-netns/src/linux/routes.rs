@@ -67,24 +67,28 @@ pub(super) fn table(body: &[u8]) -> Option<u32> {
     attributes.find_map(|(kind, value)| u32_of(value).filter(|_| kind == RTA_TABLE))
 }
 
-/// The destination of an `RTM_NEWROUTE` by the netdev `index`, if it is of the type `kind` and the kernel did not make it.
+/// Returns netdev and destination of an `RTM_NEWROUTE` by one of `netdevs`, if it is of the type `kind` and the kernel did not
+/// make it.
 #[cold]
-pub(super) fn special(body: &[u8], kind: RouteType, index: u32) -> Option<String> {
+pub(super) fn special(body: &[u8], kind: RouteType, netdevs: &[u32]) -> Option<(u32, String)> {
     let header = RouteHeader::parse(body).ok()?;
     // Linux before 4.20 does not filter
     if header.kind != kind || u8::from(header.protocol) == PROTOCOL_KERNEL {
         return None;
     }
-    let (mut to, mut is_its) = (None, false);
+    let (mut to, mut netdev) = (None, None);
     for (kind, value) in attributes(body.get(HEADER..)?) {
         match kind {
             RTA_DST => to = ip_of(value),
-            RTA_OIF => is_its = u32_of(value) == Some(index),
+            RTA_OIF => netdev = u32_of(value).filter(|it| netdevs.contains(it)),
             _ => {}
         }
     }
     let to = to.map_or_else(|| "default".to_owned(), |it| it.to_string());
-    is_its.then(|| format!("{to}/{}", header.destination_prefix_length))
+    Some((
+        netdev?,
+        format!("{to}/{}", header.destination_prefix_length),
+    ))
 }
 
 /// An `RTM_NEWROUTE`.

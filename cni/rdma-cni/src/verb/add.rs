@@ -414,6 +414,12 @@ fn forget<K: Kernel>(node: &Node<'_, K>, key: &Key, lock: Lock) -> Option<Incomp
 }
 
 fn log_rails<K: Kernel>(kernel: &K, attachment: &Attachment) {
+    let moved = attachment
+        .rails
+        .iter()
+        .filter_map(|it| it.host_link.as_ref());
+    let moved: Vec<u32> = moved.map(|it| it.index).collect();
+    let dropped = kernel.dropped(&moved);
     for rail in &attachment.rails {
         let rdma = match &rail.rdma {
             None => "without RDMA device".to_owned(),
@@ -425,9 +431,10 @@ fn log_rails<K: Kernel>(kernel: &K, attachment: &Attachment) {
         match (&rail.host_link, &rail.shared) {
             (Some(host_link), _) => {
                 log::info!("{} goes to {netns} as {name}, {rdma}", host_link.name);
-                let mut dropped = kernel.dropped(host_link);
-                dropped.extend(crate::given_up::routes(&rail.unkept_routes));
-                if let Some(dropped) = crate::given_up::some(&dropped) {
+                let own = dropped.iter().filter(|it| it.0 == host_link.index);
+                let mut own: Vec<String> = own.map(|it| it.1.clone()).collect();
+                own.extend(crate::given_up::routes(&rail.unkept_routes));
+                if let Some(dropped) = crate::given_up::some(&own) {
                     log::warn!("{} has {dropped}, which will not come back", host_link.name);
                 }
             }

@@ -12,7 +12,7 @@ use crate::{
 use attachments::{Attachment, DesiredLink};
 use cni_protocol::Command;
 use rdma_netns::{Conflict, Kernel, Link, Neighbour, Observed, Pod};
-use std::net::IpAddr;
+use std::{borrow::Cow, net::IpAddr};
 
 /// How often a rail is asked for. Tries that meet an address in use are over in a moment: in a /24 of
 /// which other nodes have two thirds, one ADD in half a million needs more.
@@ -36,7 +36,7 @@ pub(super) fn obtain<K: Kernel>(
     let rails = attachment.rails.iter();
     let links: Vec<Option<Link>> = rails.map(|rail| rail.on_host(observed).cloned()).collect();
     let present: Vec<&Link> = links.iter().flatten().collect();
-    let mut known = known.clone();
+    let mut known = Cow::Borrowed(known);
     let masters = masters(&links, &present, &known);
     let mut asked = 0;
     let answers = attachment.rails.iter().zip(&masters).map(|(rail, master)| {
@@ -77,13 +77,16 @@ pub(super) fn obtain<K: Kernel>(
         // IPAM remembers it, should it be a node that is off one day
         for (rail, link) in attachment.rails.iter().zip(&links) {
             let defended = conflicts.iter().filter(|it| it.link == rail.pod_name);
-            known.neighbours.extend(link.iter().flat_map(|link| {
-                defended.clone().map(|it| Neighbour {
-                    index: link.index,
-                    address: it.address,
-                    mac: it.by.clone(),
-                })
-            }));
+            known
+                .to_mut()
+                .neighbours
+                .extend(link.iter().flat_map(|link| {
+                    defended.clone().map(|it| Neighbour {
+                        index: link.index,
+                        address: it.address,
+                        mac: it.by.clone(),
+                    })
+                }));
         }
         let masters = self::masters(&links, &present, &known);
         for (index, master) in masters.iter().enumerate() {
