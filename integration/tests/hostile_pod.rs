@@ -90,6 +90,47 @@ fn a_macvlan_of_the_pods_own_netdev_is_not_taken_to_the_host() {
     is_gone(&node, &pod, &rails);
 }
 
+/// A rail that has left the pod has its index no more there: the pod's next netdev can get it.
+#[test]
+fn a_netdev_of_the_pod_with_another_rails_index_ends_with_del() {
+    let node = Node::with_rails(2);
+    let pod = node.pod("pod");
+    let before = Snapshot::of(&node.host);
+    let rails = node.configuration(&["eth1", "eth2"]);
+    node.add(&rails, "a", &pod);
+    let index = index(&pod, "rdma1");
+    let host = node.host.name();
+    pod.ip(&format!("link set dev rdma1 netns {host} name y1"));
+    pod.ip(&format!(
+        "link add link rdma0 name rdma1 index {index} type macvlan mode passthru"
+    ));
+    pod.ip("link set dev rdma1 up");
+    let deleted = node.invoke("DEL", "a", pod.path()).input(&rails).run();
+    deleted.silent();
+    assert!(!pod.has_link("rdma1"), "{}", pod.ip("link show"));
+    before.assert_restored(&node.host);
+}
+
+/// The pod gives its rail back itself, as another netdev than it was.
+#[test]
+fn a_rail_that_the_pod_moved_to_the_host_comes_home_under_any_name_and_address() {
+    for node in [Node::with_rails(1), Node::with_macvlan()] {
+        let before = Snapshot::of(&node.host);
+        let pod = node.pod("pod");
+        let rails = node.configuration(&["eth1"]);
+        node.add(&rails, "a", &pod);
+        pod.ip("link set dev rdma0 address 02:00:00:00:66:12");
+        pod.ip(&format!(
+            "link set dev rdma0 netns {} name y12",
+            node.host.name()
+        ));
+        let deleted = node.invoke("DEL", "a", pod.path()).input(&rails).run();
+        deleted.silent();
+        before.assert_restored(&node.host);
+        assert!(node.records().is_empty(), "the record stayed");
+    }
+}
+
 /// The pod's namespace outlives DEL: its process would hear the next pod's frames and send its own.
 #[test]
 fn a_netdev_of_the_pod_on_its_rail_ends_with_del() {

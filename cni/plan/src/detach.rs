@@ -245,7 +245,7 @@ fn rail_to_host(
         let (link, name) = (link.name.clone(), host_link.name.clone());
         return Err(Obstacle::HostNameTaken { link, name });
     }
-    ops.extend(uppers(attachment, rail, (side, link), observed));
+    ops.extend(uppers(attachment, (side, link), observed));
     // what its time took meanwhile
     let host_link = host_link.aged(attachment.age(observed));
     let mut draft = LinkPlanner::new(side, link, &mut ops);
@@ -277,7 +277,7 @@ fn children(rail: &Rail, of_pod: &[Attachment], observed: &Observed) -> Vec<Op> 
         .collect();
     let own = in_pod.map(|link| link.index);
     let made = ports_as_made(rail, observed);
-    let made = made.filter(|it| own != Some(it.index) && !is_rail(of_pod, it));
+    let made = made.filter(|it| own != Some(it.index) && !is_rail(of_pod, it, observed));
     let to_go = in_pod.into_iter().chain(made);
     let to_go = to_go.map(|link| (NetnsSide::Pod, link));
     let on_host = locate::child_on_host(rail, shared, observed);

@@ -7,6 +7,7 @@ use super::{
 };
 use attachments::{Attachment, Phase, Rail};
 use rdma_netns::{Link, NetnsSide, Observed, Op, RdmaDevice};
+use std::slice;
 
 /// Plans the removal of the pod's other children of the netdevs that it shares, which no attachment of `of_pod`, others of
 /// the same pod, has, at the DEL of the pod's primary interface (`eth0`), which ends the pod: they would hear others' frames
@@ -35,7 +36,7 @@ pub(super) fn siblings(
             && (link.alias.is_none() || link.name != attachment.key.interface)
             && rails.any(|rail| is_on(rail, link))
             && !own.contains(&link.index)
-            && !is_rail(of_pod, link)
+            && !is_rail(of_pod, link, observed)
     });
     siblings.map(|link| Op::RemoveLink {
         at: NetnsSide::Pod,
@@ -43,12 +44,20 @@ pub(super) fn siblings(
     })
 }
 
-/// Returns true if `link` of the pod is a rail of one of `attachments`.
-pub(super) fn is_rail(attachments: &[Attachment], link: &Link) -> bool {
+/// Returns true if `link` of the pod is a rail of one of `attachments`: the netdev that was given. Another one can have
+/// the rail's name and index as soon as the rail has left the pod.
+pub(super) fn is_rail(attachments: &[Attachment], link: &Link, observed: &Observed) -> bool {
     let mut rails = attachments.iter().flat_map(|it| &it.rails);
-    rails.any(|it| match it.pod_index {
-        Some(index) => index == link.index,
-        None => it.pod_name == link.name,
+    rails.any(|rail| {
+        let child = rail.shared.as_ref();
+        let child = child.and_then(|shared| locate::child(rail, shared, observed));
+        let moved = rail.host_link.as_ref();
+        let moved = moved.map(|host_link| locate::link(rail, host_link, observed));
+        let moved = match moved {
+            Some(Ok(Located::At(NetnsSide::Pod, link))) => Some(link),
+            _ => None,
+        };
+        child.or(moved).is_some_and(|it| it.index == link.index)
     })
 }
 
@@ -72,27 +81,19 @@ pub(super) fn sub_devices(
     ops.collect()
 }
 
-/// Removes the pod's netdevs that lie on `link`, the netdev of `rail`: most kinds stay when it leaves the namespace, and
+/// Removes the pod's netdevs that lie on `link`, the netdev of a rail: most kinds stay when it leaves the namespace, and
 /// send and receive through it (`macvlan_device_event()`, `drivers/net/macvlan.c`; `vlan_device_event()`,
 /// `net/8021q/vlan.c`). A bridge or bond releases it then. Netdevs of other rails stay: ADD refuses what lies under
 /// them, and their own plans take them home.
 pub(super) fn uppers(
     attachment: &Attachment,
-    rail: &Rail,
     (side, link): (NetnsSide, &Link),
     observed: &Observed,
 ) -> impl Iterator<Item = Op> {
-    let is_rail = move |it: &&Link| {
-        let mut rails = attachment.rails.iter().filter(|other| *other != rail);
-        rails.any(|other| match other.pod_index {
-            Some(index) => index == it.index,
-            None => other.pod_name == it.name,
-        })
-    };
     let pod = observed.pod.iter();
     let uppers = pod.flat_map(move |pod| pod.lying_on(side, link));
     uppers
-        .filter(move |it| !is_rail(it))
+        .filter(move |it| !is_rail(slice::from_ref(attachment), it, observed))
         .map(|it| Op::RemoveLink {
             at: NetnsSide::Pod,
             link: it.name.clone(),

@@ -111,6 +111,13 @@ fn is_virtual_host_link(
     if let (NetnsSide::Pod, Some(index)) = (side, rail.pod_index) {
         return link.index == index;
     }
+    // where the pod moved it itself, under another name and with another address
+    if host_link.origin.is_some()
+        && link.origin == host_link.origin
+        && link.index == host_link.index
+    {
+        return true;
+    }
     let name = link.name == rail.pod_name;
     let traits = [
         link.index == host_link.index,
