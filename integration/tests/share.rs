@@ -172,8 +172,6 @@ fn a_child_that_the_pod_made_beside_its_own_ends_with_del() {
         "link add link more0 name more1 type macvtap mode bridge",
         "link add link own0 name kept0 type macvlan mode bridge",
         "link set dev more0 up",
-        // as CNI's host-device gives to a netdev of the host
-        "link set dev more1 alias eth5",
     ] {
         pod.ip(line);
     }
@@ -189,6 +187,67 @@ fn a_child_that_the_pod_made_beside_its_own_ends_with_del() {
     node.del(&configuration, "8", &other);
     before.assert_restored(&node.host);
     assert!(node.records().is_empty());
+}
+
+/// The change by which CNI's host-device moves `link` of the host into `pod` as `name`, without its address.
+fn moved_by_host_device(node: &Node, link: &str, pod: &Netns, name: &str) {
+    for line in [
+        format!("link set dev {link} alias {link}"),
+        format!("link set dev {link} netns {} name {name}", pod.name()),
+    ] {
+        node.host.ip(&line);
+    }
+}
+
+/// With Multus, the DEL of the attachment at `eth0` follows that of host-device, which can have failed.
+#[test]
+fn a_netdev_of_the_host_that_another_plugin_left_in_the_pod_stays() {
+    let (node, configuration) = shared();
+    for line in [
+        "link add link eth1 name hosts0 index 90 type macvlan mode bridge",
+        "link add link eth1 name hosts1 index 91 type macvlan mode bridge",
+        "link set dev hosts0 alias hosts0",
+        "link set dev hosts1 alias hosts1",
+    ] {
+        node.host.ip(line);
+    }
+    let before = Snapshot::of(&node.host);
+    let (pod, _) = started(&node, &configuration, 7);
+    moved_by_host_device(&node, "hosts0", &pod, "net1");
+    // it gets another index
+    pod.ip("link add name own0 index 91 type veth peer name own1");
+    moved_by_host_device(&node, "hosts1", &pod, "net2");
+    node.del(&configuration, "7", &pod);
+    assert!(!pod.has_link("rdma0"));
+    for (link, name) in [("net1", "hosts0"), ("net2", "hosts1")] {
+        assert!(pod.has_link(link), "{link}: {}", pod.ip("link show"));
+        let host = node.host.name();
+        pod.ip(&format!("link set dev {link} netns {host} name {name}"));
+    }
+    before.assert_restored(&node.host);
+    assert!(node.records().is_empty());
+}
+
+/// What host-device moved later, or the pod made and gave an alias: nothing tells which one it is.
+#[test]
+fn a_netdev_that_may_be_the_hosts_is_reported_before_it_is_removed() {
+    let (node, configuration) = shared();
+    let (pod, _) = started(&node, &configuration, 7);
+    node.host
+        .ip("link add link eth1 name hosts0 type macvlan mode bridge");
+    moved_by_host_device(&node, "hosts0", &pod, "net1");
+    pod.ip("link add link rdma0 name more0 type macvlan mode bridge");
+    let call = node.invoke("DEL", "7", pod.path());
+    let text = call.input(&configuration).run().failure().text();
+    assert!(
+        text.contains("net1 of the pod has the alias hosts0"),
+        "{text}"
+    );
+    assert!(pod.has_link("net1"), "{}", pod.ip("link show"));
+    assert!(!pod.has_link("rdma0") && !pod.has_link("more0"));
+    node.del(&configuration, "7", &pod);
+    assert!(!pod.has_link("net1"), "{}", pod.ip("link show"));
+    assert!(node.records().is_empty() && node.ipam.interfaces("DEL") == ["rdma0"]);
 }
 
 /// Another attachment of the same pod has its own child of the netdev.

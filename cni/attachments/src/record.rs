@@ -172,7 +172,8 @@ pub struct Rail {
     /// It has no netdev: the RDMA device goes alone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bare: bool,
-    /// Other netdevs of the same PCI function, which it must not be taken for.
+    /// Other netdevs of the same PCI function, which it must not be taken for. With `shared`, the host's netdevs that lay on
+    /// that netdev at ADD.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub siblings: Vec<Sibling>,
     /// Index in the pod, where the netdev has no hardware address of its own on a bus to
@@ -235,7 +236,7 @@ pub struct RailGid {
     pub index: u32,
 }
 
-/// A netdev that shares its PCI function with a rail's: the other port, a representor.
+/// A netdev of the host that shares its PCI function with a rail's (the other port, a representor), or lies on a shared one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sibling {
     /// Its name on the host.

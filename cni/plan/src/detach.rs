@@ -53,12 +53,21 @@ pub fn detach_beside(
     let rails = attachment.rails.iter().enumerate();
     let rails = rails.map(|(index, rail)| {
         let rules = rules(rail, observed);
-        let interfaces = (index == 0).then(|| {
+        let mut interfaces = vec![];
+        let mut doubtful = None;
+        if index == 0 {
             // their replies do not meet the rail any more
-            let interfaces = other_interfaces::detach(attachment, observed).into_iter();
-            interfaces.chain(siblings(attachment, &others.of_pod, observed))
-        });
-        let interfaces: Vec<Op> = interfaces.into_iter().flatten().collect();
+            interfaces = other_interfaces::detach(attachment, observed);
+            for link in siblings(attachment, &others.of_pod, observed) {
+                match &link.alias {
+                    Some(alias) if !attachment.tried => doubtful = Some((&link.name, alias)),
+                    _ => interfaces.push(Op::RemoveLink {
+                        at: NetnsSide::Pod,
+                        link: link.name.clone(),
+                    }),
+                }
+            }
+        }
         match return_rail((attachment, others), index, observed, given_up) {
             // it stays in the pod, and its ways with it
             Err(taken @ Obstacle::HostNameTaken { .. }) => Err(taken),
@@ -66,7 +75,16 @@ pub fn detach_beside(
             Err(_) if !(rules.is_empty() && interfaces.is_empty()) => {
                 Ok(rules.into_iter().chain(interfaces).collect())
             }
-            own => own.map(|own| rules.into_iter().chain(own).chain(interfaces).collect()),
+            own => {
+                let ops: Vec<Op> = rules.into_iter().chain(own?).chain(interfaces).collect();
+                match doubtful.filter(|_| ops.is_empty()) {
+                    None => Ok(ops),
+                    Some((link, alias)) => Err(Obstacle::MayBeHosts {
+                        link: link.clone(),
+                        alias: alias.clone(),
+                    }),
+                }
+            }
         }
     });
     rails.collect()

@@ -5,31 +5,39 @@ use super::{
     Obstacle,
     locate::{self, Located},
 };
-use attachments::{Attachment, Phase, Rail};
+use attachments::{Attachment, Phase, Rail, Sibling};
 use rdma_netns::{Link, NetnsSide, Observed, Op, RdmaDevice};
 use std::slice;
 
-/// Plans the removal of the pod's other children of the netdevs that it shares, which no attachment of `of_pod`, others of
-/// the same pod, has, at the DEL of the pod's primary interface (`eth0`), which ends the pod: they would hear others' frames
-/// as long as the namespace lives. A pod with `NET_ADMIN` makes a macvlan of the host's netdev by making one of its own child
-/// (`macvlan_common_newlink()`, `drivers/net/macvlan.c`). The primary interface itself stays if it has an alias: CNI's
-/// host-device gives one to a netdev of the host that it moves. Those of the pod's other networks are home before.
-pub(super) fn siblings(
-    attachment: &Attachment,
-    of_pod: &[Attachment],
-    observed: &Observed,
-) -> impl Iterator<Item = Op> {
+/// Returns the pod's other children of the netdevs that it shares, which no attachment of `of_pod`, others of the same pod,
+/// has, at the DEL of the pod's primary interface (`eth0`), which ends the pod: they would hear others' frames as long as the
+/// namespace lives. A pod with `NET_ADMIN` makes a macvlan of the host's netdev by making one of its own child
+/// (`macvlan_common_newlink()`, `drivers/net/macvlan.c`). Left out are netdevs of the host that another plugin moved into the
+/// pod: CNI's host-device gives its name on the host to such a netdev as an alias, and the kernel mostly keeps its index.
+pub(super) fn siblings<'a>(
+    attachment: &'a Attachment,
+    of_pod: &'a [Attachment],
+    observed: &'a Observed,
+) -> impl Iterator<Item = &'a Link> {
     // an ADD that failed, or one network of a pod that lives on, ends no pod: other plugins' netdevs stay
     let ends = attachment.phase != Phase::Attaching && &*attachment.key.interface == "eth0";
     let links = observed.pod.iter().filter(move |_| ends);
-    let is_on = |rail: &Rail, link: &Link| {
-        rail.shared.is_some() && !rail.has_ipoib_child() && rail.pod_origin == link.origin
+    let is_hosts = |rail: &Rail, link: &Link| {
+        let was_there = |it: &&Sibling| observed.host.link_by_index(it.index).is_none();
+        let mut hosts = rail.siblings.iter().filter(was_there);
+        hosts.any(|it| it.index == link.index || link.alias.as_deref() == Some(&*it.name))
+    };
+    let is_on = move |rail: &Rail, link: &Link| {
+        rail.shared.is_some()
+            && !rail.has_ipoib_child()
+            && rail.pod_origin == link.origin
+            && !is_hosts(rail, link)
     };
     let rails = attachment.rails.iter();
     let own = rails.filter_map(|it| Some(locate::child(it, it.shared.as_ref()?, observed)?.index));
     // the rails' own plans remove these
     let own: Vec<u32> = own.collect();
-    let siblings = links.flat_map(|pod| &pod.links).filter(move |link| {
+    links.flat_map(|pod| &pod.links).filter(move |link| {
         let mut rails = attachment.rails.iter();
         link.origin.is_some()
             && link.lower.is_some()
@@ -37,10 +45,6 @@ pub(super) fn siblings(
             && rails.any(|rail| is_on(rail, link))
             && !own.contains(&link.index)
             && !is_rail(of_pod, link, observed)
-    });
-    siblings.map(|link| Op::RemoveLink {
-        at: NetnsSide::Pod,
-        link: link.name.clone(),
     })
 }
 

@@ -136,6 +136,17 @@ pub enum Obstacle {
         /// What is a part of it.
         sub_device: String,
     },
+    /// A netdev of the pod beside the rail, which another plugin may have moved there.
+    #[error(
+        "{link} of the pod has the alias {alias}, as a netdev of the host that another plugin moved: the next DEL removes \
+         it; to keep it, move it to the host"
+    )]
+    MayBeHosts {
+        /// Its name in the pod.
+        link: InterfaceName,
+        /// Its alias.
+        alias: String,
+    },
     /// The device exists, but is in neither namespace.
     #[error(
         "{device} is not back on the host: it is in another namespace, or its pod's namespace is \

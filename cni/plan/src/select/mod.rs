@@ -241,6 +241,7 @@ fn rail(
                     link,
                     others,
                 )?),
+                siblings: siblings(&observed.host, &|it| it.lower == Some(link.index)),
                 ..rail
             })
         }
@@ -249,22 +250,21 @@ fn rail(
             host_use.movable(naming, conf.mode, link, rdma)?;
             Ok(Rail {
                 host_link: Some(link.clone()),
-                siblings: siblings(&observed.host, link),
+                siblings: siblings(&observed.host, &|it| {
+                    it.parent.is_some() && it.parent == link.parent && it.index != link.index
+                }),
                 ..rail
             })
         }
     }
 }
 
-/// The other netdevs of the PCI function that `link` is one of.
-fn siblings(host: &Namespace, link: &Link) -> Vec<Sibling> {
-    let is_other = |other: &&Link| {
-        let is_of_function = link.parent.is_some() && other.parent == link.parent;
-        // one whose name is no text could not be read from the record
-        is_of_function && other.index != link.index && other.name.index().is_none()
-    };
-    let others = host.links.iter().filter(is_other);
-    others
+/// Returns the netdevs of `host` for which `is_sibling` is true. One whose name is no text could not be read from the
+/// record.
+fn siblings(host: &Namespace, is_sibling: &dyn Fn(&Link) -> bool) -> Vec<Sibling> {
+    let links = host.links.iter();
+    links
+        .filter(|link| is_sibling(link) && link.name.index().is_none())
         .map(|other| Sibling {
             name: other.name.clone(),
             index: other.index,
