@@ -5,10 +5,12 @@ use crate::{Environment, conf::Log};
 use conf_reader::one_line;
 use nix::libc::O_NONBLOCK;
 use std::{
+    collections::BTreeSet,
     fmt,
     fs::{File, OpenOptions},
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
+    sync::Mutex,
 };
 
 struct Both {
@@ -28,15 +30,22 @@ impl Write for Both {
     }
 }
 
-/// Starts logging. Each line begins with `program` and its context: verb, container, pod.
+/// Starts logging. Each line begins with `program` and its context: verb, container, pod. A warning is logged once by a
+/// process: a verb that waits tries everything again.
 pub fn start(program: &'static str, settings: &Log, environment: &Environment) {
     let context = context(environment);
+    let warnings = Mutex::new(BTreeSet::new());
     let mut builder = env_logger::Builder::new();
     builder
         .filter_level(settings.level)
         .format(move |out, record| {
             let head = format!("{program}[{}]: {context}", std::process::id());
-            writeln!(out, "{}", line(&head, record.level(), record.args()))
+            let line = line(&head, record.level(), record.args());
+            let is_warning = record.level() == log::Level::Warn;
+            if is_warning && warnings.lock().is_ok_and(|mut it| !it.insert(line.clone())) {
+                return Ok(());
+            }
+            writeln!(out, "{line}")
         });
     let opened = settings.file.as_ref().map(|path| {
         OpenOptions::new()

@@ -42,7 +42,7 @@ pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<La
             observed_at: attachment.observed_at,
             lacks: vec![],
         });
-        let known = note.lacks.len();
+        let before = note.lacks.clone();
         for lack in unkept(rail) {
             if !note.lacks.contains(&lack) {
                 note.lacks.push(lack);
@@ -50,7 +50,10 @@ pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<La
         }
         let missing = plan::given_up::missing(&note, &restored.observed);
         let is_missing = |it: &Lack| missing.contains(&it.attribute);
-        for Lack { why, .. } in note.lacks[known..].iter().filter(|it| is_missing(it)) {
+        for Lack { why, .. } in note.lacks[before.len()..]
+            .iter()
+            .filter(|it| is_missing(it))
+        {
             log::warn!(
                 "{} is back on the host, but not as it was: {why}",
                 rail.name()
@@ -64,6 +67,8 @@ pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<La
         told.extend(note.lacks.iter().cloned());
         let done = match note.lacks.is_empty() {
             true => remove(root, &host_link.name),
+            // an awaited rail has all others looked at again
+            false if note.lacks == before => Ok(()),
             false => write(root, &note),
         };
         if let Err(error) = done {

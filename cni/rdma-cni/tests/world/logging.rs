@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is written to the log: once, however often an ADD makes its plan.
 
-use crate::erdma;
+use crate::{
+    erdma,
+    node::{Node, name},
+};
+use fake_kernel::{Verdict, World};
 use log::{LevelFilter, Log, Metadata, Record};
-use rdma_netns::RdmaMode;
+use nix::errno::Errno;
+use rdma_netns::{NetnsSide, Op, RdmaMode};
 use serde_json::json;
-use std::{env, process::Command};
+use std::{
+    collections::BTreeSet, env, fs, os::unix::fs::MetadataExt, process::Command, sync::mpsc,
+};
 
 /// To standard error.
 struct Lines;
@@ -22,21 +29,22 @@ impl Log for Lines {
     fn flush(&self) {}
 }
 
-/// A process has one log: ADD is run in another process, whose log has nothing else.
-#[test]
-fn a_line_says_once_that_a_rail_is_shared() {
+/// The log of `test`. A process has one log: the test runs in another process, whose log has nothing else.
+#[track_caller]
+fn log_of(test: &str) -> String {
     let program = env::current_exe().expect("this program");
     let output = Command::new(program)
-        .args([
-            "--exact",
-            "logging::shared_rails_are_added",
-            "--ignored",
-            "--nocapture",
-        ])
+        .args(["--exact", test, "--ignored", "--nocapture"])
         .output()
         .expect("started");
-    let log = String::from_utf8_lossy(&output.stderr);
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{log}");
+    log
+}
+
+#[test]
+fn a_line_says_once_that_a_rail_is_shared() {
+    let log = log_of("logging::shared_rails_are_added");
     for netdev in ["eth1", "eth2"] {
         let line = format!("{netdev} is shared: ");
         assert_eq!(log.matches(&line).count(), 1, "{log}");
@@ -51,4 +59,59 @@ fn shared_rails_are_added() {
     let node = erdma::node(RdmaMode::Shared, true);
     let config = node.config(json!({"devices": [{"driver": "erdma"}], "mode": "share"}));
     node.add(&node.pod("a"), &config).must_succeed();
+}
+
+#[test]
+fn what_a_rail_lacks_is_logged_once_while_another_one_is_awaited() {
+    let log = log_of("logging::another_rail_is_awaited");
+    let line = "eth2 is back on the host, but not as it was: ";
+    assert_eq!(log.matches(line).count(), 1, "{log}");
+}
+
+/// With the log of `rdma-cni` itself. The note for `doctor` is written once, too.
+#[test]
+#[ignore = "what_a_rail_lacks_is_logged_once_while_another_one_is_awaited starts it, and reads its log"]
+fn another_rail_is_awaited() {
+    let node = Node::new(RdmaMode::Shared);
+    let [pod, hidden] = ["a", "b"].map(|it| node.pod(it));
+    let set = |netns, link, change| {
+        let set = |world: &mut World| world.set_device_setting(netns, link, change);
+        node.kernel.with(set).expect("it can be set");
+    };
+    let mut rails = node.two_rails();
+    rails["log"] = json!({ "level": "warn" });
+    node.add(&pod, &rails).must_succeed();
+    let netns = node.netns(&pod);
+    set(netns, "rdma0", ("ethtool/messages", "00000000"));
+    let (on_host, in_pod) = (NetnsSide::Host, NetnsSide::Pod);
+    let moves = [
+        (&pod, in_pod, on_host, "rdma1"),
+        (&hidden, on_host, in_pod, "stolen"),
+    ];
+    for (pod, from, to, link) in moves {
+        let (link, name) = (name(link), name("stolen"));
+        let moved = Op::MoveLink {
+            link,
+            from,
+            to,
+            name,
+        };
+        node.change(Some(pod), &moved);
+    }
+    node.kernel.begin();
+    node.kernel.intercept(|_, step| match step.op {
+        Op::SetDeviceSetting { .. } => Verdict::Refuse(Errno::EOPNOTSUPP),
+        _ => Verdict::Proceed,
+    });
+    let note = node.state.path().join("state/given-up/eth2.json");
+    let (sender, files) = mpsc::channel();
+    node.kernel.meanwhile(move |_| {
+        let file = fs::metadata(&note).map(|it| it.ino());
+        sender.send(file.ok()).expect("it is heard");
+    });
+    node.del(&pod, &rails).must_fail(107);
+    let files: Vec<u64> = files.try_iter().flatten().collect();
+    assert!(files.len() > 100, "it was awaited: {files:?}");
+    let files: BTreeSet<u64> = files.into_iter().collect();
+    assert_eq!(files.len(), 1, "{files:?}");
 }
