@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// - a setting below `/proc/sys/net` that netlink does not report, the netdev's name left out: `sysctl/ipv6/neigh/locktime`;
 /// - a setting of its driver, `ethtool/coalesce`: the 32-bit words of ethtool's structure that can be set, in
 ///   hexadecimal;
-/// - `ethtool/rules`: flow rules, each such words, divided by spaces;
+/// - `ethtool/rules`: flow rules, each such words, divided by spaces; or [`UNREADABLE`];
 /// - `tcx/ingress`, `tcx/egress`: the ids of attached programs, in decimal, divided by spaces;
 /// - what its kind keeps, in hexadecimal: `kind/1`, an attribute of `IFLA_INFO_DATA`, and `kind/proto_down_reason`.
 ///
@@ -17,6 +17,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct DeviceSettings(String);
+
+/// Value of a setting that the driver has, and that could not be read: no change to it is planned.
+pub const UNREADABLE: &str = "?";
+
+/// Flow rules of a driver.
+pub const FLOW_RULES: &str = "ethtool/rules";
 
 impl DeviceSettings {
     /// Adds one; its default is left out.
@@ -43,7 +49,7 @@ impl DeviceSettings {
     }
 
     /// Returns the changes from `present` to these settings: keys with values. A key that either side lacks, and that
-    /// has no default, is skipped: the driver does not have it.
+    /// has no default, is skipped: the driver does not have it. One that is [`UNREADABLE`] here is skipped as well.
     pub fn lacking<'a>(&'a self, present: &'a Self) -> Vec<(&'a str, &'a str)> {
         if self == present {
             return vec![];
@@ -53,7 +59,7 @@ impl DeviceSettings {
         let all = self.iter().chain(added);
         let lacking = all.filter(|(key, value)| {
             let now = present.get(key).or(default_of(key));
-            now.is_some_and(|now| now != *value)
+            *value != UNREADABLE && now.is_some_and(|now| now != *value)
         });
         lacking.collect()
     }
@@ -62,7 +68,7 @@ impl DeviceSettings {
 /// Returns the default of a setting that is the same for all drivers (`DQL_MAX_LIMIT`,
 /// `include/linux/dynamic_queue_limits.h`; `dql_init()` with HZ).
 fn default_of(key: &str) -> Option<&'static str> {
-    if key.starts_with("tcx/") || key == "ethtool/rules" {
+    if key.starts_with("tcx/") || key == FLOW_RULES {
         return Some("");
     }
     match key.strip_prefix("queues/")?.rsplit('/').next()? {

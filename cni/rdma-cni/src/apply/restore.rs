@@ -11,7 +11,10 @@ use crate::open_connections;
 use attachments::{Attachment, Attribute, Spared, given_up::Lack, store::StoreError};
 use nix::libc;
 use plan::{self, Obstacle, Others, RailPlan};
-use rdma_netns::{Kernel, Link, Observed, Op, OpError};
+use rdma_netns::{
+    Kernel, Link, Observed, Op, OpError,
+    device_settings::{FLOW_RULES, UNREADABLE},
+};
 use std::time::Duration;
 
 /// How long somebody else who changes the netdev meanwhile, a network manager for instance, is a
@@ -294,10 +297,17 @@ fn observe_device_settings<K: Kernel>(
     attachment: &Attachment,
     observed: &mut Observed,
 ) {
-    let rails = attachment.rails.iter();
-    let recorded = rails.filter(|rail| rail.device_settings.is_some());
-    for host_link in recorded.filter_map(|rail| rail.host_link.as_ref()) {
-        if let Some(link) = observed.host.link(&host_link.name) {
+    for rail in &attachment.rails {
+        let Some((host_link, recorded)) =
+            rail.host_link.as_ref().zip(rail.device_settings.as_ref())
+        else {
+            continue;
+        };
+        let name = &host_link.name;
+        if recorded.has(FLOW_RULES, UNREADABLE) {
+            log::warn!("{name}: its flow rules could not be read at ADD, and stay as they are");
+        }
+        if let Some(link) = observed.host.link(name) {
             let settings = kernel.device_settings(link);
             observed.device_settings.push((link.index, settings));
         }

@@ -5,10 +5,13 @@ use crate::{
     erdma,
     node::{Node, name},
 };
-use fake_kernel::{Verdict, World};
+use fake_kernel::{Verdict, World, world::HOST};
 use log::{LevelFilter, Log, Metadata, Record};
 use nix::errno::Errno;
-use rdma_netns::{NetnsSide, Op, RdmaMode};
+use rdma_netns::{
+    NetnsSide, Op, RdmaMode,
+    device_settings::{FLOW_RULES, UNREADABLE},
+};
 use serde_json::json;
 use std::{
     collections::BTreeSet, env, fs, os::unix::fs::MetadataExt, process::Command, sync::mpsc,
@@ -64,8 +67,12 @@ fn shared_rails_are_added() {
 #[test]
 fn what_a_rail_lacks_is_logged_once_while_another_one_is_awaited() {
     let log = log_of("logging::another_rail_is_awaited");
-    let line = "eth2 is back on the host, but not as it was: ";
-    assert_eq!(log.matches(line).count(), 1, "{log}");
+    for line in [
+        "eth2 is back on the host, but not as it was: ",
+        "eth2: its flow rules could not be read at ADD, and stay as they are",
+    ] {
+        assert_eq!(log.matches(line).count(), 1, "{line:?}: {log}");
+    }
 }
 
 /// With the log of `rdma-cni` itself. The note for `doctor` is written once, too.
@@ -78,11 +85,13 @@ fn another_rail_is_awaited() {
         let set = |world: &mut World| world.set_device_setting(netns, link, change);
         node.kernel.with(set).expect("it can be set");
     };
+    set(HOST, "eth2", (FLOW_RULES, UNREADABLE));
     let mut rails = node.two_rails();
     rails["log"] = json!({ "level": "warn" });
     node.add(&pod, &rails).must_succeed();
     let netns = node.netns(&pod);
     set(netns, "rdma0", ("ethtool/messages", "00000000"));
+    set(netns, "rdma0", (FLOW_RULES, "0000000100000002"));
     let (on_host, in_pod) = (NetnsSide::Host, NetnsSide::Pod);
     let moves = [
         (&pod, in_pod, on_host, "rdma1"),
@@ -100,7 +109,10 @@ fn another_rail_is_awaited() {
     }
     node.kernel.begin();
     node.kernel.intercept(|_, step| match step.op {
-        Op::SetDeviceSetting { .. } => Verdict::Refuse(Errno::EOPNOTSUPP),
+        Op::SetDeviceSetting { key, .. } => {
+            assert_ne!(key, FLOW_RULES);
+            Verdict::Refuse(Errno::EOPNOTSUPP)
+        }
         _ => Verdict::Proceed,
     });
     let note = node.state.path().join("state/given-up/eth2.json");
