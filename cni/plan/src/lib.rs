@@ -44,7 +44,7 @@ pub use managed::{has_to_outlast, taken_away};
 pub use other_interfaces::{attach_other_interfaces, divert};
 pub use rdma_name::renamed;
 pub use routing::{choose_tables, connected, routed, rules_of};
-pub use spared::{drops_routers, spare, spare_no_more, still_spared, to_spare};
+pub use spared::{drops_routers, spare, spare_no_more, still_spared, to_spare, without_spared};
 
 use rdma_netns::{InterfaceName, NetnsSide, Op};
 

@@ -61,6 +61,17 @@ pub fn still_spared(spared: &[Spared], observed: &Observed) -> Vec<Spared> {
     spared.iter().filter_map(present).collect()
 }
 
+/// Replaces the temporary value of `spared` in `observed` by the recorded one: that of the host.
+pub fn without_spared(spared: &[Spared], observed: &mut Observed) {
+    for it in still_spared(spared, observed) {
+        let mut links = observed.host.links.iter_mut();
+        let link = links.find(|link| link.index == it.index);
+        if let Some(value) = link.and_then(|link| link.sysctls.get_mut(ACCEPT_RA)) {
+            *value = it.accept_ra;
+        }
+    }
+}
+
 fn set(Spared { name, .. }: &Spared, value: i32) -> Op {
     Op::SetSysctl {
         at: NetnsSide::Host,

@@ -116,9 +116,10 @@ const SAME_ROUNDS: usize = 2;
 /// Refusals that tell of the machine's state at the moment, and not of what was asked for.
 const PASSING: [i32; 4] = [libc::ENOMEM, libc::ENOBUFS, libc::EAGAIN, libc::EINTR];
 
-/// Whether time may bring the change that was refused.
-fn is_passing(error: &OpError) -> bool {
-    busy::is_busy(error) || error.errno().is_some_and(|it| PASSING.contains(&it))
+/// The sentence of a refusal, and whether time may bring the change.
+fn told(error: OpError) -> (String, bool) {
+    let is_passing = busy::is_busy(&error) || error.errno().is_some_and(|it| PASSING.contains(&it));
+    (error.to_string(), is_passing)
 }
 
 /// A change that was refused.
@@ -141,7 +142,7 @@ pub fn restore<K: Kernel>(
     attachment: &Attachment,
     tried_before: bool,
     others: &dyn Fn() -> Result<Others, StoreError>,
-    record: &dyn Fn(Vec<Spared>),
+    record: &dyn Fn(&[Spared]) -> Result<(), StoreError>,
 ) -> Result<Restored, Incomplete> {
     let mut deadline = kernel.now() + SETTLING;
     let functions = attachment.vfs();
@@ -236,10 +237,15 @@ pub fn restore<K: Kernel>(
         }
         log_uppers(attachment, &plans);
         let spared = plan::to_spare(&plans, &observed);
-        if !spared.is_empty() {
-            record(spared.clone());
-        }
-        let round_made = make(kernel, pod, (&plans, &spared), &observed);
+        let unrecorded = match spared.is_empty() {
+            true => None,
+            false => record(&spared).err(),
+        };
+        let spared = match &unrecorded {
+            None => Ok(&*spared),
+            Some(error) => Err(error),
+        };
+        let round_made = make(kernel, pod, (&plans, spared), &observed);
         refused = round_made.refused;
         if continues {
             // what is refused of a batch, and nothing that the next one removes
@@ -379,11 +385,12 @@ struct Made {
 
 /// Makes the changes of all rails' plans. One that others build
 /// upon ends its rail's plan; any other is passed over, so that an alias that is refused does not
-/// keep a NIC down. Children go first, and together. `spared` keep their default routers.
+/// keep a NIC down. Children go first, and together. `spared` keep their default routers; if they could not be recorded,
+/// no change is made by which they would lose them.
 fn make<K: Kernel>(
     kernel: &K,
     pod: Option<&K::Pod>,
-    (plans, spared): (&[RailPlan], &[Spared]),
+    (plans, spared): (&[RailPlan], Result<&[Spared], &StoreError>),
     observed: &Observed,
 ) -> Made {
     let mut made = Made::default();
@@ -395,11 +402,12 @@ fn make<K: Kernel>(
                 continue;
             }
             log::debug!("{op}");
-            let done = match plan::drops_routers(op) {
-                true => sparing(kernel, spared, op),
-                false => kernel.execute(op, pod),
+            let done = match (plan::drops_routers(op), spared) {
+                (true, Err(error)) => Err((error.to_string(), true)),
+                (true, Ok(spared)) => sparing(kernel, spared, op).map_err(told),
+                (false, _) => kernel.execute(op, pod).map_err(told),
             };
-            let Err(error) = done else {
+            let Err((why, is_passing)) = done else {
                 let untold = Attribute::of(op).filter(|_| plan::is_untold(op, observed));
                 made.set.extend(untold.map(|it| (rail, it)));
                 continue;
@@ -407,8 +415,8 @@ fn make<K: Kernel>(
             made.refused.push(Refusal {
                 rail,
                 op: op.clone(),
-                why: error.to_string(),
-                is_passing: is_passing(&error),
+                why,
+                is_passing,
             });
             let is_basis = matches!(
                 op,

@@ -3,38 +3,55 @@
 
 use super::{Node, teardown};
 use crate::apply::ApplyError;
-use attachments::{Attachment, Phase, Spared};
+use attachments::{Attachment, Phase, Spared, store::StoreError};
 use rdma_netns::Kernel;
 
-/// Writes down that `spared` are about to be changed: should this be killed, the next verb takes that back.
-pub(super) fn record<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, spared: &[Spared]) {
+/// Writes down that `more` netdevs besides `spared` are about to be changed: should this be killed, the next verb takes
+/// that back.
+///
+/// # Errors
+/// The record cannot be written.
+pub(super) fn record<K: Kernel>(
+    node: &Node<'_, K>,
+    attachment: &Attachment,
+    spared: &mut Vec<Spared>,
+    more: &[Spared],
+) -> Result<(), StoreError> {
+    for it in more {
+        if !spared.contains(it) {
+            spared.push(it.clone());
+        }
+    }
     let changed = Attachment {
-        spared: spared.to_vec(),
+        spared: spared.clone(),
         ..attachment.clone()
     };
     let phase = match changed.phase {
         Phase::Attached => Phase::Detaching,
         phase => phase,
     };
-    teardown::mark(node, &changed, phase);
+    teardown::write(node, &changed, phase)
 }
 
 /// Restores `accept_ra` of the recorded netdevs that still have the temporary value, and clears the list in the record.
-pub(super) fn take_back<K: Kernel>(node: &Node<'_, K>, attachment: &mut Attachment) {
+///
+/// # Errors
+/// Why it could not be restored: the record keeps the list.
+pub(super) fn take_back<K: Kernel>(
+    node: &Node<'_, K>,
+    attachment: &mut Attachment,
+) -> Result<(), ApplyError> {
     if attachment.spared.is_empty() {
-        return;
+        return Ok(());
     }
-    let take_back = || -> Result<(), ApplyError> {
-        let observed = node.kernel.observe(None)?;
-        let left = plan::still_spared(&attachment.spared, &observed);
-        plan::spare_no_more(&left).try_for_each(|op| node.kernel.execute(&op, None))?;
-        Ok(())
-    };
-    match take_back() {
-        Ok(()) => {
-            attachment.spared.clear();
-            record(node, attachment, &[]);
-        }
-        Err(error) => log::warn!("{error}"),
+    let observed = node.kernel.observe(None)?;
+    let left = plan::still_spared(&attachment.spared, &observed);
+    let done = plan::spare_no_more(&left).map(|op| node.kernel.execute(&op, None));
+    // the others as well
+    done.fold(Ok(()), Result::and)?;
+    attachment.spared.clear();
+    if let Err(error) = record(node, attachment, &mut vec![], &[]) {
+        log::warn!("{error}");
     }
+    Ok(())
 }

@@ -14,7 +14,7 @@ use crate::{
 use attachments::{
     Attachment, Key, Phase, Spared, Stage,
     given_up::Lack,
-    store::{Lock, Record},
+    store::{Lock, Record, StoreError},
 };
 use cni_protocol::Command;
 use network_conf::Conf;
@@ -86,19 +86,28 @@ pub fn tell_no_more<K>(node: &Node<'_, K>, key: &Key, pod: Option<&str>) {
 }
 
 /// Writes down how far `attachment` got. What is lost if that fails is that another verb could take over earlier, and
-/// that one that ends at the same moment knows whose what both have of SMC-R is. A text that cannot be read stays as it is:
-/// what is guessed without it must not take its place.
+/// that one that ends at the same moment knows whose what both have of SMC-R is.
 pub fn mark<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, phase: Phase) {
+    if let Err(error) = write(node, attachment, phase) {
+        log::warn!("{error}");
+    }
+}
+
+/// Writes the record of `attachment` in `phase`. A text that cannot be read stays as it is: what is guessed without it must
+/// not take its place.
+pub(super) fn write<K: Kernel>(
+    node: &Node<'_, K>,
+    attachment: &Attachment,
+    phase: Phase,
+) -> Result<(), StoreError> {
     if matches!(node.store.record(&attachment.key), Record::Corrupt(_)) {
-        return;
+        return Ok(());
     }
     let marked = Attachment {
         phase,
         ..attachment.clone()
     };
-    if let Err(error) = node.store.update(&marked) {
-        log::warn!("{error}");
-    }
+    node.store.update(&marked)
 }
 
 /// Restores the devices to the host, and waits a while for those of a namespace that is just dying.
@@ -183,9 +192,7 @@ fn restore_once<K: Kernel>(
         no_pod_routes: true,
         ..attachment.devices().into()
     }));
-    // of a verb that was killed
-    spared::take_back(node, attachment);
-    let left = smcr::apply::take_away(node.smcr(), pod, attachment);
+    let mut left = smcr::apply::take_away(node.smcr(), pod, attachment);
     let others = || {
         let mut unrestored = node.store.on_this_boot(attachment)?;
         // nothing of a living pod gives way
@@ -195,14 +202,14 @@ fn restore_once<K: Kernel>(
         let of_pod = node.store.of_same_pod(attachment)?;
         Ok(Others { unrestored, of_pod })
     };
-    let spared = RefCell::new(vec![]);
-    let record = |them: Vec<Spared>| {
-        spared::record(node, attachment, &them);
-        spared.replace(them);
-    };
+    let spared = RefCell::new(attachment.spared.clone());
+    let record = |them: &[Spared]| spared::record(node, attachment, &mut spared.borrow_mut(), them);
     let restored = apply::restore(node.kernel, pod, attachment, tried_before, &others, &record);
     attachment.spared = spared.take();
-    spared::take_back(node, attachment);
+    // of a verb that was killed as well
+    if let Err(error) = spared::take_back(node, attachment) {
+        left.push(error.to_string());
+    }
     let tell = |restored: &mut Restored| {
         restored.lacks = given_up::note(node.store.root(), attachment, restored);
         // where something was given up, all is as it is: it would be tried once more each time

@@ -70,6 +70,7 @@ mod smc_held;
 mod smc_primary;
 mod smc_returning;
 mod smc_shared;
+mod spared;
 mod sub_devices;
 mod tampering;
 mod tenants;

@@ -42,7 +42,8 @@ pub(super) fn present<K: Kernel>(
     }
 }
 
-/// The present state, in which RDMA devices of `holders` have their names, which pods can have changed.
+/// The present state, in which RDMA devices of `holders` have their names, which pods can have changed, and no netdev the
+/// value that a verb has set for a moment.
 fn observe<K: Kernel>(
     node: &Node<'_, K>,
     choice: &Choice<'_>,
@@ -50,10 +51,14 @@ fn observe<K: Kernel>(
     holders: &[Attachment],
 ) -> Result<Observed, Error> {
     // one by one where a name is taken; a pod may go on changing them
-    for _ in 0..2 {
-        let observed = node.observe(choice, Some(pod))?;
+    let mut tries = 0..2;
+    loop {
+        let mut observed = node.observe(choice, Some(pod))?;
+        for holder in holders {
+            plan::without_spared(&holder.spared, &mut observed);
+        }
         let ops = plan::renamed(holders, &observed);
-        if ops.is_empty() {
+        if ops.is_empty() || tries.next().is_none() {
             return Ok(observed);
         }
         for op in ops {
@@ -62,7 +67,6 @@ fn observe<K: Kernel>(
             }
         }
     }
-    Ok(node.observe(choice, Some(pod))?)
 }
 
 /// The devices that are meant, as far as that is known without a port.

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Netdevs whose `accept_ra` is 2 for the moment in which a rail is set to forward: the host keeps its default routers.
+
+use crate::node::{Node, Pod, name, route};
+use attachments::Attachment;
+use fake_kernel::Verdict;
+use nix::errno::Errno;
+use rdma_netns::{Kernel as _, NetnsSide, Op, RdmaMode, Route, link::PROTOCOL_RA};
+use serde_json::{Value, json};
+use std::fs;
+
+const ACCEPT_RA: &str = "ipv6/accept_ra";
+const FORWARDING: &str = "ipv6/forwarding";
+
+fn set(link: &str, key: &str, value: i32) -> Op {
+    Op::SetSysctl {
+        at: NetnsSide::Host,
+        link: name(link),
+        key: key.to_owned(),
+        value,
+    }
+}
+
+/// The host forwards by `eth2` with a value that is not its default, and has a default router by `eth3`, which pod `a` does not get.
+fn node() -> (Node, Pod) {
+    let node = Node::new(RdmaMode::Shared);
+    node.change(None, &set("eth2", FORWARDING, 2));
+    node.change(None, &set("eth3", ACCEPT_RA, 1));
+    let default = Route {
+        protocol: PROTOCOL_RA,
+        ..route("::/0", "fe80::1")
+    };
+    let (at, link) = (NetnsSide::Host, name("eth3"));
+    let route = default;
+    node.change(None, &Op::AddRoute { at, link, route });
+    let pod = node.pod("a");
+    node.add(&pod, &rail(&node, "eth2")).must_succeed();
+    (node, pod)
+}
+
+fn rail(node: &Node, link: &str) -> Value {
+    node.config(json!({ "devices": [{ "netdev": link }] }))
+}
+
+fn setting(node: &Node, link: &str, key: &str) -> Option<i32> {
+    let observed = node.kernel.observe(None).expect("observed");
+    observed.host.link(link)?.sysctls.get(key).copied()
+}
+
+/// The next verb tries it again; the pod that gets the netdev meanwhile has its value, and not the temporary one.
+#[test]
+fn what_is_not_taken_back_is_an_error_and_no_value_of_the_hosts() {
+    let (node, pod) = node();
+    node.kernel.begin();
+    node.kernel.intercept(|_, step| match step.op {
+        Op::SetSysctl { key, value: 1, .. } if key == ACCEPT_RA => Verdict::Refuse(Errno::EIO),
+        _ => Verdict::Proceed,
+    });
+    let message = node.del(&pod, &rail(&node, "eth2")).must_fail(107);
+    assert!(
+        message.contains("eth3") && message.contains("accept_ra"),
+        "{message}"
+    );
+    assert_eq!(setting(&node, "eth2", FORWARDING), Some(2));
+    assert_eq!(setting(&node, "eth3", ACCEPT_RA), Some(2));
+    let other = node.pod("b");
+    let mut config = rail(&node, "eth3");
+    config["mode"] = json!("move");
+    node.add(&other, &config).must_succeed();
+    let record = fs::read(node.record_of(&other)).expect("its record");
+    let record: Attachment = serde_json::from_slice(&record).expect("a record");
+    let host_link = record.rails[0].host_link.as_ref().expect("it was moved");
+    assert_eq!(host_link.sysctls.get(ACCEPT_RA), Some(&1));
+    node.kernel.begin();
+    node.del(&other, &config).must_succeed();
+    node.del(&pod, &rail(&node, "eth2")).must_succeed();
+    assert_eq!(setting(&node, "eth3", ACCEPT_RA), Some(1));
+    assert!(!node.record_of(&pod).exists());
+}
+
+/// Should the verb be killed then, nobody would take it back.
+#[test]
+fn what_cannot_be_recorded_is_not_changed() {
+    let (node, pod) = node();
+    let new = node.record_of(&pod).with_extension("json.new");
+    fs::create_dir_all(new.join("in the way")).expect("a full disk");
+    node.kernel.begin();
+    let message = node.del(&pod, &rail(&node, "eth2")).must_fail(107);
+    assert!(message.contains("cannot write"), "{message}");
+    let is_temporary =
+        |op: &&Op| matches!(op, Op::SetSysctl { key, value: 2, .. } if key == ACCEPT_RA);
+    let changed = node.kernel.journal().iter().filter(is_temporary).count();
+    assert_eq!(changed, 0, "{:?}", node.kernel.journal());
+    assert_eq!(setting(&node, "eth2", FORWARDING), Some(1), "it is home");
+    fs::remove_dir_all(new).expect("room again");
+    node.del(&pod, &rail(&node, "eth2")).must_succeed();
+    assert_eq!(setting(&node, "eth2", FORWARDING), Some(2));
+    assert_eq!(setting(&node, "eth3", ACCEPT_RA), Some(1));
+}
