@@ -103,3 +103,18 @@ pub(super) fn uppers(
             link: it.name.clone(),
         })
 }
+
+/// Returns true if `op` sets the mode or the flags of an ipvlan port, which are those of all its children
+/// (`ipvlan_nl_changelink()`, `drivers/net/ipvlan/ipvlan_main.c`), and the host has another one of them.
+pub fn is_of_others(op: &Op, observed: &Observed) -> bool {
+    let Op::SetDeviceSetting { link, key, .. } = op else {
+        return false;
+    };
+    let is_child = |it: &&Link| matches!(it.kind.as_deref(), Some("ipvlan" | "ipvtap"));
+    let own = observed.host.link(link).filter(is_child);
+    matches!(&**key, "kind/1" | "kind/2")
+        && own.is_some_and(|own| {
+            let mut children = observed.host.links.iter().filter(is_child);
+            children.any(|it| it.lower == own.lower && it.index != own.index)
+        })
+}

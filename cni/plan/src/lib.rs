@@ -39,6 +39,7 @@ pub use attach::{attach, attach_rail, bearer};
 pub use children::{child_removed, children_together, limit_to_batch};
 pub use detach::{Others, detach, detach_beside, gone, home, missing_of};
 pub use function::{Rebind, are_named, is_rebound, is_untold, rebinds};
+pub use leftovers::is_of_others;
 pub use locate::{rdma_anywhere, rdma_on_host};
 pub use managed::{has_to_outlast, taken_away};
 pub use other_interfaces::{attach_other_interfaces, divert};

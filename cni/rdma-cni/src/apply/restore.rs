@@ -405,6 +405,10 @@ fn make<K: Kernel>(
             let done = match (plan::drops_routers(op), spared) {
                 (true, Err(error)) => Err((error.to_string(), true)),
                 (true, Ok(spared)) => sparing(kernel, spared, op).map_err(told),
+                _ if plan::is_of_others(op, observed) => Err((
+                    format!("other netdevs of the host would get it, too: {op}"),
+                    false,
+                )),
                 (false, _) => kernel.execute(op, pod).map_err(told),
             };
             let Err((why, is_passing)) = done else {

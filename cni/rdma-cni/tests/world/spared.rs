@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Netdevs whose `accept_ra` is 2 for the moment in which a rail is set to forward: the host keeps its default routers.
+//! Other netdevs of the host, which the restoring of a rail would change: those whose `accept_ra` is 2 for the moment in
+//! which a rail is set to forward, so that the host keeps its default routers, and those of the same ipvlan port.
 
 use crate::node::{Node, Pod, name, route};
-use attachments::Attachment;
-use fake_kernel::Verdict;
+use attachments::{Attachment, given_up};
+use fake_kernel::{Verdict, World, world::HOST};
 use nix::errno::Errno;
-use rdma_netns::{Kernel as _, NetnsSide, Op, RdmaMode, Route, link::PROTOCOL_RA};
+use rdma_netns::{
+    Child, IpvlanMode, Kernel as _, NetnsSide, Op, RdmaMode, Route, link::PROTOCOL_RA,
+};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -96,4 +99,61 @@ fn what_cannot_be_recorded_is_not_changed() {
     node.del(&pod, &rail(&node, "eth2")).must_succeed();
     assert_eq!(setting(&node, "eth2", FORWARDING), Some(2));
     assert_eq!(setting(&node, "eth3", ACCEPT_RA), Some(1));
+}
+
+/// All children of an ipvlan port have one mode. The host can have set another one meanwhile.
+#[test]
+fn the_mode_of_the_hosts_other_ipvlan_netdevs_is_reported_and_not_changed() {
+    for has_other in [false, true] {
+        let node = Node::new(RdmaMode::Shared);
+        let maker = node.pod("maker");
+        let children: &[&str] = match has_other {
+            true => &["ipv0", "ipv1"],
+            false => &["ipv0"],
+        };
+        for link in children {
+            let (from, to) = (NetnsSide::Pod, NetnsSide::Host);
+            let [parent, name, link] = ["eth2", link, link].map(name);
+            let child = Child::Ipvlan(IpvlanMode::L2);
+            let (at, mtu) = (from, 1500);
+            let made = Op::AddChild {
+                at,
+                parent,
+                child,
+                name,
+                mtu,
+            };
+            let name = link.clone();
+            let moved = Op::MoveLink {
+                link,
+                from,
+                to,
+                name,
+            };
+            [made, moved]
+                .iter()
+                .for_each(|op| node.change(Some(&maker), op));
+        }
+        let set = |netns, link, value| {
+            let change =
+                |world: &mut World| world.set_device_setting(netns, link, ("kind/1", value));
+            node.kernel.with(change).expect("it can be set");
+        };
+        set(HOST, "ipv0", "0000");
+        let pod = node.pod("a");
+        let mut config = rail(&node, "ipv0");
+        config["requireRdma"] = json!(false);
+        node.add(&pod, &config).must_succeed();
+        set(node.netns(&pod), "rdma0", "0100");
+        node.kernel.begin();
+        node.del(&pod, &config).must_succeed();
+        let journal = node.kernel.journal();
+        let is_mode = |op: &&Op| matches!(op, Op::SetDeviceSetting { key, .. } if key == "kind/1");
+        let changes = journal.iter().filter(is_mode).count();
+        assert_eq!(changes, usize::from(!has_other), "{journal:?}");
+        let notes = given_up::read(&node.state.path().join("state")).expect("notes");
+        let told = "other netdevs of the host would get it, too";
+        let is_told = notes.iter().any(|it| it.lacks[0].why.contains(told));
+        assert_eq!(is_told, has_other, "{notes:?}");
+    }
 }
