@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::json;
 use std::{borrow::Cow, collections::BTreeSet, path::Path};
 
-/// A container of the pod would not get what its claim was allocated.
+/// The CDI specification of a claim cannot be written, so that the runtime refuses its container.
 #[derive(Debug, thiserror::Error)]
 #[error("the CDI specification of claim {uid} cannot be written: {source}")]
 pub struct ClaimError {

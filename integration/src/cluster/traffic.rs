@@ -28,8 +28,8 @@ pub fn address_of(cluster: &Cluster, pod: &str, family: &str, interface: &str) -
     address.to_owned()
 }
 
-/// `rping` from the second pod to the first one's IPv6 address on a rail, which is returned: five messages each
-/// way, and their contents compared.
+/// Runs `rping` from the second pod to the first one's IPv6 address on a rail: five messages each way, with their
+/// contents compared. Returns the address.
 #[track_caller]
 pub fn rping(cluster: &Cluster, [server, client]: [&str; 2], rail: usize) -> String {
     let to = address(cluster, server, rail);
@@ -43,7 +43,7 @@ pub fn rping(cluster: &Cluster, [server, client]: [&str; 2], rail: usize) -> Str
     to
 }
 
-/// Index of the GID that the pod's address on a rail is, as its sysfs has it; waits for it.
+/// Waits until the pod's sysfs shows its address on a rail as a GID. Returns the GID's index.
 #[track_caller]
 pub fn gid_index(cluster: &Cluster, pod: &str, rail: usize) -> usize {
     let address = address(cluster, pod, rail);

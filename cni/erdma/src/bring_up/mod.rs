@@ -98,7 +98,7 @@ enum NicStatus {
     Needs(Needs),
 }
 
-/// A NIC that no other program is known to configure.
+/// A NIC that needs an address, and that no other program is known to configure.
 struct Needs {
     mac: HardwareAddress,
     index: u32,

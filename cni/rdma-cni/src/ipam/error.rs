@@ -123,7 +123,7 @@ impl IpamError {
     }
 }
 
-/// The words of another program in one line, and not all of them if they are many.
+/// Returns another program's output as one escaped line of at most `SHOWN` characters.
 pub(super) fn shown(words: &str) -> String {
     let mut line = String::new();
     let mut left = SHOWN;
