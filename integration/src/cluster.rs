@@ -80,7 +80,8 @@ impl<N: Send> Cluster<N> {
         Self::start(make, runtime, RealKubelet::start)
     }
 
-    /// The same on a disk (`integration/lab/vm --disk`); where the machine boots again, with all that it had.
+    /// Does the same as `with`, on a disk (`integration/lab/vm --disk`). If the machine boots again, it has its
+    /// earlier content.
     #[track_caller]
     pub fn on_disk(make: impl FnOnce() -> N + Send) -> Self {
         let runtime = || {
@@ -226,7 +227,7 @@ impl<N> Cluster<N> {
         self.pod_of("default", name)
     }
 
-    /// The same of a pod of any namespace.
+    /// Does the same as `pod`, in any namespace.
     #[track_caller]
     pub fn pod_of(&mut self, namespace: &str, name: &str) -> Pod {
         self.pod_started(namespace, name, 0)

@@ -31,7 +31,7 @@ impl CniCache {
         self.add_to(pod, container, (network, "eth0"), plugins)
     }
 
-    /// The same for another interface of the sandbox.
+    /// Does the same as `add`, for another interface of the sandbox.
     #[track_caller]
     pub fn add_to(
         &self,

@@ -87,7 +87,7 @@ impl ContainerRuntime {
         Self::start_in(directory, &root, network, cdi)
     }
 
-    /// The same with the node's own CNI directories, in which nothing of ours is.
+    /// Does the same as `start`, with the node's own CNI directories and without our plugins there.
     #[track_caller]
     pub fn start_on_node() -> Self {
         let directory = directory();
@@ -104,7 +104,7 @@ impl ContainerRuntime {
         Self::start_in(directory(), Path::new(ROOT), network, cdi)
     }
 
-    /// The same with nothing of ours in CNI's directories.
+    /// Does the same as `start_on_disk`, without our plugins in CNI's directories.
     #[track_caller]
     pub fn start_on_nodes_disk() -> Self {
         let cdi = Path::new("/var/run/cdi");

@@ -207,7 +207,7 @@ impl ErdmaNode {
         Self::with_addresses(driver, mode, ADDRESSES)
     }
 
-    /// The same with other addresses, of one /24.
+    /// Does the same as `new`, with other addresses of one /24.
     #[track_caller]
     pub fn with_addresses(driver: Driver, mode: &str, addresses: [&str; 2]) -> Self {
         let erdma = ErdmaFunctions::new(driver, mode);

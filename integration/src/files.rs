@@ -23,7 +23,7 @@ impl Files {
         Self(found)
     }
 
-    /// The same with what `change` makes of the content of each file of this name.
+    /// Returns the files with the content of each file called `name` replaced by the result of `change`.
     #[must_use]
     pub fn with(mut self, name: &str, change: impl Fn(&[u8]) -> Vec<u8>) -> Self {
         for (path, (.., content)) in &mut self.0 {

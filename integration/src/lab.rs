@@ -83,7 +83,7 @@ impl Lab {
         lab
     }
 
-    /// The same without RDMA devices.
+    /// Does the same as `new`, without RDMA devices.
     #[track_caller]
     pub fn without_rdma(count: usize) -> Self {
         let lab = Self::made(count);

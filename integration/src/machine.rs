@@ -121,7 +121,7 @@ impl Machine {
         command
     }
 
-    /// The same without a configuration file, for a command that is there already.
+    /// Adds the same arguments as `command`, without a configuration file, to an existing command.
     pub fn arguments(&self, command: &mut Command) {
         command.env_clear();
         for (flag, below) in [
@@ -232,7 +232,7 @@ impl Machine {
         self.link(&link, &format!("../../../{place}"));
     }
 
-    /// The same, and NVIDIA's driver tells of it, from when the daemon starts.
+    /// Does the same as `accelerator`, for a GPU that NVIDIA's driver reports from the daemon's start on.
     pub fn nvidia(&self, address: &str, numa_node: i32, uuid: &str) {
         self.accelerator(address, numa_node);
         let below = format!("proc/driver/nvidia/gpus/{address}");

@@ -34,7 +34,7 @@ impl Manager {
         Self::network_manager_of(host, ["interface-name:lo", "*"], profiles)
     }
 
-    /// The same for netdevs whose names `pattern` describes, and for no others.
+    /// Does the same as `network_manager`, for the netdevs whose names match `pattern` and no others.
     #[track_caller]
     pub fn network_manager_for(host: &Netns, pattern: &str, profiles: &[(&str, &str)]) -> Self {
         let others = format!("interface-name:*,except:interface-name:{pattern}");

@@ -157,7 +157,7 @@ impl<'a> Invocation<'a> {
         self
     }
 
-    /// The same, as a text that need not be JSON.
+    /// Sets the standard input to a text that need not be JSON.
     pub fn raw_input(mut self, text: &str) -> Self {
         self.input = text.to_owned();
         self

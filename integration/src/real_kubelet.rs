@@ -52,8 +52,8 @@ impl RealKubelet {
         Self::start_in(Some(directory), runtime, plane)
     }
 
-    /// The same with its directory on the machine's disk (`integration/lab/vm --disk`), and with the pods that it had
-    /// before the machine booted again.
+    /// Does the same as `start`, with kubelet's directory on the machine's disk (`integration/lab/vm --disk`), and
+    /// with the pods from before the machine booted again.
     #[track_caller]
     pub fn start_on_disk(runtime: &Path, plane: &RemoteControlPlane) -> Self {
         Self::start_in(None, runtime, plane)

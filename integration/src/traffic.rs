@@ -270,7 +270,7 @@ pub fn gid_index(end: End<'_>) -> usize {
     })
 }
 
-/// The same, where `sh` runs a script and tells its output.
+/// Does the same as `gid_index`, with `sh`, which runs a script and returns its output.
 #[track_caller]
 pub(crate) fn gid_of(rdma: &str, address: &str, sh: impl Fn(&str) -> String) -> usize {
     let gid = match address.parse().expect("an IP address") {

@@ -119,7 +119,7 @@ impl Netns {
         Self::by_socket(&UnixDatagram::unbound()?)
     }
 
-    /// The same, by a socket that the calling thread has made there.
+    /// Returns the namespace of the calling thread by `socket`, which the thread has made there.
     pub(crate) fn by_socket(socket: &impl AsFd) -> io::Result<Self> {
         let netns = Self::identify(here(socket)?, Path::new(CURRENT))?;
         Ok(Self {

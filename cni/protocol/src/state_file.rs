@@ -102,8 +102,8 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     whole(open(path)?)
 }
 
-/// The same of a file that belongs to others: it may be reached by links. One that leads to `/dev/null` is empty: so are
-/// files masked for udev and systemd (udev(7)).
+/// Does the same as [`read`] for a file that belongs to others: links may lead to it. A link to `/dev/null` reads as
+/// empty, as files masked for udev and systemd (udev(7)).
 ///
 /// # Errors
 /// As [`read`], but for links.

@@ -50,7 +50,7 @@ pub struct Resource {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Devices {
-    /// The same devices for every id.
+    /// Devices that every id stands for.
     Every(Vec<DeviceAddress>),
     /// Own devices for each id.
     ById(BTreeMap<String, Vec<DeviceAddress>>),

@@ -79,7 +79,7 @@ impl Cri {
         self.condition(condition).0
     }
 
-    /// The same, and what it says of that.
+    /// Returns the status of `condition`, and the runtime's explanation.
     pub fn condition(&self, condition: &str) -> (bool, String) {
         let answer = self.ask(async |mut it| it.status(StatusRequest::default()).await);
         let status = answer.ok().and_then(|it| it.status).unwrap_or_default();

@@ -267,7 +267,7 @@ impl DaemonPod {
         self.ask(self.main().0.liveness_probe.as_ref().expect("a probe"))
     }
 
-    /// The same of its readiness probe.
+    /// Does the same as `lives`, for the readiness probe.
     #[track_caller]
     pub fn ready(&self) -> (bool, String) {
         self.ask(self.main().0.readiness_probe.as_ref().expect("a probe"))

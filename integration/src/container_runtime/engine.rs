@@ -8,13 +8,14 @@ use std::{
     process::Command,
 };
 
-/// Says which one a machine of the lab has; Debian's containerd if it is not set.
+/// Environment variable with the runtime of a lab machine; unset: Debian's containerd.
 const ENGINE: &str = "RDMA_LAB_RUNTIME";
 
-/// Directory into which `integration/runtimes/build` has installed it, if it is not Debian's.
+/// Environment variable with the directory into which `integration/runtimes/build` has installed the runtime, if it is
+/// not Debian's.
 const PROGRAMS: &str = "RDMA_LAB_RUNTIME_PROGRAMS";
 
-/// The program.
+/// A container runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// Debian 13's containerd 1.7.

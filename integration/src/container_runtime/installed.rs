@@ -110,7 +110,7 @@ impl InstalledNode {
         })
     }
 
-    /// The same, when its readiness probe says that it is ready.
+    /// Does the same as `daemon_pod`, and waits until the readiness probe succeeds.
     #[track_caller]
     pub fn daemon(&self, manifest: &Manifest, name: &str) -> (DaemonPod, String) {
         let (daemon, said) = self.daemon_pod(manifest, name);
@@ -151,7 +151,7 @@ impl InstalledNode {
         })
     }
 
-    /// The same of a pod that must come.
+    /// Does the same as `run`, for a pod that must start.
     #[track_caller]
     pub fn pod(&self, name: &str) -> Pod {
         let pod = self.run(name);

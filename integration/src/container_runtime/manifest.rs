@@ -318,7 +318,7 @@ impl Manifest {
         }
     }
 
-    /// The same with another image of ours.
+    /// Returns the manifest with another image of ours.
     pub fn with_our_image(&self, image: &str) -> Self {
         let mut manifest = self.clone();
         let pod = &mut manifest.daemon_set.spec.template.spec;
@@ -330,7 +330,7 @@ impl Manifest {
         manifest
     }
 
-    /// The same with `chain.KEY`, in its configuration.
+    /// Returns the manifest with `chain.KEY` in its configuration.
     #[track_caller]
     pub fn with_chain(&self, key: &str, value: &str) -> Self {
         let mut manifest = self.clone();

@@ -54,7 +54,7 @@ impl Network {
         Self { plugins, lists }
     }
 
-    /// The same with the plugins under test.
+    /// Does the same as `with_debians`, with the plugins under test.
     #[track_caller]
     pub fn with_ours(self) -> Self {
         for plugin in [rdma_cni(), rdma_cni().with_file_name("rdma-ipam")] {

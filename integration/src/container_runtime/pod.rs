@@ -240,7 +240,7 @@ impl ContainerRuntime {
         Ok(pod)
     }
 
-    /// The same of a pod that must come.
+    /// Does the same as `run_asking`, for a pod that must start.
     #[track_caller]
     pub fn pod(&self, spec: &PodSpec) -> Pod {
         let pod = self.run(spec);

@@ -51,7 +51,7 @@ impl SharedNode {
         Self::of(OLD_CONFIG_MAP, 1000)
     }
 
-    /// The same with another configuration of the daemon, by which there are so many `ids`.
+    /// Does the same as `new`, with a configuration of the daemon that offers `ids` ids.
     #[track_caller]
     pub fn of(configuration: &str, ids: usize) -> Self {
         let nics = BondedNics::new();

@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Command and output that show that `rping` listens.
 pub(crate) const RPING_LISTENS: (&str, &str) = ("rdma resource show cm_id", "LISTEN");
 
-/// The same of perftest's programs.
+/// Command and output that show that a program of perftest listens.
 pub(crate) const PERFTEST_LISTENS: (&str, &str) = ("ss -Hltn", ":18515 ");
 
 /// An end of a connection.

@@ -48,7 +48,7 @@ pub enum Mode {
     Move,
     /// The pod gets children of them, with addresses of `rdma-ipam`.
     Share,
-    /// The same, with a wrapper in the place of `rdma-ipam`, which is a program of its own then.
+    /// As `Share`, with a wrapper in place of `rdma-ipam`, which is then a program of its own.
     ShareByWrapper,
 }
 

@@ -119,7 +119,8 @@ impl Programs {
         }
     }
 
-    /// The same with the entry in the network's own directory, into which `install` moves it from the list.
+    /// Returns the program with the entry in the network's own directory, into which `install` moves it from the
+    /// list.
     #[must_use]
     pub fn in_directory(mut self) -> Self {
         self.placement = Some("directory");
@@ -227,7 +228,7 @@ impl Story for Programs {
         self.traced(fault)
     }
 
-    /// The same again, or the other one, and `uninstall`.
+    /// Runs the verb again, or every second time the other one, and then `uninstall`. Returns the differences.
     fn put_right(&mut self, end: &End, turn: usize) -> Vec<String> {
         let mut left = mem::take(&mut self.lacking);
         if let (Verb::Uninstall, End::Done(_)) = (self.verb, end) {

@@ -59,12 +59,12 @@ impl Extent {
         Self::of_run(first, extent::of(10, 1))
     }
 
-    /// The same of a story that takes half a second for each: one in twenty.
+    /// Does the same as `of_test`, for a story that takes half a second at each point: one point in twenty.
     pub fn of_slow(first: usize) -> Self {
         Self::of_run(first, extent::of(20, 1))
     }
 
-    /// The same of a story that differs little from another one: one in fifty.
+    /// Does the same as `of_slow`, for a story that differs little from another one: one point in fifty.
     pub fn of_variant(first: usize) -> Self {
         Self::of_run(first, extent::of(50, 1))
     }
@@ -188,7 +188,8 @@ pub fn sweep(story: &mut dyn Story, extent: Extent) -> Tally {
     tally
 }
 
-/// The same with those kills and errors that `kills` and `errors` say. Of errors that are alike there are a few.
+/// Does the same as `sweep`, with the kills that `kills` and the errors that `errors` selects. Of similar errors it
+/// takes a few.
 #[track_caller]
 pub fn kills_and_errors(story: &mut dyn Story, kills: Extent, errors: Extent) -> Tally {
     let (faults, mut tally) = without_fault(story);
@@ -205,8 +206,8 @@ fn by_kind(faults: Faults) -> (Faults, Faults) {
     faults.into_iter().partition(is_error)
 }
 
-/// The same with those whose words contain both of one of `points`: what once left something. Of each point at least one
-/// is met, and at such a call. One is not met if several tries were not.
+/// Does the same as `sweep`, at the points whose words contain both texts of one of `points`: points that once left
+/// something. Each of `points` must be met at least once; a point that several tries do not meet counts as unmet.
 #[track_caller]
 pub fn at(story: &mut dyn Story, points: &[[&str; 2]]) -> Tally {
     let (faults, mut tally) = without_fault(story);
@@ -234,8 +235,8 @@ pub fn at(story: &mut dyn Story, points: &[[&str; 2]]) -> Tally {
     tally
 }
 
-/// The same with a kill before each sync, whichever system call it is, and one after the last change; `what` happens
-/// then, for the table.
+/// Does the same as `sweep`, with a kill before each sync, whichever system call it is, and one after the last
+/// change. `what` is the fault's name in the table.
 #[track_caller]
 pub fn at_syncs(story: &mut dyn Story, what: &str) -> Tally {
     let (faults, mut tally) = without_fault(story);

@@ -127,7 +127,7 @@ impl ClaimManager {
         self.try_prepare(claim).expect("an answer")
     }
 
-    /// The same; none: the driver ended meanwhile.
+    /// Does the same as `prepare`. None: the driver ended meanwhile.
     #[track_caller]
     pub fn try_prepare(&self, claim: &Value) -> Option<NodePrepareResourceResponse> {
         let claim = named(claim);
@@ -148,7 +148,7 @@ impl ClaimManager {
         self.try_unprepare(claim).expect("an answer")
     }
 
-    /// The same; none: the driver ended meanwhile.
+    /// Does the same as `unprepare`. None: the driver ended meanwhile.
     #[track_caller]
     pub fn try_unprepare(&self, claim: &Value) -> Option<String> {
         let claim = named(claim);
@@ -185,7 +185,7 @@ impl HealthReports<'_> {
         .collect()
     }
 
-    /// The same of the first report that `fits`; as many as ten are waited for.
+    /// Returns the first report that `fits`. It waits for ten at most.
     #[track_caller]
     pub fn until(&mut self, fits: impl Fn(&[String]) -> bool) -> Vec<String> {
         let mut reports = (0..10).map(|_| self.report());

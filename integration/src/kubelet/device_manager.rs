@@ -38,7 +38,7 @@ impl DeviceManager {
         }
     }
 
-    /// The same, running.
+    /// Does the same as `new`, and starts it.
     #[track_caller]
     pub fn started(kubelet_dir: &Path) -> Self {
         let mut manager = Self::new(kubelet_dir);
@@ -153,7 +153,7 @@ impl DeviceManager {
         })
     }
 
-    /// The same, of all registrations of all lives.
+    /// Waits until `are_they` holds for the registrations of all lives of the device manager, and returns them.
     #[track_caller]
     pub fn wait_for_registrations(
         &self,
@@ -203,7 +203,7 @@ impl DeviceManager {
         self.shared.lock().allocations.clone()
     }
 
-    /// The same, as kubelet's pod-resources tells it.
+    /// Returns the containers' allocations in the form of kubelet's pod-resources.
     pub fn pod_resources(&self) -> Vec<PodResources> {
         let mut pods: Vec<PodResources> = vec![];
         for it in self.allocations() {

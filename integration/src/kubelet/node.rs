@@ -70,19 +70,19 @@ impl Node {
         Self::start_with(configuration, temporary(), None, None)
     }
 
-    /// The same with everything where nodes have it, after an earlier boot with what that has left.
+    /// Does the same as `start`, with all files where nodes have them, and with what an earlier boot left there.
     #[track_caller]
     pub fn start_on_disk(configuration: &str) -> Self {
         Self::start_with(configuration, Place::Usual, None, None)
     }
 
-    /// The same with a state directory that outlasts the node.
+    /// Does the same as `start`, with a state directory that outlasts the node.
     #[track_caller]
     pub fn start_with_state(configuration: &str, state: &Path) -> Self {
         Self::start_with(configuration, temporary(), Some(state), None)
     }
 
-    /// The same with a daemon that may not enter namespaces, as in the manifests.
+    /// Does the same as `start_with_state`, with a daemon that may not enter namespaces, as in the manifests.
     #[track_caller]
     pub fn start_confined(configuration: &str, state: &Path) -> Self {
         let mut node = Self::start_with(configuration, temporary(), Some(state), None);
@@ -92,7 +92,7 @@ impl Node {
         node
     }
 
-    /// The same beside an API server.
+    /// Does the same as `start_with_state`, beside an API server.
     #[track_caller]
     pub fn start_in_cluster(configuration: &str, state: &Path, api: &ApiServer) -> Self {
         Self::start_with(configuration, temporary(), Some(state), Some(api))
@@ -222,7 +222,7 @@ impl Node {
         nodes.unwrap_or_else(|| panic!("{device} is not in the CDI file"))
     }
 
-    /// The same; none: it has no entry, as a device that is not there.
+    /// Does the same as `cdi_nodes`. None: the device has no entry, as one that is not there.
     #[track_caller]
     pub fn cdi_nodes_if_there(&self, device: &str) -> Option<Vec<(String, u64, u64)>> {
         let file = self.path("cdi/rdma-device-plugin-rdma.json");

@@ -184,7 +184,7 @@ impl Known {
     }
 }
 
-/// The same, for all threads, and to be waited on.
+/// The plugins, shared by all threads, which can wait for changes.
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     directory: PathBuf,

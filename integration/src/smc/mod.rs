@@ -109,7 +109,7 @@ impl SmcPeer {
         self.serve_with(netns, socket, &[address])
     }
 
-    /// The same, of a server that keeps its ends open when clients have closed theirs.
+    /// Does the same as `serve`, with a server that keeps its ends open when clients have closed theirs.
     #[track_caller]
     pub fn serve_and_hold(&self, netns: &Netns, socket: Socket, address: &str) -> Server {
         self.serve_with(netns, socket, &["--hold", address])
@@ -141,7 +141,7 @@ impl SmcPeer {
         client
     }
 
-    /// The same client as soon as it has its connections.
+    /// Does the same as `connect`, and returns as soon as the client has its connections.
     #[track_caller]
     fn open(
         &self,

@@ -121,7 +121,7 @@ pub(super) fn scan(sysfs: &Path, verbs: &[Verbs], known: &mut Known) -> io::Resu
     Ok(those(sysfs, &addresses, verbs, known))
 }
 
-/// The same of those at `addresses`, as far as they are there.
+/// Reads the functions and auxiliary devices at `addresses` that exist.
 fn those(
     sysfs: &Path,
     addresses: &BTreeSet<DeviceAddress>,

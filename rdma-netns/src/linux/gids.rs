@@ -59,7 +59,7 @@ fn gid(gids: &File, index: u32) -> io::Result<Ipv6Addr> {
     Ok(text.trim_end().parse().unwrap_or(Ipv6Addr::UNSPECIFIED))
 }
 
-/// The same as seen in `netns`: the thread that enters mounts its own sysfs.
+/// Reads a GID table as seen in `netns`: the thread that enters it mounts its own sysfs.
 pub(super) fn read_inside(
     netns: &Netns,
     sysfs: &Path,

@@ -132,7 +132,7 @@ pub(super) fn mount_own(sysfs: &Path) -> io::Result<()> {
     mount_sysfs(sysfs, MsFlags::MS_RDONLY)
 }
 
-/// The same, to be written to.
+/// Does the same as `mount_own`, with write access.
 pub(super) fn mount_own_to_write(sysfs: &Path) -> io::Result<()> {
     mount_sysfs(sysfs, MsFlags::empty())
 }

@@ -49,7 +49,7 @@ impl Nexthops {
         Self(answers.bodies().filter_map(parse).collect())
     }
 
-    /// The netdevs by which the object `id` leads; none: it is a black hole, or gone.
+    /// Returns the indices of the netdevs by which the object `id` leads. Empty: it is a black hole, or gone.
     pub(super) fn netdevs(&self, id: u32) -> BTreeSet<u32> {
         match self.0.get(&id) {
             None => BTreeSet::new(),

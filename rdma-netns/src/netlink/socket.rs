@@ -253,7 +253,7 @@ impl Answers {
         self.read(received, sequence)
     }
 
-    /// The same of the datagram that begins at `received` and has been added.
+    /// Reads the messages of the datagram that was added at `received`.
     fn read(&mut self, received: usize, sequence: u32) -> Result<Read, NetlinkError> {
         read_datagram(&self.datagrams[received..], sequence, |start, body| {
             let start = received + start;

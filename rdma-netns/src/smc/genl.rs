@@ -56,7 +56,7 @@ pub(super) fn dump_if_known(name: &str, command: u8) -> Result<Answers, NetlinkE
     dump_of_known(name, command).map(Option::unwrap_or_default)
 }
 
-/// The same; none of a kernel that does not know the command.
+/// Does the same as [`dump_if_known`]. None: the kernel does not know the command.
 pub(super) fn dump_of_known(name: &str, command: u8) -> Result<Option<Answers>, NetlinkError> {
     if_known(Family::open(name).and_then(|mut family| family.dump(command)))
 }

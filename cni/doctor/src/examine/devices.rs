@@ -318,7 +318,7 @@ pub(super) fn is_immovable(device: &RdmaDevice) -> bool {
     device.parent.is_none() && device.name.starts_with("siw")
 }
 
-/// Devices whose driver does not give them to another namespace, or may not.
+/// Reports RDMA devices that their driver cannot move into a pod, and those of drivers that are not known to move them.
 fn immovable(observed: &Observed, findings: &mut Findings<'_>) {
     let names = |is: &dyn Fn(&RdmaDevice) -> bool| {
         let found = observed.host.rdma.iter().filter(|device| is(device));

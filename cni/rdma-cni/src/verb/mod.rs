@@ -35,7 +35,7 @@ pub struct Node<'a, K> {
 }
 
 impl<'a, K: Kernel> Node<'a, K> {
-    /// A node with the state directory of `conf`.
+    /// Returns a node with the state directory of `conf`.
     pub fn new(kernel: &'a K, environment: &'a Environment, conf: &'a Conf) -> Self {
         Self {
             kernel,
@@ -45,7 +45,7 @@ impl<'a, K: Kernel> Node<'a, K> {
         }
     }
 
-    /// The same, with `least` from now on for the locks that are waited for.
+    /// Returns this node with at least `least` from now on to wait for locks.
     pub fn with_patience(&self, least: Duration) -> Self {
         let patience = self.store.patience().at_least(least);
         Self {
@@ -54,7 +54,7 @@ impl<'a, K: Kernel> Node<'a, K> {
         }
     }
 
-    /// The same, with another configuration.
+    /// Returns this node with another configuration.
     pub(crate) fn with_conf<'b>(&self, conf: &'b Conf) -> Node<'b, K>
     where
         'a: 'b,

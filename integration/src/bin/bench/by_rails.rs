@@ -34,7 +34,7 @@ struct Times {
 }
 
 impl ByRails<'_> {
-    /// Prints it, and keeps it as a table for plots of this name.
+    /// Measures ADD and DEL for each number of rails, prints the times, and writes them as `table` for the plots.
     pub(super) fn measure(&self, table: &str) {
         let mut times: Vec<Times> = self.inputs.iter().map(|_| Times::default()).collect();
         for round in 0..self.runs {

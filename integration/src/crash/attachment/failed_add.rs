@@ -11,8 +11,8 @@ impl Attachments {
         self.left_but(end, &is_lasting)
     }
 
-    /// The same after two errors: the second one may keep the record, and addresses in IPAM, for DEL. The answer tells
-    /// which of them.
+    /// Does the same as `left_by_error`, after two errors. The second one may keep the record, and addresses in IPAM,
+    /// for DEL; the answer says which.
     pub(in crate::crash) fn left_by_two_errors(&self, end: &End) -> Vec<String> {
         let words = match end {
             End::Refused(_, words) => words,
