@@ -86,7 +86,8 @@ pub(super) fn managers<K: Kernel>(
     }
 }
 
-/// Leaves the rails that are home to other owners, after a verb that failed because of something else.
+/// Records the rails that are back on the host as returned, after a verb that failed for another reason: from now on they
+/// may have other owners.
 pub(super) fn leave<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,

@@ -23,8 +23,8 @@ pub(super) const SENDER_MAC: usize = 8;
 pub(super) const SENDER: usize = 14;
 pub(super) const TARGET: usize = 24;
 
-/// Offsets in an IPv6 packet of the next header's number and the source, and behind the header of an ICMPv6 message's
-/// type and a neighbour message's target.
+/// Offsets in an IPv6 packet: the number of the next header and the source in the IPv6 header; behind it the type of an
+/// ICMPv6 message, the target of a neighbour message, and its end.
 pub(super) const NEXT_HEADER: usize = 6;
 const SOURCE: usize = 8;
 pub(super) const TYPE: usize = 40;
