@@ -84,7 +84,7 @@ const REASONS: [(u32, &str, &str); 36] = [
         "both ends are in different subnets",
         "SMC-Rv1 needs one subnet; SMC-Rv2, with a user EID, does not",
     ),
-    (0x0308_0000, "the VLAN of the interface cannot be told", ""),
+    (0x0308_0000, "the VLAN of the interface is unknown", ""),
     (0x0309_0000, "the VLAN cannot be set at the ISM device", ""),
     (
         0x030a_0000,

@@ -63,7 +63,7 @@ enum Failure {
     Dropped { field: String },
     #[error("the API server passes over taints of devices")]
     WithoutTaints,
-    #[error("the API server says that the watch cannot go on: {0}")]
+    #[error("the API server ended the watch: {0}")]
     Ended(String),
     #[error("somebody else wrote or deleted them at the same time: {0}")]
     Stale(RequestError),

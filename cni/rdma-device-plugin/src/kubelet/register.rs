@@ -41,7 +41,7 @@ pub enum RegisterError {
     #[error("kubelet refuses: {}", .0.message())]
     Refused(Box<Status>),
     /// Kubelet has a stream of the same socket (`PluginConnected` in `devicemanager/manager.go`, 1.37).
-    #[error("kubelet says that it is connected to this socket already")]
+    #[error("kubelet is already connected to this socket")]
     Known,
     /// Kubelet did not answer in time.
     #[error("kubelet did not answer within {LIMIT:?}")]

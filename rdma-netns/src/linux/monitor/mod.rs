@@ -129,13 +129,13 @@ pub enum Loss {
     #[error("netdevs in pods' namespaces are not followed: {0} (this needs CAP_NET_BROADCAST)")]
     Namespaces(io::Error),
     /// No events of addresses.
-    #[error("IPv6 addresses that come and go are not told: {0}")]
+    #[error("changes of IPv6 addresses are not reported: {0}")]
     Addresses(io::Error),
     /// No events of the ends of namespaces.
-    #[error("the ends of namespaces are not told: {0}")]
+    #[error("ends of namespaces are not reported: {0}")]
     Ends(io::Error),
     /// No events of devices.
-    #[error("devices that come and go are not told: {0}")]
+    #[error("added and removed devices are not reported: {0}")]
     Devices(io::Error),
 }
 
