@@ -81,8 +81,8 @@ fn pair(
     [begun, report]
 }
 
-/// Makes calls of `verb` fail, and kills it before one of the changes that it makes after that; `extent` says at how
-/// many of its errors. Then DEL, GC or another pod's ADD, and DEL. `name` is for people.
+/// Runs `verb` once with each error that `extent` selects: first with the error alone, then also with a kill before one of
+/// the later changes. After each run come DEL, GC or another pod's ADD, and DEL. `name` is the row in the table.
 #[track_caller]
 pub fn error_and_kill(name: &str, of: &mut Attachments, verb: Verb, extent: Extent) -> Tally {
     let (errors, mut tally) = begin(name, of, verb);
