@@ -6,6 +6,8 @@
 //! | [`pci`] | configuration space, BARs and MSI-X of a function |
 //! | [`interrupts`] | MSI-X vectors |
 //! | [`memory`] | the memory of the virtual machine |
+//! | [`transfer`] | copying between the memories of two functions |
+//! | [`network`] | the network headers of RoCE |
 //! | [`transport`] | the vfio-user server |
 //! | [`orders`] | hardware addresses and control sockets of the programs |
 //! | [`erdma`] | an Alibaba eRDMA function, and the fabric that connects several of them |
@@ -18,6 +20,8 @@ pub mod erdma;
 pub mod interrupts;
 pub mod memory;
 pub mod mlx5;
+pub mod network;
 pub mod orders;
 pub mod pci;
+pub mod transfer;
 pub mod transport;

@@ -6,20 +6,18 @@ use super::{
     completions::{Completion, Status},
     device::counter,
     fabric::{Fabric, Outcome, Place},
-    queue_pairs::{AddressVector, Service},
-    regions::{Refusal, rights},
+    queue_pairs::Service,
+    regions::{Refusal, Window, rights},
     requests::{Data, Extra, Header, opcode},
-    transfer::{Source, copy, window},
+    transfer::{source, window},
+};
+use crate::{
+    network::{HEADER, Route, is_ipv4},
+    transfer::{Source, copy},
 };
 
-/// Bytes of the network header.
-pub const NETWORK_HEADER: usize = 40;
 /// The most bytes of a datagram.
 pub const MAX_DATAGRAM: u64 = 4096;
-const IPV4: usize = 20;
-/// UDP.
-const PROTOCOL: u8 = 17;
-const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
 impl Fabric {
     /// Sends a datagram. The fabric drops it if there is no receiver. The sender gets a successful completion all the same.
@@ -45,7 +43,7 @@ impl Fabric {
         let Some(sender) = device.gids.get(&address.source).copied() else {
             return Outcome::Done(Status::SendFormat);
         };
-        let source = Source::new(data, &device.regions, pair.domain, rights::LOCAL_READ);
+        let source = source(data, &device.regions, pair.domain, rights::LOCAL_READ);
         let bytes = match source
             .map_err(Refusal::local)
             .and_then(|it| self.bytes(position, &it))
@@ -67,7 +65,14 @@ impl Fabric {
                 Extra::Immediate(value) => (opcode::RECEIVE_SEND_IMMEDIATE, value),
                 _ => (opcode::RECEIVE, 0),
             };
-            let network = network_header(&address, &sender, bytes.len());
+            let route = Route {
+                from: sender,
+                to: address.gid,
+                traffic_class: address.traffic_class,
+                hop_limit: address.hop_limit,
+                flow_label: address.flow_label,
+            };
+            let network: [u8; HEADER] = route.header(bytes.len());
             let message = [&network[..], &bytes].concat();
             let datagram = u32::from(!is_ipv4(&address.gid)) << 31
                 | u32::from(address.service_level) << 20
@@ -92,7 +97,7 @@ impl Fabric {
         (self.device(position).pairs.get(&number)).is_some_and(|pair| pair.attempt.lost > 0)
     }
 
-    fn bytes(&self, position: usize, source: &Source) -> Result<Vec<u8>, Status> {
+    fn bytes(&self, position: usize, source: &Source<Window>) -> Result<Vec<u8>, Status> {
         if source.len() > MAX_DATAGRAM {
             return Err(Status::SendFormat);
         }
@@ -156,39 +161,4 @@ impl Fabric {
         }
         true
     }
-}
-
-fn is_ipv4(gid: &[u8; 16]) -> bool {
-    gid.starts_with(&MAPPED)
-}
-
-/// The header of a datagram of `len` bytes.
-fn network_header(address: &AddressVector, sender: &[u8; 16], len: usize) -> [u8; NETWORK_HEADER] {
-    let mut header = [0; NETWORK_HEADER];
-    let len = u16::try_from(len).unwrap_or(u16::MAX);
-    if is_ipv4(&address.gid) {
-        let [high, low] = len.saturating_add(IPV4 as u16).to_be_bytes();
-        let ipv4 = &mut header[NETWORK_HEADER - IPV4..];
-        ipv4[..4].copy_from_slice(&[0x45, address.traffic_class, high, low]);
-        // don't fragment
-        ipv4[6] = 0x40;
-        ipv4[8..10].copy_from_slice(&[address.hop_limit, PROTOCOL]);
-        ipv4[12..16].copy_from_slice(&sender[12..]);
-        ipv4[16..20].copy_from_slice(&address.gid[12..]);
-        let sum: u32 = ipv4
-            .chunks_exact(2)
-            .map(|it| u32::from(it[0]) << 8 | u32::from(it[1]))
-            .sum();
-        let sum = (sum & 0xffff) + (sum >> 16);
-        let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
-        ipv4[10..12].copy_from_slice(&sum.to_be_bytes());
-        return header;
-    }
-    let first = 6 << 28 | u32::from(address.traffic_class) << 20 | address.flow_label;
-    header[..4].copy_from_slice(&first.to_be_bytes());
-    header[4..6].copy_from_slice(&len.to_be_bytes());
-    header[6..8].copy_from_slice(&[PROTOCOL, address.hop_limit]);
-    header[8..24].copy_from_slice(sender);
-    header[24..].copy_from_slice(&address.gid);
-    header
 }

@@ -5,7 +5,7 @@ use super::{
     completions::Status,
     translation::{Pages, Table},
 };
-use crate::memory::Memory;
+use crate::{memory::Memory, transfer};
 use std::collections::HashMap;
 
 /// The most regions: twice the queue pairs, as the driver reckons.
@@ -121,9 +121,12 @@ pub enum Place {
     Pages(Pages, u64),
 }
 
-impl Window {
-    /// The address of byte `at`, and how many bytes from there on are in one piece. None if it is not there.
-    pub fn locate(&self, memory: &Memory, at: u64) -> Option<(u64, u64)> {
+impl transfer::Window for Window {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn locate(&self, memory: &Memory, at: u64) -> Option<(u64, u64)> {
         let left = self.len.checked_sub(at)?;
         let (address, contiguous) = match self.place {
             Place::Address(address) => (address.checked_add(at)?, left),

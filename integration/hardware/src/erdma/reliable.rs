@@ -6,11 +6,12 @@ use super::{
     device::Device,
     fabric::{Fabric, Outcome, Place},
     queue_pairs::State,
-    regions::{Kind, Refusal, rights},
+    regions::{Kind, Refusal, Window, rights},
     requests::{Data, Extra, Header, Operation, Segment, opcode, receive},
-    transfer::{Missing, Source, copy, window},
+    transfer::{source, window},
     translation::{Pages, Table},
 };
+use crate::transfer::{Missing, Source, Window as _, copy};
 
 /// A message that takes a receive request.
 struct Arrival {
@@ -126,9 +127,9 @@ impl Fabric {
         (self.device(position).pairs.get(&number)).is_some_and(|pair| pair.receive.pending() > 0)
     }
 
-    fn source(&self, place: Place, data: &Data) -> Result<Source, Status> {
+    fn source(&self, place: Place, data: &Data) -> Result<Source<Window>, Status> {
         let regions = &self.device(place.0).regions;
-        Source::new(data, regions, self.domain(place), rights::LOCAL_READ).map_err(Refusal::local)
+        source(data, regions, self.domain(place), rights::LOCAL_READ).map_err(Refusal::local)
     }
 
     fn write_to(
