@@ -4,6 +4,7 @@
 
 use crate::hardware::{Input, MEMORY, SIZE};
 use hardware::mlx5::{control, fabric::Fabric, objects::KINDS};
+use std::time::Duration;
 
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const QUEUE: u64 = MEMORY;
@@ -15,6 +16,13 @@ const RECORDS: u64 = MEMORY + 0x1_0000;
 const BLOCK: usize = 512;
 const MAILBOX: u64 = 1024;
 const UAR: u64 = 16 * 4096;
+/// The queue pair and the key that each function has.
+const PAIR: [u8; 3] = [1, 0, 0];
+const KEY: u32 = 65 << 8;
+const PAIR_PAGE: u64 = PAGES + 4 * 4096;
+/// Its receive requests are before its send requests.
+const SENDS: u64 = PAIR_PAGE + 4 * 64;
+const PAIR_RECORD: u64 = RECORDS + 16;
 
 struct Guest {
     fabric: Fabric,
@@ -67,7 +75,8 @@ impl Guest {
         self.fabric.write(self.position, 0x14, &address);
     }
 
-    /// Makes an event queue, a completion queue, a key, a send and a receive queue, and the table that names it.
+    /// Makes an event queue, a completion queue, two keys, a send and a receive queue, the table that names it, and a queue
+    /// pair that is connected to that of the other function.
     fn queues(&mut self) {
         let made = |opcode: u16, fields: &[(usize, &[u8])]| {
             let mut command = vec![0; 0x118];
@@ -108,10 +117,41 @@ impl Guest {
             ),
             made(0x909, &[(0xb, &[1]), (0x21, &[0x10])]),
             made(0x916, &[(0x3b, &[1]), (0x113, &[1])]),
+            made(0x200, &[(0x12, &[0x7c]), (0x1c, &[0x80])]),
+            made(0x761, &[(0x10, &gid(self.position)), (0x2b, &[2])]),
+            made(
+                0x500,
+                &[
+                    (0x21, &[2 << 3 | 2, 4 << 3]),
+                    (0x97, &[1]),
+                    (0xb7, &[1]),
+                    (0xb8, &PAIR_RECORD.to_be_bytes()),
+                    (0x110, &PAIR_PAGE.to_be_bytes()),
+                ],
+            ),
+            made(0x502, &[(9, &PAIR)]),
+            made(
+                0x503,
+                &[
+                    (9, &PAIR),
+                    (0x13, &[0xe]),
+                    (0x2d, &PAIR),
+                    (0x40, &gid(1 - self.position)),
+                    (0xaa, &[0xe0]),
+                ],
+            ),
+            made(
+                0x504,
+                &[(9, &PAIR), (0x38, &[10 << 3]), (0x89, &[1, 1 << 5])],
+            ),
         ] {
             self.execute(&command, 16);
         }
     }
+}
+
+fn gid(position: usize) -> [u8; 16] {
+    [position as u8 + 1; 16]
 }
 
 /// Puts numbers into a command or a request.
@@ -192,6 +232,31 @@ pub fn guest(input: &[u8]) {
                 control::order(&mut guest.fabric, order).expect("an order");
             }
             7 => guest.queues(),
+            8 => {
+                let mut request = [0; 128];
+                let [opcode, segments, slot] = input.bytes();
+                (request[3], request[7], request[11]) = (opcode % 0x28, segments & 0x3f, 8);
+                request[4..7].copy_from_slice(&PAIR);
+                for segment in request[16..].chunks_exact_mut(16) {
+                    segment[3] = 64;
+                    segment[4..8].copy_from_slice(&KEY.to_be_bytes());
+                    segment[8..].copy_from_slice(&MEMORY.to_be_bytes());
+                }
+                change(&mut request[8..], &mut input);
+                guest.store(SENDS + u64::from(slot % 16) * 64, &request);
+                guest.store(PAIR_RECORD + 7, &[slot]);
+                let ring = [&[0; 4], &PAIR[..], &[segments]].concat();
+                guest.fabric.write(guest.position, UAR + 0x800, &ring);
+            }
+            9 => {
+                let mut list = [0; 64];
+                change(&mut list, &mut input);
+                let posted = input.byte();
+                guest.store(PAIR_PAGE + u64::from(posted % 4) * 64, &list);
+                guest.store(PAIR_RECORD + 3, &[posted]);
+                let time = Duration::from_millis(u64::from(input.byte()));
+                guest.fabric.advance(time);
+            }
             _ => guest.start(),
         }
     }

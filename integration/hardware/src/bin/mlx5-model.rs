@@ -10,7 +10,7 @@ use hardware::{
     },
     orders, transport,
 };
-use std::{env, io, process::ExitCode};
+use std::{env, io, process::ExitCode, sync::Arc};
 
 const USAGE: &str = "usage: mlx5-model [--control SOCKET] SOCKET=MAC[+SOCKET=MAC]...";
 
@@ -64,16 +64,15 @@ fn arguments(mut given: impl Iterator<Item = String>) -> Result<Arguments, Strin
 fn run(arguments: Arguments) -> io::Result<()> {
     let shared = Shared::new(Fabric::new(&arguments.cards));
     let sockets = arguments.sockets.into_iter().enumerate();
-    let ports = sockets.map(|(position, socket)| (socket, Port::new(shared.clone(), position)));
+    let ports =
+        sockets.map(|(position, socket)| (socket, Port::new(Arc::clone(&shared), position)));
     let endpoints = transport::endpoints(ports)?;
     if let Some(socket) = arguments.control {
+        let shared = Arc::clone(&shared);
         orders::serve(&socket, move |line| {
             control::order(&mut shared.fabric(), line)
         })?;
     }
-    for thread in transport::serve(endpoints) {
-        // a function is served until the process ends
-        let _ended = thread.join();
-    }
-    Ok(())
+    transport::serve(endpoints);
+    shared.run()
 }

@@ -15,6 +15,7 @@ const OP_MOD: Field = field(0x30, 16);
 
 const GENERAL: u64 = 0;
 const ETHERNET: u64 = 1;
+const ATOMIC: u64 = 3;
 const ROCE: u64 = 4;
 const FLOW_TABLE: u64 = 7;
 /// The types that a driver may set.
@@ -54,6 +55,8 @@ const GENERAL_FIELDS: &[Capability] = &[
     ("log_max_msg", field(0x1c3, 5), 30),
     ("max_tc", field(0x1cc, 4), 8),
     ("cqe_version", field(0x1fc, 4), 1),
+    // the driver registers memory by commands
+    ("umr_modify_entity_size_disabled", field(0x207, 1), 1),
     ("eth_net_offloads", field(0x21c, 1), 1),
     ("roce", field(0x21d, 1), 1),
     ("atomic", field(0x21e, 1), 1),
@@ -61,7 +64,6 @@ const GENERAL_FIELDS: &[Capability] = &[
     ("scqe_break_moderation", field(0x22a, 1), 1),
     ("cd", field(0x22c, 1), 1),
     ("umr_ptr_rlky", field(0x230, 1), 1),
-    ("imaicl", field(0x231, 1), 1),
     ("xrc", field(0x23c, 1), 1),
     ("ud", field(0x23d, 1), 1),
     ("uc", field(0x23e, 1), 1),
@@ -111,6 +113,18 @@ const ETHERNET_FIELDS: &[Capability] = &[
     ("max_lso_cap", field(0xb, 5), 16),
     ("wqe_inline_mode", field(0x12, 2), 2),
     ("rss_ind_tbl_cap", field(0x14, 4), 7),
+];
+
+/// `atomic_caps`: compare-and-swap and fetch-and-add of 8 bytes, in the byte order of the host.
+const ATOMIC_FIELDS: &[Capability] = &[
+    ("atomic_req_8B_endianness_mode", field(0x40, 2), 1),
+    (
+        "supported_atomic_req_8B_endianness_mode_1",
+        field(0x46, 1),
+        1,
+    ),
+    ("atomic_operations", field(0x90, 16), 3),
+    ("atomic_size_qp", field(0xb0, 16), 8),
 ];
 
 /// `roce_cap`: versions 1 and 2.
@@ -200,7 +214,10 @@ impl Capabilities {
         if kind >= TYPES {
             return Err(Status::Parameter);
         }
-        self.set.insert(kind, value.to_vec());
+        // the byte order of atomic operations, of which there is one
+        if kind != ATOMIC {
+            self.set.insert(kind, value.to_vec());
+        }
         Ok(())
     }
 
@@ -221,6 +238,7 @@ impl Capabilities {
                 }
             }
             ETHERNET => put(ETHERNET_FIELDS, 0),
+            ATOMIC => put(ATOMIC_FIELDS, 0),
             ROCE => put(ROCE_FIELDS, 0),
             FLOW_TABLE => FLOW_TABLE_KINDS
                 .iter()
@@ -239,6 +257,7 @@ mod tests {
         for table in [
             GENERAL_FIELDS,
             ETHERNET_FIELDS,
+            ATOMIC_FIELDS,
             ROCE_FIELDS,
             FLOW_TABLE_FIELDS,
         ] {

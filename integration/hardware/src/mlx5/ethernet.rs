@@ -6,25 +6,15 @@ use super::{
     fields::{Field, field},
     frames,
     function::Function,
-    queues::{COMPLETION, opcode},
+    keys::{self, Segment},
+    queues::{COMPLETION, SEGMENT, opcode},
+    requests::{Header, opcode as request_opcode},
 };
 use crate::memory::Unmapped;
 
-/// Bytes of a segment of a request.
-const SEGMENT: usize = 16;
-/// Bytes of a block of a send queue.
-const BLOCK: usize = 64;
-/// The longest request has 63 segments.
-const MAX_REQUEST: usize = 1024;
 /// The most bytes of a frame before it is cut.
 const MAX_FRAME: usize = 1 << 17;
 
-const OPCODE: Field = field(24, 8);
-const INDEX: Field = field(8, 16);
-const SEGMENTS: Field = field(32 + 26, 6);
-/// Whether the driver asks for a completion: `MLX5_WQE_CTRL_CQ_UPDATE`.
-const COMPLETES: Field = field(11 * 8 + 4, 2);
-const ALWAYS: u64 = 2;
 const CHECKSUMS: Field = field(20 * 8, 2);
 const MSS: Field = field(22 * 8, 16);
 const INLINE_LENGTH: Field = field(28 * 8 + 6, 10);
@@ -32,12 +22,6 @@ const INSERTS_VLAN: Field = field(28 * 8, 1);
 const SERVICE_VLAN: Field = field(28 * 8 + 15, 1);
 const TAG: Field = field(30 * 8, 16);
 const INLINE: usize = 30;
-
-mod request {
-    pub(super) const NOP: u64 = 0;
-    pub(super) const SEND: u64 = 0xa;
-    pub(super) const LSO: u64 = 0xe;
-}
 
 /// The status of a completion, in its last byte.
 const REQUEST_DONE: u8 = 0;
@@ -49,11 +33,7 @@ const SYNDROME_AT: usize = 55;
 const QUEUE_AT: usize = 56;
 const INDEX_AT: usize = 60;
 const CHECKSUM_AT: usize = 20;
-/// The end of a list of segments, if it is not full.
-const TERMINATOR: u32 = 0x100;
-const START_PADDING: u32 = 1 << 31;
 
-const CREATE_MKEY: u16 = 0x200;
 const ACCESS_MODE: Field = field(0x80 + 0x16, 2);
 const CREATE_RQT: u16 = 0x916;
 const LIST_SIZE: Field = field(0x100 + 0xd0, 16);
@@ -80,56 +60,39 @@ impl Function {
             let completions = queue.completions;
             let mut entry = [0; COMPLETION];
             entry[QUEUE_AT..QUEUE_AT + 4].copy_from_slice(&number.to_be_bytes());
-            let (sent, blocks) = match self.next_request(number) {
-                Ok(request) => {
-                    let blocks = request.len().div_ceil(BLOCK);
-                    let index = INDEX.get(&request) as u16;
-                    entry[INDEX_AT..INDEX_AT + 2].copy_from_slice(&index.to_be_bytes());
-                    let is_asked = COMPLETES.get(&request) == ALWAYS;
-                    (self.send(&request).map(|()| is_asked), blocks)
+            let (sent, blocks) = match queue.next_request(&self.memory) {
+                Some(request) => {
+                    let header = Header::read(&request);
+                    entry[INDEX_AT..INDEX_AT + 2].copy_from_slice(&header.index.to_be_bytes());
+                    let sent = self.send(header.opcode, &request);
+                    (sent.map(|()| header.is_reported), header.blocks)
                 }
-                Err(Refused) => (Err(Refused), 1),
+                None => (Err(Refused), 1),
             };
             if let Some(queue) = self.sends.get_mut(&number) {
-                queue.taken = queue.taken.wrapping_add(pending.min(blocks as u16));
+                queue.taken = queue.taken.wrapping_add(pending.min(blocks));
             }
             match sent {
                 Ok(false) => {}
                 Ok(true) => {
                     entry[COMPLETION - 1] = REQUEST_DONE;
-                    self.complete(completions, entry);
+                    self.complete(completions, entry, false);
                 }
                 Err(Refused) => {
                     log::warn!("{}: send queue {number} fails", self.name);
                     entry[COMPLETION - 1] = REQUEST_FAILED;
                     entry[SYNDROME_AT] = LOCAL_PROTECTION;
                     self.fail_queue(opcode::CREATE_SQ, number);
-                    self.complete(completions, entry);
+                    self.complete(completions, entry, true);
                 }
             }
         }
     }
 
-    /// The next request of a send queue, as many segments as it has.
-    fn next_request(&self, number: u32) -> Result<Vec<u8>, Refused> {
-        let queue = self.sends.get(&number).ok_or(Refused)?;
-        let mut request = [0; MAX_REQUEST];
-        let read = queue.read(&self.memory, &mut request[..SEGMENT]);
-        read.map_err(|Unmapped| Refused)?;
-        let len = SEGMENTS.get(&request) as usize * SEGMENT;
-        if len < SEGMENT {
-            return Err(Refused);
-        }
-        let read = queue.read(&self.memory, &mut request[..len]);
-        read.map_err(|Unmapped| Refused)?;
-        Ok(request[..len].to_vec())
-    }
-
-    fn send(&mut self, request: &[u8]) -> Result<(), Refused> {
-        let code = OPCODE.get(request);
+    fn send(&mut self, code: u8, request: &[u8]) -> Result<(), Refused> {
         match code {
-            request::NOP => return Ok(()),
-            request::SEND | request::LSO if request.len() >= 2 * SEGMENT => {}
+            request_opcode::NOP => return Ok(()),
+            request_opcode::SEND | request_opcode::LSO if request.len() >= 2 * SEGMENT => {}
             _ => return Err(Refused),
         }
         // a tag is in the place of the inline bytes
@@ -148,7 +111,7 @@ impl Function {
             .unwrap_or_default()
             .chunks_exact(SEGMENT)
         {
-            let (len, key, address) = data_segment(segment);
+            let Segment { address, len, key } = Segment::read(segment);
             let at = frame.len();
             let end = at.checked_add(len as usize).filter(|it| *it <= MAX_FRAME);
             frame.resize(end.ok_or(Refused)?, 0);
@@ -159,7 +122,7 @@ impl Function {
             let is_service = SERVICE_VLAN.get(request) == 1;
             frames::insert_vlan(&mut frame, is_service, TAG.get(request) as u16);
         }
-        if code == request::LSO {
+        if code == request_opcode::LSO {
             let cut = frames::segments(&frame, inline, MSS.get(request) as usize);
             self.outgoing.extend(cut.ok_or(Refused)?);
         } else {
@@ -173,7 +136,7 @@ impl Function {
 
     /// Only keys that name memory by address are there.
     fn reach(&self, key: u32) -> Result<(), Refused> {
-        let region = self.objects.get(CREATE_MKEY, key >> 8);
+        let region = self.objects.get(keys::CREATE, key >> 8);
         let by_address = region.is_some_and(|it| ACCESS_MODE.get(it) == 0);
         match by_address || key == RESERVED_KEY {
             true => Ok(()),
@@ -218,7 +181,7 @@ impl Function {
         entry[INDEX_AT..INDEX_AT + 2].copy_from_slice(&index.to_be_bytes());
         entry[COMPLETION - 1] = RECEIVED;
         match stored {
-            Ok(()) => self.complete(completions, entry),
+            Ok(()) => self.complete(completions, entry, false),
             Err(Refused) => {
                 log::warn!("{}: receive queue {number} fails", self.name);
                 self.fail_queue(opcode::CREATE_RQ, number);
@@ -228,9 +191,8 @@ impl Function {
 
     fn scatter(&self, list: &[u8], frame: &[u8]) -> Result<(), Refused> {
         let mut rest = frame;
-        for segment in list.chunks_exact(SEGMENT) {
-            let (len, key, address) = data_segment(segment);
-            if rest.is_empty() || key == TERMINATOR {
+        for Segment { address, len, key } in Segment::list(list) {
+            if rest.is_empty() {
                 break;
             }
             self.reach(key)?;
@@ -243,14 +205,4 @@ impl Function {
             false => Err(Refused),
         }
     }
-}
-
-/// Length, key and address.
-fn data_segment(segment: &[u8]) -> (u32, u32, u64) {
-    let len = field(0, 32).get32(segment) & !START_PADDING;
-    (
-        len,
-        field(32, 32).get32(segment),
-        field(64, 64).get(segment),
-    )
 }

@@ -23,6 +23,7 @@ const CONTEXT: usize = 0x80;
 const LOG_SIZE: Field = field(0x63, 5).within(CONTEXT);
 const VECTOR: Field = field(0xb4, 12).within(CONTEXT);
 const LOG_PAGE: Field = field(0xc3, 5).within(CONTEXT);
+const OFFSET: Field = field(0x54, 6).within(CONTEXT);
 const MASK: usize = 0x58;
 const PAGES: usize = 0x110;
 const NUMBER: Field = field(0x58, 8);
@@ -36,6 +37,8 @@ pub enum Event {
     Port = 9,
     /// Commands ended.
     Command = 0xa,
+    /// The peer of a queue pair named memory that it may not reach.
+    Access = 0x11,
 }
 
 /// `MLX5_PORT_CHANGE_SUBTYPE_*`.
@@ -51,13 +54,16 @@ pub mod port_change {
 pub struct Pages {
     addresses: Vec<u64>,
     log_page: u32,
+    offset: u64,
 }
 
 impl Pages {
-    /// The pages that the byte `at` and those after it of `input` name, for `size` bytes. None if there are too few.
-    pub fn new(input: &[u8], at: usize, log_page: u32, size: u64) -> Option<Pages> {
+    /// The pages that the byte `at` and those after it of `input` name, for `size` bytes. The first byte is `offset` 64ths
+    /// of a page behind the first page's begin. None if there are too few pages.
+    pub fn new(input: &[u8], at: usize, log_page: u32, offset: u64, size: u64) -> Option<Pages> {
         let log_page = log_page + 12;
-        let count = size.div_ceil(1u64.checked_shl(log_page)?) as usize;
+        let offset = offset << (log_page - 6);
+        let count = (offset + size).div_ceil(1u64.checked_shl(log_page)?) as usize;
         let addresses: Vec<u64> = numbers(input, at)
             .take(count)
             .map(|it| it & !0xfff)
@@ -65,11 +71,13 @@ impl Pages {
         (addresses.len() == count).then_some(Pages {
             addresses,
             log_page,
+            offset,
         })
     }
 
     /// The address of the byte `at`. An address outside of the guest's memory if there is no such page.
     pub fn address(&self, at: u64) -> u64 {
+        let at = at.wrapping_add(self.offset);
         let page = (self.addresses).get((at >> self.log_page) as usize);
         page.map_or(u64::MAX, |page| {
             page.wrapping_add(at & ((1 << self.log_page) - 1))
@@ -94,7 +102,7 @@ impl EventQueue {
         if log_size > MAX_LOG_SIZE || log_page > 20 {
             return Err(Status::Parameter);
         }
-        let pages = Pages::new(input, PAGES, log_page, ENTRY << log_size);
+        let pages = Pages::new(input, PAGES, log_page, OFFSET.get(input), ENTRY << log_size);
         Ok(EventQueue {
             pages: pages.ok_or(Status::InputLength)?,
             log_size,

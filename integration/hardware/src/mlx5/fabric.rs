@@ -3,13 +3,18 @@
 
 use super::{
     Mac,
-    function::{Function, Place},
+    function::{self, Function},
+    verbs::Place,
 };
+use std::{collections::BTreeSet, time::Duration};
 
 /// All functions of a process.
 #[derive(Debug, Default)]
 pub struct Fabric {
     functions: Vec<Function>,
+    pub(super) now: Duration,
+    /// The queue pairs whose next request waits, or that are in error.
+    pub(super) waiting: BTreeSet<Place>,
 }
 
 impl Fabric {
@@ -17,7 +22,7 @@ impl Fabric {
     pub fn new(cards: &[Vec<Mac>]) -> Fabric {
         let functions = cards.iter().flat_map(|macs| {
             (1..).zip(macs).map(|(port, mac)| {
-                Function::new(Place {
+                Function::new(function::Place {
                     mac: *mac,
                     card: macs[0],
                     port,
@@ -27,6 +32,7 @@ impl Fabric {
         });
         Fabric {
             functions: functions.collect(),
+            ..Fabric::default()
         }
     }
 
@@ -43,7 +49,7 @@ impl Fabric {
         &mut self.functions[position]
     }
 
-    /// A guest writes to BAR 0. Frames that it sends arrive at once.
+    /// A guest writes to BAR 0. Frames that it sends arrive at once, and messages if their receivers are ready.
     pub fn write(&mut self, position: usize, offset: u64, data: &[u8]) {
         let sender = &mut self.functions[position];
         sender.write(offset, data);
@@ -52,6 +58,7 @@ impl Fabric {
         for frame in frames.iter().filter(|_| is_connected) {
             self.switch(position, frame);
         }
+        self.execute_rung();
     }
 
     /// Hands a frame to all functions that accept its target, but its sender.

@@ -5,7 +5,9 @@ use super::{
     Mac,
     capabilities::Capabilities,
     events::{Event, EventQueue, port_change},
+    keys::Keys,
     objects::Objects,
+    pairs::QueuePair,
     ports::Ports,
     queues::{CompletionQueue, WorkQueue},
     registers::{self, Registers},
@@ -70,6 +72,10 @@ pub struct Function {
     pub(super) completions: BTreeMap<u32, CompletionQueue>,
     pub(super) sends: BTreeMap<u32, WorkQueue>,
     pub(super) receives: BTreeMap<u32, WorkQueue>,
+    pub(super) keys: Keys,
+    pub(super) pairs: BTreeMap<u32, QueuePair>,
+    /// The queue pairs whose doorbells were rung or that failed, and that the fabric has not executed.
+    pub(super) rung: Vec<u32>,
     /// Frames that it sent, and that the fabric has not taken.
     pub(super) outgoing: Vec<Vec<u8>>,
     begin: Instant,
@@ -99,6 +105,9 @@ impl Function {
             completions: BTreeMap::new(),
             sends: BTreeMap::new(),
             receives: BTreeMap::new(),
+            keys: Keys::default(),
+            pairs: BTreeMap::new(),
+            rung: Vec::new(),
             outgoing: Vec::new(),
             begin: Instant::now(),
         }
@@ -142,7 +151,13 @@ impl Function {
             registers::COMPLETION_DOORBELL => {
                 self.completions_armed((value >> 32) as u32, value as u32);
             }
-            registers::SEND_DOORBELLS.. => self.posted(value as u32 >> 8),
+            // a request that is written as a whole begins here, too
+            registers::SEND_DOORBELLS.. if offset.is_multiple_of(registers::SEND_DOORBELL) => {
+                match value as u32 >> 8 {
+                    number if self.pairs.contains_key(&number) => self.rung.push(number),
+                    number => self.posted(number),
+                }
+            }
             _ => {}
         }
     }

@@ -14,6 +14,13 @@
 //! | [`events`] | event queues |
 //! | [`queues`] | completion queues, send queues and receive queues |
 //! | [`ethernet`] | the requests of send queues, and received frames |
+//! | [`keys`] | memory keys |
+//! | [`context`] | the contexts of queue pairs |
+//! | [`pairs`] | their queues and completions |
+//! | [`requests`] | the requests of their send queues |
+//! | [`verbs`] | the order of execution, and who is connected to whom |
+//! | [`reliable`] | requests on reliable connections |
+//! | [`datagrams`] | datagrams |
 //! | [`frames`] | checksums, VLANs and segments of frames |
 //! | [`vport`] | the virtual port: addresses, RoCE addresses, state, counters |
 //! | [`ports`] | the registers of the physical port |
@@ -25,7 +32,9 @@
 
 pub mod capabilities;
 pub mod commands;
+pub mod context;
 pub mod control;
+pub mod datagrams;
 pub mod ethernet;
 pub mod events;
 pub mod execute;
@@ -33,11 +42,16 @@ pub mod fabric;
 pub mod fields;
 pub mod frames;
 pub mod function;
+pub mod keys;
 pub mod objects;
+pub mod pairs;
 pub mod port;
 pub mod ports;
 pub mod queues;
 pub mod registers;
+pub mod reliable;
+pub mod requests;
+pub mod verbs;
 pub mod vport;
 
 /// A hardware address.

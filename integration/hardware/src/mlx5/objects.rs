@@ -4,8 +4,9 @@
 
 use super::{
     commands::Status,
+    context::{TRANSITIONS, Transition},
     fields::{Field, field, paste},
-    registers,
+    keys, pairs, registers,
 };
 use std::collections::BTreeMap;
 
@@ -62,13 +63,13 @@ pub const KINDS: &[Kind] = &[
     // memory keys; 0x100 ends a list of segments, and 0x300 is reserved
     Kind {
         first: 64,
-        ..kind(0x200, 0x202, 0x201, 0)
+        ..kind(keys::CREATE, keys::DESTROY, 0x201, 0)
     },
     kind(0x400, 0x401, 0x402, 0x403), // completion queues
-    // queue pairs; the first numbers are special
+    // queue pairs
     Kind {
-        first: 64,
-        ..kind(0x500, 0x501, 0x50b, 0)
+        first: pairs::FIRST,
+        ..kind(pairs::CREATE, pairs::DESTROY, 0x50b, 0)
     },
     kind(0x710, 0x711, 0x713, 0), // DCT
     // shared receive queues, those of XRC, XRQ and RMP: the driver keeps all of them in one table, by number
@@ -154,24 +155,10 @@ pub const KINDS: &[Kind] = &[
 
 /// Where the state of a queue is in the input of a command, and in the context of a queue.
 const QUEUE_STATE: Field = field(0x108, 4);
-const QUEUE_PAIR_STATE: Field = field(0xc0, 4);
-const CREATE_QUEUE_PAIR: u16 = 0x500;
 const CREATE_SEND_QUEUE: u16 = 0x904;
 const CREATE_RECEIVE_QUEUE: u16 = 0x908;
 const CREATE_RQT: u16 = 0x916;
 
-/// The commands that change the state of a queue pair, and the state after each.
-const TRANSITIONS: [(u16, u64); 9] = [
-    (0x502, 1), // RST2INIT
-    (0x50e, 1), // INIT2INIT
-    (0x503, 2), // INIT2RTR
-    (0x504, 3), // RTR2RTS
-    (0x505, 3), // RTS2RTS
-    (0x506, 3), // SQERR2RTS
-    (0x50c, 3), // SQD_RTS
-    (0x507, 6), // 2ERR
-    (0x50a, 0), // 2RST
-];
 const OPCODE: Field = field(0, 16);
 
 /// The objects of a function: by the command that makes them, and id.
@@ -206,8 +193,8 @@ impl Objects {
     /// Executes a command of an object. None if it is another command.
     pub fn execute(&mut self, input: &[u8], output: &mut [u8]) -> Option<Result<(), Status>> {
         let opcode = OPCODE.get(input) as u16;
-        if let Some((_, state)) = TRANSITIONS.iter().find(|it| it.0 == opcode) {
-            return Some(self.transit(input, *state));
+        if let Some(transition) = TRANSITIONS.iter().find(|it| it.opcode == opcode) {
+            return Some(self.transit(input, transition));
         }
         let kind = KINDS.iter().find(|kind| {
             opcode != 0 && [kind.create, kind.destroy, kind.query, kind.modify].contains(&opcode)
@@ -239,10 +226,10 @@ impl Objects {
         })
     }
 
-    fn transit(&mut self, input: &[u8], state: u64) -> Result<(), Status> {
-        let pairs = self.made.entry(CREATE_QUEUE_PAIR).or_default();
+    fn transit(&mut self, input: &[u8], transition: &Transition) -> Result<(), Status> {
+        let pairs = self.made.entry(pairs::CREATE).or_default();
         let pair = pairs.get_mut(&ID.get32(input)).ok_or(Status::Resource)?;
-        QUEUE_PAIR_STATE.put(pair, state);
+        transition.apply(pair, input);
         Ok(())
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A function of the fabric as a PCI function.
+//! A function of the fabric as a PCI function, and the thread that tries waiting requests again.
 
 use super::{fabric::Fabric, registers};
 use crate::{
@@ -7,7 +7,11 @@ use crate::{
     memory::Memory,
     pci::{self, Function, Identity},
 };
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
 
 const VENDOR: u16 = 0x15b3;
 /// ConnectX-5.
@@ -17,34 +21,57 @@ const CLASS: [u8; 3] = [2, 0, 0];
 const VECTORS: u16 = 64;
 const VECTOR_BAR: u8 = 2;
 const VECTOR_BAR_SIZE: usize = 4096;
+/// The time between two attempts to execute a request.
+const TICK: Duration = Duration::from_millis(1);
 
-/// The fabric of a process. All ports and the orders share it.
-#[derive(Clone, Debug)]
-pub struct Shared(Arc<Mutex<Fabric>>);
+/// The fabric of a process. All ports, the orders and the thread share it.
+#[derive(Debug)]
+pub struct Shared {
+    fabric: Mutex<Fabric>,
+    waits: Condvar,
+    begin: Instant,
+}
 
 impl Shared {
     /// Shares a fabric.
-    pub fn new(fabric: Fabric) -> Shared {
-        Shared(Arc::new(Mutex::new(fabric)))
+    pub fn new(fabric: Fabric) -> Arc<Shared> {
+        Arc::new(Shared {
+            fabric: Mutex::new(fabric),
+            waits: Condvar::new(),
+            begin: Instant::now(),
+        })
     }
 
     /// Locks the fabric. A panic of another thread does not poison it.
     pub fn fabric(&self) -> MutexGuard<'_, Fabric> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.fabric.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tries waiting requests again. It does not return.
+    pub fn run(&self) -> ! {
+        loop {
+            let mut fabric = self.fabric();
+            if fabric.advance(self.begin.elapsed()) {
+                drop(fabric);
+                thread::sleep(TICK);
+            } else {
+                let _woken = self.waits.wait(fabric);
+            }
+        }
     }
 }
 
 /// The function at a position of the fabric.
 #[derive(Debug)]
 pub struct Port {
-    shared: Shared,
+    shared: Arc<Shared>,
     position: usize,
     vector_bar: [u8; VECTOR_BAR_SIZE],
 }
 
 impl Port {
     /// The function at `position`, which there is.
-    pub fn new(shared: Shared, position: usize) -> Port {
+    pub fn new(shared: Arc<Shared>, position: usize) -> Port {
         Port {
             shared,
             position,
@@ -81,7 +108,14 @@ impl Function for Port {
 
     fn write(&mut self, bar: u8, offset: u64, data: &[u8]) {
         match bar {
-            0 => self.shared.fabric().write(self.position, offset, data),
+            0 => {
+                let mut fabric = self.shared.fabric();
+                fabric.set_time(self.shared.begin.elapsed());
+                fabric.write(self.position, offset, data);
+                if fabric.is_waiting() {
+                    self.shared.waits.notify_one();
+                }
+            }
             VECTOR_BAR => {
                 for (at, byte) in pci::positions(offset, data) {
                     if let Some(there) = self.vector_bar.get_mut(at) {

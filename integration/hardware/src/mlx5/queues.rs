@@ -3,11 +3,15 @@
 
 use super::{
     commands::Status,
+    context,
     events::{Event, Pages},
     fields::{Field, field},
     function::Function,
+    keys,
+    pairs::{self, QueuePair},
 };
 use crate::memory::{Memory, Unmapped};
+use std::sync::Arc;
 
 const PAGES: usize = 0x110;
 const NUMBER: Field = field(0x48, 24);
@@ -20,6 +24,7 @@ mod completion {
     pub(super) const LOG_SIZE: Field = field(0x63, 5).within(AT);
     pub(super) const EVENTS: Field = field(0xa0, 32).within(AT);
     pub(super) const LOG_PAGE: Field = field(0xc3, 5).within(AT);
+    pub(super) const OFFSET: Field = field(0x54, 6).within(AT);
 }
 
 /// `sqc` and `rqc`, in the input of `CREATE_SQ` and `CREATE_RQ`.
@@ -39,6 +44,14 @@ mod work {
 const STATE: Field = field(0x108, 4);
 const READY: u64 = 1;
 const FAILED: u64 = 3;
+
+/// Bytes of a segment of a request.
+pub const SEGMENT: usize = 16;
+/// The longest request has 63 segments.
+const MAX_REQUEST: usize = 1024;
+const SEGMENTS: Field = field(32 + 26, 6);
+/// The bit of a doorbell by which the driver asks for an event of a solicited completion (`MLX5_CQ_DB_REQ_NOT_SOL`).
+const ONLY_SOLICITED: u32 = 1 << 24;
 
 /// Bytes of a completion.
 pub const COMPLETION: usize = 64;
@@ -69,7 +82,17 @@ pub struct CompletionQueue {
     entry: u64,
     events: u32,
     produced: u32,
-    is_armed: bool,
+    /// The value of `produced` after the newest completion that is worth a solicited event.
+    solicited: u32,
+    armed: Armed,
+}
+
+/// When the next event of a completion queue is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Armed {
+    No,
+    Any,
+    Solicited,
 }
 
 impl CompletionQueue {
@@ -83,36 +106,65 @@ impl CompletionQueue {
             0 => 64,
             _ => 128,
         };
-        let pages = Pages::new(input, PAGES, log_page, entry << log_size);
+        let offset = completion::OFFSET.get(input);
+        let pages = Pages::new(input, PAGES, log_page, offset, entry << log_size);
         Ok(CompletionQueue {
             pages: pages.ok_or(Status::InputLength)?,
             log_size,
             entry,
             events: completion::EVENTS.get32(input),
             produced: 0,
-            is_armed: false,
+            solicited: 0,
+            armed: Armed::No,
         })
     }
 
-    fn push(&mut self, memory: &Memory, mut entry: [u8; COMPLETION]) -> Result<(), Unmapped> {
+    /// Writes an entry.
+    fn push(
+        &mut self,
+        memory: &Memory,
+        mut entry: [u8; COMPLETION],
+        is_solicited: bool,
+    ) -> Result<(), Unmapped> {
         entry[COMPLETION - 1] |= (self.produced >> self.log_size & 1) as u8;
         let slot = u64::from(self.produced & ((1 << self.log_size) - 1));
         let at = slot * self.entry + self.entry - COMPLETION as u64;
         self.produced = self.produced.wrapping_add(1);
+        if is_solicited {
+            self.solicited = self.produced;
+        }
         memory.publish_by_end(self.pages.address(at), &entry)
+    }
+
+    /// Returns true if an event is due, and then none until the driver asks again.
+    fn take_event(&mut self) -> bool {
+        let is_due = match self.armed {
+            Armed::No => false,
+            Armed::Any => true,
+            Armed::Solicited => self.solicited == self.produced,
+        };
+        if is_due {
+            self.armed = Armed::No;
+        }
+        is_due
     }
 }
 
 /// A send or receive queue.
 #[derive(Clone, Debug)]
 pub struct WorkQueue {
-    pages: Pages,
-    log_size: u32,
+    /// Its memory, which the two queues of a queue pair have in common.
+    pub pages: Arc<Pages>,
+    /// Where it begins in its memory.
+    pub base: u64,
+    /// The logarithm of its entries.
+    pub log_size: u32,
     /// The number of its completion queue.
     pub completions: u32,
     /// The logarithm of the bytes of an entry.
     pub log_stride: u32,
-    record: u64,
+    /// The address of its doorbell record.
+    pub record: u64,
     /// Entries that are done.
     pub taken: u16,
 }
@@ -124,9 +176,10 @@ impl WorkQueue {
         if log_size > 16 || log_page > MAX_LOG_PAGE || !(4..=12).contains(&log_stride) {
             return Err(Status::Parameter);
         }
-        let pages = Pages::new(input, PAGES, log_page, 1 << (log_size + log_stride));
+        let pages = Pages::new(input, PAGES, log_page, 0, 1 << (log_size + log_stride));
         Ok(WorkQueue {
-            pages: pages.ok_or(Status::InputLength)?,
+            pages: Arc::new(pages.ok_or(Status::InputLength)?),
+            base: 0,
             log_size,
             completions: work::COMPLETIONS.get32(input),
             log_stride,
@@ -141,9 +194,21 @@ impl WorkQueue {
         let at = self.record.wrapping_add(if is_send { 4 } else { 0 });
         let mut counter = [0; 4];
         match memory.read(at, &mut counter) {
-            Ok(()) => (u32::from_be_bytes(counter) as u16).wrapping_sub(self.taken),
+            Ok(()) => {
+                let posted = (u32::from_be_bytes(counter) as u16).wrapping_sub(self.taken);
+                u32::from(posted).min(1 << self.log_size) as u16
+            }
             Err(Unmapped) => 0,
         }
+    }
+
+    /// The next request of a send queue, as many segments as it has. None if there is none in memory, or it has no segment.
+    pub fn next_request(&self, memory: &Memory) -> Option<Vec<u8>> {
+        let mut request = [0; MAX_REQUEST];
+        self.read(memory, &mut request[..SEGMENT]).ok()?;
+        let len = SEGMENTS.get(&request) as usize * SEGMENT;
+        self.read(memory, &mut request[..len]).ok()?;
+        (len >= SEGMENT).then(|| request[..len].to_vec())
     }
 
     /// Reads `into.len()` bytes, a multiple of 16, of the next entries.
@@ -151,14 +216,15 @@ impl WorkQueue {
         let mask = (1u64 << (self.log_size + self.log_stride)) - 1;
         let start = u64::from(self.taken) << self.log_stride;
         for (offset, part) in (0..).step_by(16).zip(into.chunks_mut(16)) {
-            memory.read(self.pages.address((start + offset) & mask), part)?;
+            let at = self.base + ((start + offset) & mask);
+            memory.read(self.pages.address(at), part)?;
         }
         Ok(())
     }
 }
 
 impl Function {
-    /// Makes or destroys the queue of a command that succeeded.
+    /// Makes, changes or destroys the queue, the key or the queue pair of a command that succeeded.
     pub(super) fn queues_changed(
         &mut self,
         code: u16,
@@ -176,6 +242,18 @@ impl Function {
             // the data of other kinds goes nowhere
             opcode::CREATE_RQ if work::KIND.get(input) == CYCLIC => {
                 self.receives.insert(made, WorkQueue::new(input)?);
+            }
+            keys::CREATE => self.keys.add(made, input)?,
+            keys::DESTROY => self.keys.remove(gone),
+            pairs::CREATE => {
+                self.pairs.insert(made, QueuePair::new(input)?);
+            }
+            pairs::DESTROY => drop(self.pairs.remove(&gone)),
+            context::TO_ERROR => self.rung.push(gone),
+            context::TO_RESET => {
+                if let Some(pair) = self.pairs.get_mut(&gone) {
+                    pair.reset();
+                }
             }
             opcode::DESTROY_CQ => drop(self.completions.remove(&gone)),
             opcode::DESTROY_SQ => drop(self.sends.remove(&gone)),
@@ -198,15 +276,16 @@ impl Function {
         }
     }
 
-    /// Writes a completion, and an event if the driver asked for one.
-    pub(super) fn complete(&mut self, number: u32, entry: [u8; COMPLETION]) {
+    /// Writes a completion, and an event if the driver asked for one. `is_solicited` states that a driver gets one which
+    /// waits for solicited completions and for errors.
+    pub(super) fn complete(&mut self, number: u32, entry: [u8; COMPLETION], is_solicited: bool) {
         let Some(queue) = self.completions.get_mut(&number) else {
             return;
         };
-        if queue.push(&self.memory, entry).is_err() {
+        if queue.push(&self.memory, entry, is_solicited).is_err() {
             log::warn!("{}: completion queue {number} is not in memory", self.name);
         }
-        if std::mem::take(&mut queue.is_armed) {
+        if queue.take_event() {
             self.completion_event(number);
         }
     }
@@ -228,8 +307,15 @@ impl Function {
         let Some(queue) = self.completions.get_mut(&number) else {
             return;
         };
-        queue.is_armed = (queue.produced ^ position) & 0xff_ffff == 0;
-        if !queue.is_armed {
+        let (armed, newest) = match position & ONLY_SOLICITED {
+            0 => (Armed::Any, queue.produced),
+            _ => (Armed::Solicited, queue.solicited),
+        };
+        let unread = newest.wrapping_sub(position) & 0xff_ffff;
+        // half of the 24 bits are behind
+        let is_due = unread != 0 && unread < 1 << 23;
+        queue.armed = if is_due { Armed::No } else { armed };
+        if is_due {
             self.completion_event(number);
         }
     }

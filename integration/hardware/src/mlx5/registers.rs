@@ -17,6 +17,8 @@ pub const FIRST_PAGE: u32 = 16;
 pub const COMPLETION_DOORBELL: u64 = 0x20;
 /// The doorbells of send queues, from here to the end.
 pub const SEND_DOORBELLS: u64 = 0x800;
+/// The bytes of each of them.
+pub const SEND_DOORBELL: u64 = 0x100;
 /// The pages of BAR 0.
 pub const PAGES: u32 = (BAR_SIZE / PAGE) as u32;
 

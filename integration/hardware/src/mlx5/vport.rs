@@ -20,6 +20,7 @@ const CONTEXT: usize = 0x100;
 
 const ROCE_INDEX: Field = field(0x40, 16);
 const ROCE_VERSION: Field = field(0xd8, 8);
+const ROCE_MAC: Field = field(0x90, 48);
 
 /// `nic_vport_context`.
 mod nic {
@@ -67,6 +68,8 @@ const ADMIN_FOLLOWS: u64 = 2;
 
 /// `query_vport_counter_out`: packets, and the octets after them.
 mod counters {
+    pub(super) const RECEIVED_MESSAGES: usize = 0x30;
+    pub(super) const SENT_MESSAGES: usize = 0x40;
     pub(super) const RECEIVED_BROADCAST: usize = 0x70;
     pub(super) const SENT_BROADCAST: usize = 0x80;
     pub(super) const RECEIVED_UNICAST: usize = 0x90;
@@ -95,6 +98,8 @@ pub struct RoceAddress {
     pub gid: [u8; 16],
     /// 0 for RoCE v1, 2 for v2.
     pub version: u8,
+    /// The hardware address.
+    pub mac: Mac,
 }
 
 /// The EUI-64 of a hardware address.
@@ -128,15 +133,18 @@ impl Vport {
 
     /// The RoCE addresses that the driver set, by index.
     pub fn roce_addresses(&self) -> impl Iterator<Item = (usize, RoceAddress)> {
-        let is_set = |entry: &[u8; ROCE_ADDRESS]| entry[..16] != [0; 16];
-        (self.roce.iter().enumerate())
-            .filter(move |(_, entry)| is_set(entry))
-            .map(|(index, entry)| {
-                let mut gid = [0; 16];
-                gid.copy_from_slice(&entry[..16]);
-                let version = ROCE_VERSION.get(entry) as u8;
-                (index, RoceAddress { gid, version })
-            })
+        (0..ROCE_ADDRESSES).filter_map(|index| Some((index, self.roce_address(index)?)))
+    }
+
+    /// The RoCE address at `index`.
+    pub fn roce_address(&self, index: usize) -> Option<RoceAddress> {
+        let entry = self.roce.get(index)?;
+        let gid = *entry.first_chunk::<16>()?;
+        (gid != [0; 16]).then(|| {
+            let [_, _, mac @ ..] = ROCE_MAC.get(entry).to_be_bytes();
+            let version = ROCE_VERSION.get(entry) as u8;
+            RoceAddress { gid, version, mac }
+        })
     }
 
     /// Returns true if a frame to `target` is for the function.
@@ -155,7 +163,20 @@ impl Vport {
             (true, ..) => counters::RECEIVED_UNICAST,
             (false, ..) => counters::SENT_UNICAST,
         };
-        for (at, more) in [(at, 1), (at + 8, octets as u64)] {
+        self.add(at, octets as u64);
+    }
+
+    /// Counts a message of a queue pair.
+    pub fn count_message(&mut self, is_received: bool, octets: u64) {
+        let at = match is_received {
+            true => counters::RECEIVED_MESSAGES,
+            false => counters::SENT_MESSAGES,
+        };
+        self.add(at, octets);
+    }
+
+    fn add(&mut self, at: usize, octets: u64) {
+        for (at, more) in [(at, 1), (at + 8, octets)] {
             let number = field(at * 8, 64);
             let sum = number.get(&self.counters).wrapping_add(more);
             number.put(&mut self.counters, sum);

@@ -3,7 +3,10 @@
 
 mod attached;
 mod commands;
+mod datagrams;
 mod driver;
 mod ethernet;
 mod hostile;
 mod port;
+mod reliable;
+mod verbs;

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Requests of send queues (`struct mlx5_wqe_ctrl_seg` and what follows it).
+
+use super::{
+    Mac,
+    fields::{Field, field},
+    keys::Segment,
+    queues::SEGMENT,
+};
+
+/// Bytes of a block of a send queue.
+pub const BLOCK: usize = 64;
+
+const OPCODE: Field = field(24, 8);
+const INDEX: Field = field(8, 16);
+const COMPLETES: Field = field(11 * 8 + 4, 2);
+const SOLICITS: Field = field(11 * 8 + 6, 1);
+const IMMEDIATE: Field = field(12 * 8, 32);
+/// `MLX5_WQE_CTRL_CQ_UPDATE`; with the lower bit there is an event, too.
+const ALWAYS: u64 = 2;
+const INLINE: u32 = 1 << 31;
+/// The most bytes of a message.
+const MAX_MESSAGE: u64 = 1 << 30;
+
+/// `MLX5_OPCODE_*`.
+pub mod opcode {
+    /// Nothing.
+    pub const NOP: u8 = 0;
+    pub(super) const WRITE: u8 = 8;
+    pub(super) const WRITE_IMMEDIATE: u8 = 9;
+    /// A message; of an Ethernet queue: a frame.
+    pub const SEND: u8 = 0xa;
+    pub(super) const SEND_IMMEDIATE: u8 = 0xb;
+    /// A frame that is cut into segments.
+    pub const LSO: u8 = 0xe;
+    pub(super) const READ: u8 = 0x10;
+    pub(super) const COMPARE_AND_SWAP: u8 = 0x11;
+    pub(super) const FETCH_AND_ADD: u8 = 0x12;
+}
+
+/// What all requests begin with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Header {
+    /// `MLX5_OPCODE_*`.
+    pub opcode: u8,
+    /// Its position, in blocks.
+    pub index: u16,
+    /// The blocks that it has.
+    pub blocks: u16,
+    /// Whether its completion is reported if it succeeds.
+    pub is_reported: bool,
+    /// Whether it solicits an event of the peer.
+    pub is_solicited: bool,
+}
+
+impl Header {
+    /// Reads it from a request, of which all segments are there.
+    pub fn read(request: &[u8]) -> Header {
+        Header {
+            opcode: OPCODE.get(request) as u8,
+            index: INDEX.get(request) as u16,
+            blocks: request.len().div_ceil(BLOCK) as u16,
+            is_reported: COMPLETES.get(request) & ALWAYS != 0,
+            is_solicited: SOLICITS.get(request) == 1,
+        }
+    }
+}
+
+/// The payload of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Data {
+    /// In the request.
+    Inline(Vec<u8>),
+    /// In memory.
+    Segments(Vec<Segment>),
+}
+
+impl Data {
+    /// The payload from the byte `at` of a request to its end. None if it is too long, or of both kinds.
+    fn read(request: &[u8], at: usize) -> Option<Data> {
+        let mut rest = request.get(at..)?;
+        let (mut inline, mut segments) = (Vec::new(), Vec::new());
+        while rest.len() >= SEGMENT {
+            let word = field(0, 32).get32(rest);
+            let len = match word & INLINE {
+                0 => {
+                    segments.push(Segment::read(rest));
+                    SEGMENT
+                }
+                _ => {
+                    let end = (word & !INLINE) as usize + 4;
+                    inline.extend_from_slice(rest.get(4..end)?);
+                    end.next_multiple_of(SEGMENT)
+                }
+            };
+            rest = rest.get(len..).unwrap_or_default();
+        }
+        let size: u64 = segments.iter().map(|it| u64::from(it.len)).sum();
+        match (inline.is_empty(), segments.is_empty()) {
+            (false, false) => None,
+            (false, true) => Some(Data::Inline(inline)),
+            (true, _) => (size <= MAX_MESSAGE).then_some(Data::Segments(segments)),
+        }
+    }
+}
+
+/// The receiver of a datagram (`struct mlx5_av`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The key of the receiver.
+    pub key: u32,
+    /// The number of its queue pair.
+    pub number: u32,
+    /// Its hardware address.
+    pub mac: Mac,
+    /// Its GID.
+    pub gid: [u8; 16],
+    /// The RoCE address of the sender, by index.
+    pub source: usize,
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+}
+
+impl Address {
+    /// Reads 48 bytes.
+    fn read(segment: &[u8]) -> Option<Address> {
+        Some(Address {
+            key: field(0, 32).get32(segment),
+            number: field(0x48, 24).get32(segment),
+            mac: *segment.get(20..)?.first_chunk()?,
+            traffic_class: *segment.get(26)?,
+            hop_limit: *segment.get(27)?,
+            source: field(28 * 8 + 4, 8).get(segment) as usize,
+            flow_label: field(28 * 8 + 12, 20).get32(segment),
+            gid: *segment.get(32..)?.first_chunk()?,
+        })
+    }
+}
+
+/// What a request does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Nothing.
+    Nop,
+    /// A message.
+    Send {
+        /// Its payload.
+        data: Data,
+        /// Its immediate data.
+        immediate: Option<u32>,
+    },
+    /// Bytes into the peer's memory.
+    Write {
+        /// The bytes.
+        data: Data,
+        /// Where to. Its length is that of the bytes.
+        remote: Segment,
+        /// Immediate data, which take a receive request.
+        immediate: Option<u32>,
+    },
+    /// Bytes of the peer's memory.
+    Read {
+        /// Where from.
+        remote: Segment,
+        /// Where to.
+        into: Vec<Segment>,
+    },
+    /// A change of 8 bytes of the peer's memory, whose former value comes back.
+    Atomic {
+        /// Which.
+        remote: Segment,
+        /// Where the former value goes.
+        into: Vec<Segment>,
+        /// The value that they have to have. None adds.
+        compare: Option<u64>,
+        /// The new value, or the addend.
+        operand: u64,
+    },
+    /// A message to an address.
+    Datagram {
+        /// The address.
+        to: Address,
+        /// Its payload.
+        data: Data,
+        /// Its immediate data.
+        immediate: Option<u32>,
+    },
+}
+
+/// Decodes a request. None if it is malformed, or none of the queue pair's service.
+pub fn operation(request: &[u8], is_datagram: bool) -> Option<Operation> {
+    let code = OPCODE.get(request) as u8;
+    let word = IMMEDIATE.get32(request);
+    let immediate = [opcode::SEND_IMMEDIATE, opcode::WRITE_IMMEDIATE]
+        .contains(&code)
+        .then_some(word);
+    let is_send = [opcode::SEND, opcode::SEND_IMMEDIATE].contains(&code);
+    if code == opcode::NOP {
+        return Some(Operation::Nop);
+    }
+    if is_datagram {
+        return match is_send {
+            true => Some(Operation::Datagram {
+                to: Address::read(request.get(16..64)?)?,
+                data: Data::read(request, 64)?,
+                immediate,
+            }),
+            false => None,
+        };
+    }
+    if is_send {
+        let data = Data::read(request, 16)?;
+        return Some(Operation::Send { data, immediate });
+    }
+    let remote = |len| Segment {
+        address: field(16 * 8, 64).get(request),
+        key: field(24 * 8, 32).get32(request),
+        len,
+    };
+    let into = |at| match Data::read(request, at)? {
+        Data::Segments(segments) => Some(segments),
+        Data::Inline(_) => None,
+    };
+    let size = |segments: &[Segment]| segments.iter().map(|it| it.len).sum();
+    match code {
+        opcode::WRITE | opcode::WRITE_IMMEDIATE => {
+            let data = Data::read(request, 32)?;
+            let len = match &data {
+                Data::Inline(bytes) => bytes.len() as u32,
+                Data::Segments(segments) => size(segments),
+            };
+            Some(Operation::Write {
+                data,
+                remote: remote(len),
+                immediate,
+            })
+        }
+        opcode::READ => {
+            let into = into(32)?;
+            Some(Operation::Read {
+                remote: remote(size(&into)),
+                into,
+            })
+        }
+        opcode::COMPARE_AND_SWAP | opcode::FETCH_AND_ADD => Some(Operation::Atomic {
+            remote: remote(8),
+            into: into(48).filter(|it| size(it) == 8)?,
+            compare: (code == opcode::COMPARE_AND_SWAP).then(|| field(40 * 8, 64).get(request)),
+            operand: field(32 * 8, 64).get(request),
+        }),
+        _ => None,
+    }
+}
