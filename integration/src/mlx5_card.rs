@@ -153,7 +153,7 @@ pub fn directory(function: usize) -> PathBuf {
 pub fn gids(netns: &Netns, rdma: &str) -> Vec<(String, String)> {
     // the type of an entry without a GID cannot be read
     let script = format!(
-        "cd /sys/class/infiniband/{rdma}/ports/1; for i in 0 1 2 3 4 5 6 7; do \
+        "cd /sys/class/infiniband/{rdma}/ports/1; for i in $(seq 0 15); do \
          kind=$(cat gid_attrs/types/$i 2>/dev/null) && printf '%s\\t%s\\n' $(cat gids/$i) \"$kind\"; done; true"
     );
     let text = netns::check(netns.command("sh").args(["-c", &script]));

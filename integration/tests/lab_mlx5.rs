@@ -6,6 +6,7 @@ use integration::{
     Netns, Node, Snapshot,
     daemon::rdma_device_plugin,
     mlx5_card::{FUNCTIONS, MACS, Mlx5Card, NETDEVS, RDMA, directory, gids, links},
+    traffic::{self, End},
     wait,
 };
 use serde_json::{Value, json};
@@ -48,6 +49,25 @@ fn addressed(card: &Mlx5Card) -> Node {
         card.has_state(&node.host, RDMA[function], "ACTIVE");
     }
     node
+}
+
+/// `rping`, and 30 queue pairs that read 100 times 4 KiB each. `netns` is that of the server's device.
+#[track_caller]
+fn passes(server: End<'_>, client: End<'_>, netns: &Netns) {
+    traffic::rping(server, client);
+    let before = sent(netns, server.rdma);
+    traffic::by_connection_manager("ib_read_bw -q 30", server, client);
+    let sent = sent(netns, server.rdma) - before;
+    assert!(sent >= 30 * 100 * 4096, "{sent} bytes");
+}
+
+/// The bytes that the port has sent, as the kernel counts them for the namespace of the device.
+#[track_caller]
+fn sent(netns: &Netns, rdma: &str) -> u64 {
+    let counters = format!("/sys/class/infiniband/{rdma}/ports/1/counters");
+    let text = netns.run(&format!("cat {counters}/port_xmit_data"));
+    // its unit is 4 bytes
+    4 * text.trim().parse::<u64>().expect("a number")
 }
 
 fn configuration(node: &Node, netdev: &str) -> Value {
@@ -145,6 +165,23 @@ fn pods_get_netdev_and_device_and_the_host_is_as_before() {
         let said = pods[1].run(&line);
         assert!(said.contains("3 received"), "{said}");
     }
+    let [server, client] = [0, 1].map(|it: usize| End {
+        pod: &pods[it],
+        rdma: RDMA[it],
+        address: ADDRESSES[it],
+    });
+    passes(server, client, &pods[0]);
+    // an atomic operation moves its former value
+    for (program, from, least) in [
+        ("ib_write_bw", 1, 100 * 4096),
+        ("ib_send_bw", 1, 100 * 4096),
+        ("ib_atomic_bw", 0, 100 * 8),
+    ] {
+        let before = sent(&pods[from], RDMA[from]);
+        traffic::by_connection_manager(program, server, client);
+        let sent = sent(&pods[from], RDMA[from]) - before;
+        assert!(sent >= least, "{program}: {sent} bytes");
+    }
 
     // one pod is removed in order, the other one after its end
     node.del(&configuration(&node, NETDEVS[0]), "c0", &pods[0]);
@@ -177,7 +214,7 @@ fn a_bond_of_both_functions_is_one_device_that_pods_share() {
     }
 
     let before = Snapshot::of(&node.host);
-    let pod = node.pod("pod");
+    let pods = ["server", "client"].map(|label| node.pod(label));
     let mut configuration = configuration(&node, "bond0");
     configuration["mode"] = "share".into();
     configuration["ipam"] = json!({
@@ -186,20 +223,32 @@ fn a_bond_of_both_functions_is_one_device_that_pods_share() {
         "family": "ipv4",
         "dataDir": node.directory().join("leases"),
     });
-    node.add(&configuration, "c0", &pod);
-    let child = pod.link("rdma0").expect("a child");
-    assert_eq!(child["linkinfo"]["info_kind"], "macvlan", "{child}");
-    let address = &pod.addresses("rdma0")[0];
-    let octet: u8 = (address.strip_prefix("10.0.0."))
-        .and_then(|it| it.split('/').next())
-        .and_then(|it| it.parse().ok())
-        .unwrap_or_else(|| panic!("{address}"));
-    let gid = format!("0000:0000:0000:0000:0000:ffff:0a00:00{octet:02x}");
-    for kind in ["IB/RoCE v1", "RoCE v2"] {
-        let all = gids(&pod, "mlx5_bond_0");
-        assert!(all.contains(&(gid.clone(), kind.to_owned())), "{all:?}");
+    let addresses = [0, 1].map(|it: usize| {
+        let pod = &pods[it];
+        node.add(&configuration, &format!("c{it}"), pod);
+        let child = pod.link("rdma0").expect("a child");
+        assert_eq!(child["linkinfo"]["info_kind"], "macvlan", "{child}");
+        let address = pod.addresses("rdma0")[0].clone();
+        let address = address.split('/').next().unwrap_or_default();
+        let octet: u8 = (address.strip_prefix("10.0.0."))
+            .and_then(|it| it.parse().ok())
+            .unwrap_or_else(|| panic!("{address}"));
+        let gid = format!("0000:0000:0000:0000:0000:ffff:0a00:00{octet:02x}");
+        for kind in ["IB/RoCE v1", "RoCE v2"] {
+            let all = gids(pod, "mlx5_bond_0");
+            assert!(all.contains(&(gid.clone(), kind.to_owned())), "{all:?}");
+        }
+        address.to_owned()
+    });
+    let [server, client] = [0, 1].map(|it: usize| End {
+        pod: &pods[it],
+        rdma: "mlx5_bond_0",
+        address: &addresses[it],
+    });
+    passes(server, client, &node.host);
+    for (index, pod) in pods.iter().enumerate() {
+        node.del(&configuration, &format!("c{index}"), pod);
     }
-    node.del(&configuration, "c0", &pod);
     node.assert_restored(&before);
 
     // the port is active while one link is
@@ -209,7 +258,7 @@ fn a_bond_of_both_functions_is_one_device_that_pods_share() {
     card.has_state(&node.host, "mlx5_bond_0", "DOWN");
     assert_eq!(card.order("link all up"), "ok");
     card.has_state(&node.host, "mlx5_bond_0", "ACTIVE");
-    drop(pod);
+    drop(pods);
     card.unbond();
     assert_eq!(links(&node.host).len(), 2);
 }
