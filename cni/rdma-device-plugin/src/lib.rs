@@ -28,6 +28,7 @@ pub mod health;
 pub mod history;
 pub mod install;
 pub mod ipv6_prerequisite;
+pub mod kubectl;
 pub mod kubelet;
 pub mod leader;
 mod log_once;

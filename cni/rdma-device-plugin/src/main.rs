@@ -11,7 +11,7 @@ use rdma_device_plugin::{
     cli::{Arguments, Command},
     daemon::{Daemon, StartError},
     history::{History, Recorder},
-    install,
+    install, kubectl,
     metrics::Metrics,
     probes::ask,
     release,
@@ -23,6 +23,9 @@ use std::{
 };
 
 fn main() -> ExitCode {
+    if kubectl::is_called() {
+        return kubectl::run();
+    }
     state_file::set_umask();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,

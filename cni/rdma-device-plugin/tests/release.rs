@@ -171,7 +171,7 @@ fn a_release_is_whole_and_the_same_bytes_twice() {
     let list = |archive: &str| {
         let mut tar = Command::new("tar");
         let listed = tar
-            .arg("-tzf")
+            .arg("-tvzf")
             .arg(binaries.path().join("one").join(archive));
         said(&listed.output().expect("run"))
     };
@@ -183,6 +183,8 @@ fn a_release_is_whole_and_the_same_bytes_twice() {
             listed.contains(&format!("{directory}/LICENSE\n")),
             "{listed}"
         );
+        let plugin = format!("{directory}/kubectl-rdma -> rdma-device-plugin\n");
+        assert!(listed.contains(&plugin), "{listed}");
         for name in ["rdma-cni", "rdma-device-plugin", "rdma-ipam"] {
             let mut tar = Command::new("tar");
             let tar = tar.arg("-xzOf").arg(one.join(archive));

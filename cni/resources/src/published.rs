@@ -64,6 +64,14 @@ impl Resource {
             Devices::ById(each) => each.get(id).map(Vec::as_slice),
         }
     }
+
+    /// Returns the devices of all ids; a device of several ids comes once for each.
+    pub fn all_devices(&self) -> Vec<&DeviceAddress> {
+        match &self.devices {
+            Devices::Every(all) => all.iter().collect(),
+            Devices::ById(each) => each.values().flatten().collect(),
+        }
+    }
 }
 
 impl Published {

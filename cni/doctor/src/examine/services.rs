@@ -6,7 +6,7 @@ use super::{
     Findings, ago, count, some,
 };
 use network_conf::{Conf, Devices};
-use rdma_resources::{Published, published};
+use rdma_resources::Published;
 use std::path::Path;
 
 pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
@@ -151,11 +151,8 @@ fn gone(facts: &Facts, published: &Published, findings: &mut Findings<'_>) {
         return;
     };
     let resources = published.resources.values();
-    let devices = resources.flat_map(|resource| match &resource.devices {
-        published::Devices::Every(all) => all.clone(),
-        published::Devices::ById(each) => each.values().flatten().cloned().collect(),
-    });
-    let mut gone: Vec<String> = devices
+    let mut gone: Vec<String> = resources
+        .flat_map(|resource| resource.all_devices())
         .filter(|address| observed.device(address).is_none())
         .map(|address| address.to_string())
         .collect();

@@ -4,7 +4,7 @@
 
 use super::Offer;
 use rdma_netns::{DeviceAddress, Hca, Inventory};
-use rdma_resources::{Published, published::Devices};
+use rdma_resources::Published;
 use std::{collections::BTreeMap, fmt, path::Path};
 
 /// Devices by resource, as last offered.
@@ -96,11 +96,7 @@ impl PreviousOffers {
     /// Returns the offers that an earlier daemon published.
     pub fn of_published(published: &Published) -> Self {
         let resources = published.resources.iter().map(|(name, resource)| {
-            let addresses: Vec<&DeviceAddress> = match &resource.devices {
-                Devices::Every(all) => all.iter().collect(),
-                Devices::ById(each) => each.values().flatten().collect(),
-            };
-            let devices = addresses.into_iter().map(|address| {
+            let devices = resource.all_devices().into_iter().map(|address| {
                 let seen = Remembered {
                     physical_function: published.physical_functions.get(address).cloned(),
                     ..Remembered::default()

@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Runs of `kubectl` with the user's flags, and the pods of daemons.
+
+use clap::Args;
+use doctor::facts::Facts;
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+    process::{Command, ExitCode, Stdio},
+    thread,
+};
+
+/// Label of the daemons' pods: chart and manifests set it.
+const LABEL: &str = "app.kubernetes.io/name=rdma-device-plugin";
+
+/// Container of the daemon in its pod.
+pub(super) const CONTAINER: &str = "rdma-device-plugin";
+
+/// Number of daemons that are asked at a time.
+const AT_A_TIME: usize = 16;
+
+/// Flags that each `kubectl` gets.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Flags of kubectl")]
+pub(super) struct Flags {
+    /// Kubeconfig file
+    #[arg(long, global = true, value_name = "FILE")]
+    kubeconfig: Option<String>,
+    /// Context of the kubeconfig
+    #[arg(long, global = true, value_name = "NAME")]
+    context: Option<String>,
+    /// Cluster of the kubeconfig
+    #[arg(long, global = true, value_name = "NAME")]
+    cluster: Option<String>,
+    /// User of the kubeconfig
+    #[arg(long, global = true, value_name = "NAME")]
+    user: Option<String>,
+    /// User to impersonate
+    #[arg(long = "as", global = true, value_name = "NAME")]
+    impersonated: Option<String>,
+    /// Namespace of pods without one; default: that of the context
+    #[arg(short, long, global = true, value_name = "NAME")]
+    namespace: Option<String>,
+}
+
+/// The plugin has no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error("there is no program kubectl in PATH: install it, and run `kubectl rdma`")]
+    NoKubectl,
+    #[error("cannot run kubectl: {0}")]
+    NotRun(io::Error),
+    #[error("kubectl {line}: {why}")]
+    Failed { line: String, why: String },
+    #[error("cannot write to standard output: {0}")]
+    Output(io::Error),
+    #[error(
+        "no pod of the cluster has the label {LABEL}: install the DaemonSet, or use another --context"
+    )]
+    NoDaemons,
+    #[error("node {0} has no daemon: check that the DaemonSet's nodeSelector selects the node")]
+    NoDaemon(String),
+    #[error("pod {0} is on no node yet: `kubectl describe pod` says why")]
+    NotPlaced(String),
+    #[error("pod {0} has no rails: `kubectl rdma doctor {0}` says why")]
+    NoRails(String),
+    #[error(
+        "cannot read the answer of the daemon on node {node}, release {release}; this program is release {own}: {source}",
+        own = env!("CARGO_PKG_VERSION")
+    )]
+    Unreadable {
+        node: String,
+        release: String,
+        source: serde_json::Error,
+    },
+    #[error("pod {pod} cannot ping: {why}")]
+    NotStarted { pod: String, why: String },
+}
+
+/// Returns the text at `pointer`, or none.
+pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    let text = object.pointer(pointer).and_then(Value::as_str);
+    text.unwrap_or_default()
+}
+
+/// Returns the objects of a list.
+pub(super) fn items(list: &Value) -> impl Iterator<Item = &Value> {
+    array(list, "/items")
+}
+
+/// Returns the elements of the array at `pointer`; none: there is no array.
+pub(super) fn array<'a>(object: &'a Value, pointer: &str) -> impl Iterator<Item = &'a Value> {
+    let array = object.pointer(pointer).and_then(Value::as_array);
+    array.into_iter().flatten()
+}
+
+impl Flags {
+    fn command(&self) -> Command {
+        let mut command = Command::new("kubectl");
+        for (flag, value) in [
+            ("--kubeconfig", &self.kubeconfig),
+            ("--context", &self.context),
+            ("--cluster", &self.cluster),
+            ("--user", &self.user),
+            ("--as", &self.impersonated),
+            ("--namespace", &self.namespace),
+        ] {
+            command.args(value.iter().map(|it| format!("{flag}={it}")));
+        }
+        command
+    }
+
+    /// Returns the output of `kubectl ARGUMENTS`.
+    pub(super) fn output(&self, arguments: &[&str], input: &str) -> Result<Vec<u8>, Error> {
+        let (output, why) = self.tried(arguments, input)?;
+        why.map_or(Ok(output), |why| Err(failed(arguments, &why)))
+    }
+
+    /// Returns the output of `kubectl ARGUMENTS`, and its errors if it failed.
+    fn tried(&self, arguments: &[&str], input: &str) -> Result<(Vec<u8>, Option<String>), Error> {
+        let mut command = self.command();
+        command.args(arguments);
+        command.stdin(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(not_run)?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // one that reads nothing may have ended
+            let _ = stdin.write_all(input.as_bytes());
+        }
+        let output = child.wait_with_output().map_err(not_run)?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        // the last line is the result of attempts before
+        let why = errors.trim_end().lines().last().unwrap_or_default();
+        let why = (!output.status.success()).then(|| why.to_owned());
+        Ok((output.stdout, why))
+    }
+
+    /// Returns the objects of `kubectl get ARGUMENTS -o json`.
+    pub(super) fn get(&self, arguments: &[&str]) -> Result<Value, Error> {
+        let all = [&["get"], arguments, &["-o", "json"]].concat();
+        self.object(&all, "")
+    }
+
+    /// Returns the object that `kubectl ARGUMENTS` prints as JSON.
+    pub(super) fn object(&self, arguments: &[&str], input: &str) -> Result<Value, Error> {
+        let output = self.output(arguments, input)?;
+        serde_json::from_slice(&output).map_err(|error| failed(arguments, &error.to_string()))
+    }
+
+    /// Runs `kubectl ARGUMENTS` at the user's terminal. Returns its exit code.
+    pub(super) fn show(&self, arguments: &[&str]) -> Result<ExitCode, Error> {
+        let status = self.command().args(arguments).status().map_err(not_run)?;
+        let code = status.code().and_then(|it| u8::try_from(it).ok());
+        Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+    }
+}
+
+fn not_run(error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::NotFound => Error::NoKubectl,
+        _ => Error::NotRun(error),
+    }
+}
+
+fn failed(arguments: &[&str], why: &str) -> Error {
+    Error::Failed {
+        line: arguments.join(" "),
+        why: why.to_owned(),
+    }
+}
+
+/// The pods of daemons, by node.
+#[derive(Debug)]
+pub(super) struct Daemons(BTreeMap<String, Daemon>);
+
+/// The pod of a daemon.
+#[derive(Debug)]
+pub(super) struct Daemon(pub(super) Value);
+
+impl Daemons {
+    pub(super) fn get(flags: &Flags) -> Result<Self, Error> {
+        let pods = flags.get(&["pods", "--all-namespaces", "--selector", LABEL])?;
+        Self::of_list(&pods)
+    }
+
+    /// Returns the daemons of a list of pods. Of two on a node, as during an upgrade, it is the one that is ready.
+    pub(super) fn of_list(pods: &Value) -> Result<Self, Error> {
+        let mut daemons: BTreeMap<String, Daemon> = BTreeMap::new();
+        for pod in items(pods) {
+            let (node, daemon) = (text(pod, "/spec/nodeName"), Daemon(pod.clone()));
+            let is_better = |it: &Daemon| daemon.state() == "Ready" || it.state() != "Ready";
+            if !node.is_empty() && daemons.get(node).is_none_or(is_better) {
+                daemons.insert(node.to_owned(), daemon);
+            }
+        }
+        match daemons.is_empty() {
+            true => Err(Error::NoDaemons),
+            false => Ok(Self(daemons)),
+        }
+    }
+
+    pub(super) fn on(&self, node: &str) -> Option<&Daemon> {
+        self.0.get(node)
+    }
+
+    /// The daemon of the pod's node.
+    pub(super) fn of(&self, pod: &Pod) -> Result<&Daemon, Error> {
+        match text(&pod.0, "/spec/nodeName") {
+            "" => Err(Error::NotPlaced(pod.name())),
+            node => self
+                .on(node)
+                .ok_or_else(|| Error::NoDaemon(node.to_owned())),
+        }
+    }
+
+    pub(super) fn by_node(&self) -> impl Iterator<Item = (&String, &Daemon)> {
+        self.0.iter()
+    }
+
+    /// Asks the daemons of `nodes` for their observations.
+    pub(super) fn facts<'a>(
+        &self,
+        flags: &Flags,
+        nodes: &[&'a str],
+    ) -> Vec<(&'a str, Result<Facts, Error>)> {
+        let mut answers = vec![];
+        let asked = |node: &'a str| Some((node, self.on(node)?.facts(flags)));
+        for nodes in nodes.chunks(AT_A_TIME) {
+            thread::scope(|scope| {
+                let threads = nodes.iter().map(|node| scope.spawn(move || asked(node)));
+                let threads: Vec<_> = threads.collect();
+                // none of them panics
+                answers.extend(
+                    threads
+                        .into_iter()
+                        .filter_map(|it| it.join().ok().flatten()),
+                );
+            });
+        }
+        answers
+    }
+}
+
+impl Daemon {
+    /// Returns `Ready`, or the reason why it is not.
+    pub(super) fn state(&self) -> &str {
+        let mut conditions = array(&self.0, "/status/conditions");
+        let is_ready = |it: &Value| text(it, "/type") == "Ready" && text(it, "/status") == "True";
+        let waits = "/status/containerStatuses/0/state/waiting/reason";
+        match (
+            text(&self.0, "/metadata/deletionTimestamp"),
+            text(&self.0, waits),
+        ) {
+            ("", _) if conditions.any(is_ready) => "Ready",
+            ("", "") => "NotReady",
+            ("", reason) => reason,
+            _ => "Terminating",
+        }
+    }
+
+    /// Returns the arguments of `kubectl` that run `rdma-device-plugin COMMAND` beside the daemon.
+    fn at<'a>(&'a self, command: &[&'a str]) -> Vec<&'a str> {
+        let namespace = text(&self.0, "/metadata/namespace");
+        let name = text(&self.0, "/metadata/name");
+        let exec = [
+            "exec",
+            "--namespace",
+            namespace,
+            name,
+            "--container",
+            CONTAINER,
+        ];
+        [&exec[..], &["--", "rdma-device-plugin"], command].concat()
+    }
+
+    /// Runs the command at the user's terminal. Returns its exit code.
+    pub(super) fn exec(&self, flags: &Flags, command: &[&str]) -> Result<ExitCode, Error> {
+        flags.show(&self.at(command))
+    }
+
+    /// Asks the daemon for its observations.
+    pub(super) fn facts(&self, flags: &Flags) -> Result<Facts, Error> {
+        let line = self.at(&["doctor", "--facts"]);
+        let (output, why) = flags.tried(&line, "")?;
+        // with errors on the node the exit code is 1 as well
+        let Ok(facts) = serde_json::from_slice::<Value>(&output) else {
+            return Err(failed(&line, &why.unwrap_or_default()));
+        };
+        let release = text(&facts, "/version").to_owned();
+        serde_json::from_value(facts).map_err(|source| Error::Unreadable {
+            node: text(&self.0, "/spec/nodeName").to_owned(),
+            release,
+            source,
+        })
+    }
+}
+
+/// A pod of a user.
+#[derive(Debug)]
+pub(super) struct Pod(pub(super) Value);
+
+impl Pod {
+    /// Returns the pod `namespace/name`, or `name` of the namespace of `flags`.
+    pub(super) fn get(flags: &Flags, name: &str) -> Result<Self, Error> {
+        let pod = match name.split_once('/') {
+            Some((namespace, name)) => flags.get(&["pod", name, "--namespace", namespace]),
+            None => flags.get(&["pod", name]),
+        };
+        pod.map(Self)
+    }
+
+    /// Returns `namespace/name`.
+    pub(super) fn name(&self) -> String {
+        let [namespace, name] = ["/metadata/namespace", "/metadata/name"];
+        format!("{}/{}", text(&self.0, namespace), text(&self.0, name))
+    }
+
+    /// Returns the list of its events.
+    pub(super) fn events(&self, flags: &Flags) -> Result<Value, Error> {
+        let name = text(&self.0, "/metadata/name");
+        let selector = format!("involvedObject.kind=Pod,involvedObject.name={name}");
+        let namespace = text(&self.0, "/metadata/namespace");
+        flags.get(&[
+            "events",
+            "--namespace",
+            namespace,
+            "--field-selector",
+            &selector,
+        ])
+    }
+}

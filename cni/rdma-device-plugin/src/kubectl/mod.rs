@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `kubectl rdma`: this program under the name `kubectl-rdma`. It runs `kubectl` for all that it reads, and so has the
+//! user's cluster, identity and rights. Daemons answer through `kubectl exec`.
+//!
+//! | module | owns |
+//! |---|---|
+//! | this one | command line, and `doctor` |
+//! | `api` | runs of `kubectl`, and the daemons' pods |
+//! | `nodes` | table of nodes: from the API server, and from [`doctor::facts`] |
+//! | `pods` | table of pods' rails: from [`doctor::facts`] |
+//! | `ping` | a short-lived pod beside the daemon, which pings |
+
+mod api;
+mod nodes;
+mod ping;
+mod pods;
+
+use api::{Daemons, Error, Flags, Pod, text};
+use clap::{Parser, Subcommand, ValueEnum};
+use conf_reader::one_line;
+use serde::Serialize;
+use serde_json::Value;
+use std::{
+    env,
+    io::{self, Write},
+    path::Path,
+    process::ExitCode,
+};
+
+/// Name of the program as `kubectl` searches it.
+const NAME: &str = "kubectl-rdma";
+
+/// Shows nodes and pods with RDMA, what keeps them from it, and whether rails answer
+#[derive(Debug, Parser)]
+#[command(name = NAME, bin_name = "kubectl rdma", version, disable_help_subcommand = true)]
+struct Arguments {
+    #[command(flatten)]
+    flags: Flags,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Lists nodes with a daemon: resources as allocatable/capacity, rails, health
+    Nodes {
+        /// Format of the output; without it a table
+        #[arg(short, long, value_enum)]
+        output: Option<Format>,
+    },
+    /// Lists pods with rails: RDMA device, addresses, GID index of each
+    Pods {
+        /// Lists pods of all namespaces
+        #[arg(short = 'A', long, conflicts_with = "namespace")]
+        all_namespaces: bool,
+        /// Format of the output; without it a table
+        #[arg(short, long, value_enum)]
+        output: Option<Format>,
+    },
+    /// Prints the report of a node's daemon, or a pod's warnings and rails. The exit code is that of rdma-device-plugin
+    /// doctor
+    Doctor {
+        /// Node, or else pod
+        #[arg(value_name = "NODE|[NAMESPACE/]POD")]
+        target: String,
+        /// Options of rdma-device-plugin doctor, after --
+        #[arg(last = true)]
+        options: Vec<String>,
+    },
+    /// Pings a pod's rails, or an address, over RDMA from a node or from inside a pod. A privileged pod does it, which is
+    /// deleted at the end. Exit code 0 if each request was answered
+    Ping {
+        /// Place of the requests
+        #[arg(value_name = "NODE|[NAMESPACE/]POD")]
+        from: String,
+        /// Peer
+        #[arg(value_name = "[NAMESPACE/]POD|ADDRESS")]
+        to: String,
+        /// Options of rdma-device-plugin ping, after --
+        #[arg(last = true)]
+        options: Vec<String>,
+    },
+}
+
+/// Formats beside the table.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    Json,
+}
+
+/// Returns true if this program was called by the name of the plugin.
+pub fn is_called() -> bool {
+    let name = env::args_os().next();
+    name.is_some_and(|it| Path::new(&it).file_name() == Some(NAME.as_ref()))
+}
+
+/// Runs the plugin. An error is one sentence on standard error, and exit code 1.
+pub fn run() -> ExitCode {
+    let arguments = Arguments::parse();
+    match arguments.command.run(&arguments.flags) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("{NAME}: {}", one_line(&error.to_string()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Command {
+    fn run(&self, flags: &Flags) -> Result<ExitCode, Error> {
+        match self {
+            Self::Nodes { output } => {
+                let (nodes, failed) = nodes::nodes(flags)?;
+                let table = || nodes::table(&nodes);
+                print(*output, &nodes, table).map(|()| reported(&failed))
+            }
+            Self::Pods {
+                all_namespaces,
+                output,
+            } => {
+                let (pods, failed) = pods::pods(flags, *all_namespaces)?;
+                let table = || pods::table(&pods);
+                print(*output, &pods, table).map(|()| reported(&failed))
+            }
+            Self::Doctor { target, options } => doctor(flags, target, options),
+            Self::Ping { from, to, options } => ping::ping(flags, from, to, options),
+        }
+    }
+}
+
+/// Prints `rows` in the format, or else as the table.
+fn print<T: Serialize>(
+    format: Option<Format>,
+    rows: &[T],
+    table: impl FnOnce() -> String,
+) -> Result<(), Error> {
+    let text = match format {
+        Some(Format::Json) => format!("{:#}\n", serde_json::json!(rows)),
+        None if rows.is_empty() => {
+            eprintln!("{NAME}: no RDMA rails found");
+            return Ok(());
+        }
+        None => table(),
+    };
+    write(&text)
+}
+
+fn write(text: &str) -> Result<(), Error> {
+    match io::stdout().write_all(text.as_bytes()) {
+        // the reader has ended
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Error::Output(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Prints the errors of daemons that did not answer. They make the exit code 1.
+fn reported(failed: &[Error]) -> ExitCode {
+    for error in failed {
+        eprintln!("{NAME}: {}", one_line(&error.to_string()));
+    }
+    match failed.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+/// Prints what the API server has of the target, and the report of the daemon.
+fn doctor(flags: &Flags, target: &str, options: &[String]) -> Result<ExitCode, Error> {
+    let daemons = Daemons::get(flags)?;
+    let mut command = vec!["doctor"];
+    let (daemon, name, told);
+    match daemons.on(target) {
+        Some(own) => {
+            daemon = own;
+            let node = flags.get(&["node", target])?;
+            let problem = nodes::problem(&node);
+            told = problem.map(|it| format!("condition {}\n", one_line(&it)));
+        }
+        None => {
+            let pod = Pod::get(flags, target)?;
+            daemon = daemons.of(&pod)?;
+            let events = pod.events(flags)?;
+            told = warnings(&events);
+            name = pod.name();
+            command.extend(["pod", &name]);
+        }
+    }
+    write(&told.unwrap_or_default())?;
+    command.extend(options.iter().map(String::as_str));
+    daemon.exec(flags, &command)
+}
+
+/// Returns warnings, and events by the daemon, a line for each.
+fn warnings(events: &Value) -> Option<String> {
+    let of_interest =
+        |it: &&Value| text(it, "/type") == "Warning" || text(it, "/reason").starts_with("Rdma");
+    let events = api::items(events).filter(of_interest);
+    let lines = events.map(|it| {
+        let line = format!("event {}: {}", text(it, "/reason"), text(it, "/message"));
+        format!("{}\n", one_line(&line))
+    });
+    let lines: String = lines.collect();
+    (!lines.is_empty()).then_some(lines)
+}
+
+#[cfg(test)]
+mod tests;

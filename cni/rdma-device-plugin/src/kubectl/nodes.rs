@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Nodes with a daemon: their resources, rails and health.
+
+use super::api::{Daemons, Error, Flags, array, items, text};
+use crate::{offer::columns, report::condition::Condition};
+use doctor::{
+    examine::{Severity, examine},
+    facts::Facts,
+};
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Answer of an API server without claims.
+const NO_SLICES: &str = "doesn't have a resource type";
+
+/// A node with a daemon.
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Node {
+    name: String,
+    /// `Ready`, or why it is not.
+    daemon: String,
+    /// Resources that the daemon offers.
+    resources: BTreeMap<String, Amount>,
+    /// Number of devices that pods can have; none: not known.
+    rails: Option<usize>,
+    /// Number of those that no new pod may have, if ResourceSlices tell.
+    tainted: Option<usize>,
+    /// `ok`, or the problem.
+    health: String,
+}
+
+/// Number of a resource's ids, as Kubernetes writes it; none: the resource is served by claims.
+#[derive(Debug, PartialEq, Serialize)]
+struct Amount {
+    allocatable: Option<String>,
+    capacity: Option<String>,
+}
+
+/// Returns the nodes, and the errors of daemons that did not answer.
+pub(super) fn nodes(flags: &Flags) -> Result<(Vec<Node>, Vec<Error>), Error> {
+    let daemons = Daemons::get(flags)?;
+    let nodes = flags.get(&["nodes"])?;
+    let slices = match flags.get(&["resourceslices.resource.k8s.io"]) {
+        Err(Error::Failed { why, .. }) if why.contains(NO_SLICES) => Value::Null,
+        slices => slices?,
+    };
+    let names: Vec<&str> = daemons.by_node().map(|(node, _)| node.as_str()).collect();
+    let mut rows = vec![];
+    let mut failed = vec![];
+    for (name, facts) in daemons.facts(flags, &names) {
+        let node = items(&nodes).find(|it| text(it, "/metadata/name") == name);
+        let daemon = daemons.on(name).map_or("", |it| it.state());
+        let facts = facts.map_err(|error| failed.push(error)).ok();
+        rows.push(row(
+            name,
+            daemon,
+            node.unwrap_or(&Value::Null),
+            &slices,
+            facts.as_ref(),
+        ));
+    }
+    Ok((rows, failed))
+}
+
+/// Returns the condition of a node that lacks rails.
+pub(super) fn problem(node: &Value) -> Option<String> {
+    let (condition, ..) = Condition::read(node)?;
+    let message = || format!("{}: {}", condition.reason, condition.message);
+    condition.is_missing.then(message)
+}
+
+fn row(name: &str, daemon: &str, node: &Value, slices: &Value, facts: Option<&Facts>) -> Node {
+    let published = facts.and_then(|it| it.daemon.published.as_ref());
+    let published: Vec<_> = published.iter().flat_map(|it| &it.resources).collect();
+    let devices = devices(name, slices);
+    let named = published.iter().map(|(name, _)| name.as_str());
+    let named: BTreeSet<&str> = named
+        .chain(devices.values().map(|it| it.resource))
+        .collect();
+    let amount = |of: &str, resource: &str| {
+        let amount = node["status"][of][resource].as_str();
+        amount.map(str::to_owned)
+    };
+    let amounts = named.into_iter().map(|name| {
+        let [allocatable, capacity] = ["allocatable", "capacity"].map(|of| amount(of, name));
+        let amount = Amount {
+            allocatable,
+            capacity,
+        };
+        (name.to_owned(), amount)
+    });
+    let offered = published.iter().flat_map(|(_, it)| it.all_devices());
+    let offered = offered.collect::<BTreeSet<_>>().len();
+    let sliced = (!devices.is_empty()).then_some(devices.len());
+    let tainted = || devices.values().filter(|it| it.is_tainted).count();
+    Node {
+        name: name.to_owned(),
+        daemon: daemon.to_owned(),
+        resources: amounts.collect(),
+        rails: sliced.or(facts.map(|_| offered)),
+        tainted: sliced.map(|_| tainted()),
+        health: problem(node).unwrap_or_else(|| health(facts)),
+    }
+}
+
+/// Returns `ok`, or the number of errors and warnings that `doctor` has of the node.
+fn health(facts: Option<&Facts>) -> String {
+    let Some(facts) = facts else {
+        return "not known".to_owned();
+    };
+    let findings = examine(facts);
+    let of = |severity, noun| match findings.iter().filter(|it| it.severity == severity).count() {
+        0 => None,
+        1 => Some(format!("1 {noun}")),
+        number => Some(format!("{number} {noun}s")),
+    };
+    let parts = [
+        of(Severity::Error, "error"),
+        of(Severity::Warning, "warning"),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    match parts.is_empty() {
+        true => "ok".to_owned(),
+        false => parts.join(", "),
+    }
+}
+
+/// A device of a slice that is one NIC.
+struct Device<'a> {
+    resource: &'a str,
+    is_tainted: bool,
+}
+
+/// Returns the NICs of the node's slices, by name. The daemon gives each the attributes `resource` and `scope`.
+fn devices<'a>(node: &str, slices: &'a Value) -> BTreeMap<&'a str, Device<'a>> {
+    let slices = items(slices).filter(|it| text(it, "/spec/nodeName") == node);
+    let devices = slices.flat_map(|it| array(it, "/spec/devices"));
+    let nics = devices.filter(|it| text(it, "/attributes/scope/string") == "nic");
+    let device = |it: &'a Value| Device {
+        resource: text(it, "/attributes/resource/string"),
+        is_tainted: array(it, "/taints").next().is_some(),
+    };
+    nics.map(|it| (text(it, "/name"), device(it))).collect()
+}
+
+/// Returns the nodes as a table.
+pub(super) fn table(nodes: &[Node]) -> String {
+    let head = ["NAME", "DAEMON", "RESOURCES", "RAILS", "HEALTH"].map(str::to_owned);
+    let rows = nodes.iter().map(|node| {
+        let dash = "-".to_owned();
+        let amount = |(name, it): (&String, &Amount)| match (&it.allocatable, &it.capacity) {
+            (Some(allocatable), Some(capacity)) => format!("{name} {allocatable}/{capacity}"),
+            _ => format!("{name} by claims"),
+        };
+        let amounts: Vec<String> = node.resources.iter().map(amount).collect();
+        let rails = match (node.rails, node.tainted) {
+            (Some(all), Some(tainted)) => format!("{}/{all}", all - tainted),
+            (Some(all), None) => all.to_string(),
+            _ => dash.clone(),
+        };
+        [
+            node.name.clone(),
+            node.daemon.clone(),
+            if amounts.is_empty() {
+                dash
+            } else {
+                amounts.join(", ")
+            },
+            rails,
+            conf_reader::one_line(&node.health).into_owned(),
+        ]
+    });
+    columns(&[vec![head], rows.collect()].concat())
+}
+
+#[cfg(test)]
+#[path = "nodes_tests.rs"]
+mod tests;

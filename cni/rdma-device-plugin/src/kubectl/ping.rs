@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+//! RDMA requests from a node, or from inside one of its pods.
+//!
+//! The daemon's container can neither open `/dev/infiniband/rdma_cm` nor enter a pod's network namespace, and a
+//! command by `kubectl exec` has the container's rights. So a pod of the daemon's image pings, which is privileged, and
+//! has the daemon's view of records and namespaces.
+
+use super::{
+    api::{CONTAINER, Daemon, Daemons, Error, Flags, Pod, array, text},
+    pods::rails,
+};
+use serde_json::{Value, json};
+use std::{net::IpAddr, process::ExitCode, thread, time::Duration};
+
+/// Volumes of the daemon that `ping` reads: records, and network namespaces.
+const VOLUMES: [&str; 2] = ["state", "netns"];
+
+/// Longest life of the pod, seconds.
+const LIMIT: u32 = 600;
+
+/// Interval of looks at the pod.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Pings `to` from `from`. Returns the exit code of `ping`.
+pub(super) fn ping(
+    flags: &Flags,
+    from: &str,
+    to: &str,
+    options: &[String],
+) -> Result<ExitCode, Error> {
+    let daemons = Daemons::get(flags)?;
+    let mut arguments = vec!["ping".to_owned()];
+    let daemon = match daemons.on(from) {
+        Some(daemon) => daemon,
+        None => {
+            let pod = Pod::get(flags, from)?;
+            arguments.extend(["--pod".to_owned(), pod.name()]);
+            daemons.of(&pod)?
+        }
+    };
+    match to.parse::<IpAddr>() {
+        Ok(address) => arguments.push(address.to_string()),
+        Err(_) => arguments.extend(addresses(flags, &daemons, to)?),
+    }
+    arguments.extend_from_slice(options);
+    let (namespace, made) = (
+        text(&daemon.0, "/metadata/namespace"),
+        pod(daemon, &arguments).to_string(),
+    );
+    let create = [
+        "create",
+        "--namespace",
+        namespace,
+        "--filename",
+        "-",
+        "-o",
+        "json",
+    ];
+    let made = flags.object(&create, &made)?;
+    let name = text(&made, "/metadata/name");
+    let code = outcome(flags, namespace, name);
+    let delete = [
+        "delete",
+        "pod",
+        name,
+        "--namespace",
+        namespace,
+        "--wait=false",
+    ];
+    let deleted = flags.output(&delete, "");
+    code.and_then(|code| deleted.map(|_| code))
+}
+
+/// Returns the addresses of the pod's rails.
+fn addresses(flags: &Flags, daemons: &Daemons, pod: &str) -> Result<Vec<String>, Error> {
+    let pod = Pod::get(flags, pod)?;
+    let facts = daemons.of(&pod)?.facts(flags)?;
+    let rails = rails(&facts).remove(&pod.name()).unwrap_or_default();
+    let addresses = rails.iter().flat_map(|it| &it.addresses);
+    let addresses: Vec<String> = addresses.map(|it| it.ip.to_string()).collect();
+    match addresses.is_empty() {
+        true => Err(Error::NoRails(pod.name())),
+        false => Ok(addresses),
+    }
+}
+
+/// Waits for the end of the pod, and prints its output. Returns its exit code.
+fn outcome(flags: &Flags, namespace: &str, name: &str) -> Result<ExitCode, Error> {
+    let status = loop {
+        let pod = flags.get(&["pod", name, "--namespace", namespace])?;
+        let waits = "/status/containerStatuses/0/state/waiting/reason";
+        match (text(&pod, "/status/phase"), text(&pod, waits)) {
+            ("Succeeded" | "Failed", _) => break pod,
+            (_, "" | "ContainerCreating" | "PodInitializing") => thread::sleep(INTERVAL),
+            (_, why) => {
+                let (pod, why) = (format!("{namespace}/{name}"), why.to_owned());
+                return Err(Error::NotStarted { pod, why });
+            }
+        }
+    };
+    let code = status.pointer("/status/containerStatuses/0/state/terminated/exitCode");
+    let Some(code) = code.and_then(Value::as_u64) else {
+        let (reason, message) = (
+            text(&status, "/status/reason"),
+            text(&status, "/status/message"),
+        );
+        return Err(Error::NotStarted {
+            pod: format!("{namespace}/{name}"),
+            why: format!("{reason}: {message}"),
+        });
+    };
+    flags.show(&["logs", name, "--namespace", namespace])?;
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}
+
+/// Returns a pod beside the daemon that runs `rdma-device-plugin ARGUMENTS` once. It goes with the daemon's pod, if nobody
+/// deletes it before.
+fn pod(daemon: &Daemon, arguments: &[String]) -> Value {
+    let Daemon(daemon) = daemon;
+    let container = array(daemon, "/spec/containers").find(|it| text(it, "/name") == CONTAINER);
+    let container = container.unwrap_or(&Value::Null);
+    let of_daemon = |object, list, name| -> Vec<&Value> {
+        let all = array(object, list);
+        all.filter(|it| VOLUMES.contains(&text(it, name))).collect()
+    };
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "generateName": "rdma-ping-",
+            "ownerReferences": [{
+                "apiVersion": "v1", "kind": "Pod",
+                "name": daemon["metadata"]["name"], "uid": daemon["metadata"]["uid"],
+            }],
+        },
+        "spec": {
+            "nodeName": daemon["spec"]["nodeName"],
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": LIMIT,
+            "automountServiceAccountToken": false,
+            "serviceAccountName": daemon["spec"]["serviceAccountName"],
+            "imagePullSecrets": daemon["spec"]["imagePullSecrets"],
+            "hostNetwork": true,
+            "tolerations": [{"operator": "Exists"}],
+            "volumes": of_daemon(daemon, "/spec/volumes", "/name"),
+            "containers": [{
+                "name": "ping",
+                "image": container["image"],
+                "imagePullPolicy": container["imagePullPolicy"],
+                "args": arguments,
+                "securityContext": {"privileged": true},
+                "volumeMounts": of_daemon(container, "/volumeMounts", "/name"),
+            }],
+        },
+    })
+}
+
+#[cfg(test)]
+#[path = "ping_tests.rs"]
+mod tests;

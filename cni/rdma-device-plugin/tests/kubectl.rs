@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `kubectl rdma` with a script in place of `kubectl`, which notes its arguments and answers from files: what is asked,
+//! with which flags, and what remains.
+
+use serde_json::{Value, json};
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::Path,
+    process::Command,
+};
+use tempfile::TempDir;
+
+/// Answers by its first word that is no flag of the user, and for objects by the kind.
+const KUBECTL: &str = r#"#!/bin/sh
+cd "$(dirname "$0")"
+echo "$*" >>asked
+while [ "${1#--}" != "$1" ]; do shift; done
+case "$1 $2" in
+"get pods") cat daemons.json ;;
+"get pod") [ -e "$3.json" ] && cat "$3.json" || { echo "noise"; echo "no pod $3"; exit 1; } >&2 ;;
+"exec "*) cat facts.json; exit 1 ;;
+"create "*) cat >created.json; cat rdma-ping-x.json ;;
+"logs "*) echo 'fd00::7: 5 sent, 5 answered' ;;
+esac
+"#;
+
+struct Desk(TempDir);
+
+impl Desk {
+    fn new() -> Self {
+        let desk = Self(tempfile::tempdir().expect("a directory"));
+        desk.write("kubectl", KUBECTL);
+        let mode = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(desk.path().join("kubectl"), mode).expect("a mode");
+        let program = env!("CARGO_BIN_EXE_rdma-device-plugin");
+        symlink(program, desk.path().join("kubectl-rdma")).expect("a link");
+        let daemon = json!({
+            "metadata": {"namespace": "rdma", "name": "ds-x", "uid": "u-1"},
+            "spec": {"nodeName": "node-1", "containers": [{"name": "rdma-device-plugin", "image": "it:1"}]},
+        });
+        desk.json("daemons", &json!({"items": [daemon]}));
+        for name in ["a", "b"] {
+            let spec = json!({"nodeName": "node-1"});
+            desk.json(
+                name,
+                &json!({"metadata": {"namespace": "team", "name": name}, "spec": spec}),
+            );
+        }
+        desk.json(
+            "facts",
+            &json!({"version": env!("CARGO_PKG_VERSION"), "records": [record("team/b")]}),
+        );
+        desk
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.path().join(name), text).expect("written");
+    }
+
+    fn json(&self, name: &str, object: &Value) {
+        self.write(&format!("{name}.json"), &object.to_string());
+    }
+
+    /// The pod that pings has this status.
+    fn pings(&self, phase: &str, container: Value) {
+        let status = json!({"phase": phase, "containerStatuses": [{"state": container}]});
+        self.json(
+            "rdma-ping-x",
+            &json!({"metadata": {"name": "rdma-ping-x"}, "status": status}),
+        );
+    }
+
+    /// Exit code, output and errors of the command line.
+    fn types(&self, line: &str) -> (Option<i32>, String, String) {
+        let mut command = Command::new(self.path().join("kubectl-rdma"));
+        let path = format!("{}:/usr/bin:/bin", self.path().display());
+        let command = command.args(line.split(' ')).env("PATH", path);
+        let output = command.output().expect("it runs");
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        (
+            output.status.code(),
+            text(output.stdout),
+            text(output.stderr),
+        )
+    }
+
+    /// The lines of `kubectl` so far.
+    fn asked(&self) -> Vec<String> {
+        let asked = fs::read_to_string(self.path().join("asked")).expect("lines");
+        asked.lines().map(str::to_owned).collect()
+    }
+}
+
+/// The record of a pod with one rail, as `doctor --facts` has it.
+fn record(pod: &str) -> Value {
+    let given = json!({"addresses": [{"ip": "fd00::7", "prefix": 64}], "routes": [], "rules": []});
+    let rails = json!([{"podName": "rdma0", "given": given}]);
+    let attachment = json!({
+        "format": 8, "phase": "attached", "bootId": "this", "pod": pod, "rails": rails,
+        "key": {"network": "pods", "container": "c1", "interface": "eth0"},
+        "netns": "/run/netns/cni-1", "netnsId": {"device": 4, "inode": 77, "cookie": 9},
+        "rdmaMode": "shared", "dad": "off", "acceptRa": false, "config": {},
+    });
+    json!({"good": {"attachment": attachment, "lives": true}})
+}
+
+#[test]
+fn a_pod_pings_with_the_users_flags_and_is_deleted() {
+    let desk = Desk::new();
+    desk.pings("Failed", json!({"terminated": {"exitCode": 3}}));
+    let (code, output, errors) = desk.types("ping a b --context=one -n team -- --count 5");
+    assert_eq!((code, errors.as_str()), (Some(3), ""));
+    assert_eq!(output, "fd00::7: 5 sent, 5 answered\n");
+    let created = fs::read_to_string(desk.path().join("created.json")).expect("a pod");
+    let created: Value = serde_json::from_str(&created).expect("JSON");
+    let arguments = json!(["ping", "--pod", "team/a", "fd00::7", "--count", "5"]);
+    assert_eq!(created["spec"]["containers"][0]["args"], arguments);
+    let flags = "--context=one --namespace=team";
+    assert_eq!(
+        desk.asked(),
+        [
+            format!(
+                "{flags} get pods --all-namespaces --selector app.kubernetes.io/name=rdma-device-plugin -o json"
+            ),
+            format!("{flags} get pod a -o json"),
+            format!("{flags} get pod b -o json"),
+            format!(
+                "{flags} exec --namespace rdma ds-x --container rdma-device-plugin -- rdma-device-plugin doctor --facts"
+            ),
+            format!("{flags} create --namespace rdma --filename - -o json"),
+            format!("{flags} get pod rdma-ping-x --namespace rdma -o json"),
+            format!("{flags} logs rdma-ping-x --namespace rdma"),
+            format!("{flags} delete pod rdma-ping-x --namespace rdma --wait=false"),
+        ]
+    );
+}
+
+#[test]
+fn a_pod_that_cannot_start_is_told_and_deleted() {
+    let desk = Desk::new();
+    desk.pings("Pending", json!({"waiting": {"reason": "ErrImagePull"}}));
+    let (code, output, errors) = desk.types("ping node-1 192.0.2.1");
+    assert_eq!((code, output.as_str()), (Some(1), ""));
+    assert_eq!(
+        errors,
+        "kubectl-rdma: pod rdma/rdma-ping-x cannot ping: ErrImagePull\n"
+    );
+    let last = desk.asked().pop();
+    assert!(last.is_some_and(|it| it.starts_with("delete pod rdma-ping-x ")));
+}
+
+#[test]
+fn what_keeps_it_from_an_answer_is_one_sentence() {
+    let desk = Desk::new();
+    for (line, expected) in [
+        (
+            "ping a other/nobody",
+            "kubectl get pod nobody --namespace other -o json: no pod nobody",
+        ),
+        (
+            "ping a a",
+            "pod team/a has no rails: `kubectl rdma doctor team/a` says why",
+        ),
+    ] {
+        let (code, output, errors) = desk.types(line);
+        assert_eq!((code, output.as_str()), (Some(1), ""), "{line}");
+        assert_eq!(errors, format!("kubectl-rdma: {expected}\n"));
+    }
+    desk.json("facts", &json!({"version": "9.8.7", "newer": true}));
+    let (_, _, errors) = desk.types("ping a b");
+    let begin = format!(
+        "kubectl-rdma: cannot read the answer of the daemon on node node-1, release 9.8.7; this program is release {}: \
+         unknown field `newer`",
+        env!("CARGO_PKG_VERSION")
+    );
+    assert!(errors.starts_with(&begin), "{errors}");
+    fs::remove_file(desk.path().join("kubectl")).expect("removed");
+    let mut command = Command::new(desk.path().join("kubectl-rdma"));
+    let output = command
+        .arg("pods")
+        .env("PATH", desk.path())
+        .output()
+        .expect("it runs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        errors.starts_with("kubectl-rdma: there is no program kubectl in PATH"),
+        "{errors}"
+    );
+}
