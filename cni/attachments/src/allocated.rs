@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What kubelet gave to the pod's containers.
+//! Devices that kubelet allocated to the pod's containers.
 
 use rdma_resources::CharNode;
 use serde::{Deserialize, Serialize};
@@ -20,13 +20,13 @@ impl fmt::Display for Id {
     }
 }
 
-/// What kubelet gave to the pod's containers of a rail's device.
+/// The part of kubelet's allocation that is for one rail's device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Allocated {
     /// The ids that stand for it.
     pub ids: Vec<Id>,
-    /// Whether a container gets it by its CDI name.
+    /// True if a container gets the device by its CDI name.
     #[serde(default)]
     pub cdi: bool,
     /// The character devices that containers get by its CDI name, as they were at Allocate.

@@ -1,54 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a netdev can do without.
+//! Optional attributes of a netdev on the host.
 
 use rdma_netns::{LinkFlag, LinkSetting, Op, Route, VfSettingKind};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// Something of a netdev on the host that is restored if it can be. Place, name and RDMA device are
-/// none: a netdev without those is not restored.
+/// An attribute of a netdev on the host that is restored if possible. Namespace, name and RDMA device are no
+/// attributes: a netdev without them is not restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Attribute {
-    /// Its hardware address, which a VF's PF can have set.
+    /// The hardware address. A VF's PF can have set it.
     Mac,
-    /// Where it sends broadcasts to.
+    /// The broadcast address.
     Broadcast,
-    /// Its MTU, which a lower device can have limited.
+    /// The MTU. A lower device can have limited it.
     Mtu,
-    /// Its transmit queue length.
+    /// The transmit queue length.
     TxQueueLen,
-    /// One of its numbers.
+    /// A numeric setting of rtnetlink.
     LinkSetting(LinkSetting),
-    /// One of its [`rdma_netns::DeviceSettings`], by its key, with the value that it had.
+    /// A setting of [`rdma_netns::DeviceSettings`]: key and recorded value.
     DeviceSetting(String, String),
-    /// How an IPoIB netdev sends.
+    /// The send mode of an IPoIB netdev: datagram or connected.
     IpoibMode,
-    /// Whether an IPoIB netdev passes over multicast groups of programs.
+    /// The flag by which an IPoIB netdev ignores multicast groups that programs join (`umcast`).
     Umcast,
-    /// One of its flags.
+    /// A flag.
     Flag(LinkFlag),
-    /// Something that its physical function sets of it.
+    /// A setting of a virtual function that its physical function sets.
     Vf(VfSettingKind),
-    /// Its function's driver bound anew, which takes GUIDs over.
+    /// The rebound driver of the function. The driver reads GUIDs when it is bound.
     Rebound,
-    /// Its alias.
+    /// The alias.
     Alias,
-    /// An alternative name, which another netdev can have by now.
+    /// An alternative name. Another netdev can have it by now.
     AltName(String),
-    /// The name of its RDMA device, which another one can have by now.
+    /// The name of the RDMA device. Another RDMA device can have it by now.
     RdmaName(String),
     /// A setting by its key in [`rdma_netns::link::SYSCTLS`].
     Sysctl(String),
-    /// Up or down.
+    /// The administrative state, up or down.
     Up,
     /// An address, with the length of its prefix.
     Address(IpAddr, u8),
-    /// A route, whose gateway can be out of reach by now.
+    /// A route. Its gateway can be unreachable by now.
     Route(Box<Route>),
-    /// A route that its record does not say wholly, so that nobody sets it.
+    /// A route that the record does not describe completely. Nobody sets it.
     UnkeptRoute(Box<Route>),
-    /// The netdev itself, which its pod deleted: nobody makes it again.
+    /// The netdev itself. Its pod deleted it, and nobody creates it again.
     Netdev,
 }
 

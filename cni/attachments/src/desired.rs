@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a rail's netdev is to have in the pod: kept from the host, or given by IPAM.
+//! Desired state of a rail's netdev in the pod: kept from the host, or assigned by IPAM.
 
 use network_conf::{Dad, Ipv6};
 use rdma_netns::{
@@ -9,7 +9,7 @@ use rdma_netns::{
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// What a rail's netdev is to have in the pod.
+/// Desired state of a rail's netdev in the pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DesiredLink {
     /// Addresses, in order.
@@ -25,9 +25,9 @@ pub struct DesiredLink {
 }
 
 impl DesiredLink {
-    /// What the netdev had on the host, less what the pod's kernel makes by itself as `ipv6` says, what is
-    /// replaced within days, and what needs one of these. In the pod nobody renews a lease, nor what a router has
-    /// advertised: the addresses are its for as long as it lives.
+    /// Returns the lasting addresses and routes of the netdev on the host. Omits those that the pod's kernel makes by
+    /// itself (`ipv6`), those that are replaced within days, and routes that need one of these. The pod keeps the
+    /// addresses for its whole life: nobody in it renews a lease or a router's advertisement.
     pub fn kept(host_link: &Link, ipv6: Ipv6) -> Self {
         let lasts = |address: &&Address| {
             !address.automatic || (!ipv6.accept_ra && address.names_a_network())
@@ -55,7 +55,7 @@ impl DesiredLink {
         }
     }
 
-    /// With the duplicate address detection that `ipv6` asks for.
+    /// Sets the duplicate address detection of `ipv6` on all IPv6 addresses.
     pub fn with_detection(mut self, ipv6: Ipv6) -> Self {
         let flag = match ipv6.dad {
             Dad::Off => IFA_F_NODAD,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What netdevs came back to the host without: a file for each, which `doctor` reads.
+//! Attributes that a netdev lacks after it returned to the host. Each netdev has a file, which `doctor` reads.
 //!
 //! ```text
 //! <stateDir>/given-up/<netdev>.json
 //! ```
-//! It is told as long as the netdev still lacks it, in this boot. The file goes when another pod
-//! gets the netdev, as it is then, or brings it back whole. An attachment that gets it once more, as the
-//! second try of an ADD does, is no other pod.
+//! `doctor` reports a missing attribute as long as the netdev lacks it in this boot. `rdma-cni` removes the file when
+//! another pod gets the netdev in its present state, or restores it completely. An attachment that gets the netdev
+//! again, such as the second try of an ADD, is not another pod.
 
 use crate::{attribute::Attribute, record::Attachment, store::StoreError};
 use cni_protocol::state_file;
@@ -17,11 +17,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A netdev that is back on the host, and not as it was.
+/// A netdev that is back on the host, but not fully restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Note {
-    /// The boot that it belongs to.
+    /// Boot id of the boot in which the netdev returned.
     pub boot_id: String,
     /// The pod that had it, for people.
     pub holder: String,
@@ -31,22 +31,22 @@ pub struct Note {
     /// When it was so, as [`rdma_netns::Observed::at`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_at: Option<u64>,
-    /// What it does not have.
+    /// The attributes that it lacks.
     pub lacks: Vec<Lack>,
 }
 
-/// Something that a netdev did not get back.
+/// An attribute that a netdev did not get back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lack {
-    /// What.
+    /// The attribute.
     pub attribute: Attribute,
-    /// Why, a sentence with the change that was refused.
+    /// The reason, as a sentence with the refused change.
     pub why: String,
 }
 
 impl Lack {
-    /// Whether setting it was tried: of a route that its record does not say wholly, and of a netdev that is gone, it is
-    /// not.
+    /// Returns true if `rdma-cni` tried to set the attribute. It does not try for a route that the record does not
+    /// describe completely, or for a netdev that is gone.
     pub fn was_tried(&self) -> bool {
         !matches!(
             self.attribute,
@@ -55,7 +55,7 @@ impl Lack {
     }
 }
 
-/// What an earlier try of `attachment` itself has left of the netdev that was `host_link`.
+/// Returns the note that an earlier try of `attachment` itself left about the netdev recorded as `host_link`.
 pub fn earlier(root: &Path, attachment: &Attachment, host_link: &Link) -> Option<Note> {
     let text = state_file::read(&path(root, &host_link.name)).ok()?;
     let note: Note = serde_json::from_slice(&text).ok()?;
@@ -63,8 +63,7 @@ pub fn earlier(root: &Path, attachment: &Attachment, host_link: &Link) -> Option
     is_own.then_some(note)
 }
 
-/// Forgets what the netdevs of `attachment`, which a pod gets, did not have: they are taken as they
-/// are.
+/// Removes the notes of other attachments about the netdevs of `attachment`: the new pod takes the netdevs as they are.
 pub fn forget(root: &Path, attachment: &Attachment) {
     let host_links = attachment
         .rails
@@ -77,7 +76,7 @@ pub fn forget(root: &Path, attachment: &Attachment) {
     }
 }
 
-/// All that is written down, by the netdevs' names; a file that is none is passed over.
+/// Returns all notes in the order of the netdevs' names. Ignores files that are no notes.
 pub fn read(root: &Path) -> Result<Vec<Note>, StoreError> {
     let directory = directory(root);
     let failed = |source| StoreError::new("read", &directory, source);
@@ -102,7 +101,7 @@ fn path(root: &Path, netdev: &InterfaceName) -> PathBuf {
     directory(root).join(format!("{netdev}.json"))
 }
 
-/// Writes `note` down.
+/// Writes `note`.
 ///
 /// # Errors
 /// It cannot be written.
@@ -115,7 +114,7 @@ pub fn write(root: &Path, note: &Note) -> Result<(), StoreError> {
     write().map_err(|source| StoreError::new("write", &path, source))
 }
 
-/// Takes away what is written of `netdev`.
+/// Removes the note about `netdev`.
 ///
 /// # Errors
 /// It cannot be removed.

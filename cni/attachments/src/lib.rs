@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The records of what pods were given. `rdma-cni` writes them, and `rdma-device-plugin` reads them: for
-//! health, for metrics, before it takes anything from the node.
+//! Records of attachments. `rdma-cni` writes them. `rdma-device-plugin` reads them for health, for metrics, and before it
+//! removes anything from the node.
 //!
 //! | module | owns |
 //! |---|---|
-//! | `record` | what is written: the rails, and their state on the host before the first change |
-//! | `stage` | whose the devices of a rail are |
-//! | `spared` | whose default routers are kept while a rail is set to forward |
-//! | `allocated` | what kubelet gave to the pod's containers of a rail's device |
-//! | `smc` | what of SMC-R a pod has |
-//! | `made_as` | what an IPoIB child is called on the host |
+//! | `record` | the rails, and their state on the host before the first change |
+//! | `stage` | the owner of a rail's devices |
+//! | `spared` | netdevs whose default routers survive while a rail is set to forward |
+//! | `allocated` | kubelet's allocation for a rail |
+//! | `smc` | the SMC-R set-up of a pod |
+//! | `made_as` | the name of an IPoIB child on the host |
 //! | `desired` | the addresses, routes and rules of a rail |
 //! | `other_interface` | the routes and rules of an interface that another plugin made |
 //! | [`store`] | the files and the locks around them |
 //! | `living` | the records of the node's other pods, and whether those live |
-//! | [`given_up`] | what netdevs came back to the host without |
-//! | `told` | what programs in a pod are told of its rails |
-//! | [`pods`] | which devices are in which pods |
+//! | [`given_up`] | attributes that netdevs did not get back |
+//! | `told` | the description of rails for programs in the pod |
+//! | [`pods`] | devices in pods |
 //!
-//! Nothing in here changes a netdev or an RDMA device.
+//! This crate never changes a netdev or an RDMA device.
 
 mod allocated;
 mod attribute;

@@ -9,7 +9,7 @@ use rdma_netns::{Kernel, OpenPodError};
 use std::{borrow::Borrow, net::IpAddr, path::Path};
 
 impl Store {
-    /// The attachments whose pods live, or that a verb is at work on; nothing is changed.
+    /// Returns the attachments whose pods live, or on which a verb works. Changes nothing.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -27,7 +27,7 @@ impl Store {
         Ok(records.into_iter().zip(settled).filter_map(lives).collect())
     }
 
-    /// The records of the boot `boot_id` whose devices are not restored yet, whether their pods live or not.
+    /// Returns the records of the boot `boot_id` whose devices are not restored yet, for living and ended pods.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -37,7 +37,7 @@ impl Store {
         Ok(records)
     }
 
-    /// The records that can be read, without the rails that are other owners'.
+    /// Returns the readable records, without rails that other owners may have.
     fn good(&self) -> Result<Vec<Attachment>, StoreError> {
         let keys = self.keys(None)?;
         let good = keys.iter().filter_map(|key| match self.record(key) {
@@ -47,8 +47,8 @@ impl Store {
         Ok(good.collect())
     }
 
-    /// The others of those of `attachment`'s boot: what they have of the node's settings is taken away with the last of
-    /// them.
+    /// Returns the other attachments of `attachment`'s boot. The last of them removes the node's settings that they
+    /// share.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -84,7 +84,7 @@ impl Store {
         Ok(others.filter(is_of_pod).collect())
     }
 
-    /// The records that cannot be read: nobody knows whose they are, and what of the node's settings they have.
+    /// Returns the keys of records that cannot be read. Their pods and their share of the node's settings are unknown.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -94,7 +94,7 @@ impl Store {
         Ok(keys)
     }
 
-    /// Whether `ip` is an address of another attachment whose pod lives.
+    /// Returns true if another attachment whose pod lives has the address `ip`.
     pub fn is_given_to_another<K: Kernel>(
         &self,
         kernel: &K,
@@ -107,20 +107,20 @@ impl Store {
         settled(kernel, &attachment.boot_id, &others).contains(&true)
     }
 
-    /// The record of `key`; one that cannot be read counts as unreadable for its own verbs only,
-    /// and stops no other pod.
+    /// Returns the record of `key`. A record that cannot be read is corrupt for its own verbs only, and stops no other
+    /// pod.
     pub fn record(&self, key: &Key) -> Record {
         let record = self.load(key);
         record.unwrap_or_else(|error| Record::Corrupt(error.to_string()))
     }
 
-    /// Whether an ADD or DEL of it is under way, and has not restored its devices.
+    /// Returns true while an ADD or DEL of the attachment runs and has not restored its devices.
     fn is_busy(&self, attachment: &Attachment, boot_id: &str) -> bool {
         attachment.is_away(boot_id) && self.is_at_work(&attachment.key)
     }
 }
 
-/// Whether each of `attachments` is settled, in their order: its ADD has answered, and its pod lives.
+/// Returns for each of `attachments`, in order, whether it is settled: its ADD has answered, and its pod lives.
 pub fn settled<K: Kernel>(
     kernel: &K,
     boot_id: &str,
@@ -135,8 +135,8 @@ pub fn settled<K: Kernel>(
     attachments.map(is_settled).collect()
 }
 
-/// Whether each of `pods` lives, in their order: an attachment, and where the namespace of its pod is to be. A namespace
-/// that cannot be looked at for another reason than that it is gone counts as living: nothing is taken from it.
+/// Returns for each of `pods`, in order, whether it lives. A pod is an attachment and the expected path of its
+/// namespace. If the namespace exists but cannot be opened, the pod counts as living: nothing is taken from it.
 fn living<K: Kernel>(kernel: &K, boot_id: &str, pods: &[(&Attachment, &Path)]) -> Vec<bool> {
     let is_of_boot = |(it, _): &(&Attachment, &Path)| it.boot_id == boot_id;
     let of_boot = pods.iter().filter(|pod| is_of_boot(pod));
@@ -158,18 +158,19 @@ fn living<K: Kernel>(kernel: &K, boot_id: &str, pods: &[(&Attachment, &Path)]) -
 }
 
 impl Attachment {
-    /// Whether its devices, and what it has of the node's settings, are not restored yet in the boot `boot_id`: a boot
+    /// Returns true if the attachment still has devices or settings of the node in the boot `boot_id`. A reboot
     /// restores all of them.
     pub fn is_away(&self, boot_id: &str) -> bool {
         self.boot_id == boot_id && self.phase != Phase::Restored
     }
 
-    /// Whether its ADD has answered, and its pod lives.
+    /// Returns true if its ADD has answered and its pod lives.
     pub fn is_settled<K: Kernel>(&self, kernel: &K, boot_id: &str) -> bool {
         settled(kernel, boot_id, &[self]) == [true]
     }
 
-    /// Whether its pod, whose namespace is to be at `netns`, lives; as one that cannot be looked at does.
+    /// Returns true if its pod lives. The pod's namespace is expected at `netns`. A namespace that cannot be opened
+    /// counts as living.
     pub fn lives<K: Kernel>(&self, kernel: &K, netns: &Path, boot_id: &str) -> bool {
         living(kernel, boot_id, &[(self, netns)]) == [true]
     }

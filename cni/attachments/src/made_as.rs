@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an IPoIB child is called on the host.
+//! Names of IPoIB children on the host.
 
 use crate::Key;
 use fnv::FnvHasher;
@@ -8,23 +8,23 @@ use std::hash::Hasher;
 
 const PREFIX: &str = "rdma-";
 
-/// Digits that the attachment has; two more are the rail's number.
+/// Number of digits that identify the attachment. Two more are the rail's index.
 const DIGITS: usize = 8;
 
-/// The name of the child of rail `index`: nobody else's.
+/// Returns the unique host name for the child of rail `index`.
 pub(crate) fn made_as(key: &Key, index: usize) -> Option<InterfaceName> {
     InterfaceName::try_from(format!("{}{index:02x}", of_attachment(key))).ok()
 }
 
-/// What the names of an attachment's children begin with: the same in every version of this plugin, as another one may
-/// have to find them.
+/// Returns the common prefix of the names of an attachment's children. It is the same in every version of this plugin,
+/// because another version may have to find the children.
 fn of_attachment(key: &Key) -> String {
     let mut hasher = FnvHasher::default();
     hasher.write(format!("{}/{}@{}", key.network, key.container, key.interface).as_bytes());
     format!("{PREFIX}{:0DIGITS$x}", hasher.finish() as u32)
 }
 
-/// Whether `name` is that of a child of none of the attachments `keys`.
+/// Returns true if `name` has the format of a child's name and belongs to none of the attachments `keys`.
 pub fn is_nobodys_child(name: &str, keys: &[Key]) -> bool {
     let digits = name.strip_prefix(PREFIX).unwrap_or_default();
     let is_hexadecimal = |it: u8| matches!(it, b'0'..=b'9' | b'a'..=b'f');

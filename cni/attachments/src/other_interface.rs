@@ -11,22 +11,22 @@ use serde::{Deserialize, Serialize};
 /// rules. A rule that is there says that its table may have routes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtherInterface {
-    /// Its name at ADD.
+    /// The interface's name at ADD.
     pub name: InterfaceName,
-    /// Its index in the pod.
+    /// The interface's index in the pod.
     pub index: u32,
-    /// Its table, of this attachment alone.
+    /// The routing table of this interface. No other attachment uses it.
     pub table: u32,
-    /// The rules that lead to its table, one for each of its addresses and each network of a rail.
+    /// The rules that lead to the table: one for each address of the interface and each network of a rail.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
-    /// Its routes in its own table, and in those of the attachment's other interfaces.
+    /// The interface's routes in its own table, and in those of the attachment's other interfaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<Route>,
 }
 
 impl OtherInterface {
-    /// The interface in `pod`, under whatever name.
+    /// Returns the interface in `pod`, under whatever name.
     pub fn link<'a>(&self, pod: &'a Namespace) -> Option<&'a Link> {
         pod.link_by_index(self.index)
             .or_else(|| pod.link(&self.name))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which devices are in which pods, by the records of this boot whose devices are not restored yet. A record that cannot
-//! be read, or that a newer `rdma-cni` wrote, names no devices here; `doctor` reports it.
+//! Devices in pods, by the records of this boot whose devices are not restored yet. Omits records that cannot be read
+//! and those of a newer `rdma-cni`; `doctor` reports them.
 
 pub mod netns;
 mod rails;
@@ -20,16 +20,16 @@ use std::{
 pub struct PodDevice {
     /// The PCI function or auxiliary device of its RDMA device, or else of its netdev.
     pub address: DeviceAddress,
-    /// That of its netdev, or else of its RDMA device.
+    /// The address of its netdev, or else of its RDMA device.
     pub netdev: DeviceAddress,
-    /// Index of its netdev in the pod, where that has no hardware address to be known by.
+    /// Index of its netdev in the pod, if the netdev has no hardware address that identifies it.
     pub index: Option<u32>,
     /// The pod.
     pub pod: PodNetns,
 }
 
 impl PodDevice {
-    /// Whether the function at `address` is one of its two.
+    /// Returns true if `address` is that of its RDMA device or of its netdev.
     pub fn has(&self, address: &DeviceAddress) -> bool {
         self.address == *address || self.netdev == *address
     }
@@ -40,36 +40,36 @@ impl PodDevice {
 pub struct PodNetns {
     /// `namespace/name` of the pod, else the container's id.
     pub name: String,
-    /// Where the namespace is, seen from here.
+    /// Path of the namespace, seen from this process.
     pub netns: PathBuf,
-    /// Which it is.
+    /// Identity of the namespace.
     pub id: NetnsId,
-    /// Whether RDMA devices went into the pod too.
+    /// True if RDMA devices are moved into the pod too.
     pub exclusive: bool,
-    /// Whether they are on their way there or back.
+    /// True while devices are moved into the pod or back.
     pub moving: bool,
 }
 
-/// What came of SMC-R for a pod.
+/// SMC-R status of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodSmc {
     /// The pod's namespace in the cluster; empty: not known.
     pub namespace: String,
-    /// Its name, else the container's id.
+    /// The pod's name, else the container's id.
     pub pod: String,
     /// `active`, `off`
     pub state: String,
-    /// Why.
+    /// The reason of the state.
     pub reason: Option<String>,
 }
 
-/// The devices that are in pods, by the records of this boot.
+/// Returns the devices that are in pods, by the records of this boot.
 pub fn read(store: &Store, boot_id: &str) -> Vec<PodDevice> {
     let records = records(store, boot_id).into_iter();
     records.flat_map(Attachment::placed).collect()
 }
 
-/// What came of SMC-R for each pod that wanted it.
+/// Returns the SMC-R status of each pod that requested SMC-R.
 pub fn smc(store: &Store, boot_id: &str) -> Vec<PodSmc> {
     let records = records(store, boot_id).into_iter();
     let smc = |it: Attachment| {
@@ -92,9 +92,9 @@ fn records(store: &Store, boot_id: &str) -> Vec<Attachment> {
         .unwrap_or_default()
 }
 
-/// Where the namespace at `given` is seen from here: runtimes say `/var/run/netns/…`, which is
-/// `/run/netns/…` on a node, and need not be in a container. Where both are there, it is the one
-/// that is this namespace; where neither is, it is gone.
+/// Returns the path at which this process sees the namespace `id` that the runtime calls `given`. Runtimes use
+/// `/var/run/netns/…`. On a node that is `/run/netns/…`, but a container may lack the link. If both paths exist,
+/// returns the one that is this namespace; if neither exists, the namespace is gone.
 pub fn netns_seen(given: PathBuf, id: NetnsId) -> PathBuf {
     let Ok(below) = given.strip_prefix("/var/run") else {
         return given;
@@ -109,14 +109,14 @@ pub fn netns_seen(given: PathBuf, id: NetnsId) -> PathBuf {
     given
 }
 
-/// Whether the namespace that is not at `netns` may be there all the same: this is a container without the directory of
-/// the namespaces.
+/// Returns true if a namespace that is missing at `netns` may exist nevertheless: this process runs in a container
+/// without the directory of namespaces.
 pub fn is_out_of_sight(netns: &Path) -> bool {
     !netns.parent().is_some_and(Path::is_dir)
 }
 
 impl Attachment {
-    /// `namespace/name` of the pod, else the container's id.
+    /// Returns `namespace/name` of the pod, else the container's id.
     fn pod_name(&self) -> &str {
         self.pod.as_deref().unwrap_or(&self.key.container)
     }
@@ -144,7 +144,7 @@ impl Attachment {
 }
 
 impl Rail {
-    /// The hardware of its moved netdev, and of its RDMA device.
+    /// Returns the hardware of its moved netdev, and of its RDMA device.
     fn own_devices(&self) -> [Option<DeviceAddress>; 2] {
         [
             self.host_link.as_ref().and_then(|it| it.parent.clone()),
@@ -267,7 +267,7 @@ mod tests {
         );
     }
 
-    /// No namespaces: what tells them apart is a file's device and inode.
+    /// Files stand for namespaces: device and inode identify both.
     #[test]
     fn a_namespace_is_where_it_is_seen() {
         let run = tempfile::tempdir_in("/run").expect("a directory");

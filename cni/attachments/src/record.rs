@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The record of an attachment: what a pod was given, and how it was before. It is all
-//! that is needed to restore everything to the host, whoever does it and whenever.
+//! The record of an attachment: the pod's devices, and their host state. Whoever restores the devices needs nothing
+//! else, at any time.
 
 use crate::{
     allocated::Allocated, desired::DesiredLink, made_as::made_as, other_interface::OtherInterface,
@@ -26,7 +26,7 @@ use std::{
 /// readers of earlier formats.
 pub const FORMAT: u32 = 10;
 
-/// What names an attachment: CNI's own triple.
+/// The identity of an attachment: CNI's triple.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Key {
     /// The network's name.
@@ -53,27 +53,27 @@ impl fmt::Display for Key {
 pub struct Attachment {
     /// [`FORMAT`]
     pub format: u32,
-    /// What names it.
+    /// The attachment's identity.
     pub key: Key,
-    /// `namespace/name` of the Kubernetes pod, where it is known.
+    /// `namespace/name` of the Kubernetes pod, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
     /// `CNI_ARGS` of ADD, for the IPAM plugin's DEL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub args: Option<String>,
-    /// The boot that it belongs to: after another one everything is on the host.
+    /// Boot id of ADD. After a reboot all devices are on the host.
     pub boot_id: String,
-    /// When the rails were observed as they are recorded, as [`Observed::at`]: lifetimes run on from then.
+    /// Time of the recorded observation of the rails, as [`Observed::at`]. Lifetimes count from then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_at: Option<u64>,
     /// `CNI_NETNS` of ADD.
     pub netns: PathBuf,
-    /// The namespace that was there.
+    /// The namespace at that path.
     pub netns_id: NetnsId,
-    /// How far it got.
+    /// Progress of the attachment.
     pub phase: Phase,
-    /// Restoring its devices to the host was tried before, and did not come to its end: what only the state of the machine
-    /// at the moment keeps away is given up next time.
+    /// True after a restore that did not finish. The next restore gives up attributes that only the machine's momentary
+    /// state prevents.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tried: bool,
     /// Mode of the RDMA subsystem at ADD.
@@ -81,31 +81,31 @@ pub struct Attachment {
     /// `mtu`
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
-    /// Whether IPv6 addresses get duplicate address detection in the pod.
+    /// Duplicate address detection of IPv6 addresses in the pod.
     pub dad: Dad,
-    /// Whether router advertisements are taken in the pod.
+    /// True if the pod accepts router advertisements.
     pub accept_ra: bool,
     /// `routing`; no tables if the record does not say.
     #[serde(default = "without_tables")]
     pub routing: Routing,
-    /// Whether the result has the rails' addresses.
+    /// Addresses of rails in the result.
     #[serde(default, rename = "resultIPs")]
     pub result_ips: ResultIps,
-    /// The IPAM plugin's type, where one was asked for addresses.
+    /// The type of the IPAM plugin that was asked for addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipam: Option<String>,
     /// `rebindDriver`
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rebind_driver: bool,
-    /// What of SMC-R the pod has; none: it was not to have any.
+    /// The pod's SMC-R set-up. None: SMC-R was not requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub smc: Option<Smc>,
     /// The rails, in order.
     pub rails: Vec<Rail>,
-    /// Netdevs of the host that a verb that restores a rail has changed for a moment.
+    /// Netdevs of the host that a restore changed for a moment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spared: Vec<Spared>,
-    /// The pod's interfaces that are no rails, with the tables that they have because of the rails.
+    /// The pod's interfaces that are no rails, with the tables that they need because of the rails.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_interfaces: Vec<OtherInterface>,
     /// The network configuration of ADD, for the IPAM plugin's DEL.
@@ -119,7 +119,7 @@ fn without_tables() -> Routing {
     }
 }
 
-/// How far an attachment got on its way into the pod or back.
+/// Progress of an attachment into the pod or back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Phase {
@@ -127,7 +127,7 @@ pub enum Phase {
     Attaching,
     /// ADD has answered: the pod has its devices.
     Attached,
-    /// The devices are being restored to the host, or whoever restored them was killed or did not succeed.
+    /// A verb restores the devices to the host, or was killed or failed while it did.
     Detaching,
     /// The devices are restored, and may be another pod's by now; addresses of [`ipam`](Attachment::ipam) are still held.
     #[serde(rename = "home")]
@@ -140,68 +140,66 @@ impl fmt::Display for Phase {
     }
 }
 
-/// One rail.
+/// A rail of an attachment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rail {
-    /// Its netdev's name in the pod.
+    /// Name of the netdev in the pod.
     pub pod_name: InterfaceName,
-    /// The netdev as it was on the host, if it was moved. With `shared` none as well: an earlier
-    /// plugin of the chain put it into the pod and restores it to the host.
+    /// The netdev's host state, if the netdev was moved. None without `shared`: an earlier plugin of the chain put the
+    /// netdev into the pod and restores it to the host.
     #[serde(rename = "home", default, skip_serializing_if = "Option::is_none")]
     pub host_link: Option<Link>,
-    /// What rtnetlink does not report of it, as it was on the host; none of a netdev that stays there.
+    /// Host settings of the netdev that rtnetlink does not report. None if the netdev stays on the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_settings: Option<DeviceSettings>,
-    /// Whose its devices are.
+    /// Current owner of the devices.
     #[serde(default, skip_serializing_if = "Stage::is_pods")]
     pub stage: Stage,
-    /// Routes by that netdev that cannot be set again: a move ends them.
+    /// Routes through that netdev that a move ends and nobody can set again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unkept_routes: Vec<Route>,
     /// The netdev that stays on the host, if the pod has a child of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<Shared>,
-    /// What its physical function sets of it, a virtual function, as long as the pod has it. What that was before is
-    /// in `host_link`.
+    /// Settings of the virtual function that its physical function sets while the pod has it. `host_link` has the
+    /// earlier ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vf: Vec<VfSetting>,
-    /// The driver of its function, which is bound to it anew for other GUIDs: those are in `vf`.
+    /// The driver that is bound anew to the function so that it takes other GUIDs over. `vf` has the GUIDs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
-    /// It has no netdev: the RDMA device goes alone.
+    /// True if the rail has an RDMA device and no netdev.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bare: bool,
-    /// Other netdevs of the same PCI function, which it must not be taken for. With `shared`, the host's netdevs that lay on
-    /// that netdev at ADD.
+    /// Other netdevs of the same PCI function. They must not be mistaken for this one. With `shared`: the host's netdevs that
+    /// lay on the shared netdev at ADD.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub siblings: Vec<Sibling>,
-    /// Index in the pod, where the netdev has no hardware address of its own on a bus to
-    /// be known by.
+    /// Index in the pod, if the netdev has no hardware address on a bus that identifies it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_index: Option<u32>,
-    /// What such a netdev was made on, as seen from the pod.
+    /// The lower device of such a netdev, seen from the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_origin: Option<Origin>,
-    /// The addresses, routes and rules that ADD gives it, as soon as they are known.
+    /// The addresses, routes and rules that ADD sets, as soon as they are known.
     #[serde(default)]
     pub given: DesiredLink,
-    /// Whether IPAM refused ADD an address for it, or was not asked: it holds none. Not said of a
-    /// rail whose ADD was killed.
+    /// True if IPAM refused ADD an address, or was not asked: the rail holds none. False if ADD was killed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ipam_refused: bool,
     /// The RDMA device as it was on the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<RdmaDevice>,
-    /// What kubelet gave to the pod's containers, where kubelet was asked.
+    /// The part of kubelet's allocation for this rail, if kubelet was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocated: Option<Allocated>,
-    /// The GIDs of its addresses, once they are there.
+    /// The GIDs of the addresses, once they exist.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gids: Vec<RailGid>,
 }
 
-/// A netdev that stays on the host, and what the pod has of it.
+/// A netdev that stays on the host, and the child of it in the pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shared {
@@ -214,19 +212,19 @@ pub struct Shared {
     /// The netdev's PCI function or auxiliary device; a bond has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceAddress>,
-    /// What the pod has.
+    /// The kind of the pod's child netdev.
     pub child: Child,
-    /// An IPoIB child is made on the host, by this name, and has it as its alias from then on: its namespace's end
-    /// gives it back to the host.
+    /// Name under which an IPoIB child is created on the host. It remains the child's alias: the end of the pod's
+    /// namespace returns the child to the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_as: Option<InterfaceName>,
 }
 
-/// Where a RoCE v2 GID is: what a program has to name to send from an address.
+/// Place of a RoCE v2 GID, which a program has to name to send from an address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RailGid {
-    /// The address.
+    /// The address as a GID of 128 bits.
     pub address: IpAddr,
     /// The same in 128 bits.
     pub gid: Ipv6Addr,
@@ -236,12 +234,13 @@ pub struct RailGid {
     pub index: u32,
 }
 
-/// A netdev of the host that shares its PCI function with a rail's (the other port, a representor), or lies on a shared one.
+/// A netdev of the host that has the same PCI function as a rail's netdev (the other port, a representor), or lies on a shared
+/// one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sibling {
-    /// Its name on the host.
+    /// Name on the host.
     pub name: InterfaceName,
-    /// Its index on the host.
+    /// Index on the host.
     pub index: u32,
 }
 
@@ -299,13 +298,13 @@ impl Attachment {
             .map(|index| base + index)
     }
 
-    /// Whether its RDMA devices go into the pod.
+    /// Returns true if the RDMA devices are moved into the pod.
     pub fn moves_rdma(&self) -> bool {
         self.rdma_mode == Some(RdmaMode::Exclusive)
     }
 
-    /// Whether something of the host is another meanwhile: a netdev or RDMA device that is moved, a driver, SMC-R's
-    /// tables. If not, the pod has children of what stays on the host, and nothing else. An IPoIB child is on the host for
+    /// Returns true if the attachment changes something of the host: a moved netdev or RDMA device, a driver, SMC-R's
+    /// tables. Otherwise the pod has only children of netdevs that stay on the host. An IPoIB child is on the host for
     /// a moment.
     pub fn changes_host(&self) -> bool {
         let is_child = |rail: &Rail| {
@@ -327,15 +326,15 @@ impl Attachment {
         }
     }
 
-    /// What kubelet gave the pod's containers of the rail with the RDMA device `rdma`, as it was on the host.
+    /// Returns kubelet's allocation for the rail with the RDMA device `rdma`, given in its host state.
     pub fn allocated_with(&self, rdma: &RdmaDevice) -> Option<&Allocated> {
         let mut rails = self.rails.iter();
         let rail = rails.find(|rail| rail.rdma.as_ref() == Some(rdma))?;
         rail.allocated.as_ref()
     }
 
-    /// How long before `observed` the rails were seen as they are recorded, seconds; 0 where nobody
-    /// tells. Of another boot the clock says nothing, and there is nothing to restore either.
+    /// Returns the seconds between the recorded observation and `observed`, or 0 if unknown. After a reboot the clock
+    /// means nothing, but nothing is left to restore either.
     pub fn age(&self, observed: &Observed) -> u64 {
         let times = self.observed_at.zip(observed.at);
         times.map_or(0, |(then, now)| now.saturating_sub(then))
@@ -356,7 +355,7 @@ impl Attachment {
         self.rails.iter().flat_map(devices).flatten().collect()
     }
 
-    /// Its virtual functions that their physical functions set up for the pod.
+    /// Returns the virtual functions that their physical functions set up for the pod.
     pub fn vfs(&self) -> BTreeSet<DeviceAddress> {
         let rails = self.rails.iter().filter(|rail| !rail.vf.is_empty());
         rails.filter_map(|rail| rail.device().cloned()).collect()
@@ -384,8 +383,7 @@ impl Shared {
         }
     }
 
-    /// Whether `link`, on the host, is the parent: an index can be another netdev's after the
-    /// parent has gone.
+    /// Returns true if `link`, on the host, is the parent. After the parent has gone another netdev can get its index.
     pub fn is_of(&self, link: &Link) -> bool {
         let same = link.parent == self.device;
         link.index == self.parent_index
@@ -425,7 +423,7 @@ impl Rail {
         host_link.or(parent).unwrap_or(&self.pod_name)
     }
 
-    /// Whether this plugin brings the netdev into the pod: no earlier one of the chain did.
+    /// Returns true if this plugin brings the netdev into the pod, and no earlier plugin of the chain did.
     pub fn is_ours(&self) -> bool {
         self.host_link.is_some() || self.shared.is_some()
     }
@@ -451,7 +449,7 @@ impl Rail {
         }
     }
 
-    /// Whether the pod has a child of an IPoIB netdev.
+    /// Returns true if the pod has a child of an IPoIB netdev.
     pub fn has_ipoib_child(&self) -> bool {
         let shared = self.shared.as_ref();
         shared.is_some_and(|it| matches!(it.child, Child::Ipoib { .. }))

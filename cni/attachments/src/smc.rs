@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What of SMC-R a pod has, and what of it has to be taken away with the pod.
+//! SMC-R set-up of a pod, and the parts of it that are removed with the pod.
 
 use rdma_netns::{
     NetnsSide,
@@ -12,9 +12,9 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Smc {
-    /// Whether any interface of the pod has it.
+    /// SMC-R status of the pod's interfaces together.
     pub state: SmcStatus,
-    /// Why it is off, or what goes without it.
+    /// The reason why it is off, or why some interfaces lack it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The interfaces that have it.
@@ -23,27 +23,27 @@ pub struct Smc {
     /// The pnet entries that this plugin has added; other records can have the same ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<PlacedEntry>,
-    /// Entries of others that go with ours, since they have the same id, until they are back.
+    /// Entries of others that have the same id as ours. They are removed with ours and then added again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub returning: Vec<PlacedEntry>,
     /// The user EID that this plugin has added; other records can have the same one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ueid: Option<String>,
-    /// Whether this plugin has set `net.smc.tcp2smc` in the pod.
+    /// True if this plugin set `net.smc.tcp2smc` in the pod.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tcp2smc: bool,
-    /// What `net.smc.smcr_max_links_per_lgr` was in the pod before this plugin made it 1.
+    /// The value of `net.smc.smcr_max_links_per_lgr` in the pod before this plugin set it to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_links: Option<u8>,
 }
 
-/// Whether a pod that was to have SMC-R has it.
+/// SMC-R status of a pod that requested SMC-R.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SmcStatus {
-    /// At least one interface has it.
+    /// SMC-R is set up for one or more interfaces.
     Active,
-    /// Nothing is set up; the pod's connections are TCP.
+    /// SMC-R is not set up; the pod's connections use TCP.
     Off,
 }
 
@@ -57,19 +57,19 @@ impl fmt::Display for SmcStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Carried {
-    /// Its name in the pod.
+    /// Name in the pod.
     pub interface: String,
-    /// The id that it has in common with the RDMA port.
+    /// The pnet id that it shares with the RDMA port.
     pub pnet_id: PnetId,
     /// The RDMA device.
     pub rdma_device: String,
     /// The RDMA device's port, from 1.
     pub port: u8,
-    /// How the kernel was to carry its connections when that was predicted.
+    /// The predicted protocol of its connections.
     pub by: Fit,
 }
 
-/// How a connection is carried.
+/// The protocol that carries a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fit {
@@ -77,7 +77,7 @@ pub enum Fit {
     V1,
     /// SMC-Rv2.
     V2,
-    /// As the driver likes: iWARP, as erdma has it, knows one GID, which is no address.
+    /// The driver's choice. iWARP, such as erdma's, has one GID, which is no address.
     Device,
 }
 
@@ -92,7 +92,7 @@ pub struct PlacedEntry {
 }
 
 impl Smc {
-    /// Nothing is set up, and why.
+    /// Returns the status of a pod without SMC-R, with the reason.
     pub fn off(reason: String) -> Self {
         Self {
             state: SmcStatus::Off,
@@ -106,18 +106,18 @@ impl Smc {
         }
     }
 
-    /// Whether there is something that has to be taken away again.
+    /// Returns true if something has to be removed again.
     pub fn is_set(&self) -> bool {
         let has_entries = !self.entries.is_empty() || !self.returning.is_empty();
         has_entries || self.ueid.is_some() || self.tcp2smc || self.max_links.is_some()
     }
 
-    /// Whether it has anything of the node's, which other pods can have as well.
+    /// Returns true if it uses settings of the node, which other pods can share.
     pub fn has_nodes(&self) -> bool {
         self.ueid.is_some() || self.entries.iter().any(|it| it.at == NetnsSide::Host)
     }
 
-    /// Whether `entry` is among those that were added at `side`.
+    /// Returns true if this plugin added `entry` at `side`.
     pub fn has(&self, side: NetnsSide, entry: &PnetEntry) -> bool {
         let is_it = |it: &PlacedEntry| it.at == side && it.entry == *entry;
         self.entries.iter().any(is_it)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What keeps the default routers of other netdevs while one of a rail is set to forward.
+//! Netdevs whose default routers must survive while a rail's netdev is set to forward.
 
 use rdma_netns::InterfaceName;
 use serde::{Deserialize, Serialize};
@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Spared {
-    /// Its name.
+    /// Name.
     pub name: InterfaceName,
-    /// Its index.
+    /// Index.
     pub index: u32,
     /// `accept_ra` before and after.
     pub accept_ra: i32,

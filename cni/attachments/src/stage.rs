@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whose the devices of a rail are.
+//! Owner of a rail's devices.
 
 use crate::record::Attachment;
 use serde::{Deserialize, Serialize};
 
-/// Whose a rail's devices are. What is restored of it, and whether its driver may be bound anew, follows from that alone.
+/// Owner of a rail's devices. It alone decides which attributes are restored, and whether the driver may be bound anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Stage {

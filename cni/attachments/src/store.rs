@@ -45,10 +45,10 @@ pub struct Lock {
     path: PathBuf,
 }
 
-/// What is on disk for an attachment.
+/// The state of an attachment's record on disk.
 #[derive(Debug)]
 pub enum Record {
-    /// Nothing.
+    /// No record.
     None,
     /// A record.
     Good(Box<Attachment>),
@@ -58,22 +58,22 @@ pub enum Record {
     Newer(u64),
 }
 
-/// What the names of the files tell, in the order of the keys.
+/// Keys by the names of the files, in order.
 #[derive(Debug, Default)]
 struct Files {
     /// The attachments that have a record.
     records: Vec<Key>,
-    /// Those that have an unfinished one, or a lock and no record.
+    /// The attachments that have an unfinished record, or a lock and no record.
     killed: Vec<Key>,
 }
 
 impl Store {
-    /// The state directory `root`, which need not be there yet, for one verb, which starts now.
+    /// Opens the state directory `root` for one verb, which starts now. The directory need not exist yet.
     pub fn new(root: &Path) -> Self {
         Self::within(root, Patience::of_verb())
     }
 
-    /// As [`Store::new`], for a verb that has `patience` with locks.
+    /// Opens the state directory for a verb whose wait for locks `patience` limits.
     pub fn within(root: &Path, patience: Patience) -> Self {
         Self {
             root: root.to_owned(),
@@ -81,7 +81,7 @@ impl Store {
         }
     }
 
-    /// How long the verb may wait for locks yet.
+    /// Returns the time that the verb may still wait for locks.
     pub fn patience(&self) -> Patience {
         self.patience
     }
@@ -91,7 +91,7 @@ impl Store {
         &self.root
     }
 
-    /// Whether records can be written, for STATUS, which writes none.
+    /// Checks that records can be written. STATUS calls it and writes no record.
     pub fn probe(&self) -> Result<(), StoreError> {
         room::check(&self.root).map_err(failed("write", &self.root))
     }
@@ -132,21 +132,21 @@ impl Store {
         }
     }
 
-    /// Whether a verb is at work on the attachment. Nothing is made for the look; a verb that comes
-    /// just then finds the lock taken for that moment.
+    /// Returns true if a verb works on the attachment. Creates no file. A verb that starts at this moment finds the
+    /// lock taken.
     pub fn is_at_work(&self, key: &Key) -> bool {
         let file = state_file::open(&self.path(key, "lock"));
         let lock = file.map(|file| file.try_lock_shared());
         matches!(lock, Ok(Err(TryLockError::WouldBlock)))
     }
 
-    /// Writes a new record such that it is whole and on the disk when this returns.
+    /// Writes a new record. It is complete and on disk when this function returns.
     pub fn save(&self, attachment: &Attachment) -> Result<(), StoreError> {
         self.write(attachment, true)
     }
 
-    /// Writes a record anew, whole. It tells how far ADD got, which matters until the next boot
-    /// only: a machine that loses power comes back with this one or with the one before.
+    /// Overwrites a record. It says how far ADD got, which matters until the next boot only: after a power loss the
+    /// machine has this record or the one before.
     pub fn update(&self, attachment: &Attachment) -> Result<(), StoreError> {
         self.write(attachment, false)
     }
@@ -169,22 +169,22 @@ impl Store {
         }
     }
 
-    /// How long ago the record of `key` was written; none: that is not known, or the clock was behind since, as that of a
+    /// Returns the time since the record of `key` was written. None: unknown, or the clock went back, as that of a
     /// machine whose battery is empty.
     pub fn age(&self, key: &Key) -> Option<Duration> {
         let written = fs::metadata(self.path(key, "json")).and_then(|it| it.modified());
         written.ok()?.elapsed().ok()
     }
 
-    /// Takes away the record and the lock's file of an attachment.
+    /// Removes an attachment's record and the file of its lock.
     pub fn remove(&self, key: &Key, lock: Lock) -> Result<(), StoreError> {
         self.forget(key)?;
         lock.discard();
         Ok(())
     }
 
-    /// Takes away the record of an attachment, whose lock goes on, and what a killed process had
-    /// written of one. That says nothing to anybody: [`Store::sweep`] tries again.
+    /// Removes an attachment's record and its unfinished file. The lock stays held. A failure to remove the unfinished
+    /// file is not reported: [`Store::sweep`] tries again.
     pub fn forget(&self, key: &Key) -> Result<(), StoreError> {
         let _ = fs::remove_file(self.path(key, UNFINISHED));
         let path = self.path(key, "json");
@@ -194,10 +194,10 @@ impl Store {
         }
     }
 
-    /// Takes away what processes that were killed have left of records, of one network's attachments
-    /// or of all: a text that no living process writes, and a lock that nobody holds and no record
-    /// needs. Whatever cannot be taken away is left to the next verb; `own` is the caller's, who has its lock. The
-    /// attachments that have a record, as [`Store::keys`] tells them.
+    /// Removes the remains of killed processes, for the attachments of one network or of all: a text that no living
+    /// process writes, and a lock that nobody holds and no record needs. The next verb removes what this one cannot.
+    /// `own` is the caller's attachment, whose lock the caller holds. Returns the attachments that have a record, as
+    /// [`Store::keys`] does.
     pub fn sweep(&self, network: Option<&str>, own: Option<&Key>) -> Result<Vec<Key>, StoreError> {
         let Files { records, killed } = self.files(network)?;
         for key in killed {
@@ -210,7 +210,7 @@ impl Store {
         Ok(records)
     }
 
-    /// The same for one attachment, whose verb could not begin; whether nobody else is at work on it.
+    /// Removes the remains of one attachment, whose verb could not begin. Returns true if no other verb works on it.
     pub fn tidy(&self, key: &Key) -> bool {
         // its writer has the lock
         let Ok(Some(lock)) = self.try_lock(key) else {
@@ -224,7 +224,7 @@ impl Store {
         true
     }
 
-    /// Puts a corrupt record aside, so that it blocks nothing and is not lost.
+    /// Renames a corrupt record, so that it blocks nothing and is not lost.
     pub fn set_aside(&self, key: &Key) -> Result<PathBuf, StoreError> {
         let path = self.path(key, "json");
         let aside = self.path(key, "corrupt");
@@ -232,7 +232,7 @@ impl Store {
         Ok(aside)
     }
 
-    /// The records that were put aside.
+    /// Returns the records that were set aside.
     pub fn aside(&self) -> Result<Vec<PathBuf>, StoreError> {
         let mut found = vec![];
         for network in names(&self.root.join("attachments"))? {
@@ -299,15 +299,14 @@ impl Store {
 }
 
 impl Lock {
-    /// Takes away the lock's file, where no record needs it any more. What fails for a moment is tried again, and else
-    /// left to [`Store::sweep`].
+    /// Removes the lock's file when no record needs it any more. Tries twice, and leaves the rest to [`Store::sweep`].
     pub fn discard(self) {
         let remove = || fs::remove_file(&self.path);
         let _ = remove().or_else(|_| remove());
     }
 }
 
-/// The key that the name of its files stands for, which is without their extension here.
+/// Returns the key that a file name without its extension stands for.
 fn key(network: &str, name: &str) -> Option<Key> {
     let (container, interface) = name.split_once('@')?;
     Some(Key {
@@ -317,13 +316,13 @@ fn key(network: &str, name: &str) -> Option<Key> {
     })
 }
 
-/// What every version's record says, whatever else is in it.
+/// The field that the records of all versions have.
 #[derive(Deserialize)]
 struct Head {
     format: u64,
 }
 
-/// What the text of the record of `key` says. It is read once, unless it is none of ours: an ADD reads those of all pods.
+/// Parses `text` as the record of `key`. It is parsed once if it is ours, because an ADD reads the records of all pods.
 pub fn decode(text: &[u8], key: &Key) -> Record {
     // both have words of whoever wrote the file
     let corrupt = |why: String| Record::Corrupt(one_line(&why).into_owned());
@@ -344,7 +343,7 @@ fn open_lock(path: &Path) -> Result<File, StoreError> {
     lock::open(path).map_err(failed("open", path))
 }
 
-/// The same, in a directory that is made for it if need be.
+/// Opens a lock, and creates its directory if it is missing.
 fn open_first_lock(path: &Path) -> Result<File, StoreError> {
     match (open_lock(path), path.parent()) {
         (Err(error), Some(directory)) if is_absent(error.kind()) => {
@@ -355,7 +354,7 @@ fn open_first_lock(path: &Path) -> Result<File, StoreError> {
     }
 }
 
-/// What follows a record's name while it is written.
+/// Suffix of a record while it is written.
 const UNFINISHED: &str = "json.new";
 
 fn is_absent(kind: io::ErrorKind) -> bool {

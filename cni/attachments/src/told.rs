@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What programs in a pod have to name to use RDMA on its rails: in the result, in `rails.json`, in a container's
-//! environment.
+//! Names that programs in a pod need to use RDMA on its rails. They are in the result, in `rails.json` and in a
+//! container's environment.
 
 use crate::{Attachment, Rail};
 use serde_json::{Value, json};
@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 pub const PORTS_OWN_GID: u32 = 0;
 
 impl Attachment {
-    /// One object for each rail: interface in the pod, its addresses, netdev on the host, RDMA device,
-    /// port, the index of each address's GID, and the attachment's `CNI_IFNAME`.
+    /// Describes each rail in one object: interface in the pod, addresses, netdev on the host, RDMA device, port, GID
+    /// index of each address, and the attachment's `CNI_IFNAME`.
     pub fn told(&self) -> Vec<Value> {
         let rails = self.rails.iter();
         rails.filter_map(|rail| self.told_of(rail)).collect()
     }
 
-    /// What is told of `rail` of it. A rail without RDMA device and addresses has nothing to tell.
+    /// Describes `rail`. None if it has neither an RDMA device nor addresses.
     pub fn told_of(&self, rail: &Rail) -> Option<Value> {
         let mut told = describe(rail)?;
         told["ifname"] = self.key.interface.to_string().into();

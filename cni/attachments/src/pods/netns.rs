@@ -18,7 +18,7 @@ pub enum PodNetnsError {
     /// The records cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// No record names the pod.
+    /// The store has no record that names the pod.
     #[error(
         "{state_dir:?} has no record of pod {pod}: the pod has no rails of this plugin, or --state-dir is wrong"
     )]
@@ -33,7 +33,7 @@ pub enum PodNetnsError {
     Gone {
         /// `namespace/name`
         pod: String,
-        /// Where the namespace was.
+        /// Recorded path of the namespace.
         path: PathBuf,
     },
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rails of each pod, for people: which NIC, which addresses, and which GIDs a program has to name.
+//! The rails of each pod, for people: NIC, addresses, and the GIDs that a program has to name.
 
 use crate::{Attachment, Rail, Store};
 use rdma_netns::DeviceAddress;
@@ -12,24 +12,24 @@ pub struct PodRails {
     pub pod: String,
     /// `attaching`, `attached`, `detaching`
     pub phase: String,
-    /// In order.
+    /// The rails, in order.
     pub rails: Vec<PodRail>,
 }
 
-/// One rail of a pod.
+/// A rail of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodRail {
-    /// Its netdev's name in the pod.
+    /// Name of the netdev in the pod.
     pub name: String,
     /// The netdev on the host: the one that was moved, or the one that the pod has a child of.
     pub host_netdev: Option<String>,
-    /// Whether that netdev stays on the host.
+    /// True if that netdev stays on the host.
     pub shared: bool,
-    /// Its RDMA device.
+    /// The RDMA device.
     pub rdma: Option<String>,
     /// The PCI functions or auxiliary devices behind it, the RDMA device's first.
     pub devices: Vec<DeviceAddress>,
-    /// Its addresses in the pod, link-local ones left out.
+    /// The addresses in the pod, without link-local ones.
     pub addresses: Vec<RailAddress>,
 }
 
