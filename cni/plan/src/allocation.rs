@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From what kubelet allocated to the devices of a pod: ids first, then what they stand for.
-//! Pure; `rdma-cni` asks kubelet and reads the files.
+//! Resolves kubelet's allocation to the devices of a pod: first the ids, then the devices that they stand for. Pure;
+//! `rdma-cni` asks kubelet and reads the files.
 
 use attachments::{Allocated, Id};
 use dra::{AttachmentParameters, Prepared, Record, cdi};
@@ -9,105 +9,105 @@ use rdma_netns::{Device, DeviceAddress};
 use rdma_resources::{CharNode, Grant, Published, Sharing};
 use std::collections::BTreeMap;
 
-/// What an id stands for.
+/// The devices that an id stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meaning {
     /// The id.
     pub id: Id,
-    /// Whether the devices are one pod's alone.
+    /// Number of pods that may have the devices: one or several.
     pub sharing: Sharing,
     /// The devices.
     pub devices: Named,
-    /// The netdev that the pod is attached to, of each device where the resource says which.
+    /// The netdev to which the pod is attached, for each device whose resource names one.
     pub parents: BTreeMap<DeviceAddress, String>,
-    /// How containers get them, where that is recorded.
+    /// The recorded access of containers to the devices.
     pub given: Vec<Given>,
-    /// The claim that they were allocated by; none: kubelet's device plugins.
+    /// The claim through which the devices were allocated. None: kubelet's device plugins allocated them.
     pub claim: Option<AllocatingClaim>,
 }
 
-/// A claim that devices were allocated by.
+/// A claim through which devices were allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllocatingClaim {
-    /// Its uid.
+    /// The claim's uid.
     pub uid: String,
-    /// What it says of how its pod is attached.
+    /// The claim's parameters for the attachment.
     pub parameters: AttachmentParameters,
 }
 
-/// A device of a claim that the pod uses, as kubelet tells it.
+/// A device of a claim that the pod uses, as kubelet reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimDevice {
-    /// Its driver.
+    /// Name of the DRA driver.
     pub driver: String,
     /// The claim's uid.
     pub uid: String,
-    /// Its name in the driver's pool.
+    /// Name of the device in the driver's pool.
     pub device: String,
 }
 
-/// Devices, by what is known of them.
+/// Devices by address or name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Named {
-    /// By address.
+    /// Addresses of the devices.
     Addresses(Vec<DeviceAddress>),
-    /// By the name of an RDMA device.
+    /// Name of an RDMA device.
     Rdma(String),
 }
 
-/// How a device is given to a container.
+/// The access of a container to a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
     /// The device.
     pub address: DeviceAddress,
-    /// Whether by its CDI name.
+    /// True if the container gets the device by its CDI name.
     pub cdi: bool,
-    /// Its character devices then.
+    /// Character devices of the device at that time.
     pub char_devices: Vec<CharNode>,
 }
 
-/// A device that is the pod's at one netdev, with all ids that stand for that.
+/// A device at one netdev, with all allocated ids that stand for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allotment {
     /// The device.
     pub address: DeviceAddress,
-    /// The netdev that the pod is attached to: the device's own, its bond, or a VLAN of that. None: as the device
-    /// has it.
+    /// The netdev to which the pod is attached: the device's own, its bond, or a VLAN of that. None: the device's own
+    /// or its bond.
     pub parent: Option<String>,
-    /// Whether other pods have it too.
+    /// Number of pods that may have the device: one or several.
     pub sharing: Sharing,
-    /// What the record says of it.
+    /// The part of kubelet's allocation for the record.
     pub allocated: Allocated,
 }
 
 /// An id that leads to no device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocationError {
-    /// Nobody has recorded it, and it names no device itself.
+    /// The id is not recorded, and names no device itself.
     #[error(
         "nothing says which device {0} is, that kubelet allocated to this pod: \
          rdma-device-plugin has not recorded it in stateDir (granted/, resources.json); check \
          that it runs on this node with the same state directory, or that the resource is its"
     )]
     Unrecorded(Id),
-    /// It is recorded, as that of no device.
+    /// The recorded id stands for no device.
     #[error(
         "{0}, that kubelet allocated to this pod, stands for no device: check the resource in \
          rdma-device-plugin's configuration"
     )]
     Nothing(Id),
-    /// It names an RDMA device that is not there.
+    /// The id names an RDMA device that does not exist.
     #[error("there is no RDMA device {rdma} on this node, which {id} stands for")]
     NoRdmaDevice {
         /// The id.
         id: Id,
-        /// Its name.
+        /// Name of the RDMA device.
         rdma: String,
     },
 }
 
-/// The ids of `resources` that the pod's containers have, each once, in the order of
-/// `resources`. Containers can have the same one; kubelet lists a resource once for each NUMA node.
+/// Returns the ids of `resources` that the pod's containers have, each once, in the order of `resources`. Several
+/// containers can have one id. Kubelet lists a resource once for each NUMA node.
 pub fn ids(pod: &PodResources, resources: &[String]) -> Vec<Id> {
     let devices = || pod.containers.iter().flat_map(|it| &it.devices);
     let mut found: Vec<Id> = vec![];
@@ -124,8 +124,8 @@ pub fn ids(pod: &PodResources, resources: &[String]) -> Vec<Id> {
     found
 }
 
-/// The devices of claims that the pod's containers use, each once. Those of other drivers, which name what a
-/// container gets otherwise, are left out.
+/// Returns the devices of claims that the pod's containers use, each once. Omits those of other drivers, whose CDI
+/// names have another format.
 pub fn claims(pod: &PodResources) -> Vec<ClaimDevice> {
     let resources = pod.containers.iter().flat_map(|it| &it.dynamic_resources);
     let mut found: Vec<ClaimDevice> = vec![];
@@ -142,7 +142,7 @@ pub fn claims(pod: &PodResources) -> Vec<ClaimDevice> {
     found
 }
 
-/// The devices of a claim, by what it was prepared with.
+/// Returns the devices with which a claim was prepared.
 pub fn of_record(record: &Record) -> impl Iterator<Item = ClaimDevice> {
     record.devices.iter().map(|device| ClaimDevice {
         driver: record.driver.clone(),
@@ -151,7 +151,7 @@ pub fn of_record(record: &Record) -> impl Iterator<Item = ClaimDevice> {
     })
 }
 
-/// What a device of a claim stands for, by what the claim was prepared with. None: it is no device of `resources`.
+/// Resolves a device of a claim by the claim's record. None: it is no device of `resources`.
 pub fn of_claim(device: &ClaimDevice, record: &Record, resources: &[String]) -> Option<Meaning> {
     let is_it = |it: &&Prepared| it.device == device.device && resources.contains(&it.resource);
     let prepared = record.devices.iter().find(is_it)?;
@@ -173,8 +173,7 @@ pub fn of_claim(device: &ClaimDevice, record: &Record, resources: &[String]) -> 
     })
 }
 
-/// What `id` stands for: as it was granted, else as the daemon publishes it, else as it reads by
-/// itself.
+/// Resolves `id` by its grant, else by the resource that the daemon published, else by the id's own text.
 pub fn meaning(
     id: &Id,
     grant: Option<Grant>,
@@ -236,9 +235,9 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// The devices that `meanings` are about, each once for each netdev that the pod is attached to: in the order of the
-/// resources, then by address, so that rails are numbered the same each time. `devices` are the node's, with all that have
-/// an RDMA device.
+/// Returns the devices of `meanings`, each once for each netdev to which the pod is attached. The order is that of the
+/// resources, then of the addresses, so that rails get the same numbers each time. `devices` are those of the node that
+/// have an RDMA device.
 pub fn devices(
     meanings: &[Meaning],
     devices: &[Device],
@@ -271,7 +270,7 @@ pub fn devices(
 }
 
 impl Allotment {
-    /// The first of the resources that it is of.
+    /// Returns the first of the resources to which it belongs.
     pub(crate) fn resource(&self) -> String {
         let first = self.allocated.ids.first();
         first.map(|it| it.resource.clone()).unwrap_or_default()

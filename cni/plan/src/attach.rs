@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From the host into the pod.
+//! Plans the move from the host into the pod.
 
 use super::{
     Obstacle,
@@ -16,8 +16,8 @@ use rdma_netns::{Child, Ipoib, IpoibMode, Link, LinkType, NetnsSide, Observed, O
 /// `IPV6_MIN_MTU` (`include/uapi/linux/ipv6.h`): below it the kernel takes IPv6 away.
 const IPV6_MIN_MTU: u32 = 1280;
 
-/// What is still to be done until every rail is in the pod with what it is `desired` to
-/// have, rail by rail. The pod's other interfaces come first: no reply of theirs takes a rail's route.
+/// Returns the operations that remain until every rail is in the pod in its `desired` state, rail by rail. Those for
+/// the pod's other interfaces come first, so that no reply of theirs takes a rail's route.
 pub fn attach(
     attachment: &Attachment,
     observed: &Observed,
@@ -36,7 +36,7 @@ pub fn attach(
     Ok(ops)
 }
 
-/// What is still to be done for one of the rails.
+/// Returns the operations that remain for one rail.
 pub fn attach_rail(
     attachment: &Attachment,
     rail: &Rail,
@@ -78,9 +78,9 @@ pub fn attach_rail(
     Ok(ops)
 }
 
-/// What its physical function sets of it, before it is moved: a function can take another hardware address over only
-/// while it is restarted, and GUIDs only with its driver. True: its devices are made anew, and the rest is planned when
-/// they are seen.
+/// Plans the settings of a virtual function that its physical function sets, before the function is moved. Drivers take
+/// another hardware address over only while the function restarts, and GUIDs only when they are bound. Returns true if
+/// the driver is bound anew: the plan continues when its new devices are observed.
 fn set_up(rail: &Rail, host_link: &Link, observed: &Observed, ops: &mut Vec<Op>) -> bool {
     let Some(function) = Function::of(host_link, observed) else {
         return false;
@@ -129,7 +129,7 @@ fn move_rdma(
     }
 }
 
-/// The netdev that was `host_link` on the host, in the pod under its name there.
+/// Plans the move of the netdev recorded as `host_link` into the pod, with its name there.
 fn placed<'a>(
     rail: &Rail,
     host_link: &Link,
@@ -162,7 +162,7 @@ fn check_name(rail: &Rail, present: Option<&Link>, observed: &Observed) -> Resul
     }
 }
 
-/// The netdev that is to bear a child with `mtu`, if it can.
+/// Returns the parent of a child with `mtu`, if the parent can have such a child.
 pub fn bearer<'a>(shared: &Shared, mtu: u32, observed: &'a Observed) -> Result<&'a Link, Obstacle> {
     let Some(parent) = observed.host.link_by_index(shared.parent_index) else {
         let device = shared.parent.to_string();
@@ -184,7 +184,7 @@ pub fn bearer<'a>(shared: &Shared, mtu: u32, observed: &'a Observed) -> Result<&
     Ok(parent)
 }
 
-/// A child of the netdev that stays on the host.
+/// Plans a child of the netdev that stays on the host.
 fn share(
     attachment: &Attachment,
     rail: &Rail,
@@ -222,19 +222,19 @@ fn share(
     furnish(attachment, rail, draft, medium, desired)
 }
 
-/// What MTU a netdev is to have, bytes.
+/// The desired MTU of a netdev, bytes.
 #[derive(Clone, Copy)]
 enum Mtu {
     Exactly(u32),
     AtMost(u32),
-    /// The kernel's for its mode.
+    /// The MTU that the kernel chooses for the mode.
     Any,
 }
 
 impl Mtu {
-    /// Of an IPoIB child that sends as `mode` says: its parent's, if that sends the same way. In datagram mode the
-    /// partition's broadcast group limits it, as soon as the netdev has joined that (`ipoib_mcast_carrier_on_task()`,
-    /// `drivers/infiniband/ulp/ipoib/ipoib_multicast.c`).
+    /// Returns the desired MTU of an IPoIB child that sends in `mode`: its parent's MTU if the parent sends in the same
+    /// mode. In datagram mode the partition's broadcast group limits it as soon as the netdev has joined the group
+    /// (`ipoib_mcast_carrier_on_task()`, `drivers/infiniband/ulp/ipoib/ipoib_multicast.c`).
     fn of_ipoib_child(attachment: &Attachment, mode: IpoibMode, parent: &Link) -> Self {
         let is_alike = parent.ipoib.is_some_and(|it| it.mode == mode);
         let mtu = attachment.mtu.or(Some(parent.mtu).filter(|_| is_alike));
@@ -245,7 +245,7 @@ impl Mtu {
         }
     }
 
-    /// As large as it can be.
+    /// Returns the largest possible MTU.
     fn limit(self) -> u32 {
         match self {
             Self::Exactly(mtu) | Self::AtMost(mtu) => mtu,
@@ -254,17 +254,17 @@ impl Mtu {
     }
 }
 
-/// What the netdev in the pod sends by.
+/// The lower layer of the netdev in the pod.
 struct Medium<'a> {
-    /// The netdev on the host that it was, or lies on.
+    /// The moved netdev in its host state, or the parent on the host.
     origin: &'a Link,
     mtu: Mtu,
-    /// Of InfiniBand.
+    /// The IPoIB attributes, if the netdev is of InfiniBand.
     ipoib: Option<Ipoib>,
 }
 
 impl<'a> Medium<'a> {
-    /// Of a `child` of `parent` that is to have `mtu` where its parent limits it.
+    /// Describes a `child` of `parent`. `mtu` counts if the parent limits the child's MTU.
     fn of_child(attachment: &Attachment, child: Child, parent: &'a Link, mtu: u32) -> Self {
         let (mtu, ipoib) = match child {
             Child::Macvlan(_) | Child::Ipvlan(_) => (Mtu::Exactly(mtu), None),
@@ -279,7 +279,7 @@ impl<'a> Medium<'a> {
     }
 }
 
-/// Settings, up, addresses and routes of a netdev in the pod.
+/// Plans settings, state, addresses and routes of a netdev in the pod.
 fn furnish(
     attachment: &Attachment,
     rail: &Rail,

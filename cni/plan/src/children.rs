@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The children of several rails, which go together.
+//! Removal of children of several rails by one deletion.
 
 use crate::RailPlan;
 use rdma_netns::{InterfaceName, Link, LinkSetting, NetnsSide, Observed, Op};
@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 /// plan takes the next number if another netdev of the pod has this group.
 const TOGETHER: u32 = 0x5244_4d41;
 
-/// Netdevs that are removed at a time: the kernel removes some thousands in a second, and keeps everybody else from
-/// changing any netdev meanwhile.
+/// Maximum number of netdevs that are removed at a time. The kernel removes some thousands in a second, and no other
+/// program can change a netdev meanwhile.
 const BATCH: usize = 512;
 
 /// Ends each rail's plan where it exceeds a batch of netdevs to remove, those of the rails before it included. Returns
@@ -33,9 +33,9 @@ pub fn limit_to_batch(plans: &mut [RailPlan]) -> bool {
     is_limited
 }
 
-/// What removes the children of several rails, which `plans` remove one by one, by one deletion: the kernel waits
-/// until nobody uses a netdev any more, for each deletion anew. Nothing, where there are not several. They are put
-/// into a group of which no other netdev of the pod is.
+/// Returns the operations that remove all children that `plans` remove, by one deletion. With separate deletions the
+/// kernel would wait for each until nobody uses the netdev. Returns nothing for fewer than two children. The children
+/// get a netdev group that no other netdev of the pod has.
 pub fn children_together(plans: &[RailPlan], observed: &Observed) -> Vec<Op> {
     let Some(pod) = &observed.pod else {
         return vec![];
@@ -66,7 +66,7 @@ pub fn children_together(plans: &[RailPlan], observed: &Observed) -> Vec<Op> {
     join.chain([Op::RemoveGroup { group }]).collect()
 }
 
-/// The child that `op` removes from the pod.
+/// Returns the child that `op` removes from the pod.
 pub fn child_removed(op: &Op) -> Option<&InterfaceName> {
     match op {
         Op::RemoveLink {

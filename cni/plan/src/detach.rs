@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From wherever everything is back to the host, as it was.
+//! Plans the operations that return every device to its recorded host state.
 
 use super::{
     Obstacle, RailPlan,
@@ -16,11 +16,11 @@ use rdma_netns::{
     VfSettingKind,
 };
 
-/// What other records a plan regards.
+/// Other records that a plan considers.
 #[derive(Debug, Default)]
 pub struct Others {
-    /// Records of this boot whose devices are not restored yet. A netdev of theirs gives way that has a name of the
-    /// attachment's instead of its own: two pods can have given theirs each other's.
+    /// Records of this boot whose devices are not restored yet. If one of their netdevs has a name that this attachment
+    /// needs, the plan renames that netdev: two pods can have exchanged the names of theirs.
     pub unrestored: Vec<Attachment>,
     /// Other attachments of the same pod, whose children stay.
     pub of_pod: Vec<Attachment>,
@@ -37,13 +37,14 @@ impl Others {
     }
 }
 
-/// What still differs from the recorded state, a plan for each rail: one that cannot return to
-/// the host does not keep the others away.
+/// Returns the operations that still lead to the recorded state, as a plan for each rail. A rail that cannot return to
+/// the host does not stop the others.
 pub fn detach(attachment: &Attachment, observed: &Observed) -> Vec<RailPlan> {
     detach_beside(attachment, &Others::default(), observed, &[])
 }
 
-/// As [`detach`], without the attributes that were `given_up`, each with its rail's index.
+/// Plans as [`detach`] does, but considers `others` and omits the attributes that were `given_up`. Each of these comes
+/// with its rail's index.
 pub fn detach_beside(
     attachment: &Attachment,
     others: &Others,
@@ -90,8 +91,9 @@ pub fn detach_beside(
     rails.collect()
 }
 
-/// Returns the indexes of the rails that are on the host as they were, but for what was `given_up`: no rule of theirs, nor
-/// another interface or netdev of the pod, keeps them. A netdev that is nowhere is not home: it can come back.
+/// Returns the indexes of the rails that are restored to the host, except for the attributes `given_up`, and that
+/// nothing in the pod still needs: no rule of theirs, no other interface and no netdev. A netdev that does not exist is
+/// not home, because it can come back.
 pub fn home(
     attachment: &Attachment,
     others: &Others,
@@ -127,7 +129,7 @@ fn return_rail(
     }
 }
 
-/// The rails whose netdevs exist no more, each with its index and with that netdev as it was on the host.
+/// Returns the rails whose netdevs no longer exist, each as its index and the netdev's host state.
 pub fn gone<'a>(
     attachment: &'a Attachment,
     observed: &'a Observed,
@@ -152,7 +154,7 @@ fn rules(rail: &Rail, observed: &Observed) -> Vec<Op> {
     .collect()
 }
 
-/// What a netdev of the host, `link`, still lacks of what it was, if that was `host_link`.
+/// Returns the operations that restore `link` on the host to the state `host_link`.
 pub fn missing_of(host_link: &Link, link: &Link, observed: &Observed) -> Vec<Op> {
     let mut ops = vec![];
     let draft = LinkPlanner::new(NetnsSide::Host, link, &mut ops);
@@ -282,8 +284,8 @@ fn rail_to_host(
     Ok(ops)
 }
 
-/// Removes the rail's child of a netdev that stays on the host, and what has set the mode of its port back: no rail of the
-/// pod's other attachments, `of_pod`.
+/// Removes the rail's child of a netdev that stays on the host, and the temporary children that set its port's mode
+/// back. Keeps rails of the pod's other attachments, `of_pod`.
 fn children(rail: &Rail, of_pod: &[Attachment], observed: &Observed) -> Vec<Op> {
     let Some(shared) = &rail.shared else {
         return vec![];
@@ -307,10 +309,10 @@ fn children(rail: &Rail, of_pod: &[Attachment], observed: &Observed) -> Vec<Op> 
     ops
 }
 
-/// What sets the mode of an ipvlan port back is called so, with a number.
+/// Name of a temporary child that sets the mode of an ipvlan port back. A number follows it.
 const PORT_AS_MADE: &str = "rdmaport";
 
-/// The children of the rail's ipvlan port whose names say that they have set its mode back.
+/// Returns the temporary children of the rail's ipvlan port, by their names.
 fn ports_as_made<'a>(rail: &'a Rail, observed: &'a Observed) -> impl Iterator<Item = &'a Link> {
     let shared = rail.shared.as_ref();
     let shared = shared.filter(|it| matches!(it.child, Child::Ipvlan(_)));
@@ -323,9 +325,9 @@ fn ports_as_made<'a>(rail: &'a Rail, observed: &'a Observed) -> impl Iterator<It
     })
 }
 
-/// Sets the mode of an ipvlan port back, which the pod's child `link` shows that somebody has changed: it is that of the
-/// last child (`ipvlan_link_new()`, `drivers/net/ipvlan/ipvlan_main.c`), and others' children keep it after this one. That
-/// last one goes as soon as it is seen.
+/// Sets the mode of an ipvlan port back if the pod's child `link` shows that somebody changed it. A port has the mode
+/// of the last child that was made (`ipvlan_link_new()`, `drivers/net/ipvlan/ipvlan_main.c`), and children of other
+/// pods keep it. The plan removes the temporary child as soon as it is observed.
 fn port_as_made(shared: &Shared, link: &Link, observed: &Observed) -> Option<Op> {
     let is_changed = matches!(shared.child, Child::Ipvlan(_)) && link.child != Some(shared.child);
     let parent = observed.host.link_by_index(shared.parent_index);
@@ -343,9 +345,8 @@ fn port_as_made(shared: &Shared, link: &Link, observed: &Observed) -> Option<Op>
     })
 }
 
-/// A name for `link` of `rail` until its own is free, which `other` has, the netdev of another rail
-/// under a wrong name: a pod can have given two of them each other's, and each would wait for the
-/// other.
+/// Returns a temporary name for `link` of `rail` while its own name belongs to `other`, the netdev of another rail that
+/// has a wrong name. A pod can have exchanged the names of two netdevs, and each would wait for the other.
 fn name_between(
     attachment: &Attachment,
     rail: &Rail,
@@ -367,15 +368,15 @@ fn name_between(
     stopgap(link, observed).filter(|_| is_there)
 }
 
-/// What the kernel calls a netdev whose name is taken (`default_device_exit_net()`, `net/core/dev.c`),
-/// if that is free.
+/// Returns the name that the kernel gives to a netdev whose own name is taken (`default_device_exit_net()`,
+/// `net/core/dev.c`), if that name is free.
 fn stopgap(link: &Link, observed: &Observed) -> Option<InterfaceName> {
     let name = InterfaceName::try_from(format!("dev{}", link.index)).ok()?;
     observed.host.link(&name).is_none().then_some(name)
 }
 
-/// Takes `name` from `link`, which is on the host, if that is a netdev of `others` that is not to have
-/// it: its own restoring finds it under whatever name.
+/// Takes `name` from `link`, which is on the host, if `link` is a netdev of `others` that should not have it. Its own
+/// restore finds it under any name.
 fn give_way(
     others: &[Attachment],
     link: &Link,
@@ -403,7 +404,8 @@ fn give_way(
     }
 }
 
-/// To the host under its name. The move resets the rest: planned when it is seen there.
+/// Plans the move to the host under the recorded name. The move resets the rest, which is planned when the netdev is
+/// observed there.
 fn to_host(host_link: &Link, mut draft: LinkPlanner<'_>, observed: &Observed) {
     if let Some(function) = Function::of(host_link, observed) {
         // a function takes its hardware address over while it is moved; the rest is the pod's until it is gone
@@ -422,7 +424,7 @@ fn to_host(host_link: &Link, mut draft: LinkPlanner<'_>, observed: &Observed) {
     draft.relocate(NetnsSide::Host, &host_link.name);
 }
 
-/// All that it was on the host.
+/// Plans all recorded attributes of a netdev on the host.
 fn furnish(host_link: &Link, mut draft: LinkPlanner<'_>, link: &Link, observed: &Observed) {
     // the pod may have made its name on the host an alternative one
     draft.drop_alt_names(&host_link.alt_names);

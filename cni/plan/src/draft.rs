@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A netdev as it will be once the changes planned so far are made. Every step adds its
-//! change only if it makes a difference, and knows what the kernel drops with it.
+//! A netdev in the state after the operations planned so far. Each step adds its operation only if it changes
+//! something, and applies the kernel's side effects.
 
 use super::function::Function;
 use attachments::Attribute;
@@ -11,7 +11,7 @@ use rdma_netns::{
 };
 use std::collections::BTreeMap;
 
-/// Larger than any.
+/// Placeholder for the MTU that the kernel chooses: larger than any.
 const UNKNOWN_MTU: u32 = u32::MAX;
 
 /// Bytes of an IPoIB hardware address before the port's GUID.
@@ -34,12 +34,12 @@ impl<'a> LinkPlanner<'a> {
         }
     }
 
-    /// From now on these attributes stay as they are.
+    /// Keeps these attributes as they are from now on.
     pub(super) fn give_up(&mut self, attributes: &[Attribute]) {
         self.given_up.extend_from_slice(attributes);
     }
 
-    /// Adds a change; false: its attribute was given up.
+    /// Adds an operation. Returns false if its attribute was given up.
     fn push(&mut self, op: Op) -> bool {
         let attribute = Attribute::of(&op);
         let is_given_up = attribute.is_some_and(|it| self.given_up.contains(&it));
@@ -49,7 +49,7 @@ impl<'a> LinkPlanner<'a> {
         !is_given_up
     }
 
-    /// A new child of `parent`, made at `at`.
+    /// Plans a new child of `parent`, made at `at`.
     pub(super) fn child(
         at: NetnsSide,
         child: Child,
@@ -87,12 +87,13 @@ impl<'a> LinkPlanner<'a> {
         }
     }
 
-    /// Whether the kernel takes no IPv6 address for it.
+    /// Returns true if the kernel refuses IPv6 addresses on the netdev.
     pub(super) fn is_ipv6_disabled(&self) -> bool {
         self.link.sysctls.get("ipv6/disable_ipv6") == Some(&1)
     }
 
-    /// Moved to the other namespace: down, without addresses, routes and settings.
+    /// Plans the move to the other namespace. The move sets the netdev down, and removes addresses, routes and
+    /// settings.
     pub(super) fn relocate(&mut self, to: NetnsSide, name: &InterfaceName) {
         if self.at == to {
             return;
@@ -109,7 +110,7 @@ impl<'a> LinkPlanner<'a> {
         forget(&mut self.link);
     }
 
-    /// Renamed, and down for it: kernels before 6.2 rename no netdev that is up.
+    /// Plans another name. Sets the netdev down first: kernels before 6.2 rename no netdev that is up.
     pub(super) fn rename(&mut self, name: &InterfaceName) {
         if self.link.name == *name {
             return;
@@ -124,7 +125,7 @@ impl<'a> LinkPlanner<'a> {
         self.link.name = name.clone();
     }
 
-    /// Up or down; going down flushes IPv6 addresses and all routes.
+    /// Plans the state up or down. Down flushes IPv6 addresses and all routes.
     pub(super) fn up(&mut self, up: bool) {
         if self.link.up == up {
             return;
@@ -140,7 +141,7 @@ impl<'a> LinkPlanner<'a> {
         }
     }
 
-    /// How an IPoIB netdev sends. The kernel gives it the largest MTU of the mode.
+    /// Plans the send mode of an IPoIB netdev. The kernel then sets the largest MTU of the mode.
     pub(super) fn ipoib_mode(&mut self, mode: IpoibMode) {
         let Some(ipoib) = self.link.ipoib.filter(|it| it.mode != mode) else {
             return;
@@ -159,7 +160,7 @@ impl<'a> LinkPlanner<'a> {
         }
     }
 
-    /// No larger than `mtu`.
+    /// Plans an MTU of `mtu` if the present one is larger.
     pub(super) fn mtu_at_most(&mut self, mtu: u32) {
         if self.link.mtu > mtu {
             self.mtu(mtu);
@@ -175,7 +176,7 @@ impl<'a> LinkPlanner<'a> {
         }
     }
 
-    /// The hardware address, and down for it: not every driver changes it while up.
+    /// Plans the hardware address. Sets the netdev down first: not every driver changes the address while it is up.
     pub(super) fn mac(&mut self, mac: &HardwareAddress) {
         let mut mac = mac.clone();
         if self.link.link_type == LinkType::Infiniband && self.link.mac.0.len() == mac.0.len() {
@@ -197,7 +198,7 @@ impl<'a> LinkPlanner<'a> {
         self.link.mac = mac;
     }
 
-    /// Where it sends broadcasts to; None: not recorded.
+    /// Plans the broadcast address. None: not recorded.
     pub(super) fn broadcast(&mut self, mac: Option<&HardwareAddress>) {
         let differs = |mac: &&HardwareAddress| self.link.broadcast.as_ref() != Some(*mac);
         if let Some(mac) = mac.filter(differs).cloned() {
@@ -206,7 +207,7 @@ impl<'a> LinkPlanner<'a> {
         }
     }
 
-    /// What rtnetlink does not report.
+    /// Plans the settings that rtnetlink does not report.
     pub(super) fn device_settings(&mut self, desired: &DeviceSettings, present: &DeviceSettings) {
         for (key, value) in desired.lacking(present) {
             let (key, value) = (key.to_owned(), value.to_owned());
@@ -246,7 +247,7 @@ impl<'a> LinkPlanner<'a> {
         }
     }
 
-    /// What its physical function sets of it.
+    /// Plans the settings of the virtual function that its physical function sets.
     pub(super) fn vf<'b>(
         &mut self,
         function: &Function<'_>,
@@ -268,7 +269,7 @@ impl<'a> LinkPlanner<'a> {
         }
     }
 
-    /// Takes away alternative names that `desired` does not have.
+    /// Removes alternative names that `desired` does not have.
     pub(super) fn drop_alt_names(&mut self, desired: &[String]) {
         let (at, link) = (self.at, self.name());
         let (kept, dropped) = self
@@ -288,7 +289,7 @@ impl<'a> LinkPlanner<'a> {
         }
     }
 
-    /// Gives it the alternative names of `desired` that it does not have.
+    /// Adds the alternative names of `desired` that the netdev does not have.
     pub(super) fn add_alt_names(&mut self, desired: &[String]) {
         for name in desired {
             if !self.link.alt_names.contains(name) {
@@ -315,8 +316,8 @@ impl<'a> LinkPlanner<'a> {
         }
     }
 
-    /// IPv4 addresses in order, IPv6 ones from the last to the first, as the kernel puts the
-    /// newest in front (`ipv6_link_dev_addr()`, `net/ipv6/addrconf.c`).
+    /// Plans IPv4 addresses in order, and IPv6 addresses from the last to the first, because the kernel puts the newest
+    /// in front (`ipv6_link_dev_addr()`, `net/ipv6/addrconf.c`).
     pub(super) fn addresses<'b>(
         &mut self,
         desired: impl DoubleEndedIterator<Item = &'b Address> + Clone,
@@ -376,7 +377,7 @@ impl<'a> LinkPlanner<'a> {
     }
 }
 
-/// What a netdev that comes into a namespace has: nothing that is known.
+/// Clears the state that a netdev loses when it enters a namespace.
 fn forget(link: &mut Link) {
     link.up = false;
     link.addresses.clear();

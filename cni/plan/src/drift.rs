@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A change that would have to be made, told as what is wrong.
+//! Describes a missing operation as a deviation, for CHECK.
 
 use super::locate;
 use attachments::{Attachment, Rail};
 use rdma_netns::{Child, LinkFlag, NetnsSide, Observed, Op, Route, VfSetting, link::MAIN_TABLE};
 
-/// What is wrong, given that `op` would put it right.
+/// Describes the deviation that `op` would correct.
 pub fn words(op: &Op, observed: &Observed) -> String {
     let present = |at, name: &str| observed.at(at).and_then(|namespace| namespace.link(name));
     match op {
@@ -170,7 +170,7 @@ pub fn words(op: &Op, observed: &Observed) -> String {
     }
 }
 
-/// The children in the pod whose mode is not the one that they were made with, a sentence for each. A pod with `NET_ADMIN`
+/// Describes the children in the pod whose mode differs from that at ADD, a sentence for each. A pod with `NET_ADMIN`
 /// can change it (`macvlan_changelink()`, `drivers/net/macvlan.c`; `ipvlan_nl_changelink()`,
 /// `drivers/net/ipvlan/ipvlan_main.c`).
 pub fn of_children(attachment: &Attachment, observed: &Observed) -> Vec<String> {
@@ -198,7 +198,7 @@ fn of_child(rail: &Rail, observed: &Observed) -> Option<String> {
     }
 }
 
-/// What function `number` of `pf` has instead of `setting`.
+/// Returns the present setting of function `number` of `pf` that has the kind of `setting`.
 fn present_of_vf<'a>(
     observed: &'a Observed,
     pf: &str,
@@ -210,8 +210,7 @@ fn present_of_vf<'a>(
     function.setting(setting.kind())
 }
 
-/// Whether `present` leads to where `desired` does, in the same table and by the same router, but
-/// otherwise differs.
+/// Returns true if `present` has the destination, table and gateway of `desired`, and may otherwise differ.
 fn replaces(present: &Route, desired: &Route) -> bool {
     present.same_destination(desired) && present.gateway == desired.gateway
 }

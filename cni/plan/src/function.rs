@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A virtual function of a record: what its physical function sets of it, and its driver, which takes GUIDs over when
-//! it is bound to it (mlx5 reads them once, `mlx5_ib_init_node_data()` in `drivers/infiniband/hw/mlx5/main.c`).
+//! A virtual function of a record: the settings that its physical function sets, and its driver, which takes GUIDs over
+//! when it is bound (mlx5 reads them once, `mlx5_ib_init_node_data()` in `drivers/infiniband/hw/mlx5/main.c`).
 
 use super::{locate, locate::Located};
 use attachments::{Attachment, Phase, Rail, Stage};
@@ -8,14 +8,14 @@ use rdma_netns::{Guid, Link, NetnsSide, Observed, Op, Vf, VfSetting, VfSettingKi
 
 /// A virtual function of a record.
 pub(super) struct Function<'a> {
-    /// As the record has it.
+    /// Recorded state.
     known: &'a Vf,
-    /// As it is, if that can be asked.
+    /// Present state, if the physical function reports it.
     present: Option<&'a Vf>,
 }
 
 impl<'a> Function<'a> {
-    /// The one whose netdev was `host_link`; none: nothing of it was changed.
+    /// Returns the function whose netdev was recorded as `host_link`. None: nothing of it was changed.
     pub(super) fn of(host_link: &'a Link, observed: &'a Observed) -> Option<Self> {
         let known = host_link.vf.as_ref()?;
         let present = host_link.parent.as_ref();
@@ -23,27 +23,28 @@ impl<'a> Function<'a> {
         Some(Self { known, present })
     }
 
-    /// Whether its physical function was asked, and has it.
+    /// Returns true if its physical function was asked and has the function.
     pub(super) fn is_there(&self) -> bool {
         self.present.is_some()
     }
 
-    /// As it was before.
+    /// Returns the recorded settings.
     pub(super) fn before(&self) -> impl Iterator<Item = &'a VfSetting> + use<'a> {
         self.known.settings.iter()
     }
 
-    /// Whether GUIDs of it were changed.
+    /// Returns true if its GUIDs were changed.
     pub(super) fn has_guids(&self) -> bool {
         self.before().any(|it| it.guid().is_some())
     }
 
-    /// Whether its driver tells what it has of `kind`. What it does not tell is set once, and not looked at.
+    /// Returns true if its driver reports settings of `kind`. Others are set once, and not compared.
     pub(super) fn tells(&self, kind: VfSettingKind) -> bool {
         self.present.is_none_or(|vf| vf.setting(kind).is_some())
     }
 
-    /// What it still lacks of `desired`: all of it, if it cannot be asked.
+    /// Returns the operations that set what it lacks of `desired`: all settings, if the physical function does not
+    /// report them.
     pub(super) fn lacks<'b>(&self, desired: impl Iterator<Item = &'b VfSetting>) -> Vec<Op> {
         let is_missing = |it: &&VfSetting| self.present.is_none_or(|vf| !vf.settings.contains(it));
         let vf = self.present.unwrap_or(self.known);
@@ -55,14 +56,15 @@ impl<'a> Function<'a> {
         desired.filter(is_missing).map(op).collect()
     }
 
-    /// Whether it was to get another GUID of `kind` back than the pod's, which `rail` has.
+    /// Returns true if a GUID of `kind` is restored to another value than the pod's, which `rail` has.
     pub(super) fn gets_back(&self, rail: &Rail, kind: VfSettingKind) -> bool {
         let mut before = self.before().filter(|it| it.kind() == kind);
         before.any(|it| !rail.vf.contains(it))
     }
 }
 
-/// Whether `op` sets something that the function's driver does not tell: it is not seen afterwards that it was done.
+/// Returns true if `op` sets something that the function's driver does not report. No observation shows whether it was
+/// done.
 pub fn is_untold(op: &Op, observed: &Observed) -> bool {
     let Op::SetVf {
         pf,
@@ -77,16 +79,16 @@ pub fn is_untold(op: &Op, observed: &Observed) -> bool {
     function.is_some_and(|vf| vf.setting(setting.kind()).is_none())
 }
 
-/// The change after which the function of `rail`, which is on the host, has the GUIDs that are set of it; none: it has
-/// them.
+/// Returns the operation after which the driver of `rail`'s function, on the host, uses the GUIDs that were set. None:
+/// it uses them.
 pub(super) fn takes_over(rail: &Rail, host_link: &Link, observed: &Observed) -> Option<Op> {
     rebind(rail, host_link, observed, |setting, own| {
         setting.guid() != Some(own)
     })
 }
 
-/// The change after which the function of `rail`, which is on the host, has no GUID of the pod's any more, of those that
-/// `is_to_go` says; none: it has none of them.
+/// Returns the operation after which the function of `rail`, on the host, has none of the pod's GUIDs whose kinds
+/// `is_to_go` accepts. None: it has none of them.
 pub(super) fn gives_back(
     rail: &Rail,
     host_link: &Link,
@@ -98,8 +100,8 @@ pub(super) fn gives_back(
     })
 }
 
-/// The driver of the function of `rail` bound anew, if `is_due` says so of a setting of the pod's and the GUID that the
-/// function has.
+/// Returns the operation that binds the driver of `rail`'s function anew, if `is_due` accepts one of the pod's settings
+/// with the GUID that the function has.
 fn rebind(
     rail: &Rail,
     host_link: &Link,
@@ -122,7 +124,7 @@ fn rebind(
     (is_any_due && present == Some(&driver)).then_some(Op::RebindDriver { device, driver })
 }
 
-/// A rail's place in its record, and what its [`Stage::Rebinding`] is to have: the index and the driver.
+/// Index of a rail in its record, and the index and driver for its [`Stage::Rebinding`].
 pub type Rebind = (usize, u32, String);
 
 /// Returns the rails whose drivers are bound anew before a verb leaves them to others: those of the pod's that are `home`, on
@@ -159,7 +161,7 @@ pub fn rebinds(
     rebinds.collect()
 }
 
-/// Returns true if the driver of the function of `rail` was bound anew, as its [`Stage::Rebinding`] says.
+/// Returns true if the driver of `rail`'s function was bound anew, after its [`Stage::Rebinding`] was recorded.
 pub fn is_rebound(rail: &Rail, observed: &Observed) -> bool {
     let (Stage::Rebinding { index, .. }, Some(host_link)) = (&rail.stage, &rail.host_link) else {
         return false;
@@ -168,7 +170,8 @@ pub fn is_rebound(rail: &Rail, observed: &Observed) -> bool {
     matches!(located, Ok(Located::At(NetnsSide::Host, link)) if link.index != *index)
 }
 
-/// The driver of the function of `rail`, if nothing ends with it but what is the rail's by its record: not
+/// Returns the driver of `rail`'s function, if rebinding it ends nothing but the rail's own devices by its record. None
+/// for
 /// - a device that one of `others` has, records of this boot whose devices are not restored;
 /// - further netdevs, virtual functions or sub-functions;
 /// - a netdev whose RDMA device can be that of another function, as erdma's is: the kernel waits for it, and for ever.
@@ -190,8 +193,8 @@ fn alone<'a>(rail: &Rail, others: &[Attachment], observed: &'a Observed) -> Opti
     driver.filter(|_| !has_more && !is_paired && !is_theirs)
 }
 
-/// The change that binds the driver of `rail` anew because of its [`Stage::Rebinding`], if its netdev is the one on the host
-/// that is to end, `index`; 0: it is in another namespace.
+/// Returns the operation that binds the driver of `rail` anew, if its [`Stage::Rebinding`] names the netdev with this
+/// `index` on the host. Index 0: the netdev is in another namespace.
 pub(super) fn bind_anew(rail: &Rail, index: u32) -> Option<Op> {
     let Stage::Rebinding {
         index: recorded,
@@ -204,8 +207,8 @@ pub(super) fn bind_anew(rail: &Rail, index: u32) -> Option<Op> {
     (*recorded == index).then_some(Op::RebindDriver { device, driver })
 }
 
-/// The change that gives the function of `rail` its driver, if it has none: who bound it anew was killed, or the driver
-/// refused.
+/// Returns the operation that binds the driver to `rail`'s function, if the function has none: the verb that bound it
+/// anew was killed, or the driver refused.
 pub(super) fn bind(rail: &Rail, observed: &Observed) -> Option<Op> {
     let (device, driver) = rail.device().zip(rail.rebound_driver().cloned())?;
     let is_bound = observed.device(device)?.driver.is_some();
@@ -213,8 +216,8 @@ pub(super) fn bind(rail: &Rail, observed: &Observed) -> Option<Op> {
     (!is_bound).then_some(Op::BindDriver { device, driver })
 }
 
-/// Whether the devices of the functions whose drivers were bound anew are on the host, under the names that they had:
-/// udev gives them a moment after the kernel has made the devices.
+/// Returns true if the devices of functions whose drivers were bound anew are on the host, under their recorded names.
+/// Udev renames them a moment after the kernel has made them.
 pub fn are_named(attachment: &Attachment, observed: &Observed) -> bool {
     let rails = attachment.rails.iter();
     let mut rebound = rails.filter(|it| it.rebound_driver().is_some());

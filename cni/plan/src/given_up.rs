@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a netdev that came back to the host still lacks.
+//! Attributes that a netdev on the host still lacks.
 
 use super::missing_of;
 use attachments::{Attribute, given_up::Note};
 use rdma_netns::{Guid, Link, Observed, VfSetting};
 
-/// Why the netdev of `note` still lacks what it lacks, a sentence for each thing.
+/// Returns the reasons for the attributes that the netdev of `note` still lacks, a sentence for each.
 pub fn left<'a>(note: &'a Note, observed: &Observed) -> Vec<&'a str> {
     let missing = missing(note, observed);
     let left = note.lacks.iter();
@@ -13,7 +13,7 @@ pub fn left<'a>(note: &'a Note, observed: &Observed) -> Vec<&'a str> {
     left.map(|lack| &*lack.why).collect()
 }
 
-/// What differs from the netdev as it was.
+/// Returns the attributes in which the netdev differs from its recorded host state.
 pub fn missing(note: &Note, observed: &Observed) -> Vec<Attribute> {
     if observed.boot_id != note.boot_id {
         return vec![];
@@ -46,7 +46,7 @@ pub fn missing(note: &Note, observed: &Observed) -> Vec<Attribute> {
     missing.chain(rebound).chain(unkept).collect()
 }
 
-/// Whether the function of `link` has another GUID than it was given back.
+/// Returns true if the function of `link` has another GUID than the recorded one.
 fn keeps_guids(host_link: &Link, link: &Link, observed: &Observed) -> bool {
     let mut devices = observed.host.rdma.iter();
     let device = devices.find(|it| it.parent.is_some() && it.parent == link.parent);

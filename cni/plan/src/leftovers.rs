@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a pod has made of the devices that it was given: DEL removes it before they leave the pod.
+//! Objects that a pod made on its devices. DEL removes them before the devices leave the pod.
 
 use super::{
     Obstacle,

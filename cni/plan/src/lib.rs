@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plans: lists of changes, made from an attachment's record and an observed state. Pure:
-//! nothing in here reads or changes a kernel, and a plan for a state that is as it should
-//! be is empty. Restoring is planning towards the recorded state.
+//! Plans: lists of operations from an observed state to the one that an attachment's record describes. This crate is pure:
+//! it never reads or changes a kernel. A plan is empty if nothing remains to do. A restore is a plan towards the recorded
+//! host state.
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`allocation`] | what kubelet allocated to a pod: from ids to devices |
-//! | [`select`] | which devices a pod gets |
-//! | `attach`, `routing` | the changes that bring them into the pod |
-//! | `other_interfaces` | the ways of the pod's interfaces that other plugins made |
+//! | [`allocation`] | kubelet's allocation for a pod: ids resolved to devices |
+//! | [`select`] | the selection of a pod's devices |
+//! | `attach`, `routing` | the operations that move them into the pod |
+//! | `other_interfaces` | routes and rules of the pod's interfaces that other plugins made |
 //! | `children` | the removal of children of several rails, by one deletion |
-//! | `detach`, [`given_up`] | the changes that restore them to the host, and what a netdev came back without |
-//! | `leftovers` | the removal of what the pod has made of its devices |
-//! | `function` | virtual functions: what is set of them, and their drivers |
+//! | `detach`, [`given_up`] | the operations that restore them to the host, and attributes that a netdev did not get back |
+//! | `leftovers` | the removal of objects that the pod made on its devices |
+//! | `function` | virtual functions: their settings and their drivers |
 //! | `rdma_name` | the names of RDMA devices, which pods can change |
 //! | `spared` | the default routers of other netdevs, which the kernel would drop |
-//! | `managed` | what a network manager has taken away of what was restored |
-//! | [`drift`] | a change in words, for CHECK |
+//! | `managed` | attributes that a network manager removed after the restore |
+//! | [`drift`] | an operation as a deviation in words, for CHECK |
 
 pub mod allocation;
 mod attach;
@@ -49,18 +49,18 @@ pub use spared::{drops_routers, spare, spare_no_more, still_spared, to_spare, wi
 
 use rdma_netns::{InterfaceName, NetnsSide, Op};
 
-/// Why there is no way from the observed state to the wanted one.
+/// An obstacle between the observed and the desired state.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
-    /// The name that a netdev has to get is another one's.
+    /// Another netdev has the name that this one needs.
     #[error(
         "{link} cannot get its name {name} on the host, which another netdev has; rename that one \
          and try again"
     )]
     HostNameTaken {
-        /// The netdev, where it is now.
+        /// The netdev, by its present name.
         link: InterfaceName,
-        /// The name that it had.
+        /// The netdev's recorded name.
         name: InterfaceName,
     },
     /// The name is taken in the pod.
@@ -69,7 +69,7 @@ pub enum Obstacle {
         /// The name.
         name: InterfaceName,
     },
-    /// The netdev that a child is to lie on is down: the child could not be set up.
+    /// The parent of a child is down: the child could not be set up.
     #[error("{parent} is down: it has to be up on the host before pods can share it")]
     ParentDown {
         /// The netdev's name on the host.
@@ -85,7 +85,7 @@ pub enum Obstacle {
         /// Bytes.
         limit: u32,
     },
-    /// A sysctl keeps IPv6 away.
+    /// A sysctl disables IPv6.
     #[error(
         "{link} cannot have its IPv6 address: IPv6 is switched off in the pod \
          (net.ipv6.conf.{link}.disable_ipv6 is 1; see net.ipv6.conf.default.disable_ipv6)"
@@ -94,7 +94,7 @@ pub enum Obstacle {
         /// The netdev's name in the pod.
         link: InterfaceName,
     },
-    /// There is no room for the routing tables.
+    /// No table number from the base on is free.
     #[error(
         "routing.tableBase: the tables from {base} on are in use in the pod already, up to the \
          last; choose a lower base"
@@ -103,7 +103,7 @@ pub enum Obstacle {
         /// `routing.tableBase`
         base: u32,
     },
-    /// IPv6 needs more.
+    /// The MTU is too small for IPv6.
     #[error("mtu: {mtu} is too small for the IPv6 addresses of {link}: IPv6 needs 1280")]
     MtuTooSmall {
         /// The netdev's name on the host.
@@ -121,9 +121,9 @@ pub enum Obstacle {
     Held {
         /// The RDMA device.
         device: String,
-        /// How many connections.
+        /// Number of connections.
         count: u32,
-        /// Where it is.
+        /// The RDMA device's namespace.
         from: NetnsSide,
     },
     /// The kernel would wait for the sub-device's reference.
@@ -134,7 +134,7 @@ pub enum Obstacle {
     HasSubDevice {
         /// The RDMA device.
         device: String,
-        /// What is a part of it.
+        /// The sub-device.
         sub_device: String,
     },
     /// A netdev of the pod beside the rail, which another plugin may have moved there.
@@ -157,7 +157,7 @@ pub enum Obstacle {
         /// Name of the netdev or RDMA device.
         device: String,
     },
-    /// The device is nowhere.
+    /// The device does not exist.
     #[error("{device} is neither on the host nor in the pod")]
     Vanished {
         /// Name of the netdev or RDMA device.

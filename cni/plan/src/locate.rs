@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finding a recorded device again: under another name, with another index, in the pod or
-//! back on the host.
+//! Finds a recorded device again: under another name, with another index, in the pod or back on the host.
 
 use super::Obstacle;
 use attachments::{Attachment, Rail, Shared, Sibling};
 use rdma_netns::{Child, Device, Link, LinkType, NetnsSide, Observed, Origin, RdmaDevice, pairing};
 
-/// Where a recorded device is now.
+/// Present place of a recorded device.
 #[derive(Debug)]
 pub(super) enum Located<'a, T> {
-    /// In this namespace.
+    /// The device is in this namespace.
     At(NetnsSide, &'a T),
-    /// It exists no more: a virtual netdev ends with its namespace, a VF can be removed.
+    /// The device does not exist: a virtual netdev ends with its namespace, and a VF can be removed.
     Gone,
 }
 
@@ -53,12 +52,12 @@ pub(super) fn link<'a>(
     }
 }
 
-/// Whether a netdev can be expected of `device`: not when it was given to a virtual machine.
+/// Returns true if the driver of `device` makes netdevs. Drivers that pass it to a virtual machine make none.
 fn has_netdev_driver(device: &Device) -> bool {
     device.driver.is_some() && !device.is_passed_through()
 }
 
-/// Whether `link` is another netdev of the same PCI function, at its place on the host.
+/// Returns true if `link` is another netdev of the same PCI function, at its place on the host.
 fn is_sibling(rail: &Rail, side: NetnsSide, link: &Link) -> bool {
     let is_it = |it: &Sibling| it.name == link.name || it.index == link.index;
     side == NetnsSide::Host && rail.siblings.iter().any(is_it)
@@ -82,9 +81,9 @@ fn is_another(host_link: &Link, link: &Link, device: Option<&Device>) -> bool {
             && addresses.is_some_and(|(own, other)| own != other)
 }
 
-/// How much `link` is like `host_link`, to tell several netdevs of one PCI function apart. None of
-/// these traits is sure: a pod can change the first two, igbvf the burnt-in address too, and
-/// an index that is taken is not kept.
+/// Counts the traits that `link` shares with `host_link`, to distinguish several netdevs of one PCI function. Each
+/// trait is uncertain: a pod can change the first two, igbvf also the burnt-in address, and a move changes an index
+/// that is taken.
 fn resemblance(rail: &Rail, host_link: &Link, link: &Link) -> usize {
     let traits = [
         link.name == host_link.name || link.name == rail.pod_name,
@@ -95,7 +94,7 @@ fn resemblance(rail: &Rail, host_link: &Link, link: &Link) -> usize {
     traits.into_iter().filter(|fits| *fits).count()
 }
 
-/// Whether `link`, which has no hardware to be known by, is the one that was `host_link`.
+/// Returns true if `link`, which no hardware identifies, is the netdev recorded as `host_link`.
 fn is_virtual_host_link(
     rail: &Rail,
     host_link: &Link,
@@ -192,7 +191,7 @@ pub(super) fn child_on_host<'a>(
     })
 }
 
-/// The RDMA device of `rail`, if it is on the host, under whatever name.
+/// Returns the RDMA device of `rail` if it is on the host, under any name.
 pub fn rdma_on_host<'a>(rail: &Rail, observed: &'a Observed) -> Option<&'a RdmaDevice> {
     match rdma(rail.rdma.as_ref()?, &[], observed) {
         Ok(Located::At(NetnsSide::Host, device)) => Some(device),
@@ -200,7 +199,7 @@ pub fn rdma_on_host<'a>(rail: &Rail, observed: &'a Observed) -> Option<&'a RdmaD
     }
 }
 
-/// The RDMA device of `rail`, on the host or in the pod, under whatever name.
+/// Returns the RDMA device of `rail`, on the host or in the pod, under any name.
 pub fn rdma_anywhere<'a>(rail: &Rail, observed: &'a Observed) -> Option<&'a RdmaDevice> {
     match rdma(rail.rdma.as_ref()?, &[], observed) {
         Ok(Located::At(_, device)) => Some(device),

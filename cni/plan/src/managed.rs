@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a network manager has taken away of what was restored.
+//! Attributes that a network manager removed after the restore.
 //!
 //! A manager that sees a netdev come back, before it has an address, takes it for new: it removes all addresses and
 //! routes, and sets the netdev up by its own profile. If it meets an address of ours in between, it leaves the rest to
@@ -16,9 +16,9 @@ pub fn has_to_outlast(attachment: &Attachment, rails: &[usize]) -> bool {
     host_links.any(|link| set(link).next().is_some() && !is_leased(link))
 }
 
-/// Whether such a netdev has lost addresses or routes since `then`, when it was restored, and was given no other
-/// address: one that has another is set up by somebody else, who is not interfered with. A route that has another metric
-/// by now is not lost.
+/// Returns true if a network manager removed addresses or routes of such a netdev since `then`, when it was restored. A
+/// netdev that has got another address does not count: its manager has set it up. A route with another metric is not
+/// lost.
 pub fn taken_away(
     attachment: &Attachment,
     rails: &[usize],
@@ -40,7 +40,7 @@ fn host_links<'a>(
     ours.filter_map(|rail| rail.host_link.as_ref())
 }
 
-/// The addresses that somebody has set.
+/// Returns the addresses that the kernel did not make by itself.
 fn set(link: &Link) -> impl Iterator<Item = &Address> {
     link.addresses.iter().filter(|it| !it.automatic)
 }

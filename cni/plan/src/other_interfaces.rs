@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pod's interfaces that other plugins made: the replies from their addresses leave by them. In the main table a rail's
-//! route attracts replies to the rail's network, from whatever address: it is more specific than a default route, and
-//! programs that look only there (UCX) need it. Rules divert what it attracts, and nothing else.
+//! Interfaces of the pod that other plugins made: replies from their addresses must leave by them. In the main table a
+//! rail's route attracts replies to the rail's network from any address, because it is more specific than a default
+//! route. Programs that read only that table (UCX) need the route. Rules divert the attracted replies, and nothing
+//! else.
 
 use super::{draft::LinkPlanner, routing};
 use attachments::{Attachment, OtherInterface, Rail};
@@ -26,8 +27,8 @@ const MOST: usize = 64;
 /// The most routes of a pod within a rail's network that are copied; a network with more is left alone.
 const MOST_ROUTES: usize = 256;
 
-/// The pod's interfaces whose packets a rail's route can attract, or that have routes within its network; without
-/// their rules and routes, which depend on the rails' addresses.
+/// Returns the pod's interfaces whose packets a rail's route can attract, or that have routes within its network. Their
+/// own rules and routes, which depend on the rails' addresses, are empty.
 pub(super) fn of_pod(attachment: &Attachment, observed: &Observed) -> Vec<OtherInterface> {
     let is_rail = |link: &&Link| {
         let pod = observed.pod.as_ref();
@@ -105,7 +106,7 @@ pub fn divert(attachment: &mut Attachment, observed: &Observed) {
     }
 }
 
-/// The networks to which the rails have routes in the main table.
+/// Returns the networks to which the rails have routes in the main table.
 fn networks(rails: &[Rail]) -> Vec<IpNetwork> {
     let mut networks = vec![];
     for given in rails.iter().map(|rail| &rail.given) {
@@ -127,7 +128,7 @@ fn networks(rails: &[Rail]) -> Vec<IpNetwork> {
     networks
 }
 
-/// A rule for each of the link's addresses that no rule of somebody else selects.
+/// Returns a rule for each address of the link that no other program's rule selects.
 fn rules(link: &Link, network: IpNetwork, table: u32, pod: &Namespace) -> Vec<Rule> {
     let is_free = |ip: IpAddr| {
         let mut rules = pod.rules.iter();
@@ -151,7 +152,7 @@ fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-/// Whether replies are sent from `address` to other networks, for as long as the pod lives.
+/// Returns true if replies from `address` to other networks are possible for the pod's whole life.
 fn is_lasting(address: &Address) -> bool {
     let is_local = is_link_local(address.ip) || address.ip.is_loopback();
     !(is_local || address.temporary || address.dad_failed)
@@ -169,7 +170,8 @@ fn ways(link: &Link) -> impl Iterator<Item = &Route> {
     link.routes.iter().filter(lasts)
 }
 
-/// What is still to be done for the pod's other interfaces. What is down, gone, or has lost an address needs no way.
+/// Returns the operations that remain for the pod's other interfaces. Omits interfaces that are down, gone, or without
+/// their address.
 pub fn attach_other_interfaces(attachment: &Attachment, observed: &Observed) -> Vec<Op> {
     let mut ops = vec![];
     let Some(pod) = &observed.pod else {

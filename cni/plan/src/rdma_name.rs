@@ -4,7 +4,7 @@
 use attachments::{Attachment, Attribute};
 use rdma_netns::{NetnsSide, Observed, Op, RdmaDevice};
 
-/// The changes that give the RDMA devices of `attachments` the names that they had on the host.
+/// Returns the operations that restore the host names of the RDMA devices of `attachments`.
 pub fn renamed<'a>(
     attachments: impl IntoIterator<Item = &'a Attachment>,
     observed: &Observed,
@@ -27,9 +27,10 @@ pub fn renamed<'a>(
     ops
 }
 
-/// The change that gives `device`, which is at `side`, the name that it had as `host_device`: at first another one, if
-/// somebody else has that now, so that two can get each other's. None: it has it, it is not that one, or the name was
-/// `given_up`. A device that its driver made anew has another index, and a name of udev's.
+/// Returns the operation that restores the name of `device`, which is at `side` and recorded as `host_device`. If
+/// another device has the name now, `device` first gets a temporary one, so that two devices can exchange names. None:
+/// it has its name, it is another device, or the name was `given_up`. A device that its driver made anew has another
+/// index, and a name of udev's.
 pub(super) fn restore(
     host_device: &RdmaDevice,
     (at, device): (NetnsSide, &RdmaDevice),

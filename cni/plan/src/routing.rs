@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which of the pod's routes is used: metrics beside the pod's own, and a table for each rail and each
-//! other interface of the pod, so that a reply leaves by the interface that has its address.
+//! Decides which route the pod uses. Rails' routes get metrics behind the pod's own, and each rail and each other
+//! interface of the pod gets a table, so that a reply leaves by the interface that has its address.
 
 use super::{Obstacle, other_interfaces};
 use attachments::{Attachment, DesiredLink};
@@ -15,7 +15,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 /// front of everything.
 const RULE_PRIORITY: u32 = 1000;
 
-/// `desired`, with the metrics, tables and rules that `routing` asks for.
+/// Returns `desired` with the metrics, tables and rules that `routing` requires.
 ///
 /// A route stands back behind those that others have to the same destination: the pod's own
 /// default route stays the one that is used, and the kernel makes no route of several next hops
@@ -87,20 +87,20 @@ pub fn choose_tables(
     Ok(())
 }
 
-/// The tables of an attachment: its rails', and those of the pod's other interfaces.
+/// Returns the tables of an attachment: its rails', and those of the pod's other interfaces.
 fn tables(attachment: &Attachment) -> impl Iterator<Item = u32> {
     let rails = (0..attachment.rails.len()).filter_map(|index| attachment.table(index));
     let others = attachment.other_interfaces.iter().map(|it| it.table);
     rails.chain(others)
 }
 
-/// The routes in the pod that are not of these rails.
+/// Returns the routes in the pod that belong to none of these rails.
 fn others(attachment: &Attachment, observed: &Observed) -> Vec<Route> {
     let others = other_links(attachment, observed);
     others.flat_map(|link| link.routes.clone()).collect()
 }
 
-/// The netdevs in the pod that are not these rails.
+/// Returns the netdevs in the pod that are none of these rails.
 pub(super) fn other_links<'a>(
     attachment: &'a Attachment,
     observed: &'a Observed,
@@ -115,8 +115,8 @@ pub(super) fn other_links<'a>(
     links.filter(move |link| !is_rail(link))
 }
 
-/// Gives the routes that the kernel makes of the addresses a metric, and drops what would
-/// double them.
+/// Sets a metric on the routes that the kernel makes for the addresses, and drops desired routes that would duplicate
+/// them.
 fn connect(rail: &mut DesiredLink, present: &[Route], metric: u32) {
     for address in &mut rail.addresses {
         let Some(route) = connected(address) else {
@@ -136,7 +136,7 @@ fn connect(rail: &mut DesiredLink, present: &[Route], metric: u32) {
     });
 }
 
-/// The prefix route that the kernel makes of `address`.
+/// Returns the prefix route that the kernel makes for `address`.
 pub fn connected(address: &Address) -> Option<Route> {
     let host = if address.ip.is_ipv4() { 32 } else { 128 };
     let has_route = address.flags & IFA_F_NOPREFIXROUTE == 0
@@ -150,8 +150,8 @@ pub fn connected(address: &Address) -> Option<Route> {
     })
 }
 
-/// Puts `routes` behind those that are `present`: all to one destination by as much, so that
-/// their order, and what is of several next hops on purpose, stays.
+/// Raises the metrics of `routes` above those of `present` routes. All routes to one destination are raised by the same
+/// amount, so that their order and intended multipath routes are kept.
 fn stand_back(routes: &mut [Route], present: &[Route], behind: u32) {
     let before = routes.to_vec();
     for route in routes {
@@ -166,13 +166,13 @@ fn stand_back(routes: &mut [Route], present: &[Route], behind: u32) {
     }
 }
 
-/// The highest metric of `present` routes to where `route` leads.
+/// Returns the highest metric of `present` routes to the destination of `route`.
 fn highest(route: &Route, present: &[Route]) -> Option<u32> {
     let same = present.iter().filter(|it| it.same_destination(route));
     same.map(metric).max()
 }
 
-/// The metric that counts.
+/// Returns the metric that the kernel uses.
 pub(super) fn metric(route: &Route) -> u32 {
     route.metric.unwrap_or(route.default_metric())
 }
@@ -249,7 +249,7 @@ fn give_table(rail: &mut DesiredLink, table: u32) {
         .collect();
 }
 
-/// The rules of `pod` that lead packets from the addresses of `link` to a table, as those of a rail do.
+/// Returns the rules of `pod` that lead packets from the addresses of `link` to a table, like those of a rail.
 pub fn rules_of(link: &Link, pod: &Namespace) -> Vec<Rule> {
     let is_its = |rule: &&Rule| {
         let mut addresses = link.addresses.iter();
@@ -258,7 +258,7 @@ pub fn rules_of(link: &Link, pod: &Namespace) -> Vec<Rule> {
     pod.rules.iter().filter(is_its).cloned().collect()
 }
 
-/// The rule that leads packets from `address` to `table`.
+/// Returns the rule that leads packets from `address` to `table`.
 pub(super) fn source_rule(address: IpAddr, table: u32) -> Rule {
     Rule {
         from: address,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What kubelet allocated.
+//! Selects the devices that kubelet allocated.
 //!
 //! A shared resource stands for all devices that a node has, and pods are to run although one of
 //! them cannot be attached: a device that its nature lets no netdev be shared of is left to its
@@ -13,7 +13,8 @@ use rdma_netns::{Link, LinkType, NetnsSide, Observed, RdmaMode};
 use rdma_resources::Sharing;
 use std::collections::BTreeSet;
 
-/// The netdevs to attach; two of the devices can be one bond. Of what is shared, those that the pod has chosen.
+/// Returns the netdevs to attach. Two of the devices can be one bond. Of shared devices, returns those that the pod has
+/// chosen.
 pub(super) fn choose<'a>(
     conf: &Conf,
     meanings: &[Meaning],
@@ -74,7 +75,7 @@ pub(super) fn choose<'a>(
 }
 
 impl<'a> Chosen<'a> {
-    /// The netdev `parent`, which the resource names: what was found of the device, or a VLAN of that.
+    /// Returns the netdev `parent`, which the resource names: the device's netdev, or a VLAN of it.
     ///
     /// # Errors
     /// It is not there, or another device's.
@@ -100,7 +101,7 @@ impl<'a> Chosen<'a> {
     }
 }
 
-/// The shared NICs so far.
+/// The shared NICs counted so far.
 #[derive(Default)]
 struct Shared {
     nics: usize,
@@ -109,7 +110,8 @@ struct Shared {
 }
 
 impl Shared {
-    /// Whether `found`, the next NIC or another port of one before, is among the `rails` that the pod has chosen.
+    /// Returns true if the pod's `rails` include `found`, which is the next NIC. Another port of an earlier NIC is not
+    /// counted.
     fn is_chosen(
         &mut self,
         rails: Option<&BTreeSet<usize>>,
@@ -134,16 +136,15 @@ impl Shared {
     }
 }
 
-/// Whether the device stays on the host, with its RDMA device, for all pods.
+/// Returns true if the device stays on the host, with its RDMA device, for all pods.
 fn is_shared(mode: Mode, allotment: &Allotment, observed: &Observed) -> bool {
     mode != Mode::Move
         && allotment.sharing == Sharing::Shared
         && observed.rdma_mode == Some(RdmaMode::Shared)
 }
 
-/// Whether pods get children of InfiniBand netdevs that they were allocated. By default they do not, as no version before
-/// could make any: programs on InfiniBand need no IP address. `"mode": "share"` asks for a child of whatever there is, unless
-/// `child` is one that only Ethernet has.
+/// Returns true if pods get children of allocated InfiniBand netdevs. The default is false: programs on InfiniBand need
+/// no IP address. `"mode": "share"` requests a child of any netdev, unless only Ethernet has that `child`.
 fn wants_ipoib(conf: &Conf) -> bool {
     let is_asked = match &conf.child {
         Some(ChildConf::Ipoib { .. }) => true,
@@ -153,7 +154,7 @@ fn wants_ipoib(conf: &Conf) -> bool {
     is_asked || conf.pkey.is_some()
 }
 
-/// The RDMA device of `allotment`, and why there is no netdev to share: its queue pairs need none.
+/// Returns the RDMA device of `allotment`, with the reason why no netdev is shared: its queue pairs need none.
 ///
 /// # Errors
 /// They need one: the port is Ethernet's, and has no GIDs without.

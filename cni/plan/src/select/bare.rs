@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Devices that have no netdev where one is looked for.
+//! Devices without a netdev.
 
 use super::{SelectError, check_holders, places};
 use attachments::{Attachment, Rail};
 use network_conf::Conf;
 use rdma_netns::{Device, DeviceAddress, LinkType, Observed, RdmaDevice};
 
-/// The rail of a drop-in's device that has no netdev in any namespace: an InfiniBand port without
-/// IPoIB. Its RDMA device goes alone, as rdma-cni moves it.
+/// Returns the rail of a drop-in's device that has no netdev in any namespace: an InfiniBand port without IPoIB. Only
+/// its RDMA device moves, as rdma-cni moves it.
 pub(super) fn rail(
     conf: &Conf,
     address: &DeviceAddress,
@@ -28,7 +28,7 @@ pub(super) fn rail(
     }))
 }
 
-/// Why no netdev of the device at `address` can be attached: none is on the host or in the pod.
+/// Returns the reason why no netdev of the device at `address` can be attached: none is on the host or in the pod.
 pub(super) fn refusal(address: &DeviceAddress, observed: &Observed) -> SelectError {
     match observed.device(address) {
         None => SelectError::NotFound(address.to_string()),
@@ -43,7 +43,7 @@ pub(super) fn refusal(address: &DeviceAddress, observed: &Observed) -> SelectErr
     }
 }
 
-/// That `rdma`, which pods share, is no use to a pod: its port is Ethernet's.
+/// Returns the error for `rdma`, which pods share: its Ethernet port has no GIDs, so that a pod cannot use it.
 pub(super) fn no_gids(
     address: &DeviceAddress,
     rdma: &RdmaDevice,
@@ -75,7 +75,7 @@ fn describe(address: &DeviceAddress, rdma: Option<&RdmaDevice>) -> String {
     }
 }
 
-/// Why a device has no netdev in any namespace.
+/// Returns the reason why a device has no netdev in any namespace.
 fn reason(device: &Device, rdma: Option<&RdmaDevice>) -> String {
     let infiniband = |rdma: &RdmaDevice| {
         let mut layers = rdma.ports.iter().map(|port| port.link_layer);

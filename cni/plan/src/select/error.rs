@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Why devices cannot be attached.
+//! Errors of device selection.
 
 use crate::allocation::AllocationError;
 use rdma_netns::{DeviceAddress, InterfaceName, Pkey, RdmaMode};
@@ -7,12 +7,12 @@ use rdma_netns::{DeviceAddress, InterfaceName, Pkey, RdmaMode};
 /// The configured devices cannot be attached to this pod.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectError {
-    /// Nothing on the node fits.
+    /// The node has no matching device.
     #[error(
         "no device on this node is {0}; ip link and rdma link list the devices: correct the configuration, or load the driver"
     )]
     NotFound(String),
-    /// What fits is needed by the host, and not named literally.
+    /// The host needs every matching device, and the configuration does not name them literally.
     #[error(
         "no device on this node is {selectors} and free to be taken: {passed_over}; name the device \
          literally, with mode \"move\", to move it all the same"
@@ -23,14 +23,14 @@ pub enum SelectError {
         /// Each netdev with the reason.
         passed_over: String,
     },
-    /// The host needs it where it is.
+    /// The host needs the device.
     #[error("{link} is not moved into a pod: {why}; {remedy}")]
     NeededByHost {
         /// The netdev, or the RDMA device that would be moved alone.
         link: String,
-        /// What for.
+        /// The host's use of it.
         why: String,
-        /// What to do.
+        /// The next step.
         remedy: &'static str,
     },
     /// A netdev that is not the host's lies on it.
@@ -43,7 +43,7 @@ pub enum SelectError {
         /// The netdev that lies on it, and whose it is.
         upper: String,
     },
-    /// What kubelet allocated.
+    /// Kubelet's allocation leads to no device.
     #[error(transparent)]
     Allocation(#[from] AllocationError),
     /// Another attachment has it.
@@ -51,7 +51,7 @@ pub enum SelectError {
     InUse {
         /// The device, by address or name.
         device: String,
-        /// Who has it.
+        /// The attachment that has it.
         holder: String,
     },
     /// The device is there, but its netdev is in another namespace than the host's and the pod's.
@@ -60,7 +60,7 @@ pub enum SelectError {
          whose it is"
     )]
     Elsewhere(DeviceAddress),
-    /// The netdev that a resource of the daemon has its pods attached to is not there.
+    /// The netdev to which a resource attaches its pods does not exist.
     #[error(
         "pods with {resource} are attached to {parent}, and neither is that {netdev} nor a VLAN of it on this node: \
          set the VLAN up (ip link add link {netdev} name {parent} type vlan id ID), or correct parents of the \
@@ -69,25 +69,25 @@ pub enum SelectError {
     NoParent {
         /// The netdev.
         parent: String,
-        /// What there is of the device.
+        /// The device's own netdev.
         netdev: InterfaceName,
         /// The resource's name.
         resource: String,
     },
-    /// The device is there, and what is to be attached is not.
+    /// The device exists, but has no netdev to attach.
     #[error("{device} has no netdev on the host: {reason}")]
     NoNetdev {
         /// The device, by its names.
         device: String,
-        /// Why not, and what to do.
+        /// The reason, and the next step.
         reason: String,
     },
-    /// The name could not be given back, nor written into the record.
+    /// The netdev's name is not UTF-8. The record could not contain it.
     #[error(
         "the name of netdev number {0} is no text (UTF-8), so that it could not get it back: rename it"
     )]
     NoText(u32),
-    /// A netdev without an RDMA device, and `requireRdma`.
+    /// `requireRdma` is set, and the netdev has no RDMA device.
     #[error(
         "{0} has no RDMA device on the host; set requireRdma to false to attach it all the same"
     )]
@@ -101,7 +101,7 @@ pub enum SelectError {
     /// The kernel has no RDMA subsystem.
     #[error("this kernel has no RDMA subsystem: load ib_core and the device's RDMA driver")]
     NoSubsystem,
-    /// The RDMA subsystem's mode does not allow what was asked for.
+    /// The RDMA subsystem's mode does not allow the move.
     #[error(
         "the RDMA subsystem is in {0} mode, in which no RDMA device can be moved; set \
          `rdma system set netns exclusive` at boot (module option ib_core netns_mode=0)"
@@ -119,31 +119,31 @@ pub enum SelectError {
     CannotShare {
         /// The netdev.
         link: InterfaceName,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A bond, or a port of one.
+    /// A bond, or a port of one, cannot be moved.
     #[error("{link} cannot be moved into a pod: {reason}")]
     CannotMove {
         /// The netdev.
         link: InterfaceName,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
     /// The pod has an interface of that name.
     #[error("interface {0} exists in the pod already")]
     NameTaken(InterfaceName),
-    /// Settings of a virtual function for what is none of this plugin's to set up.
+    /// The configuration sets attributes of a virtual function that this plugin does not set up.
     #[error("{fields}: {link} cannot be set up so: {why}")]
     CannotSetUp {
         /// The fields of the configuration.
         fields: String,
         /// The netdev.
         link: InterfaceName,
-        /// Why.
+        /// The reason.
         why: &'static str,
     },
-    /// A child in a partition that its port is not in.
+    /// The port is not in the child's partition.
     #[error(
         "pkey: {rdma} port {port}, which {link} is of, is not in partition {pkey} (its P_Keys are {partitions}); have \
          the subnet manager put it there"
@@ -155,32 +155,32 @@ pub enum SelectError {
         link: InterfaceName,
         /// The RDMA device.
         rdma: String,
-        /// Its port.
+        /// The RDMA device's port.
         port: u32,
-        /// What the port is in.
+        /// The P_Keys of the port.
         partitions: String,
     },
-    /// The pod has chosen what it has not.
+    /// The pod's annotation names a rail that it does not have.
     #[error(
         "the pod's annotation hca.rdma/rails names rail {rail}, and what the pod asks for is {}; take it out, or ask for more",
         shared_nics(*nics)
     )]
     NoSuchRail {
-        /// Its number, from 0.
+        /// The rail's number, from 0.
         rail: usize,
-        /// How many shared NICs were allocated.
+        /// Number of allocated shared NICs.
         nics: usize,
     },
     /// Several rails would get one name.
     #[error("interfaceName: {rails} rails need a name with %d in it")]
     NameWithoutNumber {
-        /// How many.
+        /// Number of rails.
         rails: usize,
     },
 }
 
 impl SelectError {
-    /// Whether it is the same whatever the ports of the RDMA devices tell.
+    /// Returns true if the error does not depend on the ports of RDMA devices.
     pub fn needs_no_port(&self) -> bool {
         matches!(
             self,

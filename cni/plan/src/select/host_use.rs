@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the host itself needs of a device, which therefore does not leave it unless it is named
-//! literally and `mode` is `move`. What is shared stays on the host: a name, or a pattern of names, is
-//! enough for that.
+//! The host's own use of a device. A device that the host uses stays, unless the configuration names it literally with
+//! `mode` `move`. A shared device stays on the host anyway: a name, or a pattern of names, selects it.
 
 use super::SelectError;
 use network_conf::{Mode, selector::Selector};
 use rdma_netns::{Link, Namespace, Observed, RdmaDevice, Uplink};
 use std::collections::BTreeMap;
 
-/// How a device came to be chosen.
+/// The way by which a device was selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Naming {
-    /// By its name or address.
+    /// Selected by name or address.
     Literal,
-    /// By a pattern of names or addresses.
+    /// Selected by a pattern of names or addresses.
     Pattern,
-    /// By what it is: its driver, vendor or link type.
+    /// Selected by driver, vendor or link type.
     Kind,
     /// Kubelet allocated it.
     Kubelet,
@@ -31,7 +30,7 @@ impl From<&Selector> for Naming {
     }
 }
 
-/// What the host uses.
+/// The host's use of its devices.
 pub(super) struct HostUse<'a> {
     host: &'a Namespace,
     uplinks: BTreeMap<u32, Uplink>,
@@ -45,7 +44,7 @@ impl<'a> HostUse<'a> {
         }
     }
 
-    /// Why a selector that does not name `link` literally passes over it, if it does.
+    /// Returns the reason why a selector that does not name `link` literally ignores it, if it does.
     pub(super) fn passes_over(
         &self,
         naming: Naming,
@@ -61,7 +60,7 @@ impl<'a> HostUse<'a> {
         }
     }
 
-    /// An error if `link` is not to be moved.
+    /// Returns an error if `link` must not be moved.
     pub(super) fn movable(
         &self,
         naming: Naming,
@@ -72,8 +71,7 @@ impl<'a> HostUse<'a> {
         refusal(naming, mode, &link.name, self.need(link, rdma))
     }
 
-    /// An error if `rdma`, whose netdev an earlier plugin of the chain has moved or which has none, is not
-    /// to be moved.
+    /// Returns an error if `rdma` must not be moved. An earlier plugin of the chain moved its netdev, or it has none.
     pub(super) fn rdma_movable(
         &self,
         naming: Naming,
@@ -86,7 +84,7 @@ impl<'a> HostUse<'a> {
         }
     }
 
-    /// Why the host needs `link` where it is, if it does.
+    /// Returns the reason why the host needs `link`, if it does.
     fn need(&self, link: &Link, rdma: Option<&RdmaDevice>) -> Option<String> {
         self.uplink(link)
             .or_else(|| self.above(link))
@@ -97,8 +95,8 @@ impl<'a> HostUse<'a> {
         self.uplinks.get(&link.index).map(ToString::to_string)
     }
 
-    /// What it is a port of: a bridge, an Open vSwitch, a bond, a netdev that it accelerates; or the port that
-    /// accelerates it.
+    /// Describes `link`'s role as a port: of a bridge, an Open vSwitch, a bond or a netdev that it accelerates; or as
+    /// the netdev that a port accelerates.
     fn port(&self, link: &Link) -> Option<String> {
         if let Some(port) = self.host.accelerator_of(link) {
             let port = &port.name;
@@ -115,8 +113,8 @@ impl<'a> HostUse<'a> {
         Some(format!("it is a port of {name}"))
     }
 
-    /// A VLAN or the like of the host that lies on it: it stays on the host, and would work through a pod's netdev
-    /// (`vlan_device_event()`, `net/8021q/vlan.c`). An IPoIB child ends when the RDMA device moves.
+    /// Describes a VLAN or the like of the host that lies on `link`. It stays on the host, and would work through a
+    /// pod's netdev (`vlan_device_event()`, `net/8021q/vlan.c`). An IPoIB child ends when the RDMA device moves.
     fn above(&self, link: &Link) -> Option<String> {
         let mut links = self.host.links.iter();
         let above = links.find(|it| it.lower == Some(link.index) && it.index != link.index)?;
@@ -125,8 +123,8 @@ impl<'a> HostUse<'a> {
     }
 }
 
-/// The error that `name` is not moved, if there is a reason `why` and nobody has said to move it all the
-/// same.
+/// Returns the error for `name` if there is a reason `why` the host needs it, and the configuration does not force the
+/// move.
 fn refusal(naming: Naming, mode: Mode, name: &str, why: Option<String>) -> Result<(), SelectError> {
     let remedy = match (naming, mode) {
         (Naming::Literal, Mode::Move) => return Ok(()),
@@ -143,7 +141,7 @@ fn refusal(naming: Naming, mode: Mode, name: &str, why: Option<String>) -> Resul
     }
 }
 
-/// The kernel's users of a device.
+/// Describes the kernel's users of a device.
 fn users(rdma: &RdmaDevice) -> Option<String> {
     let users = rdma.kernel_users.join(", ");
     (!users.is_empty()).then(|| format!("the host uses {} itself ({users})", rdma.name))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which netdevs and RDMA devices an ADD is about, decided before anything is changed.
+//! Selects the netdevs and RDMA devices of an ADD, before anything is changed.
 
 mod allocated;
 mod bare;
@@ -24,18 +24,18 @@ use rdma_resources::Sharing;
 pub use selected::{Remark, Selected};
 use std::collections::BTreeSet;
 
-/// What is to be attached.
+/// The source that names the devices to attach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice<'a> {
-    /// One device.
+    /// The address of a device.
     Address(&'a DeviceAddress),
-    /// Whatever fits.
+    /// Selectors of the configuration.
     Selectors(&'a [Selector]),
-    /// What kubelet allocated.
+    /// Devices that kubelet allocated.
     Allocated(Vec<Meaning>),
 }
 
-/// A netdev that becomes a rail, and what kubelet says of it.
+/// A netdev that becomes a rail, with kubelet's allocation.
 struct Chosen<'a> {
     side: NetnsSide,
     link: &'a Link,
@@ -43,14 +43,14 @@ struct Chosen<'a> {
     allotment: Option<Allotment>,
 }
 
-/// What selectors mean.
+/// The netdevs that selectors match.
 struct Selection<'a> {
     chosen: Vec<Chosen<'a>>,
-    /// Each netdev that fits and is not chosen, with the reason.
+    /// The netdevs that match and are not chosen, each with the reason.
     passed_over: Vec<String>,
 }
 
-/// The devices that `choice` can mean, as far as that is known without a look at the kernel's.
+/// Returns the devices that `choice` names, if that is known without observing the kernel's devices.
 pub fn named(choice: &Choice<'_>) -> Option<BTreeSet<DeviceAddress>> {
     match choice {
         Choice::Address(address) => Some(BTreeSet::from([(*address).clone()])),
@@ -66,16 +66,16 @@ pub fn named(choice: &Choice<'_>) -> Option<BTreeSet<DeviceAddress>> {
     }
 }
 
-/// The devices that kubelet allocated, also by the names of RDMA devices; those that are there. `observed`
-/// need have no ports.
+/// Returns the existing devices that kubelet allocated, also by the names of RDMA devices. `observed` need have no
+/// ports.
 pub fn allocated_devices(meanings: &[Meaning], observed: &Observed) -> BTreeSet<DeviceAddress> {
     let allotments = allocation::devices(meanings, &observed.devices).unwrap_or_default();
     allotments.into_iter().map(|it| it.address).collect()
 }
 
-/// The hardware of the RDMA devices that `selectors` can mean: of those whose own name fits, and of those
-/// of the netdevs that fit. None: a netdev is among them whose RDMA device only a port tells.
-/// `observed` need have no ports: no hardware has a macvlan or the like as its port.
+/// Returns the hardware of the RDMA devices that `selectors` can match: by their own names, and by the matching
+/// netdevs. None: only a port tells the RDMA device of one of the netdevs. `observed` need have no ports, because no
+/// hardware has a macvlan or the like as its port.
 pub fn selected(
     conf: &Conf,
     selectors: &[Selector],
@@ -99,8 +99,8 @@ pub fn selected(
     (!has_untold).then_some(devices)
 }
 
-/// Has `observed` say which hardware that a pattern of `choice` fits is no network, which only the device itself
-/// can tell: some of InfiniBand's is none.
+/// Asks the kernel which of the InfiniBand hardware that a pattern of `choice` matches is no network (it manages
+/// NVLink), and notes it in `observed`. Only the device itself can tell.
 pub fn ask_for_rails<K: Kernel>(kernel: &K, choice: &Choice<'_>, observed: &mut Observed) {
     let Choice::Selectors(selectors) = choice else {
         return;
@@ -112,7 +112,7 @@ pub fn ask_for_rails<K: Kernel>(kernel: &K, choice: &Choice<'_>, observed: &mut 
     }
 }
 
-/// The hardware of the host's InfiniBand netdevs that a pattern fits.
+/// Returns the hardware of the host's InfiniBand netdevs that a pattern matches.
 fn doubtful(selectors: &[Selector], observed: &Observed) -> BTreeSet<DeviceAddress> {
     let patterns = || {
         let selectors = selectors.iter();
@@ -126,7 +126,7 @@ fn doubtful(selectors: &[Selector], observed: &Observed) -> BTreeSet<DeviceAddre
     fitting.filter_map(|link| link.parent.clone()).collect()
 }
 
-/// The rails of an ADD with `conf`. `others` are the attachments whose pods live.
+/// Selects the rails of an ADD with `conf`. `others` are the attachments whose pods live.
 pub fn rails(
     conf: &Conf,
     choice: &Choice<'_>,
@@ -272,7 +272,7 @@ fn siblings(host: &Namespace, is_sibling: &dyn Fn(&Link) -> bool) -> Vec<Sibling
         .collect()
 }
 
-/// The RDMA device of `link`, whichever namespace the link is in.
+/// Returns the RDMA device of `link`, whichever namespace the link is in.
 fn rdma_of<'a>(host: &'a Namespace, link: &Link) -> Option<&'a RdmaDevice> {
     if link.is_representor() {
         // its port is one of the physical function's RDMA device, which is not its to take
@@ -311,7 +311,7 @@ fn by_address<'a>(
 }
 
 impl<'a> Chosen<'a> {
-    /// The netdev `link`, or the bond that stands for it.
+    /// Selects the netdev `link`, or the bond that stands for it.
     fn at(mode: Mode, observed: &'a Observed, side: NetnsSide, link: &'a Link) -> Self {
         Self {
             side,
@@ -327,8 +327,8 @@ impl<'a> Chosen<'a> {
     }
 }
 
-/// An error if another attachment has something of `address`, also when it is on the host: a
-/// DEL that was cut short may have left it half restored.
+/// Returns an error if another attachment has a device at `address`. That counts for a device on the host too: an
+/// interrupted DEL may have left it half restored.
 fn check_holders(address: &DeviceAddress, others: &[Attachment]) -> Result<(), SelectError> {
     let holds = |rail: &&Rail| {
         rail.host_link
@@ -437,14 +437,14 @@ fn by_selectors<'a>(
     })
 }
 
-/// Why no pattern means `link`'s hardware, which is no network.
+/// Returns the reason why patterns ignore `link`, whose hardware is no network.
 fn no_rail(naming: Naming, observed: &Observed, link: &Link) -> Option<String> {
     let device = observed.device(link.parent.as_ref()?)?;
     let why = device.no_rail().filter(|_| naming != Naming::Literal);
     why.map(str::to_owned)
 }
 
-/// Whether `link` is a VLAN or the like without an RDMA device, which no pattern means: `bond*` fits
+/// Returns true if `link` is a VLAN or the like without an RDMA device. Patterns ignore it: `bond*` matches
 /// `bond0.100`, too.
 fn is_plain_upper(conf: &Conf, observed: &Observed, link: &Link) -> bool {
     conf.require_rdma

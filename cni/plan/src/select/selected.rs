@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is selected, and what is to be said of it.
+//! The result of a selection, with remarks for the log.
 
 use attachments::Rail;
 
-/// The rails of an ADD, and what is to be logged of them when they are made: plans are made several times for one ADD.
+/// The rails of an ADD, and remarks that are logged when the rails are made. One ADD plans several times.
 #[derive(Debug)]
 pub struct Selected {
-    /// In order.
+    /// The rails, in order.
     pub rails: Vec<Rail>,
-    /// Sentences.
+    /// Sentences for the log.
     pub remarks: Vec<Remark>,
 }
 
@@ -25,7 +25,7 @@ impl Remark {
         Self { level, text }
     }
 
-    /// Writes it.
+    /// Writes the remark to the log.
     pub fn log(&self) {
         log::log!(self.level, "{}", self.text);
     }

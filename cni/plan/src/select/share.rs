@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a netdev is moved, or shared by a child of it.
+//! Decides whether a netdev is moved, or shared by a child of it.
 
 use super::SelectError;
 use attachments::{Attachment, Rail, Shared};
@@ -11,7 +11,7 @@ use rdma_netns::{
 use rdma_resources::Sharing;
 use std::iter::once;
 
-/// What is selected where `link` is: the bond that it is a port of, unless it is to be moved.
+/// Returns the netdev that stands for `link`: the bond of which it is a port, unless it is to be moved.
 pub(super) fn bond_of<'a>(
     mode: Mode,
     host: &'a Namespace,
@@ -25,8 +25,8 @@ pub(super) fn bond_of<'a>(
     }
 }
 
-/// Why `link`, which has the RDMA device `rdma`, is shared and not moved, if it is. `sharing` is kubelet's word, if
-/// it has one: that other pods have the device too, or that none has.
+/// Returns the reason why `link`, with the RDMA device `rdma`, is shared and not moved, if it is. `sharing` is
+/// kubelet's answer, if known: several pods may have the device, or only one.
 pub(super) fn reason(
     mode: Mode,
     sharing: Option<Sharing>,
@@ -49,7 +49,7 @@ pub(super) fn reason(
     }
 }
 
-/// The record of a child of `link`.
+/// Returns the record of a child of `link`.
 pub(super) fn shared(
     conf: &Conf,
     mode: Option<RdmaMode>,
@@ -95,7 +95,7 @@ pub(super) fn shared(
     Ok(Shared::of(link, child))
 }
 
-/// What a pod gets of `link`; or why there is no such child of it.
+/// Returns the kind of `link`'s child in the pod, or the reason why there is none.
 fn child(conf: &Conf, link: &Link) -> Result<Child, &'static str> {
     let ipoib = match (link.link_type, conf.child) {
         (LinkType::Ether, None) => return Ok(Child::Macvlan(MacvlanMode::Bridge)),
@@ -127,8 +127,8 @@ fn child(conf: &Conf, link: &Link) -> Result<Child, &'static str> {
     Ok(Child::Ipoib { pkey, mode })
 }
 
-/// Whether connected mode is possible (`IPOIB_CM_SUPPORTED()`, `drivers/infiniband/ulp/ipoib/ipoib.h`). A child has a
-/// queue pair of its parent's kind.
+/// Returns true if connected mode is possible (`IPOIB_CM_SUPPORTED()`, `drivers/infiniband/ulp/ipoib/ipoib.h`). A child
+/// has a queue pair of its parent's kind.
 fn takes_connections(link: &Link) -> bool {
     const IPOIB_FLAGS_RC: u8 = 0x80;
     link.mac
@@ -137,7 +137,7 @@ fn takes_connections(link: &Link) -> bool {
         .is_some_and(|flags| flags & IPOIB_FLAGS_RC != 0)
 }
 
-/// Refuses what would not work in a pod, or be missed on the host.
+/// Refuses netdevs that would not work in a pod, or that the host would miss.
 pub(super) fn movable(
     observed: &Observed,
     (link, rdma): (&Link, Option<&RdmaDevice>),
@@ -209,8 +209,8 @@ fn lies_on(rail: &Rail, link: &Link) -> bool {
     host_link.lower.is_some() && host_link.origin.is_some_and(is_on_it)
 }
 
-/// Refuses to move a netdev together with one that lies on it: DEL of one of them changes what tells the other one from
-/// a netdev that the pod made.
+/// Refuses to move a netdev together with another one that lies on it. DEL of the lower one changes the origin by which
+/// the upper one differs from a netdev that the pod made.
 pub(super) fn apart(rails: &[Rail]) -> Result<(), SelectError> {
     let mut moved = rails.iter().filter_map(|rail| rail.host_link.as_ref());
     let below = moved.find_map(|link| Some((link, rails.iter().find(|it| lies_on(it, link))?)));
@@ -224,7 +224,7 @@ pub(super) fn apart(rails: &[Rail]) -> Result<(), SelectError> {
 }
 
 /// Refuses `link` with the RDMA device `rdma`, which kubelet gives to one pod, while another pod has a child of it, or
-/// of another netdev of the RDMA device: what cannot be moved is shared, and yet one pod's.
+/// of another netdev of the RDMA device. Such a netdev cannot be moved, and is shared by one pod only.
 pub(super) fn alone(
     (link, rdma): (&Link, Option<&RdmaDevice>),
     others: &[Attachment],
@@ -243,12 +243,12 @@ pub(super) fn alone(
     }
 }
 
-/// An attachment that has a child of `link`.
+/// Returns an attachment that has a child of `link`.
 fn sharer<'a>(link: &Link, others: &'a [Attachment]) -> Option<&'a Attachment> {
     others.iter().find(|other| share_of(link, other).is_some())
 }
 
-/// What `other` has of `link`.
+/// Returns `other`'s child of `link`.
 fn share_of<'a>(link: &Link, other: &'a Attachment) -> Option<&'a Shared> {
     let mut shares = other.rails.iter().filter_map(|rail| rail.shared.as_ref());
     shares.find(|shared| shared.is_of(link))

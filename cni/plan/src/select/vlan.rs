@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! VLANs of the host, whose RDMA device is that of the NIC or bond that they lie on
-//! ([`Namespace::below_vlan`]): which selectors mean one, and that none is moved with the RDMA device of its NIC.
+//! VLANs of the host. Their RDMA device is that of the NIC or bond that they lie on ([`Namespace::below_vlan`]).
+//! Selectors match them in certain cases only, and none is moved with the RDMA device of its NIC.
 
 use super::{candidate, rdma_of};
 use network_conf::{Conf, Mode, selector::Selector};
@@ -8,8 +8,8 @@ use network_conf::{Conf, Mode, selector::Selector};
 use rdma_netns::Namespace;
 use rdma_netns::{Link, Observed};
 
-/// Whether `selector`, which fits `link`, means not that VLAN but the netdev that it lies on: that fits as well
-/// and has RDMA. So `bond*` means bonds, and `bond*.100` means VLANs.
+/// Returns true if `selector`, which matches the VLAN `link`, means the netdev below it: that matches as well and has
+/// RDMA. So `bond*` means bonds, and `bond*.100` means VLANs.
 pub(super) fn stands_behind_its_lower(
     selector: &Selector,
     observed: &Observed,
@@ -22,7 +22,8 @@ pub(super) fn stands_behind_its_lower(
     rdma.is_some() && selector.matches(candidate(observed, lower, rdma))
 }
 
-/// Whether `selector` fits a VLAN alone of whose RDMA device nothing is known: it can be one that only a port tells.
+/// Returns true if `selector` matches a VLAN, and not the netdev below it, whose RDMA device is unknown: only a port
+/// may tell it.
 pub(super) fn is_untold(selector: &Selector, observed: &Observed) -> bool {
     let host = &observed.host;
     let fits = |link: &Link| selector.matches(candidate(observed, link, rdma_of(host, link)));
@@ -32,7 +33,7 @@ pub(super) fn is_untold(selector: &Selector, observed: &Observed) -> bool {
     })
 }
 
-/// Whether `link` is a VLAN that goes into the pod as a netdev and nothing more.
+/// Returns true if `link` is a VLAN that is moved into the pod as a netdev only.
 pub(super) fn moves_alone(conf: &Conf, link: &Link) -> bool {
     link.is_vlan() && conf.mode == Mode::Move && !conf.require_rdma
 }
