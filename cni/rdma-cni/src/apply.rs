@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The only place that changes anything: the rails of an attachment into the pod, and back.
+//! Executes plans: moves the rails of an attachment into the pod, and back. No other module changes devices.
 
 mod busy;
 mod rebound;
@@ -16,11 +16,11 @@ use rdma_netns::{
 };
 use std::{net::IpAddr, time::Duration};
 
-/// How often is planned anew: an IPoIB netdev needs three rounds, with a driver that is bound anew four, all others
-/// two.
+/// Maximum number of plans per reconcile. An IPoIB netdev needs three, with a driver that is bound anew four, all
+/// others two.
 const ROUNDS: usize = 4;
 
-/// How long a character device may take to appear in `/dev`.
+/// Time that a character device may take to appear in `/dev`.
 const CHAR_DEVICE_TIMEOUT: Duration = Duration::from_secs(2);
 
 const POLL: Duration = Duration::from_millis(10);
@@ -34,7 +34,7 @@ pub enum ApplyError {
     /// The state could not be read.
     #[error(transparent)]
     Observe(#[from] ObserveError),
-    /// There is no way there.
+    /// An obstacle prevents the desired state.
     #[error(transparent)]
     Obstacle(#[from] Obstacle),
     /// All changes were made, and yet something differs.
@@ -43,7 +43,7 @@ pub enum ApplyError {
     /// Another machine has the address.
     #[error("{0} is in use by another machine: duplicate address detection found it")]
     Duplicate(IpAddr),
-    /// Another machine has the address, or is about to take it: the wire was asked.
+    /// Another machine answered a probe for the address, or probes for it itself.
     #[error(
         "{0}; where something answers for every address, as proxy ARP does, set \"probe\" to \"off\""
     )]
@@ -62,11 +62,11 @@ pub enum ApplyError {
         rdma: String,
         /// The address.
         address: IpAddr,
-        /// How long it was waited for.
+        /// Time since the search began.
         waited: Duration,
-        /// Places of the table that are taken.
+        /// Number of used entries of the table.
         used: u32,
-        /// Places of the table.
+        /// Size of the table.
         size: u32,
     },
     /// Duplicate address detection did not end.
@@ -74,14 +74,14 @@ pub enum ApplyError {
         "duplicate address detection of {0} has not ended: the address is in use, or the link has no carrier"
     )]
     Tentative(IpAddr),
-    /// A moved RDMA device without the character devices it is said to have.
+    /// A moved RDMA device does not have the character devices that the kernel reports.
     #[error("RDMA device {rdma} was moved, but /dev/infiniband/{node} is not its: {found}")]
     CharDevice {
         /// The RDMA device.
         rdma: String,
         /// The node's name.
         node: String,
-        /// What was found there.
+        /// The file that is there instead.
         found: String,
     },
 }
@@ -115,9 +115,9 @@ struct Attached<'a, K: Kernel> {
     desired: &'a [DesiredLink],
     /// The present state, if nothing was changed since.
     observed: Option<Observed>,
-    /// Whether drivers were bound anew by the last round.
+    /// True if the last round bound drivers anew.
     rebinds: bool,
-    /// With the change that was refused last.
+    /// Time left for the last refused operation.
     patience: busy::Patience,
 }
 
@@ -149,7 +149,8 @@ impl<K: Kernel> Desired for Attached<'_, K> {
         Ok(Plan::Missing(ops))
     }
 
-    /// It is tried again for a while if a driver is busy. Why: by what is seen now, if that tells, else in the kernel's words.
+    /// Tries again for a while if a driver is busy. Otherwise returns the obstacle that the present state shows, or
+    /// else the kernel's error.
     fn refused(&mut self, error: OpError) -> Refusal<ApplyError> {
         if busy::is_busy(&error) && self.patience.wait(self.kernel, &error) {
             return Refusal::TryAgain;
@@ -215,7 +216,8 @@ pub fn check_char_devices<K: Kernel>(
     Ok(observed)
 }
 
-/// Whether what containers were promised of the device was written down: then it is put right, or ADD fails.
+/// Returns true if the record has the character devices that containers were promised. Then the CDI entry is updated,
+/// or ADD fails.
 fn promises_are_known(attachment: &Attachment, before: &RdmaDevice) -> bool {
     let allocated = attachment.allocated_with(before);
     allocated.is_some_and(|it| it.cdi || !it.by_path.is_empty())
@@ -244,8 +246,8 @@ pub fn misplaced(attachment: &Attachment, observed: &Observed) -> Option<ApplyEr
     })
 }
 
-/// Whether the kernel makes character devices of the attachment's RDMA devices anew: by a move, or by a driver that is
-/// bound anew.
+/// Returns true if the kernel makes new character devices for the attachment's RDMA devices: because of a move, or of a
+/// driver that is bound anew.
 pub(crate) fn renumbers(attachment: &Attachment) -> bool {
     attachment.moves_rdma() || attachment.rails.iter().any(|it| it.driver.is_some())
 }
@@ -273,7 +275,7 @@ pub(crate) fn moved<'a>(
     })
 }
 
-/// How long duplicate address detection may take.
+/// Time limit of duplicate address detection.
 const DETECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Waits for the end of duplicate address detection on the rails.

@@ -32,11 +32,11 @@ pub enum CharDeviceError {
     Promised {
         /// The RDMA device.
         rdma: String,
-        /// Its character devices now.
+        /// Present character devices of the RDMA device.
         now: String,
-        /// The one that kubelet gave the container.
+        /// The character device that kubelet gave the container.
         promised: String,
-        /// What was allocated.
+        /// The allocated id.
         id: String,
         /// The RDMA device that has it now.
         holder: Option<String>,
@@ -76,7 +76,7 @@ pub fn settle_on_host(state_dir: &Path, attachment: &Attachment, observed: &Obse
 /// An entry that could not be put right.
 struct Failed {
     rdma: String,
-    /// Whether containers of the pod get the device by its CDI name.
+    /// True if containers of the pod get the device by its CDI name.
     by_name: bool,
     source: FileError,
 }

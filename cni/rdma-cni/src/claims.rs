@@ -72,7 +72,7 @@ fn applied(conf: &Conf, choice: &Choice<'_>) -> Result<Option<Conf>, ConfError> 
     Ok(Some(conf))
 }
 
-/// The one value of a parameter that all claims have that have any.
+/// Returns the value of a parameter that all claims with this parameter agree on.
 fn one_of<T: PartialEq + Serialize>(
     name: &str,
     all: &[&AttachmentParameters],

@@ -9,10 +9,10 @@ use rdma_netns::Kernel;
 use serde_json::Value;
 use std::{fs::File, io, path::Path};
 
-/// Where libcni keeps what it has made, unless a runtime has it elsewhere.
+/// Default directory of libcni's cached results.
 const KEPT: &str = "/var/lib/cni/results";
 
-/// What the runtime is answered, if anything.
+/// Returns the reply to the runtime, if any.
 pub(crate) fn answer<K: Kernel>(
     kernel: &K,
     conf: &Conf,
@@ -41,16 +41,17 @@ pub(crate) fn answer<K: Kernel>(
     (environment.command == Command::Add).then(result)
 }
 
-/// Whether the pod's namespace is there, as at its end: CRI-O's GC after a boot calls DEL for pods of the boot before.
+/// Returns true if the pod's namespace exists, as it does when a pod ends. CRI-O's GC after a reboot calls DEL for pods
+/// of the boot before.
 fn has_namespace<K: Kernel>(kernel: &K, environment: &Environment) -> bool {
     let target = environment.target.as_ref();
     let netns = target.and_then(|it| it.netns.as_ref());
     netns.is_some_and(|it| kernel.open_pod(it).is_ok())
 }
 
-/// Whether libcni has kept what ADD made (`getCacheFilePath()`, `libcni/api.go`), so that this is a pod's end, and
-/// no failed start: CRI-O calls at a pod's end what was kept of the list, which has no plugins of the directory, and
-/// after a failed start the list with them. DEL is handed the result itself since 0.4.0 only.
+/// Returns true if libcni has a cached result of ADD (`getCacheFilePath()`, `libcni/api.go`). Then this DEL ends a pod,
+/// and not a failed start. When a pod ends, CRI-O calls the cached list, which has no plugins of the directory; after a
+/// failed start it calls the list with them. DEL gets the result itself since version 0.4.0 only.
 fn is_kept(conf: &Conf, environment: &Environment) -> bool {
     let Some(target) = &environment.target else {
         return false;

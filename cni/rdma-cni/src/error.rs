@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a verb can fail with. Which CNI code that is, only [`crate::reply`] knows.
+//! Errors of the verbs. [`crate::reply`] assigns the CNI codes.
 
 use crate::{
     apply::{ApplyError, Incomplete},
@@ -30,10 +30,10 @@ pub enum Error {
     /// The configuration.
     #[error(transparent)]
     Conf(#[from] ConfError),
-    /// What ib-kubernetes is to give the pod.
+    /// The data from ib-kubernetes are wrong.
     #[error(transparent)]
     IbKubernetes(#[from] IbKubernetesError),
-    /// What kubelet allocated.
+    /// Kubelet's allocation cannot be read.
     #[error(transparent)]
     Kubelet(#[from] KubeletError),
     /// The devices.
@@ -58,7 +58,7 @@ pub enum Error {
     Newer {
         /// Whose.
         key: Key,
-        /// Its format.
+        /// The record's format.
         format: u64,
     },
     /// GC met a record that cannot be read.
@@ -92,9 +92,9 @@ pub enum Error {
     Add {
         /// Why.
         cause: Cause,
-        /// What is not back.
+        /// The devices that are not restored.
         left: Option<Box<Incomplete>>,
-        /// What is back and not as before, a sentence for each thing.
+        /// Attributes that the devices on the host lack, a sentence for each.
         given_up: Box<[String]>,
         /// Why addresses may not be given back.
         held: Option<Box<IpamError>>,
@@ -111,17 +111,17 @@ pub enum Error {
     /// STATUS: ADD would fail.
     #[error("ADD cannot work: {}", reasons.join("; "))]
     NotReady {
-        /// Whether pods that run suffer too, as the IPAM plugin says (code 51).
+        /// True if running pods are affected too, as the IPAM plugin says (code 51).
         limited: bool,
         /// Why, a sentence each.
         reasons: Vec<String>,
     },
-    /// One of several attachments.
+    /// An error of one of several attachments.
     #[error("{key}: {source}")]
     Of {
-        /// Which.
+        /// The attachment.
         key: Key,
-        /// Its error.
+        /// The attachment's error.
         source: Box<Error>,
     },
     /// Several attachments, each with its error.
@@ -135,10 +135,10 @@ pub enum Cause {
     /// A change.
     #[error(transparent)]
     Apply(#[from] ApplyError),
-    /// What the pod's containers would get.
+    /// A container of the pod would get another device.
     #[error(transparent)]
     CharDevice(Box<CharDeviceError>),
-    /// What the pod's claims give.
+    /// A container of the pod would not get the devices of its claim.
     #[error(transparent)]
     Claim(Box<ClaimError>),
     /// IPAM.

@@ -12,16 +12,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a GID may take: 11 to 58 ms were seen, on a machine that emulates its processor.
+/// Time limit for a GID. 11 to 58 ms were observed, on a machine that emulates its processor.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long it may take when no place is free, or where ADD can go on without knowing it.
+/// Time limit if the table is full, or if ADD does not need the GID.
 const SHORT_PATIENCE: Duration = Duration::from_secs(1);
 
 const POLL: Duration = Duration::from_millis(10);
 
-/// The RoCE v2 GIDs of every rail. A child of a shared netdev is no use without: that is an
-/// error. A moved one's are looked up only for people and programs that want to know.
+/// Waits for the RoCE v2 GIDs of every rail. A missing GID is an error for a child of a shared netdev, which is useless
+/// without. For a moved netdev GIDs are information only.
 pub fn wait<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,
@@ -53,7 +53,7 @@ pub fn wait<K: Kernel>(
     attachment.rails.iter().map(of_rail).collect()
 }
 
-/// Those of the addresses `left` whose GIDs differ from the record, in words.
+/// Describes the addresses of `left` whose GIDs differ from the record.
 pub fn drift<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,
@@ -137,8 +137,8 @@ fn tables<K: Kernel>(
         .collect()
 }
 
-/// Whether the device is none of RoCE: iWARP, as erdma has it, knows one GID, which is its
-/// hardware address (`gid_tbl_len` of 1 in `erdma_get_port_immutable()`, `siw`, `irdma`).
+/// Returns true if the device is not RoCE. An iWARP device, such as erdma's, has one GID, which is its hardware address
+/// (`gid_tbl_len` of 1 in `erdma_get_port_immutable()`, `siw`, `irdma`).
 fn is_without_addresses(tables: &[Table]) -> bool {
     !tables.is_empty() && tables.iter().all(|(_, table)| table.size == 1)
 }
@@ -185,7 +185,7 @@ fn find<K: Kernel>(
     }
 }
 
-/// What becomes of a search: an error only where the rail is no use without.
+/// Evaluates a search. A missing GID is an error only if the rail is useless without.
 fn settle(
     rail: &Rail,
     rdma: &RdmaDevice,

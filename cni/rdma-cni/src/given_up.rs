@@ -12,10 +12,10 @@ use rdma_netns::{
 };
 use std::path::Path;
 
-/// How many things are named.
+/// Maximum number of names in a message.
 const TOLD: usize = 8;
 
-/// How many of a netdev are written down.
+/// Maximum number of routes in a netdev's note.
 const NOTED: usize = 100;
 
 /// `RTPROT_BOOT`: iproute2's, where nothing is said.

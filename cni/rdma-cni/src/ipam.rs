@@ -23,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long an IPAM plugin may take: the reference `dhcp` tries for about a minute.
+/// Time limit of one call. The reference `dhcp` tries for about a minute.
 pub const LIMIT: Duration = Duration::from_secs(90);
 
 /// The time by which calls of IPAM plugins end: that of processes, and not [`rdma_netns::Kernel::now`].
@@ -53,7 +53,7 @@ pub struct Ipam<'a> {
 pub struct Rails(Deferred);
 
 impl Rails {
-    /// What was given and given back is on the disk when this returns.
+    /// Syncs the directories of leases. Afterwards all assigned and released addresses are on disk.
     ///
     /// # Errors
     /// A directory cannot be synced.
@@ -62,10 +62,10 @@ impl Rails {
     }
 }
 
-/// What an IPAM plugin answered to ADD.
+/// The answer of an IPAM plugin to ADD.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// For the kernel.
+    /// Desired state for the kernel.
     pub desired: DesiredLink,
     /// `ips`, as they came.
     pub ips: Vec<Value>,
@@ -94,7 +94,7 @@ impl<'a> Ipam<'a> {
         })
     }
 
-    /// With all its calls over by `deadline`, and not [`LIMIT`] for each.
+    /// Limits all calls together by `deadline`, in place of [`LIMIT`] for each.
     pub fn until(self, deadline: Instant) -> Self {
         Self {
             deadline: Some(deadline),
@@ -102,7 +102,7 @@ impl<'a> Ipam<'a> {
         }
     }
 
-    /// As one of the calls of `rails`.
+    /// Makes the calls part of `rails`.
     pub fn among(self, rails: &'a Rails) -> Self {
         Self {
             later: Some(rails),
@@ -233,7 +233,7 @@ pub fn program(name: &str, environment: &Environment) -> Result<PathBuf, IpamErr
 }
 
 impl Answer {
-    /// What `output`, which the plugin called `name` printed at ADD, says.
+    /// Parses the `output` of ADD by the plugin `name`.
     ///
     /// # Errors
     /// It is no result with addresses.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What kubelet allocated to a pod: asked of kubelet, and looked up in what the daemon wrote.
+//! Devices that kubelet allocated to a pod. `rdma-cni` asks kubelet for the ids, and finds their devices in the
+//! daemon's files.
 
 use attachments::Id;
 use cni_protocol::Environment;
@@ -10,14 +11,14 @@ use plan::allocation::{self, AllocationError, Meaning};
 use rdma_resources::{FileError, Grants, Published};
 use std::{cell::OnceCell, io::ErrorKind, time::Duration};
 
-/// How long kubelet may take, with all that is tried again. Whoever waits is a pod's sandbox, and
-/// the runtime's own caller comes again.
+/// Time limit for kubelet's answer, with all tries. The pod's sandbox waits for it, and the runtime's caller tries
+/// again.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// What kubelet allocated is not to be had.
+/// Kubelet's allocation is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeletError {
-    /// Nobody says which pod it is.
+    /// `CNI_ARGS` does not name the pod.
     #[error(
         "deviceID and devices are missing, and kubelet cannot be asked which devices the pod \
          has: CNI_ARGS does not name it (K8S_POD_NAMESPACE, K8S_POD_NAME); without Kubernetes, \
@@ -41,7 +42,7 @@ pub enum KubeletError {
         /// Namespace and name.
         pod: String,
     },
-    /// What the daemon wrote cannot be read.
+    /// A file of the daemon cannot be read.
     #[error("{0}{remedy}", remedy = if .0.kind() == ErrorKind::Unsupported { SAME_VERSION } else { ANEW })]
     File(#[from] FileError),
     /// An id that leads to no device.
@@ -57,8 +58,8 @@ const ANEW: &str = "; it is rdma-device-plugin's: delete the pod to have its dev
 const REMEDY: &str = "; set podResourcesSocket to kubelet's, or name the devices by deviceID or \
                       devices";
 
-/// What of `resources` was allocated to the pod, by kubelet's device plugins or by claims; in the order of
-/// `resources`.
+/// Returns the ids and devices of `resources` that the pod got, from kubelet's device plugins or by claims, in the
+/// order of `resources`.
 pub fn allocated(
     conf: &Conf,
     environment: &Environment,
@@ -121,7 +122,7 @@ fn pod(conf: &Conf, environment: &Environment) -> Result<PodResources, KubeletEr
         })
 }
 
-/// What the ids stand for. What is published is read only for an id that was not granted.
+/// Resolves the ids. Reads the published resources only if an id has no grant.
 fn meanings(conf: &Conf, ids: &[Id]) -> Result<Vec<Meaning>, KubeletError> {
     let grants = Grants::new(&conf.state_dir);
     let published = OnceCell::new();

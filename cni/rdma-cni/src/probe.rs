@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether the addresses that IPAM gave are free: the wire is asked before they are used.
+//! Probes the network for users of the addresses that IPAM assigned, before they are set.
 //!
 //! IPAM keeps the pods of one node apart. Other nodes on the same network give addresses of the same
 //! prefix, and know nothing of its leases. How long it takes, and why it is enough:
@@ -12,10 +12,10 @@ use rdma_netns::{
 };
 use std::time::Duration;
 
-/// How long one ADD waits for answers, all of its rails and tries together.
+/// Time that one ADD waits for answers, for all of its rails and tries together.
 const LIMIT: Duration = Duration::from_millis(80);
 
-/// What is left of it.
+/// The remaining time.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     left: Duration,
@@ -28,7 +28,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Whether everybody can be asked once more.
+    /// Returns true while the remaining time allows another round of probes.
     pub fn is_enough(&self) -> bool {
         self.left >= PROBE_TIME
     }
@@ -65,7 +65,7 @@ pub fn conflicts<K: Kernel>(
     probed.conflicts
 }
 
-/// Who has turned out to have one of the addresses while they were set.
+/// Returns a machine that turned out to have one of the addresses while they were set.
 pub fn overheard<K: Kernel>(kernel: &K, pod: &K::Pod, attachment: &Attachment) -> Option<Conflict> {
     match kernel.overheard(pod, &questions(attachment)) {
         Ok(conflicts) => conflicts.into_iter().next(),

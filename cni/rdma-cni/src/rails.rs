@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What programs in a pod have to name to use RDMA: told in the result, and in a file that can
-//! be mounted into the pod's containers.
+//! Names that programs in a pod need to use RDMA. They are in the result, and in a file that can be mounted into the
+//! pod's containers.
 //!
 //! ```text
 //! <stateDir>/rails/<network>/<pod namespace>_<pod name>/rails.json
@@ -30,13 +30,14 @@ const FORMAT: u32 = 1;
 /// More than any file of ours has, bytes: what a pod put in its place is not read to its end.
 pub const LARGEST: usize = 1 << 20;
 
-/// What the file is called.
+/// Name of the file.
 const FILE: &str = "rails.json";
 
 /// The file as it is written, where no pod has a directory: no name of a network begins so.
 const TEMPORARY: &str = ".rails.json.new";
 
-/// What no two verbs change at a time, beside the networks' directories: no name of a network begins so.
+/// Lock of everything that two verbs must not change at a time, except the networks' directories. No name of a network
+/// begins so.
 const LOCK: &str = ".lock";
 
 /// The name of the pod's directory.
@@ -195,7 +196,7 @@ pub fn text(pod: Option<&str>, key: &Key, others: Vec<Value>, own: Vec<Value>) -
         .unwrap_or_default()
 }
 
-/// So many bytes at most.
+/// A text of limited size.
 struct Text {
     bytes: Vec<u8>,
     most: usize,
@@ -239,7 +240,7 @@ mod tests {
 
     const POD: Option<&str> = Some("default/web-0");
 
-    /// As [`write`] does it, of rails that need not make sense.
+    /// Writes a file as [`write`] does, for rails that need not make sense.
     fn put_one(root: &Path, key: &Key) -> io::Result<()> {
         let root = Directory::open(root)?.unwrap();
         let all = root.make("rails")?;
@@ -272,7 +273,7 @@ mod tests {
         assert!(begin.elapsed() < integration::wait::PATIENCE);
     }
 
-    /// Of a file of 200 kB, indented, it would be 20 MB.
+    /// The file has 200 kB. Indented it would have 20 MB.
     #[test]
     fn what_a_pod_plants_does_not_grow() {
         let deep = "[".repeat(100) + &"0,".repeat(100_000) + "0" + &"]".repeat(100);
@@ -349,7 +350,7 @@ mod tests {
         assert_eq!(fs::read_to_string(elsewhere.join(FILE)).unwrap(), "");
     }
 
-    /// With something in it, or a link to elsewhere.
+    /// A planted directory contains something, or is a link to elsewhere.
     #[test]
     fn a_planted_directory_is_replaced_and_removed() {
         let state = tempfile::tempdir().unwrap();
@@ -371,7 +372,8 @@ mod tests {
         assert!(elsewhere.join("kept").exists());
     }
 
-    /// So deep that a recursion would be at the end of its stack, or of its descriptors; and so wide that others would wait.
+    /// One planted directory is so deep that a recursion would exhaust its stack or descriptors. Another is so wide
+    /// that others would wait.
     #[test]
     fn a_planted_directory_without_end_is_reported_and_keeps_nobody() {
         let state = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -449,7 +451,7 @@ mod tests {
         }
     }
 
-    /// What waits for a writer is not waited for.
+    /// Opening a planted pipe must not wait for a writer.
     #[test]
     fn a_planted_pipe_is_replaced() {
         let state = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From errors to CNI error codes.
+//! Assigns CNI error codes to errors.
 
 use crate::{
     apply::ApplyError,
@@ -85,7 +85,7 @@ pub fn code(error: &Error) -> u32 {
     }
 }
 
-/// What passes by itself is tried again by whoever called; the rest needs a person.
+/// Returns the code: "try again" for errors that pass by themselves, and others for those that need a person.
 fn kubelet(error: &KubeletError) -> u32 {
     match error {
         KubeletError::Nameless => code::CONFIGURATION,
@@ -122,13 +122,13 @@ fn select(error: &SelectError) -> u32 {
     }
 }
 
-/// Whether the kernel says that this RDMA device cannot be moved at all: `EOPNOTSUPP` of
-/// `rdma_dev_change_netns()` (`drivers/infiniband/core/device.c`).
+/// Returns true if the kernel cannot move this RDMA device at all: `EOPNOTSUPP` of `rdma_dev_change_netns()`
+/// (`drivers/infiniband/core/device.c`).
 fn cannot_move(error: &OpError) -> bool {
     matches!(*error.op, Op::MoveRdma { .. }) && error.errno() == Some(libc::EOPNOTSUPP)
 }
 
-/// What a person can do about it, where that is known.
+/// Returns the next step for a person, if it is known.
 fn remedy(error: &Error) -> Option<&'static str> {
     match error {
         Error::Add {

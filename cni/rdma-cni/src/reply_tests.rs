@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which of a node's NICs an ADD takes, and the code of what it refuses. The node: the default route leaves by eth0; storage goes over
-//! mlx5_2; eth3 bears a VLAN; eth4 accelerates the netdev hv0, as on Azure; eth5 and eth6 are rails,
-//! bond0 is one with the VLAN bond0.100, and bond1's API server.
+//! Tests the NICs of a node that an ADD takes, and the codes of refusals.
+//!
+//! The node: the default route leaves by eth0; storage goes over mlx5_2; eth3 bears a VLAN; eth4 accelerates the netdev
+//! hv0, as on Azure; eth5 and eth6 are rails, bond0 is one with the VLAN bond0.100, and bond1 has the route to the
+//! API server.
 
 use super::{own, select as code};
 use crate::error::Error;

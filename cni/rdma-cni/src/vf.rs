@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a configuration sets of virtual functions, and what they have before.
+//! Settings of virtual functions by the configuration, and their earlier values.
 
 use crate::error::Error;
 use attachments::{Attachment, Rail};
@@ -35,7 +35,7 @@ const NO_DRIVER: &str = "it has no driver to take a GUID over";
 const ONE_ADDRESS: &str =
     "it is one of several rails, and an address or a GUID is one device's; ask for one device";
 
-/// Has the record of each of the `rails` say what `conf` sets of it, and what that is before.
+/// Records for each of the `rails` the settings by `conf`, and their present values.
 ///
 /// # Errors
 /// A rail is no virtual function that moves, or its physical function cannot be asked.
@@ -111,9 +111,9 @@ pub fn record<K: Kernel>(
     Ok(())
 }
 
-/// Has `vf` say which GUIDs the function has, where its physical function has set none, which it tells as zero
-/// (`mlx5_ib_get_vf_guid()`, `drivers/infiniband/hw/mlx5/ib_virt.c`). A function that has none either gets ones back, as
-/// ib-sriov-cni does it: zero is no GUID to set.
+/// Completes the GUIDs in `vf` if the physical function has set none, which it reports as zero
+/// (`mlx5_ib_get_vf_guid()`, `drivers/infiniband/hw/mlx5/ib_virt.c`): they are the function's own. A function that has
+/// none either gets ones back, as ib-sriov-cni does it, because zero is no GUID to set.
 fn name_guids(vf: &mut Vf, host_link: &Link, rdma: Option<&RdmaDevice>) {
     let or_own = |told: Guid, own: Option<Guid>| match own.filter(|it| it.is_valid()) {
         _ if told != Guid::ZERO => told,
@@ -128,8 +128,8 @@ fn name_guids(vf: &mut Vf, host_link: &Link, rdma: Option<&RdmaDevice>) {
     }
 }
 
-/// Has `observed` say what the kernel does of the record's functions: the record can have other GUIDs, and what is
-/// presumed.
+/// Adds to `observed` the kernel's settings of the record's functions. The record can differ in GUIDs and presumed
+/// settings.
 ///
 /// # Errors
 /// A physical function cannot be asked.
@@ -151,7 +151,7 @@ pub fn tell<K: Kernel>(
     Ok(())
 }
 
-/// Has the record have the RDMA devices as they are called after their drivers were bound anew.
+/// Updates the record with the names of the RDMA devices after their drivers were bound anew.
 pub fn renew(attachment: &mut Attachment, observed: &Observed) {
     let rails = attachment.rails.iter_mut();
     for rail in rails.filter(|rail| rail.driver.is_some()) {

@@ -8,12 +8,12 @@ use nix::libc;
 use rdma_netns::{Kernel, Op, OpError};
 use std::time::{Duration, Instant};
 
-/// How long one change is tried again, as by sriov-cni.
+/// Time limit for tries of one operation, the same as sriov-cni's.
 const LIMIT: Duration = Duration::from_secs(2);
 
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
-/// Whether `error` tells that a driver is busy with the function that the change is of.
+/// Returns true if `error` means that a driver is busy with the function.
 pub(super) fn is_busy(error: &OpError) -> bool {
     let is_of_function = matches!(
         *error.op,

@@ -5,13 +5,13 @@ use attachments::Attachment;
 use rdma_netns::{Kernel, Op};
 use std::time::Duration;
 
-/// How long udev may take. It gives other names than before where somebody else had given those: the rest goes on by
-/// the devices' address then.
+/// Time limit for udev's renaming. If another program had given the recorded names, udev gives others: the restore then
+/// finds the devices by address.
 const NAMING: Duration = Duration::from_secs(2);
 
 const POLL: Duration = Duration::from_millis(10);
 
-/// Whether `op` has a driver make its devices anew.
+/// Returns true if a driver makes its devices anew with `op`.
 pub(super) fn is_rebound(op: &Op) -> bool {
     matches!(op, Op::RebindDriver { .. } | Op::BindDriver { .. })
 }

@@ -17,26 +17,25 @@ use rdma_netns::{
 };
 use std::time::Duration;
 
-/// How long somebody else who changes the netdev meanwhile, a network manager for instance, is a
-/// reason to look again, counted from when the netdev is there; and how long a machine without memory
-/// or a busy driver is.
+/// Time for further tries while another program changes the netdev, such as a network manager, counted from when the
+/// netdev is on the host. It limits also the tries while the machine lacks memory or a driver is busy.
 const SETTLING: Duration = Duration::from_secs(2);
 
-/// What kept an attachment from being restored, a sentence for each thing.
+/// The reasons why an attachment is not restored, a sentence for each.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", left.join("; "))]
 pub struct Incomplete {
     /// The sentences.
     pub left: Vec<String>,
-    /// Whether time may bring it: a dying namespace gives its devices back a little later.
+    /// True if time may help: a dying namespace returns its devices a little later.
     pub awaited: bool,
-    /// Whether more netdevs of the pod are left than are removed while others wait for the node's lock: the next try goes on.
+    /// True if more netdevs of the pod are left than one verb removes under the node's lock. The next try continues.
     pub continues: bool,
     /// Rails that are restored, apart from what was given up. None: the record keeps its claim on all rails.
     pub restored: Option<Box<Restored>>,
 }
 
-/// These sentences, of which time brings nothing.
+/// Wraps reasons that time does not change.
 impl From<Vec<String>> for Incomplete {
     fn from(left: Vec<String>) -> Self {
         Self {
@@ -59,7 +58,7 @@ impl Incomplete {
         self.continues && self.left.len() == 1
     }
 
-    /// Both.
+    /// Combines both.
     pub fn and(mut self, other: Self) -> Self {
         self.left.extend(other.left);
         self.awaited |= other.awaited;
@@ -72,15 +71,15 @@ impl Incomplete {
 /// Rails that are restored.
 #[derive(Debug)]
 pub struct Restored {
-    /// Their indexes.
+    /// Indexes of the rails.
     pub rails: Vec<usize>,
-    /// What is seen now.
+    /// The observed state after the restore.
     pub observed: Observed,
-    /// What their netdevs were refused by this try.
+    /// Attributes that this try gave up.
     pub given_up: Vec<GivenUp>,
-    /// What their netdevs did not get back, once that is [noted](crate::given_up::note).
+    /// Attributes that the netdevs lack, once they are [noted](crate::given_up::note).
     pub lacks: Vec<Lack>,
-    /// Whether a network manager may take away what was restored.
+    /// True if a network manager may remove restored addresses.
     pub has_to_outlast: bool,
 }
 
@@ -99,7 +98,7 @@ impl Restored {
 /// An attribute that a netdev did not get back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenUp {
-    /// Which rail's netdev, from 0.
+    /// Index of the rail, from 0.
     pub rail: usize,
     /// The attribute.
     pub attribute: Attribute,
@@ -107,16 +106,16 @@ pub struct GivenUp {
     pub why: String,
 }
 
-/// What a verb says that leaves netdevs to the next one.
+/// Message of a verb that leaves netdevs to the next one.
 const CONTINUES: &str = "the removal of the netdevs that the pod made on its rails continues with the next DEL, GC or ADD";
 
-/// How many rounds in a row with the same plan and refusals say that nothing changes any more.
+/// Number of rounds with the same plan and refusals after which nothing is expected to change.
 const SAME_ROUNDS: usize = 2;
 
 /// Refusals that tell of the machine's state at the moment, and not of what was asked for.
 const PASSING: [i32; 4] = [libc::ENOMEM, libc::ENOBUFS, libc::EAGAIN, libc::EINTR];
 
-/// The sentence of a refusal, and whether time may bring the change.
+/// Returns the sentence of a refusal, and true if a later try may succeed.
 fn told(error: OpError) -> (String, bool) {
     let is_passing = busy::is_busy(&error) || error.errno().is_some_and(|it| PASSING.contains(&it));
     (error.to_string(), is_passing)
@@ -320,12 +319,12 @@ fn observe_device_settings<K: Kernel>(
     }
 }
 
-/// Whether `op` brings a device into another namespace, where managers meet it for the first time.
+/// Returns true if `op` moves a device into another namespace. Network managers of that namespace see it as new.
 fn is_move(op: &Op) -> bool {
     matches!(op, Op::MoveRdma { .. } | Op::MoveLink { .. })
 }
 
-/// What is to be left out of each rail's plan.
+/// Returns the attributes to omit from each rail's plan.
 fn attributes(given_up: &[GivenUp]) -> Vec<(usize, Attribute)> {
     let attributes = given_up.iter();
     attributes
@@ -375,11 +374,11 @@ fn dispensable(plans: &[RailPlan], refused: &[Refusal], tried_before: bool) -> V
     }
 }
 
-/// What came of the changes of all rails' plans.
+/// Result of executing the plans of all rails.
 #[derive(Default)]
 struct Made {
     refused: Vec<Refusal>,
-    /// What drivers took and do not tell, each with its rail's index.
+    /// Settings that drivers accepted and do not report, each with its rail's index.
     set: Vec<(usize, Attribute)>,
 }
 
@@ -453,8 +452,8 @@ fn sparing<K: Kernel>(kernel: &K, spared: &[Spared], op: &Op) -> Result<(), OpEr
     done
 }
 
-/// Whether the children of several rails were removed by one deletion. What is refused of it is tried by the rails' own
-/// plans, which tell it.
+/// Removes the children of several rails by one deletion. Returns false if the kernel refuses: the rails' own plans
+/// then try, and report errors.
 fn remove_together<K: Kernel>(kernel: &K, pod: Option<&K::Pod>, ops: &[Op]) -> bool {
     let made = ops.iter().try_for_each(|op| {
         log::debug!("{op}");
@@ -466,7 +465,7 @@ fn remove_together<K: Kernel>(kernel: &K, pod: Option<&K::Pod>, ops: &[Op]) -> b
     made.is_ok() && !ops.is_empty()
 }
 
-/// What is left: what was refused, or is not possible, or is missing without either.
+/// Returns the reasons why something is left: refused operations, obstacles, and operations that had no effect.
 fn incomplete(plans: Vec<RailPlan>, refused: Vec<Refusal>) -> Incomplete {
     let awaited = plans
         .iter()

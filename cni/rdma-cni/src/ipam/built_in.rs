@@ -20,7 +20,7 @@ use std::{
 /// The plugin's name.
 pub(super) const NAME: &str = "rdma-ipam";
 
-/// What a stamp begins with; a SHA-256 in hexadecimal and a line's end follow.
+/// Prefix of a stamp. A SHA-256 in hexadecimal and a line feed follow.
 const STAMP: &[u8] = b"\nrdma-build ";
 
 /// Bytes of a stamp.
@@ -33,7 +33,7 @@ pub(super) struct BuiltIn {
 }
 
 impl BuiltIn {
-    /// If `program`, which is the plugin called `name`, is `rdma-ipam` of this program's build.
+    /// Returns the built-in plugin if `program`, the plugin called `name`, is `rdma-ipam` of this program's build.
     pub(super) fn of(name: &str, program: &Path) -> Option<Self> {
         let is_it = name == NAME && {
             static OWN: OnceLock<Option<[u8; LENGTH]>> = OnceLock::new();
@@ -45,8 +45,9 @@ impl BuiltIn {
         })
     }
 
-    /// What it answers; in an error if it fails. Locks are waited for until `deadline`. The directories of leases are on
-    /// the disk when `later` is settled; none: when this returns.
+    /// Runs a verb. Returns its output; if the verb fails, the output is the error. `deadline` limits the wait for
+    /// locks. The directories of leases are on disk when `later` is settled, or without `later` when this function
+    /// returns.
     pub(super) fn call(
         &self,
         environment: BTreeMap<String, String>,

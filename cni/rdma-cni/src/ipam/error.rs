@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What fails in a delegation, and what that says of the plugin.
+//! Errors of a delegation, and their meaning for the caller.
 
 use super::built_in;
 use cni_protocol::code;
@@ -14,17 +14,17 @@ const SHOWN: usize = 400;
 /// Delegation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum IpamError {
-    /// No such program.
+    /// `CNI_PATH` has no such program.
     #[error(
         "IPAM plugin {name:?} is not in CNI_PATH ({path}): install it there, or correct ipam.type"
     )]
     NotFound {
         /// `ipam.type`
         name: String,
-        /// Where it was looked for.
+        /// The searched directories.
         path: String,
     },
-    /// It could not be run.
+    /// The program could not be run.
     #[error("cannot run IPAM plugin {program:?}: {source}")]
     Run {
         /// The program.
@@ -32,37 +32,37 @@ pub enum IpamError {
         /// The system's answer.
         source: io::Error,
     },
-    /// It answered with an error.
+    /// The plugin answered with an error.
     #[error("IPAM plugin {name:?}, {command}: {message}")]
     Refused {
         /// `ipam.type`
         name: String,
         /// `ADD`, `DEL`…
         command: &'static str,
-        /// Its code.
+        /// CNI code of the answer.
         code: Option<u64>,
-        /// Its message and details, or how it ended.
+        /// The answer's message and details, or the exit status.
         message: String,
     },
-    /// It was ended by a signal.
+    /// A signal ended the plugin.
     #[error("IPAM plugin {name:?}, {command}: it ended with {status}")]
     Killed {
         /// `ipam.type`
         name: String,
         /// `ADD`, `DEL`…
         command: &'static str,
-        /// Which one.
+        /// The exit status.
         status: ExitStatus,
     },
-    /// What it did is not on the disk.
+    /// The plugin's changes are not on disk.
     #[error("IPAM: {0}")]
     Unsettled(StoreError),
-    /// Its answer makes no sense.
+    /// The answer is wrong.
     #[error("IPAM plugin {name:?} answered with an invalid {field}: {value}")]
     Answer {
         /// `ipam.type`
         name: String,
-        /// What is wrong.
+        /// The wrong field.
         field: &'static str,
         /// The wrong value.
         value: String,
@@ -70,7 +70,8 @@ pub enum IpamError {
 }
 
 impl IpamError {
-    /// What the plugin called `name` printed as its `command` failed; `without` an error, if it is none.
+    /// Parses the `output` of a failed `command` of the plugin `name`. `without` is the message if `output` is no error
+    /// of CNI.
     pub fn refused(name: &str, command: &'static str, output: &[u8], without: &str) -> Self {
         let error: Value = serde_json::from_slice(output).unwrap_or_default();
         let words = [&error["msg"], &error["details"]]
@@ -88,8 +89,8 @@ impl IpamError {
         }
     }
 
-    /// Whether there is no such plugin, or it answered as CNI wants it: it is known not to have
-    /// done what it was asked for. One that was killed may have; `rdma-ipam` says so itself.
+    /// Returns true if the plugin is missing, or answered with an error of CNI: it has certainly not done the request.
+    /// A killed plugin may have done it. `rdma-ipam` reports that itself.
     pub fn is_answer(&self) -> bool {
         match self {
             Self::NotFound { .. } => true,
@@ -101,7 +102,7 @@ impl IpamError {
         }
     }
 
-    /// Whether another call may go better: it says so (code 11), took too long, or was killed.
+    /// Returns true if another call may succeed: the plugin says so (code 11), took too long, or was killed.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Refused { code, .. } => *code == Some(u64::from(code::TRY_LATER)),
@@ -111,7 +112,7 @@ impl IpamError {
         }
     }
 
-    /// Whether the plugin says that it cannot do its configuration, now or later.
+    /// Returns true if the plugin rejects its configuration, which another call does not change.
     pub fn is_configuration(&self) -> bool {
         let codes = [
             code::INCOMPATIBLE_VERSION,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an IPAM plugin is told of a rail's netdev on the host: in `move` mode it has left the
-//! host by then, and its addresses with it.
+//! The description of a rail's netdev for an IPAM plugin. In `move` mode the netdev has left the host by then, and so
+//! have its addresses.
 
 use ipnetwork::IpNetwork;
 use rdma_ipam::host::is_a_nics;
@@ -8,7 +8,7 @@ use rdma_netns::{Address, HardwareAddress, Link, Neighbour, link::MAIN_TABLE};
 use serde_json::{Map, Value, json};
 use std::net::IpAddr;
 
-/// What is known on the host of addresses, and an IPAM plugin cannot see.
+/// Addresses that the host knows, and an IPAM plugin cannot observe.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     /// The host's own that are away with netdevs in pods.
@@ -26,7 +26,7 @@ pub struct Master<'a> {
 }
 
 impl<'a> Master<'a> {
-    /// One for each of the `links` of a pod's rails.
+    /// Returns a description for each of the `links` of a pod's rails.
     pub fn of(links: &[&'a Link], known: &'a Known) -> Vec<Self> {
         let elsewhere = |index: usize| {
             let others = links
@@ -112,7 +112,7 @@ fn args_without(args: &str, networks: &[IpNetwork]) -> String {
     pairs.collect::<Vec<_>>().join(";")
 }
 
-/// Whether `ip`, perhaps with a prefix length, is in one of `networks`.
+/// Returns true if `ip`, perhaps with a prefix length, is in one of `networks`.
 fn is_in(ip: &str, networks: &[IpNetwork]) -> bool {
     let ip = ip
         .split('/')

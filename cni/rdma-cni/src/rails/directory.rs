@@ -25,8 +25,8 @@ const DIRECTORY: OFlag = OFlag::O_DIRECTORY
     .union(OFlag::O_NOFOLLOW)
     .union(OFlag::O_CLOEXEC);
 
-/// How much of a directory that a pod has put in the place of a file is taken away: what has more entries in all, or more
-/// levels, was made to keep verbs busy, or to have them run out of stack and descriptors.
+/// Limits for the removal of a directory that a pod has put in the place of a file. A pod makes a directory with more
+/// entries, or more levels, to keep verbs busy, or to exhaust their stack and descriptors.
 const ENTRIES: u32 = 1000;
 const LEVELS: u32 = 32;
 
@@ -77,7 +77,7 @@ impl Directory {
         Ok(Self(fd))
     }
 
-    /// What the file `name` has. None: there is none, or something that is no file of ours.
+    /// Returns the content of the file `name`. None: it does not exist, or is no regular file.
     pub(super) fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
         // a pipe without a writer would be waited for
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;

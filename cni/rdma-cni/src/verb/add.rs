@@ -26,12 +26,12 @@ use rdma_netns::{DeviceAddress, Kernel, Link, Observed, Pod};
 use serde_json::Value;
 use std::{collections::BTreeSet, io, net::IpAddr};
 
-/// How ADD went.
+/// Result of ADD.
 pub enum Outcome<K: Kernel> {
     /// The pod has devices.
     Added(Box<Added<K>>),
-    /// No device was allocated to it, or an earlier call in this ADD has attached it: the result of the
-    /// plugins before.
+    /// The pod has no allocated device, or an earlier call in this ADD has attached it. Has the result of the plugins
+    /// before.
     NothingToDo(Value),
 }
 
@@ -84,7 +84,7 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Outcome<K>, Error> {
     }
 }
 
-/// What [`Added`] is made of.
+/// A finished try of [`add`].
 struct Attempt {
     result: Value,
     attachment: Attachment,
@@ -102,7 +102,7 @@ impl Attempt {
     }
 }
 
-/// All that ADD does; everything is as before if it fails, or what is not is told.
+/// Runs one try of ADD. If it fails, the host is restored; the error lists whatever could not be restored.
 fn attempt<K: Kernel>(
     node: &Node<'_, K>,
     asked: (&Choice<'_>, SmcRequirement),
@@ -162,7 +162,7 @@ impl<K: Kernel> Added<K> {
 /// An attachment with its record written, and how the moves went.
 struct Started {
     attachment: Attachment,
-    /// What IPAM is told besides.
+    /// Addresses for IPAM plugins.
     known: Known,
     moved: Result<Observed, Cause>,
 }
@@ -200,7 +200,7 @@ fn begin<K: Kernel>(
     }
 }
 
-/// None: only the ports of all RDMA devices tell which ones are `meant`.
+/// Returns None if only the ports of all RDMA devices tell the `selected` ones.
 fn start<K: Kernel>(
     node: &Node<'_, K>,
     (choice, wish): (&Choice<'_>, SmcRequirement),
@@ -295,7 +295,7 @@ pub fn give(attachment: &mut Attachment, observed: &Observed) {
     addresses::give(attachment, observed, desired);
 }
 
-/// What the rails' netdevs are to have.
+/// Returns the desired state of the rails' netdevs.
 pub fn given(attachment: &Attachment) -> Vec<DesiredLink> {
     attachment.rails.iter().map(|it| it.given.clone()).collect()
 }

@@ -14,12 +14,12 @@ use cni_protocol::Command;
 use rdma_netns::{Conflict, Kernel, Link, Neighbour, Observed, Pod};
 use std::{borrow::Cow, net::IpAddr};
 
-/// How often a rail is asked for. Tries that meet an address in use are over in a moment: in a /24 of
-/// which other nodes have two thirds, one ADD in half a million needs more.
+/// Maximum number of requests for a rail. Tries that meet an address in use take a moment. In a /24 of which other
+/// nodes have two thirds, one ADD in half a million needs more.
 const TRIES: usize = 32;
 
-/// One answer for each rail, those that an earlier plugin placed left empty. None: no IPAM plugin is
-/// to be asked. What comes of them is in the record, which is on the disk before an address is used.
+/// Returns one answer for each rail. It is empty for rails that an earlier plugin placed. None: no IPAM plugin is
+/// configured. The record with the addresses is on disk before an address is used.
 pub(super) fn obtain<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
@@ -99,7 +99,7 @@ pub(super) fn obtain<K: Kernel>(
     Ok(Some(answers))
 }
 
-/// One for each of `links` that is `present`.
+/// Returns the descriptions of those of `links` that are `present`.
 fn masters<'a>(
     links: &[Option<Link>],
     present: &[&'a Link],
@@ -112,7 +112,7 @@ fn masters<'a>(
         .collect()
 }
 
-/// What the rails are to have by IPAM's answers.
+/// Converts IPAM's answers to the desired state of the rails.
 fn answered(attachment: &mut Attachment, observed: &Observed, answers: &[Answer]) {
     let ipv6 = attachment.ipv6();
     let desired = answers

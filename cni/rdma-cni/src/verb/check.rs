@@ -102,9 +102,8 @@ fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error>
     Err(Error::Drift(vec![drift]))
 }
 
-/// What ADD gave, less what the final result does not have any more: a later plugin may
-/// have taken it away. Addresses that ADD did not put into the result can be taken away with their
-/// interface only.
+/// Returns the state that ADD set, without the parts that the final result lacks: a later plugin may have removed them.
+/// Addresses that ADD did not put into the result can only be removed together with their interface.
 fn desired(attachment: &Attachment, index: usize, rail: &Rail, result: &Value) -> DesiredLink {
     let Some(interface) = result::find_interface(result, &rail.pod_name) else {
         return DesiredLink::default();

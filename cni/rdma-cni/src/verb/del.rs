@@ -60,18 +60,17 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     }
 }
 
-/// As [`teardown::forget_rails`], of an attachment that nothing is recorded of.
+/// Removes the rails file as [`teardown::forget_rails`] does, for an attachment without a record.
 fn forget_rails<K>(node: &Node<'_, K>, key: &Key) {
     let pod = node.environment.pod();
     claims::left(node.store.root(), &key.container);
     teardown::tell_no_more(node, key, pod.as_deref());
 }
 
-/// As [`without_record`], for an attachment whose DEL has ended already, or whose ADD had nothing to
-/// begin: a record is there before IPAM is asked, and stays until everything is given back. So only a
-/// refusal that may pass is a reason to fail; a plugin that is gone, or refuses, would keep the pod for
-/// ever ("Plugins should generally complete a DEL action without error even if some resources are
-/// missing", CNI specification, section 2, DEL).
+/// Releases addresses as [`without_record`] does, for an attachment whose DEL has ended already, or whose ADD did not
+/// begin. A record exists before IPAM is asked, and until everything is released. So DEL fails only if a refusal may
+/// pass. A plugin that is missing, or refuses, would keep the pod for ever ("Plugins should generally complete a DEL
+/// action without error even if some resources are missing", CNI specification, section 2, DEL).
 fn unrecorded<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     match without_record(node, key) {
         Err(Error::Release(error)) if !error.may_pass() => {
@@ -259,14 +258,14 @@ fn lost_rails<K>(node: &Node<'_, K>, observed: &Observed) -> Vec<Rail> {
     rails
 }
 
-/// What `link` is a child of, if it is one of a netdev that stayed on the host.
+/// Returns the shared netdev of `link`, if that is a child of a netdev that stayed on the host.
 fn shared_again(observed: &Observed, link: &Link) -> Option<Shared> {
     let child = link.child?;
     let parent = observed.host.link_by_index(link.lower?)?;
     Some(Shared::of(parent, child))
 }
 
-/// What can still be said of a netdev's state on the host.
+/// Reconstructs the host state of a netdev as far as possible.
 fn host_link_again<K>(node: &Node<'_, K>, observed: &Observed, link: &Link) -> Link {
     let configured = match &node.conf.devices {
         Some(Devices::Selectors(selectors)) => match selectors.as_slice() {

@@ -23,8 +23,8 @@ pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     gc_within(node, LIMIT)
 }
 
-/// As [`gc`], with `time` for the locks of each attachment, as with a DEL; after a process that has kept a lock all that
-/// time there is but what is left of the verb's.
+/// Runs [`gc`] with `time` for the locks of each attachment, the same as for a DEL. After a process has kept a lock for
+/// all that time, the others get only the rest of the verb's time.
 pub fn gc_within<K: Kernel>(node: &Node<'_, K>, mut time: Duration) -> Result<(), Error> {
     node.conf.network.since("GC", SpecVersion::V1_1_0)?;
     let Some(valid) = &node.conf.network.valid_attachments else {
@@ -72,8 +72,8 @@ pub fn gc_within<K: Kernel>(node: &Node<'_, K>, mut time: Duration) -> Result<()
     }
 }
 
-/// Whether one process had a lock for all the time that there was. Where several had it in turn, as pods that start do,
-/// the next attachment is worth its time.
+/// Returns true if one process kept a lock for all the available time. If several processes had it in turn, such as
+/// starting pods, the next attachment gets its time.
 fn is_kept(error: &Error) -> bool {
     matches!(error, Error::State(error) | Error::Unfinished(error) if lock::is_kept(error))
 }

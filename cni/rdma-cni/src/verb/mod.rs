@@ -67,7 +67,7 @@ impl<'a, K: Kernel> Node<'a, K> {
         }
     }
 
-    /// What SMC-R is set up with.
+    /// Returns the parts of the node that SMC-R needs.
     pub(crate) fn smcr(&self) -> smcr::apply::Node<'_, K> {
         smcr::apply::Node {
             kernel: self.kernel,
@@ -94,8 +94,8 @@ impl<'a, K: Kernel> Node<'a, K> {
         Ok((target, key))
     }
 
-    /// What is to be attached to the pod; none: kubelet allocated nothing to it. Nothing is
-    /// opened, locked or looked at for that but kubelet's answer.
+    /// Returns the source that names the devices. None: kubelet allocated nothing to the pod. This asks kubelet, and
+    /// opens, locks or observes nothing else.
     pub fn choice(&self) -> Result<Option<Choice<'a>>, Error> {
         Ok(match self.conf.required_devices()? {
             Devices::Address(address) => Some(Choice::Address(address)),

@@ -7,14 +7,14 @@ use attachments::{Attachment, Phase, Smc, Stage};
 use rdma_netns::Kernel;
 use std::time::Duration;
 
-/// For how long nothing has to be taken away until a manager is done with a netdev that has come back. NetworkManager
-/// takes up to some tenths of a second on a busy node.
+/// Time without a change after which a network manager is done with a returned netdev. NetworkManager takes up to some
+/// tenths of a second on a busy node.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// How long managers are waited for at most.
+/// Maximum wait for network managers.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// From look to look.
+/// Pause between two observations.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Says in the record that an attachment that had something of the node's for SMC-R is restored, as long as the node's lock
@@ -102,7 +102,7 @@ pub(super) fn leave<K: Kernel>(
     }
 }
 
-/// What managers may take away, of rails that are restored.
+/// Returns the restored rails that network managers may change.
 pub(super) fn watched(restored: &Result<Restored, Incomplete>) -> Option<&Restored> {
     let restored = match restored {
         Ok(restored) => Some(restored),
@@ -111,8 +111,8 @@ pub(super) fn watched(restored: &Result<Restored, Incomplete>) -> Option<&Restor
     restored.filter(|it| it.has_to_outlast)
 }
 
-/// What the pod shared of SMC-R with one that ended meanwhile, each left to the other: the last one whose record says
-/// that it is not restored takes it away.
+/// Removes SMC-R settings that the pod shared with one that ended meanwhile. Each has left them to the other; the last
+/// one whose record is not marked as restored removes them.
 fn leave_smc<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,

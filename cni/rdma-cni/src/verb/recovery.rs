@@ -13,13 +13,13 @@ use attachments::{
 use rdma_netns::Kernel;
 use std::time::Duration;
 
-/// How long the addresses of other pods may keep an ADD waiting.
+/// Time that the addresses of other pods may delay an ADD.
 const BUDGET: Duration = Duration::from_secs(5);
 
-/// How long a record whose addresses IPAM did not take back is left alone by others.
+/// Time until others try again to release the addresses of a record whose IPAM plugin refused.
 const BACK_OFF: Duration = Duration::from_secs(300);
 
-/// What a look at all records found.
+/// Result of reading all records.
 #[derive(Debug, Default)]
 pub struct Recovery {
     /// Attachments whose devices are not to be had.

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What every restoration has in common: the pod's namespace if it is still the same one,
-//! devices, addresses, record.
+//! Steps that every restore has: the pod's namespace if it is still the same one, devices, addresses, record.
 
 use super::{Node, outlast, spared};
 use crate::{
@@ -27,13 +26,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a dying namespace's devices are waited for.
+/// Maximum wait for the devices of a dying namespace.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a pod's netdevs on its rails are removed; somebody may make new ones as fast.
+/// Maximum time of removing a pod's netdevs on its rails. Some program may make new ones as fast.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// How long others may move devices in between.
+/// Pause in which others may move devices.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The namespace of `attachment`, if that one still exists: another one at the same path
@@ -154,18 +153,18 @@ pub fn devices<K: Kernel>(
     }
 }
 
-/// What becomes of devices that are in a namespace that is neither the host's nor the pod's.
+/// Treatment of devices in a namespace that is neither the host's nor the pod's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Elsewhere {
     /// The same verb tries again: no rail is another owner's yet.
     Awaited,
-    /// They stay there.
+    /// The devices stay there.
     Left,
-    /// As the last resort, their drivers are bound anew.
+    /// The drivers are bound anew, as the last resort.
     BoundAnew,
 }
 
-/// As `restore_once`, with what came of it in the record.
+/// Runs `restore_once`, and records its result.
 pub fn restore<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
@@ -413,7 +412,7 @@ pub fn addresses<K: Kernel>(
     )
 }
 
-/// As [`addresses`], with what is not done by `deadline` left undone.
+/// Releases addresses as [`addresses`] does, and stops at `deadline`.
 pub fn addresses_until<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,

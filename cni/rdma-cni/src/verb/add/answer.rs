@@ -10,7 +10,7 @@ use rdma_netns::{Observed, link::MAIN_TABLE};
 use serde_json::{Value, json};
 use std::{net::IpAddr, path::Path};
 
-/// What the result says of each rail of ours; `answers` are IPAM's, if it was asked.
+/// Returns the part of the result for each rail of ours. `answers` are IPAM's, if it was asked.
 pub(super) fn of_rails(
     attachment: &Attachment,
     observed: &Observed,

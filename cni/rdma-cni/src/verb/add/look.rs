@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What ADD looks at before it changes anything: as few ports of RDMA devices as tell which devices are meant.
+//! Observations before ADD changes anything. They ask as few ports of RDMA devices as the selection allows.
 
 use super::draft;
 use crate::{error::Error, verb::Node, vf};
@@ -8,9 +8,9 @@ use plan::select::{self, Choice, Remark};
 use rdma_netns::{Asked, DeviceAddress, Kernel, Neighbour, Observed};
 use std::collections::BTreeSet;
 
-/// The present state, the record of the attachment, and what is to be logged of it. Other pods wait for the node's lock: a device
-/// that is not to be attached is not asked for its ports. None: it would have to be, as nothing is known to be
-/// `meant`.
+/// Returns the present state, the record of the attachment, and remarks for the log. Other pods wait for the node's
+/// lock, so a device that is not to be attached is not asked for its ports. Returns None if that is impossible, because
+/// the `selected` devices are unknown.
 pub(super) fn present<K: Kernel>(
     node: &Node<'_, K>,
     choice: &Choice<'_>,
@@ -69,7 +69,7 @@ fn observe<K: Kernel>(
     }
 }
 
-/// The devices that are meant, as far as that is known without a port.
+/// Returns the selected devices, as far as no port is needed to know them.
 fn without_ports<K: Kernel>(
     node: &Node<'_, K>,
     choice: &Choice<'_>,
@@ -91,8 +91,8 @@ fn without_ports<K: Kernel>(
     })
 }
 
-/// Has the kernel look at what `choice` can mean, and ask the RDMA devices of `ports` alone. What others hold is seen in no
-/// namespace that is looked at: a selector may mean it all the same, by its driver.
+/// Limits the next observations to the devices that `choice` can select, and asks only the RDMA devices of `ports`.
+/// Devices that others hold are in no observed namespace, and are added: a selector may match their driver.
 fn ask_only<K: Kernel>(
     node: &Node<'_, K>,
     choice: &Choice<'_>,
@@ -112,8 +112,8 @@ fn ask_only<K: Kernel>(
     }));
 }
 
-/// The devices that are meant, by the ports of all. The node's lock is not held by the caller: a sick one
-/// answers after a minute.
+/// Selects devices by the ports of all RDMA devices. The caller does not hold the node's lock: a broken device answers
+/// after a minute.
 pub(super) fn by_all_ports<K: Kernel>(
     node: &Node<'_, K>,
     choice: &Choice<'_>,

@@ -31,8 +31,8 @@ pub(super) fn result<K: Kernel>(
     Ok(is_second.then(|| previous.clone()))
 }
 
-/// Whether `result` has every interface that the first call put into it. An attachment without one cannot be
-/// told from an earlier ADD's: libcni drops the result's `rails`.
+/// Returns true if `result` has every interface that the first call added. An attachment without an interface cannot be
+/// told from an earlier ADD's, because libcni drops the result's `rails`.
 fn has_rails(result: &Value, attachment: &Attachment, pod: &impl Pod) -> bool {
     let interfaces = result["interfaces"].as_array();
     let sandbox = pod.path().to_str();
@@ -45,7 +45,7 @@ fn has_rails(result: &Value, attachment: &Attachment, pod: &impl Pod) -> bool {
     has_one && ours.all(|rail| is_there(&rail.pod_name))
 }
 
-/// Whether `conf` asks for the same devices, by the same names, as the ADD on record did.
+/// Returns true if `conf` requests the same devices, by the same names, as the recorded ADD.
 fn is_same_request(attachment: &Attachment, conf: &Conf) -> bool {
     Conf::parse(attachment.config.clone()).is_ok_and(|before| {
         before.devices == conf.devices && before.interface_name == conf.interface_name
