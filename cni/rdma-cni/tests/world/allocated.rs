@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What kubelet allocated is attached: which devices, in what order, moved or shared.
+//! Attachment of the devices that kubelet allocated: selection, order, moved or shared.
 
 use crate::{
     kubelet::{Cluster, Devices, every, record},

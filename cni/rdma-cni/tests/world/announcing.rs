@@ -11,7 +11,7 @@ use rdma_netns::{HardwareAddress, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 
-/// What neighbours were told since the last time.
+/// Returns the announcements since the last call.
 fn told(node: &Node) -> Vec<(HardwareAddress, IpAddr)> {
     node.kernel
         .with(|world| std::mem::take(&mut world.announced))

@@ -61,7 +61,7 @@ fn a_bonds_device_is_queried_and_a_plain_nics_is_not() {
     assert_eq!(node.kernel.answered(), ["mlx5_bond_0"]);
 }
 
-/// As the eRDMA controller's ids do, without the daemon's word for what they stand for.
+/// The eRDMA controller's ids name an RDMA device, and the daemon has not published them.
 #[test]
 fn an_id_that_names_an_rdma_device_queries_no_other() {
     let cluster = Cluster::new(RdmaMode::Shared);
@@ -88,8 +88,7 @@ fn a_refusal_queries_no_other_device() {
     assert_eq!(node.kernel.answered(), ["mlx5_2"; 0]);
 }
 
-/// Of a NIC in another pod that has no RDMA device nothing is seen on the host: its driver is that of the function which
-/// the record names.
+/// A NIC in another pod without an RDMA device is not visible on the host. Its driver is that of the recorded function.
 #[test]
 fn what_another_pod_holds_is_known_by_its_driver() {
     let mut world = World::new(Some(RdmaMode::Exclusive));
@@ -112,7 +111,7 @@ fn what_another_pod_holds_is_known_by_its_driver() {
     }
 }
 
-/// On B200 nodes there are ten RDMA devices of InfiniBand for eight rails.
+/// B200 nodes have ten InfiniBand RDMA devices for eight rails.
 #[test]
 fn what_manages_nvlinks_switches_is_no_rail_of_a_pattern() {
     let mut world = World::new(Some(RdmaMode::Exclusive));
@@ -145,8 +144,8 @@ fn what_manages_nvlinks_switches_is_no_rail_of_a_pattern() {
     }
 }
 
-/// Only a port tells that the netdev has an RDMA device, or the device is not there: whoever holds the node's
-/// lock meanwhile would have all pods of the node wait for the sickest port.
+/// Only a port tells the netdev's RDMA device, or the device does not exist. If the node's lock were held meanwhile,
+/// all pods of the node would wait for the slowest port.
 #[test]
 fn other_pods_do_not_wait_where_all_ports_are_queried() {
     let node = Node::new(RdmaMode::Exclusive);

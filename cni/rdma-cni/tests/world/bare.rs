@@ -27,7 +27,7 @@ fn with(mode: RdmaMode, nic: Nic) -> World {
     world
 }
 
-/// Behind a plugin that made `eth0`, as `type`.
+/// Returns the configuration of `type` `of` behind a plugin that made `eth0`.
 fn behind(node: &Node, pod: &Pod, of: &str) -> Value {
     node.config(json!({
         "type": of,
@@ -80,7 +80,7 @@ fn a_drop_in_moves_an_rdma_device_that_has_no_netdev() {
     }
 }
 
-/// What a physical function sets is for a netdev that the pod would not get.
+/// A physical function sets attributes of a netdev that the pod would not get.
 #[test]
 fn a_function_without_a_netdev_is_not_set_up() {
     let node = Node::with(with(RdmaMode::Exclusive, infiniband()));

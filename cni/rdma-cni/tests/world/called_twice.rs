@@ -5,7 +5,7 @@ use crate::node::{Node, Pod};
 use rdma_netns::RdmaMode;
 use serde_json::{Value, json};
 
-/// What the plugin before has made.
+/// Returns the result of the plugin before.
 fn first(pod: &Pod) -> Value {
     json!({
         "cniVersion": "1.0.0",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a pod chooses of its own attachment by its annotations, where the operator has allowed it.
+//! Annotations by which a pod chooses details of its own attachment, if the operator allows it.
 
 use crate::{
     kubelet::{Cluster, every},

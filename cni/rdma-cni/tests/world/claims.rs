@@ -31,7 +31,7 @@ const DRIVER: &str = "hca.rdma";
 pub(crate) const UID: &str = "0c1f6e1e-7f3c-4a53-9d0a-3d1b0c6b2f11";
 const POD_UID: &str = "5a1b0f4c-2f0e-4b7e-8f53-b5e0c7d0a001";
 
-/// What the daemon records of a claim of the devices at `addresses`, as they are now.
+/// Writes the daemon's record of a claim for the devices at `addresses` in their present state.
 fn prepare(cluster: &Cluster, addresses: &[&str], sharing: Sharing, awaits_network: bool) {
     let nics = addresses.iter().map(|text| {
         let rdma = cluster.rdma(&address(text));
@@ -105,7 +105,7 @@ pub(crate) fn given(cluster: &Cluster) -> Option<Vec<String>> {
     Some(names.map(str::to_owned).collect())
 }
 
-/// What a container of the claim would have in the variable, which is JSON; none: it would not have it.
+/// Returns the variable that a container of the claim would have, which is JSON. None: it would not have the variable.
 fn variable(cluster: &Cluster, name: &str) -> Option<Value> {
     let text = fs::read(specification(cluster)).ok()?;
     let specification: Value = serde_json::from_slice(&text).unwrap();
@@ -254,7 +254,7 @@ fn a_claim_says_how_its_pod_is_attached() {
     cluster.del(&both, &config).must_succeed();
 }
 
-/// What a class says concerns the other pods of a NIC, too; routes are the pod's own.
+/// A class decides about the other pods of a NIC, too; routes are the pod's own.
 #[test]
 fn a_class_says_what_a_pod_gets_of_a_netdev() {
     let cluster = Cluster::with(furnished(RdmaMode::Shared));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! As `rdma` behind a plugin that moves the netdev itself: only the RDMA device is moved,
-//! and returns to the host whichever of both DELs is first.
+//! Tests `type` `rdma` behind a plugin that moves the netdev itself. Only the RDMA device is moved, and it returns to
+//! the host whichever of both DELs is first.
 
 use crate::node::{Node, Pod, name};
 use fake_kernel::Verdict;
@@ -19,7 +19,7 @@ fn config(node: &Node, pod: &Pod) -> Value {
     config
 }
 
-/// What host-device does in ADD, and in DEL.
+/// Moves the netdev as host-device does in ADD and DEL.
 fn move_netdev(node: &Node, pod: &Pod, from: NetnsSide, to: NetnsSide) {
     let names: [InterfaceName; 2] = match to {
         NetnsSide::Pod => [name("eth2"), name("net1")],

@@ -17,7 +17,7 @@ const CONFIGS: [fn(&Node) -> Value; 4] = [
     one_rail_set_up,
 ];
 
-/// How a killed verb is met.
+/// The verb that meets a killed one.
 #[derive(Clone, Copy, Debug)]
 enum Restorer {
     Del,
@@ -27,7 +27,7 @@ enum Restorer {
 
 const RESTORERS: [Restorer; 3] = [Restorer::Del, Restorer::AddOfAnother, Restorer::Gc];
 
-/// What became of the pod's namespace meanwhile.
+/// State of the pod's namespace meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Namespace {
     Lives,

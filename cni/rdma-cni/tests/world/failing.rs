@@ -72,7 +72,7 @@ impl Failed {
         Self::by(Errno::EIO, config, at, refused)
     }
 
-    /// As [`Failed::new`], refused with `errno`.
+    /// Runs [`Failed::new`] with `errno` as the refusal.
     fn by(
         errno: Errno,
         config: Config,
@@ -115,7 +115,7 @@ fn any_change_of_the_undoing_is_refused_once() {
     }
 }
 
-/// For as long as the machine has no memory nothing is given up.
+/// Nothing is given up while the machine lacks memory.
 #[test]
 fn all_changes_of_the_undoing_from_any_on_are_refused() {
     for (config, at) in every_change() {

@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who may run beside whom: programs that are started, and what holds locks meanwhile.
+//! Synchronizes tests that start programs with tests that hold locks.
 
 use std::{
     cell::Cell,
     sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
-/// Here all processes are threads of one: a child that is being started has the locks of
-/// every other thread open until it is another program, and keeps them taken.
+/// All verbs are threads of one process. A child that is being started has the locks of every other thread open until
+/// it executes another program, and keeps them held.
 static GATE: RwLock<()> = RwLock::new(());
 
-/// Nothing else of these tests runs as long as this is held: children can be started.
+/// Stops all other tests while the guard is held, so that children can be started.
 pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
     GATE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 thread_local! {
-    /// Whether this thread runs the program: one that is run meanwhile passes the gate with it, as it would wait for
-    /// ever behind one that waits to be alone.
+    /// True if this thread holds the gate already. A nested program would wait for ever behind a thread that waits to
+    /// be alone.
     static RUNS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Nothing that has to be alone runs as long as this is held.
+/// Keeps tests that have to be alone from running while the guard is held.
 pub(crate) fn beside_others() -> RwLockReadGuard<'static, ()> {
     GATE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What this thread runs from now on passes the gate with another thread, which keeps it open as long.
+/// Lets this thread's later programs pass the gate with another thread, which keeps it open as long.
 pub(crate) fn pass_with_another() {
     RUNS.set(true);
 }

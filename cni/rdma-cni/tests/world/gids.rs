@@ -240,7 +240,7 @@ fn the_pods_programs_can_read_the_file() {
     }
 }
 
-/// With its own netdev a pod can do without: it is told, and not waited for long.
+/// A moved netdev does not need its GID: ADD logs the missing one, and does not wait long.
 #[test]
 fn a_moved_netdevs_gid_that_never_comes_is_left_out() {
     for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {

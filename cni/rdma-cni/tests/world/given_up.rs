@@ -20,7 +20,7 @@ const AT: NetnsSide = NetnsSide::Host;
 
 type Kind = fn(&Op) -> bool;
 
-/// What a kernel may refuse on the host, and how much that is of `eth2`.
+/// Operations that a kernel may refuse on the host, with their number for `eth2`.
 const KINDS: [(&str, Kind, usize); 9] = [
     ("MAC", |op| matches!(op, Op::SetMac { .. }), 1),
     ("MTU", |op| matches!(op, Op::SetMtu { .. }), 1),
@@ -323,8 +323,7 @@ fn without_memory(node: &Node, is_it: Kind, times: usize) {
     });
 }
 
-/// No memory for a while is waited for; for longer, the first DEL says so, and the next one does
-/// without.
+/// The first DEL waits for memory, and then reports the missing attribute. The next DEL does without it.
 #[test]
 fn a_machine_without_memory_keeps_a_pod_for_one_del() {
     for (what, is_it, _) in KINDS {
@@ -381,7 +380,7 @@ fn a_del_that_did_not_begin_was_no_try() {
     assert_eq!(notes(&node).len(), 1);
 }
 
-/// What a failed ADD could not undo for want of memory, its DEL does without.
+/// DEL gives up an attribute that a failed ADD could not restore for want of memory.
 #[test]
 fn a_failed_add_was_a_try_as_well() {
     let node = Node::new(RdmaMode::Exclusive);

@@ -25,7 +25,8 @@ pub(crate) fn function() -> DeviceAddress {
     FUNCTION.to_owned().try_into().unwrap()
 }
 
-/// With an InfiniBand port and a function of it, which has the GUIDs `node` and `port`; zero: none but its firmware's.
+/// Adds an InfiniBand port and a function of it, with the GUIDs `node` and `port`. Zero: the physical function has set
+/// none.
 fn with_function(mode: RdmaMode, nic: Nic, [node, port]: [Guid; 2]) -> World {
     let mut world = furnished(mode);
     world.plug(Nic::infiniband(PF, "mlx5_6"));
@@ -69,7 +70,7 @@ fn nic() -> Nic {
     Nic::infiniband_function(FUNCTION, PF, "mlx5_7")
 }
 
-/// As the node's set-up leaves it: with GUIDs.
+/// Returns a node whose set-up has given GUIDs to the function.
 pub(crate) fn node(mode: RdmaMode) -> Node {
     Node::with(world(mode))
 }
@@ -113,7 +114,7 @@ fn own(node: &Node) -> (NetnsId, [Guid; 2]) {
     })
 }
 
-/// What differs on the host, but for numbers and the pods' namespaces.
+/// Asserts that the host is as before, except for numbers and the pods' namespaces.
 #[track_caller]
 pub(crate) fn must_be_as_before(node: &Node, before: &Snapshot, what: &str) {
     let left = node.snapshot().without_numbers();
@@ -330,7 +331,7 @@ fn what_cannot_have_a_guid_is_refused_by_name_and_reason() {
     assert_eq!(node.records(), [] as [&str; 0]);
 }
 
-/// Where ib-kubernetes has the subnet manager do the rest, a network has it beside the GUID.
+/// If ib-kubernetes has the subnet manager set the partition, the network has `pkey` beside the GUID.
 #[test]
 fn a_partition_is_the_subnet_managers_and_refused_where_there_is_none() {
     let node = node(RdmaMode::Shared);
@@ -375,8 +376,8 @@ fn what_cannot_be_put_back_keeps_nothing_away_and_is_noted() {
     assert_eq!(lacks, expected.iter().collect::<Vec<_>>());
 }
 
-/// What the physical function tells is what it was, and the function has the pod's GUID all the same: that ends, and is
-/// told until it is right.
+/// The physical function reports the old GUID, but the function keeps the pod's. The tries end, and the difference is
+/// reported until it is gone.
 #[test]
 fn firmware_that_keeps_a_guid_is_not_bound_anew_for_ever() {
     let node = node(RdmaMode::Exclusive);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What becomes of a function with another GUID when a verb fails or is killed, and when its driver does.
+//! Tests a function with another GUID when a verb fails or is killed, and when its driver does.
 
 use crate::{
     guids::{FUNCTION, config, function, must_be_as_before, node},
@@ -46,7 +46,7 @@ impl Case {
         })
     }
 
-    /// What a pod that comes and goes leaves.
+    /// Asserts that a pod that comes and goes leaves nothing.
     #[track_caller]
     fn works_again(&self, what: &str) {
         must_be_as_before(&self.node, &self.before, what);

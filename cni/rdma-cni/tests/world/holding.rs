@@ -239,7 +239,7 @@ fn a_lock_that_is_not_had_again_is_no_sign_that_nothing_was_changed() {
     node.must_be(&before, "tried again");
 }
 
-/// Has the node's lock for longer than a verb waits whose time is over.
+/// Holds the node's lock for longer than a verb waits whose time is over.
 fn another_moves(node: &Node) -> thread::JoinHandle<()> {
     let path = node.state.path().join("state/lock");
     let file = fs::File::options().write(true).open(path).unwrap();

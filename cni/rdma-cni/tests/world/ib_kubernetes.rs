@@ -9,7 +9,7 @@ use crate::{
 use rdma_netns::{Op, RdmaMode, VfSetting};
 use serde_json::{Value, json};
 
-/// As Multus hands it over for a pod whose `cni-args` are `args`: ib-sriov-cni's fields (`README.md` of
+/// Returns Multus' configuration for a pod whose `cni-args` are `args`: ib-sriov-cni's fields (`README.md` of
 /// k8snetworkplumbingwg/ib-sriov-cni).
 fn network(node: &Node, args: Value) -> Value {
     let mut config = node.config(json!({
@@ -29,7 +29,7 @@ fn configured(guid: &str) -> Value {
     json!({ "mellanox.infiniband.app": "configured", "guid": guid })
 }
 
-/// What the physical function was told of the function's GUIDs.
+/// Returns the function's GUIDs that the physical function was given.
 fn guids_set(node: &Node) -> Vec<String> {
     let journal = node.kernel.journal();
     let set = journal.iter().filter_map(|op| match op {

@@ -358,7 +358,8 @@ fn a_record_of_the_future_is_recovered_by_the_next_add_and_read_once() {
     assert_eq!(add(), "ADD rdma0");
 }
 
-/// Its own DEL comes as soon as it can, and takes the record away: who gave up in between does not write it anew.
+/// The attachment's own DEL removes the record as soon as it can. A verb that gave up in between does not write it
+/// again.
 #[test]
 fn a_record_that_its_del_took_away_does_not_come_back() {
     let served = Served::new(RdmaMode::Exclusive);
@@ -431,7 +432,7 @@ fn a_corrupt_record_is_kept_until_addresses_are_given_back() {
     assert_eq!(fs::read_to_string(aside).unwrap(), spoilt);
 }
 
-/// What is guessed of the pod does not take the place of the text.
+/// Guesses about the pod do not overwrite the record's text.
 #[test]
 fn a_corrupt_record_is_kept_until_the_devices_are_on_the_host() {
     let node = Node::new(RdmaMode::Exclusive);

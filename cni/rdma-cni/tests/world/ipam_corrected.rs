@@ -58,7 +58,7 @@ impl Old {
         config
     }
 
-    /// Both plugins refuse everything with `code`.
+    /// Makes both plugins refuse everything with `code`.
     fn away(&self, code: Option<u32>) {
         for name in ["old", "other"] {
             let file = self.node.plugins.join(format!("{name}.away"));
@@ -75,7 +75,7 @@ impl Old {
     }
 }
 
-/// No version that was spoken before can be spoken now: the plugin refuses DEL as it has refused ADD.
+/// The plugin supports no version that it supported before, and refuses DEL as it has refused ADD.
 #[test]
 fn a_failed_add_comes_to_its_end_before_and_after_the_correction() {
     for version in ["1.1.0", "1.0.0"] {

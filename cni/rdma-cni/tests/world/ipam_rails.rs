@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What IPAM is told of the rails: netdevs of the host, addresses that are taken, who lives.
+//! Tests what an IPAM plugin gets about the rails: netdevs of the host, addresses in use, living attachments.
 
 use crate::{
     leases::{Leases, bonds, run_named},
@@ -8,7 +8,7 @@ use crate::{
 use rdma_netns::{NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 
-/// Of the calls with `what`, each configuration's `field`.
+/// Returns `field` of each configuration in the calls `what`.
 fn told(leases: &Leases, what: &str, field: &str) -> Vec<Value> {
     let calls = leases.calls().into_iter();
     let calls = calls.filter(|call| call.what.starts_with(what));
@@ -57,7 +57,7 @@ fn the_netdev_its_addresses_and_routes() {
     );
 }
 
-/// In `move` mode the netdev has left the host, and lost everything, when IPAM is asked.
+/// A netdev that moves has left the host, and lost its addresses, when IPAM is asked.
 #[test]
 fn a_moved_netdev_is_reported_with_its_host_state() {
     let leases = Leases::on(Node::new(RdmaMode::Exclusive));
@@ -167,7 +167,7 @@ fn gc_hands_on_the_names_of_the_rails() {
     assert_eq!(leases.rails_files(), ["ns_trainer-0"]);
 }
 
-/// What could not be restored keeps its leases.
+/// Attachments that could not be restored keep their leases.
 #[test]
 fn gc_keeps_the_leases_of_what_is_not_restored() {
     let leases = Leases::new(1);
@@ -188,7 +188,7 @@ fn gc_keeps_the_leases_of_what_is_not_restored() {
     assert_eq!(leases.held(), [""; 0]);
 }
 
-/// What is recorded can be read as GC begins, and not any more when the IPAM plugin is to be told what to keep.
+/// The records can be read as GC begins, and not any more when the IPAM plugin is to be called.
 #[test]
 fn gc_that_cannot_read_the_records_any_more_says_all_that_failed() {
     let leases = Leases::new(1);

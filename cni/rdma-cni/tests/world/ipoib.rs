@@ -244,7 +244,7 @@ fn what_there_is_no_such_child_of_is_refused_in_words() {
     assert!(message.contains(expected), "{message}");
 }
 
-/// By default a pod on InfiniBand has the character device alone, as before there were children.
+/// A pod on InfiniBand has only the character device by default.
 #[test]
 fn kubelets_shared_devices_have_children_where_they_are_requested() {
     let cluster = Cluster::with(world(RdmaMode::Shared, Datagram));

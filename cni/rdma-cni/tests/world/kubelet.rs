@@ -35,9 +35,9 @@ impl Cluster {
         Self { node, kubelet }
     }
 
-    /// One whose first number is free after Allocate, so that the next move takes it: the device has another number in
-    /// the pod than on the host, and its entry is written where there is `cdi`. And a pod that has the device
-    /// at `vf`, with its configuration.
+    /// Returns a cluster whose first number is free after Allocate, so that the next move takes it. The device then has
+    /// another number in the pod than on the host. With `cdi` it has a CDI entry. Returns also a pod that has the
+    /// device at `vf`, with its configuration.
     pub(crate) fn with_a_hole(vf: &str, cdi: bool) -> (Self, Value, Pod) {
         let mut world = furnished(RdmaMode::Exclusive);
         world.unplug("0000:3b:00.0");
@@ -192,7 +192,7 @@ impl Cluster {
         with_rdma.map(entry).collect()
     }
 
-    /// What the runtime would read.
+    /// Returns the CDI specification that the runtime would read.
     pub(crate) fn spec(&self) -> Value {
         let file = self.cdi_dir().join("rdma-device-plugin-rdma.json");
         serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()

@@ -48,7 +48,7 @@ pub(crate) fn install(node: &Node, name: &str, script: &[u8]) {
     assert!(install.wait().unwrap().success());
 }
 
-/// What the plugin was asked.
+/// A call of the plugin.
 #[derive(Debug)]
 pub(crate) struct Call {
     /// `ADD a rdma0`
@@ -74,7 +74,7 @@ pub(crate) fn bonds(count: u8) -> World {
     world
 }
 
-/// What a rail in the networks of `bond<bond>` is answered; `host` ends its addresses.
+/// Returns the plugin's answer for a rail in the networks of `bond<bond>`. Its addresses end with `host`.
 pub(crate) fn answer(bond: u8, host: u8) -> Value {
     let (router4, router6) = (format!("10.{bond}.0.254"), format!("fd00:{bond}::fe"));
     json!({
@@ -129,7 +129,7 @@ impl Leases {
         config
     }
 
-    /// Who has leases: `a@rdma0`.
+    /// Returns the holders of leases, such as `a@rdma0`.
     pub(crate) fn held(&self) -> Vec<String> {
         let mut names: Vec<String> = files(&self.path("leases"));
         names.sort();
@@ -150,7 +150,7 @@ impl Leases {
         text.lines().map(call).collect()
     }
 
-    /// Only what the calls were, since the last time.
+    /// Returns only the verbs and names of the calls since the last time.
     pub(crate) fn asked(&self) -> Vec<String> {
         self.calls().into_iter().map(|call| call.what).collect()
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is written to the log: once, however often an ADD makes its plan.
+//! Tests that ADD logs each line once, however often it plans.
 
 use crate::{
     erdma,
@@ -17,7 +17,7 @@ use std::{
     collections::BTreeSet, env, fs, os::unix::fs::MetadataExt, process::Command, sync::mpsc,
 };
 
-/// To standard error.
+/// Prints log lines to standard error.
 struct Lines;
 
 impl Log for Lines {

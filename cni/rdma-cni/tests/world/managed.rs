@@ -28,7 +28,7 @@ fn on_link(destination: &str) -> Route {
     }
 }
 
-/// As NetworkManager leaves it: it makes the routes that else come with the addresses.
+/// Returns the routes as NetworkManager sets them: it adds the routes that otherwise come with the addresses.
 pub(crate) fn network_manager() -> Vec<Op> {
     let managed = |text: &str| Address {
         flags: IFA_F_NOPREFIXROUTE,
@@ -53,7 +53,8 @@ pub(crate) fn network_manager() -> Vec<Op> {
     ]
 }
 
-/// As systemd-networkd leaves it: it takes router advertisements itself, and leases by DHCP.
+/// Returns addresses and routes as systemd-networkd sets them: it handles router advertisements itself, and leases by
+/// DHCP.
 pub(crate) fn networkd(seconds: u32) -> Vec<Op> {
     let leased = |text: &str, flags| Address {
         lifetime: Some((seconds, seconds / 2)),
@@ -86,7 +87,7 @@ pub(crate) fn networkd(seconds: u32) -> Vec<Op> {
     ]
 }
 
-/// As scripts leave it that copy the main table for rules by source, `proto kernel` included.
+/// Returns the routes of scripts that copy the main table for rules by source, with `proto kernel`.
 fn copied_table() -> Vec<Op> {
     let copied = |route: Route| Route {
         table: 100,
@@ -175,7 +176,7 @@ fn what_managers_have_set_comes_back() {
     }
 }
 
-/// What the kernel takes of advertisements by itself it takes again.
+/// The kernel restores by itself what it makes of advertisements.
 #[test]
 fn what_the_kernel_makes_of_advertisements_is_left_to_it() {
     let mut ops = networkd(3600);

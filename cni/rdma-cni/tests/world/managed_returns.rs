@@ -13,7 +13,7 @@ use std::{fs::File, time::Duration};
 
 const AT: NetnsSide = NetnsSide::Host;
 
-/// What a manager does to the netdev.
+/// Changes by which a manager takes the netdev over.
 type Meddling = fn(&mut World);
 
 /// A manager meets the netdev as soon as it is back, and makes it its own, step by step, between
@@ -88,7 +88,7 @@ fn configure_if_there(world: &mut World) {
     }
 }
 
-/// It takes its time, as a manager does that asks a DHCP server: it is waited for a little.
+/// The manager takes a while, as one does that asks a DHCP server. DEL waits a little.
 #[test]
 fn a_change_that_is_refused_for_a_while_is_tried_again() {
     let node = node(network_manager());
@@ -227,7 +227,7 @@ fn a_manager_is_outlasted_although_another_netdev_cannot_return() {
     assert!(addresses().is_empty());
 }
 
-/// Its profile has another address by now: that is the netdev's.
+/// The manager's profile has another address by now: the netdev gets that one.
 #[test]
 fn a_manager_that_sets_another_address_is_left_alone() {
     let node = node(network_manager());
@@ -251,7 +251,7 @@ fn a_manager_that_sets_another_address_is_left_alone() {
     assert_eq!(addresses, ["10.9.0.77"]);
 }
 
-/// It has set the netdev up as before, with another metric; and a lease is asked for again by whoever has asked before.
+/// The manager has set the netdev up as before, with another metric. A DHCP client requests its lease again.
 #[test]
 fn what_a_manager_does_its_own_way_is_left_to_it() {
     let metrics = |world: &World| -> Vec<Option<u32>> {
@@ -330,7 +330,8 @@ fn smc_is_taken_away_by_the_last_of_two_that_wait() {
     assert!(seen(&node, None).ueids.is_empty());
 }
 
-/// It has nothing of the node's: somebody else takes the node's lock while managers are waited for, and keeps it.
+/// The attachment has nothing of the node's. Another process takes the node's lock while DEL waits for managers, and
+/// keeps it.
 #[test]
 fn a_pod_without_smc_does_not_take_the_lock_again() {
     let node = node(network_manager());
@@ -349,7 +350,7 @@ fn a_pod_without_smc_does_not_take_the_lock_again() {
     assert!(!node.record_of(&pod).exists());
 }
 
-/// Nobody waits where there is no manager.
+/// DEL does not wait if there is no manager.
 #[test]
 fn without_a_manager_del_does_not_observe_again() {
     let node = node(network_manager());

@@ -8,7 +8,7 @@ use crate::{
 use rdma_netns::RdmaMode;
 use serde_json::{Value, json};
 
-/// Of the VF at `address`; nothing says what it is called in the pod.
+/// Returns the configuration for the VF at `address`, without a name for the pod.
 fn vf(node: &Node, address: &str) -> Value {
     let mut config = node.config(json!({
         "capabilities": { "deviceID": true },
@@ -104,7 +104,7 @@ fn the_runtimes_name_counts_without_a_record() {
     }
 }
 
-/// Of the bonds `bonds`, each with its own network's name.
+/// Returns the configuration for `bonds`, each with the name of its network.
 fn two_bonds(leases: &Leases, bonds: [&str; 2], network: &str, names: &str) -> Value {
     leases.config(json!({
         "name": network, "interfaceName": names,

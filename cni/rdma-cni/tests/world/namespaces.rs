@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a recorded namespace's path can have become.
+//! Tests the later states of a recorded namespace's path.
 
 use crate::{
     node::{Node, Pod},

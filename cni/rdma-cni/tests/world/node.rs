@@ -46,7 +46,7 @@ impl Pod {
     }
 }
 
-/// What the program answered.
+/// The program's answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) value: Value,
@@ -106,7 +106,7 @@ pub(crate) fn furnished(mode: RdmaMode) -> World {
     world
 }
 
-/// What the node's set-up gives the netdev of a rail.
+/// Configures the netdev of a rail as the node's set-up does.
 pub(crate) fn configure(world: &mut World, link: &str, rail: u8) {
     let (at, link) = (NetnsSide::Host, name(link));
     let mut ops = vec![
@@ -252,7 +252,7 @@ impl Node {
         self.config(json!({ "devices": [{ "netdev": "eth2" }, { "netdev": "eth3" }] }))
     }
 
-    /// How often a driver was bound anew since the journal began.
+    /// Counts the driver rebinds since the journal began.
     pub(crate) fn rebinds(&self) -> usize {
         let is_rebind = |op: &&Op| matches!(op, Op::RebindDriver { .. });
         self.kernel.journal().iter().filter(is_rebind).count()
@@ -297,7 +297,7 @@ impl Node {
         self.run_on(&self.kernel, command, pod, config, None, output);
     }
 
-    /// On `kernel`, which need not be this node's, with `CNI_ARGS`.
+    /// Runs a verb on `kernel`, which need not be this node's, with `CNI_ARGS`.
     pub(crate) fn run_on(
         &self,
         kernel: &impl Kernel,
@@ -431,8 +431,8 @@ impl Node {
         killed
     }
 
-    /// How many changes the process has asked for. Announcements are none: nothing fails by
-    /// them, and nothing has to be changed after them.
+    /// Counts the changes that the process requested. Announcements do not count: a failed one has no consequence, and
+    /// nothing follows it.
     pub(crate) fn changes(&self) -> usize {
         let journal = self.kernel.journal();
         let is_change = |op: &Op| !matches!(op, Op::Announce { .. });
@@ -441,7 +441,7 @@ impl Node {
         changes
     }
 
-    /// What is left in the state directory of attachments.
+    /// Lists the files in the state directory of attachments.
     pub(crate) fn records(&self) -> Vec<String> {
         let directory = self.state.path().join("state/attachments/rails");
         let mut names: Vec<String> = fs::read_dir(directory)

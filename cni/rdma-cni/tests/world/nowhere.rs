@@ -73,7 +73,7 @@ fn the_other_port_of_a_held_function_goes_to_no_other_pod() {
     node.must_be(&before, "after DEL");
 }
 
-/// It was made after ADD, and is on the host or in the pod, while the pod has moved its rail elsewhere.
+/// The netdev was made after ADD, and is on the host or in the pod, while the pod has moved its rail elsewhere.
 #[test]
 fn a_later_netdev_of_the_function_is_not_taken_for_the_rail() {
     for is_in_pod in [false, true] {
@@ -233,8 +233,8 @@ fn comes_home(is_named: bool) {
     assert_eq!(before.differences(&after), [] as [&str; 0]);
 }
 
-/// What else would end with it is nobody's to end: virtual functions of it, or a device of another attachment, whose record
-/// cannot be read.
+/// A rebind would also end virtual functions of the function, or a device of another attachment, whose record cannot be
+/// read.
 #[test]
 fn a_function_that_is_not_certainly_the_pods_alone_is_left_where_it_is() {
     thread::scope(|scope| {
@@ -298,7 +298,7 @@ fn a_function_that_may_have_foreign_netdevs_is_bound_anew() {
     }
 }
 
-/// It would end with the driver.
+/// The other netdev would end with the driver.
 #[test]
 fn a_function_that_has_got_another_netdev_keeps_its_driver() {
     let node = Node::new(RdmaMode::Exclusive);

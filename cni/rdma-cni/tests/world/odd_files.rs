@@ -114,8 +114,9 @@ fn a_lock_of_the_cdi_file_that_is_no_file_is_named() {
     }
 }
 
-/// Has what is no file in the place of the lock at `below` in the state directory of each node that is made. It is named,
-/// and the pod's ADD is `undone`; or it is locked like any file, if it is one of `locked`. It keeps no DEL from its end.
+/// Puts an object that is no regular file in the place of the lock at `below` in the state directory of each new node.
+/// The error names it, and the pod's ADD is `undone`; or it is locked like a regular file, if it is one of `locked`.
+/// DEL succeeds all the same.
 fn is_named_or_locked(
     make: impl Fn() -> (Cluster, Value, Pod),
     below: &str,
@@ -153,7 +154,7 @@ fn is_named_or_locked(
     }
 }
 
-/// It is below a directory that pods may mount. A pipe that is opened for both directions waits for nobody.
+/// The lock is below a directory that pods may mount. Opening a pipe for both directions does not wait.
 #[test]
 fn what_is_in_the_place_of_the_rails_lock_is_named_or_locked_like_any_other() {
     let make = || Cluster::with_a_hole(VF, true);

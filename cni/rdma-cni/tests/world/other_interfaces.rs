@@ -60,7 +60,7 @@ fn one_rail_and_the_pods_own_interface_have_a_table_each() {
     }
 }
 
-/// With the other change that is refused afterwards, in the undoing.
+/// Refuses two changes: one of ADD, and one of the undoing afterwards.
 #[test]
 fn any_change_of_add_is_refused() {
     let mut refused = 0;

@@ -78,7 +78,7 @@ impl Network {
         text.lines().map(call).collect()
     }
 
-    /// What was asked for on the wire: `rdma0 10.0.0.70`.
+    /// Returns the probes on the wire, such as `rdma0 10.0.0.70`.
     fn probed(&self) -> Vec<Vec<String>> {
         let probed = self.node.kernel.with(|world| world.probed.clone());
         let line = |(link, ip): &(_, IpAddr)| format!("{link} {ip}");
@@ -184,7 +184,7 @@ fn who_is_late_begins_anew() {
     node.must_be(&before, "after DEL");
 }
 
-/// There is time for two waits that end without an answer.
+/// The time is enough for two waits without an answer.
 #[test]
 fn who_is_late_twice_gives_up() {
     let network = Network::new(1);
@@ -200,7 +200,7 @@ fn who_is_late_twice_gives_up() {
     node.must_be(&before, "undone");
 }
 
-/// What the first try could not restore is told, whatever becomes of the second one.
+/// The second try reports the attributes that the first try could not restore.
 #[test]
 fn what_the_first_try_gave_up_is_not_forgotten_by_the_second() {
     for late in [1, 2] {
@@ -328,7 +328,7 @@ fn without_a_carrier_the_pod_starts() {
     assert_eq!(given(node, &pod, "rdma0"), ["10.0.0.70", "fd00::70"]);
 }
 
-/// It does not hear its children, so that it cannot be asked.
+/// The parent does not receive its children's frames, so that a child cannot ask it.
 #[test]
 fn an_address_of_the_parent_is_no_childs() {
     let network = Network::new(1);

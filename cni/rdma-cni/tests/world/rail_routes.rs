@@ -185,7 +185,7 @@ fn a_gateway_of_each_address_is_one_default_of_the_table() {
     });
 }
 
-/// What an IPAM plugin's answer says beyond what is set is for the plugins that follow.
+/// Fields of an IPAM plugin's answer that are not set are for the plugins that follow.
 #[test]
 fn routes_of_the_result_say_all_that_ipam_said() {
     let leases = Leases::new(1);

@@ -50,7 +50,7 @@ struct History {
     dice: Dice,
     node: Node,
     mode: RdmaMode,
-    /// Which pod each of three places has now.
+    /// The present pod of each of three places.
     places: [Option<Started>; 3],
     /// All that ever were.
     started: Vec<Started>,
@@ -143,7 +143,7 @@ impl History {
         self.verb("ADD", &started);
     }
 
-    /// One verb, which may be disturbed.
+    /// Runs one verb, which may be disturbed.
     fn verb(&mut self, verb: &str, started: &Started) {
         let at = 1 + self.dice.roll(40);
         let verdict = match self.dice.roll(6) {

@@ -16,7 +16,7 @@ fn rename(from: &str, to: &[u8]) -> Op {
 
 const NAMES: [&[u8]; 3] = [b"roce", b"\xff\xfe", b"a/b\n"];
 
-/// What restores: DEL, GC, or another pod's ADD with the DEL of that.
+/// The verb that restores: DEL, GC, or another pod's ADD with its DEL.
 #[derive(Clone, Copy, Debug)]
 enum By {
     Del,
@@ -70,7 +70,7 @@ fn a_renamed_device_comes_home_under_its_name() {
     }
 }
 
-/// By the address that kubelet allocated, and by the name that the configuration has.
+/// The device is selected by the address that kubelet allocated, or by the name in the configuration.
 #[test]
 fn another_pod_gets_the_device_that_a_living_pod_renamed() {
     for selector in [json!({"rdma": "mlx5_0"}), json!({"netdev": "ens1np0"})] {

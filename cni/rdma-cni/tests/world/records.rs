@@ -28,7 +28,7 @@ fn of_version_99(text: &str) -> String {
     record.to_string()
 }
 
-/// Nothing happened to the pod or its record.
+/// Asserts that the pod and its record are unchanged.
 #[track_caller]
 fn left_alone(node: &Node, pod: &Pod, text: &str, held: &fake_kernel::Snapshot) {
     assert_eq!(held.differences(&node.snapshot()), [] as [&str; 0]);
@@ -161,7 +161,7 @@ fn one_refused_change_keeps_no_nic_down() {
     }
 }
 
-/// What a pod with CAP_NET_ADMIN does, and a move does not undo.
+/// Changes that a pod with CAP_NET_ADMIN makes, and a move does not undo.
 fn pod_changes(node: &Node, pod: &Pod) {
     for rail in ["rdma0", "rdma1"] {
         let (at, link) = (NetnsSide::Pod, crate::node::name(rail));
@@ -212,7 +212,7 @@ fn status_of_a_drop_in_needs_no_device_where_the_runtime_hands_it_over() {
     assert!(message.contains("deviceID"), "{message}");
 }
 
-/// Its lock cannot be opened: nobody can say that its verb is over, and its devices stay its own.
+/// The pod's lock cannot be opened. Its verb may still run, so that its devices stay its own.
 #[test]
 fn who_cannot_be_locked_has_its_devices() {
     let node = Node::new(RdmaMode::Exclusive);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What ADD refuses before any change, and what keeps it from answering.
+//! Tests ADD's refusals before any change, and failures of its answer.
 
 use crate::node::{Node, furnished};
 use fake_kernel::{Nic, World};

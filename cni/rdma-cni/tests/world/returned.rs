@@ -123,7 +123,7 @@ fn a_rail_is_bound_anew_before_it_is_left_to_others() {
     fails_without_drivers(&node, &pod, &config);
 }
 
-/// Its next owner has it in a namespace of its own, or has taken its driver off.
+/// The next owner has the device in its own namespace, or has unbound the driver.
 #[test]
 fn a_rail_that_was_bound_anew_once_is_left_to_its_next_owner() {
     for has_driver in [true, false] {
@@ -152,7 +152,7 @@ fn a_rail_that_was_bound_anew_once_is_left_to_its_next_owner() {
     }
 }
 
-/// What restoring sets of a rail is its next owner's to choose.
+/// The next owner decides about the attributes that a restore would set.
 #[test]
 fn a_rail_that_came_home_keeps_what_its_next_owner_sets() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -197,14 +197,14 @@ fn a_driver_is_bound_anew_although_nothing_can_be_recorded() {
     assert!(!node.record_of(&pod).exists());
 }
 
-/// What the record of `pod` says of its first rail.
+/// Returns the recorded stage of the first rail of `pod`.
 fn stage(node: &Node, pod: &Pod) -> Value {
     let text = fs::read_to_string(node.record_of(pod)).unwrap();
     let mut record: Value = serde_json::from_str(&text).unwrap();
     record["rails"][0]["stage"].take()
 }
 
-/// What the kernel refuses of a rail is given up, whatever keeps another one away.
+/// DEL gives up attributes of a rail that the kernel refuses, although another rail cannot return.
 #[test]
 fn a_rail_without_a_refused_attribute_is_left_to_its_next_owner() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -229,7 +229,7 @@ fn a_rail_without_a_refused_attribute_is_left_to_its_next_owner() {
     assert!(note.exists(), "what eth2 lacks is forgotten");
 }
 
-/// No record's other rail keeps it from the node's pods, and no verb takes it from them.
+/// Another rail of the same record does not keep the returned rail from pods, and no verb takes it from them.
 #[test]
 fn a_returned_rail_is_free() {
     for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {

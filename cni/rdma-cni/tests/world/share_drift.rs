@@ -275,7 +275,7 @@ fn a_connected_route_that_is_gone_or_has_another_metric_is_drift() {
     }
 }
 
-/// Its DEL sets the mode of an ipvlan port back by a child called `rdmaport0`, which it removes.
+/// DEL sets the mode of an ipvlan port back by a temporary child called `rdmaport0`, which it removes.
 #[test]
 fn a_rail_of_another_attachment_with_the_name_of_a_plugins_own_child_stays() {
     let leases = Leases::new(2);

@@ -11,8 +11,8 @@ use nix::errno::Errno;
 use rdma_netns::{Child, IpvlanMode, Kernel, NetnsSide, Op};
 use serde_json::{Value, json};
 
-/// How many changes ADD of two bonds makes, how many announcements after them, and how many
-/// changes its DEL makes.
+/// Returns the number of changes that ADD of two bonds makes, of the announcements after them, and of the changes of
+/// DEL.
 fn changes() -> (usize, usize, usize) {
     let leases = Leases::new(2);
     let node = &leases.node;
@@ -25,7 +25,7 @@ fn changes() -> (usize, usize, usize) {
     (add, announcements, node.kernel.journal().len())
 }
 
-/// For each deletion by itself the kernel waits until nobody uses the netdev any more.
+/// The kernel waits at each deletion until nobody uses the netdev any more.
 #[test]
 fn children_of_several_rails_go_by_one_deletion() {
     let leases = Leases::new(2);
@@ -78,7 +78,7 @@ fn any_change_of_del_is_refused_once() {
     }
 }
 
-/// How a killed verb is met.
+/// The verb that meets a killed one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Restorer {
     Del,
@@ -280,7 +280,7 @@ fn the_file_goes_with_the_devices_and_the_record_with_the_leases() {
     }
 }
 
-/// Its own namespace is in the way of no other pod, and ADD can be tried again.
+/// The pod's own namespace does not disturb another pod, and ADD can be repeated.
 #[test]
 fn an_add_that_failed_can_be_repeated() {
     let leases = Leases::new(2);
@@ -314,8 +314,8 @@ fn link_is_free(node: &Node) {
     node.del(&pod, &config).must_succeed();
 }
 
-/// Of an attachment that is not at `eth0`, whose DEL ends no pod: no other child of the port stays, also if the pod's own
-/// child is removed late.
+/// The attachment is not at `eth0`, so that its DEL ends no pod. No other child of the port stays, even if the pod's
+/// own child is removed late.
 #[test]
 fn what_sets_the_mode_of_an_ipvlan_port_back_ends_with_del() {
     for is_late in [false, true] {

@@ -46,7 +46,7 @@ fn run_as(
     Answer { value }
 }
 
-/// What would be done for `pod`.
+/// Returns the plan for `pod`.
 fn plan(node: &Node, pod: &Pod, config: &Value) -> String {
     let environment = [
         ("CNI_CONTAINERID", &*pod.container),
@@ -165,7 +165,7 @@ fn gc_keeps_the_leases_of_what_it_cannot_read() {
     assert!(!is_valid("stale", "rdma0"));
 }
 
-/// What GC could not restore has its addresses: whoever else got them would have them twice.
+/// A rail that GC could not restore keeps its addresses: another pod would have them twice.
 #[test]
 fn gc_keeps_the_leases_of_what_it_cannot_restore() {
     let leases = Leases::new(1);
@@ -198,7 +198,7 @@ fn gc_keeps_the_leases_of_what_it_cannot_restore() {
     assert!(!is_valid("stale", "rdma0"), "{valid}");
 }
 
-/// Its only rail has the name that the runtime gave the attachment.
+/// The only rail has the name that the runtime gave the attachment.
 #[test]
 fn gc_keeps_the_lease_of_a_rail_with_the_runtimes_name() {
     let leases = Leases::new(1);
@@ -217,7 +217,7 @@ fn gc_keeps_the_lease_of_a_rail_with_the_runtimes_name() {
     assert!(valid.as_array().unwrap().contains(&it), "{valid}");
 }
 
-/// One attachment's good record says nothing of the other's rails.
+/// A good record of one attachment does not tell the other's rails.
 #[test]
 fn gc_keeps_the_leases_of_the_unreadable_one_of_two_attachments() {
     let leases = moving();
@@ -339,7 +339,7 @@ fn an_ipam_that_hangs_costs_other_pods_little_and_once() {
     assert!(asked.count() <= 2, "{log}");
 }
 
-/// Its netdev is not on the host, and not yet said to be in the pod.
+/// The netdev is not on the host, and not recorded in the pod yet.
 #[test]
 fn what_another_add_is_about_to_move_is_not_missing() {
     let leases = moving();

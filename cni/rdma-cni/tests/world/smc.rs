@@ -13,18 +13,18 @@ use std::fs;
 
 const ANNOTATION: &str = "network.alibabacloud.com/erdma-smcr";
 
-/// What a runtime hands over of a pod with the annotation.
+/// Returns the runtime's configuration for a pod with the annotation.
 pub(crate) fn annotated(value: &str) -> Value {
     json!({ "io.kubernetes.cri.pod-annotations": { ANNOTATION: value, "other": "x" } })
 }
 
-/// As of a pod whose annotation asks for SMC-R.
+/// Adds the annotation that requests SMC-R.
 pub(crate) fn ask(config: &mut Value) {
     config["runtimeConfig"] = annotated("true");
     config["smcUeid"] = "RACK-1".into();
 }
 
-/// One rail, and SMC-R or none at all.
+/// Returns the configuration of one rail that requires SMC-R.
 pub(crate) fn one_rail_with_smc(node: &Node) -> Value {
     let mut config = node.one_rail();
     config["smcr"] = "on".into();
@@ -32,7 +32,7 @@ pub(crate) fn one_rail_with_smc(node: &Node) -> Value {
     config
 }
 
-/// One rail, and SMC-R as far as it is to be had.
+/// Returns the configuration of one rail with SMC-R if possible.
 pub(crate) fn one_rail_that_asks(node: &Node) -> Value {
     let mut config = node.one_rail();
     ask(&mut config);
@@ -185,7 +185,7 @@ fn an_annotation_that_is_neither_yes_nor_no_is_refused_by_name() {
     node.add(&pod, &config).must_succeed();
 }
 
-/// What the node has, and what of the sentence tells it.
+/// The node's obstacle to SMC-R, and the part of the message about it.
 type Hindered = (fn(&Node), fn(&mut Value), &'static str);
 
 const HINDERED: [Hindered; 4] = [

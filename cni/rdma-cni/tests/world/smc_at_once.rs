@@ -18,7 +18,7 @@ use std::{
     thread,
 };
 
-/// One rail each, and one user EID on the node for both.
+/// Two pods with one rail each, which share one user EID of the node.
 struct Two {
     node: Node,
     first: (Pod, Value),
@@ -39,7 +39,7 @@ impl Two {
         }
     }
 
-    /// As long as this is held, no verb comes to its end: each takes its rails out of the pods' files after its
+    /// Keeps all verbs from ending while the lock is held: each removes its rails from the pods' files after its
     /// devices are on the host.
     fn hold_files(&self) -> Held {
         let path = self.node.state.path().join("state/rails/.lock");

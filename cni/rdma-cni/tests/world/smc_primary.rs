@@ -182,8 +182,8 @@ fn a_child_of_a_shared_netdev_does_not() {
     }
 }
 
-/// What a version left that set the rail's own address once more, with the primary interface's as the
-/// other end: the record, the address and the id of the primary.
+/// Makes the state of a version that set the rail's own address once more, with the primary interface's as the peer:
+/// the record, the address and the primary's id.
 fn as_left_by_an_earlier_version(node: &Node, pod: &Pod) {
     let link = name("rdma0");
     let mut addresses = addresses(node, pod, &link).into_iter();
@@ -263,7 +263,7 @@ fn check_reports_a_missing_address() {
     assert!(message.contains("SMC-R of net7: no GID fits"), "{message}");
 }
 
-/// Whether GIDs fit is not known beforehand.
+/// A plan cannot know whether the GIDs fit.
 #[test]
 fn a_plan_shows_it_with_the_condition() {
     let node = Node::new(RdmaMode::Exclusive);

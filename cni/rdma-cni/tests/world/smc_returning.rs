@@ -39,7 +39,7 @@ fn an_operators_new_id_of_a_shared_port_stays_and_keeps_no_pod() {
     }
 }
 
-/// What is put back is somebody else's: that it is refused is told in the log.
+/// The entry that is put back belongs to another program. A refusal is logged.
 #[test]
 fn a_refused_return_keeps_no_pod() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -54,7 +54,7 @@ fn a_refused_return_keeps_no_pod() {
     assert!(left.iter().all(|it| *it.name == *"NET9"), "{left:?}");
 }
 
-/// From now on the host gets no entry of `netdev`.
+/// Refuses entries of `netdev` on the host from now on.
 fn refuse_on_host(node: &Node, netdev: &'static str) {
     node.kernel.begin();
     node.kernel.intercept(move |_, step| match &step.op {
@@ -141,7 +141,7 @@ fn what_an_unreadable_record_may_have_stays() {
     }
 }
 
-/// What could not be taken back is not meant to be there.
+/// CHECK does not expect what could not be taken back.
 #[test]
 fn check_misses_nothing_of_a_pod_that_goes_without() {
     let node = Node::new(RdmaMode::Exclusive);

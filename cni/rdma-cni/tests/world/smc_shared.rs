@@ -139,7 +139,7 @@ fn a_pod_behind_another_ones_gid_is_kept_from_it() {
     leases.must_be(&before, "after all");
 }
 
-/// What a later pod has is a warning in the log; what the host has is told.
+/// CHECK logs a warning about a later pod's address, and reports the host's.
 #[test]
 fn a_check_does_not_fail_by_a_later_pods_address() {
     let leases = Leases::new(1);
@@ -202,7 +202,7 @@ fn a_pod_that_smc_rv1_would_carry_by_the_parents_gid_stays_tcp() {
     leases.must_be(&before, "after DEL");
 }
 
-/// What an operator has set, under ids of ours and of theirs.
+/// Adds an operator's entries, under our ids and theirs.
 pub(crate) fn operate(node: &Node, id: &str) {
     let host = [
         entry(id, Some("ens1np0"), None),

@@ -324,7 +324,7 @@ fn a_name_that_a_living_pods_netdev_has_is_waited_for() {
     node.must_be(&before, "after both");
 }
 
-/// It is another pod's netdev whose alternative name stays: that DEL ends, and the next one can do it.
+/// Another pod's netdev keeps its alternative name. That DEL ends, and the next one can remove the name.
 #[test]
 fn a_name_that_another_pods_netdev_keeps_is_reported() {
     let before = Node::new(RdmaMode::Exclusive).snapshot();
@@ -351,7 +351,7 @@ fn a_name_that_another_pods_netdev_keeps_is_reported() {
     node.must_be(&before, "after both");
 }
 
-/// What rtnetlink does not report: one that is refused keeps nothing else away, and is noted.
+/// Attributes that rtnetlink does not report: a refused one does not stop the others, and is noted.
 #[test]
 fn device_settings() {
     let node = Node::new(RdmaMode::Shared);

@@ -223,8 +223,8 @@ fn a_pod_is_not_attached_elsewhere_than_its_resource_says() {
     }
 }
 
-/// It stays on the host, as it cannot be moved. Kubelet counts what it gives by the resource's name, and starts anew
-/// when that changes.
+/// The bond stays on the host, because it cannot be moved. Kubelet counts allocated devices by the resource's name, and
+/// starts anew when that changes.
 #[test]
 fn an_exclusive_bond_has_one_pod() {
     for parent in [None, Some("bond0.100")] {

@@ -65,7 +65,7 @@ fn set_up() -> Vec<VfSetting> {
     ]
 }
 
-/// What the kernel has of function `address`.
+/// Returns the kernel's settings of function `address`.
 fn settings(node: &Node, address: &str) -> Vec<VfSetting> {
     let address = address.to_owned().try_into().unwrap();
     node.kernel
@@ -98,7 +98,8 @@ fn check(node: &Node, pod: &Pod, config: &Value, result: &Value) -> crate::node:
     node.run("CHECK", Some(pod), &config)
 }
 
-/// With its type changed and nothing else, it does what it did; and what nobody set is as it was.
+/// Only the type of the documented configuration is changed. It does the same, and attributes that nobody set stay as
+/// they were.
 #[test]
 fn the_documented_example_does_what_it_does_and_all_of_it_is_put_back() {
     for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {
@@ -168,7 +169,7 @@ fn a_function_whose_pod_died_is_put_back() {
     assert_eq!(on_host, [] as [&String; 0]);
 }
 
-/// Its netdev and its RDMA device are gone, and its physical function would go on tagging what it sends.
+/// The function's netdev and RDMA device are gone, but its physical function would still tag its frames.
 #[test]
 fn a_function_whose_driver_was_taken_off_is_put_back() {
     for driver in [None, Some("vfio-pci")] {
@@ -353,7 +354,7 @@ fn a_physical_function_whose_name_is_no_text_is_refused() {
     node.add(&pod, &node.one_rail()).must_succeed();
 }
 
-/// Behind sriov-cni nothing is done twice: it has moved the netdev, and has set it up.
+/// sriov-cni before this plugin has moved the netdev, and has set it up. Nothing is done twice.
 #[test]
 fn what_an_earlier_plugin_has_put_into_the_pod_is_its_to_set_up() {
     let node = Node::new(RdmaMode::Exclusive);

@@ -14,9 +14,9 @@ const FUNCTION: &str = "0000:3b:00.2";
 struct Example {
     name: &'static str,
     config: Value,
-    /// In the words of `ip link set dev PF vf N`.
+    /// Settings in the words of `ip link set dev PF vf N`.
     set: &'static [&'static str],
-    /// By `host-local`.
+    /// Address that `host-local` assigns.
     address: Option<&'static str>,
 }
 
@@ -129,14 +129,14 @@ fn handed_over(node: &Node, example: &Example) -> Value {
     config
 }
 
-/// What the physical function has of the function.
+/// Returns the physical function's settings of the function.
 fn settings(node: &Node) -> Vec<String> {
     let function: DeviceAddress = FUNCTION.to_owned().try_into().unwrap();
     let vf = node.kernel.vf(&function).unwrap().expect("a function");
     vf.settings.iter().map(ToString::to_string).collect()
 }
 
-/// As `host-local` answers ADD of a network of version 0.3.1, and keeps a lease.
+/// Installs a `host-local` that answers ADD for a network of version 0.3.1, and keeps a lease.
 fn install_host_local(node: &Node, address: &str) {
     let answer = json!({
         "cniVersion": "0.3.1",

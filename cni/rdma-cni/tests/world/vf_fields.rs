@@ -13,7 +13,7 @@ fn with(config: &Value, more: &Value) -> Value {
     config
 }
 
-/// In the list that is handed to each of its plugins, and in what the runtime leaves empty.
+/// The fields are in the list that each of its plugins gets, or the runtime leaves them empty.
 #[test]
 fn what_is_another_plugins_or_empty_is_no_field_of_this_one() {
     let node = Node::new(RdmaMode::Exclusive);

@@ -9,8 +9,8 @@ const OF_FIELD: &str = "02:00:00:00:00:01";
 const OF_ARGS: &str = "02:00:00:00:00:02";
 const OF_RUNTIME: &str = "02:00:00:00:00:03";
 
-/// As Multus has them for a pod that asks for a hardware address (`delegateAdd()`, `pkg/multus/multus.go` of
-/// k8snetworkplumbingwg/multus-cni): at ADD alone.
+/// Runs ADD with Multus' arguments for a pod that requests a hardware address (`delegateAdd()`, `pkg/multus/multus.go`
+/// of k8snetworkplumbingwg/multus-cni). Other verbs do not get them.
 fn with_args(node: &Node, command: &str, pod: &Pod, config: &Value, address: &str) -> Answer {
     let args = format!("IgnoreUnknown=true;K8S_POD_NAME=a;MAC={address}");
     let mut output = vec![];
@@ -34,12 +34,12 @@ fn with(config: &Value, more: Value) -> Value {
     config
 }
 
-/// One whose pods may choose their hardware address.
+/// Returns the configuration of one rail whose pods may choose their hardware address.
 fn allowed(node: &Node) -> Value {
     with(&node.one_rail(), json!({ "podArguments": ["mac"] }))
 }
 
-/// Without the capability `mac` Multus asks by `CNI_ARGS` alone. The order is sriov-cni's (`CmdAdd()`,
+/// Multus requests by `CNI_ARGS` alone without the capability `mac`. The order is sriov-cni's (`CmdAdd()`,
 /// `pkg/cnicommands/cni.go`), `args.cni` ours.
 #[test]
 fn a_pod_requests_its_hardware_address_by_the_arguments() {
@@ -76,7 +76,7 @@ fn a_pod_requests_its_hardware_address_by_the_arguments() {
     }
 }
 
-/// Without `podArguments`, whatever it is: by the runtime, by the arguments, or by Multus' `cni-args`.
+/// Any request is ignored without `podArguments`: by the runtime, by the arguments, or by Multus' `cni-args`.
 #[test]
 fn a_pods_request_is_ignored_where_the_operator_does_not_allow_it() {
     let nonsense = json!({ "runtimeConfig": { "mac": 5, "infinibandGUID": "x" } });
@@ -131,7 +131,7 @@ fn under_the_name_of_sriov_cni_a_pods_address_is_accepted() {
     }
 }
 
-/// As Go's `net.ParseMAC` reads it, by which sriov-cni does.
+/// Go's `net.ParseMAC` accepts these formats, and sriov-cni uses it.
 #[test]
 fn an_address_may_be_written_with_hyphens_and_with_dots() {
     for text in ["02-00-00-00-00-0A", "0200.0000.000a"] {
@@ -191,7 +191,7 @@ fn a_wrong_address_of_the_arguments_is_refused_by_add_and_passed_over_by_del() {
     node.must_be(&before, "after DEL");
 }
 
-/// It is never dropped in silence.
+/// ADD never ignores the request silently.
 #[test]
 fn an_address_that_cannot_be_set_is_refused_by_name() {
     let node = Node::new(RdmaMode::Shared);

@@ -28,7 +28,7 @@ fn node(kinds: &[VfSettingKind]) -> Node {
     node
 }
 
-/// How often something of `kind` was set since the process began.
+/// Counts the settings of `kind` since the process began.
 fn times(node: &Node, kind: VfSettingKind) -> usize {
     let journal = node.kernel.journal();
     let is_it = |op: &&Op| matches!(op, Op::SetVf { setting, .. } if setting.kind() == kind);
@@ -45,7 +45,7 @@ fn added(kinds: &[VfSettingKind]) -> (Node, Pod, Value, Snapshot, Value) {
     (node, pod, config, before, result)
 }
 
-/// As by sriov-cni, which looks at nothing that it has set.
+/// sriov-cni does not read back what it has set either.
 #[test]
 fn it_is_set_once_and_put_back_once() {
     for kinds in [&KINDS[..1], &KINDS[1..], &KINDS] {
@@ -141,7 +141,7 @@ fn what_cannot_be_put_back_is_noted() {
     assert_eq!(lack.attribute, Attribute::Vf(VfSettingKind::Trust));
 }
 
-/// Of anything else nobody knows what it was.
+/// The earlier value of other settings is unknown.
 #[test]
 fn what_has_no_default_is_refused_before_any_change() {
     for kind in [

@@ -24,14 +24,14 @@ pub(crate) struct Wrapped<'a> {
     pub(crate) kernel: &'a FakeKernel,
     /// A path that cannot be opened at the moment.
     pub(crate) unreadable: Option<PathBuf>,
-    /// No netdev has a parent: hardware on a bus that the kernel tells nothing of.
+    /// True if no netdev has a parent: the kernel tells nothing of their hardware's bus.
     pub(crate) busless: bool,
     /// The node's lock. Nobody has it while all ports are asked.
     pub(crate) lock: Option<PathBuf>,
     pub(crate) asks_all: AtomicBool,
-    /// What happens while all ports are asked for the first time.
+    /// Callback for the first time that all ports are asked.
     pub(crate) meanwhile: Box<dyn Fn() + 'a>,
-    /// How often all ports were asked.
+    /// Number of times that all ports were asked.
     pub(crate) all: AtomicUsize,
 }
 
