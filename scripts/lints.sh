@@ -51,12 +51,16 @@ lean_binary() {
 	static_binary "$binary" 4
 }
 
-# static_binary NAME MB: no larger, and nothing else needed on the node
+# static_binary NAME MB: no larger, without symbols, and nothing else needed on the node
 static_binary() {
 	local binary=$1 most=$2 size
 	size=$(stat -c %s "dist/$binary")
 	((size <= most * 1000 * 1000)) || {
 		echo "dist/$binary has $size bytes, more than $most MB"
+		return 1
+	}
+	! readelf -S "dist/$binary" | grep -q '\.symtab' || {
+		echo "dist/$binary has symbols: strip it (Cargo.toml)"
 		return 1
 	}
 	# a static (position-independent) executable names no interpreter
