@@ -8,6 +8,7 @@ use integration::{
     verify,
 };
 use serde_json::Value;
+use std::{thread, time::Duration};
 
 /// Two pods with two rails each, by the kernel's real connection manager on soft-RoCE.
 struct TwoPods {
@@ -110,6 +111,39 @@ fn a_pod_pings_each_rail_of_another_one() {
         assert_eq!(pair["from"]["device"], **from, "{pair}");
         assert_eq!(pair["from"]["address"], ipv4(1, 0), "{pair}");
     }
+}
+
+/// A pod of a StatefulSet is made anew under its name, while the record of the former sandbox is still there.
+#[test]
+fn of_two_sandboxes_of_a_name_the_newer_one_pings() {
+    let scene = TwoPods::new();
+    let (lab, pods) = (&scene.lab, &scene.pods);
+    let list = TwoPods::list(lab, 1);
+    let two = TwoPods::attachment(pods, 1);
+    let deleted = lab.runtime().del(&list, &two);
+    deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
+    // records have seconds
+    thread::sleep(Duration::from_secs(1));
+    let anew = Attachment::new("container-9", pods[1].path(), "eth0").of_pod("default", "one");
+    let added = lab.runtime().add(&list, &anew);
+    added.unwrap_or_else(|outcome| panic!("{outcome}"));
+    let options = ["--pod", "default/one", "--count", "1"];
+    let (code, pair) = scene.pair(&[&[&*ipv4(0, 0)], &options[..]].concat());
+    assert_eq!(code, 0, "{pair}");
+    assert_eq!(pair["from"]["address"], ipv4(0, 1), "{pair}");
+    let (_, text) = scene.ping(&[
+        "default/one",
+        "--pod",
+        "default/one",
+        "--count",
+        "1",
+        "--json",
+    ]);
+    let document: Value = serde_json::from_str(&text).expect("JSON");
+    let pairs = document["pairs"].as_array().expect("pairs");
+    assert_eq!(pairs.len(), 4, "two rails to two: {text}");
+    let deleted = lab.runtime().del(&list, &anew);
+    deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
 }
 
 #[test]

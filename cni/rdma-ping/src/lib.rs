@@ -8,13 +8,14 @@
 //! | `rails` | the rails of the node and of its pods |
 //! | `exchange` | the requests |
 //! | `icmp` | one ICMP echo, which tells an RDMA fault from a network fault |
-//! | `peer` | the other pod of `--exchange` |
+//! | `peer`, `list` | the other pod of `--exchange`, and what it tells |
 //! | `statistics` | the figures of a pair of rails |
 //! | `output` | lines, matrix and JSON |
 
 mod arguments;
 mod exchange;
 mod icmp;
+mod list;
 mod output;
 mod peer;
 mod rails;
@@ -25,12 +26,12 @@ pub use peer::Place;
 
 use attachments::{
     Store,
-    pods::netns::{self, PodNetnsError},
+    pods::netns::{self, PodNetnsError, Sandbox},
 };
 use exchange::{Outcome, Pair};
-use peer::{List, MeetError, Server};
+use list::List;
+use peer::{MeetError, Others, Server};
 use rails::{Here, Rail};
-use rdma_netns::{Kernel, Linux, ObserveError};
 use std::{
     io::{self, Write},
     net::IpAddr,
@@ -56,8 +57,6 @@ enum Failure {
     Exchange(io::Error),
     #[error("{from} is no rail here: there are {}", if .rails.is_empty() { "none" } else { .rails })]
     UnknownRail { from: String, rails: String },
-    #[error(transparent)]
-    Observe(#[from] ObserveError),
     #[error("cannot read the RDMA devices: {0}")]
     Devices(io::Error),
     #[error("cannot enter the network namespace of pod {pod}: {source}")]
@@ -93,15 +92,19 @@ fn ping(arguments: &Arguments, output: &mut (dyn Write + Send)) -> Result<bool, 
     if let Some(place) = &arguments.exchange {
         return with_the_other_pod(arguments, place, output);
     }
-    let boot_id = Linux::new().boot_id()?;
     let store = Store::new(&arguments.state_dir);
-    let of_pod = |pod: &str| match rails::of_pod(pod, &store, &boot_id) {
-        rails if rails.is_empty() => Err(Failure::NoRails(pod.to_owned())),
-        rails => Ok(rails),
+    let of_pod = |pod: &str| match netns::open(pod, &store) {
+        Err(PodNetnsError::NoRecord { .. }) => Err(Failure::NoRails(pod.to_owned())),
+        Ok(Sandbox { rails, .. }) if rails.is_empty() => Err(Failure::NoRails(pod.to_owned())),
+        Ok(Sandbox { netns, rails }) => {
+            let rails: Vec<Rail> = rails.into_iter().map(Rail::from).collect();
+            Ok((netns, rails))
+        }
+        Err(error) => Err(error.into()),
     };
     let peer = |target: &Target| match target {
         Target::Address(address) => Ok(Peer::Address(*address)),
-        Target::Pod(pod) => of_pod(pod).map(|rails| Peer::Pod {
+        Target::Pod(pod) => of_pod(pod).map(|(_, rails)| Peer::Pod {
             name: pod.clone(),
             rails,
         }),
@@ -112,8 +115,7 @@ fn ping(arguments: &Arguments, output: &mut (dyn Write + Send)) -> Result<bool, 
         let here = Here::read(&arguments.manager()).map_err(Failure::Devices)?;
         return exchange(arguments, here, &peers, output);
     };
-    let own = of_pod(pod)?;
-    let netns = netns::open(pod, &store)?;
+    let (netns, own) = of_pod(pod)?;
     let inside = || {
         let here = Here::of(own).map_err(Failure::Devices)?;
         exchange(arguments, here, &peers, output)
@@ -141,11 +143,12 @@ fn with_the_other_pod(
     // the other pod can arrive late, and then pings
     let requests = (arguments.interval + arguments.timeout) * arguments.count.saturating_add(2);
     let patience = arguments.exchange_timeout + requests;
-    let server = Server::start(listener, &list, patience);
+    let known = Others::default();
+    let server = Server::start(listener, &list, &known, patience);
     let server = server.map_err(Failure::Exchange)?;
     let own = rails::addresses().map_err(Failure::Exchange)?;
     let own: Vec<IpAddr> = own.into_values().flatten().collect();
-    let peer = peer::meet(place, &own, until)?;
+    let peer = peer::meet(place, &own, &known, until)?;
     let others = peer.list.rails();
     let pair = |one: &Rail, other: &Rail| Pair {
         from: Some(one.netdev.clone()),
@@ -164,7 +167,10 @@ fn with_the_other_pod(
         .map(|it| &*it.netdev)
         .collect();
     let text = match arguments.json {
-        true => format!("{:#}\n", output::json(&outcomes)),
+        true => {
+            let document = output::exchanged_json(&list.name, &peer.list.name, &outcomes, &alone);
+            format!("{document:#}\n")
+        }
         false => output::exchanged(&list.name, &peer.list.name, &outcomes, &alone),
     };
     write(output, &text)?;

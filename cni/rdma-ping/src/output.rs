@@ -207,6 +207,20 @@ pub(crate) fn json(outcomes: &[Outcome]) -> Value {
     json!({ "pairs": pairs })
 }
 
+/// The document of [`json`] for the rails of two pods, and the own rails that the other pod has none for.
+pub(crate) fn exchanged_json(
+    own: &str,
+    other: &str,
+    outcomes: &[Outcome],
+    alone: &[&str],
+) -> Value {
+    let mut document = json(outcomes);
+    document["from"] = own.into();
+    document["to"] = other.into();
+    document["alone"] = alone.into();
+    document
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -286,6 +300,11 @@ mod tests {
                 "rdma2: node-b has no rail of this name",
             ]
         );
+        let mut document = exchanged_json("node-a", "node-b", &all, &["rdma2"]);
+        assert_eq!(document["pairs"].as_array().map(Vec::len), Some(4));
+        document["pairs"].take();
+        let names = json!({"from": "node-a", "to": "node-b", "alone": ["rdma2"], "pairs": null});
+        assert_eq!(document, names);
         all[3].times.pop();
         assert!(!all[3].is_good());
     }

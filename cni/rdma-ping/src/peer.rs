@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The other pod of `--exchange`. Both pods listen on one TCP port of the pod network, and each sends the list of its
-//! rails, a line of JSON, to whoever connects. A client keeps its connection while it pings, and ends it with the line
-//! `done`: until then the server's rails stay.
+//! The other pod of `--exchange`. Both pods listen on one TCP port of the pod network, and each sends its [`List`], a line
+//! of JSON, to a client with an address of the other pod. The client keeps its connection while it pings, and ends it with
+//! the line `done`: until then the server's rails stay. Clients with other addresses are closed: pods of one cluster reach
+//! each other without address translation.
 
-use crate::rails::Rail;
-use serde::{Deserialize, Serialize};
+use crate::list::List;
 use std::{
-    fs,
     io::{self, Read, Write},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
     str::FromStr,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         mpsc::{self, Receiver, RecvTimeoutError},
     },
     thread,
@@ -20,10 +19,6 @@ use std::{
 
 /// Longest list, in bytes.
 const LONGEST: usize = 64 * 1024;
-/// Most rails of a list.
-const MOST_RAILS: usize = 64;
-/// Most addresses of a rail.
-const MOST_ADDRESSES: usize = 16;
 /// Most clients at the same time. Further ones are closed.
 const MOST_CLIENTS: usize = 16;
 /// Time for one connection, and for one list.
@@ -73,74 +68,6 @@ pub(crate) fn is_name(text: &str) -> bool {
     (1..=253).contains(&text.len()) && text.bytes().all(is_part)
 }
 
-/// What a pod tells of itself. Unknown fields are ignored.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct List {
-    /// Name of the node, or of the pod.
-    pub(crate) name: String,
-    rails: Vec<ListedRail>,
-}
-
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct ListedRail {
-    netdev: String,
-    addresses: Vec<IpAddr>,
-}
-
-impl List {
-    /// The list of the own `rails`; without `name` under the host's name.
-    pub(crate) fn of(name: Option<&str>, rails: &[Rail]) -> Self {
-        let host = || fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let name = name.map_or_else(host, str::to_owned);
-        let rail = |it: &Rail| ListedRail {
-            netdev: it.netdev.clone(),
-            addresses: it.addresses.iter().copied().take(MOST_ADDRESSES).collect(),
-        };
-        Self {
-            name: name.trim().to_owned(),
-            rails: rails.iter().map(rail).collect(),
-        }
-    }
-
-    /// Reads what a peer sent.
-    ///
-    /// # Errors
-    /// Why it is no list.
-    fn parse(line: &[u8]) -> Result<Self, String> {
-        let list: Self = serde_json::from_slice(line).map_err(|error| error.to_string())?;
-        let is_netdev =
-            |it: &str| (1..=15).contains(&it.len()) && it.bytes().all(|it| it.is_ascii_graphic());
-        let is_host = |it: &IpAddr| {
-            !(it.is_unspecified() || it.is_loopback() || it.is_multicast())
-                && *it != IpAddr::V4(Ipv4Addr::BROADCAST)
-        };
-        let mut netdevs: Vec<&str> = list.rails.iter().map(|it| &*it.netdev).collect();
-        netdevs.sort_unstable();
-        netdevs.dedup();
-        if !is_name(&list.name) {
-            return Err("the name is invalid".to_owned());
-        }
-        if list.rails.len() > MOST_RAILS {
-            return Err(format!("it has more than {MOST_RAILS} rails"));
-        }
-        if netdevs.len() < list.rails.len() || !netdevs.iter().all(|it| is_netdev(it)) {
-            return Err("the name of a netdev is invalid".to_owned());
-        }
-        for ListedRail { netdev, addresses } in &list.rails {
-            if addresses.len() > MOST_ADDRESSES || !addresses.iter().all(is_host) {
-                return Err(format!("an address of {netdev} is invalid"));
-            }
-        }
-        Ok(list)
-    }
-
-    /// The rails.
-    pub(crate) fn rails(&self) -> Vec<Rail> {
-        let rail = |it: &ListedRail| Rail::new(it.netdev.clone(), None, it.addresses.clone());
-        self.rails.iter().map(rail).collect()
-    }
-}
-
 /// The other pod cannot be met.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MeetError {
@@ -167,17 +94,42 @@ impl Drop for Peer {
     }
 }
 
-/// Connects to the other pod of `place`, whose addresses are not among `own`, and reads its list.
+/// Addresses of the other pod, as a resolver last had them.
+#[derive(Clone, Default)]
+pub(crate) struct Others(Arc<Mutex<Vec<IpAddr>>>);
+
+impl Others {
+    fn addresses(&self) -> MutexGuard<'_, Vec<IpAddr>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns true if `client` is at one of them.
+    fn have(&self, client: &TcpStream) -> bool {
+        // an IPv6 socket has IPv4 clients at mapped addresses
+        let address = client.peer_addr().map(|it| it.ip().to_canonical());
+        address.is_ok_and(|it| self.addresses().contains(&it))
+    }
+}
+
+/// Connects to the other pod of `place`, whose addresses are not among `own`, and reads its list. `others` gets its
+/// addresses.
 ///
 /// # Errors
 /// Nobody answers until then, or somebody who sends no list.
-pub(crate) fn meet(place: &Place, own: &[IpAddr], until: Instant) -> Result<Peer, MeetError> {
+pub(crate) fn meet(
+    place: &Place,
+    own: &[IpAddr],
+    others: &Others,
+    until: Instant,
+) -> Result<Peer, MeetError> {
     loop {
         let why = match (&*place.name, place.port).to_socket_addrs() {
             Err(error) => format!("the name is not resolved ({error})"),
             Ok(found) => {
                 let mut why = "the name has no other pod's address".to_owned();
-                for peer in found.filter(|it| !own.contains(&it.ip())) {
+                let found: Vec<_> = found.filter(|it| !own.contains(&it.ip())).collect();
+                *others.addresses() = found.iter().map(|it| it.ip().to_canonical()).collect();
+                for peer in found {
                     match list_of(peer) {
                         Ok((line, connection)) => {
                             let list = List::parse(&line);
@@ -204,7 +156,9 @@ fn list_of(peer: SocketAddr) -> io::Result<(Vec<u8>, TcpStream)> {
     connection.set_write_timeout(Some(STEP))?;
     let line = read_line(&mut connection, LONGEST, Instant::now() + STEP)?;
     match line.is_empty() {
-        true => Err(io::ErrorKind::UnexpectedEof.into()),
+        true => Err(io::Error::other(
+            "it closed the connection, as it does not know the address of this pod",
+        )),
         false => Ok((line, connection)),
     }
 }
@@ -240,20 +194,22 @@ fn read_line(stream: &mut TcpStream, longest: usize, until: Instant) -> io::Resu
 pub(crate) struct Server(Receiver<()>);
 
 impl Server {
-    /// Serves the list until the process ends. A client that takes more than `patience` is left.
+    /// Serves the list to `others` until the process ends. A client that takes more than `patience` is left.
     pub(crate) fn start(
         listener: TcpListener,
         list: &List,
+        others: &Others,
         patience: Duration,
     ) -> io::Result<Self> {
         let mut line = serde_json::to_vec(list)?;
         line.push(b'\n');
         let line: Arc<[u8]> = line.into();
+        let others = others.clone();
         let (done, is_done) = mpsc::channel();
         let serve = move || {
             for mut client in listener.incoming().flatten() {
                 // one of them is the loop's own
-                if Arc::strong_count(&line) > MOST_CLIENTS {
+                if Arc::strong_count(&line) > MOST_CLIENTS || !others.have(&client) {
                     continue;
                 }
                 let (line, done) = (Arc::clone(&line), done.clone());
@@ -296,13 +252,15 @@ mod tests {
     }
 
     fn list(name: &str) -> List {
-        let addresses = ["fd00::1", "10.0.0.1"].map(|it| it.parse().expect("an address"));
-        let rail = Rail::new(
-            "rdma0".to_owned(),
-            Some("mlx5_0".to_owned()),
-            addresses.to_vec(),
-        );
-        List::of(Some(name), &[rail])
+        List::of(Some(name), &[])
+    }
+
+    /// A server for clients of this host.
+    fn server(listener: TcpListener, name: &str) -> (Server, Others) {
+        let others = Others::default();
+        *others.addresses() = vec![Ipv4Addr::LOCALHOST.into()];
+        let server = Server::start(listener, &list(name), &others, STEP);
+        (server.expect("started"), others)
     }
 
     fn soon() -> Instant {
@@ -320,7 +278,7 @@ mod tests {
             }
         };
         thread::spawn(serve);
-        let met = meet(&place, &[], soon());
+        let met = meet(&place, &[], &Others::default(), soon());
         met.err().expect("no list").to_string()
     }
 
@@ -331,17 +289,15 @@ mod tests {
         let servers = listeners
             .into_iter()
             .zip(["a", "b"])
-            .map(|(listener, name)| Server::start(listener, &list(name), STEP).expect("started"));
-        let servers: Vec<Server> = servers.collect();
-        let peers = places
-            .each_ref()
-            .map(|it| meet(it, &[], soon()).expect("met"));
+            .map(|(listener, name)| server(listener, name));
+        let servers: Vec<(Server, Others)> = servers.collect();
+        let peers = [0, 1].map(|it| meet(&places[it], &[], &servers[it].1, soon()).expect("met"));
         let names = peers.each_ref().map(|it| &*it.list.name);
         assert_eq!(names, ["b", "a"]);
         assert_eq!(peers[0].list, list("b"));
-        assert!(!servers[0].wait(soon()), "b still pings");
+        assert!(!servers[0].0.wait(soon()), "b still pings");
         drop(peers);
-        for server in &servers {
+        for (server, _) in &servers {
             assert!(server.wait(Instant::now() + STEP), "the other one is done");
         }
     }
@@ -351,11 +307,33 @@ mod tests {
     fn a_client_that_only_closes_is_not_done() {
         let listener = listener();
         let place = place(&listener);
-        let server = Server::start(listener, &list("a"), STEP).expect("started");
+        let (server, others) = server(listener, "a");
         drop(TcpStream::connect((&*place.name, place.port)).expect("connected"));
         assert!(!server.wait(soon()));
-        drop(meet(&place, &[], soon()).expect("met"));
+        drop(meet(&place, &[], &others, soon()).expect("met"));
         assert!(server.wait(Instant::now() + STEP));
+    }
+
+    /// Any pod of the network can connect, and stay.
+    #[test]
+    fn a_stranger_gets_no_list_takes_no_place_and_ends_nothing() {
+        let listener = listener();
+        let place = place(&listener);
+        let (server, others) = server(listener, "a");
+        *others.addresses() = vec![Ipv4Addr::new(127, 0, 0, 2).into()];
+        let stranger = |_| {
+            let mut client = TcpStream::connect((&*place.name, place.port)).expect("connected");
+            let _ = client.write_all(END);
+            let line = read_line(&mut client, LONGEST, Instant::now() + STEP);
+            // the server closes before it reads
+            assert_eq!(line.unwrap_or_default(), b"");
+            client
+        };
+        let strangers: Vec<TcpStream> = (0..=MOST_CLIENTS).map(stranger).collect();
+        assert!(!server.wait(soon()), "a stranger is done");
+        drop(meet(&place, &[], &others, soon()).expect("met"));
+        assert!(server.wait(Instant::now() + STEP));
+        drop(strangers);
     }
 
     #[test]
@@ -367,11 +345,12 @@ mod tests {
             let place = place.clone();
             move || {
                 thread::sleep(PAUSE);
-                Server::start(place.listen().expect("the port"), &list("b"), STEP).expect("started")
+                server(place.listen().expect("the port"), "b")
             }
         };
         let server = thread::spawn(start);
-        let peer = meet(&place, &[], Instant::now() + STEP).expect("met");
+        let others = Others::default();
+        let peer = meet(&place, &[], &others, Instant::now() + STEP).expect("met");
         assert_eq!(peer.list.name, "b");
         drop((peer, server.join()));
     }
@@ -386,7 +365,8 @@ mod tests {
             (&[][..], "127.0.0.1 does not answer (Connection refused"),
             (&own[..], "the name has no other pod's address"),
         ] {
-            let error = meet(&place, own, Instant::now()).err().expect("nobody");
+            let met = meet(&place, own, &Others::default(), Instant::now());
+            let error = met.err().expect("nobody");
             let begin = format!(
                 "no other pod of 127.0.0.1 answers on TCP port {}: {why}",
                 place.port
@@ -394,7 +374,8 @@ mod tests {
             assert!(error.to_string().starts_with(&begin), "{error}");
         }
         let unknown: Place = "nobody.invalid:7471".parse().expect("a place");
-        let error = meet(&unknown, &[], Instant::now()).err().expect("nobody");
+        let met = meet(&unknown, &[], &Others::default(), Instant::now());
+        let error = met.err().expect("nobody");
         assert!(
             error.to_string().contains("the name is not resolved"),
             "{error}"
@@ -402,36 +383,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused_in_words() {
-        for (bytes, why) in [
-            (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "expected value"),
-            (b"{}\n", "missing field"),
-            (b"{\"name\":\"b\",\"rails\":[", "EOF"),
-            (b"{\"name\":\"\\u001b[2J\",\"rails\":[]}\n", "the name is invalid"),
-            (
-                b"{\"name\":\"b\",\"rails\":[{\"netdev\":\"a b\",\"addresses\":[]}]}\n",
-                "the name of a netdev is invalid",
-            ),
-            (
-                b"{\"name\":\"b\",\"rails\":[{\"netdev\":\"a\",\"addresses\":[]},{\"netdev\":\"a\",\"addresses\":[]}]}\n",
-                "the name of a netdev is invalid",
-            ),
-            (
-                b"{\"name\":\"b\",\"rails\":[{\"netdev\":\"a\",\"addresses\":[\"ff02::1\"]}]}\n",
-                "an address of a is invalid",
-            ),
-        ] {
-            let error = refused(bytes);
-            let words = [" sent no list of rails: ", why];
-            assert!(words.iter().all(|it| error.contains(it)), "{error}");
-        }
-        assert!(refused(b"").contains("does not answer"));
-        let rail = "{\"netdev\":\"eth\",\"addresses\":[]}";
-        let many = (0..=MOST_RAILS).map(|it| rail.replace("eth", &format!("eth{it}")));
-        let many = many.collect::<Vec<_>>().join(",");
-        let many = format!("{{\"name\":\"b\",\"rails\":[{many}]}}");
-        let error = List::parse(many.as_bytes()).expect_err("too many");
-        assert_eq!(error, "it has more than 64 rails");
+    fn a_peer_that_sends_no_list_is_one_sentence() {
+        let error = refused(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        assert!(
+            error.contains(" sent no list of rails: expected value"),
+            "{error}"
+        );
+        assert!(refused(b"").contains("does not answer (it closed the connection, "));
     }
 
     #[test]

@@ -2,10 +2,7 @@
 //! The rails of the node and of its pods.
 
 use crate::arguments::is_link_local;
-use attachments::{
-    Store,
-    pods::{self, PodRail},
-};
+use attachments::pods::PodRail;
 use nix::{
     ifaddrs::getifaddrs,
     net::if_::{InterfaceFlags, if_indextoname},
@@ -155,15 +152,11 @@ pub(crate) fn addresses() -> io::Result<BTreeMap<String, Vec<IpAddr>>> {
     Ok(addresses)
 }
 
-/// The rails of the pod `namespace/name`, by the records in `store`; empty: the node has no such pod.
-pub(crate) fn of_pod(pod: &str, store: &Store, boot_id: &str) -> Vec<Rail> {
-    let records = pods::rails(store, boot_id);
-    let own = records.into_iter().filter(|it| it.pod == pod);
-    let rail = |it: PodRail| {
-        let addresses = it.addresses.iter().map(|it| it.ip).collect();
-        Rail::new(it.name, it.rdma, addresses)
-    };
-    own.flat_map(|it| it.rails).map(rail).collect()
+impl From<PodRail> for Rail {
+    fn from(rail: PodRail) -> Self {
+        let addresses = rail.addresses.iter().map(|it| it.ip).collect();
+        Self::new(rail.name, rail.rdma, addresses)
+    }
 }
 
 #[cfg(test)]

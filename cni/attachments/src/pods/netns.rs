@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The network namespace of a pod of this node, by its record.
+//! The current sandbox of a pod of this node, by its records.
 
-use super::netns_seen;
+use super::{PodRail, netns_seen};
 use crate::{
-    Attachment, Store,
+    Attachment, Phase, Store,
     store::{Record, StoreError},
 };
 use rdma_netns::netns::{Netns, OpenError};
-use std::{io, path::PathBuf};
+use std::{cmp::Reverse, io, path::PathBuf};
 
 /// The pod's namespace cannot be found or opened.
 #[derive(Debug, thiserror::Error)]
@@ -38,20 +38,36 @@ pub enum PodNetnsError {
     },
 }
 
-/// Opens the namespace of the current sandbox of `pod` (`namespace/name`). Records of earlier sandboxes may still exist.
+/// A pod's network namespace, and its rails by all networks.
+#[derive(Debug)]
+pub struct Sandbox {
+    /// The namespace.
+    pub netns: Netns,
+    /// The rails, in the order of the networks' names.
+    pub rails: Vec<PodRail>,
+}
+
+/// Opens the current sandbox of `pod` (`namespace/name`). Records of earlier sandboxes may still exist, and their
+/// namespaces, too, where a pod of the same name was made anew: the newest one is the current one.
 ///
 /// # Errors
 /// As [`PodNetnsError`] says.
-pub fn open(pod: &str, store: &Store) -> Result<Netns, PodNetnsError> {
+pub fn open(pod: &str, store: &Store) -> Result<Sandbox, PodNetnsError> {
+    let attachments = attachments(pod, store)?;
     let mut gone = None;
-    for attachment in attachments(pod, store)? {
+    for attachment in newest_first(&attachments) {
         // inside a container, the namespace may have another path than the recorded one
         match Netns::open(&netns_seen(attachment.netns.clone(), attachment.netns_id)) {
-            Ok(netns) if netns.id() == attachment.netns_id => return Ok(netns),
+            Ok(netns) if netns.id() == attachment.netns_id => {
+                let of_sandbox = attachments.iter().filter(|it| it.netns_id == netns.id());
+                let rails = of_sandbox.flat_map(|it| &it.rails).map(PodRail::from);
+                let rails = rails.collect();
+                return Ok(Sandbox { netns, rails });
+            }
             Err(OpenError::Io { source, path }) if source.kind() != io::ErrorKind::NotFound => {
                 return Err(OpenError::Io { source, path }.into());
             }
-            _ => gone = Some(attachment.netns),
+            _ => gone = Some(attachment.netns.clone()),
         }
     }
     let pod = pod.to_owned();
@@ -64,14 +80,21 @@ pub fn open(pod: &str, store: &Store) -> Result<Netns, PodNetnsError> {
     })
 }
 
-/// Returns the readable records of a pod.
+fn newest_first(attachments: &[Attachment]) -> Vec<&Attachment> {
+    let mut ordered: Vec<&Attachment> = attachments.iter().collect();
+    ordered.sort_by_key(|it| Reverse(it.observed_at));
+    ordered
+}
+
+/// Returns the readable records of a pod whose devices are not restored.
 fn attachments(pod: &str, store: &Store) -> Result<Vec<Attachment>, StoreError> {
     let mut found = vec![];
     for key in store.keys(None)? {
         if let Record::Good(attachment) = store.load(&key)?
             && attachment.pod.as_deref() == Some(pod)
+            && attachment.phase != Phase::Restored
         {
-            found.push(*attachment);
+            found.push(attachment.without_returned());
         }
     }
     Ok(found)
@@ -83,14 +106,16 @@ mod tests {
     use serde_json::json;
     use std::path::Path;
 
-    /// Writes a record of pod `default/web`, with the namespace of this test or another one.
-    fn record(store: &Store, container: &str, netns: &Netns, alive: bool) {
+    /// Writes a record of pod `default/web` with one rail, named as the container, in the namespace of this test or
+    /// another one.
+    fn record(store: &Store, container: &str, netns: &Netns, alive: bool, observed_at: u64) {
         let id = netns.id();
         let record = json!({
             "format": 1,
             "key": {"network": "rdma", "container": container, "interface": "eth0"},
             "pod": "default/web",
             "bootId": "",
+            "observedAt": observed_at,
             "netns": netns.path(),
             "netnsId": {
                 "device": id.device,
@@ -101,7 +126,7 @@ mod tests {
             "rdmaMode": null,
             "dad": "wait",
             "acceptRa": false,
-            "rails": [],
+            "rails": [{"podName": container}],
             "config": {},
         });
         let attachment: Attachment = serde_json::from_value(record).expect("a record");
@@ -120,14 +145,20 @@ mod tests {
             error.to_string()
         };
         assert!(refused("default/web").contains("has no record of pod default/web"));
-        record(&store, "a", &own, false);
+        record(&store, "a", &own, false, 2);
         assert_eq!(
             refused("default/web"),
             "the network namespace of pod default/web is gone from \"/proc/self/ns/net\""
         );
-        record(&store, "b", &own, true);
-        let found = open("default/web", &store).expect("a namespace");
-        assert_eq!(found.id(), own.id());
+        record(&store, "b", &own, true, 1);
+        record(&store, "c", &own, true, 1);
+        let found = open("default/web", &store).expect("a sandbox");
+        assert_eq!(found.netns.id(), own.id());
+        let rails: Vec<&str> = found.rails.iter().map(|it| &*it.name).collect();
+        assert_eq!(rails, ["b", "c"]);
         assert!(refused("default/other").contains("has no record of pod default/other"));
+        let all = attachments("default/web", &store).expect("records");
+        let newest = newest_first(&all)[0];
+        assert_eq!(newest.key.container, "a", "its namespace is tried first");
     }
 }

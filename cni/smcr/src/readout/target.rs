@@ -31,7 +31,7 @@ pub(super) fn open(arguments: &Arguments) -> Result<Netns, TargetError> {
         Target::Own => Netns::current().map_err(TargetError::Own),
         Target::Path(path) => Ok(Netns::open(path)?),
         Target::Name(name) => named(name),
-        Target::Pod(pod) => Ok(netns::open(pod, &Store::new(&arguments.state_dir))?),
+        Target::Pod(pod) => Ok(netns::open(pod, &Store::new(&arguments.state_dir))?.netns),
     }
 }
 

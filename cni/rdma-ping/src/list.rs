@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The list of rails that two pods of `--exchange` send each other.
+
+use crate::rails::Rail;
+use serde::{Deserialize, Serialize};
+use std::{
+    fs,
+    net::{IpAddr, Ipv4Addr},
+};
+
+/// Most rails of a list.
+const MOST_RAILS: usize = 64;
+/// Most addresses of a rail.
+const MOST_ADDRESSES: usize = 16;
+
+/// What a pod tells of itself. Unknown fields are ignored.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct List {
+    /// Name of the node, or of the pod.
+    pub(crate) name: String,
+    rails: Vec<ListedRail>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct ListedRail {
+    netdev: String,
+    addresses: Vec<IpAddr>,
+}
+
+impl List {
+    /// The list of the own `rails`; without `name` under the host's name.
+    pub(crate) fn of(name: Option<&str>, rails: &[Rail]) -> Self {
+        let host = || fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let name = name.map_or_else(host, str::to_owned);
+        let rail = |it: &Rail| ListedRail {
+            netdev: it.netdev.clone(),
+            addresses: it.addresses.iter().copied().take(MOST_ADDRESSES).collect(),
+        };
+        Self {
+            name: name.trim().to_owned(),
+            rails: rails.iter().map(rail).collect(),
+        }
+    }
+
+    /// Reads what a peer sent.
+    ///
+    /// # Errors
+    /// Why it is no list.
+    pub(crate) fn parse(line: &[u8]) -> Result<Self, String> {
+        let list: Self = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+        let is_netdev =
+            |it: &str| (1..=15).contains(&it.len()) && it.bytes().all(|it| it.is_ascii_graphic());
+        let is_host = |it: &IpAddr| {
+            !(it.is_unspecified() || it.is_loopback() || it.is_multicast())
+                && *it != IpAddr::V4(Ipv4Addr::BROADCAST)
+        };
+        let mut netdevs: Vec<&str> = list.rails.iter().map(|it| &*it.netdev).collect();
+        netdevs.sort_unstable();
+        netdevs.dedup();
+        if !crate::peer::is_name(&list.name) {
+            return Err("the name is invalid".to_owned());
+        }
+        if list.rails.len() > MOST_RAILS {
+            return Err(format!("it has more than {MOST_RAILS} rails"));
+        }
+        if netdevs.len() < list.rails.len() || !netdevs.iter().all(|it| is_netdev(it)) {
+            return Err("the name of a netdev is invalid".to_owned());
+        }
+        for ListedRail { netdev, addresses } in &list.rails {
+            if addresses.len() > MOST_ADDRESSES || !addresses.iter().all(is_host) {
+                return Err(format!("an address of {netdev} is invalid"));
+            }
+        }
+        Ok(list)
+    }
+
+    /// The rails.
+    pub(crate) fn rails(&self) -> Vec<Rail> {
+        let rail = |it: &ListedRail| Rail::new(it.netdev.clone(), None, it.addresses.clone());
+        self.rails.iter().map(rail).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_read_as_it_was_sent() {
+        let addresses = ["fd00::1", "10.0.0.1"].map(|it| it.parse().expect("an address"));
+        let device = Some("mlx5_0".to_owned());
+        let rail = Rail::new("rdma0".to_owned(), device, addresses.to_vec());
+        let sent = List::of(Some("node-a"), &[rail]);
+        let line = serde_json::to_vec(&sent).expect("JSON");
+        let read = List::parse(&line).expect("a list");
+        assert_eq!(read, sent);
+        let rail = &read.rails()[0];
+        assert_eq!(
+            (&*rail.netdev, &rail.addresses[..]),
+            ("rdma0", &addresses[..])
+        );
+    }
+
+    #[test]
+    fn what_is_no_list_is_refused_in_words() {
+        for (text, why) in [
+            ("{}", "missing field"),
+            (r#"{"name":"b","rails":["#, "EOF"),
+            (r#"{"name":"\u001b[2J","rails":[]}"#, "the name is invalid"),
+            (
+                r#"{"name":"b","rails":[{"netdev":"a b","addresses":[]}]}"#,
+                "the name of a netdev is invalid",
+            ),
+            (
+                r#"{"name":"b","rails":[{"netdev":"a","addresses":[]},{"netdev":"a","addresses":[]}]}"#,
+                "the name of a netdev is invalid",
+            ),
+            (
+                r#"{"name":"b","rails":[{"netdev":"a","addresses":["ff02::1"]}]}"#,
+                "an address of a is invalid",
+            ),
+        ] {
+            let error = List::parse(text.as_bytes()).expect_err("no list");
+            assert!(error.contains(why), "{text}: {error}");
+        }
+        let rail = "{\"netdev\":\"eth\",\"addresses\":[]}";
+        let many = (0..=MOST_RAILS).map(|it| rail.replace("eth", &format!("eth{it}")));
+        let many = many.collect::<Vec<_>>().join(",");
+        let many = format!("{{\"name\":\"b\",\"rails\":[{many}]}}");
+        let error = List::parse(many.as_bytes()).expect_err("too many");
+        assert_eq!(error, "it has more than 64 rails");
+    }
+}
