@@ -163,6 +163,10 @@ fn what_keeps_it_from_an_answer_is_one_sentence() {
             "kubectl get pod nobody --namespace other -o json: no pod nobody",
         ),
         (
+            "doctor nobody",
+            "nobody is neither a node with a daemon nor a pod: kubectl get pod nobody -o json: no pod nobody",
+        ),
+        (
             "ping a a",
             "pod team/a has no rails: `kubectl rdma doctor team/a` says why",
         ),

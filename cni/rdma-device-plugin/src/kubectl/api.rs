@@ -61,6 +61,8 @@ pub(super) enum Error {
     NoDaemons,
     #[error("node {0} has no daemon: check that the DaemonSet's nodeSelector selects the node")]
     NoDaemon(String),
+    #[error("{target} is neither a node with a daemon nor a pod: {source}")]
+    Unknown { target: String, source: Box<Error> },
     #[error("pod {0} is on no node yet: `kubectl describe pod` says why")]
     NotPlaced(String),
     #[error("pod {0} has no rails: `kubectl rdma doctor {0}` says why")]
@@ -202,6 +204,22 @@ impl Daemons {
 
     pub(super) fn on(&self, node: &str) -> Option<&Daemon> {
         self.0.get(node)
+    }
+
+    /// Returns the daemon of the node `target`, or else of the node of the pod `target`, with the pod.
+    pub(super) fn find(
+        &self,
+        flags: &Flags,
+        target: &str,
+    ) -> Result<(&Daemon, Option<Pod>), Error> {
+        if let Some(daemon) = self.on(target) {
+            return Ok((daemon, None));
+        }
+        let pod = Pod::get(flags, target).map_err(|error| Error::Unknown {
+            target: target.to_owned(),
+            source: Box::new(error),
+        })?;
+        Ok((self.of(&pod)?, Some(pod)))
     }
 
     /// The daemon of the pod's node.

@@ -167,24 +167,17 @@ fn reported(failed: &[Error]) -> ExitCode {
 /// Prints what the API server has of the target, and the report of the daemon.
 fn doctor(flags: &Flags, target: &str, options: &[String]) -> Result<ExitCode, Error> {
     let daemons = Daemons::get(flags)?;
+    let (daemon, pod) = daemons.find(flags, target)?;
     let mut command = vec!["doctor"];
-    let (daemon, name, told);
-    match daemons.on(target) {
-        Some(own) => {
-            daemon = own;
-            let node = flags.get(&["node", target])?;
-            let problem = nodes::problem(&node);
-            told = problem.map(|it| format!("condition {}\n", one_line(&it)));
-        }
+    let name = pod.as_ref().map(Pod::name);
+    let told = match &pod {
+        Some(pod) => warnings(&pod.events(flags)?),
         None => {
-            let pod = Pod::get(flags, target)?;
-            daemon = daemons.of(&pod)?;
-            let events = pod.events(flags)?;
-            told = warnings(&events);
-            name = pod.name();
-            command.extend(["pod", &name]);
+            let problem = nodes::problem(&flags.get(&["node", target])?);
+            problem.map(|it| format!("condition {}\n", one_line(&it)))
         }
-    }
+    };
+    command.extend(name.iter().flat_map(|it| ["pod", it]));
     write(&told.unwrap_or_default())?;
     command.extend(options.iter().map(String::as_str));
     daemon.exec(flags, &command)

@@ -30,14 +30,10 @@ pub(super) fn ping(
 ) -> Result<ExitCode, Error> {
     let daemons = Daemons::get(flags)?;
     let mut arguments = vec!["ping".to_owned()];
-    let daemon = match daemons.on(from) {
-        Some(daemon) => daemon,
-        None => {
-            let pod = Pod::get(flags, from)?;
-            arguments.extend(["--pod".to_owned(), pod.name()]);
-            daemons.of(&pod)?
-        }
-    };
+    let (daemon, pod) = daemons.find(flags, from)?;
+    if let Some(pod) = pod {
+        arguments.extend(["--pod".to_owned(), pod.name()]);
+    }
     match to.parse::<IpAddr>() {
         Ok(address) => arguments.push(address.to_string()),
         Err(_) => arguments.extend(addresses(flags, &daemons, to)?),
@@ -45,7 +41,7 @@ pub(super) fn ping(
     arguments.extend_from_slice(options);
     let (namespace, made) = (
         text(&daemon.0, "/metadata/namespace"),
-        pod(daemon, &arguments).to_string(),
+        self::pod(daemon, &arguments).to_string(),
     );
     let create = [
         "create",
