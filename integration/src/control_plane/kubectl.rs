@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::{
     env, fs,
     io::{self, Read, Write},
-    os::unix::net::UnixStream,
+    os::unix::{fs::symlink, net::UnixStream},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
 };
@@ -92,7 +92,8 @@ impl ControlPlane {
         child.wait_with_output().expect("kubectl ends")
     }
 
-    /// A command line as an operator types it into a shell; it must succeed. What it printed.
+    /// A command line as an operator types it into a shell, which has the plugin `kubectl rdma`; it must succeed. What it
+    /// printed.
     #[track_caller]
     pub fn shell(&self, line: &str) -> String {
         succeeded(line, self.try_shell(line))
@@ -103,7 +104,14 @@ impl ControlPlane {
     pub fn try_shell(&self, line: &str) -> Output {
         let helm = env::var_os(HELM).map(PathBuf::from);
         let programs = [Some(&self.program), helm.as_ref()].into_iter().flatten();
-        let mut path = String::new();
+        let mut path = format!("{}:", self.directory.path().display());
+        if line.starts_with("kubectl rdma ") {
+            // from the second line on it is there
+            let _ = symlink(
+                rdma_device_plugin(),
+                self.directory.path().join("kubectl-rdma"),
+            );
+        }
         for directory in programs.filter_map(|it| it.parent()) {
             path.push_str(&format!("{}:", directory.display()));
         }

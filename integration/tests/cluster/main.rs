@@ -5,6 +5,7 @@
 mod claims;
 mod examples;
 mod helm;
+mod kubectl;
 mod manifests;
 mod migrate;
 mod pages;

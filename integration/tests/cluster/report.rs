@@ -3,7 +3,7 @@
 //! that the chart gives it.
 
 use super::{
-    manifests,
+    kubectl, manifests,
     refused::{bare, name, token, uid},
     text,
 };
@@ -278,6 +278,7 @@ pub(super) fn is_by_the_daemon_of_its_node_and_of_its_own_condition(cluster: &mu
     };
     assert!(refused.contains("0000:af:00.0"), "{refused}");
     the_token_is_for_no_more(cluster, &bound);
+    kubectl::shows_conditions_and_events(cluster);
     machine.plug(&NICS[1]);
     daemon.signal(Signal::SIGHUP);
     let healthy = is(cluster, "False");

@@ -5,7 +5,7 @@ use super::{
     driver::{Driver, NICS, NODE, ask, claim, ends, nodes, pod, release, slices, template},
     parameters,
 };
-use crate::{manifests, text};
+use crate::{kubectl, manifests, text};
 use dra::{Claims, record::JoinedRail};
 use integration::{ControlPlane, kill_at, machine::Nic, wait};
 use kubelet_api::dra::NodePrepareResourceResponse;
@@ -27,6 +27,7 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
     );
     let expected = ["rdma-vf-0000-3b-00-0", "rdma-vf-0000-5e-00-0"];
     cluster.until("the slices are there", |it| slices(it).0 == expected);
+    kubectl::counts_the_devices_of_slices(cluster, NODE, "rdma/vf");
     cluster.apply("create -f -", &foreign_slices(driver.name));
     the_token_is_for_no_more(cluster, &driver);
     cluster.kubectl("delete resourceslice other others-driver");
