@@ -5,6 +5,7 @@
 
 mod chart;
 mod install;
+mod kubectl;
 mod operations;
 mod pods;
 mod refused;
@@ -59,6 +60,8 @@ fn a_cluster_is_installed_used_and_left_as_it_was() {
     install::by_the_page(&mut cluster);
     pods::without_rails_are_untouched(&mut cluster);
     let [server, first] = pods::of_the_example_have_all_rails(&mut cluster);
+    kubectl::shows_the_node_and_its_pods(&cluster);
+    kubectl::pings_from_inside_a_pod(&mut cluster);
     pods::outlive_kubelet(&mut cluster, &[&server, &first]);
     let second = pods::one_comes_again(&mut cluster, first);
     pods::have_rdma_between_them(&cluster, [&server, &second]);

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `kubectl rdma` beside the example's pods: the daemon answers through the API server and kubelet, and a pod pings.
+
+use super::pods::PAIR;
+use integration::{
+    Cluster,
+    cluster::{claims::DAEMONS, traffic},
+    control_plane::nodes::NODE,
+};
+use serde_json::{Value, json};
+
+/// The exit code and the output of a command line, which prints no error of the plugin itself.
+#[track_caller]
+fn typed(cluster: &Cluster, line: &str) -> (Option<i32>, String) {
+    let output = cluster.tries(&format!("kubectl rdma {line}"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!errors.contains("kubectl-rdma: "), "{line}: {errors}");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    (output.status.code(), text)
+}
+
+pub(super) fn shows_the_node_and_its_pods(cluster: &Cluster) {
+    let (code, text) = typed(cluster, "nodes -o json");
+    let nodes: Value = serde_json::from_str(&text).expect("JSON");
+    let hca = json!({"rdma/hca": {"allocatable": "1k", "capacity": "1k"}});
+    assert_eq!(nodes[0]["name"], NODE);
+    assert_eq!(nodes[0]["daemon"], "Ready");
+    assert_eq!(nodes[0]["resources"], hca);
+    assert_eq!(
+        (code, &nodes[0]["rails"]),
+        (Some(0), &json!(2)),
+        "{nodes:#}"
+    );
+
+    let (code, text) = typed(cluster, "pods -n default -o json");
+    let rails: Value = serde_json::from_str(&text).expect("JSON");
+    let rails = rails.as_array().expect("a list");
+    assert_eq!((code, rails.len()), (Some(0), 2 * PAIR.len()), "{text}");
+    for (index, rail) in rails.iter().enumerate() {
+        let (pod, number) = (PAIR[index / 2], index % 2);
+        assert_eq!((&rail["name"], &rail["node"]), (&json!(pod), &json!(NODE)));
+        assert_eq!(rail["rail"], format!("rdma{number}"));
+        let address = &rail["addresses"][0];
+        assert_eq!(address["address"], traffic::address(cluster, pod, number));
+        assert_eq!(
+            address["gidIndex"],
+            traffic::gid_index(cluster, pod, number)
+        );
+    }
+
+    // what the container cannot see makes 2 of 0
+    let (code, text) = typed(cluster, &format!("doctor {NODE} -- --json"));
+    assert!(matches!(code, Some(1 | 2)), "{code:?}: {text}");
+    let report: Value = serde_json::from_str(&text).expect("JSON");
+    let findings = report["findings"].as_array().expect("a list");
+    let serves = json!("rdma-device-plugin serves rdma/hca");
+    assert!(findings.iter().any(|it| it["what"] == serves), "{text}");
+    let (code, report) = typed(cluster, &format!("doctor {}", PAIR[0]));
+    assert_eq!(code, Some(0));
+    assert!(
+        report.contains("  rdma1: ") && report.contains(": GID index "),
+        "{report}"
+    );
+}
+
+/// Each rail of one pod reaches the same of the other; nobody answers for an address that nobody has.
+pub(super) fn pings_from_inside_a_pod(cluster: &mut Cluster) {
+    let [from, to] = PAIR;
+    let (code, told) = typed(cluster, &format!("ping {from} {to} -- --count 2"));
+    assert_eq!(code, Some(0), "{told}");
+    for rail in [0, 1] {
+        let address = traffic::address(cluster, to, rail);
+        assert!(
+            told.contains(&format!("{address}: 2 sent, 2 answered")),
+            "{told}"
+        );
+    }
+    let (code, told) = typed(cluster, &format!("ping {from} 192.0.2.9 -- --count 1"));
+    assert_eq!(code, Some(1), "{told}");
+    cluster.until("the pods that pinged are gone", |it| {
+        let pods = it.look_at_all(DAEMONS);
+        let is_ping = |it: &Value| it["metadata"]["generateName"] == "rdma-ping-";
+        !pods.iter().any(is_ping)
+    });
+}
