@@ -120,11 +120,12 @@ pub fn exhausted(pool: &Pool, forbidden: &Forbidden, taken: &BTreeSet<IpAddr>) -
 
 /// Returns those of `taken` that are in `pool`.
 fn numbers(pool: &Pool, taken: &BTreeSet<IpAddr>) -> BTreeSet<u128> {
-    taken
+    let in_pool = taken
         .iter()
-        .filter(|ip| Family::of(**ip) == pool.family() && pool.range_of(**ip).is_some())
-        .map(|ip| number(*ip))
-        .collect()
+        .filter(|ip| Family::of(**ip) == pool.family() && pool.range_of(**ip).is_some());
+    let mut numbers = BTreeSet::new();
+    numbers.extend(in_pool.map(|ip| number(*ip)));
+    numbers
 }
 
 fn gap(segment: Segment, forbidden: &Forbidden, taken: &BTreeSet<u128>) -> Option<u128> {

@@ -62,9 +62,9 @@ pub enum Record {
 #[derive(Debug, Default)]
 struct Files {
     /// The attachments that have a record.
-    records: Vec<Key>,
+    records: BTreeSet<Key>,
     /// The attachments that have an unfinished record, or a lock and no record.
-    killed: Vec<Key>,
+    killed: BTreeSet<Key>,
 }
 
 impl Store {
@@ -207,7 +207,7 @@ impl Store {
                 );
             }
         }
-        Ok(records)
+        Ok(records.into_iter().collect())
     }
 
     /// Removes the remains of one attachment, whose verb could not begin. Returns true if no other verb works on it.
@@ -247,7 +247,7 @@ impl Store {
 
     /// All attachments of one network, or of all, that have a record.
     pub fn keys(&self, network: Option<&str>) -> Result<Vec<Key>, StoreError> {
-        Ok(self.files(network)?.records)
+        Ok(self.files(network)?.records.into_iter().collect())
     }
 
     fn files(&self, network: Option<&str>) -> Result<Files, StoreError> {
@@ -256,30 +256,20 @@ impl Store {
             None => names(&self.root.join("attachments"))?,
         };
         let mut files = Files::default();
+        let mut locks = vec![];
         for network in networks {
-            let names = names(&self.directory(&network))?;
-            let records = names.iter().filter_map(|name| name.strip_suffix(".json"));
-            let records: BTreeSet<&str> = records.collect();
-            let killed = names.iter().filter_map(|name| {
-                let without_record = || {
-                    name.strip_suffix(".lock")
-                        .filter(|it| !records.contains(it))
+            for name in names(&self.directory(&network))? {
+                let of = |extension: &str| {
+                    let name = name.strip_suffix(extension)?.strip_suffix('.')?;
+                    key(&network, name)
                 };
-                let unfinished = name
-                    .strip_suffix(UNFINISHED)
-                    .and_then(|it| it.strip_suffix('.'));
-                unfinished.or_else(without_record)
-            });
-            files
-                .killed
-                .extend(killed.filter_map(|it| key(&network, it)));
-            files
-                .records
-                .extend(records.iter().filter_map(|it| key(&network, it)));
+                files.records.extend(of("json"));
+                files.killed.extend(of(UNFINISHED));
+                locks.extend(of("lock"));
+            }
         }
-        files.killed.sort();
-        files.killed.dedup();
-        files.records.sort();
+        let without_record = locks.into_iter().filter(|it| !files.records.contains(it));
+        files.killed.extend(without_record);
         Ok(files)
     }
 

@@ -57,13 +57,14 @@ impl PodAnnotations {
     pub(super) fn parse(file: &Field<'_>) -> Result<Self, Wrong> {
         let runtime = file.at("runtimeConfig").value().unwrap_or(&Value::Null);
         let annotations = &runtime[ANNOTATIONS];
-        let requested = Choice::ALL.into_iter().filter_map(|choice| {
+        let mut requested = BTreeMap::new();
+        requested.extend(Choice::ALL.into_iter().filter_map(|choice| {
             let value = annotations.get(choice.annotation())?;
             Some((choice, value.clone()))
-        });
+        }));
         Ok(Self {
             allowed: file.get("podAnnotations")?.unwrap_or_default(),
-            requested: requested.collect(),
+            requested,
         })
     }
 
@@ -113,8 +114,12 @@ fn rails(value: &Value) -> Result<BTreeSet<usize>, ConfError> {
     let text = value.as_str();
     let text = text.filter(|it| it.split(',').count() <= RAILS as usize);
     let ranges: Option<Vec<_>> = text.and_then(|it| it.split(',').map(few).collect());
-    let rails = ranges.map(|it| it.into_iter().flatten().map(|rail| rail as usize).collect());
-    rails.ok_or_else(|| Choice::Rails.wrong(value, "must be a list of rails from 0, as \"0-3,6\""))
+    let ranges = ranges.ok_or_else(|| {
+        Choice::Rails.wrong(value, "must be a list of rails from 0, as \"0-3,6\"")
+    })?;
+    let mut rails = BTreeSet::new();
+    rails.extend(ranges.into_iter().flatten().map(|rail| rail as usize));
+    Ok(rails)
 }
 
 #[cfg(test)]

@@ -113,9 +113,13 @@ pub fn ids(pod: &PodResources, resources: &[String]) -> Vec<Id> {
     let mut found: Vec<Id> = vec![];
     for resource in resources {
         let own = devices().filter(|it| it.resource_name == *resource);
-        let mut ids: Vec<&String> = own.flat_map(|it| &it.device_ids).collect();
-        ids.sort_by_key(|id| (id.len(), *id));
-        ids.dedup();
+        let mut ids: Vec<&String> = vec![];
+        for id in own.flat_map(|it| &it.device_ids) {
+            let place = ids.binary_search_by_key(&(id.len(), id), |it| (it.len(), *it));
+            if let Err(place) = place {
+                ids.insert(place, id);
+            }
+        }
         found.extend(ids.into_iter().map(|id| Id {
             resource: resource.clone(),
             id: id.clone(),
@@ -244,12 +248,13 @@ pub fn devices(
 ) -> Result<Vec<Allotment>, AllocationError> {
     let mut allotments: Vec<Allotment> = vec![];
     for same_resource in meanings.chunk_by(|a, b| a.id.resource == b.id.resource) {
-        let mut found = vec![];
+        let mut found: Vec<(DeviceAddress, &Meaning)> = vec![];
         for meaning in same_resource {
-            let addresses = addresses(meaning, devices)?;
-            found.extend(addresses.into_iter().map(|address| (address, meaning)));
+            for address in addresses(meaning, devices)? {
+                let place = found.partition_point(|(it, _)| *it <= address);
+                found.insert(place, (address, meaning));
+            }
         }
-        found.sort_by(|(a, _), (b, _)| a.cmp(b));
         for (address, meaning) in found {
             let parent = meaning.parents.get(&address);
             let is_it = |it: &Allotment| it.address == address && it.parent.as_ref() == parent;

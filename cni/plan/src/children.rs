@@ -40,12 +40,8 @@ pub fn children_together(plans: &[RailPlan], observed: &Observed) -> Vec<Op> {
     let Some(pod) = &observed.pod else {
         return vec![];
     };
-    let removed: BTreeSet<&InterfaceName> = plans
-        .iter()
-        .flatten()
-        .flatten()
-        .filter_map(child_removed)
-        .collect();
+    let mut removed: BTreeSet<&InterfaceName> = BTreeSet::new();
+    removed.extend(plans.iter().flatten().flatten().filter_map(child_removed));
     if removed.len() < 2 {
         return vec![];
     }

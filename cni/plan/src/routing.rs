@@ -241,8 +241,10 @@ fn give_table(rail: &mut DesiredLink, table: u32) {
             });
         }
     }
-    routes.sort_by_key(|route| route.gateway.is_some());
-    rail.routes.extend(routes);
+    let (by_gateway, on_link): (Vec<Route>, Vec<Route>) =
+        routes.into_iter().partition(|it| it.gateway.is_some());
+    rail.routes.extend(on_link);
+    rail.routes.extend(by_gateway);
     let lasting = rail.addresses.iter().filter(|it| !it.is_link_local());
     rail.rules = lasting
         .map(|address| source_rule(address.ip, table))

@@ -265,19 +265,18 @@ fn interface_name(text: &str) -> Result<InterfaceName, EnvironmentError> {
 }
 
 fn arguments(text: &str) -> Result<BTreeMap<String, String>, EnvironmentError> {
-    text.split(';')
-        .filter(|pair| !pair.is_empty())
-        .map(|pair| {
-            let (key, value) = pair
-                .split_once('=')
-                .ok_or_else(|| EnvironmentError::Invalid {
-                    variable: "CNI_ARGS",
-                    value: text.to_owned(),
-                    reason: format!("{pair:?} is not KEY=VALUE"),
-                })?;
-            Ok((key.to_owned(), value.to_owned()))
-        })
-        .collect()
+    let mut arguments = BTreeMap::new();
+    for pair in text.split(';').filter(|pair| !pair.is_empty()) {
+        let (key, value) = pair
+            .split_once('=')
+            .ok_or_else(|| EnvironmentError::Invalid {
+                variable: "CNI_ARGS",
+                value: text.to_owned(),
+                reason: format!("{pair:?} is not KEY=VALUE"),
+            })?;
+        arguments.insert(key.to_owned(), value.to_owned());
+    }
+    Ok(arguments)
 }
 
 #[cfg(test)]

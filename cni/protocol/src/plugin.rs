@@ -24,11 +24,11 @@ impl Input {
     /// Returns the arguments and environment of this process.
     pub fn of_process() -> Self {
         let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+        let mut environment = BTreeMap::new();
+        environment.extend(std::env::vars_os().map(|(name, value)| (lossy(name), lossy(value))));
         Self {
             arguments: std::env::args_os().skip(1).map(lossy).collect(),
-            environment: std::env::vars_os()
-                .map(|(name, value)| (lossy(name), lossy(value)))
-                .collect(),
+            environment,
         }
     }
 }

@@ -95,13 +95,14 @@ fn follow(
     observed: &Observed,
     need: bool,
 ) -> Vec<Failed> {
-    let rails = attachment.rails.iter();
-    let mut present: Vec<(&Rail, &RdmaDevice)> = rails
+    let by_name = |rail: &Rail| rail.allocated.as_ref().is_some_and(|it| it.cdi);
+    // entries that containers need are reported first
+    let (needed, others): (Vec<&Rail>, Vec<&Rail>) =
+        attachment.rails.iter().partition(|rail| by_name(rail));
+    let rails = needed.into_iter().chain(others);
+    let present: Vec<(&Rail, &RdmaDevice)> = rails
         .filter_map(|rail| Some((rail, plan::rdma_anywhere(rail, observed)?)))
         .collect();
-    let by_name = |rail: &Rail| rail.allocated.as_ref().is_some_and(|it| it.cdi);
-    // what is needed is what is told first
-    present.sort_by_key(|(rail, _)| !by_name(rail));
     let Some((first, device)) = present.first() else {
         return vec![];
     };

@@ -11,7 +11,7 @@ use rdma_netns::{Observed, RdmaDevice};
 use rdma_resources::{CharNode, FileError, grant::GrantedDevice};
 use serde::Serialize;
 use serde_json::json;
-use std::{borrow::Cow, collections::BTreeSet, path::Path};
+use std::{borrow::Cow, path::Path};
 
 /// The CDI specification of a claim cannot be written, so that the runtime refuses its container.
 #[derive(Debug, thiserror::Error)]
@@ -105,7 +105,12 @@ pub fn joined(
         return Ok(());
     };
     let claims = meanings.iter().filter_map(|it| it.claim.as_ref());
-    let uids: BTreeSet<&String> = claims.map(|claim| &claim.uid).collect();
+    let mut uids: Vec<&String> = vec![];
+    for claim in claims {
+        if !uids.contains(&&claim.uid) {
+            uids.push(&claim.uid);
+        }
+    }
     let claims = Claims::new(state_dir);
     for uid in uids {
         let failed = |source| ClaimError {

@@ -265,12 +265,16 @@ impl Answer {
                     .and_then(|text| text.parse::<IpAddr>().ok()),
             );
         }
+        let mut by_gateway = vec![];
         for route in &routes {
             let parsed = self::route(route, &desired.gateways)
                 .ok_or_else(|| wrong("routes", route.to_string()))?;
-            desired.routes.push(parsed);
+            match parsed.gateway {
+                None => desired.routes.push(parsed),
+                Some(_) => by_gateway.push(parsed),
+            }
         }
-        desired.routes.sort_by_key(|route| route.gateway.is_some());
+        desired.routes.append(&mut by_gateway);
         let dns = result
             .get("dns")
             .filter(|dns| dns.as_object().is_some_and(|d| !d.is_empty()));

@@ -88,9 +88,11 @@ pub fn allocated(
         };
         meanings.extend(allocation::of_claim(&device, record, resources));
     }
-    let place = |meaning: &Meaning| resources.iter().position(|it| *it == meaning.id.resource);
-    meanings.sort_by_key(place);
-    Ok(meanings)
+    let mut in_order = vec![];
+    for resource in resources {
+        in_order.extend(meanings.extract_if(.., |it| it.id.resource == *resource));
+    }
+    Ok(in_order)
 }
 
 /// The claims that were prepared for the pod: kubelet tells of none that only init containers use, unless these run

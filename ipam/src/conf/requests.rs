@@ -66,7 +66,7 @@ pub(super) fn requested(
         let ips = list(&fields.at("ips"), must, |value| address(value.as_str()?))?;
         requested.extend(ips.unwrap_or_default());
     }
-    requested.sort();
+    requested.sort_unstable();
     requested.dedup();
     Ok(requested)
 }

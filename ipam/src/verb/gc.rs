@@ -23,8 +23,9 @@ pub fn gc(node: &Node<'_>) -> Result<(), Error> {
     let Some(locked) = node.store.lock_existing()? else {
         return Ok(());
     };
-    let containers: BTreeSet<&str> = valid.iter().map(|it| &*it.container).collect();
-    let owners: BTreeSet<Owner> = valid.iter().map(owner).collect();
+    let (mut containers, mut owners): (BTreeSet<&str>, BTreeSet<Owner>) = Default::default();
+    containers.extend(valid.iter().map(|it| &*it.container));
+    owners.extend(valid.iter().map(owner));
     let contents = locked.read()?;
     for warning in contents.warnings() {
         log::warn!("{warning}");

@@ -294,16 +294,16 @@ fn by_address<'a>(
         places.reverse();
     }
     for (side, namespace) in places {
-        let mut links = namespace.links_of(address, &observed.host);
+        let links = namespace.links_of(address, &observed.host).into_iter();
         // a PF in switchdev mode has its representors as well: the port is what RDMA uses
-        links.sort_by_key(|link| {
+        let link = links.min_by_key(|link| {
             let is_port = namespace
                 .rdma
                 .iter()
                 .any(|rdma| rdma.has_netdev(link.index));
             (link.is_representor(), !is_port, link.index)
         });
-        if let Some(link) = links.first() {
+        if let Some(link) = link {
             return Ok(Chosen::at(conf.mode, observed, side, link));
         }
     }

@@ -109,8 +109,10 @@ impl SmcBuilder<'_> {
         let Some(link) = self.link(name) else {
             return;
         };
-        let mut candidates = usable.to_vec();
-        candidates.sort_by_key(|it| !self.has_subnet_of(it, link));
+        let usable = usable.iter().copied();
+        let (mut candidates, others): (Vec<&Carrier>, Vec<&Carrier>) =
+            usable.partition(|it| self.has_subnet_of(it, link));
+        candidates.extend(others);
         let mut first = None;
         for carrier in candidates {
             match self.fits(carrier, name) {

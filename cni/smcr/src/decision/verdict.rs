@@ -142,7 +142,7 @@ pub fn verdict(view: View<'_>, source: Source) -> Result<Fit, Misfit> {
         return Err(Misfit::Vlan);
     }
     let mut gids: Vec<&Gid> = view.gids.gids.iter().collect();
-    gids.sort_by_key(|gid| gid.index);
+    gids.sort_unstable_by_key(|gid| gid.index);
     let of_kind = |kind| gids.iter().copied().filter(move |gid| gid.kind == kind);
     let mut v2 = of_kind(GidKind::RoceV2)
         .filter(|gid| view.reaches(gid, source))
