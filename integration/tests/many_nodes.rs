@@ -129,7 +129,7 @@ impl Machine {
                 started.slowest = started.slowest.max(begin.elapsed());
                 let said = String::from_utf8_lossy(&output.stderr).into_owned();
                 started.others += said.matches("another one is taken").count();
-                started.anew += said.matches("all is done once more").count();
+                started.anew += said.matches("ADD starts again").count();
                 if !output.status.success() {
                     let del = self.call("DEL", number).wait_with_output();
                     assert!(del.expect("its end").status.success());

@@ -29,7 +29,7 @@ pub enum Refusal<E> {
 
 /// All changes were made, and yet something differs.
 #[derive(Debug, thiserror::Error)]
-#[error("done, and yet undone again by somebody else: {0}")]
+#[error("another program undid this change: {0}")]
 pub struct Unstable(String);
 
 /// A desired state of a namespace, and who wants it.

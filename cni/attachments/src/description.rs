@@ -12,16 +12,16 @@ pub const PORTS_OWN_GID: u32 = 0;
 impl Attachment {
     /// Describes each rail in one object: interface in the pod, addresses, netdev on the host, RDMA device, port, GID
     /// index of each address, and the attachment's `CNI_IFNAME`.
-    pub fn told(&self) -> Vec<Value> {
+    pub fn describe_rails(&self) -> Vec<Value> {
         let rails = self.rails.iter();
-        rails.filter_map(|rail| self.told_of(rail)).collect()
+        rails.filter_map(|rail| self.describe_rail(rail)).collect()
     }
 
     /// Describes `rail`. None if it has neither an RDMA device nor addresses.
-    pub fn told_of(&self, rail: &Rail) -> Option<Value> {
-        let mut told = describe(rail)?;
-        told["ifname"] = self.key.interface.to_string().into();
-        Some(told)
+    pub fn describe_rail(&self, rail: &Rail) -> Option<Value> {
+        let mut description = describe(rail)?;
+        description["ifname"] = self.key.interface.to_string().into();
+        Some(description)
     }
 }
 

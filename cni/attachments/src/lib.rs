@@ -15,13 +15,14 @@
 //! | [`store`] | the files and the locks around them |
 //! | `living` | the records of the node's other pods, and whether those live |
 //! | [`given_up`] | attributes that netdevs did not get back |
-//! | `told` | the description of rails for programs in the pod |
+//! | `description` | the description of rails for programs in the pod |
 //! | [`pods`] | devices in pods |
 //!
 //! This crate never changes a netdev or an RDMA device.
 
 mod allocated;
 mod attribute;
+mod description;
 mod desired;
 pub mod given_up;
 mod living;
@@ -33,10 +34,10 @@ mod smc;
 mod spared;
 mod stage;
 pub mod store;
-mod told;
 
 pub use allocated::{Allocated, Id};
 pub use attribute::Attribute;
+pub use description::PORTS_OWN_GID;
 pub use desired::DesiredLink;
 pub use living::settled;
 pub use made_as::is_nobodys_child;
@@ -46,4 +47,3 @@ pub use smc::{Carried, Fit, PlacedEntry, Smc, SmcStatus};
 pub use spared::Spared;
 pub use stage::Stage;
 pub use store::Store;
-pub use told::PORTS_OWN_GID;

@@ -85,19 +85,19 @@ pub struct Allotment {
 pub enum AllocationError {
     /// The id is not recorded, and names no device itself.
     #[error(
-        "nothing says which device {0} is, that kubelet allocated to this pod: \
+        "the device of {0}, which kubelet allocated to this pod, is unknown: \
          rdma-device-plugin has not recorded it in stateDir (granted/, resources.json); check \
          that it runs on this node with the same state directory, or that the resource is its"
     )]
     Unrecorded(Id),
     /// The recorded id stands for no device.
     #[error(
-        "{0}, that kubelet allocated to this pod, stands for no device: check the resource in \
+        "{0}, which kubelet allocated to this pod, stands for no device: check the resource in \
          rdma-device-plugin's configuration"
     )]
     Nothing(Id),
     /// The id names an RDMA device that does not exist.
-    #[error("there is no RDMA device {rdma} on this node, which {id} stands for")]
+    #[error("this node has no RDMA device {rdma}, for which {id} stands")]
     NoRdmaDevice {
         /// The id.
         id: Id,

@@ -61,7 +61,7 @@ pub fn attach_rail(
                 mtu: Mtu::Exactly(mtu),
                 ipoib: host_link.ipoib,
             };
-            furnish(attachment, rail, draft, medium, desired)?;
+            configure(attachment, rail, draft, medium, desired)?;
         }
         (None, Some(shared)) => share(attachment, rail, shared, observed, desired, &mut ops)?,
         (None, None) => {}
@@ -91,7 +91,7 @@ fn set_up(rail: &Rail, host_link: &Link, observed: &Observed, ops: &mut Vec<Op>)
         Ok(Located::At(NetnsSide::Pod, _))
     );
     let desired = rail.vf.iter();
-    ops.extend(function.lacks(desired.filter(|it| !is_moved || function.tells(it.kind()))));
+    ops.extend(function.lacks(desired.filter(|it| !is_moved || function.reports(it.kind()))));
     let rebind = function::takes_over(rail, host_link, observed);
     let is_due = rebind.is_some();
     ops.extend(rebind);
@@ -219,7 +219,7 @@ fn share(
     };
     let medium = Medium::of_child(attachment, shared.child, parent, mtu);
     draft.rename(&rail.pod_name);
-    furnish(attachment, rail, draft, medium, desired)
+    configure(attachment, rail, draft, medium, desired)
 }
 
 /// The desired MTU of a netdev, bytes.
@@ -280,7 +280,7 @@ impl<'a> Medium<'a> {
 }
 
 /// Plans settings, state, addresses and routes of a netdev in the pod.
-fn furnish(
+fn configure(
     attachment: &Attachment,
     rail: &Rail,
     mut draft: LinkPlanner<'_>,

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 /// First netdev group (`IFLA_GROUP`) to try for children of several rails, which one deletion removes: `RDMA` in ASCII. The
 /// plan takes the next number if another netdev of the pod has this group.
-const TOGETHER: u32 = 0x5244_4d41;
+const CHILD_GROUP: u32 = 0x5244_4d41;
 
 /// Maximum number of netdevs that are removed at a time. The kernel removes some thousands in a second, and no other
 /// program can change a netdev meanwhile.
@@ -49,7 +49,7 @@ pub fn children_together(plans: &[RailPlan], observed: &Observed) -> Vec<Op> {
     let (children, others): (Vec<&Link>, Vec<&Link>) =
         pod.links.iter().partition(|it| removed.contains(&it.name));
     let is_free = |group: &u32| others.iter().all(|it| group_of(it) != Some(*group));
-    let Some(group) = (TOGETHER..).find(is_free) else {
+    let Some(group) = (CHILD_GROUP..).find(is_free) else {
         return vec![];
     };
     let outside = children.iter().filter(|it| group_of(it) != Some(group));
@@ -115,14 +115,18 @@ mod tests {
         let links = [("eth0", 0), ("rdma0", 0), ("rdma1", 0)];
         assert_eq!(planned(&plans, &links), expected);
         // killed in between
-        let links = [("eth0", 0), ("rdma0", TOGETHER), ("rdma1", 0)];
+        let links = [("eth0", 0), ("rdma0", CHILD_GROUP), ("rdma1", 0)];
         assert_eq!(planned(&plans, &links), expected[1..]);
     }
 
     #[test]
     fn nobody_elses_netdev_is_in_the_group() {
         let plans = [remove("rdma0"), remove("rdma1")];
-        let links = [("theirs", TOGETHER), ("rdma0", TOGETHER), ("rdma1", 0)];
+        let links = [
+            ("theirs", CHILD_GROUP),
+            ("rdma0", CHILD_GROUP),
+            ("rdma1", 0),
+        ];
         let expected = [
             "ip -n pod link set dev rdma0 group 1380207938",
             "ip -n pod link set dev rdma1 group 1380207938",

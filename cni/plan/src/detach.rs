@@ -33,7 +33,7 @@ impl Others {
         let mut rails = attachment.rails.iter();
         plans.iter().any(is_taken)
             || siblings(attachment, &[], observed).next().is_some()
-            || rails.any(|it| ports_as_made(it, observed).next().is_some())
+            || rails.any(|it| port_resets(it, observed).next().is_some())
     }
 }
 
@@ -158,7 +158,7 @@ fn rules(rail: &Rail, observed: &Observed) -> Vec<Op> {
 pub fn missing_of(host_link: &Link, link: &Link, observed: &Observed) -> Vec<Op> {
     let mut ops = vec![];
     let draft = LinkPlanner::new(NetnsSide::Host, link, &mut ops);
-    furnish(host_link, draft, link, observed);
+    restore_attributes(host_link, draft, link, observed);
     ops
 }
 
@@ -251,14 +251,14 @@ fn rail_to_host(
     if let Some(other) = observed.host.link(&host_link.name)
         && (side == NetnsSide::Pod || other.index != link.index)
     {
-        if let Some(name) = name_between(attachment, rail, (side, link), other, observed) {
+        if let Some(name) = temporary_name(attachment, rail, (side, link), other, observed) {
             LinkPlanner::new(side, link, &mut ops).rename(&name);
             return Ok(ops);
         }
         let before = ops.len();
         let mut draft = LinkPlanner::new(NetnsSide::Host, other, &mut ops);
         draft.give_up(given_up);
-        give_way(unrestored, other, &host_link.name, observed, draft);
+        release_name(unrestored, other, &host_link.name, observed, draft);
         if ops.len() > before {
             return Ok(ops);
         }
@@ -278,7 +278,7 @@ fn rail_to_host(
             if let Some((desired, (_, present))) = rail.device_settings.as_ref().zip(present) {
                 draft.device_settings(desired, present);
             }
-            furnish(&host_link, draft, link, observed);
+            restore_attributes(&host_link, draft, link, observed);
         }
     }
     Ok(ops)
@@ -292,11 +292,11 @@ fn children(rail: &Rail, of_pod: &[Attachment], observed: &Observed) -> Vec<Op> 
     };
     let in_pod = locate::child(rail, shared, observed);
     let mut ops: Vec<Op> = in_pod
-        .and_then(|link| port_as_made(shared, link, observed))
+        .and_then(|link| reset_port(shared, link, observed))
         .into_iter()
         .collect();
     let own = in_pod.map(|link| link.index);
-    let made = ports_as_made(rail, observed);
+    let made = port_resets(rail, observed);
     let made = made.filter(|it| own != Some(it.index) && !is_rail(of_pod, it, observed));
     let to_go = in_pod.into_iter().chain(made);
     let to_go = to_go.map(|link| (NetnsSide::Pod, link));
@@ -310,10 +310,10 @@ fn children(rail: &Rail, of_pod: &[Attachment], observed: &Observed) -> Vec<Op> 
 }
 
 /// Name of a temporary child that sets the mode of an ipvlan port back. A number follows it.
-const PORT_AS_MADE: &str = "rdmaport";
+const PORT_RESET: &str = "rdmaport";
 
 /// Returns the temporary children of the rail's ipvlan port, by their names.
-fn ports_as_made<'a>(rail: &'a Rail, observed: &'a Observed) -> impl Iterator<Item = &'a Link> {
+fn port_resets<'a>(rail: &'a Rail, observed: &'a Observed) -> impl Iterator<Item = &'a Link> {
     let shared = rail.shared.as_ref();
     let shared = shared.filter(|it| matches!(it.child, Child::Ipvlan(_)));
     let links = observed.pod.iter().flat_map(|pod| &pod.links);
@@ -321,20 +321,20 @@ fn ports_as_made<'a>(rail: &'a Rail, observed: &'a Observed) -> impl Iterator<It
         let is_child = shared.is_some_and(|it| {
             link.kind.as_deref() == Some(it.child.kind()) && link.lower == Some(it.parent_index)
         });
-        is_child && link.name.starts_with(PORT_AS_MADE)
+        is_child && link.name.starts_with(PORT_RESET)
     })
 }
 
 /// Sets the mode of an ipvlan port back if the pod's child `link` shows that somebody changed it. A port has the mode
 /// of the last child that was made (`ipvlan_link_new()`, `drivers/net/ipvlan/ipvlan_main.c`), and children of other
 /// pods keep it. The plan removes the temporary child as soon as it is observed.
-fn port_as_made(shared: &Shared, link: &Link, observed: &Observed) -> Option<Op> {
+fn reset_port(shared: &Shared, link: &Link, observed: &Observed) -> Option<Op> {
     let is_changed = matches!(shared.child, Child::Ipvlan(_)) && link.child != Some(shared.child);
     let parent = observed.host.link_by_index(shared.parent_index);
     let parent = parent.filter(|_| is_changed)?;
     let pod = observed.pod.as_ref()?;
     let mut names =
-        (0..=pod.links.len()).map(|it| InterfaceName::try_from(format!("{PORT_AS_MADE}{it}")));
+        (0..=pod.links.len()).map(|it| InterfaceName::try_from(format!("{PORT_RESET}{it}")));
     let name = names.find_map(|it| it.ok().filter(|it| pod.link(it).is_none()))?;
     Some(Op::AddChild {
         at: NetnsSide::Pod,
@@ -347,7 +347,7 @@ fn port_as_made(shared: &Shared, link: &Link, observed: &Observed) -> Option<Op>
 
 /// Returns a temporary name for `link` of `rail` while its own name belongs to `other`, the netdev of another rail that
 /// has a wrong name. A pod can have exchanged the names of two netdevs, and each would wait for the other.
-fn name_between(
+fn temporary_name(
     attachment: &Attachment,
     rail: &Rail,
     (side, link): (NetnsSide, &Link),
@@ -365,19 +365,19 @@ fn name_between(
         is_it && other.name != host_link.name
     };
     let is_there = side == NetnsSide::Host && attachment.rails.iter().any(is_misnamed);
-    stopgap(link, observed).filter(|_| is_there)
+    kernel_name(link, observed).filter(|_| is_there)
 }
 
 /// Returns the name that the kernel gives to a netdev whose own name is taken (`default_device_exit_net()`,
 /// `net/core/dev.c`), if that name is free.
-fn stopgap(link: &Link, observed: &Observed) -> Option<InterfaceName> {
+fn kernel_name(link: &Link, observed: &Observed) -> Option<InterfaceName> {
     let name = InterfaceName::try_from(format!("dev{}", link.index)).ok()?;
     observed.host.link(&name).is_none().then_some(name)
 }
 
 /// Takes `name` from `link`, which is on the host, if `link` is a netdev of `others` that should not have it. Its own
 /// restore finds it under any name.
-fn give_way(
+fn release_name(
     others: &[Attachment],
     link: &Link,
     name: &InterfaceName,
@@ -399,7 +399,7 @@ fn give_way(
     };
     if link.name != *name {
         draft.drop_alt_names(&host_link.alt_names);
-    } else if let Some(name) = stopgap(link, observed) {
+    } else if let Some(name) = kernel_name(link, observed) {
         draft.rename(&name);
     }
 }
@@ -425,7 +425,12 @@ fn to_host(host_link: &Link, mut draft: LinkPlanner<'_>, observed: &Observed) {
 }
 
 /// Plans all recorded attributes of a netdev on the host.
-fn furnish(host_link: &Link, mut draft: LinkPlanner<'_>, link: &Link, observed: &Observed) {
+fn restore_attributes(
+    host_link: &Link,
+    mut draft: LinkPlanner<'_>,
+    link: &Link,
+    observed: &Observed,
+) {
     // the pod may have made its name on the host an alternative one
     draft.drop_alt_names(&host_link.alt_names);
     draft.rename(&host_link.name);

@@ -6,7 +6,7 @@ use attachments::{Attachment, Rail};
 use rdma_netns::{Child, LinkFlag, NetnsSide, Observed, Op, Route, VfSetting, link::MAIN_TABLE};
 
 /// Describes the deviation that `op` would correct.
-pub fn words(op: &Op, observed: &Observed) -> String {
+pub fn describe(op: &Op, observed: &Observed) -> String {
     let present = |at, name: &str| observed.at(at).and_then(|namespace| namespace.link(name));
     match op {
         Op::MoveRdma { device, .. } => format!("RDMA device {device} is not in the pod"),
@@ -36,7 +36,7 @@ pub fn words(op: &Op, observed: &Observed) -> String {
         Op::SetBroadcast { link, mac, .. } => {
             format!("the broadcast address of {link} is not {mac}")
         }
-        Op::SetDeviceSetting { link, key, .. } => format!("{key} of {link} is another"),
+        Op::SetDeviceSetting { link, key, .. } => format!("{key} of {link} differs"),
         Op::SetTxQueueLen { link, packets, .. } => {
             format!("the transmit queue of {link} is not {packets} packets long")
         }
@@ -103,9 +103,9 @@ pub fn words(op: &Op, observed: &Observed) -> String {
             let (ip, prefix) = (address.ip, address.prefix);
             match address.metric {
                 Some(metric) => format!(
-                    "the address {ip}/{prefix} of {link} is not as it was given (metric {metric})"
+                    "the address {ip}/{prefix} of {link} differs from its record (metric {metric})"
                 ),
-                None => format!("the address {ip}/{prefix} of {link} is not as it was given"),
+                None => format!("the address {ip}/{prefix} of {link} differs from its record"),
             }
         }
         Op::AddAddress { link, address, .. } => {
@@ -128,7 +128,7 @@ pub fn words(op: &Op, observed: &Observed) -> String {
                 .is_some_and(|link| link.routes.iter().any(|it| replaces(it, route))) =>
         {
             format!(
-                "the route of {link} to {}/{} is not as it was given",
+                "the route of {link} to {}/{} differs from its record",
                 route.destination, route.prefix
             )
         }
@@ -150,7 +150,7 @@ pub fn words(op: &Op, observed: &Observed) -> String {
         Op::AddRule { rule, .. } => format!("the rule \"{rule}\" is gone"),
         Op::RemoveRule { rule, .. } => format!("there is the rule \"{rule}\""),
         Op::Announce { link, address, .. } => {
-            format!("the neighbours of {link} have not been told that it has {address}")
+            format!("{link} has not announced {address} to its neighbours")
         }
         Op::AddPnet { entry, .. } => {
             let port = entry

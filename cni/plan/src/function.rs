@@ -39,7 +39,7 @@ impl<'a> Function<'a> {
     }
 
     /// Returns true if its driver reports settings of `kind`. Others are set once, and not compared.
-    pub(super) fn tells(&self, kind: VfSettingKind) -> bool {
+    pub(super) fn reports(&self, kind: VfSettingKind) -> bool {
         self.present.is_none_or(|vf| vf.setting(kind).is_some())
     }
 

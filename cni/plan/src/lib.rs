@@ -113,9 +113,9 @@ pub enum Obstacle {
     },
     /// The kernel would wait for connections that a process has open.
     #[error(
-        "RDMA device {device} cannot be moved: {} has SMC connections over it open ({count}), for \
-         whose end the kernel would wait and let nothing stop it; end that process, or have it \
-         close them, and try again",
+        "RDMA device {device} cannot be moved: {} has SMC connections over it open ({count}), and the \
+         kernel would wait for their end uninterruptibly; end that process, or have it close them, \
+         and try again",
         match from { NetnsSide::Host => "a process on the host", NetnsSide::Pod => "a process of the pod" }
     )]
     Held {
@@ -128,8 +128,8 @@ pub enum Obstacle {
     },
     /// The kernel would wait for the sub-device's reference.
     #[error(
-        "RDMA device {device} cannot be moved while it has the sub-device {sub_device}, for whose end the kernel would \
-         wait: delete that (rdma dev delete {sub_device}), or set the RDMA subsystem to shared"
+        "RDMA device {device} cannot be moved while it has the sub-device {sub_device}, because the kernel would wait for \
+         its end: delete it (rdma dev delete {sub_device}), or set the RDMA subsystem to shared"
     )]
     HasSubDevice {
         /// The RDMA device.

@@ -44,7 +44,7 @@ pub(super) fn restore(
     if !is_it || is_given_up || device.name == host_device.name {
         return None;
     }
-    let stopgap = format!("ibdev{}", device.index);
+    let temporary = format!("ibdev{}", device.index);
     // sysfs has the names of all namespaces
     let mut names = observed
         .devices
@@ -52,8 +52,8 @@ pub(super) fn restore(
         .flat_map(|it| &it.rdma)
         .chain(&observed.unpaired);
     let is_taken = names.any(|it| *it == host_device.name);
-    let name = match is_taken && device.name != stopgap {
-        true => stopgap,
+    let name = match is_taken && device.name != temporary {
+        true => temporary,
         false => host_device.name.clone(),
     };
     Some(Op::RenameRdma {

@@ -37,7 +37,7 @@ pub fn routed(
             // as the kernel tells it
             route.metric = route.metric.filter(|it| *it != route.default_metric());
         }
-        stand_back(&mut rail.routes, &present, metric);
+        raise_metrics(&mut rail.routes, &present, metric);
         present.extend(rail.addresses.iter().filter_map(connected));
         present.extend(rail.routes.iter().cloned());
         if let Some(table) = attachment.table(index) {
@@ -152,7 +152,7 @@ pub fn connected(address: &Address) -> Option<Route> {
 
 /// Raises the metrics of `routes` above those of `present` routes. All routes to one destination are raised by the same
 /// amount, so that their order and intended multipath routes are kept.
-fn stand_back(routes: &mut [Route], present: &[Route], behind: u32) {
+fn raise_metrics(routes: &mut [Route], present: &[Route], behind: u32) {
     let before = routes.to_vec();
     for route in routes {
         let Some(highest) = highest(route, present) else {

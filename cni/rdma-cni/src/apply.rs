@@ -45,11 +45,11 @@ pub enum ApplyError {
     Duplicate(IpAddr),
     /// Another machine answered a probe for the address, or probes for it itself.
     #[error(
-        "{0}; where something answers for every address, as proxy ARP does, set \"probe\" to \"off\""
+        "{0}; set \"probe\" to \"off\" if a machine answers for every address, as proxy ARP does"
     )]
     InUse(Conflict),
     /// Another machine has taken the address since.
-    #[error("{0}: it was taken while it was set here")]
+    #[error("{0}: another machine took the address while ADD set it")]
     TakenMeanwhile(Conflict),
     /// An address that cannot be used for RDMA.
     #[error(
@@ -75,7 +75,9 @@ pub enum ApplyError {
     )]
     Tentative(IpAddr),
     /// A moved RDMA device does not have the character devices that the kernel reports.
-    #[error("RDMA device {rdma} was moved, but /dev/infiniband/{node} is not its: {found}")]
+    #[error(
+        "RDMA device {rdma} was moved, but /dev/infiniband/{node} is not its character device: {found}"
+    )]
     CharDevice {
         /// The RDMA device.
         rdma: String,
@@ -329,7 +331,7 @@ pub fn announce<K: Kernel>(kernel: &K, pod: &K::Pod, attachment: &Attachment, ob
             log::debug!("{op}");
             if let Err(error) = kernel.execute(&op, Some(pod)) {
                 log::warn!(
-                    "{error}; who knew {} elsewhere may send there yet",
+                    "{error}: neighbours may still cache the old MAC address of {}",
                     address.ip
                 );
             }

@@ -15,7 +15,7 @@ use std::path::Path;
 #[derive(Debug, thiserror::Error)]
 pub enum CharDeviceError {
     /// The entry of a device that the pod's containers get by its CDI name.
-    #[error("the CDI entry of RDMA device {rdma} cannot be put right after its move: {source}")]
+    #[error("the CDI entry of RDMA device {rdma} cannot be updated after its move: {source}")]
     Entry {
         /// The RDMA device.
         rdma: String,

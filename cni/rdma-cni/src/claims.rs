@@ -30,12 +30,10 @@ pub struct ClaimError {
 pub fn of_pod<'a>(conf: &'a Conf, choice: &Choice<'_>) -> Result<Cow<'a, Conf>, ConfError> {
     let by_claims = applied(conf, choice)?.map_or(Cow::Borrowed(conf), Cow::Owned);
     for annotation in conf.pod_annotations.unheard() {
-        log::warn!(
-            "the pod's annotation {annotation} is not heard: podAnnotations does not allow it"
-        );
+        log::warn!("ignoring annotation {annotation}: podAnnotations does not allow it");
     }
     for argument in &conf.unheard_arguments {
-        log::warn!("the pod's {argument} is not heard: podArguments does not allow it");
+        log::warn!("ignoring the pod's {argument}: podArguments does not allow it");
     }
     let by_pod = by_claims.chosen_by_pod()?;
     Ok(by_pod.map_or(by_claims, Cow::Owned))
@@ -126,7 +124,7 @@ pub fn joined(
         let network = (&*attachment.key.container, rails);
         let joined = claims.joined(uid, &observed.boot_id, network, now);
         if joined.map_err(failed)? {
-            log::info!("claim {uid}: its containers may have their devices");
+            log::info!("claim {uid}: its containers can get their devices");
         } else {
             log::warn!("claim {uid} was given up while its pod's network was made");
         }
@@ -145,7 +143,7 @@ fn joined_rails(
     attachment: &Attachment,
     observed: &Observed,
 ) -> Vec<JoinedRail> {
-    let Some(told) = attachment.told_of(rail) else {
+    let Some(description) = attachment.describe_rail(rail) else {
         return vec![];
     };
     let hardware_address = rail.in_pod(observed).map(|link| link.mac.to_string());
@@ -162,7 +160,7 @@ fn joined_rails(
     let joined = devices.into_iter().map(|device| JoinedRail {
         device,
         hardware_address: hardware_address.clone(),
-        told: told.clone(),
+        told: description.clone(),
     });
     joined.collect()
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::{fs::File, io, path::Path};
 
 /// Default directory of libcni's cached results.
-const KEPT: &str = "/var/lib/cni/results";
+const RESULT_CACHE: &str = "/var/lib/cni/results";
 
 /// Returns the reply to the runtime, if any.
 pub(crate) fn answer<K: Kernel>(
@@ -23,7 +23,7 @@ pub(crate) fn answer<K: Kernel>(
         Command::Add => true,
         Command::Del => {
             has_namespace(kernel, environment)
-                && (network.prev_result.is_some() || is_kept(conf, environment))
+                && (network.prev_result.is_some() || is_cached(conf, environment))
         }
         _ => false,
     };
@@ -31,7 +31,7 @@ pub(crate) fn answer<K: Kernel>(
     if is_noted && environment.pod().is_some() {
         let verb = environment.command.as_str();
         if let Err(error) = note(conf, verb) {
-            log::warn!("that the runtime has called {verb} cannot be noted: {error}");
+            log::warn!("cannot note that the runtime called {verb}: {error}");
         }
     }
     let result = || {
@@ -52,13 +52,13 @@ fn has_namespace<K: Kernel>(kernel: &K, environment: &Environment) -> bool {
 /// Returns true if libcni has a cached result of ADD (`getCacheFilePath()`, `libcni/api.go`). Then this DEL ends a pod,
 /// and not a failed start. When a pod ends, CRI-O calls the cached list, which has no plugins of the directory; after a
 /// failed start it calls the list with them. DEL gets the result itself since version 0.4.0 only.
-fn is_kept(conf: &Conf, environment: &Environment) -> bool {
+fn is_cached(conf: &Conf, environment: &Environment) -> bool {
     let Some(target) = &environment.target else {
         return false;
     };
     let (network, container) = (&conf.network.name, &target.container);
     let name = format!("{network}-{container}-{}", target.interface);
-    Path::new(KEPT).join(name).is_file()
+    Path::new(RESULT_CACHE).join(name).is_file()
 }
 
 /// Notes it, where the daemon has made a place for it.

@@ -189,7 +189,7 @@ fn outcome(
     let devices = match left {
         None if given_up.is_empty() => "the host is as before".into(),
         None => format!(
-            "all devices are back on the host, but not as before: {}",
+            "all devices are back on the host, but not fully restored: {}",
             given_up.join("; ")
         ),
         Some(incomplete) => format!("restoring is incomplete: {incomplete}"),

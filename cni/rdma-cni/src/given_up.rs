@@ -13,10 +13,10 @@ use rdma_netns::{
 use std::path::Path;
 
 /// Maximum number of names in a message.
-const TOLD: usize = 8;
+const MAX_NAMED: usize = 8;
 
 /// Maximum number of routes in a netdev's note.
-const NOTED: usize = 100;
+const MAX_NOTED: usize = 100;
 
 /// `RTPROT_BOOT`: iproute2's, where nothing is said.
 const PROTOCOL_BOOT: u8 = 3;
@@ -24,7 +24,7 @@ const PROTOCOL_BOOT: u8 = 3;
 /// Records what each netdev that came back still lacks, and removes the note of a netdev that lacks nothing. Returns all
 /// lacks.
 pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<Lack> {
-    let mut told = vec![];
+    let mut lacks = vec![];
     for (index, rail) in attachment.rails.iter().enumerate() {
         let is_home = restored.rails.contains(&index) && rail.stage != Stage::Returned;
         let Some(host_link) = rail.host_link.as_ref().filter(|_| is_home) else {
@@ -55,7 +55,7 @@ pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<La
             .filter(|it| is_missing(it))
         {
             log::warn!(
-                "{} is back on the host, but not as it was: {why}",
+                "{} is back on the host, but not fully restored: {why}",
                 rail.name()
             );
         }
@@ -64,7 +64,7 @@ pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<La
             note.lacks.retain(|it| it.attribute != lack.attribute);
             note.lacks.push(lack);
         }
-        told.extend(note.lacks.iter().cloned());
+        lacks.extend(note.lacks.iter().cloned());
         let done = match note.lacks.is_empty() {
             true => remove(root, &host_link.name),
             // an awaited rail has all others looked at again
@@ -75,7 +75,7 @@ pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<La
             log::warn!("{error}");
         }
     }
-    told
+    lacks
 }
 
 /// The routes of a netdev that a move ends and nobody sets again: a routing daemon does that of its own.
@@ -83,25 +83,25 @@ pub fn routes_of(netdev: u32, observed: &Observed) -> Vec<Route> {
     let by_hand = [PROTOCOL_KERNEL, PROTOCOL_BOOT, PROTOCOL_STATIC];
     let routes = observed.host.unkept_by(netdev);
     let routes = routes.filter(|route| by_hand.contains(&route.protocol));
-    routes.take(NOTED).cloned().collect()
+    routes.take(MAX_NOTED).cloned().collect()
 }
 
 /// Routes that a move ends, in words; none: there is none.
 pub fn routes(unkept: &[Route]) -> Option<String> {
     let destinations: Vec<String> = unkept.iter().map(destination).collect();
-    let told = some(&destinations)?;
+    let named = some(&destinations)?;
     Some(format!(
-        "routes with several next hops, a nexthop object, an encapsulation or a source prefix ({told})"
+        "routes with several next hops, a nexthop object, an encapsulation or a source prefix ({named})"
     ))
 }
 
 /// The first of `names`, and how many more there are; none: there is none.
 pub fn some(names: &[String]) -> Option<String> {
-    let mut told: Vec<String> = names.iter().take(TOLD).cloned().collect();
-    if names.len() > TOLD {
-        told.push(format!("{} more", names.len() - TOLD));
+    let mut named: Vec<String> = names.iter().take(MAX_NAMED).cloned().collect();
+    if names.len() > MAX_NAMED {
+        named.push(format!("{} more", names.len() - MAX_NAMED));
     }
-    (!told.is_empty()).then(|| told.join(", "))
+    (!named.is_empty()).then(|| named.join(", "))
 }
 
 fn destination(route: &Route) -> String {

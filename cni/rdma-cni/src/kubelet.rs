@@ -50,7 +50,7 @@ pub enum KubeletError {
     Allocation(#[from] AllocationError),
 }
 
-const SAME_VERSION: &str = "; bring rdma-cni to the same version";
+const SAME_VERSION: &str = "; install the same version of rdma-cni";
 
 const ANEW: &str = "; it is rdma-device-plugin's: delete the pod to have its devices allocated anew, and start the daemon \
                     anew if that is not enough";

@@ -85,9 +85,7 @@ pub fn remove_nobodys<K: Kernel>(node: &Node<'_, K>, observed: &Observed) -> Res
             continue;
         }
         let (at, link) = (NetnsSide::Host, link.name.clone());
-        log::warn!(
-            "{link} was the child of a pod that is gone, and nobody has a record of it: removing it"
-        );
+        log::warn!("removing {link}: it was the child of a pod that is gone, and has no record");
         if let Err(error) = node.kernel.execute(&Op::RemoveLink { at, link }, None) {
             log::warn!("{error}");
         }

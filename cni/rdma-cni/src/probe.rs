@@ -51,7 +51,7 @@ pub fn conflicts<K: Kernel>(
     let probed = match kernel.probe(pod, &questions) {
         Ok(probed) => probed,
         Err(error) => {
-            log::warn!("{error}; should another machine have one, nobody notices");
+            log::warn!("{error}; a conflict with another machine stays unnoticed");
             return vec![];
         }
     };

@@ -54,7 +54,7 @@ fn path(root: &Path, key: &Key, pod: Option<&str>) -> PathBuf {
 
 /// Writes the rails of `attachment` into the file.
 pub fn write(root: &Path, patience: Patience, attachment: &Attachment) -> Result<(), StoreError> {
-    let rails = attachment.told();
+    let rails = attachment.describe_rails();
     if rails.is_empty() {
         return Ok(());
     }

@@ -25,15 +25,14 @@ const NO_TEXT: &str = "the name of its physical function's netdev is no text (UT
 
 const NO_INFINIBAND: &str = "it is no InfiniBand function";
 
-const NO_GUIDS: &str = "the driver of its physical function does not tell the GUIDs of its functions (Linux 5.5 and \
+const NO_GUIDS: &str = "the driver of its physical function does not report the GUIDs of its functions (Linux 5.5 and \
                         mlx5 do), so that they could not be put back";
 
-const NOT_TOLD: &str = "its driver does not tell it, so that it could not be put back";
+const NOT_TOLD: &str = "its driver does not report it, so that it could not be restored";
 
-const NO_DRIVER: &str = "it has no driver to take a GUID over";
+const NO_DRIVER: &str = "no driver is bound to it that could take a GUID over";
 
-const ONE_ADDRESS: &str =
-    "it is one of several rails, and an address or a GUID is one device's; ask for one device";
+const ONE_ADDRESS: &str = "it is one of several rails, and an address or a GUID belongs to one device; request one device";
 
 /// Records for each of the `rails` the settings by `conf`, and their present values.
 ///
@@ -133,7 +132,7 @@ fn name_guids(vf: &mut Vf, host_link: &Link, rdma: Option<&RdmaDevice>) {
 ///
 /// # Errors
 /// A physical function cannot be asked.
-pub fn tell<K: Kernel>(
+pub fn observe<K: Kernel>(
     kernel: &K,
     attachment: &Attachment,
     observed: &mut Observed,

@@ -55,7 +55,7 @@ pub(super) fn examine(facts: &Facts, findings: &mut Findings<'_>) {
     away(facts, observed, findings);
     for op in plan::renamed(&living, observed) {
         findings.warning(
-            plan::drift::words(&op, observed),
+            plan::drift::describe(&op, observed),
             format!("a pod has renamed it: its DEL or the next ADD puts that right; by hand: {op}"),
         );
     }

@@ -30,7 +30,7 @@ pub(super) fn choose<'a>(
         let shares = is_shared(mode, &allotment, observed);
         if shares && let Some((rdma, why)) = by_verbs_alone(conf, &allotment, observed, others)? {
             remarks.push(Remark::info(format!(
-                "{rdma} is the pod's by its character device alone: {why}"
+                "the pod gets {rdma} only as a character device: {why}"
             )));
             shared.nics += 1;
             continue;

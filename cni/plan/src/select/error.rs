@@ -84,7 +84,7 @@ pub enum SelectError {
     },
     /// The netdev's name is not UTF-8. The record could not contain it.
     #[error(
-        "the name of netdev number {0} is no text (UTF-8), so that it could not get it back: rename it"
+        "the name of netdev number {0} is no text (UTF-8), so that it could not be restored: rename it"
     )]
     NoText(u32),
     /// `requireRdma` is set, and the netdev has no RDMA device.
@@ -162,7 +162,7 @@ pub enum SelectError {
     },
     /// The pod's annotation names a rail that it does not have.
     #[error(
-        "the pod's annotation hca.rdma/rails names rail {rail}, and what the pod asks for is {}; take it out, or ask for more",
+        "the pod's annotation hca.rdma/rails names rail {rail}, but the pod requests {}; remove the rail, or request more",
         shared_nics(*nics)
     )]
     NoSuchRail {

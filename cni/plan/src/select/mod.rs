@@ -95,8 +95,10 @@ pub fn selected(
             None => return None,
         }
     }
-    let has_untold = selectors.iter().any(|it| vlan::is_untold(it, observed));
-    (!has_untold).then_some(devices)
+    let has_unknown = selectors
+        .iter()
+        .any(|it| vlan::has_unknown_rdma(it, observed));
+    (!has_unknown).then_some(devices)
 }
 
 /// Asks the kernel which of the InfiniBand hardware that a pattern of `choice` matches is no network (it manages
@@ -385,7 +387,7 @@ fn by_selectors<'a>(
             .filter(|(_, link)| {
                 selector.matches(candidate(observed, link, rdma_of(&observed.host, link)))
             })
-            .filter(|(_, link)| !vlan::stands_behind_its_lower(selector, observed, link))
+            .filter(|(_, link)| !vlan::means_lower(selector, observed, link))
             .map(|(side, link)| Chosen {
                 naming,
                 ..Chosen::at(conf.mode, observed, side, link)

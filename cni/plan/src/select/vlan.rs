@@ -10,11 +10,7 @@ use rdma_netns::{Link, Observed};
 
 /// Returns true if `selector`, which matches the VLAN `link`, means the netdev below it: that matches as well and has
 /// RDMA. So `bond*` means bonds, and `bond*.100` means VLANs.
-pub(super) fn stands_behind_its_lower(
-    selector: &Selector,
-    observed: &Observed,
-    link: &Link,
-) -> bool {
+pub(super) fn means_lower(selector: &Selector, observed: &Observed, link: &Link) -> bool {
     let Some(lower) = observed.host.below_vlan(link) else {
         return false;
     };
@@ -24,7 +20,7 @@ pub(super) fn stands_behind_its_lower(
 
 /// Returns true if `selector` matches a VLAN, and not the netdev below it, whose RDMA device is unknown: only a port
 /// may tell it.
-pub(super) fn is_untold(selector: &Selector, observed: &Observed) -> bool {
+pub(super) fn has_unknown_rdma(selector: &Selector, observed: &Observed) -> bool {
     let host = &observed.host;
     let fits = |link: &Link| selector.matches(candidate(observed, link, rdma_of(host, link)));
     host.links.iter().any(|link| {

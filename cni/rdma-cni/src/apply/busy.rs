@@ -36,7 +36,7 @@ impl Patience {
         if kernel.now() >= until {
             return false;
         }
-        log::debug!("{error}; it is tried again");
+        log::debug!("{error}; trying again");
         kernel.pause(PAUSE);
         self.0 = Some(((*error.op).clone(), until));
         true

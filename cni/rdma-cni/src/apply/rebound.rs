@@ -26,9 +26,7 @@ pub(super) fn wait<K: Kernel>(kernel: &K, attachment: &Attachment) {
             Err(error) => log::warn!("{error}"),
         }
         if kernel.now() >= deadline {
-            log::warn!(
-                "after their driver was bound anew, devices are called otherwise than before"
-            );
+            log::warn!("devices have other names since their driver was bound anew");
             return;
         }
         kernel.pause(POLL);

@@ -276,7 +276,7 @@ pub fn restore<K: Kernel>(
 fn log_given_up(attachment: &Attachment, given_up: &[GivenUp]) {
     for GivenUp { rail, why, .. } in given_up {
         let name = attachment.rails[*rail].name();
-        log::warn!("{name} is back on the host, but not as it was: {why}");
+        log::warn!("{name} is back on the host, but not fully restored: {why}");
     }
 }
 
@@ -488,5 +488,5 @@ fn incomplete(plans: Vec<RailPlan>, refused: Vec<Refusal>) -> Incomplete {
 }
 
 fn undone(op: &Op) -> String {
-    format!("done, and yet undone again by somebody else: {op}")
+    format!("another program undid this change: {op}")
 }

@@ -71,8 +71,11 @@ impl<'a> Master<'a> {
         let neighbours = self.known.neighbours.iter();
         let neighbours = neighbours.filter(|neighbour| neighbour.index == self.link.index);
         let neighbours: Vec<&Neighbour> = neighbours.collect();
-        config.insert("neighbourAddresses".into(), told(&neighbours, |_| true));
-        config.insert("nodeAddresses".into(), told(&neighbours, is_a_nics));
+        config.insert(
+            "neighbourAddresses".into(),
+            addresses_of(&neighbours, |_| true),
+        );
+        config.insert("nodeAddresses".into(), addresses_of(&neighbours, is_a_nics));
         if let Some(wishes) = config.get_mut("runtimeConfig") {
             self.keep_own(wishes);
         }
@@ -95,7 +98,7 @@ impl<'a> Master<'a> {
 }
 
 /// The addresses of those of `neighbours` whose hardware address `is_it`.
-fn told(neighbours: &[&Neighbour], is_it: impl Fn(&HardwareAddress) -> bool) -> Value {
+fn addresses_of(neighbours: &[&Neighbour], is_it: impl Fn(&HardwareAddress) -> bool) -> Value {
     let found = neighbours.iter().filter(|it| is_it(&it.mac));
     found.map(|it| it.address.to_string()).collect()
 }

@@ -3,7 +3,7 @@
 //! was written is undone by planning back towards it.
 
 mod answer;
-mod look;
+mod observation;
 mod second_call;
 
 use super::{Node, addresses, outlast, recovery, teardown};
@@ -51,7 +51,7 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Outcome<K>, Error> {
     let Some(choice) = node.choice()? else {
         log::debug!("{key}: kubelet allocated no device to the pod");
         if node.conf.smc.is_asked_by_pod() {
-            log::warn!("{key}: SMC-R is asked for, but no RDMA device was allocated to the pod");
+            log::warn!("{key}: the pod requests SMC-R, but kubelet allocated no RDMA device to it");
         }
         let network = &node.conf.network;
         // as it came, or one that says nothing
@@ -63,22 +63,24 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Outcome<K>, Error> {
     let node = &node.with_conf(&conf);
     node.conf.check_drop_in()?;
     node.conf.check_ib_kubernetes()?;
-    let wish = node.conf.smc.requirement()?;
+    let smc_requirement = node.conf.smc.requirement()?;
     let pod = node.pod()?;
     if let Some(result) = second_call::result(node, &key, &pod)? {
-        log::info!("{key}: an earlier entry of the chain has attached it; the result is passed on");
+        log::info!(
+            "{key}: an earlier entry of the chain has attached the devices; passing its result on"
+        );
         return Ok(Outcome::NothingToDo(result));
     }
     populate();
     let mut budget = probe::Budget::default();
     loop {
-        match attempt(node, (&choice, wish), &key, &pod, &mut budget) {
+        match attempt(node, (&choice, smc_requirement), &key, &pod, &mut budget) {
             Ok(attempt) => return Ok(Outcome::Added(Box::new(attempt.added(pod)))),
             Err(Error::Add {
                 cause: Cause::Apply(ApplyError::TakenMeanwhile(conflict)),
                 left: None,
                 ..
-            }) if budget.is_enough() => log::warn!("{conflict}; all is done once more"),
+            }) if budget.is_enough() => log::warn!("{conflict}; ADD starts again"),
             Err(error) => return Err(error),
         }
     }
@@ -105,13 +107,13 @@ impl Attempt {
 /// Runs one try of ADD. If it fails, the host is restored; the error lists whatever could not be restored.
 fn attempt<K: Kernel>(
     node: &Node<'_, K>,
-    asked: (&Choice<'_>, SmcRequirement),
+    request: (&Choice<'_>, SmcRequirement),
     key: &Key,
     pod: &K::Pod,
     budget: &mut probe::Budget,
 ) -> Result<Attempt, Error> {
     let lock = recovery::lock_own(node, key)?;
-    let started = match begin(node, asked, key, pod) {
+    let started = match begin(node, request, key, pod) {
         Ok(started) => started,
         Err(error) => {
             // nothing was changed, and a record that is whole may be there already
@@ -132,7 +134,7 @@ fn attempt<K: Kernel>(
     let finished = match moved {
         Ok(observed) => {
             let given = addresses::obtain(node, &mut attachment, pod, &observed, &known, budget);
-            given.and_then(|answers| finish(node, &mut attachment, pod, observed, answers, asked))
+            given.and_then(|answers| finish(node, &mut attachment, pod, observed, answers, request))
         }
         Err(cause) => Err(cause),
     };
@@ -168,21 +170,21 @@ struct Started {
 }
 
 /// Everything under the node's lock: recover, choose, record, move. What was recovered gives its
-/// addresses back when the lock is free again. Where only the ports of all RDMA devices tell what is meant, the
+/// addresses back when the lock is free again. Where only the ports of all RDMA devices tell what is selected, the
 /// lock is free while they are asked: a refusal then counts if others have the same as before, or the second time.
 fn begin<K: Kernel>(
     node: &Node<'_, K>,
-    asked: (&Choice<'_>, SmcRequirement),
+    request: (&Choice<'_>, SmcRequirement),
     key: &Key,
     pod: &K::Pod,
 ) -> Result<Started, Error> {
-    let mut meant = None;
+    let mut selected = None;
     let mut refused: Option<(Vec<Key>, Error)> = None;
     loop {
         let moves = node.store.lock_node()?;
         let mut recovery = recovery::recover(node, key, &node.kernel.boot_id()?)?;
         let holders = std::mem::take(&mut recovery.holders);
-        let started = start(node, asked, key, pod, (&holders, meant.as_ref()));
+        let started = start(node, request, key, pod, (&holders, selected.as_ref()));
         drop(moves);
         recovery.release(node);
         if let Some(started) = started? {
@@ -192,8 +194,8 @@ fn begin<K: Kernel>(
         if let Some((_, error)) = refused.take_if(|(before, _)| *before == others) {
             return Err(error);
         }
-        match look::by_all_ports(node, asked.0, key, pod, &holders) {
-            Ok(devices) => meant = Some(devices),
+        match observation::by_all_ports(node, request.0, key, pod, &holders) {
+            Ok(devices) => selected = Some(devices),
             Err(error @ Error::Select(_)) if refused.is_none() => refused = Some((others, error)),
             Err(error) => return Err(error),
         }
@@ -203,12 +205,12 @@ fn begin<K: Kernel>(
 /// Returns None if only the ports of all RDMA devices tell the `selected` ones.
 fn start<K: Kernel>(
     node: &Node<'_, K>,
-    (choice, wish): (&Choice<'_>, SmcRequirement),
+    (choice, smc_requirement): (&Choice<'_>, SmcRequirement),
     key: &Key,
     pod: &K::Pod,
-    (holders, meant): (&[Attachment], Option<&BTreeSet<DeviceAddress>>),
+    (holders, selected): (&[Attachment], Option<&BTreeSet<DeviceAddress>>),
 ) -> Result<Option<Started>, Error> {
-    let present = look::present(node, choice, key, pod, (holders, meant))?;
+    let present = observation::present(node, choice, key, pod, (holders, selected))?;
     let Some((observed, mut attachment, remarks)) = present else {
         return Ok(None);
     };
@@ -226,10 +228,16 @@ fn start<K: Kernel>(
         rail.device_settings = host_link.map(|link| node.kernel.device_settings(link));
     }
     let neighbours = match &attachment.ipam {
-        Some(_) => look::neighbours(node, &observed),
+        Some(_) => observation::neighbours(node, &observed),
         None => vec![],
     };
-    smcr::apply::foresee(node.smcr(), wish, pod, &mut attachment, &observed)?;
+    smcr::apply::foresee(
+        node.smcr(),
+        smc_requirement,
+        pod,
+        &mut attachment,
+        &observed,
+    )?;
     node.store.save(&attachment)?;
     given_up::forget(node.store.root(), &attachment);
     remarks.iter().for_each(Remark::log);
@@ -307,7 +315,7 @@ fn finish<K: Kernel>(
     pod: &K::Pod,
     mut observed: Observed,
     answers: Option<Vec<Answer>>,
-    (choice, wish): (&Choice<'_>, SmcRequirement),
+    (choice, smc_requirement): (&Choice<'_>, SmcRequirement),
 ) -> Result<Value, Cause> {
     if answers.is_some() {
         observed = apply::attach(node.kernel, pod, attachment, &given(attachment), observed)?;
@@ -324,7 +332,7 @@ fn finish<K: Kernel>(
         rail.pod_index = link.map(|link| link.index);
         rail.pod_origin = link.and_then(|link| link.origin);
     }
-    smcr::apply::set_up(node.smcr(), wish, pod, attachment, &observed)?;
+    smcr::apply::set_up(node.smcr(), smc_requirement, pod, attachment, &observed)?;
     rails::write(node.store.root(), node.store.patience(), attachment)?;
     // nobody need hear of what is undone: only the record can fail after this
     apply::announce(node.kernel, pod, attachment, &observed);
@@ -341,7 +349,7 @@ fn finish<K: Kernel>(
     let network = &node.conf.network;
     let rails = answer::of_rails(attachment, &observed, answers, pod.path());
     let mut result = result::extend(network.prev_result.as_ref(), network.version, &rails);
-    let rails = attachment.told();
+    let rails = attachment.describe_rails();
     if !rails.is_empty() {
         result["rails"] = rails.into();
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! CHECK: the plan from the present state to the recorded one is empty. What it has is
-//! what drifted, told in words.
+//! the differences, in words.
 
 use super::Node;
 use crate::{
@@ -58,14 +58,14 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         }
         left.extend(desired.addresses.iter().map(|address| address.ip));
         match plan::attach_rail(&expected, rail, &observed, Some(&desired)) {
-            Ok(ops) => drift.extend(ops.iter().map(|op| drift::words(op, &observed))),
+            Ok(ops) => drift.extend(ops.iter().map(|op| drift::describe(op, &observed))),
             Err(obstacle) => drift.push(obstacle.to_string()),
         }
     }
     let renamed = plan::renamed([&attachment], &observed);
-    drift.extend(renamed.iter().map(|op| drift::words(op, &observed)));
+    drift.extend(renamed.iter().map(|op| drift::describe(op, &observed)));
     let other = plan::attach_other_interfaces(&attachment, &observed);
-    drift.extend(other.iter().map(|op| drift::words(op, &observed)));
+    drift.extend(other.iter().map(|op| drift::describe(op, &observed)));
     if let Some(namespace) = &observed.pod {
         let rails = attachment.rails.iter();
         drift.extend(rails.filter_map(|rail| mac_drift(rail, namespace, previous)));

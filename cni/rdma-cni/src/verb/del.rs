@@ -30,7 +30,7 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     let lock = match node.store.lock(&key) {
         // a pod that was passed through has no lock yet, and needs no room to end
         Err(error) if error.lacks_room() && matches!(node.store.load(&key), Ok(Record::None)) => {
-            log::warn!("{error}; nothing is recorded of {key}");
+            log::warn!("{error}; {key} has no record");
             let released = unrecorded(node, &key);
             forget_rails(node, &key);
             return released;
@@ -74,7 +74,7 @@ fn forget_rails<K>(node: &Node<'_, K>, key: &Key) {
 fn unrecorded<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     match without_record(node, key) {
         Err(Error::Release(error)) if !error.may_pass() => {
-            log::warn!("{key}: nothing is recorded of it, so that nothing is waited for");
+            log::warn!("{key}: DEL goes on, because there is no record");
             Ok(())
         }
         released => released,

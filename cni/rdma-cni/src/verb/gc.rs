@@ -28,7 +28,7 @@ pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
 pub fn gc_within<K: Kernel>(node: &Node<'_, K>, mut time: Duration) -> Result<(), Error> {
     node.conf.network.since("GC", SpecVersion::V1_1_0)?;
     let Some(valid) = &node.conf.network.valid_attachments else {
-        log::info!("GC comes without cni.dev/valid-attachments: nothing is dropped");
+        log::info!("GC without cni.dev/valid-attachments: nothing is removed");
         return Ok(());
     };
     let is_valid = |key: &Key| {
@@ -42,7 +42,7 @@ pub fn gc_within<K: Kernel>(node: &Node<'_, K>, mut time: Duration) -> Result<()
     let keys = node.store.sweep(Some(&node.conf.network.name), None)?;
     let mut errors = vec![];
     for key in keys.into_iter().filter(|key| !is_valid(key)) {
-        log::info!("{key}: the runtime does not know it any more");
+        log::info!("{key}: the runtime no longer lists it");
         if let Err(error) = detach(&node.with_patience(time), &key) {
             if is_kept(&error) {
                 time = Duration::ZERO;
@@ -56,7 +56,7 @@ pub fn gc_within<K: Kernel>(node: &Node<'_, K>, mut time: Duration) -> Result<()
         }
     }
     if !node.conf.names_are_known {
-        log::warn!("IPAM keeps what it has without a record: interfaceName is not known");
+        log::warn!("interfaceName is not known: IPAM keeps addresses without a record");
     } else if let Some(name) = &node.conf.ipam {
         let known = known(node, valid).map_err(Error::Unasked);
         let forwarded = known.and_then(|known| {

@@ -25,7 +25,7 @@ pub fn plan<K: Kernel>(node: &Node<'_, K>) -> Result<String, Error> {
     }
     let (mut attachment, remarks) = add::draft(node, &choice, &key, &pod, &observed, &others)?;
     remarks.iter().for_each(plan::select::Remark::log);
-    vf::tell(node.kernel, &attachment, &mut observed)?;
+    vf::observe(node.kernel, &attachment, &mut observed)?;
     let name = pod.path().file_name().unwrap_or_default().to_string_lossy();
     let mut text = String::new();
     add::give(&mut attachment, &observed);

@@ -66,7 +66,9 @@ fn others<'a, K: Kernel>(
                 );
             }
             Record::Corrupt(reason) => {
-                log::warn!("{key}: its record cannot be read ({reason}): its DEL puts it right");
+                log::warn!(
+                    "{key}: its record cannot be read ({reason}): its DEL restores the devices"
+                );
             }
         }
     }
@@ -105,7 +107,7 @@ fn recover_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     if attachment.is_settled(node.kernel, &node.kernel.boot_id()?) {
         return Err(Error::Exists(key.to_string()));
     }
-    log::info!("{key}: an earlier ADD was cut short, or its pod is gone: recovering");
+    log::info!("{key}: an earlier ADD was killed, or its pod is gone: recovering");
     let pod = teardown::pod_of(node, &attachment)?;
     teardown::devices(node, &mut attachment, pod.as_ref())?;
     teardown::addresses(node, &attachment, None, &[]).map_err(Error::Release)?;
@@ -175,7 +177,7 @@ fn recover_other<K: Kernel>(
         }
         return;
     };
-    log::info!("{key}: it was cut short, or its pod is gone: recovering");
+    log::info!("{key}: a verb was killed, or the pod is gone: recovering");
     let mut attachment = *attachment;
     let restored = restore_devices(node, &mut attachment, boot_id).and_then(|()| {
         // from here on its devices can be another pod's

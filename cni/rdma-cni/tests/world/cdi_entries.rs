@@ -102,7 +102,7 @@ fn a_later_format_is_reported_as_later() {
     let message = cluster.add(&pod, &config).must_fail(105);
     assert!(
         message.contains("its format is 3")
-            && message.ends_with("bring rdma-cni to the same version"),
+            && message.ends_with("install the same version of rdma-cni"),
         "{message}"
     );
 }

@@ -97,7 +97,7 @@ fn what_a_pod_cannot_choose_is_reported_and_nothing_is_changed() {
             HCA,
             "rails",
             "0-2",
-            "the pod's annotation hca.rdma/rails names rail 2, and what the pod asks for is 2 shared NICs, rails 0 to 1",
+            "the pod's annotation hca.rdma/rails names rail 2, but the pod requests 2 shared NICs, rails 0 to 1",
         ),
         (
             HCA,
@@ -109,7 +109,7 @@ fn what_a_pod_cannot_choose_is_reported_and_nothing_is_changed() {
             ("rdma/vf", &["1"]),
             "rails",
             "0",
-            "names rail 0, and what the pod asks for is no shared NIC",
+            "names rail 0, but the pod requests no shared NIC",
         ),
         (
             HCA,

@@ -326,7 +326,7 @@ fn what_cannot_have_a_guid_is_refused_by_name_and_reason() {
         world.untold_of_vfs = vec![VfSettingKind::NodeGuid, VfSettingKind::PortGuid];
     });
     let message = node.add(&pod, &config(&node)).must_fail(7);
-    let expected = "guid: ibp94s0v0 cannot be set up so: the driver of its physical function does not tell the GUIDs";
+    let expected = "guid: ibp94s0v0 cannot be set up so: the driver of its physical function does not report the GUIDs";
     assert!(message.contains(expected), "{message}");
     assert_eq!(node.records(), [] as [&str; 0]);
 }

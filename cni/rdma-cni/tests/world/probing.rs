@@ -226,7 +226,7 @@ fn what_the_first_try_gave_up_is_not_forgotten_by_the_second() {
             node.del(&pod, &config).must_succeed();
         } else {
             let message = answer.must_fail(106);
-            let words = ["not as before", "10.2.0.0/16", "not permitted"];
+            let words = ["not fully restored", "10.2.0.0/16", "not permitted"];
             assert!(words.iter().all(|it| message.contains(it)), "{message}");
         }
         let notes = given_up::read(&node.state.path().join("state")).unwrap();

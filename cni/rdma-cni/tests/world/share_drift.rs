@@ -112,7 +112,7 @@ fn check_sees_what_became_of_rails_and_routes() {
                 },
             );
         },
-        &["rdma1 to 172.16.0.0/12 is not as it was given"],
+        &["rdma1 to 172.16.0.0/12 differs from its record"],
     );
     drift(
         json!({}),
@@ -129,7 +129,7 @@ fn check_sees_what_became_of_rails_and_routes() {
                 },
             );
         },
-        &["10.1.0.7/16 of rdma1 is not as it was given (metric 200)"],
+        &["10.1.0.7/16 of rdma1 differs from its record (metric 200)"],
     );
     drift(
         json!({ "child": { "type": "ipvlan" } }),

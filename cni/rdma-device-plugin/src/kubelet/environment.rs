@@ -81,7 +81,10 @@ pub(super) async fn write(
             ));
         }
         if has_rails {
-            let rails: Vec<_> = attachments.iter().flat_map(|it| it.told()).collect();
+            let rails: Vec<_> = attachments
+                .iter()
+                .flat_map(|it| it.describe_rails())
+                .collect();
             let held: Vec<ContainerId<'_>> = all.iter().flat_map(held).collect();
             let written =
                 containers.tell_rails((&container.resource, &container.ids), &rails, &held);

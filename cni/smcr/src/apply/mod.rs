@@ -267,7 +267,7 @@ pub fn drift<K: Kernel>(
         return Ok(lost.into_iter().collect());
     };
     let ops = decision::missing(smc, &smc_state);
-    let mut drift: Vec<String> = ops.iter().map(|op| drift::words(op, observed)).collect();
+    let mut drift: Vec<String> = ops.iter().map(|op| drift::describe(op, observed)).collect();
     let gids = gids(node, pod, attachment, observed);
     let observed = &node.kernel.observe(Some(pod))?;
     let others = node.store.on_this_boot(attachment)?;

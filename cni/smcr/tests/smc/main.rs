@@ -68,7 +68,7 @@ fn set_up(world: &World) -> String {
     text += &lines(&ops);
     text += "# is missing without it:\n";
     for op in &ops {
-        let _ = writeln!(text, "# {}", drift::words(op, observed));
+        let _ = writeln!(text, "# {}", drift::describe(op, observed));
     }
     // entries that are used, but do not belong to this record
     let count = |text: &str| text.matches("smc_pnet -a").count();

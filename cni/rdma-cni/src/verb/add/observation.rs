@@ -16,10 +16,10 @@ pub(super) fn present<K: Kernel>(
     choice: &Choice<'_>,
     key: &Key,
     pod: &K::Pod,
-    (holders, meant): (&[Attachment], Option<&BTreeSet<DeviceAddress>>),
+    (holders, selected): (&[Attachment], Option<&BTreeSet<DeviceAddress>>),
 ) -> Result<Option<(Observed, Attachment, Vec<Remark>)>, Error> {
-    let known = match meant {
-        Some(meant) => Some(meant.clone()),
+    let known = match selected {
+        Some(selected) => Some(selected.clone()),
         None => without_ports(node, choice, pod, holders)?,
     };
     let Some(mut known) = known else {
@@ -30,13 +30,13 @@ pub(super) fn present<K: Kernel>(
         let mut observed = observe(node, choice, pod, holders)?;
         match draft(node, choice, key, pod, &observed, holders) {
             Ok((attachment, remarks)) if attachment.devices().is_subset(&known) => {
-                vf::tell(node.kernel, &attachment, &mut observed)?;
+                vf::observe(node.kernel, &attachment, &mut observed)?;
                 return Ok(Some((observed, attachment, remarks)));
             }
             // a bond's RDMA device is that of its first port
             Ok((attachment, _)) => known.extend(attachment.devices()),
             Err(Error::Select(error)) if error.needs_no_port() => return Err(error.into()),
-            Err(error) if meant.is_some() => return Err(error),
+            Err(error) if selected.is_some() => return Err(error),
             Err(_) => return Ok(None),
         }
     }
