@@ -59,7 +59,7 @@ static_binary() {
 		echo "dist/$binary has $size bytes, more than $most MB"
 		return 1
 	}
-	! readelf -S "dist/$binary" | grep -q '\.symtab' || {
+	[[ $(readelf -S "dist/$binary") != *.symtab* ]] || {
 		echo "dist/$binary has symbols: strip it (Cargo.toml)"
 		return 1
 	}

@@ -66,8 +66,7 @@ pub fn named(choice: &Choice<'_>) -> Option<BTreeSet<DeviceAddress>> {
     }
 }
 
-/// Returns the existing devices that kubelet allocated, also by the names of RDMA devices. `observed` need have no
-/// ports.
+/// Returns the existing devices that kubelet allocated, also by RDMA devices' names. `observed` need have no ports.
 pub fn allocated_devices(meanings: &[Meaning], observed: &Observed) -> BTreeSet<DeviceAddress> {
     let allotments = allocation::devices(meanings, &observed.devices).unwrap_or_default();
     allotments.into_iter().map(|it| it.address).collect()
@@ -101,8 +100,7 @@ pub fn selected(
     (!has_unknown).then_some(devices)
 }
 
-/// Asks the kernel which of the InfiniBand hardware that a pattern of `choice` matches is no network (it manages
-/// NVLink), and notes it in `observed`. Only the device itself can tell.
+/// Notes in `observed` which InfiniBand hardware that patterns of `choice` match manages NVLink, and is no network.
 pub fn ask_for_rails<K: Kernel>(kernel: &K, choice: &Choice<'_>, observed: &mut Observed) {
     let Choice::Selectors(selectors) = choice else {
         return;
@@ -446,8 +444,7 @@ fn no_rail(naming: Naming, observed: &Observed, link: &Link) -> Option<String> {
     why.map(str::to_owned)
 }
 
-/// Returns true if `link` is a VLAN or the like without an RDMA device. Patterns ignore it: `bond*` matches
-/// `bond0.100`, too.
+/// Returns true if `link` is a VLAN or the like without an RDMA device: patterns such as `bond*` ignore `bond0.100`.
 fn is_plain_upper(conf: &Conf, observed: &Observed, link: &Link) -> bool {
     conf.require_rdma
         && link.parent.is_none()
