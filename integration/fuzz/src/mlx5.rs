@@ -244,7 +244,7 @@ pub fn guest(input: &[u8]) {
                 }
                 change(&mut request[8..], &mut input);
                 guest.store(SENDS + u64::from(slot % 16) * 64, &request);
-                guest.store(PAIR_RECORD + 7, &[slot]);
+                guest.store(PAIR_RECORD + 7, &[slot.wrapping_add(1)]);
                 let ring = [&[0; 4], &PAIR[..], &[segments]].concat();
                 guest.fabric.write(guest.position, UAR + 0x800, &ring);
             }
@@ -253,7 +253,7 @@ pub fn guest(input: &[u8]) {
                 change(&mut list, &mut input);
                 let posted = input.byte();
                 guest.store(PAIR_PAGE + u64::from(posted % 4) * 64, &list);
-                guest.store(PAIR_RECORD + 3, &[posted]);
+                guest.store(PAIR_RECORD + 3, &[posted.wrapping_add(1)]);
                 let time = Duration::from_millis(u64::from(input.byte()));
                 guest.fabric.advance(time);
             }
