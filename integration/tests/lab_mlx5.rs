@@ -182,6 +182,12 @@ fn pods_get_netdev_and_device_and_the_host_is_as_before() {
         let sent = sent(&pods[from], RDMA[from]) - before;
         assert!(sent >= least, "{program}: {sent} bytes");
     }
+    for (name, least) in [("rx_write_requests", 100), ("rx_read_requests", 30 * 100)] {
+        let counters = format!("/sys/class/infiniband/{}/ports/1/hw_counters", RDMA[0]);
+        let text = pods[0].run(&format!("cat {counters}/{name}"));
+        let count: u64 = text.trim().parse().expect("a number");
+        assert!(count >= least, "{name}: {count}");
+    }
 
     // one pod is removed in order, the other one after its end
     node.del(&configuration(&node, NETDEVS[0]), "c0", &pods[0]);

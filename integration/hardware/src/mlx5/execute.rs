@@ -3,6 +3,7 @@
 
 use super::{
     commands::Status,
+    counters,
     fields::{Field, field, numbers, paste},
     function::Function,
     vport::query_partition_keys,
@@ -69,6 +70,9 @@ impl Function {
                 log::warn!("{}: command {opcode:#x} is unknown", self.name);
                 return Err(Status::Opcode);
             }
+        }
+        if opcode == counters::QUERY {
+            self.query_counters(output);
         }
         let changed = self.queues_changed(opcode, input, output);
         if changed.is_err() {

@@ -4,6 +4,7 @@
 use super::{
     Mac,
     capabilities::Capabilities,
+    counters::Counters,
     events::{Event, EventQueue, port_change},
     keys::Keys,
     objects::Objects,
@@ -72,6 +73,7 @@ pub struct Function {
     pub(super) completions: BTreeMap<u32, CompletionQueue>,
     pub(super) sends: BTreeMap<u32, WorkQueue>,
     pub(super) receives: BTreeMap<u32, WorkQueue>,
+    pub(super) counters: Counters,
     pub(super) keys: Keys,
     pub(super) pairs: BTreeMap<u32, QueuePair>,
     /// The queue pairs whose doorbells were rung or that failed, and that the fabric has not executed.
@@ -105,6 +107,7 @@ impl Function {
             completions: BTreeMap::new(),
             sends: BTreeMap::new(),
             receives: BTreeMap::new(),
+            counters: Counters::default(),
             keys: Keys::default(),
             pairs: BTreeMap::new(),
             rung: Vec::new(),

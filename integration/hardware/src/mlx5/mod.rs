@@ -21,6 +21,7 @@
 //! | [`verbs`] | the order of execution, and who is connected to whom |
 //! | [`reliable`] | requests on reliable connections |
 //! | [`datagrams`] | datagrams |
+//! | [`counters`] | the counters of queue pairs |
 //! | [`frames`] | checksums, VLANs and segments of frames |
 //! | [`vport`] | the virtual port: addresses, RoCE addresses, state, counters |
 //! | [`ports`] | the registers of the physical port |
@@ -34,6 +35,7 @@ pub mod capabilities;
 pub mod commands;
 pub mod context;
 pub mod control;
+pub mod counters;
 pub mod datagrams;
 pub mod ethernet;
 pub mod events;

@@ -213,7 +213,7 @@ impl Objects {
                 Ok(())
             }
             Some(object) if is_query => {
-                // all counters are zero
+                // the function has the counters
                 if kind.made != SHORT_ID {
                     paste(output, 16, object.get(16..).unwrap_or_default());
                 }

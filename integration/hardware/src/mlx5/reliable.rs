@@ -3,6 +3,7 @@
 
 use super::{
     context,
+    counters::counter,
     fabric::Fabric,
     keys::{Extent, Refusal, Segment, rights},
     pairs::{Completion, Kind, Syndrome, Wait},
@@ -51,6 +52,15 @@ impl Fabric {
             is_solicited: header.is_solicited,
             ..Completion::RECEIVED
         };
+        let counter = match &operation {
+            Operation::Write { .. } => Some(counter::WRITES),
+            Operation::Read { .. } => Some(counter::READS),
+            Operation::Atomic { .. } => Some(counter::ATOMICS),
+            _ => None,
+        };
+        if let Some(counter) = counter {
+            self.function_mut(peer.0).count(counter, 1);
+        }
         let done = match operation {
             Operation::Send { data, immediate } => {
                 let kind = match immediate {

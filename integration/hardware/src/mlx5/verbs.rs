@@ -7,6 +7,7 @@
 use super::{
     Mac,
     context::{self, service, state},
+    counters::counter,
     fabric::Fabric,
     function::Function,
     pairs::{self, Completion, Syndrome, Wait},
@@ -128,7 +129,12 @@ impl Fabric {
                     return Next::Attempt;
                 }
                 match wait {
-                    Wait::Answer => (Some(Syndrome::RetriesExceeded), 0),
+                    Wait::Answer => {
+                        let function = self.function_mut(position);
+                        let retries = function.pair(number, context::RETRIES) as u32;
+                        function.count(counter::TIMEOUTS, retries + 1);
+                        (Some(Syndrome::RetriesExceeded), 0)
+                    }
                     Wait::Receive => (Some(Syndrome::ReceiveRetriesExceeded), 0),
                 }
             }
@@ -147,7 +153,8 @@ impl Fabric {
     }
 
     /// The time since when the next request waits for this.
-    fn waits(&mut self, (position, number): Place, wait: Wait, now: Duration) -> Duration {
+    fn waits(&mut self, place: Place, wait: Wait, now: Duration) -> Duration {
+        let (position, number) = place;
         let pair = self.function_mut(position).pairs.get_mut(&number);
         let Some(pair) = pair else {
             return now;
@@ -156,6 +163,13 @@ impl Fabric {
             Some((same, since)) if same == wait => since,
             _ => {
                 pair.waits = Some((wait, now));
+                if wait == Wait::Receive {
+                    self.function_mut(position)
+                        .count(counter::RECEIVE_RETRIES, 1);
+                    if let Some((peer, _)) = self.peer(place) {
+                        self.function_mut(peer).count(counter::OUT_OF_BUFFER, 1);
+                    }
+                }
                 now
             }
         }

@@ -31,6 +31,15 @@ fn connected() -> (Driver, Pair, Pair) {
     (it, here, there)
 }
 
+/// A counter of the queue pair's function: `query_q_counter_out`.
+fn counted(pair: &Pair, it: &mut Driver, at: usize) -> u64 {
+    let set = pair.enter(it).execute(&command(0x771, 0, 16), 16).output[11];
+    let query = with(command(0x773, 0, 32), 0x1f, &[set]);
+    let answer = pair.enter(it).execute(&query, 0x100);
+    assert_eq!(answer.status(), 0);
+    answer.number(at, 4)
+}
+
 /// Stores bytes where `NAMED + at` is, which begins at 0x123 of the first page.
 fn store(pair: &Pair, it: &mut Driver, at: u64, bytes: &[u8]) {
     pair.enter(it).store(DATA + 0x123 + at, bytes);
@@ -143,6 +152,9 @@ fn writes_and_reads_reach_the_pages_of_a_key() {
     here.send(&mut it, WRITE_IMMEDIATE, 77, &data);
     let got = there.next(&mut it, 1).expect("a completion");
     assert_eq!((got.kind, got.extra, got.len), (RECEIVED_WITH_WRITE, 77, 9));
+    for (at, expected) in [(0x10, 2), (0x18, 1), (0x20, 0), (0x30, 0)] {
+        assert_eq!(counted(&there, &mut it, at), expected, "{at:#x}");
+    }
     assert_eq!(it_page(&there, &mut it, 3)[0x123..0x123 + 9], *b"immediate");
 }
 
@@ -284,6 +296,8 @@ fn a_message_waits_for_a_receive_request() {
     here.send(&mut it, SEND, 0, &inline(&[1; 8]));
     pass(&mut it, 21, 50);
     assert_eq!(here.next(&mut it, 0), failed(SEND, 1, 0x16));
+    assert_eq!(counted(&here, &mut it, 0x48), 2, "rnr_nak_retry_err");
+    assert_eq!(counted(&there, &mut it, 0x30), 2, "out_of_buffer");
     assert_ne!(there.state(&mut it), ERROR);
 }
 
@@ -311,6 +325,7 @@ fn a_peer_that_does_not_answer_ends_the_retries() {
         assert_eq!(here.next(&mut it, 0), None, "{how}");
         pass(&mut it, 8, 10);
         assert_eq!(here.next(&mut it, 0), failed(WRITE, 0, 0x15), "{how}");
+        assert_eq!(counted(&here, &mut it, 0x60), 2, "local_ack_timeout_err");
     }
 }
 
