@@ -2,12 +2,14 @@
 //! In the lab, `rdma-device-plugin ping` between pods and from the node: `integration/lab/vm --tier full --exclusive`.
 
 use integration::{
-    Attachment, Conflist, Netns,
+    ApiServer, Attachment, Conflist, Netns,
+    api_server::NODE,
     daemon::rdma_device_plugin,
     lab::{Lab, ipv4, ipv6, verbs_devices},
     verify,
 };
-use serde_json::Value;
+use rdma_netns::netns;
+use serde_json::{Value, json};
 use std::{thread, time::Duration};
 
 /// Two pods with two rails each, by the kernel's real connection manager on soft-RoCE.
@@ -258,4 +260,66 @@ fn two_pods_verify_each_other() {
     assert_eq!(same("rdma1")["answered"], 0, "{document}");
     let reason = same("rdma1")["reason"].as_str().expect("a reason");
     assert!(reason.starts_with("RDMA does not answer: "), "{reason}");
+}
+
+/// The pods stand for two nodes, which have slices in a stand-in for the API server.
+#[test]
+fn a_node_is_pinged_by_the_slices_of_both() {
+    let scene = TwoPods::new();
+    let [one, _] = &scene.pods;
+    one.ip("link set dev lo up");
+    let inside = netns::Netns::open(one.path()).expect("a namespace");
+    let api = inside.run(ApiServer::start).expect("entered");
+    let publish = |node: &str, pod: usize, rails: &[usize]| {
+        let device = |rail: &usize| {
+            json!({"attributes": {
+                "resource": {"string": "rdma/hca"}, "rail": {"int": rail},
+                "netdev": {"string": format!("rdma{rail}")},
+                "ipv6Address": {"string": ipv6(*rail, pod)}, "ipv4Address": {"string": ipv4(*rail, pod)},
+            }})
+        };
+        let devices: Vec<Value> = rails.iter().map(device).collect();
+        let path = format!("/apis/resource.k8s.io/v1/resourceslices/{node}");
+        api.put(
+            &path,
+            json!({"spec": {"nodeName": node, "devices": devices}}),
+        );
+    };
+    let ping = |options: &[&str]| {
+        let mut command = one.command(rdma_device_plugin());
+        let fixed = ["ping", "node-2", "--count", "2", "--interval", "0.1"];
+        command.args(fixed).args(options).envs(api.environment());
+        command.arg("--service-account-dir").arg(api.account());
+        let output = command.output().expect("it starts");
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        let code = output.status.code().expect("not killed");
+        (code, text(output.stdout), text(output.stderr))
+    };
+    publish(NODE, 0, &[0, 1]);
+    let (code, _, errors) = ping(&[]);
+    assert_eq!(code, 1);
+    let words = "no ResourceSlice of node node-2 has a rail";
+    assert!(errors.contains(words), "{errors}");
+
+    publish("node-2", 1, &[0, 1]);
+    let (code, text, errors) = ping(&[]);
+    assert_eq!((code, &*errors), (0, ""), "{text}");
+    let head = "rails of node-1 (rows) to rails of node-2 (columns)";
+    assert!(text.starts_with(head), "{text}");
+    let answers = text.matches(" ms").count();
+    assert_eq!(answers, 2, "each rail to the same one: {text}");
+    let (code, text, errors) = ping(&["--all"]);
+    assert_eq!((code, &*errors), (0, ""), "{text}");
+    verify::is_a_table_of_two_rails(&text, NODE, "node-2");
+    let (code, text, _) = ping(&["--from", "rdma1", "--json"]);
+    let document: Value = serde_json::from_str(&text).expect("JSON");
+    let pairs = document["pairs"].as_array().expect("pairs");
+    assert_eq!((code, pairs.len()), (0, 1), "{text}");
+    assert_eq!(pairs[0]["to"]["address"], ipv6(1, 1), "{text}");
+
+    publish("node-2", 1, &[0]);
+    let (code, text, _) = ping(&[]);
+    assert_eq!(code, 1, "{text}");
+    let last = "rdma1: node-2 has no such rail\n";
+    assert!(text.ends_with(last), "{text}");
 }

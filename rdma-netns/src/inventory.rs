@@ -4,7 +4,10 @@
 
 use crate::{CharDevice, Device, DeviceAddress, HardwareAddress, LinkType, RdmaMode, pairing};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, Ipv6Addr},
+};
 
 /// A node's RDMA hardware.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,6 +123,12 @@ pub struct Netdev {
     /// The network of its first IPv6 address that is not link-local, `fd00:1::/64`; of a bond's port it is the bond's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv6_prefix: Option<String>,
+    /// That address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipv6: Option<Ipv6Addr>,
+    /// Its first IPv4 address that is not link-local; of a bond's port it is the bond's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipv4: Option<Ipv4Addr>,
     /// The default route leaves by it, or by what lies on it: the node would be cut off without it
     /// ([`uplink`](crate::uplink)).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -53,6 +53,10 @@ pub struct Nic {
     pub speed: Option<u32>,
     /// IPv6 prefix of the netdev or its bond, as last observed there: `fd00:1::/64`.
     pub ipv6_prefix: Option<String>,
+    /// That address.
+    pub ipv6_address: Option<String>,
+    /// IPv4 address of the netdev or its bond, as last observed there.
+    pub ipv4_address: Option<String>,
     /// Firmware of the RDMA device: `28.39.1002`.
     pub firmware: Option<String>,
     /// Driver: `mlx5_core`.
@@ -181,6 +185,8 @@ fn of_nic(resource: &Resource, nic: &Nic, rail: usize) -> Map<String, Value> {
         ("bond", nic.bond.as_ref()),
         ("linkLayer", nic.link_layer.as_ref()),
         ("ipv6Prefix", nic.ipv6_prefix.as_ref()),
+        ("ipv6Address", nic.ipv6_address.as_ref()),
+        ("ipv4Address", nic.ipv4_address.as_ref()),
         ("driver", nic.driver.as_ref()),
         ("firmware", nic.firmware.as_ref()),
         ("vendor", nic.vendor.as_ref()),

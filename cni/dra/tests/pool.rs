@@ -23,6 +23,8 @@ fn nic(number: u32) -> Nic {
         netdev: Some(format!("ens{number}")),
         link_layer: Some("ethernet".into()),
         ipv6_prefix: Some(format!("fd00:{number}::/64")),
+        ipv6_address: Some(format!("fd00:{number}::1")),
+        ipv4_address: Some(format!("10.0.{number}.1")),
         driver: Some("mlx5_core".into()),
         vendor: Some("15b3".into()),
         numa_node: Some(number / 2),

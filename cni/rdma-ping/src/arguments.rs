@@ -3,6 +3,7 @@
 
 use crate::peer::{Place, is_name};
 use clap::Args;
+use kubernetes_api::access;
 use network_conf::STATE_DIR;
 use std::{net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
 
@@ -12,8 +13,9 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 /// `ping`
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// Addresses of rails, or pods of this node (NAMESPACE/NAME): the command pings all rails of a pod
-    #[arg(value_name = "ADDRESS|POD", required_unless_present = "exchange")]
+    /// Addresses of rails, pods of this node (NAMESPACE/NAME), or one node. The command pings all rails of a pod, and of a
+    /// node from each own rail the same one, by the ResourceSlices of both nodes
+    #[arg(value_name = "ADDRESS|POD|NODE", required_unless_present = "exchange")]
     pub targets: Vec<Target>,
     /// Exchanges lists of rails on this TCP port with the other pod of a headless Service, which runs the same command, and
     /// pings each of its rails from each own one. The exit code is 0 if rails of the same name reach each other
@@ -32,6 +34,9 @@ pub struct Arguments {
     /// Pings from inside this pod of the node
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = pod)]
     pub pod: Option<String>,
+    /// Pings each rail of a node from each own one. Rails of the same number must answer
+    #[arg(long)]
+    pub all: bool,
     /// Number of requests for each pair of rails
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub count: u32,
@@ -47,6 +52,9 @@ pub struct Arguments {
     /// Prints JSON
     #[arg(long)]
     pub json: bool,
+    /// Directory of the token and the CA for the API server, which has the rails of nodes
+    #[arg(long, value_name = "DIRECTORY", default_value = access::DIRECTORY)]
+    pub service_account_dir: PathBuf,
     /// State directory of rdma-cni
     #[arg(long, value_name = "DIRECTORY", default_value = STATE_DIR)]
     pub state_dir: PathBuf,
@@ -69,6 +77,8 @@ pub enum Target {
     Address(IpAddr),
     /// All rails of the pod `namespace/name`.
     Pod(String),
+    /// Rails of the node.
+    Node(String),
 }
 
 impl FromStr for Target {
@@ -80,9 +90,10 @@ impl FromStr for Target {
                 true => Err("is a link-local address: use another address of the rail"),
                 false => Ok(Self::Address(address)),
             },
-            Err(_) => pod(text)
-                .map(Self::Pod)
-                .map_err(|_| "must be an IP address, or namespace/name of a pod of this node"),
+            Err(_) if is_node(text) => Ok(Self::Node(text.to_owned())),
+            Err(_) => pod(text).map(Self::Pod).map_err(|_| {
+                "must be an IP address, namespace/name of a pod of this node, or the name of a node"
+            }),
         }
     }
 }
@@ -93,6 +104,19 @@ pub(crate) fn is_link_local(address: IpAddr) -> bool {
         IpAddr::V4(address) => address.is_link_local(),
         IpAddr::V6(address) => address.is_unicast_link_local(),
     }
+}
+
+/// Returns true for a DNS subdomain (RFC 1123), which is no part of an address.
+fn is_node(text: &str) -> bool {
+    let is_inner = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit();
+    let is_label = |it: &str| {
+        let bytes = it.as_bytes();
+        let ends = [bytes.first(), bytes.last()];
+        ends.iter().all(|it| it.is_some_and(|it| is_inner(*it)))
+            && bytes.iter().all(|it| is_inner(*it) || *it == b'-')
+    };
+    let is_number = |it: &str| it.bytes().all(|it| it.is_ascii_digit());
+    text.len() <= 253 && text.split('.').all(is_label) && !text.split('.').all(is_number)
 }
 
 fn pod(text: &str) -> Result<String, &'static str> {
@@ -141,7 +165,23 @@ mod tests {
         assert_eq!("fd00::1".parse(), Ok(address("fd00::1")));
         let pod = Target::Pod("default/web-0".to_owned());
         assert_eq!("default/web-0".parse(), Ok(pod));
-        for text in ["", "web-0", "/web", "default/", "a/b/c", "10.0.0.1/24"] {
+        for node in ["web-0", "ip-10-0-0-1.ec2.internal", "fd00"] {
+            assert_eq!(node.parse(), Ok(Target::Node(node.to_owned())));
+        }
+        for text in [
+            "",
+            "/web",
+            "default/",
+            "a/b/c",
+            "10.0.0.1/24",
+            "10.0.0",
+            "10.0.0.256",
+            "a..b",
+            "-a",
+            "A",
+            "fd00::x",
+            "a%3D",
+        ] {
             assert!(text.parse::<Target>().is_err(), "{text:?}");
         }
         for text in ["fe80::1", "169.254.1.1"] {

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `arguments` | the options |
 //! | `rails` | the rails of the node and of its pods |
+//! | `nodes` | the rails of nodes |
 //! | `exchange` | the requests |
 //! | `icmp` | one ICMP echo, which tells an RDMA fault from a network fault |
 //! | `peer`, `list` | the other pod of `--exchange`, and what it tells |
@@ -16,6 +17,7 @@ mod arguments;
 mod exchange;
 mod icmp;
 mod list;
+mod nodes;
 mod output;
 mod peer;
 mod rails;
@@ -30,9 +32,11 @@ use attachments::{
 };
 use exchange::{Outcome, Pair};
 use list::List;
+use nodes::{NodeError, Nodes};
 use peer::{MeetError, Others, Server};
-use rails::{Here, Rail};
+use rails::{Device, Here, Rail};
 use std::{
+    collections::BTreeMap,
     io::{self, Write},
     net::IpAddr,
     path::PathBuf,
@@ -53,6 +57,14 @@ enum Failure {
     NoDevices { manager: PathBuf },
     #[error(transparent)]
     Meet(#[from] MeetError),
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error(
+        "node {0} is pinged alone and from the node's rails: leave out the other targets, and --pod"
+    )]
+    NodeAndOthers(String),
+    #[error("no rail of this node is also in the ResourceSlices of node {0}")]
+    NothingInCommon(String),
     #[error("cannot exchange lists of rails: {0}")]
     Exchange(io::Error),
     #[error("{from} is no rail here: there are {}", if .rails.is_empty() { "none" } else { .rails })]
@@ -92,6 +104,9 @@ fn ping(arguments: &Arguments, output: &mut (dyn Write + Send)) -> Result<bool, 
     if let Some(place) = &arguments.exchange {
         return with_the_other_pod(arguments, place, output);
     }
+    if let ([Target::Node(node)], None) = (&*arguments.targets, &arguments.pod) {
+        return with_node(arguments, node, output);
+    }
     let store = Store::new(&arguments.state_dir);
     let of_pod = |pod: &str| match netns::open(pod, &store) {
         Err(PodNetnsError::NoRecord { .. }) => Err(Failure::NoRails(pod.to_owned())),
@@ -108,6 +123,7 @@ fn ping(arguments: &Arguments, output: &mut (dyn Write + Send)) -> Result<bool, 
             name: pod.clone(),
             rails,
         }),
+        Target::Node(node) => Err(Failure::NodeAndOthers(node.clone())),
     };
     let peers = arguments.targets.iter().map(peer);
     let peers: Vec<Peer> = peers.collect::<Result<_, Failure>>()?;
@@ -150,33 +166,100 @@ fn with_the_other_pod(
     let own: Vec<IpAddr> = own.into_values().flatten().collect();
     let peer = peer::meet(place, &own, &known, until)?;
     let others = peer.list.rails();
-    let pair = |one: &Rail, other: &Rail| Pair {
-        from: Some(one.netdev.clone()),
-        to: other.netdev.clone(),
-        addresses: one.addresses_to(other).map(|(from, to)| (Some(from), to)),
-        is_required: one.netdev == other.netdev,
+    let both = Both {
+        names: [&list.name, &peer.list.name],
+        own: &rails,
+        others: &others,
+        is_same: &|one, other| one.netdev == other.netdev,
     };
-    let row = |one| others.iter().map(move |other| pair(one, other));
-    let pairs = rails.iter().flat_map(row).collect();
-    let outcomes = exchange::run(arguments, &devices, pairs, |_, _| Ok(()));
-    let outcomes = outcomes.map_err(Failure::Ping)?;
-    let is_alone = |it: &&Rail| others.iter().all(|other| other.netdev != it.netdev);
-    let alone: Vec<&str> = rails
-        .iter()
-        .filter(is_alone)
-        .map(|it| &*it.netdev)
-        .collect();
-    let text = match arguments.json {
-        true => {
-            let document = output::exchanged_json(&list.name, &peer.list.name, &outcomes, &alone);
-            format!("{document:#}\n")
-        }
-        false => output::exchanged(&list.name, &peer.list.name, &outcomes, &alone),
-    };
-    write(output, &text)?;
+    let is_good = both.ping(arguments, &devices, output)?;
     drop(peer);
     server.wait(until.max(Instant::now()) + requests);
-    Ok(alone.is_empty() && outcomes.iter().all(Outcome::is_good))
+    Ok(is_good)
+}
+
+/// Pings the same rail of `node` from each rail of this node. Returns true if these reach each other.
+fn with_node(
+    arguments: &Arguments,
+    node: &str,
+    output: &mut (dyn Write + Send),
+) -> Result<bool, Failure> {
+    let nodes = Nodes::read(&arguments.service_account_dir, node)?;
+    let manager = arguments.manager();
+    let Here { devices, rails } = Here::read(&manager).map_err(Failure::Devices)?;
+    if rails.is_empty() {
+        return Err(Failure::NoDevices { manager });
+    }
+    let mut own = match &arguments.from {
+        Some(from) => named(rails, from)?,
+        None => rails,
+    };
+    own.retain(|it| nodes.place(it).is_some());
+    let is_same = |one: &Rail, other: &Rail| {
+        let mut others = nodes.others.iter();
+        let other = others.find(|it| it.rail.netdev == other.netdev);
+        nodes.place(one) == other.map(|it| &it.place)
+    };
+    let others: Vec<Rail> = nodes.others.iter().map(|it| it.rail.clone()).collect();
+    if !own
+        .iter()
+        .any(|one| others.iter().any(|it| is_same(one, it)))
+    {
+        return Err(Failure::NothingInCommon(node.to_owned()));
+    }
+    let both = Both {
+        names: [&nodes.name, node],
+        own: &own,
+        others: &others,
+        is_same: &is_same,
+    };
+    both.ping(arguments, &devices, output)
+}
+
+/// The rails of this node or pod, and those of another one.
+struct Both<'a> {
+    /// The names of the two.
+    names: [&'a str; 2],
+    own: &'a [Rail],
+    others: &'a [Rail],
+    /// Returns true for two rails of one network, which must reach each other.
+    is_same: &'a dyn Fn(&Rail, &Rail) -> bool,
+}
+
+impl Both<'_> {
+    /// Pings, and writes the table. Returns true if each own rail reaches the same one of the other side.
+    fn ping(
+        &self,
+        arguments: &Arguments,
+        devices: &BTreeMap<u32, Device>,
+        output: &mut (dyn Write + Send),
+    ) -> Result<bool, Failure> {
+        let pair = |one: &Rail, other: &Rail| Pair {
+            from: Some(one.netdev.clone()),
+            to: other.netdev.clone(),
+            addresses: one.addresses_to(other).map(|(from, to)| (Some(from), to)),
+            is_required: (self.is_same)(one, other),
+        };
+        let row = |one| self.others.iter().map(move |other| pair(one, other));
+        let mut pairs: Vec<Pair> = self.own.iter().flat_map(row).collect();
+        let all = arguments.all || arguments.exchange.is_some();
+        pairs.retain(|it| all || it.is_required);
+        let outcomes = exchange::run(arguments, devices, pairs, |_, _| Ok(()));
+        let outcomes = outcomes.map_err(Failure::Ping)?;
+        let is_alone = |one: &&Rail| !self.others.iter().any(|it| (self.is_same)(one, it));
+        let alone = self.own.iter().filter(is_alone);
+        let alone: Vec<&str> = alone.map(|it| &*it.netdev).collect();
+        let [own, other] = self.names;
+        let text = match arguments.json {
+            true => format!(
+                "{:#}\n",
+                output::exchanged_json(own, other, &outcomes, &alone)
+            ),
+            false => output::exchanged(own, other, &outcomes, &alone),
+        };
+        write(output, &text)?;
+        Ok(alone.is_empty() && outcomes.iter().all(Outcome::is_good))
+    }
 }
 
 fn write(output: &mut (dyn Write + Send), text: &str) -> Result<(), Failure> {
@@ -307,6 +390,16 @@ mod tests {
                 errors,
                 "rdma-device-plugin ping: pod a/b has no rails on this node: ping the addresses of its rails\n"
             );
+        }
+    }
+
+    #[test]
+    fn a_node_is_pinged_alone() {
+        for arguments in [&["node-b", "192.0.2.1"][..], &["node-b", "--pod", "a/b"]] {
+            let (code, output, errors) = pinged(arguments);
+            assert_eq!((code, output.as_str()), (ExitCode::FAILURE, ""));
+            let begin = "rdma-device-plugin ping: node node-b is pinged alone";
+            assert!(errors.starts_with(begin), "{errors}");
         }
     }
 

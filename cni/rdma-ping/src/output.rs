@@ -108,7 +108,7 @@ pub(crate) fn exchanged(own: &str, other: &str, outcomes: &[Outcome], alone: &[&
     let mut text = format!("rails of {own} (rows) to rails of {other} (columns), median times\n");
     text.push_str(&matrix(outcomes));
     for rail in alone {
-        let _ = writeln!(text, "{rail}: {other} has no rail of this name");
+        let _ = writeln!(text, "{rail}: {other} has no such rail");
     }
     text
 }
@@ -297,7 +297,7 @@ mod tests {
                 "       rdma0      rdma1",
                 "rdma0  1.00 ms    no answer",
                 "rdma1  no answer  2.00 ms",
-                "rdma2: node-b has no rail of this name",
+                "rdma2: node-b has no such rail",
             ]
         );
         let mut document = exchanged_json("node-a", "node-b", &all, &["rdma2"]);

@@ -161,6 +161,8 @@ fn nics_tell_their_networks(cluster: &mut Cluster) {
         cluster.until(&format!("{bond} {verb}: the slice says {expected}"), |it| {
             told(it) == expected
         });
+        let address = claims::attribute(cluster, device, "ipv6Address");
+        assert_eq!(address["string"] == "fd77::5", verb == "add", "{address}");
         let took = at.elapsed();
         cluster.says(&format!("address {verb}: in the slice {took:?} later"));
     }

@@ -8,7 +8,7 @@ use super::{
     Linux, accelerators, cannot_read, data_direct,
     devices::{self, Verbs, entries, link_name, read, virtual_functions},
     erdma, nvlink, rdma,
-    reach::Reach,
+    reach::{Reach, network_of},
     sockets, vlans,
 };
 use crate::{
@@ -272,9 +272,7 @@ impl Reader<'_> {
         let taken_by = self.taken_by(&directory);
         let bond = master.as_deref().filter(|_| taken_by.is_none());
         let base = bond.unwrap_or(name);
-        let ipv6_prefix = std::iter::once(name)
-            .chain(master.as_deref())
-            .find_map(|name| self.reach.ipv6_prefixes.get(name).cloned());
+        let at = self.reach.addresses_of(name, master.as_deref());
         Some(Netdev {
             name: name.to_owned(),
             mac: read(&directory, "address")?
@@ -296,7 +294,9 @@ impl Reader<'_> {
             vlans: vlans::of(self.sysfs, base),
             taken_by,
             master,
-            ipv6_prefix,
+            ipv6_prefix: at.ipv6.map(|(ip, length)| network_of(ip, length)),
+            ipv6: at.ipv6.map(|(ip, _)| ip),
+            ipv4: at.ipv4,
             default_route: self.reach.uplinks.contains(name),
         })
     }

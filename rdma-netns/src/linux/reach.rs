@@ -5,7 +5,7 @@ use super::{HOST, Linux, api_server, cannot_read, namespace};
 use crate::{Link, ObserveError};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::{IpAddr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
 /// Netdevs of this program's namespace in routes and addresses, by name.
@@ -13,8 +13,25 @@ use std::{
 pub(super) struct Reach {
     /// Netdevs without which the node is cut off.
     pub(super) uplinks: BTreeSet<String>,
-    /// The network of the first IPv6 address that is not link-local.
-    pub(super) ipv6_prefixes: BTreeMap<String, String>,
+    /// Addresses of netdevs that have any that is not link-local.
+    addresses: BTreeMap<String, Addresses>,
+}
+
+/// First addresses of a netdev that are not link-local.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Addresses {
+    pub(super) ipv4: Option<Ipv4Addr>,
+    /// With the length of its prefix.
+    pub(super) ipv6: Option<(Ipv6Addr, u8)>,
+}
+
+impl Reach {
+    /// Those of the netdev `name`, else of its `master`.
+    pub(super) fn addresses_of(&self, name: &str, master: Option<&str>) -> Addresses {
+        let own = self.addresses.get(name);
+        let of_master = || master.and_then(|it| self.addresses.get(it));
+        own.or_else(of_master).copied().unwrap_or_default()
+    }
 }
 
 impl Linux {
@@ -27,23 +44,27 @@ impl Linux {
         let uplinks = uplinks
             .keys()
             .filter_map(|index| namespace.link_by_index(*index));
-        let prefix = |link: &Link| {
-            let mut addresses = link.addresses.iter().filter(|it| !it.is_link_local());
-            let network = addresses.find_map(|it| match it.ip {
-                IpAddr::V6(ip) => Some(network_of(ip, it.prefix)),
-                IpAddr::V4(_) => None,
-            });
-            Some((link.name.to_string(), network?))
+        let addresses = |link: &Link| {
+            let mut found = Addresses::default();
+            for address in link.addresses.iter().filter(|it| !it.is_link_local()) {
+                match address.ip {
+                    IpAddr::V4(ip) if ip.is_link_local() => {}
+                    IpAddr::V4(ip) => found.ipv4 = found.ipv4.or(Some(ip)),
+                    IpAddr::V6(ip) => found.ipv6 = found.ipv6.or(Some((ip, address.prefix))),
+                }
+            }
+            let is_any = found != Addresses::default();
+            is_any.then(|| (link.name.to_string(), found))
         };
         Ok(Reach {
             uplinks: uplinks.map(|link| link.name.to_string()).collect(),
-            ipv6_prefixes: namespace.links.iter().filter_map(prefix).collect(),
+            addresses: namespace.links.iter().filter_map(addresses).collect(),
         })
     }
 }
 
 /// The network of `length` bits that `ip` is in.
-fn network_of(ip: Ipv6Addr, length: u8) -> String {
+pub(super) fn network_of(ip: Ipv6Addr, length: u8) -> String {
     let mask = u128::MAX.checked_shl(128 - u32::from(length));
     let network = Ipv6Addr::from(u128::from(ip) & mask.unwrap_or(0));
     format!("{network}/{length}")

@@ -9,7 +9,10 @@ use crate::{
 use ::dra::{Nic, Resource};
 use rdma_netns::{DeviceAddress, Inventory, LinkType};
 use rdma_resources::Sharing;
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, Ipv6Addr},
+};
 
 /// Last observed netdevs of the node's namespace by device; a netdev that is in a pod keeps its attributes.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +26,8 @@ struct Netdev {
     mtu: Option<u32>,
     speed: Option<u32>,
     ipv6_prefix: Option<String>,
+    ipv6: Option<Ipv6Addr>,
+    ipv4: Option<Ipv4Addr>,
     firmware: Option<String>,
 }
 
@@ -67,6 +72,8 @@ impl Netdevs {
             mtu: netdev.mtu,
             speed: netdev.speed,
             ipv6_prefix: netdev.ipv6_prefix,
+            ipv6_address: netdev.ipv6.map(|it| it.to_string()),
+            ipv4_address: netdev.ipv4.map(|it| it.to_string()),
             firmware: netdev.firmware,
             driver: hardware.and_then(|it| it.driver.clone()),
             vendor: hardware.and_then(|it| it.vendor.clone()),
@@ -90,6 +97,7 @@ impl Netdev {
             self.bond = bond;
             self.mtu = seen.mtu;
             self.ipv6_prefix.clone_from(&seen.ipv6_prefix);
+            (self.ipv6, self.ipv4) = (seen.ipv6, seen.ipv4);
             // a netdev without a carrier has no speed
             self.speed = seen.speed.or(self.speed);
         }

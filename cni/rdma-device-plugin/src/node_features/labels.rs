@@ -156,6 +156,8 @@ mod tests {
             mtu: None,
             speed: Some(400_000),
             ipv6_prefix: None,
+            ipv6_address: None,
+            ipv4_address: None,
             firmware: None,
             driver: None,
             vendor: Some("15b3".into()),

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The rails of nodes, by the ResourceSlices that their daemons publish for claims.
+
+use crate::rails::Rail;
+use kubernetes_api::{Access, AccessError, Client, Method, RequestError, access::Identity};
+use serde_json::Value;
+use std::{io, net::IpAddr, path::Path, time::Duration};
+
+/// ResourceSlices since Kubernetes 1.34.
+const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
+/// Longest time of a request.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// The rails of a node are not known.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NodeError {
+    #[error(
+        "cannot ask the API server for rails of nodes: {0}; run this in a pod with hostNetwork and the daemon's service \
+         account where claims are on (dra.enabled), or ping the addresses of the rails"
+    )]
+    Access(#[from] AccessError),
+    #[error("cannot read the ResourceSlices of node {node}: {source}")]
+    Request { node: String, source: RequestError },
+    #[error("cannot ask the API server: {0}")]
+    Runtime(#[from] io::Error),
+    #[error(
+        "no ResourceSlice of node {0} has a rail with an address: check the name, and that claims are on there \
+         (dra.enabled), or ping the addresses of the rails"
+    )]
+    NoRails(String),
+}
+
+/// A NIC of a node's slices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodeRail {
+    /// Resource, and number of the NIC in it: equal on nodes that are set up alike.
+    pub(crate) place: (String, i64),
+    /// The netdev, or the bond that it is a port of, with its addresses.
+    pub(crate) rail: Rail,
+}
+
+/// The own node, and another one.
+pub(crate) struct Nodes {
+    pub(crate) name: String,
+    pub(crate) own: Vec<NodeRail>,
+    pub(crate) others: Vec<NodeRail>,
+}
+
+impl Nodes {
+    /// Asks the API server for the rails of this pod's node and of `node`. `directory` has the pod's token.
+    ///
+    /// # Errors
+    /// There is no access, or one of the nodes has no rails there.
+    pub(crate) fn read(directory: &Path, node: &str) -> Result<Self, NodeError> {
+        let access = Access::of_pod(directory)?;
+        let name = access
+            .identity()
+            .and_then(|it: Identity| it.node().map(str::to_owned))?;
+        let client = Client::new(access, "rdma-device-plugin-ping", LIMIT);
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_all().build()?;
+        let rails = |node: &str| {
+            let path = format!("{SLICES}?fieldSelector=spec.nodeName%3D{node}");
+            let list = runtime.block_on(client.ask(Method::GET, &path, None));
+            let list = list.map_err(|source| NodeError::Request {
+                node: node.to_owned(),
+                source,
+            })?;
+            match rails_of(&list, node) {
+                rails if rails.is_empty() => Err(NodeError::NoRails(node.to_owned())),
+                rails => Ok(rails),
+            }
+        };
+        let (own, others) = (rails(&name)?, rails(node)?);
+        Ok(Self { name, own, others })
+    }
+
+    /// Returns the place of `own`, a rail of this node.
+    pub(crate) fn place(&self, own: &Rail) -> Option<&(String, i64)> {
+        let found = self.own.iter().find(|it| it.rail.netdev == own.netdev);
+        found.map(|it| &it.place)
+    }
+}
+
+/// The rails of `node` in a list of slices, without those that have no address. A NIC of several resources counts once.
+fn rails_of(list: &Value, node: &str) -> Vec<NodeRail> {
+    let slices = list["items"].as_array().into_iter().flatten();
+    let slices = slices.filter(|it| it["spec"]["nodeName"] == node);
+    let devices = slices.filter_map(|it| it["spec"]["devices"].as_array());
+    let mut rails: Vec<NodeRail> = vec![];
+    for rail in devices.flatten().filter_map(rail) {
+        if rails.iter().all(|it| it.rail.netdev != rail.rail.netdev) {
+            rails.push(rail);
+        }
+    }
+    rails
+}
+
+fn rail(device: &Value) -> Option<NodeRail> {
+    let attributes = &device["attributes"];
+    let text = |name: &str| attributes[name]["string"].as_str();
+    let place = (
+        text("resource")?.to_owned(),
+        attributes["rail"]["int"].as_i64()?,
+    );
+    let addresses = ["ipv6Address", "ipv4Address"].map(text);
+    let addresses = addresses.into_iter().flatten().map(str::parse::<IpAddr>);
+    let netdev = text("bond").or(text("netdev"))?.to_owned();
+    let device = text("rdmaDevice").map(str::to_owned);
+    let rail = Rail::new(netdev, device, addresses.collect::<Result<_, _>>().ok()?);
+    (!rail.addresses.is_empty()).then_some(NodeRail { place, rail })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn device(number: u32, resource: &str, address: Option<&str>) -> Value {
+        let mut device = json!({"name": "x", "attributes": {
+            "resource": {"string": resource}, "scope": {"string": "nic"}, "rail": {"int": number},
+            "rdmaDevice": {"string": format!("mlx5_{number}")},
+            "netdev": {"string": format!("ens{number}")},
+        }});
+        if let Some(address) = address {
+            device["attributes"]["ipv6Address"] = json!({"string": address});
+        }
+        device
+    }
+
+    #[test]
+    fn rails_are_nics_with_an_address_and_count_once() {
+        let all = json!({"name": "rdma-hca-all", "attributes": {"resource": {"string": "rdma/hca"}, "rails": {"int": 2}}});
+        let foreign = json!({"name": "gpu-0", "attributes": {"model": {"string": "B200"}}});
+        let mut bonded = device(1, "rdma/hca", Some("fd00:1::7"));
+        bonded["attributes"]["bond"] = json!({"string": "bond0"});
+        let slice =
+            |node: &str, devices: Value| json!({"spec": {"nodeName": node, "devices": devices}});
+        let list = json!({"items": [
+            slice("a", json!([all, device(0, "rdma/hca", Some("fd00::7")), bonded])),
+            slice("a", json!([foreign, device(0, "rdma/nic", Some("fd00::7")), device(2, "rdma/hca", None)])),
+            slice("a", json!([device(3, "rdma/hca", Some("fd00::/64"))])),
+            slice("b", json!([device(4, "rdma/hca", Some("fd00::8"))])),
+        ]});
+        let found = rails_of(&list, "a");
+        let found: Vec<_> = found
+            .iter()
+            .map(|it| {
+                (
+                    &*it.place.0,
+                    it.place.1,
+                    &*it.rail.netdev,
+                    &it.rail.addresses[..],
+                )
+            })
+            .collect();
+        let address = |text: &str| text.parse::<IpAddr>().expect("an address");
+        assert_eq!(
+            found,
+            [
+                ("rdma/hca", 0, "ens0", &[address("fd00::7")][..]),
+                ("rdma/hca", 1, "bond0", &[address("fd00:1::7")][..]),
+            ]
+        );
+    }
+
+    #[test]
+    fn without_a_token_the_error_says_what_to_do() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let error = Nodes::read(directory.path(), "a").err().expect("no access");
+        let text = error.to_string();
+        assert!(
+            text.starts_with("cannot ask the API server for rails of nodes: "),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("or ping the addresses of the rails"),
+            "{text}"
+        );
+    }
+}
