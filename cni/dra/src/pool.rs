@@ -57,6 +57,8 @@ pub struct Nic {
     pub ipv6_address: Option<String>,
     /// IPv4 address of the netdev or its bond, as last observed there.
     pub ipv4_address: Option<String>,
+    /// Hardware address of the netdev, as last observed there: `02:00:00:00:00:01`.
+    pub hardware_address: Option<String>,
     /// Firmware of the RDMA device: `28.39.1002`.
     pub firmware: Option<String>,
     /// Driver: `mlx5_core`.
@@ -187,6 +189,7 @@ fn of_nic(resource: &Resource, nic: &Nic, rail: usize) -> Map<String, Value> {
         ("ipv6Prefix", nic.ipv6_prefix.as_ref()),
         ("ipv6Address", nic.ipv6_address.as_ref()),
         ("ipv4Address", nic.ipv4_address.as_ref()),
+        ("hardwareAddress", nic.hardware_address.as_ref()),
         ("driver", nic.driver.as_ref()),
         ("firmware", nic.firmware.as_ref()),
         ("vendor", nic.vendor.as_ref()),

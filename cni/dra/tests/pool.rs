@@ -25,6 +25,7 @@ fn nic(number: u32) -> Nic {
         ipv6_prefix: Some(format!("fd00:{number}::/64")),
         ipv6_address: Some(format!("fd00:{number}::1")),
         ipv4_address: Some(format!("10.0.{number}.1")),
+        hardware_address: Some(format!("02:00:00:00:00:{number:02x}")),
         driver: Some("mlx5_core".into()),
         vendor: Some("15b3".into()),
         numa_node: Some(number / 2),

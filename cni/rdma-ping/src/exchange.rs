@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The requests: for each pair of rails one in each round, all pairs at the same time.
 
-use crate::{arguments::Arguments, icmp, rails::Device};
-use rdma_netns::sidr::{AskError, Local, Request, ask};
+use crate::{arguments::Arguments, icmp, rails::Device, wires};
+use rdma_netns::{
+    HardwareAddress,
+    sidr::{AskError, Local, Request, ask},
+};
 use std::{
     collections::BTreeMap,
     io,
@@ -18,10 +21,25 @@ pub(crate) struct Pair {
     pub(crate) from: Option<String>,
     /// The peer's rail: `rdma0 of default/web`, or its address.
     pub(crate) to: String,
+    /// That rail. None: only its address is known.
+    pub(crate) rail: Option<PeerRail>,
     /// Own address, if one is selected, and the peer's. None: the rails have no address of the same family.
     pub(crate) addresses: Option<(Option<IpAddr>, IpAddr)>,
     /// False if the two may be out of reach of each other: different rails of two pods.
     pub(crate) is_required: bool,
+}
+
+/// Rail of a pod or node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PeerRail {
+    /// Name of the pod or node.
+    pub(crate) peer: String,
+    /// Netdev.
+    pub(crate) netdev: String,
+    /// Its hardware address, if known.
+    pub(crate) mac: Option<HardwareAddress>,
+    /// True if the pair's own rail is the same one, on one wire with it.
+    pub(crate) is_same: bool,
 }
 
 /// Result of a pair.
@@ -37,6 +55,8 @@ pub(crate) struct Outcome {
     pub(crate) failure: Option<AskError>,
     /// True if the peer answers ICMP. None: a peer that answers RDMA gets no ICMP request.
     pub(crate) icmp: Option<io::Result<bool>>,
+    /// Rail of the peer that answers in place of the pair's, on a swapped cable.
+    pub(crate) swapped_with: Option<String>,
 }
 
 impl Outcome {
@@ -58,6 +78,7 @@ impl Outcome {
             local: None,
             failure: None,
             icmp: None,
+            swapped_with: None,
         }
     }
 
@@ -97,6 +118,7 @@ pub(crate) fn run(
     at_once(outcomes.iter_mut().filter(is_silent), |it| {
         compare(arguments, it);
     })?;
+    wires::compare(&mut outcomes);
     Ok(outcomes)
 }
 

@@ -9,6 +9,7 @@
 //! | `nodes` | the rails of nodes |
 //! | `exchange` | the requests |
 //! | `icmp` | one ICMP echo, which tells an RDMA fault from a network fault |
+//! | `wires` | swapped cables |
 //! | `peer`, `list` | the other pod of `--exchange`, and what it tells |
 //! | `statistics` | the figures of a pair of rails |
 //! | `output` | lines, matrix and JSON |
@@ -22,6 +23,7 @@ mod output;
 mod peer;
 mod rails;
 mod statistics;
+mod wires;
 
 pub use arguments::{Arguments, Target};
 pub use peer::Place;
@@ -30,7 +32,7 @@ use attachments::{
     Store,
     pods::netns::{self, PodNetnsError, Sandbox},
 };
-use exchange::{Outcome, Pair};
+use exchange::{Outcome, Pair, PeerRail};
 use list::List;
 use nodes::{NodeError, Nodes};
 use peer::{MeetError, Others, Server};
@@ -112,7 +114,12 @@ fn ping(arguments: &Arguments, output: &mut (dyn Write + Send)) -> Result<bool, 
         Err(PodNetnsError::NoRecord { .. }) => Err(Failure::NoRails(pod.to_owned())),
         Ok(Sandbox { rails, .. }) if rails.is_empty() => Err(Failure::NoRails(pod.to_owned())),
         Ok(Sandbox { netns, rails }) => {
-            let rails: Vec<Rail> = rails.into_iter().map(Rail::from).collect();
+            let mut rails: Vec<Rail> = rails.into_iter().map(Rail::from).collect();
+            let identified = netns.run(|| Rail::identify(&mut rails)).flatten();
+            identified.map_err(|source| Failure::Enter {
+                pod: pod.to_owned(),
+                source,
+            })?;
             Ok((netns, rails))
         }
         Err(error) => Err(error.into()),
@@ -237,6 +244,12 @@ impl Both<'_> {
         let pair = |one: &Rail, other: &Rail| Pair {
             from: Some(one.netdev.clone()),
             to: other.netdev.clone(),
+            rail: Some(PeerRail {
+                peer: self.names[1].to_owned(),
+                netdev: other.netdev.clone(),
+                mac: other.mac.clone(),
+                is_same: (self.is_same)(one, other),
+            }),
             addresses: one.addresses_to(other).map(|(from, to)| (Some(from), to)),
             is_required: (self.is_same)(one, other),
         };
@@ -290,6 +303,7 @@ fn exchange(
         Peer::Address(address) if by_route => vec![Pair {
             from: None,
             to: address.to_string(),
+            rail: None,
             addresses: Some((None, *address)),
             is_required: true,
         }],
@@ -297,6 +311,7 @@ fn exchange(
             let pair = |rail: &Rail| Pair {
                 from: Some(rail.netdev.clone()),
                 to: address.to_string(),
+                rail: None,
                 addresses: rail.address_for(*address).map(|it| (Some(it), *address)),
                 is_required: true,
             };
@@ -306,6 +321,12 @@ fn exchange(
             let pair = |one: &Rail, other: &Rail| Pair {
                 from: Some(one.netdev.clone()),
                 to: format!("{} of {name}", other.netdev),
+                rail: Some(PeerRail {
+                    peer: name.clone(),
+                    netdev: other.netdev.clone(),
+                    mac: other.mac.clone(),
+                    is_same: one.netdev == other.netdev,
+                }),
                 addresses: one.addresses_to(other).map(|(from, to)| (Some(from), to)),
                 is_required: true,
             };
@@ -409,6 +430,7 @@ mod tests {
             netdev: netdev.to_owned(),
             device: None,
             addresses: vec![],
+            mac: None,
         };
         let error = named(vec![rail("rdma0"), rail("rdma1")], "rdma2").expect_err("unknown");
         assert_eq!(

@@ -2,6 +2,7 @@
 //! The list of rails that two pods of `--exchange` send each other.
 
 use crate::rails::Rail;
+use rdma_netns::HardwareAddress;
 use serde::{Deserialize, Serialize};
 use std::{
     fs,
@@ -25,6 +26,8 @@ pub(crate) struct List {
 struct ListedRail {
     netdev: String,
     addresses: Vec<IpAddr>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mac: Option<HardwareAddress>,
 }
 
 impl List {
@@ -35,6 +38,7 @@ impl List {
         let rail = |it: &Rail| ListedRail {
             netdev: it.netdev.clone(),
             addresses: it.addresses.iter().copied().take(MOST_ADDRESSES).collect(),
+            mac: it.mac.clone(),
         };
         Self {
             name: name.trim().to_owned(),
@@ -66,7 +70,10 @@ impl List {
         if netdevs.len() < list.rails.len() || !netdevs.iter().all(|it| is_netdev(it)) {
             return Err("the name of a netdev is invalid".to_owned());
         }
-        for ListedRail { netdev, addresses } in &list.rails {
+        for ListedRail {
+            netdev, addresses, ..
+        } in &list.rails
+        {
             if addresses.len() > MOST_ADDRESSES || !addresses.iter().all(is_host) {
                 return Err(format!("an address of {netdev} is invalid"));
             }
@@ -76,7 +83,10 @@ impl List {
 
     /// The rails.
     pub(crate) fn rails(&self) -> Vec<Rail> {
-        let rail = |it: &ListedRail| Rail::new(it.netdev.clone(), None, it.addresses.clone());
+        let rail = |it: &ListedRail| Rail {
+            mac: it.mac.clone(),
+            ..Rail::new(it.netdev.clone(), None, it.addresses.clone())
+        };
         self.rails.iter().map(rail).collect()
     }
 }
@@ -89,7 +99,11 @@ mod tests {
     fn a_list_is_read_as_it_was_sent() {
         let addresses = ["fd00::1", "10.0.0.1"].map(|it| it.parse().expect("an address"));
         let device = Some("mlx5_0".to_owned());
-        let rail = Rail::new("rdma0".to_owned(), device, addresses.to_vec());
+        let rail = Rail {
+            mac: Some("02:00:00:00:00:01".parse().expect("an address")),
+            ..Rail::new("rdma0".to_owned(), device, addresses.to_vec())
+        };
+        let mac = rail.mac.clone();
         let sent = List::of(Some("node-a"), &[rail]);
         let line = serde_json::to_vec(&sent).expect("JSON");
         let read = List::parse(&line).expect("a list");
@@ -99,6 +113,7 @@ mod tests {
             (&*rail.netdev, &rail.addresses[..]),
             ("rdma0", &addresses[..])
         );
+        assert_eq!(rail.mac, mac);
     }
 
     #[test]
@@ -114,6 +129,10 @@ mod tests {
             (
                 r#"{"name":"b","rails":[{"netdev":"a","addresses":[]},{"netdev":"a","addresses":[]}]}"#,
                 "the name of a netdev is invalid",
+            ),
+            (
+                r#"{"name":"b","rails":[{"netdev":"a","addresses":[],"mac":"x"}]}"#,
+                "is no hardware address",
             ),
             (
                 r#"{"name":"b","rails":[{"netdev":"a","addresses":["ff02::1"]}]}"#,

@@ -107,7 +107,10 @@ fn rail(device: &Value) -> Option<NodeRail> {
     let addresses = addresses.into_iter().flatten().map(str::parse::<IpAddr>);
     let netdev = text("bond").or(text("netdev"))?.to_owned();
     let device = text("rdmaDevice").map(str::to_owned);
-    let rail = Rail::new(netdev, device, addresses.collect::<Result<_, _>>().ok()?);
+    let rail = Rail {
+        mac: text("hardwareAddress").and_then(|it| it.parse().ok()),
+        ..Rail::new(netdev, device, addresses.collect::<Result<_, _>>().ok()?)
+    };
     (!rail.addresses.is_empty()).then_some(NodeRail { place, rail })
 }
 

@@ -150,6 +150,13 @@ fn reason(outcome: &Outcome) -> Option<String> {
     if outcome.pair.addresses.is_none() {
         return Some("the two rails have no address of the same family".to_owned());
     }
+    if let (Some(other), Some(rail)) = (&outcome.swapped_with, &outcome.pair.rail) {
+        let own = &rail.netdev;
+        return Some(format!(
+            "{other} answers ARP or neighbour discovery on this wire, and {own} does not: the cables or VLANs of the two \
+             are swapped"
+        ));
+    }
     let lost = outcome.sent as usize - outcome.times.len();
     let lossy = || {
         let sent = outcome.sent;
@@ -200,6 +207,7 @@ pub(crate) fn json(outcomes: &[Outcome]) -> Value {
             "answered": outcome.times.len(),
             "milliseconds": Times::of(&outcome.times),
             "icmp": outcome.icmp.as_ref().and_then(|it| it.as_ref().ok()),
+            "swappedWith": outcome.swapped_with,
             "reason": reason(outcome),
         })
     };
@@ -234,6 +242,7 @@ mod tests {
             pair: Pair {
                 from: Some(from.to_owned()),
                 to: to.to_owned(),
+                rail: None,
                 addresses: Some((None, address)),
                 is_required: true,
             },
@@ -242,6 +251,7 @@ mod tests {
             local: None,
             failure: times.is_empty().then_some(silent),
             icmp: None,
+            swapped_with: None,
         }
     }
 

@@ -4,10 +4,11 @@
 use crate::arguments::is_link_local;
 use attachments::pods::PodRail;
 use nix::{
-    ifaddrs::getifaddrs,
+    ifaddrs::{InterfaceAddress, getifaddrs},
     net::if_::{InterfaceFlags, if_indextoname},
 };
 use rdma_netns::{
+    HardwareAddress,
     linux::nldev::{DeviceInfo, Nldev},
     sidr,
 };
@@ -27,6 +28,8 @@ pub(crate) struct Rail {
     pub(crate) device: Option<String>,
     /// Its addresses, link-local ones left out, IPv6 first.
     pub(crate) addresses: Vec<IpAddr>,
+    /// Its hardware address on Ethernet, if known.
+    pub(crate) mac: Option<HardwareAddress>,
 }
 
 /// An RDMA device that the calling thread's namespace sees.
@@ -45,7 +48,20 @@ impl Rail {
             netdev,
             device,
             addresses,
+            mac: None,
         }
+    }
+
+    /// Gives each of `rails` its hardware address in the calling thread's namespace.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn identify(rails: &mut [Self]) -> io::Result<()> {
+        let macs = macs()?;
+        for rail in rails {
+            rail.mac = macs.get(&rail.netdev).cloned();
+        }
+        Ok(())
     }
 
     /// Returns true if `name` is its netdev, its RDMA device or one of its addresses.
@@ -110,6 +126,7 @@ impl Here {
             rails.extend(rail.device.is_some().then_some(rail));
         }
         rails.sort_by(|one, other| one.netdev.cmp(&other.netdev));
+        Rail::identify(&mut rails)?;
         Ok(Self { devices, rails })
     }
 
@@ -150,6 +167,16 @@ pub(crate) fn addresses() -> io::Result<BTreeMap<String, Vec<IpAddr>>> {
         of_netdev.extend(ipv4.or(ipv6));
     }
     Ok(addresses)
+}
+
+/// The hardware addresses of Ethernet netdevs.
+fn macs() -> io::Result<BTreeMap<String, HardwareAddress>> {
+    let mac = |it: InterfaceAddress| {
+        let link = it.address?;
+        let mac = link.as_link_addr().filter(|it| it.halen() == 6)?.addr()?;
+        Some((it.interface_name, HardwareAddress(mac.to_vec())))
+    };
+    Ok(getifaddrs()?.filter_map(mac).collect())
 }
 
 impl From<PodRail> for Rail {

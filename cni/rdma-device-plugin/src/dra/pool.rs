@@ -7,7 +7,7 @@ use crate::{
     offer::{Offer, OfferedDevice},
 };
 use ::dra::{Nic, Resource};
-use rdma_netns::{DeviceAddress, Inventory, LinkType};
+use rdma_netns::{DeviceAddress, HardwareAddress, Inventory, LinkType};
 use rdma_resources::Sharing;
 use std::{
     collections::BTreeMap,
@@ -28,6 +28,7 @@ struct Netdev {
     ipv6_prefix: Option<String>,
     ipv6: Option<Ipv6Addr>,
     ipv4: Option<Ipv4Addr>,
+    mac: Option<HardwareAddress>,
     firmware: Option<String>,
 }
 
@@ -74,6 +75,7 @@ impl Netdevs {
             ipv6_prefix: netdev.ipv6_prefix,
             ipv6_address: netdev.ipv6.map(|it| it.to_string()),
             ipv4_address: netdev.ipv4.map(|it| it.to_string()),
+            hardware_address: netdev.mac.map(|it| it.to_string()),
             firmware: netdev.firmware,
             driver: hardware.and_then(|it| it.driver.clone()),
             vendor: hardware.and_then(|it| it.vendor.clone()),
@@ -98,6 +100,7 @@ impl Netdev {
             self.mtu = seen.mtu;
             self.ipv6_prefix.clone_from(&seen.ipv6_prefix);
             (self.ipv6, self.ipv4) = (seen.ipv6, seen.ipv4);
+            self.mac = Some(seen.mac.clone());
             // a netdev without a carrier has no speed
             self.speed = seen.speed.or(self.speed);
         }

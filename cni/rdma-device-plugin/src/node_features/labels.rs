@@ -158,6 +158,7 @@ mod tests {
             ipv6_prefix: None,
             ipv6_address: None,
             ipv4_address: None,
+            hardware_address: None,
             firmware: None,
             driver: None,
             vendor: Some("15b3".into()),

@@ -53,6 +53,14 @@ enum Whose {
 }
 
 impl Linux {
+    /// Asks in the own namespace, as [`Kernel::probe`](crate::Kernel::probe) does in a pod's.
+    ///
+    /// # Errors
+    /// The kernel refuses the packet socket (`CAP_NET_RAW`), or there is no such netdev.
+    pub fn probe_here(&self, questions: &[Question]) -> io::Result<Probed> {
+        self.ask(self.host()?, questions)
+    }
+
     /// Asks by all netdevs at once, and waits until something is heard, or as long as it takes.
     pub(super) fn ask(&self, pod: &Space, questions: &[Question]) -> io::Result<Probed> {
         let (asked, unasked) = sort(pod, questions)?;
