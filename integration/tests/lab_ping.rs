@@ -326,7 +326,7 @@ fn a_node_is_pinged_by_the_slices_of_both() {
 
 /// Two namespaces with soft-RoCE on veths, whose cables are crossed. A third pair is the pod network.
 #[test]
-fn swapped_cables_are_told_from_other_silences() {
+fn wires_that_are_swapped_are_told_from_other_silences() {
     let _lab = Lab::new(2);
     let nodes = ["left", "right"].map(Netns::new);
     let host = Netns::own();
@@ -389,6 +389,12 @@ fn swapped_cables_are_told_from_other_silences() {
                 netns.ip(&format!("address flush dev rdma{rail}"));
                 netns.ip(&format!("address add {address}/64 dev rdma{rail} nodad"));
             }
+        }
+    }
+    // a namespace ends later, and gives its devices to the host
+    for (node, netns) in nodes.iter().enumerate() {
+        for rail in 0..2 {
+            netns.run(&format!("rdma link del swap{node}{rail}"));
         }
     }
 }
