@@ -6,7 +6,7 @@
 
 use crate::{
     change::{Change, Dice},
-    inside::{attributes, driver_settings, heard, inside, listener, send_by_all},
+    inside::{attributes, driver_settings, heard, inside, listener, send_by_all, set_features},
 };
 use integration::{Netns, Node, Snapshot, extent, wait};
 use rdma_netns::{Kernel, Linux};
@@ -34,6 +34,9 @@ const WORLDS: usize = 3;
 
 /// After so many sequences with a difference the test ends.
 const MOST_WRONG: usize = 10;
+
+/// NETIF_F_GRO
+const GRO: u32 = 1 << 14;
 
 /// Changes of a rail at most.
 const CHANGES: usize = 6;
@@ -243,6 +246,12 @@ impl World {
             }
         }
         node.furnish();
+        // as a NIC's driver, they have NAPI instances while they are up: without one, nobody can set `threaded`
+        inside(&node.host, || {
+            for rail in 1..=VETHS {
+                set_features(&format!("eth{rail}"), GRO, true).expect("GRO");
+            }
+        });
         for line in [
             "link set dev eth3 alias of-the-host",
             "link set dev eth4 promisc on",
