@@ -148,7 +148,7 @@ fn a_pod_that_cannot_start_is_told_and_deleted() {
     assert_eq!((code, output.as_str()), (Some(1), ""));
     assert_eq!(
         errors,
-        "kubectl-rdma: pod rdma/rdma-ping-x cannot ping: ErrImagePull\n"
+        "kubectl-rdma: pod rdma/rdma-ping-x has no result: ErrImagePull\n"
     );
     let last = desk.asked().pop();
     assert!(last.is_some_and(|it| it.starts_with("delete pod rdma-ping-x ")));

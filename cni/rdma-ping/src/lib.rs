@@ -65,7 +65,10 @@ enum Failure {
         "node {0} is pinged alone and from the node's rails: leave out the other targets, and --pod"
     )]
     NodeAndOthers(String),
-    #[error("no rail of this node is also in the ResourceSlices of node {0}")]
+    #[error(
+        "no rail of this node is also in the ResourceSlices of node {0}: rails pair by resource and number, so give both \
+         nodes the same resources, or ping the addresses of the rails"
+    )]
     NothingInCommon(String),
     #[error("cannot exchange lists of rails: {0}")]
     Exchange(io::Error),
@@ -115,11 +118,8 @@ fn ping(arguments: &Arguments, output: &mut (dyn Write + Send)) -> Result<bool, 
         Ok(Sandbox { rails, .. }) if rails.is_empty() => Err(Failure::NoRails(pod.to_owned())),
         Ok(Sandbox { netns, rails }) => {
             let mut rails: Vec<Rail> = rails.into_iter().map(Rail::from).collect();
-            let identified = netns.run(|| Rail::identify(&mut rails)).flatten();
-            identified.map_err(|source| Failure::Enter {
-                pod: pod.to_owned(),
-                source,
-            })?;
+            // who may not enter the namespace is not told of swapped cables
+            let _ = netns.run(|| Rail::identify(&mut rails));
             Ok((netns, rails))
         }
         Err(error) => Err(error.into()),

@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 pub(crate) enum NodeError {
     #[error(
         "cannot ask the API server for rails of nodes: {0}; run this in a pod with hostNetwork and the daemon's service \
-         account where claims are on (dra.enabled), or ping the addresses of the rails"
+         account where claims are on (dra.enabled), or ping the addresses of the rails; a pod is NAMESPACE/NAME"
     )]
     Access(#[from] AccessError),
     #[error("cannot read the ResourceSlices of node {node}: {source}")]
@@ -24,7 +24,7 @@ pub(crate) enum NodeError {
     #[error("cannot ask the API server: {0}")]
     Runtime(#[from] io::Error),
     #[error(
-        "no ResourceSlice of node {0} has a rail with an address: check the name, and that claims are on there \
+        "no ResourceSlice of node {0} has a rail with an address: check the node's name, and that claims are on there \
          (dra.enabled), or ping the addresses of the rails"
     )]
     NoRails(String),
@@ -66,9 +66,10 @@ impl Nodes {
                 node: node.to_owned(),
                 source,
             })?;
-            match rails_of(&list, node) {
-                rails if rails.is_empty() => Err(NodeError::NoRails(node.to_owned())),
-                rails => Ok(rails),
+            let rails = rails_of(&list, node);
+            match rails.iter().any(|it| !it.rail.addresses.is_empty()) {
+                true => Ok(rails),
+                false => Err(NodeError::NoRails(node.to_owned())),
             }
         };
         let (own, others) = (rails(&name)?, rails(node)?);
@@ -82,7 +83,7 @@ impl Nodes {
     }
 }
 
-/// The rails of `node` in a list of slices, without those that have no address. A NIC of several resources counts once.
+/// Returns the rails of `node` in a list of slices. A NIC of several resources counts once.
 fn rails_of(list: &Value, node: &str) -> Vec<NodeRail> {
     let slices = list["items"].as_array().into_iter().flatten();
     let slices = slices.filter(|it| it["spec"]["nodeName"] == node);
@@ -111,7 +112,7 @@ fn rail(device: &Value) -> Option<NodeRail> {
         mac: text("hardwareAddress").and_then(|it| it.parse().ok()),
         ..Rail::new(netdev, device, addresses.collect::<Result<_, _>>().ok()?)
     };
-    (!rail.addresses.is_empty()).then_some(NodeRail { place, rail })
+    Some(NodeRail { place, rail })
 }
 
 #[cfg(test)]
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn rails_are_nics_with_an_address_and_count_once() {
+    fn rails_are_nics_and_count_once() {
         let all = json!({"name": "rdma-hca-all", "attributes": {"resource": {"string": "rdma/hca"}, "rails": {"int": 2}}});
         let foreign = json!({"name": "gpu-0", "attributes": {"model": {"string": "B200"}}});
         let mut bonded = device(1, "rdma/hca", Some("fd00:1::7"));
@@ -163,6 +164,8 @@ mod tests {
             [
                 ("rdma/hca", 0, "ens0", &[address("fd00::7")][..]),
                 ("rdma/hca", 1, "bond0", &[address("fd00:1::7")][..]),
+                // one that lost its address is a failure, and not left out
+                ("rdma/hca", 2, "ens2", &[]),
             ]
         );
     }
@@ -177,7 +180,7 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.ends_with("or ping the addresses of the rails"),
+            text.ends_with("or ping the addresses of the rails; a pod is NAMESPACE/NAME"),
             "{text}"
         );
     }

@@ -157,7 +157,8 @@ fn list_of(peer: SocketAddr) -> io::Result<(Vec<u8>, TcpStream)> {
     let line = read_line(&mut connection, LONGEST, Instant::now() + STEP)?;
     match line.is_empty() {
         true => Err(io::Error::other(
-            "it closed the connection, as it does not know the address of this pod",
+            "it closed the connection, as it does not know the address of this pod: the Service must be headless (clusterIP: \
+             None), and no proxy may change this pod's address",
         )),
         false => Ok((line, connection)),
     }

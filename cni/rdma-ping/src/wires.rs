@@ -77,8 +77,9 @@ fn heard(kernel: &Linux, netdev: &InterfaceName, address: IpAddr) -> Option<Hard
     conflicts.find(|it| it.sign == Sign::Has).map(|it| it.by)
 }
 
-/// The rail that is on the wire of `own` in its place. `heard` has for each wire who has the address of each rail there.
-/// A rail that is on its own wire as well is in a network with both.
+/// Returns the rail that is on the wire of `own` in its place, while the rail of `own` is on that one's wire. `heard` has for
+/// each wire who has the address of each rail there. One direction alone is no swap: rails have other numbers on a node
+/// that lacks a NIC. A rail that is on its own wire as well is in a network with both.
 fn swapped(
     rails: &[&PeerRail],
     heard: &[Vec<Option<HardwareAddress>>],
@@ -92,8 +93,9 @@ fn swapped(
     if is_at(own, own) {
         return None;
     }
-    let is_other =
-        |it: &usize| rails[*it].peer == rails[own].peer && is_at(own, *it) && !is_at(*it, *it);
+    let is_other = |it: &usize| {
+        rails[*it].peer == rails[own].peer && is_at(own, *it) && is_at(*it, own) && !is_at(*it, *it)
+    };
     (0..rails.len()).filter(|it| *it != own).find(is_other)
 }
 
@@ -144,6 +146,10 @@ mod tests {
             assert_eq!(all(&rails, &flat), [None; 3]);
             assert_eq!(all(&rails, &[&[None; 3], &[None; 3], &[]]), [None; 3]);
         }
+        // this node lacks the NIC of wire 1: its rails 1 and 2 are on the wires 2 and 3
+        let rails = [1, 2].map(|it| rail(it, "b", true));
+        let shifted: [&[Option<u8>]; 2] = [&[None, Some(2)], &[None, None]];
+        assert_eq!(all(&rails, &shifted), [None; 2]);
         // ARP: the netdev on the wire answers for the addresses of both
         let rails = [0, 1].map(|it| rail(it, "b", true));
         let arp: [&[Option<u8>]; 2] = [&[Some(1), Some(1)], &[Some(0), Some(0)]];

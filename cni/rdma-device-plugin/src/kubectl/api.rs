@@ -76,8 +76,8 @@ pub(super) enum Error {
         release: String,
         source: serde_json::Error,
     },
-    #[error("pod {pod} cannot ping: {why}")]
-    NotStarted { pod: String, why: String },
+    #[error("pod {pod} has no result: {why}")]
+    NoResult { pod: String, why: String },
 }
 
 /// Returns the text at `pointer`, or none.

@@ -67,8 +67,8 @@ enum Command {
         #[arg(last = true)]
         options: Vec<String>,
     },
-    /// Pings a pod's rails, or an address, over RDMA from a node or from inside a pod. A privileged pod does it, which is
-    /// deleted at the end. Exit code 0 if each request was answered
+    /// Pings a pod's rails, or an address, over RDMA from a node or from inside a pod. A privileged pod rdma-ping-… does it,
+    /// which is deleted at the end: delete it yourself after Ctrl-C. Exit code 0 if each request was answered
     Ping {
         /// Place of the requests
         #[arg(value_name = "NODE|[NAMESPACE/]POD")]

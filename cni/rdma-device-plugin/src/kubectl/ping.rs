@@ -10,7 +10,12 @@ use super::{
     pods::rails,
 };
 use serde_json::{Value, json};
-use std::{net::IpAddr, process::ExitCode, thread, time::Duration};
+use std::{
+    net::IpAddr,
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant},
+};
 
 /// Volumes of the daemon that `ping` reads: records, and network namespaces.
 const VOLUMES: [&str; 2] = ["state", "netns"];
@@ -20,6 +25,9 @@ const LIMIT: u32 = 600;
 
 /// Interval of looks at the pod.
 const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Longest time until the pod starts.
+const START: Duration = Duration::from_secs(120);
 
 /// Pings `to` from `from`. Returns the exit code of `ping`.
 pub(super) fn ping(
@@ -80,33 +88,45 @@ fn addresses(flags: &Flags, daemons: &Daemons, pod: &str) -> Result<Vec<String>,
     }
 }
 
-/// Waits for the end of the pod, and prints its output. Returns its exit code.
+/// Waits for the end of the pod, and prints its output. Returns its exit code, or failure if the output cannot be had.
 fn outcome(flags: &Flags, namespace: &str, name: &str) -> Result<ExitCode, Error> {
+    let no_result = |why: String| Error::NoResult {
+        pod: format!("{namespace}/{name}"),
+        why,
+    };
+    let until = Instant::now() + START;
     let status = loop {
         let pod = flags.get(&["pod", name, "--namespace", namespace])?;
         let waits = "/status/containerStatuses/0/state/waiting/reason";
         match (text(&pod, "/status/phase"), text(&pod, waits)) {
             ("Succeeded" | "Failed", _) => break pod,
-            (_, "" | "ContainerCreating" | "PodInitializing") => thread::sleep(INTERVAL),
-            (_, why) => {
-                let (pod, why) = (format!("{namespace}/{name}"), why.to_owned());
-                return Err(Error::NotStarted { pod, why });
+            // the deadline of a pod begins when kubelet has seen it
+            ("Pending" | "", _) if Instant::now() >= until => {
+                let (node, limit) = (text(&pod, "/spec/nodeName"), START.as_secs());
+                let why = format!("kubelet of node {node} has not started it in {limit} seconds");
+                return Err(no_result(why));
             }
+            (_, "" | "ContainerCreating" | "PodInitializing") => thread::sleep(INTERVAL),
+            (_, why) => return Err(no_result(why.to_owned())),
         }
     };
+    let shown = flags.show(&["logs", name, "--namespace", namespace])?;
+    let ended = text(&status, "/status/reason");
+    if !ended.is_empty() {
+        let message = text(&status, "/status/message");
+        return Err(no_result(format!(
+            "{ended} after at most {LIMIT} seconds: {message}"
+        )));
+    }
     let code = status.pointer("/status/containerStatuses/0/state/terminated/exitCode");
-    let Some(code) = code.and_then(Value::as_u64) else {
-        let (reason, message) = (
-            text(&status, "/status/reason"),
-            text(&status, "/status/message"),
-        );
-        return Err(Error::NotStarted {
-            pod: format!("{namespace}/{name}"),
-            why: format!("{reason}: {message}"),
-        });
-    };
-    flags.show(&["logs", name, "--namespace", namespace])?;
-    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+    let code = code
+        .and_then(Value::as_u64)
+        .and_then(|it| u8::try_from(it).ok());
+    match code {
+        Some(0) => Ok(shown),
+        Some(code) => Ok(ExitCode::from(code)),
+        None => Err(no_result("its container has no exit code".to_owned())),
+    }
 }
 
 /// Returns a pod beside the daemon that runs `rdma-device-plugin ARGUMENTS` once. It goes with the daemon's pod, if nobody
