@@ -49,7 +49,8 @@ impl DeviceSettings {
     }
 
     /// Returns the changes from `present` to these settings: keys with values. A key that either side lacks, and that
-    /// has no default, is skipped: the driver does not have it. One that is [`UNREADABLE`] here is skipped as well.
+    /// has no default, is skipped: the driver does not have it. One that is [`UNREADABLE`] here is skipped as well, and one
+    /// with its default here that is [`UNREADABLE`] there.
     pub fn lacking<'a>(&'a self, present: &'a Self) -> Vec<(&'a str, &'a str)> {
         if self == present {
             return vec![];
@@ -59,7 +60,8 @@ impl DeviceSettings {
         let all = self.iter().chain(added);
         let lacking = all.filter(|(key, value)| {
             let now = present.get(key).or(default_of(key));
-            *value != UNREADABLE && now.is_some_and(|now| now != *value)
+            let is_known = now != Some(UNREADABLE) || default_of(key) != Some(value);
+            *value != UNREADABLE && is_known && now.is_some_and(|now| now != *value)
         });
         lacking.collect()
     }

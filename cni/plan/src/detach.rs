@@ -24,6 +24,8 @@ pub struct Others {
     pub unrestored: Vec<Attachment>,
     /// Other attachments of the same pod, whose children stay.
     pub of_pod: Vec<Attachment>,
+    /// True if netdevs beside the rails stay that may be the host's: only the pod's own DEL removes what an earlier DEL named.
+    pub keeps_aliased: bool,
 }
 
 impl Others {
@@ -55,13 +57,15 @@ pub fn detach_beside(
     let rails = rails.map(|(index, rail)| {
         let rules = rules(rail, observed);
         let mut interfaces = vec![];
-        let mut doubtful = None;
+        let mut aliased = vec![];
         if index == 0 {
             // their replies do not meet the rail any more
             interfaces = other_interfaces::detach(attachment, observed);
             for link in siblings(attachment, &others.of_pod, observed) {
                 match &link.alias {
-                    Some(alias) if !attachment.tried => doubtful = Some((&link.name, alias)),
+                    Some(alias) if others.keeps_aliased || !attachment.tried => {
+                        aliased.push(format!("{} of the pod has the alias {alias}", link.name));
+                    }
                     _ => interfaces.push(Op::RemoveLink {
                         at: NetnsSide::Pod,
                         link: link.name.clone(),
@@ -78,12 +82,9 @@ pub fn detach_beside(
             }
             own => {
                 let ops: Vec<Op> = rules.into_iter().chain(own?).chain(interfaces).collect();
-                match doubtful.filter(|_| ops.is_empty()) {
-                    None => Ok(ops),
-                    Some((link, alias)) => Err(Obstacle::MayBeHosts {
-                        link: link.clone(),
-                        alias: alias.clone(),
-                    }),
+                match ops.is_empty() && !aliased.is_empty() {
+                    false => Ok(ops),
+                    true => Err(Obstacle::MayBeHosts(aliased.join(", "))),
                 }
             }
         }
@@ -163,7 +164,12 @@ pub fn missing_of(host_link: &Link, link: &Link, observed: &Observed) -> Vec<Op>
 }
 
 fn rail_to_host(
-    (attachment, Others { unrestored, of_pod }): (&Attachment, &Others),
+    (
+        attachment,
+        Others {
+            unrestored, of_pod, ..
+        },
+    ): (&Attachment, &Others),
     rail: &Rail,
     observed: &Observed,
     given_up: &[Attribute],

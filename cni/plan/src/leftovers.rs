@@ -115,6 +115,7 @@ pub fn is_of_others(op: &Op, observed: &Observed) -> bool {
     matches!(&**key, "kind/1" | "kind/2")
         && own.is_some_and(|own| {
             let mut children = observed.host.links.iter().filter(is_child);
-            children.any(|it| it.lower == own.lower && it.index != own.index)
+            let is_own_port = |it: &Link| (it.lower, it.origin) == (own.lower, own.origin);
+            children.any(|it| is_own_port(it) && it.index != own.index)
         })
 }

@@ -137,17 +137,12 @@ pub enum Obstacle {
         /// The sub-device.
         sub_device: String,
     },
-    /// A netdev of the pod beside the rail, which another plugin may have moved there.
+    /// Netdevs of the pod beside the rail, which another plugin may have moved there: each with its alias.
     #[error(
-        "{link} of the pod has the alias {alias}, as a netdev of the host that another plugin moved: the next DEL removes \
-         it; to keep it, move it to the host"
+        "{0}, as a netdev of the host that another plugin moved: the pod's next DEL removes it; to keep it, move it to the \
+         host"
     )]
-    MayBeHosts {
-        /// Its name in the pod.
-        link: InterfaceName,
-        /// Its alias.
-        alias: String,
-    },
+    MayBeHosts(String),
     /// The device exists, but is in neither namespace.
     #[error(
         "{device} is not back on the host: it is in another namespace, or its pod's namespace is \

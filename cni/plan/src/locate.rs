@@ -39,6 +39,10 @@ pub(super) fn link<'a>(
     if let Some((side, link)) = found {
         return Ok(Located::At(side, link));
     }
+    let mut on_host = observed.host.links.iter();
+    if let Some(link) = on_host.find(|link| is_changed(host_link, link)) {
+        return Ok(Located::At(NetnsSide::Host, link));
+    }
     let exists = match &host_link.parent {
         Some(parent) => observed.device(parent).is_some_and(has_netdev_driver),
         // hardware on another bus than PCI does not end with a namespace
@@ -110,13 +114,6 @@ fn is_virtual_host_link(
     if let (NetnsSide::Pod, Some(index)) = (side, rail.pod_index) {
         return link.index == index;
     }
-    // where the pod moved it itself, under another name and with another address
-    if host_link.origin.is_some()
-        && link.origin == host_link.origin
-        && link.index == host_link.index
-    {
-        return true;
-    }
     let name = link.name == rail.pod_name;
     let traits = [
         link.index == host_link.index,
@@ -124,6 +121,17 @@ fn is_virtual_host_link(
         link.mac == host_link.mac,
     ];
     traits.into_iter().filter(|fits| *fits).count() >= 2
+}
+
+/// Returns true if `link` of the host has the index and the origin of the virtual netdev `host_link`: the pod moved it there
+/// itself, under another name and with another address.
+fn is_changed(host_link: &Link, link: &Link) -> bool {
+    let is_virtual = host_link.parent.is_none() && link.parent.is_none();
+    is_virtual
+        && link.kind == host_link.kind
+        && link.index == host_link.index
+        && host_link.origin.is_some()
+        && link.origin == host_link.origin
 }
 
 /// Returns true if `link` lies on the netdev that `host_link` lay on, or is the other end of its pair: a pod can delete

@@ -154,7 +154,8 @@ fn rules_text(ask: Ask<'_>) -> Option<String> {
             let rules: Vec<String> = rules.iter().map(|it| text(it)).collect();
             Some(rules.join(" "))
         }
-        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => None,
+        // mlx4 without steering by the device answers EINVAL (`mlx4_en_get_rxnfc()`, `drivers/net/ethernet/mellanox/mlx4`)
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL)) => None,
         Err(_) => Some(UNREADABLE.to_owned()),
     }
 }
@@ -397,6 +398,7 @@ mod tests {
         assert_eq!(unreadable.lacking(&DeviceSettings::default()), []);
         let none = recorded(refuse(libc::EOPNOTSUPP));
         assert_eq!(none.lacking(&present), [(FLOW_RULES, "")]);
+        assert_eq!(none.lacking(&unreadable), []);
         assert_eq!(present.lacking(&unreadable).len(), 1);
     }
 

@@ -26,11 +26,14 @@ pub(super) struct Addresses {
 }
 
 impl Reach {
-    /// Those of the netdev `name`, else of its `master`.
+    /// Returns those of the netdev `name`; of a family that it lacks, that of its `master`.
     pub(super) fn addresses_of(&self, name: &str, master: Option<&str>) -> Addresses {
-        let own = self.addresses.get(name);
-        let of_master = || master.and_then(|it| self.addresses.get(it));
-        own.or_else(of_master).copied().unwrap_or_default()
+        let of = |name| self.addresses.get(name).copied().unwrap_or_default();
+        let (own, of_master) = (of(name), master.map(of).unwrap_or_default());
+        Addresses {
+            ipv4: own.ipv4.or(of_master.ipv4),
+            ipv6: own.ipv6.or(of_master.ipv6),
+        }
     }
 }
 

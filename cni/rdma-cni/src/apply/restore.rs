@@ -8,7 +8,7 @@ use super::{
     rebound,
 };
 use crate::open_connections;
-use attachments::{Attachment, Attribute, Spared, given_up::Lack, store::StoreError};
+use attachments::{Attachment, Attribute, Spared, Stage, given_up::Lack, store::StoreError};
 use nix::libc;
 use plan::{self, Obstacle, Others, RailPlan};
 use rdma_netns::{
@@ -291,7 +291,8 @@ fn log_uppers(attachment: &Attachment, plans: &[RailPlan]) {
     if let Some(first) = removed.next() {
         let more = removed.count();
         log::warn!(
-            "{first} and {more} other netdevs of the pod, which lie on its rails, are removed"
+            "{}: {first} and {more} other netdevs of the pod, which lie on its rails, are removed",
+            attachment.key
         );
     }
 }
@@ -309,10 +310,10 @@ fn observe_device_settings<K: Kernel>(
             continue;
         };
         let name = &host_link.name;
-        if recorded.has(FLOW_RULES, UNREADABLE) {
-            log::warn!("{name}: its flow rules could not be read at ADD, and stay as they are");
-        }
         if let Some(link) = observed.host.link(name) {
+            if recorded.has(FLOW_RULES, UNREADABLE) && rail.stage != Stage::Returned {
+                log::warn!("{name}: its flow rules could not be read at ADD, and stay as they are");
+            }
             let settings = kernel.device_settings(link);
             observed.device_settings.push((link.index, settings));
         }

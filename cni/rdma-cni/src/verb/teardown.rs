@@ -199,7 +199,11 @@ fn restore_once<K: Kernel>(
         let mut settled = settled.into_iter();
         unrestored.retain(|_| settled.next() == Some(false));
         let of_pod = node.store.of_same_pod(attachment)?;
-        Ok(Others { unrestored, of_pod })
+        Ok(Others {
+            unrestored,
+            of_pod,
+            keeps_aliased: node.environment.command != Command::Del,
+        })
     };
     let spared = RefCell::new(attachment.spared.clone());
     let record = |them: &[Spared]| spared::record(node, attachment, &mut spared.borrow_mut(), them);

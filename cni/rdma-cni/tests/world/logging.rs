@@ -68,7 +68,7 @@ fn shared_rails_are_added() {
 fn what_a_rail_lacks_is_logged_once_while_another_one_is_awaited() {
     let log = log_of("logging::another_rail_is_awaited");
     for line in [
-        "eth2 is back on the host, but not as it was: ",
+        "eth2 is back on the host, but not fully restored: ",
         "eth2: its flow rules could not be read at ADD, and stay as they are",
     ] {
         assert_eq!(log.matches(line).count(), 1, "{line:?}: {log}");
