@@ -14,7 +14,7 @@ pub fn is_ipv4(gid: &[u8; 16]) -> bool {
     gid.starts_with(&MAPPED)
 }
 
-/// What a header says.
+/// Content of a header.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
     /// The GID of the sender.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the command lines of the programs have in common: hardware addresses, and the control socket.
+//! Common parts of the programs' command lines: hardware addresses, and the control socket.
 
 use std::{
     fs,

@@ -28,7 +28,7 @@ pub trait Function: Send {
     /// Its identity. It does not change.
     fn identity(&self) -> Identity;
 
-    /// Whether it answers on its bus. The reads of one that does not are all ones.
+    /// Returns true if the function answers on its bus. All reads of a function that does not answer are all ones.
     fn is_present(&self) -> bool;
 
     /// Reads from a BAR. Addresses beyond its registers read as zero.

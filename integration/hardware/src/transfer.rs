@@ -13,7 +13,7 @@ pub trait Window {
     /// The address of byte `at`, and how many bytes from there on are in one piece. None if it is not there.
     fn locate(&self, memory: &Memory, at: u64) -> Option<(u64, u64)>;
 
-    /// Whether it has no byte.
+    /// Returns true if the size is zero.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -58,7 +58,7 @@ impl<W: Window> Source<W> {
         Some(all)
     }
 
-    /// Whether it has no byte.
+    /// Returns true if the size is zero.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

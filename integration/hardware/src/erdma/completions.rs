@@ -13,7 +13,7 @@ pub const ENTRY: u64 = 32;
 /// The largest queue, as a power of two (`ERDMA_CMD_DEV_CAP_MAX_CQE`).
 pub const MAX_DEPTH_SHIFT: u32 = 20;
 
-/// How a request ended, `enum erdma_wc_status`.
+/// Status of a completed request, `enum erdma_wc_status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// Done.
@@ -53,9 +53,9 @@ pub enum Status {
 pub struct Completion {
     /// `enum erdma_opcode`.
     pub opcode: u8,
-    /// Whether it is of the receive queue.
+    /// True if the request is one of the receive queue.
     pub is_receive: bool,
-    /// How the request ended.
+    /// Status of the request.
     pub status: Status,
     /// The position of the request in its queue.
     pub index: u16,
@@ -65,9 +65,9 @@ pub struct Completion {
     pub extra: u32,
     /// Bytes that were received.
     pub size: u32,
-    /// Of a datagram: the type of its network header, its service level and the number of the sender.
+    /// Type of the network header, service level and number of the sender, for a datagram.
     pub datagram: u32,
-    /// Whether the peer solicits an event.
+    /// True if the peer solicits an event.
     pub is_solicited: bool,
 }
 

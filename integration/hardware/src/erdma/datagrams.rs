@@ -106,7 +106,7 @@ impl Fabric {
             .ok_or(Status::SendBounds)
     }
 
-    /// Whether a queue pair takes it.
+    /// Delivers a datagram to a queue pair. Returns true if the queue pair takes it.
     fn deliver(
         &mut self,
         place: Place,

@@ -76,7 +76,7 @@ pub struct Device {
     pub(super) next_cookie: u32,
     /// Queue pairs that may go on: the fabric takes them.
     pub(super) woken: Vec<u32>,
-    /// Whether queue pairs failed or were destroyed, and their peers may wait for them.
+    /// True if queue pairs failed or were destroyed. Their peers may wait for them.
     pub(super) has_lost_pairs: bool,
 }
 

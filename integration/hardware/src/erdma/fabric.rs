@@ -21,9 +21,9 @@ pub type Place = (usize, u32);
 /// The outcome of an attempt to execute a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Outcome {
-    /// It ended.
+    /// Ended, with this status.
     Done(Status),
-    /// It is tried again as soon as its peer changes, or at that time.
+    /// Tried again as soon as its peer changes, or at that time.
     Later(Option<Duration>),
 }
 
@@ -42,7 +42,7 @@ pub enum Next {
 #[derive(Debug, Default)]
 pub struct Fabric {
     devices: Vec<Device>,
-    /// How long requests wait.
+    /// Times that requests wait.
     pub limits: Limits,
     pub(super) chance: Chance,
     now: Duration,
@@ -299,7 +299,7 @@ impl Fabric {
         Some(same.unwrap_or(first).0)
     }
 
-    /// Whether messages pass between two functions.
+    /// Returns true if messages pass between two functions.
     pub(super) fn is_connected(&self, from: usize, to: usize) -> bool {
         [from, to].iter().all(|position| {
             let link = &self.devices[*position].link;

@@ -12,14 +12,14 @@ pub const RETRIES: u32 = 7;
 /// The port of one function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Whether messages pass.
+    /// True if messages pass.
     pub is_up: bool,
-    /// Whether the function answers on its bus. One that does not neither reads nor writes memory, and raises no
-    /// interrupt.
+    /// True if the function answers on its bus. A function that does not answer neither reads nor writes memory, and
+    /// raises no interrupt.
     pub is_present: bool,
-    /// Of a hundred messages that it sends, so many are lost.
+    /// Percentage of its messages that are lost.
     pub loss_percent: u8,
-    /// Its messages arrive so much later. The messages of one queue pair wait for one another.
+    /// Time by which its messages arrive later. The messages of one queue pair wait for one another.
     pub delay: Duration,
 }
 
@@ -34,7 +34,7 @@ impl Default for Link {
     }
 }
 
-/// How long a request waits before it ends with an error.
+/// Time that a request waits before it ends with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// For a peer that does not answer.

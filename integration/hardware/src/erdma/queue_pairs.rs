@@ -76,17 +76,17 @@ impl Ring {
 /// The state of a queue pair: those of RoCE v2. iWARP has `Init`, `ReadyToSend` and `Error` of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It was made.
+    /// Made.
     Reset = 0,
     /// Requests may be posted to its receive queue.
     Init = 1,
-    /// It receives.
+    /// Receives.
     ReadyToReceive = 2,
-    /// It sends and receives.
+    /// Sends and receives.
     ReadyToSend = 3,
-    /// It receives, and executes no new request.
+    /// Receives, and executes no new request.
     SendQueueDrained = 4,
-    /// It receives; its send queue is in error.
+    /// Receives; its send queue is in error.
     SendQueueError = 5,
     /// All requests are flushed.
     Error = 6,
@@ -107,7 +107,7 @@ impl State {
         states.get(number as usize).copied()
     }
 
-    /// Whether it receives.
+    /// Returns true if the queue pair receives.
     pub fn receives(self) -> bool {
         !matches!(self, State::Reset | State::Init | State::Error)
     }
@@ -159,7 +159,7 @@ pub struct Attempt {
     pub since: Option<Duration>,
     /// When it is tried again.
     pub not_before: Option<Duration>,
-    /// How often it was lost.
+    /// Number of times that it was lost.
     pub lost: u32,
 }
 
@@ -192,7 +192,7 @@ pub struct QueuePair {
     pub sequence: (u32, u32),
     /// The next request of the send queue.
     pub attempt: Attempt,
-    /// Whether the fabric has it in its list of those that may go on.
+    /// True if the fabric has it in its list of queue pairs that may go on.
     pub is_ready: bool,
     /// When the fabric wakes it.
     pub timer: Option<Duration>,

@@ -26,7 +26,7 @@ pub mod rights {
     pub const REMOTE_READ: u32 = 1 << 3;
     /// Writing by the peer.
     pub const REMOTE_WRITE: u32 = 1 << 4;
-    /// Those that [`super::LOCAL_DMA_KEY`] has.
+    /// Rights that [`super::LOCAL_DMA_KEY`] has.
     pub const LOCAL: u32 = LOCAL_READ | LOCAL_WRITE;
 }
 
@@ -89,7 +89,7 @@ pub struct Region {
     pub domain: u32,
     /// Its type.
     pub kind: Kind,
-    /// Whether its key may be used.
+    /// True if its key may be used.
     pub is_valid: bool,
     /// The address of its first byte, as requests name it.
     pub start: u64,
@@ -99,7 +99,7 @@ pub struct Region {
     pub rights: u32,
     /// Its pages.
     pub pages: Pages,
-    /// Of a region that requests register: the table that the command gave it, and the most pages.
+    /// Table that the command gave a region that requests register, and the most pages.
     pub table: (Table, u64),
 }
 
@@ -162,7 +162,7 @@ impl Regions {
         self.by_index.get_mut(&index)
     }
 
-    /// Whether there is none.
+    /// Returns true if there is no region.
     pub fn is_empty(&self) -> bool {
         self.by_index.is_empty()
     }

@@ -21,7 +21,7 @@ const MAC_HIGH: usize = 0x1c;
 
 /// The low half of the address of the commands' send queue. The high half is in the register after.
 pub const COMMAND_SEND: usize = 0x20;
-/// The same of their completion queue.
+/// The low half of the address of their completion queue. The high half is in the register after.
 pub const COMMAND_COMPLETIONS: usize = 0x28;
 /// The depth of both.
 pub const COMMAND_DEPTH: usize = 0x30;

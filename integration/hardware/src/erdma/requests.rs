@@ -153,11 +153,11 @@ pub struct Header {
     pub slots: u16,
     /// Segments, or bytes of inline data.
     pub count: usize,
-    /// Whether the data are in the request.
+    /// True if the data are in the request.
     pub is_inline: bool,
-    /// Whether its completion is reported if it succeeds.
+    /// True if the function reports its completion even if it succeeds.
     pub is_signaled: bool,
-    /// Whether it solicits an event of the peer.
+    /// True if it solicits an event of the peer.
     pub is_solicited: bool,
     /// Bytes of the message, as the driver has counted them.
     pub len: u32,

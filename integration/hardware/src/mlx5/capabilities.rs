@@ -189,7 +189,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Those of the port `port`, from 1 on, of a card with `ports` ports.
+    /// Returns the capabilities of the port `port`, from 1 on, of a card with `ports` ports.
     pub fn new(port: u8, ports: u8) -> Capabilities {
         Capabilities {
             port,

@@ -16,7 +16,7 @@ pub const fn field(offset: usize, width: usize) -> Field {
 }
 
 impl Field {
-    /// The same field of a structure that is at the bit `offset` of another one.
+    /// Returns the same field of a structure that is at the bit `offset` of another one.
     #[must_use]
     pub const fn within(self, offset: usize) -> Field {
         field(self.offset + offset, self.width)

@@ -35,10 +35,10 @@ pub struct Place {
 /// The port's cable and the function's slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Whether frames pass.
+    /// True if frames pass.
     pub is_up: bool,
-    /// Whether the function answers on its bus. One that does not neither reads nor writes memory, and raises no
-    /// interrupt.
+    /// True if the function answers on its bus. A function that does not answer neither reads nor writes memory, and
+    /// raises no interrupt.
     pub is_present: bool,
 }
 

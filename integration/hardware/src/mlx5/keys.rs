@@ -101,7 +101,7 @@ impl Window for Extent {
     }
 }
 
-/// How a key names memory.
+/// Way in which a key names memory.
 #[derive(Debug)]
 enum Space {
     Address,

@@ -37,7 +37,7 @@ pub enum Wait {
 pub struct QueuePair {
     pub(super) send: Option<WorkQueue>,
     pub(super) receive: Option<WorkQueue>,
-    /// What its next request waits for, and since when.
+    /// Reason why its next request waits, and the time since when it waits.
     pub(super) waits: Option<(Wait, Duration)>,
 }
 
@@ -120,13 +120,13 @@ pub(super) enum Syndrome {
 pub(super) struct Completion {
     pub(super) kind: Kind,
     pub(super) syndrome: Option<Syndrome>,
-    /// Of a request: its opcode.
+    /// Opcode of a request.
     pub(super) opcode: u8,
     pub(super) index: u16,
     pub(super) len: u32,
     /// Immediate data, or the partition's key.
     pub(super) extra: u32,
-    /// Of a datagram: the type of its network header, and the number of its sender.
+    /// Type of the network header and number of the sender, for a datagram.
     pub(super) sender: u32,
     pub(super) is_solicited: bool,
 }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::transfer::{Missing, Source, Window, copy};
 
-/// How a request fails.
+/// Reason why a request fails.
 enum Failure {
     /// Because of itself.
     Local(Syndrome),
@@ -103,7 +103,7 @@ impl Fabric {
         }
     }
 
-    /// What a failure does to the peer. Returns the syndrome of the request.
+    /// Makes the peer's queue pair fail unless the failure is local. Returns the syndrome of the request.
     fn failed(&mut self, (position, number): Place, failure: &Failure) -> Syndrome {
         let function = self.function_mut(position);
         let syndrome = match failure {

@@ -38,7 +38,7 @@ pub mod opcode {
     pub(super) const FETCH_AND_ADD: u8 = 0x12;
 }
 
-/// What all requests begin with.
+/// Header of each request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// `MLX5_OPCODE_*`.
@@ -47,9 +47,9 @@ pub struct Header {
     pub index: u16,
     /// The blocks that it has.
     pub blocks: u16,
-    /// Whether its completion is reported if it succeeds.
+    /// True if the function reports its completion even if it succeeds.
     pub is_reported: bool,
-    /// Whether it solicits an event of the peer.
+    /// True if it solicits an event of the peer.
     pub is_solicited: bool,
 }
 
@@ -141,7 +141,7 @@ impl Address {
     }
 }
 
-/// What a request does.
+/// Operation of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Nothing.

@@ -30,15 +30,15 @@ const FOREVER: u64 = 7;
 /// The outcome of an attempt to execute a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Outcome {
-    /// It succeeded. It has moved so many bytes.
+    /// Succeeded, after so many moved bytes.
     Done(u32),
-    /// It failed.
+    /// Failed, with this syndrome.
     Failed(Syndrome),
-    /// It is tried again.
+    /// Tried again: it waits for this reason.
     Later(Wait),
 }
 
-/// What is next for a queue pair.
+/// Next step of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     /// Its next request.
@@ -175,7 +175,7 @@ impl Fabric {
         }
     }
 
-    /// How long it waits at most. None is without end.
+    /// Returns the longest time that a request waits. `None` is without end.
     fn limit(&self, place: Place, wait: Wait) -> Option<Duration> {
         let (position, number) = place;
         let field = |field| self.functions()[position].pair(number, field);

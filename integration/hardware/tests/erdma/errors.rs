@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What ends with an error: the statuses, the state afterwards, and the requests that are flushed.
+//! Requests that end with an error: the statuses, the state afterwards, and the requests that are flushed.
 
 use crate::{
     connections::{Connection, connection},

@@ -228,7 +228,7 @@ impl Pair {
         it.store(self.record(), &u32::from(self.posted[0]).to_be_bytes());
     }
 
-    /// What a driver does after a reset: both queues are empty.
+    /// Empties both queues, as a driver does after a reset.
     pub(crate) fn restart(&mut self, it: &mut Driver) {
         self.posted = [0; 2];
         self.enter(it).store(self.record(), &[0; 8]);

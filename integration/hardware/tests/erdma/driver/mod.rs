@@ -7,7 +7,7 @@ use std::{cell::RefCell, rc::Rc, time::Duration};
 
 pub(crate) mod work;
 
-/// How a driver reaches its function and its memory.
+/// Access of a driver to its function and its memory.
 pub(crate) trait Bus {
     fn write(&mut self, offset: u64, data: &[u8]);
     fn read(&mut self, offset: u64, data: &mut [u8]);
@@ -56,7 +56,7 @@ pub(crate) struct Events {
     pub(crate) read: u32,
 }
 
-/// What a driver knows about a completion queue.
+/// State of a completion queue that a driver keeps.
 pub(crate) struct Completions {
     pub(crate) number: u32,
     pub(crate) address: u64,
@@ -71,7 +71,7 @@ pub(crate) struct Completed {
     pub(crate) status: u8,
     pub(crate) index: u32,
     pub(crate) queue_pair: u32,
-    /// As `wc->ex.imm_data` is computed of it: bytes in network order
+    /// Immediate data as the driver has them in `wc->ex.imm_data`: bytes in network order.
     pub(crate) immediate: [u8; 4],
     pub(crate) key: u32,
     pub(crate) size: u32,
@@ -239,7 +239,7 @@ impl<B: Bus> Driver<B> {
         Some((event[0] >> 16 & 0xff, event[1]))
     }
 
-    /// Whether the command queue reported an event since the last call.
+    /// Returns true if the command queue reported an event since the last call.
     pub(crate) fn command_event(&mut self) -> bool {
         let mut events = Events {
             ..self.command_events

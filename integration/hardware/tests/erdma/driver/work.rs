@@ -175,7 +175,7 @@ impl<B: Bus> Driver<B> {
         self.typed_pair(number, depth_shift, queue, 0)
     }
 
-    /// The same, with the type that 6.14 and later write: 1 is UD.
+    /// Makes a queue pair of the type `service`, which 6.14 and later write: 1 is UD.
     pub(crate) fn typed_pair(
         &mut self,
         number: u32,
