@@ -83,7 +83,8 @@ impl World {
         Ok(())
     }
 
-    /// What going up, or getting IPv6 back, makes of a netdev's addresses.
+    /// Adds the prefix routes and the link-local address of a netdev that goes up or gets IPv6 back, and starts the
+    /// detection of its tentative addresses.
     pub(crate) fn start_addresses(&mut self, netns: NetnsId, link: &str) -> Result<(), Refusal> {
         let detection = self.detection;
         let netdev = self.netdev(netns, link)?;
@@ -272,7 +273,7 @@ fn prefix_route(address: &Address) -> Option<Route> {
     Some(route)
 }
 
-/// By the other ends, where there are any (`inet_ifa_match()`).
+/// Returns true if both are IPv4 and in one subnet, by the other ends where there are any (`inet_ifa_match()`).
 fn same_subnet(one: &Address, other: &Address) -> bool {
     let subnet = |it: &Address| network(it.peer.unwrap_or(it.ip), it.prefix);
     one.ip.is_ipv4()

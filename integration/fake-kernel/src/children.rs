@@ -166,7 +166,8 @@ impl World {
         self.netdevs.iter().position(|netdev| netdev.id == id)
     }
 
-    /// Whether a cable is in the netdev and, if it lies on something, that has a carrier.
+    /// Returns true if a cable is in the netdev and, if it lies on another one, that one has a carrier. For IPoIB the
+    /// cable is in the port, and the netdev has to be in its partition.
     pub(crate) fn has_medium(&self, position: usize) -> bool {
         let below = self.below(position);
         if self.netdevs[position].link.ipoib.is_some() {
@@ -226,7 +227,7 @@ impl World {
     }
 }
 
-/// Whether it has its parent's hardware address, whatever that becomes.
+/// Returns true if the child always has its parent's hardware address.
 fn shares_mac(child: Child) -> bool {
     matches!(
         child,

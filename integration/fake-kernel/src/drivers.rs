@@ -9,7 +9,7 @@ use rdma_netns::{DeviceAddress, InterfaceName, VfSetting};
 #[derive(Clone, Debug)]
 pub(crate) struct Renaming {
     function: DeviceAddress,
-    /// How many observations it still takes.
+    /// Number of observations until udev renames the netdev.
     left: u32,
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct Table {
 struct Place {
     owner: Owner,
     kind: GidKind,
-    /// How often it will still not be shown.
+    /// Number of reads that do not show it yet.
     hidden: u32,
 }
 
@@ -152,7 +152,7 @@ impl World {
     }
 }
 
-/// What the GID of an address stands for: the other end of an IPv4 address that has one
+/// Returns the IP address that the GID of `address` stands for: the other end of an IPv4 address that has one
 /// (`inetaddr_event()`).
 fn gid_of(address: &Address) -> IpAddr {
     match address.ip {

@@ -21,7 +21,7 @@ pub(crate) const CONNECTED_MTU: u32 = 65520;
 /// which IPoIB is accelerated by, take none (`ipoib_cm_dev_init()` is not called for them).
 pub(crate) const TAKES_CONNECTIONS: u8 = 0x80;
 
-/// As a netdev is made: every one wants to be a full member (`ipoib_ndo_init()`).
+/// Returns the attributes of a new netdev: each one wants to be a full member (`ipoib_ndo_init()`).
 pub(crate) fn fresh(pkey: Pkey) -> Ipoib {
     Ipoib {
         pkey: pkey.full(),
@@ -170,14 +170,14 @@ impl World {
 }
 
 impl Netdev {
-    /// What it is a child with, if it lies on another, is the same.
+    /// Sets the IPoIB attributes, and the same child attributes if the netdev lies on another one.
     pub(crate) fn set_ipoib(&mut self, ipoib: Ipoib) {
         let Ipoib { pkey, mode, .. } = ipoib;
         self.link.ipoib = Some(ipoib);
         self.link.child = self.below.map(|_| Child::Ipoib { pkey, mode });
     }
 
-    /// Whether it was made on top of an IPoIB netdev.
+    /// Returns true if the netdev was made on top of an IPoIB netdev.
     pub(crate) fn is_ipoib_child(&self) -> bool {
         self.link.ipoib.is_some() && self.below.is_some()
     }

@@ -29,18 +29,18 @@ pub struct Step<'a> {
     pub op: &'a Op,
 }
 
-/// What becomes of a [`Step`].
+/// Outcome of a [`Step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The world decides.
     Proceed,
-    /// It is refused, and nothing happens.
+    /// Refusal: nothing happens.
     Refuse(Errno),
-    /// It happens, and is told as refused.
+    /// Execution, reported as refused.
     Deceive(Errno),
-    /// The process is killed before it.
+    /// Death of the process before the step.
     DieBefore,
-    /// The process is killed after it.
+    /// Death of the process after the step.
     DieAfter,
 }
 
@@ -158,7 +158,7 @@ impl FakeKernel {
         self.lock().journal.clone()
     }
 
-    /// How often was observed since the process began.
+    /// Returns the number of observations since the process began.
     pub fn observations(&self) -> usize {
         self.lock().observations
     }

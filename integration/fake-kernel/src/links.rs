@@ -26,21 +26,21 @@ pub(crate) struct Netdev {
     pub(crate) id: u64,
     pub(crate) netns: NetnsId,
     pub(crate) link: Link,
-    /// What rtnetlink does not report, and no move resets.
+    /// Settings that rtnetlink does not report, and that no move resets.
     pub(crate) settings: DeviceSettings,
     /// The netdev that it lies on, by [`Netdev::id`].
     pub(crate) below: Option<u64>,
     pub(crate) max_mtu: u32,
-    /// Whether a cable is in it.
+    /// True if a cable is in it.
     pub(crate) cable: bool,
-    /// The driver changes the hardware address only while down.
+    /// True if the driver changes the hardware address only while the netdev is down.
     pub(crate) mac_needs_down: bool,
-    /// How many observations each duplicate address detection still takes.
+    /// Number of observations that each duplicate address detection still takes.
     pub(crate) detecting: BTreeMap<IpAddr, u32>,
 }
 
 impl Netdev {
-    /// Whether it is a device of its own, and not made by `ip link add`.
+    /// Returns true if the netdev is a device of its own, and `ip link add` did not make it.
     pub(crate) fn is_physical(&self) -> bool {
         matches!(self.link.kind.as_deref(), None | Some("ipoib")) && !self.is_ipoib_child()
     }
@@ -78,7 +78,7 @@ impl World {
         id
     }
 
-    /// What its owner sets of `link` in sysfs, by ethtool or as a program.
+    /// Sets a setting of `link`, as its owner does in sysfs, by ethtool or by attaching a program.
     pub fn set_device_setting(
         &mut self,
         netns: NetnsId,
@@ -210,8 +210,8 @@ impl World {
         self.take_along(id, up)
     }
 
-    /// What goes up and down with the netdev `id`: its VLANs (`vlan_device_event()`, `NETDEV_UP`, `NETDEV_DOWN`), and its
-    /// IPoIB children, in whichever namespace they are (`ipoib_open()`, `ipoib_stop()`).
+    /// Takes up or down the netdevs that go with the netdev `id`: its VLANs (`vlan_device_event()`, `NETDEV_UP`,
+    /// `NETDEV_DOWN`), and its IPoIB children, in whichever namespace they are (`ipoib_open()`, `ipoib_stop()`).
     fn take_along(&mut self, id: u64, up: bool) -> Result<(), Refusal> {
         let goes_along = |link: &Link| link.is_vlan() || link.ipoib.is_some();
         let lies_on_it = self.netdevs.iter().filter(|it| it.below == Some(id));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a world shows, and the time that passes meanwhile.
+//! State that a world shows, and the time that passes meanwhile.
 
 use crate::{
     links::Netdev,
@@ -62,7 +62,7 @@ impl World {
         }
     }
 
-    /// What `link` of the namespace `id` lies on, which IPoIB does not tell.
+    /// Returns the netdev that `link` of the namespace `id` lies on. IPoIB does not report it.
     fn origin(&self, id: NetnsId, link: &Link) -> Option<Origin> {
         let is_it = |it: &&Netdev| it.netns == id && it.link.index == link.index;
         let below = self.netdevs.iter().find(is_it)?.below?;

@@ -69,7 +69,7 @@ impl World {
     }
 }
 
-/// Whether `address` is in `list`, from which it goes.
+/// Removes `address` from `list`. Returns true if `list` had it.
 fn heard_once(list: &mut Vec<IpAddr>, address: IpAddr) -> bool {
     let found = list.iter().position(|it| *it == address);
     found.map(|at| list.remove(at)).is_some()

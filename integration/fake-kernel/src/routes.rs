@@ -95,8 +95,8 @@ impl World {
         }
     }
 
-    /// Whether `gateway` is on the netdev's link: said so by `onlink`, link-local, or by a
-    /// route of that netdev without a gateway.
+    /// Returns true if `gateway` is on the netdev's link: by `onlink`, as a link-local address, or by a route of that
+    /// netdev without a gateway.
     fn reaches(&self, position: usize, gateway: IpAddr, route: &Route) -> bool {
         let link = &self.netdevs[position].link;
         if matches!(gateway, IpAddr::V6(ip) if ip.is_unicast_link_local()) || route.onlink {
@@ -128,7 +128,7 @@ impl Netdev {
     }
 }
 
-/// Whether two netdevs' routes are next hops of one.
+/// Returns true if the routes of two netdevs are next hops of one route.
 fn is_one_with(route: &Route, other: &Route) -> bool {
     let of = |it: &Route| (it.destination, it.prefix, it.metric, it.table);
     let takes_part = |it: &Route| it.destination.is_ipv6() && it.gateway.is_some();

@@ -17,12 +17,12 @@ const MAX_PORTS: u8 = 2;
 /// `SMC_LINKS_PER_LGR_MAX_PREFER` (`net/smc/smc_core.h`)
 const MAX_LINKS: u8 = 2;
 
-/// What a kernel with SMC has.
+/// SMC of a kernel that has it.
 #[derive(Clone, Debug, Default)]
 pub struct Smc {
-    /// It has `net.smc.tcp2smc`, as only some of Alibaba Cloud's have.
+    /// True if the kernel has `net.smc.tcp2smc`, as only some of Alibaba Cloud's have.
     pub has_tcp2smc: bool,
-    /// It is older than `net.smc.smcr_max_links_per_lgr`.
+    /// True if the kernel is older than `net.smc.smcr_max_links_per_lgr`.
     pub lacks_max_links: bool,
     /// `compat_mode` of the erdma driver; none: it is not loaded.
     pub erdma_compat: Option<bool>,
@@ -32,7 +32,7 @@ pub struct Smc {
     pub ueids: Vec<String>,
 }
 
-/// What a namespace has of SMC. It dies with the namespace (`smc_pnet_net_exit()`).
+/// SMC settings of a namespace. They die with the namespace (`smc_pnet_net_exit()`).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settings {
     pub(crate) pnet: Vec<PnetEntry>,
@@ -80,8 +80,8 @@ impl World {
         }
     }
 
-    /// What moves `device` waits until nobody has a connection over it open
-    /// (`smc_smcr_terminate_all()`, `net/smc/smc_core.c`): in state D, without an end.
+    /// Panics if processes have SMC connections over `device` open. On Linux, a program that moves the device waits
+    /// until they have closed them (`smc_smcr_terminate_all()`, `net/smc/smc_core.c`): in state D, without an end.
     pub(crate) fn must_not_be_held(&self, device: &str) {
         let mut held = self.namespaces.iter().flat_map(|n| &n.smc.held);
         if let Some(HeldConnections { count, .. }) = held.find(|held| held.device == device) {

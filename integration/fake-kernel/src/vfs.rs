@@ -10,7 +10,7 @@ use rdma_netns::{
     VfVlan,
 };
 
-/// Of a function of a port of `link_type` that nobody has set up.
+/// Returns the settings of a function of a port of `link_type` that nobody has set up.
 pub(crate) fn untouched(link_type: LinkType) -> Vec<VfSetting> {
     if link_type == LinkType::Infiniband {
         return vec![

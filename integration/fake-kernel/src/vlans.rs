@@ -36,7 +36,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether the netdev `id` lies on the netdev `root`, be there others between them.
+    /// Returns true if the netdev `id` lies on the netdev `root`, directly or with others between them.
     pub(crate) fn lies_on(&self, id: u64, root: u64) -> bool {
         let below = |id: u64| self.netdevs.iter().find(|it| it.id == id)?.below;
         std::iter::successors(below(id), |id| below(*id)).any(|it| it == root)

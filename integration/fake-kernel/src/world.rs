@@ -57,10 +57,9 @@ pub struct World {
     pub rdma_mode: Option<RdmaMode>,
     /// Linux 6.2 and later rename a netdev that is up (`IFF_LIVE_RENAME_OK` is gone).
     pub renames_while_up: bool,
-    /// After how many observations duplicate address detection ends. On Linux it takes
-    /// one to two seconds.
+    /// Number of observations after which duplicate address detection ends. On Linux it takes one to two seconds.
     pub detection: u32,
-    /// After how many observations udev has made a new character device's node.
+    /// Number of observations after which udev has made a new character device's node.
     pub udev: u32,
     /// Addresses that another host on every link has: detection finds them.
     pub duplicates: Vec<IpAddr>,
@@ -70,24 +69,23 @@ pub struct World {
     /// Addresses that another host takes while ADD sets them: it is heard of when all is set. Each
     /// of them is heard once.
     pub taken_late: Vec<IpAddr>,
-    /// What was asked for on the wire, one probe of all netdevs after the other.
+    /// Addresses that probes asked for on the wire: one element for each probe of all netdevs.
     pub probed: Vec<Vec<(InterfaceName, IpAddr)>>,
-    /// What the host knows of its neighbours.
+    /// Neighbours that the host knows.
     pub neighbours: Vec<Neighbour>,
-    /// How many places a GID table has.
+    /// Number of places in a GID table.
     pub gid_table_size: u32,
-    /// Whether an address has a GID of RoCE v1, too, before that of RoCE v2.
+    /// True if an address has a GID of RoCE v1, too, before that of RoCE v2.
     pub gids_of_roce_v1: bool,
-    /// How often a table is read without a GID that is new there. On Linux it takes 11 to
-    /// 58 ms.
+    /// Number of reads of a table that do not show a new GID yet. On Linux it takes 11 to 58 ms.
     pub gid_delay: u32,
-    /// What neighbours were told of who has which address, in order.
+    /// Announcements to neighbours, in order: a hardware address, and the IP address that it has.
     pub announced: Vec<(HardwareAddress, IpAddr)>,
-    /// What the kernel has of SMC; none: it has none, as Debian's 7.2.
+    /// SMC of the kernel; none: it has none, as Debian's 7.2.
     pub smc: Option<Smc>,
-    /// What the drivers of physical functions do not set of their virtual ones.
+    /// Settings of virtual functions that the drivers of physical functions do not set.
     pub fixed_of_vfs: Vec<VfSettingKind>,
-    /// What they do not tell of them.
+    /// Settings of virtual functions that the drivers of physical functions do not report.
     pub untold_of_vfs: Vec<VfSettingKind>,
     /// Drivers that fail when they are bound.
     pub broken_drivers: Vec<String>,
@@ -101,9 +99,9 @@ pub struct World {
     pub(crate) boot: u32,
     pub(crate) functions: Vec<Device>,
     pub(crate) vfs: BTreeMap<DeviceAddress, Vec<VfSetting>>,
-    /// What virtual functions were plugged in as.
+    /// NICs as they were plugged in, by function.
     pub(crate) nics: BTreeMap<DeviceAddress, Nic>,
-    /// How udev calls the netdevs of functions.
+    /// Names that udev gives the netdevs of functions.
     pub(crate) names: BTreeMap<DeviceAddress, InterfaceName>,
     pub(crate) renaming: Vec<Renaming>,
     pub(crate) namespaces: Vec<Netns>,
@@ -326,7 +324,7 @@ impl World {
         found.map(|n| n.defaults.clone()).unwrap_or_default()
     }
 
-    /// Whether a netdev of `netns` has the address.
+    /// Returns true if a netdev of `netns` has the address, and the address is not tentative.
     pub(crate) fn is_local(&self, netns: NetnsId, ip: IpAddr) -> bool {
         let mut own = self.netdevs.iter().filter(|netdev| netdev.netns == netns);
         own.any(|netdev| {
