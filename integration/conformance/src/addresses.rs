@@ -91,7 +91,7 @@ pub fn an_ipv4_primary_takes_its_secondaries_along(node: &Node<'_, impl Kernel>)
     assert_eq!(texts(&node.host("nic0")), ["fd00::5/64"]);
 }
 
-/// Of both families.
+/// The rule holds for both families.
 pub fn a_metric_is_that_of_the_prefix_route(node: &Node<'_, impl Kernel>) {
     node.make(up("nic0", true));
     for (text, network) in [("10.1.0.5/24", "10.1.0.0"), ("fd01::5/64", "fd01::")] {
@@ -109,7 +109,7 @@ pub fn a_metric_is_that_of_the_prefix_route(node: &Node<'_, impl Kernel>) {
     }
 }
 
-/// The same again, and the same after it was taken away and added again.
+/// Adding an address again changes nothing. An address that was removed and added again is seen as before.
 pub fn what_was_added_is_seen(node: &Node<'_, impl Kernel>) {
     node.make(up("nic0", true));
     let wanted = [
@@ -189,7 +189,7 @@ pub fn lifetimes_are_seen(node: &Node<'_, impl Kernel>) {
     }
 }
 
-/// Of both families.
+/// The rule holds for both families.
 pub fn an_address_that_is_not_there_cannot_be_taken_away(node: &Node<'_, impl Kernel>) {
     for text in ["10.1.0.5/24", "fd01::5/64"] {
         let refused = node.refused(remove("nic0", address(text)));

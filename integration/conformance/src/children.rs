@@ -8,7 +8,7 @@ use rdma_netns::{Child, Kernel, LinkSetting, MacvlanMode, Op};
 
 const PASSTHRU: Child = Child::Macvlan(MacvlanMode::Passthru);
 
-/// It is down, and on nothing of the host but its parent.
+/// The child is down, and lies on no netdev of the host but its parent.
 pub fn made_in_the_pod_with_a_mac_of_its_own(node: &Node<'_, impl Kernel>) {
     let before = node.observe().host.links;
     let parent = node.host("nic0");
@@ -42,7 +42,7 @@ pub fn made_in_the_pod_with_a_mac_of_its_own(node: &Node<'_, impl Kernel>) {
     assert_eq!((parent.lower, parent.child), (None, None));
 }
 
-/// What the host has is free there.
+/// A name that a netdev of the host has is free in the pod.
 pub fn a_name_is_taken_in_the_pod_alone(node: &Node<'_, impl Kernel>) {
     let before = node.host("nic1");
     node.make(add_child("nic0", BRIDGE, "nic1"));
@@ -57,7 +57,7 @@ pub fn a_name_is_taken_in_the_pod_alone(node: &Node<'_, impl Kernel>) {
     assert_eq!(refused, Errno::ENODEV);
 }
 
-/// It has its parent's hardware address (`macvlan_common_newlink()`, `drivers/net/macvlan.c`).
+/// A passthru child has its parent's hardware address (`macvlan_common_newlink()`, `drivers/net/macvlan.c`).
 pub fn a_passthru_child_is_the_only_one(node: &Node<'_, impl Kernel>) {
     node.make(add_child("nic0", PASSTHRU, "rdma0"));
     assert_eq!(node.pod("rdma0").child, Some(PASSTHRU));
@@ -101,7 +101,8 @@ pub fn it_ends_by_hand(node: &Node<'_, impl Kernel>) {
     assert_eq!(node.refused(remove_link(POD, "lo")), Errno::EOPNOTSUPP);
 }
 
-/// Of the pod's netdevs just those of the group; none is no error. Group 0 is everybody's.
+/// The deletion removes just the pod's netdevs of the group. A group without netdevs is no error. Group 0 is
+/// everybody's.
 pub fn a_group_ends_by_one_deletion(node: &Node<'_, impl Kernel>) {
     let group = |link: &str, number| setting(POD, link, LinkSetting::Group, number);
     for (parent, child, number) in [
@@ -128,7 +129,7 @@ pub fn a_group_ends_by_one_deletion(node: &Node<'_, impl Kernel>) {
     node.pod("other");
 }
 
-/// It tells the number that its parent has now.
+/// The child reports the index that its parent has now.
 pub fn it_stays_linked_when_its_parent_moves(node: &Node<'_, impl Kernel>) {
     node.make(add_child("nic0", BRIDGE, "rdma0"));
     node.make(into_pod("nic0", "nic0"));

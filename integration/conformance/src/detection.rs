@@ -11,7 +11,7 @@ fn tentative(node: &Node<'_, impl Kernel>) -> Vec<String> {
     tentative.map(|it| it.ip.to_string()).collect()
 }
 
-/// Of its hardware address (RFC 4291, appendix A), with its route.
+/// The kernel makes the address of the netdev's hardware address (RFC 4291, appendix A), with its route.
 pub fn up_makes_the_link_local_address(node: &Node<'_, impl Kernel>) {
     node.make(up("nic0", true));
     let link = node.wait("nic0", |link| !link.addresses.is_empty());
@@ -44,7 +44,7 @@ pub fn there_is_no_link_local_address_where_none_is_wanted(node: &Node<'_, impl 
     assert_eq!(node.host("nic0").addresses, []);
 }
 
-/// Of those alone that are to be detected.
+/// Only addresses that are to be detected are tentative.
 pub fn detection_takes_its_time(node: &Node<'_, impl Kernel>) {
     node.up("nic0");
     node.make(add("nic0", address("fd00::6/64")));

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a kernel does with each change, as rules. [`suite!`] makes a test of each rule, for one
-//! implementation of [`Kernel`]: the real one in network namespaces
-//! (`rdma-netns/tests/kernel`) and in the lab (`rdma-netns/tests/rdma`), and the fake one
-//! (`integration/fake-kernel/tests/rules`). Where the two differ, the fake is wrong.
+//! Rules for what a kernel does with each change. [`suite!`] makes a test of each rule, for one implementation of
+//! [`Kernel`]: the real one in network namespaces (`rdma-netns/tests/kernel`) and in the lab (`rdma-netns/tests/rdma`),
+//! and the fake one (`integration/fake-kernel/tests/rules`). Where the two differ, the fake is wrong.
 //!
 //! A rule that only one of them can be asked for stays with its tests: what the fake has for tests
 //! of what is built on it, and what only the real kernel has.

@@ -110,7 +110,7 @@ pub fn every_flag_alone(node: &Node<'_, impl Kernel>) {
     }
 }
 
-/// By its errno.
+/// The kernel refuses a missing netdev with `ENODEV`, and a missing setting with `ENOENT`.
 pub fn what_is_not_there_is_refused(node: &Node<'_, impl Kernel>) {
     for op in [
         up("none", true),

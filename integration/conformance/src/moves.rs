@@ -5,7 +5,7 @@ use crate::{Node, ops::*};
 use nix::errno::Errno;
 use rdma_netns::{Kernel, Link, LinkFlag, LinkSetting, Op};
 
-/// What a move keeps.
+/// Returns the part of `link` that a move keeps.
 fn kept(link: Link) -> Link {
     Link {
         carrier: false,
@@ -47,7 +47,7 @@ pub fn a_move_resets_settings_to_those_of_the_namespace(node: &Node<'_, impl Ker
     assert_eq!(node.host("nic0").sysctls, before);
 }
 
-/// What takes `nic0` of the host to `wanted`, addresses and routes aside.
+/// Makes the changes that take `nic0` of the host to `wanted`, addresses and routes aside.
 fn set(node: &Node<'_, impl Kernel>, wanted: &Link) {
     let (at, link) = (HOST, || name("nic0"));
     let now = node.host("nic0");
@@ -182,7 +182,7 @@ pub fn an_alternative_name_that_is_taken_stops_a_move(node: &Node<'_, impl Kerne
     assert_eq!(node.refused(to_host("rdma0", "nic0")), Errno::EEXIST);
 }
 
-/// It never has that name there.
+/// The netdev never has its old name there.
 pub fn the_old_name_may_be_taken_where_it_goes(node: &Node<'_, impl Kernel>) {
     let mac = node.host("nic0").mac;
     node.make(into_pod("nic1", "nic0"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a rule is tried on.
+//! Node on which a rule is tried.
 
 use crate::ops;
 use nix::errno::Errno;
@@ -64,7 +64,8 @@ impl<K: Kernel> Node<'_, K> {
         Errno::from_raw(errno.unwrap_or_else(|| panic!("not by the kernel: {error}")))
     }
 
-    /// Whether the kernel does not make it: where its own answer is told in other words.
+    /// Returns true if the kernel does not make the change. It serves rules in which its own answer is reported in
+    /// other words.
     pub fn is_refused(&self, op: Op) -> bool {
         self.kernel.execute(&op, Some(self.pod)).is_err()
     }

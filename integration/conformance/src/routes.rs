@@ -39,7 +39,7 @@ pub fn a_gateway_has_to_be_on_the_link(node: &Node<'_, impl Kernel>) {
     node.make(add_route("nic0", route("10.8.0.0/16", Some("fe80::1"))));
 }
 
-/// Of both families.
+/// The rule holds for both families.
 pub fn a_netdev_that_is_down_has_no_routes(node: &Node<'_, impl Kernel>) {
     for destination in ["10.9.0.0/16", "fd99::/64"] {
         let refused = node.refused(add_route("nic0", route(destination, None)));
@@ -124,7 +124,7 @@ fn metrics(numbers: &[(u16, u32)], congestion: Option<&str>) -> Option<Box<Route
     }))
 }
 
-/// The same again, and nothing else goes when one goes.
+/// Adding a route again changes nothing. Removing a route removes no other route.
 pub fn what_was_added_is_seen(node: &Node<'_, impl Kernel>) {
     node.addressed();
     let with = |to, gateway, change: &dyn Fn(&mut Route)| {

@@ -46,7 +46,7 @@ pub fn there_once_and_gone_once_in_the_kernels_order(node: &Node<'_, impl Kernel
     }
 }
 
-/// It is the namespace's.
+/// The rule is the namespace's.
 pub fn a_rule_stays_when_the_netdev_goes(node: &Node<'_, impl Kernel>) {
     node.make(add_child("nic0", BRIDGE, "rdma0"));
     node.make(add_rule(&rule("10.0.0.5/32", 9)));

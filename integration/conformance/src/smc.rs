@@ -62,7 +62,7 @@ pub fn each_namespace_has_a_table_and_the_host_has_the_ports(node: &Node<'_, imp
     assert_eq!(state(node), seen);
 }
 
-/// Of both kinds. Ports are 1 and 2.
+/// The rule holds for entries of both kinds. Ports are 1 and 2.
 pub fn names_need_not_be_there(node: &Node<'_, impl Kernel>) {
     node.make(add_entry(HOST, netdev("A1", "nic9")));
     node.make(add_entry(HOST, port("A1", "rxe9", 2)));
@@ -75,7 +75,7 @@ pub fn names_need_not_be_there(node: &Node<'_, impl Kernel>) {
     }
 }
 
-/// The same again is no error.
+/// Adding an entry again is no error.
 pub fn one_entry_per_netdev_and_per_device(node: &Node<'_, impl Kernel>) {
     for _ in 0..2 {
         node.make(add_entry(HOST, netdev("A1", "nic0")));

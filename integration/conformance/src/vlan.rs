@@ -54,8 +54,8 @@ pub fn it_is_up_and_down_with_its_lower(node: &Node<'_, impl Kernel>) {
     assert!(!node.host("nic0.7").carrier);
 }
 
-/// As of any netdev, and that of another VLAN of the same netdev can be of another kind: each has its own receive
-/// handler.
+/// The child behaves as one of any netdev. A child of another VLAN of the same netdev can be of another kind: each VLAN
+/// has its own receive handler.
 pub fn a_child_of_it_has_its_carrier_and_ends_with_it(node: &Node<'_, impl Kernel>) {
     (node.add_vlan)("nic0", 7);
     node.make(up("nic0.7", true));
