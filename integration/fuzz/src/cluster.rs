@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What kubelet and the API server say.
+//! Answers of kubelet and the API server.
 
 use crate::assert_one_line;
 use dra::{

@@ -29,7 +29,7 @@ pub fn network(input: &[u8]) {
     read(&raw);
 }
 
-/// What a pod says in its annotations, of an entry that hears all of them.
+/// Annotations of a pod, for an entry that allows all of them.
 ///
 /// # Panics
 /// As [`network`].

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What kubelet asks of the daemon.
+//! Requests of kubelet to the daemon.
 
 use crate::assert_one_line;
 use dra::ClaimName;
@@ -20,7 +20,7 @@ use std::{
     sync::LazyLock,
 };
 
-/// What a resource offers, and its ids.
+/// Offer of a resource, and its ids.
 type Offered = (Offer, BTreeSet<String>);
 
 /// A node with eight NICs, and what shared and exclusive resources of them offer.

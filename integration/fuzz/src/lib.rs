@@ -98,10 +98,10 @@ pub fn find(name: &str) -> Option<Target> {
     TARGETS.into_iter().find(|target| target.name == name)
 }
 
-/// What is said to people is one line, and steers no terminal: others wrote a part of it.
+/// Asserts that a message to people is one line, and steers no terminal: others wrote a part of it.
 ///
 /// # Panics
-/// It is not.
+/// The message has several lines, or steers a terminal.
 #[track_caller]
 pub(crate) fn assert_one_line(message: &dyn std::fmt::Display) {
     let message = message.to_string();
@@ -109,10 +109,10 @@ pub(crate) fn assert_one_line(message: &dyn std::fmt::Display) {
     assert!(steers.is_none(), "{steers:?} in {message:?}");
 }
 
-/// What was read comes back as it was when it is written and read again.
+/// Asserts that `read` stays equal when it is written and read again.
 ///
 /// # Panics
-/// It does not.
+/// The second reading differs.
 #[track_caller]
 pub(crate) fn assert_comes_back<T>(read: &T)
 where

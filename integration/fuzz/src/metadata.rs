@@ -93,10 +93,11 @@ impl AsyncWrite for Said {
     }
 }
 
-/// What it says over HTTP; the API server and a probe's daemon say it to the same client.
+/// Answers of the metadata service over HTTP. The API server and a probe's daemon answer the same client.
 ///
 /// # Panics
-/// An answer is longer than what is read, or its status is none; it is waited for though the service has closed.
+/// An answer is longer than what is read, or its status is none; the client waits for an answer though the service has
+/// closed.
 pub fn http(input: &[u8]) {
     if let Some((status, body)) = answered(input) {
         assert!((100..1000).contains(&status));
@@ -124,7 +125,7 @@ fn answered(input: &[u8]) -> Option<(u16, Vec<u8>)> {
 mod tests {
     use super::*;
 
-    /// What was said too early would be no answer, whatever it is.
+    /// An answer that comes before the request would be none, whatever it says.
     #[test]
     fn an_answer_is_read() {
         let said = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\ni-1";

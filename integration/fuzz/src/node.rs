@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a pod, firmware and the node's own programs have written on it: the file of a pod's rails, vital product data,
-//! short texts.
+//! Texts that a pod, firmware and the node's own programs have written on it: the file of a pod's rails, vital product
+//! data, short texts.
 
 use attachments::Key;
 use cni_protocol::lock;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the runtime and other plugins hand over.
+//! Inputs that the runtime and other plugins hand over.
 
 use crate::assert_one_line;
 use cni_protocol::{
@@ -87,7 +87,7 @@ pub fn prev_result(input: &[u8]) {
     }
 }
 
-/// What an IPAM plugin prints at ADD, as an answer and as an error.
+/// Output of an IPAM plugin at ADD, as an answer and as an error.
 ///
 /// # Panics
 /// A message has several lines, or is long; an address is none.

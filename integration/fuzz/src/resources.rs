@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the daemon writes for `rdma-cni`, and the CDI file that both write.
+//! Files that the daemon writes for `rdma-cni`, and the CDI file that both write.
 
 use crate::assert_comes_back;
 use rdma_device_plugin::device_info::Record;

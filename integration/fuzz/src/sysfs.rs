@@ -78,8 +78,8 @@ fn within(path: &str) -> Option<PathBuf> {
     ((1..=12).contains(&count) && path.components().all(is_plain)).then(|| path.to_owned())
 }
 
-/// Whether a link at `place` leads to somewhere below `root`: up from where it really is, and down then. What it comes by on
-/// its way down are links of which this holds.
+/// Returns true if a link at `place` leads to somewhere below `root`: up from where it really is, and down then. The
+/// links on its way down lead within, too.
 fn leads_within(root: &Path, place: &Path, target: &str) -> bool {
     let target = Path::new(target).components();
     let up = target

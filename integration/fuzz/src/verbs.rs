@@ -54,7 +54,7 @@ impl Node {
         node
     }
 
-    /// What `rdma-cni` says.
+    /// Runs `rdma-cni`, and returns its result or its error.
     fn rdma_cni(&self, command: &str, pod: &str, previous: Option<&Value>) -> Result<Value, Value> {
         let mut conf = json!({
             "cniVersion": "1.1.0", "name": "net", "type": "rdma-cni", "log": {"level": "off"},
@@ -78,7 +78,7 @@ impl Node {
         }
     }
 
-    /// What `rdma-ipam` says of the pod `a`.
+    /// Runs `rdma-ipam` for the pod `a`, and returns its result or its error.
     fn rdma_ipam(&self, command: &str, previous: Option<&Value>) -> Result<Value, Value> {
         let mut conf = json!({
             "cniVersion": "1.1.0", "name": "net", "log": {"level": "off"},
@@ -140,7 +140,7 @@ pub fn checked_result(input: &[u8]) {
     });
 }
 
-/// Whether it is what CHECK found: no other error of a verb that looks has this code.
+/// Returns true if `error` is one that CHECK found: no other error of a verb that looks has this code.
 fn is_drift(error: &Value) -> bool {
     error["code"] == cni_protocol::code::INTERNAL
 }

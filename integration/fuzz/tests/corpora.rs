@@ -61,7 +61,8 @@ fn every_input_that_was_found_is_read_as_it_has_to_be() {
     }
 }
 
-/// What steers a terminal or turns a line around, and no fuzzer finds soon: of each kind that is escaped, one.
+/// Characters that steer a terminal or turn a line around, and that no fuzzer finds soon: one of each kind that is
+/// escaped.
 const STEERS: &str = "\u{7f}\u{85}\u{9b}2J\u{61c}\u{2028}\u{202e}\u{2066}";
 
 /// `input` with [`STEERS`] at the beginning of its texts in quotation marks, behind its equals signs and at the beginning
