@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is made of each case is what was written down.
+//! Comparison of the text made of each case with the text in its file.
 
 use std::{
     env,
@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What `directory`, below a package's `manifest` directory, has that is a case; sorted.
+/// Returns the cases in `directory`, below a package's `manifest` directory, sorted.
 ///
 /// # Panics
 /// The directory cannot be read.
@@ -21,8 +21,8 @@ pub fn cases(manifest: &str, directory: &str, is_case: impl Fn(&Path) -> bool) -
     cases
 }
 
-/// That `made` of every case is what the file `written` has; of all that differ, the lines that do.
-/// With `UPDATE_PLANS` set every file is written anew, to be read before it is committed.
+/// Asserts that the text `made` of every case is the text in its file `written`. A failure shows the lines that differ,
+/// of all cases. With `UPDATE_PLANS` set it writes every file anew: read the files before you commit them.
 ///
 /// # Panics
 /// Something differs.
@@ -52,7 +52,7 @@ pub fn assert_as_written(
     );
 }
 
-/// What is between the lines that both begin and end with.
+/// Returns the lines that differ, between the lines that both begin and end with.
 fn difference(written: &str, made: &str) -> String {
     let (old, new): (Vec<&str>, Vec<&str>) = (written.lines().collect(), made.lines().collect());
     let same = |(a, b): &(&&str, &&str)| a == b;
@@ -75,8 +75,8 @@ fn difference(written: &str, made: &str) -> String {
     shown('-', &old) + &shown('+', &new)
 }
 
-/// That `said` of each input in the texts of `directory`, below a package's `manifest` directory, is what is
-/// written below it.
+/// Asserts that `said` of each input in the texts of `directory`, below a package's `manifest` directory, is the text
+/// below the input.
 ///
 /// # Panics
 /// Something differs, or there is no text.

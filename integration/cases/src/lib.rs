@@ -49,7 +49,7 @@ pub fn list(manifest: &str, directory: &str) -> Vec<PathBuf> {
     cases
 }
 
-/// That `made` of every case is the text beside it ([`golden::assert_as_written`]).
+/// Asserts that `made` of every case is the text beside it ([`golden::assert_as_written`]).
 ///
 /// # Panics
 /// Something differs.

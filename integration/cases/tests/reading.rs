@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use std::{any::Any, fs, panic};
 
-/// What the case `text` stands for, beside the bases that every test here has.
+/// Returns the object that `case` stands for, with the bases that every test here has.
 fn read(case: &Value) -> Value {
     let root = tempfile::tempdir().expect("a directory");
     let write = |name: &str, text: &Value| {
@@ -27,7 +27,7 @@ fn read(case: &Value) -> Value {
     cases::read(&root.path().join("cases/a.json"))
 }
 
-/// What is said against `case`.
+/// Returns the message that refuses `case`.
 fn refused(case: &Value) -> String {
     let refused = panic::catch_unwind(|| read(case)).expect_err("refused");
     let text = refused.downcast::<String>().expect("a text");
