@@ -45,7 +45,7 @@ pub const TOP: &[&str] = &[
     "vlanQoS",
 ];
 
-/// Those of the objects in it.
+/// The fields of the objects in a network configuration.
 pub const INNER: [(&str, &[&str]); 4] = [
     ("child", &["type", "mode"]),
     ("ipv6", &["dad", "acceptRA"]),

@@ -39,7 +39,7 @@ pub const STATE_DIR: &str = "/var/lib/cni/rdma-cni";
 /// A checked network configuration.
 #[derive(Clone, Debug)]
 pub struct Conf {
-    /// What every plugin's has.
+    /// Fields that every plugin's configuration has.
     pub network: Network,
     /// Installed and configured as `rdma`, the name of the plugin this one replaces: only
     /// RDMA devices are moved, and the subsystem has to be exclusive for it.
@@ -64,7 +64,7 @@ pub struct Conf {
     result_ips: Option<ResultIps>,
     /// `interfaceName`
     pub interface_name: NamePattern,
-    /// Whether that can be read: GC and DEL go on without.
+    /// True if `interfaceName` can be read. GC and DEL go on without it.
     pub names_are_known: bool,
     /// `CNI_IFNAME`, where the verb is about an attachment.
     pub attachment: Option<InterfaceName>,
@@ -82,7 +82,7 @@ pub struct Conf {
     pub mtu: Option<u32>,
     /// `podAnnotations`
     pub pod_annotations: PodAnnotations,
-    /// What the pod asked for by arguments that `podArguments` does not allow.
+    /// Names of the pod's arguments that `podArguments` does not allow.
     pub unheard_arguments: Vec<&'static str>,
     /// Which of its shared NICs the pod has chosen ([`Conf::chosen_by_pod`]); none: all.
     pub rails: Option<BTreeSet<usize>>,
@@ -96,7 +96,7 @@ pub struct Conf {
     pub raw: Map<String, Value>,
 }
 
-/// How devices are chosen.
+/// Choice of devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Devices {
     /// `runtimeConfig.deviceID`, else `deviceID`.
@@ -192,7 +192,7 @@ impl Conf {
         self.result_ips.unwrap_or(default)
     }
 
-    /// Of the attachment that is called `interface` (`CNI_IFNAME`), if the verb is about one.
+    /// Sets the name of the attachment, `interface` (`CNI_IFNAME`), if the verb is about one.
     pub fn of_attachment(mut self, interface: Option<&InterfaceName>) -> Self {
         self.attachment = interface.cloned();
         self
@@ -208,19 +208,19 @@ impl Conf {
         }
     }
 
-    /// Whether there is no `interfaceName`.
+    /// Returns true if there is no `interfaceName`.
     pub fn names_no_interface(&self) -> bool {
         self.raw.get("interfaceName").is_none_or(Value::is_null)
     }
 
-    /// What an attachment without netdev is called: `CNI_IFNAME`, else as the first rail would be.
+    /// Returns the name of an attachment without netdev: `CNI_IFNAME`, else the first rail's.
     pub fn attachment_name(&self) -> Option<InterfaceName> {
         let given = self.attachment.clone();
         given.or_else(|| self.interface_name.name(0))
     }
 
-    /// Whether the runtime hands the device over at ADD (`runtimeConfig.deviceID`), and nobody has
-    /// named kubelet's resources.
+    /// Returns true if the runtime hands the device over at ADD (`runtimeConfig.deviceID`), and the configuration does
+    /// not name kubelet's resources.
     pub fn takes_device_id(&self) -> bool {
         let capabilities = self.raw.get("capabilities");
         let device_id = capabilities.is_some_and(|capabilities| capabilities["deviceID"] == true);
@@ -308,7 +308,7 @@ impl Conf {
     }
 }
 
-/// Whether k8snetworkplumbingwg's rdma-cni would log at this level, and `log` does not say which one.
+/// Returns true if k8snetworkplumbingwg's rdma-cni would log at the level debug, and `log` has no `level`.
 fn debug(file: &Field<'_>) -> Result<bool, Wrong> {
     let debug: Option<bool> = file.object("args")?.at("cni").get("debug")?;
     let has_level = file.object("log")?.at("level").is_there();
@@ -358,7 +358,7 @@ impl Default for NamePattern {
 }
 
 impl NamePattern {
-    /// What all its names begin with.
+    /// Returns the text with which all its names begin.
     pub fn prefix(&self) -> &str {
         self.0.split("%d").next().unwrap_or_default()
     }
@@ -368,7 +368,7 @@ impl NamePattern {
         self.try_name(rail).ok()
     }
 
-    /// Whether several rails get different names.
+    /// Returns true if several rails get different names.
     pub fn counts(&self) -> bool {
         self.0.contains("%d")
     }

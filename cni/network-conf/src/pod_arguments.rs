@@ -48,8 +48,8 @@ pub struct PodArguments<'a> {
 }
 
 impl<'a> PodArguments<'a> {
-    /// Those that the configuration `file` of this `plugin` allows. `args` (`CNI_ARGS`) and the field of this name are those
-    /// of the whole attachment: they do not count unless the plugin `is_first` in its list.
+    /// Reads the arguments that the configuration `file` of this `plugin` allows. `args` (`CNI_ARGS`) and the field of
+    /// this name are those of the whole attachment: they do not count unless the plugin `is_first` in its list.
     ///
     /// # Errors
     /// A value is wrong.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a virtual function is set up while a pod has it: sriov-cni's fields, with its meanings
+//! Settings of a virtual function while a pod has it: sriov-cni's fields, with its meanings
 //! (`docs/configuration-reference.md` of k8snetworkplumbingwg/sriov-cni), and ib-sriov-cni's `guid` (`README.md` and
 //! `pkg/sriov/sriov.go` of k8snetworkplumbingwg/ib-sriov-cni). An empty text is none, as for Go's decoders.
 
@@ -133,8 +133,8 @@ fn guid(file: &Field<'_>, arguments: &PodArguments<'_>) -> Result<Option<Guid>, 
     })
 }
 
-/// What the runtime gives by its name for it, else `of_args`, which it gave by `CNI_ARGS`, else what the field `args`
-/// has or the network by theirs: a pod's own choice comes first, where it is allowed.
+/// Returns the first value of these: the one in `runtimeConfig`, `of_args` (from `CNI_ARGS`), the one in the field
+/// `args`, the network's own. A pod's own choice comes first, where it is allowed.
 fn chosen<T>(
     file: &Field<'_>,
     arguments: &PodArguments<'_>,
@@ -163,8 +163,8 @@ fn address(field: &Field<'_>) -> Result<Option<HardwareAddress>, Wrong> {
 
 const ONE_ADDRESS: &str = "must be the hardware address of one netdev, as 02:00:00:00:00:01";
 
-/// Of a netdev of Ethernet: of no group, and not all zeros. Written as Go's `net.ParseMAC` reads it, and so sriov-cni:
-/// with colons, with hyphens, or with two bytes between dots.
+/// Reads the hardware address of an Ethernet netdev: of no group, and not all zeros. It takes the forms that Go's
+/// `net.ParseMAC` reads, and so sriov-cni: with colons, with hyphens, or with two bytes between dots.
 fn one_address(text: &str) -> Option<HardwareAddress> {
     let pairs: Vec<&str> = text.split('.').collect();
     let with_colons = match &pairs[..] {
