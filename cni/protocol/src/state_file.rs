@@ -29,17 +29,17 @@ impl FileError {
         failed(verb, path)(source)
     }
 
-    /// What kind of error of the system it is.
+    /// Returns the kind of the system's error.
     pub fn kind(&self) -> io::ErrorKind {
         self.source.kind()
     }
 
-    /// Whether a lock was held by somebody else for too long: it may be free the next time.
+    /// Returns true if somebody else held a lock for too long: it may be free the next time.
     pub fn is_held(&self) -> bool {
         self.kind() == io::ErrorKind::TimedOut
     }
 
-    /// Whether nothing new can be made there: the disk is full or read-only, or a file is in the place of the
+    /// Returns true if nothing new can be made there: the disk is full or read-only, or a file is in the place of the
     /// directory, or above it.
     pub fn lacks_room(&self) -> bool {
         matches!(
@@ -93,7 +93,7 @@ pub fn shortened(name: &str, longest: usize) -> Cow<'_, str> {
     Cow::Owned(format!("{front}{number}"))
 }
 
-/// What the file at `path` has.
+/// Returns the content of the file at `path`.
 ///
 /// # Errors
 /// Of the kind `InvalidData`, what is at `path` is no file of ours: a link, no regular file, or more than [`LARGEST`]
@@ -118,7 +118,7 @@ pub fn read_linked(path: &Path) -> io::Result<Vec<u8>> {
     whole(regular(opened)?)
 }
 
-/// Whether it is `/dev/null` (`Documentation/admin-guide/devices.txt`).
+/// Returns true if `file` is `/dev/null` (`Documentation/admin-guide/devices.txt`).
 fn is_null(file: &File) -> io::Result<bool> {
     let found = file.metadata()?;
     Ok(found.file_type().is_char_device() && found.rdev() == makedev(1, 3))
@@ -206,7 +206,7 @@ pub fn finish(mut file: &File, unfinished: &Path, text: &[u8], path: &Path) -> i
     fs::rename(unfinished, path)
 }
 
-/// Whether what is in the place of a file is none of ours, by the error of one of these functions.
+/// Returns true if `error`, of one of these functions, means that a file of ours has something else in its place.
 pub fn is_odd(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidData
 }
