@@ -190,7 +190,7 @@ mod tests {
         }
     }
 
-    /// As while a program writes a directory's files again and again.
+    /// Many events at once, as a program makes them that writes a directory's files again and again.
     #[tokio::test(flavor = "current_thread")]
     async fn simultaneous_events_are_one_change() {
         let directory = tempfile::tempdir().expect("a directory");

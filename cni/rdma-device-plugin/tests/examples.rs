@@ -102,7 +102,7 @@ fn there_is_a_test_for_each() {
     assert_eq!(found, tested);
 }
 
-/// The same bonds twice, by one VLAN and by the other.
+/// Both tenants get the same bonds, each by its own VLAN.
 #[test]
 fn two_tenants_have_the_same_bonds() {
     let given = ["rdma/tenant-a", "rdma/tenant-b"].map(|name| Given {

@@ -56,7 +56,7 @@ impl Drop for Registry {
     }
 }
 
-/// What the script of `integration/` built: its path.
+/// Runs the script of `integration/`, and returns the path of the program that it built.
 #[track_caller]
 fn program(clone: &Clone, words: &[&str]) -> PathBuf {
     let mut command = Command::new(clone.path().join("integration").join(words[0]));
@@ -197,7 +197,7 @@ fn command(clone: &Clone, directory: &Path, line: &str) -> Command {
     command
 }
 
-/// The same; it must succeed. What it printed.
+/// Runs `line` as typed into a shell in `directory`, with Helm. It must succeed. Returns its standard output.
 #[track_caller]
 fn shell(clone: &Clone, directory: &Path, line: &str) -> String {
     done(&mut command(clone, directory, line))

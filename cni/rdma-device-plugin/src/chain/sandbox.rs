@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a pod's network was made. A network program that rewrites its list removes our plugin until the reconciler adds
-//! it again. A pod that starts in that moment has no rails although no program failed. The runtime's cache of each
-//! sandbox shows this.
+//! Origin of a pod's network. A network program that rewrites its list removes our plugin until the reconciler adds it
+//! again. A pod that starts in that moment has no rails although no program failed. The runtime's cache of each sandbox
+//! shows this.
 //!
 //! libcni's cache has a file for each network of a sandbox. libcni writes it with the text of the list when all plugins
 //! have succeeded (`cacheAdd` in `libcni/api.go`), and removes it after DEL. A pod with `hostNetwork` has none.
@@ -13,20 +13,20 @@ use conflist::Picked;
 use serde::Deserialize;
 use std::{collections::HashMap, fs, io, path::Path, time::SystemTime};
 
-/// How the network of a pod was made.
+/// Origin of a pod's network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Made {
     /// Unknown: the pod has the host's network, or the runtime keeps its cache elsewhere.
     Unknown,
-    /// By a list with our plugin in it, or our plugin has a record of it.
+    /// A list with our plugin made the network, or our plugin has a record of it.
     WithUs,
-    /// By a list with our plugin, and once more without: containerd uses a single plugin's file and the list made of
-    /// it, as its `max_conf_num` is not 1.
+    /// A list with our plugin made the network, and a list without it made it once more: containerd uses a single
+    /// plugin's file and the list made of it, as its `max_conf_num` is not 1.
     Twice {
         /// Name of both networks.
         network: String,
     },
-    /// By a list without our plugin.
+    /// A list without our plugin made the network.
     WithoutUs {
         /// Name of the network.
         network: String,

@@ -4,7 +4,7 @@
 use conflist::TYPE;
 use std::fmt;
 
-/// Whether the runtime would call our plugin now.
+/// State of our plugin in the chain: whether the runtime would call it now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ChainStatus {
     /// Not observed yet.

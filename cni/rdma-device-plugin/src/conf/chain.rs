@@ -67,7 +67,7 @@ pub enum Placement {
 pub struct Chain {
     /// Directory of the runtime's networks.
     pub conf_dir: PathBuf,
-    /// How the runtime selects a network.
+    /// Container runtime, and its rule for choosing a network.
     pub runtime: Runtime,
     /// Place of the entry.
     pub placement: Placement,

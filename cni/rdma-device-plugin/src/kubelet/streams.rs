@@ -28,7 +28,7 @@ pub struct Count {
 /// Reason why a resource is no longer served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It is served.
+    /// None yet: the resource is served.
     NotYet,
     /// The daemon ends. Kubelet keeps the last list for a while: another daemon may come.
     Daemon,

@@ -60,7 +60,7 @@ fn done(command: &mut Command) {
     assert!(output.status.success(), "{}", said(&output));
 }
 
-/// What it printed, and its errors.
+/// Returns standard output and standard error of a program.
 pub(crate) fn said(output: &Output) -> String {
     let [out, error] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
     format!("{out}{error}")

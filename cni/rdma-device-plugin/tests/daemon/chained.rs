@@ -27,7 +27,7 @@ impl Chained {
         Self::placed("")
     }
 
-    /// The same with more in its `chain`.
+    /// Makes the same node with the fields `more` in its `chain`.
     #[track_caller]
     fn placed(more: &str) -> Self {
         let machine = Machine::with(&[FIRST, SECOND]);

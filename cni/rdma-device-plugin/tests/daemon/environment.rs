@@ -28,7 +28,7 @@ fn record(running: &Running, container: &str, ids: &[&str], indexes: [u64; 2]) {
 /// A rail: its NIC's number, what kubelet gave for it, resources with ids, and the index of its GID.
 type RailOf<'a> = (usize, &'a [(&'a str, &'a str)], u64);
 
-/// The same of a pod with these rails.
+/// Writes the record of a pod with these rails.
 fn record_of(running: &Running, container: &str, rails: &[RailOf<'_>]) {
     let rails = rails.iter().map(|(number, ids, index)| {
         let allocated: Vec<Value> = ids

@@ -65,7 +65,7 @@ impl Running {
         Self::on(Machine::with(&[FIRST, SECOND]), configuration)
     }
 
-    /// The same on another node.
+    /// Configures the node `machine`, and starts kubelet and the daemon on it.
     #[track_caller]
     fn on(machine: Machine, configuration: &str) -> Self {
         machine.configure(configuration);
@@ -78,7 +78,7 @@ impl Running {
         }
     }
 
-    /// The same, once kubelet has a list of `resource` with so many healthy ids.
+    /// Waits until kubelet has a list of `resource` with so many healthy ids.
     #[track_caller]
     fn listed(self, resource: &str, ids: usize) -> Self {
         self.has(resource, ids);

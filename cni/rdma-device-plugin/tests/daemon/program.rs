@@ -22,7 +22,7 @@ pub(crate) fn start(machine: &Machine) -> Daemon {
     start_with(machine, &["--metrics-address", "127.0.0.1:0"])
 }
 
-/// The same, with other arguments.
+/// Starts the program with these arguments.
 pub(crate) fn start_with(machine: &Machine, arguments: &[&str]) -> Daemon {
     Daemon::start(command(machine).args(arguments))
 }

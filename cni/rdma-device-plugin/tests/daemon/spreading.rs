@@ -33,7 +33,7 @@ impl Rails {
         Self::with(configuration, gpu, ("rdma/nic", 400))
     }
 
-    /// The same, of which kubelet has so many ids of a resource.
+    /// Starts the daemon, and waits until kubelet has so many ids of a resource.
     fn with(configuration: &str, gpu: bool, (resource, ids): (&str, usize)) -> Self {
         let machine = Machine::with(&[]);
         for number in 0..8 {

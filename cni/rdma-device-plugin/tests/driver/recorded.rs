@@ -15,7 +15,7 @@ pub(crate) enum Fails {
     Load {
         times: usize,
     },
-    /// It reports success without a module.
+    /// Loading: it reports success without a module.
     Silently,
     /// The parameter does not take.
     Parameter,

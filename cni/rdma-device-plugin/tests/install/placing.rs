@@ -117,7 +117,7 @@ fn start(node: &Node) -> Daemon {
     Daemon::start(&mut command)
 }
 
-/// It moves there after evidence, and back after its loss.
+/// The daemon moves the entry into the network's own directory after evidence, and back after its loss.
 #[test]
 fn the_entry_goes_where_the_runtime_was_seen_to_call_it() {
     let node = Node::with_list(FLANNEL);

@@ -119,7 +119,7 @@ fn the_hosts_network_is_used_where_the_name_says() {
     assert_eq!(on_host, 3, "examples with hostNetwork");
 }
 
-/// What claims of examples are of, beside other drivers' devices.
+/// Claims of the examples name the chart's classes, or those of GPU drivers.
 #[test]
 fn claims_are_of_classes_that_the_chart_makes() {
     let files = [crate::claims::SHARED, crate::claims::OF_WHOLE_NICS];
@@ -258,7 +258,7 @@ fn is_one_on_each_node(pod: &Pod) -> bool {
     })
 }
 
-/// What a container of our own image is told; none: it is of another image.
+/// Returns the arguments of a container of our own image. Returns `None` for another image.
 fn command(container: &Container) -> Option<Arguments> {
     let image = container.image.as_ref()?;
     image.starts_with("rdma-device-plugin:").then(|| {

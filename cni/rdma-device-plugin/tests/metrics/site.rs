@@ -154,7 +154,7 @@ impl Site {
         self.serve_view(Arc::new(move || view.clone())).await
     }
 
-    /// The same, of a node that changes.
+    /// Serves the metrics of a node that changes: `view` returns its present state.
     pub(crate) async fn serve_view(&self, view: Arc<dyn Fn() -> View + Send + Sync>) -> Client {
         let sources = Sources {
             view,

@@ -358,7 +358,7 @@ fn a_variable_names_the_first_nic_for_smc() {
     assert!(response.envs.is_empty());
 }
 
-/// By a CDI name the device can have another path than now, so that no path is published.
+/// With a CDI name the device can have another path than now, so the daemon publishes no path.
 #[test]
 fn an_exclusive_devices_information_promises_no_path_that_can_change() {
     let node = node("four-vfs");

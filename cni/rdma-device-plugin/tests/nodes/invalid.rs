@@ -335,7 +335,7 @@ fn every_format_may_have_the_chain() {
     }
 }
 
-/// The same in YAML and in JSON; and what is there if nothing is written.
+/// YAML and JSON give the same configuration. The JSON has the defaults of fields that the YAML leaves out.
 #[test]
 fn our_own_format() {
     let yaml = "

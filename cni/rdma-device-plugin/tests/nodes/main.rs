@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the daemon advertises and answers on a dozen node layouts, beside what the owner of each
-//! foreign configuration format would have: every difference is there on purpose, with a reason.
+//! Offers and answers of the daemon on a dozen node layouts, beside those that the owner of each foreign configuration
+//! format would give: every difference is there on purpose, with a reason.
 //!
-//! `<layout>/node.json` is the node, as a base of `bases/` and what differs from it (see the crate
-//! `cases`). `configs/` has the configurations, `<layout>/table.yaml` the
-//! two answers, `differences.yaml` the reasons; `<layout>/preferred.yaml` has NICs beside GPUs. README.md says where the peers' answers are from.
+//! `<layout>/node.json` is the node, as a base of `bases/` and what differs from it (see the crate `cases`). `configs/`
+//! has the configurations, `<layout>/table.yaml` the two answers, `differences.yaml` the reasons;
+//! `<layout>/preferred.yaml` has NICs beside GPUs. README.md says where the peers' answers are from.
 
 mod answers;
 mod erdma;

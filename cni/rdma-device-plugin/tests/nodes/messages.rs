@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is said of each wrong value, word for word, and what becomes of a right one. Each line of
-//! `messages/*.txt` that is not indented is a configuration; below it is what is said of it, or
-//! after `taken: ` what was read, with the remarks.
+//! Messages about each wrong value, word for word, and the result of each right one. Each line of `messages/*.txt` that
+//! is not indented is a configuration. Below it is the message, or after `taken: ` what the daemon read, with the
+//! remarks.
 //!
-//! `UPDATE_PLANS=1 cargo test -p rdma-device-plugin --test nodes messages` writes them anew, to be
-//! read before they are committed.
+//! `UPDATE_PLANS=1 cargo test -p rdma-device-plugin --test nodes messages` writes the files anew. Read them before you
+//! commit them.
 
 use cases::golden;
 use rdma_device_plugin::conf::Conf;

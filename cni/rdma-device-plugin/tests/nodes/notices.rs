@@ -16,7 +16,7 @@ fn warnings(text: &str, inventory: &Inventory) -> Vec<String> {
     })
 }
 
-/// What is `told` of a node with `inventory` that is configured by `text`.
+/// Returns what `told` returns for a node with `inventory` that `text` configures.
 fn said<T>(text: &str, inventory: &Inventory, told: impl Fn(&Conf, &[Offer]) -> T) -> T {
     let conf = Conf::parse(text, Path::new("f")).expect(text).conf;
     let (offers, _) = offers(
@@ -50,7 +50,7 @@ fn a_resource_that_the_operator_leaves_out_is_a_warning() {
     }
 }
 
-/// It was added to the configuration while the daemon ran.
+/// The operator added the resource to the configuration while the daemon ran.
 #[test]
 fn a_resource_that_the_entry_does_not_have_yet_is_a_warning() {
     let inventory = node("lacp-bonds");

@@ -90,8 +90,8 @@ fn nics_are_preferred_as_each_layout_says() {
     assert!(seen > 12, "{seen} cases");
 }
 
-/// The same by what the program reads of a sysfs tree with every bridge in its place, and with NVSwitches on the board:
-/// these are neither GPUs nor NICs, and nothing is near to them.
+/// The preferences are the same by the sysfs tree that the program reads, with every bridge in its place, and with
+/// NVSwitches on the board. NVSwitches are neither GPUs nor NICs, and nothing is near to them.
 #[test]
 fn nics_are_preferred_by_the_tree_of_each_layout() {
     let mut layouts_read = BTreeSet::new();
