@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the sources have of the kernel's interfaces by hand, numbers, sizes and places, against the kernel's own
-//! headers, by the C compiler of the architecture that this program is for: `scripts/test` holds amd64's to them,
+//! Comparison of the kernel's interfaces that the sources have by hand, numbers, sizes and places, with the kernel's
+//! own headers, by the C compiler of the architecture that this program is for: `scripts/test` compares amd64's,
 //! `scripts/test --full` arm64's as well.
 //!
-//! A constant is held to a name of the headers if it has that name, or if its comment begins with the C expression
-//! that it is: `` /// `sizeof(struct ndmsg)` ``. `` /// `SMC_NLA_DEV_*` `` is the prefix of the names that follow.
+//! The test compares a constant with a name of the headers if it has that name, or if its comment begins with the C
+//! expression that it is: `` /// `sizeof(struct ndmsg)` ``. `` /// `SMC_NLA_DEV_*` `` is the prefix of the names that
+//! follow.
 
 use std::{
     env,
@@ -40,13 +41,13 @@ const HEADERS: &[&str] = &[
     "rdma/rdma_user_cm.h",
 ];
 
-/// How names begin that are the headers'.
+/// Prefixes of the headers' names.
 const NAMES: &[&str] = &[
     "BPF_", "CTRL_", "ETHTOOL_", "FRA_", "GENL_", "IFA_", "IFLA_", "NDA_", "NETNSA_", "NHA_",
     "RTAX_", "RTA_", "RTM_", "RTNH_", "RTNLGRP_", "SO_",
 ];
 
-/// Of enumerations that a comment names: how their names begin.
+/// Prefixes of the names in enumerations that a comment names.
 const ENUMERATIONS: &[(&str, &str)] = &[
     ("enum rdma_nldev_attr", "RDMA_NLDEV_ATTR_"),
     ("enum rdma_nldev_command", "RDMA_NLDEV_CMD_"),
@@ -174,7 +175,8 @@ impl<'a> Constant<'a> {
     }
 }
 
-/// What a comment says that the constants below it are, one after the other: in backquotes, at its beginning.
+/// Returns the C expressions that a comment gives for the constants below it, one after the other: in backquotes, at
+/// its beginning.
 fn expressions_of(comment: &str) -> Vec<String> {
     let mut expressions = Vec::new();
     let mut rest = comment;
@@ -201,7 +203,7 @@ fn expressions_of(comment: &str) -> Vec<String> {
     expressions
 }
 
-/// How the names begin in the headers that follow without it.
+/// Returns the prefix that names have in the headers and that the names below the comment lack.
 fn prefix_of(comment: &str) -> Option<String> {
     let (said, _) = comment.strip_prefix('`')?.split_once('`')?;
     let enumeration = ENUMERATIONS.iter().find(|(name, _)| *name == said);
@@ -224,7 +226,7 @@ fn sources(directory: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// What the compiler of this program's architecture says of these assertions; nothing if they hold.
+/// Returns the messages of the compiler of this program's architecture about these assertions: none if they hold.
 fn compile(assertions: &str) -> String {
     let (macro_of, cross) = match env::consts::ARCH {
         "x86_64" => ("__x86_64__", None),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a move drops of a netdev and nobody sets again: queueing disciplines, permanent neighbours, and routes of other
-//! types than unicast.
+//! Objects of a netdev that a move drops and nobody sets again: queueing disciplines, permanent neighbours, and routes
+//! of other types than unicast.
 
 use super::{ip_of, routes};
 use crate::netlink::{Answers, Socket, attributes, text, u32_of};

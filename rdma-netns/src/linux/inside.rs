@@ -30,7 +30,7 @@ pub type Ports = (String, Vec<PortInfo>);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InsideError {
-    /// It cannot be opened; `NotFound`: it is gone.
+    /// The namespace cannot be opened; `NotFound`: it is gone.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// Another namespace is there by now.

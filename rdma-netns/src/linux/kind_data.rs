@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the kind of a virtual netdev keeps over a move (`IFLA_INFO_DATA`, `include/uapi/linux/if_link.h`) and its
-//! namespace's administrator can set, and why its protocol is down (`IFLA_PROTO_DOWN_REASON`).
+//! Settings of the kind of a virtual netdev that survive a move (`IFLA_INFO_DATA`, `include/uapi/linux/if_link.h`) and
+//! that its namespace's administrator can change, and reasons why its protocol is down (`IFLA_PROTO_DOWN_REASON`).
 
 use super::links::{self, HEADER, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINKINFO};
 use crate::{
@@ -150,7 +150,7 @@ pub(super) fn write(
     socket.request(&message, 0).map(drop)
 }
 
-/// What the kernel reports of a netdev.
+/// State of a netdev as the kernel reports it.
 #[derive(Default)]
 struct Present {
     kind: String,

@@ -116,9 +116,9 @@ pub struct Linux {
     dev: PathBuf,
     host: OnceLock<Space>,
     boot_id: OnceLock<String>,
-    /// What one run remembers of the hardware.
+    /// Hardware that one run remembers.
     known: Option<Mutex<devices::Known>>,
-    /// And of kubelet's configuration.
+    /// API servers in kubelet's configuration that one run remembers.
     api_servers: OnceLock<Vec<IpAddr>>,
     asked: Mutex<Option<Asked>>,
 }

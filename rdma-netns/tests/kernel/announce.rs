@@ -43,7 +43,7 @@ fn announce(at: NetnsSide, link: &InterfaceName, address: &str) -> Op {
     }
 }
 
-/// Whether the node knows `address` at `mac`, at the latest in a moment.
+/// Returns true if the node knows `address` at `mac` within half a second.
 fn is_known_at(world: &World, address: &str, mac: &str) -> bool {
     let begin = Instant::now();
     loop {

@@ -29,8 +29,7 @@ fn remove(at: NetnsSide, link: &str) -> Op {
     Op::RemoveLink { at, link }
 }
 
-/// How many netdevs the host has.
-/// `IFLA_MACVLAN_BC_CUTOFF` of a pod's netdev.
+/// Returns `IFLA_MACVLAN_BC_CUTOFF` of a pod's netdev.
 fn cutoff(world: &World, name: &str) -> Option<i32> {
     let index = world.pod_link(name).index;
     let ask = || {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a thread reads in a pod's namespace, of which nothing is left behind.
+//! Reads of a thread in a pod's namespace. They leave nothing behind.
 
 use crate::world::{to_pod, with_node};
 use rdma_netns::{Pod, linux::inside};

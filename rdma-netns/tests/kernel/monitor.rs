@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What the issue promises.
+/// Time until the monitor reports an event, as the issue promises.
 const SOON: Duration = Duration::from_secs(1);
 
 fn open() -> Monitor {
@@ -256,7 +256,7 @@ fn without_capabilities_less_is_reported() {
     });
 }
 
-/// As a network manager is told, by the program of iproute2.
+/// A network manager listens as `ip monitor` of iproute2 does.
 #[test]
 fn a_promiscuous_netdev_is_reported() {
     with_node(|world| {

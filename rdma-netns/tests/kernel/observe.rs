@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is seen of links, and that looking is quick and changes nothing.
+//! Observations of links. Observing is quick and changes nothing.
 
 use crate::world::{interface, with_node};
 use netlink_packet_route::{

@@ -137,7 +137,7 @@ fn another_prober_is_detected() {
     });
 }
 
-/// What is said after the probe is heard by the next look, and only others' having the address counts.
+/// The next look hears what others say after the probe. It counts only that they have the address.
 #[test]
 fn who_takes_the_address_later_is_overheard() {
     with_pod(|world| {

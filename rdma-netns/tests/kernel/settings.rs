@@ -9,7 +9,7 @@ use rdma_netns::{
 };
 use std::{fs, io};
 
-/// What `/proc/sys` shows in the calling thread's namespace.
+/// Returns the settings that `/proc/sys` shows in the calling thread's namespace.
 fn from_proc(link: &str) -> Sysctls {
     let read = |key: &&'static str| {
         let (family, name) = key.split_once('/').expect("a key");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! By which netdevs the node is reached, as the kernel tells its routes and rules.
+//! Netdevs by which the node is reached, as the kernel reports its routes and rules.
 
 use crate::world::{World, with_node};
 use std::fs;
@@ -124,7 +124,7 @@ fn default_routes_in_tables_that_a_rule_of_the_host_leads_to() {
     }
 }
 
-/// What leads to the API server alone.
+/// Rules and routes that lead to the API server alone.
 #[test]
 fn tables_by_which_an_api_server_is_reached() {
     with_rails(|world| {

@@ -18,8 +18,8 @@ fn add(parent: &str, child: Child, name: &str, mtu: u32) -> Op {
 const BRIDGE: Child = Child::Macvlan(MacvlanMode::Bridge);
 const IPVLAN: Child = Child::Ipvlan(IpvlanMode::L2);
 
-/// It has its parent's hardware address: IPv4's answers to its probes arrive at the parent, those of
-/// the other end and of its siblings.
+/// An ipvlan child has its parent's hardware address. IPv4's answers to its probes, from the other end and from its
+/// siblings, arrive at the parent.
 #[test]
 fn an_ipvlan_child_hears_who_has_an_address() {
     let world = World::new("rdma-ipvlan-probe");

@@ -4,7 +4,7 @@
 use super::*;
 use rdma_netns::smc::{self, PnetEntry, PnetId, PnetTable, SmcState, UserEids};
 
-/// What is left of a test is the whole node's.
+/// Guard that removes what a test left: pnet entries and user EIDs are the whole node's.
 pub(crate) struct Clean;
 
 impl Drop for Clean {

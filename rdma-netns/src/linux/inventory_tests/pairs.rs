@@ -235,7 +235,8 @@ fn an_rdma_device_without_a_parent_is_its_netdevs() {
     assert_eq!(inventory.unpaired, []);
 }
 
-/// It is paired with its netdev nevertheless. Without netlink the driver is recognized by its device name.
+/// The RDMA device is paired with its netdev nevertheless. Without netlink, the inventory recognizes the driver by the
+/// device's name.
 #[test]
 fn an_rdma_device_of_another_driver_was_made_by_no_function_of_erdma() {
     let node = Node::new();

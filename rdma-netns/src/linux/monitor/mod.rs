@@ -143,7 +143,7 @@ pub enum Loss {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WatchError {
-    /// It cannot be opened; `NotFound`: it is gone.
+    /// The namespace cannot be opened; `NotFound`: it is gone.
     #[error("cannot open {path:?}: {source}")]
     Open {
         /// Path of the namespace.
