@@ -280,7 +280,7 @@ impl Process {
         self.runtime.block_on(self.bring_up.settle(nics))
     }
 
-    /// The same, where it may be killed; whether it was.
+    /// Settles the NICs where the fake may kill the process. Returns true if it did.
     pub(crate) fn dies(mut self, nics: &[Nic]) -> bool {
         died(|| drop(self.settle(nics)))
     }
