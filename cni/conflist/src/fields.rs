@@ -18,7 +18,7 @@ const NOT_THE_USERS: [&str; 5] = ["type", "name", "cniVersion", "prevResult", DE
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unknown {
     All,
-    /// Those with a similar known one.
+    /// Unknown fields that resemble a known one.
     Misspelt,
 }
 
