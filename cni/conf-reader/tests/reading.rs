@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is read, and what is said of what cannot be. The messages of the programs' own fields are
-//! pinned by their tests.
+//! Values that `conf-reader` reads, and its messages about values that it refuses. The programs' tests pin the messages of
+//! their own fields.
 
 use conf_reader::{AbsolutePath, Field, Number, Texts, Wrong};
 use serde::Deserialize;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The same entry twice in one chain: in the network's list, and in its directory.
+//! An entry of `rdma-cni` that one chain has twice: in the network's list, and in its directory.
 
 use crate::node::{Node, Pod};
 use rdma_netns::RdmaMode;

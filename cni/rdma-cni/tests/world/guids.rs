@@ -75,7 +75,7 @@ pub(crate) fn node(mode: RdmaMode) -> Node {
     Node::with(world(mode))
 }
 
-/// The same without a state directory.
+/// Returns a world whose set-up has given GUIDs to the function, without a state directory.
 pub(crate) fn world(mode: RdmaMode) -> World {
     with_function(mode, nic(), [NODE, PORT])
 }

@@ -66,7 +66,8 @@ fn a_record_that_stays_is_reported_and_the_devices_return_to_the_host() {
     node.must_be(&before, "after the second DEL");
 }
 
-/// The same for an ADD of a pod that only asked: its DEL tries again.
+/// ADD of a pod that only asks for SMC-R succeeds although `rdma-cni` cannot take a failed set-up back. DEL tries again,
+/// and takes it away.
 #[test]
 fn what_add_could_not_take_back_is_taken_away_by_del() {
     let node = Node::new(RdmaMode::Exclusive);
