@@ -33,7 +33,7 @@ use std::{
 /// Limit for any step of a cluster in an emulated machine.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// What the MAC of the node's NIC for all but RDMA begins and ends with (`integration/lab/vm --node`).
+/// Beginning and end of the MAC address of the node's NIC for all but RDMA (`integration/lab/vm --node`).
 const MANAGEMENT: (&str, &str) = ("52:54:00:aa:", ":00");
 
 /// The cluster.

@@ -12,10 +12,10 @@
 //! | `site` | where it runs |
 //! | [`nodes`] | who can be a node of it |
 //!
-//! It runs on this machine, in a network namespace of its own. Without the lab ([`ControlPlane::start`]) no kubelet
-//! runs: [`ControlPlane::add_node`] makes a node that is ready, and [`ControlPlane::start_bound_pods`] says of its
-//! pods what a kubelet would say. The nodes of a cluster in the lab are virtual machines with a NIC on a bridge in
-//! that namespace: emulated, control plane and `kubectl` would take eight times the CPU time.
+//! The control plane runs on this machine, in a network namespace of its own. Without the lab ([`ControlPlane::start`]) no
+//! kubelet runs: [`ControlPlane::add_node`] makes a node that is ready, and [`ControlPlane::start_bound_pods`] reports of
+//! its pods what a kubelet would report. The nodes of a cluster in the lab are virtual machines with a NIC on a bridge in
+//! that namespace. In an emulated machine, the control plane and `kubectl` would take eight times the CPU time.
 
 mod kubectl;
 mod messages;

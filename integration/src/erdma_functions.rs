@@ -247,7 +247,7 @@ pub fn links(netns: &Netns) -> Vec<Value> {
     parse_list(&netns.run("rdma -j link show"))
 }
 
-/// What the driver counts of the RDMA device, read in `netns`: a file of `hw_counters`.
+/// Returns a counter of the driver for the RDMA device, read in `netns`: a file of `hw_counters`.
 #[track_caller]
 pub fn counter(netns: &Netns, rdma: &str, name: &str) -> u64 {
     let text = netns.run(&format!(

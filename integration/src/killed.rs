@@ -49,7 +49,7 @@ pub struct Sweep<'a> {
     pub host: &'a Netns,
     /// The plugin.
     pub plugin: PathBuf,
-    /// The one that kills itself: `rdma-cni-killed`.
+    /// Plugin that kills itself: `rdma-cni-killed`.
     pub killed: PathBuf,
     /// Operations around which it is killed.
     pub around: Around,

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 pub struct Node {
     /// The namespace that plugins are started in.
     pub host: Netns,
-    /// The one that has the switch.
+    /// Namespace that has the switch.
     pub switch: Netns,
     /// Stand-in IPAM plugin, found by [`crate::ipam::NAME`].
     pub ipam: StandInIpam,

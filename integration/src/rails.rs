@@ -30,7 +30,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// The one that it talks to.
+    /// Returns the side that this one talks to.
     pub fn other(self) -> Self {
         match self {
             Self::A => Self::B,

@@ -44,8 +44,8 @@ pub struct RealKubelet {
 }
 
 impl RealKubelet {
-    /// The one of this machine, whose runtime listens at `runtime`. Its node is registered with `plane` a
-    /// little later, and has no pods.
+    /// Starts the kubelet of this machine, whose runtime listens at `runtime`. Kubelet registers its node with `plane` a
+    /// little later. The node has no pods.
     #[track_caller]
     pub fn start(runtime: &Path, plane: &RemoteControlPlane) -> Self {
         let directory = Tmpfs::of("mode=755", Path::new(DIRECTORY));

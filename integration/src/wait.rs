@@ -50,7 +50,7 @@ pub fn ends(process: &mut Child, signal: Signal, limit: Duration) -> bool {
     ended
 }
 
-/// What `work` returns, which has to do so within `limit`. Prints how long it took.
+/// Returns the result of `work`, and prints how long it took. Panics if `work` takes `limit` or longer.
 #[track_caller]
 pub fn for_no_longer<T>(limit: Duration, what: &str, work: impl FnOnce() -> T) -> T {
     let begin = Instant::now();

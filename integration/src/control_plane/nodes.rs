@@ -39,7 +39,7 @@ pub const NODE: &str = FIRST.name;
 pub const PODS: &str = "10.88.0.0/16";
 
 impl Member {
-    /// The one that this machine is: `integration/lab/vm --node`.
+    /// Returns the node that this machine is (`integration/lab/vm --node`).
     pub fn this() -> Self {
         let number = env::var("RDMA_LAB_NODE").ok();
         let number: usize = number.map_or(1, |it| it.parse().expect("a node's number"));

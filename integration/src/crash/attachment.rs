@@ -48,7 +48,7 @@ pub enum Mode {
     Move,
     /// The pod gets children of them, with addresses of `rdma-ipam`.
     Share,
-    /// As `Share`, with a wrapper in place of `rdma-ipam`, which is then a program of its own.
+    /// `Share` with a wrapper in place of `rdma-ipam`: `rdma-cni` starts the wrapper as a program of its own.
     ShareByWrapper,
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Loss of power at each sync of a story: what had not been synced is gone, and the kernel knows nothing any more.
 //!
-//! What is on a disk changes for certain only by syncs. So a story is killed before each of them, and at its end.
+//! Only a sync changes a disk for certain. So the sweep kills a story before each sync, and at its end.
 
 use super::{
     End, Story, Tally, at_syncs,

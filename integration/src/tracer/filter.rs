@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The filter, by seccomp(2), that stops a traced program at some of its system calls: the others cost it no stop.
 //!
-//! It is a program of the kernel's BPF (`Documentation/userspace-api/seccomp_filter.rst`). All that the traced program
-//! starts inherits it, and keeps it: without a tracer the calls of the filter fail with `ENOSYS`.
+//! The filter is a program of the kernel's BPF (`Documentation/userspace-api/seccomp_filter.rst`). All programs that the
+//! traced program starts inherit the filter, and keep it: without a tracer the calls of the filter fail with `ENOSYS`.
 
 use nix::{
     errno::Errno,

@@ -99,7 +99,7 @@ pub struct Report {
     /// Points in their order, up to the end that a kill brings. With a kill or `ENOSPC`: the points that change
     /// something, send something or can lack room.
     pub points: Vec<Point>,
-    /// The one at which the fault was, the last one of several. None: it ended before.
+    /// Point of the fault, or of the last one of several. `None` if the program ended before it.
     pub hit: Option<Point>,
     /// Number of faults that were met.
     pub hits: usize,

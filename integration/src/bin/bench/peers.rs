@@ -15,7 +15,7 @@ use std::{
 pub(super) struct Peers<'a> {
     /// All of them, for people.
     pub(super) title: &'static str,
-    /// The one that gives a netdev.
+    /// Name of the plugin that gives a netdev.
     pub(super) plugin: &'static str,
     /// Further configuration of a rail, with its `ipam`.
     pub(super) configuration: &'a dyn Fn(u32) -> Value,

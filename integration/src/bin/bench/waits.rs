@@ -16,7 +16,7 @@ pub(super) struct Waits {
     pub(super) synced: f64,
     /// Time of waiting for answers on the wire, in milliseconds.
     pub(super) polled: f64,
-    /// What descriptors have waited that were closed: milliseconds.
+    /// Time of waiting in calls that close descriptors, in milliseconds.
     pub(super) closed: f64,
     closes: u32,
     /// Calls that wait for nothing, and what strace says they took: that is its own.
