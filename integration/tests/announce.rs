@@ -38,7 +38,7 @@ fn configuration(node: &Node, netdev: &str, mode: &str) -> Value {
     configuration
 }
 
-/// Whether the neighbour gets an answer within a second.
+/// Returns true if the neighbour gets an answer within a second.
 fn is_reached(neighbour: &Netns, address: &str) -> bool {
     let mut ping = neighbour.command("ping");
     let output = ping.args(["-n", "-c", "1", "-W", "1", address]).output();

@@ -36,8 +36,8 @@ fn with_static_addresses(node: &Node, version: &str) -> Value {
     configuration
 }
 
-/// What bridge of an early version would have answered: no `dns`, no `sandbox` on the
-/// bridge's interface; and fields that nobody knows.
+/// Returns the result that bridge of an early version would have given: no `dns`, no `sandbox` on the bridge's interface,
+/// and fields that nobody knows.
 fn previous_result(version: &str, netns: &str) -> Value {
     let mut previous = json!({
         "cniVersion": version,

@@ -161,7 +161,8 @@ fn the_list_and_the_directory_at_once_give_a_pod_its_rails_once() {
     before.assert_restored(&libcni.node.host);
 }
 
-/// What tells the daemon that a runtime calls it there: both verbs, of a pod, also where DEL has no result.
+/// The entry that finds out notes the ADD and the DEL of a pod, also in a version whose DEL has no result. By these notes,
+/// the daemon knows that a runtime calls the entry there.
 #[test]
 fn the_entry_that_finds_out_notes_what_libcni_calls() {
     for (network, version) in [("cnitool-new", "1.0.0"), ("cnitool-old", "0.3.1")] {

@@ -218,7 +218,7 @@ fn what_once_left_something() {
     each_leaves_nothing(&mut OfVerb { name, verb, of }, &points);
 }
 
-/// The same of the other programs.
+/// Points of the other programs that once left something.
 #[test]
 fn what_others_once_left() {
     let ipam = || [rdma_cni().with_file_name("rdma-ipam"), injector()];
@@ -272,7 +272,7 @@ fn what_others_once_left() {
     at(&mut Writes::new(programs()), &points).assert_nothing_left(2);
 }
 
-/// Of some ten thousand pairs.
+/// Two kills in one story leave nothing. Of some ten thousand pairs, the test tries a sample.
 #[test]
 fn two_kills_in_one_story() {
     let ends = [Verb::Del, Verb::Gc];
@@ -331,7 +331,7 @@ fn two_errors_in_one_story() {
     }
 }
 
-/// What is not of the build of `rdma-cni` is a program of its own, once for each rail.
+/// `rdma-cni` runs an IPAM plugin that is not of its own build as a program of its own, once for each rail.
 #[test]
 fn shares_by_a_wrapper_of_rdma_ipam() {
     let of = &mut Attachments::of_node(Mode::ShareByWrapper, [rdma_cni(), injector()]);
@@ -388,7 +388,7 @@ fn install_and_uninstall_in_a_directory() {
     }
 }
 
-/// It starts `rdma-cni`, which restores what the pod had.
+/// Uninstall starts `rdma-cni`, which restores what the pod had.
 #[test]
 fn uninstall_after_a_pod_has_ended() {
     let story = &mut Ended::new([rdma_device_plugin(), injector()]);

@@ -276,7 +276,7 @@ fn a_pod_can_be_added_again_after_its_del() {
     }
 }
 
-/// What `rdma-device-plugin doctor` says of netdevs that came back without something.
+/// Returns what `rdma-device-plugin doctor` says of netdevs that came back without something.
 fn doctor(node: &Node) -> String {
     let mut doctor = node.host.command(integration::daemon::rdma_device_plugin());
     let doctor = doctor.args(["doctor", "--state-dir"]).arg(node.state());
@@ -404,7 +404,8 @@ fn a_pods_many_routes_take_no_memory() {
     }
 }
 
-/// What restoring sets of a rail is its next owner's to choose, whoever restores or recovers the other rail.
+/// DEL and recovery change nothing of a rail that is back on the host, whoever restores the other rail: the next owner
+/// chooses its settings.
 #[test]
 fn a_rail_that_is_home_is_left_to_its_next_owner() {
     let node = Node::with_rails(3);

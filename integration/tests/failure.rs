@@ -277,7 +277,8 @@ fn a_state_directory_that_is_a_file_changes_nothing() {
     }
 }
 
-/// As each pod that was allocated nothing: its ADD left no lock. An error of its DEL would keep the plugins before from theirs.
+/// DEL of a pod without a record succeeds where `rdma-cni` can record nothing. Each pod without an allocation is such a
+/// pod: its ADD left no lock. An error of its DEL would keep the plugins before `rdma-cni` from their DEL.
 #[test]
 fn a_pod_that_nothing_is_recorded_of_ends_where_nothing_can_be_recorded() {
     let node = Node::with_rails(1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a pod with `NET_ADMIN` does to its rail ends with the pod: real namespaces, netdevs of the kinds that this
-//! kernel has (veth, macvlan, bridge).
+//! Changes of a pod with `NET_ADMIN` to its rail, which end with the pod. The tests use real namespaces, and netdevs of the
+//! kinds that this kernel has (veth, macvlan, bridge).
 
 use integration::{Netns, Node, Snapshot, wait};
 use rdma_netns::{InterfaceName, Kernel, Link, LinkFlag, LinkSetting, Linux, NetnsSide, Op};
@@ -214,8 +214,9 @@ fn a_netdev_in_a_namespace_of_the_pods_own_cannot_be_seen_on_the_host() {
     assert!(node.host.ip_succeeds(probe));
 }
 
-/// By the number 0 that its namespace has for the host's, where `eth0` has its other end (`rtnl_newlink()`,
-/// `net/core/rtnetlink.c`). A kernel that refuses it fails this test.
+/// A pod with `CAP_NET_ADMIN` makes this macvlan by the number 0 that its namespace has for the host's, where `eth0` has
+/// its other end (`rtnl_newlink()`, `net/core/rtnetlink.c`). ADD then refuses the NIC. A kernel that refuses the macvlan
+/// fails this test.
 #[test]
 fn a_pod_without_a_user_namespace_makes_a_macvlan_of_a_nic_of_the_host() {
     let node = Node::with_rails(1);
@@ -238,7 +239,7 @@ fn a_pod_without_a_user_namespace_makes_a_macvlan_of_a_nic_of_the_host() {
     assert!(message.contains(words), "{message}");
 }
 
-/// As with `hostUsers: false`.
+/// The kernel refuses this macvlan to a pod that has a user namespace, as with `hostUsers: false`.
 #[test]
 fn a_pod_with_a_user_namespace_makes_no_macvlan_of_a_nic_of_the_host() {
     let node = Node::with_rails(1);
@@ -282,7 +283,7 @@ fn with_eth0(node: &Node, netns: &str) -> String {
     format!("ip link add link if{nic} link-netnsid 0 name spy type macvlan mode bridge")
 }
 
-/// It failed for want of `CAP_NET_ADMIN`.
+/// Asserts that the command failed for want of `CAP_NET_ADMIN`.
 #[track_caller]
 fn is_forbidden(done: &Output) {
     let why = String::from_utf8_lossy(&done.stderr);
@@ -443,7 +444,7 @@ fn seen(host: &Netns) -> Link {
     observed.host.link("eth1").expect("eth1").clone()
 }
 
-/// What `work` makes of `netns`, on a thread inside.
+/// Runs `work` on a thread in `netns`, and returns its result.
 #[track_caller]
 fn inside<T: Send>(netns: &Netns, work: impl FnOnce() -> T + Send) -> T {
     let netns = rdma_netns::netns::Netns::open(netns.path()).expect("a namespace");

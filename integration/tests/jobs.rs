@@ -3,7 +3,8 @@
 
 use std::process::Command;
 
-/// What is printed by `jobs`, which are given in two lanes and told of every second, and then by `run_jobs`.
+/// Returns what the script prints for `jobs`, and then for `run_jobs`. It has two lanes, and reports running jobs every
+/// second.
 fn run(jobs: &str) -> String {
     let script = format!(
         "set -euo pipefail\n. scripts/jobs.sh\nHEARTBEAT=1\nCOUNTED=$(mktemp)\n\

@@ -94,7 +94,7 @@ fn whoever_comes_removes_the_children_of_a_killed_verb() {
     }
 }
 
-/// What is left in the state directory of attachments.
+/// Returns the names of the files in the state directory of attachments.
 fn left(node: &Node) -> Vec<String> {
     let files = fs::read_dir(node.state().join("attachments/net"));
     let files = files.into_iter().flatten();
@@ -163,7 +163,7 @@ fn the_next_verb_removes_what_was_written_of_a_record() {
     }
 }
 
-/// What a living process writes is its own.
+/// DEL of another attachment leaves a half-written record alone while its writer lives and holds the lock.
 #[test]
 fn a_record_that_is_being_written_is_left_alone() {
     let node = Node::with_rails(1);

@@ -85,7 +85,7 @@ fn all_own(pod: &Pod) -> Vec<String> {
     devices
 }
 
-/// The one of a pod that has one.
+/// Returns the RDMA device of a pod that has one.
 #[track_caller]
 fn own(pod: &Pod) -> String {
     let mut devices = all_own(pod);
@@ -94,7 +94,8 @@ fn own(pod: &Pod) -> String {
     device
 }
 
-/// Of the `functions`, of which one NIC has one and the other one two, the scheduler takes those two.
+/// The scheduler takes two functions of the same NIC for a claim of two below one root. Of the `functions`, one NIC has one
+/// and the other one has two.
 fn two_are_below_one_root(cluster: &mut Cluster<Lab>, functions: &[Vec<&Function>]) {
     let constraint = json!([{"requests": ["functions"], "matchAttribute": ROOT}]);
     cluster.make(TEMPLATES, &template("two", 2, constraint));

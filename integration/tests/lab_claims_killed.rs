@@ -73,7 +73,7 @@ fn points(changes: BTreeMap<String, u32>) -> Vec<Point> {
     changes.into_iter().flat_map(of_call).collect()
 }
 
-/// What the driver changes while a pod comes, and while it ends.
+/// Returns the points at which the driver changes something while a pod comes, and while it ends.
 fn all_points(cluster: &mut Cluster) -> [Vec<Point>; 2] {
     let driver = pid_of(cluster);
     let coming = kill_at::changes(driver, || {

@@ -16,7 +16,7 @@ const MANIFEST: &str = "integration/manifests/rendered/claims-of-moved-vfs.yaml"
 
 const NAMES: [&str; 2] = ["a", "b"];
 
-/// What the node's network was like before there was anything of ours on it, on its disk.
+/// File on the node's disk that has the node's network from before the installation.
 const FRESH: &str = "/var/lib/reboot/fresh.json";
 
 /// A node that has booted: two virtual functions on each NIC, set up as at every boot.
@@ -89,7 +89,7 @@ fn first_boot() {
     power::cut();
 }
 
-/// The same pods have the same devices again, and give them back.
+/// The pods from before the boot have the same devices again, and give them back.
 fn second_boot() {
     assert_eq!(records().len(), NAMES.len(), "of the boot before");
     let [claims, specifications] = claims::files();

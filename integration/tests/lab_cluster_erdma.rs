@@ -21,7 +21,7 @@ use std::{fs, process::Command};
 const RESOURCE: &str = "aliyun/erdma";
 const MANIFEST: &str = "conf/manifests/erdma.yaml";
 
-/// What the manifest says of the driver, in front of what the lab adds.
+/// Words of the manifest about the driver. The lab adds its own behind them.
 const DRIVER: &str = "\"preferDriver\": \"default\",";
 
 /// The machine's NICs. The driver is unloaded last.

@@ -65,7 +65,7 @@ fn what_a_pod_sets_of_a_driver_is_restored() {
     assert_eq!(before.lacking(&lacking), []);
 }
 
-/// By `IFLA_INFO_DATA`: who receives, and which priority frames have.
+/// DEL restores the settings of a VLAN or an ipvlan in `IFLA_INFO_DATA`: who receives, and which priority frames have.
 #[test]
 fn what_a_pod_sets_of_a_vlan_or_an_ipvlan_is_restored() {
     let node = Node::on(Netns::own());

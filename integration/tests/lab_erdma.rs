@@ -98,7 +98,7 @@ impl Scene {
         assert_eq!(self.leaves_by("10.0.0.99"), "eth0");
     }
 
-    /// By which netdev the node's own packets to `destination` leave.
+    /// Returns the netdev by which the node's own packets to `destination` leave.
     fn leaves_by(&self, destination: &str) -> String {
         let routes = self.nics.host.show(&format!("-4 route get {destination}"));
         routes[0]["dev"].as_str().expect("a netdev").to_owned()

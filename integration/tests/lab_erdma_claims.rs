@@ -100,7 +100,7 @@ impl Scene {
         });
     }
 
-    /// What a container of the claim gets; none: nothing yet.
+    /// Returns what a container of the claim gets, or `None` if it gets nothing yet.
     fn given(&self, cdi: &str) -> Option<Value> {
         let files = fs::read_dir(self.node.path("cdi")).ok()?;
         let texts = files.filter_map(|it| fs::read(it.ok()?.path()).ok());

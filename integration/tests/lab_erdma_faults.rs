@@ -17,10 +17,10 @@ const RESOURCE: &str = "aliyun/erdma";
 /// NICs stay as they are.
 const CONFIGURATION: &str = r#"{"erdma": {"configureNICs": false}}"#;
 
-/// As long as a verb may take: the driver gives a command up after 15 s (`ERDMA_CMDQ_TIMEOUT_MS`).
+/// Time that a verb may take: the driver gives a command up after 15 s (`ERDMA_CMDQ_TIMEOUT_MS`).
 const LIMIT: Duration = Duration::from_secs(25);
 
-/// As long as an answer of the daemon may take that asks nothing of the driver.
+/// Time that an answer of the daemon may take that asks nothing of the driver.
 const SOON: Duration = Duration::from_secs(10);
 
 /// Two pods, each with a NIC by `rdma-cni`; the host is as before after `work`.

@@ -176,7 +176,8 @@ fn a_function_that_was_unbound_by_hand_stays_unbound() {
     has_ids(&node, 2);
 }
 
-/// What is promised in a container that sees the node's `/sys` otherwise than the node itself.
+/// `--check-config` prints the command that binds a function if the daemon cannot bind it. A container can see the node's
+/// `/sys` otherwise than the node itself.
 #[test]
 fn functions_that_the_daemon_cannot_bind_are_reported_with_the_command() {
     let erdma = ErdmaFunctions::new(Driver::Kernel, "exclusive");

@@ -17,10 +17,10 @@ use std::{
     time::Duration,
 };
 
-/// As long as a verb may take: `rdma-cni` waits 10 s for devices of a namespace that ends.
+/// Time that a verb may take: `rdma-cni` waits 10 s for devices of a namespace that ends.
 const LIMIT: Duration = Duration::from_secs(25);
 
-/// As long as the daemon's commands may take.
+/// Time that a command of the daemon's program may take.
 const SOON: Duration = Duration::from_secs(10);
 
 const RESOURCE: &str = "aliyun/erdma";
@@ -63,7 +63,7 @@ fn is_found_again(scene: &ErdmaNode) {
     scene.erdma.are_home();
 }
 
-/// What the daemon's program prints.
+/// Returns what the daemon's program prints.
 #[track_caller]
 fn asked(host: &Netns, arguments: &[&str]) -> String {
     let program = rdma_device_plugin();

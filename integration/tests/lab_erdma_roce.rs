@@ -10,7 +10,7 @@ use integration::{
 };
 use std::{env, fs};
 
-/// What the GID index of an IPv4 address is in the pod.
+/// Returns the GID index of an IPv4 address in the pod, and the type of that GID.
 #[track_caller]
 fn gid_of(pod: &Netns, rdma: &str, address: &str) -> Option<(usize, String)> {
     let bytes: Vec<u8> = address

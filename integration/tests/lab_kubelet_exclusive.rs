@@ -10,13 +10,13 @@ use integration::{
 };
 use std::{fs, os::linux::fs::MetadataExt, path::Path};
 
-/// As users of sriov-network-device-plugin have it; igbvf's functions.
+/// Configuration as users of sriov-network-device-plugin have it, for igbvf's functions.
 const RESOURCE_LIST: &str = r#"{"resourceList": [{
     "resourcePrefix": "lab", "resourceName": "vf",
     "selectors": {"isRdma": true, "drivers": ["igbvf"]}
 }]}"#;
 
-/// The same by the daemon's own format, and by CDI names.
+/// Configuration of the same resource in the daemon's own format, by CDI names.
 const BY_CDI: &str = r#"
 resources:
 - name: lab/vf

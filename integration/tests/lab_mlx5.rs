@@ -21,7 +21,7 @@ fn read(path: impl AsRef<std::path::Path>) -> String {
     text.trim().to_owned()
 }
 
-/// What `--check-config` says of a resource `rdma/hca` of this kind.
+/// Returns what `--check-config` says of a resource `rdma/hca` of this kind.
 #[track_caller]
 fn offered(node: &Node, kind: &str) -> String {
     let file = node.directory().join("config.json");

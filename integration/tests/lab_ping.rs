@@ -220,7 +220,8 @@ fn each_silence_has_its_reason() {
     assert_eq!(verbs_devices(&scene.lab.host), Vec::<String>::new());
 }
 
-/// As `conf/examples/verify.yaml` has it: each pod sees its own RDMA devices alone, and has no capability.
+/// Two pods verify each other as in `conf/examples/verify.yaml`: each pod sees its own RDMA devices alone, and has no
+/// capability.
 #[test]
 fn two_pods_verify_each_other() {
     let scene = TwoPods::new();

@@ -193,7 +193,7 @@ fn a_pod_that_asks_for_smc_r_by_annotation_has_it_on_its_rail(node: &ExclusiveNo
     end(node, pods);
 }
 
-/// How the connections of both are carried, as soon as both have one.
+/// Waits until both have a connection, and returns the modes of each one's connections.
 #[track_caller]
 fn wait_for_connections(netns: &[Netns; 2]) -> [Vec<String>; 2] {
     let modes = |netns: &Netns| {

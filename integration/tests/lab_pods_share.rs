@@ -18,7 +18,7 @@ use nix::sys::signal::Signal;
 use std::{thread, time::Duration};
 use tonic::Code;
 
-/// As long as a sandbox may take until the chain's ADD runs.
+/// Time that a sandbox may take until the chain's ADD runs.
 const TO_BEGIN: Duration = Duration::from_secs(60);
 
 /// A node on which a pod without RDMA, which the chain left alone, has come and gone.
@@ -215,7 +215,7 @@ fn killed_while_add_runs(node: &mut SharedNode, before: &Snapshot) {
     assert_eq!(node.records(), 0);
 }
 
-/// What it has for programs that look for it, with all that is true for its own pod alone.
+/// Configuration with all variables for programs that look for their rails. They hold for the container's own pod alone.
 const TOLD: &str = r#"{"cdi": true, "resources": [{
     "name": "rdma/hca", "kind": "shared", "environment": ["rails", "nccl", "ucx", "nvshmem"]
 }]}"#;

@@ -33,7 +33,7 @@ const RECORDS: &str = "/var/lib/cni/rdma-cni/attachments/net";
 /// Where `rdma-ipam` keeps its leases here.
 const LEASES: &str = "/var/lib/cni/leases";
 
-/// What the first boot tells the second.
+/// File with what the first boot tells the second.
 const TOLD: &str = "/var/lib/reboot/told.json";
 
 /// Pods of the first boot, and the functions of each of their containers: NIC and number.
@@ -74,7 +74,7 @@ fn pod(node: &ExclusiveNode, name: &str, functions: &[(usize, usize)]) -> Pod {
     pod
 }
 
-/// What kubelet does with a sandbox whose pod it does not know.
+/// Removes a sandbox, as kubelet does if it does not know the sandbox's pod.
 #[track_caller]
 fn remove(node: &ExclusiveNode, sandbox: &str) {
     let removed = node.runtime.cri().remove(sandbox);
@@ -125,9 +125,9 @@ fn leases() -> BTreeMap<IpAddr, String> {
     leases
 }
 
-/// What the runtime keeps of ADD's answers may come back empty, too: containerd 1.7 does not sync it,
-/// and then removes no such sandbox (`failed to get network "net" cached result: … unexpected end of
-/// JSON input`). Whoever runs the node takes these files away; how many there were.
+/// Removes the empty files of ADD's answers, and returns their number. Whoever runs a node has to do the same: containerd
+/// 1.7 does not sync these files, so that they may come back empty. It removes no such sandbox then (`failed to get network
+/// "net" cached result: … unexpected end of JSON input`).
 fn take_empty_results_away() -> usize {
     let files = fs::read_dir("/var/lib/cni/results").expect("containerd's results");
     let files = files.map(|it| it.expect("a file").path());
@@ -138,13 +138,13 @@ fn take_empty_results_away() -> usize {
         .count()
 }
 
-/// How many pods have a file of what their programs have to name.
+/// Returns the number of pods that have a file with what their programs have to name.
 fn rails() -> usize {
     let pods = fs::read_dir("/var/lib/cni/rdma-cni/rails/net");
     pods.into_iter().flatten().count()
 }
 
-/// What `rdma-device-plugin doctor` says, as one line.
+/// Returns what `rdma-device-plugin doctor` says, as one line.
 #[track_caller]
 fn doctor() -> String {
     let said = Command::new(rdma_device_plugin()).arg("doctor").output();

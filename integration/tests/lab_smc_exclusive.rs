@@ -109,7 +109,7 @@ fn a_gib_arrives_as_it_was_sent() {
     scene.end(&pods);
 }
 
-/// By SMC-R, at both ends, on each connection and both ways.
+/// Asserts that SMC-R carries the connections at both ends, and that all data arrive as they were sent, both ways.
 #[track_caller]
 fn carried_as_it_was_sent(pods: &[SmcPod; 2], address: &str, work: (usize, u64)) {
     let (listener, client) = exchange(&peer(), [&pods[0], &pods[1]], address, work);

@@ -263,8 +263,8 @@ fn a_connection_that_fell_back_says_why() {
     cases(both, "10.9.0.1:7005", &[declined], &[nothing]);
 }
 
-/// What the plugin asks before it moves a device: as long as a process has a connection open, the
-/// move would wait in the kernel. One that was killed has none, whatever its peer does.
+/// The kernel tells which connections a process has open. `rdma-cni` asks for them before it moves a device: the move would
+/// wait in the kernel for such a connection. A process that was killed has none, whatever its peer does.
 #[test]
 fn connections_are_held_until_they_are_closed_or_their_process_ends() {
     let world = World::new();

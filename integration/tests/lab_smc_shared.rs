@@ -68,7 +68,7 @@ impl Scene {
         self.before.assert_restored(&self.nics.host);
     }
 
-    /// What its record says of SMC-R.
+    /// Returns what the pod's record says of SMC-R.
     #[track_caller]
     fn smc(&self, node: &str, pod: &SmcPod) -> Value {
         let name = format!("{}@{PRIMARY}.json", pod.attachment.container);

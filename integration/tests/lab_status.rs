@@ -40,12 +40,12 @@ fn list(node: &SharedNode, mut chain: Value) -> Conflist {
     Conflist::new("1.1.0", vec![bridge, chain])
 }
 
-/// As the manifests have it: kubelet's allocation says what a pod gets.
+/// Returns the list as the manifests have it: kubelet's allocation says what a pod gets.
 fn by_allocation(node: &SharedNode) -> Conflist {
     list(node, node.node.chain(&[HCA]))
 }
 
-/// As by hand for a network whose pods all get the same devices.
+/// Returns the list as written by hand for a network whose pods all get the same devices.
 fn by_name(node: &SharedNode) -> Conflist {
     let devices = json!([{"rdma": nics::rdma(0)}, {"rdma": nics::rdma(1)}]);
     let state = node.node.path("state");

@@ -39,7 +39,7 @@ impl Before {
     }
 }
 
-/// What `ip link show` says of the functions of `nic`, a line for each.
+/// Returns what `ip link show` says of the functions of `nic`, a line for each.
 #[track_caller]
 fn functions(lab: &Lab, nic: &str) -> Vec<String> {
     let text = lab.host.ip(&format!("-d link show dev {nic}"));
@@ -188,7 +188,7 @@ fn an_example_with_addresses_has_two_pods_reach_each_other() {
     before.assert_restored(&lab);
 }
 
-/// What igb does not take is told in the kernel's words, and nothing of the rest is left.
+/// ADD reports what igb does not take in the kernel's words, and leaves nothing of the rest.
 #[test]
 fn a_refusal_of_the_driver_is_reported_and_undone() {
     let lab = Lab::new(1);

@@ -23,7 +23,7 @@ use tempfile::TempDir;
 const NODES: usize = 8;
 const PODS: usize = 20;
 
-/// How often kubelet's part is played: a pod whose ADD failed gets a DEL, and another ADD.
+/// Number of times that the test plays kubelet's part: a pod whose ADD failed gets a DEL, and another ADD.
 const TRIES: usize = 3;
 
 struct Machine {
@@ -151,7 +151,7 @@ struct Started {
     anew: usize,
 }
 
-/// Those that `netns` has on `link`, without link-local ones.
+/// Returns the addresses that `netns` has on `link`, without link-local ones.
 fn addresses(netns: &Netns, link: &str) -> Vec<String> {
     let found = netns.addresses(link).into_iter();
     let found = found.map(|it| it.split('/').next().unwrap_or_default().to_owned());
@@ -222,7 +222,7 @@ fn eight_nodes_of_twenty_pods_share_no_address() {
     assert_eq!(shared(&owners), Vec::<String>::new());
 }
 
-/// What has several owners.
+/// Returns the addresses that have several owners, with their owners.
 fn shared(owners: &BTreeMap<String, Vec<String>>) -> Vec<String> {
     let shared = owners.iter().filter(|(_, owners)| owners.len() > 1);
     shared

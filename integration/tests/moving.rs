@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a pod gets by a move, and how its netdev returns to the host.
+//! Netdevs that a pod gets by a move, and their return to the host.
 
 use integration::{Netns, Node, Snapshot};
 use serde_json::{Value, json};
@@ -93,7 +93,7 @@ fn a_route_by_several_netdevs_is_reported_and_given_up() {
     assert_eq!(note["lacks"].as_array().map(Vec::len), Some(2), "{note}");
 }
 
-/// What only the pod's administrator sets; a netdev in dormant mode would carry nothing for the next pod.
+/// DEL restores what only the pod's administrator sets. A netdev in dormant mode would carry nothing for the next pod.
 #[test]
 fn numbers_that_a_pod_has_set_do_not_stay() {
     let node = Node::with_rails(1);

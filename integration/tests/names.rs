@@ -46,7 +46,8 @@ fn a_name_that_is_no_text_on_the_host_disturbs_no_verb() {
     node.host.ip("address show dev eth1");
 }
 
-/// It could not be given back, and the record with it could not be read.
+/// ADD refuses a netdev whose own name is no text: DEL could not give the name back, and no verb could read the record with
+/// it.
 #[test]
 fn a_netdev_whose_own_name_is_no_text_is_not_attached() {
     let node = Node::with_rails(1);

@@ -73,7 +73,7 @@ PreferredLifetimeSec=1200
 ValidLifetimeSec=1800
 ";
 
-/// What systemd-networkd is told of the rail.
+/// Configuration of the rail for systemd-networkd.
 const NETWORKD: &str = "\
 [Match]
 Name=eth1
@@ -126,7 +126,7 @@ const STATIC_ROUTES: [&str; 7] = [
     "fd00:9::/64",
 ];
 
-/// Whether NetworkManager is done with the rail.
+/// Returns true if NetworkManager is done with the rail.
 fn is_connected(manager: &Manager) -> bool {
     let devices = manager.run("nmcli -t -f DEVICE,STATE device");
     devices.contains("eth1:connected")

@@ -53,7 +53,7 @@ fn configuration(node: &Node, fields: &Value) -> Value {
     configuration
 }
 
-/// What the pod `name` was given: its addresses, and what was said.
+/// Runs ADD for the pod `name`, and returns the pod's addresses and what ADD logged.
 #[track_caller]
 fn start(node: &Node, configuration: &Value, name: &str, pod: &Netns) -> (Vec<IpAddr>, String) {
     let args = format!("K8S_POD_NAMESPACE=ns;K8S_POD_NAME={name}");
@@ -80,7 +80,7 @@ fn start(node: &Node, configuration: &Value, name: &str, pod: &Netns) -> (Vec<Ip
     (ips, outcome.stderr)
 }
 
-/// What the pod `name` would be given, were it alone.
+/// Returns the addresses that the pod `name` gets if it is alone.
 #[track_caller]
 fn preferred(node: &Node, configuration: &Value, name: &str) -> Vec<IpAddr> {
     let pod = node.pod(name);
@@ -172,11 +172,11 @@ fn a_child_of_the_same_netdev_is_probed_too() {
     node.del(&configuration, "a", &pod);
 }
 
-/// How many threads of the other machine probe.
+/// Number of threads of the other machine that probe.
 const PROBERS: u32 = 4;
 
-/// How many ADDs may miss the other machine's probes: an ADD listens for [`PROBE_TIME`], and the
-/// scheduler of a busy machine can keep all probers from running for that long.
+/// Number of ADDs that may miss the other machine's probes: an ADD listens for [`PROBE_TIME`], and the scheduler of a busy
+/// machine can keep all probers from running for that long.
 const ATTEMPTS: u32 = 50;
 
 /// Ends the probers of a scope, also when the scope panics: it joins them.

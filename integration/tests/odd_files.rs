@@ -89,7 +89,7 @@ fn a_record_that_is_no_file_stops_nobody_and_is_put_aside_by_its_del() {
     }
 }
 
-/// What CHECK is called with: the result, of which the record knows no more than its rails.
+/// Returns the input of CHECK: the configuration with a result. Of that result, the record knows no more than its rails.
 fn checked(configuration: &Value, record: &Path) -> Value {
     let mut configuration = configuration.clone();
     let record: Value = serde_json::from_slice(&fs::read(record).expect("a record")).expect("JSON");

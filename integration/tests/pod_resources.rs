@@ -63,7 +63,7 @@ impl Cluster {
     }
 }
 
-/// As another plugin leaves it, with what nobody here knows.
+/// Returns a result as another plugin leaves it, with fields that nobody here knows.
 fn previous() -> Value {
     json!({
         "cniVersion": "1.1.0",
@@ -88,8 +88,8 @@ fn a_pod_without_an_allocation_passes_with_its_result_unchanged() {
     assert!(before == after, "something was changed");
 }
 
-/// As kubelet tells of it: the init container, which has ended, is not there, and neither are its
-/// devices.
+/// Kubelet does not report an init container that has ended, nor its devices. `rdma-cni` passes such a pod through, and
+/// logs the reason.
 #[test]
 fn a_pod_whose_init_container_alone_requests_passes_and_the_log_has_the_reason() {
     let cluster = Cluster::new();

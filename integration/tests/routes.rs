@@ -206,7 +206,7 @@ fn sent(pod: &Netns, rail: u32) -> u64 {
         .expect("a count")
 }
 
-/// How many packets more each rail has sent after 40 pings from `peer` to `address`.
+/// Returns the number of packets that each rail has sent for 40 pings from `peer` to `address`.
 fn replies(node: &Node, pod: &Netns, peer: &str, address: &str) -> [u64; 2] {
     let before = [0, 1].map(|rail| sent(pod, rail));
     node.switch.run(&format!(

@@ -228,7 +228,8 @@ fn a_netdev_of_the_host_that_another_plugin_left_in_the_pod_stays() {
     assert!(node.records().is_empty());
 }
 
-/// What host-device moved later, or the pod made and gave an alias: nothing tells which one it is.
+/// DEL reports a netdev that may be the host's, and the next DEL removes it. Either host-device moved it later, or the pod
+/// made it and gave it an alias: nothing tells which.
 #[test]
 fn a_netdev_that_may_be_the_hosts_is_reported_before_it_is_removed() {
     let (node, configuration) = shared();

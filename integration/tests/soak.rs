@@ -15,14 +15,14 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, mem, ops::Range, path::Path, slice, thread, time::Duration};
 
-/// How many pods come and go at the same time with children of the same netdevs. Beside them there is one with a netdev
-/// that moves.
+/// Number of pods that come and go at the same time with children of the same netdevs. Beside them there is one with a
+/// netdev that moves.
 const SHARING: usize = 3;
 
 /// The kernel's memory that cannot be reclaimed may grow by so much, KiB: other tests run beside this one.
 const KERNEL_MEMORY: usize = 96 << 10;
 
-/// How a pod ends.
+/// Way in which a pod ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Ending {
     /// With one DEL.
@@ -43,7 +43,7 @@ impl Ending {
         Self::DelTwice,
     ];
 
-    /// That of a worker's `turn`th pod: one in ten each is none of the usual.
+    /// Returns how a worker's `turn`th pod ends: one pod in ten has each of the unusual ends.
     fn of(turn: usize, may_die: bool) -> Self {
         match turn % 10 {
             3 if may_die => Self::WithoutDel,
@@ -53,7 +53,7 @@ impl Ending {
         }
     }
 
-    /// Whether pods of a network can end so.
+    /// Returns true if pods of a network can end so.
     fn is_possible(self, may_die: bool) -> bool {
         may_die || matches!(self, Self::Usual | Self::DelTwice)
     }
@@ -124,7 +124,7 @@ impl<'a> Network<'a> {
     }
 }
 
-/// What may grow on a node beside what [`Snapshot`] has.
+/// Traces that may grow on a node beside what [`Snapshot`] has.
 #[derive(Debug)]
 struct Traces {
     /// With their content: nothing of a pod that has ended is in a file that stays.
@@ -244,7 +244,7 @@ fn thousands_of_pods_leave_nothing() {
     Traces::of(&node).assert_as(&early, all - few);
 }
 
-/// What of a daemon may grow.
+/// Sizes of a daemon that may grow.
 #[derive(Debug)]
 struct Size {
     descriptors: usize,
@@ -266,7 +266,8 @@ impl Size {
         }
     }
 
-    /// As it stays for a second: a daemon that has just lost its kubelet makes sockets and connections anew.
+    /// Returns the sizes that stay for a second: a daemon that has just lost its kubelet makes sockets and connections
+    /// anew.
     #[track_caller]
     fn at_rest(daemon: &Daemon, machine: &Machine) -> Self {
         let mut last = Self::of(daemon, machine);
@@ -279,7 +280,7 @@ impl Size {
         last
     }
 
-    /// Whether nothing is more than it was `early`; memory may be by a quarter.
+    /// Returns true if nothing is more than it was `early`, and the files are the same. Memory may be more by a quarter.
     fn is_as(&self, early: &Self) -> bool {
         self.descriptors <= early.descriptors
             && self.threads <= early.threads

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `conf/` has for a cluster, and what the documentation tells an operator to type, on a real
-//! API server with its controllers and scheduler. There is no kubelet: what pods do is the lab's.
+//! Files of `conf/` for a cluster, and commands that the documentation tells an operator to type, on a real API server with
+//! its controllers and scheduler. There is no kubelet: the lab tests what pods do.
 
 mod claims;
 mod examples;

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 const APPLY: &str = "apply --server-side --validate=strict -f -";
 
-/// What an operator applies, and what the chart comes to with each of the tests' values.
+/// Returns the manifests that an operator applies, and those that the chart renders with each of the tests' values, except
+/// the ones of claims.
 fn all() -> Vec<String> {
     let mut files = yaml_files("conf/manifests");
     let rendered = yaml_files("integration/manifests/rendered");

@@ -195,7 +195,7 @@ fn another(operator: &Operator, namespace: &str, name: &str, (key, value): (&str
     operator.at_desk(&format!("kubectl -n {namespace} rollout status ds/{name}"));
 }
 
-/// What migration changes of the cluster: the other DaemonSet's pods, and the node's labels, taints and cordon.
+/// Returns what migration changes of the cluster: the other DaemonSet's pods, and the node's labels, taints and cordon.
 fn state(cluster: &ControlPlane, daemon_set: &str) -> Value {
     let other = &cluster.get(&format!("-n kube-system ds/{daemon_set}"))[0];
     let node = &cluster.get("node rdma-1")[0];
@@ -296,7 +296,8 @@ pub(super) fn a_node_goes_to_ours_and_back(cluster: &mut ControlPlane) {
     }
 }
 
-/// What the eRDMA controller leaves: custom resources whose finalizer it would remove.
+/// The page's commands remove what the eRDMA controller leaves: custom resources whose finalizer the controller would
+/// remove.
 pub(super) fn what_the_erdma_controller_leaves_goes(cluster: &mut ControlPlane) {
     custom_resource(
         cluster,

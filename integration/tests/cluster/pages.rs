@@ -13,7 +13,7 @@ fn commands(page: &str) -> Vec<String> {
     lines.filter(|line| line.starts_with("kubectl ")).collect()
 }
 
-/// Whether the command is answered by a kubelet, which there is none of here.
+/// Returns true if a kubelet answers the command. These tests have no kubelet.
 fn needs_kubelet(command: &str) -> bool {
     command.starts_with("kubectl exec ")
         || command.contains(" logs ")

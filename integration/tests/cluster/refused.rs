@@ -17,12 +17,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What the policy says.
+/// Words of the policy's refusal.
 const OWN_NODE: &str = "pods of its own node only";
 
 const CHART: &str = "integration/manifests/rendered/refused-pods.yaml";
 
-/// What the daemon takes for kubelet's second try comes no earlier; kubelet's own does after 10 s.
+/// Shortest time after which the daemon takes a start for kubelet's second try. Kubelet itself tries again after 10 s.
 const NEXT_TRY: Duration = Duration::from_millis(5_200);
 
 const NIC: Nic<'_> = Nic {
@@ -33,7 +33,7 @@ const NIC: Nic<'_> = Nic {
     number: 0,
 };
 
-/// What makes pods, on `node`.
+/// Returns an object of `kind` that makes pods on `node`.
 fn maker(kind: &str, name: &str, node: &str) -> Value {
     let labels = json!({"app": name});
     let container = json!({"name": "main", "image": "example.org/image"});
@@ -51,7 +51,7 @@ pub(super) fn bare(name: &str, annotations: Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 }
 
-/// What the pods belong to, as kubelet's ids go: 0 is the first one's.
+/// Apps of the pods, in the order of kubelet's ids: id 0 is the first one's.
 const APPS: [&str; 5] = ["trainer", "rank", "elsewhere", "bare", "static"];
 
 /// For each of them the one pod that is not being deleted, as soon as it is on a node.
@@ -149,8 +149,7 @@ fn makers() -> String {
     json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
 }
 
-/// What somebody can do who has stolen the token: delete pods of its node that come again, and write
-/// events.
+/// A thief of the token can delete pods of its node that come again, and write events, and nothing else.
 #[track_caller]
 fn the_token_is_for_no_more(cluster: &ControlPlane, token: &str, pods: &[Value; 5]) {
     let [trainer, _, elsewhere, bare, _] = pods.each_ref().map(name);
@@ -178,7 +177,7 @@ fn the_token_is_for_no_more(cluster: &ControlPlane, token: &str, pods: &[Value; 
     assert_eq!(String::from_utf8_lossy(&evicts.stdout), "no\n");
 }
 
-/// What the daemon counts, which only its own network namespace reaches.
+/// Returns the daemon's metrics, which only its own network namespace reaches.
 fn metrics(cluster: &ControlPlane) -> String {
     let ask =
         "exec 3<>/dev/tcp/127.0.0.1/9102; printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3";

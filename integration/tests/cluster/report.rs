@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the API server is told of rails (`--report`): by the daemon itself, with the token, the role and the policy
+//! Reports of rails to the API server (`--report`). The daemon itself makes them, with the token, the role and the policy
 //! that the chart gives it.
 
 use super::{
@@ -22,12 +22,12 @@ use std::{fs, thread, time::Duration};
 
 const CHART: &str = "integration/manifests/rendered/report.yaml";
 
-/// What the policy says.
+/// Words of the policy's refusals.
 const OWN_NODE: &str = "writes the status of its own node only";
 const OWN_CONDITION: &str = "writes no other condition than RdmaRailsMissing";
 const NOTHING_ELSE: &str = "writes nothing of a node but its condition RdmaRailsMissing";
 
-/// What the daemon takes for kubelet's second try comes no earlier.
+/// Shortest time after which the daemon takes a start for kubelet's second try.
 const NEXT_TRY: Duration = Duration::from_millis(5_200);
 
 const NICS: [Nic<'_>; 2] = [
@@ -118,7 +118,7 @@ fn with(kind: &str) -> Value {
     json!({"status": {"conditions": [{"type": kind, "status": "True", "reason": "Stolen"}]}})
 }
 
-/// What somebody can do who has stolen the token: write events, and the one condition of its node.
+/// A thief of the token can write events, and the one condition of its node, and nothing else.
 #[track_caller]
 fn the_token_is_for_no_more(cluster: &ControlPlane, bound: &str) {
     let unbound = token(cluster, None);

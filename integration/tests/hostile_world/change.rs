@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a pod does to one of its rails: chosen at random, made by the real kernel.
+//! Changes that a pod makes to one of its rails. The test chooses them at random, and the real kernel makes them.
 
 use crate::{
     inside::{set_channels, set_features, write_attribute},
@@ -38,7 +38,7 @@ pub(crate) enum Change {
     Sysctl(&'static str, &'static str),
     /// Features of the driver, on or off.
     Features(u32, bool),
-    /// How many channels the driver has.
+    /// Number of channels of the driver.
     Channels(u32),
     /// A program at a place, held by a link or not.
     Program(Place, bool),

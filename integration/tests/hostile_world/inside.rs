@@ -17,7 +17,7 @@ use std::{
 /// Frames of this protocol are the tests' (`ETH_P_802_EX1`).
 const PROTOCOL: u16 = 0x88b5;
 
-/// What `work` makes of `netns`, on a thread inside that has a sysfs of its own.
+/// Runs `work` on a thread in `netns` that has a sysfs of its own, and returns its result.
 #[track_caller]
 pub(crate) fn inside<T: Send>(netns: &Netns, work: impl FnOnce() -> T + Send) -> T {
     let opened = rdma_netns::netns::Netns::open(netns.path()).expect("a namespace");
@@ -47,7 +47,8 @@ pub(crate) fn write_attribute(link: &str, attribute: &str, value: &str) -> io::R
     )
 }
 
-/// What changes by itself, or with a move: numbers of netdevs, states of the medium, how name and address came about.
+/// Attributes that change by themselves, or with a move: numbers of netdevs, states of the medium, origins of name and
+/// address.
 const PASSING: [&str; 17] = [
     "addr_assign_type",
     "carrier",
@@ -200,7 +201,8 @@ pub(crate) fn send_by_all(text: &str) {
     }
 }
 
-/// What was said to a [`listener`] since it was asked last; without what its own namespace sent.
+/// Returns the texts of the frames that a [`listener`] has received since the last call, without those that its own
+/// namespace sent.
 pub(crate) fn heard(listener: &OwnedFd) -> Vec<String> {
     let mut heard = vec![];
     let mut frame = [0_u8; 2048];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a pod sets of its rail beside rtnetlink's names and addresses, and random sequences of all of it: real namespaces,
-//! real netdevs of this kernel (veth, macvlan).
+//! Settings that a pod makes on its rail beside rtnetlink's names and addresses, and random sequences of all of them. The
+//! tests use real namespaces and real netdevs of this kernel (veth, macvlan).
 
 mod change;
 mod inside;
@@ -113,7 +113,7 @@ fn attributes_of_sysfs_are_restored() {
     assert_eq!(value, "500", "the host's own");
 }
 
-/// Of a macvlan: a veth has no protocol state.
+/// DEL restores the protocol state of a macvlan. A veth has none.
 #[test]
 fn a_protocol_state_that_a_pod_has_set_is_restored() {
     let node = Node::with_macvlan();
@@ -126,7 +126,8 @@ fn a_protocol_state_that_a_pod_has_set_is_restored() {
     before.assert_restored(&node.host);
 }
 
-/// By its mode, a macvlan would hear frames for others on the host (`IFLA_INFO_DATA`).
+/// DEL restores what a pod has set of a macvlan (`IFLA_INFO_DATA`). By its mode, a macvlan would hear frames for others on
+/// the host.
 #[test]
 fn the_mode_the_flags_and_the_senders_of_a_macvlan_are_restored() {
     let source = "link set dev eth1 type macvlan mode source";
@@ -184,7 +185,7 @@ fn features_and_channels_of_the_driver_are_restored() {
     assert_eq!(inside(&given.node.host, settings), before);
 }
 
-/// It would drop, change, or pass on what the next pod receives.
+/// DEL detaches the pod's programs. They would drop, change, or pass on what the next pod receives.
 #[test]
 fn programs_of_a_pod_are_detached() {
     for link in [false, true] {
@@ -249,7 +250,8 @@ fn a_program_of_the_host_that_the_pod_detached_is_reported() {
     assert!(note.contains("tcx of eth1"), "{note}");
 }
 
-/// Of a macvlan, whose carrier does not change with a move: the kernel would look at it again then.
+/// DEL restores a macvlan that a pod has made dormant. The carrier of a macvlan does not change with a move: otherwise the
+/// kernel would look at the state again.
 #[test]
 fn a_rail_that_a_pod_made_dormant_is_used_again() {
     for line in ["mode dormant", "state dormant"] {

@@ -17,7 +17,7 @@ const ATTACH_XDP: u32 = 37;
 const ATTACH_TCX_INGRESS: u32 = 46;
 const ATTACH_TCX_EGRESS: u32 = 47;
 
-/// Of XDP and of tc: the packet goes nowhere.
+/// Verdicts of XDP and of tc by which the packet goes nowhere.
 const XDP_DROP: i32 = 1;
 const TC_ACT_SHOT: i32 = 2;
 

@@ -29,7 +29,7 @@ const VETHS: usize = 6;
 /// One that is down on the host.
 const DOWN: usize = 8;
 
-/// How many machines there are at a time.
+/// Number of machines at a time.
 const WORLDS: usize = 3;
 
 /// After so many sequences with a difference the test ends.
@@ -41,10 +41,10 @@ const GRO: u32 = 1 << 14;
 /// Changes of a rail at most.
 const CHANGES: usize = 6;
 
-/// How long the kernel may take until all is back: what it makes later, and what a move gives up later.
+/// Time that the kernel may take until all is back: it makes some things later, and gives some up later after a move.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// How a pod ends.
+/// Way in which a pod ends.
 #[derive(Clone, Copy, Debug)]
 enum Ending {
     Del,
@@ -425,7 +425,7 @@ fn nothing_that_a_pod_does_to_its_rails_outlives_it() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What the sequences rely on: a netdev that the first pod has on the next one's rail is found.
+/// The probe finds a netdev that the first pod has on the next one's rail. The sequences rely on this.
 #[test]
 fn a_netdev_on_another_pods_rail_is_found_by_its_frames() {
     let world = World::new();

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What `eth1` has.
+/// Addresses of `eth1`.
 pub(crate) const HOST: [&str; 2] = ["10.1.0.10/24", "2001:db8:1::10/64"];
 
 /// The routers of `eth1`: one in the prefix, one link-local.

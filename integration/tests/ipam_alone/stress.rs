@@ -56,7 +56,7 @@ impl Pod {
     }
 }
 
-/// What is killed.
+/// Processes that the test kills.
 #[derive(Clone, Copy, Debug)]
 enum Victim {
     /// `macvlan` and what it started, at once.

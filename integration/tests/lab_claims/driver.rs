@@ -29,7 +29,7 @@ const LABEL: &str = "aliyun.accelerator/rdma";
 /// `pkg/kubelet/cm/devicemanager/types.go`), when it next counts, every ten seconds.
 const GRACE: Duration = Duration::from_secs(5 * 60 + 15);
 
-/// What kubelet's device manager writes down.
+/// File in which kubelet's device manager writes down its allocations.
 const CHECKPOINT: &str = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint";
 
 fn pod(name: &str) -> Value {

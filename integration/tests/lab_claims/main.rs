@@ -29,7 +29,7 @@ use std::{
 /// The pods of the example, in its order.
 const PAIR: [&str; 2] = ["rdma-test-pod", "rdma-test-pod-1"];
 
-/// What `dra` of the chart's values comes to.
+/// Manifest that the chart renders with `dra` of its values.
 const MANIFEST: &str = "integration/manifests/rendered/claims.yaml";
 
 /// The devices of its node.
@@ -143,7 +143,7 @@ fn nics_without_carrier_are_tainted(cluster: &mut Cluster) {
     change(cluster, "up", 0);
 }
 
-/// By which network a NIC is chosen is that of its bond as it is now.
+/// The slice has the network of a NIC's bond as it is now. Claims choose a NIC by its network.
 fn nics_tell_their_networks(cluster: &mut Cluster) {
     let [_, device, _] = DEVICES;
     let told = |cluster: &Cluster| claims::attribute(cluster, device, "ipv6Prefix");

@@ -28,7 +28,7 @@ fn config(fields: Value) -> Value {
     json!([{"opaque": {"driver": "hca.rdma", "parameters": parameters}}])
 }
 
-/// What a claim of one device of `class` asks for, with `parameters`.
+/// Returns the specification of a claim for one device of `class`, with `parameters`.
 fn devices(class: &str, parameters: Value) -> Value {
     let request = json!({"name": "nic", "exactly": {"deviceClassName": class}});
     let mut devices = json!({"requests": [request]});
@@ -64,12 +64,12 @@ fn pod(name: &str, claim: &Value, users: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
 }
 
-/// What the claim says of its one device.
+/// Returns what the claim says of its one device.
 fn said(cluster: &Cluster, claim: &str) -> Value {
     cluster.look(&format!("{CLAIMS}/{claim}"))["status"]["devices"][0].clone()
 }
 
-/// How many rails of pods the claim tells of.
+/// Returns the number of pods' rails that the claim has.
 fn rails(cluster: &Cluster, claim: &str) -> usize {
     let said = said(cluster, claim);
     said["data"]["rails"].as_array().map_or(0, Vec::len)

@@ -20,7 +20,7 @@ pub(super) fn manifest_is_applied(cluster: &Cluster) {
     }
 }
 
-/// The same, and "Verify" until the first pod.
+/// Types the commands of "Which manifest", and those of "Verify" until the first pod.
 pub(super) fn by_the_page(cluster: &mut Cluster) {
     manifest_is_applied(cluster);
     for line in verify() {

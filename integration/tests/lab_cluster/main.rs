@@ -21,11 +21,11 @@ const PAGE: &str = "docs/deploy.md";
 /// Where an installation writes, or may, but for kubelet's own directories and [`STATES`].
 const PLACES: [&str; 3] = ["/etc/cni", "/opt/cni", "/var/run/cdi"];
 
-/// By design, and nothing else is there: the daemon's and the chain's own state, in a directory that is
-/// theirs; and what IPAM plugins and the runtime's CNI library keep of networks that they served.
+/// Directories that an installation may leave by design, below the first one: the daemon's and the chain's own state, and
+/// what IPAM plugins and the runtime's CNI library keep of networks that they served. Nothing else is there.
 const STATES: (&str, [&str; 3]) = ("/var/lib/cni", ["networks", "rdma-cni", "results"]);
 
-/// What a node has.
+/// Files and network of a node.
 struct Before {
     files: Files,
     network: Snapshot,

@@ -25,7 +25,7 @@ pub(super) const PODS: &str = "/api/v1/namespaces/default/pods";
 /// The links of a pod without RDMA.
 pub(super) const PLAIN: [&str; 2] = ["lo", "eth0"];
 
-/// What kubelet says that the pod was allocated: so many ids.
+/// Returns the number of ids that kubelet allocated to the pod, as kubelet reports it.
 #[track_caller]
 fn allocated(pod: &Pod) -> usize {
     let limit = Duration::from_secs(20);
@@ -42,7 +42,7 @@ pub(super) fn pod(name: &str, limits: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec(limits)})
 }
 
-/// What its pods are.
+/// Returns the specification of such a pod.
 pub(super) fn spec(limits: &Value) -> Value {
     let container = json!({
         "name": "main", "image": TOOLS, "command": ["sleep", "1000000"], "resources": {"limits": limits},

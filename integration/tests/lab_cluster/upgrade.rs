@@ -23,8 +23,8 @@ use std::{
 /// The chart, with a daemon that deletes refused pods.
 const LATER: &str = "integration/manifests/rendered/refused-pods.yaml";
 
-/// What kubelet (`markResourceUnhealthy` in `pkg/kubelet/cm/devicemanager/manager.go`) logs when it has no ids
-/// any more.
+/// Words that kubelet (`markResourceUnhealthy` in `pkg/kubelet/cm/devicemanager/manager.go`) logs when it has no ids any
+/// more.
 pub(super) const NO_IDS: &str = "Mark all resources Unhealthy for resource";
 
 /// So many pods come while the daemon is replaced, one after the other.

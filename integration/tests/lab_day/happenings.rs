@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What happens to a node in a day, while a pod has a function of each NIC.
+//! Events on a node in a day, while a pod has a function of each NIC.
 
 use crate::node::{Day, Given};
 use integration::{lab::NICS, wait};
 use nix::sys::signal::Signal;
 use std::path::Path;
 
-/// One of it.
+/// One of these events.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Happening {
     /// The container runtime ends, by SIGKILL or by SIGTERM, and starts beside what it had started.
@@ -29,7 +29,7 @@ pub(super) enum Happening {
 }
 
 impl Happening {
-    /// What happens in a round, in an order that follows from its number.
+    /// Returns the events of a round, in an order that follows from its number.
     pub(super) fn in_the_order_of(round: usize, daemon_is_killed: bool) -> Vec<Self> {
         let of_the_daemon = match daemon_is_killed {
             true => Self::DaemonIsKilled,
@@ -57,7 +57,7 @@ impl Happening {
         all
     }
 
-    /// It happens; `lives` lives on, or another pod has its functions afterwards.
+    /// Brings the event about. Returns the pod that has the functions afterwards: `lives`, or another one.
     #[track_caller]
     pub(super) fn happens(self, day: &mut Day, lives: Given) -> Given {
         day.says(&format!("{self:?}"));

@@ -23,10 +23,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Of each NIC.
+/// Number of functions of each NIC.
 const FUNCTIONS: usize = 2;
 
-/// As long as NetworkManager may take in an emulated machine, from a netdev's carrier on.
+/// Time that NetworkManager may take in an emulated machine, from a netdev's carrier on.
 const TO_CONNECT: Duration = Duration::from_secs(60);
 
 /// With SMC-R on its rails.
@@ -215,8 +215,8 @@ impl Day {
     }
 }
 
-/// What waits in the kernel for two minutes would wait until the machine's time is over: the machine ends then, and its
-/// console has the stack of whoever waits.
+/// Makes the kernel end the machine if a task waits in it for two minutes: the task would wait until the machine's time is
+/// over. The console then has the stack of that task.
 #[track_caller]
 fn end_the_machine_if_a_task_hangs() {
     for (key, value) in [("printk", "7"), ("hung_task_panic", "1")] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What could be left on a node beside what `Snapshot` has, counted; and what could grow of a daemon.
+//! Traces that could be left on a node beside what `Snapshot` has, counted, and sizes of a daemon that could grow.
 
 use crate::node::Day;
 use integration::{
@@ -29,15 +29,15 @@ const NAMESPACES: usize = 16;
 /// takes half a MiB or more.
 const KERNEL_MEMORY: usize = 32 << 10;
 
-/// How often something is there, by name.
+/// Number of objects, by name.
 type Counts = BTreeMap<String, usize>;
 
-/// What there is.
+/// Traces on a node at one time.
 #[derive(Debug)]
 pub(super) struct Traces {
-    /// What is in the node's directories.
+    /// Files in the node's directories.
     files: Counts,
-    /// What is the same at every rest.
+    /// Counts that are the same at every rest.
     exact: Counts,
     /// Network namespaces of the machine.
     namespaces: usize,
@@ -72,7 +72,7 @@ impl Traces {
         assert!(held.is_empty(), "{held:?}");
     }
 
-    /// What there is as soon as nothing is there that was not in a `fresh` node, and, of what the first pods make for
+    /// Returns the traces as soon as they have nothing that was not in a `fresh` node, and, of what the first pods make for
     /// good, nothing that was not there `early`.
     #[track_caller]
     pub(super) fn until_as(day: &Day, fresh: &Self, early: Option<&Self>) -> Self {
@@ -125,7 +125,7 @@ impl fmt::Display for Traces {
     }
 }
 
-/// What of `is` there was another number of.
+/// Returns the names whose number `is` now another one than it `was`, with both numbers.
 fn changes(was: &Counts, is: &Counts) -> Vec<String> {
     let names: BTreeSet<&String> = was.keys().chain(is.keys()).collect();
     let told = names.into_iter().filter_map(|name| {
@@ -188,10 +188,11 @@ fn exact(day: &Day) -> Counts {
     exact
 }
 
-/// What udev and NetworkManager start and end as they like.
+/// Processes that udev and NetworkManager start and end as they like.
 const HELPERS: [&str; 2] = ["(udev-worker)", "nm-dispatcher"];
 
-/// What a process runs; none: it is the kernel's, has ended, or is one of [`HELPERS`].
+/// Returns the name of the program that a process runs, or `None` if the process is the kernel's, has ended, or is one of
+/// [`HELPERS`].
 fn program(process: &Path) -> Option<String> {
     let arguments = fs::read(process.join("cmdline")).ok()?;
     let name = fs::read_to_string(process.join("comm")).ok()?;
@@ -199,7 +200,7 @@ fn program(process: &Path) -> Option<String> {
     is_counted.then(|| name.trim().to_owned())
 }
 
-/// What of a daemon could grow.
+/// Sizes of a daemon that could grow.
 #[derive(Debug)]
 pub(super) struct DaemonSize {
     descriptors: usize,

@@ -6,8 +6,8 @@ use integration::{Bonded, BondedPod, Snapshot, rails::Side};
 use serde_json::json;
 use std::fs;
 
-/// What a pod with `NET_ADMIN` sets, the mode or a flag, all pods of the bond have. CHECK of each reports it. DEL of that
-/// pod sets it back, and so does the next ADD on the bond, which warns of it.
+/// All pods of a bond have the mode or flag that a pod with `NET_ADMIN` sets. CHECK of each pod reports it. DEL of that pod
+/// sets it back. The next ADD on the bond sets it back too, and warns of it.
 #[test]
 fn a_mode_that_one_pod_sets_ends_with_that_pod_or_with_the_next_one() {
     let bonded = Bonded::new();

@@ -211,7 +211,7 @@ fn twenty_pods_share_a_bond() {
     before.assert_restored(&bonded.rails.host);
 }
 
-/// What `docs/security.md` warns of.
+/// A pod can send from another pod's GID, of which `docs/security.md` warns.
 #[track_caller]
 fn a_pod_can_use_anothers_gid(pods: &[BondedPod]) {
     let [server, thief, owner] = [&pods[0], &pods[1], &pods[2]];

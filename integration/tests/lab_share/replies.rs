@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! By which interface replies leave that are sent from an ipvlan child, which kernels of containers' hosts often lack.
+//! Interfaces by which replies leave that are sent from an ipvlan child. Kernels of containers' hosts often lack ipvlan.
 
 use integration::replies::with_rails;
 

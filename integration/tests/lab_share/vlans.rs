@@ -47,7 +47,7 @@ fn tenant(bonded: &Bonded, side: Side, name: &str, ids: &[u32]) -> BondedPod {
     bonded.pod(side, name, configuration)
 }
 
-/// What `rail` is called in the pod: a single one has the name that the runtime gives.
+/// Returns the name of `rail` in the pod: a single rail has the name that the runtime gives.
 fn interface(pod: &BondedPod, rail: usize) -> String {
     let name = pod.rail(rail)["interface"].as_str();
     name.expect("a name").to_owned()

@@ -36,7 +36,7 @@ const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 /// The label that says which node it is.
 const HOST: &str = "kubernetes.io/hostname";
 
-/// As long as a pod that moved may stay out of reach after its rails are there.
+/// Time that a pod that moved may stay out of reach after its rails are there.
 const REACHED: Duration = Duration::from_secs(1);
 
 #[test]
@@ -63,7 +63,7 @@ fn have_one_secret() {
     fs::set_permissions(file, Permissions::from_mode(0o600)).expect("its mode");
 }
 
-/// By the page's commands, on both nodes, but for `manifest` instead of the one that applies it.
+/// Types the page's commands on both nodes, with `manifest` in place of the command that applies the page's manifest.
 fn is_installed(cluster: &mut Cluster, manifest: &str) {
     cluster.until("the other node is ready", |it| {
         let node = it.look(&format!("{NODES}/{}", SECOND.name));
@@ -97,7 +97,7 @@ fn is_configured_as_shipped(cluster: &mut Cluster) {
     cluster.types("kubectl -n kube-system rollout status ds/ack-rdma-dp-ds");
 }
 
-/// What a pod with one `rdma/hca` is.
+/// Returns the specification of a pod with one `rdma/hca`.
 fn spec() -> Value {
     let container = json!({
         "name": "main", "image": TOOLS, "command": ["sleep", "1000000"], "resources": {"limits": {HCA: 1}},
@@ -110,7 +110,7 @@ fn start(cluster: &mut Cluster, name: &str, node: Member) {
     start_as(cluster, name, node, spec(), &json!({}));
 }
 
-/// The same, of a specification with annotations.
+/// Starts a pod of this specification with annotations on a node, and waits until it is ready.
 fn start_as(cluster: &mut Cluster, name: &str, node: Member, mut spec: Value, annotations: &Value) {
     spec["nodeSelector"] = json!({HOST: node.name});
     let metadata = json!({"name": name, "annotations": annotations});

@@ -56,8 +56,8 @@ pub(super) fn carries_connections_of_annotated_pods(cluster: &mut Cluster) {
     cluster.says("SMC-R from node to node");
 }
 
-/// How a connection from `asks`, whose namespace is `netns`, to `address` of `serves` is carried; it has carried 1 MiB
-/// each way.
+/// Returns the mode of a connection from `asks`, whose namespace is `netns`, to `address` of `serves`. The connection has
+/// carried 1 MiB each way.
 #[track_caller]
 fn connect(cluster: &Cluster, netns: &Netns, program: &str, address: &str) -> String {
     let exec = |pod: &str, line: &str| format!("kubectl exec {pod} -- sh -c '{line}'");

@@ -140,7 +140,7 @@ fn no_line_of_the_log_is_forged_by_what_others_are_called() {
     }
 }
 
-/// What ADD says of a namespace at `path`, which it refuses.
+/// Returns the message with which ADD refuses a namespace at `path`.
 #[track_caller]
 fn refused(node: &Node, path: &Path) -> String {
     let failure = node

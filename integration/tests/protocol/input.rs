@@ -30,7 +30,7 @@ fn input_that_is_no_json_object_cannot_be_decoded() {
     node.assert_restored(&before);
 }
 
-/// What a person has at hand is the list.
+/// `rdma-cni` refuses a whole list, and prints the command that makes an entry of it: a person has the list at hand.
 #[test]
 fn a_whole_list_is_no_entry_of_it() {
     let (node, pod, before) = untouched_node();
@@ -146,7 +146,7 @@ fn wrong_values() -> Vec<(&'static str, Value, &'static str)> {
     .collect()
 }
 
-/// The same of what is set of a virtual function.
+/// Returns such values for the settings of a virtual function.
 fn wrong_settings() -> Vec<(&'static str, Value, &'static str)> {
     vec![
         ("vlan", json!(4095), "4095"),
@@ -171,7 +171,7 @@ fn wrong_settings() -> Vec<(&'static str, Value, &'static str)> {
     ]
 }
 
-/// Those that the reference's tables of the network configuration have.
+/// Returns the fields that the reference's tables of the network configuration have.
 fn documented_fields() -> BTreeSet<String> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference.md");
     let page = fs::read_to_string(page).expect("the reference");

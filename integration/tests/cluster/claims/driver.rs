@@ -65,7 +65,7 @@ pub(super) fn token(cluster: &mut ControlPlane, file: &str) -> String {
     token.trim().to_owned()
 }
 
-/// What the daemon answers at its address, at `path`.
+/// Returns the daemon's HTTP answer at `path`.
 pub(super) fn ask(cluster: &ControlPlane, path: &str) -> String {
     let ask = "import http.client, sys; it = http.client.HTTPConnection('127.0.0.1', 9102); \
                it.request('GET', sys.argv[1]); print(it.getresponse().read().decode())";
@@ -160,7 +160,7 @@ impl Driver {
         self.kubelet = ClaimManager::register(&self.machine.path("kubelet"));
     }
 
-    /// The same after a SIGKILL, and a start.
+    /// Kills the daemon (SIGKILL), starts it again, and registers it with a new kubelet.
     #[track_caller]
     pub(super) fn killed(self, cluster: &ControlPlane) -> Self {
         let Self {
@@ -205,7 +205,8 @@ impl Driver {
             .write("state/install.json", &record.to_string());
     }
 
-    /// What a runtime finds by the CDI names that the driver has told kubelet; none: nothing yet.
+    /// Returns what a runtime finds by the CDI names that the driver has told kubelet, or `None` while a name leads
+    /// nowhere.
     pub(super) fn given(&self, prepared: &NodePrepareResourceResponse) -> Option<Vec<Value>> {
         let files = fs::read_dir(self.machine.path("cdi")).expect("a directory");
         let paths = files.map(|it| it.expect("an entry").path());

@@ -240,7 +240,7 @@ fn is_killed_at_every_change(
     driver
 }
 
-/// What the claim `owner` says of its first device.
+/// Returns what the claim `owner` says of its first device.
 fn said_of(cluster: &ControlPlane, owner: &Value) -> Value {
     let name = owner["metadata"]["name"].as_str().expect("a name");
     let claim = cluster.get(&format!("resourceclaim -n default {name}"));
@@ -277,7 +277,8 @@ fn networks_are_told(cluster: &mut ControlPlane, driver: &Driver, claim: &Value)
     the_token_is_for_a_claims_network(cluster, driver);
 }
 
-/// What somebody can do who has stolen the token: read claims and pods, and write slices of its node.
+/// Asserts that a thief of the token cannot list claims or pods, read secrets, or write slices of another node, pool or
+/// driver.
 #[track_caller]
 fn the_token_is_for_no_more(cluster: &ControlPlane, driver: &Driver) {
     let token = fs::read_to_string(driver.machine.path("account/token")).expect("a token");
@@ -347,7 +348,8 @@ fn allocated(cluster: &mut ControlPlane, driver: &str, node: &str) -> Value {
     cluster.get(&format!("resourceclaim -n default {name}"))[0].clone()
 }
 
-/// Of a claim of its node it can say what its own device's network is, and nothing else.
+/// Asserts that a thief of the token can report the network of the driver's own device in a claim of its node, and nothing
+/// else in a claim.
 #[track_caller]
 fn the_token_is_for_a_claims_network(cluster: &mut ControlPlane, driver: &Driver) {
     let token = fs::read_to_string(driver.machine.path("account/token")).expect("a token");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a claim says besides of which class its devices are to be.
+//! Parameters of a claim, beside the class of its devices.
 
 use super::driver::{Driver, claim, ends, pod};
 use integration::ControlPlane;
