@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The unavailable addresses: leased ones, and those of other machines on the network.
 //!
-//! Of other machines, the host has only traces: an address was in use a while ago, a neighbour table has an entry, or
-//! another node had the address within a month.
-//! Both may be outdated. Such an address is therefore assigned if no other one is left: the caller probes the wire
-//! before it uses an address.
+//! The host has only traces of other machines: an address was in use a while ago, a neighbour table has an entry, or
+//! another node had the address within a month. These traces may be outdated. `rdma-ipam` therefore assigns such an address
+//! if no other one is left: the caller probes the wire before it uses an address.
 
 use crate::{
     choose::{self, Choice, Occupancy, Segment},

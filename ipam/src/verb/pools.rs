@@ -23,7 +23,7 @@ pub(super) struct Offer {
     pub(super) own: Vec<IpAddr>,
     /// Addresses of other machines on the parent's network.
     pub(super) neighbours: BTreeSet<IpAddr>,
-    /// Those of other nodes, to be remembered.
+    /// Addresses of other nodes, which ADD remembers.
     pub(super) nodes: Vec<IpAddr>,
     /// `routes` of the result.
     pub(super) routes: Vec<Value>,
