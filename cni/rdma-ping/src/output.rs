@@ -215,7 +215,7 @@ pub(crate) fn json(outcomes: &[Outcome]) -> Value {
     json!({ "pairs": pairs })
 }
 
-/// The document of [`json`] for the rails of two pods, and the own rails that the other pod has none for.
+/// Returns the document of [`json()`] for the rails of two pods, with the own rails that the other pod lacks.
 pub(crate) fn exchanged_json(
     own: &str,
     other: &str,
