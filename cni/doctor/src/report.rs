@@ -3,7 +3,7 @@
 //! remedy.
 
 use super::{
-    examine::{Finding, Severity},
+    examine::{Finding, Severity, counted},
     facts::{Facts, Unseen},
 };
 use conf_reader::one_line;
@@ -94,24 +94,13 @@ fn head(facts: &Facts) -> String {
 }
 
 fn summary(facts: &Facts, findings: &[Finding]) -> String {
-    let of = |severity, noun: &str| {
-        let number = findings.iter().filter(|it| it.severity == severity).count();
-        match number {
-            0 => None,
-            1 => Some(format!("1 {noun}")),
-            number => Some(format!("{number} {noun}s")),
-        }
-    };
-    let parts = [
-        of(Severity::Error, "error"),
-        of(Severity::Warning, "warning"),
-        of(Severity::Note, "note"),
+    let severities = [
+        (Severity::Error, "error"),
+        (Severity::Warning, "warning"),
+        (Severity::Note, "note"),
     ];
-    let parts: Vec<String> = parts.into_iter().flatten().collect();
-    let text = match parts.is_empty() {
-        true => "nothing to do".to_owned(),
-        false => parts.join(", "),
-    };
+    let text = counted(findings, &severities);
+    let text = text.unwrap_or_else(|| "nothing to do".to_owned());
     let mut remedies: Vec<&str> = facts.unseen.iter().filter_map(Unseen::remedy).collect();
     remedies.sort_unstable();
     remedies.dedup();

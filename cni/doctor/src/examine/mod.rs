@@ -49,6 +49,23 @@ pub enum Severity {
     Error,
 }
 
+/// Returns the number of `findings` of each of the severities, as `1 error, 2 warnings`. None: there are none.
+pub fn counted(findings: &[Finding], severities: &[(Severity, &str)]) -> Option<String> {
+    let of = |(severity, noun): &(Severity, &str)| {
+        let number = findings
+            .iter()
+            .filter(|it| it.severity == *severity)
+            .count();
+        match number {
+            0 => None,
+            1 => Some(format!("1 {noun}")),
+            number => Some(format!("{number} {noun}s")),
+        }
+    };
+    let parts: Vec<String> = severities.iter().filter_map(of).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
 /// Part of the node, in the order of dependence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -4,7 +4,7 @@
 use super::api::{Daemons, Error, Flags, array, items, text};
 use crate::{offer::columns, report::condition::Condition};
 use doctor::{
-    examine::{Severity, examine},
+    examine::{Severity, counted, examine},
     facts::Facts,
 };
 use serde::Serialize;
@@ -110,21 +110,8 @@ fn health(facts: Option<&Facts>) -> String {
     let Some(facts) = facts else {
         return "not known".to_owned();
     };
-    let findings = examine(facts);
-    let of = |severity, noun| match findings.iter().filter(|it| it.severity == severity).count() {
-        0 => None,
-        1 => Some(format!("1 {noun}")),
-        number => Some(format!("{number} {noun}s")),
-    };
-    let parts = [
-        of(Severity::Error, "error"),
-        of(Severity::Warning, "warning"),
-    ];
-    let parts: Vec<String> = parts.into_iter().flatten().collect();
-    match parts.is_empty() {
-        true => "ok".to_owned(),
-        false => parts.join(", "),
-    }
+    let severities = [(Severity::Error, "error"), (Severity::Warning, "warning")];
+    counted(&examine(facts), &severities).unwrap_or_else(|| "ok".to_owned())
 }
 
 /// A device of a slice that is one NIC.
