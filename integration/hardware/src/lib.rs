@@ -16,6 +16,7 @@
 //! The driver, the user-space provider and the kernel are real. The firmware is modelled: a model may accept a request that
 //! real firmware refuses.
 
+pub mod arming;
 pub mod erdma;
 pub mod interrupts;
 pub mod memory;

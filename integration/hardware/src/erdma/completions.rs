@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Completion queues (`struct erdma_cqe`, `ERDMA_CQDB_*`).
 
-use super::{
-    fields::{bits, bits32},
-    translation::Pages,
+use super::{fields::bits, translation::Pages};
+use crate::{
+    arming::Arming,
+    memory::{Memory, Unmapped},
 };
-use crate::memory::{Memory, Unmapped};
 
 /// Bytes of an entry.
 pub const ENTRY: u64 = 32;
@@ -71,23 +71,12 @@ pub struct Completion {
     pub is_solicited: bool,
 }
 
-/// When the next event is due.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Armed {
-    No,
-    Any,
-    Solicited,
-}
-
 /// A completion queue.
 #[derive(Debug)]
 pub struct CompletionQueue {
     pages: Pages,
     depth: u32,
-    produced: u32,
-    /// The value of `produced` after the newest completion that is worth a solicited event.
-    solicited: u32,
-    armed: Armed,
+    arming: Arming,
     /// The event queue that it reports to.
     pub events: u32,
 }
@@ -98,9 +87,7 @@ impl CompletionQueue {
         (depth_shift <= MAX_DEPTH_SHIFT).then(|| CompletionQueue {
             pages,
             depth: 1 << depth_shift,
-            produced: 0,
-            solicited: 0,
-            armed: Armed::No,
+            arming: Arming::default(),
             events,
         })
     }
@@ -110,7 +97,8 @@ impl CompletionQueue {
     /// # Errors
     /// The queue is not in memory.
     pub fn push(&mut self, memory: &Memory, completion: &Completion) -> Result<bool, Unmapped> {
-        let lap = u32::from(self.produced & self.depth == 0);
+        let produced = self.arming.produced();
+        let lap = u32::from(produced & self.depth == 0);
         let header = lap << 31
             | u32::from(completion.opcode) << 16
             | u32::from(completion.is_receive) << 8
@@ -126,22 +114,12 @@ impl CompletionQueue {
             completion.datagram,
         ];
         let entry = entry(words);
-        let slot = u64::from(self.produced & (self.depth - 1));
+        let slot = u64::from(produced & (self.depth - 1));
         let address = self.pages.entry(memory, slot, ENTRY).ok_or(Unmapped)?;
         memory.publish(address, &entry)?;
-        self.produced = self.produced.wrapping_add(1);
-        if completion.is_solicited || completion.status != Status::Success {
-            self.solicited = self.produced;
-        }
-        let is_due = match self.armed {
-            Armed::No => false,
-            Armed::Any => true,
-            Armed::Solicited => self.solicited == self.produced,
-        };
-        if is_due {
-            self.armed = Armed::No;
-        }
-        Ok(is_due)
+        let is_solicited = completion.is_solicited || completion.status != Status::Success;
+        self.arming.add(is_solicited);
+        Ok(self.arming.take())
     }
 
     /// Handles a doorbell. It says how many entries the driver has read. Returns whether an event is due: the writes of
@@ -151,15 +129,7 @@ impl CompletionQueue {
             return false;
         }
         let read = bits(value, 23, 0) as u32;
-        let (armed, newest) = match bits(value, 30, 30) {
-            0 => (Armed::Any, self.produced),
-            _ => (Armed::Solicited, self.solicited),
-        };
-        let unread = bits32(newest.wrapping_sub(read), 23, 0);
-        // half of the 24 bits are behind
-        let is_due = unread != 0 && unread < 1 << 23;
-        self.armed = if is_due { Armed::No } else { armed };
-        is_due
+        self.arming.arm(bits(value, 30, 30) != 0, read)
     }
 }
 

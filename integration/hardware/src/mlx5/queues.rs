@@ -10,7 +10,10 @@ use super::{
     keys,
     pairs::{self, QueuePair},
 };
-use crate::memory::{Memory, Unmapped};
+use crate::{
+    arming::Arming,
+    memory::{Memory, Unmapped},
+};
 use std::sync::Arc;
 
 const PAGES: usize = 0x110;
@@ -81,18 +84,7 @@ pub struct CompletionQueue {
     /// 64 bytes, or 128 with the entry in the second half.
     entry: u64,
     events: u32,
-    produced: u32,
-    /// The value of `produced` after the newest completion that is worth a solicited event.
-    solicited: u32,
-    armed: Armed,
-}
-
-/// When the next event of a completion queue is due.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Armed {
-    No,
-    Any,
-    Solicited,
+    arming: Arming,
 }
 
 impl CompletionQueue {
@@ -113,9 +105,7 @@ impl CompletionQueue {
             log_size,
             entry,
             events: completion::EVENTS.get32(input),
-            produced: 0,
-            solicited: 0,
-            armed: Armed::No,
+            arming: Arming::default(),
         })
     }
 
@@ -126,27 +116,12 @@ impl CompletionQueue {
         mut entry: [u8; COMPLETION],
         is_solicited: bool,
     ) -> Result<(), Unmapped> {
-        entry[COMPLETION - 1] |= (self.produced >> self.log_size & 1) as u8;
-        let slot = u64::from(self.produced & ((1 << self.log_size) - 1));
+        let produced = self.arming.produced();
+        entry[COMPLETION - 1] |= (produced >> self.log_size & 1) as u8;
+        let slot = u64::from(produced & ((1 << self.log_size) - 1));
         let at = slot * self.entry + self.entry - COMPLETION as u64;
-        self.produced = self.produced.wrapping_add(1);
-        if is_solicited {
-            self.solicited = self.produced;
-        }
+        self.arming.add(is_solicited);
         memory.publish_by_end(self.pages.address(at), &entry)
-    }
-
-    /// Returns true if an event is due, and then none until the driver asks again.
-    fn take_event(&mut self) -> bool {
-        let is_due = match self.armed {
-            Armed::No => false,
-            Armed::Any => true,
-            Armed::Solicited => self.solicited == self.produced,
-        };
-        if is_due {
-            self.armed = Armed::No;
-        }
-        is_due
     }
 }
 
@@ -285,7 +260,7 @@ impl Function {
         if queue.push(&self.memory, entry, is_solicited).is_err() {
             log::warn!("{}: completion queue {number} is not in memory", self.name);
         }
-        if queue.take_event() {
+        if queue.arming.take() {
             self.completion_event(number);
         }
     }
@@ -307,15 +282,7 @@ impl Function {
         let Some(queue) = self.completions.get_mut(&number) else {
             return;
         };
-        let (armed, newest) = match position & ONLY_SOLICITED {
-            0 => (Armed::Any, queue.produced),
-            _ => (Armed::Solicited, queue.solicited),
-        };
-        let unread = newest.wrapping_sub(position) & 0xff_ffff;
-        // half of the 24 bits are behind
-        let is_due = unread != 0 && unread < 1 << 23;
-        queue.armed = if is_due { Armed::No } else { armed };
-        if is_due {
+        if queue.arming.arm(position & ONLY_SOLICITED != 0, position) {
             self.completion_event(number);
         }
     }

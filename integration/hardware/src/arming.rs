@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Events of a completion queue: a driver asks for the next one, and names the entries that it has read.
+
+/// The events for which a driver waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Armed {
+    No,
+    Any,
+    Solicited,
+}
+
+/// Number of entries of a completion queue, and the event that is due for them.
+#[derive(Debug)]
+pub struct Arming {
+    produced: u32,
+    /// The value of `produced` after the newest completion that is worth a solicited event.
+    solicited: u32,
+    armed: Armed,
+}
+
+impl Arming {
+    /// Returns the number of entries since the queue was created, modulo 2^32.
+    pub fn produced(&self) -> u32 {
+        self.produced
+    }
+
+    /// Counts an entry.
+    pub fn add(&mut self, is_solicited: bool) {
+        self.produced = self.produced.wrapping_add(1);
+        if is_solicited {
+            self.solicited = self.produced;
+        }
+    }
+
+    /// Returns true if an event is due. The next one is due after another request.
+    pub fn take(&mut self) -> bool {
+        let is_due = match self.armed {
+            Armed::No => false,
+            Armed::Any => true,
+            Armed::Solicited => self.solicited == self.produced,
+        };
+        if is_due {
+            self.armed = Armed::No;
+        }
+        is_due
+    }
+
+    /// Handles a request for the next event. The low 24 bits of `read` are the number of entries that the driver has read.
+    /// Returns true if an event is due at once: the queue may have got entries in the meantime.
+    pub fn arm(&mut self, only_solicited: bool, read: u32) -> bool {
+        let (armed, newest) = match only_solicited {
+            false => (Armed::Any, self.produced),
+            true => (Armed::Solicited, self.solicited),
+        };
+        let unread = newest.wrapping_sub(read) & 0xff_ffff;
+        // half of the 24 bits are behind
+        let is_due = unread != 0 && unread < 1 << 23;
+        self.armed = if is_due { Armed::No } else { armed };
+        is_due
+    }
+}
+
+impl Default for Arming {
+    /// Returns the state of an empty queue without a request for an event.
+    fn default() -> Self {
+        Self {
+            produced: 0,
+            solicited: 0,
+            armed: Armed::No,
+        }
+    }
+}
