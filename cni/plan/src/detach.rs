@@ -5,7 +5,7 @@ use super::{
     Obstacle, RailPlan,
     draft::LinkPlanner,
     function::{self, Function},
-    leftovers::{is_rail, siblings, sub_devices, uppers},
+    leftovers::{rails_in_pod, siblings, sub_devices, uppers},
     locate,
     locate::Located,
     other_interfaces, rdma_name,
@@ -303,7 +303,8 @@ fn children(rail: &Rail, of_pod: &[Attachment], observed: &Observed) -> Vec<Op> 
         .collect();
     let own = in_pod.map(|link| link.index);
     let made = port_resets(rail, observed);
-    let made = made.filter(|it| own != Some(it.index) && !is_rail(of_pod, it, observed));
+    let others = rails_in_pod(of_pod, observed);
+    let made = made.filter(|it| own != Some(it.index) && !others.contains(&it.index));
     let to_go = in_pod.into_iter().chain(made);
     let to_go = to_go.map(|link| (NetnsSide::Pod, link));
     let on_host = locate::child_on_host(rail, shared, observed);

@@ -37,6 +37,7 @@ pub(super) fn siblings<'a>(
     let own = rails.filter_map(|it| Some(locate::child(it, it.shared.as_ref()?, observed)?.index));
     // the rails' own plans remove these
     let own: Vec<u32> = own.collect();
+    let others = rails_in_pod(of_pod, observed);
     links.flat_map(|pod| &pod.links).filter(move |link| {
         let mut rails = attachment.rails.iter();
         link.origin.is_some()
@@ -44,15 +45,15 @@ pub(super) fn siblings<'a>(
             && (link.alias.is_none() || link.name != attachment.key.interface)
             && rails.any(|rail| is_on(rail, link))
             && !own.contains(&link.index)
-            && !is_rail(of_pod, link, observed)
+            && !others.contains(&link.index)
     })
 }
 
-/// Returns true if `link` of the pod is a rail of one of `attachments`: the netdev that was given. Another one can have
-/// the rail's name and index as soon as the rail has left the pod.
-pub(super) fn is_rail(attachments: &[Attachment], link: &Link, observed: &Observed) -> bool {
-    let mut rails = attachments.iter().flat_map(|it| &it.rails);
-    rails.any(|rail| {
+/// Returns the indexes in the pod of the rails of `attachments`: of the netdevs that were given. Another netdev can have a
+/// rail's name and index as soon as the rail has left the pod.
+pub(super) fn rails_in_pod(attachments: &[Attachment], observed: &Observed) -> Vec<u32> {
+    let rails = attachments.iter().flat_map(|it| &it.rails);
+    let indexes = rails.filter_map(|rail| {
         let child = rail.shared.as_ref();
         let child = child.and_then(|shared| locate::child(rail, shared, observed));
         let moved = rail.host_link.as_ref();
@@ -61,8 +62,9 @@ pub(super) fn is_rail(attachments: &[Attachment], link: &Link, observed: &Observ
             Some(Ok(Located::At(NetnsSide::Pod, link))) => Some(link),
             _ => None,
         };
-        child.or(moved).is_some_and(|it| it.index == link.index)
-    })
+        child.or(moved).map(|it| it.index)
+    });
+    indexes.collect()
 }
 
 /// Deletes the sub-devices of an RDMA device that is not back on the host: the pod made them, as ADD moves no device that
@@ -94,10 +96,11 @@ pub(super) fn uppers(
     (side, link): (NetnsSide, &Link),
     observed: &Observed,
 ) -> impl Iterator<Item = Op> {
+    let rails = rails_in_pod(slice::from_ref(attachment), observed);
     let pod = observed.pod.iter();
     let uppers = pod.flat_map(move |pod| pod.lying_on(side, link));
     uppers
-        .filter(move |it| !is_rail(slice::from_ref(attachment), it, observed))
+        .filter(move |it| !rails.contains(&it.index))
         .map(|it| Op::RemoveLink {
             at: NetnsSide::Pod,
             link: it.name.clone(),
