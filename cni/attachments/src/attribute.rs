@@ -48,7 +48,7 @@ pub enum Attribute {
     Route(Box<Route>),
     /// A route that the record does not describe completely. Nobody sets it.
     UnkeptRoute(Box<Route>),
-    /// The netdev itself. Its pod deleted it, and nobody creates it again.
+    /// The netdev itself: the pod deleted it, and `rdma-cni` cannot create it again.
     Netdev,
 }
 

@@ -91,7 +91,7 @@ pub struct Attachment {
     /// Addresses of rails in the result.
     #[serde(default, rename = "resultIPs")]
     pub result_ips: ResultIps,
-    /// The type of the IPAM plugin that was asked for addresses.
+    /// Type of the IPAM plugin that assigned the addresses. ADD records it before it calls the plugin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipam: Option<String>,
     /// `rebindDriver`
@@ -156,7 +156,7 @@ pub struct Rail {
     /// Current owner of the devices.
     #[serde(default, skip_serializing_if = "Stage::is_pods")]
     pub stage: Stage,
-    /// Routes through that netdev that a move ends and nobody can set again.
+    /// Routes by that netdev that the kernel drops in a move and that `rdma-cni` cannot set again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unkept_routes: Vec<Route>,
     /// The netdev that stays on the host, if the pod has a child of it.
@@ -191,7 +191,7 @@ pub struct Rail {
     /// The RDMA device as it was on the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<RdmaDevice>,
-    /// The part of kubelet's allocation for this rail, if kubelet was asked.
+    /// Kubelet's allocation for this rail. None: the configuration names the devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocated: Option<Allocated>,
     /// The GIDs of the addresses, once they exist.

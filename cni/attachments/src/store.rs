@@ -194,8 +194,8 @@ impl Store {
         }
     }
 
-    /// Removes the remains of killed processes, for the attachments of one network or of all: a text that no living
-    /// process writes, and a lock that nobody holds and no record needs. The next verb removes what this one cannot.
+    /// Removes the remains of killed processes, for the attachments of one network or of all: an unfinished
+    /// record without a writer, and a free lock file without a record. The next verb removes what this one cannot.
     /// `own` is the caller's attachment, whose lock the caller holds. Returns the attachments that have a record, as
     /// [`Store::keys`] does.
     pub fn sweep(&self, network: Option<&str>, own: Option<&Key>) -> Result<Vec<Key>, StoreError> {

@@ -200,7 +200,7 @@ pub struct Picked {
     pub in_directory: bool,
     /// This plugin's configuration, as the runtime hands it over.
     pub ours: Option<Map<String, Value>>,
-    /// Fields of its further entries in the list, of which there should be none.
+    /// Fields of this plugin's second and later entries in the list. A correct list has none.
     pub again: Vec<Map<String, Value>>,
 }
 

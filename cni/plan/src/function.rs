@@ -23,7 +23,7 @@ impl<'a> Function<'a> {
         Some(Self { known, present })
     }
 
-    /// Returns true if its physical function was asked and has the function.
+    /// Returns true if the physical function reports this virtual function.
     pub(super) fn is_there(&self) -> bool {
         self.present.is_some()
     }

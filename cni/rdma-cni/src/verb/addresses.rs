@@ -14,8 +14,8 @@ use cni_protocol::Command;
 use rdma_netns::{Conflict, Kernel, Link, Neighbour, Observed, Pod};
 use std::{borrow::Cow, net::IpAddr};
 
-/// Maximum number of requests for a rail. Tries that meet an address in use take a moment. In a /24 of which other
-/// nodes have two thirds, one ADD in half a million needs more.
+/// Maximum number of requests to IPAM for a rail. Probing finds an address in use within milliseconds. One ADD in half a
+/// million needs more requests if other nodes have two thirds of a /24.
 const TRIES: usize = 32;
 
 /// Returns one answer for each rail. It is empty for rails that an earlier plugin placed. None: no IPAM plugin is

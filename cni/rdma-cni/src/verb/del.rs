@@ -68,8 +68,8 @@ fn forget_rails<K>(node: &Node<'_, K>, key: &Key) {
 }
 
 /// Releases addresses as [`without_record`] does, for an attachment whose DEL has ended already, or whose ADD did not
-/// begin. A record exists before IPAM is asked, and until everything is released. So DEL fails only if a refusal may
-/// pass. A plugin that is missing, or refuses, would keep the pod for ever ("Plugins should generally complete a DEL
+/// begin. ADD writes the record before it calls IPAM, and DEL removes it last. DEL fails here only if a later try may
+/// succeed: a plugin that is missing, or always refuses, would keep the pod for ever ("Plugins should generally complete a DEL
 /// action without error even if some resources are missing", CNI specification, section 2, DEL).
 fn unrecorded<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     match without_record(node, key) {

@@ -26,7 +26,7 @@ pub(crate) fn node(mode: RdmaMode, has_parent: bool) -> Node {
     Node::with(world)
 }
 
-/// Returns selectors, each of which matches every NIC of the node.
+/// Returns five selectors. Each one matches every NIC of the node.
 fn selectors() -> [Value; 5] {
     [
         json!({"driver": "erdma"}),

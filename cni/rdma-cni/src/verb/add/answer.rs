@@ -10,7 +10,7 @@ use rdma_netns::{Observed, link::MAIN_TABLE};
 use serde_json::{Value, json};
 use std::{net::IpAddr, path::Path};
 
-/// Returns the part of the result for each rail of ours. `answers` are IPAM's, if it was asked.
+/// Returns the result's part for each rail of the attachment. `answers` are those of the IPAM plugin, if one is configured.
 pub(super) fn of_rails(
     attachment: &Attachment,
     observed: &Observed,
