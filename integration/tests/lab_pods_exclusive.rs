@@ -16,7 +16,11 @@ use integration::{
     wait,
 };
 use serde_json::{Value, json};
-use std::{path::PathBuf, thread, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
 
 const NAMES: [&str; 2] = ["one", "two"];
 
@@ -168,43 +172,69 @@ fn a_pod_that_asks_for_smc_r_by_annotation_has_it_on_its_rail(node: &ExclusiveNo
         (pods[0].addresses()[0].clone(), "tcp"),
         (ipv4(0, 0), "smcr"),
     ] {
-        let (program, port) = (peer.display(), 7000);
-        let serving = format!("sleep 60 | {program} server --hold {address}:{port}");
-        let asking = format!("sleep 60 | {program} client --bytes 1048576 --hold {address}:{port}");
-        thread::scope(|scope| {
-            let served = scope.spawn(|| pods[0].main().sh(&serving));
-            wait::until("smc-peer listens", || {
-                let listening = pods[0].main().sh("ss -Hltn");
-                listening.contains(&format!("{address}:{port} ")) || served.is_finished()
-            });
-            let one = OneCpu::begin();
-            let asked = scope.spawn(|| pods[1].main().sh(&asking));
-            let carried = wait_for_connections(&netns);
-            drop(one);
-            assert_eq!(carried, [[mode], [mode]], "{address}: {}", shown(&netns[0]));
-            // their standard input ends, and so do they; the container's own sleep takes no signal
-            pods[1].main().sh("killall sleep");
-            let said = asked.join().expect("the client succeeded");
-            assert!(said.contains("equal"), "{said}");
-            pods[0].main().sh("killall sleep");
-            served.join().expect("the server succeeded");
-        });
+        let mut connections = exchange(&peer, &pods, &netns, &format!("{address}:7000"));
+        // the pods have no real-time priority to win the kernel's race with: see `OneCpu`
+        for port in 7001..7003 {
+            if mode == "tcp" || !connections.iter().any(is_late) {
+                break;
+            }
+            println!("{address}: the first link was late");
+            connections = exchange(&peer, &pods, &netns, &format!("{address}:{port}"));
+        }
+        let modes: Vec<_> = connections.iter().map(|it| &it["mode"]).collect();
+        assert_eq!(modes, [mode, mode], "{address}: {connections:#?}");
     }
     end(node, pods);
 }
 
-/// Waits until both have a connection, and returns the modes of each one's connections.
-#[track_caller]
-fn wait_for_connections(netns: &[Netns; 2]) -> [Vec<String>; 2] {
-    let modes = |netns: &Netns| {
-        let active = integration::smc::active(netns);
-        let mode = |it: &Value| it["mode"].as_str().unwrap_or_default().to_owned();
-        active.iter().map(mode).collect::<Vec<_>>()
+/// Whether the connection fell back to TCP because its first link was not confirmed in time.
+fn is_late(connection: &Value) -> bool {
+    let Value::Object(fallback) = &connection["fallback"] else {
+        return false;
     };
-    let mut carried = [vec![], vec![]];
+    let late = ["0x02010000", "0x02020000"];
+    fallback
+        .values()
+        .any(|it| late.iter().any(|late| it["code"] == *late))
+}
+
+/// Opens a connection from the second pod to `address` of the first, exchanges a MiB on it, and returns the
+/// connection as both ends have it.
+#[track_caller]
+fn exchange(peer: &Path, pods: &[Pod; 2], netns: &[Netns; 2], address: &str) -> [Value; 2] {
+    let program = peer.display();
+    let serving = format!("sleep 60 | {program} server --hold {address}");
+    let asking = format!("sleep 60 | {program} client --bytes 1048576 --hold {address}");
+    thread::scope(|scope| {
+        let served = scope.spawn(|| pods[0].main().sh(&serving));
+        wait::until("smc-peer listens", || {
+            let listening = pods[0].main().sh("ss -Hltn");
+            listening.contains(&format!("{address} ")) || served.is_finished()
+        });
+        let one = OneCpu::begin();
+        let asked = scope.spawn(|| pods[1].main().sh(&asking));
+        let connections = wait_for_connections(netns);
+        drop(one);
+        // their standard input ends, and so do they; the container's own sleep takes no signal
+        pods[1].main().sh("killall sleep");
+        let said = asked.join().expect("the client succeeded");
+        assert!(said.contains("equal"), "{said}");
+        pods[0].main().sh("killall sleep");
+        served.join().expect("the server succeeded");
+        connections
+    })
+}
+
+/// Waits until both have a connection, and returns the one of each.
+#[track_caller]
+fn wait_for_connections(netns: &[Netns; 2]) -> [Value; 2] {
+    let mut connections = [vec![], vec![]];
     wait::until("both have a connection", || {
-        carried = netns.each_ref().map(modes);
-        carried.iter().all(|it| !it.is_empty())
+        connections = netns.each_ref().map(integration::smc::active);
+        connections.iter().all(|it| !it.is_empty())
     });
-    carried
+    connections.map(|mut it| {
+        assert_eq!(it.len(), 1, "{it:#?}");
+        it.remove(0)
+    })
 }
