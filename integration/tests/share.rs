@@ -251,6 +251,29 @@ fn a_netdev_that_may_be_the_hosts_is_reported_before_it_is_removed() {
     assert!(node.records().is_empty() && node.ipam.interfaces("DEL") == ["rdma0"]);
 }
 
+/// Nothing tells the pod's own netdev from one of the host that host-device moved, if a netdev of the host with this index
+/// or name is gone since ADD. DEL leaves it in the pod, and says so.
+#[test]
+fn a_netdev_with_the_index_or_the_name_of_one_that_the_host_lost_is_reported() {
+    for (index, alias) in [("index 90", "own0"), ("", "hosts0")] {
+        let (node, configuration) = shared();
+        let hosts = "link add link eth1 name hosts0 index 90 type macvlan mode bridge";
+        node.host.ip(hosts);
+        let (pod, _) = started(&node, &configuration, 7);
+        node.host.ip("link del dev hosts0");
+        let made = format!("link add link rdma0 name more0 {index} type macvlan mode bridge");
+        pod.ip(&made);
+        pod.ip(&format!("link set dev more0 alias {alias}"));
+        let call = node.invoke("DEL", "7", pod.path());
+        let deleted = call.input(&configuration).run();
+        assert!(deleted.status.success(), "{made}: {}", deleted.stderr);
+        let told = "more0 stays in the pod";
+        assert!(deleted.stderr.contains(told), "{made}: {}", deleted.stderr);
+        assert!(deleted.stderr.contains("hosts0"), "{}", deleted.stderr);
+        assert!(pod.has_link("more0") && !pod.has_link("rdma0"), "{made}");
+    }
+}
+
 /// Another attachment of the same pod has its own child of the netdev.
 #[test]
 fn a_child_of_the_pods_other_attachment_stays() {

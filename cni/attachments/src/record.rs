@@ -76,6 +76,9 @@ pub struct Attachment {
     /// state prevents.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tried: bool,
+    /// Indexes of the netdevs in the pod that its last DEL named as they may be the host's, and that the next one removes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub named: Vec<u32>,
     /// Mode of the RDMA subsystem at ADD.
     pub rdma_mode: Option<RdmaMode>,
     /// `mtu`
@@ -271,6 +274,7 @@ impl Attachment {
             netns_id,
             phase: Phase::Attaching,
             tried: false,
+            named: vec![],
             rdma_mode: observed.rdma_mode,
             mtu: conf.mtu,
             dad: conf.ipv6.dad,

@@ -151,6 +151,18 @@ impl Store {
         self.write(attachment, false)
     }
 
+    /// Overwrites a record as [`Store::update`] does, unless its text cannot be read: a guess made without it must not take
+    /// its place.
+    pub fn amend(&self, attachment: &Attachment) -> Result<(), StoreError> {
+        match self.record(&attachment.key) {
+            Record::Corrupt(why) => {
+                let path = self.path(&attachment.key, "json");
+                Err(failed("update", &path)(io::Error::other(why)))
+            }
+            _ => self.update(attachment),
+        }
+    }
+
     fn write(&self, attachment: &Attachment, at_once: bool) -> Result<(), StoreError> {
         let path = self.path(&attachment.key, "json");
         let text = serde_json::to_vec_pretty(attachment)

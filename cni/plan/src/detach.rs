@@ -24,7 +24,8 @@ pub struct Others {
     pub unrestored: Vec<Attachment>,
     /// Other attachments of the same pod, whose children stay.
     pub of_pod: Vec<Attachment>,
-    /// True if netdevs beside the rails stay that may be the host's: only the pod's own DEL removes what an earlier DEL named.
+    /// True if netdevs beside the rails stay that may be the host's: only the pod's own DEL removes those that the DEL before
+    /// it named.
     pub keeps_aliased: bool,
 }
 
@@ -57,13 +58,17 @@ pub fn detach_beside(
     let rails = rails.map(|(index, rail)| {
         let rules = rules(rail, observed);
         let mut interfaces = vec![];
-        let mut aliased = vec![];
+        let (mut indexes, mut aliased) = (vec![], vec![]);
         if index == 0 {
             // their replies do not meet the rail any more
             interfaces = other_interfaces::detach(attachment, observed);
-            for link in siblings(attachment, &others.of_pod, observed) {
+            let siblings = siblings(attachment, &others.of_pod, observed);
+            for (link, _) in siblings.filter(|(_, hosts)| hosts.is_none()) {
                 match &link.alias {
-                    Some(alias) if others.keeps_aliased || !attachment.tried => {
+                    Some(alias)
+                        if others.keeps_aliased || !attachment.named.contains(&link.index) =>
+                    {
+                        indexes.push(link.index);
                         aliased.push(format!("{} of the pod has the alias {alias}", link.name));
                     }
                     _ => interfaces.push(Op::RemoveLink {
@@ -84,7 +89,10 @@ pub fn detach_beside(
                 let ops: Vec<Op> = rules.into_iter().chain(own?).chain(interfaces).collect();
                 match ops.is_empty() && !aliased.is_empty() {
                     false => Ok(ops),
-                    true => Err(Obstacle::MayBeHosts(aliased.join(", "))),
+                    true => Err(Obstacle::MayBeHosts {
+                        links: aliased.join(", "),
+                        indexes,
+                    }),
                 }
             }
         }

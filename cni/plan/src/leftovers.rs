@@ -2,7 +2,7 @@
 //! Objects that a pod made on its devices. DEL removes them before the devices leave the pod.
 
 use super::{
-    Obstacle,
+    Obstacle, Others,
     locate::{self, Located},
 };
 use attachments::{Attachment, Phase, Rail, Sibling};
@@ -12,33 +12,25 @@ use std::slice;
 /// Returns the pod's other children of the netdevs that it shares, which no attachment of `of_pod`, others of the same pod,
 /// has, at the DEL of the pod's primary interface (`eth0`), which ends the pod: they would hear others' frames as long as the
 /// namespace lives. A pod with `NET_ADMIN` makes a macvlan of the host's netdev by making one of its own child
-/// (`macvlan_common_newlink()`, `drivers/net/macvlan.c`). Left out are netdevs of the host that another plugin moved into the
-/// pod: CNI's host-device gives its name on the host to such a netdev as an alias, and the kernel mostly keeps its index.
+/// (`macvlan_common_newlink()`, `drivers/net/macvlan.c`).
+///
+/// Each comes with the netdev of the host that it may be, which another plugin moved into the pod: CNI's host-device gives
+/// its name on the host to such a netdev as an alias, and the kernel mostly keeps its index.
 pub(super) fn siblings<'a>(
     attachment: &'a Attachment,
-    of_pod: &'a [Attachment],
+    of_pod: &[Attachment],
     observed: &'a Observed,
-) -> impl Iterator<Item = &'a Link> {
+) -> impl Iterator<Item = (&'a Link, Option<&'a Sibling>)> {
     // an ADD that failed, or one network of a pod that lives on, ends no pod: other plugins' netdevs stay
     let ends = attachment.phase != Phase::Attaching && &*attachment.key.interface == "eth0";
     let links = observed.pod.iter().filter(move |_| ends);
-    let is_hosts = |rail: &Rail, link: &Link| {
-        let was_there = |it: &&Sibling| observed.host.link_by_index(it.index).is_none();
-        let mut hosts = rail.siblings.iter().filter(was_there);
-        hosts.any(|it| it.index == link.index || link.alias.as_deref() == Some(&*it.name))
+    let is_on = |rail: &Rail, link: &Link| {
+        rail.shared.is_some() && !rail.has_ipoib_child() && rail.pod_origin == link.origin
     };
-    let is_on = move |rail: &Rail, link: &Link| {
-        rail.shared.is_some()
-            && !rail.has_ipoib_child()
-            && rail.pod_origin == link.origin
-            && !is_hosts(rail, link)
-    };
-    let rails = attachment.rails.iter();
-    let own = rails.filter_map(|it| Some(locate::child(it, it.shared.as_ref()?, observed)?.index));
     // the rails' own plans remove these
-    let own: Vec<u32> = own.collect();
+    let own = rails_in_pod(slice::from_ref(attachment), observed);
     let others = rails_in_pod(of_pod, observed);
-    links.flat_map(|pod| &pod.links).filter(move |link| {
+    let links = links.flat_map(|pod| &pod.links).filter(move |link| {
         let mut rails = attachment.rails.iter();
         link.origin.is_some()
             && link.lower.is_some()
@@ -46,7 +38,28 @@ pub(super) fn siblings<'a>(
             && rails.any(|rail| is_on(rail, link))
             && !own.contains(&link.index)
             && !others.contains(&link.index)
+    });
+    links.map(move |link| {
+        let rails = attachment.rails.iter().filter(|rail| is_on(rail, link));
+        let mut hosts = rails.flat_map(|rail| &rail.siblings);
+        let is_it =
+            |it: &Sibling| it.index == link.index || link.alias.as_deref() == Some(&*it.name);
+        let is_gone = |it: &Sibling| observed.host.link_by_index(it.index).is_none();
+        (link, hosts.find(|it| is_it(it) && is_gone(it)))
     })
+}
+
+/// Returns a sentence for each of the [`siblings`] that stay in the pod, as they may be the host's.
+pub fn left_in_pod(attachment: &Attachment, others: &Others, observed: &Observed) -> Vec<String> {
+    let siblings = siblings(attachment, &others.of_pod, observed);
+    let sentences = siblings.filter_map(|(link, hosts)| {
+        let (link, Sibling { name, index }) = (&link.name, hosts?);
+        Some(format!(
+            "{link} stays in the pod, because its index or alias is that of {name} (index {index}), which has left the \
+             host since ADD: move it to the host, or delete it"
+        ))
+    });
+    sentences.collect()
 }
 
 /// Returns the indexes in the pod of the rails of `attachments`: of the netdevs that were given. Another netdev can have a

@@ -39,7 +39,7 @@ pub use attach::{attach, attach_rail, bearer};
 pub use children::{child_removed, children_together, limit_to_batch};
 pub use detach::{Others, detach, detach_beside, gone, home, missing_of};
 pub use function::{Rebind, are_named, is_rebound, is_untold, rebinds};
-pub use leftovers::is_of_others;
+pub use leftovers::{is_of_others, left_in_pod};
 pub use locate::{rdma_anywhere, rdma_on_host};
 pub use managed::{has_to_outlast, taken_away};
 pub use other_interfaces::{attach_other_interfaces, divert};
@@ -137,12 +137,17 @@ pub enum Obstacle {
         /// The sub-device.
         sub_device: String,
     },
-    /// Netdevs of the pod beside the rail, which another plugin may have moved there: each with its alias.
+    /// Netdevs of the pod beside the rail, which another plugin may have moved there.
     #[error(
-        "{0}, as a netdev of the host that another plugin moved: the pod's next DEL removes it; to keep it, move it to the \
-         host"
+        "{links}, as a netdev of the host that another plugin moved: the DEL after one with this error removes it; to keep it, \
+         move it to the host"
     )]
-    MayBeHosts(String),
+    MayBeHosts {
+        /// A clause for each, with its alias.
+        links: String,
+        /// Their indexes in the pod.
+        indexes: Vec<u32>,
+    },
     /// The device exists, but is in neither namespace.
     #[error(
         "{device} is not back on the host: it is in another namespace, or its pod's namespace is \

@@ -31,6 +31,8 @@ pub struct Incomplete {
     pub awaited: bool,
     /// True if more netdevs of the pod are left than one verb removes under the node's lock. The next try continues.
     pub continues: bool,
+    /// Indexes of the netdevs in the pod that a sentence names as they may be the host's.
+    pub named: Vec<u32>,
     /// Rails that are restored, apart from what was given up. None: the record keeps its claim on all rails.
     pub restored: Option<Box<Restored>>,
 }
@@ -42,6 +44,7 @@ impl From<Vec<String>> for Incomplete {
             left,
             awaited: false,
             continues: false,
+            named: vec![],
             restored: None,
         }
     }
@@ -63,6 +66,7 @@ impl Incomplete {
         self.left.extend(other.left);
         self.awaited |= other.awaited;
         self.continues |= other.continues;
+        self.named.extend(other.named);
         self.restored = self.restored.or(other.restored);
         self
     }
@@ -167,7 +171,8 @@ pub fn restore<K: Kernel>(
             }
         };
         observe_device_settings(kernel, attachment, &mut observed);
-        let left_out = [attributes(&given_up), set.clone()].concat();
+        let left_out = given_up.iter().map(|it| (it.rail, it.attribute.clone()));
+        let left_out: Vec<_> = left_out.chain(set.iter().cloned()).collect();
         let plan = |others: &Others| plan::detach_beside(attachment, others, &observed, &left_out);
         let mut plans = plan(known.as_ref().unwrap_or(&Others::default()));
         if known.is_none() && Others::are_needed(&plans, attachment, &observed) {
@@ -185,6 +190,10 @@ pub fn restore<K: Kernel>(
             .all(|plan| plan.as_ref().is_ok_and(Vec::is_empty))
         {
             log_given_up(attachment, &given_up);
+            let others = known.unwrap_or_default();
+            for sentence in plan::left_in_pod(attachment, &others, &observed) {
+                log::warn!("{sentence}");
+            }
             for (rail, Link { name, parent, .. }) in plan::gone(attachment, &observed) {
                 if observed.pod.is_none() || parent.is_some() {
                     log::warn!("{name} exists no more: a virtual netdev ends with its namespace");
@@ -323,14 +332,6 @@ fn observe_device_settings<K: Kernel>(
 /// Returns true if `op` moves a device into another namespace. Network managers of that namespace see it as new.
 fn is_move(op: &Op) -> bool {
     matches!(op, Op::MoveRdma { .. } | Op::MoveLink { .. })
-}
-
-/// Returns the attributes to omit from each rail's plan.
-fn attributes(given_up: &[GivenUp]) -> Vec<(usize, Attribute)> {
-    let attributes = given_up.iter();
-    attributes
-        .map(|it| (it.rail, it.attribute.clone()))
-        .collect()
 }
 
 /// Returns the attributes to give up: the refused ones, or all missing ones if none was refused. A rail gives up nothing if a
@@ -473,18 +474,21 @@ fn incomplete(plans: Vec<RailPlan>, refused: Vec<Refusal>) -> Incomplete {
         .any(|plan| matches!(plan, Err(Obstacle::InAnotherNetns { .. })));
     let mut left: Vec<String> = refused.into_iter().map(|refusal| refusal.why).collect();
     let has_refusals = !left.is_empty();
+    let mut named = vec![];
     for plan in &plans {
         match plan {
             Ok(ops) if !has_refusals => left.extend(ops.iter().map(undone)),
             Ok(_) => {}
             Err(obstacle) => left.push(obstacle.to_string()),
         }
+        if let Err(Obstacle::MayBeHosts { indexes, .. }) = plan {
+            named.extend(indexes);
+        }
     }
     Incomplete {
-        left,
         awaited,
-        continues: false,
-        restored: None,
+        named,
+        ..Incomplete::from(left)
     }
 }
 

@@ -196,6 +196,8 @@ fn salvage<K: Kernel>(
         attachment.phase = Phase::Detaching;
         // nothing says so, as no try of it is recorded
         attachment.tried = true;
+        let links = observed.pod.iter().flat_map(|pod| &pod.links);
+        attachment.named = links.map(|link| link.index).collect();
         smcr::apply::tell_lost(node.smcr(), &attachment);
         teardown::devices(node, &mut attachment, Some(pod))?;
     }

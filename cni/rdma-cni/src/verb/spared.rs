@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Netdevs of the host that are changed for a moment, so that the kernel keeps their default routers.
 
-use super::{Node, teardown};
+use super::Node;
 use crate::apply::ApplyError;
 use attachments::{Attachment, Phase, Spared, store::StoreError};
 use rdma_netns::Kernel;
@@ -10,7 +10,7 @@ use rdma_netns::Kernel;
 /// that back.
 ///
 /// # Errors
-/// The record cannot be written.
+/// The record cannot be written, or cannot be read and stays as it is.
 pub(super) fn record<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
@@ -22,15 +22,15 @@ pub(super) fn record<K: Kernel>(
             spared.push(it.clone());
         }
     }
-    let changed = Attachment {
-        spared: spared.clone(),
-        ..attachment.clone()
-    };
-    let phase = match changed.phase {
+    let phase = match attachment.phase {
         Phase::Attached => Phase::Detaching,
         phase => phase,
     };
-    teardown::write(node, &changed, phase)
+    node.store.amend(&Attachment {
+        spared: spared.clone(),
+        phase,
+        ..attachment.clone()
+    })
 }
 
 /// Restores `accept_ra` of the recorded netdevs that still have the temporary value, and clears the list in the record.

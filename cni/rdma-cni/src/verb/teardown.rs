@@ -10,11 +10,7 @@ use crate::{
     ipam::{self, Ipam, IpamError, RailCall, Rails},
     rails,
 };
-use attachments::{
-    Attachment, Key, Phase, Spared, Stage,
-    given_up::Lack,
-    store::{Lock, Record, StoreError},
-};
+use attachments::{Attachment, Key, Phase, Spared, Stage, given_up::Lack, store::Lock};
 use cni_protocol::Command;
 use network_conf::Conf;
 use plan::Others;
@@ -58,13 +54,24 @@ pub fn attachment<K: Kernel>(
         attachment.phase = Phase::Detaching;
         mark(node, attachment, Phase::Detaching);
     }
-    devices(node, attachment, pod)?;
+    devices(node, attachment, pod).inspect_err(|error| remember_named(node, attachment, error))?;
     forget_rails(node, attachment);
     let netns = pod.map(|pod| pod.path().display().to_string());
     addresses(node, attachment, netns.as_deref(), &[]).map_err(Error::Release)?;
     node.store
         .remove(&attachment.key, lock)
         .map_err(Error::Forget)
+}
+
+/// Records the netdevs that the DEL with this `error` names as they may be the host's. The next DEL removes them.
+fn remember_named<K: Kernel>(node: &Node<'_, K>, attachment: &mut Attachment, error: &Error) {
+    if let Error::Incomplete(Incomplete { named, .. }) = error
+        && node.environment.command == Command::Del
+        && *named != attachment.named
+    {
+        attachment.named.clone_from(named);
+        mark(node, attachment, attachment.phase);
+    }
 }
 
 /// Takes the rails' file away as soon as what it tells is not the pod's any more, whatever IPAM
@@ -87,26 +94,13 @@ pub fn tell_no_more<K>(node: &Node<'_, K>, key: &Key, pod: Option<&str>) {
 /// Writes down how far `attachment` got. What is lost if that fails is that another verb could take over earlier, and
 /// that one that ends at the same moment knows whose what both have of SMC-R is.
 pub fn mark<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, phase: Phase) {
-    if let Err(error) = write(node, attachment, phase) {
-        log::warn!("{error}");
-    }
-}
-
-/// Writes the record of `attachment` in `phase`. A text that cannot be read stays as it is: what is guessed without it must
-/// not take its place.
-pub(super) fn write<K: Kernel>(
-    node: &Node<'_, K>,
-    attachment: &Attachment,
-    phase: Phase,
-) -> Result<(), StoreError> {
-    if matches!(node.store.record(&attachment.key), Record::Corrupt(_)) {
-        return Ok(());
-    }
     let marked = Attachment {
         phase,
         ..attachment.clone()
     };
-    node.store.update(&marked)
+    if let Err(error) = node.store.amend(&marked) {
+        log::warn!("{error}");
+    }
 }
 
 /// Restores the devices to the host, and waits a while for those of a namespace that is just dying.

@@ -8,7 +8,7 @@ use crate::{
 };
 use fake_kernel::{Snapshot, Verdict};
 use nix::errno::Errno;
-use rdma_netns::{Child, IpvlanMode, Kernel, NetnsSide, Op};
+use rdma_netns::{Child, IpvlanMode, Kernel, MacvlanMode, NetnsSide, Op};
 use serde_json::{Value, json};
 
 /// Returns the number of changes that ADD of two bonds makes, of the announcements after them, and of the changes of
@@ -355,5 +355,44 @@ fn what_sets_the_mode_of_an_ipvlan_port_back_ends_with_del() {
             let mut made = links.iter().filter(|it| it.kind.is_some());
             assert!(made.next().is_none(), "{links:?}");
         });
+    }
+}
+
+/// Only a DEL tells the runtime of a netdev that may be the host's: another pod's ADD or a GC that recovers the attachment
+/// of a killed DEL names it in its own log.
+#[test]
+fn a_netdev_that_may_be_the_hosts_is_removed_after_a_del_that_named_it() {
+    for restorer in [Restorer::AddOfAnother, Restorer::Gc] {
+        let leases = Leases::new(1);
+        let node = &leases.node;
+        let [pod, other] = ["a", "b"].map(|it| node.pod(it));
+        let config = leases.config(json!({}));
+        node.add(&pod, &config).must_succeed();
+        let (at, link) = (NetnsSide::Pod, crate::node::name("net1"));
+        let made = Op::AddChild {
+            at,
+            parent: crate::node::name("bond0"),
+            child: Child::Macvlan(MacvlanMode::Bridge),
+            name: link.clone(),
+            mtu: 1500,
+        };
+        let alias = "hosts0".to_owned();
+        for op in [made, Op::SetAlias { at, link, alias }] {
+            node.change(Some(&pod), &op);
+        }
+        assert!(node.kill(1, Verdict::DieBefore, |node| {
+            node.run("DEL", Some(&pod), &config);
+        }));
+        match restorer {
+            Restorer::Gc => drop(node.gc(&[], &config).must_fail(107)),
+            _ => drop(node.add(&other, &config).must_succeed()),
+        }
+        assert!(has_link(node, &pod, "net1"), "{restorer:?}");
+        let message = node.del(&pod, &config).must_fail(107);
+        let told = "net1 of the pod has the alias hosts0";
+        assert!(message.contains(told), "{restorer:?}: {message}");
+        assert!(has_link(node, &pod, "net1"), "{restorer:?}");
+        node.del(&pod, &config).must_succeed();
+        assert!(!has_link(node, &pod, "net1"), "{restorer:?}");
     }
 }

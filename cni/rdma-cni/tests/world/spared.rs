@@ -157,3 +157,27 @@ fn the_mode_of_the_hosts_other_ipvlan_netdevs_is_reported_and_not_changed() {
         assert_eq!(is_told, has_other, "{notes:?}");
     }
 }
+
+/// Nothing would say to the next DEL what the killed one had changed.
+#[test]
+fn a_del_without_a_readable_record_changes_no_other_netdev() {
+    let (node, pod) = node();
+    let forwarding = Op::SetSysctl {
+        at: NetnsSide::Pod,
+        link: name("rdma0"),
+        key: FORWARDING.to_owned(),
+        value: 2,
+    };
+    node.change(Some(&pod), &forwarding);
+    fs::write(node.record_of(&pod), "{").expect("it can be spoilt");
+    node.kernel.begin();
+    node.kernel.intercept(|_, step| match step.op {
+        Op::SetSysctl { key, value: 2, .. } if key == FORWARDING => Verdict::DieBefore,
+        _ => Verdict::Proceed,
+    });
+    node.run("DEL", Some(&pod), &rail(&node, "eth2"));
+    node.kernel.begin();
+    node.del(&pod, &rail(&node, "eth2")).must_succeed();
+    assert_eq!(setting(&node, "eth3", ACCEPT_RA), Some(1));
+    assert_eq!(setting(&node, "eth2", FORWARDING), Some(1), "it is home");
+}
