@@ -2,7 +2,7 @@
 //! An operator's requests to the API server, by `kubectl`; and cheaper requests of a test.
 
 use super::{ADDRESS, ControlPlane, GC, HELM, PORT};
-use crate::{Machine, daemon::rdma_device_plugin, wait};
+use crate::{Machine, Netns, daemon::rdma_device_plugin, wait};
 use serde_json::Value;
 use std::{
     env, fs,
@@ -13,6 +13,11 @@ use std::{
 };
 
 impl ControlPlane {
+    /// The network namespace of the API server, which a node there reaches.
+    pub fn netns(&self) -> Netns {
+        Netns::existing(self.site.netns().path())
+    }
+
     /// `program`, to be run where the API server is reached.
     pub fn command(&self, program: &Path) -> Command {
         self.site.netns().command(program)

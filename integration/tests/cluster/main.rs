@@ -12,6 +12,7 @@ mod pages;
 mod pod_policy;
 mod refused;
 mod report;
+mod whereabouts;
 
 use integration::ControlPlane;
 use std::{
@@ -96,6 +97,7 @@ fn a_cluster_takes_what_conf_has_and_what_the_pages_say() {
     migrate::what_the_erdma_controller_leaves_goes(&mut cluster);
     migrate::a_policys_section_is_put_back(&mut cluster);
     migrate::a_node_goes_to_ours_and_back(&mut cluster);
+    whereabouts::gives_each_rail_an_address_and_gets_it_back(&mut cluster);
 }
 
 /// On a cluster of its own: without a node that has the resource from a device plugin.
