@@ -4,7 +4,7 @@
 
 use integration::{
     ControlPlane, Invocation, Netns, Node, Snapshot, pages,
-    plugin::{cni_path, rdma_cni},
+    plugin::{cni_path, debian, rdma_cni},
     wait,
 };
 use serde_json::{Value, json};
@@ -98,7 +98,7 @@ impl<'a> Place<'a> {
 
     fn invoke(&self, command: &str, pod: &str, netns: &Path) -> Invocation<'_> {
         let path = cni_path(&rdma_cni(), &[&self.programs]);
-        let args = format!("K8S_POD_NAMESPACE=default;K8S_POD_NAME={pod}");
+        let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={pod}");
         let call = self.node.invoke(command, pod, netns);
         call.env("CNI_PATH", path).env("CNI_ARGS", args)
     }
@@ -133,13 +133,14 @@ impl<'a> Place<'a> {
     }
 }
 
-/// ADD, CHECK and DEL of two pods, a killed ADD, and an address that another machine has.
+/// ADD, CHECK and DEL of two pods, a pod of another plugin, a killed ADD, and an address that another machine has.
 pub(super) fn gives_each_rail_an_address_and_gets_it_back(cluster: &mut ControlPlane) {
     let Some(programs) = env::var_os(PROGRAMS).map(PathBuf::from) else {
         return; // scripts/test counts it as skipped
     };
     let place = Place::new(cluster, programs);
     two_pods_never_share_an_address(&place);
+    pods_of_macvlan_and_ours_share_a_range(&place);
     a_killed_add_gives_its_addresses_back(&place);
     an_address_of_another_machine_is_refused(&place);
     let crds = place.programs.join("crds");
@@ -192,12 +193,38 @@ fn two_pods_never_share_an_address(place: &Place) {
     place.node.assert_restored(&before);
 }
 
+/// Debian's macvlan, as in a network that is not migrated yet.
+fn pods_of_macvlan_and_ours_share_a_range(place: &Place) {
+    let ipam = place.configuration()["ipam"].clone();
+    let network = json!({ "cniVersion": "1.0.0", "name": "old", "type": "macvlan", "master": "eth1", "ipam": ipam });
+    let old = place.node.pod("old");
+    let macvlan = |command: &str| {
+        let call = place.invoke(command, "old", old.path());
+        let call = call.program(&debian("macvlan")).env("CNI_IFNAME", "net1");
+        call.input(&network).run()
+    };
+    macvlan("ADD").result();
+    assert_eq!(old.addresses("net1"), [format!("{FIRST}/16")]);
+    let new = place.node.pod("new");
+    place.add("new", &new);
+    let addresses = ["rdma0", "rdma1"].map(|it| new.addresses(it).concat());
+    assert_eq!(addresses, ["10.1.0.65/16", "10.1.0.66/16"]);
+    old.run("ping -n -c 1 -W 5 10.1.0.65");
+    macvlan("DEL").silent();
+    let left = ["default/new rdma0", "default/new rdma1"].map(str::to_owned);
+    assert_eq!(place.leases(), left.into());
+    place.del("new", &new);
+    assert_eq!(place.leases(), BTreeSet::new());
+}
+
 fn a_killed_add_gives_its_addresses_back(place: &Place) {
     let before = Snapshot::of(&place.node.host);
+    let mut moved = place.configuration();
+    moved["mode"] = "move".into();
     for restorer in ["DEL", "GC", "ADD"] {
         let pod = place.node.pod("killed");
         let call = place.invoke("ADD", "killed", pod.path());
-        let mut add = call.input(&place.configuration()).start();
+        let mut add = call.input(&moved).start();
         wait::until("the first rail has an address", || {
             !place.leases().is_empty()
         });
@@ -214,7 +241,6 @@ fn a_killed_add_gives_its_addresses_back(place: &Place) {
                 call.input(&configuration).run().silent();
             }
             _ => {
-                pod.die();
                 let other = place.node.pod("other");
                 place.add("other", &other);
                 place.del("other", &other);
