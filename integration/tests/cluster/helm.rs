@@ -138,7 +138,7 @@ fn has_policy(cluster: &ControlPlane, wanted: &str) -> bool {
 }
 
 /// Waits until the daemon's pods, and those of its removal, have ended.
-fn are_gone(cluster: &mut ControlPlane) {
+pub(super) fn are_gone(cluster: &mut ControlPlane) {
     cluster.until("no pods are left in kube-system", |it| {
         it.start_bound_pods();
         it.get("pods -n kube-system").is_empty()

@@ -12,6 +12,7 @@ mod pages;
 mod pod_policy;
 mod refused;
 mod report;
+mod roce;
 mod whereabouts;
 
 use integration::ControlPlane;
@@ -89,6 +90,7 @@ fn a_cluster_takes_what_conf_has_and_what_the_pages_say() {
     pod_policy::refuses_what_could_change_a_shared_nic(&mut cluster);
     pages::every_kustomization_works(&cluster);
     pages::get_started_installs(&mut cluster);
+    roce::pods_get_an_address_of_each_rail(&cluster);
     pages::every_command_works(&mut cluster);
     helm::every_block_works(&mut cluster);
     helm::a_foreign_owners_objects_are_handed_over(&mut cluster);
@@ -97,6 +99,7 @@ fn a_cluster_takes_what_conf_has_and_what_the_pages_say() {
     migrate::what_the_erdma_controller_leaves_goes(&mut cluster);
     migrate::a_policys_section_is_put_back(&mut cluster);
     migrate::a_node_goes_to_ours_and_back(&mut cluster);
+    migrate::a_claim_for_dranets_users_is_taken(&cluster);
     whereabouts::gives_each_rail_an_address_and_gets_it_back(&mut cluster);
 }
 

@@ -61,7 +61,7 @@ impl<'a> Operator<'a> {
         fs::write(self.node.path().join(path), text).expect("written");
     }
 
-    /// The block's lines, one by one. A pod's log needs a kubelet, and is left out.
+    /// The block's lines, one by one. A pod's log and programs need a kubelet, and are left out.
     #[track_caller]
     pub(super) fn types(&self, block: &Block) -> String {
         let mut said = String::new();
@@ -72,7 +72,7 @@ impl<'a> Operator<'a> {
             });
             let program = line.split(' ').next().expect("a program");
             said += &match program {
-                "kubectl" if line.contains(" logs ") => continue,
+                "kubectl" if [" logs ", " exec "].iter().any(|it| line.contains(it)) => continue,
                 "kubectl" | "helm" | "jq" => self.at_desk(&line),
                 _ => self.in_node(&line),
             };
@@ -294,6 +294,27 @@ pub(super) fn a_node_goes_to_ours_and_back(cluster: &mut ControlPlane) {
             operator.at_desk(&format!("kubectl -n kube-system delete ds {name}"));
         }
     }
+}
+
+/// The page's claim in place of dranet's is one that the API server takes.
+pub(super) fn a_claim_for_dranets_users_is_taken(cluster: &ControlPlane) {
+    let page = text(PAGE);
+    let claims = page.split("```yaml\n").skip(1);
+    let mut claims = claims.filter(|it| it.starts_with("requests:"));
+    let claim = claims.next().expect("a claim on the page");
+    let requests = claim.split("```").next().expect("its end");
+    let object = format!(
+        "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {{ name: nic }}\nspec:\n  devices:\n    {}\n",
+        requests.trim().replace('\n', "\n    ")
+    );
+    let taken = cluster.apply(
+        "apply -f - --dry-run=server --validate=strict -o json",
+        &object,
+    );
+    assert!(
+        taken.contains("rdma-vf") && taken.contains("ens1f0v2"),
+        "{taken}"
+    );
 }
 
 /// The page's commands remove what the eRDMA controller leaves: custom resources whose finalizer the controller would
