@@ -2,7 +2,7 @@
 //! libcni itself, by its `cnitool`: `scripts/cnitool` builds it.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
-use integration::{Invocation, Netns, Node, Outcome, Snapshot};
+use integration::{Invocation, Netns, Node, Outcome, Snapshot, ipam};
 use serde_json::{Value, json};
 use std::{fs, path::Path};
 
@@ -105,6 +105,31 @@ fn check_succeeds_behind_the_reference_bridge() {
     assert!(!outcome.status.success(), "{outcome}");
     succeeds(&libcni.run("del", "cnitool-check"));
     assert!(libcni.node.host.has_link("eth1"));
+}
+
+/// An IPAM plugin without CHECK, as whereabouts, makes each CHECK fail; `disableCheck` of the list is the way out.
+#[test]
+fn a_list_with_disable_check_is_not_checked() {
+    let state = tempfile::tempdir().expect("a directory");
+    let mut plugin = ours();
+    plugin["stateDir"] = state.path().to_str().expect("UTF-8").into();
+    plugin["ipam"] = json!({ "type": ipam::NAME });
+    let network = "cnitool-unchecked";
+    let libcni = Libcni::new(network, "1.0.0", &[plugin.clone()]);
+    let node = &libcni.node;
+    node.ipam
+        .answer("ADD", &json!({ "ips": [{ "address": "192.0.2.10/24" }] }));
+    let why = "CNI CHECK method is not implemented";
+    node.ipam.fail("CHECK", 999, why);
+    succeeds(&libcni.run("add", network));
+    let outcome = libcni.run("check", network);
+    assert!(outcome.stderr.contains(why), "{outcome}");
+    assert!(!outcome.status.success(), "{outcome}");
+    let list = json!({ "cniVersion": "1.0.0", "name": network, "disableCheck": true, "plugins": [plugin] });
+    let file = node.directory().join("net.d/10-net.conflist");
+    fs::write(file, list.to_string()).expect("a list");
+    succeeds(&libcni.run("check", network));
+    succeeds(&libcni.run("del", network));
 }
 
 /// The plugins of the network's own directory, which libcni appends to those of its list since 1.3: ours is called
