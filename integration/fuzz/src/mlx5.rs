@@ -3,7 +3,11 @@
 //! any time.
 
 use crate::hardware::{Input, MEMORY, SIZE};
-use hardware::mlx5::{control, fabric::Fabric, objects::KINDS};
+use hardware::mlx5::{
+    control,
+    fabric::{Fabric, LinkLayer},
+    objects::KINDS,
+};
 use std::time::Duration;
 
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
@@ -136,6 +140,7 @@ impl Guest {
                     (9, &PAIR),
                     (0x13, &[0xe]),
                     (0x2d, &PAIR),
+                    (0x37, &[3 - self.position as u8]),
                     (0x40, &gid(1 - self.position)),
                     (0xaa, &[0xe0]),
                 ],
@@ -169,9 +174,13 @@ fn change(bytes: &mut [u8], input: &mut Input<'_>) {
 /// # Panics
 /// A function has more objects than it says, or does not work any more after a reset.
 pub fn guest(input: &[u8]) {
-    let mut input = Input(input);
+    guest_of(LinkLayer::Ethernet, Input(input));
+    guest_of(LinkLayer::InfiniBand, Input(input));
+}
+
+fn guest_of(layer: LinkLayer, mut input: Input<'_>) {
     let mut guest = Guest {
-        fabric: Fabric::new(&[MACS.to_vec()]),
+        fabric: Fabric::new(layer, &[MACS.to_vec()]),
         position: 0,
     };
     for position in 0..2 {

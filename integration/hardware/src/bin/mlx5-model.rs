@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `mlx5-model [--control SOCKET] SOCKET=MAC[+SOCKET=MAC]...`: cards for QEMU's `vfio-user-pci`. Each argument is a card,
-//! with one function, or with two that a bond joins. The README of the package says more.
+//! `mlx5-model [--control SOCKET] [--link ethernet|infiniband] SOCKET=MAC[+SOCKET=MAC]...`: cards for QEMU's
+//! `vfio-user-pci`. Each argument is a card, with one or two functions. The README of the package says more.
 
 use hardware::{
     mlx5::{
         Mac, control,
-        fabric::Fabric,
+        fabric::{Fabric, LinkLayer},
         port::{Port, Shared},
     },
     orders, transport,
 };
 use std::{env, io, process::ExitCode, sync::Arc};
 
-const USAGE: &str = "usage: mlx5-model [--control SOCKET] SOCKET=MAC[+SOCKET=MAC]...";
+const USAGE: &str = "usage: mlx5-model [--control SOCKET] [--link ethernet|infiniband] \
+                     SOCKET=MAC[+SOCKET=MAC]...";
 
 /// The command line.
 #[derive(Default)]
 struct Arguments {
     control: Option<String>,
+    link: LinkLayer,
     /// The sockets of all functions, card by card.
     sockets: Vec<String>,
     cards: Vec<Vec<Mac>>,
@@ -43,6 +45,14 @@ fn arguments(mut given: impl Iterator<Item = String>) -> Result<Arguments, Strin
             arguments.control = Some(given.next().ok_or(USAGE)?);
             continue;
         }
+        if argument == "--link" {
+            arguments.link = match given.next().as_deref() {
+                Some("ethernet") => LinkLayer::Ethernet,
+                Some("infiniband") => LinkLayer::InfiniBand,
+                _ => return Err(USAGE.to_owned()),
+            };
+            continue;
+        }
         let mut card = Vec::new();
         for function in argument.split('+') {
             let (socket, mac) = function.split_once('=').ok_or(USAGE)?;
@@ -62,7 +72,7 @@ fn arguments(mut given: impl Iterator<Item = String>) -> Result<Arguments, Strin
 }
 
 fn run(arguments: Arguments) -> io::Result<()> {
-    let shared = Shared::new(Fabric::new(&arguments.cards));
+    let shared = Shared::new(Fabric::new(arguments.link, &arguments.cards));
     let sockets = arguments.sockets.into_iter().enumerate();
     let ports =
         sockets.map(|(position, socket)| (socket, Port::new(Arc::clone(&shared), position)));

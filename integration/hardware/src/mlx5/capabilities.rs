@@ -4,6 +4,7 @@
 use super::{
     commands::Status,
     fields::{Field, field, paste},
+    function::Place,
 };
 use std::collections::BTreeMap;
 
@@ -98,7 +99,18 @@ const GENERAL_FIELDS: &[Capability] = &[
     ("device_frequency_khz", field(0x4e0, 32), 1_000_000),
 ];
 
-/// A card with more than one port: the driver bonds its functions.
+/// The values of an InfiniBand port that differ. Tables of 8 GIDs and 128 partition keys are the smallest ones.
+const INFINIBAND_FIELDS: &[Capability] = &[
+    ("gid_table_size", field(0x170, 16), 0),
+    ("ib_virt", field(0x1a2, 1), 1),
+    ("nic_flow_table", field(0x1a6, 1), 0),
+    ("port_type", field(0x1b6, 2), 0),
+    ("eth_net_offloads", field(0x21c, 1), 0),
+    ("roce", field(0x21d, 1), 0),
+    ("roce_rw_supported", field(0x3a1, 1), 0),
+];
+
+/// An Ethernet card with more than one port: the driver bonds its functions.
 const LAG_FIELDS: &[(&str, Field)] = &[
     ("lag_master", field(0x27b, 1)),
     ("num_lag_ports", field(0x27c, 4)),
@@ -181,19 +193,17 @@ const FLOW_TABLE_FIELDS: &[Capability] = &[
 ];
 
 /// The capabilities that the driver changed, and the place of the function on its card.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Capabilities {
-    port: u8,
-    ports: u8,
+    place: Place,
     set: BTreeMap<u64, Vec<u8>>,
 }
 
 impl Capabilities {
-    /// Returns the capabilities of the port `port`, from 1 on, of a card with `ports` ports.
-    pub fn new(port: u8, ports: u8) -> Capabilities {
+    /// Returns the capabilities of the port at `place`.
+    pub fn new(place: Place) -> Capabilities {
         Capabilities {
-            port,
-            ports,
+            place,
             set: BTreeMap::new(),
         }
     }
@@ -230,8 +240,11 @@ impl Capabilities {
         match kind {
             GENERAL => {
                 put(GENERAL_FIELDS, 0);
-                let lag = [1, self.ports, self.port];
-                if self.ports > 1 {
+                let Place { port, ports, .. } = self.place;
+                let lag = [1, ports, port];
+                if self.place.lid.is_some() {
+                    put(INFINIBAND_FIELDS, 0);
+                } else if ports > 1 {
                     for ((name, field), value) in LAG_FIELDS.iter().zip(lag) {
                         put(&[(name, *field, value.into())], 0);
                     }
@@ -256,6 +269,7 @@ mod tests {
     fn fields_are_apart_and_hold_their_values() {
         for table in [
             GENERAL_FIELDS,
+            INFINIBAND_FIELDS,
             ETHERNET_FIELDS,
             ATOMIC_FIELDS,
             ROCE_FIELDS,

@@ -28,6 +28,8 @@ pub(super) const USER_INDEX: Field = at(0x88, 24);
 pub(super) const LOG_PAGE: Field = at(0xa3, 5);
 pub(super) const PEER: Field = at(0xa8, 24);
 pub(super) const PARTITION: Field = field(0x10, 16).within(PATH);
+/// The peer's LID.
+pub(super) const LID: Field = field(0x30, 16).within(PATH);
 pub(super) const TIMEOUT: Field = field(0x40, 5).within(PATH);
 /// From the index of the own RoCE address to the flow label.
 pub(super) const ROUTE: Field = field(0x48, 56).within(PATH);
@@ -119,6 +121,7 @@ pub const TRANSITIONS: &[Transition] = &[
         &[
             MTU,
             PEER,
+            LID,
             ROUTE,
             GID_HIGH,
             GID_LOW,

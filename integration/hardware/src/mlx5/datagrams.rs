@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Datagrams (UD, and QP 1). The receiver gets 40 bytes of network header before the data.
+//! Datagrams (UD, and QP 1). The receiver gets 40 bytes of network header before the data. On InfiniBand they can be
+//! without meaning: a LID leads to the receiver, or to a multicast group, or to the subnet administrator.
 
 use super::{
     context::{self, service},
     fabric::Fabric,
+    function::Function,
+    infiniband::{self, FIRST_GROUP, MANAGER},
     pairs::{Completion, Kind, Syndrome},
     requests::{Address, Data, Header},
     verbs::{Outcome, Place},
     vport::RoceAddress,
 };
 use crate::{
-    network::{Route, is_ipv4},
+    network::{HEADER, Route, is_ipv4},
     transfer::{Source, copy},
 };
 
@@ -23,6 +26,9 @@ const MANAGEMENT: u32 = 1;
 const PARTITION: u32 = 0xffff;
 /// The network header is in the buffer (`flags_rqpn`).
 const HAS_HEADER: u32 = 1 << 28;
+/// The place of the next header's type in a GRH, and the type of InfiniBand.
+const NEXT_HEADER: usize = 6;
+const INFINIBAND: u8 = 0x1b;
 /// RoCE v1, of the table of RoCE addresses.
 const VERSION_1: u8 = 0;
 
@@ -38,9 +44,6 @@ impl Fabric {
     ) -> Outcome {
         let (position, number) = place;
         let function = &self.functions()[position];
-        let Some(from) = function.vport.roce_address(to.source) else {
-            return Outcome::Failed(Syndrome::LocalOperation);
-        };
         let payload = match self.source(place, data) {
             Ok(source) if source.len() > MAX_DATAGRAM => Err(Syndrome::LocalLength),
             Ok(source) => source
@@ -52,6 +55,11 @@ impl Fabric {
             Ok(payload) => payload,
             Err(syndrome) => return Outcome::Failed(syndrome),
         };
+        let Some((network, kind)) = function.network_header(to, payload.len()) else {
+            return Outcome::Failed(Syndrome::LocalOperation);
+        };
+        let is_to_manager =
+            function.place.lid.is_some() && to.lid == MANAGER && to.number == MANAGEMENT;
         let key = match to.key & OWN_KEY {
             0 => to.key,
             _ => function.pair(number, context::KEY) as u32,
@@ -63,42 +71,83 @@ impl Fabric {
                 Some(_) => Kind::ReceiveImmediate,
             },
             extra: immediate.unwrap_or(PARTITION),
-            sender: HAS_HEADER
-                | header_type(&from) << 24
-                | if is_management { MANAGEMENT } else { number },
+            sender: kind | if is_management { MANAGEMENT } else { number },
+            lid: function.place.lid.unwrap_or_default(),
             is_solicited: header.is_solicited,
             ..Completion::RECEIVED
         };
-        let route = Route {
-            from: from.gid,
-            to: to.gid,
-            traffic_class: to.traffic_class,
-            hop_limit: to.hop_limit,
-            flow_label: to.flow_label,
-        };
-        let message = [&route.header(payload.len())[..], &payload].concat();
-        let receiver = self.find(&to.gid, to.mac);
-        let receiver = receiver.filter(|it| self.is_connected(position, *it));
-        let receiver = receiver.and_then(|there| Some((there, self.receiver(there, to, key)?)));
-        if let Some(receiver) = receiver {
+        let message = [&network[..], &payload].concat();
+        for receiver in self.receivers(place, to, key) {
             self.count(position, receiver.0, payload.len() as u64);
-            self.deliver(receiver, message, completion);
+            self.deliver(receiver, message.clone(), completion);
+        }
+        if is_to_manager && self.is_connected(position, position) {
+            self.administer(place, key, &payload);
         }
         Outcome::Done(payload.len() as u32)
+    }
+
+    /// The queue pairs that get a datagram.
+    fn receivers(&self, place: Place, to: &Address, key: u32) -> Vec<Place> {
+        let (position, number) = place;
+        let sender = &self.functions()[position];
+        if sender.place.lid.is_none() {
+            let there = self.find(&to.gid, to.mac);
+            let there = there.filter(|it| self.is_connected(position, *it));
+            let receiver = there.and_then(|there| Some((there, self.receiver(there, to, key)?)));
+            return receiver.into_iter().collect();
+        }
+        let ports = (0..self.functions().len()).filter(|it| self.is_connected(position, *it));
+        let found = ports.flat_map(|there| {
+            let function = &self.functions()[there];
+            let one = (function.place.lid == Some(to.lid)).then(|| self.receiver(there, to, key));
+            let port = infiniband::gid(&function.place);
+            let is_member = to.lid >= FIRST_GROUP && self.administrator.is_member(to.lid, &port);
+            let attached = (function.pairs.iter())
+                .filter(move |(_, pair)| is_member && pair.groups.contains(&to.gid))
+                .map(|(number, _)| *number)
+                .filter(move |number| function.takes(*number, service::DATAGRAM, key));
+            let numbers = one.flatten().into_iter().chain(attached);
+            let numbers = numbers.filter(|it| sender.shares_partition(number, function, *it));
+            numbers
+                .map(move |number| (there, number))
+                .collect::<Vec<_>>()
+        });
+        found.collect()
+    }
+
+    /// Hands a datagram to the subnet administrator, and its answer, which has no network header, to the sender.
+    fn administer(&mut self, (position, number): Place, key: u32, request: &[u8]) {
+        let functions = self.functions().iter();
+        let active = functions.filter(|it| it.link.is_present && it.has_carrier());
+        let ports = active.filter_map(|it| Some((infiniband::gid(&it.place), it.place.lid?)));
+        let ports: Vec<_> = ports.collect();
+        let answer = self.administrator.answer(request, &ports);
+        let service = self.functions()[position].pair(number, context::SERVICE);
+        let is_taken = self.functions()[position].takes(number, service, key);
+        if let Some(answer) = answer.filter(|_| is_taken) {
+            let completion = Completion {
+                extra: PARTITION,
+                sender: MANAGEMENT,
+                lid: MANAGER,
+                ..Completion::RECEIVED
+            };
+            self.deliver(
+                (position, number),
+                [&[0; HEADER][..], &answer].concat(),
+                completion,
+            );
+        }
     }
 
     /// The queue pair of a function that takes a datagram.
     fn receiver(&self, position: usize, to: &Address, key: u32) -> Option<u32> {
         let function = &self.functions()[position];
-        let is_of = |number: u32, kind| function.pair(number, context::SERVICE) == kind;
-        let number = match to.number {
-            MANAGEMENT => (function.pairs.keys().copied()).find(|it| is_of(*it, service::QP1))?,
-            number => Some(number).filter(|it| is_of(*it, service::DATAGRAM))?,
-        };
-        let is_for_it = function.receives(number)
-            && function.pair(number, context::KEY) == u64::from(key)
-            && function.has_receive(number);
-        is_for_it.then_some(number)
+        let mut numbers = function.pairs.keys().copied();
+        match to.number {
+            MANAGEMENT => numbers.find(|it| function.takes(*it, service::QP1, key)),
+            number => Some(number).filter(|it| function.takes(*it, service::DATAGRAM, key)),
+        }
     }
 
     fn deliver(&mut self, (position, number): Place, message: Vec<u8>, completion: Completion) {
@@ -123,6 +172,44 @@ impl Fabric {
                 function.fail_pair(number);
             }
         }
+    }
+}
+
+impl Function {
+    /// Returns true if a queue pair takes datagrams of a service with a key now.
+    fn takes(&self, number: u32, service: u64, key: u32) -> bool {
+        self.receives(number)
+            && self.pair(number, context::SERVICE) == service
+            && self.pair(number, context::KEY) == u64::from(key)
+            && self.has_receive(number)
+    }
+
+    /// The network header of a datagram of `len` bytes, and what the completion says of it. None if the function does not
+    /// have the sender's address.
+    fn network_header(&self, to: &Address, len: usize) -> Option<([u8; HEADER], u32)> {
+        let is_infiniband = self.place.lid.is_some();
+        if is_infiniband && !to.has_header {
+            return Some(([0; HEADER], 0));
+        }
+        let (from, kind) = match is_infiniband {
+            true => (infiniband::gid(&self.place), 0),
+            false => {
+                let address = self.vport.roce_address(to.source)?;
+                (address.gid, header_type(&address))
+            }
+        };
+        let route = Route {
+            from,
+            to: to.gid,
+            traffic_class: to.traffic_class,
+            hop_limit: to.hop_limit,
+            flow_label: to.flow_label,
+        };
+        let mut header = route.header(len);
+        if is_infiniband {
+            header[NEXT_HEADER] = INFINIBAND;
+        }
+        Some((header, HAS_HEADER | kind << 24))
     }
 }
 

@@ -6,7 +6,7 @@ use super::{
     counters,
     fields::{Field, field, numbers, paste},
     function::Function,
-    vport::query_partition_keys,
+    infiniband::query_partition_keys,
 };
 
 const OPCODE: Field = field(0, 16);
@@ -31,6 +31,7 @@ impl Function {
     }
 
     fn answer(&mut self, opcode: u16, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
+        let lid = self.place.lid;
         match opcode {
             0x100 => self.capabilities.query(input, output),
             0x101 => query_adapter(output),
@@ -44,15 +45,20 @@ impl Function {
             0x301 => self.create_event_queue(input, output)?,
             0x302 => self.destroy_event_queue(input)?,
             0x303 => self.query_event_queue(input, output)?,
+            0x50d if let Some(lid) = lid => self.mad_ifc(lid, input, output),
             0x750 => self.query_vport_state(output),
             0x751 => self.modify_vport_state(input),
             0x754 => self.vport.query(input, output),
             0x755 => self.vport.modify(input)?,
             0x760 => self.vport.query_roce_address(input, output)?,
             0x761 => self.vport.set_roce_address(input)?,
-            0x765 => query_partition_keys(input, output),
+            0x762 if let Some(lid) = lid => self.query_hca_context(lid, output),
+            0x763 if lid.is_some() => self.modify_hca_context(input),
+            0x764 if lid.is_some() => self.query_gid(input, output),
+            0x765 => query_partition_keys(lid.is_none(), input, output),
             0x770 => self.query_vport_counters(output),
             0x805 => self.access_register(input, output),
+            0x806 | 0x807 => self.attach(input, opcode == 0x806)?,
             0x840 => self.set_lag(input, 8),
             0x841 => self.set_lag(input, 16),
             0x842 => paste(output, 8, &self.lag.unwrap_or_default()),
@@ -119,8 +125,6 @@ const ACCEPTED: &[u16] = &[
     0x76f, // QUERY_VNIC_ENV
     0x780, // SET_PP_RATE_LIMIT
     0x804, // CONFIG_INT_MODERATION
-    0x806, // ATTACH_TO_MCG
-    0x807, // DETACH_FROM_MCG
     0x80b, // QUERY_MAD_DEMUX
     0x80c, // SET_MAD_DEMUX
     0x80d, // NOP

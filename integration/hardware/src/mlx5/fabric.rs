@@ -3,15 +3,28 @@
 
 use super::{
     Mac,
+    administrator::Administrator,
     function::{self, Function},
+    infiniband::{FIRST_GROUP, FIRST_LID},
     verbs::Place,
 };
 use std::{collections::BTreeSet, time::Duration};
+
+/// The link layer of a fabric.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkLayer {
+    /// Ethernet, with RoCE.
+    #[default]
+    Ethernet,
+    /// InfiniBand, with a subnet manager and administrator.
+    InfiniBand,
+}
 
 /// All functions of a process.
 #[derive(Debug, Default)]
 pub struct Fabric {
     functions: Vec<Function>,
+    pub(super) administrator: Administrator,
     pub(super) now: Duration,
     /// The queue pairs whose next request waits, or that are in error.
     pub(super) waiting: BTreeSet<Place>,
@@ -19,16 +32,19 @@ pub struct Fabric {
 
 impl Fabric {
     /// Cards, each with the hardware addresses of its ports.
-    pub fn new(cards: &[Vec<Mac>]) -> Fabric {
-        let functions = cards.iter().flat_map(|macs| {
-            (1..).zip(macs).map(|(port, mac)| {
-                Function::new(function::Place {
-                    mac: *mac,
-                    card: macs[0],
-                    port,
-                    ports: macs.len() as u8,
-                })
+    pub fn new(layer: LinkLayer, cards: &[Vec<Mac>]) -> Fabric {
+        let places = cards.iter().flat_map(|macs| {
+            (1..).zip(macs).map(|(port, mac)| function::Place {
+                mac: *mac,
+                card: macs[0],
+                port,
+                ports: macs.len() as u8,
+                lid: None,
             })
+        });
+        let functions = places.zip(FIRST_LID..FIRST_GROUP).map(|(place, lid)| {
+            let lid = (layer == LinkLayer::InfiniBand).then_some(lid);
+            Function::new(function::Place { lid, ..place })
         });
         Fabric {
             functions: functions.collect(),

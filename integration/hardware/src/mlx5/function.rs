@@ -30,6 +30,8 @@ pub struct Place {
     pub port: u8,
     /// The ports of the card.
     pub ports: u8,
+    /// The LID of an InfiniBand port. None if the port is one of Ethernet.
+    pub lid: Option<u16>,
 }
 
 /// The port's cable and the function's slot.
@@ -67,6 +69,8 @@ pub struct Function {
     pub is_started: bool,
     /// The context of `CREATE_LAG`, while the driver bonds the card's functions.
     pub lag: Option<[u8; 8]>,
+    /// The capabilities of its InfiniBand port that the driver added.
+    pub(super) added_capabilities: u32,
     pub(super) capabilities: Capabilities,
     pub(super) ports: Ports,
     pub(super) events: BTreeMap<u32, EventQueue>,
@@ -101,7 +105,8 @@ impl Function {
             pages: Vec::new(),
             is_started: false,
             lag: None,
-            capabilities: Capabilities::new(place.port, place.ports),
+            added_capabilities: 0,
+            capabilities: Capabilities::new(place),
             ports: Ports::default(),
             events: BTreeMap::new(),
             completions: BTreeMap::new(),

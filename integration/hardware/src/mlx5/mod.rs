@@ -23,6 +23,8 @@
 //! | [`datagrams`] | datagrams |
 //! | [`counters`] | the counters of queue pairs |
 //! | [`frames`] | checksums, VLANs and segments of frames |
+//! | [`infiniband`] | the InfiniBand port: LIDs, GIDs, partitions, its management agent |
+//! | [`administrator`] | the subnet administrator: paths and multicast groups |
 //! | [`vport`] | the virtual port: addresses, RoCE addresses, state, counters |
 //! | [`ports`] | the registers of the physical port |
 //! | [`function`] | one function |
@@ -31,6 +33,7 @@
 //! | [`port`] | a function as the transport sees it |
 //! | [`fields`] | places of numbers in structures |
 
+pub mod administrator;
 pub mod capabilities;
 pub mod commands;
 pub mod context;
@@ -44,6 +47,7 @@ pub mod fabric;
 pub mod fields;
 pub mod frames;
 pub mod function;
+pub mod infiniband;
 pub mod keys;
 pub mod objects;
 pub mod pairs;

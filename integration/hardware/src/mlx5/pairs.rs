@@ -12,7 +12,7 @@ use super::{
     requests::{BLOCK, Header},
 };
 use crate::memory::Unmapped;
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 /// The first number. Below it are those of Ethernet's send queues, which have the same doorbells.
 pub const FIRST: u32 = 0x1_0000;
@@ -39,6 +39,8 @@ pub struct QueuePair {
     pub(super) receive: Option<WorkQueue>,
     /// Reason why its next request waits, and the time since when it waits.
     pub(super) waits: Option<(Wait, Duration)>,
+    /// The GIDs of its multicast groups.
+    pub(super) groups: BTreeSet<[u8; 16]>,
 }
 
 impl QueuePair {
@@ -78,6 +80,7 @@ impl QueuePair {
             receive: has_receives
                 .then(|| queue(0, log_receives, log_stride, context::RECEIVE_COMPLETIONS)),
             waits: None,
+            groups: BTreeSet::new(),
         })
     }
 
@@ -128,6 +131,8 @@ pub(super) struct Completion {
     pub(super) extra: u32,
     /// Type of the network header and number of the sender, for a datagram.
     pub(super) sender: u32,
+    /// LID of the sender, for a datagram on InfiniBand.
+    pub(super) lid: u16,
     pub(super) is_solicited: bool,
 }
 
@@ -141,6 +146,7 @@ impl Completion {
         len: 0,
         extra: 0,
         sender: 0,
+        lid: 0,
         is_solicited: false,
     };
 
@@ -170,6 +176,7 @@ impl Completion {
         ] {
             entry[at..at + 4].copy_from_slice(&value.to_be_bytes());
         }
+        entry[22..24].copy_from_slice(&self.lid.to_be_bytes());
         if let Some(syndrome) = self.syndrome {
             entry[44..48].fill(0);
             entry[55] = syndrome as u8;

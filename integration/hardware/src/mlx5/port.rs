@@ -16,8 +16,9 @@ use std::{
 const VENDOR: u16 = 0x15b3;
 /// ConnectX-5.
 const DEVICE: u16 = 0x1017;
-/// An Ethernet controller.
-const CLASS: [u8; 3] = [2, 0, 0];
+/// Controllers of Ethernet, and of InfiniBand.
+const ETHERNET: [u8; 3] = [2, 0, 0];
+const INFINIBAND: [u8; 3] = [2, 7, 0];
 const VECTORS: u16 = 64;
 const VECTOR_BAR: u8 = 2;
 const VECTOR_BAR_SIZE: usize = 4096;
@@ -82,10 +83,11 @@ impl Port {
 
 impl Function for Port {
     fn identity(&self) -> Identity {
+        let place = self.shared.fabric().functions()[self.position].place;
         Identity {
             vendor: VENDOR,
             device: DEVICE,
-            class: CLASS,
+            class: place.lid.map_or(ETHERNET, |_| INFINIBAND),
             bars: [registers::BAR_SIZE, 0, VECTOR_BAR_SIZE as u64, 0, 0, 0],
             vectors: VECTORS,
             vector_bar: VECTOR_BAR,

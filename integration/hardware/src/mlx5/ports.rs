@@ -27,6 +27,11 @@ const MTU: Field = field(0x40, 16);
 /// 100GBASE-CR4.
 const SPEED: u64 = 1 << 20;
 const ETHERNET: u64 = 4;
+const INFINIBAND: u64 = 1;
+/// 4X, and its speed.
+const WIDTH: u64 = 1 << 2;
+const EDR: u64 = 32;
+const INFINIBAND_MTU: u64 = 4096;
 const PAOS_ADMIN: Field = field(0x14, 4);
 const PAOS_OPERATIONAL: Field = field(0x1c, 4);
 const PAOS_SET_ADMIN: Field = field(0x20, 1);
@@ -71,6 +76,18 @@ impl Function {
         let (register, is_write) = (REGISTER.get(input), OP_MOD.get(input) == WRITE);
         let value = input.get(AT..).unwrap_or_default();
         let answer: &[(Field, u64)] = match register {
+            PTYS if self.place.lid.is_some() => &[
+                (LOCAL_PORT, 1),
+                (field(0x1d, 3), INFINIBAND),
+                (field(0x140, 16), WIDTH),
+                (field(0x150, 16), EDR),
+            ],
+            PMTU if self.place.lid.is_some() => &[
+                (LOCAL_PORT, 1),
+                (field(0x20, 16), INFINIBAND_MTU),
+                (MTU, INFINIBAND_MTU),
+                (field(0x60, 16), INFINIBAND_MTU),
+            ],
             PTYS => &[
                 (LOCAL_PORT, 1),
                 (field(0x1d, 3), ETHERNET),

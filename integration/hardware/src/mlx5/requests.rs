@@ -111,11 +111,15 @@ pub struct Address {
     pub key: u32,
     /// The number of its queue pair.
     pub number: u32,
+    /// Its LID, on InfiniBand.
+    pub lid: u16,
+    /// True if the datagram has a network header, as it always has on Ethernet.
+    pub has_header: bool,
     /// Its hardware address.
     pub mac: Mac,
     /// Its GID.
     pub gid: [u8; 16],
-    /// The RoCE address of the sender, by index.
+    /// The RoCE address, or the GID, of the sender, by index.
     pub source: usize,
     /// Traffic class.
     pub traffic_class: u8,
@@ -131,6 +135,8 @@ impl Address {
         Some(Address {
             key: field(0, 32).get32(segment),
             number: field(0x48, 24).get32(segment),
+            lid: field(14 * 8, 16).get(segment) as u16,
+            has_header: field(28 * 8 + 1, 1).get(segment) == 1,
             mac: *segment.get(20..)?.first_chunk()?,
             traffic_class: *segment.get(26)?,
             hop_limit: *segment.get(27)?,

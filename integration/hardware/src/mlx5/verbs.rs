@@ -222,15 +222,22 @@ impl Fabric {
         let address = |position: usize, number| {
             let function = &self.functions()[position];
             let context = function.objects.get(pairs::CREATE, number)?;
-            let gid = *context.get(context::GID..)?.first_chunk::<16>()?;
-            let [_, _, mac @ ..] = context::MAC.get(context).to_be_bytes();
+            let there = match function.place.lid {
+                Some(_) => {
+                    let lid = context::LID.get(context) as u16;
+                    (self.functions().iter()).position(|it| it.place.lid == Some(lid))?
+                }
+                None => {
+                    let gid = context.get(context::GID..)?.first_chunk::<16>()?;
+                    let [_, _, mac @ ..] = context::MAC.get(context).to_be_bytes();
+                    self.find(gid, mac)?
+                }
+            };
             let service = context::SERVICE.get(context);
-            (service == service::RELIABLE).then_some((gid, mac, context::PEER.get(context) as u32))
+            (service == service::RELIABLE).then_some((there, context::PEER.get(context) as u32))
         };
-        let (gid, mac, peer) = address(position, number)?;
-        let there = self.find(&gid, mac)?;
-        let (back, mac, same) = address(there, peer)?;
-        (same == number && self.find(&back, mac) == Some(position)).then_some((there, peer))
+        let peer = address(position, number)?;
+        (address(peer.0, peer.1)? == (position, number)).then_some(peer)
     }
 
     /// The function with a RoCE address. Where several have the GID, it is that with the hardware address; where none of

@@ -240,19 +240,6 @@ impl Vport {
     }
 }
 
-/// The only entry of the table of partition keys.
-const PARTITION_KEY: u64 = 0xffff;
-const PARTITION_INDEX: Field = field(0x70, 16);
-/// All entries.
-const ALL: u64 = 0xffff;
-
-/// `QUERY_HCA_VPORT_PKEY`.
-pub(super) fn query_partition_keys(input: &[u8], output: &mut [u8]) {
-    if [0, ALL].contains(&PARTITION_INDEX.get(input)) {
-        field(0x90, 16).put(output, PARTITION_KEY);
-    }
-}
-
 impl Function {
     /// Returns true if frames pass: the link is up, and the driver has not switched it off.
     pub fn has_carrier(&self) -> bool {

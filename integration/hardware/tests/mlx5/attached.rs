@@ -25,7 +25,7 @@ impl Drop for Model {
 }
 
 impl Model {
-    fn start() -> Model {
+    fn start(link: &str) -> Model {
         let directory = tempfile::tempdir().expect("a directory");
         let path = |name: &str| directory.path().join(name).display().to_string();
         let card = format!(
@@ -34,7 +34,7 @@ impl Model {
             path("1")
         );
         let process = Command::new(env!("CARGO_BIN_EXE_mlx5-model"))
-            .args(["--control", &path("control"), &card])
+            .args(["--control", &path("control"), "--link", link, &card])
             .spawn()
             .expect("the program");
         let model = Model { process, directory };
@@ -53,13 +53,19 @@ impl Model {
 
 #[test]
 fn a_machine_finds_a_card_of_two_functions() {
-    let model = Model::start();
+    for (link, class) in [("ethernet", [0, 0, 2]), ("infiniband", [0, 7, 2])] {
+        is_a_card(&Model::start(link), class);
+    }
+}
+
+/// `class` is the programming interface, the subclass and the class.
+fn is_a_card(model: &Model, class: [u8; 3]) {
     for name in ["0", "1"] {
         let mut client = Client::new(&model.socket(name)).expect("a connection");
         let mut config = [0; 256];
         (client.region_read(7, 0, &mut config)).expect("the configuration space");
         assert_eq!(config[..4], [0xb3, 0x15, 0x17, 0x10]);
-        assert_eq!(config[9..12], [0, 0, 2], "an Ethernet controller");
+        assert_eq!(config[9..12], class);
         assert_eq!(client.region(0).expect("BAR 0").size, 32 << 20);
         assert_eq!(client.get_irq_info(2).expect("MSI-X").count, 64);
         let mut version = [0; 4];
@@ -70,7 +76,7 @@ fn a_machine_finds_a_card_of_two_functions() {
 
 #[test]
 fn orders_are_executed() {
-    let model = Model::start();
+    let model = Model::start("ethernet");
     let mut stream = UnixStream::connect(model.socket("control")).expect("the socket of orders");
     let mut lines = BufReader::new(stream.try_clone().expect("a second handle")).lines();
     for (order, answer) in [
@@ -91,6 +97,7 @@ fn a_wrong_command_line_is_refused() {
     for (arguments, message) in [
         (&[][..], "usage:"),
         (&["a"], "usage:"),
+        (&["--link", "token-ring", "a=02:00:00:00:00:01"], "usage:"),
         (&["a=02:00"], "\"02:00\" is no MAC"),
         (
             &["a=02:00:00:00:00:01+b=02:00:00:00:00:02+c=02:00:00:00:00:03"],

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A driver as the header describes it: it posts commands, and reads events. It shares no code with the model.
 
-use hardware::mlx5::fabric::Fabric;
+use hardware::mlx5::fabric::{Fabric, LinkLayer};
 
 pub(crate) const MACS: [[u8; 6]; 2] = [[0x52, 0x54, 0, 0xbb, 0, 1], [0x52, 0x54, 0, 0xbb, 0, 2]];
 pub(crate) const MEMORY: u64 = 0x10_0000;
@@ -64,7 +64,12 @@ pub(crate) struct Driver {
 impl Driver {
     /// The card after power-on, with the address of the command queue set.
     pub(crate) fn new() -> Driver {
-        let mut fabric = Fabric::new(&[MACS.to_vec()]);
+        Driver::with(LinkLayer::Ethernet)
+    }
+
+    /// A card with ports of this link layer.
+    pub(crate) fn with(layer: LinkLayer) -> Driver {
+        let mut fabric = Fabric::new(layer, &[MACS.to_vec()]);
         for position in 0..2 {
             let memory = &mut fabric.function_mut(position).memory;
             memory.map_anonymous(MEMORY, MEMORY_SIZE).expect("memory");

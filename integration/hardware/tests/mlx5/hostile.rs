@@ -2,7 +2,7 @@
 //! A hostile guest: the functions survive its writes, and work after a reset.
 
 use crate::driver::{Driver, INPUT, MEMORY, MEMORY_SIZE, OUTPUT, QUEUE, command};
-use hardware::mlx5::objects::KINDS;
+use hardware::mlx5::{administrator::Administrator, fabric::LinkLayer, objects::KINDS};
 
 /// Numbers that are the same in each run.
 struct Numbers(u64);
@@ -42,9 +42,12 @@ fn opcodes() -> Vec<u16> {
 #[test]
 fn random_commands_and_writes() {
     let opcodes = opcodes();
-    for seed in 1..=3u64 {
+    let layers = [LinkLayer::Ethernet, LinkLayer::InfiniBand]
+        .into_iter()
+        .cycle();
+    for (seed, layer) in (1..=4u64).zip(layers) {
         let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let mut it = Driver::new();
+        let mut it = Driver::with(layer);
         it.event_queue(0, u64::MAX);
         for _ in 0..1_500 {
             it.position = numbers.below(2) as usize;
@@ -97,6 +100,24 @@ fn random_commands_and_writes() {
             it.set_queue();
             assert_eq!(it.execute(&command(0x80d, 0, 16), 16).status(), 0, "{seed}");
         }
+    }
+}
+
+#[test]
+fn random_datagrams_to_the_subnet_administrator() {
+    let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
+    let mut it = Administrator::default();
+    let ports = [([1; 16], 2), ([0xff; 16], 3)];
+    for _ in 0..20_000 {
+        let mut mad: Vec<u8> = (0..32).flat_map(|_| numbers.odd().to_be_bytes()).collect();
+        mad[..4].copy_from_slice(&[1, 3, 2, [1, 2, 0x15, 0x81][numbers.below(4) as usize]]);
+        mad[16..18].copy_from_slice(&[0, [1, 0x35, 0x38, 0x31][numbers.below(4) as usize]]);
+        // groups of few GIDs, and known ports
+        mad[56..72].fill(0xff);
+        mad[58] = numbers.below(3) as u8;
+        mad[72..88].copy_from_slice(&ports[numbers.below(2) as usize].0);
+        let answer = it.answer(&mad, &ports);
+        assert_eq!(answer.map(|it| it.len()), (mad[3] != 0x81).then_some(256));
     }
 }
 

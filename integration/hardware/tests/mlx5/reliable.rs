@@ -62,6 +62,7 @@ fn done(opcode: u8, index: u16, len: u32) -> Option<Done> {
         len,
         extra: 0,
         sender: 0,
+        lid: 0,
     })
 }
 

@@ -60,6 +60,7 @@ pub(crate) struct Done {
     pub(crate) len: u32,
     pub(crate) extra: u32,
     pub(crate) sender: u32,
+    pub(crate) lid: u16,
 }
 
 /// A queue pair with completion queues, and a key for [`DATA`].
@@ -294,6 +295,7 @@ impl Pair {
             len: word(44),
             extra: word(36),
             sender: word(24),
+            lid: word(20) as u16,
         })
     }
 
