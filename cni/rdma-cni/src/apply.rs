@@ -9,6 +9,7 @@ pub use restore::{GivenUp, Incomplete, Restored, restore};
 
 use crate::open_connections;
 use attachments::{Attachment, DesiredLink};
+use nix::libc;
 use plan::{self, Obstacle};
 use rdma_netns::{
     Conflict, Desired, Kernel, NetnsSide, ObserveError, Observed, Op, OpError, Plan, RdmaDevice,
@@ -16,8 +17,8 @@ use rdma_netns::{
 };
 use std::{net::IpAddr, time::Duration};
 
-/// Maximum number of plans per reconcile. An IPoIB netdev needs three, with a driver that is bound anew four, all
-/// others two.
+/// Maximum number of plans per reconcile, beside the last one, which makes no changes. An IPoIB netdev needs two, or three
+/// if udev renames it meanwhile, with a driver that is bound anew one more, all others one.
 const ROUNDS: usize = 4;
 
 /// Time that a character device may take to appear in `/dev`.
@@ -151,8 +152,8 @@ impl<K: Kernel> Desired for Attached<'_, K> {
         Ok(Plan::Missing(ops))
     }
 
-    /// Tries again for a while if a driver is busy. Otherwise returns the obstacle that the present state shows, or
-    /// else the kernel's error.
+    /// Tries again for a while if a driver is busy, and plans again if the netdev has another name now. Otherwise returns
+    /// the obstacle that the present state shows, or else the kernel's error.
     fn refused(&mut self, error: OpError) -> Refusal<ApplyError> {
         if busy::is_busy(&error) && self.patience.wait(self.kernel, &error) {
             return Refusal::TryAgain;
@@ -163,10 +164,14 @@ impl<K: Kernel> Desired for Attached<'_, K> {
         }
         let observed = self.observe();
         let planned = observed.map(|it| plan::attach(self.attachment, &it, self.desired));
-        Refusal::End(match planned {
-            Ok(Err(obstacle)) => obstacle.into(),
-            _ => error.into(),
-        })
+        match planned {
+            Ok(Err(obstacle)) => Refusal::End(obstacle.into()),
+            // a netdev that the kernel has just made: udev has renamed it since it was observed
+            Ok(Ok(ops)) if error.errno() == Some(libc::ENODEV) && !ops.contains(&error.op) => {
+                Refusal::PlanAnew(error)
+            }
+            _ => Refusal::End(error.into()),
+        }
     }
 }
 

@@ -68,13 +68,15 @@ impl World {
             function.driver = Some(driver.to_owned());
         }
         self.make_devices(nic);
-        let left = self.udev;
-        self.renaming.push(Renaming {
-            function: address.clone(),
-            left,
-        });
-        self.udev_passes(0);
+        self.named_by_udev(address.clone());
         Ok(())
+    }
+
+    /// udev hears of a new netdev of `function`.
+    pub(crate) fn named_by_udev(&mut self, function: DeviceAddress) {
+        let left = self.udev;
+        self.renaming.push(Renaming { function, left });
+        self.udev_passes(0);
     }
 
     fn driver_of(&self, address: &DeviceAddress) -> Result<Option<String>, Refusal> {

@@ -197,10 +197,14 @@ impl World {
             .unwrap_or_default()
     }
 
-    /// `ipoib_remove_one()` and `ipoib_add_one()`: a new netdev in the device's namespace,
-    /// called `ib%d`, down, with another queue pair in its hardware address.
+    /// `ipoib_remove_one()` and `ipoib_add_one()`: a new netdev, called `ib%d`, down, with another queue pair in its
+    /// hardware address.
     pub(crate) fn remake_ipoib(&mut self, position: usize) {
-        let (netns, guid) = (self.hcas[position].netns, self.hcas[position].port_guid);
+        let guid = self.hcas[position].port_guid;
+        let netns = match self.ipoib_follows_rdma {
+            true => self.hcas[position].netns,
+            false => HOST,
+        };
         let old = self.hcas[position].netdev;
         self.netdevs.retain(|netdev| Some(netdev.id) != old);
         self.reap();
@@ -222,6 +226,9 @@ impl World {
             netdev.set_ipoib(ipoib::fresh(pkey.unwrap_or(Pkey(0xffff))));
         }
         self.hcas[position].netdev = Some(id);
+        if let Some(function) = self.hcas[position].parent.clone() {
+            self.named_by_udev(function);
+        }
     }
 
     /// Flags, queue pair number, subnet prefix, port GUID.

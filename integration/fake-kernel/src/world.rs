@@ -94,6 +94,9 @@ pub struct World {
     /// Linux 5.13 and later return an IPoIB child to the host when its namespace ends (`netns_refund` of
     /// `ipoib_link_ops`), and destroy it before.
     pub returns_ipoib_children: bool,
+    /// The IPoIB netdev that a moved RDMA device gets is in its namespace, as from Linux 6.17 on
+    /// (commit f1208b05574f, `ipoib_add_port()`). Before it is on the host.
+    pub ipoib_follows_rdma: bool,
     /// Seconds since the boot.
     pub(crate) clock: u64,
     pub(crate) boot: u32,
@@ -193,6 +196,7 @@ impl World {
             broken_drivers: vec![],
             stuck_guids: None,
             returns_ipoib_children: true,
+            ipoib_follows_rdma: false,
             clock: 100,
             boot: 1,
             functions: vec![],

@@ -282,6 +282,21 @@ fn what_a_driver_made_anew_is_found_and_named_by_udev_first() {
     }
 }
 
+/// Also the RDMA device's move makes the netdev again, and udev renames it.
+#[test]
+fn a_rebound_function_moves_while_udev_renames_its_netdev() {
+    for udev in 0..4 {
+        let mut world = world(RdmaMode::Exclusive);
+        world.udev = udev;
+        let node = Node::with(world);
+        let (pod, config) = (node.pod("a"), config(&node));
+        let before = node.snapshot();
+        node.add(&pod, &config).must_succeed();
+        node.del(&pod, &config).must_succeed();
+        must_be_as_before(&node, &before, &format!("after DEL, {udev}"));
+    }
+}
+
 #[test]
 fn without_guids_the_driver_is_not_bound_anew() {
     let node = node(RdmaMode::Exclusive);

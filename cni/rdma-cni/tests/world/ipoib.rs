@@ -356,3 +356,31 @@ fn a_move_keeps_the_mode_both_ways() {
         assert_eq!(before.differences(&after), [] as [&str; 0], "{rdma}");
     }
 }
+
+/// The kernel makes the netdev anew when its RDMA device moves: on the host, where udev renames it, or from Linux 6.17 on in
+/// the pod. `lab_mlx5_ib` saw udev between ADD's look and its move.
+#[test]
+fn a_netdev_that_udev_renames_meanwhile_is_moved() {
+    for (udev, follows) in (0..4).flat_map(|udev| [(udev, false), (udev, true)]) {
+        let mut world = World::new(Some(RdmaMode::Exclusive));
+        world.plug(Nic::infiniband(PORT, "mlx5_0"));
+        let named = world.name_by_udev(PORT, name("ibp94s0"));
+        named.unwrap_or_else(|refusal| panic!("{refusal}"));
+        let set = world.execute(&up("ibp94s0"), None);
+        set.unwrap_or_else(|refusal| panic!("{refusal}"));
+        settle(&mut world);
+        (world.udev, world.ipoib_follows_rdma) = (udev, follows);
+        let node = Node::with(world);
+        let pod = node.pod("a");
+        let before = node.snapshot().without_numbers();
+        let config = node.config(json!({ "deviceID": PORT, "mode": "move" }));
+        node.add(&pod, &config).must_succeed();
+        assert!(has_link(&node, &pod, "rdma0"), "{udev} {follows}");
+        node.del(&pod, &config).must_succeed();
+        assert_eq!(
+            node.snapshot().without_numbers(),
+            before,
+            "{udev} {follows}"
+        );
+    }
+}

@@ -96,7 +96,14 @@ fn the_mode_changes_only_before_there_are_namespaces() {
 
 #[test]
 fn ipoib_is_made_anew_with_its_device() {
-    let mut world = World::new(Some(RdmaMode::Exclusive));
+    for follows in [false, true] {
+        let mut world = World::new(Some(RdmaMode::Exclusive));
+        world.ipoib_follows_rdma = follows;
+        ipoib_is_made_anew(world);
+    }
+}
+
+fn ipoib_is_made_anew(mut world: World) {
     world.plug(Nic::infiniband("0000:01:00.0", "mlx5_0"));
     world.plug(Nic::virtual_link("ib1", "dummy"));
     let pod = world.create_namespace("/run/netns/pod");
@@ -112,13 +119,17 @@ fn ipoib_is_made_anew_with_its_device() {
     make(&mut world, up("ibp1s0", true));
     let before = host(&world, "ibp1s0").clone();
     make(&mut world, go("mlx5_0", INTO));
-    let after = world.link(pod, "ib0").expect("a new netdev");
+    let (at, netns) = match world.ipoib_follows_rdma {
+        true => (NetnsSide::Pod, pod),
+        false => (NetnsSide::Host, HOST),
+    };
+    let after = world.link(netns, "ib0").expect("a new netdev");
     assert!(!after.up && world.link(HOST, "ibp1s0").is_none());
     // another queue pair, the same port
     assert_ne!(before.mac.0[..12], after.mac.0[..12]);
     assert_eq!(before.mac.0[12..], after.mac.0[12..]);
     let old = Op::SetMac {
-        at: NetnsSide::Pod,
+        at,
         link: name("ib0"),
         mac: before.mac,
     };
