@@ -44,6 +44,7 @@ for runtime in containerd-2 crio; do
 	in_full "exclusive-$runtime" 'integration/lab_pods_exclusive' --tier full --exclusive --memory 2560 --timeout 1500
 done
 
+in_full mlx5-infiniband 'integration/lab_mlx5_ib' --tier mlx5 --infiniband --exclusive --timeout 900
 in_full erdma-removed 'integration/lab_erdma_removed' --tier erdma --exclusive --timeout 600 \
 	--expect 'unregister_netdevice: waiting'
 in_full erdma-roce 'integration/lab_erdma_(roce|smc)' --tier erdma --exclusive --erdma-roce --timeout 600

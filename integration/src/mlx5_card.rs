@@ -20,6 +20,8 @@ use std::{
 pub const FUNCTIONS: [&str; 2] = ["0000:21:01.0", "0000:21:01.1"];
 /// Their netdevs.
 pub const NETDEVS: [&str; 2] = ["enp33s1f0np0", "enp33s1f1np1"];
+/// Their IPoIB netdevs, if the ports are InfiniBand.
+pub const IPOIB: [&str; 2] = ["ibp33s1f0", "ibp33s1f1"];
 /// Their permanent MACs.
 pub const MACS: [&str; 2] = ["52:54:00:bb:00:01", "52:54:00:bb:00:02"];
 /// Their RDMA devices.
@@ -32,6 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(40);
 pub struct Mlx5Card {
     /// The VM's own namespace.
     pub host: Netns,
+    /// The netdevs of the functions.
+    netdevs: [&'static str; 2],
 }
 
 impl Mlx5Card {
@@ -52,9 +56,14 @@ impl Mlx5Card {
             let set = set.args(["system", "set", "netns", mode]).output();
             set.expect("rdma of iproute2").status.success()
         });
-        let card = Self { host };
+        let is_infiniband = env::var("RDMA_LAB_LINK").as_deref() == Ok("infiniband");
+        let netdevs = if is_infiniband { IPOIB } else { NETDEVS };
+        let card = Self { host, netdevs };
         card.order("link all up");
         card.host.run("modprobe mlx5_core");
+        if is_infiniband {
+            card.host.run("modprobe ib_ipoib");
+        }
         card.are_home();
         card
     }
@@ -64,8 +73,14 @@ impl Mlx5Card {
     pub fn are_home(&self) {
         let is_home = || {
             let links = links(&self.host);
-            (RDMA.into_iter().zip(NETDEVS)).all(|(rdma, netdev)| {
-                (links.iter()).any(|it| it["ifname"] == rdma && it["netdev"] == netdev)
+            (0..2).all(|function| {
+                let netdev = self.netdevs[function];
+                // of InfiniBand it does not name the netdev
+                let is_it = |it: &Value| {
+                    it["ifname"] == RDMA[function]
+                        && (it["netdev"] == netdev || self.netdevs == IPOIB)
+                };
+                links.iter().any(is_it) && directory(function).join("net").join(netdev).exists()
             })
         };
         let shown = || (links(&self.host), self.host.ip("-br link"));
@@ -104,7 +119,7 @@ impl Mlx5Card {
         self.host.run("modprobe bonding");
         self.host
             .ip("link add bond0 type bond mode active-backup miimon 100");
-        for netdev in NETDEVS {
+        for netdev in self.netdevs {
             self.host.ip(&format!("link set dev {netdev} master bond0"));
         }
         self.host.ip("link set dev bond0 up");
@@ -116,7 +131,7 @@ impl Mlx5Card {
     #[track_caller]
     pub fn unbond(&self) {
         self.host.ip("link del dev bond0");
-        for netdev in NETDEVS {
+        for netdev in self.netdevs {
             self.host.ip(&format!("link set dev {netdev} down"));
         }
         self.are_home();
@@ -126,7 +141,10 @@ impl Mlx5Card {
 impl Drop for Mlx5Card {
     fn drop(&mut self) {
         // what a test that failed has left
-        for line in ["ip link del dev bond0", "modprobe -r mlx5_ib mlx5_core"] {
+        for line in [
+            "ip link del dev bond0",
+            "modprobe -r ib_ipoib mlx5_ib mlx5_core",
+        ] {
             let mut words = line.split_whitespace();
             let _ = Command::new(words.next().unwrap_or_default())
                 .args(words)

@@ -28,7 +28,7 @@ const CLASS_PORT_INFO: u64 = 1;
 const PATH_RECORD: u64 = 0x35;
 const GROUP_RECORD: u64 = 0x38;
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
     /// There is no such method of the attribute.
@@ -90,7 +90,7 @@ pub type Gid = [u8; 16];
 struct Group {
     lid: u16,
     record: [u8; group::SIZE],
-    /// How each port is a member.
+    /// The join states of each port.
     members: BTreeMap<Gid, u64>,
 }
 

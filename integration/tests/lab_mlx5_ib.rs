@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+//! In the lab, InfiniBand ports under Debian's own `mlx5_core`, `mlx5_ib` and `ib_ipoib`:
+//! `integration/lab/vm --tier mlx5 --infiniband`, one test at a time. Drivers and kernel are real; card, subnet and subnet
+//! administrator are a model.
+
+use integration::{
+    Netns, Node, Snapshot,
+    daemon::rdma_device_plugin,
+    mlx5_card::{FUNCTIONS, IPOIB, MACS, Mlx5Card, RDMA, directory, links},
+    traffic::{self, End},
+    wait,
+};
+use serde_json::{Value, json};
+use std::{fs, process::Command};
+
+const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
+const GUIDS: [&str; 2] = ["5054:00ff:febb:0001", "5054:00ff:febb:0002"];
+
+#[track_caller]
+fn read(path: impl AsRef<std::path::Path>) -> String {
+    let path = path.as_ref();
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    text.trim().to_owned()
+}
+
+/// Waits until a netdev has a carrier: it has joined the broadcast group of its partition.
+#[track_caller]
+fn has_carrier(netns: &Netns, netdev: &str) {
+    wait::until("the netdev has a carrier", || {
+        netns.link(netdev).is_some_and(|it| it["operstate"] == "UP")
+    });
+}
+
+/// A node with both netdevs up and addressed.
+fn addressed() -> Node {
+    let node = Node::on(Netns::own());
+    for (netdev, address) in IPOIB.into_iter().zip(ADDRESSES) {
+        for key in ["dad_transmits", "router_solicitation_delay"] {
+            node.host
+                .set_sysctl(&format!("ipv6/conf/{netdev}/{key}"), "0");
+        }
+        node.host.ip(&format!("link set dev {netdev} up"));
+        node.host
+            .ip(&format!("address add {address}/24 dev {netdev}"));
+        has_carrier(&node.host, netdev);
+    }
+    node
+}
+
+fn configuration(node: &Node, netdev: &str) -> Value {
+    let mut configuration = node.configuration(&[netdev]);
+    configuration["requireRdma"] = true.into();
+    configuration
+}
+
+/// Three echoes, all of which are answered.
+#[track_caller]
+fn ping(from: &Netns, options: &str, address: &str) {
+    let said = from.run(&format!("ping -c 3 -i 0.2 -W 5 {options} {address}"));
+    assert!(said.contains("3 received"), "{said}");
+}
+
+#[test]
+fn a_port_is_infiniband_and_its_netdev_has_a_carrier() {
+    let card = Mlx5Card::new("exclusive");
+    let node = addressed();
+    for function in 0..2 {
+        let device = directory(function).join("infiniband").join(RDMA[function]);
+        let port = device.join("ports/1");
+        let gid = format!("fe80:0000:0000:0000:{}", GUIDS[function]);
+        for (file, value) in [
+            ("link_layer", "InfiniBand"),
+            ("state", "4: ACTIVE"),
+            ("rate", "100 Gb/sec (4X EDR)"),
+            ("sm_lid", "0x1"),
+            ("lid", ["0x2", "0x3"][function]),
+            ("pkeys/0", "0xffff"),
+            ("pkeys/1", "0x8001"),
+            ("pkeys/2", "0x0000"),
+            ("gids/0", &gid),
+        ] {
+            assert_eq!(read(port.join(file)), value, "{file}");
+        }
+        assert_eq!(read(device.join("node_guid")), GUIDS[function]);
+        assert_eq!(read(device.join("sys_image_guid")), GUIDS[0], "one card");
+        let netdev = node.host.link(IPOIB[function]).expect("a netdev");
+        assert_eq!(netdev["link_type"], "infiniband");
+        // of the broadcast group, with 4 bytes of header
+        assert_eq!(netdev["mtu"], 2044);
+        let address = netdev["address"].as_str().expect("an address");
+        let guid = GUIDS[function].replace(':', "");
+        assert!(address.replace(':', "").ends_with(&guid), "{address}");
+    }
+    assert_eq!(links(&node.host)[0]["subnet_prefix"], "fe80:0000:0000:0000");
+
+    let file = node.directory().join("config.json");
+    let resources = json!({"resources": [{"name": "rdma/hca", "kind": "exclusive"}]});
+    fs::write(&file, resources.to_string()).expect("written");
+    let mut check = Command::new(rdma_device_plugin());
+    let check = check.arg("--config").arg(&file).arg("--check-config");
+    let done = check.output().expect("the daemon's program");
+    let table = String::from_utf8_lossy(&done.stdout);
+    for function in 0..2 {
+        let line = table.lines().find(|it| it.contains(FUNCTIONS[function]));
+        let line = line.unwrap_or_else(|| panic!("{done:?}"));
+        for word in [RDMA[function], IPOIB[function], "healthy"] {
+            assert!(line.contains(word), "{word}: {table}");
+        }
+    }
+
+    assert_eq!(card.order(&format!("link {} down", MACS[0])), "ok");
+    card.has_state(&node.host, RDMA[0], "DOWN");
+    card.has_state(&node.host, RDMA[1], "ACTIVE");
+    assert_eq!(card.order("link all up"), "ok");
+    card.has_state(&node.host, RDMA[0], "ACTIVE");
+    has_carrier(&node.host, IPOIB[0]);
+}
+
+#[test]
+fn pods_get_netdev_and_device_and_the_host_is_as_before() {
+    let card = Mlx5Card::new("exclusive");
+    let node = addressed();
+    let before = Snapshot::of(&node.host);
+    let pods = ["server", "client"].map(|label| node.pod(label));
+    for function in 0..2 {
+        let configuration = configuration(&node, IPOIB[function]);
+        node.add(&configuration, &format!("c{function}"), &pods[function]);
+        let shown = links(&pods[function]);
+        assert_eq!(shown.len(), 1, "{shown:?}");
+        assert_eq!(shown[0]["ifname"], RDMA[function]);
+        let address = format!("{}/24", ADDRESSES[function]);
+        assert_eq!(pods[function].addresses("rdma0"), [address]);
+        card.has_state(&pods[function], RDMA[function], "ACTIVE");
+        has_carrier(&pods[function], "rdma0");
+    }
+    assert!(links(&node.host).is_empty());
+    for options in ["", "-s 4000"] {
+        ping(&pods[1], options, ADDRESSES[0]);
+    }
+    let [server, client] = [0, 1].map(|it: usize| End {
+        pod: &pods[it],
+        rdma: RDMA[it],
+        address: ADDRESSES[it],
+    });
+    traffic::rping(server, client);
+    traffic::by_connection_manager("ib_read_bw -q 30", server, client);
+
+    // one pod is removed in order, the other one after its end
+    node.del(&configuration(&node, IPOIB[0]), "c0", &pods[0]);
+    pods[1].die();
+    wait::until("the kernel gave the RDMA device back", || {
+        links(&node.host).len() == 2
+    });
+    node.del(&configuration(&node, IPOIB[1]), "c1", &pods[1]);
+    node.assert_restored(&before);
+}
+
+#[test]
+fn pods_share_ports_by_children_in_a_partition() {
+    let _card = Mlx5Card::new("shared");
+    let node = addressed();
+    let before = Snapshot::of(&node.host);
+    let pods = ["server", "client"].map(|label| node.pod(label));
+    let configurations = [0, 1].map(|function: usize| {
+        let mut configuration = configuration(&node, IPOIB[function]);
+        configuration["mode"] = "share".into();
+        configuration["pkey"] = "0x8001".into();
+        configuration["ipam"] = json!({
+            "type": "rdma-ipam",
+            "from": "parent",
+            "family": "ipv4",
+            "dataDir": node.directory().join("leases"),
+        });
+        configuration
+    });
+    let addresses = [0, 1].map(|it: usize| {
+        node.add(&configurations[it], &format!("c{it}"), &pods[it]);
+        let child = pods[it].link("rdma0").expect("a child");
+        assert_eq!(child["linkinfo"]["info_kind"], "ipoib", "{child}");
+        assert_eq!(child["linkinfo"]["info_data"]["key"], "0x8001", "{child}");
+        has_carrier(&pods[it], "rdma0");
+        let address = pods[it].addresses("rdma0")[0].clone();
+        address.split('/').next().unwrap_or_default().to_owned()
+    });
+    ping(&pods[1], "", &addresses[0]);
+    // the default partition is another network
+    let mut ping = node.host.command("ping");
+    ping.args(["-c", "1", "-W", "2", "-I", IPOIB[1], &addresses[0]]);
+    assert!(!ping.output().expect("ping").status.success());
+    let [server, client] = [0, 1].map(|it: usize| End {
+        pod: &pods[it],
+        rdma: RDMA[it],
+        address: &addresses[it],
+    });
+    traffic::rping(server, client);
+    // a port that is not in a partition
+    let mut other = configurations[0].clone();
+    other["pkey"] = "0x8002".into();
+    let refused = node.pod("other");
+    let add = node.invoke("ADD", "c9", refused.path()).input(&other);
+    let said = add.run().error(7);
+    assert!(said.contains("0x8001"), "{said}");
+    for it in 0..2 {
+        node.del(&configurations[it], &format!("c{it}"), &pods[it]);
+    }
+    node.assert_restored(&before);
+}
