@@ -13,7 +13,7 @@ use std::{
     fmt::{self, Write as _},
     net::IpAddr,
 };
-use words::{address_words, device_setting, drivers, of_family, route_words};
+use words::{address_words, device_setting, drivers, of_family, route_words, setting_words};
 
 /// Side of the move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -264,7 +264,19 @@ impl Op {
             NetnsSide::Host => "1",
             NetnsSide::Pod => pod,
         };
-        let switch = |on: bool| if on { "on" } else { "off" };
+        let set = |at: &NetnsSide, link: &InterfaceName, words: &dyn fmt::Display| {
+            format!("{} link set dev {link} {words}", ip(at))
+        };
+        let smc = |key: &str, value: u8| {
+            format!("{}sysctl -w net.smc.{key}={value}", exec(&NetnsSide::Pod))
+        };
+        let address = |at: &NetnsSide, verb: &str, address: String, link: &InterfaceName| {
+            format!("{} address {verb} {address} dev {link}", ip(at))
+        };
+        let route = |at: &NetnsSide, verb: &str, route: &Route, link: &InterfaceName| {
+            let ip = of_family(&ip(at), route.destination);
+            format!("{ip} route {verb} {}", route_words(route, link))
+        };
         match self {
             Self::MoveRdma { device, from, to } => {
                 format!("{}rdma dev set {device} netns {}", exec(from), netns(to))
@@ -279,11 +291,8 @@ impl Op {
                 to,
                 name,
             } => {
-                format!(
-                    "{} link set dev {link} netns {} name {name}",
-                    ip(from),
-                    netns(to)
-                )
+                let words = format_args!("netns {} name {name}", netns(to));
+                set(from, link, &words)
             }
             Self::AddChild {
                 at,
@@ -306,68 +315,29 @@ impl Op {
             Self::RemoveGroup { group } => {
                 format!("{} link del group {group}", ip(&NetnsSide::Pod))
             }
-            Self::RenameLink { at, link, name } => {
-                format!("{} link set dev {link} name {name}", ip(at))
-            }
-            Self::SetUp { at, link, up } => {
-                format!(
-                    "{} link set dev {link} {}",
-                    ip(at),
-                    if *up { "up" } else { "down" }
-                )
-            }
-            Self::SetMtu { at, link, mtu } => format!("{} link set dev {link} mtu {mtu}", ip(at)),
-            Self::SetMac { at, link, mac } => {
-                format!("{} link set dev {link} address {mac}", ip(at))
-            }
-            Self::SetBroadcast { at, link, mac } => {
-                format!("{} link set dev {link} broadcast {mac}", ip(at))
-            }
+            Self::RenameLink { at, link, name } => set(at, link, &format_args!("name {name}")),
+            Self::SetUp { at, link, up } => set(at, link, &if *up { "up" } else { "down" }),
+            Self::SetMtu { at, link, mtu } => set(at, link, &format_args!("mtu {mtu}")),
+            Self::SetMac { at, link, mac } => set(at, link, &format_args!("address {mac}")),
+            Self::SetBroadcast { at, link, mac } => set(at, link, &format_args!("broadcast {mac}")),
             Self::SetTxQueueLen { at, link, packets } => {
-                format!("{} link set dev {link} txqueuelen {packets}", ip(at))
+                set(at, link, &format_args!("txqueuelen {packets}"))
             }
             Self::SetLinkSetting {
                 at,
                 link,
                 setting,
                 value,
-            } => {
-                let (word, value) = match (setting, value) {
-                    (LinkSetting::Mode, 0) => ("mode", "default".to_owned()),
-                    (LinkSetting::Mode, 1) => ("mode", "dormant".to_owned()),
-                    (LinkSetting::Mode, other) => ("mode", other.to_string()),
-                    (LinkSetting::Group, group) => ("group", group.to_string()),
-                    (LinkSetting::GsoMaxSize, bytes) => ("gso_max_size", bytes.to_string()),
-                    (LinkSetting::GsoMaxSegments, count) => ("gso_max_segs", count.to_string()),
-                    (LinkSetting::GroMaxSize, bytes) => ("gro_max_size", bytes.to_string()),
-                    (LinkSetting::GsoIpv4MaxSize, bytes) => {
-                        ("gso_ipv4_max_size", bytes.to_string())
-                    }
-                    (LinkSetting::GroIpv4MaxSize, bytes) => {
-                        ("gro_ipv4_max_size", bytes.to_string())
-                    }
-                    (LinkSetting::Dormant, 0) => ("state", "up".to_owned()),
-                    (LinkSetting::Dormant, _) => ("state", "dormant".to_owned()),
-                    (LinkSetting::Xdp, 0) => ("xdp", "off".to_owned()),
-                    (LinkSetting::Xdp, program) => ("xdp", format!("id {program}")),
-                };
-                format!("{} link set dev {link} {word} {value}", ip(at))
-            }
+            } => set(at, link, &setting_words(*setting, *value)),
             Self::SetDeviceSetting { link, key, value } => device_setting(link, key, value),
             Self::SetIpoibMode { at, link, mode } => {
-                format!(
-                    "{} link set dev {link} type ipoib mode {}",
-                    ip(at),
-                    mode.name()
-                )
+                set(at, link, &format_args!("type ipoib mode {}", mode.name()))
             }
-            Self::SetUmcast { at, link, on } => {
-                format!(
-                    "{} link set dev {link} type ipoib umcast {}",
-                    ip(at),
-                    u8::from(*on)
-                )
-            }
+            Self::SetUmcast { at, link, on } => set(
+                at,
+                link,
+                &format_args!("type ipoib umcast {}", u8::from(*on)),
+            ),
             Self::SetFlag { at, link, flag, on } => {
                 let (flag, on) = match flag {
                     LinkFlag::AllMulti => ("allmulticast", *on),
@@ -375,7 +345,8 @@ impl Op {
                     LinkFlag::NoTrailers => ("trailers", !on),
                     flag => (flag.name(), *on),
                 };
-                format!("{} link set dev {link} {flag} {}", ip(at), switch(on))
+                let on = if on { "on" } else { "off" };
+                set(at, link, &format_args!("{flag} {on}"))
             }
             Self::SetVf {
                 pf,
@@ -389,9 +360,7 @@ impl Op {
             Self::BindDriver { device, driver } => {
                 format!("echo {device} > {}/bind", drivers(device, driver))
             }
-            Self::SetAlias { at, link, alias } => {
-                format!("{} link set dev {link} alias {alias:?}", ip(at))
-            }
+            Self::SetAlias { at, link, alias } => set(at, link, &format_args!("alias {alias:?}")),
             Self::SetAltName {
                 at,
                 link,
@@ -413,34 +382,26 @@ impl Op {
                     exec(at)
                 )
             }
-            Self::AddAddress { at, link, address } => {
-                format!(
-                    "{} address replace {} dev {link}",
-                    ip(at),
-                    address_words(address, true)
-                )
-            }
-            Self::RemoveAddress { at, link, address } => {
-                format!(
-                    "{} address del {} dev {link}",
-                    ip(at),
-                    address_words(address, false)
-                )
-            }
-            Self::AddRoute { at, link, route } => {
-                format!(
-                    "{} route append {}",
-                    of_family(&ip(at), route.destination),
-                    route_words(route, link)
-                )
-            }
-            Self::RemoveRoute { at, link, route } => {
-                format!(
-                    "{} route del {}",
-                    of_family(&ip(at), route.destination),
-                    route_words(route, link)
-                )
-            }
+            Self::AddAddress {
+                at,
+                link,
+                address: it,
+            } => address(at, "replace", address_words(it, true), link),
+            Self::RemoveAddress {
+                at,
+                link,
+                address: it,
+            } => address(at, "del", address_words(it, false), link),
+            Self::AddRoute {
+                at,
+                link,
+                route: it,
+            } => route(at, "append", it, link),
+            Self::RemoveRoute {
+                at,
+                link,
+                route: it,
+            } => route(at, "del", it, link),
             Self::AddRule { at, rule } => {
                 format!("{} rule add {rule}", of_family(&ip(at), rule.from))
             }
@@ -464,19 +425,8 @@ impl Op {
             Self::RemovePnet { at, id } => format!("{}smc_pnet -d {id}", exec(at)),
             Self::AddUeid { ueid } => format!("smcr ueid add {ueid}"),
             Self::RemoveUeid { ueid } => format!("smcr ueid del {ueid}"),
-            Self::SetMaxLinks { links } => {
-                format!(
-                    "{}sysctl -w net.smc.smcr_max_links_per_lgr={links}",
-                    exec(&NetnsSide::Pod)
-                )
-            }
-            Self::SetTcp2Smc { on } => {
-                format!(
-                    "{}sysctl -w net.smc.tcp2smc={}",
-                    exec(&NetnsSide::Pod),
-                    u8::from(*on)
-                )
-            }
+            Self::SetMaxLinks { links } => smc("smcr_max_links_per_lgr", *links),
+            Self::SetTcp2Smc { on } => smc("tcp2smc", (*on).into()),
         }
     }
 }

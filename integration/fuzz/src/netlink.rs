@@ -44,7 +44,6 @@ pub fn rtnetlink(input: &[u8]) {
             if let Some((_, address)) = offline::address(body) {
                 assert_comes_back::<Address>(&address);
             }
-            let _ = offline::held_address(body);
         }
         3 => {
             let routes = offline::routes(body);

@@ -11,17 +11,12 @@ use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     address::{AddressAttribute, AddressFlags, AddressHeader, AddressMessage, CacheInfo},
 };
+use nix::libc::{IFA_ADDRESS, IFA_BROADCAST, IFA_CACHEINFO, IFA_FLAGS, IFA_LABEL, IFA_LOCAL};
 use std::net::IpAddr;
 
 /// `sizeof(struct ifaddrmsg)`
 const HEADER: usize = 8;
 
-const IFA_ADDRESS: u16 = 1;
-const IFA_LOCAL: u16 = 2;
-const IFA_LABEL: u16 = 3;
-const IFA_BROADCAST: u16 = 4;
-const IFA_CACHEINFO: u16 = 6;
-const IFA_FLAGS: u16 = 8;
 const IFA_RT_PRIORITY: u16 = 9;
 const IFA_PROTO: u16 = 11;
 

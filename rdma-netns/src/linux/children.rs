@@ -2,10 +2,10 @@
 //! Macvlan, ipvlan and IPoIB children in rtnetlink's words (`IFLA_LINKINFO`,
 //! `include/uapi/linux/if_link.h`).
 
-use super::links::{self, IFLA_INFO_DATA, IFLA_INFO_KIND};
+use super::links;
 use crate::{
     Child, IpvlanMode, MacvlanMode,
-    netlink::{attributes, text, u32_of},
+    netlink::{attribute, text, u32_of},
 };
 use netlink_packet_route::{
     RouteNetlinkMessage,
@@ -14,6 +14,7 @@ use netlink_packet_route::{
         LinkInfo,
     },
 };
+use nix::libc::{IFLA_INFO_DATA, IFLA_INFO_KIND};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// `IFLA_MACVLAN_MODE` and `IFLA_IPVLAN_MODE`
@@ -23,24 +24,11 @@ const FLAGS: u16 = 2;
 
 /// Parses `IFLA_LINKINFO` of a macvlan or ipvlan.
 pub(super) fn parse(info: &[u8]) -> Option<Child> {
-    let (mut kind, mut data) = (None, None);
-    for (attribute, value) in attributes(info) {
-        match attribute {
-            IFLA_INFO_KIND => kind = text(value),
-            IFLA_INFO_DATA => data = Some(value),
-            _ => {}
-        }
-    }
-    let value = |wanted| {
-        let mut attributes = attributes(data?);
-        attributes
-            .find(|(kind, _)| *kind == wanted)
-            .map(|(_, value)| value)
-    };
+    let value = |wanted| attribute(attribute(info, IFLA_INFO_DATA)?, wanted);
     let number = |wanted| Some(u16::from_ne_bytes(value(wanted)?.try_into().ok()?));
     // Linux before 4.15 has none of ipvlan
     let flags = number(FLAGS).unwrap_or_default();
-    match kind? {
+    match text(attribute(info, IFLA_INFO_KIND)?)? {
         "macvlan" => {
             let mode = u32_of(value(MODE)?)?;
             Some(Child::Macvlan(MacvlanMode::of(mode, flags)))

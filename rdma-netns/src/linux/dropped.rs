@@ -3,19 +3,18 @@
 //! of other types than unicast.
 
 use super::{ip_of, routes};
-use crate::netlink::{Answers, Socket, attributes, text, u32_of};
+use crate::netlink::{Answers, Socket, attribute, text, u32_of};
 use netlink_packet_core::NetlinkSerializable;
 use netlink_packet_route::{AddressFamily, route::RouteType};
+use nix::libc::{NDA_DST, TCA_KIND};
 
 /// `RTM_GETNEIGH` with `sizeof(struct ndmsg)`
 const NEIGHBOURS: Dump = Dump(30, 12);
-const NDA_DST: u16 = 1;
 /// `NUD_PERMANENT`
 const PERMANENT: u16 = 0x80;
 
 /// `RTM_GETQDISC` with `sizeof(struct tcmsg)`
 const QDISCS: Dump = Dump(38, 20);
-const TCA_KIND: u16 = 1;
 
 /// Asks for all of a kind, with a header of so many bytes.
 struct Dump(u16, usize);
@@ -51,9 +50,7 @@ pub(super) fn read(socket: &mut Socket, netdevs: &[u32]) -> Vec<Found> {
         index.filter(|it| netdevs.contains(it))
     };
     let find = |Dump(_, header): Dump, body: &[u8], wanted| {
-        let mut list = attributes(body.get(header..)?);
-        let found = list.find(|(kind, _)| *kind == wanted);
-        found.map(|(_, value)| value.to_vec())
+        attribute(body.get(header..)?, wanted).map(<[u8]>::to_vec)
     };
     dumped(socket.dump(&QDISCS).ok(), &|body| {
         // the kernel's own have no number

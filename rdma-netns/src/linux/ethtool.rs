@@ -12,17 +12,11 @@ use std::{
 const SIOCETHTOOL: u32 = 0x8946;
 
 const ETHTOOL_GWOL: u32 = 0x05;
-const ETHTOOL_SWOL: u32 = 0x06;
 const ETHTOOL_GMSGLVL: u32 = 0x07;
-const ETHTOOL_SMSGLVL: u32 = 0x08;
 const ETHTOOL_GCOALESCE: u32 = 0x0e;
-const ETHTOOL_SCOALESCE: u32 = 0x0f;
 const ETHTOOL_GRINGPARAM: u32 = 0x10;
-const ETHTOOL_SRINGPARAM: u32 = 0x11;
 const ETHTOOL_GPAUSEPARAM: u32 = 0x12;
-const ETHTOOL_SPAUSEPARAM: u32 = 0x13;
 const ETHTOOL_GPFLAGS: u32 = 0x27;
-const ETHTOOL_SPFLAGS: u32 = 0x28;
 const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
 const ETHTOOL_GRXCLSRULE: u32 = 0x2f;
 const ETHTOOL_GRXCLSRLALL: u32 = 0x30;
@@ -31,21 +25,16 @@ const ETHTOOL_SRXCLSRLINS: u32 = 0x32;
 const ETHTOOL_GFEATURES: u32 = 0x3a;
 const ETHTOOL_SFEATURES: u32 = 0x3b;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
-const ETHTOOL_SCHANNELS: u32 = 0x3d;
 const ETHTOOL_GEEE: u32 = 0x44;
-const ETHTOOL_SEEE: u32 = 0x45;
 const ETHTOOL_GRSSH: u32 = 0x46;
 const ETHTOOL_SRSSH: u32 = 0x47;
 const ETHTOOL_GTUNABLE: u32 = 0x48;
-const ETHTOOL_STUNABLE: u32 = 0x49;
 const ETHTOOL_GFECPARAM: u32 = 0x50;
-const ETHTOOL_SFECPARAM: u32 = 0x51;
 
-/// A structure that is read and written by two commands.
+/// A structure that is read by a command, and written by the next one.
 struct Block {
     name: &'static str,
     get: u32,
-    set: u32,
     /// Header of a request after its command.
     head: &'static [u32],
     /// 32-bit words of the structure, its command included.
@@ -54,11 +43,10 @@ struct Block {
     settable: u32,
 }
 
-const fn block(name: &'static str, commands: (u32, u32), words: usize, settable: u32) -> Block {
+const fn block(name: &'static str, get: u32, words: usize, settable: u32) -> Block {
     Block {
         name,
-        get: commands.0,
-        set: commands.1,
+        get,
         head: &[],
         words,
         settable,
@@ -66,32 +54,26 @@ const fn block(name: &'static str, commands: (u32, u32), words: usize, settable:
 }
 
 const fn tunable(name: &'static str, head: &'static [u32]) -> Block {
-    let commands = (ETHTOOL_GTUNABLE, ETHTOOL_STUNABLE);
     Block {
         head,
-        ..block(name, commands, 5, 1 << 4)
+        ..block(name, ETHTOOL_GTUNABLE, 5, 1 << 4)
     }
 }
 
 /// The structures of `include/uapi/linux/ethtool.h`; a tunable's head is its id, its type and its bytes.
 const BLOCKS: [Block; 12] = [
-    block("channels", (ETHTOOL_GCHANNELS, ETHTOOL_SCHANNELS), 9, 0x1e0),
-    block(
-        "coalesce",
-        (ETHTOOL_GCOALESCE, ETHTOOL_SCOALESCE),
-        23,
-        0x7f_fffe,
-    ),
-    block("eee", (ETHTOOL_GEEE, ETHTOOL_SEEE), 10, 0xe4),
-    block("fec", (ETHTOOL_GFECPARAM, ETHTOOL_SFECPARAM), 4, 0x4),
-    block("messages", (ETHTOOL_GMSGLVL, ETHTOOL_SMSGLVL), 2, 0x2),
-    block("pause", (ETHTOOL_GPAUSEPARAM, ETHTOOL_SPAUSEPARAM), 4, 0xe),
-    block("private", (ETHTOOL_GPFLAGS, ETHTOOL_SPFLAGS), 2, 0x2),
-    block("rings", (ETHTOOL_GRINGPARAM, ETHTOOL_SRINGPARAM), 9, 0x1e0),
+    block("channels", ETHTOOL_GCHANNELS, 9, 0x1e0),
+    block("coalesce", ETHTOOL_GCOALESCE, 23, 0x7f_fffe),
+    block("eee", ETHTOOL_GEEE, 10, 0xe4),
+    block("fec", ETHTOOL_GFECPARAM, 4, 0x4),
+    block("messages", ETHTOOL_GMSGLVL, 2, 0x2),
+    block("pause", ETHTOOL_GPAUSEPARAM, 4, 0xe),
+    block("private", ETHTOOL_GPFLAGS, 2, 0x2),
+    block("rings", ETHTOOL_GRINGPARAM, 9, 0x1e0),
     tunable("rx-copybreak", &[1, 3, 4]),
     tunable("tx-copybreak", &[2, 3, 4]),
     tunable("tx-copybreak-buffer", &[4, 3, 4]),
-    block("wake", (ETHTOOL_GWOL, ETHTOOL_SWOL), 5, 0x1c),
+    block("wake", ETHTOOL_GWOL, 5, 0x1c),
 ];
 
 /// Words of a feature block: available, requested, active, never changed (`struct ethtool_get_features_block`).
@@ -189,7 +171,7 @@ pub(super) fn write(
         _ => {
             let mut blocks = BLOCKS.iter();
             let block = blocks.find(|it| it.name == setting).ok_or_else(invalid)?;
-            let mut words = block.request(block.set);
+            let mut words = block.request(block.get + 1);
             for (place, value) in block.places().zip(wanted) {
                 words[place] = value;
             }
@@ -238,19 +220,10 @@ fn rss(ask: Ask<'_>) -> io::Result<Vec<u32>> {
     Ok(words)
 }
 
-/// Gives the driver the flow rules `value`, and no others. A record of format 9 has only their places: rules elsewhere are
-/// removed, and none is added.
+/// Gives the driver the flow rules `value`, and no others.
 #[cold]
 fn keep_rules(ask: Ask<'_>, value: &str) -> io::Result<()> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
-    let places = value.split_whitespace().map(str::parse::<u32>);
-    if let Ok(places) = places.collect::<Result<Vec<u32>, _>>() {
-        let present = rules(ask)?;
-        let mut others = present
-            .iter()
-            .filter(|it| !places.contains(&it[RULES_PLACE - RULE.start]));
-        return others.try_for_each(|rule| ask(&mut on_rule(ETHTOOL_SRXCLSRLDEL, rule)));
-    }
     let wanted = value.split(' ').filter(|it| !it.is_empty()).map(words_of);
     let wanted: Option<Vec<Vec<u32>>> = wanted.collect();
     let wanted = wanted.ok_or_else(invalid)?;
@@ -373,10 +346,8 @@ mod tests {
         *rules.borrow_mut() = BTreeMap::from([rule(1, 9), rule(7, 2)]);
         keep_rules(&ask, &value).expect("set");
         assert_eq!(*rules.borrow(), before);
-        rules.borrow_mut().extend([rule(7, 2)]);
-        keep_rules(&ask, "1 4").expect("a record of format 9");
+        assert!(keep_rules(&ask, "1 4").is_err(), "no rules");
         assert_eq!(*rules.borrow(), before);
-        assert!(keep_rules(&ask, "1 x").is_err(), "neither rules nor places");
         keep_rules(&ask, "").expect("set");
         assert!(rules.borrow().is_empty());
     }

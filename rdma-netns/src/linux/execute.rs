@@ -12,7 +12,10 @@ use crate::{
     Child, InterfaceName, LinkSetting, NetnsSide, Op,
     netlink::{NetlinkError, Socket},
 };
-use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    link::{LinkAttribute, LinkFlags},
+};
 use nix::libc;
 use std::{io, net::IpAddr, os::fd::AsFd, path::Path};
 
@@ -56,6 +59,15 @@ impl<'a> Namespaces<'a> {
         socket.request(&change(index), flags as u16).map(drop)
     }
 
+    fn set(
+        self,
+        at: NetnsSide,
+        link: &InterfaceName,
+        attribute: LinkAttribute,
+    ) -> Result<(), NetlinkError> {
+        self.change(at, link, 0, |index| links::set(index, vec![attribute]))
+    }
+
     pub(super) fn execute(self, op: &Op) -> Result<(), NetlinkError> {
         match op {
             Op::MoveRdma { device, from, to } => {
@@ -90,22 +102,20 @@ impl<'a> Namespaces<'a> {
                 tolerate(libc::ENODEV, removed.map(drop))
             }
             Op::RenameLink { at, link, name } => {
-                self.change(*at, link, 0, |index| links::set_name(index, name))
+                self.set(*at, link, LinkAttribute::IfName(name.to_string()))
             }
-            Op::SetUp { at, link, up } => {
-                self.change(*at, link, 0, |index| links::set_up(index, *up))
-            }
-            Op::SetMtu { at, link, mtu } => {
-                self.change(*at, link, 0, |index| links::set_mtu(index, *mtu))
-            }
-            Op::SetMac { at, link, mac } => {
-                self.change(*at, link, 0, |index| links::set_address(index, mac))
-            }
-            Op::SetTxQueueLen { at, link, packets } => self.change(*at, link, 0, |index| {
-                links::set_tx_queue_len(index, *packets)
+            Op::SetUp { at, link, up } => self.change(*at, link, 0, |index| {
+                links::set_flags(index, LinkFlags::Up, *up)
             }),
+            Op::SetMtu { at, link, mtu } => self.set(*at, link, LinkAttribute::Mtu(*mtu)),
+            Op::SetMac { at, link, mac } => {
+                self.set(*at, link, LinkAttribute::Address(mac.0.clone()))
+            }
+            Op::SetTxQueueLen { at, link, packets } => {
+                self.set(*at, link, LinkAttribute::TxQueueLen(*packets))
+            }
             Op::SetBroadcast { at, link, mac } => {
-                self.change(*at, link, 0, |index| links::set_broadcast(index, mac))
+                self.set(*at, link, LinkAttribute::Broadcast(mac.0.clone()))
             }
             Op::SetDeviceSetting { link, key, value } => {
                 let mut socket = self.host.route();
@@ -133,9 +143,7 @@ impl<'a> Namespaces<'a> {
                 link,
                 setting,
                 value,
-            } => self.change(*at, link, 0, |index| {
-                links::set_setting(index, *setting, *value)
-            }),
+            } => self.set(*at, link, links::setting(*setting, *value)),
             Op::SetIpoibMode { at, link, mode } => {
                 let space = self.at(*at)?;
                 let index = index_of(&mut space.route(), link)?;
@@ -160,9 +168,7 @@ impl<'a> Namespaces<'a> {
             }),
             Op::RebindDriver { device, driver } => Ok(drivers::rebind(self.sysfs, device, driver)?),
             Op::BindDriver { device, driver } => Ok(drivers::bind(self.sysfs, device, driver)?),
-            Op::SetAlias { at, link, alias } => {
-                self.change(*at, link, 0, |index| links::set_alias(index, alias))
-            }
+            Op::SetAlias { at, link, alias } => self.set(*at, link, links::alias(alias)),
             Op::SetAltName {
                 at,
                 link,
@@ -170,14 +176,18 @@ impl<'a> Namespaces<'a> {
                 present: true,
             } => {
                 let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
-                self.change(*at, link, flags, |index| links::add_alt_name(index, name))
+                self.change(*at, link, flags, |index| {
+                    RouteNetlinkMessage::NewLinkProp(links::alt_name(index, name))
+                })
             }
             Op::SetAltName {
                 at,
                 link,
                 name,
                 present: false,
-            } => self.change(*at, link, 0, |index| links::remove_alt_name(index, name)),
+            } => self.change(*at, link, 0, |index| {
+                RouteNetlinkMessage::DelLinkProp(links::alt_name(index, name))
+            }),
             Op::SetSysctl {
                 at,
                 link,

@@ -2,19 +2,17 @@
 //! IPoIB netdevs: in rtnetlink's words (`IFLA_IPOIB_*`, `include/uapi/linux/if_link.h`), the mode in
 //! sysfs' where it has one, and the partitions of their ports in sysfs.
 
-use super::{
-    Space, devices, inside,
-    links::{self, IFLA_INFO_DATA, IFLA_INFO_KIND},
-};
+use super::{Space, devices, inside, links};
 use crate::{
     Ipoib, IpoibMode, Pkey,
-    netlink::{NetlinkError, attributes, text},
+    netlink::{NetlinkError, attribute, text},
     rdma::name,
 };
 use netlink_packet_route::{
     RouteNetlinkMessage,
     link::{self, InfoData, InfoIpoib, InfoKind, LinkAttribute, LinkInfo},
 };
+use nix::libc::{IFLA_INFO_DATA, IFLA_INFO_KIND};
 use std::{fs, io, path::Path};
 
 const IFLA_IPOIB_PKEY: u16 = 1;
@@ -25,17 +23,10 @@ const IPOIB_MODE_CONNECTED: u16 = 1;
 
 /// Parses `IFLA_LINKINFO` of an IPoIB netdev.
 pub(super) fn parse(info: &[u8]) -> Option<Ipoib> {
-    let (mut is_ipoib, mut data) = (false, None);
-    for (attribute, value) in attributes(info) {
-        match attribute {
-            IFLA_INFO_KIND => is_ipoib = text(value) == Some("ipoib"),
-            IFLA_INFO_DATA => data = Some(value),
-            _ => {}
-        }
-    }
-    let data = data.filter(|_| is_ipoib)?;
+    let is_ipoib = attribute(info, IFLA_INFO_KIND).and_then(text) == Some("ipoib");
+    let data = attribute(info, IFLA_INFO_DATA).filter(|_| is_ipoib)?;
     let number = |wanted| {
-        let (_, value) = attributes(data).find(|(kind, _)| *kind == wanted)?;
+        let value = attribute(data, wanted)?;
         Some(u16::from_ne_bytes(value.try_into().ok()?))
     };
     Some(Ipoib {

@@ -2,16 +2,16 @@
 //! Settings of the kind of a virtual netdev that survive a move (`IFLA_INFO_DATA`, `include/uapi/linux/if_link.h`) and
 //! that its namespace's administrator can change, and reasons why its protocol is down (`IFLA_PROTO_DOWN_REASON`).
 
-use super::links::{self, HEADER, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINKINFO};
+use super::links::{self, HEADER};
 use crate::{
     DeviceSettings, Link,
-    netlink::{NetlinkError, Socket, attributes},
+    netlink::{NetlinkError, Socket, attribute, attributes},
 };
 use netlink_packet_core::{DefaultNla, Emitable, NLA_F_NESTED};
 use netlink_packet_route::{RouteNetlinkMessage, link::LinkAttribute};
+use nix::libc::{IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINKINFO, IFLA_PROTO_DOWN_REASON};
 use std::io;
 
-const IFLA_PROTO_DOWN_REASON: u16 = 55;
 const IFLA_PROTO_DOWN_REASON_VALUE: u16 = 2;
 
 const IFLA_MACVLAN_MACADDR_MODE: u16 = 3;
@@ -167,18 +167,16 @@ impl Present {
             ..Self::default()
         };
         let lists = answers.bodies().filter_map(|body| body.get(HEADER..));
-        for (attribute, value) in lists.flat_map(attributes) {
-            match attribute {
+        for (kind, value) in lists.flat_map(attributes) {
+            match kind {
                 IFLA_LINKINFO => {
                     present.kind = links::kind_of(value).unwrap_or_default();
-                    let mut info = attributes(value);
-                    let data = info.find(|(kind, _)| *kind == IFLA_INFO_DATA);
-                    present.data = data.map(|(_, data)| data.to_vec()).unwrap_or_default();
+                    let data = attribute(value, IFLA_INFO_DATA);
+                    present.data = data.unwrap_or_default().to_vec();
                 }
                 IFLA_PROTO_DOWN_REASON => {
-                    let mut list = attributes(value);
-                    let reason = list.find(|(kind, _)| *kind == IFLA_PROTO_DOWN_REASON_VALUE);
-                    present.reason = reason.map(|(_, it)| it.to_vec()).unwrap_or_default();
+                    let reason = attribute(value, IFLA_PROTO_DOWN_REASON_VALUE);
+                    present.reason = reason.unwrap_or_default().to_vec();
                 }
                 _ => {}
             }
@@ -186,27 +184,21 @@ impl Present {
         Ok(present)
     }
 
-    fn find(&self, attribute: u16) -> Option<&[u8]> {
-        let mut data = attributes(&self.data);
-        let found = data.find(|(kind, _)| *kind == attribute);
-        found.map(|(_, value)| value)
-    }
-
-    fn items(&self, attribute: u16) -> impl Iterator<Item = &[u8]> {
-        attributes(self.find(attribute).unwrap_or_default()).map(|(_, value)| value)
+    fn items(&self, kind: u16) -> impl Iterator<Item = &[u8]> {
+        attributes(attribute(&self.data, kind).unwrap_or_default()).map(|(_, value)| value)
     }
 
     /// In hexadecimal, a list divided by commas and in order. None: this kernel has nothing of it.
-    fn text(&self, attribute: u16, form: Form) -> Option<String> {
+    fn text(&self, kind: u16, form: Form) -> Option<String> {
         match form {
-            Form::Plain => self.find(attribute).map(text),
+            Form::Plain => attribute(&self.data, kind).map(text),
             // without the mask; the kernel reports those that are on
             Form::Flags => {
-                let flags = self.find(attribute).and_then(|it| it.get(..4));
+                let flags = attribute(&self.data, kind).and_then(|it| it.get(..4));
                 Some(text(flags.unwrap_or(&[0; 4])))
             }
             Form::Senders | Form::Mappings => {
-                let mut items: Vec<String> = self.items(attribute).map(text).collect();
+                let mut items: Vec<String> = self.items(kind).map(text).collect();
                 items.sort_unstable();
                 // one without bytes, so that it is not taken for what an earlier record does not have
                 Some(if items.is_empty() {

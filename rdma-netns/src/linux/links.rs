@@ -4,7 +4,7 @@
 use super::{children, devices, ipoib, sysctls, vlans, xdp};
 use crate::{
     Child, HardwareAddress, InterfaceName, Ipoib, Link, LinkFlag, LinkSetting, LinkType, Origin,
-    netlink::{attributes, text, u32_of},
+    netlink::{attribute, attributes, text, u32_of},
     probe::Unasked,
 };
 use netlink_packet_core::DefaultNla;
@@ -14,6 +14,13 @@ use netlink_packet_route::{
         LinkAttribute, LinkExtentMask, LinkFlags, LinkHeader, LinkLayerType, LinkMessage, Prop,
     },
 };
+use nix::libc::{
+    IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_ALT_IFNAME, IFLA_BROADCAST, IFLA_GROUP, IFLA_IFALIAS,
+    IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO, IFLA_LINKMODE,
+    IFLA_MASTER, IFLA_MAX_MTU, IFLA_MTU, IFLA_OPERSTATE, IFLA_PARENT_DEV_BUS_NAME,
+    IFLA_PARENT_DEV_NAME, IFLA_PERM_ADDRESS, IFLA_PHYS_PORT_NAME, IFLA_PROP_LIST, IFLA_TXQLEN,
+    IFLA_XDP,
+};
 use std::{
     collections::BTreeMap,
     os::fd::{AsRawFd, BorrowedFd},
@@ -22,29 +29,6 @@ use std::{
 
 /// `sizeof(struct ifinfomsg)`
 pub(super) const HEADER: usize = 16;
-
-const IFLA_ADDRESS: u16 = 1;
-const IFLA_BROADCAST: u16 = 2;
-const IFLA_IFNAME: u16 = 3;
-const IFLA_MTU: u16 = 4;
-const IFLA_LINK: u16 = 5;
-const IFLA_MASTER: u16 = 10;
-const IFLA_TXQLEN: u16 = 13;
-const IFLA_OPERSTATE: u16 = 16;
-const IFLA_LINKMODE: u16 = 17;
-pub(super) const IFLA_LINKINFO: u16 = 18;
-const IFLA_IFALIAS: u16 = 20;
-const IFLA_AF_SPEC: u16 = 26;
-const IFLA_GROUP: u16 = 27;
-const IFLA_LINK_NETNSID: u16 = 37;
-pub(super) const IFLA_XDP: u16 = 43;
-const IFLA_MAX_MTU: u16 = 51;
-const IFLA_PROP_LIST: u16 = 52;
-const IFLA_ALT_IFNAME: u16 = 53;
-const IFLA_PERM_ADDRESS: u16 = 54;
-const IFLA_PHYS_PORT_NAME: u16 = 38;
-const IFLA_PARENT_DEV_NAME: u16 = 56;
-const IFLA_PARENT_DEV_BUS_NAME: u16 = 57;
 
 // `IF_OPER_*`
 const OPER_TESTING: u8 = 4;
@@ -60,9 +44,6 @@ const NUMBERS: [(LinkSetting, u16); 6] = [
     (LinkSetting::GsoIpv4MaxSize, 63),
     (LinkSetting::GroIpv4MaxSize, 64),
 ];
-
-pub(super) const IFLA_INFO_KIND: u16 = 1;
-pub(super) const IFLA_INFO_DATA: u16 = 2;
 
 const FLAGS: [(LinkFlag, LinkFlags); 9] = [
     (LinkFlag::Promisc, LinkFlags::Promisc),
@@ -127,8 +108,7 @@ pub(super) fn neighbours_find(body: &[u8]) -> Option<[u8; 6]> {
     let is_found = header.link_layer_type == LinkLayerType::Ether
         && header.flags.contains(LinkFlags::Up)
         && !header.flags.contains(LinkFlags::Noarp);
-    let mut attributes = attributes(body.get(HEADER..)?).filter(|_| is_found);
-    let (_, address) = attributes.find(|(kind, _)| *kind == IFLA_ADDRESS)?;
+    let address = attribute(body.get(HEADER..)?, IFLA_ADDRESS).filter(|_| is_found)?;
     address.try_into().ok()
 }
 
@@ -262,9 +242,8 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
 
 /// The name of the netdev `index` of an `RTM_NEWLINK`.
 fn name_of(body: &[u8], index: u32) -> InterfaceName {
-    let mut attributes = attributes(body.get(HEADER..).unwrap_or_default());
-    let name = attributes.find(|(kind, _)| *kind == IFLA_IFNAME);
-    let name = name.and_then(|(_, value)| text(value)?.try_into().ok());
+    let name = attribute(body.get(HEADER..).unwrap_or_default(), IFLA_IFNAME);
+    let name = name.and_then(|value| text(value)?.try_into().ok());
     name.unwrap_or_else(|| InterfaceName::of_index(index))
 }
 
@@ -274,8 +253,8 @@ fn name_of(body: &[u8], index: u32) -> InterfaceName {
 pub(super) fn hides_hardware(body: &[u8], link: &Link) -> bool {
     let can_have =
         link.link_type != LinkType::Other && matches!(link.kind.as_deref(), None | Some("ipoib"));
-    let mut attributes = attributes(body.get(HEADER..).unwrap_or_default());
-    can_have && !attributes.any(|(kind, _)| kind == IFLA_PARENT_DEV_NAME)
+    let attributes = body.get(HEADER..).unwrap_or_default();
+    can_have && attribute(attributes, IFLA_PARENT_DEV_NAME).is_none()
 }
 
 /// The netdev of an `RTM_NEWLINK` of the namespace that `sysfs` shows.
@@ -307,15 +286,11 @@ fn bytes_of_text(text: &str) -> Vec<u8> {
     }
 }
 
-fn strings(list: &[u8], wanted: u16) -> impl Iterator<Item = String> {
-    attributes(list)
-        .filter(move |(kind, _)| *kind == wanted)
-        .filter_map(|(_, value)| text(value).map(str::to_owned))
-}
-
 /// The kind that an `IFLA_LINKINFO` says.
 pub(super) fn kind_of(info: &[u8]) -> Option<String> {
-    strings(info, IFLA_INFO_KIND).next()
+    attribute(info, IFLA_INFO_KIND)
+        .and_then(text)
+        .map(str::to_owned)
 }
 
 /// Moves a netdev into the namespace `target` as `name`.
@@ -331,59 +306,32 @@ pub(super) fn into_namespace(
     )
 }
 
-pub(super) fn set_name(index: u32, name: &str) -> RouteNetlinkMessage {
-    set(index, vec![LinkAttribute::IfName(name.to_owned())])
-}
-
-pub(super) fn set_mtu(index: u32, mtu: u32) -> RouteNetlinkMessage {
-    set(index, vec![LinkAttribute::Mtu(mtu)])
-}
-
-pub(super) fn set_address(index: u32, mac: &HardwareAddress) -> RouteNetlinkMessage {
-    set(index, vec![LinkAttribute::Address(mac.0.clone())])
-}
-
-pub(super) fn set_broadcast(index: u32, mac: &HardwareAddress) -> RouteNetlinkMessage {
-    set(index, vec![LinkAttribute::Broadcast(mac.0.clone())])
-}
-
-pub(super) fn set_tx_queue_len(index: u32, packets: u32) -> RouteNetlinkMessage {
-    set(index, vec![LinkAttribute::TxQueueLen(packets)])
-}
-
-pub(super) fn set_setting(index: u32, setting: LinkSetting, value: u32) -> RouteNetlinkMessage {
-    let attribute = match NUMBERS.iter().find(|(number, _)| *number == setting) {
-        Some((_, kind)) => DefaultNla::new(*kind, value.to_ne_bytes().to_vec()),
-        // a `u8`
-        None if setting == LinkSetting::Dormant => {
-            let state = if value == 0 { OPER_UP } else { OPER_DORMANT };
-            DefaultNla::new(IFLA_OPERSTATE, vec![state])
-        }
-        None => DefaultNla::new(IFLA_LINKMODE, vec![value as u8]),
-    };
-    set(index, vec![LinkAttribute::Other(attribute)])
+/// The attribute that sets `setting`.
+pub(super) fn setting(setting: LinkSetting, value: u32) -> LinkAttribute {
+    LinkAttribute::Other(
+        match NUMBERS.iter().find(|(number, _)| *number == setting) {
+            Some((_, kind)) => DefaultNla::new(*kind, value.to_ne_bytes().to_vec()),
+            // a `u8`
+            None if setting == LinkSetting::Dormant => {
+                let state = if value == 0 { OPER_UP } else { OPER_DORMANT };
+                DefaultNla::new(IFLA_OPERSTATE, vec![state])
+            }
+            None => DefaultNla::new(IFLA_LINKMODE, vec![value as u8]),
+        },
+    )
 }
 
 /// An alias goes without a NUL; one of no bytes is none.
-pub(super) fn set_alias(index: u32, alias: &str) -> RouteNetlinkMessage {
-    let alias = DefaultNla::new(IFLA_IFALIAS, bytes_of_text(alias));
-    set(index, vec![LinkAttribute::Other(alias)])
-}
-
-pub(super) fn set_up(index: u32, up: bool) -> RouteNetlinkMessage {
-    set_flags(index, LinkFlags::Up, up)
+pub(super) fn alias(alias: &str) -> LinkAttribute {
+    LinkAttribute::Other(DefaultNla::new(IFLA_IFALIAS, bytes_of_text(alias)))
 }
 
 pub(super) fn set_flag(index: u32, flag: LinkFlag, on: bool) -> RouteNetlinkMessage {
-    let bits = FLAGS
-        .iter()
-        .filter(|(known, _)| *known == flag)
-        .map(|(_, bit)| *bit)
-        .collect();
-    set_flags(index, bits, on)
+    let bits = FLAGS.iter().filter(|(known, _)| *known == flag);
+    set_flags(index, bits.map(|(_, bit)| *bit).collect(), on)
 }
 
-fn set_flags(index: u32, bits: LinkFlags, on: bool) -> RouteNetlinkMessage {
+pub(super) fn set_flags(index: u32, bits: LinkFlags, on: bool) -> RouteNetlinkMessage {
     let mut message = message(index, vec![]);
     message.header.flags = if on { bits } else { LinkFlags::empty() };
     message.header.change_mask = bits;
@@ -405,17 +353,8 @@ pub(super) fn remove_group(group: u32) -> RouteNetlinkMessage {
     RouteNetlinkMessage::DelLink(message(0, vec![LinkAttribute::Other(group)]))
 }
 
-/// Gives a netdev one more name.
-pub(super) fn add_alt_name(index: u32, name: &str) -> RouteNetlinkMessage {
-    RouteNetlinkMessage::NewLinkProp(alt_name(index, name))
-}
-
-/// Takes an alternative name away.
-pub(super) fn remove_alt_name(index: u32, name: &str) -> RouteNetlinkMessage {
-    RouteNetlinkMessage::DelLinkProp(alt_name(index, name))
-}
-
-fn alt_name(index: u32, name: &str) -> LinkMessage {
+/// A netdev's alternative name.
+pub(super) fn alt_name(index: u32, name: &str) -> LinkMessage {
     let mut name = bytes_of_text(name);
     name.push(0);
     let name = Prop::Other(DefaultNla::new(IFLA_ALT_IFNAME, name));

@@ -4,12 +4,10 @@
 use super::{Linux, cannot_read, ip_of};
 use crate::{HardwareAddress, Neighbour, ObserveError, netlink::attributes};
 use netlink_packet_route::{RouteNetlinkMessage, neighbour::NeighbourMessage};
+use nix::libc::{NDA_DST, NDA_LLADDR};
 
 /// `sizeof(struct ndmsg)`
 const HEADER: usize = 12;
-
-const NDA_DST: u16 = 1;
-const NDA_LLADDR: u16 = 2;
 
 /// `NUD_REACHABLE|NUD_STALE|NUD_DELAY|NUD_PROBE|NUD_PERMANENT`: somebody was there.
 const KNOWN: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x80;

@@ -7,7 +7,7 @@
 
 use crate::{
     RdmaMode,
-    netlink::{NetlinkError, Socket, attributes, text, u32_of, u64_of},
+    netlink::{NetlinkError, Socket, attribute, attributes, text, u32_of, u64_of},
     rdma::name,
 };
 use netlink_packet_core::{DefaultNla, Emitable, NetlinkSerializable};
@@ -291,18 +291,12 @@ impl Nldev {
     }
 }
 
-fn find(body: &[u8], wanted: u16) -> Option<&[u8]> {
-    attributes(body)
-        .find(|(kind, _)| *kind == wanted)
-        .map(|(_, value)| value)
-}
-
 fn device_name(value: &[u8]) -> String {
     name::text(value.split(|byte| *byte == 0).next().unwrap_or_default())
 }
 
 pub(super) fn parse_mode(body: &[u8]) -> Option<RdmaMode> {
-    match find(body, attr::SYS_NETNS_MODE)? {
+    match attribute(body, attr::SYS_NETNS_MODE)? {
         [0] => Some(RdmaMode::Exclusive),
         [_] => Some(RdmaMode::Shared),
         _ => None,
@@ -310,16 +304,16 @@ pub(super) fn parse_mode(body: &[u8]) -> Option<RdmaMode> {
 }
 
 pub(super) fn parse_device(body: &[u8]) -> Option<DeviceInfo> {
-    let guid = find(body, attr::NODE_GUID)
+    let guid = attribute(body, attr::NODE_GUID)
         .and_then(u64_of)
         .unwrap_or_default();
     let group = |shift: u32| guid >> shift & 0xffff;
     Some(DeviceInfo {
-        index: find(body, attr::DEV_INDEX).and_then(u32_of)?,
-        name: find(body, attr::DEV_NAME).map(device_name)?,
-        parent: find(body, PARENT_NAME).map(device_name),
+        index: attribute(body, attr::DEV_INDEX).and_then(u32_of)?,
+        name: attribute(body, attr::DEV_NAME).map(device_name)?,
+        parent: attribute(body, PARENT_NAME).map(device_name),
         // `fill_dev_info()`, `drivers/infiniband/core/nldev.c`
-        is_iwarp: find(body, attr::DEV_PROTOCOL).and_then(text) == Some("iw"),
+        is_iwarp: attribute(body, attr::DEV_PROTOCOL).and_then(text) == Some("iw"),
         node_guid: format!(
             "{:04x}:{:04x}:{:04x}:{:04x}",
             group(48),
@@ -332,21 +326,21 @@ pub(super) fn parse_device(body: &[u8]) -> Option<DeviceInfo> {
 
 pub(super) fn parse_port(body: &[u8]) -> Option<PortInfo> {
     Some(PortInfo {
-        number: find(body, attr::PORT_INDEX).and_then(u32_of)?,
-        state: find(body, attr::PORT_STATE)
+        number: attribute(body, attr::PORT_INDEX).and_then(u32_of)?,
+        state: attribute(body, attr::PORT_STATE)
             .and_then(|value| value.first().copied())
             .unwrap_or(0),
-        netdev: find(body, attr::NDEV_INDEX).and_then(u32_of),
+        netdev: attribute(body, attr::NDEV_INDEX).and_then(u32_of),
     })
 }
 
 pub(super) fn parse_resources(body: &[u8]) -> Vec<(String, u64)> {
-    let summary = find(body, attr::RES_SUMMARY).unwrap_or_default();
+    let summary = attribute(body, attr::RES_SUMMARY).unwrap_or_default();
     attributes(summary)
         .filter(|(kind, _)| *kind == attr::RES_SUMMARY_ENTRY)
         .filter_map(|(_, entry)| {
-            let name = find(entry, attr::RES_SUMMARY_ENTRY_NAME).and_then(text)?;
-            let count = find(entry, attr::RES_SUMMARY_ENTRY_CURR).and_then(u64_of)?;
+            let name = attribute(entry, attr::RES_SUMMARY_ENTRY_NAME).and_then(text)?;
+            let count = attribute(entry, attr::RES_SUMMARY_ENTRY_CURR).and_then(u64_of)?;
             Some((name.to_owned(), count))
         })
         .collect()
@@ -355,12 +349,12 @@ pub(super) fn parse_resources(body: &[u8]) -> Vec<(String, u64)> {
 /// The owners of the CM ids that are the kernel's; those of processes have a PID instead of a name
 /// (`fill_res_name_pid()`, `drivers/infiniband/core/nldev.c`).
 pub(super) fn parse_kernel_users(body: &[u8]) -> Vec<String> {
-    let table = find(body, attr::RES_CM_ID).unwrap_or_default();
+    let table = attribute(body, attr::RES_CM_ID).unwrap_or_default();
     attributes(table)
         .filter(|(kind, _)| *kind == attr::RES_CM_ID_ENTRY)
         .filter_map(|(_, entry)| {
-            let owner = find(entry, attr::RES_KERN_NAME).and_then(text)?;
-            let is_bound = find(entry, attr::RES_SRC_ADDR).is_some_and(names_an_address);
+            let owner = attribute(entry, attr::RES_KERN_NAME).and_then(text)?;
+            let is_bound = attribute(entry, attr::RES_SRC_ADDR).is_some_and(names_an_address);
             (is_bound && owner != SMC).then(|| owner.to_owned())
         })
         .collect()
@@ -381,12 +375,14 @@ fn names_an_address(socket: &[u8]) -> bool {
 
 pub(super) fn parse_char_device(body: &[u8]) -> Option<CharDeviceInfo> {
     // `huge_encode_dev()`, `include/linux/kdev_t.h`: minor 0-7, major 8-19, minor 20-31.
-    let number = find(body, attr::CHARDEV).and_then(u64_of)?;
+    let number = attribute(body, attr::CHARDEV).and_then(u64_of)?;
     Some(CharDeviceInfo {
-        name: find(body, attr::CHARDEV_NAME).and_then(text)?.to_owned(),
+        name: attribute(body, attr::CHARDEV_NAME)
+            .and_then(text)?
+            .to_owned(),
         major: (number >> 8 & 0xfff) as u32,
         minor: (number & 0xff | number >> 12 & 0xf_ff00) as u32,
-        driver: find(body, attr::UVERBS_DRIVER_ID).and_then(u32_of),
+        driver: attribute(body, attr::UVERBS_DRIVER_ID).and_then(u32_of),
     })
 }
 

@@ -5,7 +5,7 @@
 //! The body of a message follows `struct nlmsghdr`.
 
 use super::{
-    addresses, api_server, devices, gids, held, inventory,
+    addresses, api_server, devices, gids, inventory,
     links::{self, can_ask},
     listeners,
     monitor::{self, Nsid, Uevent},
@@ -42,11 +42,6 @@ pub fn virtual_function(body: &[u8], number: u32) -> Option<Vf> {
 /// The address of an `RTM_NEWADDR`, with the index of its netdev.
 pub fn address(body: &[u8]) -> Option<(u32, Address)> {
     addresses::parse(body).map(|seen| (seen.index, seen.address))
-}
-
-/// The address of an `RTM_NEWADDR` alone.
-pub fn held_address(body: &[u8]) -> Option<IpAddr> {
-    held::parse(body)
 }
 
 /// The routes of an `RTM_NEWROUTE`, one for each next hop, with the index of its netdev or the number of its nexthop

@@ -13,7 +13,7 @@ use super::ip_of;
 use crate::{
     Route,
     link::{PROTOCOL_KERNEL, RouteMetrics},
-    netlink::{attributes, text, u32_of},
+    netlink::{attribute, attributes, text, u32_of},
 };
 use netlink_packet_core::DefaultNla;
 use netlink_packet_route::{
@@ -23,21 +23,16 @@ use netlink_packet_route::{
         RoutePreference, RouteType, RouteVia,
     },
 };
+use nix::libc::{
+    RTA_CACHEINFO, RTA_DST, RTA_FLOW, RTA_GATEWAY, RTA_METRICS, RTA_MULTIPATH, RTA_OIF,
+    RTA_PREFSRC, RTA_PRIORITY, RTA_TABLE,
+};
 use std::net::IpAddr;
 
 /// `sizeof(struct rtmsg)`
 const HEADER: usize = 12;
 
-const RTA_DST: u16 = 1;
-const RTA_OIF: u16 = 4;
-const RTA_GATEWAY: u16 = 5;
-const RTA_PRIORITY: u16 = 6;
-const RTA_PREFSRC: u16 = 7;
-const RTA_METRICS: u16 = 8;
-const RTA_MULTIPATH: u16 = 9;
-const RTA_FLOW: u16 = 11;
-const RTA_CACHEINFO: u16 = 12;
-const RTA_TABLE: u16 = 15;
+// musl has none of these
 const RTA_VIA: u16 = 18;
 const RTA_PREF: u16 = 20;
 const RTA_ENCAP: u16 = 22;
@@ -228,12 +223,11 @@ fn next_hops(mut hops: &[u8]) -> impl Iterator<Item = NextHop> {
         let length = usize::from(u16::from_ne_bytes(hops.get(..2)?.try_into().ok()?));
         let hop = hops.get(..length).filter(|hop| hop.len() >= HOP_HEADER)?;
         hops = hops.get(length.next_multiple_of(4)..).unwrap_or_default();
-        let gateway = attributes(&hop[HOP_HEADER..]).find(|(kind, _)| *kind == RTA_GATEWAY);
         Some(NextHop {
             netdev: u32_of(&hop[4..HOP_HEADER])?,
-            gateway: gateway.and_then(|(_, value)| ip_of(value)),
+            gateway: attribute(&hop[HOP_HEADER..], RTA_GATEWAY).and_then(ip_of),
             onlink: hop[2] & RTNH_F_ONLINK != 0,
-            encapsulated: attributes(&hop[HOP_HEADER..]).any(|(kind, _)| kind == RTA_ENCAP),
+            encapsulated: attribute(&hop[HOP_HEADER..], RTA_ENCAP).is_some(),
         })
     })
 }

@@ -4,7 +4,7 @@
 
 use crate::{
     link::{SYSCTLS, Sysctls},
-    netlink::attributes,
+    netlink::{attribute, attributes},
 };
 use nix::libc;
 use std::{fs, io};
@@ -122,7 +122,7 @@ pub(super) fn parse(families: &[u8]) -> Sysctls {
             libc::AF_INET6 => (&mut ipv6, IFLA_INET6_CONF),
             _ => continue,
         };
-        if let Some((_, told)) = attributes(list).find(|(kind, _)| *kind == wanted) {
+        if let Some(told) = attribute(list, wanted) {
             (*values, _) = told.as_chunks();
         }
     }

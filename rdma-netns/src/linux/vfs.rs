@@ -6,18 +6,18 @@ use super::{devices, links};
 use crate::{
     DeviceAddress, Guid, HardwareAddress, Link, Vf, VfLinkState, VfRates, VfSetting, VfVlan,
     VlanProtocol,
-    netlink::{NetlinkError, Socket, attributes, u32_of},
+    netlink::{NetlinkError, Socket, attribute, attributes, u32_of},
 };
 use netlink_packet_route::{
     RouteNetlinkMessage,
     link::{self, LinkAttribute, LinkVfInfo, VfInfo, VlanProtocol as Protocol},
 };
+use nix::libc::IFLA_VFINFO_LIST;
 use std::{io, path::Path};
 
 /// `sizeof(struct ifinfomsg)`
 const HEADER: usize = 16;
 
-const IFLA_VFINFO_LIST: u16 = 22;
 const IFLA_VF_INFO: u16 = 1;
 const IFLA_VF_MAC: u16 = 1;
 const IFLA_VF_VLAN: u16 = 2;
@@ -78,8 +78,7 @@ pub(super) fn read(
 
 /// Function `number` in the `RTM_NEWLINK` of `pf`.
 pub(super) fn of(body: &[u8], pf: Link, number: u32) -> Option<Vf> {
-    let mut all = attributes(body.get(HEADER..)?);
-    let (_, list) = all.find(|(kind, _)| *kind == IFLA_VFINFO_LIST)?;
+    let list = attribute(body.get(HEADER..)?, IFLA_VFINFO_LIST)?;
     let mut functions = attributes(list).filter(|(kind, _)| *kind == IFLA_VF_INFO);
     let settings = functions.find_map(|(_, function)| settings(function, number))?;
     let pf = pf.name;

@@ -2,14 +2,12 @@
 //! The VLANs on a netdev, as sysfs shows them: each upper netdev of its namespace is a link (`netdev_adjacent_sysfs_add()`,
 //! `net/core/dev.c`), and a VLAN tells its type (`vlan_type`, `net/8021q/vlan_dev.c`).
 
-use super::{
-    devices::{entries, read},
-    links::{IFLA_INFO_DATA, IFLA_INFO_KIND},
-};
+use super::devices::{entries, read};
 use crate::{
     Vlan,
-    netlink::{attributes, text},
+    netlink::{attribute, text},
 };
+use nix::libc::{IFLA_INFO_DATA, IFLA_INFO_KIND};
 use std::path::Path;
 
 const IFLA_VLAN_ID: u16 = 1;
@@ -17,25 +15,12 @@ const IFLA_VLAN_PROTOCOL: u16 = 5;
 
 /// Protocol and id of the VLAN that `IFLA_LINKINFO` describes, as [`Origin`](crate::Origin) has them; 0: another kind.
 pub(super) fn tag(info: &[u8]) -> u32 {
-    let (mut is_vlan, mut tag) = (false, 0);
-    for (attribute, value) in attributes(info) {
-        match attribute {
-            IFLA_INFO_KIND => is_vlan = text(value) == Some("vlan"),
-            IFLA_INFO_DATA if is_vlan => {
-                for (attribute, value) in attributes(value) {
-                    match (attribute, value) {
-                        (IFLA_VLAN_ID, &[a, b]) => tag |= u32::from(u16::from_ne_bytes([a, b])),
-                        (IFLA_VLAN_PROTOCOL, &[a, b]) => {
-                            tag |= u32::from(u16::from_be_bytes([a, b])) << 16;
-                        }
-                        _ => {}
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-    tag
+    let is_vlan = attribute(info, IFLA_INFO_KIND).and_then(text) == Some("vlan");
+    let data = attribute(info, IFLA_INFO_DATA).filter(|_| is_vlan);
+    let word = |wanted| attribute(data?, wanted)?.try_into().ok();
+    let id = word(IFLA_VLAN_ID).map_or(0, u16::from_ne_bytes);
+    let protocol = word(IFLA_VLAN_PROTOCOL).map_or(0, u16::from_be_bytes);
+    u32::from(protocol) << 16 | u32::from(id)
 }
 
 /// Returns the VLANs on the netdev `name`, by name.

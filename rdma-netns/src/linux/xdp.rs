@@ -4,12 +4,12 @@
 use super::{
     bpf,
     kind_data::nested,
-    links::{self, HEADER, IFLA_XDP},
+    links::{self, HEADER},
 };
 use crate::netlink::{NetlinkError, Socket, attributes, u32_of};
 use netlink_packet_core::{DefaultNla, NLA_F_NESTED};
 use netlink_packet_route::link::LinkAttribute;
-use nix::libc;
+use nix::libc::{self, IFLA_XDP};
 use std::io;
 
 const IFLA_XDP_FD: u16 = 1;

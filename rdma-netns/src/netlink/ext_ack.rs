@@ -2,7 +2,7 @@
 //! `NLMSG_ERROR` and `NLMSG_DONE`: the errno and, with `NETLINK_EXT_ACK`, the sentence
 //! that says what it was about (`Documentation/userspace-api/netlink/intro.rst`).
 
-use super::{NetlinkError, attributes, text};
+use super::{NetlinkError, attribute, text};
 use netlink_packet_core::{NLM_F_ACK_TLVS, NLM_F_CAPPED};
 use nix::libc;
 use std::io;
@@ -49,9 +49,9 @@ fn outcome(flags: u16, body: &[u8], rest: &[u8]) -> Result<(), NetlinkError> {
         return Ok(());
     }
     let message = (flags & NLM_F_ACK_TLVS != 0)
-        .then(|| attributes(rest).find(|(kind, _)| *kind == MESSAGE))
+        .then(|| attribute(rest, MESSAGE))
         .flatten()
-        .and_then(|(_, value)| text(value))
+        .and_then(text)
         .map(str::to_owned);
     Err(NetlinkError {
         source: io::Error::from_raw_os_error(code.saturating_neg()),

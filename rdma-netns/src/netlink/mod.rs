@@ -64,6 +64,11 @@ pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
     })
 }
 
+/// The value of the first attribute of the type `wanted`.
+pub(crate) fn attribute(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+    attributes(bytes).find_map(|(kind, value)| (kind == wanted).then_some(value))
+}
+
 /// A string attribute: up to its NUL.
 pub(crate) fn text(value: &[u8]) -> Option<&str> {
     let end = value

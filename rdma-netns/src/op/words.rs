@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Addresses and routes as `ip` takes them.
 
-use crate::{Address, DeviceAddress, Route, link};
+use crate::{Address, DeviceAddress, LinkSetting, Route, link};
 use std::{fmt::Write as _, net::IpAddr};
 
 pub(super) fn drivers(device: &DeviceAddress, driver: &str) -> String {
@@ -19,6 +19,28 @@ pub(super) fn device_setting(link: &str, key: &str, value: &str) -> String {
             format!("echo {value} > /proc/sys/net/{table}/{link}/{name}")
         }
         _ => format!("echo {value} > /sys/class/net/{link}/{key}"),
+    }
+}
+
+pub(super) fn setting_words(setting: LinkSetting, value: u32) -> String {
+    let word = match setting {
+        LinkSetting::Mode => "mode",
+        LinkSetting::Group => "group",
+        LinkSetting::GsoMaxSize => "gso_max_size",
+        LinkSetting::GsoMaxSegments => "gso_max_segs",
+        LinkSetting::GroMaxSize => "gro_max_size",
+        LinkSetting::GsoIpv4MaxSize => "gso_ipv4_max_size",
+        LinkSetting::GroIpv4MaxSize => "gro_ipv4_max_size",
+        LinkSetting::Dormant => "state",
+        LinkSetting::Xdp => "xdp",
+    };
+    match (setting, value) {
+        (LinkSetting::Mode, 0) => format!("{word} default"),
+        (LinkSetting::Dormant, 0) => format!("{word} up"),
+        (LinkSetting::Mode, 1) | (LinkSetting::Dormant, _) => format!("{word} dormant"),
+        (LinkSetting::Xdp, 0) => format!("{word} off"),
+        (LinkSetting::Xdp, program) => format!("{word} id {program}"),
+        (_, value) => format!("{word} {value}"),
     }
 }
 

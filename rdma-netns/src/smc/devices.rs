@@ -7,7 +7,7 @@ use super::{
     genl::{attributes_of, dump_if_known, dump_of_known},
 };
 use crate::{
-    netlink::{Answers, NetlinkError, attributes, text},
+    netlink::{Answers, NetlinkError, attribute, attributes, text},
     rdma::name,
 };
 use serde::Serialize;
@@ -64,8 +64,8 @@ pub fn used_devices() -> Result<Option<Vec<String>>, NetlinkError> {
 
 /// Its name, and what else an answer has of a device.
 fn device(body: &[u8]) -> Option<(String, &[u8])> {
-    let (_, device) = attributes_of(body).find(|(kind, _)| *kind == DEV_SMCR)?;
-    let (_, name) = attributes(device).find(|(kind, _)| *kind == IB_NAME)?;
+    let device = attribute(attributes_of(body), DEV_SMCR)?;
+    let name = attribute(device, IB_NAME)?;
     let name = name.split(|byte| *byte == 0).next()?;
     Some((name::text(name), device))
 }
@@ -84,12 +84,8 @@ pub(super) fn parse(body: &[u8]) -> Vec<SmcPort> {
 
 /// None of a port that the device does not have.
 fn parse_port(device: &str, port: u8, bytes: &[u8]) -> Option<SmcPort> {
-    let flag = |wanted| {
-        let found = attributes(bytes).find(|(kind, _)| *kind == wanted);
-        found.is_some_and(|(_, value)| value.first() == Some(&1))
-    };
-    let (_, id) = attributes(bytes).find(|(kind, _)| *kind == PORT_PNETID)?;
-    let id = text(id)?.trim_end();
+    let flag = |wanted| attribute(bytes, wanted).is_some_and(|value| value.first() == Some(&1));
+    let id = text(attribute(bytes, PORT_PNETID)?)?.trim_end();
     flag(PORT_VALID).then(|| SmcPort {
         device: device.to_owned(),
         port,

@@ -4,7 +4,7 @@
 //! (`include/uapi/linux/smc.h`).
 
 use super::genl::{self, Family};
-use crate::netlink::{Answers, NetlinkError, text};
+use crate::netlink::{Answers, NetlinkError, attribute, text};
 use nix::libc;
 use std::io;
 
@@ -76,7 +76,7 @@ fn ueids(answers: &Answers) -> Vec<String> {
 }
 
 pub(super) fn parse(body: &[u8]) -> Option<String> {
-    let (_, value) = genl::attributes_of(body).find(|(kind, _)| *kind == ENTRY)?;
+    let value = attribute(genl::attributes_of(body), ENTRY)?;
     Some(text(value)?.trim_end().to_owned())
 }
 

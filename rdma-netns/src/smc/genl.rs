@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A generic netlink family: its number is resolved once for all requests.
 
-use crate::netlink::{Answers, NetlinkError, Socket, attributes};
+use crate::netlink::{Answers, NetlinkError, Socket, attribute};
 use netlink_packet_core::{DefaultNla, Emitable, NetlinkSerializable};
 use netlink_sys::protocols::NETLINK_GENERIC;
 use nix::libc;
@@ -117,8 +117,8 @@ impl Family {
 }
 
 /// The attributes of an answer.
-pub(super) fn attributes_of(body: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    attributes(body.get(HEADER..).unwrap_or_default())
+pub(super) fn attributes_of(body: &[u8]) -> &[u8] {
+    body.get(HEADER..).unwrap_or_default()
 }
 
 /// A string attribute, with its NUL.
@@ -127,7 +127,7 @@ pub(super) fn text(kind: u16, text: &str) -> DefaultNla {
 }
 
 pub(super) fn parse_id(body: &[u8]) -> Option<u16> {
-    let (_, id) = attributes_of(body).find(|(kind, _)| *kind == CTRL_ATTR_FAMILY_ID)?;
+    let id = attribute(attributes_of(body), CTRL_ATTR_FAMILY_ID)?;
     Some(u16::from_ne_bytes(id.try_into().ok()?))
 }
 

@@ -123,7 +123,7 @@ pub fn link_groups() -> Result<Vec<LinkGroup>, NetlinkError> {
 
 pub(super) fn parse<'a>(bodies: impl Iterator<Item = &'a [u8]>) -> Vec<LinkGroup> {
     let mut groups: Vec<LinkGroup> = vec![];
-    for (kind, value) in bodies.flat_map(attributes_of) {
+    for (kind, value) in bodies.flat_map(|it| attributes(attributes_of(it))) {
         match kind {
             LGR_SMCR => groups.push(parse_group(value)),
             LINK_SMCR => {

@@ -8,7 +8,7 @@
 use super::genl::{self, Family};
 use crate::{
     HardwareAddress,
-    netlink::{NetlinkError, text},
+    netlink::{NetlinkError, attributes, text},
 };
 use netlink_packet_core::DefaultNla;
 use serde::{Deserialize, Serialize};
@@ -206,7 +206,7 @@ impl PnetTable {
 
 pub(super) fn parse_entry(body: &[u8]) -> Option<PnetEntry> {
     let (mut name, mut netdev, mut device, mut port) = (None, None, None, None);
-    for (kind, value) in genl::attributes_of(body) {
+    for (kind, value) in attributes(genl::attributes_of(body)) {
         match kind {
             NAME => name = text(value).and_then(|name| PnetId::try_from(name).ok()),
             ETHNAME => netdev = text(value),

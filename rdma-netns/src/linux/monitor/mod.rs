@@ -29,7 +29,10 @@ use feed::{Feed, Received};
 use netlink_packet_core::NetlinkBuffer;
 use netlink_sys::protocols::{NETLINK_KOBJECT_UEVENT, NETLINK_ROUTE};
 use nix::{
-    libc,
+    libc::{
+        self, RTM_DELADDR, RTM_DELLINK, RTM_DELNSID, RTM_NEWADDR, RTM_NEWLINK, RTNLGRP_IPV6_IFADDR,
+        RTNLGRP_LINK, RTNLGRP_NSID,
+    },
     sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
 };
 use std::{
@@ -39,20 +42,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// `enum rtnetlink_groups` (`include/uapi/linux/rtnetlink.h`)
-const RTNLGRP_LINK: u32 = 1;
-/// `enum rtnetlink_groups`
-const RTNLGRP_IPV6_IFADDR: u32 = 9;
-/// `enum rtnetlink_groups`
-const RTNLGRP_NSID: u32 = 28;
 /// The kernel's own group; udev's is 2.
 const UEVENTS: u32 = 1;
-
-const RTM_NEWLINK: u16 = 16;
-const RTM_DELLINK: u16 = 17;
-const RTM_NEWADDR: u16 = 20;
-const RTM_DELADDR: u16 = 21;
-const RTM_DELNSID: u16 = 89;
 
 /// `ifa_scope` in `struct ifaddrmsg`, and its value for addresses of the whole network (`RT_SCOPE_UNIVERSE`).
 const IFA_SCOPE: usize = 3;

@@ -4,7 +4,7 @@
 use super::WatchError;
 use crate::{
     NetnsId,
-    netlink::{NetlinkError, Socket, attributes},
+    netlink::{NetlinkError, Socket, attribute},
     netns::open_file,
 };
 use netlink_packet_route::{
@@ -88,8 +88,7 @@ fn message(attributes: Vec<NsidAttribute>) -> NsidMessage {
 
 /// The number in an `RTM_NEWNSID` or `RTM_DELNSID`; -1 is none.
 pub(super) fn parse(body: &[u8]) -> Option<Nsid> {
-    let mut attributes = attributes(body.get(HEADER..)?);
-    let (_, value) = attributes.find(|(kind, _)| *kind == NETNSA_NSID)?;
+    let value = attribute(body.get(HEADER..)?, NETNSA_NSID)?;
     let number = value.try_into().ok().map(i32::from_ne_bytes)?;
     (number >= 0).then_some(Nsid(number))
 }
