@@ -12,10 +12,12 @@ use integration::{
     },
     daemon,
     kubelet::{Allocation, Wish},
-    lab, nics, wait,
+    lab, nics,
+    plugin::rdma_cni,
+    wait,
 };
 use nix::sys::signal::Signal;
-use std::{thread, time::Duration};
+use std::{path::Path, process::Command, thread, time::Duration};
 use tonic::Code;
 
 /// Time that a sandbox may take until the chain's ADD runs.
@@ -295,6 +297,99 @@ fn each_container_gets_its_own_pods_rails() {
     assert_eq!(on_host.main().sh("cat $NCCL_CONF_FILE"), of_node);
     node.remove(on_host);
     for pod in pods {
+        node.remove(pod);
+    }
+}
+
+/// Two resources of the same devices, whose containers may lock a gibibyte, and as much as the runtime allows.
+const MEMLOCK: &str = r#"{"cdi": true, "chain": {"confDir": "/run/no-networks"}, "resources": [
+    {"name": "rdma/hca", "kind": "shared", "count": 8, "memlock": 1073741824},
+    {"name": "rdma/plain", "kind": "shared", "count": 8}
+]}"#;
+
+/// Registers a gibibyte with the RDMA device, and waits for a client that never comes.
+const REGISTER: &str = "ibv_rc_pingpong -g 0 -s 1073741824";
+
+/// Limit for that in an emulated machine.
+const TO_REGISTER: Duration = Duration::from_secs(120);
+
+/// A pod of user 1000 with one container that asks for one of `resource` and runs [`REGISTER`]. It shows the limit of
+/// its locked memory, and what the program says.
+#[track_caller]
+fn registering(node: &SharedNode, name: &str, resource: &str) -> Result<Pod, tonic::Status> {
+    let given = node.node.allocate(&Wish::new(name, "main", resource, 1));
+    let rdma = nics::rdma(0);
+    let line = format!(
+        "ulimit -l >/tmp/limit; id -u >/tmp/user; {REGISTER} -d {rdma} >/tmp/said 2>&1; echo ended >>/tmp/said; sleep 600"
+    );
+    let spec = PodSpec::new(name).container("main", &[given]);
+    let spec = spec
+        .program(&line, 1000)
+        .mount(Path::new("/usr/bin/ibv_rc_pingpong"));
+    let ask = |it: &Allocation| node.node.kubelet.before_start(&it.resource, &it.ids);
+    node.runtime.run_asking(&spec, ask)
+}
+
+/// What the pod's program has said, if it has ended.
+#[track_caller]
+fn ended(pod: &Pod) -> Option<String> {
+    let ran = pod.main().try_sh("cat /tmp/user /tmp/limit /tmp/said");
+    Some(ran.said).filter(|said| said.ends_with("ended\n"))
+}
+
+/// Installs the plugins beside those that the runtime has for its network, which stays as it is.
+#[track_caller]
+fn install(node: &SharedNode) {
+    let line = format!(
+        "{} install --without-kubelet --init-container --config {} --cni-bin-dir {} --state-dir {} --from {}",
+        daemon::rdma_device_plugin().display(),
+        node.node.path("config.json").display(),
+        node.node.path("bin").display(),
+        node.node.path("state").display(),
+        rdma_cni().parent().expect("a directory").display(),
+    );
+    node.nics.host.run(&line);
+}
+
+#[test]
+fn a_container_without_root_locks_the_memory_that_its_resource_allows() {
+    // systemd's default for units, and so the runtime's
+    let own = format!("--pid={}", std::process::id());
+    let limited = Command::new("prlimit")
+        .args([&own, "--memlock=8388608:8388608"])
+        .status();
+    assert!(limited.expect("prlimit runs").success());
+    let node = SharedNode::of(MEMLOCK, 8);
+    let early = node.node.allocate(&Wish::new("early", "main", HCA, 1));
+    let started = node.node.kubelet.before_start(HCA, &early.ids);
+    let why = started.expect_err("nothing can raise its limit");
+    assert!(why.message().contains("is not installed"), "{why}");
+    node.node.free("early");
+    install(&node);
+
+    let pod = registering(&node, "pod", HCA).expect("it runs");
+    let mut regions = String::new();
+    let done = wait::within(TO_REGISTER, || {
+        regions = pod.main().run("rdma resource show mr");
+        regions.contains("mrlen") || ended(&pod).is_some()
+    });
+    assert!(done, "not within {TO_REGISTER:?}");
+    // the shell counts in KiB
+    let limit = pod.main().sh("cat /tmp/user /tmp/limit");
+    println!("{limit}{regions}");
+    assert_eq!(limit, "1000\n1048576\n", "{:?}", ended(&pod));
+    assert!(regions.contains("mrlen 1073741824"), "{regions}");
+
+    let plain = registering(&node, "plain", "rdma/plain").expect("it runs");
+    let mut said = None;
+    wait::within(TO_REGISTER, || {
+        said = ended(&plain);
+        said.is_some()
+    });
+    println!("{said:?}");
+    let expected = "1000\n8192\nCouldn't register MR\nended\n";
+    assert_eq!(said.as_deref(), Some(expected));
+    for pod in [pod, plain] {
         node.remove(pod);
     }
 }

@@ -87,6 +87,9 @@ pub fn specification(record: &Record) -> Value {
         if !env.is_empty() {
             edits["env"] = env.into();
         }
+        if let Some(hook) = &request.hook {
+            edits["hooks"] = json!([hook.json()]);
+        }
         json!({"name": name(&record.claim.uid, &request.name), "containerEdits": edits})
     });
     json!({

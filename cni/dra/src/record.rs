@@ -3,7 +3,7 @@
 
 use crate::{claim::ClaimName, parameters::AttachmentParameters};
 use rdma_netns::{DeviceAddress, Inventory};
-use rdma_resources::{CharNode, Sharing, grant::GrantedDevice};
+use rdma_resources::{CharNode, Hook, Sharing, grant::GrantedDevice};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::{
@@ -99,6 +99,9 @@ pub struct Request {
     /// `rdma_cm`, if it works with the NICs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection_manager: Option<CharNode>,
+    /// Hook that raises the limit of locked memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hook: Option<Hook>,
 }
 
 impl Record {

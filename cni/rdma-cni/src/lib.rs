@@ -26,6 +26,7 @@ pub mod gids;
 pub mod given_up;
 pub mod ipam;
 pub mod kubelet;
+pub mod oci_hook;
 pub mod open_connections;
 pub mod partition;
 mod ports;
@@ -39,6 +40,7 @@ use cni_protocol::{Command, Environment, Failure, Input, Mistakes, Plugin, loggi
 use error::Error;
 use network_conf::Conf;
 use rdma_netns::Kernel;
+use rdma_resources::memlock::HOOK;
 use serde_json::{Map, Value};
 use std::{
     io::{Read, Write},
@@ -58,16 +60,22 @@ By hand:
   rdma-cni --version    print the version
   rdma-cni plan         with ADD's environment and standard input: print the changes that
                         ADD would make, one a line, and make none
+
+A container runtime also starts rdma-cni oci-hook, for containers whose resource has memlock.
 ",
 };
 
-/// Runs one verb. `output` gets the one JSON object that CNI asks for.
+/// Runs one verb, or the hook of a container. `output` gets the one JSON object that CNI asks for.
 pub fn run<K: Kernel>(
     input: Input,
     stdin: &mut dyn Read,
     output: &mut dyn Write,
     kernel: &K,
 ) -> ExitCode {
+    match input.arguments.split_first() {
+        Some((word, arguments)) if word == HOOK => return oci_hook::run(arguments, stdin),
+        _ => {}
+    }
     PLUGIN.run(input, stdin, output, &|environment, raw, output| {
         serve(kernel, environment, raw, output).map_err(|error| Failure::from(&error))
     })

@@ -2,12 +2,12 @@
 //! The rails of a container's pod, which are unknown when kubelet allocates. A container gets them by a CDI entry
 //! with the variable [`RAILS`], and by a mounted directory with the configuration files of libraries. Both are named
 //! after the smallest id of a resource that the container has, which no other container has. They are written before
-//! the container is created.
+//! the container is created. The entry also has the [`Hook`] that raises the limit of locked memory.
 //!
 //! One CDI file has the entries of all containers of the node.
 
 use crate::{
-    FileError,
+    FileError, Hook,
     cdi::VERSION,
     file::{self, file_name},
 };
@@ -137,22 +137,21 @@ impl Containers {
         file::lock(&self.lock)
     }
 
-    /// Writes the entry of the container with `ids` of `resource`, with the `rails` of its pod. Removes entries of
-    /// other containers with rails if none of their ids is among `held`, the containers of existing pods. The caller
-    /// holds the [`lock`](Self::lock).
+    /// Writes the entry of the container with `ids` of `resource`. Removes entries of other containers with rails if
+    /// none of their ids is among `held`, the containers of existing pods. The caller holds the [`lock`](Self::lock).
     ///
     /// # Errors
     /// A file cannot be written.
-    pub fn tell_rails(
+    pub fn write_entry(
         &self,
         (resource, ids): (&str, &[String]),
-        rails: &[Value],
+        edits: &Edits,
         held: &[ContainerId<'_>],
     ) -> Result<(), FileError> {
         // an unreadable file is replaced
         let content: Value = file::read(&self.path).ok().flatten().unwrap_or_default();
         let known: Known = file::read(&self.known).ok().flatten().unwrap_or_default();
-        let Some((specification, known)) = told((&content, known), (resource, ids), rails, held)
+        let Some((specification, known)) = told((&content, known), (resource, ids), edits, held)
         else {
             return Ok(());
         };
@@ -179,12 +178,34 @@ impl Containers {
     }
 }
 
-/// Returns the CDI file and the ids of its containers after [`tell_rails`](Containers::tell_rails); `content` and
+/// The content of a container's entry. At least one field is set.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Edits {
+    /// Rails of the container's pod; `None`: it was not promised them.
+    pub rails: Option<Vec<Value>>,
+    /// Hook that raises the limit of locked memory.
+    pub hook: Option<Hook>,
+}
+
+impl Edits {
+    fn json(&self) -> Value {
+        let mut edits = json!({});
+        if let Some(rails) = &self.rails {
+            edits["env"] = json!([format!("{RAILS}={}", json!(rails))]);
+        }
+        if let Some(hook) = &self.hook {
+            edits["hooks"] = json!([hook.json()]);
+        }
+        edits
+    }
+}
+
+/// Returns the CDI file and the ids of its containers after [`write_entry`](Containers::write_entry); `content` and
 /// `known` are those before. None: the container has no ids.
 pub fn told(
     (content, mut known): (&Value, Known),
     (resource, ids): (&str, &[String]),
-    rails: &[Value],
+    edits: &Edits,
     held: &[ContainerId<'_>],
 ) -> Option<(Value, Known)> {
     let own = ContainerId::of(resource, ids)?.name();
@@ -199,20 +220,23 @@ pub fn told(
     known.retain(|name, _| entries.iter().any(|entry| entry["name"] == **name));
     let ids = ids.iter().map(|id| ContainerId { resource, id }.name());
     known.insert(own.clone(), ids.collect());
-    let variable = format!("{RAILS}={}", json!(rails));
-    entries.push(json!({"name": own, "containerEdits": {"env": [variable]}}));
+    entries.push(json!({"name": own, "containerEdits": edits.json()}));
     let specification = json!({"cdiVersion": VERSION, "kind": KIND, "devices": entries});
     Some((specification, known))
 }
 
-/// Reports whether the entry has an empty list of rails, as for a pod with `hostNetwork`. No record has such a pod.
+/// Reports whether the entry has an empty list of rails, as for a pod with `hostNetwork`, which no record has, or none
+/// at all.
 fn has_no_rails(entry: &Value) -> bool {
-    entry["containerEdits"]["env"][0] == format!("{RAILS}=[]")
+    let edits = &entry["containerEdits"];
+    edits["env"][0] == format!("{RAILS}=[]")
+        || (edits["env"].is_null() && edits["hooks"].is_array())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Memlock;
 
     fn container(id: &str) -> ContainerId<'_> {
         let resource = "rdma/hca";
@@ -243,7 +267,11 @@ mod tests {
             let _lock = containers.lock().expect("nobody has it");
             // the first id has no rail
             let ids = [id.to_owned(), format!("{id}x")];
-            let told = containers.tell_rails(("rdma/hca", &ids), rails, &held);
+            let edits = Edits {
+                rails: Some(rails.to_vec()),
+                hook: None,
+            };
+            let told = containers.write_entry(("rdma/hca", &ids), &edits, &held);
             told.expect("written");
             let text = fs::read(&containers.path).expect("the file");
             let content: Value = serde_json::from_slice(&text).expect("JSON");
@@ -258,6 +286,34 @@ mod tests {
         // an empty file, as after a power loss, is replaced
         fs::write(&containers.path, "").expect("written");
         assert_eq!(tell("3", &[rail(7)], &["3"]), ["rdma--hca:3"]);
+    }
+
+    #[test]
+    fn an_entry_has_what_its_container_was_promised() {
+        let hook = || Hook::new(Path::new("/opt/cni/bin"), Memlock::Unlimited);
+        let ids = ["17".to_owned()];
+        let told = |edits: &Edits| {
+            let before = (&Value::Null, Known::new());
+            let (content, _) = told(before, ("rdma/hca", &ids), edits, &[]).expect("ids");
+            content["devices"][0]["containerEdits"].clone()
+        };
+        let hooks = json!([{
+            "hookName": "createRuntime",
+            "path": "/opt/cni/bin/rdma-cni",
+            "args": ["rdma-cni", "oci-hook", "--memlock=unlimited"],
+        }]);
+        let mut edits = Edits {
+            rails: None,
+            hook: Some(hook()),
+        };
+        assert_eq!(told(&edits), json!({"hooks": hooks}));
+        edits.rails = Some(vec![]);
+        assert_eq!(
+            told(&edits),
+            json!({"env": ["RDMA_RAILS=[]"], "hooks": hooks})
+        );
+        edits.hook = None;
+        assert_eq!(told(&edits), json!({"env": ["RDMA_RAILS=[]"]}));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use rdma_netns::DeviceAddress;
 use rdma_resources::{
     CharNode, Grant, Published,
     cdi::renumbered,
-    container::{ContainerId, Known, told},
+    container::{ContainerId, Edits, Known, told},
     grant::GrantedDevice,
 };
 use serde_json::{Value, json};
@@ -50,7 +50,11 @@ pub fn published(input: &[u8]) {
 fn containers((content, known): (Value, Known)) {
     let (resource, ids) = ("rdma/hca", ["17".to_owned(), "18".to_owned()]);
     let own = ContainerId::of(resource, &ids).expect("ids");
-    let told = |before| told(before, (resource, &ids), &[json!({"gidIndex": 5})], &[own]);
+    let edits = Edits {
+        rails: Some(vec![json!({"gidIndex": 5})]),
+        hook: None,
+    };
+    let told = |before| told(before, (resource, &ids), &edits, &[own]);
     let (after, ids_after) = told((&content, known)).expect("ids");
     let before = content["devices"].as_array().cloned().unwrap_or_default();
     let (last, others) = after["devices"]

@@ -8,7 +8,7 @@ use super::{
 use crate::{Netns, kubelet::Allocation};
 use cri_api::{
     Capability, CdiDevice, ContainerConfig, ContainerMetadata, CreateContainerRequest, Device,
-    ImageSpec, KeyValue, LinuxContainerConfig, LinuxContainerSecurityContext,
+    ImageSpec, Int64Value, KeyValue, LinuxContainerConfig, LinuxContainerSecurityContext,
     LinuxPodSandboxConfig, LinuxSandboxSecurityContext, Mount, NamespaceMode, NamespaceOption,
     PodSandboxConfig, PodSandboxMetadata,
 };
@@ -43,6 +43,8 @@ pub struct PodSpec {
     annotations: Vec<(String, String)>,
     containers: Vec<(String, Vec<Allocation>)>,
     mounts: Vec<PathBuf>,
+    command: Vec<String>,
+    user: Option<i64>,
 }
 
 impl PodSpec {
@@ -55,6 +57,8 @@ impl PodSpec {
             annotations: vec![],
             containers: vec![],
             mounts: vec![],
+            command: vec![],
+            user: None,
         }
     }
 
@@ -73,6 +77,13 @@ impl PodSpec {
     /// Adds an annotation.
     pub fn annotation(mut self, key: &str, value: &str) -> Self {
         self.annotations.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Sets the containers' program, a shell's line, and its user, without capabilities.
+    pub fn program(mut self, line: &str, user: i64) -> Self {
+        self.command = ["sh", "-c", line].map(str::to_owned).to_vec();
+        self.user = Some(user);
         self
     }
 
@@ -150,6 +161,7 @@ impl PodSpec {
                 image: TOOLS.to_owned(),
                 user_specified_image: TOOLS.to_owned(),
             }),
+            command: self.command.clone(),
             devices: devices.collect(),
             cdi_devices: names.collect(),
             envs: envs.collect(),
@@ -162,6 +174,7 @@ impl PodSpec {
                         ..Capability::default()
                     }),
                     namespace_options: namespaces(self.host_network),
+                    run_as_user: self.user.map(|value| Int64Value { value }),
                     ..LinuxContainerSecurityContext::default()
                 }),
                 ..LinuxContainerConfig::default()

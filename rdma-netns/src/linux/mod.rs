@@ -29,6 +29,7 @@
 //! | `nvlink` | RDMA devices that manage NVLink's switches |
 //! | `vpd` | vital product data of PCI functions |
 //! | `smc` | SMC's settings |
+//! | `locked_memory` | the limit of a process's locked memory |
 //! | `namespace` | all of a namespace but its RDMA devices |
 //! | [`monitor`] | events: what tells that something changed |
 //! | [`inside`] | what only a thread in a pod's namespace can read |
@@ -60,6 +61,7 @@ mod ipoib;
 mod kind_data;
 mod links;
 mod listeners;
+mod locked_memory;
 pub mod monitor;
 mod namespace;
 mod neighbours;
@@ -82,6 +84,7 @@ mod vpd;
 mod xdp;
 
 pub use accelerators::accelerator_names;
+pub use locked_memory::raise_locked_memory;
 pub use space::Space;
 
 use crate::{

@@ -69,13 +69,12 @@ fn runtimes(facts: &Facts, findings: &mut Findings<'_>) {
         if let Memlock::Bytes(bytes) = runtime.memlock {
             findings.advice(
                 format!(
-                    "containers of {} can lock {} KiB: more RDMA memory needs the capability \
-                     IPC_LOCK",
+                    "containers of {} can lock {} KiB, unless their resource has memlock",
                     runtime.name,
                     bytes / 1024
                 ),
-                "pods ask for IPC_LOCK, or LimitMEMLOCK=infinity in the runtime's unit \
-                 (docs/node.md)",
+                "set memlock of the resource, or LimitMEMLOCK=infinity in the runtime's unit; pods of root can \
+                 ask for IPC_LOCK (docs/node.md)",
             );
         }
     }

@@ -10,7 +10,7 @@ use dra::{
     store::Removed,
 };
 use numbers::inventory;
-use rdma_resources::{CharNode, FileError, Sharing, grant::GrantedDevice};
+use rdma_resources::{CharNode, FileError, Hook, Memlock, Sharing, grant::GrantedDevice};
 use serde_json::{Value, json};
 use std::{
     fs::{self, Permissions},
@@ -57,6 +57,7 @@ fn record(directory: &Path, awaits_network: bool) -> Record {
             major: 10,
             minor: 120,
         }),
+        hook: None,
     };
     Record {
         format: FORMAT,
@@ -160,6 +161,24 @@ fn a_specification_has_a_device_for_each_request() {
         assert_eq!(cdi::uid("hca.rdma", other), None, "{other}");
     }
     assert_eq!(cdi::uid("gpu.example.org", &name), None);
+}
+
+/// The hook outlives the daemon and the node's boot with the record, and only containers of its request have it.
+#[test]
+fn a_request_has_the_hook_that_raises_its_limit_of_locked_memory() {
+    let mut record = record(Path::new("/run"), false);
+    record.requests[1].hook = Some(Hook::new(Path::new("/opt/bin"), Memlock::Bytes(65536)));
+    let text = serde_json::to_string(&record).expect("JSON");
+    let record: Record = serde_json::from_str(&text).expect("a record");
+    let specification = cdi::specification(&record);
+    let hooks = |device: usize| &specification["devices"][device]["containerEdits"]["hooks"];
+    assert_eq!(hooks(0), &Value::Null);
+    let expected = json!([{
+        "hookName": "createRuntime",
+        "path": "/opt/bin/rdma-cni",
+        "args": ["rdma-cni", "oci-hook", "--memlock=65536"],
+    }]);
+    assert_eq!(hooks(1), &expected);
 }
 
 /// No container starts before its pod's network exists, nor after it is gone.

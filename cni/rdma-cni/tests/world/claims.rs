@@ -85,6 +85,7 @@ fn prepare_nics(
             name: "nic".into(),
             env: Default::default(),
             connection_manager: None,
+            hook: None,
         }],
     };
     Claims::new(&cluster.state_dir()).prepare(&record).unwrap();

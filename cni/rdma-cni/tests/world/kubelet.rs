@@ -157,6 +157,7 @@ impl Cluster {
             cdi,
             chained: false,
             promises_rails: false,
+            memlock: None,
             devices: devices.collect(),
         };
         Grants::new(&self.state_dir()).write(&grant).unwrap();

@@ -9,7 +9,7 @@ use cni_protocol::{
 };
 use conflist::{Directory, Entry, List, placement, single::SUFFIX};
 use doctor::Installed;
-use rdma_resources::FileError;
+use rdma_resources::{FileError, Hook, Memlock};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::{
@@ -77,6 +77,21 @@ pub struct Record {
     /// Set after `uninstall` removed our plugin from the lists while the binaries stay. Only `install` adds it again.
     #[serde(default, skip_serializing_if = "is_false")]
     pub withdrawn: bool,
+}
+
+/// Returns the hook by which the installed `rdma-cni` sets the limit of a container's locked memory.
+///
+/// # Errors
+/// `rdma-cni` is not installed, or the record below `state_dir` cannot be read.
+pub fn hook(state_dir: &Path, memlock: Memlock) -> Result<Hook, String> {
+    match Record::read(state_dir) {
+        Ok(Some(record)) => Ok(Hook::new(record.bin_dir(), memlock)),
+        Ok(None) => Err(format!(
+            "rdma-cni, which raises the limit of locked memory, is not installed according to {state_dir:?}; run \
+             rdma-device-plugin install, or take memlock out of the configuration"
+        )),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Condition of `skip_serializing_if`.

@@ -34,6 +34,7 @@ pub use name::ResourceName;
 pub use selector::Selector;
 
 use conf_reader::{Field, Wrong};
+use rdma_resources::Memlock;
 use selector::Text;
 use serde::Deserialize;
 use serde_json::Value;
@@ -88,6 +89,8 @@ pub struct ResourceConf {
     pub parents: Vec<Text>,
     /// Adds `umad` and `issm` character devices to containers.
     pub umad: bool,
+    /// Limit of containers' locked memory that the runtime's is raised to; `None`: the runtime's.
+    pub memlock: Option<Memlock>,
     /// Programs for which containers get environment variables.
     pub environment: BTreeSet<Reader>,
     /// Allows a bond as an exclusive device; a pod then gets a child of it.
@@ -108,6 +111,7 @@ impl ResourceConf {
             devices,
             parents: Vec::new(),
             umad: false,
+            memlock: None,
             environment: BTreeSet::new(),
             bonds: false,
             topology: true,

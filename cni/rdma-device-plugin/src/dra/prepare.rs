@@ -4,6 +4,7 @@
 use super::pool;
 use crate::{
     api::{Api, ApiError},
+    chain::record,
     hardware::Hardware,
     kubelet::chain_check,
     node::Node,
@@ -22,7 +23,11 @@ use network_conf::Mode;
 use rdma_netns::{Inventory, Kernel, Linux};
 use rdma_resources::{FileError, Sharing, grant::GrantedDevice};
 use serde_json::Value;
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until, timeout_at},
@@ -270,7 +275,7 @@ impl Preparer {
             let known = node.borrow_and_update().clone();
             // no device's firmware is awaited: it may be another claim's
             let why = match self.hardware.presence_blocking().await {
-                Ok(inventory) => match prepared(allocated, &known, &inventory) {
+                Ok(inventory) => match prepared(allocated, &known, &inventory, &self.state_dir) {
                     Ok(prepared) => return Ok(prepared),
                     Err(why) => why,
                 },
@@ -320,6 +325,7 @@ fn prepared(
     allocated: &Claim,
     node: &Node,
     inventory: &Inventory,
+    state_dir: &Path,
 ) -> Result<(Vec<Prepared>, Vec<Request>), String> {
     let pool = ::dra::pool::devices(&pool::Netdevs::default().resources(node));
     let found = allocated.results.iter().map(|result| {
@@ -344,9 +350,10 @@ fn prepared(
             continue;
         }
         // variables describe all devices of a request
-        let of_request = found
-            .iter()
-            .filter(|(other, of, _)| other.request == result.request && of.name == offer.name);
+        let of_request = || found.iter().filter(|it| it.0.request == result.request);
+        let memlock = of_request().filter_map(|(_, of, _)| of.memlock).max();
+        let hook = memlock.map(|it| record::hook(state_dir, it));
+        let of_request = of_request().filter(|(_, of, _)| of.name == offer.name);
         let all: Vec<usize> = of_request
             .flat_map(|(_, _, places)| places)
             .copied()
@@ -356,6 +363,7 @@ fn prepared(
             name: result.request.clone(),
             env: grant.variables,
             connection_manager: grant.connection_manager,
+            hook: hook.transpose()?,
         });
     }
     Ok((devices, requests))

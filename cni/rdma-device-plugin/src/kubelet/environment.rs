@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Passes a container its pod's rails before it is created; they are known by then.
+//! Passes a container its pod's rails, which are known by then, and its limit of locked memory before it is created.
 
-use super::{holder::Holder, libraries, libraries::PodRail, plugin_context::PluginContext};
-use crate::{conf::ResourceName, node::Node, offer::Environment};
+use super::{
+    holder::Holder, libraries, libraries::PodRail, plugin_context::PluginContext, service::Promised,
+};
+use crate::{chain::record, conf::ResourceName, node::Node, offer::Environment};
 use attachments::{Attachment, Store};
 use rdma_netns::{Kernel, linux::Linux};
 use rdma_resources::{
     Containers, Grant,
-    container::{ContainerId, LibraryFile},
+    container::{ContainerId, Edits, LibraryFile},
 };
 use std::fmt::Display;
 use tonic::Status;
@@ -44,8 +46,8 @@ impl Container {
     }
 }
 
-/// Writes the files of `environment` and of the container's other resources. Includes the rails if it is `is_promised`
-/// them. A pod with `hostNetwork` has none.
+/// Writes the files of `environment` and of the container's other resources, and what it is `promised`. A pod with
+/// `hostNetwork` has no rails.
 ///
 /// # Errors
 /// The rails are unknown or a file cannot be written: kubelet repeats the call.
@@ -53,11 +55,12 @@ pub(super) async fn write(
     context: &PluginContext,
     container: Container,
     environment: &Environment,
-    is_promised: bool,
+    promised: Promised,
 ) -> Result<(), Status> {
-    let has_rails = environment.has_rails() || is_promised;
+    let has_rails = environment.has_rails() || promised.rails;
+    let has_entry = has_rails || promised.memlock.is_some();
     let has_files = environment.has_files();
-    if !has_rails && !has_files {
+    if !has_entry && !has_files {
         return Ok(());
     }
     let (state_dir, containers) = (context.state_dir.clone(), context.containers.clone());
@@ -80,14 +83,16 @@ pub(super) async fn write(
                 "the record of its pod may be one that cannot be read: {unreadable}"
             ));
         }
-        if has_rails {
-            let rails: Vec<_> = attachments
-                .iter()
-                .flat_map(|it| it.describe_rails())
-                .collect();
+        if has_entry {
+            let rails = attachments.iter().flat_map(|it| it.describe_rails());
+            let hook = promised.memlock.map(|it| record::hook(&state_dir, it));
+            let edits = Edits {
+                rails: has_rails.then(|| rails.collect()),
+                hook: hook.transpose()?,
+            };
             let held: Vec<ContainerId<'_>> = all.iter().flat_map(held).collect();
             let written =
-                containers.tell_rails((&container.resource, &container.ids), &rails, &held);
+                containers.write_entry((&container.resource, &container.ids), &edits, &held);
             written.map_err(in_words)?;
         }
         if has_files {
@@ -111,7 +116,7 @@ pub(super) async fn write(
     let written = written.map_err(|error| Status::internal(error.to_string()))?;
     written.map_err(|why| {
         Status::unavailable(format!(
-            "cannot set up the container's environment, as its resource requires (environment): {why}"
+            "cannot set up the container's environment, as its resource requires (environment, memlock): {why}"
         ))
     })
 }

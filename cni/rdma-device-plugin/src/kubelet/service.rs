@@ -23,7 +23,7 @@ use kubelet_api::device_plugin::{
 use kubelet_api::pod_resources;
 use rdma_netns::{DeviceAddress, Inventory};
 use rdma_resources::{
-    Grant,
+    Grant, Memlock,
     container::{ContainerId, MOUNTED},
 };
 use std::{
@@ -51,11 +51,13 @@ const HOLDER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Promises that a container's Allocate made.
 #[derive(Clone, Copy)]
-struct Promised {
+pub(super) struct Promised {
     /// A network of its pod by the chain.
     network: bool,
     /// Variables of its rails.
-    rails: bool,
+    pub(super) rails: bool,
+    /// Limit of locked memory.
+    pub(super) memlock: Option<Memlock>,
 }
 
 /// Device-plugin service of one resource.
@@ -275,6 +277,7 @@ impl Service {
         Ok(Promised {
             network: grants.iter().any(|grant| grant.chained) && self.is_attached(),
             rails: grants.iter().any(|grant| grant.promises_rails),
+            memlock: grants.iter().filter_map(|grant| grant.memlock).max(),
         })
     }
 }
@@ -420,22 +423,21 @@ impl DevicePlugin for Service {
             }
             _ => None,
         };
-        let is_promised = in_place.as_ref().is_ok_and(|it| it.rails);
         let checked = match (in_place, &holder) {
-            (Ok(Promised { network: true, .. }), Some(holder)) => {
-                chain_check::check(&self.context, &self.resource, &ids, holder).await
+            (Ok(promised), Some(holder)) if promised.network => {
+                let checked = chain_check::check(&self.context, &self.resource, &ids, holder);
+                checked.await.map(|()| promised)
             }
-            (in_place, _) => in_place.map(drop),
+            (in_place, _) => in_place,
         };
         let checked = match checked {
-            Ok(()) => {
+            Ok(promised) => {
                 let holder = holder.as_ref().and_then(|it| it.as_ref().ok()?.as_ref());
                 let container = environment::Container::new(&self.resource, &ids, holder);
-                let written =
-                    environment::write(&self.context, container, &environment, is_promised);
+                let written = environment::write(&self.context, container, &environment, promised);
                 written.await.map_err(Refused::from)
             }
-            refused => refused,
+            Err(refused) => Err(refused),
         };
         if let Err(refused) = &checked {
             let (all, why) = (ids.join(", "), refused.status.message());

@@ -10,6 +10,7 @@ mod ending;
 mod environment;
 mod erdma;
 mod errors;
+mod memlock;
 mod multi_plane;
 mod node_features;
 mod observing;

@@ -159,6 +159,7 @@ fn grant_of(state: &Path, address: &str) {
         cdi: false,
         chained: false,
         promises_rails: false,
+        memlock: None,
         devices: vec![GrantedDevice {
             address: address.to_owned().try_into().expect("an address"),
             rdma: "erdma_0".into(),

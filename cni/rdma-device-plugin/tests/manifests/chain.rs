@@ -19,6 +19,7 @@ use rdma_device_plugin::{
         chain::{CONF_DIR, pod_resources},
     },
 };
+use rdma_resources::Memlock;
 use serde_json::{Map, Value, json};
 use std::{
     collections::BTreeSet,
@@ -149,6 +150,7 @@ fn a_shared_resource_has_its_enabled_parts() {
     };
     assert!(conf.cdi);
     assert_eq!(hca.environment.len(), 4, "{:?}", hca.environment);
+    assert_eq!(hca.memlock, Some(Memlock::Unlimited));
     let parents = format!("{:?}", hca.parents);
     assert!(parents.contains("bond*.100"), "{parents}");
 }

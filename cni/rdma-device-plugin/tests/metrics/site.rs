@@ -235,6 +235,7 @@ pub(crate) fn offer(name: &str, sharing: Sharing, ids: &[(&str, &[usize])]) -> O
         has_parents: false,
         cdi: false,
         umad: false,
+        memlock: None,
         environment: Environment::default(),
         expected: DEVICES.len(),
         short: None,

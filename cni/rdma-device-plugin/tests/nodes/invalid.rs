@@ -103,7 +103,7 @@ fn values_of_our_own_format() {
         ),
         (
             r#"{"name":"rdma/hca","kind":"shared","selectors":{}}"#,
-            "resources[0].selectors: not known; the fields here are name, kind, count, allocate, devices, parents, umad, topology, environment, require",
+            "resources[0].selectors: not known; the fields here are name, kind, count, allocate, devices, parents, umad, memlock, topology, environment, require",
         ),
         (
             r#"{"name":"rdma/hca","kind":"shared","devices":[]}"#,
@@ -138,6 +138,18 @@ fn values_of_our_own_format() {
             r#"resources[0].devices[0].pf: must be all netdevs or all PCI addresses; write a second selector, and is ["ens1f0","0000:3b:00.0"]"#,
         ),
         (
+            r#"{"name":"rdma/hca","kind":"shared","memlock":"8Gi"}"#,
+            r#"resources[0].memlock: must be unlimited, or a number of bytes from 1, and is "8Gi""#,
+        ),
+        (
+            r#"{"name":"rdma/hca","kind":"shared","memlock":0}"#,
+            "resources[0].memlock: must be unlimited, or a number of bytes from 1, and is 0",
+        ),
+        (
+            r#"{"name":"rdma/hca","kind":"shared","memlock":"unlimited"}"#,
+            "resources[0].memlock: needs devices by CDI names, whose entries have the hook that raises the limit; set cdi to true, or leave memlock out",
+        ),
+        (
             r#"{"name":"rdma/a","kind":"shared"},{"name":"rdma/a","kind":"exclusive"}"#,
             "resources[1]: the resource rdma/a is in resources[0] already; give one of them another name",
         ),
@@ -154,6 +166,18 @@ fn values_of_our_own_format() {
     refused(
         r#"{"resources":[{"name":"rdma/a","kind":"shared"}],"cid":true}"#,
         ": cid: not known: did you mean cdi?",
+    );
+    for way in [r#""cdi":true"#, r#""dra":{}"#] {
+        refused(
+            &format!(
+                r#"{{{way},"resources":[{{"name":"rdma/a","kind":"shared","memlock":65536}}]}}"#
+            ),
+            ": resources[0].memlock: needs rdma-cni on the node, which the container runtime runs as the hook that raises the limit; add chain, or leave memlock out",
+        );
+    }
+    refused(
+        r#"{"dra":{"resources":["rdma/b"]},"chain":{},"resources":[{"name":"rdma/a","kind":"shared","memlock":65536},{"name":"rdma/b","kind":"shared"}]}"#,
+        ": resources[0].memlock: needs devices by CDI names, whose entries have the hook that raises the limit; set cdi to true, or leave memlock out",
     );
     refused(
         r#"{"cdi":true,"resources":[{"name":"rdma/a","kind":"shared"},{"name":"rdma/b","kind":"shared","umad":true}]}"#,

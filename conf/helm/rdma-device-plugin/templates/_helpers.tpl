@@ -117,6 +117,16 @@
 {{- end -}}
 {{- end -}}
 
+{{/* fails where nothing could raise the limit of locked memory */}}
+{{- define "rdma.memlockChecked" -}}
+{{- if not (or (get .Values .Values.nics).cdi (include "rdma.claimed" .)) -}}
+{{ fail (printf "%s.memlock: the limit is raised by the hook of a CDI entry; set %s.cdi to true, or leave memlock out" .Values.nics .Values.nics) }}
+{{- end -}}
+{{- if not .Values.enableNonHostNetwork -}}
+{{ fail (printf "%s.memlock: rdma-cni raises the limit, and is put onto the nodes by enableNonHostNetwork; set it to true, or leave memlock out" .Values.nics) }}
+{{- end -}}
+{{- end -}}
+
 {{/* config.json, as the switches say */}}
 {{- define "rdma.config" -}}
 {{- if and .Values.config .Values.errors -}}
@@ -142,6 +152,7 @@
 {{- if and $shared.parents (include "rdma.claimed" .) -}}
 {{ fail "shared.parents: claims name devices, and pods that have them by claims are attached to the NIC or its bond; leave shared.parents or dra.enabled out" }}
 {{- end -}}
+{{- if $shared.memlock }}{{ include "rdma.memlockChecked" . }}{{ end -}}
 {{- if $shared.cdi }}{{ $_ := set $config "cdi" true }}{{ end -}}
 {{- if or $chain $shared.devices $shared.require $shared.parents $environment $shared.cdi .Values.customResourceName -}}
 {{- $hca := dict "name" (include "rdma.resource" .) "kind" "shared" -}}
@@ -149,6 +160,7 @@
 {{- with $shared.require }}{{ $_ := set $hca "require" . }}{{ end -}}
 {{- with $shared.parents }}{{ $_ := set $hca "parents" . }}{{ end -}}
 {{- with $environment }}{{ $_ := set $hca "environment" . }}{{ end -}}
+{{- with $shared.memlock }}{{ $_ := set $hca "memlock" . }}{{ end -}}
 {{- $_ := set $config "resources" (list $hca) -}}
 {{- else -}}
 {{- $_ := set $config "mode" "hca" -}}
@@ -159,9 +171,11 @@
 {{- if and (has "rails" $environment) (not $exclusive.cdi) -}}
 {{ fail "exclusive.environment: rails are told by a CDI entry; set exclusive.cdi to true, or leave rails out" }}
 {{- end -}}
+{{- if $exclusive.memlock }}{{ include "rdma.memlockChecked" . }}{{ end -}}
 {{- if $exclusive.cdi }}{{ $_ := set $config "cdi" true }}{{ end -}}
 {{- $nic := dict "name" (include "rdma.resource" .) "kind" "exclusive" "devices" $exclusive.devices -}}
 {{- with $environment }}{{ $_ := set $nic "environment" . }}{{ end -}}
+{{- with $exclusive.memlock }}{{ $_ := set $nic "memlock" . }}{{ end -}}
 {{- $_ := set $config "resources" (list $nic) -}}
 {{- else -}}
 {{- $erdma := dict -}}

@@ -12,6 +12,7 @@ use super::{
 };
 use conf_reader::{Field, Number, Texts, Wrong};
 use rdma_netns::DeviceAddress;
+use rdma_resources::Memlock;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -46,6 +47,7 @@ struct Resource {
     devices: Option<Vec<Device>>,
     parents: Option<Globs>,
     umad: Option<bool>,
+    memlock: Option<Memlock>,
     topology: Option<bool>,
     environment: Option<Vec<Reader>>,
     require: Option<Require>,
@@ -151,6 +153,21 @@ pub(super) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
         let by_claims = dra
             .as_ref()
             .is_some_and(|it| it.serves(resource.name.as_str()));
+        if resource.memlock.is_some() {
+            let at = list.element(number).at("memlock");
+            if !cdi && !by_claims {
+                return Err(at.refused(
+                    "needs devices by CDI names, whose entries have the hook that raises the limit; set cdi to true, or \
+                     leave memlock out",
+                ));
+            }
+            if chain.is_none() {
+                return Err(at.refused(
+                    "needs rdma-cni on the node, which the container runtime runs as the hook that raises the limit; \
+                     add chain, or leave memlock out",
+                ));
+            }
+        }
         if by_claims && !resource.parents.is_empty() {
             return Err(list.element(number).at("parents").refused(format!(
                 "is not for what claims allocate, and dra has {}; name in dra.resources those without parents, or leave \
@@ -181,6 +198,7 @@ impl Resource {
             place: field.place().to_owned(),
             devices: selectors(self.devices, &field.at("devices"))?,
             umad: self.umad.unwrap_or(false),
+            memlock: self.memlock,
             bonds: false,
             topology: self.topology.unwrap_or(true),
             environment: self.environment.into_iter().flatten().collect(),

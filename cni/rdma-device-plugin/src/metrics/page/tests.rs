@@ -261,6 +261,7 @@ fn names_from_outside_are_text() {
         has_parents: false,
         cdi: false,
         umad: false,
+        memlock: None,
         environment: Environment::default(),
         expected: 1,
         short: None,

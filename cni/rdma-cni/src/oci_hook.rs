@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `rdma-cni oci-hook --memlock=LIMIT`: the hook of CDI entries that raises a container's limit of locked memory. The
+//! runtime runs it on the host, with the container's state on standard input (`createRuntime`, OCI runtime
+//! specification, `runtime.md`). The container's program inherits the limit, whatever its user.
+//!
+//! The hook fails closed: its error ends the container's start. The container would otherwise start with the limit
+//! that its resource was configured to raise, and fail later, when it registers memory, in a library that names neither
+//! the limit nor the node. Kubelet shows the hook's sentence and retries.
+
+use nix::unistd::Pid;
+use rdma_netns::linux::raise_locked_memory;
+use rdma_resources::{Memlock, memlock::HOOK};
+use serde::Deserialize;
+use std::{
+    io::{self, Read},
+    process::ExitCode,
+};
+
+/// Reason why the hook ends the container's start.
+#[derive(Debug, thiserror::Error)]
+enum HookError {
+    #[error("{HOOK} takes --memlock=unlimited or --memlock=BYTES, and has {0:?}")]
+    Arguments(Vec<String>),
+    #[error("{HOOK} has no state of a container on standard input: {0}")]
+    State(#[from] serde_json::Error),
+    #[error(
+        "cannot raise the limit of locked memory of the container's process {process} to {to}: {source}; take memlock \
+         out of the daemon's configuration, or run the runtime with CAP_SYS_RESOURCE"
+    )]
+    Limit {
+        process: i32,
+        to: Memlock,
+        source: io::Error,
+    },
+}
+
+/// State of a container, as far as the hook reads it.
+#[derive(Deserialize)]
+struct State {
+    pid: i32,
+}
+
+/// Runs the hook with its `arguments`. Writes an error to standard error, where the runtime reads it.
+pub fn run(arguments: &[String], stdin: &mut dyn Read) -> ExitCode {
+    match raise(arguments, stdin) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("rdma-cni: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn raise(arguments: &[String], stdin: &mut dyn Read) -> Result<(), HookError> {
+    let limit = match arguments {
+        [limit] => Memlock::of_argument(limit),
+        _ => None,
+    };
+    let to = limit.ok_or_else(|| HookError::Arguments(arguments.to_vec()))?;
+    let State { pid } = serde_json::from_reader(stdin)?;
+    // 0 would be the hook itself
+    let process = Some(Pid::from_raw(pid)).filter(|it| it.as_raw() > 0);
+    let raised = process.map_or(Err(io::ErrorKind::NotFound.into()), |process| {
+        raise_locked_memory(process, to.bytes())
+    });
+    raised.map_err(|source| HookError::Limit {
+        process: pid,
+        to,
+        source,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        fs,
+        process::{Child, Command},
+    };
+
+    /// A container's process, with soft and hard limits of locked memory in KiB.
+    struct Process(Child);
+
+    impl Process {
+        fn start(soft: u32, hard: u32) -> Self {
+            let line = format!("ulimit -S -l {soft}; ulimit -H -l {hard}; exec sleep 60");
+            let child = Command::new("sh").args(["-c", &line]).spawn();
+            let process = Self(child.expect("a shell"));
+            // the shell has set both limits when it is replaced
+            while process.read("comm").trim() != "sleep" {
+                std::thread::yield_now();
+            }
+            process
+        }
+
+        fn read(&self, file: &str) -> String {
+            let path = format!("/proc/{}/{file}", self.0.id());
+            fs::read_to_string(path).expect("the process")
+        }
+
+        fn limits(&self) -> Vec<String> {
+            let limits = self.read("limits");
+            let line = limits
+                .lines()
+                .find(|it| it.starts_with("Max locked memory"));
+            let words = line.expect("the limit").split_whitespace();
+            words.skip(3).take(2).map(str::to_owned).collect()
+        }
+
+        fn hook(&self, limit: &str) -> Result<(), String> {
+            hook(
+                &[limit],
+                &format!(r#"{{"status":"creating","pid":{}}}"#, self.0.id()),
+            )
+        }
+    }
+
+    impl Drop for Process {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    fn hook(arguments: &[&str], state: &str) -> Result<(), String> {
+        let arguments: Vec<String> = arguments.iter().map(|it| (*it).to_owned()).collect();
+        raise(&arguments, &mut state.as_bytes()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_limit_of_the_process_is_raised_and_never_lowered() {
+        let process = Process::start(64, 256);
+        assert_eq!(process.limits(), ["65536", "262144"]);
+        // its hard limit stays, so that no capability is needed
+        process.hook("--memlock=131072").expect("raised");
+        assert_eq!(process.limits(), ["131072", "262144"]);
+        process.hook("--memlock=4096").expect("nothing to do");
+        assert_eq!(process.limits(), ["131072", "262144"]);
+        match process.hook("--memlock=unlimited") {
+            Ok(()) => assert_eq!(process.limits(), ["unlimited", "unlimited"]),
+            // without CAP_SYS_RESOURCE
+            Err(error) => assert!(
+                error.contains("unlimited: Operation not permitted"),
+                "{error}"
+            ),
+        }
+    }
+
+    #[test]
+    fn a_hook_that_cannot_raise_the_limit_ends_the_containers_start() {
+        for (arguments, state, expected) in [
+            (
+                &["--memlock=all"][..],
+                r#"{"pid":1}"#,
+                r#"and has ["--memlock=all"]"#,
+            ),
+            (
+                &["--memlock=0"],
+                r#"{"pid":1}"#,
+                r#"and has ["--memlock=0"]"#,
+            ),
+            (&[], r#"{"pid":1}"#, "and has []"),
+            (
+                &["--memlock=1"],
+                "",
+                "no state of a container on standard input: EOF",
+            ),
+            (&["--memlock=1"], r#"{"id":"a"}"#, "missing field `pid`"),
+            (
+                &["--memlock=1"],
+                r#"{"pid":0}"#,
+                "process 0 to 1: entity not found; take memlock",
+            ),
+            (
+                &["--memlock=1"],
+                r#"{"pid":2147483647}"#,
+                "to 1: No such process",
+            ),
+        ] {
+            let error = hook(arguments, state).expect_err("nothing is raised");
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

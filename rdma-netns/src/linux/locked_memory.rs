@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Limit of a process's locked memory (`RLIMIT_MEMLOCK`, getrlimit(2)). The kernel compares it with all memory that the
+//! process registers for RDMA, unless the process has `CAP_IPC_LOCK` in the initial user namespace
+//! (`__ib_umem_get()`, `drivers/infiniband/core/umem.c`).
+
+use nix::{
+    errno::Errno,
+    libc::{self, RLIM_INFINITY, RLIMIT_MEMLOCK, rlimit},
+    unistd::Pid,
+};
+use std::{io, ptr};
+
+/// Raises the soft and the hard limit of `process` to `bytes`; `None`: to unlimited. A higher limit stays.
+///
+/// # Errors
+/// There is no such process, or this one may not raise its hard limit (`CAP_SYS_RESOURCE`).
+pub fn raise_locked_memory(process: Pid, bytes: Option<u64>) -> io::Result<()> {
+    let wanted = bytes.unwrap_or(RLIM_INFINITY);
+    let mut limit = rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the kernel writes one `rlimit`, and reads none
+    let read = unsafe {
+        libc::prlimit(
+            process.as_raw(),
+            RLIMIT_MEMLOCK,
+            ptr::null(),
+            &raw mut limit,
+        )
+    };
+    Errno::result(read)?;
+    // RLIM_INFINITY is the largest number
+    limit.rlim_cur = limit.rlim_cur.max(wanted);
+    limit.rlim_max = limit.rlim_max.max(wanted);
+    // SAFETY: the kernel reads one `rlimit`, and writes none
+    let set = unsafe {
+        libc::prlimit(
+            process.as_raw(),
+            RLIMIT_MEMLOCK,
+            &raw const limit,
+            ptr::null_mut(),
+        )
+    };
+    Errno::result(set)?;
+    Ok(())
+}
