@@ -10,7 +10,7 @@ CACHE=${RDMA_LAB_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/rdma-lab}
 # Everything a boot uses:
 #   kernel/release              the kernel's release, e.g. 6.12.117+deb12-amd64
 #   kernel/root/boot            the kernel
-#   kernel/root/lib/modules     its modules; in updates/ those that setup built: the patched rdma_rxe, erdma, siw. And
+#   kernel/root/lib/modules     its modules; in updates/ those that setup built: the patched rdma_rxe, erdma, siw, netdevsim. And
 #                               erdma-parent/ and smc-receive-sge/, variants of erdma and smc, see patches
 #   kernel/initramfs            busybox, initramfs-init and what it takes to mount /
 #   kernels/SERIES              the same of another kernel, see kernel

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# drivers.sh - the RDMA drivers and SMC, which Debian's kernel does not have as the lab needs them, built from its source.
+# drivers.sh - the RDMA drivers, SMC and netdevsim, which Debian's kernel does not have as the lab needs them, built from its source.
 # To be sourced by setup.
 
-# Debian has siw and erdma switched off.
-DRIVERS=(drivers/infiniband/sw/rxe drivers/infiniband/sw/siw drivers/infiniband/hw/erdma net/smc)
+# Debian has siw, erdma and netdevsim switched off.
+DRIVERS=(drivers/infiniband/sw/rxe drivers/infiniband/sw/siw drivers/infiniband/hw/erdma drivers/net/netdevsim net/smc)
 
 # do_sources VERSION...: of DRIVERS, each in a directory of its name
 do_sources() {
@@ -12,7 +12,7 @@ do_sources() {
 	rm -rf "$d"
 	fetch "$d" "linux-source-6.12=$version"
 	dpkg --fsys-tarfile "$d"/deb/linux-source-*.deb | tar -xO ./usr/src/linux-source-6.12.tar.xz |
-		tar -xJ -C "$d" --transform 's,^linux-source-6.12/\(drivers/infiniband/..\|net\)/,,' "${DRIVERS[@]/#/linux-source-6.12/}"
+		tar -xJ -C "$d" --transform 's,^linux-source-6.12/\(drivers/infiniband/..\|drivers/net\|net\)/,,' "${DRIVERS[@]/#/linux-source-6.12/}"
 	rm -rf "$d/deb"
 }
 
@@ -54,4 +54,10 @@ do_iwarp() {
 do_smc() {
 	rm -rf "$CACHE/built/smc"
 	build smc CONFIG_SMC "$CACHE/kernel/root/lib/modules/smc-receive-sge" "$LAB"/patches/smc-*.patch
+}
+
+do_netdevsim() {
+	rm -rf "$CACHE/built/netdevsim"
+	build netdevsim CONFIG_NETDEVSIM "$(where_built)"
+	/sbin/depmod -b "$CACHE/kernel/root" "$(<"$CACHE/kernel/release")"
 }

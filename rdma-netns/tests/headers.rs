@@ -22,6 +22,7 @@ const HEADERS: &[&str] = &[
     "sys/socket.h",
     "asm/socket.h",
     "linux/bpf.h",
+    "linux/devlink.h",
     "linux/ethtool.h",
     "linux/fib_rules.h",
     "linux/genetlink.h",

@@ -96,7 +96,7 @@ pub fn rdma(input: &[u8]) {
     }
 }
 
-/// A message of SMC's families, or of a socket's.
+/// A message of SMC's families or devlink's, or of a socket's.
 ///
 /// # Panics
 /// It cannot be shown.
@@ -104,6 +104,8 @@ pub fn smc(input: &[u8]) {
     let answer = offline::smc(input);
     serde_json::to_string(&(&answer.ports, &answer.groups, &answer.connection)).expect("shown");
     assert!(answer.user_eid.is_none_or(|it| !it.contains('\0')));
+    let reporter = offline::reporter(input);
+    assert!(reporter.is_none_or(|it| !it.to_string().contains('\0')));
 }
 
 /// A packet of a neighbour's, which may be any machine's of the network, or a uevent. The first byte chooses.

@@ -26,6 +26,7 @@
 //! | `erdma` | what is different with eRDMA |
 //! | `inventory` | the hardware that resources are made of |
 //! | `accelerators`, `data_direct`, `sockets` | GPUs, and what tells how near to them a NIC is |
+//! | [`devlink`], [`aer`] | errors of a NIC that its driver and its PCI link report |
 //! | `nvlink` | RDMA devices that manage NVLink's switches |
 //! | `vpd` | vital product data of PCI functions |
 //! | `smc` | SMC's settings |
@@ -40,6 +41,7 @@
 
 mod accelerators;
 mod addresses;
+pub mod aer;
 mod announce;
 mod api_server;
 mod bpf;
@@ -47,6 +49,7 @@ mod children;
 mod data_direct;
 mod device_settings;
 mod devices;
+pub mod devlink;
 mod drivers;
 mod dropped;
 mod erdma;

@@ -5,7 +5,9 @@
 //! The body of a message follows `struct nlmsghdr`.
 
 use super::{
-    addresses, api_server, devices, gids, inventory,
+    addresses, api_server, devices,
+    devlink::{self, Reporter},
+    gids, inventory,
     links::{self, can_ask},
     listeners,
     monitor::{self, Nsid, Uevent},
@@ -159,6 +161,11 @@ pub struct SmcAnswer {
 /// A message of SMC's families.
 pub fn smc(body: &[u8]) -> SmcAnswer {
     smc::decode(body)
+}
+
+/// A health reporter of devlink.
+pub fn reporter(body: &[u8]) -> Option<Reporter> {
+    devlink::parse(body)
 }
 
 /// Returns the hardware of a node whose `/sys` and `/dev` are at `sysfs` and `dev`, without queries of its kernel.

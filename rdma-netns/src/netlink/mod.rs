@@ -4,6 +4,7 @@
 //! This module owns framing, sequence numbers, retries and errors. Callers pass bodies of messages and get bodies back.
 
 mod ext_ack;
+pub(crate) mod generic;
 mod socket;
 
 pub use socket::{Answers, Socket};

@@ -2,12 +2,13 @@
 //! The RDMA devices that SMC knows, of the whole node (`SMC_NETLINK_GET_DEV_SMCR`,
 //! `net/smc/smc_ib.c`): the pnet id that counts is a port's, not the table's.
 
-use super::{
-    eids::FAMILY,
-    genl::{attributes_of, dump_if_known, dump_of_known},
-};
+use super::eids::FAMILY;
 use crate::{
-    netlink::{Answers, NetlinkError, attribute, attributes, text},
+    netlink::{
+        Answers, NetlinkError, attribute, attributes,
+        generic::{attributes_of, dump_if_known, dump_of_known},
+        text,
+    },
     rdma::name,
 };
 use serde::Serialize;

@@ -3,8 +3,11 @@
 //! one in common. They are the whole node's. Generic netlink family `SMC_GEN_NETLINK`
 //! (`include/uapi/linux/smc.h`).
 
-use super::genl::{self, Family};
-use crate::netlink::{Answers, NetlinkError, attribute, text};
+use crate::netlink::{
+    Answers, NetlinkError, attribute,
+    generic::{self, Family},
+    text,
+};
 use nix::libc;
 use std::io;
 
@@ -62,13 +65,13 @@ impl UserEids {
         }
         let filled = format!("{ueid:LENGTH$}");
         self.family
-            .change(command, vec![genl::text(ENTRY, &filled)])
+            .change(command, vec![generic::text(ENTRY, &filled)])
     }
 }
 
 /// The user EIDs of the node. Empty where the kernel has none (before Linux 5.16).
 pub fn user_eids() -> Result<Vec<String>, NetlinkError> {
-    Ok(ueids(&genl::dump_if_known(FAMILY, DUMP_UEID)?))
+    Ok(ueids(&generic::dump_if_known(FAMILY, DUMP_UEID)?))
 }
 
 fn ueids(answers: &Answers) -> Vec<String> {
@@ -76,7 +79,7 @@ fn ueids(answers: &Answers) -> Vec<String> {
 }
 
 pub(super) fn parse(body: &[u8]) -> Option<String> {
-    let value = attribute(genl::attributes_of(body), ENTRY)?;
+    let value = attribute(generic::attributes_of(body), ENTRY)?;
     Some(text(value)?.trim_end().to_owned())
 }
 

@@ -3,11 +3,12 @@
 //! that have SMC-R connections with each other. They linger for minutes after the last one
 //! (`SMC_LGR_FREE_DELAY_SERV` and `_CLNT`, `net/smc/smc_core.c`).
 
-use super::{
-    eids::FAMILY,
-    genl::{attributes_of, dump_if_known},
+use super::eids::FAMILY;
+use crate::netlink::{
+    NetlinkError, attributes,
+    generic::{attributes_of, dump_if_known},
+    text, u32_of, u64_of,
 };
-use crate::netlink::{NetlinkError, attributes, text, u32_of, u64_of};
 use serde::{Serialize, Serializer};
 use std::{fmt, net::Ipv6Addr};
 

@@ -3,7 +3,6 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `genl` | the generic netlink families of SMC |
 //! | `pnet` | the pnet table: which netdev and which RDMA port reach the same network |
 //! | `eids` | user EIDs, which SMC-Rv2 needs one of |
 //! | `devices` | the RDMA devices that SMC knows |
@@ -16,7 +15,6 @@
 mod devices;
 mod diag;
 mod eids;
-mod genl;
 mod groups;
 mod overview;
 mod pnet;
@@ -32,12 +30,12 @@ pub use pnet::{InvalidPnetId, PnetEntry, PnetId, PnetTable, PnetTaken, missing};
 pub use reason::Reason;
 pub use state::{HeldConnections, SmcState};
 
-use crate::linux::offline::SmcAnswer;
+use crate::{linux::offline::SmcAnswer, netlink::generic};
 
 /// Decodes a message as an answer to each request.
 pub(crate) fn decode(body: &[u8]) -> SmcAnswer {
     SmcAnswer {
-        family: genl::parse_id(body),
+        family: generic::parse_id(body),
         entry: pnet::parse_entry(body),
         user_eid: eids::parse(body),
         ports: devices::parse(body),

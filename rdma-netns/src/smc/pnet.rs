@@ -5,10 +5,13 @@
 //! Entries for netdevs are kept per network namespace; those for RDMA ports only in the
 //! initial one (`smc_pnet_add_ib()` in `net/smc/smc_pnet.c`; EEXIST elsewhere).
 
-use super::genl::{self, Family};
 use crate::{
     HardwareAddress,
-    netlink::{NetlinkError, attributes, text},
+    netlink::{
+        NetlinkError, attributes,
+        generic::{self, Family},
+        text,
+    },
 };
 use netlink_packet_core::DefaultNla;
 use serde::{Deserialize, Serialize};
@@ -128,10 +131,14 @@ impl PnetEntry {
     }
 
     fn attributes(&self) -> Vec<DefaultNla> {
-        let mut attributes = vec![genl::text(NAME, &self.name)];
-        attributes.extend(self.netdev.as_ref().map(|name| genl::text(ETHNAME, name)));
+        let mut attributes = vec![generic::text(NAME, &self.name)];
+        attributes.extend(
+            self.netdev
+                .as_ref()
+                .map(|name| generic::text(ETHNAME, name)),
+        );
         if let Some((device, port)) = &self.rdma {
-            attributes.push(genl::text(IBNAME, device));
+            attributes.push(generic::text(IBNAME, device));
             attributes.push(DefaultNla::new(IBPORT, vec![*port]));
         }
         attributes
@@ -189,7 +196,7 @@ impl PnetTable {
 
     /// `smc_pnet -d NAME`: every entry of that name goes. ENOENT: there is none.
     pub fn remove(&mut self, name: &PnetId) -> Result<(), NetlinkError> {
-        self.family.change(DEL, vec![genl::text(NAME, name)])
+        self.family.change(DEL, vec![generic::text(NAME, name)])
     }
 
     /// `smc_pnet -f`
@@ -206,7 +213,7 @@ impl PnetTable {
 
 pub(super) fn parse_entry(body: &[u8]) -> Option<PnetEntry> {
     let (mut name, mut netdev, mut device, mut port) = (None, None, None, None);
-    for (kind, value) in attributes(genl::attributes_of(body)) {
+    for (kind, value) in attributes(generic::attributes_of(body)) {
         match kind {
             NAME => name = text(value).and_then(|name| PnetId::try_from(name).ok()),
             ETHNAME => netdev = text(value),
@@ -251,9 +258,9 @@ mod tests {
     /// Returns an entry in the form of `smc_pnet_set_nla()`.
     fn answer(name: &str, netdev: &str, device: &str, port: u8) -> Vec<u8> {
         let attributes = [
-            genl::text(NAME, name),
-            genl::text(ETHNAME, netdev),
-            genl::text(IBNAME, device),
+            generic::text(NAME, name),
+            generic::text(ETHNAME, netdev),
+            generic::text(IBNAME, device),
             DefaultNla::new(IBPORT, vec![port]),
         ];
         let mut body = vec![0; 4 + attributes.as_slice().buffer_len()];

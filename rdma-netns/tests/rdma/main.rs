@@ -3,6 +3,7 @@
 //! exclusive mode (`scripts/test` runs them there).
 
 mod children;
+mod devlink;
 mod gids;
 mod names;
 mod smc;

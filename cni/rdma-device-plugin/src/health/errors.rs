@@ -117,7 +117,7 @@ async fn others(
 }
 
 /// Waits for the reading in progress; forever if there is none. Returns `None` if its thread ended without an answer.
-async fn answered(reading: &mut Option<oneshot::Receiver<Readings>>) -> Option<Readings> {
+pub(super) async fn answered<T>(reading: &mut Option<oneshot::Receiver<T>>) -> Option<T> {
     let Some(answer) = reading else {
         return std::future::pending().await;
     };

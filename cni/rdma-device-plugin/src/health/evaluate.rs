@@ -14,6 +14,7 @@
 //! | eRDMA without a parent, its netdev is in no namespace | unhealthy |
 //! | its netdev is in a namespace that is not observable | unknown: as before; but as its physical function |
 //! | healthy otherwise, but an error counter of it grows faster than its threshold | unhealthy |
+//! | healthy otherwise, but its driver or its PCI link reports an error (`nic_faults`) | unhealthy |
 //!
 //! For a port of a bond the netdev is the bond. "As its physical function": unhealthy if that one has no carrier or
 //! active port, since both share one wire.
@@ -122,7 +123,7 @@ pub fn evaluate(state: &DeviceState, physical: Option<&Verdict>) -> Verdict {
 /// Returns `verdict`, or a fault for the reason `errors` if the device would be usable.
 pub fn with_errors(verdict: Verdict, errors: Option<&str>) -> Verdict {
     match (verdict, errors) {
-        // the reader of the counters reports the end
+        // the reader of the counters, and of the NIC's reports, reports the end
         (Verdict::Up, Some(reason)) => down(reason, true),
         (verdict, _) => verdict,
     }

@@ -6,6 +6,7 @@
 //! Linux::inventory, netdevs, pods → DeviceState      observation of each device, in any namespace
 //! DeviceState → evaluate → Verdict                   pure: the rule
 //! thresholds, counters → ErrorRates                  pure: error counters that grow too fast
+//! devlink, AER → NicFaults                           pure: errors that a NIC's driver and PCI link report
 //! (Verdict, time) → Damper → Unhealthy               pure: damping of flapping devices
 //! ```
 //! A device inside a pod is observed there. A device that is not observable keeps its health.
@@ -15,6 +16,9 @@ pub(crate) mod error_files;
 pub(crate) mod error_rates;
 mod errors;
 pub mod evaluate;
+mod link_state;
+pub(crate) mod nic_faults;
+pub(crate) mod nic_reports;
 mod node;
 mod observe;
 pub(crate) mod ports;

@@ -5,6 +5,7 @@ use super::{
     damper::{Change, DROPS, Damper, Verdict, WINDOW},
     error_rates::ErrorRates,
     evaluate::{DeviceState, evaluate, with_errors},
+    nic_faults::NicFaults,
 };
 use crate::offer::Unhealthy;
 use rdma_netns::{Device, DeviceAddress};
@@ -39,12 +40,13 @@ impl Health {
         &self.doubtful
     }
 
-    /// Applies the observation at `now` and the state of the error counters.
+    /// Applies the observation at `now`, the state of the error counters, and the NICs' own faults.
     pub(super) fn observe(
         &mut self,
         now: Instant,
         seen: &[(&Device, DeviceState)],
         errors: &ErrorRates,
+        faults: &NicFaults,
     ) {
         let is_there = |address: &DeviceAddress| seen.iter().any(|(it, _)| it.address == *address);
         self.dampers.retain(|address, _| is_there(address));
@@ -58,7 +60,9 @@ impl Health {
         for (device, state) in physical_ones.into_iter().chain(virtual_ones) {
             let physical = device.physical_function.as_ref();
             let verdict = evaluate(state, physical.and_then(|address| verdicts.get(address)));
-            let verdict = with_errors(verdict, errors.fault(&device.address));
+            let fault = faults.fault(device);
+            let fault = fault.as_deref().or(errors.fault(&device.address));
+            let verdict = with_errors(verdict, fault);
             self.take(now, &device.address, state, &verdict);
             verdicts.insert(&device.address, verdict);
         }

@@ -3,6 +3,8 @@
 
 use super::{
     errors::Errors,
+    link_state::LinkState,
+    nic_reports::NicReports,
     node::Health,
     observe::Pods,
     ports,
@@ -54,6 +56,7 @@ pub struct Watch {
     pods: Pods,
     health: Health,
     errors: Errors,
+    reports: NicReports,
     /// Last reported netdevs: an event often repeats a known state.
     links: HashMap<(Option<Nsid>, u32), LinkState>,
     /// True if the records must be read again.
@@ -69,16 +72,6 @@ pub struct Watch {
     heard: bool,
     /// Requests an observation.
     requests: Arc<Notify>,
-}
-
-/// Attributes of a netdev that matter.
-#[derive(Debug, PartialEq, Eq)]
-struct LinkState {
-    name: String,
-    up: bool,
-    carrier: bool,
-    master: Option<u32>,
-    mac: rdma_netns::HardwareAddress,
 }
 
 impl Watch {
@@ -140,6 +133,7 @@ impl Watch {
             pods: Pods::default(),
             health: Health::default(),
             errors: Errors::none(sysfs),
+            reports: NicReports::new(sysfs),
             links: HashMap::new(),
             records_changed: true,
             due: Some(now),
@@ -171,6 +165,7 @@ impl Watch {
                 () = readable(self.monitor.as_mut()) => self.hear(),
                 () = readable(self.inotify.as_mut()) => self.hear_of_records(),
                 () = self.errors.changed() => self.due = Some(Instant::now()),
+                () = self.reports.changed() => self.due = Some(Instant::now()),
                 () = self.requests.notified() => self.due = Some(Instant::now()),
             }
         }
@@ -210,7 +205,9 @@ impl Watch {
             .collect();
         let now = Instant::now();
         self.errors.update(inventory);
-        self.health.observe(now, &seen, self.errors.rates());
+        self.reports.update(inventory);
+        let (rates, faults) = (self.errors.rates(), self.reports.faults());
+        self.health.observe(now, &seen, rates, faults);
         for address in self.health.doubtful() {
             self.pods.doubt(address);
         }
@@ -385,6 +382,10 @@ impl Watch {
                 known || self.matters(*namespace, link)
             }
             Event::Address => true,
+            Event::Devlink => {
+                self.reports.request();
+                false
+            }
             Event::NamespaceGone(nsid) => {
                 self.links
                     .retain(|(namespace, _), _| *namespace != Some(*nsid));
@@ -451,18 +452,6 @@ impl Watch {
         }
         if self.records_changed {
             self.observe_soon();
-        }
-    }
-}
-
-impl From<&Link> for LinkState {
-    fn from(link: &Link) -> Self {
-        Self {
-            name: link.name.to_string(),
-            up: link.up,
-            carrier: link.carrier,
-            master: link.master,
-            mac: link.mac.clone(),
         }
     }
 }

@@ -9,6 +9,7 @@ use super::{
 use crate::{
     chain::ChainStatus,
     erdma::Side,
+    health::{nic_faults::Reports, nic_reports},
     ipv6_prerequisite::{self, Parent},
     node::Node,
     notices::notices,
@@ -103,6 +104,8 @@ pub(super) struct Snapshot {
     pub(super) held: Option<Held>,
     /// Ports by the RDMA device's name; `None`: not all were read in time.
     pub(super) ports: Option<Ports>,
+    /// Reports of the NICs themselves; `None`: not read in time.
+    pub(super) reports: Option<Reports>,
     /// Pods that request SMC-R.
     pub(super) smc: Vec<PodSmc>,
     /// Number of prepared claims, by resource.
@@ -119,6 +122,8 @@ pub(super) struct Collector {
     sources: Sources,
     /// Limits readers of counters to one: others must not join one that hangs in a driver.
     reading: Arc<Semaphore>,
+    /// The same for readers of NICs' reports.
+    reporting: Arc<Semaphore>,
     lost: Arc<Lost>,
 }
 
@@ -132,6 +137,7 @@ impl Collector {
             pods: PodList::new(socket, LIMIT),
             sources,
             reading: Arc::new(Semaphore::new(1)),
+            reporting: Arc::new(Semaphore::new(1)),
             lost: Arc::default(),
         }
     }
@@ -139,9 +145,10 @@ impl Collector {
     pub(super) async fn collect(&self) -> Snapshot {
         let node = (self.sources.view)();
         let lacking = ipv6_prerequisite::lacking(node.parents.clone());
-        let (held, ports, smc, claims, lacking) = tokio::join!(
+        let (held, ports, reports, smc, claims, lacking) = tokio::join!(
             self.held(&node),
             self.ports(&node),
+            self.reports(&node),
             self.smc(),
             self.claims(),
             tokio::time::timeout(LIMIT, lacking)
@@ -150,6 +157,7 @@ impl Collector {
             node,
             held,
             ports,
+            reports,
             smc,
             claims,
             without_ipv6: lacking.unwrap_or_default(),
@@ -203,28 +211,44 @@ impl Collector {
     }
 
     async fn ports(&self, node: &View) -> Option<Ports> {
-        let read = async {
-            let turn = self.reading.clone().acquire_owned().await.ok()?;
-            let (answer, ports) = oneshot::channel();
-            let (inventory, sources) = (node.inventory.clone(), self.sources.clone());
-            let lost = self.lost.clone();
-            // not a thread of the runtime, whose end must not wait for one that hangs
-            let reader = std::thread::Builder::new().name("counters".into());
-            let started = reader.spawn(move || {
-                // the receiver may be gone
-                let _ = answer.send(read(&inventory, &sources, &lost));
-                drop(turn);
-            });
-            match started {
-                Ok(_) => ports.await.ok(),
-                Err(error) => {
-                    log::warn!("cannot read counters: {error}");
-                    None
-                }
-            }
-        };
-        tokio::time::timeout(LIMIT, read).await.ok().flatten()
+        let (inventory, sources) = (node.inventory.clone(), self.sources.clone());
+        let lost = self.lost.clone();
+        let read = move || read(&inventory, &sources, &lost);
+        limited(&self.reading, "counters", read).await
     }
+
+    async fn reports(&self, node: &View) -> Option<Reports> {
+        let (inventory, sysfs) = (node.inventory.clone(), self.sources.sysfs.clone());
+        let read = move || nic_reports::read(&sysfs, &nic_reports::addresses(&inventory));
+        limited(&self.reporting, "reports", read).await
+    }
+}
+
+/// Returns what `read` reads on a thread called `name`, in its turn and within the limit.
+async fn limited<T: Send + 'static>(
+    turns: &Arc<Semaphore>,
+    name: &str,
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let read = async {
+        let turn = turns.clone().acquire_owned().await.ok()?;
+        let (answer, answered) = oneshot::channel();
+        // not a thread of the runtime, whose end must not wait for one that hangs
+        let reader = std::thread::Builder::new().name(name.into());
+        let started = reader.spawn(move || {
+            // the receiver may be gone
+            let _ = answer.send(read());
+            drop(turn);
+        });
+        match started {
+            Ok(_) => answered.await.ok(),
+            Err(error) => {
+                log::warn!("cannot read {name}: {error}");
+                None
+            }
+        }
+    };
+    tokio::time::timeout(LIMIT, read).await.ok().flatten()
 }
 
 /// Reads the counters of all RDMA devices. Those of a pod's exclusive devices are read in the pod's namespace.

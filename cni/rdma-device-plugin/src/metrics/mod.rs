@@ -21,7 +21,7 @@
 //! | `rdma_device_plugin_chained` | | 1: the runtime would call `rdma-cni`; absent if the chain is not kept |
 //! | `rdma_device_plugin_nic_without_ipv6` | `device`, `netdev` | 1: pods' IPv6 addresses derive from this NIC, and it
 //! has none |
-//! | `rdma_device_plugin_scrape_complete` | `part` (`holders`, `counters`) | 0: kubelet, or a device, did not answer in
+//! | `rdma_device_plugin_scrape_complete` | `part` (`holders`, `counters`, `reports`) | 0: kubelet, or a device, did not answer in
 //! time; the metrics that depend on it are missing |
 //! | `rdma_device_info` | `device`, `address`, `driver`, `numa_node` | 1 |
 //! | `rdma_device_healthy` | `device` | 1: as reported to kubelet |
@@ -29,6 +29,9 @@
 //! | `rdma_device_counters_known` | `device` | 0: its counters and port states cannot be read, as it is inside a pod that the daemon may not enter |
 //! | `rdma_port_state` | `device`, `port` | 1 down, 2 init, 3 armed, 4 active |
 //! | `rdma_port_<counter>_total` | `device`, `port` (`pod`, `namespace`, `container`) | of `ports/N/counters`; data in bytes |
+//! | `rdma_nic_reporter_error` | `device`, `reporter` | 1: devlink's health reporter is in the state `error` |
+//! | `rdma_nic_reporter_errors_total`, `rdma_nic_reporter_recoveries_total` | `device`, `reporter` | errors, recoveries |
+//! | `rdma_nic_pci_errors_total` | `device`, `kind` (`correctable`, `nonfatal`, `fatal`) | PCI errors by AER |
 //! | `rdma_erdma_nic` | `device`, `netdev`, `outcome` | 1: outcome of bringing up an eRDMA NIC |
 //! | `rdma_erdma_driver_mode` | `mode`, `which` (`loaded`, `wanted`) | 1 |
 //! | `rdma_erdma_driver_problem` | `problem` | 1: problem that keeps the driver from its required mode |
@@ -46,6 +49,7 @@ pub(crate) mod counters;
 mod erdma;
 mod health;
 mod holders;
+mod nics;
 mod page;
 mod pod_list;
 mod scrape;

@@ -2,7 +2,7 @@
 //! Metrics as OpenMetrics text.
 
 use super::{
-    Labels, Metrics, collect::Snapshot, counters::PortFigures, erdma, holders::Holder,
+    Labels, Metrics, collect::Snapshot, counters::PortFigures, erdma, holders::Holder, nics,
     scrape::Scrape,
 };
 use crate::chain::ChainStatus;
@@ -20,6 +20,7 @@ pub(super) fn render(metrics: &Metrics, snapshot: &Snapshot) -> Result<String, f
     let mut scrape = Scrape::default();
     resources(snapshot, &mut scrape);
     devices(snapshot, &mut scrape);
+    nics::add(snapshot, &mut scrape);
     erdma::add(snapshot, &mut scrape);
     let mut text = String::new();
     encode_registry(&mut text, &metrics.0.registry)?;
@@ -92,6 +93,7 @@ fn resources(snapshot: &Snapshot, scrape: &mut Scrape) {
     for (part, is_complete) in [
         ("holders", snapshot.held.is_some()),
         ("counters", snapshot.ports.is_some()),
+        ("reports", snapshot.reports.is_some()),
     ] {
         scrape.gauge(
             "rdma_device_plugin_scrape_complete",

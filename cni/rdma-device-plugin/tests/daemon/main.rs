@@ -12,6 +12,7 @@ mod erdma;
 mod errors;
 mod memlock;
 mod multi_plane;
+mod nic_faults;
 mod node_features;
 mod observing;
 mod odd_files;

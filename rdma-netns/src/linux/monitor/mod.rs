@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Events of the kernel: netdevs of this namespace and of pods', RDMA devices and their hardware.
+//! Events of the kernel: netdevs of this namespace and of pods', RDMA devices, their hardware, and its health reporters.
 //!
 //! Nothing stays open in a pod's namespace: a socket there would keep the namespace alive after the pod's end, and its
 //! devices from returning to the host. Instead a pod's namespace gets a number in this one (`RTM_NEWNSID`), which keeps
@@ -20,14 +20,14 @@ mod uevent;
 pub use nsid::Nsid;
 pub use uevent::Uevent;
 
-use super::links;
+use super::{devlink, links};
 use crate::{
     Link, NetnsId,
     netlink::{NetlinkError, Socket},
 };
 use feed::{Feed, Received};
 use netlink_packet_core::NetlinkBuffer;
-use netlink_sys::protocols::{NETLINK_KOBJECT_UEVENT, NETLINK_ROUTE};
+use netlink_sys::protocols::{NETLINK_GENERIC, NETLINK_KOBJECT_UEVENT, NETLINK_ROUTE};
 use nix::{
     libc::{
         self, RTM_DELADDR, RTM_DELLINK, RTM_DELNSID, RTM_NEWADDR, RTM_NEWLINK, RTNLGRP_IPV6_IFADDR,
@@ -78,6 +78,8 @@ pub enum Event {
     NamespaceGone(Nsid),
     /// A device came, went, or is another than before.
     Device(Uevent),
+    /// A health reporter or another object of devlink changed.
+    Devlink,
     /// Events came faster than they were read, and some are lost: observe everything again.
     Lost,
 }
@@ -108,6 +110,7 @@ impl fmt::Display for Event {
             Self::Address => f.write_str("an IPv6 address"),
             Self::NamespaceGone(nsid) => write!(f, "namespace {nsid}: gone"),
             Self::Device(event) => write!(f, "{} of {}", event.action, event.path),
+            Self::Devlink => f.write_str("an object of devlink"),
             Self::Lost => f.write_str("events that were lost"),
         }
     }
@@ -128,6 +131,9 @@ pub enum Loss {
     /// No events of devices.
     #[error("added and removed devices are not reported: {0}")]
     Devices(io::Error),
+    /// No events of devlink.
+    #[error("changes of devlink's health reporters are not reported: {0}")]
+    Devlink(NetlinkError),
 }
 
 /// Why a namespace cannot be watched.
@@ -163,6 +169,8 @@ pub struct Monitor {
     ready: Epoll,
     routes: Feed,
     uevents: Option<Feed>,
+    /// Changes of devlink's objects; `None`: the kernel has no devlink.
+    devlink: Option<Feed>,
     requests: Socket,
     watched: BTreeMap<Nsid, NetnsId>,
     losses: Vec<Loss>,
@@ -201,16 +209,29 @@ impl Monitor {
         let uevents = Feed::open(NETLINK_KOBJECT_UEVENT, UEVENTS)
             .map_err(|error| losses.push(Loss::Devices(error)))
             .ok();
+        let devlink = devlink::changes().and_then(|group| {
+            let feed = group.map(|group| Feed::open(NETLINK_GENERIC, group));
+            Ok(feed.transpose()?)
+        });
+        let devlink = devlink.unwrap_or_else(|error| {
+            losses.push(Loss::Devlink(error));
+            None
+        });
         let ready = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        ready.add(&routes, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
-        if let Some(uevents) = &uevents {
-            ready.add(uevents, EpollEvent::new(EpollFlags::EPOLLIN, 1))?;
+        for (feed, number) in [Some(&routes), uevents.as_ref(), devlink.as_ref()]
+            .into_iter()
+            .zip(0..)
+        {
+            if let Some(feed) = feed {
+                ready.add(feed, EpollEvent::new(EpollFlags::EPOLLIN, number))?;
+            }
         }
         Ok(Self {
             sysfs: sysfs.into(),
             ready,
             routes,
             uevents,
+            devlink,
             requests: Socket::open(NETLINK_ROUTE)?,
             watched: BTreeMap::new(),
             losses,
@@ -275,6 +296,14 @@ impl Monitor {
                     events.extend(told);
                 }
             }
+        }
+        if let Some(devlink) = &mut self.devlink {
+            // all of them have one consequence
+            let mut heard = false;
+            while devlink.receive()? != Received::Nothing {
+                heard = true;
+            }
+            events.extend(heard.then_some(Event::Devlink));
         }
         let Some(uevents) = &mut self.uevents else {
             self.more = !at_end;

@@ -56,6 +56,7 @@ impl Found {
             node: self.view.clone(),
             held: Some(self.held.clone()),
             ports: Some(BTreeMap::new()),
+            reports: None,
             smc: vec![],
             claims: BTreeMap::new(),
             without_ipv6: vec![],

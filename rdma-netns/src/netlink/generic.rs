@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A generic netlink family: its number is resolved once for all requests.
 
-use crate::netlink::{Answers, NetlinkError, Socket, attribute};
+use super::{Answers, NetlinkError, Socket, attribute, attributes, u32_of};
 use netlink_packet_core::{DefaultNla, Emitable, NetlinkSerializable};
 use netlink_sys::protocols::NETLINK_GENERIC;
 use nix::libc;
@@ -15,23 +15,26 @@ const GENL_ID_CTRL: u16 = 16;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
 const CTRL_ATTR_FAMILY_NAME: u16 = 2;
+const CTRL_ATTR_MCAST_GROUPS: u16 = 7;
+const CTRL_ATTR_MCAST_GRP_NAME: u16 = 1;
+const CTRL_ATTR_MCAST_GRP_ID: u16 = 2;
 
-/// `SMCR_GENL_FAMILY_VERSION` and `SMC_GENL_FAMILY_VERSION`; the controller's is not looked at.
+/// `SMCR_GENL_FAMILY_VERSION`, `SMC_GENL_FAMILY_VERSION` and `DEVLINK_GENL_VERSION`; the controller's is not looked at.
 const VERSION: u8 = 1;
 
 /// A family, as the namespace sees it whose thread opened it.
 #[derive(Debug)]
-pub(super) struct Family {
+pub(crate) struct Family {
     socket: Socket,
     id: u16,
 }
 
 /// A command of a family and what it is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Request {
-    pub(super) family: u16,
-    pub(super) command: u8,
-    pub(super) attributes: Vec<DefaultNla>,
+pub(crate) struct Request {
+    pub(crate) family: u16,
+    pub(crate) command: u8,
+    pub(crate) attributes: Vec<DefaultNla>,
 }
 
 impl NetlinkSerializable for Request {
@@ -51,14 +54,32 @@ impl NetlinkSerializable for Request {
 }
 
 /// The answers of a kernel that knows `command` of the family called `name`. One that does not has
-/// nothing to tell: it has no SMC, or one of before the command.
-pub(super) fn dump_if_known(name: &str, command: u8) -> Result<Answers, NetlinkError> {
+/// nothing to tell: it has no such family, or one of before the command.
+pub(crate) fn dump_if_known(name: &str, command: u8) -> Result<Answers, NetlinkError> {
     dump_of_known(name, command).map(Option::unwrap_or_default)
 }
 
 /// Does the same as [`dump_if_known`]. None: the kernel does not know the command.
-pub(super) fn dump_of_known(name: &str, command: u8) -> Result<Option<Answers>, NetlinkError> {
+pub(crate) fn dump_of_known(name: &str, command: u8) -> Result<Option<Answers>, NetlinkError> {
     if_known(Family::open(name).and_then(|mut family| family.dump(command)))
+}
+
+/// Returns the number of a multicast group of the family called `name`, for a socket's membership. `None`: the kernel
+/// has no such family, or the family no such group.
+pub(crate) fn group(name: &str, group: &str) -> Result<Option<u32>, NetlinkError> {
+    let mut socket = Socket::open(NETLINK_GENERIC)?;
+    let answers = if_known(ask(&mut socket, name))?.unwrap_or_default();
+    Ok(answers.bodies().find_map(|body| parse_group(body, group)))
+}
+
+/// Asks the controller for the family called `name`.
+fn ask(socket: &mut Socket, name: &str) -> Result<Answers, NetlinkError> {
+    let question = Request {
+        family: GENL_ID_CTRL,
+        command: CTRL_CMD_GETFAMILY,
+        attributes: vec![text(CTRL_ATTR_FAMILY_NAME, name)],
+    };
+    socket.request(&question, 0)
 }
 
 /// ENOENT: no such family; EOPNOTSUPP: no such command (`genl_rcv_msg()`,
@@ -75,14 +96,9 @@ fn if_known(answers: Result<Answers, NetlinkError>) -> Result<Option<Answers>, N
 impl Family {
     /// Asks for the family called `name`; the kernel loads its module where it can. ENOENT: it has
     /// none.
-    pub(super) fn open(name: &str) -> Result<Self, NetlinkError> {
+    pub(crate) fn open(name: &str) -> Result<Self, NetlinkError> {
         let mut socket = Socket::open(NETLINK_GENERIC)?;
-        let question = Request {
-            family: GENL_ID_CTRL,
-            command: CTRL_CMD_GETFAMILY,
-            attributes: vec![text(CTRL_ATTR_FAMILY_NAME, name)],
-        };
-        let answers = socket.request(&question, 0)?;
+        let answers = ask(&mut socket, name)?;
         let id = answers.bodies().find_map(parse_id);
         let missing = || io::Error::from_raw_os_error(libc::ENOENT);
         Ok(Self {
@@ -92,7 +108,7 @@ impl Family {
     }
 
     /// Makes one change.
-    pub(super) fn change(
+    pub(crate) fn change(
         &mut self,
         command: u8,
         attributes: Vec<DefaultNla>,
@@ -102,7 +118,7 @@ impl Family {
     }
 
     /// Asks for all that `command` tells.
-    pub(super) fn dump(&mut self, command: u8) -> Result<Answers, NetlinkError> {
+    pub(crate) fn dump(&mut self, command: u8) -> Result<Answers, NetlinkError> {
         let request = self.request(command, vec![]);
         self.socket.dump(&request)
     }
@@ -117,18 +133,27 @@ impl Family {
 }
 
 /// The attributes of an answer.
-pub(super) fn attributes_of(body: &[u8]) -> &[u8] {
+pub(crate) fn attributes_of(body: &[u8]) -> &[u8] {
     body.get(HEADER..).unwrap_or_default()
 }
 
 /// A string attribute, with its NUL.
-pub(super) fn text(kind: u16, text: &str) -> DefaultNla {
+pub(crate) fn text(kind: u16, text: &str) -> DefaultNla {
     DefaultNla::new(kind, [text.as_bytes(), b"\0"].concat())
 }
 
-pub(super) fn parse_id(body: &[u8]) -> Option<u16> {
+pub(crate) fn parse_id(body: &[u8]) -> Option<u16> {
     let id = attribute(attributes_of(body), CTRL_ATTR_FAMILY_ID)?;
     Some(u16::from_ne_bytes(id.try_into().ok()?))
+}
+
+fn parse_group(body: &[u8], wanted: &str) -> Option<u32> {
+    let groups = attribute(attributes_of(body), CTRL_ATTR_MCAST_GROUPS)?;
+    attributes(groups).find_map(|(_, group)| {
+        let of = |wanted| attribute(group, wanted);
+        let name = of(CTRL_ATTR_MCAST_GRP_NAME).and_then(super::text)?;
+        (name == wanted).then(|| u32_of(of(CTRL_ATTR_MCAST_GRP_ID)?))?
+    })
 }
 
 #[cfg(test)]
@@ -185,5 +210,22 @@ mod tests {
         assert_eq!(parse_id(&answer.concat()), Some(33));
         assert_eq!(parse_id(&[1]), None);
         assert_eq!(parse_id(&[1, 2, 0, 0, 5, 0, 1, 0, 33, 0, 0, 0]), None);
+    }
+    #[test]
+    fn a_multicast_group_is_found() {
+        let answer: &[&[u8]] = &[
+            &[1, 2, 0, 0],
+            &[12, 0, 2, 0],
+            b"devlink\0",
+            &[28, 0, 7, 0x80, 24, 0, 1, 0x80],
+            &[8, 0, 2, 0, 5, 0, 0, 0, 11, 0, 1, 0],
+            b"config\0\0",
+        ];
+        let answer = answer.concat();
+        assert_eq!(parse_group(&answer, "config"), Some(5));
+        assert_eq!(parse_group(&answer, "conf"), None);
+        for end in 0..answer.len() - 1 {
+            assert_eq!(parse_group(&answer[..end], "config"), None);
+        }
     }
 }

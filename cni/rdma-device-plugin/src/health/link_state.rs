@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Attributes by which an event of a netdev is news.
+
+use rdma_netns::{HardwareAddress, Link};
+
+/// Attributes of a netdev that matter.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct LinkState {
+    name: String,
+    up: bool,
+    carrier: bool,
+    master: Option<u32>,
+    mac: HardwareAddress,
+}
+
+impl From<&Link> for LinkState {
+    fn from(link: &Link) -> Self {
+        Self {
+            name: link.name.to_string(),
+            up: link.up,
+            carrier: link.carrier,
+            master: link.master,
+            mac: link.mac.clone(),
+        }
+    }
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Judges the errors that a NIC's driver and PCI link report: the rule.
+//!
+//! | report | verdict |
+//! |---|---|
+//! | a health reporter of devlink is in the state `error` | unhealthy until it is not |
+//! | AER counted another fatal or non-fatal error of the PCI function | unhealthy for [`PCI_HOLD`] after the last one |
+//! | AER counted errors before the first report, or corrected ones | nothing |
+//! | a report is missing | nothing; the last state holds |
+//!
+//! A virtual function shares firmware and PCI link with its physical one, whose faults are its own.
+
+use rdma_netns::{
+    Device, DeviceAddress,
+    linux::{aer::PciErrors, devlink::Reporter},
+};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+/// Time without another PCI error after which a device is healthy again.
+pub(super) const PCI_HOLD: Duration = Duration::from_secs(300);
+
+/// Reports on a node's NICs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reports {
+    /// Health reporters of each device of the node; `None`: the kernel did not answer.
+    pub(crate) reporters: Option<Vec<Reporter>>,
+    /// PCI errors of the functions that count them.
+    pub(crate) pci: BTreeMap<DeviceAddress, PciErrors>,
+}
+
+/// Faults of a node's NICs over time.
+#[derive(Debug, Default)]
+pub(super) struct NicFaults {
+    /// Reporters in the state `error`.
+    failed: Vec<Reporter>,
+    pci: BTreeMap<DeviceAddress, PciLink>,
+}
+
+/// PCI errors of a function.
+#[derive(Debug)]
+struct PciLink {
+    seen: PciErrors,
+    /// Reason while the device is unusable, and the time of its end.
+    fault: Option<(&'static str, Instant)>,
+}
+
+impl NicFaults {
+    /// Applies the reports at `now`. Returns true if a device's fault changed.
+    pub(super) fn take(&mut self, now: Instant, reports: Reports) -> bool {
+        let mut is_news = false;
+        if let Some(mut reporters) = reports.reporters {
+            reporters.retain(|it| it.is_error);
+            let place = |it: &Reporter| it.to_string();
+            is_news = !reporters
+                .iter()
+                .map(place)
+                .eq(self.failed.iter().map(place));
+            self.failed = reporters;
+        }
+        for (address, seen) in reports.pci {
+            let link = self
+                .pci
+                .entry(address)
+                .or_insert(PciLink { seen, fault: None });
+            let before = std::mem::replace(&mut link.seen, seen);
+            let reason = match () {
+                () if seen.fatal > before.fatal => "its PCI link had a fatal error (aer_dev_fatal)",
+                () if seen.nonfatal > before.nonfatal => {
+                    "its PCI link had a non-fatal error (aer_dev_nonfatal)"
+                }
+                () => continue,
+            };
+            is_news |= link.fault.is_none_or(|(before, _)| before != reason);
+            link.fault = Some((reason, now + PCI_HOLD));
+        }
+        is_news
+    }
+
+    /// Returns the time at which the next fault ends by itself.
+    pub(super) fn end(&self) -> Option<Instant> {
+        let faults = self.pci.values().filter_map(|it| it.fault);
+        faults.map(|(_, end)| end).min()
+    }
+
+    /// Ends the faults that are over at `now`.
+    pub(super) fn expire(&mut self, now: Instant) {
+        for link in self.pci.values_mut() {
+            link.fault = link.fault.filter(|(_, end)| *end > now);
+        }
+    }
+
+    /// Forgets devices that are gone.
+    pub(super) fn keep(&mut self, is_there: impl Fn(&DeviceAddress) -> bool) {
+        self.pci.retain(|address, _| is_there(address));
+    }
+
+    /// Returns the reason for which the device is unusable.
+    pub(super) fn fault(&self, device: &Device) -> Option<String> {
+        let physical = || {
+            let reason = self.own_fault(device.physical_function.as_ref()?)?;
+            Some(format!("its physical function: {reason}"))
+        };
+        self.own_fault(&device.address).or_else(physical)
+    }
+
+    fn own_fault(&self, address: &DeviceAddress) -> Option<String> {
+        if let Some(reporter) = self.failed.iter().find(|it| it.is_of(address)) {
+            let name = &reporter.name;
+            return Some(format!(
+                "its driver reports an error of {name} and no recovery (devlink health show {reporter})"
+            ));
+        }
+        let (reason, _) = self.pci.get(address)?.fault?;
+        Some(reason.to_owned())
+    }
+}
+
+#[cfg(test)]
+#[path = "nic_faults_tests.rs"]
+mod tests;

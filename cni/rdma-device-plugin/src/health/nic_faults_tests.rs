@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use super::*;
+
+const PF: &str = "0000:3b:00.0";
+const VF: &str = "0000:3b:00.2";
+
+fn device(address: &str, physical_function: Option<&str>) -> Device {
+    let value = serde_json::json!({"address": address, "physical_function": physical_function});
+    serde_json::from_value(value).expect("a device")
+}
+
+fn reporter(name: &str, port: Option<u32>, is_error: bool) -> Reporter {
+    Reporter {
+        bus: "pci".into(),
+        device: PF.into(),
+        port,
+        name: name.into(),
+        is_error,
+        errors: 1,
+        recoveries: 0,
+    }
+}
+
+fn reporters<const N: usize>(reporters: [Reporter; N]) -> Reports {
+    Reports {
+        reporters: Some(reporters.into()),
+        ..Reports::default()
+    }
+}
+
+fn pci(fatal: u64, nonfatal: u64, correctable: u64) -> Reports {
+    let errors = PciErrors {
+        correctable,
+        nonfatal,
+        fatal,
+    };
+    Reports {
+        reporters: None,
+        pci: [(device(PF, None).address, errors)].into(),
+    }
+}
+
+#[track_caller]
+fn is(faults: &NicFaults, expected: Option<&str>) {
+    assert_eq!(faults.fault(&device(PF, None)).as_deref(), expected);
+    let inherited = expected.map(|it| format!("its physical function: {it}"));
+    assert_eq!(faults.fault(&device(VF, Some(PF))), inherited);
+    assert_eq!(faults.fault(&device("0000:5e:00.0", None)), None);
+}
+
+#[test]
+fn a_reporter_in_error_is_a_fault_until_it_recovers() {
+    let mut faults = NicFaults::default();
+    let now = Instant::now();
+    let well = || reporters([reporter("fw", None, false), reporter("tx", Some(1), false)]);
+    assert!(!faults.take(now, well()));
+    is(&faults, None);
+    let stuck = || reporters([reporter("fw", None, false), reporter("tx", Some(1), true)]);
+    assert!(faults.take(now, stuck()));
+    let reason = "its driver reports an error of tx and no recovery \
+                  (devlink health show pci/0000:3b:00.0/1 reporter tx)";
+    is(&faults, Some(reason));
+    assert!(!faults.take(now, stuck()), "the same");
+    assert!(!faults.take(now, Reports::default()), "no answer");
+    is(&faults, Some(reason));
+    assert!(faults.take(now, well()));
+    is(&faults, None);
+    // its driver is gone, and its reporters with it
+    faults.take(now, stuck());
+    assert!(faults.take(now, reporters([])));
+    is(&faults, None);
+}
+
+#[test]
+fn uncorrected_pci_errors_are_a_fault_for_a_while() {
+    let mut faults = NicFaults::default();
+    let begin = Instant::now();
+    assert!(!faults.take(begin, pci(1, 1, 1)), "from before");
+    assert!(!faults.take(begin, pci(1, 1, 9)), "corrected");
+    is(&faults, None);
+    assert_eq!(faults.end(), None);
+
+    assert!(faults.take(begin, pci(1, 2, 9)));
+    is(
+        &faults,
+        Some("its PCI link had a non-fatal error (aer_dev_nonfatal)"),
+    );
+    let later = begin + Duration::from_secs(60);
+    assert!(!faults.take(later, pci(1, 3, 9)), "another one prolongs it");
+    assert_eq!(faults.end(), Some(later + PCI_HOLD));
+    assert!(faults.take(later, pci(2, 3, 9)));
+    is(
+        &faults,
+        Some("its PCI link had a fatal error (aer_dev_fatal)"),
+    );
+    faults.expire(begin + PCI_HOLD);
+    assert!(faults.end().is_some());
+    faults.expire(later + PCI_HOLD);
+    is(&faults, None);
+    // the counters begin again with another device in its slot
+    assert!(!faults.take(later, pci(0, 0, 0)));
+    assert!(faults.take(later, pci(1, 0, 0)));
+    faults.keep(|address| **address != *PF);
+    is(&faults, None);
+}

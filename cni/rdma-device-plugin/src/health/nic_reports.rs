@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Schedules the readings of NICs' own reports: devlink's health reporters, and AER's counters.
+
+use super::{
+    errors::answered,
+    nic_faults::{NicFaults, Reports},
+};
+use crate::watch::until;
+use rdma_netns::{
+    DeviceAddress, Inventory,
+    linux::{
+        aer,
+        devlink::{self, Reporter},
+    },
+};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::mpsc,
+    time::{Duration, Instant},
+};
+use tokio::sync::oneshot;
+
+/// Shortest interval between two readings.
+const APART: Duration = Duration::from_secs(1);
+
+/// Time for which the first observation of the health waits for reports.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The reports of a node's NICs.
+#[derive(Debug)]
+pub(super) struct NicReports {
+    sysfs: PathBuf,
+    addresses: BTreeSet<DeviceAddress>,
+    faults: NicFaults,
+    /// Time of the next reading; `None`: after an event.
+    due: Option<Instant>,
+    last: Option<Instant>,
+    /// Reading in progress.
+    reading: Option<oneshot::Receiver<Reports>>,
+}
+
+impl NicReports {
+    /// Returns an instance that has read nothing.
+    pub(super) fn new(sysfs: &Path) -> Self {
+        Self {
+            sysfs: sysfs.to_owned(),
+            addresses: BTreeSet::new(),
+            faults: NicFaults::default(),
+            due: None,
+            last: None,
+            reading: None,
+        }
+    }
+
+    /// Returns the faults of each device.
+    pub(super) fn faults(&self) -> &NicFaults {
+        &self.faults
+    }
+
+    /// Sets the node's devices, and requests a reading. The first time it reads at once, so that kubelet's first list
+    /// has the faults from before the daemon.
+    pub(super) fn update(&mut self, inventory: &Inventory) {
+        self.addresses = addresses(inventory);
+        self.faults.keep(|address| self.addresses.contains(address));
+        if self.last.is_some() {
+            return self.request();
+        }
+        let (answer, reports) = mpsc::channel();
+        let now = Instant::now();
+        self.last = Some(now);
+        // the receiver may be gone
+        self.start(move |it| drop(answer.send(it)));
+        match reports.recv_timeout(PATIENCE) {
+            Ok(reports) => drop(self.faults.take(now, reports)),
+            Err(_) => {
+                log::warn!(
+                    "devlink and the counters of PCI errors do not answer within {PATIENCE:?}"
+                );
+                self.request();
+            }
+        }
+    }
+
+    /// Requests a reading after an event.
+    pub(super) fn request(&mut self) {
+        let now = Instant::now();
+        let at = self.last.map_or(now, |last| now.max(last + APART));
+        self.due.get_or_insert(at);
+    }
+
+    /// Waits until the reports change a device's health. Cancelling and repeating it misses nothing.
+    pub(super) async fn changed(&mut self) {
+        loop {
+            let next = self.due.filter(|_| self.reading.is_none());
+            let end = self.faults.end();
+            tokio::select! {
+                reports = answered(&mut self.reading) => {
+                    if self.faults.take(Instant::now(), reports.unwrap_or_default()) {
+                        return;
+                    }
+                }
+                () = until(next.map(Into::into)) => self.read(),
+                () = until(end.map(Into::into)) => {
+                    self.faults.expire(Instant::now());
+                    return;
+                }
+            }
+        }
+    }
+
+    fn read(&mut self) {
+        self.due = None;
+        self.last = Some(Instant::now());
+        let (answer, reading) = oneshot::channel();
+        // the receiver may be gone
+        self.start(move |it| drop(answer.send(it)));
+        self.reading = Some(reading);
+    }
+
+    /// Reads on a thread of its own: a driver that recovers its device holds the lock of devlink for up to minutes.
+    fn start(&self, answer: impl FnOnce(Reports) + Send + 'static) {
+        let (sysfs, addresses) = (self.sysfs.clone(), self.addresses.clone());
+        let reader = std::thread::Builder::new().name("nics".into());
+        let started = reader.spawn(move || answer(read(&sysfs, &addresses)));
+        if let Err(error) = started {
+            log::warn!("health reporters and PCI errors cannot be read: {error}");
+        }
+    }
+}
+
+/// Returns the functions whose reports matter: those with an RDMA device, and their physical functions.
+pub(crate) fn addresses(inventory: &Inventory) -> BTreeSet<DeviceAddress> {
+    let functions = inventory.functions.iter().filter(|it| !it.hcas.is_empty());
+    let devices = functions.map(|it| &it.device);
+    devices
+        .flat_map(|it| [Some(&it.address), it.physical_function.as_ref()])
+        .flatten()
+        .cloned()
+        .collect()
+}
+
+/// Reads the reports, which may take as long as a driver recovers its device.
+pub(crate) fn read(sysfs: &Path, addresses: &BTreeSet<DeviceAddress>) -> Reports {
+    let reporters = devlink::reporters();
+    let own = |it: &Reporter| addresses.iter().any(|address| it.is_of(address));
+    Reports {
+        reporters: reporters
+            .inspect_err(|error| log::warn!("devlink's health reporters cannot be read: {error}"))
+            .map(|all| all.into_iter().filter(own).collect())
+            .ok(),
+        pci: addresses
+            .iter()
+            .filter_map(|it| Some((it.clone(), aer::pci_errors(sysfs, it)?)))
+            .collect(),
+    }
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Errors of the PCI link decide on health, in the whole daemon. No event comes from a made-up node: SIGHUP lets the
+//! daemon look.
+
+use crate::{FIRST, Machine, SECOND, start};
+use integration::kubelet::DeviceManager;
+use nix::sys::signal::Signal;
+use std::fs;
+
+const RESOURCES: &str = r#"{"resources":[
+    {"name":"rdma/a","kind":"exclusive","devices":[{"rdma":"mlx5_0"}]},
+    {"name":"rdma/b","kind":"exclusive","devices":[{"rdma":"mlx5_1"}]}
+]}"#;
+
+fn errors(machine: &Machine, fatal: u32, nonfatal: u32, correctable: u32) {
+    for (file, text) in [
+        ("fatal", format!("TLP {fatal}\nTOTAL_ERR_FATAL {fatal}\n")),
+        ("nonfatal", format!("TOTAL_ERR_NONFATAL {nonfatal}\n")),
+        ("correctable", format!("TOTAL_ERR_COR {correctable}\n")),
+    ] {
+        let file = format!("sys/bus/pci/devices/{}/aer_dev_{file}", FIRST.address);
+        // the kernel's file is never seen empty
+        machine.write("new", &text);
+        fs::rename(machine.path("new"), machine.path(&file)).expect("renamed");
+    }
+}
+
+#[test]
+fn an_uncorrected_pci_error_makes_its_nic_unhealthy() {
+    let machine = Machine::with(&[FIRST, SECOND]);
+    errors(&machine, 2, 1, 5);
+    machine.configure(RESOURCES);
+    let kubelet = DeviceManager::started(&machine.path("kubelet"));
+    let daemon = start(&machine);
+    let has = |resource: &str, healthy: usize| {
+        let what = format!("{healthy} healthy ids");
+        kubelet.wait_for(resource, &what, |it| it.healthy().len() == healthy);
+    };
+    // errors from before the daemon do not count
+    has("rdma/a", 1);
+    has("rdma/b", 1);
+    errors(&machine, 2, 1, 9);
+    daemon.signal(Signal::SIGHUP);
+    daemon.says("rdma/b: kubelet has the list");
+    errors(&machine, 3, 1, 9);
+    daemon.signal(Signal::SIGHUP);
+    has("rdma/a", 0);
+    daemon.says("0000:3b:00.0 is unhealthy: its PCI link had a fatal error (aer_dev_fatal)");
+    has("rdma/b", 1);
+    assert_eq!(daemon.count("is unhealthy"), 1);
+    let metrics = daemon.get("/metrics");
+    for line in [
+        r#"rdma_nic_pci_errors_total{device="mlx5_0",kind="correctable"} 9"#,
+        r#"rdma_nic_pci_errors_total{device="mlx5_0",kind="nonfatal"} 1"#,
+        r#"rdma_nic_pci_errors_total{device="mlx5_0",kind="fatal"} 3"#,
+        r#"rdma_device_healthy{device="mlx5_0"} 0"#,
+        r#"rdma_device_plugin_scrape_complete{part="reports"} 1"#,
+    ] {
+        assert!(
+            metrics.lines().any(|it| it == line),
+            "no {line} in\n{metrics}"
+        );
+    }
+    assert!(!metrics.contains(r#"rdma_nic_pci_errors_total{device="mlx5_1""#));
+}
