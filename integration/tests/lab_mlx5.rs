@@ -3,8 +3,9 @@
 //! `integration/lab/vm --tier mlx5`, one test at a time. Driver and kernel are real, the card is a model.
 
 use integration::{
-    Netns, Node, Snapshot,
+    Daemon, Netns, Node, Snapshot,
     daemon::rdma_device_plugin,
+    kubelet::DeviceManager,
     mlx5_card::{FUNCTIONS, MACS, Mlx5Card, NETDEVS, RDMA, directory, gids, links},
     traffic::{self, End},
     wait,
@@ -267,4 +268,69 @@ fn a_bond_of_both_functions_is_one_device_that_pods_share() {
     drop(pods);
     card.unbond();
     assert_eq!(links(&node.host).len(), 2);
+}
+
+/// The card's firmware reports an error. The driver's reporter `fw` has no recovery, so it stays in the state `error` until
+/// the driver is loaded anew.
+#[test]
+fn an_error_of_the_firmware_makes_its_nic_unhealthy() {
+    let card = Mlx5Card::new("exclusive");
+    let node = addressed(&card);
+    let path = |below: &str| node.directory().join(below);
+    let resources = json!({"resources": [
+        {"name": "rdma/a", "kind": "exclusive", "devices": [{"rdma": RDMA[0]}]},
+        {"name": "rdma/b", "kind": "exclusive", "devices": [{"rdma": RDMA[1]}]},
+    ]});
+    fs::write(path("config.json"), resources.to_string()).expect("written");
+    let kubelet = DeviceManager::started(&path("kubelet"));
+    let start = || {
+        let mut command = Command::new(rdma_device_plugin());
+        for (flag, below) in [
+            ("--config", "config.json"),
+            ("--kubelet-dir", "kubelet"),
+            ("--state-dir", "state"),
+            ("--cdi-dir", "cdi"),
+        ] {
+            command.arg(flag).arg(path(below));
+        }
+        Daemon::start(command.args(["--metrics-address", "127.0.0.1:0"]))
+    };
+    let has = |resource: &str, healthy: usize| {
+        let what = format!("{healthy} healthy ids");
+        kubelet.wait_for(resource, &what, |it| it.healthy().len() == healthy);
+    };
+    let daemon = start();
+    has("rdma/a", 1);
+    has("rdma/b", 1);
+    let reporter = |state: u8| {
+        let device = RDMA[0];
+        format!(r#"rdma_nic_reporter_error{{device="{device}",reporter="fw"}} {state}"#)
+    };
+    let metrics = daemon.get("/metrics");
+    assert!(metrics.contains(&reporter(0)), "{metrics}");
+
+    assert_eq!(card.order(&format!("syndrome {} 16", MACS[0])), "ok");
+    // the driver looks every two seconds
+    has("rdma/a", 0);
+    let line = daemon.line(&format!("{} is unhealthy:", FUNCTIONS[0]));
+    let reason = "its driver reports an error of fw and no recovery (devlink health show \
+                  pci/0000:21:01.0 reporter fw)";
+    assert!(line.contains(reason), "{line}");
+    let metrics = daemon.get("/metrics");
+    assert!(metrics.contains(&reporter(1)), "{metrics}");
+    // its link is well, and the other function too
+    card.has_state(&node.host, RDMA[0], "ACTIVE");
+    has("rdma/b", 1);
+    drop(daemon);
+
+    // a daemon that starts later knows it from the beginning
+    let table = offered(&node, "exclusive");
+    let line = table.lines().find(|line| line.contains("reporter fw"));
+    assert!(line.is_some_and(|it| it.contains(FUNCTIONS[0])), "{table}");
+
+    assert_eq!(card.order("syndrome all 0"), "ok");
+    for netdev in NETDEVS {
+        node.host.ip(&format!("address flush dev {netdev}"));
+        node.host.ip(&format!("link set dev {netdev} down"));
+    }
 }

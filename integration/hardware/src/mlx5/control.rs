@@ -4,6 +4,7 @@
 //! | order | effect |
 //! |---|---|
 //! | `link MAC up`, `link MAC down` | whether frames pass; the driver gets an event |
+//! | `syndrome MAC NUMBER` | the firmware reports this error in the health buffer; 0: none |
 //! | `unplug MAC` | the function falls off its bus: it reads as all ones, and does nothing any more |
 //! | `plug MAC` | it is there again, as after power-on |
 //! | `status` | a line for each function, and an empty line |
@@ -25,6 +26,12 @@ pub fn order(fabric: &mut Fabric, line: &str) -> Result<String, String> {
         ["link", mac, "up"] => each(fabric, mac, |it| it.change_link(|it| it.link.is_up = true))?,
         ["link", mac, "down"] => {
             each(fabric, mac, |it| it.change_link(|it| it.link.is_up = false))?;
+        }
+        ["syndrome", mac, number] => {
+            let number = number
+                .parse()
+                .map_err(|_| format!("{number:?} is no syndrome"))?;
+            each(fabric, mac, |it| it.registers.set_syndrome(number))?;
         }
         ["unplug", mac] => each(fabric, mac, |it| it.link.is_present = false)?,
         ["plug", mac] => each(fabric, mac, |it| {

@@ -34,6 +34,8 @@ const INTERFACE: Field = field(21, 3);
 /// The doorbell of the commands.
 pub const COMMAND_DOORBELL: u64 = 0x18;
 const HEALTH_FIRMWARE: usize = 0x230;
+/// `synd` of the health buffer, between `irisc_index` and `ext_synd`.
+const HEALTH_SYNDROME: usize = 0x23d;
 const TIMER: usize = 0x1000;
 const HEALTH_COUNTER: usize = 0x1010;
 
@@ -60,6 +62,11 @@ impl Default for Registers {
 impl Registers {
     fn put(&mut self, at: usize, value: u32) {
         self.bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
+    }
+
+    /// Sets the syndrome that the firmware reports in the health buffer; 0: none.
+    pub fn set_syndrome(&mut self, syndrome: u8) {
+        self.bytes[HEALTH_SYNDROME] = syndrome;
     }
 
     /// The address of the command queue.

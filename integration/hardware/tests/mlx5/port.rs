@@ -113,10 +113,23 @@ fn a_function_falls_off_its_bus_and_comes_back_as_after_power_on() {
 }
 
 #[test]
+fn a_syndrome_is_in_the_health_buffer() {
+    let mut it = Driver::new();
+    assert_eq!(it.read(0x23c), 0);
+    order(&mut it.fabric, "syndrome 52:54:00:bb:00:02 9").expect("an order");
+    assert_eq!(it.read(0x23c), 0);
+    order(&mut it.fabric, "syndrome all 16").expect("an order");
+    assert_eq!(it.read(0x23c), 16 << 16);
+    order(&mut it.fabric, "syndrome all 0").expect("an order");
+    assert_eq!(it.read(0x23c), 0);
+}
+
+#[test]
 fn unknown_orders_are_refused() {
     let mut it = Driver::new();
     for (line, reason) in [
         ("flap", "\"flap\" is no order"),
+        ("syndrome all 256", "\"256\" is no syndrome"),
         (
             "link 02:00:00:00:00:09 down",
             "no function has the MAC \"02:00:00:00:00:09\"",
