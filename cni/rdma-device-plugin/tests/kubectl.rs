@@ -2,12 +2,18 @@
 //! `kubectl rdma` with a script in place of `kubectl`, which notes its arguments and answers from files: what is asked,
 //! with which flags, and what remains.
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use serde_json::{Value, json};
 use std::{
     fs,
     os::unix::fs::{PermissionsExt, symlink},
     path::Path,
     process::Command,
+    thread,
+    time::Duration,
 };
 use tempfile::TempDir;
 
@@ -18,8 +24,9 @@ echo "$*" >>asked
 while [ "${1#--}" != "$1" ]; do shift; done
 case "$1 $2" in
 "get pods") cat daemons.json ;;
+"get events") echo "{}" ;;
 "get pod") [ -e "$3.json" ] && cat "$3.json" || { echo "noise"; echo "no pod $3"; exit 1; } >&2 ;;
-"exec "*) cat facts.json; exit 1 ;;
+"exec "*) [ ! -e hangs ] || exec sleep 600; cat facts.json; exit 1 ;;
 "create "*) cat >created.json; cat rdma-ping-x.json ;;
 "logs "*) echo 'fd00::7: 5 sent, 5 answered' ;;
 esac
@@ -75,12 +82,16 @@ impl Desk {
         );
     }
 
-    /// Exit code, output and errors of the command line.
-    fn types(&self, line: &str) -> (Option<i32>, String, String) {
+    fn command(&self, line: &str) -> Command {
         let mut command = Command::new(self.path().join("kubectl-rdma"));
         let path = format!("{}:/usr/bin:/bin", self.path().display());
-        let command = command.args(line.split(' ')).env("PATH", path);
-        let output = command.output().expect("it runs");
+        command.args(line.split(' ')).env("PATH", path);
+        command
+    }
+
+    /// Exit code, output and errors of the command line.
+    fn types(&self, line: &str) -> (Option<i32>, String, String) {
+        let output = self.command(line).output().expect("it runs");
         let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
         (
             output.status.code(),
@@ -195,4 +206,43 @@ fn what_keeps_it_from_an_answer_is_one_sentence() {
         errors.starts_with("kubectl-rdma: there is no program kubectl in PATH"),
         "{errors}"
     );
+}
+
+#[test]
+fn a_daemon_that_does_not_answer_is_given_up() {
+    let desk = Desk::new();
+    desk.write("hangs", "");
+    desk.json("nodes", &json!({"items": []}));
+    let silent = "kubectl-rdma: pod rdma/ds-x, the daemon on node node-1, has not answered in 1 seconds: read its log, or \
+                  give it more time with --timeout\n";
+    let (code, output, errors) = desk.types("pods --timeout 1");
+    assert_eq!((code, output.as_str()), (Some(1), ""));
+    assert!(errors.ends_with(silent), "{errors}");
+    let (code, output, errors) = desk.types("doctor a --timeout 1");
+    assert_eq!((code, output.as_str(), &*errors), (Some(1), "", silent));
+    // the answer of another one comes within the time
+    fs::remove_file(desk.path().join("hangs")).expect("removed");
+    let (code, _, errors) = desk.types("doctor a --timeout 30");
+    assert_eq!((code, errors.as_str()), (Some(1), ""));
+}
+
+#[test]
+fn an_interrupt_deletes_the_pod() {
+    for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
+        let desk = Desk::new();
+        desk.pings("Running", json!({"running": {}}));
+        let mut child = desk
+            .command("ping node-1 192.0.2.1")
+            .spawn()
+            .expect("it runs");
+        let is_waited_for = |it: &String| it.starts_with("get pod rdma-ping-x");
+        while !desk.path().join("asked").exists() || !desk.asked().iter().any(is_waited_for) {
+            thread::sleep(Duration::from_millis(10));
+        }
+        let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
+        kill(pid, signal).expect("sent");
+        assert_eq!(child.wait().expect("its end").code(), Some(code));
+        let deletes = |it: &String| it == "delete pod rdma-ping-x --namespace rdma --wait=false";
+        assert!(desk.asked().iter().any(deletes), "{:?}", desk.asked());
+    }
 }

@@ -6,9 +6,10 @@ use doctor::facts::Facts;
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
-    io::{self, Write},
-    process::{Command, ExitCode, Stdio},
+    io::{self, Read, Write},
+    process::{Child, Command, ExitCode, ExitStatus, Stdio},
     thread,
+    time::{Duration, Instant},
 };
 
 /// Label of the daemons' pods: chart and manifests set it.
@@ -20,8 +21,11 @@ pub(super) const CONTAINER: &str = "rdma-device-plugin";
 /// Number of daemons that are asked at a time.
 const AT_A_TIME: usize = 16;
 
+/// Interval of looks whether a daemon has answered.
+const LOOK: Duration = Duration::from_millis(20);
+
 /// Flags that each `kubectl` gets.
-#[derive(Args, Clone, Debug, Default)]
+#[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Flags of kubectl")]
 pub(super) struct Flags {
     /// Kubeconfig file
@@ -42,6 +46,12 @@ pub(super) struct Flags {
     /// Namespace of pods without one; default: that of the context
     #[arg(short, long, global = true, value_name = "NAME")]
     namespace: Option<String>,
+    /// Longest time until a daemon answers
+    #[arg(
+        long, global = true, value_name = "SECONDS", default_value_t = 60,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    timeout: u64,
 }
 
 /// The plugin has no answer.
@@ -76,6 +86,17 @@ pub(super) enum Error {
         release: String,
         source: serde_json::Error,
     },
+    #[error(
+        "pod {pod}, the daemon on node {node}, has not answered in {seconds} seconds: read its log, or give it more time \
+         with --timeout"
+    )]
+    Silent {
+        node: String,
+        pod: String,
+        seconds: u64,
+    },
+    #[error("cannot wait for Ctrl-C: {0}")]
+    Signals(io::Error),
     #[error("pod {pod} has no result: {why}")]
     NoResult { pod: String, why: String },
 }
@@ -114,48 +135,91 @@ impl Flags {
     }
 
     /// Returns the output of `kubectl ARGUMENTS`.
-    pub(super) fn output(&self, arguments: &[&str], input: &str) -> Result<Vec<u8>, Error> {
-        let (output, why) = self.tried(arguments, input)?;
-        why.map_or(Ok(output), |why| Err(failed(arguments, &why)))
+    pub(super) fn output(&self, arguments: &[&str]) -> Result<Vec<u8>, Error> {
+        let mut command = self.command();
+        let child = piped(command.args(arguments)).map_err(not_run)?;
+        whole(arguments, child)
     }
 
-    /// Returns the output of `kubectl ARGUMENTS`, and its errors if it failed.
-    fn tried(&self, arguments: &[&str], input: &str) -> Result<(Vec<u8>, Option<String>), Error> {
+    /// Returns the object that `kubectl ARGUMENTS` makes of `input`.
+    pub(super) fn create(&self, arguments: &[&str], input: &str) -> Result<Value, Error> {
         let mut command = self.command();
-        command.args(arguments);
-        command.stdin(Stdio::piped());
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(not_run)?;
+        let mut child = piped(command.args(arguments)).map_err(not_run)?;
         if let Some(mut stdin) = child.stdin.take() {
             // one that reads nothing may have ended
             let _ = stdin.write_all(input.as_bytes());
         }
-        let output = child.wait_with_output().map_err(not_run)?;
-        let errors = String::from_utf8_lossy(&output.stderr);
-        // the last line is the result of attempts before
-        let why = errors.trim_end().lines().last().unwrap_or_default();
-        let why = (!output.status.success()).then(|| why.to_owned());
-        Ok((output.stdout, why))
+        object(arguments, &whole(arguments, child)?)
     }
 
     /// Returns the objects of `kubectl get ARGUMENTS -o json`.
     pub(super) fn get(&self, arguments: &[&str]) -> Result<Value, Error> {
         let all = [&["get"], arguments, &["-o", "json"]].concat();
-        self.object(&all, "")
+        object(&all, &self.output(&all)?)
     }
 
-    /// Returns the object that `kubectl ARGUMENTS` prints as JSON.
-    pub(super) fn object(&self, arguments: &[&str], input: &str) -> Result<Value, Error> {
-        let output = self.output(arguments, input)?;
-        serde_json::from_slice(&output).map_err(|error| failed(arguments, &error.to_string()))
+    /// Waits for the end of `child`, for the longest time that a daemon has. Returns `None` if it does not end, and kills
+    /// it.
+    fn ended(&self, child: &mut Child) -> io::Result<Option<ExitStatus>> {
+        let limit = Duration::from_secs(self.timeout);
+        let begin = Instant::now();
+        while begin.elapsed() < limit {
+            if let Some(status) = child.try_wait()? {
+                return Ok(Some(status));
+            }
+            thread::sleep(LOOK);
+        }
+        child.kill()?;
+        child.wait().map(|_| None)
     }
 
     /// Runs `kubectl ARGUMENTS` at the user's terminal. Returns its exit code.
     pub(super) fn show(&self, arguments: &[&str]) -> Result<ExitCode, Error> {
-        let status = self.command().args(arguments).status().map_err(not_run)?;
-        let code = status.code().and_then(|it| u8::try_from(it).ok());
-        Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+        let status = self.command().args(arguments).status();
+        status.map(exit_code).map_err(not_run)
     }
+}
+
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().and_then(|it| u8::try_from(it).ok());
+    code.map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+/// Returns what a pipe has until its end.
+fn read(pipe: Option<impl Read>) -> Vec<u8> {
+    let mut text = Vec::new();
+    if let Some(mut pipe) = pipe {
+        // an error ends it
+        let _ = pipe.read_to_end(&mut text);
+    }
+    text
+}
+
+/// Starts a command whose input, output and errors are pipes.
+fn piped(command: &mut Command) -> io::Result<Child> {
+    command.stdin(Stdio::piped());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn()
+}
+
+/// Returns the output of `child`, which runs `kubectl ARGUMENTS`, or its last error.
+fn whole(arguments: &[&str], child: Child) -> Result<Vec<u8>, Error> {
+    let output = child.wait_with_output().map_err(not_run)?;
+    match output.status.success() {
+        true => Ok(output.stdout),
+        false => Err(failed(arguments, &last_error(&output.stderr))),
+    }
+}
+
+/// Returns the last line: those before are of earlier attempts.
+fn last_error(errors: &[u8]) -> String {
+    let errors = String::from_utf8_lossy(errors);
+    let last = errors.trim_end().lines().last();
+    last.unwrap_or_default().to_owned()
+}
+
+fn object(arguments: &[&str], output: &[u8]) -> Result<Value, Error> {
+    serde_json::from_slice(output).map_err(|error| failed(arguments, &error.to_string()))
 }
 
 fn not_run(error: io::Error) -> Error {
@@ -292,18 +356,43 @@ impl Daemon {
         [&exec[..], &["--", "rdma-device-plugin"], command].concat()
     }
 
+    fn silent(&self, flags: &Flags) -> Error {
+        let [namespace, name] = ["/metadata/namespace", "/metadata/name"];
+        Error::Silent {
+            node: text(&self.0, "/spec/nodeName").to_owned(),
+            pod: format!("{}/{}", text(&self.0, namespace), text(&self.0, name)),
+            seconds: flags.timeout,
+        }
+    }
+
     /// Runs the command at the user's terminal. Returns its exit code.
     pub(super) fn exec(&self, flags: &Flags, command: &[&str]) -> Result<ExitCode, Error> {
-        flags.show(&self.at(command))
+        let mut kubectl = flags.command();
+        let mut child = kubectl.args(self.at(command)).spawn().map_err(not_run)?;
+        let status = flags.ended(&mut child).map_err(not_run)?;
+        status.map(exit_code).ok_or_else(|| self.silent(flags))
     }
 
     /// Asks the daemon for its observations.
     pub(super) fn facts(&self, flags: &Flags) -> Result<Facts, Error> {
         let line = self.at(&["doctor", "--facts"]);
-        let (output, why) = flags.tried(&line, "")?;
+        let mut command = flags.command();
+        let mut child = piped(command.args(&line)).map_err(not_run)?;
+        let pipes = (child.stdout.take(), child.stderr.take());
+        let (status, output, errors) = thread::scope(|scope| {
+            let output = scope.spawn(|| read(pipes.0));
+            let errors = scope.spawn(|| read(pipes.1));
+            let status = flags.ended(&mut child);
+            // none of them panics
+            let text = |it: thread::ScopedJoinHandle<'_, Vec<u8>>| it.join().unwrap_or_default();
+            (status, text(output), text(errors))
+        });
+        if status.map_err(not_run)?.is_none() {
+            return Err(self.silent(flags));
+        }
         // with errors on the node the exit code is 1 as well
         let Ok(facts) = serde_json::from_slice::<Value>(&output) else {
-            return Err(failed(&line, &why.unwrap_or_default()));
+            return Err(failed(&line, &last_error(&errors)));
         };
         let release = text(&facts, "/version").to_owned();
         serde_json::from_value(facts).map_err(|source| Error::Unreadable {

@@ -68,7 +68,7 @@ enum Command {
         options: Vec<String>,
     },
     /// Pings a pod's rails, or an address, over RDMA from a node or from inside a pod. A privileged pod rdma-ping-… does it,
-    /// which is deleted at the end: delete it yourself after Ctrl-C. Exit code 0 if each request was answered
+    /// which is deleted at the end and after Ctrl-C. Exit code 0 if each request was answered
     Ping {
         /// Place of the requests
         #[arg(value_name = "NODE|[NAMESPACE/]POD")]

@@ -6,13 +6,17 @@
 //! has the daemon's view of records and namespaces.
 
 use super::{
+    NAME,
     api::{CONTAINER, Daemon, Daemons, Error, Flags, Pod, array, text},
     pods::rails,
 };
+use conf_reader::one_line;
+use nix::sys::signal::{SigSet, Signal};
 use serde_json::{Value, json};
 use std::{
+    io,
     net::IpAddr,
-    process::ExitCode,
+    process::{self, ExitCode},
     thread,
     time::{Duration, Instant},
 };
@@ -60,19 +64,45 @@ pub(super) fn ping(
         "-o",
         "json",
     ];
-    let made = flags.object(&create, &made)?;
-    let name = text(&made, "/metadata/name");
-    let code = outcome(flags, namespace, name);
-    let delete = [
-        "delete",
-        "pod",
-        name,
-        "--namespace",
-        namespace,
-        "--wait=false",
-    ];
-    let deleted = flags.output(&delete, "");
+    let interrupts = blocked().map_err(Error::Signals)?;
+    let made = flags.create(&create, &made)?;
+    let name = text(&made, "/metadata/name").to_owned();
+    delete_on(
+        interrupts,
+        flags.clone(),
+        namespace.to_owned(),
+        name.clone(),
+    );
+    let code = outcome(flags, namespace, &name);
+    let deleted = delete(flags, namespace, &name);
     code.and_then(|code| deleted.map(|_| code))
+}
+
+/// Blocks SIGINT and SIGTERM for this process and each `kubectl` that it starts from now on. Returns the set.
+fn blocked() -> io::Result<SigSet> {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGINT);
+    signals.add(Signal::SIGTERM);
+    signals.thread_block()?;
+    Ok(signals)
+}
+
+/// Deletes the pod when one of the signals comes, and ends the process with the shell's exit code for it.
+fn delete_on(signals: SigSet, flags: Flags, namespace: String, name: String) {
+    thread::spawn(move || {
+        let Ok(signal) = signals.wait() else {
+            return;
+        };
+        if let Err(error) = delete(&flags, &namespace, &name) {
+            eprintln!("{NAME}: {}", one_line(&error.to_string()));
+        }
+        process::exit(128 + signal as i32)
+    });
+}
+
+fn delete(flags: &Flags, namespace: &str, name: &str) -> Result<Vec<u8>, Error> {
+    let pod = ["delete", "pod", name, "--namespace", namespace];
+    flags.output(&[&pod[..], &["--wait=false"]].concat())
 }
 
 /// Returns the addresses of the pod's rails.
