@@ -40,6 +40,8 @@ pub(crate) struct PeerRail {
     pub(crate) mac: Option<HardwareAddress>,
     /// True if the pair's own rail is the same one, on one wire with it.
     pub(crate) is_same: bool,
+    /// True if the address is that of the node, which goes while a pod has the rail.
+    pub(crate) is_of_node: bool,
 }
 
 /// Result of a pair.

@@ -178,6 +178,7 @@ fn with_the_other_pod(
         own: &rails,
         others: &others,
         is_same: &|one, other| one.netdev == other.netdev,
+        are_nodes: false,
     };
     let is_good = both.ping(arguments, &devices, output)?;
     drop(peer);
@@ -219,6 +220,7 @@ fn with_node(
         own: &own,
         others: &others,
         is_same: &is_same,
+        are_nodes: true,
     };
     both.ping(arguments, &devices, output)
 }
@@ -231,6 +233,8 @@ struct Both<'a> {
     others: &'a [Rail],
     /// Returns true for two rails of one network, which must reach each other.
     is_same: &'a dyn Fn(&Rail, &Rail) -> bool,
+    /// True if both sides are nodes, whose rails pods may have.
+    are_nodes: bool,
 }
 
 impl Both<'_> {
@@ -249,6 +253,7 @@ impl Both<'_> {
                 netdev: other.netdev.clone(),
                 mac: other.mac.clone(),
                 is_same: (self.is_same)(one, other),
+                is_of_node: self.are_nodes,
             }),
             addresses: one.addresses_to(other).map(|(from, to)| (Some(from), to)),
             is_required: (self.is_same)(one, other),
@@ -326,6 +331,7 @@ fn exchange(
                     netdev: other.netdev.clone(),
                     mac: other.mac.clone(),
                     is_same: one.netdev == other.netdev,
+                    is_of_node: false,
                 }),
                 addresses: one.addresses_to(other).map(|(from, to)| (Some(from), to)),
                 is_required: true,

@@ -2,7 +2,7 @@
 //! The result as lines, as a matrix and as JSON.
 
 use crate::{
-    exchange::Outcome,
+    exchange::{Outcome, PeerRail},
     statistics::{Times, milliseconds},
 };
 use rdma_netns::sidr::AskError;
@@ -144,6 +144,20 @@ fn columns_of(table: &[Vec<String>]) -> String {
 
 /// Returns a possible reason for requests without an answer. None: all were answered, or no answer is required.
 fn reason(outcome: &Outcome) -> Option<String> {
+    let reason = fault(outcome)?;
+    let rail = outcome.pair.rail.as_ref();
+    let is_unseen = matches!(outcome.icmp, Some(Ok(false)))
+        || matches!(outcome.failure, Some(AskError::Unresolved(_)));
+    match rail.filter(|it| it.is_of_node && is_unseen && outcome.times.is_empty()) {
+        Some(PeerRail { peer, netdev, .. }) => Some(format!(
+            "{reason}; or a pod has {netdev} of {peer}, and rails in pods do not answer (kubectl rdma pods -A)"
+        )),
+        None => Some(reason),
+    }
+}
+
+/// Returns a fault that explains requests without an answer.
+fn fault(outcome: &Outcome) -> Option<String> {
     if !outcome.pair.is_required {
         return None;
     }
@@ -233,6 +247,7 @@ pub(crate) fn exchanged_json(
 mod tests {
     use super::*;
     use crate::exchange::Pair;
+    use rdma_netns::sidr::Local;
     use std::{net::IpAddr, time::Duration};
 
     fn outcome(from: &str, to: &str, sent: u32, times: &[u64]) -> Outcome {
@@ -283,6 +298,42 @@ mod tests {
             lines[5..],
             ["rdma1 to rdma1 of a/b: the two rails have no address of the same family"]
         );
+    }
+
+    #[test]
+    fn a_nodes_rail_that_is_not_seen_may_be_in_a_pod() {
+        let mut of_node = outcome("eth1", "eth1", 2, &[]);
+        of_node.pair.rail = Some(PeerRail {
+            peer: "node-2".to_owned(),
+            netdev: "eth1".to_owned(),
+            mac: None,
+            is_same: true,
+            is_of_node: true,
+        });
+        let hint =
+            "; or a pod has eth1 of node-2, and rails in pods do not answer (kubectl rdma pods -A)";
+        let has_hint = |it: &Outcome| reason(it).expect("a reason").ends_with(hint);
+        assert!(has_hint(&of_node));
+        of_node.failure = Some(AskError::Silent {
+            local: Local {
+                device: 1,
+                port: 1,
+                address: None,
+            },
+            destination: "10.0.0.2".parse().expect("an address"),
+        });
+        of_node.icmp = Some(Ok(false));
+        assert!(has_hint(&of_node));
+        // the node has the rail
+        of_node.icmp = Some(Ok(true));
+        assert!(!has_hint(&of_node));
+        of_node.icmp = Some(Ok(false));
+        of_node
+            .pair
+            .rail
+            .iter_mut()
+            .for_each(|it| it.is_of_node = false);
+        assert!(!has_hint(&of_node));
     }
 
     /// Rails of different names may be in networks of their own.

@@ -109,6 +109,7 @@ mod tests {
 
     fn rail(number: u8, peer: &str, is_known: bool) -> PeerRail {
         PeerRail {
+            is_of_node: false,
             peer: peer.to_owned(),
             netdev: format!("rdma{number}"),
             mac: is_known.then(|| mac(number)),
