@@ -174,6 +174,39 @@ fn a_matrix_has_each_rail_by_each_rail() {
 }
 
 /// RDMA is broken in three ways, and each silence has its words.
+/// `doctor pod` shows the rails, and pings from inside the pod.
+#[test]
+fn doctor_pings_another_pod() {
+    let scene = TwoPods::new();
+    let doctor = |arguments: &[&str]| {
+        let mut command = scene.lab.host.command(rdma_device_plugin());
+        command
+            .args(["doctor", "pod", "one", "--to"])
+            .args(arguments);
+        command.arg("--state-dir").arg(scene.lab.state());
+        let output = command.output().expect("it starts");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        (output.status.code(), text, errors)
+    };
+    let (code, text, errors) = doctor(&["two"]);
+    assert_eq!((code, &*errors), (Some(0), ""), "{text}");
+    let (rails, answers) = text.split_once("rdma0 of default/two").expect("a matrix");
+    assert!(rails.starts_with("default/one, "), "{text}");
+    assert!(rails.contains("NCCL_IB_GID_INDEX=3"), "{text}");
+    assert_eq!(answers.matches(" ms").count(), 4, "{text}");
+    let (code, text, errors) = doctor(&[&*ipv6(1, 1), "--json"]);
+    assert_eq!((code, &*errors), (Some(0), ""), "{text}");
+    let document: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(document["pairs"][0]["answered"], 5);
+    let (code, text, errors) = doctor(&["three"]);
+    assert_eq!((code, &*text), (Some(2), ""));
+    assert!(
+        errors.contains("no pod \"three\" has rails on this node"),
+        "{errors}"
+    );
+}
+
 #[test]
 fn each_silence_has_its_reason() {
     let scene = TwoPods::new();

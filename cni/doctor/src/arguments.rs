@@ -199,6 +199,8 @@ mod tests {
             gid_index: 3,
             root: "/".into(),
             state_dir: STATE_DIR.into(),
+            to: None,
+            json: false,
         };
         assert_eq!(question("pod trainer-0"), expected);
         let expected = Question {
@@ -206,9 +208,13 @@ mod tests {
             gid_index: 5,
             root: "/host".into(),
             state_dir: "/s".into(),
+            to: None,
+            json: false,
         };
         let line = "pod --gid-index 5 a/b --root /host --state-dir /s";
         assert_eq!(question(line), expected);
+        let to = question("pod a --to b --json");
+        assert_eq!((to.to.as_deref(), to.json), (Some("b"), true));
     }
 
     #[test]
@@ -237,7 +243,14 @@ mod tests {
             ),
             ("pod a b", &["unexpected argument 'b'"]),
             ("pod a --root x", &["--root", "must be an absolute path"]),
-            ("pod a --json", &["unexpected argument '--json'"]),
+            (
+                "pod a --json",
+                &["required", "--to <[NAMESPACE/]NAME|ADDRESS>"],
+            ),
+            (
+                "pod a --to b --root /host",
+                &["'--to", "cannot be used with '--root"],
+            ),
         ] {
             let given = ["doctor"].into_iter().chain(line.split_whitespace());
             let error = Whole::try_parse_from(given).expect_err(line).to_string();

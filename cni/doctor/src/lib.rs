@@ -23,6 +23,7 @@ use facts::{Facts, Unseen};
 use rdma_netns::Linux;
 use serde_json::json;
 use std::{
+    ffi::OsString,
     fmt::Display,
     io::{self, Write},
     path::Path,
@@ -33,17 +34,18 @@ use std::{
 const ERRORS: u8 = 1;
 const NOT_SEEN: u8 = 2;
 
-/// Runs `doctor`. The report goes to `output`; a failure to produce it is one sentence on `errors`. The options of
+/// Runs `doctor`. `ping` runs `rdma-device-plugin` with arguments that ping, and returns its exit code. The report goes to `output`; a failure to produce it is one sentence on `errors`. The options of
 /// `arguments` take precedence over the record `installed`. A record that cannot be read is reported as unseen, with
 /// its error, and the defaults apply.
 pub fn run<E: Display>(
     arguments: &Arguments,
     installed: Result<Installed, E>,
+    ping: impl FnOnce(Vec<OsString>) -> ExitCode,
     output: &mut dyn Write,
     errors: &mut dyn Write,
 ) -> ExitCode {
     if let Some(Command::Pod(question)) = &arguments.command {
-        return of_pod(question, output, errors);
+        return of_pod(question, ping, output, errors);
     }
     let (installed, unreadable) = match installed {
         Ok(installed) => (installed, None),
@@ -70,9 +72,21 @@ pub fn run<E: Display>(
     print(&text, code, output, errors)
 }
 
-fn of_pod(question: &pod::Question, output: &mut dyn Write, errors: &mut dyn Write) -> ExitCode {
-    match pod::answer(&kernel(&question.root), question) {
-        Ok(text) => print(&text, 0, output, errors),
+fn of_pod(
+    question: &pod::Question,
+    ping: impl FnOnce(Vec<OsString>) -> ExitCode,
+    output: &mut dyn Write,
+    errors: &mut dyn Write,
+) -> ExitCode {
+    let kernel = kernel(&question.root);
+    let answer = pod::answer(&kernel, question);
+    match answer.and_then(|text| Ok((text, pod::ping(&kernel, question)?))) {
+        Ok((text, None)) => print(&text, 0, output, errors),
+        Ok((_, Some(line))) if question.json => ping(line),
+        Ok((text, Some(line))) => match print(&text, 0, output, errors) {
+            code if code == ExitCode::SUCCESS => ping(line),
+            code => code,
+        },
         Err(error) => {
             let error = error.to_string();
             let _ = writeln!(errors, "rdma-device-plugin doctor: {}", one_line(&error));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `rdma-device-plugin doctor pod NAME`: a pod's rails, and on each of them what a pinned GID index would be, and what NCCL
-//! takes without.
+//! takes without. With `--to` it also tells what to ping from inside the pod.
 //!
 //! A GID table is the RDMA device's, and in shared mode has the addresses of all pods and of the node. The kernel takes
 //! any of them for a queue pair, so that a wrong index is not refused: packets leave with another's address, or with
@@ -16,6 +16,8 @@ use conf_reader::one_line;
 use rdma_netns::{GidKind, GidTable, Kernel, Pod as _};
 use rdma_resources::nccl::{Choice, Family};
 use std::{
+    collections::BTreeSet,
+    ffi::OsString,
     fmt::Write as _,
     net::IpAddr,
     path::{Path, PathBuf},
@@ -36,6 +38,12 @@ pub struct Question {
     /// State directory of rdma-cni
     #[arg(long, value_name = "DIRECTORY", default_value = STATE_DIR, value_parser = absolute)]
     pub state_dir: PathBuf,
+    /// Pings this other pod of the node, or this address, over RDMA from inside the pod. The exit code is then that of ping
+    #[arg(long, value_name = "[NAMESPACE/]NAME|ADDRESS", conflicts_with = "root")]
+    pub to: Option<String>,
+    /// Prints the answers to the ping as JSON, and nothing else
+    #[arg(long, requires = "to")]
+    pub json: bool,
 }
 
 /// Reason for no answer.
@@ -46,6 +54,15 @@ pub enum Unanswered {
         "no pod {0:?} has rails on this node, by the records in {1}: kubectl get pod -o wide says which node it is on"
     )]
     NoPod(String, String),
+    /// No pod of the name of `--to` has rails here.
+    #[error(
+        "no pod {0:?} has rails on this node: give --to an address of its rails, or run `kubectl rdma ping` for a pod of \
+         another node"
+    )]
+    NoPeer(String),
+    /// Pods of several namespaces have the name.
+    #[error("{0:?} is the name of several pods: {1}; give the namespace too")]
+    Ambiguous(String, String),
     /// The records cannot be read.
     #[error(transparent)]
     Records(#[from] StoreError),
@@ -59,10 +76,13 @@ pub enum Unanswered {
 /// # Errors
 /// There is no such pod, or its records cannot be read.
 pub fn answer<K: Kernel>(kernel: &K, question: &Question) -> Result<String, Unanswered> {
-    let boot_id = kernel.boot_id()?;
     let (root, state_dir) = (&question.root, &question.state_dir);
-    let all = Store::new(&below(root, state_dir)).of_boot(&boot_id)?;
-    let is_it = |it: &&Attachment| it.pod.as_deref().is_some_and(|pod| question.fits(pod));
+    let all = records(kernel, question)?;
+    let is_it = |it: &&Attachment| {
+        it.pod
+            .as_deref()
+            .is_some_and(|pod| fits(&question.pod, pod))
+    };
     let mut text = String::new();
     for attachment in all.iter().filter(is_it) {
         let name = attachment.pod.as_deref().unwrap_or_default();
@@ -91,6 +111,48 @@ pub fn answer<K: Kernel>(kernel: &K, question: &Question) -> Result<String, Unan
     }
 }
 
+/// Returns the arguments of `rdma-device-plugin` that ping `--to` from inside the pod. `None`: there is no `--to`.
+///
+/// # Errors
+/// One of the two is no pod, or records cannot be read.
+pub fn ping<K: Kernel>(
+    kernel: &K,
+    question: &Question,
+) -> Result<Option<Vec<OsString>>, Unanswered> {
+    let Some(to) = &question.to else {
+        return Ok(None);
+    };
+    let all = records(kernel, question)?;
+    let pods: BTreeSet<&str> = all.iter().filter_map(|it| it.pod.as_deref()).collect();
+    let from = only(&pods, &question.pod)?;
+    let to = match to.parse::<IpAddr>() {
+        Ok(_) => to,
+        Err(_) => only(&pods, to)?,
+    };
+    let mut line: Vec<OsString> = ["rdma-device-plugin", "ping", "--pod", from, to]
+        .map(OsString::from)
+        .into();
+    line.extend(["--state-dir".into(), question.state_dir.clone().into()]);
+    line.extend(question.json.then(|| "--json".into()));
+    Ok(Some(line))
+}
+
+/// Returns the only pod of the name.
+fn only<'a>(pods: &BTreeSet<&'a str>, name: &str) -> Result<&'a str, Unanswered> {
+    let all: Vec<&str> = pods.iter().filter(|it| fits(name, it)).copied().collect();
+    match all.as_slice() {
+        [] => Err(Unanswered::NoPeer(name.to_owned())),
+        [one] => Ok(one),
+        all => Err(Unanswered::Ambiguous(name.to_owned(), all.join(", "))),
+    }
+}
+
+fn records<K: Kernel>(kernel: &K, question: &Question) -> Result<Vec<Attachment>, Unanswered> {
+    let boot_id = kernel.boot_id()?;
+    let state_dir = below(&question.root, &question.state_dir);
+    Ok(Store::new(&state_dir).of_boot(&boot_id)?)
+}
+
 /// The pod's namespace, if it is still that one.
 fn opened<K: Kernel>(kernel: &K, root: &Path, attachment: &Attachment) -> Result<K::Pod, String> {
     let pod = kernel.open_pod(&netns_below(root, attachment));
@@ -101,14 +163,9 @@ fn opened<K: Kernel>(kernel: &K, root: &Path, attachment: &Attachment) -> Result
     }
 }
 
-impl Question {
-    /// Returns true if the question is about `pod`, `namespace/name`.
-    fn fits(&self, pod: &str) -> bool {
-        pod == self.pod
-            || pod
-                .split_once('/')
-                .is_some_and(|(_, name)| name == self.pod)
-    }
+/// Returns true if `name` names `pod`, `namespace/name`.
+fn fits(name: &str, pod: &str) -> bool {
+    pod == name || pod.split_once('/').is_some_and(|(_, it)| it == name)
 }
 
 /// Addresses with their pods.
@@ -324,15 +381,23 @@ mod tests {
 
     #[test]
     fn a_pod_is_named_with_its_namespace_or_without() {
-        let of = |pod: &str| Question {
-            pod: pod.into(),
-            gid_index: 3,
-            root: "/".into(),
-            state_dir: STATE_DIR.into(),
-        };
-        assert!(of("trainer-0").fits("default/trainer-0"));
-        assert!(of("default/trainer-0").fits("default/trainer-0"));
-        assert!(!of("other/trainer-0").fits("default/trainer-0"));
-        assert!(!of("trainer").fits("default/trainer-0"));
+        assert!(fits("trainer-0", "default/trainer-0"));
+        assert!(fits("default/trainer-0", "default/trainer-0"));
+        assert!(!fits("other/trainer-0", "default/trainer-0"));
+        assert!(!fits("trainer", "default/trainer-0"));
+    }
+
+    #[test]
+    fn the_pods_of_a_ping_are_one_each() {
+        let pods = BTreeSet::from(["a/x", "b/x", "b/y"]);
+        let named = |name: &str| only(&pods, name).map_err(|it| it.to_string());
+        assert_eq!(named("y"), Ok("b/y"));
+        assert_eq!(named("a/x"), Ok("a/x"));
+        assert_eq!(
+            named("x"),
+            Err("\"x\" is the name of several pods: a/x, b/x; give the namespace too".to_owned())
+        );
+        let missing = named("z").expect_err("no pod");
+        assert!(missing.starts_with("no pod \"z\" has rails on this node: give --to an address"));
     }
 }

@@ -18,6 +18,7 @@ use rdma_device_plugin::{
     signals::Signals,
 };
 use std::{
+    ffi::OsString,
     io::{Write, stderr, stdout},
     process::ExitCode,
 };
@@ -44,7 +45,7 @@ fn main() -> ExitCode {
         Some(Command::Doctor(arguments)) => {
             let record = Record::read(&arguments.record_dir());
             let installed = record.map(|it| it.map(Installed::from).unwrap_or_default());
-            return doctor::run(arguments, installed, &mut stdout(), &mut stderr());
+            return doctor::run(arguments, installed, ping, &mut stdout(), &mut stderr());
         }
         Some(Command::Smc(arguments)) => {
             return smcr::readout::run(&arguments.into(), &mut stdout(), &mut stderr());
@@ -65,6 +66,21 @@ fn main() -> ExitCode {
         true => check::check(&arguments),
         false => serve(arguments, metrics),
     })
+}
+
+/// Runs `ping` with the arguments that `doctor` makes.
+fn ping(line: Vec<OsString>) -> ExitCode {
+    match Arguments::try_parse_from(line).map(|it| it.command) {
+        Ok(Some(Command::Ping(arguments))) => {
+            rdma_ping::run(&arguments, &mut stdout(), &mut stderr())
+        }
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            // no output is left for a failure to print
+            let _ = error.print();
+            ExitCode::from(2)
+        }
+    }
 }
 
 fn ended(done: Result<(), impl std::error::Error>) -> ExitCode {
