@@ -164,8 +164,8 @@ pub enum BoundsError {
     },
     /// The netdev's own address is among the addresses of pods.
     #[error(
-        "its own address {0} is between ipam.rangeStart and ipam.rangeEnd: other nodes would give it to a pod while \
-         this node is off; give the netdev an address outside, or add {0} to ipam.exclude"
+        "its own address {0} is among the addresses of pods: other nodes would give it to a pod while this node is off; \
+         set ipam.rangeStart and ipam.rangeEnd so that it is outside, or add {0} to ipam.exclude"
     )]
     Own(IpAddr),
 }

@@ -83,14 +83,14 @@ fn bounds_of_both_families_are_their_own() {
 #[test]
 fn bounds_with_the_nodes_own_address_are_refused() {
     let node = Node::new();
-    let mut conf = told(
-        &node,
-        json!({"family": "ipv4", "rangeStart": "+50"}),
-        &["10.77.0.77/24"],
-    );
-    let said = "bond1 (rail eth0): its own address 10.77.0.77 is between ipam.rangeStart and ipam.rangeEnd: other \
-                nodes would give it to a pod while this node is off; give the netdev an address outside, or add \
+    let bounded = |ipam| told(&node, ipam, &["10.77.0.77/24"]);
+    let said = "bond1 (rail eth0): its own address 10.77.0.77 is among the addresses of pods: other nodes would give \
+                it to a pod while this node is off; set ipam.rangeStart and ipam.rangeEnd so that it is outside, or add \
                 10.77.0.77 to ipam.exclude";
+    // blocks of the whole prefix
+    let blocks = bounded(json!({"family": "ipv4", "perNode": 8}));
+    call("ADD", "a", &blocks).fails(101, said);
+    let mut conf = bounded(json!({"family": "ipv4", "rangeStart": "+50"}));
     call("ADD", "a", &conf).fails(101, said);
     let status = format!("ADD cannot work: {}", said.replace(" (rail eth0)", ""));
     call("STATUS", "", &conf).fails(50, &status);
