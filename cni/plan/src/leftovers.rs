@@ -49,7 +49,7 @@ pub(super) fn siblings<'a>(
     })
 }
 
-/// Returns a sentence for each of the [`siblings`] that stay in the pod, as they may be the host's.
+/// Returns a sentence for each of the pod's other children that stay in the pod, as they may be the host's.
 pub fn left_in_pod(attachment: &Attachment, others: &Others, observed: &Observed) -> Vec<String> {
     let siblings = siblings(attachment, &others.of_pod, observed);
     let sentences = siblings.filter_map(|(link, hosts)| {
