@@ -21,7 +21,8 @@ pub enum Refusal<E> {
     TryAgain,
     /// The round goes on; the error counts if the next rounds do not mend it.
     GoOn(OpError),
-    /// Other changes depend on it: the round ends, and the rest is planned again.
+    /// Other changes depend on it, or the state has changed since it was observed: the round ends, and the rest is planned
+    /// again.
     PlanAnew(OpError),
     /// The desired state cannot be reached.
     End(E),

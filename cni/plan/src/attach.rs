@@ -51,7 +51,7 @@ pub fn attach_rail(
     }
     let moved = move_rdma(attachment, rail, observed, &mut ops)?;
     match (&rail.host_link, &rail.shared) {
-        // the kernel makes the IPoIB netdev anew, in the pod: planned when it is seen
+        // the kernel makes the IPoIB netdev anew, on the host, from Linux 6.17 on in the pod: planned when it is seen
         (Some(host_link), _) if moved && host_link.link_type == LinkType::Infiniband => {}
         (Some(host_link), _) => {
             let draft = placed(rail, host_link, observed, &mut ops)?;

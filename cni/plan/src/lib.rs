@@ -139,8 +139,8 @@ pub enum Obstacle {
     },
     /// Netdevs of the pod beside the rail, which another plugin may have moved there.
     #[error(
-        "{links}, as a netdev of the host that another plugin moved: the DEL after one with this error removes it; to keep it, \
-         move it to the host"
+        "{links}, as a netdev of the host that another plugin moved: a DEL that finds it again removes it; to keep it, move it \
+         to the host"
     )]
     MayBeHosts {
         /// A clause for each, with its alias.

@@ -17,8 +17,8 @@ use rdma_netns::{
 };
 use std::{net::IpAddr, time::Duration};
 
-/// Maximum number of plans per reconcile, beside the last one, which makes no changes. An IPoIB netdev needs two, or three
-/// if udev renames it meanwhile, with a driver that is bound anew one more, all others one.
+/// Maximum number of plans per reconcile, beside the last one, which makes no changes, and one for each rail, whose IPoIB
+/// netdev udev may rename meanwhile. An IPoIB netdev needs two, with a driver that is bound anew one more, all others one.
 const ROUNDS: usize = 4;
 
 /// Time that a character device may take to appear in `/dev`.
@@ -107,7 +107,8 @@ pub fn attach<K: Kernel>(
         rebinds: false,
         patience: busy::Patience::default(),
     };
-    reconcile(kernel, Some(pod), ROUNDS, &mut attached).map(|(observed, _)| observed)
+    let rounds = ROUNDS + attachment.rails.len();
+    reconcile(kernel, Some(pod), rounds, &mut attached).map(|(observed, _)| observed)
 }
 
 /// All rails in the pod.

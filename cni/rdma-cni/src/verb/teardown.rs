@@ -67,6 +67,7 @@ pub fn attachment<K: Kernel>(
 fn remember_named<K: Kernel>(node: &Node<'_, K>, attachment: &mut Attachment, error: &Error) {
     if let Error::Incomplete(Incomplete { named, .. }) = error
         && node.environment.command == Command::Del
+        && !named.is_empty()
         && *named != attachment.named
     {
         attachment.named.clone_from(named);
@@ -91,8 +92,9 @@ pub fn tell_no_more<K>(node: &Node<'_, K>, key: &Key, pod: Option<&str>) {
     }
 }
 
-/// Writes down how far `attachment` got. What is lost if that fails is that another verb could take over earlier, and
-/// that one that ends at the same moment knows whose what both have of SMC-R is.
+/// Records how far `attachment` got, and logs a failure. Without the record another verb takes over later, DEL repeats a
+/// report of netdevs that may be the host's, and one that ends at the same moment does not know which objects of SMC-R are
+/// whose.
 pub fn mark<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, phase: Phase) {
     let marked = Attachment {
         phase,

@@ -361,21 +361,28 @@ fn a_move_keeps_the_mode_both_ways() {
 /// the pod. `lab_mlx5_ib` saw udev between ADD's look and its move.
 #[test]
 fn a_netdev_that_udev_renames_meanwhile_is_moved() {
-    for (udev, follows) in (0..4).flat_map(|udev| [(udev, false), (udev, true)]) {
+    let ports = [PORT, "0000:5f:00.0", "0000:60:00.0", "0000:61:00.0"];
+    for (udev, follows) in (0..8).flat_map(|udev| [(udev, false), (udev, true)]) {
         let mut world = World::new(Some(RdmaMode::Exclusive));
-        world.plug(Nic::infiniband(PORT, "mlx5_0"));
-        let named = world.name_by_udev(PORT, name("ibp94s0"));
-        named.unwrap_or_else(|refusal| panic!("{refusal}"));
-        let set = world.execute(&up("ibp94s0"), None);
-        set.unwrap_or_else(|refusal| panic!("{refusal}"));
+        for (number, port) in ports.into_iter().enumerate() {
+            world.plug(Nic::infiniband(port, &format!("mlx5_{number}")));
+            let netdev = format!("ibp{number}s0");
+            let named = world.name_by_udev(port, name(&netdev));
+            named.unwrap_or_else(|refusal| panic!("{refusal}"));
+            let set = world.execute(&up(&netdev), None);
+            set.unwrap_or_else(|refusal| panic!("{refusal}"));
+        }
         settle(&mut world);
         (world.udev, world.ipoib_follows_rdma) = (udev, follows);
         let node = Node::with(world);
         let pod = node.pod("a");
         let before = node.snapshot().without_numbers();
-        let config = node.config(json!({ "deviceID": PORT, "mode": "move" }));
+        let devices = ports.map(|port| json!({ "pci": port }));
+        let config = node.config(json!({ "devices": devices, "mode": "move" }));
         node.add(&pod, &config).must_succeed();
-        assert!(has_link(&node, &pod, "rdma0"), "{udev} {follows}");
+        for rail in ["rdma0", "rdma1", "rdma2", "rdma3"] {
+            assert!(has_link(&node, &pod, rail), "{rail}: {udev} {follows}");
+        }
         node.del(&pod, &config).must_succeed();
         assert_eq!(
             node.snapshot().without_numbers(),

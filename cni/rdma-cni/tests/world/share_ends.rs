@@ -392,6 +392,14 @@ fn a_netdev_that_may_be_the_hosts_is_removed_after_a_del_that_named_it() {
         let told = "net1 of the pod has the alias hosts0";
         assert!(message.contains(told), "{restorer:?}: {message}");
         assert!(has_link(node, &pod, "net1"), "{restorer:?}");
+        // a DEL that fails for another reason forgets nothing
+        node.kernel.begin();
+        node.kernel.intercept(|_, step| match step.op {
+            Op::RemoveLink { link, .. } if &**link == "net1" => Verdict::Refuse(Errno::EPERM),
+            _ => Verdict::Proceed,
+        });
+        node.del(&pod, &config).must_fail(107);
+        node.kernel.begin();
         node.del(&pod, &config).must_succeed();
         assert!(!has_link(node, &pod, "net1"), "{restorer:?}");
     }
