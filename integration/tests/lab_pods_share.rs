@@ -17,7 +17,7 @@ use integration::{
     wait,
 };
 use nix::sys::signal::Signal;
-use std::{path::Path, process::Command, thread, time::Duration};
+use std::{fs, path::Path, process::Command, thread, time::Duration};
 use tonic::Code;
 
 /// Time that a sandbox may take until the chain's ADD runs.
@@ -317,15 +317,18 @@ const TO_REGISTER: Duration = Duration::from_secs(120);
 /// its locked memory, and what the program says.
 #[track_caller]
 fn registering(node: &SharedNode, name: &str, resource: &str) -> Result<Pod, tonic::Status> {
-    let given = node.node.allocate(&Wish::new(name, "main", resource, 1));
     let rdma = nics::rdma(0);
     let line = format!(
         "ulimit -l >/tmp/limit; id -u >/tmp/user; {REGISTER} -d {rdma} >/tmp/said 2>&1; echo ended >>/tmp/said; sleep 600"
     );
-    let spec = PodSpec::new(name).container("main", &[given]);
-    let spec = spec
-        .program(&line, 1000)
-        .mount(Path::new("/usr/bin/ibv_rc_pingpong"));
+    let spec = PodSpec::new(name).program(&line, 1000);
+    with_pingpong(node, spec, &Wish::new(name, "main", resource, 1))
+}
+
+/// Runs the pod with one container, which has what it wishes and `ibv_rc_pingpong`.
+fn with_pingpong(node: &SharedNode, spec: PodSpec, wish: &Wish) -> Result<Pod, tonic::Status> {
+    let spec = spec.container("main", &[node.node.allocate(wish)]);
+    let spec = spec.mount(Path::new("/usr/bin/ibv_rc_pingpong"));
     let ask = |it: &Allocation| node.node.kubelet.before_start(&it.resource, &it.ids);
     node.runtime.run_asking(&spec, ask)
 }
@@ -390,6 +393,56 @@ fn a_container_without_root_locks_the_memory_that_its_resource_allows() {
     let expected = "1000\n8192\nCouldn't register MR\nended\n";
     assert_eq!(said.as_deref(), Some(expected));
     for pod in [pod, plain] {
+        node.remove(pod);
+    }
+}
+
+/// Two resources of the same devices, whose containers may have three objects of a device, and any number.
+const LIMITED: &str = r#"{"cdi": true, "chain": {"confDir": "/run/no-networks"}, "resources": [
+    {"name": "rdma/hca", "kind": "shared", "count": 8, "limits": {"objects": 3}},
+    {"name": "rdma/plain", "kind": "shared", "count": 8}
+]}"#;
+
+/// What the rdma controller has in `file` for the pod's container and the first device.
+#[track_caller]
+fn controlled(pod: &Pod, file: &str) -> String {
+    let path = format!("/sys/fs/cgroup/kubepods/{}/{file}", pod.main().id);
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let rdma = nics::rdma(0);
+    let mut lines = text.lines();
+    let line = lines.find_map(|line| line.strip_prefix(&format!("{rdma} ")));
+    let line = line.unwrap_or_else(|| panic!("{rdma}: {text}"));
+    line.trim_end().to_owned()
+}
+
+#[test]
+fn a_container_has_as_many_objects_as_its_resource_allows() {
+    let node = SharedNode::of(LIMITED, 8);
+    install(&node);
+    let rdma = nics::rdma(0);
+    // with the first GID that is none of zeros
+    let gid =
+        format!("$(cd /sys/class/infiniband/{rdma}/ports/1/gids; grep -ls '[1-9a-f]' * | head -1)");
+    let ping = format!("ibv_rc_pingpong -d {rdma} -g {gid}");
+    let [limited, plain] = [("limited", HCA), ("plain", "rdma/plain")].map(|(name, resource)| {
+        let wish = Wish::new(name, "main", resource, 1);
+        with_pingpong(&node, PodSpec::new(name), &wish).expect("it runs")
+    });
+    let max = [&limited, &plain].map(|pod| controlled(pod, "rdma.max"));
+    assert_eq!(max[0], "hca_handle=max hca_object=3");
+    assert_eq!(max[1], "hca_handle=max hca_object=max");
+    // it has a protection domain, a region and a completion queue by then
+    let ran = limited.main().try_sh(&ping);
+    assert_eq!((ran.code, ran.said.trim()), (1, "Couldn't create QP"));
+
+    let server = format!("{ping} </dev/null >/tmp/said 2>&1 &");
+    plain.main().sh(&server);
+    let counted = || controlled(&plain, "rdma.current");
+    let all = wait::within(TO_REGISTER, || counted() == "hca_handle=1 hca_object=4");
+    assert!(all, "{}", counted());
+    let said = plain.main().sh(&format!("{ping} 127.0.0.1"));
+    assert!(said.contains("1000 iters in"), "{said}");
+    for pod in [limited, plain] {
         node.remove(pod);
     }
 }

@@ -99,7 +99,7 @@ pub struct Request {
     /// `rdma_cm`, if it works with the NICs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection_manager: Option<CharNode>,
-    /// Hook that raises the limit of locked memory.
+    /// Hook that sets the limits of containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hook: Option<Hook>,
 }

@@ -56,7 +56,7 @@ fn grant(resource: &str, of: &str, sharing: Sharing, cdi: bool, devices: &[(&str
         cdi,
         chained: false,
         promises_rails: false,
-        memlock: None,
+        limits: Default::default(),
         devices: devices.collect(),
     }
 }

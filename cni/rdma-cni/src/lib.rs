@@ -40,7 +40,7 @@ use cni_protocol::{Command, Environment, Failure, Input, Mistakes, Plugin, loggi
 use error::Error;
 use network_conf::Conf;
 use rdma_netns::Kernel;
-use rdma_resources::memlock::HOOK;
+use rdma_resources::hook::HOOK;
 use serde_json::{Map, Value};
 use std::{
     io::{Read, Write},
@@ -61,7 +61,7 @@ By hand:
   rdma-cni plan         with ADD's environment and standard input: print the changes that
                         ADD would make, one a line, and make none
 
-A container runtime also starts rdma-cni oci-hook, for containers whose resource has memlock.
+A container runtime also starts rdma-cni oci-hook, for containers whose resource has memlock or limits.
 ",
 };
 

@@ -2,7 +2,7 @@
 //! The rails of a container's pod, which are unknown when kubelet allocates. A container gets them by a CDI entry
 //! with the variable [`RAILS`], and by a mounted directory with the configuration files of libraries. Both are named
 //! after the smallest id of a resource that the container has, which no other container has. They are written before
-//! the container is created. The entry also has the [`Hook`] that raises the limit of locked memory.
+//! the container is created. The entry also has the [`Hook`] that sets the container's limits.
 //!
 //! One CDI file has the entries of all containers of the node.
 
@@ -183,7 +183,7 @@ impl Containers {
 pub struct Edits {
     /// Rails of the container's pod; `None`: it was not promised them.
     pub rails: Option<Vec<Value>>,
-    /// Hook that raises the limit of locked memory.
+    /// Hook that sets the container's limits.
     pub hook: Option<Hook>,
 }
 
@@ -236,7 +236,7 @@ fn has_no_rails(entry: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Memlock;
+    use crate::{ContainerLimits, Memlock};
 
     fn container(id: &str) -> ContainerId<'_> {
         let resource = "rdma/hca";
@@ -290,7 +290,11 @@ mod tests {
 
     #[test]
     fn an_entry_has_what_its_container_was_promised() {
-        let hook = || Hook::new(Path::new("/opt/cni/bin"), Memlock::Unlimited);
+        let limits = ContainerLimits {
+            memlock: Some(Memlock::Unlimited),
+            ..ContainerLimits::default()
+        };
+        let hook = || Hook::new(Path::new("/opt/cni/bin"), limits);
         let ids = ["17".to_owned()];
         let told = |edits: &Edits| {
             let before = (&Value::Null, Known::new());

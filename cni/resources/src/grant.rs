@@ -5,7 +5,7 @@
 //! A grant outlives the daemon and the node's boot: kubelet does not allocate again what its own checkpoint has. The
 //! next grant of the same id replaces it.
 
-use crate::{CharNode, FileError, Memlock, Sharing, file};
+use crate::{CharNode, ContainerLimits, FileError, Sharing, file};
 use cni_protocol::state_file;
 use rdma_netns::DeviceAddress;
 use serde::{Deserialize, Serialize};
@@ -45,9 +45,9 @@ pub struct Grant {
     /// True if Allocate promised the container an entry with its pod's rails ([`container`](crate::container)).
     #[serde(default, rename = "told")]
     pub promises_rails: bool,
-    /// Limit of locked memory that Allocate promised the container by the same entry; `None`: none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memlock: Option<Memlock>,
+    /// Limits that Allocate promised the container by the same entry.
+    #[serde(flatten)]
+    pub limits: ContainerLimits,
     /// Granted devices.
     pub devices: Vec<GrantedDevice>,
 }
@@ -140,7 +140,7 @@ mod tests {
             cdi: false,
             chained: false,
             promises_rails: false,
-            memlock: None,
+            limits: ContainerLimits::default(),
             devices: vec![GrantedDevice {
                 address: "0000:3b:00.0".to_owned().try_into().expect("an address"),
                 rdma: "mlx5_0".into(),

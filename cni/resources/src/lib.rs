@@ -9,7 +9,7 @@
 //! | [`cdi`] | `<CDI directory>/rdma-device-plugin-rdma.json` | the daemon; after a move `rdma-cni` | the runtime |
 //! | [`container`] | `<CDI directory>/rdma-device-plugin-container.json`, `<stateDir>/containers/<resource>/<id>/` | the daemon | the runtime; libraries in the container |
 //!
-//! [`memlock`] is the limit of a container's locked memory, with the hook that sets it.
+//! [`hook`] has a container's limits, with the hook that sets them; [`memlock`] is that of locked memory.
 //!
 //! [`nccl`] computes the variables by which NCCL chooses the right GID.
 //!
@@ -19,6 +19,7 @@ pub mod cdi;
 pub mod container;
 pub mod file;
 pub mod grant;
+pub mod hook;
 pub mod memlock;
 pub mod nccl;
 pub mod published;
@@ -27,7 +28,8 @@ pub use cdi::Cdi;
 pub use container::Containers;
 pub use file::FileError;
 pub use grant::{Grant, Grants};
-pub use memlock::{Hook, Memlock};
+pub use hook::{ContainerLimits, Hook, RdmaLimits};
+pub use memlock::Memlock;
 pub use published::{Published, Resource};
 
 use rdma_netns::CharDevice;

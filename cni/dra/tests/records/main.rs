@@ -10,7 +10,9 @@ use dra::{
     store::Removed,
 };
 use numbers::inventory;
-use rdma_resources::{CharNode, FileError, Hook, Memlock, Sharing, grant::GrantedDevice};
+use rdma_resources::{
+    CharNode, ContainerLimits, FileError, Hook, Memlock, RdmaLimits, Sharing, grant::GrantedDevice,
+};
 use serde_json::{Value, json};
 use std::{
     fs::{self, Permissions},
@@ -165,9 +167,16 @@ fn a_specification_has_a_device_for_each_request() {
 
 /// The hook outlives the daemon and the node's boot with the record, and only containers of its request have it.
 #[test]
-fn a_request_has_the_hook_that_raises_its_limit_of_locked_memory() {
+fn a_request_has_the_hook_that_sets_its_limits() {
     let mut record = record(Path::new("/run"), false);
-    record.requests[1].hook = Some(Hook::new(Path::new("/opt/bin"), Memlock::Bytes(65536)));
+    let limits = ContainerLimits {
+        memlock: Some(Memlock::Bytes(65536)),
+        rdma: RdmaLimits {
+            handles: None,
+            objects: Some(100),
+        },
+    };
+    record.requests[1].hook = Some(Hook::new(Path::new("/opt/bin"), limits));
     let text = serde_json::to_string(&record).expect("JSON");
     let record: Record = serde_json::from_str(&text).expect("a record");
     let specification = cdi::specification(&record);
@@ -176,7 +185,7 @@ fn a_request_has_the_hook_that_raises_its_limit_of_locked_memory() {
     let expected = json!([{
         "hookName": "createRuntime",
         "path": "/opt/bin/rdma-cni",
-        "args": ["rdma-cni", "oci-hook", "--memlock=65536"],
+        "args": ["rdma-cni", "oci-hook", "--memlock=65536", "--rdma-objects=100"],
     }]);
     assert_eq!(hooks(1), &expected);
 }

@@ -43,7 +43,7 @@ impl Site {
             cdi: false,
             chained: false,
             promises_rails: false,
-            memlock: None,
+            limits: Default::default(),
             devices: vec![GrantedDevice {
                 address: address(device),
                 rdma: "erdma_0".into(),

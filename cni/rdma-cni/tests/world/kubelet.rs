@@ -157,7 +157,7 @@ impl Cluster {
             cdi,
             chained: false,
             promises_rails: false,
-            memlock: None,
+            limits: Default::default(),
             devices: devices.collect(),
         };
         Grants::new(&self.state_dir()).write(&grant).unwrap();

@@ -9,7 +9,7 @@ use cni_protocol::{
 };
 use conflist::{Directory, Entry, List, placement, single::SUFFIX};
 use doctor::Installed;
-use rdma_resources::{FileError, Hook, Memlock};
+use rdma_resources::{ContainerLimits, FileError, Hook};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::{
@@ -79,16 +79,19 @@ pub struct Record {
     pub withdrawn: bool,
 }
 
-/// Returns the hook by which the installed `rdma-cni` sets the limit of a container's locked memory.
+/// Returns the hook by which the installed `rdma-cni` sets a container's limits; `None`: there are none.
 ///
 /// # Errors
 /// `rdma-cni` is not installed, or the record below `state_dir` cannot be read.
-pub fn hook(state_dir: &Path, memlock: Memlock) -> Result<Hook, String> {
+pub fn hook(state_dir: &Path, limits: ContainerLimits) -> Result<Option<Hook>, String> {
+    if limits.is_empty() {
+        return Ok(None);
+    }
     match Record::read(state_dir) {
-        Ok(Some(record)) => Ok(Hook::new(record.bin_dir(), memlock)),
+        Ok(Some(record)) => Ok(Some(Hook::new(record.bin_dir(), limits))),
         Ok(None) => Err(format!(
-            "rdma-cni, which raises the limit of locked memory, is not installed according to {state_dir:?}; run \
-             rdma-device-plugin install, or take memlock out of the configuration"
+            "rdma-cni, which sets the limits of containers, is not installed according to {state_dir:?}; run \
+             rdma-device-plugin install, or take memlock and limits out of the configuration"
         )),
         Err(error) => Err(error.to_string()),
     }

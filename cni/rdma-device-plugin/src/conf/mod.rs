@@ -34,7 +34,7 @@ pub use name::ResourceName;
 pub use selector::Selector;
 
 use conf_reader::{Field, Wrong};
-use rdma_resources::Memlock;
+use rdma_resources::ContainerLimits;
 use selector::Text;
 use serde::Deserialize;
 use serde_json::Value;
@@ -89,8 +89,8 @@ pub struct ResourceConf {
     pub parents: Vec<Text>,
     /// Adds `umad` and `issm` character devices to containers.
     pub umad: bool,
-    /// Limit of containers' locked memory that the runtime's is raised to; `None`: the runtime's.
-    pub memlock: Option<Memlock>,
+    /// Limits of containers.
+    pub limits: ContainerLimits,
     /// Programs for which containers get environment variables.
     pub environment: BTreeSet<Reader>,
     /// Allows a bond as an exclusive device; a pod then gets a child of it.
@@ -111,7 +111,7 @@ impl ResourceConf {
             devices,
             parents: Vec::new(),
             umad: false,
-            memlock: None,
+            limits: ContainerLimits::default(),
             environment: BTreeSet::new(),
             bonds: false,
             topology: true,

@@ -21,7 +21,7 @@ use ::dra::{
 use kubernetes_api::Method;
 use network_conf::Mode;
 use rdma_netns::{Inventory, Kernel, Linux};
-use rdma_resources::{FileError, Sharing, grant::GrantedDevice};
+use rdma_resources::{ContainerLimits, FileError, Sharing, grant::GrantedDevice};
 use serde_json::Value;
 use std::{
     path::{Path, PathBuf},
@@ -351,8 +351,8 @@ fn prepared(
         }
         // variables describe all devices of a request
         let of_request = || found.iter().filter(|it| it.0.request == result.request);
-        let memlock = of_request().filter_map(|(_, of, _)| of.memlock).max();
-        let hook = memlock.map(|it| record::hook(state_dir, it));
+        let limits = of_request().map(|(_, of, _)| of.limits);
+        let limits = limits.fold(ContainerLimits::default(), ContainerLimits::with);
         let of_request = of_request().filter(|(_, of, _)| of.name == offer.name);
         let all: Vec<usize> = of_request
             .flat_map(|(_, _, places)| places)
@@ -363,7 +363,7 @@ fn prepared(
             name: result.request.clone(),
             env: grant.variables,
             connection_manager: grant.connection_manager,
-            hook: hook.transpose()?,
+            hook: record::hook(state_dir, limits)?,
         });
     }
     Ok((devices, requests))

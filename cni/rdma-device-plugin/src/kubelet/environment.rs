@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Passes a container its pod's rails, which are known by then, and its limit of locked memory before it is created.
+//! Passes a container its pod's rails, which are known by then, and its limits before it is created.
 
 use super::{
     holder::Holder, libraries, libraries::PodRail, plugin_context::PluginContext, service::Promised,
@@ -58,7 +58,7 @@ pub(super) async fn write(
     promised: Promised,
 ) -> Result<(), Status> {
     let has_rails = environment.has_rails() || promised.rails;
-    let has_entry = has_rails || promised.memlock.is_some();
+    let has_entry = has_rails || !promised.limits.is_empty();
     let has_files = environment.has_files();
     if !has_entry && !has_files {
         return Ok(());
@@ -85,10 +85,9 @@ pub(super) async fn write(
         }
         if has_entry {
             let rails = attachments.iter().flat_map(|it| it.describe_rails());
-            let hook = promised.memlock.map(|it| record::hook(&state_dir, it));
             let edits = Edits {
                 rails: has_rails.then(|| rails.collect()),
-                hook: hook.transpose()?,
+                hook: record::hook(&state_dir, promised.limits)?,
             };
             let held: Vec<ContainerId<'_>> = all.iter().flat_map(held).collect();
             let written =
@@ -116,7 +115,7 @@ pub(super) async fn write(
     let written = written.map_err(|error| Status::internal(error.to_string()))?;
     written.map_err(|why| {
         Status::unavailable(format!(
-            "cannot set up the container's environment, as its resource requires (environment, memlock): {why}"
+            "cannot set up the container's environment, as its resource requires (environment, memlock, limits): {why}"
         ))
     })
 }

@@ -23,7 +23,7 @@ use kubelet_api::device_plugin::{
 use kubelet_api::pod_resources;
 use rdma_netns::{DeviceAddress, Inventory};
 use rdma_resources::{
-    Grant, Memlock,
+    ContainerLimits, Grant,
     container::{ContainerId, MOUNTED},
 };
 use std::{
@@ -56,8 +56,8 @@ pub(super) struct Promised {
     network: bool,
     /// Variables of its rails.
     pub(super) rails: bool,
-    /// Limit of locked memory.
-    pub(super) memlock: Option<Memlock>,
+    /// Its limits.
+    pub(super) limits: ContainerLimits,
 }
 
 /// Device-plugin service of one resource.
@@ -277,7 +277,11 @@ impl Service {
         Ok(Promised {
             network: grants.iter().any(|grant| grant.chained) && self.is_attached(),
             rails: grants.iter().any(|grant| grant.promises_rails),
-            memlock: grants.iter().filter_map(|grant| grant.memlock).max(),
+            limits: grants
+                .iter()
+                .fold(ContainerLimits::default(), |all, grant| {
+                    all.with(grant.limits)
+                }),
         })
     }
 }

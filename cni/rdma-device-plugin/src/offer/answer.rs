@@ -104,7 +104,7 @@ impl Offer {
                 // set when the grant is recorded
                 chained: false,
                 promises_rails: self.environment.has_rails(),
-                memlock: self.memlock,
+                limits: self.limits,
                 devices,
             });
         }
@@ -123,7 +123,7 @@ impl Offer {
             let devices = names.chain(manager).map(|name| CdiDevice { name });
             response.cdi_devices = devices.collect();
             let container = ContainerId::of(self.name.as_str(), ids);
-            let has_entry = self.environment.has_rails() || self.memlock.is_some();
+            let has_entry = self.environment.has_rails() || !self.limits.is_empty();
             let container = container.filter(|_| has_entry);
             let name = container.map(|it| CdiDevice {
                 name: it.full_name(),

@@ -45,7 +45,7 @@ pub use table::table;
 use crate::conf::{Allocate, Conf, Ids, MOST_IDS, ResourceConf, ResourceName};
 use kubelet_api::device_plugin::{Device, HEALTHY, NumaNode, TopologyInfo, UNHEALTHY};
 use rdma_netns::{DeviceAddress, Hca, Inventory, PciPath};
-use rdma_resources::{Memlock, Resource, Sharing, published::Devices};
+use rdma_resources::{ContainerLimits, Resource, Sharing, published::Devices};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// An advertised resource.
@@ -67,8 +67,8 @@ pub struct Offer {
     pub cdi: bool,
     /// True if containers get `umad` and `issm` too.
     pub umad: bool,
-    /// Limit of containers' locked memory; `None`: the runtime's.
-    pub memlock: Option<Memlock>,
+    /// Limits of containers.
+    pub limits: ContainerLimits,
     /// Environment of containers.
     pub environment: Environment,
     /// Expected number of devices: the configured one, or else as many as it had.
@@ -261,7 +261,7 @@ fn offer(
         has_parents: !resource.parents.is_empty(),
         cdi,
         umad: resource.umad,
-        memlock: resource.memlock,
+        limits: resource.limits,
         environment: Environment::default(),
         expected,
         short,

@@ -61,7 +61,7 @@ fn offer(kind: Ids) -> Offer {
         has_parents: false,
         cdi: false,
         umad: false,
-        memlock: None,
+        limits: Default::default(),
         environment: Environment::default(),
         expected: 8,
         short: None,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A resource whose containers may lock more memory than the runtime allows.
+//! A resource whose containers may lock more memory than the runtime allows, and have a limit of RDMA objects.
 
 use crate::{Running, ids};
 use integration::Machine;
@@ -31,7 +31,11 @@ fn edits(running: &Running) -> Value {
 #[test]
 fn a_container_keeps_the_hook_that_it_was_promised() {
     let machine = Machine::with(&[crate::FIRST, crate::SECOND]);
-    let with = configuration(&machine, 8, r#", "memlock": "unlimited""#);
+    let with = configuration(
+        &machine,
+        8,
+        r#", "memlock": "unlimited", "limits": {"objects": 100}"#,
+    );
     let running = Running::on(machine, &with).listed("rdma/hca", 8);
     let own = ids(&["3"]);
     let answer = running.kubelet.ask_for("rdma/hca", &[&own]).expect("given");
@@ -39,8 +43,8 @@ fn a_container_keeps_the_hook_that_it_was_promised() {
     assert!(names.iter().any(|it| it.name == NAME), "{names:?}");
 
     let start = || running.kubelet.before_start("rdma/hca", &own);
-    let refused = start().expect_err("nothing can raise the limit");
-    let expected = "rdma-cni, which raises the limit of locked memory, is not installed";
+    let refused = start().expect_err("nothing can set the limits");
+    let expected = "rdma-cni, which sets the limits of containers, is not installed";
     assert!(refused.message().contains(expected), "{refused}");
 
     let mut record = Record::default();
@@ -53,7 +57,7 @@ fn a_container_keeps_the_hook_that_it_was_promised() {
     let hook = json!({
         "hookName": "createRuntime",
         "path": "/opt/other/bin/rdma-cni",
-        "args": ["rdma-cni", "oci-hook", "--memlock=unlimited"],
+        "args": ["rdma-cni", "oci-hook", "--memlock=unlimited", "--rdma-objects=100"],
     });
     assert_eq!(edits(&running), json!({"hooks": [hook]}));
 

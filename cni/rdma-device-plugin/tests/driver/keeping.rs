@@ -159,7 +159,7 @@ fn grant_of(state: &Path, address: &str) {
         cdi: false,
         chained: false,
         promises_rails: false,
-        memlock: None,
+        limits: Default::default(),
         devices: vec![GrantedDevice {
             address: address.to_owned().try_into().expect("an address"),
             rdma: "erdma_0".into(),

@@ -150,7 +150,8 @@ fn a_shared_resource_has_its_enabled_parts() {
     };
     assert!(conf.cdi);
     assert_eq!(hca.environment.len(), 4, "{:?}", hca.environment);
-    assert_eq!(hca.memlock, Some(Memlock::Unlimited));
+    assert_eq!(hca.limits.memlock, Some(Memlock::Unlimited));
+    assert_eq!(hca.limits.rdma.objects, Some(20_000));
     let parents = format!("{:?}", hca.parents);
     assert!(parents.contains("bond*.100"), "{parents}");
 }

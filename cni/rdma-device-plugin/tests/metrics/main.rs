@@ -131,7 +131,7 @@ async fn a_shared_device_has_its_counters_once_and_holders_as_many_as_there_are(
         cdi: false,
         chained: false,
         promises_rails: false,
-        memlock: None,
+        limits: Default::default(),
         devices: vec![GrantedDevice {
             address: address("0000:5e:00.0"),
             rdma: "mlx5_1".into(),

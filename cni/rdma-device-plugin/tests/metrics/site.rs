@@ -235,7 +235,7 @@ pub(crate) fn offer(name: &str, sharing: Sharing, ids: &[(&str, &[usize])]) -> O
         has_parents: false,
         cdi: false,
         umad: false,
-        memlock: None,
+        limits: Default::default(),
         environment: Environment::default(),
         expected: DEVICES.len(),
         short: None,

@@ -265,7 +265,7 @@ fn a_renumbered_device_is_noticed_before_the_container_starts() {
         cdi: true,
         chained: false,
         promises_rails: false,
-        memlock: None,
+        limits: Default::default(),
         ..grant.clone()
     };
     assert_eq!(still_as_granted(&[&by_name], &swapped), Ok(()));

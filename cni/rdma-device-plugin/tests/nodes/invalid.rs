@@ -103,7 +103,7 @@ fn values_of_our_own_format() {
         ),
         (
             r#"{"name":"rdma/hca","kind":"shared","selectors":{}}"#,
-            "resources[0].selectors: not known; the fields here are name, kind, count, allocate, devices, parents, umad, memlock, topology, environment, require",
+            "resources[0].selectors: not known; the fields here are name, kind, count, allocate, devices, parents, umad, memlock, limits, topology, environment, require",
         ),
         (
             r#"{"name":"rdma/hca","kind":"shared","devices":[]}"#,
@@ -146,8 +146,24 @@ fn values_of_our_own_format() {
             "resources[0].memlock: must be unlimited, or a number of bytes from 1, and is 0",
         ),
         (
+            r#"{"name":"rdma/hca","kind":"shared","limits":{}}"#,
+            "resources[0].limits: must have handles, objects or both, and is {}",
+        ),
+        (
+            r#"{"name":"rdma/hca","kind":"shared","limits":{"handles":0}}"#,
+            "resources[0].limits.handles: must be a whole number from 1 to 2147483647, and is 0",
+        ),
+        (
+            r#"{"name":"rdma/hca","kind":"shared","limits":{"objects":2147483648}}"#,
+            "resources[0].limits.objects: must be a whole number from 1 to 2147483647, and is 2147483648",
+        ),
+        (
+            r#"{"name":"rdma/hca","kind":"shared","limits":{"objects":3}}"#,
+            "resources[0].limits: needs devices by CDI names, whose entries have the hook that sets the limit; set cdi to true, or leave limits out",
+        ),
+        (
             r#"{"name":"rdma/hca","kind":"shared","memlock":"unlimited"}"#,
-            "resources[0].memlock: needs devices by CDI names, whose entries have the hook that raises the limit; set cdi to true, or leave memlock out",
+            "resources[0].memlock: needs devices by CDI names, whose entries have the hook that sets the limit; set cdi to true, or leave memlock out",
         ),
         (
             r#"{"name":"rdma/a","kind":"shared"},{"name":"rdma/a","kind":"exclusive"}"#,
@@ -172,12 +188,12 @@ fn values_of_our_own_format() {
             &format!(
                 r#"{{{way},"resources":[{{"name":"rdma/a","kind":"shared","memlock":65536}}]}}"#
             ),
-            ": resources[0].memlock: needs rdma-cni on the node, which the container runtime runs as the hook that raises the limit; add chain, or leave memlock out",
+            ": resources[0].memlock: needs rdma-cni on the node, which the container runtime runs as the hook that sets the limit; add chain, or leave memlock out",
         );
     }
     refused(
         r#"{"dra":{"resources":["rdma/b"]},"chain":{},"resources":[{"name":"rdma/a","kind":"shared","memlock":65536},{"name":"rdma/b","kind":"shared"}]}"#,
-        ": resources[0].memlock: needs devices by CDI names, whose entries have the hook that raises the limit; set cdi to true, or leave memlock out",
+        ": resources[0].memlock: needs devices by CDI names, whose entries have the hook that sets the limit; set cdi to true, or leave memlock out",
     );
     refused(
         r#"{"cdi":true,"resources":[{"name":"rdma/a","kind":"shared"},{"name":"rdma/b","kind":"shared","umad":true}]}"#,

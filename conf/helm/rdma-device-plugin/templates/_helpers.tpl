@@ -117,13 +117,18 @@
 {{- end -}}
 {{- end -}}
 
-{{/* fails where nothing could raise the limit of locked memory */}}
-{{- define "rdma.memlockChecked" -}}
-{{- if not (or (get .Values .Values.nics).cdi (include "rdma.claimed" .)) -}}
-{{ fail (printf "%s.memlock: the limit is raised by the hook of a CDI entry; set %s.cdi to true, or leave memlock out" .Values.nics .Values.nics) }}
+{{/* fails where nothing could set memlock or limits */}}
+{{- define "rdma.limitsChecked" -}}
+{{- $nics := get .Values .Values.nics -}}
+{{- range $name := list "memlock" "limits" -}}
+{{- if get $nics $name -}}
+{{- if not (or $nics.cdi (include "rdma.claimed" $)) -}}
+{{ fail (printf "%s.%s: the limit is set by the hook of a CDI entry; set %s.cdi to true, or leave %s out" $.Values.nics $name $.Values.nics $name) }}
 {{- end -}}
-{{- if not .Values.enableNonHostNetwork -}}
-{{ fail (printf "%s.memlock: rdma-cni raises the limit, and is put onto the nodes by enableNonHostNetwork; set it to true, or leave memlock out" .Values.nics) }}
+{{- if not $.Values.enableNonHostNetwork -}}
+{{ fail (printf "%s.%s: rdma-cni sets the limit, and is put onto the nodes by enableNonHostNetwork; set it to true, or leave %s out" $.Values.nics $name $name) }}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
@@ -152,7 +157,7 @@
 {{- if and $shared.parents (include "rdma.claimed" .) -}}
 {{ fail "shared.parents: claims name devices, and pods that have them by claims are attached to the NIC or its bond; leave shared.parents or dra.enabled out" }}
 {{- end -}}
-{{- if $shared.memlock }}{{ include "rdma.memlockChecked" . }}{{ end -}}
+{{- include "rdma.limitsChecked" . -}}
 {{- if $shared.cdi }}{{ $_ := set $config "cdi" true }}{{ end -}}
 {{- if or $chain $shared.devices $shared.require $shared.parents $environment $shared.cdi .Values.customResourceName -}}
 {{- $hca := dict "name" (include "rdma.resource" .) "kind" "shared" -}}
@@ -161,6 +166,7 @@
 {{- with $shared.parents }}{{ $_ := set $hca "parents" . }}{{ end -}}
 {{- with $environment }}{{ $_ := set $hca "environment" . }}{{ end -}}
 {{- with $shared.memlock }}{{ $_ := set $hca "memlock" . }}{{ end -}}
+{{- with $shared.limits }}{{ $_ := set $hca "limits" . }}{{ end -}}
 {{- $_ := set $config "resources" (list $hca) -}}
 {{- else -}}
 {{- $_ := set $config "mode" "hca" -}}
@@ -171,11 +177,12 @@
 {{- if and (has "rails" $environment) (not $exclusive.cdi) -}}
 {{ fail "exclusive.environment: rails are told by a CDI entry; set exclusive.cdi to true, or leave rails out" }}
 {{- end -}}
-{{- if $exclusive.memlock }}{{ include "rdma.memlockChecked" . }}{{ end -}}
+{{- include "rdma.limitsChecked" . -}}
 {{- if $exclusive.cdi }}{{ $_ := set $config "cdi" true }}{{ end -}}
 {{- $nic := dict "name" (include "rdma.resource" .) "kind" "exclusive" "devices" $exclusive.devices -}}
 {{- with $environment }}{{ $_ := set $nic "environment" . }}{{ end -}}
 {{- with $exclusive.memlock }}{{ $_ := set $nic "memlock" . }}{{ end -}}
+{{- with $exclusive.limits }}{{ $_ := set $nic "limits" . }}{{ end -}}
 {{- $_ := set $config "resources" (list $nic) -}}
 {{- else -}}
 {{- $erdma := dict -}}

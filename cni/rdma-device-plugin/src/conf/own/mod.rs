@@ -12,7 +12,7 @@ use super::{
 };
 use conf_reader::{Field, Number, Texts, Wrong};
 use rdma_netns::DeviceAddress;
-use rdma_resources::Memlock;
+use rdma_resources::{ContainerLimits, Memlock, RdmaLimits};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -48,9 +48,17 @@ struct Resource {
     parents: Option<Globs>,
     umad: Option<bool>,
     memlock: Option<Memlock>,
+    limits: Option<Limits>,
     topology: Option<bool>,
     environment: Option<Vec<Reader>>,
     require: Option<Require>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Limits {
+    handles: Option<Number<1, { RdmaLimits::MOST }>>,
+    objects: Option<Number<1, { RdmaLimits::MOST }>>,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -153,19 +161,20 @@ pub(super) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
         let by_claims = dra
             .as_ref()
             .is_some_and(|it| it.serves(resource.name.as_str()));
-        if resource.memlock.is_some() {
-            let at = list.element(number).at("memlock");
+        if !resource.limits.is_empty() {
+            let name = resource.limits.memlock.map_or("limits", |_| "memlock");
+            let at = list.element(number).at(name);
             if !cdi && !by_claims {
-                return Err(at.refused(
-                    "needs devices by CDI names, whose entries have the hook that raises the limit; set cdi to true, or \
-                     leave memlock out",
-                ));
+                return Err(at.refused(format!(
+                    "needs devices by CDI names, whose entries have the hook that sets the limit; set cdi to true, or \
+                     leave {name} out"
+                )));
             }
             if chain.is_none() {
-                return Err(at.refused(
-                    "needs rdma-cni on the node, which the container runtime runs as the hook that raises the limit; \
-                     add chain, or leave memlock out",
-                ));
+                return Err(at.refused(format!(
+                    "needs rdma-cni on the node, which the container runtime runs as the hook that sets the limit; \
+                     add chain, or leave {name} out"
+                )));
             }
         }
         if by_claims && !resource.parents.is_empty() {
@@ -198,7 +207,12 @@ impl Resource {
             place: field.place().to_owned(),
             devices: selectors(self.devices, &field.at("devices"))?,
             umad: self.umad.unwrap_or(false),
-            memlock: self.memlock,
+            limits: ContainerLimits {
+                memlock: self.memlock,
+                rdma: self.limits.map_or(Ok(RdmaLimits::default()), |it| {
+                    it.checked(&field.at("limits"))
+                })?,
+            },
             bonds: false,
             topology: self.topology.unwrap_or(true),
             environment: self.environment.into_iter().flatten().collect(),
@@ -251,6 +265,19 @@ impl Resource {
                 Err(surplus.wrong(must))
             }
         }
+    }
+}
+
+impl Limits {
+    fn checked(self, field: &Field<'_>) -> Result<RdmaLimits, Wrong> {
+        let limits = RdmaLimits {
+            handles: self.handles.map(|it| it.0),
+            objects: self.objects.map(|it| it.0),
+        };
+        if limits.is_empty() {
+            return Err(field.wrong("must have handles, objects or both"));
+        }
+        Ok(limits)
     }
 }
 

@@ -262,7 +262,7 @@ fn names_from_outside_are_text() {
         has_parents: false,
         cdi: false,
         umad: false,
-        memlock: None,
+        limits: Default::default(),
         environment: Environment::default(),
         expected: 1,
         short: None,

@@ -1,25 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-cni oci-hook --memlock=LIMIT`: the hook of CDI entries that raises a container's limit of locked memory. The
-//! runtime runs it on the host, with the container's state on standard input (`createRuntime`, OCI runtime
-//! specification, `runtime.md`). The container's program inherits the limit, whatever its user.
+//! `rdma-cni oci-hook`: the hook of CDI entries that sets a container's limits. The runtime runs it on the host, with
+//! the container's state on standard input (`createRuntime`, OCI runtime specification, `runtime.md`).
 //!
-//! The hook fails closed: its error ends the container's start. The container would otherwise start with the limit
-//! that its resource was configured to raise, and fail later, when it registers memory, in a library that names neither
-//! the limit nor the node. Kubelet shows the hook's sentence and retries.
+//! | argument | limit |
+//! |---|---|
+//! | `--memlock=` | of locked memory, which is raised. The container's program inherits it, whatever its user |
+//! | `--rdma-handles=`, `--rdma-objects=` | of the container's cgroup, for each RDMA device, which is lowered |
+//!
+//! The hook fails closed: its error ends the container's start. The container would otherwise start without its
+//! resource's limits: it would take what is others', or fail later, when it registers memory, in a library that names
+//! neither the limit nor the node. Kubelet shows the hook's sentence and retries.
+
+mod rdma_cgroup;
 
 use nix::unistd::Pid;
+use rdma_cgroup::CgroupError;
 use rdma_netns::linux::raise_locked_memory;
-use rdma_resources::{Memlock, memlock::HOOK};
+use rdma_resources::{ContainerLimits, FileError, Memlock, hook::HOOK};
 use serde::Deserialize;
 use std::{
+    fs,
     io::{self, Read},
+    path::Path,
     process::ExitCode,
 };
+
+/// Root of the host's hierarchy of cgroup version 2.
+const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// Reason why the hook ends the container's start.
 #[derive(Debug, thiserror::Error)]
 enum HookError {
-    #[error("{HOOK} takes --memlock=unlimited or --memlock=BYTES, and has {0:?}")]
+    #[error(
+        "{HOOK} takes --memlock=unlimited or --memlock=BYTES, --rdma-handles=NUMBER and --rdma-objects=NUMBER, and has \
+         {0:?}"
+    )]
     Arguments(Vec<String>),
     #[error("{HOOK} has no state of a container on standard input: {0}")]
     State(#[from] serde_json::Error),
@@ -32,6 +47,11 @@ enum HookError {
         to: Memlock,
         source: io::Error,
     },
+    #[error(
+        "cannot limit the use of RDMA devices by the container's process {process}: {source}; take limits out of the \
+         daemon's configuration, or run the node with cgroup version 2 and the controller rdma"
+    )]
+    Rdma { process: i32, source: CgroupError },
 }
 
 /// State of a container, as far as the hook reads it.
@@ -42,7 +62,7 @@ struct State {
 
 /// Runs the hook with its `arguments`. Writes an error to standard error, where the runtime reads it.
 pub fn run(arguments: &[String], stdin: &mut dyn Read) -> ExitCode {
-    match raise(arguments, stdin) {
+    match set(arguments, stdin) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("rdma-cni: {error}");
@@ -51,13 +71,27 @@ pub fn run(arguments: &[String], stdin: &mut dyn Read) -> ExitCode {
     }
 }
 
-fn raise(arguments: &[String], stdin: &mut dyn Read) -> Result<(), HookError> {
-    let limit = match arguments {
-        [limit] => Memlock::of_argument(limit),
-        _ => None,
-    };
-    let to = limit.ok_or_else(|| HookError::Arguments(arguments.to_vec()))?;
+fn set(arguments: &[String], stdin: &mut dyn Read) -> Result<(), HookError> {
+    let limits = ContainerLimits::of_arguments(arguments);
+    let limits = limits.ok_or_else(|| HookError::Arguments(arguments.to_vec()))?;
     let State { pid } = serde_json::from_reader(stdin)?;
+    if let Some(to) = limits.memlock {
+        raise(pid, to)?;
+    }
+    if !limits.rdma.is_empty() {
+        let path = format!("/proc/{pid}/cgroup");
+        let read = fs::read_to_string(&path);
+        let read = read.map_err(|source| FileError::new("read", Path::new(&path), source).into());
+        let limited = read.and_then(|it| rdma_cgroup::limit(Path::new(CGROUPS), &it, limits.rdma));
+        limited.map_err(|source| HookError::Rdma {
+            process: pid,
+            source,
+        })?;
+    }
+    Ok(())
+}
+
+fn raise(pid: i32, to: Memlock) -> Result<(), HookError> {
     // 0 would be the hook itself
     let process = Some(Pid::from_raw(pid)).filter(|it| it.as_raw() > 0);
     let raised = process.map_or(Err(io::ErrorKind::NotFound.into()), |process| {
@@ -124,7 +158,7 @@ mod tests {
 
     fn hook(arguments: &[&str], state: &str) -> Result<(), String> {
         let arguments: Vec<String> = arguments.iter().map(|it| (*it).to_owned()).collect();
-        raise(&arguments, &mut state.as_bytes()).map_err(|error| error.to_string())
+        set(&arguments, &mut state.as_bytes()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -147,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_that_cannot_raise_the_limit_ends_the_containers_start() {
+    fn a_hook_that_cannot_set_a_limit_ends_the_containers_start() {
         for (arguments, state, expected) in [
             (
                 &["--memlock=all"][..],
@@ -176,8 +210,18 @@ mod tests {
                 r#"{"pid":2147483647}"#,
                 "to 1: No such process",
             ),
+            (
+                &["--memlock=1", "--rdma-objects=max"],
+                r#"{"pid":1}"#,
+                r#"and has ["--memlock=1", "--rdma-objects=max"]"#,
+            ),
+            (
+                &["--rdma-objects=3"],
+                r#"{"pid":0}"#,
+                r#"process 0: cannot read "/proc/0/cgroup": No such file"#,
+            ),
         ] {
-            let error = hook(arguments, state).expect_err("nothing is raised");
+            let error = hook(arguments, state).expect_err("nothing is set");
             assert!(error.contains(expected), "{error}");
         }
     }
