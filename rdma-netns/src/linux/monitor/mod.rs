@@ -300,9 +300,15 @@ impl Monitor {
         if let Some(devlink) = &mut self.devlink {
             // all of them have one consequence
             let mut heard = false;
-            while devlink.receive()? != Received::Nothing {
+            let mut is_empty = false;
+            for _ in 0..AT_ONE_GO {
+                is_empty = devlink.receive()? == Received::Nothing;
+                if is_empty {
+                    break;
+                }
                 heard = true;
             }
+            at_end &= is_empty;
             events.extend(heard.then_some(Event::Devlink));
         }
         let Some(uevents) = &mut self.uevents else {
