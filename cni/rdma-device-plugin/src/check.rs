@@ -15,6 +15,7 @@ use crate::{
 use ::erdma::{instance, metadata::Metadata};
 use rdma_netns::Inventory;
 use std::{io::Write, path::Path};
+use tokio::sync::watch;
 
 /// Prints the table of devices, and the remarks below it.
 ///
@@ -43,7 +44,9 @@ async fn report(arguments: &Arguments) -> Result<String, StartError> {
     let hardware = Hardware::new(&arguments.sysfs, &arguments.dev);
     let inventory = hardware.with_records(&arguments.state_dir).observe()?;
     // the state that the daemon would observe at its start
-    let mut health = health::Watch::still(&arguments.sysfs, &arguments.state_dir);
+    let reporters = watch::Sender::new(parsed.conf.reporters.clone());
+    let mut health = health::Watch::still(&arguments.sysfs, &arguments.state_dir)
+        .with_reporters(reporters.subscribe());
     let unhealthy = health.unhealthy(&inventory);
     let previous = PreviousOffers::read(&arguments.state_dir);
     let (found, unknown) = discovery(&parsed.conf.erdma, &inventory, &arguments.state_dir).await;

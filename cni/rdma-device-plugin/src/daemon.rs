@@ -111,6 +111,8 @@ pub struct Daemon {
     unhealthy: Unhealthy,
     /// Thresholds of devices' errors.
     errors: watch::Sender<Vec<ErrorThreshold>>,
+    /// Names of the health reporters that judge devices.
+    reporters: watch::Sender<Vec<String>>,
     /// Starts an observation in the health task: this loop does not wait for a device's firmware.
     observe: Arc<Notify>,
     /// Latest state of the eRDMA NICs.
@@ -244,6 +246,7 @@ impl Daemon {
             health::Watch::open(&self.arguments.sysfs, &self.arguments.state_dir);
         let mut watch = watch
             .with_errors(self.errors.subscribe())
+            .with_reporters(self.reporters.subscribe())
             .observing_on(self.observe.clone());
         log_remarks(&remarks);
         let now = watch.unhealthy(inventory);
@@ -353,11 +356,8 @@ impl Daemon {
         remarks.extend(self.erdma.sentences());
         let sysfs = &self.arguments.sysfs;
         remarks.extend(health::unknown_counters(sysfs, &conf.errors, &inventory));
-        self.errors.send_if_modified(|errors| {
-            let are_others = *errors != conf.errors;
-            errors.clone_from(&conf.errors);
-            are_others
-        });
+        send_if_other(&self.errors, &conf.errors);
+        send_if_other(&self.reporters, &conf.reporters);
         let parents = ipv6_prerequisite::parents(conf.chain.as_ref(), &offers, &inventory);
         let lacking = ipv6_prerequisite::lacking(parents).await;
         remarks.extend(ipv6_prerequisite::remark(&lacking));
@@ -417,6 +417,15 @@ impl Daemon {
 async fn stop(plugins: impl Iterator<Item = Plugin>, why: End) {
     let mut ending: JoinSet<()> = plugins.map(|plugin| plugin.stop(why)).collect();
     while ending.join_next().await.is_some() {}
+}
+
+/// Sends `value` if it differs from the last one.
+fn send_if_other<T: Clone + PartialEq>(sender: &watch::Sender<T>, value: &T) {
+    sender.send_if_modified(|last| {
+        let is_other = last != value;
+        last.clone_from(value);
+        is_other
+    });
 }
 
 fn log_remarks<'a>(remarks: impl IntoIterator<Item = &'a String>) {

@@ -4,7 +4,7 @@
 use crate::DeviceAddress;
 use std::{fs, path::Path};
 
-/// Numbers of errors since the function is there.
+/// Numbers of errors since the function appeared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PciErrors {
     /// Errors that hardware corrected.

@@ -6,6 +6,7 @@ use super::{
     Allocate, Conf, Erdma, Ids, Parsed, ResourceName,
     erdma::{Origin, Patterns, RESOURCE},
     own::MTU,
+    reporters,
 };
 use ::erdma::conf::{BringUp, DriverMode};
 use clap::Args;
@@ -94,6 +95,7 @@ impl Flags {
                 chain: None,
                 dra: None,
                 errors: Vec::new(),
+                reporters: reporters::default(),
             },
             remarks: Vec::new(),
         }

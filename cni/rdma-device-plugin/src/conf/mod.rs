@@ -8,7 +8,7 @@
 //! | `foreign::config_list` | k8s-rdma-shared-dev-plugin | `configList` |
 //! | `foreign::resource_list` | sriov-network-device-plugin | `resourceList` |
 //!
-//! Each may also have `chain`, `dra` and `errors`. `file` recognises the format. The command line, in `flags`,
+//! Each may also have `chain`, `dra`, `errors` and `reporters`. `file` recognises the format. The command line, in `flags`,
 //! overrides the file. The other modules are parts of a configuration.
 
 pub mod chain;
@@ -21,6 +21,7 @@ pub mod flags;
 mod foreign;
 pub mod name;
 mod own;
+mod reporters;
 pub mod selector;
 
 pub use chain::Chain;
@@ -55,6 +56,8 @@ pub struct Conf {
     pub dra: Option<Dra>,
     /// Error counters that decide on health; empty: no counter is read for it.
     pub errors: Vec<ErrorThreshold>,
+    /// Devlink's health reporters that decide on health; empty: none does.
+    pub reporters: Vec<String>,
 }
 
 impl Conf {

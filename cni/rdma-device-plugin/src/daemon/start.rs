@@ -63,6 +63,7 @@ impl Daemon {
         }
         let inventory = Arc::new(hardware.observe_blocking().await?);
         let errors = watch::Sender::new(parsed.conf.errors.clone());
+        let reporters = watch::Sender::new(parsed.conf.reporters.clone());
         let (node, receiver) = watch::channel(Arc::new(Node {
             conf: Arc::new(parsed.conf),
             inventory,
@@ -136,6 +137,7 @@ impl Daemon {
             arguments,
             unhealthy: Unhealthy::default(),
             errors,
+            reporters,
             observe: Arc::default(),
             erdma,
             remarks: vec![],

@@ -103,14 +103,12 @@ impl Errors {
     }
 }
 
-/// Waits for other thresholds; forever if there can be none.
-async fn others(
-    thresholds: &mut Option<watch::Receiver<Vec<ErrorThreshold>>>,
-) -> Vec<ErrorThreshold> {
-    if let Some(receiver) = thresholds {
+/// Waits for other settings; forever if there can be none.
+pub(super) async fn others<T: Clone>(settings: &mut Option<watch::Receiver<T>>) -> T {
+    if let Some(receiver) = settings {
         match receiver.changed().await {
             Ok(()) => return receiver.borrow_and_update().clone(),
-            Err(_) => *thresholds = None,
+            Err(_) => *settings = None,
         }
     }
     std::future::pending().await

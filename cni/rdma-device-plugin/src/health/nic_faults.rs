@@ -3,12 +3,15 @@
 //!
 //! | report | verdict |
 //! |---|---|
-//! | a health reporter of devlink is in the state `error` | unhealthy until it is not |
-//! | AER counted another fatal or non-fatal error of the PCI function | unhealthy for [`PCI_HOLD`] after the last one |
-//! | AER counted errors before the first report, or corrected ones | nothing |
+//! | a health reporter of devlink that judges is in the state `error` | unhealthy until it is not |
+//! | another reporter is in the state `error` | nothing |
+//! | AER counted another fatal error of the PCI function | unhealthy for [`PCI_HOLD`] after the last one |
+//! | AER counted errors before the first report, or non-fatal or corrected ones | nothing |
 //! | a report is missing | nothing; the last state holds |
 //!
-//! A virtual function shares firmware and PCI link with its physical one, whose faults are its own.
+//! The configuration names the reporters that judge (`reporters`).
+//!
+//! A PF's faults are its VFs' too: they share firmware and PCI link.
 
 use rdma_netns::{
     Device, DeviceAddress,
@@ -34,7 +37,9 @@ pub(crate) struct Reports {
 /// Faults of a node's NICs over time.
 #[derive(Debug, Default)]
 pub(super) struct NicFaults {
-    /// Reporters in the state `error`.
+    /// Names of the reporters that judge.
+    judges: Vec<String>,
+    /// Of these, the reporters in the state `error`.
     failed: Vec<Reporter>,
     pci: BTreeMap<DeviceAddress, PciLink>,
 }
@@ -42,17 +47,26 @@ pub(super) struct NicFaults {
 /// PCI errors of a function.
 #[derive(Debug)]
 struct PciLink {
-    seen: PciErrors,
-    /// Reason while the device is unusable, and the time of its end.
-    fault: Option<(&'static str, Instant)>,
+    /// Number of fatal errors.
+    fatal: u64,
+    /// Time until which the device is unusable.
+    fault: Option<Instant>,
 }
 
 impl NicFaults {
+    /// Judges by the reporters with these names alone. Returns true if a device's fault ended.
+    pub(super) fn judge_by(&mut self, names: Vec<String>) -> bool {
+        self.judges = names;
+        let before = self.failed.len();
+        self.failed.retain(|it| self.judges.contains(&it.name));
+        self.failed.len() != before
+    }
+
     /// Applies the reports at `now`. Returns true if a device's fault changed.
     pub(super) fn take(&mut self, now: Instant, reports: Reports) -> bool {
         let mut is_news = false;
         if let Some(mut reporters) = reports.reporters {
-            reporters.retain(|it| it.is_error);
+            reporters.retain(|it| it.is_error && self.judges.contains(&it.name));
             let place = |it: &Reporter| it.to_string();
             is_news = !reporters
                 .iter()
@@ -60,35 +74,27 @@ impl NicFaults {
                 .eq(self.failed.iter().map(place));
             self.failed = reporters;
         }
-        for (address, seen) in reports.pci {
+        for (address, PciErrors { fatal, .. }) in reports.pci {
             let link = self
                 .pci
                 .entry(address)
-                .or_insert(PciLink { seen, fault: None });
-            let before = std::mem::replace(&mut link.seen, seen);
-            let reason = match () {
-                () if seen.fatal > before.fatal => "its PCI link had a fatal error (aer_dev_fatal)",
-                () if seen.nonfatal > before.nonfatal => {
-                    "its PCI link had a non-fatal error (aer_dev_nonfatal)"
-                }
-                () => continue,
-            };
-            is_news |= link.fault.is_none_or(|(before, _)| before != reason);
-            link.fault = Some((reason, now + PCI_HOLD));
+                .or_insert(PciLink { fatal, fault: None });
+            if fatal > std::mem::replace(&mut link.fatal, fatal) {
+                is_news |= link.fault.replace(now + PCI_HOLD).is_none();
+            }
         }
         is_news
     }
 
     /// Returns the time at which the next fault ends by itself.
     pub(super) fn end(&self) -> Option<Instant> {
-        let faults = self.pci.values().filter_map(|it| it.fault);
-        faults.map(|(_, end)| end).min()
+        self.pci.values().filter_map(|it| it.fault).min()
     }
 
     /// Ends the faults that are over at `now`.
     pub(super) fn expire(&mut self, now: Instant) {
         for link in self.pci.values_mut() {
-            link.fault = link.fault.filter(|(_, end)| *end > now);
+            link.fault = link.fault.filter(|end| *end > now);
         }
     }
 
@@ -113,8 +119,8 @@ impl NicFaults {
                 "its driver reports an error of {name} and no recovery (devlink health show {reporter})"
             ));
         }
-        let (reason, _) = self.pci.get(address)?.fault?;
-        Some(reason.to_owned())
+        self.pci.get(address)?.fault?;
+        Some("its PCI link had a fatal error (aer_dev_fatal)".to_owned())
     }
 }
 

@@ -22,7 +22,7 @@ fn reporter(name: &str, port: Option<u32>, is_error: bool) -> Reporter {
     }
 }
 
-fn reporters<const N: usize>(reporters: [Reporter; N]) -> Reports {
+fn reporters(reporters: impl Into<Vec<Reporter>>) -> Reports {
     Reports {
         reporters: Some(reporters.into()),
         ..Reports::default()
@@ -49,9 +49,16 @@ fn is(faults: &NicFaults, expected: Option<&str>) {
     assert_eq!(faults.fault(&device("0000:5e:00.0", None)), None);
 }
 
+/// Faults that these reporters judge.
+fn judged_by(names: &[&str]) -> NicFaults {
+    let mut faults = NicFaults::default();
+    faults.judge_by(names.iter().map(|it| (*it).to_owned()).collect());
+    faults
+}
+
 #[test]
 fn a_reporter_in_error_is_a_fault_until_it_recovers() {
-    let mut faults = NicFaults::default();
+    let mut faults = judged_by(&["fw", "tx"]);
     let now = Instant::now();
     let well = || reporters([reporter("fw", None, false), reporter("tx", Some(1), false)]);
     assert!(!faults.take(now, well()));
@@ -70,10 +77,36 @@ fn a_reporter_in_error_is_a_fault_until_it_recovers() {
     faults.take(now, stuck());
     assert!(faults.take(now, reporters([])));
     is(&faults, None);
+    // it judges no longer
+    faults.take(now, stuck());
+    assert!(faults.judge_by(vec!["fw".into()]));
+    is(&faults, None);
+    assert!(!faults.judge_by(vec![]), "nothing ended");
 }
 
 #[test]
-fn uncorrected_pci_errors_are_a_fault_for_a_while() {
+fn a_reporter_that_does_not_judge_is_no_fault() {
+    let mut faults = judged_by(&["fw", "fw_fatal"]);
+    let queues = || ["tx", "rx", "vnic"].map(|it| reporter(it, Some(1), true));
+    assert!(!faults.take(Instant::now(), reporters(queues())));
+    is(&faults, None);
+    let all = reporters(
+        queues()
+            .into_iter()
+            .chain([reporter("fw_fatal", None, true)])
+            .collect::<Vec<_>>(),
+    );
+    assert!(faults.take(Instant::now(), all));
+    assert!(
+        faults
+            .fault(&device(PF, None))
+            .expect("a fault")
+            .contains("an error of fw_fatal and")
+    );
+}
+
+#[test]
+fn fatal_pci_errors_are_a_fault_for_a_while() {
     let mut faults = NicFaults::default();
     let begin = Instant::now();
     assert!(!faults.take(begin, pci(1, 1, 1)), "from before");
@@ -81,19 +114,16 @@ fn uncorrected_pci_errors_are_a_fault_for_a_while() {
     is(&faults, None);
     assert_eq!(faults.end(), None);
 
-    assert!(faults.take(begin, pci(1, 2, 9)));
-    is(
-        &faults,
-        Some("its PCI link had a non-fatal error (aer_dev_nonfatal)"),
-    );
+    assert!(!faults.take(begin, pci(1, 2, 9)), "non-fatal");
+    is(&faults, None);
+
+    assert!(faults.take(begin, pci(2, 2, 9)));
+    let reason = "its PCI link had a fatal error (aer_dev_fatal)";
+    is(&faults, Some(reason));
     let later = begin + Duration::from_secs(60);
-    assert!(!faults.take(later, pci(1, 3, 9)), "another one prolongs it");
+    assert!(!faults.take(later, pci(3, 2, 9)), "another one prolongs it");
     assert_eq!(faults.end(), Some(later + PCI_HOLD));
-    assert!(faults.take(later, pci(2, 3, 9)));
-    is(
-        &faults,
-        Some("its PCI link had a fatal error (aer_dev_fatal)"),
-    );
+    is(&faults, Some(reason));
     faults.expire(begin + PCI_HOLD);
     assert!(faults.end().is_some());
     faults.expire(later + PCI_HOLD);

@@ -2,7 +2,7 @@
 //! Schedules the readings of NICs' own reports: devlink's health reporters, and AER's counters.
 
 use super::{
-    errors::answered,
+    errors::{answered, others},
     nic_faults::{NicFaults, Reports},
 };
 use crate::watch::until;
@@ -19,7 +19,7 @@ use std::{
     sync::mpsc,
     time::{Duration, Instant},
 };
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 /// Shortest interval between two readings.
 const APART: Duration = Duration::from_secs(1);
@@ -33,6 +33,8 @@ pub(super) struct NicReports {
     sysfs: PathBuf,
     addresses: BTreeSet<DeviceAddress>,
     faults: NicFaults,
+    /// Names of the reporters that judge; `None`: they no longer change.
+    judges: Option<watch::Receiver<Vec<String>>>,
     /// Time of the next reading; `None`: after an event.
     due: Option<Instant>,
     last: Option<Instant>,
@@ -41,16 +43,23 @@ pub(super) struct NicReports {
 }
 
 impl NicReports {
-    /// Returns an instance that has read nothing.
+    /// Returns an instance that has read nothing, and in which no reporter judges.
     pub(super) fn new(sysfs: &Path) -> Self {
         Self {
             sysfs: sysfs.to_owned(),
             addresses: BTreeSet::new(),
             faults: NicFaults::default(),
+            judges: None,
             due: None,
             last: None,
             reading: None,
         }
+    }
+
+    /// Judges by the reporters with these names, and follows their later changes.
+    pub(super) fn follow(&mut self, mut judges: watch::Receiver<Vec<String>>) {
+        self.faults.judge_by(judges.borrow_and_update().clone());
+        self.judges = Some(judges);
     }
 
     /// Returns the faults of each device.
@@ -62,7 +71,10 @@ impl NicReports {
     /// has the faults from before the daemon.
     pub(super) fn update(&mut self, inventory: &Inventory) {
         self.addresses = addresses(inventory);
-        self.faults.keep(|address| self.addresses.contains(address));
+        // a driver that recovers its device takes the RDMA device away for a while
+        self.faults.keep(|address| {
+            self.addresses.contains(address) || inventory.function(address).is_some()
+        });
         if self.last.is_some() {
             return self.request();
         }
@@ -95,6 +107,12 @@ impl NicReports {
             let next = self.due.filter(|_| self.reading.is_none());
             let end = self.faults.end();
             tokio::select! {
+                judges = others(&mut self.judges) => {
+                    self.request();
+                    if self.faults.judge_by(judges) {
+                        return;
+                    }
+                }
                 reports = answered(&mut self.reading) => {
                     if self.faults.take(Instant::now(), reports.unwrap_or_default()) {
                         return;
@@ -153,5 +171,46 @@ pub(crate) fn read(sysfs: &Path, addresses: &BTreeSet<DeviceAddress>) -> Reports
             .iter()
             .filter_map(|it| Some((it.clone(), aer::pci_errors(sysfs, it)?)))
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// A node with one NIC, which has RDMA devices of these names.
+    fn node(hcas: &[&str]) -> Inventory {
+        let hcas: Vec<_> = hcas
+            .iter()
+            .map(|it| serde_json::json!({"name": it}))
+            .collect();
+        let function = serde_json::json!({"address": "0000:3b:00.0", "hcas": hcas});
+        serde_json::from_value(serde_json::json!({"functions": [function]})).expect("a node")
+    }
+
+    #[tokio::test]
+    async fn an_error_while_the_rdma_device_is_gone_counts() {
+        let sysfs = tempfile::tempdir().expect("a directory");
+        let directory = sysfs.path().join("bus/pci/devices/0000:3b:00.0");
+        fs::create_dir_all(&directory).expect("made");
+        let write =
+            |file: &str, text: &str| fs::write(directory.join(file), text).expect("written");
+        write("aer_dev_correctable", "TOTAL_ERR_COR 0\n");
+        write("aer_dev_nonfatal", "TOTAL_ERR_NONFATAL 0\n");
+        write("aer_dev_fatal", "TOTAL_ERR_FATAL 1\n");
+        let mut reports = NicReports::new(sysfs.path());
+        let with = node(&["mlx5_0"]);
+        reports.update(&with);
+        reports.update(&node(&[]));
+        write("aer_dev_fatal", "TOTAL_ERR_FATAL 2\n");
+        reports.update(&with);
+        let changed = tokio::time::timeout(Duration::from_secs(10), reports.changed());
+        changed.await.expect("an error is news");
+        let device = &with.functions[0].device;
+        assert!(reports.faults().fault(device).is_some());
+        // another device may be in its slot later
+        reports.update(&Inventory::default());
+        assert_eq!(reports.faults().fault(device), None);
     }
 }

@@ -115,6 +115,12 @@ impl Watch {
         self
     }
 
+    /// Includes the health reporters with these names, and follows their later changes.
+    pub fn with_reporters(mut self, names: watch::Receiver<Vec<String>>) -> Self {
+        self.reports.follow(names);
+        self
+    }
+
     /// Observes at once whenever `requests` is notified.
     pub fn observing_on(mut self, requests: Arc<Notify>) -> Self {
         self.requests = requests;

@@ -137,6 +137,11 @@
 {{- if and .Values.config .Values.errors -}}
 {{ fail "errors: config takes the place of the switches; put errors into it (docs/device-plugin-conf.md)" }}
 {{- end -}}
+{{- $reporters := .Values.reporters | default list -}}
+{{- $otherReporters := ne (join " " $reporters) "fw fw_fatal" -}}
+{{- if and .Values.config $otherReporters -}}
+{{ fail "reporters: config takes the place of the switches; put reporters into it (docs/device-plugin-conf.md)" }}
+{{- end -}}
 {{- if and .Values.config .Values.customResourceName -}}
 {{ fail "customResourceName: config takes the place of the switches; put the resource's name into it (docs/device-plugin-conf.md)" }}
 {{- end -}}
@@ -204,6 +209,7 @@
 {{- $_ := set $config "dra" $dra -}}
 {{- end -}}
 {{- with .Values.errors }}{{ $_ := set $config "errors" . }}{{ end -}}
+{{- if $otherReporters }}{{ $_ := set $config "reporters" $reporters }}{{ end -}}
 {{ toJson $config }}
 {{- end -}}
 {{- end -}}

@@ -4,18 +4,19 @@
 
 use super::{CDI, exactly, link_types, name, parsed, passed_over, resources};
 use crate::conf::{
-    Allocate, Ids, MOST_IDS, Parsed, ResourceConf, chain, dra, errors,
+    Allocate, Ids, MOST_IDS, Parsed, ResourceConf, chain, dra, errors, reporters,
     selector::{Selector, Sort},
 };
 use conf_reader::{Field, Number, Texts, Wrong};
 
-const KEYS: [&str; 6] = [
+const KEYS: [&str; 7] = [
     "periodicUpdateInterval",
     "configList",
     CDI,
     chain::FIELD,
     dra::FIELD,
     errors::FIELD,
+    reporters::FIELD,
 ];
 const RESOURCE_KEYS: [&str; 5] = [
     "resourceName",

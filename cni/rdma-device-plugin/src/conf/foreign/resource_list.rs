@@ -5,7 +5,7 @@
 
 use super::{CDI, exactly, link_types, name, parsed, passed_over, resources};
 use crate::conf::{
-    Ids, Parsed, ResourceConf, chain, dra, errors,
+    Ids, Parsed, ResourceConf, chain, dra, errors, reporters,
     selector::{Parent, Selector, Sort, Text},
 };
 use conf_reader::{Field, Texts, Wrong};
@@ -64,7 +64,14 @@ enum DeviceType {
 pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
     let mut remarks = passed_over(
         file,
-        &["resourceList", CDI, chain::FIELD, dra::FIELD, errors::FIELD],
+        &[
+            "resourceList",
+            CDI,
+            chain::FIELD,
+            dra::FIELD,
+            errors::FIELD,
+            reporters::FIELD,
+        ],
     );
     let resources = resources(file, "resourceList", &mut remarks, one)?;
     parsed(resources, file, remarks)

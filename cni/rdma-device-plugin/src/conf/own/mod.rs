@@ -7,7 +7,7 @@ use super::{
     Allocate, Chain, Conf, Erdma, Ids, MOST_IDS, MOST_NIC_IDS, NIC_IDS, Parsed, Reader, Require,
     ResourceConf, ResourceName, SHARED_IDS, chain, dra,
     erdma::RESOURCE,
-    errors, name_at,
+    errors, name_at, reporters,
     selector::{Parent, Selector, Text, link_types},
 };
 use conf_reader::{Field, Number, Texts, Wrong};
@@ -35,6 +35,7 @@ struct File {
     chain: Option<chain::Section>,
     dra: Option<dra::Section>,
     errors: Option<Vec<errors::Threshold>>,
+    reporters: Option<Vec<reporters::Name>>,
 }
 
 #[derive(Deserialize)]
@@ -104,6 +105,7 @@ pub(super) fn read_chain(file: &Field<'_>) -> Result<Parsed, Wrong> {
         chain: chain::checked(read.chain, file)?,
         dra: None,
         errors: vec![],
+        reporters: vec![],
     };
     Ok(Parsed {
         conf,
@@ -193,6 +195,7 @@ pub(super) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
             chain,
             dra,
             errors: errors::checked(read.errors, file)?,
+            reporters: reporters::chosen(read.reporters),
         },
         remarks,
     })

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `reporters`, beside the resources of any format. `docs/device-plugin-conf.md` describes it.
+//!
+//! Most reporters must not judge a NIC. Devlink sets one to the state `error` also when it aborts a recovery within the
+//! grace period of the last one (`net/devlink/health.c`), as after two timeouts of a transmit queue, and RDMA uses none
+//! of the queues of `tx` and `rx`.
+
+use serde::Deserialize;
+
+/// Name of the field.
+pub(super) const FIELD: &str = "reporters";
+
+/// Reporters of a NIC's firmware.
+const DEFAULT: [&str; 2] = ["fw", "fw_fatal"];
+
+/// Longest accepted name.
+const LONGEST_NAME: usize = 64;
+
+/// Name of a reporter.
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct Name(String);
+
+impl TryFrom<String> for Name {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        let inner = |it: u8| it.is_ascii_alphanumeric() || it == b'_' || it == b'-';
+        match (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(inner) {
+            true => Ok(Self(name)),
+            false => Err(format!(
+                "must be the name of a reporter in devlink health show, as fw_fatal, and is {name:?}"
+            )),
+        }
+    }
+}
+
+/// Returns the reporters that judge without the field.
+pub(super) fn default() -> Vec<String> {
+    DEFAULT.map(str::to_owned).into()
+}
+
+/// Returns the reporters that judge by the field.
+pub(super) fn chosen(names: Option<Vec<Name>>) -> Vec<String> {
+    let names = names.map(|names| names.into_iter().map(|it| it.0).collect());
+    names.unwrap_or_else(default)
+}
