@@ -18,10 +18,11 @@ use rdma_cgroup::CgroupError;
 use rdma_netns::linux::raise_locked_memory;
 use rdma_resources::{ContainerLimits, FileError, Memlock, hook::HOOK};
 use serde::Deserialize;
+use serde_json::Value;
 use std::{
     fs,
     io::{self, Read},
-    path::Path,
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
@@ -36,17 +37,24 @@ enum HookError {
          {0:?}"
     )]
     Arguments(Vec<String>),
-    #[error("{HOOK} has no state of a container on standard input: {0}")]
+    #[error("{HOOK} cannot read the container's state from standard input: {0}")]
     State(#[from] serde_json::Error),
     #[error(
         "cannot raise the limit of locked memory of the container's process {process} to {to}: {source}; take memlock \
-         out of the daemon's configuration, or run the runtime with CAP_SYS_RESOURCE"
+         out of the daemon's configuration, or give the runtime CAP_SYS_RESOURCE"
     )]
     Limit {
         process: i32,
         to: Memlock,
         source: io::Error,
     },
+    #[error(
+        "the runtime itself limits the locked memory of the container to {own} bytes, below memlock ({to}): raise that \
+         limit, or remove it (CRI-O: default_ulimits; containerd: base_runtime_spec)"
+    )]
+    OwnLimit { own: u64, to: Memlock },
+    #[error("cannot read the container's specification {path:?}: {source}")]
+    Specification { path: PathBuf, source: io::Error },
     #[error(
         "cannot limit the use of RDMA devices by the container's process {process}: {source}; take limits out of the \
          daemon's configuration, or run the node with cgroup version 2 and the controller rdma"
@@ -58,6 +66,8 @@ enum HookError {
 #[derive(Deserialize)]
 struct State {
     pid: i32,
+    /// Directory of its specification.
+    bundle: PathBuf,
 }
 
 /// Runs the hook with its `arguments`. Writes an error to standard error, where the runtime reads it.
@@ -74,8 +84,9 @@ pub fn run(arguments: &[String], stdin: &mut dyn Read) -> ExitCode {
 fn set(arguments: &[String], stdin: &mut dyn Read) -> Result<(), HookError> {
     let limits = ContainerLimits::of_arguments(arguments);
     let limits = limits.ok_or_else(|| HookError::Arguments(arguments.to_vec()))?;
-    let State { pid } = serde_json::from_reader(stdin)?;
+    let State { pid, bundle } = serde_json::from_reader(stdin)?;
     if let Some(to) = limits.memlock {
+        outlasts_specification(&bundle, to)?;
         raise(pid, to)?;
     }
     if !limits.rdma.is_empty() {
@@ -89,6 +100,22 @@ fn set(arguments: &[String], stdin: &mut dyn Read) -> Result<(), HookError> {
         })?;
     }
     Ok(())
+}
+
+/// Fails if the container's specification has a lower limit, which runc sets after its hooks (`setupRlimits()`,
+/// `libcontainer/process_linux.go`).
+fn outlasts_specification(bundle: &Path, to: Memlock) -> Result<(), HookError> {
+    let path = bundle.join("config.json");
+    let specification = fs::read(&path)
+        .and_then(|text| Ok(serde_json::from_slice::<Value>(&text)?))
+        .map_err(|source| HookError::Specification { path, source })?;
+    let limits = specification["process"]["rlimits"].as_array();
+    let mut own = limits.into_iter().flatten();
+    let own = own.find(|it| it["type"] == "RLIMIT_MEMLOCK");
+    match own.and_then(|it| it["soft"].as_u64()) {
+        Some(own) if own < to.bytes().unwrap_or(u64::MAX) => Err(HookError::OwnLimit { own, to }),
+        _ => Ok(()),
+    }
 }
 
 fn raise(pid: i32, to: Memlock) -> Result<(), HookError> {
@@ -107,6 +134,7 @@ fn raise(pid: i32, to: Memlock) -> Result<(), HookError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
     use std::{
         fs,
         process::{Child, Command},
@@ -141,11 +169,12 @@ mod tests {
             words.skip(3).take(2).map(str::to_owned).collect()
         }
 
-        fn hook(&self, limit: &str) -> Result<(), String> {
-            hook(
-                &[limit],
-                &format!(r#"{{"status":"creating","pid":{}}}"#, self.0.id()),
-            )
+        fn hook(&self, limit: &str, specification: &Value) -> Result<(), String> {
+            let bundle = tempfile::tempdir().expect("a directory");
+            let path = bundle.path().join("config.json");
+            fs::write(path, specification.to_string()).expect("written");
+            let state = json!({"status": "creating", "pid": self.0.id(), "bundle": bundle.path()});
+            hook(&[limit], &state.to_string())
         }
     }
 
@@ -166,11 +195,27 @@ mod tests {
         let process = Process::start(64, 256);
         assert_eq!(process.limits(), ["65536", "262144"]);
         // its hard limit stays, so that no capability is needed
-        process.hook("--memlock=131072").expect("raised");
+        let open_files = json!({"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 1024});
+        let specification = json!({"process": {"rlimits": [&open_files]}});
+        let raised = process.hook("--memlock=131072", &specification);
+        raised.expect("raised");
         assert_eq!(process.limits(), ["131072", "262144"]);
-        process.hook("--memlock=4096").expect("nothing to do");
+        let raised = process.hook("--memlock=4096", &json!({"process": {}}));
+        raised.expect("nothing to do");
         assert_eq!(process.limits(), ["131072", "262144"]);
-        match process.hook("--memlock=unlimited") {
+
+        // runc would set it after the hook
+        let own = json!({"type": "RLIMIT_MEMLOCK", "soft": 131_072, "hard": 262_144});
+        let specification = json!({"process": {"rlimits": [open_files, own]}});
+        let refused = process.hook("--memlock=131073", &specification);
+        let why =
+            "limits the locked memory of the container to 131072 bytes, below memlock (131073)";
+        assert!(refused.is_err_and(|it| it.contains(why)));
+        let raised = process.hook("--memlock=131072", &specification);
+        raised.expect("as much");
+        assert_eq!(process.limits(), ["131072", "262144"]);
+
+        match process.hook("--memlock=unlimited", &json!({})) {
             Ok(()) => assert_eq!(process.limits(), ["unlimited", "unlimited"]),
             // without CAP_SYS_RESOURCE
             Err(error) => assert!(
@@ -181,43 +226,47 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_is_not_there_is_refused() {
+        for (pid, why) in [(0, "entity not found"), (i32::MAX, "No such process")] {
+            let error = raise(pid, Memlock::Bytes(1)).expect_err("no process");
+            assert!(error.to_string().contains(why), "{error}");
+        }
+    }
+
+    #[test]
     fn a_hook_that_cannot_set_a_limit_ends_the_containers_start() {
         for (arguments, state, expected) in [
             (
                 &["--memlock=all"][..],
-                r#"{"pid":1}"#,
+                r#"{"pid":1,"bundle":"/gone"}"#,
                 r#"and has ["--memlock=all"]"#,
             ),
             (
                 &["--memlock=0"],
-                r#"{"pid":1}"#,
+                r#"{"pid":1,"bundle":"/gone"}"#,
                 r#"and has ["--memlock=0"]"#,
             ),
-            (&[], r#"{"pid":1}"#, "and has []"),
+            (&[], r#"{"pid":1,"bundle":"/gone"}"#, "and has []"),
             (
                 &["--memlock=1"],
                 "",
-                "no state of a container on standard input: EOF",
+                "cannot read the container's state from standard input: EOF",
             ),
             (&["--memlock=1"], r#"{"id":"a"}"#, "missing field `pid`"),
+            (&["--memlock=1"], r#"{"pid":1}"#, "missing field `bundle`"),
             (
                 &["--memlock=1"],
-                r#"{"pid":0}"#,
-                "process 0 to 1: entity not found; take memlock",
-            ),
-            (
-                &["--memlock=1"],
-                r#"{"pid":2147483647}"#,
-                "to 1: No such process",
+                r#"{"pid":1,"bundle":"/gone"}"#,
+                r#"specification "/gone/config.json": No such file"#,
             ),
             (
                 &["--memlock=1", "--rdma-objects=max"],
-                r#"{"pid":1}"#,
+                r#"{"pid":1,"bundle":"/gone"}"#,
                 r#"and has ["--memlock=1", "--rdma-objects=max"]"#,
             ),
             (
                 &["--rdma-objects=3"],
-                r#"{"pid":0}"#,
+                r#"{"pid":0,"bundle":"/gone"}"#,
                 r#"process 0: cannot read "/proc/0/cgroup": No such file"#,
             ),
         ] {
