@@ -13,7 +13,7 @@ use std::{
     path::Path,
     process::Command,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tempfile::TempDir;
 
@@ -26,7 +26,9 @@ case "$1 $2" in
 "get pods") cat daemons.json ;;
 "get events") echo "{}" ;;
 "get pod") [ -e "$3.json" ] && cat "$3.json" || { echo "noise"; echo "no pod $3"; exit 1; } >&2 ;;
-"exec "*) [ ! -e hangs ] || exec sleep 600; cat facts.json; exit 1 ;;
+"exec "*)
+  [ ! -e lingers ] || sleep 20 >/dev/null &
+  [ ! -e hangs ] || exec sleep 600; cat facts.json; exit 1 ;;
 "create "*) cat >created.json; cat rdma-ping-x.json ;;
 "logs "*) echo 'fd00::7: 5 sent, 5 answered' ;;
 esac
@@ -220,8 +222,18 @@ fn a_daemon_that_does_not_answer_is_given_up() {
     assert!(errors.ends_with(silent), "{errors}");
     let (code, output, errors) = desk.types("doctor a --timeout 1");
     assert_eq!((code, output.as_str(), &*errors), (Some(1), "", silent));
-    // the answer of another one comes within the time
+    // a credential plugin keeps kubectl's pipe of errors open
+    desk.write("lingers", "");
+    let begin = Instant::now();
+    let (code, _, errors) = desk.types("pods --timeout 1");
+    assert_eq!(code, Some(1));
+    assert!(errors.ends_with(silent), "{errors}");
     fs::remove_file(desk.path().join("hangs")).expect("removed");
+    let (code, _, errors) = desk.types("pods --timeout 30");
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(begin.elapsed() < Duration::from_secs(15));
+    fs::remove_file(desk.path().join("lingers")).expect("removed");
+    // the answer of another one comes within the time
     let (code, _, errors) = desk.types("doctor a --timeout 30");
     assert_eq!((code, errors.as_str()), (Some(1), ""));
 }

@@ -379,20 +379,17 @@ impl Daemon {
         let mut command = flags.command();
         let mut child = piped(command.args(&line)).map_err(not_run)?;
         let pipes = (child.stdout.take(), child.stderr.take());
-        let (status, output, errors) = thread::scope(|scope| {
-            let output = scope.spawn(|| read(pipes.0));
-            let errors = scope.spawn(|| read(pipes.1));
-            let status = flags.ended(&mut child);
-            // none of them panics
-            let text = |it: thread::ScopedJoinHandle<'_, Vec<u8>>| it.join().unwrap_or_default();
-            (status, text(output), text(errors))
-        });
-        if status.map_err(not_run)?.is_none() {
+        let output = thread::spawn(|| read(pipes.0));
+        let errors = thread::spawn(|| read(pipes.1));
+        // a credential plugin that kubectl leaves behind keeps the pipe of errors open
+        if flags.ended(&mut child).map_err(not_run)?.is_none() {
             return Err(self.silent(flags));
         }
+        // none of them panics
+        let joined = |it: thread::JoinHandle<Vec<u8>>| it.join().unwrap_or_default();
         // with errors on the node the exit code is 1 as well
-        let Ok(facts) = serde_json::from_slice::<Value>(&output) else {
-            return Err(failed(&line, &last_error(&errors)));
+        let Ok(facts) = serde_json::from_slice::<Value>(&joined(output)) else {
+            return Err(failed(&line, &last_error(&joined(errors))));
         };
         let release = text(&facts, "/version").to_owned();
         serde_json::from_value(facts).map_err(|source| Error::Unreadable {
