@@ -9,9 +9,10 @@ use nix::{
 use serde_json::{Value, json};
 use std::{
     fs,
+    io::{BufRead, BufReader},
     os::unix::fs::{PermissionsExt, symlink},
     path::Path,
-    process::Command,
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -29,10 +30,13 @@ case "$1 $2" in
 "exec "*)
   [ ! -e lingers ] || sleep 20 >/dev/null &
   [ ! -e hangs ] || exec sleep 600; cat facts.json; exit 1 ;;
-"create "*) cat >created.json; cat rdma-ping-x.json ;;
+"create "*) while [ -e waits ]; do sleep 0.1; done; cat >created.json; cat rdma-ping-x.json ;;
 "logs "*) echo 'fd00::7: 5 sent, 5 answered' ;;
 esac
 "#;
+
+/// The line that deletes the pod.
+const DELETE: &str = "delete pod rdma-ping-x --namespace rdma --wait=false --request-timeout=30s";
 
 struct Desk(TempDir);
 
@@ -145,10 +149,10 @@ fn a_pod_pings_with_the_users_flags_and_is_deleted() {
             format!(
                 "{flags} exec --namespace rdma ds-x --container rdma-device-plugin -- rdma-device-plugin doctor --facts"
             ),
-            format!("{flags} create --namespace rdma --filename - -o json"),
+            format!("{flags} create --namespace rdma --filename - -o json --request-timeout=30s"),
             format!("{flags} get pod rdma-ping-x --namespace rdma -o json"),
             format!("{flags} logs rdma-ping-x --namespace rdma"),
-            format!("{flags} delete pod rdma-ping-x --namespace rdma --wait=false"),
+            format!("{flags} {DELETE}"),
         ]
     );
 }
@@ -254,7 +258,40 @@ fn an_interrupt_deletes_the_pod() {
         let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
         kill(pid, signal).expect("sent");
         assert_eq!(child.wait().expect("its end").code(), Some(code));
-        let deletes = |it: &String| it == "delete pod rdma-ping-x --namespace rdma --wait=false";
-        assert!(desk.asked().iter().any(deletes), "{:?}", desk.asked());
+        assert!(
+            desk.asked().iter().any(|it| it == DELETE),
+            "{:?}",
+            desk.asked()
+        );
+    }
+}
+
+#[test]
+fn an_interrupt_waits_for_the_pod_and_a_second_one_does_not() {
+    for is_again in [false, true] {
+        let desk = Desk::new();
+        desk.pings("Running", json!({"running": {}}));
+        desk.write("waits", "");
+        let mut command = desk.command("ping node-1 192.0.2.1");
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("it runs");
+        let is_made = |it: &String| it.starts_with("create ");
+        while !desk.path().join("asked").exists() || !desk.asked().iter().any(is_made) {
+            thread::sleep(Duration::from_millis(10));
+        }
+        let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
+        kill(pid, Signal::SIGHUP).expect("sent");
+        let mut errors = BufReader::new(child.stderr.take().expect("a pipe"));
+        let mut line = String::new();
+        errors.read_line(&mut line).expect("a line");
+        assert_eq!(
+            line,
+            "kubectl-rdma: deletes the pod that pings; another Ctrl-C ends this at once\n"
+        );
+        match is_again {
+            true => kill(pid, Signal::SIGINT).expect("sent"),
+            false => fs::remove_file(desk.path().join("waits")).expect("removed"),
+        }
+        assert_eq!(child.wait().expect("its end").code(), Some(129));
+        assert_eq!(desk.asked().iter().any(|it| it == DELETE), !is_again);
     }
 }

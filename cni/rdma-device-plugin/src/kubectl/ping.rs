@@ -14,9 +14,10 @@ use conf_reader::one_line;
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::{Value, json};
 use std::{
-    io,
+    io::{self, Write},
     net::IpAddr,
     process::{self, ExitCode},
+    sync::mpsc::{self, Receiver},
     thread,
     time::{Duration, Instant},
 };
@@ -29,6 +30,9 @@ const LIMIT: u32 = 600;
 
 /// Interval of looks at the pod.
 const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Longest time of a request that makes or deletes the pod.
+const REQUEST: &str = "--request-timeout=30s";
 
 /// Longest time until the pod starts.
 const START: Duration = Duration::from_secs(120);
@@ -63,46 +67,54 @@ pub(super) fn ping(
         "-",
         "-o",
         "json",
+        REQUEST,
     ];
     let interrupts = blocked().map_err(Error::Signals)?;
+    let (created, pod) = mpsc::channel();
+    delete_on(interrupts, flags.clone(), namespace.to_owned(), pod);
     let made = flags.create(&create, &made)?;
     let name = text(&made, "/metadata/name").to_owned();
-    delete_on(
-        interrupts,
-        flags.clone(),
-        namespace.to_owned(),
-        name.clone(),
-    );
+    // it is received at a signal only
+    let _ = created.send(name.clone());
     let code = outcome(flags, namespace, &name);
     let deleted = delete(flags, namespace, &name);
     code.and_then(|code| deleted.map(|_| code))
 }
 
-/// Blocks SIGINT and SIGTERM for this process and each `kubectl` that it starts from now on. Returns the set.
+/// Blocks SIGINT, SIGTERM and SIGHUP for this process and each `kubectl` that it starts from now on. Returns the set.
 fn blocked() -> io::Result<SigSet> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGINT);
     signals.add(Signal::SIGTERM);
+    signals.add(Signal::SIGHUP);
     signals.thread_block()?;
     Ok(signals)
 }
 
-/// Deletes the pod when one of the signals comes, and ends the process with the shell's exit code for it.
-fn delete_on(signals: SigSet, flags: Flags, namespace: String, name: String) {
+/// Deletes the pod when one of the signals comes, after its creation, and ends the process with the shell's exit code
+/// for it. The second signal ends the process at once.
+fn delete_on(signals: SigSet, flags: Flags, namespace: String, created: Receiver<String>) {
     thread::spawn(move || {
         let Ok(signal) = signals.wait() else {
             return;
         };
-        if let Err(error) = delete(&flags, &namespace, &name) {
-            eprintln!("{NAME}: {}", one_line(&error.to_string()));
+        let code = 128 + signal as i32;
+        thread::spawn(move || signals.wait().map(|_| process::exit(code)));
+        // after SIGHUP the terminal may be gone
+        let tell = |what: &str| drop(writeln!(io::stderr(), "{NAME}: {what}"));
+        tell("deletes the pod that pings; another Ctrl-C ends this at once");
+        // without a pod the sender is gone
+        let deleted = created.recv().map(|it| delete(&flags, &namespace, &it));
+        if let Ok(Err(error)) = deleted {
+            tell(&one_line(&error.to_string()));
         }
-        process::exit(128 + signal as i32)
+        process::exit(code)
     });
 }
 
 fn delete(flags: &Flags, namespace: &str, name: &str) -> Result<Vec<u8>, Error> {
     let pod = ["delete", "pod", name, "--namespace", namespace];
-    flags.output(&[&pod[..], &["--wait=false"]].concat())
+    flags.output(&[&pod[..], &["--wait=false", REQUEST]].concat())
 }
 
 /// Returns the addresses of the pod's rails.
