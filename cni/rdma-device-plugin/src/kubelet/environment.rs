@@ -72,7 +72,8 @@ pub(super) async fn write(
         let boot_id = Linux::new().boot_id().unwrap_or_default();
         let all = store.of_boot(&boot_id).map_err(in_words)?;
         let attachments = of_pod(&all, &container);
-        let unreadable = match attachments.is_empty() {
+        // a hook alone needs no record
+        let unreadable = match attachments.is_empty() && (has_rails || has_files) {
             true => store.unreadable().map_err(in_words)?,
             false => vec![],
         };

@@ -53,6 +53,10 @@ fn a_container_keeps_the_hook_that_it_was_promised() {
     record
         .write(&running.machine.path("state"))
         .expect("written");
+    // another pod's
+    let pods = running.machine.path("state/attachments/pods");
+    fs::create_dir_all(&pods).expect("a directory");
+    fs::write(pods.join("c1@eth0.json"), "{").expect("written");
     start().expect("it may");
     let hook = json!({
         "hookName": "createRuntime",
