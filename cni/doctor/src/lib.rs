@@ -34,9 +34,9 @@ use std::{
 const ERRORS: u8 = 1;
 const NOT_SEEN: u8 = 2;
 
-/// Runs `doctor`. `ping` runs `rdma-device-plugin` with arguments that ping, and returns its exit code. The report goes to `output`; a failure to produce it is one sentence on `errors`. The options of
-/// `arguments` take precedence over the record `installed`. A record that cannot be read is reported as unseen, with
-/// its error, and the defaults apply.
+/// Runs `doctor`. `ping` runs `rdma-device-plugin ARGUMENTS` and returns its exit code. The report goes to `output`; a
+/// failure to produce it is one sentence on `errors`. The options of `arguments` take precedence over the record
+/// `installed`. A record that cannot be read is reported as unseen, with its error, and the defaults apply.
 pub fn run<E: Display>(
     arguments: &Arguments,
     installed: Result<Installed, E>,

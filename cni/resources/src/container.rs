@@ -225,8 +225,7 @@ pub fn told(
     Some((specification, known))
 }
 
-/// Reports whether the entry has an empty list of rails, as for a pod with `hostNetwork`, which no record has, or none
-/// at all.
+/// Returns true for an empty list of rails (`hostNetwork`; in no record), and for a hook alone.
 fn has_no_rails(entry: &Value) -> bool {
     let edits = &entry["containerEdits"];
     edits["env"][0] == format!("{RAILS}=[]")

@@ -21,7 +21,7 @@ pub(super) const CONTAINER: &str = "rdma-device-plugin";
 /// Number of daemons that are asked at a time.
 const AT_A_TIME: usize = 16;
 
-/// Interval of looks whether a daemon has answered.
+/// Polling interval for a daemon's answer.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Flags that each `kubectl` gets.

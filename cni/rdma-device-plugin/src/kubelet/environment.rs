@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Passes a container its pod's rails, which are known by then, and its limits before it is created.
+//! Passes a container its pod's rails and its limits before its creation; the rails are known by then.
 
 use super::{
     holder::Holder, libraries, libraries::PodRail, plugin_context::PluginContext, service::Promised,
