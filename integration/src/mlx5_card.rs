@@ -3,14 +3,15 @@
 //! kernel are real, the card is a model.
 
 use crate::{
-    Netns,
+    Netns, Node,
+    daemon::rdma_device_plugin,
     model_orders::ModelOrders,
     netns::{self, parse_list},
     wait,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::{
-    env,
+    env, fs,
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -24,6 +25,8 @@ pub const NETDEVS: [&str; 2] = ["enp33s1f0np0", "enp33s1f1np1"];
 pub const IPOIB: [&str; 2] = ["ibp33s1f0", "ibp33s1f1"];
 /// Their permanent MACs.
 pub const MACS: [&str; 2] = ["52:54:00:bb:00:01", "52:54:00:bb:00:02"];
+/// Their addresses in the tests.
+pub const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 /// Their RDMA devices.
 pub const RDMA: [&str; 2] = ["mlx5_0", "mlx5_1"];
 /// Time for what the driver does in a worker, several seconds under emulation.
@@ -112,6 +115,24 @@ impl Mlx5Card {
         );
     }
 
+    /// A node with both netdevs up and addressed, and both ports active.
+    #[track_caller]
+    pub fn node(&self) -> Node {
+        let node = Node::on(Netns::own());
+        for (function, netdev) in self.netdevs.into_iter().enumerate() {
+            for key in ["dad_transmits", "router_solicitation_delay"] {
+                let key = format!("ipv6/conf/{netdev}/{key}");
+                node.host.set_sysctl(&key, "0");
+            }
+            node.host.ip(&format!("link set dev {netdev} up"));
+            let address = ADDRESSES[function];
+            node.host
+                .ip(&format!("address add {address}/24 dev {netdev}"));
+            self.has_state(&node.host, RDMA[function], "ACTIVE");
+        }
+        node
+    }
+
     /// Makes `bond0` of both functions, active-backup, with `address`; comes back when the driver has made the bonded RDMA
     /// device.
     #[track_caller]
@@ -159,6 +180,62 @@ pub fn links(netns: &Netns) -> Vec<Value> {
     parse_list(&netns::check(
         netns.command("rdma").args(["-j", "link", "show"]),
     ))
+}
+
+/// The text of a file, without the end of the line.
+#[track_caller]
+pub fn read(path: impl AsRef<Path>) -> String {
+    let path = path.as_ref();
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    text.trim().to_owned()
+}
+
+/// `rdma-cni`'s configuration for a pod that gets `netdev` and its RDMA device.
+#[track_caller]
+pub fn configuration(node: &Node, netdev: &str) -> Value {
+    let mut configuration = node.configuration(&[netdev]);
+    configuration["requireRdma"] = true.into();
+    configuration
+}
+
+/// The same for a child of `netdev`, with an IPv4 address of its prefix.
+#[track_caller]
+pub fn shared_configuration(node: &Node, netdev: &str) -> Value {
+    let mut configuration = configuration(node, netdev);
+    configuration["mode"] = "share".into();
+    configuration["ipam"] = json!({
+        "type": "rdma-ipam",
+        "from": "parent",
+        "family": "ipv4",
+        "dataDir": node.directory().join("leases"),
+    });
+    configuration
+}
+
+/// The answer of `--check-config` for a resource `rdma/hca` of this kind.
+#[track_caller]
+pub fn offered(node: &Node, kind: &str) -> String {
+    let file = node.directory().join("config.json");
+    let resources = json!({"resources": [{"name": "rdma/hca", "kind": kind}]});
+    fs::write(&file, resources.to_string()).expect("written");
+    let mut check = Command::new(rdma_device_plugin());
+    let check = check.arg("--config").arg(&file).arg("--check-config");
+    let done = check.output().expect("the daemon's program");
+    assert!(done.status.success(), "{done:?}");
+    String::from_utf8_lossy(&done.stdout).into_owned()
+}
+
+/// The table of `--check-config` has each function as healthy, with these netdevs.
+#[track_caller]
+pub fn are_healthy(table: &str, netdevs: [&str; 2]) {
+    for function in 0..2 {
+        let mut lines = table.lines();
+        let line = lines.find(|line| line.contains(FUNCTIONS[function]));
+        let line = line.unwrap_or_else(|| panic!("{table}"));
+        for word in [RDMA[function], netdevs[function], "healthy"] {
+            assert!(line.contains(word), "{word}: {table}");
+        }
+    }
 }
 
 /// The directory of the function in sysfs.

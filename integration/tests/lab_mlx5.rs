@@ -6,51 +6,15 @@ use integration::{
     Daemon, Netns, Node, Snapshot,
     daemon::rdma_device_plugin,
     kubelet::DeviceManager,
-    mlx5_card::{FUNCTIONS, MACS, Mlx5Card, NETDEVS, RDMA, directory, gids, links},
+    mlx5_card::{
+        ADDRESSES, FUNCTIONS, MACS, Mlx5Card, NETDEVS, RDMA, are_healthy, configuration, directory,
+        gids, links, offered, read, shared_configuration,
+    },
     traffic::{self, End},
     wait,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use std::{fs, process::Command};
-
-const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
-
-#[track_caller]
-fn read(path: impl AsRef<std::path::Path>) -> String {
-    let path = path.as_ref();
-    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
-    text.trim().to_owned()
-}
-
-/// Returns what `--check-config` says of a resource `rdma/hca` of this kind.
-#[track_caller]
-fn offered(node: &Node, kind: &str) -> String {
-    let file = node.directory().join("config.json");
-    let resources = json!({"resources": [{"name": "rdma/hca", "kind": kind}]});
-    fs::write(&file, resources.to_string()).expect("written");
-    let mut check = Command::new(rdma_device_plugin());
-    let check = check.arg("--config").arg(&file).arg("--check-config");
-    let done = check.output().expect("the daemon's program");
-    assert!(done.status.success(), "{done:?}");
-    String::from_utf8_lossy(&done.stdout).into_owned()
-}
-
-/// A node with both functions up and addressed.
-fn addressed(card: &Mlx5Card) -> Node {
-    let node = Node::on(Netns::own());
-    for (function, address) in ADDRESSES.into_iter().enumerate() {
-        let netdev = NETDEVS[function];
-        for key in ["dad_transmits", "router_solicitation_delay"] {
-            node.host
-                .set_sysctl(&format!("ipv6/conf/{netdev}/{key}"), "0");
-        }
-        node.host.ip(&format!("link set dev {netdev} up"));
-        node.host
-            .ip(&format!("address add {address}/24 dev {netdev}"));
-        card.has_state(&node.host, RDMA[function], "ACTIVE");
-    }
-    node
-}
 
 /// `rping`, and 30 queue pairs that read 100 times 4 KiB each. `netns` is that of the server's device.
 #[track_caller]
@@ -69,12 +33,6 @@ fn sent(netns: &Netns, rdma: &str) -> u64 {
     let text = netns.run(&format!("cat {counters}/port_xmit_data"));
     // its unit is 4 bytes
     4 * text.trim().parse::<u64>().expect("a number")
-}
-
-fn configuration(node: &Node, netdev: &str) -> Value {
-    let mut configuration = node.configuration(&[netdev]);
-    configuration["requireRdma"] = true.into();
-    configuration
 }
 
 #[test]
@@ -101,7 +59,7 @@ fn a_device_is_below_its_function_and_its_port_follows_the_link() {
     let guids = RDMA.map(|it| read(format!("/sys/class/infiniband/{it}/sys_image_guid")));
     assert_eq!(guids[0], guids[1], "both are one card");
 
-    let node = addressed(&card);
+    let node = card.node();
     // an address is a GID of RoCE v1 and of v2, and the firmware's table has both
     for (function, address) in (0..2).zip(["0a00:0001", "0a00:0002"]) {
         let gid = format!("0000:0000:0000:0000:0000:ffff:{address}");
@@ -124,15 +82,7 @@ fn a_device_is_below_its_function_and_its_port_follows_the_link() {
     card.has_state(&node.host, RDMA[0], "ACTIVE");
 
     let table = offered(&node, "exclusive");
-    for function in 0..2 {
-        let line = table
-            .lines()
-            .find(|line| line.contains(FUNCTIONS[function]));
-        let line = line.unwrap_or_else(|| panic!("{table}"));
-        for word in [RDMA[function], NETDEVS[function], "healthy"] {
-            assert!(line.contains(word), "{word}: {table}");
-        }
-    }
+    are_healthy(&table, NETDEVS);
     assert!(table.contains("rdma/hca  exclusive"), "{table}");
     for netdev in NETDEVS {
         node.host.ip(&format!("address flush dev {netdev}"));
@@ -143,7 +93,7 @@ fn a_device_is_below_its_function_and_its_port_follows_the_link() {
 #[test]
 fn pods_get_netdev_and_device_and_the_host_is_as_before() {
     let card = Mlx5Card::new("exclusive");
-    let node = addressed(&card);
+    let node = card.node();
     let before = Snapshot::of(&node.host);
     let pods = ["server", "client"].map(|label| node.pod(label));
     for function in 0..2 {
@@ -222,14 +172,7 @@ fn a_bond_of_both_functions_is_one_device_that_pods_share() {
 
     let before = Snapshot::of(&node.host);
     let pods = ["server", "client"].map(|label| node.pod(label));
-    let mut configuration = configuration(&node, "bond0");
-    configuration["mode"] = "share".into();
-    configuration["ipam"] = json!({
-        "type": "rdma-ipam",
-        "from": "parent",
-        "family": "ipv4",
-        "dataDir": node.directory().join("leases"),
-    });
+    let configuration = shared_configuration(&node, "bond0");
     let addresses = [0, 1].map(|it: usize| {
         let pod = &pods[it];
         node.add(&configuration, &format!("c{it}"), pod);
@@ -275,7 +218,7 @@ fn a_bond_of_both_functions_is_one_device_that_pods_share() {
 #[test]
 fn an_error_of_the_firmware_makes_its_nic_unhealthy() {
     let card = Mlx5Card::new("exclusive");
-    let node = addressed(&card);
+    let node = card.node();
     let path = |below: &str| node.directory().join(below);
     let resources = json!({"resources": [
         {"name": "rdma/a", "kind": "exclusive", "devices": [{"rdma": RDMA[0]}]},

@@ -5,23 +5,15 @@
 
 use integration::{
     Netns, Node, Snapshot,
-    daemon::rdma_device_plugin,
-    mlx5_card::{FUNCTIONS, IPOIB, MACS, Mlx5Card, RDMA, directory, links},
+    mlx5_card::{
+        ADDRESSES, IPOIB, MACS, Mlx5Card, RDMA, are_healthy, configuration, directory, links,
+        offered, read, shared_configuration,
+    },
     traffic::{self, End},
     wait,
 };
-use serde_json::{Value, json};
-use std::{fs, process::Command};
 
-const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 const GUIDS: [&str; 2] = ["5054:00ff:febb:0001", "5054:00ff:febb:0002"];
-
-#[track_caller]
-fn read(path: impl AsRef<std::path::Path>) -> String {
-    let path = path.as_ref();
-    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
-    text.trim().to_owned()
-}
 
 /// Waits until a netdev has a carrier: it has joined the broadcast group of its partition.
 #[track_caller]
@@ -32,25 +24,13 @@ fn has_carrier(netns: &Netns, netdev: &str) {
 }
 
 /// A node with both netdevs up and addressed.
-fn addressed() -> Node {
-    let node = Node::on(Netns::own());
-    for (netdev, address) in IPOIB.into_iter().zip(ADDRESSES) {
-        for key in ["dad_transmits", "router_solicitation_delay"] {
-            node.host
-                .set_sysctl(&format!("ipv6/conf/{netdev}/{key}"), "0");
-        }
-        node.host.ip(&format!("link set dev {netdev} up"));
-        node.host
-            .ip(&format!("address add {address}/24 dev {netdev}"));
+#[track_caller]
+fn addressed(card: &Mlx5Card) -> Node {
+    let node = card.node();
+    for netdev in IPOIB {
         has_carrier(&node.host, netdev);
     }
     node
-}
-
-fn configuration(node: &Node, netdev: &str) -> Value {
-    let mut configuration = node.configuration(&[netdev]);
-    configuration["requireRdma"] = true.into();
-    configuration
 }
 
 /// Three echoes, all of which are answered.
@@ -63,7 +43,7 @@ fn ping(from: &Netns, options: &str, address: &str) {
 #[test]
 fn a_port_is_infiniband_and_its_netdev_has_a_carrier() {
     let card = Mlx5Card::new("exclusive");
-    let node = addressed();
+    let node = addressed(&card);
     for function in 0..2 {
         let device = directory(function).join("infiniband").join(RDMA[function]);
         let port = device.join("ports/1");
@@ -93,20 +73,7 @@ fn a_port_is_infiniband_and_its_netdev_has_a_carrier() {
     }
     assert_eq!(links(&node.host)[0]["subnet_prefix"], "fe80:0000:0000:0000");
 
-    let file = node.directory().join("config.json");
-    let resources = json!({"resources": [{"name": "rdma/hca", "kind": "exclusive"}]});
-    fs::write(&file, resources.to_string()).expect("written");
-    let mut check = Command::new(rdma_device_plugin());
-    let check = check.arg("--config").arg(&file).arg("--check-config");
-    let done = check.output().expect("the daemon's program");
-    let table = String::from_utf8_lossy(&done.stdout);
-    for function in 0..2 {
-        let line = table.lines().find(|it| it.contains(FUNCTIONS[function]));
-        let line = line.unwrap_or_else(|| panic!("{done:?}"));
-        for word in [RDMA[function], IPOIB[function], "healthy"] {
-            assert!(line.contains(word), "{word}: {table}");
-        }
-    }
+    are_healthy(&offered(&node, "exclusive"), IPOIB);
 
     assert_eq!(card.order(&format!("link {} down", MACS[0])), "ok");
     card.has_state(&node.host, RDMA[0], "DOWN");
@@ -119,7 +86,7 @@ fn a_port_is_infiniband_and_its_netdev_has_a_carrier() {
 #[test]
 fn pods_get_netdev_and_device_and_the_host_is_as_before() {
     let card = Mlx5Card::new("exclusive");
-    let node = addressed();
+    let node = addressed(&card);
     let before = Snapshot::of(&node.host);
     let pods = ["server", "client"].map(|label| node.pod(label));
     for function in 0..2 {
@@ -157,20 +124,13 @@ fn pods_get_netdev_and_device_and_the_host_is_as_before() {
 
 #[test]
 fn pods_share_ports_by_children_in_a_partition() {
-    let _card = Mlx5Card::new("shared");
-    let node = addressed();
+    let card = Mlx5Card::new("shared");
+    let node = addressed(&card);
     let before = Snapshot::of(&node.host);
     let pods = ["server", "client"].map(|label| node.pod(label));
     let configurations = [0, 1].map(|function: usize| {
-        let mut configuration = configuration(&node, IPOIB[function]);
-        configuration["mode"] = "share".into();
+        let mut configuration = shared_configuration(&node, IPOIB[function]);
         configuration["pkey"] = "0x8001".into();
-        configuration["ipam"] = json!({
-            "type": "rdma-ipam",
-            "from": "parent",
-            "family": "ipv4",
-            "dataDir": node.directory().join("leases"),
-        });
         configuration
     });
     let addresses = [0, 1].map(|it: usize| {
