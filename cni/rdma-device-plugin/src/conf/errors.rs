@@ -12,7 +12,7 @@ pub(super) const FIELD: &str = "errors";
 /// Range of `per` in seconds: counters are read ten times within it, at most once a second.
 const PER: RangeInclusive<u64> = 10..=3600;
 
-/// Longest name of a counter in the kernel.
+/// Longest accepted name of a counter or a reporter.
 const LONGEST_NAME: usize = 64;
 
 /// A threshold as written.
@@ -45,8 +45,7 @@ impl TryFrom<String> for Name {
     type Error = String;
 
     fn try_from(name: String) -> Result<Self, String> {
-        let inner = |it: u8| it.is_ascii_alphanumeric() || it == b'_' || it == b'-';
-        match (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(inner) {
+        match is_name(&name) {
             true => Ok(Self(name)),
             false => Err(format!(
                 "must be the name of a file in ports/N/counters or ports/N/hw_counters, as symbol_error, \
@@ -54,6 +53,12 @@ impl TryFrom<String> for Name {
             )),
         }
     }
+}
+
+/// Reports whether the kernel may have given the name to a counter or a reporter.
+pub(super) fn is_name(name: &str) -> bool {
+    let inner = |it: u8| it.is_ascii_alphanumeric() || it == b'_' || it == b'-';
+    (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(inner)
 }
 
 /// Parses `60s`, `5m` or `1h`.

@@ -5,6 +5,7 @@
 //! grace period of the last one (`net/devlink/health.c`), as after two timeouts of a transmit queue, and RDMA uses none
 //! of the queues of `tx` and `rx`.
 
+use super::errors::is_name;
 use serde::Deserialize;
 
 /// Name of the field.
@@ -12,9 +13,6 @@ pub(super) const FIELD: &str = "reporters";
 
 /// Reporters of a NIC's firmware.
 const DEFAULT: [&str; 2] = ["fw", "fw_fatal"];
-
-/// Longest accepted name.
-const LONGEST_NAME: usize = 64;
 
 /// Name of a reporter.
 #[derive(Deserialize)]
@@ -25,8 +23,7 @@ impl TryFrom<String> for Name {
     type Error = String;
 
     fn try_from(name: String) -> Result<Self, String> {
-        let inner = |it: u8| it.is_ascii_alphanumeric() || it == b'_' || it == b'-';
-        match (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(inner) {
+        match is_name(&name) {
             true => Ok(Self(name)),
             false => Err(format!(
                 "must be the name of a reporter in devlink health show, as fw_fatal, and is {name:?}"
