@@ -8,8 +8,8 @@
 //! | `--rdma-handles=`, `--rdma-objects=` | of the container's cgroup, for each RDMA device, which is lowered |
 //!
 //! The hook fails closed: its error ends the container's start. The container would otherwise start without its
-//! resource's limits: it would take what is others', or fail later, when it registers memory, in a library that names
-//! neither the limit nor the node. Kubelet shows the hook's sentence and retries.
+//! resource's limits: it would take others' objects, or fail later, when it registers memory, in a library that does not
+//! name the limit. Kubelet shows the hook's sentence and retries.
 
 mod rdma_cgroup;
 
@@ -40,8 +40,8 @@ enum HookError {
     #[error("{HOOK} cannot read the container's state from standard input: {0}")]
     State(#[from] serde_json::Error),
     #[error(
-        "cannot raise the limit of locked memory of the container's process {process} to {to}: {source}; take memlock \
-         out of the daemon's configuration, or give the runtime CAP_SYS_RESOURCE"
+        "cannot raise the limit of locked memory of the container's process {process} to {to}: {source}; give the \
+         runtime CAP_SYS_RESOURCE, or take memlock out of the daemon's configuration and delete the pod"
     )]
     Limit {
         process: i32,
@@ -56,8 +56,8 @@ enum HookError {
     #[error("cannot read the container's specification {path:?}: {source}")]
     Specification { path: PathBuf, source: io::Error },
     #[error(
-        "cannot limit the use of RDMA devices by the container's process {process}: {source}; take limits out of the \
-         daemon's configuration, or run the node with cgroup version 2 and the controller rdma"
+        "cannot limit the use of RDMA devices by the container's process {process}: {source}; run the node \
+         with cgroup version 2 and the controller rdma, or take limits out of the daemon's configuration and delete the pod"
     )]
     Rdma { process: i32, source: CgroupError },
 }
@@ -90,10 +90,10 @@ fn set(arguments: &[String], stdin: &mut dyn Read) -> Result<(), HookError> {
         raise(pid, to)?;
     }
     if !limits.rdma.is_empty() {
-        let path = format!("/proc/{pid}/cgroup");
-        let read = fs::read_to_string(&path);
-        let read = read.map_err(|source| FileError::new("read", Path::new(&path), source).into());
-        let limited = read.and_then(|it| rdma_cgroup::limit(Path::new(CGROUPS), &it, limits.rdma));
+        let limited = cgroup(&pid.to_string()).and_then(|of_process| {
+            let of_hook = cgroup("self")?;
+            rdma_cgroup::limit(Path::new(CGROUPS), &of_process, &of_hook, limits.rdma)
+        });
         limited.map_err(|source| HookError::Rdma {
             process: pid,
             source,
@@ -116,6 +116,13 @@ fn outlasts_specification(bundle: &Path, to: Memlock) -> Result<(), HookError> {
         Some(own) if own < to.bytes().unwrap_or(u64::MAX) => Err(HookError::OwnLimit { own, to }),
         _ => Ok(()),
     }
+}
+
+/// Returns the text of the process's file `cgroup`.
+fn cgroup(process: &str) -> Result<String, CgroupError> {
+    let path = Path::new("/proc").join(process).join("cgroup");
+    let text = fs::read_to_string(&path);
+    text.map_err(|source| FileError::new("read", &path, source).into())
 }
 
 fn raise(pid: i32, to: Memlock) -> Result<(), HookError> {

@@ -3,6 +3,7 @@
 //! RDMA). The kernel counts the objects of a device for the cgroup of the process that makes them, in whatever network
 //! namespace. A device that the kernel gets after the container's start has no limit.
 
+use nix::libc;
 use rdma_resources::{FileError, RdmaLimits};
 use std::{
     fmt::Write as _,
@@ -22,16 +23,28 @@ pub(super) enum CgroupError {
     NoController(PathBuf),
     #[error("it is in no cgroup of version 2 below the host's root, but in {0:?}")]
     NotBelowRoot(String),
+    #[error("it is in the runtime's own cgroup, as the process of a virtual machine is (Kata)")]
+    OfRuntime,
     #[error(transparent)]
     File(#[from] FileError),
 }
 
 /// Sets the limits for each RDMA device that the kernel has. The process's cgroup is that in the text of its
-/// `/proc/PID/cgroup`, below the hierarchy's `root`. A lower limit stays.
+/// `/proc/PID/cgroup`, below the hierarchy's `root`; `of_hook` is that of the hook, which the runtime's processes are in. A
+/// lower limit stays.
 ///
 /// # Errors
-/// The hierarchy has no rdma controller, the process is in no cgroup below its root, or a file cannot be written.
-pub(super) fn limit(root: &Path, of_process: &str, limits: RdmaLimits) -> Result<(), CgroupError> {
+/// The hierarchy has no rdma controller, the process is in no cgroup below its root or in the hook's, or a file cannot be
+/// written.
+pub(super) fn limit(
+    root: &Path,
+    of_process: &str,
+    of_hook: &str,
+    limits: RdmaLimits,
+) -> Result<(), CgroupError> {
+    if of_process == of_hook {
+        return Err(CgroupError::OfRuntime);
+    }
     let controllers = fs::read_to_string(root.join("cgroup.controllers"));
     if !controllers.is_ok_and(|text| has_controller(&text)) {
         return Err(CgroupError::NoController(root.to_owned()));
@@ -57,7 +70,11 @@ pub(super) fn limit(root: &Path, of_process: &str, limits: RdmaLimits) -> Result
         file.write_all(line.as_bytes())
     };
     for line in present.lines().filter_map(|it| lowered(it, limits)) {
-        write(line).map_err(|source| FileError::new("write", &path, source))?;
+        match write(line) {
+            // the device has gone since
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
+            written => written.map_err(|source| FileError::new("write", &path, source))?,
+        }
     }
     Ok(())
 }
@@ -114,6 +131,9 @@ mod tests {
         objects: Some(1000),
     };
 
+    /// The hook's `/proc/self/cgroup`.
+    const HOOK: &str = "0::/system.slice/containerd.service\n";
+
     /// A hierarchy with the cgroup `/pods/one`. Files keep what was written, as the kernel's do not.
     fn tree(subtree: &str, max: &str) -> TempDir {
         let root = tempfile::tempdir().expect("a directory");
@@ -136,7 +156,13 @@ mod tests {
                        mlx5_1 hca_handle=5 hca_object=1001\n\
                        mlx5_2 hca_handle=1 hca_object=1\n";
         let root = tree("cpu\n", devices);
-        limit(root.path(), "1:name=systemd:/other\n0::/pods/one\n", LIMITS).expect("limited");
+        limit(
+            root.path(),
+            "1:name=systemd:/other\n0::/pods/one\n",
+            HOOK,
+            LIMITS,
+        )
+        .expect("limited");
         let added = written(&root, "pods/one/rdma.max").replacen(devices, "", 1);
         assert_eq!(
             added,
@@ -151,7 +177,7 @@ mod tests {
             objects: None,
             ..LIMITS
         };
-        limit(root.path(), "0::/pods/one\n", handles).expect("limited");
+        limit(root.path(), "0::/pods/one\n", HOOK, handles).expect("limited");
         assert!(written(&root, "pods/one/rdma.max").ends_with("max\nmlx5_0 hca_handle=5"));
     }
 
@@ -159,7 +185,7 @@ mod tests {
     fn a_host_without_the_controller_and_a_process_elsewhere_are_refused() {
         let root = tree("rdma\n", "");
         let refused = |of_process: &str| {
-            let error = limit(root.path(), of_process, LIMITS).expect_err("refused");
+            let error = limit(root.path(), of_process, HOOK, LIMITS).expect_err("refused");
             error.to_string()
         };
         for of_process in ["0::/\n", "0::/../one\n", "11:rdma:/pods/one\n", ""] {
@@ -169,6 +195,7 @@ mod tests {
                 "{error}"
             );
         }
+        assert!(refused(HOOK).contains("runtime's own cgroup"));
         let error = refused("0::/pods/gone\n");
         assert!(error.contains("gone/rdma.max"), "{error}");
         let controllers = root.path().join("cgroup.controllers");
