@@ -3,6 +3,7 @@
 
 use clap::Args;
 use doctor::facts::Facts;
+use nix::sys::signal::SigSet;
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -185,8 +186,10 @@ fn exit_code(status: ExitStatus) -> ExitCode {
     code.map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
-/// Returns what a pipe has until its end.
+/// Returns what a pipe has until its end, on a thread of its own, which may outlast the command.
 fn read(pipe: Option<impl Read>) -> Vec<u8> {
+    // signals are for the thread that waits for them
+    let _ = SigSet::all().thread_block();
     let mut text = Vec::new();
     if let Some(mut pipe) = pipe {
         // an error ends it

@@ -102,7 +102,7 @@ fn delete_on(signals: SigSet, flags: Flags, namespace: String, created: Receiver
         thread::spawn(move || signals.wait().map(|_| process::exit(code)));
         // after SIGHUP the terminal may be gone
         let tell = |what: &str| drop(writeln!(io::stderr(), "{NAME}: {what}"));
-        tell("deletes the pod that pings; another Ctrl-C ends this at once");
+        tell("deleting the pod; another Ctrl-C leaves it for 10 minutes");
         // without a pod the sender is gone
         let deleted = created.recv().map(|it| delete(&flags, &namespace, &it));
         if let Ok(Err(error)) = deleted {
