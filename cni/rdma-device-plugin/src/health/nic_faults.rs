@@ -5,7 +5,7 @@
 //! |---|---|
 //! | a health reporter of devlink that judges is in the state `error` | unhealthy until it is not |
 //! | another reporter is in the state `error` | nothing |
-//! | AER counted another fatal error of the PCI function | unhealthy for [`PCI_HOLD`] after the last one |
+//! | AER counted another fatal error of the PCI function, which Linux does from 6.16 on | unhealthy for [`PCI_HOLD`] after the last one |
 //! | AER counted errors before the first report, or non-fatal or corrected ones | nothing |
 //! | a report is missing | nothing; the last state holds |
 //!

@@ -137,7 +137,7 @@
 {{- if and .Values.config .Values.errors -}}
 {{ fail "errors: config takes the place of the switches; put errors into it (docs/device-plugin-conf.md)" }}
 {{- end -}}
-{{- $reporters := .Values.reporters | default list -}}
+{{- $reporters := ternary .Values.reporters (list "fw" "fw_fatal") (kindIs "slice" .Values.reporters) -}}
 {{- $otherReporters := ne (join " " $reporters) "fw fw_fatal" -}}
 {{- if and .Values.config $otherReporters -}}
 {{ fail "reporters: config takes the place of the switches; put reporters into it (docs/device-plugin-conf.md)" }}
