@@ -39,7 +39,8 @@ impl Model {
             .expect("the program");
         let model = Model { process, directory };
         let begin = Instant::now();
-        while !(model.socket("1").exists() && model.socket("control").exists()) {
+        // the last of its sockets; its file is there before it listens
+        while UnixStream::connect(model.socket("control")).is_err() {
             assert!(begin.elapsed() < Duration::from_secs(20));
             thread::sleep(Duration::from_millis(2));
         }
