@@ -82,12 +82,16 @@ impl Drop for TwoPods {
     }
 }
 
+/// Options of requests that are answered. Under emulation an answer can take more than a second, and the kernel repeats a
+/// request whose packet is lost after 4 s.
+const PATIENT: [&str; 4] = ["--interval", "0.1", "--timeout", "10"];
+
 /// From inside a pod to the other one, of both families; nothing listens there.
 #[test]
 fn a_pod_pings_each_rail_of_another_one() {
     let scene = TwoPods::new();
     for address in [ipv4(0, 1), ipv6(0, 1), ipv4(1, 1), ipv6(1, 1)] {
-        let options = ["--pod", "default/one", "--count", "3", "--interval", "0.1"];
+        let options = [&["--pod", "default/one", "--count", "3"], &PATIENT[..]].concat();
         let (code, text) = scene.ping(&[&[address.as_str()], &options[..]].concat());
         assert_eq!(code, 0, "{text}");
         for round in 1..=3 {
@@ -105,6 +109,8 @@ fn a_pod_pings_each_rail_of_another_one() {
         "1",
         "--traffic-class",
         "106",
+        "--timeout",
+        "10",
     ];
     let address = ipv4(1, 1);
     for own in ["rdma1", from, &ipv4(1, 0)] {
@@ -129,7 +135,7 @@ fn of_two_sandboxes_of_a_name_the_newer_one_pings() {
     let anew = Attachment::new("container-9", pods[1].path(), "eth0").of_pod("default", "one");
     let added = lab.runtime().add(&list, &anew);
     added.unwrap_or_else(|outcome| panic!("{outcome}"));
-    let options = ["--pod", "default/one", "--count", "1"];
+    let options = [&["--pod", "default/one", "--count", "1"], &PATIENT[..]].concat();
     let (code, pair) = scene.pair(&[&[&*ipv4(0, 0)], &options[..]].concat());
     assert_eq!(code, 0, "{pair}");
     assert_eq!(pair["from"]["address"], ipv4(0, 1), "{pair}");
@@ -151,7 +157,7 @@ fn of_two_sandboxes_of_a_name_the_newer_one_pings() {
 #[test]
 fn a_matrix_has_each_rail_by_each_rail() {
     let scene = TwoPods::new();
-    let options = ["--pod", "default/one", "--count", "2", "--interval", "0.1"];
+    let options = [&["--pod", "default/one", "--count", "2"], &PATIENT[..]].concat();
     let (code, text) = scene.ping(&[&["default/two"], &options[..]].concat());
     assert_eq!(code, 0, "{text}");
     let lines: Vec<&str> = text.lines().collect();
@@ -212,7 +218,7 @@ fn each_silence_has_its_reason() {
     let scene = TwoPods::new();
     let [_, two] = &scene.pods;
     let address = ipv4(0, 1);
-    let options = ["--pod", "default/one", "--count", "1", "--timeout", "0.5"];
+    let options = ["--pod", "default/one", "--count", "1", "--timeout", "2"];
     let pair = |address: &str| scene.pair(&[&[address], &options[..]].concat());
     let (code, answered) = pair(&address);
     assert_eq!((code, &answered["answered"]), (0, &1.into()), "{answered}");
@@ -261,7 +267,7 @@ fn two_pods_verify_each_other() {
     let pods = scene.pods.each_ref();
     let addresses = [ipv4(0, 0), ipv4(0, 1)];
     let addresses = addresses.each_ref().map(String::as_str);
-    let options = ["--count", "2", "--interval", "0.1", "--timeout", "0.5"];
+    let options = [&["--count", "2"], &PATIENT[..]].concat();
     let [one, two] = verify::exchange(pods, addresses, &options);
     assert_eq!((one.0, two.0), (0, 0), "{}{}", one.1, two.1);
     verify::is_a_table_of_two_rails(&one.1, "node-0", "node-1");
@@ -278,7 +284,15 @@ fn two_pods_verify_each_other() {
     ] {
         pods[1].ip(line);
     }
-    let json = [&options[..], &["--json"]].concat();
+    let json = [
+        "--count",
+        "2",
+        "--interval",
+        "0.1",
+        "--timeout",
+        "2",
+        "--json",
+    ];
     let [one, two] = verify::exchange(pods, addresses, &json);
     assert_eq!((one.0, two.0), (1, 1), "{}{}", one.1, two.1);
     let document: Value = serde_json::from_str(&one.1).expect("JSON");
@@ -321,8 +335,8 @@ fn a_node_is_pinged_by_the_slices_of_both() {
     };
     let ping = |options: &[&str]| {
         let mut command = one.command(rdma_device_plugin());
-        let fixed = ["ping", "node-2", "--count", "2", "--interval", "0.1"];
-        command.args(fixed).args(options).envs(api.environment());
+        command.args(["ping", "node-2", "--count", "2"]);
+        command.args(PATIENT).args(options).envs(api.environment());
         command.arg("--service-account-dir").arg(api.account());
         let output = command.output().expect("it starts");
         let text = |bytes| String::from_utf8(bytes).expect("UTF-8");

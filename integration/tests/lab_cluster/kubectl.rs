@@ -66,7 +66,10 @@ pub(super) fn shows_the_node_and_its_pods(cluster: &Cluster) {
 /// Each rail of one pod reaches the same of the other; nobody answers for an address that nobody has.
 pub(super) fn pings_from_inside_a_pod(cluster: &mut Cluster) {
     let [from, to] = PAIR;
-    let (code, told) = typed(cluster, &format!("ping {from} {to} -- --count 2 --timeout 10"));
+    let (code, told) = typed(
+        cluster,
+        &format!("ping {from} {to} -- --count 2 --timeout 10"),
+    );
     assert_eq!(code, Some(0), "{told}");
     for rail in [0, 1] {
         let address = traffic::address(cluster, to, rail);
