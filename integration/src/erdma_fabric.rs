@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The fabric of the lab's eRDMA functions, which a test gives orders from inside the VM (`integration/lab/vm --tier erdma
-//! --monitor`).
+//! The fabric of the lab's eRDMA functions. A test in the VM sends it orders (`integration/lab/vm --tier erdma --monitor`).
 
 use crate::model_orders::ModelOrders;
 

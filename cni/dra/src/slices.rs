@@ -55,8 +55,8 @@ impl Owner {
     }
 }
 
-/// Plans the changes from the `existing` slices to `devices`, in order; empty if they are equal. Each change increments
-/// the generation.
+/// Plans the changes from the `existing` slices to `devices`, in order; empty if they are equal. A plan has one new
+/// generation.
 pub fn plan(owner: &Owner, devices: &[PoolDevice], existing: &[Value]) -> Vec<Change> {
     // an empty pool has an empty slice, until kubelet removes it with the driver
     let mut parts: Vec<&[PoolDevice]> = devices.chunks(MOST_DEVICES).collect();

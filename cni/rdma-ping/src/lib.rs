@@ -360,7 +360,7 @@ fn exchange(
     Ok(outcomes.iter().all(Outcome::is_good))
 }
 
-/// The rail that `--from` names. An address selects itself among those of its rail.
+/// Returns the rail of `--from`, with only that address if `--from` is an address.
 fn named(own: Vec<Rail>, from: &str) -> Result<Vec<Rail>, Failure> {
     let netdevs: Vec<&str> = own.iter().map(|it| &*it.netdev).collect();
     let rails = netdevs.join(", ");

@@ -108,7 +108,7 @@ pub struct Tally {
     pub tolerated: usize,
     /// Faults that were not met: the run had fewer calls than the first one.
     pub unmet: usize,
-    /// Faults that were met at another call than that of the first run with the same number.
+    /// Faults that hit a different call than the one of that number in the first run.
     pub elsewhere: usize,
     /// Differences, and where they were found.
     pub left: Vec<String>,

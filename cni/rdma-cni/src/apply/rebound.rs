@@ -5,8 +5,8 @@ use attachments::Attachment;
 use rdma_netns::{Kernel, Op};
 use std::time::Duration;
 
-/// Time limit for udev's renaming. If another program had given the recorded names, udev gives others: the restore then
-/// finds the devices by address.
+/// Time limit for udev's renaming. It expires if another program gave the recorded names. The restore then finds the
+/// devices by PCI address.
 const NAMING: Duration = Duration::from_secs(2);
 
 const POLL: Duration = Duration::from_millis(10);

@@ -122,7 +122,7 @@ impl Directory {
         self.remove_tree(name.as_ref(), LEVELS, &mut { ENTRIES })
     }
 
-    /// The same, of a directory with so many `levels` and entries `left` at most.
+    /// Removes `name`, at most `levels` deep and with `left` entries.
     fn remove_tree(&self, name: &OsStr, levels: u32, left: &mut u32) -> io::Result<()> {
         match unlinkat(self.0.as_fd(), name, UnlinkatFlags::NoRemoveDir) {
             Err(Errno::ENOENT) => return Ok(()),

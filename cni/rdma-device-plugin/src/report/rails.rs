@@ -69,7 +69,7 @@ impl Troubles {
         self.devices.is_empty() && self.own.is_empty()
     }
 
-    /// Returns the fault of `device` for the pod that has it, and its resource if only that is affected.
+    /// Returns the fault of `device`, and the affected resource if the device itself is healthy.
     fn of(&self, address: &DeviceAddress, device: &PodDevice) -> Option<(&Trouble, Option<&str>)> {
         if let Some(trouble) = self.devices.get(address) {
             return Some((trouble, None));
