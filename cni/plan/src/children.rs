@@ -33,9 +33,9 @@ pub fn limit_to_batch(plans: &mut [RailPlan]) -> bool {
     is_limited
 }
 
-/// Returns the operations that remove all children that `plans` remove, by one deletion. A single
-/// deletion waits once for the netdevs' last references, and separate ones wait once for each netdev. Returns nothing for fewer than two children. The children
-/// get a netdev group that no other netdev of the pod has.
+/// Returns the operations that remove all children that `plans` remove, by one deletion. A single deletion waits once for
+/// the netdevs' last references, and separate ones wait once for each netdev. Returns nothing for fewer than two children.
+/// The children get a netdev group that no other netdev of the pod has.
 pub fn children_together(plans: &[RailPlan], observed: &Observed) -> Vec<Op> {
     let Some(pod) = &observed.pod else {
         return vec![];

@@ -57,8 +57,8 @@ impl Rails {
     }
 }
 
-/// Pods of two nodes get an address of each rail's prefix, from the bound of the page on, and reach each other by it. A node
-/// whose own address is behind the bound is told.
+/// Pods of two nodes get an address of each rail's prefix, from the page's `rangeStart` on, and reach each other by it. ADD
+/// fails (104) and names the node's own address if the pods' range has it.
 pub(super) fn pods_get_an_address_of_each_rail(cluster: &ControlPlane) {
     if env::var_os(HELM).is_none() {
         return; // scripts/test counts it as skipped

@@ -251,7 +251,7 @@ fn a_killed_add_gives_its_addresses_back(place: &Place) {
     }
 }
 
-/// whereabouts gives the lowest free address: it gives the one again of which it is told that it is in use.
+/// whereabouts assigns the lowest free address, and assigns it again after rdma-cni found another user of it.
 fn an_address_of_another_machine_is_refused(place: &Place) {
     let before = Snapshot::of(&place.node.host);
     place

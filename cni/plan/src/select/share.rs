@@ -11,7 +11,7 @@ use rdma_netns::{
 use rdma_resources::Sharing;
 use std::iter::once;
 
-/// Returns the bond of which `link`, a netdev of the host, is a port. Returns `link` if it is no port, and in mode `move`.
+/// Returns the bond that has the host's netdev `link` as a port. Returns `link` itself without a bond, and in mode `move`.
 pub(super) fn bond_of<'a>(
     mode: Mode,
     host: &'a Namespace,

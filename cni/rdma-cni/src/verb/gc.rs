@@ -23,8 +23,8 @@ pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     gc_within(node, LIMIT)
 }
 
-/// Runs [`gc`] with `time` for the locks of each attachment, the same as for a DEL. If another
-/// process holds a lock for all that time, GC waits for the other locks only for the rest of the verb's time.
+/// Runs [`gc`] with `time` for the locks of each attachment, the same as for a DEL. GC waits for the other locks only for
+/// the rest of the verb's time after another process held one lock for all of `time`.
 pub fn gc_within<K: Kernel>(node: &Node<'_, K>, mut time: Duration) -> Result<(), Error> {
     node.conf.network.since("GC", SpecVersion::V1_1_0)?;
     let Some(valid) = &node.conf.network.valid_attachments else {
