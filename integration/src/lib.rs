@@ -100,6 +100,7 @@ pub mod tmpfs;
 #[cfg(target_env = "gnu")]
 pub mod tracer;
 pub mod traffic;
+pub mod udev;
 pub mod verify;
 pub mod wait;
 

@@ -9,7 +9,7 @@ use integration::{
     erdma_nics::{ADDRESSES, GATEWAY, mac},
     kubelet::node::Node,
     metadata::{BlackHole, nic_path},
-    wait,
+    udev, wait,
 };
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -393,7 +393,7 @@ fn a_nic_whose_drivers_are_bound_anew_gets_it_all_again() {
     wait::until("the NIC is gone", || !scene.nics.host.has_link(NICS[1]));
     driver("virtio-pci", "bind", NIC_FUNCTIONS[1]);
     wait::until("the NIC is back", || scene.nics.host.has_link(NICS[1]));
-    scene.nics.host.run("udevadm settle -t 30");
+    udev::settle(&scene.nics.host);
     scene
         .nics
         .host

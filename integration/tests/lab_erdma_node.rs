@@ -9,7 +9,7 @@ use integration::{
         Driver, ErdmaFunctions, ErdmaNode, FUNCTIONS, NICS, directory, is_bound, macs, node_guid,
     },
     kubelet::{Allocation, Wish, node::Node},
-    lab::{TOLD, uverbs},
+    lab::{REPORT_LIMIT, uverbs},
     wait,
 };
 use nix::sys::signal::Signal;
@@ -307,7 +307,7 @@ fn health_follows_the_carrier_and_metrics_have_the_drivers_counters() {
             wait::until("the carrier changes", || {
                 fs::read_to_string(&carrier).is_ok_and(|it| (it.trim() == "1") == up)
             });
-            node.kubelet.within(TOLD, RESOURCE, |it| {
+            node.kubelet.within(REPORT_LIMIT, RESOURCE, |it| {
                 it.is_some_and(|it| it.healthy().len() == ids)
             })
         };

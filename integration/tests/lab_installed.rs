@@ -16,7 +16,7 @@ use integration::{
         shared::{HCA, TO_CLEAN_UP, has_all_rails, links, rping_on_all_rails},
     },
     extent,
-    lab::{NICS, TOLD},
+    lab::{NICS, REPORT_LIMIT},
     nics, wait,
 };
 use serde_json::json;
@@ -104,10 +104,10 @@ fn health_is_told_at_once(node: &InstalledNode) {
                 fs::read_to_string(&carrier).is_ok_and(|it| (it.trim() == "1") == (healthy > 0))
             });
         }
-        let told = node.kubelet.within(TOLD, HCA, |it| {
+        let told = node.kubelet.within(REPORT_LIMIT, HCA, |it| {
             it.is_some_and(|it| it.healthy().len() == healthy)
         });
-        assert!(told, "{state}: not told within {TOLD:?}");
+        assert!(told, "{state}: not told within {REPORT_LIMIT:?}");
     }
 }
 

@@ -5,7 +5,7 @@
 use integration::{
     Attachment, Conflist, Netns, Runtime, Snapshot,
     kubelet::{Allocation, Wish, node::Node},
-    lab::{self, Function, Lab, NICS, TOLD, uverbs},
+    lab::{self, Function, Lab, NICS, REPORT_LIMIT, uverbs},
     wait,
 };
 use std::{fs, os::linux::fs::MetadataExt, path::Path};
@@ -227,7 +227,9 @@ fn functions_come_and_go_while_the_daemon_runs() {
         .join(NICS[1])
         .join("device/sriov_numvfs");
     fs::write(&number, "0").expect("the functions are taken away");
-    let gone = kubelet.within(TOLD, VF, |it| it.is_some_and(|it| it.devices.len() == 2));
+    let gone = kubelet.within(REPORT_LIMIT, VF, |it| {
+        it.is_some_and(|it| it.devices.len() == 2)
+    });
     assert!(gone, "{:?}", kubelet.resource(VF));
     fs::write(&number, "1").expect("a function is made");
     let netdev = format!("{}v0", NICS[1]);
@@ -238,14 +240,18 @@ fn functions_come_and_go_while_the_daemon_runs() {
     scene.lab.host.run(&format!(
         "rdma link add r_{netdev} type rxe netdev {netdev}"
     ));
-    let there = kubelet.within(TOLD, VF, |it| it.is_some_and(|it| it.devices.len() == 3));
+    let there = kubelet.within(REPORT_LIMIT, VF, |it| {
+        it.is_some_and(|it| it.devices.len() == 3)
+    });
     assert!(there, "{:?}", kubelet.resource(VF));
     // its wire takes longer
     wait::until("the new function has carrier", || {
         let state = format!("/sys/class/infiniband/r_{netdev}/ports/1/state");
         fs::read_to_string(state).is_ok_and(|it| it.contains("ACTIVE"))
     });
-    let come = kubelet.within(TOLD, VF, |it| it.is_some_and(|it| it.healthy().len() == 3));
+    let come = kubelet.within(REPORT_LIMIT, VF, |it| {
+        it.is_some_and(|it| it.healthy().len() == 3)
+    });
     assert!(come, "{:?}", kubelet.resource(VF));
 }
 
@@ -281,7 +287,7 @@ fn health_and_counters_of_a_device_inside_a_pod_are_known() {
             .iter()
             .any(|link| link["operstate"] == "DOWN")
     });
-    let told = kubelet.within(TOLD, VF, |it| {
+    let told = kubelet.within(REPORT_LIMIT, VF, |it| {
         it.is_some_and(|it| !it.healthy().contains(id))
     });
     assert!(told, "{:?}", kubelet.resource(VF));
@@ -292,7 +298,7 @@ fn health_and_counters_of_a_device_inside_a_pod_are_known() {
             .iter()
             .any(|link| link["operstate"] == "UP")
     });
-    let told = kubelet.within(TOLD, VF, |it| {
+    let told = kubelet.within(REPORT_LIMIT, VF, |it| {
         it.is_some_and(|it| it.healthy().contains(id))
     });
     assert!(told, "{:?}", kubelet.resource(VF));

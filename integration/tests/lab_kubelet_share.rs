@@ -5,7 +5,7 @@
 use integration::{
     BondedNics,
     kubelet::{Wish, node::Node},
-    lab::{NICS, TOLD, uverbs},
+    lab::{NICS, REPORT_LIMIT, uverbs},
     wait,
 };
 use std::fs;
@@ -62,7 +62,7 @@ fn a_rail_that_goes_down_is_reported_within_a_second_and_its_return_within_anoth
     wait::until("the bond has lost its carrier", || {
         fs::read_to_string("/sys/class/net/bond0/carrier").is_ok_and(|it| it.trim() == "0")
     });
-    let told = kubelet.within(TOLD, "rdma/hca", |it| {
+    let told = kubelet.within(REPORT_LIMIT, "rdma/hca", |it| {
         it.is_some_and(|it| it.healthy().len() == 50)
     });
     assert!(told, "{} healthy", scene.healthy());
@@ -70,7 +70,7 @@ fn a_rail_that_goes_down_is_reported_within_a_second_and_its_return_within_anoth
     wait::until("the bond has its carrier again", || {
         fs::read_to_string("/sys/class/net/bond0/carrier").is_ok_and(|it| it.trim() == "1")
     });
-    let told = kubelet.within(TOLD, "rdma/hca", |it| {
+    let told = kubelet.within(REPORT_LIMIT, "rdma/hca", |it| {
         it.is_some_and(|it| it.healthy().len() == 100)
     });
     assert!(told, "{} healthy", scene.healthy());

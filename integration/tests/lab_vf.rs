@@ -6,7 +6,7 @@ use integration::{
     Attachment, Conflist, Netns, Snapshot,
     lab::{self, Function, Lab, NICS, ipv4},
     traffic::{self, End},
-    wait,
+    udev, wait,
 };
 use nix::errno::Errno;
 use serde_json::{Value, json};
@@ -304,7 +304,7 @@ impl Rule {
         lab.host.run("udevadm control --reload");
         lab.host
             .run("udevadm trigger --type=devices --action=add --subsystem-match=pci");
-        lab.host.run("udevadm settle -t 60");
+        udev::settle(&lab.host);
         rule
     }
 }
@@ -342,7 +342,7 @@ fn functions_are_made_once_by_the_nodes_rule() {
         let netdevs = fs::read_dir(device.join("virtfn1/net"));
         netdevs.is_ok_and(|it| it.count() == 1)
     });
-    lab.host.run("udevadm settle -t 60");
+    udev::settle(&lab.host);
     let list = Conflist::new(
         "1.0.0",
         vec![json!({
