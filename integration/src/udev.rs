@@ -8,7 +8,7 @@ use std::process::Command;
 const LIMIT: u32 = 240;
 
 /// Waits until udevd has handled all events of `host`. Panics with udevd's processes, and with what each of them waits
-/// for in the kernel, if that takes longer than [`LIMIT`].
+/// for in the kernel, if that takes longer than four minutes.
 #[track_caller]
 pub fn settle(host: &Netns) {
     let mut settle = host.command("udevadm");
