@@ -60,7 +60,8 @@ start_model() {
 	setpriv --pdeathsig KILL "$model" --control "$run/orders" "${functions[@]}" >"$run/model.log" 2>&1 </dev/null &
 	model_pid=$!
 	for socket in function0 function1 orders; do
-		until [[ -S $run/$socket ]]; do
+		# its file is there before it listens: __SO_ACCEPTCON (unix_seq_show(), net/unix/af_unix.c)
+		until grep -q " 00010000 .* $run/$socket\$" /proc/net/unix; do
 			kill -0 "$model_pid" 2>/dev/null || give_up 125 "the model of the $tier functions ended before the VM started"
 			read -rt 0.05 -u "$tick" || true
 		done
