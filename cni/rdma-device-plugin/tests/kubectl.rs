@@ -150,8 +150,8 @@ fn a_pod_pings_with_the_users_flags_and_is_deleted() {
                 "{flags} exec --namespace rdma ds-x --container rdma-device-plugin -- rdma-device-plugin doctor --facts"
             ),
             format!("{flags} create --namespace rdma --filename - -o json --request-timeout=30s"),
-            format!("{flags} get pod rdma-ping-x --namespace rdma -o json"),
-            format!("{flags} logs rdma-ping-x --namespace rdma"),
+            format!("{flags} get pod rdma-ping-x --namespace rdma --request-timeout=30s -o json"),
+            format!("{flags} logs rdma-ping-x --namespace rdma --request-timeout=30s"),
             format!("{flags} {DELETE}"),
         ]
     );

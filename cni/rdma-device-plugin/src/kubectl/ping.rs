@@ -31,7 +31,7 @@ const LIMIT: u32 = 600;
 /// Interval of looks at the pod.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Longest time of a request that makes or deletes the pod.
+/// Longest time of a request about the pod.
 const REQUEST: &str = "--request-timeout=30s";
 
 /// Longest time until the pod starts.
@@ -138,7 +138,7 @@ fn outcome(flags: &Flags, namespace: &str, name: &str) -> Result<ExitCode, Error
     };
     let until = Instant::now() + START;
     let status = loop {
-        let pod = flags.get(&["pod", name, "--namespace", namespace])?;
+        let pod = flags.get(&["pod", name, "--namespace", namespace, REQUEST])?;
         let waits = "/status/containerStatuses/0/state/waiting/reason";
         match (text(&pod, "/status/phase"), text(&pod, waits)) {
             ("Succeeded" | "Failed", _) => break pod,
@@ -152,7 +152,7 @@ fn outcome(flags: &Flags, namespace: &str, name: &str) -> Result<ExitCode, Error
             (_, why) => return Err(no_result(why.to_owned())),
         }
     };
-    let shown = flags.show(&["logs", name, "--namespace", namespace])?;
+    let shown = flags.show(&["logs", name, "--namespace", namespace, REQUEST])?;
     let ended = text(&status, "/status/reason");
     if !ended.is_empty() {
         let message = text(&status, "/status/message");
