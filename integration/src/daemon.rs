@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon as a process: what it says, what it takes, and its end.
 
-use crate::{Netns, plugin::built, wait::PATIENCE};
+use crate::{Netns, plugin::built, stopwatch::Stopwatch, wait::PATIENCE};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -184,12 +184,11 @@ impl Daemon {
         self.child.wait().expect("a status");
     }
 
-    /// SIGTERM, or another signal; how it ended, and how long that took.
+    /// SIGTERM, or another signal; how it ended, and how long that took, without what the machine was late.
     #[track_caller]
     pub fn end(mut self, signal: Signal) -> (ExitStatus, Duration) {
-        let at = Instant::now();
+        let (at, end) = (Stopwatch::start(), Instant::now() + PATIENCE);
         self.signal(signal);
-        let end = at + PATIENCE;
         loop {
             if let Some(status) = self.child.try_wait().expect("a status") {
                 return (status, at.elapsed());

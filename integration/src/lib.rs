@@ -96,6 +96,7 @@ pub mod runtime;
 pub mod slices;
 pub mod smc;
 pub mod snapshot;
+pub mod stopwatch;
 pub mod tmpfs;
 #[cfg(target_env = "gnu")]
 pub mod tracer;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Waiting for the kernel, with an end.
 
+use crate::stopwatch::Stopwatch;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -50,12 +51,13 @@ pub fn ends(process: &mut Child, signal: Signal, limit: Duration) -> bool {
     ended
 }
 
-/// Returns the result of `work`, and prints how long it took. Panics if `work` takes `limit` or longer.
+/// Returns the result of `work`, and prints how long it took, without what the machine was late. Panics if that is
+/// `limit` or longer.
 #[track_caller]
 pub fn for_no_longer<T>(limit: Duration, what: &str, work: impl FnOnce() -> T) -> T {
-    let begin = Instant::now();
+    let stopwatch = Stopwatch::start();
     let done = work();
-    let took = begin.elapsed();
+    let took = stopwatch.elapsed();
     println!("{what}: {took:.1?}");
     assert!(took < limit, "{what} took {took:?}");
     done

@@ -2,13 +2,17 @@
 //! Links, pipes, sockets, directories and a gigabyte in the place of `rdma-cni`'s files: nothing is waited for, followed
 //! or read to its end, other pods go on, and DEL of the pod itself is not kept from its end.
 
-use integration::{Node, OddFile, Outcome, Snapshot, plugin::rdma_cni, wait};
+use integration::{
+    Node, OddFile, Outcome, Snapshot,
+    plugin::rdma_cni,
+    stopwatch::{Stopwatch, WITHOUT_A_LOCK},
+    wait,
+};
 use serde_json::{Value, json};
 use std::{
     fs::{self, Permissions},
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
-    time::Instant,
 };
 
 struct Host {
@@ -31,15 +35,12 @@ impl Host {
 
     #[track_caller]
     fn run(&self, command: &str, container: &str, netns: &Path, configuration: &Value) -> Outcome {
-        let at = Instant::now();
+        let at = Stopwatch::start();
         let call = self.node.invoke(command, container, netns);
         let outcome = call.input(configuration).run();
         // a lock that is held is waited for, for 30 s and more
-        assert!(
-            at.elapsed() < wait::PATIENCE,
-            "{command}: {:?}",
-            at.elapsed()
-        );
+        let took = at.elapsed();
+        assert!(took < WITHOUT_A_LOCK, "{command}: {took:?}");
         OddFile::assert_left_alone(self.elsewhere.path());
         outcome
     }

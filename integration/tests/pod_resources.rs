@@ -6,15 +6,10 @@
 use integration::{
     Conflist, Netns, Node, OddFile, Outcome, Snapshot,
     kubelet::pod_resources::{Get, Mood, PodResourcesServer, pod},
+    stopwatch::Stopwatch,
 };
 use serde_json::{Value, json};
-use std::{
-    fs,
-    path::PathBuf,
-    sync::mpsc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{fs, path::PathBuf, sync::mpsc, thread, time::Duration};
 
 /// A node with a kubelet that knows the pod `default/web`, which has a GPU only.
 struct Cluster {
@@ -233,7 +228,7 @@ fn an_allocation_that_leads_nowhere_changes_nothing() {
 fn what_passes_is_code_11_within_three_seconds() {
     let mut cluster = Cluster::new();
     let fails = |cluster: &Cluster, code: u64, words: &str| {
-        let start = Instant::now();
+        let start = Stopwatch::start();
         let text = cluster.add().error(code);
         assert!(text.contains(words), "{text}");
         assert!(
@@ -296,7 +291,7 @@ fn status_takes_no_node_from_pods_without_a_request() {
     let configuration = cluster.configuration();
     cluster.run("STATUS", &configuration).silent();
     cluster.kubelet.set_mood(Mood::Silent);
-    let start = Instant::now();
+    let start = Stopwatch::start();
     cluster.run("STATUS", &configuration).silent();
     assert!(start.elapsed() < Duration::from_secs(2));
     cluster.kubelet.go();
@@ -317,7 +312,7 @@ fn what_is_in_the_place_of_the_daemons_files_is_named_and_not_waited_for() {
                 .set_pods(&[pod("default", "web", &[&[("rdma/hca", &["17"])]])]);
             let path = cluster.node.state().join(file);
             odd.put(&path, elsewhere.path());
-            let at = Instant::now();
+            let at = Stopwatch::start();
             let mut configuration = cluster.configuration();
             configuration["resources"] = json!(["rdma/hca"]);
             let text = cluster.run("ADD", &configuration).failure().text();

@@ -313,7 +313,7 @@ mod tests {
         let _new = Presence::announce(state.path()).expect("announced");
         let following = tokio::spawn(old.follow(sender));
         let changed = role.wait_for(|it| !it.leads);
-        let changed = tokio::time::timeout(Duration::from_secs(5), changed).await;
+        let changed = tokio::time::timeout(Duration::from_secs(60), changed).await;
         assert!(changed.is_ok_and(|it| it.is_ok()), "two lead");
         following.abort();
     }

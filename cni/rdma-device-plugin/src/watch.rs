@@ -161,7 +161,7 @@ mod tests {
     use std::fs;
 
     async fn heard(watch: &mut Watch) -> bool {
-        tokio::time::timeout(Duration::from_secs(5), watch.changed())
+        tokio::time::timeout(Duration::from_secs(60), watch.changed())
             .await
             .is_ok()
     }

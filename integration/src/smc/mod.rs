@@ -20,8 +20,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Limit for everything but an exchange.
-const LIMIT: Duration = Duration::from_secs(60);
+/// Limit for everything but an exchange, under emulation.
+const LIMIT: Duration = Duration::from_secs(240);
 
 /// Kind of an end's sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

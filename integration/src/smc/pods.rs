@@ -3,7 +3,7 @@
 //! between them.
 
 use super::{Client, Connected, Server, SmcPeer, Socket, active};
-use crate::{Attachment, Conflist, Netns, Runtime, plugin};
+use crate::{Attachment, Conflist, Netns, Runtime, plugin, stopwatch::Stopwatch};
 use serde_json::{Value, json};
 use std::{path::Path, time::Duration};
 
@@ -13,7 +13,7 @@ pub const PRIMARY: &str = "net0";
 /// User EID of the configurations.
 pub const UEID: &str = "RDMA-CNI.LAB";
 
-/// Well under a second, on an emulated machine that others use as well.
+/// Well under a second, without what the machine was late: less than any time for which the kernel waits for a peer.
 const SOON: Duration = Duration::from_millis(900);
 
 /// Limit for an exchange.
@@ -137,7 +137,7 @@ impl SmcPod {
 }
 
 /// Opens connections of [`Socket::Smc`] from the second pod to `address` of the first. Each sends bytes both ways and
-/// compares them: `work` has both numbers. None of them had to wait.
+/// compares them: `work` has both numbers. None of them had to wait for the other end.
 #[track_caller]
 pub fn exchange(
     peer: &SmcPeer,
@@ -147,12 +147,14 @@ pub fn exchange(
 ) -> (Server, Client) {
     let [server, client] = pods.map(|it| &it.netns);
     let listener = peer.serve(server, Socket::Smc, &format!("{address}:0"));
+    let stopwatch = Stopwatch::start();
     let mut client = peer.open(client, Socket::Smc, listener.address(), work);
     assert_eq!(client.connected().len(), work.0);
     for Connected { took, .. } in client.connected() {
         println!("to {address}: connected after {took:?}");
     }
-    let soon = client.connected().iter().all(|it| it.took < SOON);
+    let mut connected = client.connected().iter();
+    let soon = connected.all(|it| stopwatch.corrected(it.took) < SOON);
     let carried = || pods.map(SmcPod::carried);
     assert!(soon, "{:?}: {:#?}", client.connected(), carried());
     client.has_exchanged(LIMIT);

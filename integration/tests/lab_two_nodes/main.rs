@@ -14,6 +14,7 @@ use integration::{
     },
     control_plane::nodes::{FIRST, Member, SECOND},
     pages,
+    stopwatch::Stopwatch,
 };
 use serde_json::{Value, json};
 use std::{
@@ -173,6 +174,7 @@ fn is_reached_where_it_moves(cluster: &mut Cluster) {
     far_ping.next();
     gone(cluster, &["mover"]);
     far_ping.forget();
+    let stopwatch = Stopwatch::start();
     start(cluster, "mover", FIRST);
     let here = traffic::address(cluster, "mover", 0);
     assert_eq!(here, there, "one secret, one address");
@@ -182,6 +184,7 @@ fn is_reached_where_it_moves(cluster: &mut Cluster) {
     let attached = attached(&mover.sandbox);
     // none: before the record said so
     let after = reached.duration_since(attached).unwrap_or_default();
+    let after = stopwatch.corrected(after);
     assert!(
         after <= REACHED,
         "the pod is reached {after:?} after its rails are there"
@@ -190,7 +193,7 @@ fn is_reached_where_it_moves(cluster: &mut Cluster) {
         "the pod that moved is reached {after:?} after its rails are there"
     ));
     // and from the node that it has left
-    let line = format!("kubectl exec there -- ping -c 1 -W 1 {here}");
+    let line = format!("kubectl exec there -- ping -c 1 -W 10 {here}");
     cluster.types(&line);
     traffic::rping(cluster, ["mover", "there"], 1);
     gone(cluster, &["mover"]);

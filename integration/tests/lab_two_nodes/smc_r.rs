@@ -63,15 +63,15 @@ fn connect(cluster: &Cluster, netns: &Netns, program: &str, address: &str) -> St
     let exec = |pod: &str, line: &str| format!("kubectl exec {pod} -- sh -c '{line}'");
     let serving = exec(
         "serves",
-        &format!("sleep 100 | {program} server --hold {address}:7000"),
+        &format!("sleep 600 | {program} server --hold {address}:7000"),
     );
     let asking = exec(
         "asks",
-        &format!("sleep 100 | {program} client --bytes 1048576 --hold {address}:7000"),
+        &format!("sleep 600 | {program} client --bytes 1048576 --hold {address}:7000"),
     );
     thread::scope(|scope| {
         let served = scope.spawn(|| cluster.tries(&serving));
-        let listens = wait::within(Duration::from_secs(60), || {
+        let listens = wait::within(Duration::from_secs(240), || {
             thread::sleep(Duration::from_millis(300));
             let line = exec("serves", "ss -Hltn");
             let said = cluster.plane.try_shell(&line).stdout;

@@ -7,7 +7,7 @@ use crate::{
 };
 use erdma::bring_up::{Outcome, State};
 use rdma_netns::Op;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const QUIET: Duration = crate::metadata::PACE.quiet;
 
@@ -30,16 +30,27 @@ fn up() -> Node {
 
 #[test]
 fn a_nic_that_is_up_and_stays_without_an_owner_is_brought_up() {
+    // the machine may be too slow to look twice in that time
+    assert!((0..5).any(|_| is_brought_up_after_the_quiet_time()));
+}
+
+/// Returns true if the NIC was seen twice in that time.
+fn is_brought_up_after_the_quiet_time() -> bool {
     let node = up();
     let before = node.link("eth1");
     let mut process = node.process(by_hand());
+    let begin = Instant::now();
     let outcomes = process.settle(&node.nics());
     assert_eq!(outcomes[0].to_string(), EARLY);
     assert!(outcomes[0].is_news);
     assert_eq!(outcomes[0].retry_after(), Some(Duration::from_secs(2)));
     // a NIC that is down has no owner
     assert_eq!(changes(&outcomes[1..]), [6]);
-    assert!(!process.settle(&node.nics())[0].is_news);
+    let again = process.settle(&node.nics());
+    if begin.elapsed() >= QUIET {
+        return false;
+    }
+    assert!(!again[0].is_news);
     assert_eq!(node.link("eth1"), before);
     std::thread::sleep(QUIET);
     assert_eq!(changes(&process.settle(&node.nics())), [5, 0]);
@@ -48,6 +59,7 @@ fn a_nic_that_is_up_and_stays_without_an_owner_is_brought_up() {
     node.make(&set_up("eth1", false));
     node.make(&set_up("eth1", true));
     assert_eq!(changes(&node.settle(by_hand())), [2, 0]);
+    true
 }
 
 #[test]

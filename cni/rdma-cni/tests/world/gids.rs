@@ -5,14 +5,11 @@ use crate::{
     leases::{Leases, answer, bonds, link_of, run_named},
     node::{Node, address},
 };
+use integration::stopwatch::Stopwatch;
 use nix::sys::stat::{Mode, umask};
 use rdma_netns::{NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
-use std::{
-    fs,
-    os::unix::fs::PermissionsExt,
-    time::{Duration, Instant},
-};
+use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
 
 /// The rails of the pod `a`, as its file has them.
 fn of_file(leases: &Leases) -> Value {
@@ -247,7 +244,7 @@ fn a_moved_netdevs_gid_that_never_comes_is_left_out() {
         let node = Node::new(mode);
         node.kernel.with(|world| world.gid_delay = u32::MAX);
         let pod = node.pod("a");
-        let started = Instant::now();
+        let started = Stopwatch::start();
         let result = node.add(&pod, &node.two_rails()).must_succeed();
         assert!(started.elapsed() < Duration::from_secs(4), "{mode}");
         assert_eq!(result["rails"][1]["rdmaDevice"], "mlx5_3");

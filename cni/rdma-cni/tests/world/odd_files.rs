@@ -7,13 +7,15 @@ use crate::{
     kubelet::{Cluster, address},
     node::{Node, Pod},
 };
-use integration::{OddFile, wait::PATIENCE};
+use integration::{
+    OddFile,
+    stopwatch::{Stopwatch, WITHOUT_A_LOCK},
+};
 use serde_json::Value;
 use std::{
     fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
-    time::Instant,
 };
 
 const VF: &str = "0000:3b:00.2";
@@ -47,9 +49,9 @@ fn what_is_in_the_place_of_the_cdi_file_is_named_and_not_written_to() {
         let elsewhere = tempfile::tempdir().unwrap();
         let path = file(&cluster.node);
         odd.put(&path, elsewhere.path());
-        let began = Instant::now();
+        let began = Stopwatch::start();
         let message = cluster.add(&pod, &config).must_fail(106);
-        assert!(began.elapsed() < PATIENCE, "{odd:?}");
+        assert!(began.elapsed() < WITHOUT_A_LOCK, "{odd:?}");
         assert!(
             message.contains(path.to_str().unwrap()),
             "{odd:?}: {message}"
@@ -96,9 +98,9 @@ fn a_lock_of_the_cdi_file_that_is_no_file_is_named() {
         let elsewhere = tempfile::tempdir().unwrap();
         let lock = cluster.state_dir().join("cdi.lock");
         odd.put(&lock, elsewhere.path());
-        let began = Instant::now();
+        let began = Stopwatch::start();
         let answer = cluster.add(&pod, &config);
-        assert!(began.elapsed() < PATIENCE, "{odd:?}");
+        assert!(began.elapsed() < WITHOUT_A_LOCK, "{odd:?}");
         if odd == OddFile::Huge {
             // it can be locked like any other
             answer.must_succeed();
@@ -128,7 +130,7 @@ fn is_named_or_locked(
         let elsewhere = tempfile::tempdir().unwrap();
         let lock = cluster.state_dir().join(below);
         odd.put(&lock, elsewhere.path());
-        let began = Instant::now();
+        let began = Stopwatch::start();
         let answer = cluster.add(&pod, &config);
         if locked.contains(&odd) {
             answer.must_succeed();
@@ -149,7 +151,7 @@ fn is_named_or_locked(
         }
         cluster.del(&pod, &config).must_succeed();
         is_back(&cluster, &pod);
-        assert!(began.elapsed() < PATIENCE, "{odd:?}");
+        assert!(began.elapsed() < WITHOUT_A_LOCK, "{odd:?}");
         OddFile::assert_left_alone(elsewhere.path());
     }
 }

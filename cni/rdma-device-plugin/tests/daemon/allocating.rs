@@ -2,9 +2,12 @@
 //! Preference, allocation, and what comes before a container's start.
 
 use crate::{FIRST, HCA, Running, SECOND, TWO, ids};
-use integration::kubelet::{
-    Wish,
-    pod_resources::{PodResourcesServer, pod},
+use integration::{
+    kubelet::{
+        Wish,
+        pod_resources::{PodResourcesServer, pod},
+    },
+    stopwatch::Stopwatch,
 };
 use rdma_resources::{Cdi, Grants, Published};
 use std::path::Path;
@@ -60,7 +63,7 @@ fn a_disk_that_does_not_answer_holds_up_kubelet_for_a_while_only() {
     // every writer waits for its lock, which is not released
     let held = std::fs::File::create(directory.join("0.new")).expect("made");
     held.lock().expect("free");
-    let at = std::time::Instant::now();
+    let at = Stopwatch::start();
     let refused = node.kubelet.ask_for("rdma/hca", &[&ids(&["0"])]);
     let status = refused.expect_err("nothing is recorded");
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
@@ -91,7 +94,7 @@ fn firmware_that_does_not_answer_holds_up_no_other_devices_pods() {
     node.machine.silence(&FIRST);
     integration::wait::until("somebody asks", || node.daemon.threads() > 1);
     let nic = ids(&[SECOND.address]);
-    let at = std::time::Instant::now();
+    let at = Stopwatch::start();
     // more of them than there are threads that may wait
     for _ in 0..6 {
         let given = node.kubelet.ask_for("rdma/nic", &[&nic]);

@@ -9,8 +9,9 @@ use integration::{
         pod_resources::{Mood, PodResourcesServer, pod},
     },
     machine::Nic,
+    stopwatch::Stopwatch,
 };
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const EXCLUSIVE: &str = r#"{"resources":[{"name":"rdma/nic","kind":"exclusive"}]}"#;
 const GPU: &str = "nvidia.com/gpu";
@@ -100,7 +101,7 @@ fn the_nics_beside_the_pods_own_gpus_are_preferred() {
 fn a_kubelet_that_does_not_say_whose_gpus_are_which_is_not_waited_for_long() {
     let node = Node::new();
     node.pod_resources.set_mood(Mood::Silent);
-    let at = Instant::now();
+    let at = Stopwatch::start();
     assert_eq!(node.prefers(&[0, 1, 2, 3], 1), [nic(0)]);
     assert!(at.elapsed() < Duration::from_secs(5), "{:?}", at.elapsed());
 }

@@ -9,12 +9,9 @@ use integration::{
         DeviceManager,
         pod_resources::{PodResourcesServer, pod},
     },
+    stopwatch::Stopwatch,
 };
-use std::{
-    net::TcpListener,
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::{net::TcpListener, process::Command, time::Duration};
 use tonic::Code;
 
 /// A node whose second NIC was allocated to a pod, and has another number since.
@@ -55,7 +52,7 @@ impl Node {
     /// Kubelet's try: refused, and at once.
     #[track_caller]
     fn refuses(&self) {
-        let at = Instant::now();
+        let at = Stopwatch::start();
         let nic = ids(&[SECOND.address]);
         let refused = self.node.kubelet.before_start("rdma/nic", &nic);
         assert_eq!(

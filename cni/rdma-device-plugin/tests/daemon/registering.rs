@@ -5,6 +5,7 @@ use crate::{FIRST, HCA, Machine, Running, SECOND, TWO, socket_of, start};
 use integration::{
     Daemon,
     kubelet::{DeviceManager, Manner},
+    stopwatch::Stopwatch,
     wait,
 };
 use kubelet_api::device_plugin::HEALTHY;
@@ -25,14 +26,19 @@ use std::{
 /// Promised limit of a re-registration.
 const PROMISED: Duration = Duration::from_secs(1);
 
-/// Waits for a registration after `at`, and its list. How long it took.
+/// Waits for a registration after `at`, and its list. Returns how long it took by `stopwatch`, which started before.
 #[track_caller]
-fn registered_after(kubelet: &DeviceManager, resource: &str, at: Instant) -> Duration {
+fn registered_after(
+    kubelet: &DeviceManager,
+    resource: &str,
+    at: Instant,
+    stopwatch: &Stopwatch,
+) -> Duration {
     let all = kubelet.wait_for_registrations("a registration after the start", |all| {
         all.iter().any(|it| it.resource == resource && it.at >= at)
     });
     let first = all.iter().find(|it| it.resource == resource && it.at >= at);
-    first.expect("it was waited for").at - at
+    stopwatch.corrected(first.expect("it was waited for").at - at)
 }
 
 #[test]
@@ -62,8 +68,9 @@ fn kubelet_is_absent_at_first() {
     let daemon = start(&machine);
     daemon.says("waits for kubelet's directory");
     let mut kubelet = DeviceManager::new(&machine.path("kubelet"));
+    let stopwatch = Stopwatch::start();
     let at = kubelet.start();
-    assert!(registered_after(&kubelet, "rdma/hca", at) < PROMISED);
+    assert!(registered_after(&kubelet, "rdma/hca", at, &stopwatch) < PROMISED);
     kubelet.wait_for("rdma/hca", "1000 ids", |it| it.devices.len() == 1000);
 }
 
@@ -76,6 +83,7 @@ fn fifty_restarts_of_kubelet_leave_nothing_behind() {
     let (descriptors, threads) = settled(&node.daemon);
     let mut times = Vec::new();
     for round in 0..50 {
+        let stopwatch = Stopwatch::start();
         let at = match round % 3 {
             0 => {
                 node.kubelet.kill();
@@ -84,7 +92,7 @@ fn fifty_restarts_of_kubelet_leave_nothing_behind() {
             _ => node.kubelet.restart(),
         };
         for resource in ["rdma/hca", "rdma/nic"] {
-            times.push(registered_after(&node.kubelet, resource, at));
+            times.push(registered_after(&node.kubelet, resource, at, &stopwatch));
         }
         let known = node
             .kubelet
@@ -143,8 +151,9 @@ fn kubelets_directory_is_removed_and_made_again() {
         });
         node.daemon
             .says_times("waits for kubelet's directory", times);
+        let stopwatch = Stopwatch::start();
         let at = node.kubelet.start();
-        assert!(registered_after(&node.kubelet, "rdma/hca", at) < PROMISED);
+        assert!(registered_after(&node.kubelet, "rdma/hca", at, &stopwatch) < PROMISED);
         node.has("rdma/hca", 1000);
     }
 }
@@ -158,7 +167,7 @@ fn a_renamed_kubelet_sock_is_another_kubelet() {
     let listener = UnixListener::bind(&aside).expect("bound");
     fs::rename(&aside, directory.join("kubelet.sock")).expect("renamed");
     listener.set_nonblocking(true).expect("set");
-    let at = Instant::now();
+    let at = Stopwatch::start();
     wait::until("the daemon dials it", || listener.accept().is_ok());
     assert!(at.elapsed() < PROMISED, "{:?}", at.elapsed());
 }
@@ -167,7 +176,7 @@ fn a_renamed_kubelet_sock_is_another_kubelet() {
 fn a_new_stream_gets_the_devices_again() {
     let node = Running::with(HCA).listed("rdma/hca", 1000);
     for round in 1..=3 {
-        let at = Instant::now();
+        let at = Stopwatch::start();
         node.kubelet.cut_streams();
         node.kubelet
             .wait_for_registrations("another one", |all| all.len() == round + 1);
@@ -250,10 +259,11 @@ fn a_kubelet_that_hangs_does_not_hold_up_its_successor() {
     kubelet.takes("", Manner::Silent);
     kubelet.start();
     let _daemon = start(&machine);
-    wait::until("the daemon has called", || kubelet.calls() == 1);
+    wait::until("the daemon has called", || kubelet.calls() > 0);
     kubelet.takes("", Manner::Proper);
+    let stopwatch = Stopwatch::start();
     let at = kubelet.restart();
-    assert!(registered_after(&kubelet, "rdma/hca", at) < PROMISED);
+    assert!(registered_after(&kubelet, "rdma/hca", at, &stopwatch) < PROMISED);
 }
 
 #[test]
@@ -262,11 +272,14 @@ fn nothing_runs_while_nothing_happens() {
         .listed("rdma/hca", 8)
         .listed("rdma/nic", 1);
     settled(&node.daemon);
-    let before = node.daemon.ticks();
-    std::thread::sleep(Duration::from_secs(3));
-    let used = node.daemon.ticks() - before;
-    assert!(
-        used <= 1,
-        "{used} hundredths of a second of CPU in three idle seconds"
+    // the machine's own devices may be heard of meanwhile
+    let is_idle = || {
+        let before = node.daemon.ticks();
+        std::thread::sleep(Duration::from_secs(3));
+        node.daemon.ticks() - before <= 1
+    };
+    wait::until(
+        "it uses a hundredth of a second of CPU in three seconds at most",
+        is_idle,
     );
 }

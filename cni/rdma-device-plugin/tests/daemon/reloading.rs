@@ -124,6 +124,8 @@ fn fifty_reloads_and_cut_streams_leave_nothing_behind() {
                 .wait_for_registrations("both again", |all| all.len() >= before + 2);
         }
     }
+    node.daemon
+        .says_times("a new configuration is in force", 50);
     assert_eq!(node.daemon.count("a new configuration is in force"), 50);
     node.has("rdma/hca", 8);
     node.has("rdma/nic", 1);
@@ -167,6 +169,7 @@ fn a_mounted_config_map_changes_by_a_link() {
         fs::remove_dir_all(machine.path(&format!("etc/{old}"))).expect("removed");
         kubelet.wait_for("rdma/hca", "other ids", |it| it.devices.len() == ids);
     }
+    daemon.says_times("a new configuration is in force", 2);
     assert_eq!(daemon.count("a new configuration is in force"), 2);
 }
 
@@ -203,6 +206,7 @@ fn the_same_file_again_is_no_news() {
     node.has("rdma/hca", 16);
     assert_eq!(node.kubelet.resource("rdma/hca").expect("known").lists, 2);
     node.daemon.says("rdma/hca: kubelet has a new list");
+    node.daemon.says("a new configuration is in force");
     assert_eq!(node.daemon.count("a new configuration is in force"), 1);
 }
 

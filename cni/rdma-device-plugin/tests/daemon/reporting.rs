@@ -13,14 +13,11 @@ use integration::{
         DeviceManager,
         pod_resources::{PodResourcesServer, pod},
     },
+    stopwatch::Stopwatch,
     wait,
 };
 use nix::sys::signal::Signal;
-use std::{
-    net::TcpListener,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{net::TcpListener, thread, time::Duration};
 
 /// Time in which the daemon ends if it does not wait for the API server, whose limit is 10 s.
 const NOT_WAITED: Duration = Duration::from_secs(8);
@@ -102,7 +99,7 @@ fn an_api_server_that_does_not_answer_delays_nothing() {
         connection.is_some()
     });
     node.loses_a_rail();
-    let at = Instant::now();
+    let at = Stopwatch::start();
     let kubelet = &node.node.kubelet;
     kubelet
         .before_start("rdma/hca", &ids(&["0"]))

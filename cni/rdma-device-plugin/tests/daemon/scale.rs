@@ -3,7 +3,7 @@
 //! printed.
 
 use crate::{Machine, ids, start};
-use integration::{kubelet::DeviceManager, machine::Nic};
+use integration::{kubelet::DeviceManager, machine::Nic, stopwatch::Stopwatch};
 use std::time::{Duration, Instant};
 
 const CONFIGURATION: &str =
@@ -23,7 +23,7 @@ fn eight_nics_with_a_thousand_ids_each() {
     }
     machine.configure(CONFIGURATION);
     let kubelet = DeviceManager::started(&machine.path("kubelet"));
-    let at = Instant::now();
+    let at = Stopwatch::start();
     let daemon = start(&machine);
     kubelet.wait_for("rdma/nic", "8000 ids", |it| it.healthy().len() == 8000);
     let list = at.elapsed();

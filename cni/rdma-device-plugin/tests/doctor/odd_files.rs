@@ -2,8 +2,8 @@
 //! Tests of links, pipes, directories and a gigabyte in the place of files: the program reports them without waiting.
 
 use super::{RECORDS, Root, STATE, joined, run, told_in};
-use integration::{Netns, OddFile};
-use std::time::{Duration, Instant};
+use integration::{Netns, OddFile, stopwatch::Stopwatch};
+use std::time::Duration;
 
 #[test]
 fn an_object_in_the_place_of_a_file_is_reported_without_waiting() {
@@ -35,7 +35,7 @@ fn an_object_in_the_place_of_a_file_is_reported_without_waiting() {
         ] {
             odd.put(&root.path(file), elsewhere.path());
         }
-        let at = Instant::now();
+        let at = Stopwatch::start();
         let (_, told, errors) = run(told_in(&netns, &root, &[]));
         assert!(
             at.elapsed() < Duration::from_secs(20),

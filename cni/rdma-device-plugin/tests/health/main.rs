@@ -4,6 +4,10 @@
 
 mod node;
 
+use integration::{
+    stopwatch::Stopwatch,
+    wait::{self, PATIENCE},
+};
 use node::{Node, with_node};
 use rdma_device_plugin::health::Watch;
 use rdma_netns::{HcaPort, LinkType};
@@ -18,12 +22,12 @@ const SOON: Duration = Duration::from_secs(1);
 /// Observes at each event of the watch until the device's health is as `wanted`. Returns the time.
 #[track_caller]
 fn becomes(node: &Node, watch: &mut Watch, wanted: Option<&str>, limit: Duration) -> Duration {
-    let begin = Instant::now();
+    let begin = Stopwatch::start();
     let mut last = None;
     while begin.elapsed() < limit {
         let rest = limit.saturating_sub(begin.elapsed());
         if !node.wait(rest, watch.next()) {
-            break;
+            continue;
         }
         last = watch.unhealthy(&node.inventory).into_values().next();
         let is_so = match (&last, wanted) {
@@ -73,8 +77,8 @@ fn a_port_without_events_is_observed_soon_enough() {
         for state in ["2: INIT\n", "4: ACTIVE\n", "1: DOWN\n", "4: ACTIVE\n"] {
             // from the second time on it has just been observed: the wait is not longer
             node.port(state);
-            let begin = Instant::now();
-            assert!(node.wait(SOON, watch.next()), "{state} was not seen");
+            let begin = Stopwatch::start();
+            assert!(node.wait(PATIENCE, watch.next()), "{state} was not seen");
             let took = begin.elapsed();
             assert!(took < SOON - Duration::from_millis(300), "{state}{took:?}");
             watch.unhealthy(&node.inventory);
@@ -177,10 +181,9 @@ fn the_pods_namespace_ends_although_it_is_watched() {
         becomes(node, &mut watch, Some("no carrier"), SOON);
         node.end_pod();
         // the pair goes when the namespace really ends
-        let begin = Instant::now();
-        while node.has("wire0") {
-            assert!(begin.elapsed() < SOON, "the pod's namespace is kept alive");
-        }
+        wait::until("the pod's namespace is not kept alive", || {
+            !node.has("wire0")
+        });
         // what cannot be seen keeps its health
         becomes(node, &mut watch, Some("no carrier"), SOON);
         node.forget();
@@ -207,7 +210,7 @@ fn changes_are_reported_as_long_as_there_is_a_receiver() {
                 told.borrow().len() < 3
             },
         );
-        assert!(node.wait(3 * SOON, followed), "{:?}", told.borrow());
+        assert!(node.wait(PATIENCE, followed), "{:?}", told.borrow());
         assert_eq!(told.into_inner(), ["", "", "nic0 has no carrier"]);
     });
 }
@@ -222,7 +225,7 @@ fn a_nic_without_rdma_is_no_concern() {
         // but one that had it and lost it is
         watch.unhealthy(&node.inventory);
         watch.unhealthy(&inventory);
-        let begin = Instant::now();
+        let begin = Stopwatch::start();
         loop {
             let unhealthy = watch.unhealthy(&inventory);
             match unhealthy.into_values().next() {

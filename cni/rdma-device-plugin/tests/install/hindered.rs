@@ -3,7 +3,7 @@
 //! says so, and the network's list stays as it is.
 
 use crate::{FLANNEL, NIC, Node, keeping::count_of_ours, said};
-use integration::{Daemon, Netns, wait};
+use integration::{Daemon, Netns, stopwatch::Stopwatch, wait};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -13,7 +13,7 @@ use std::{
     io::Read,
     process::{Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 const LIST: &str = "etc/cni/net.d/10-flannel.conflist";
@@ -138,8 +138,11 @@ fn the_list_stays_as_it_is_until_there_is_an_address() {
 
     let daemon = Daemon::start(&mut hindered.daemon(&[]));
     daemon.says(WITHHELD);
-    let ready = hindered.get("/readyz");
-    assert!(ready.starts_with("HTTP/1.0 200"), "{ready}");
+    let mut ready = String::new();
+    wait::until("it is ready", || {
+        ready = hindered.get("/readyz");
+        ready.starts_with("HTTP/1.0 200")
+    });
     assert!(ready.contains(WITHHELD), "{ready}");
     assert!(
         hindered
@@ -204,7 +207,7 @@ fn it_does_not_wait_for_an_address_after_a_signal_to_end() {
     let child = fs::read_to_string(children).expect("its child");
     let pid: i32 = child.trim().parse().expect("one child");
     kill(Pid::from_raw(pid), Signal::SIGTERM).expect("a signal sent");
-    let at = Instant::now();
+    let at = Stopwatch::start();
     let status = outer.wait().expect("ended");
     assert!(at.elapsed() < Duration::from_secs(5), "{:?}", at.elapsed());
     assert_eq!(status.code(), Some(1));

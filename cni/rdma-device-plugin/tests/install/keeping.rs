@@ -3,7 +3,7 @@
 
 use crate::{FLANNEL, Node, TERWAY};
 use integration::{
-    Daemon,
+    Daemon, stopwatch,
     wait::{PATIENCE, within},
 };
 use std::{fs, process::Command, thread, time::Duration};
@@ -45,7 +45,7 @@ pub(crate) fn becomes(daemon: &Daemon, status: u16, words: &str) {
         answer.starts_with(&wanted) && answer.contains(words)
     };
     assert!(
-        within(SOON, is_so),
+        stopwatch::within(SOON, is_so),
         "{status} {words}: {}",
         daemon.get("/readyz")
     );
@@ -69,7 +69,10 @@ fn a_network_that_comes_later_gets_ours_within_a_second_and_readiness_says_so() 
     );
     fs::create_dir_all(node.path("etc/cni/net.d")).expect("made");
     node.net("10-flannel.conflist", FLANNEL);
-    assert!(within(SOON, || count_of_ours(&node, "10-flannel.conflist") == 1));
+    assert!(stopwatch::within(SOON, || count_of_ours(
+        &node,
+        "10-flannel.conflist"
+    ) == 1));
     becomes(
         &daemon,
         200,
@@ -141,7 +144,7 @@ fn a_list_of_ours_counts_while_its_single_configuration_is_half_written() {
         node.read("etc/cni/net.d/10-terway+rdma-cni.conflist")
             .contains("0.3.1")
     };
-    assert!(within(SOON, follows));
+    assert!(stopwatch::within(SOON, follows));
 }
 
 #[test]
@@ -156,11 +159,14 @@ fn nothing_is_written_where_nothing_is_installed_or_not_any_more() {
     becomes(&daemon, 200, "(10-flannel.conflist)");
     becomes_quiet(&daemon);
     node.net("10-flannel.conflist", FLANNEL);
-    assert!(within(SOON, || count_of_ours(&node, "10-flannel.conflist") == 1));
+    assert!(stopwatch::within(SOON, || count_of_ours(
+        &node,
+        "10-flannel.conflist"
+    ) == 1));
     node.uninstall();
     becomes(&daemon, 503, "the plugins are not installed on this node");
     node.net("10-flannel.conflist", FLANNEL);
-    let is_back = within(SOON, || count_of_ours(&node, "10-flannel.conflist") > 0);
+    let is_back = stopwatch::within(SOON, || count_of_ours(&node, "10-flannel.conflist") > 0);
     assert!(!is_back, "put in although it was uninstalled");
     becomes_quiet(&daemon);
     for file in ["state/install.json", "state/install.lock"] {

@@ -5,7 +5,10 @@ use crate::{
     FLANNEL, Node,
     keeping::{SOON, becomes_quiet, count_of_ours, daemon},
 };
-use integration::wait::{PATIENCE, within};
+use integration::{
+    stopwatch,
+    wait::{PATIENCE, within},
+};
 use std::{
     fs,
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
@@ -51,7 +54,7 @@ fn a_dispute_costs_little_is_reported_and_ends_within_a_second() {
     daemon.says("was rewritten without rdma-cni");
     assert_eq!(daemon.count("was rewritten without rdma-cni"), 1);
     assert!(daemon.count("cni.exclusive") > 0);
-    assert!(within(SOON, || count_of_ours(&node, FILE) == 1));
+    assert!(stopwatch::within(SOON, || count_of_ours(&node, FILE) == 1));
     // then it is quiet
     becomes_quiet(&daemon);
 }

@@ -14,7 +14,6 @@ mod putting;
 mod stress;
 mod succeeding;
 mod without_kubelet;
-mod yardstick;
 
 use integration::{Machine, machine::Nic};
 use std::{

@@ -3,11 +3,11 @@
 //! modes.
 
 use crate::{FLANNEL, Node, refused, said};
-use integration::OddFile;
+use integration::{OddFile, stopwatch::Stopwatch};
 use std::{
     fs::{self, Permissions},
     os::unix::fs::PermissionsExt,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 const RECORD: &str = "state/install.json";
@@ -27,7 +27,7 @@ fn a_record_of_an_installation_that_is_no_file_is_named_and_nothing_is_changed()
             let new = node.path("new");
             let from = ["--from", new.to_str().expect("a path")];
             for (verb, arguments) in [("install", &from[..]), ("uninstall", &[])] {
-                let at = Instant::now();
+                let at = Stopwatch::start();
                 let error = refused(&node.run(verb, arguments));
                 assert!(at.elapsed() < Duration::from_secs(10), "{odd:?}, {verb}");
                 assert!(

@@ -7,7 +7,7 @@ use crate::{
     refused, said,
 };
 use inotify::{EventMask, Inotify, WatchMask};
-use integration::{CniCache, Daemon, wait::within};
+use integration::{CniCache, Daemon, stopwatch};
 use serde_json::Value;
 use std::{
     fs,
@@ -89,9 +89,9 @@ fn a_file_of_ours_and_no_list_is_touched() {
     }
     // another program removes ours, and then the whole directory
     fs::remove_file(node.path(OURS)).expect("removed");
-    assert!(within(SOON, || is_entry(&node) == Some(true)));
+    assert!(stopwatch::within(SOON, || is_entry(&node) == Some(true)));
     fs::remove_dir_all(node.path(OWN)).expect("removed");
-    assert!(within(SOON, || is_entry(&node) == Some(true)));
+    assert!(stopwatch::within(SOON, || is_entry(&node) == Some(true)));
     becomes_quiet(&daemon);
     drop(daemon);
     fs::write(&list_path, FLANNEL).expect("written");
@@ -192,7 +192,7 @@ fn an_empty_cache_shows_nothing() {
     assert_eq!(is_entry(&node), Some(false));
     // nothing else tells of that
     let made = cache.add("web-0", "a0", "cbr0", &["flannel"]);
-    assert!(within(3 * SOON, || is_entry(&node) == Some(true)));
+    assert!(stopwatch::within(3 * SOON, || is_entry(&node) == Some(true)));
     becomes(&daemon, 200, "(cbr0/99-rdma-cni.conf)");
     // the last pod has ended
     fs::remove_file(made).expect("removed");
@@ -221,12 +221,12 @@ fn an_entry_that_cannot_be_written_to_detect_hinders_nothing() {
         daemon.says(&format!("{what}\": "));
         node.net(FILE, FLANNEL);
         becomes(&daemon, 200, "(10-flannel.conflist)");
-        assert!(within(SOON, || count_of_ours(&node, FILE) == 1));
+        assert!(stopwatch::within(SOON, || count_of_ours(&node, FILE) == 1));
         becomes_quiet(&daemon);
         // and it is made as soon as it can be
         fs::remove_file(node.path(in_the_way)).expect("removed");
         node.net(FILE, FLANNEL);
-        assert!(within(SOON, || is_entry(&node) == Some(false)));
+        assert!(stopwatch::within(SOON, || is_entry(&node) == Some(false)));
     }
 }
 
@@ -411,10 +411,10 @@ fn the_file_goes_with_the_program_and_comes_back() {
     let program = node.path("opt/cni/bin/rdma-cni");
     let aside = node.path("aside");
     fs::rename(&program, &aside).expect("moved");
-    assert!(within(3 * SOON, || is_entry(&node).is_none()));
+    assert!(stopwatch::within(3 * SOON, || is_entry(&node).is_none()));
     becomes(&daemon, 503, "rdma-cni is not in");
     fs::rename(&aside, &program).expect("moved");
-    assert!(within(SOON, || is_entry(&node) == Some(true)));
+    assert!(stopwatch::within(SOON, || is_entry(&node) == Some(true)));
     becomes(&daemon, 200, "(cbr0/99-rdma-cni.conf)");
     drop(daemon);
     node.uninstall();

@@ -7,7 +7,7 @@ use crate::{
     keeping::{becomes, becomes_quiet, count_of_ours, daemon},
     plugin, refused, said,
 };
-use integration::wait;
+use integration::{stopwatch, wait};
 use std::{
     fs::{self, Permissions},
     os::unix::{fs::PermissionsExt, net::UnixListener},
@@ -157,7 +157,7 @@ fn a_program_that_goes_takes_ours_out_of_the_list_until_it_is_there_again() {
         becomes(&daemon, 200, "the runtime calls rdma-cni");
         let is_back = || lists(&node.seen()) == lists(&with);
         assert!(
-            wait::within(crate::keeping::SOON, is_back),
+            stopwatch::within(crate::keeping::SOON, is_back),
             "{file}: {:?}",
             node.seen()
         );

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Two hundred rewrites in all styles of writing, while the daemon keeps our place.
 
-use crate::yardstick::Yardstick;
 use crate::{
     FLANNEL, Node,
     keeping::{SOON, daemon},
 };
 use conflist::{List, Position};
-use integration::wait::{PATIENCE, within};
+use integration::{
+    stopwatch,
+    wait::{PATIENCE, within},
+};
 use std::{
     fs::{self, File, OpenOptions},
     io::Write,
@@ -97,9 +99,7 @@ fn rewrites(first: u64) {
     // odd while the other writer is at it
     let generation = AtomicU64::new(0);
     let mut missing = vec![];
-    let yardstick = Yardstick::new(node.path("yardstick"));
     thread::scope(|scope| {
-        scope.spawn(|| yardstick.measure());
         let reader = scope.spawn(|| {
             let mut wrong = vec![];
             while !over.load(Ordering::Relaxed) {
@@ -128,7 +128,7 @@ fn rewrites(first: u64) {
             generation.fetch_add(1, Ordering::SeqCst);
             style.write(&path, &text, Duration::from_millis(round * 7 % 23));
             generation.fetch_add(1, Ordering::SeqCst);
-            let is_in = yardstick.within(SOON, || {
+            let is_in = stopwatch::within(SOON, || {
                 let text = fs::read_to_string(&path).unwrap_or_default();
                 List::parse(&text).is_ok_and(|list| {
                     let ours = list.ours();
@@ -143,7 +143,6 @@ fn rewrites(first: u64) {
             thread::sleep(Duration::from_millis(round * 11 % 37));
         }
         over.store(true, Ordering::Relaxed);
-        yardstick.is_over();
         let wrong = reader.join().expect("the reader");
         assert!(
             wrong.is_empty(),

@@ -2,7 +2,10 @@
 //! Tests of daemons with other `chain` settings, one after another: the configuration of ours in the list meanwhile.
 
 use crate::{FLANNEL, Node, said};
-use integration::{Daemon, wait::within};
+use integration::{
+    Daemon,
+    wait::{PATIENCE, within},
+};
 use serde_json::Value;
 use std::{fs, os::unix::fs::MetadataExt, path::PathBuf, thread, time::Duration};
 
@@ -66,7 +69,7 @@ fn a_newer_installs_entry_stays_until_another_daemon_leads() {
     assert_eq!(now, written, "it was written meanwhile");
     // a network that writes its list anew gets the newest one, too
     node.net("10-flannel.conflist", FLANNEL);
-    assert!(within(Duration::from_secs(5), || mtu(&node) == Some(4200)));
+    assert!(within(PATIENCE, || mtu(&node) == Some(4200)));
     let new = daemon(&node, 4200);
     thread::sleep(A_WHILE);
     assert_eq!(mtu(&node), Some(4200));
@@ -76,7 +79,7 @@ fn a_newer_installs_entry_stays_until_another_daemon_leads() {
     );
     // the new one does not come up: who leads says what is in the list
     drop(new);
-    assert!(within(Duration::from_secs(5), || mtu(&node) == Some(1500)));
+    assert!(within(PATIENCE, || mtu(&node) == Some(1500)));
 }
 
 /// A roll-back does this: the init container of the version before runs while the newer daemon leads.

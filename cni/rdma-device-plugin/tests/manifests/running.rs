@@ -16,7 +16,6 @@ use std::{
     os::unix::{fs::PermissionsExt, net::UnixListener},
     path::PathBuf,
     process::{Command, Output, Stdio},
-    time::Duration,
 };
 use tempfile::TempDir;
 
@@ -275,14 +274,13 @@ fn a_node_is_installed_kept_and_left_as_it_was() {
     daemon.says("CAP_SYS_ADMIN is missing");
     assert_eq!(missing(&daemon), 1);
     for path in ["/healthz", "/readyz"] {
-        let answer = node.get(path);
-        assert!(answer.starts_with("HTTP/1.0 200"), "{path}: {answer}");
+        wait::until(path, || node.get(path).starts_with("HTTP/1.0 200"));
     }
     // as the node's network writes it at its start
     fs::write(node.list(), LIST).expect("written");
     let again = || fs::read_to_string(node.list()).is_ok_and(|list| list == chained);
     assert!(
-        wait::within(Duration::from_secs(5), again),
+        wait::within(wait::PATIENCE, again),
         "it is not put in again"
     );
     drop(daemon);
@@ -330,7 +328,9 @@ fn a_node_whose_pods_share_needs_less() {
     // exclusive mode's, and nothing else
     daemon.says("CAP_SYS_ADMIN is missing");
     assert_eq!(missing(&daemon), 1);
-    assert!(node.get("/readyz").contains("chain is not configured"));
+    wait::until("it is ready", || {
+        node.get("/readyz").contains("chain is not configured")
+    });
     assert_eq!(fs::read_to_string(node.list()).expect("the list"), LIST);
 }
 
@@ -350,7 +350,7 @@ fn the_daemon_finds_pods_where_the_runtime_says_they_are() {
         // it has the kernel number the namespaces that it listens to
         let listens = || !node.netns.ip("netns list-id").is_empty();
         assert!(
-            wait::within(Duration::from_secs(5), listens),
+            wait::within(wait::PATIENCE, listens),
             "{file}: the pod is not found"
         );
         daemon.says("waiting for RDMA devices");

@@ -3,7 +3,10 @@
 //! than for one, and the others get their answers.
 
 use crate::site::{Client, Site};
-use integration::kubelet::pod_resources::{Mood, PodResourcesServer};
+use integration::{
+    kubelet::pod_resources::{Mood, PodResourcesServer},
+    stopwatch::Stopwatch,
+};
 use std::time::{Duration, Instant};
 use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet};
 
@@ -63,7 +66,7 @@ async fn a_slow_or_silent_kubelet_gets_one_request_at_a_time() {
         let kubelet = kubelet(&site);
         kubelet.set_mood(mood);
         let server = std::sync::Arc::new(site.serve().await);
-        let begin = Instant::now();
+        let (begin, clock) = (Instant::now(), Stopwatch::start());
         let mut clients = JoinSet::new();
         for _ in 0..20 {
             let server = server.clone();
@@ -76,7 +79,7 @@ async fn a_slow_or_silent_kubelet_gets_one_request_at_a_time() {
             gone.write_all(request.as_bytes()).await.expect("sent");
         }
         let texts = clients.join_all().await;
-        let took = begin.elapsed();
+        let (took, all) = (clock.elapsed(), begin.elapsed());
         assert!(took < Duration::from_secs(4), "{mood:?}: {took:?}");
         let known = mood != Mood::Silent;
         let line = format!(
@@ -84,7 +87,13 @@ async fn a_slow_or_silent_kubelet_gets_one_request_at_a_time() {
             u8::from(known)
         );
         assert!(texts.iter().all(|it| it.contains(&line)), "{mood:?}");
-        assert_eq!(kubelet.asked(), ["List"], "{mood:?}");
+        // a client that was late by more than an answer asks anew
+        let most = 1 + all.as_secs() / 4;
+        let asked = kubelet.asked();
+        assert!(
+            (1..=most).contains(&(asked.len() as u64)) && asked.iter().all(|it| *it == "List"),
+            "{mood:?}: {asked:?} in {all:?}"
+        );
     }
 }
 
@@ -96,7 +105,7 @@ async fn clients_that_send_half_a_request_make_room() {
     let server = site.serve().await;
     for text in ["", "GET /metrics HTTP/1.1\r\nHos"] {
         let mut idle = half_sent(&server, 200, text).await;
-        let begin = Instant::now();
+        let begin = Stopwatch::start();
         for path in ["/metrics", "/healthz", "/readyz", "/"] {
             let (status, _) = server.get("GET", path).await;
             assert!([200, 503].contains(&status), "{path}: {status}");

@@ -10,14 +10,14 @@ mod pictures;
 mod prometheus;
 mod site;
 
-use integration::wait;
+use integration::{stopwatch::Stopwatch, wait};
 use rdma_device_plugin::offer::Gone;
 use rdma_resources::{
     Grants, Sharing,
     grant::{Grant, GrantedDevice},
 };
 use site::{Kubelet, Site, address, container, offer, pod};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn counters_of_an_exclusive_device_say_whose_they_are() {
@@ -190,7 +190,7 @@ async fn a_kubelet_that_never_answers_costs_two_seconds_and_who_has_what() {
     )]);
     site.kubelet(Kubelet::Hangs);
     let server = site.serve().await;
-    let begin = Instant::now();
+    let begin = Stopwatch::start();
     let (one, other) = tokio::join!(server.metrics(), server.metrics());
     assert!(
         begin.elapsed() < Duration::from_secs(4),
@@ -221,7 +221,7 @@ async fn a_counter_that_cannot_be_read_costs_two_seconds_and_the_counters() {
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR).expect("a FIFO");
     let server = site.serve().await;
     for _ in 0..2 {
-        let begin = Instant::now();
+        let begin = Stopwatch::start();
         let text = server.metrics().await;
         assert!(
             begin.elapsed() < Duration::from_secs(4),
@@ -292,7 +292,7 @@ async fn idle_clients_do_not_pile_up() {
         idle.push(server.connect().await);
     }
     // those that say nothing are shown out, and the scrape has its turn
-    let begin = Instant::now();
+    let begin = Stopwatch::start();
     let text = server.metrics().await;
     assert!(text.ends_with("# EOF\n"));
     assert!(

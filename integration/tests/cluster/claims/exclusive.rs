@@ -7,14 +7,11 @@ use super::{
 };
 use crate::{kubectl, manifests, text};
 use dra::{Claims, record::JoinedRail};
-use integration::{ControlPlane, kill_at, machine::Nic, wait};
+use integration::{ControlPlane, kill_at, machine::Nic, stopwatch::Stopwatch, wait};
 use kubelet_api::dra::NodePrepareResourceResponse;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use std::{
-    fs,
-    time::{Duration, Instant},
-};
+use std::{fs, time::Duration};
 
 const EXCLUSIVE: &str = "integration/manifests/rendered/claims-of-vfs.yaml";
 
@@ -119,7 +116,7 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
     let third = claim(cluster, "host");
     // the firmware of the other one, which `b` has, answers nobody
     driver.machine.silence(&NICS[1 - number]);
-    let asked = Instant::now();
+    let asked = Stopwatch::start();
     let prepared = driver.kubelet.prepare(&third);
     assert!(asked.elapsed() < Duration::from_secs(10), "{asked:?}");
     assert_eq!(prepared.error, "");
