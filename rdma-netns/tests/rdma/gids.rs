@@ -47,7 +47,7 @@ fn wait(present: bool, read: impl Fn() -> GidTable) -> GidTable {
             println!("{:>8} us  present: {present}", begin.elapsed().as_micros());
             return table;
         }
-        assert!(begin.elapsed().as_secs() < 10, "{table:#?}");
+        assert!(begin.elapsed().as_secs() < 60, "{table:#?}");
         sleep(Duration::from_millis(1));
     }
 }

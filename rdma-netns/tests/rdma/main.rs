@@ -227,7 +227,7 @@ fn a_character_device_gets_another_number_and_it_is_seen() {
 fn set_mode(mode: RdmaMode) {
     let begin = Instant::now();
     while let Err(error) = Linux::new().set_rdma_mode(mode) {
-        assert!(begin.elapsed().as_secs() < 20, "no {mode} mode: {error}");
+        assert!(begin.elapsed().as_secs() < 120, "no {mode} mode: {error}");
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
 }

@@ -100,7 +100,7 @@ impl Host {
             .collect();
         let mut outcomes = bring_up.settle(&nics).await;
         // a veth's carrier comes a moment after its up
-        for _ in 0..50 {
+        for _ in 0..3000 {
             let is_waiting = |it: &Outcome| matches!(it.state, State::Waiting { .. });
             if !outcomes.iter().any(is_waiting) {
                 break;
