@@ -60,7 +60,7 @@ pub const TOOLS: &str = "localhost/tools:lab";
 const PAUSE: &str = "localhost/pause:lab";
 
 /// Limit for a runtime's start in an emulated machine.
-const TO_START: Duration = Duration::from_secs(90);
+const TO_START: Duration = Duration::from_secs(240);
 
 /// A runtime that runs; with its pods it ends when dropped.
 #[derive(Debug)]

@@ -30,7 +30,7 @@ pub const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 /// Their RDMA devices.
 pub const RDMA: [&str; 2] = ["mlx5_0", "mlx5_1"];
 /// Time for what the driver does in a worker, several seconds under emulation.
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(160);
 
 /// The machine with the driver loaded; unloaded on drop.
 #[derive(Debug)]

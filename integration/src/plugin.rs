@@ -16,7 +16,7 @@ use std::{
 };
 
 /// No plugin may run longer, unless a test says otherwise.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_secs(240);
 
 /// Directory of Debian's containernetworking-plugins.
 pub const DEBIAN_PLUGINS: &str = "/usr/lib/cni";

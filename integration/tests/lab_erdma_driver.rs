@@ -207,7 +207,7 @@ fn removing_the_netdevs_function_waits_for_the_driver_to_go() {
     let mut removing = command.spawn().expect("sh");
     let mut has_ended = || removing.try_wait().expect("our own child").is_some();
     // the kernel complains from the tenth second on, which ends a run of the lab as failed
-    assert!(!wait::within(Duration::from_secs(4), &mut has_ended));
+    assert!(!wait::within(Duration::from_secs(2), &mut has_ended));
     erdma.unload();
     wait::until("the function is removed", &mut has_ended);
     assert!(!erdma.host.has_link(NICS[0]));

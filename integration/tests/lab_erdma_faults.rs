@@ -135,7 +135,11 @@ fn verbs_and_the_daemon_go_on_when_a_function_in_a_pod_falls_off_its_bus() {
         let labels = [("device", others.as_str())];
         node.metric("rdma_hw_tx_bytes_cnt_total", &labels).is_some()
     };
-    assert!(wait::within(LIMIT, has_counters), "{}", node.metrics());
+    assert!(
+        wait::within(wait::PATIENCE, has_counters),
+        "{}",
+        node.metrics()
+    );
     // the driver reports the port as active
     let here = [("device", rdma.as_str())];
     assert_eq!(node.metric("rdma_device_healthy", &here), Some(1.0));

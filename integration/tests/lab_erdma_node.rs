@@ -284,17 +284,17 @@ fn health_follows_the_carrier_and_metrics_have_the_drivers_counters() {
         for nic in 0..2 {
             let rdma = scene.erdma.rdma(nic);
             let labels = [("device", rdma.as_str())];
-            for counter in ["rdma_hw_tx_bytes_cnt_total", "rdma_hw_rx_packets_cnt_total"] {
-                let value = node.metric(counter, &labels);
-                assert!(
-                    value.is_some(),
-                    "{driver:?} {counter} {rdma}\n{}",
-                    node.metrics()
-                );
-            }
-            assert_eq!(
-                node.metric("rdma_device_counters_known", &labels),
-                Some(1.0)
+            let counters = ["rdma_hw_tx_bytes_cnt_total", "rdma_hw_rx_packets_cnt_total"];
+            // the daemon gives each part of the page two seconds
+            let has_all = || {
+                let of = |name: &str| node.metric(name, &labels);
+                counters.iter().all(|it| of(it).is_some())
+                    && of("rdma_device_counters_known") == Some(1.0)
+            };
+            assert!(
+                wait::within(wait::PATIENCE, has_all),
+                "{driver:?} {rdma}\n{}",
+                node.metrics()
             );
         }
         let mode = [("which", "loaded"), ("mode", "default")];

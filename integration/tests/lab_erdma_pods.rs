@@ -270,11 +270,11 @@ fn a_device_is_chosen_by_its_driver_and_shared_mode_gives_a_child() {
         assert!(links(&node.host).iter().any(of), "it stays");
         pods[nic].ip(&format!("address add 10.0.1.{}/24 dev rdma0", nic + 1));
     }
-    assert!(
-        pods[1]
-            .run("ping -c 1 -W 5 10.0.1.1")
-            .contains("1 received")
-    );
+    wait::until("one child reaches the other", || {
+        let mut ping = pods[1].command("ping");
+        let output = ping.args(["-c", "1", "-W", "5", "10.0.1.1"]).output();
+        output.expect("ping").status.success()
+    });
     for (nic, pod) in pods.iter().enumerate() {
         let mut configuration = scene.configuration(nic);
         configuration["mode"] = "share".into();

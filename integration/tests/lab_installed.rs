@@ -140,8 +140,13 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
         said.contains("the runtime calls rdma-cni for network pods"),
         "{said}"
     );
-    let (lives, said) = daemon.lives();
-    assert!(lives, "{said}");
+    let mut told = (false, String::new());
+    // kubelet asks several times, too
+    wait::within(wait::PATIENCE, || {
+        told = daemon.lives();
+        told.0
+    });
+    assert!(told.0, "{}", told.1);
     node.kubelet
         .wait_for(HCA, "its ids", |it| it.healthy().len() == 1000);
     has_the_rights_of_its_manifest(&daemon);

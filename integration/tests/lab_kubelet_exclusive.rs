@@ -128,14 +128,18 @@ fn held_by(scene: &Scene, given: &Allocation) {
         ("pod", &given.pod.1),
         ("container", &given.container),
     ];
-    let holder = scene.node.metric("rdma_device_holder", &labels);
-    assert_eq!(holder, Some(1.0), "{labels:?}\n{}", scene.node.metrics());
-    let counter = scene.node.metric("rdma_hw_sent_pkts_total", &labels);
-    assert!(counter.is_some(), "{labels:?}\n{}", scene.node.metrics());
-    let known = scene
-        .node
-        .metric("rdma_device_counters_known", &[("device", rdma)]);
-    assert_eq!(known, Some(1.0));
+    // the daemon gives each part of the page two seconds
+    let has_all = || {
+        let of = |name: &str, labels: &[(&str, &str)]| scene.node.metric(name, labels);
+        of("rdma_device_holder", &labels) == Some(1.0)
+            && of("rdma_hw_sent_pkts_total", &labels).is_some()
+            && of("rdma_device_counters_known", &[("device", rdma)]) == Some(1.0)
+    };
+    assert!(
+        wait::within(wait::PATIENCE, has_all),
+        "{labels:?}\n{}",
+        scene.node.metrics()
+    );
 }
 
 #[test]

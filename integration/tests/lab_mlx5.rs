@@ -110,8 +110,8 @@ fn pods_get_netdev_and_device_and_the_host_is_as_before() {
     assert!(links(&node.host).is_empty());
     // the card's switch carries frames between the pods, also longer ones than its MTU
     for line in [
-        format!("ping -c 3 -i 0.2 -W 5 {}", ADDRESSES[0]),
-        format!("ping -c 3 -i 0.2 -W 5 -s 4000 {}", ADDRESSES[0]),
+        format!("ping -c 3 -i 0.2 -W 20 {}", ADDRESSES[0]),
+        format!("ping -c 3 -i 0.2 -W 20 -s 4000 {}", ADDRESSES[0]),
     ] {
         let said = pods[1].run(&line);
         assert!(said.contains("3 received"), "{said}");

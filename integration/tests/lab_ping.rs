@@ -195,14 +195,20 @@ fn doctor_pings_another_pod() {
         let text = String::from_utf8(output.stdout).expect("UTF-8");
         (output.status.code(), text, errors)
     };
-    let (code, text, errors) = doctor(&["two"]);
-    assert_eq!((code, &*errors), (Some(0), ""), "{text}");
+    // it gives each answer a second, which an emulated machine exceeds now and then
+    let answered = |arguments: &[&str]| {
+        let told = || doctor(arguments);
+        let first = (0..4).map(|_| told()).find(|(code, ..)| *code == Some(0));
+        let (code, text, errors) = first.unwrap_or_else(told);
+        assert_eq!((code, &*errors), (Some(0), ""), "{text}");
+        text
+    };
+    let text = answered(&["two"]);
     let (rails, answers) = text.split_once("rdma0 of default/two").expect("a matrix");
     assert!(rails.starts_with("default/one, "), "{text}");
     assert!(rails.contains("NCCL_IB_GID_INDEX=3"), "{text}");
     assert_eq!(answers.matches(" ms").count(), 4, "{text}");
-    let (code, text, errors) = doctor(&[&*ipv6(1, 1), "--json"]);
-    assert_eq!((code, &*errors), (Some(0), ""), "{text}");
+    let text = answered(&[&*ipv6(1, 1), "--json"]);
     let document: Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(document["pairs"][0]["answered"], 5);
     let (code, text, errors) = doctor(&["three"]);
@@ -218,9 +224,12 @@ fn each_silence_has_its_reason() {
     let scene = TwoPods::new();
     let [_, two] = &scene.pods;
     let address = ipv4(0, 1);
-    let options = ["--pod", "default/one", "--count", "1", "--timeout", "2"];
-    let pair = |address: &str| scene.pair(&[&[address], &options[..]].concat());
-    let (code, answered) = pair(&address);
+    let asked = |address: &str, timeout: &str| {
+        let options = ["--pod", "default/one", "--count", "1", "--timeout", timeout];
+        scene.pair(&[&[address], &options[..]].concat())
+    };
+    let pair = |address: &str| asked(address, "2");
+    let (code, answered) = asked(&address, "10");
     assert_eq!((code, &answered["answered"]), (0, &1.into()), "{answered}");
 
     // The peer drops UDP port 4791, as a firewall or a switch does. ICMP passes.
@@ -231,7 +240,11 @@ fn each_silence_has_its_reason() {
     ] {
         two.ip(line);
     }
-    let (code, dropped) = pair(&address);
+    let (mut code, mut dropped) = pair(&address);
+    if dropped["icmp"] == false {
+        // the answer to ICMP was late
+        (code, dropped) = asked(&address, "10");
+    }
     assert_eq!((code, &dropped["icmp"]), (1, &true.into()), "{dropped}");
     let reason = dropped["reason"].as_str().expect("a reason");
     assert!(
@@ -240,7 +253,7 @@ fn each_silence_has_its_reason() {
         "{reason}"
     );
     two.ip("rule del pref 5");
-    assert_eq!(pair(&address).0, 0, "it answers again");
+    assert_eq!(asked(&address, "10").0, 0, "it answers again");
 
     // The peer does not answer at all.
     two.ip("link set dev rdma0 down");
@@ -284,29 +297,38 @@ fn two_pods_verify_each_other() {
     ] {
         pods[1].ip(line);
     }
-    let json = [
-        "--count",
-        "2",
-        "--interval",
-        "0.1",
-        "--timeout",
-        "2",
-        "--json",
-    ];
-    let [one, two] = verify::exchange(pods, addresses, &json);
-    assert_eq!((one.0, two.0), (1, 1), "{}{}", one.1, two.1);
-    let document: Value = serde_json::from_str(&one.1).expect("JSON");
-    let pairs = document["pairs"].as_array().expect("pairs");
-    assert_eq!(pairs.len(), 4);
-    let same = |rail: &str| {
+    let verify = |timeout: &str| {
+        let json = [
+            "--count",
+            "2",
+            "--interval",
+            "0.1",
+            "--timeout",
+            timeout,
+            "--json",
+        ];
+        let [one, two] = verify::exchange(pods, addresses, &json);
+        assert_eq!((one.0, two.0), (1, 1), "{}{}", one.1, two.1);
+        let document: Value = serde_json::from_str(&one.1).expect("JSON");
+        document
+    };
+    let same = |document: &Value, rail: &str| {
+        let pairs = document["pairs"].as_array().expect("pairs");
+        assert_eq!(pairs.len(), 4);
         let is_same = |it: &&Value| {
             [&it["from"]["rail"], &it["to"]["rail"]].map(|it| it == rail) == [true; 2]
         };
-        pairs.iter().find(is_same).expect("the pair")
+        pairs.iter().find(is_same).expect("the pair").clone()
     };
-    assert_eq!(same("rdma0")["answered"], 2, "{document}");
-    assert_eq!(same("rdma1")["answered"], 0, "{document}");
-    let reason = same("rdma1")["reason"].as_str().expect("a reason");
+    let mut document = verify("2");
+    if same(&document, "rdma0")["answered"] != 2 {
+        // an answer was late
+        document = verify("10");
+    }
+    assert_eq!(same(&document, "rdma0")["answered"], 2, "{document}");
+    let silent = same(&document, "rdma1");
+    assert_eq!(silent["answered"], 0, "{document}");
+    let reason = silent["reason"].as_str().expect("a reason");
     assert!(reason.starts_with("RDMA does not answer: "), "{reason}");
 }
 
@@ -372,6 +394,15 @@ fn a_node_is_pinged_by_the_slices_of_both() {
     assert!(text.ends_with(last), "{text}");
 }
 
+/// Returns true if each rail has answered from the other one.
+fn all_answer_crosswise(document: &Value) -> bool {
+    let pairs = document["pairs"].as_array().expect("pairs");
+    let mut others = pairs
+        .iter()
+        .filter(|it| it["from"]["rail"] != it["to"]["rail"]);
+    others.all(|it| it["answered"] == 1)
+}
+
 /// Two namespaces with soft-RoCE on veths, whose cables are crossed. A third pair is the pod network.
 #[test]
 fn wires_that_are_swapped_are_told_from_other_silences() {
@@ -403,17 +434,35 @@ fn wires_that_are_swapped_are_told_from_other_silences() {
         }
     }
     for family in ["IPv4", "IPv6"] {
-        let run = |node: usize| {
+        let run = |node: usize, timeout: &str| {
             let mut command = nodes[node].command(rdma_device_plugin());
             let place = format!("--exchange=192.0.2.{}:7471", 2 - node);
-            command.args(["ping", &place, "--count", "1", "--timeout", "0.5", "--json"]);
+            command.args([
+                "ping",
+                &place,
+                "--count",
+                "1",
+                "--timeout",
+                timeout,
+                "--json",
+            ]);
             command.stdout(Stdio::piped());
             command.spawn().expect("it starts")
         };
-        for child in [run(0), run(1)] {
-            let output = child.wait_with_output().expect("it ends");
-            let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-            assert_eq!(output.status.code(), Some(1), "{document:#}");
+        let both = |timeout: &str| {
+            [run(0, timeout), run(1, timeout)].map(|child| {
+                let output = child.wait_with_output().expect("it ends");
+                let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+                assert_eq!(output.status.code(), Some(1), "{document:#}");
+                document
+            })
+        };
+        let mut told = both("0.5");
+        if !told.iter().all(all_answer_crosswise) {
+            // an answer was late
+            told = both("5");
+        }
+        for document in told {
             for pair in document["pairs"].as_array().expect("pairs") {
                 let [from, to] = [&pair["from"]["rail"], &pair["to"]["rail"]];
                 let swapped = pair["swappedWith"].as_str();

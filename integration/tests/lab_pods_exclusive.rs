@@ -203,8 +203,8 @@ fn is_late(connection: &Value) -> bool {
 #[track_caller]
 fn exchange(peer: &Path, pods: &[Pod; 2], netns: &[Netns; 2], address: &str) -> [Value; 2] {
     let program = peer.display();
-    let serving = format!("sleep 60 | {program} server --hold {address}");
-    let asking = format!("sleep 60 | {program} client --bytes 1048576 --hold {address}");
+    let serving = format!("sleep 600 | {program} server --hold {address}");
+    let asking = format!("sleep 600 | {program} client --bytes 1048576 --hold {address}");
     thread::scope(|scope| {
         let served = scope.spawn(|| pods[0].main().sh(&serving));
         wait::until("smc-peer listens", || {

@@ -21,7 +21,7 @@ use std::{fs, path::Path, process::Command, thread, time::Duration};
 use tonic::Code;
 
 /// Time that a sandbox may take until the chain's ADD runs.
-const TO_BEGIN: Duration = Duration::from_secs(60);
+const TO_BEGIN: Duration = Duration::from_secs(180);
 
 /// A node on which a pod without RDMA, which the chain left alone, has come and gone.
 #[track_caller]
@@ -311,7 +311,7 @@ const MEMLOCK: &str = r#"{"cdi": true, "chain": {"confDir": "/run/no-networks"},
 const REGISTER: &str = "ibv_rc_pingpong -g 0 -s 1073741824";
 
 /// Limit for that in an emulated machine.
-const TO_REGISTER: Duration = Duration::from_secs(120);
+const TO_REGISTER: Duration = Duration::from_secs(240);
 
 /// A pod of user 1000 with one container that asks for one of `resource` and runs [`REGISTER`]. It shows the limit of
 /// its locked memory, and what the program says.

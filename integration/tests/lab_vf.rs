@@ -116,6 +116,14 @@ fn a_function_is_set_up_for_its_pod_and_put_back() {
     }
 }
 
+/// Returns true if one packet to `address` is answered within two seconds.
+#[track_caller]
+fn reaches(pod: &Netns, address: &str) -> bool {
+    let mut ping = pod.command("ping");
+    let output = ping.args(["-c", "1", "-W", "2", address]).output();
+    output.expect("ping").status.success()
+}
+
 /// The extended example of sriov-cni's README, with its type changed: `igb` takes all of it. The pods ask for their
 /// hardware addresses as by Multus without the capability `mac`.
 #[test]
@@ -171,7 +179,9 @@ fn an_example_with_addresses_has_two_pods_reach_each_other() {
         }
         (pod, list, attachment)
     });
-    pods[0].0.run("ping -c 1 -W 5 10.56.217.3");
+    wait::until("one pod reaches the other", || {
+        reaches(&pods[0].0, "10.56.217.3")
+    });
     for (_, list, attachment) in &pods {
         let deleted = runtime.del(list, attachment);
         deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
@@ -249,15 +259,8 @@ fn tenants_are_apart() {
         added.unwrap_or_else(|outcome| panic!("{outcome}"));
         (pod, list, attachment)
     });
-    let reaches = |pod: &Netns, address: &str| {
-        let ping = pod
-            .command("ping")
-            .args(["-c", "1", "-W", "2", address])
-            .output();
-        ping.expect("ping").status.success()
-    };
     let [(server_pod, ..), (client_pod, ..), (other_pod, ..)] = &pods;
-    assert!(reaches(client_pod, &to), "both are on VLAN 100");
+    wait::until("both are on VLAN 100", || reaches(client_pod, &to));
     assert!(!reaches(other_pod, &to), "it is on none");
     assert!(!reaches(other_pod, &from), "it is on none");
     traffic::rping(

@@ -25,7 +25,7 @@ use std::{
 };
 
 /// Limit for an init container in an emulated machine.
-const TO_PREPARE: Duration = Duration::from_secs(60);
+const TO_PREPARE: Duration = Duration::from_secs(240);
 
 /// `defaultMaskedPaths` and `defaultReadonlyPaths` in `pkg/securitycontext`.
 const MASKED: [&str; 10] = [

@@ -50,7 +50,7 @@ pub const LEFT: [&str; 3] = [STATE, "/var/lib/cni/networks", "/var/lib/cni/resul
 const IMAGE: &str = "RDMA_LAB_IMAGE";
 
 /// Limit until a daemon is ready in an emulated machine.
-const TO_BE_READY: Duration = Duration::from_secs(40);
+const TO_BE_READY: Duration = Duration::from_secs(240);
 
 /// Why a pod did not start.
 #[derive(Debug)]

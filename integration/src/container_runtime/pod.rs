@@ -19,7 +19,7 @@ use std::{
 use tonic::Status;
 
 /// Limit for a program in a container.
-const LIMIT: Duration = Duration::from_secs(90);
+const LIMIT: Duration = Duration::from_secs(240);
 
 /// Kubelet's default, of the sandbox and of each container.
 pub(super) fn namespaces(host_network: bool) -> Option<NamespaceOption> {

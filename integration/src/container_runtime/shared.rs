@@ -22,7 +22,7 @@ pub const HCA: &str = "rdma/hca";
 /// Limit for a runtime's clean-up after a failed sandbox: containerd gives DEL a minute, and kubelet removes the rest.
 /// CRI-O keeps a cancelled one for a repeated request, between one and two minutes, and then cleans up
 /// (`sleepTimeBeforeCleanup`, `internal/resourcestore`).
-pub const TO_CLEAN_UP: Duration = Duration::from_secs(180);
+pub const TO_CLEAN_UP: Duration = Duration::from_secs(240);
 
 /// The daemon's configuration, as users have it.
 const OLD_CONFIG_MAP: &str = r#"{ "mode" : "hca" }"#;

@@ -9,7 +9,7 @@ use crate::{
 use std::{thread, time::Duration};
 
 /// Limit until a server's program listens: by `kubectl exec` it starts late.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(240);
 
 /// Command and output that show that `rping` listens.
 pub(crate) const RPING_LISTENS: (&str, &str) = ("rdma resource show cm_id", "LISTEN");

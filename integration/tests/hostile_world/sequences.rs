@@ -41,9 +41,6 @@ const GRO: u32 = 1 << 14;
 /// Changes of a rail at most.
 const CHANGES: usize = 6;
 
-/// Time that the kernel may take until all is back: it makes some things later, and gives some up later after a move.
-const LIMIT: Duration = Duration::from_secs(5);
-
 /// Way in which a pod ends.
 #[derive(Clone, Copy, Debug)]
 enum Ending {
@@ -332,9 +329,10 @@ impl World {
         }
     }
 
+    /// The kernel makes some things later, and gives some up later after a move.
     fn is_as_before(&self, when: &str) -> Result<(), String> {
         let mut difference = String::new();
-        let done = wait::within(LIMIT, || {
+        let done = wait::within(wait::PATIENCE, || {
             difference = self.before.difference(&State::of(&self.node.host));
             difference.is_empty()
         });
@@ -364,7 +362,7 @@ impl World {
         let from_next = expected("next", &|rail| format!("rdma{rail}"));
         let from_switch = expected("switch", &|rail| format!("to-{}", rail + 1));
         let (mut by_switch, mut by_next) = (BTreeSet::new(), BTreeSet::new());
-        let arrived = wait::within(LIMIT, || {
+        let arrived = wait::within(wait::PATIENCE, || {
             inside(old, || send_by_all(&word("old")));
             inside(next, || send_by_all(&word("next")));
             inside(switch, || send_by_all(&word("switch")));

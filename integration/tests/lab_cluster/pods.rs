@@ -28,7 +28,7 @@ pub(super) const PLAIN: [&str; 2] = ["lo", "eth0"];
 /// Returns the number of ids that kubelet allocated to the pod, as kubelet reports it.
 #[track_caller]
 fn allocated(pod: &Pod) -> usize {
-    let limit = Duration::from_secs(20);
+    let limit = Duration::from_secs(60);
     let told = of_pod_blocking(&pod_resources(), "default", &pod.name, limit);
     let told = told.unwrap_or_else(|error| panic!("{error}"));
     let told = told.unwrap_or_else(|| panic!("kubelet does not know {}", pod.name));

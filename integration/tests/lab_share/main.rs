@@ -169,7 +169,7 @@ fn a_reply_leaves_by_the_rail_of_its_address(bonded: &Bonded, pods: &[BondedPod;
             let (to, _) = pods[0].address(rail, ipv6);
             let (from, _) = pods[1].address(rail, ipv6);
             let before = [0, 1].map(|rail| bonded.rails.sent(Bond::new(Side::A, rail)));
-            let line = format!("ping -c 5 -i 0.05 -W 2 -s 1400 -I {from} {to}");
+            let line = format!("ping -c 5 -i 0.05 -W 20 -s 1400 -I {from} {to}");
             pods[1].netns.run(&line);
             let sent = [0, 1].map(|it| bonded.rails.sent(Bond::new(Side::A, it)) - before[it]);
             assert!(sent[rail] >= 5 * 1400, "rail {rail} sent {sent:?}");
