@@ -4,6 +4,7 @@
 use crate::{HCA, Running, ids, program::start_with};
 use integration::{
     kubelet::{DeviceManager, Manner},
+    stopwatch::Stopwatch,
     wait,
 };
 use nix::sys::signal::Signal;
@@ -52,12 +53,12 @@ fn an_infiniband_ports_state_is_followed_without_an_event() {
     let mut took = vec![];
     let in_time = (0..3).any(|_| {
         machine.write(&format!("{port}/state"), "2: INIT\n");
-        let at = Instant::now();
+        let at = Stopwatch::start();
         kubelet.wait_for("rdma/hca", "no healthy id", |it| it.healthy().is_empty());
         let down = at.elapsed();
         // it has just been observed
         machine.write(&format!("{port}/state"), "4: ACTIVE\n");
-        let at = Instant::now();
+        let at = Stopwatch::start();
         kubelet.wait_for("rdma/hca", "its ids", |it| it.healthy().len() == 1000);
         took.push((down, at.elapsed()));
         took.last()
