@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Netdevs made on top of another: what a pod gets of a netdev that stays on the host.
+//! Child netdevs: netdevs that the pod gets, made on top of a netdev that stays on the host.
 
 use crate::{IpoibMode, Pkey};
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use std::fmt;
 pub enum Child {
     /// Has a hardware address of its own.
     Macvlan(MacvlanMode),
-    /// Has its parent's hardware address, and gets what is for its IP addresses.
+    /// Has its parent's hardware address, and receives the packets for its own IP addresses.
     Ipvlan(IpvlanMode),
     /// Child of an IPoIB netdev, with its own queue pair and the parent's GID. One parent can have several children in
     /// one partition (`is_child_unique()`, `drivers/infiniband/ulp/ipoib/ipoib_vlan.c`).
@@ -62,22 +62,23 @@ pub enum MacvlanMode {
     Bridge,
     /// No connectivity.
     Private,
-    /// Through a switch that sends frames back.
+    /// Through an external switch that sends frames back to the port they came from.
     Vepa,
     /// A single child, which has the parent's hardware address.
     Passthru,
-    /// Any other, which no configuration can ask for: a pod with `NET_ADMIN` has set it.
+    /// Another mode, which no configuration can request: a pod with `NET_ADMIN` has set it.
     Other {
-        /// Kernel's value (`IFLA_MACVLAN_MODE`): 16 is `source`, in which a child receives the frames of the senders
-        /// that it names, for any recipient.
+        /// The kernel's number (`IFLA_MACVLAN_MODE`). 16 is `source`: the child lists senders, and receives their
+        /// frames for any recipient.
         mode: u32,
-        /// `MACVLAN_FLAG_*`: 2 is `nodst`, by which a child in mode `source` keeps those frames from everybody else.
+        /// `MACVLAN_FLAG_*`: 2 is `nodst`: a child in mode `source` keeps the frames of its senders from all other
+        /// netdevs.
         flags: u16,
     },
 }
 
-/// Layer of an ipvlan child (`enum ipvlan_mode`, `include/uapi/linux/if_link.h`). All children of one parent have the
-/// same.
+/// Layer of an ipvlan child (`enum ipvlan_mode`, `include/uapi/linux/if_link.h`). All children of one parent have one
+/// mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IpvlanMode {
@@ -87,11 +88,11 @@ pub enum IpvlanMode {
     L3,
     /// Same as `L3`, with netfilter of the parent's namespace.
     L3s,
-    /// Any other, which no configuration can ask for: a pod with `NET_ADMIN` has set it.
+    /// Another mode, which no configuration can request: a pod with `NET_ADMIN` has set it.
     Other {
-        /// Kernel's value (`IFLA_IPVLAN_MODE`).
+        /// The kernel's number (`IFLA_IPVLAN_MODE`).
         mode: u32,
-        /// `IPVLAN_F_*`: 1 is `private`, by which the children do not reach each other, 2 `vepa`.
+        /// `IPVLAN_F_*`: 1 is `private`: the children do not reach each other. 2 is `vepa`.
         flags: u16,
     },
 }
@@ -109,7 +110,7 @@ const IPVLAN_MODES: [(u32, &str); 3] = [(0, "l2"), (1, "l3"), (2, "l3s")];
 const IPVLAN_FLAGS: [(u16, &str); 2] = [(1, "private"), (2, "vepa")];
 
 impl MacvlanMode {
-    /// The mode that the kernel reports by these numbers.
+    /// Returns the mode for the kernel's numbers.
     pub(crate) fn of(mode: u32, flags: u16) -> Self {
         match (mode, flags) {
             (1, 0) => Self::Private,
@@ -120,7 +121,7 @@ impl MacvlanMode {
         }
     }
 
-    /// The numbers by which the kernel has it.
+    /// Returns the kernel's numbers of the mode and its flags.
     pub(crate) fn numbers(self) -> (u32, u16) {
         match self {
             Self::Private => (1, 0),
@@ -133,7 +134,7 @@ impl MacvlanMode {
 }
 
 impl IpvlanMode {
-    /// The mode that the kernel reports by these numbers.
+    /// Returns the mode for the kernel's numbers.
     pub(crate) fn of(mode: u32, flags: u16) -> Self {
         match (mode, flags) {
             (0, 0) => Self::L2,
@@ -143,7 +144,7 @@ impl IpvlanMode {
         }
     }
 
-    /// The numbers by which the kernel has it.
+    /// Returns the kernel's numbers of the mode and its flags.
     pub(crate) fn numbers(self) -> (u32, u16) {
         match self {
             Self::L2 => (0, 0),

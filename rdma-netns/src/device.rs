@@ -5,8 +5,8 @@
 use serde::{Deserialize, Serialize};
 use std::{borrow::Borrow, fmt, ops::Deref};
 
-/// A PCI function (`0000:3b:00.2`) or an auxiliary device (`mlx5_core.sf.4`), by the name
-/// it has on its bus. This name stays the same over renames and moves.
+/// A PCI function (`0000:3b:00.2`) or an auxiliary device (`mlx5_core.sf.4`), by its name on the bus. Renames and moves
+/// of its netdev do not change the name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct DeviceAddress(String);
@@ -58,7 +58,7 @@ impl fmt::Display for DeviceAddress {
 }
 
 impl DeviceAddress {
-    /// The directory under `/sys/bus` that has it.
+    /// Returns the directory of the device's bus below `/sys/bus`.
     pub fn bus(&self) -> &'static str {
         if is_pci_address(&self.0) {
             "pci"
@@ -102,56 +102,56 @@ fn is_auxiliary_name(text: &str) -> bool {
 /// A PCI function or auxiliary device of a network or InfiniBand class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
-    /// Its name on its bus.
+    /// Name on the bus.
     pub address: DeviceAddress,
     /// The bound driver, `mlx5_core`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
-    /// PCI vendor id, `15b3`; an auxiliary device has that of its PCI function.
+    /// PCI vendor id, `15b3`; of an auxiliary device, the vendor id of its PCI function.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vendor: Option<String>,
     /// PCI device id, `101e`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// NUMA node; none: the firmware does not say.
+    /// NUMA node; `None`: the firmware reports none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
-    /// The physical function it is a virtual function, or a sub-function, of.
+    /// The physical function of this virtual function or sub-function.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub physical_function: Option<DeviceAddress>,
     /// Number of its present virtual functions.
     #[serde(default)]
     pub virtual_functions: u32,
-    /// True if it has a netdev of its own, in any namespace.
+    /// True if the device has a netdev of its own, in any namespace.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_netdev: bool,
-    /// Names of its RDMA devices, in any namespace (`/sys/class/infiniband_verbs` is not filtered by namespace).
+    /// Names of the RDMA devices, in any namespace (`/sys/class/infiniband_verbs` is not filtered by namespace).
     #[serde(default)]
     pub rdma: Vec<String>,
-    /// The functions whose driver made its RDMA device, where that has no parent in sysfs and is this
-    /// device's by the netdev ([`pairing`](crate::pairing)). Several: which of them is not known.
+    /// The functions whose driver can have made the RDMA device, if the RDMA device has no parent in sysfs and is
+    /// paired with this device by the netdev ([`pairing`](crate::pairing)). More than one: the maker is unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rdma_functions: Vec<DeviceAddress>,
-    /// True if it is no network but manages the switches of NVLink. An [`Inventory`](crate::Inventory) always has it,
-    /// an observed device only on request ([`Kernel::manages_nvlink`](crate::Kernel::manages_nvlink)).
+    /// True if the device is no network: it manages the switches of NVLink. An [`Inventory`](crate::Inventory) always
+    /// sets this field, an observation only on request ([`Kernel::manages_nvlink`](crate::Kernel::manages_nvlink)).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub manages_nvlink: bool,
 }
 
 impl Device {
-    /// Returns true if the function at `address`, one of this device's NIC, is known to belong to it. None of several
-    /// functions that may have made the RDMA device is.
+    /// Returns true if the function at `address`, of this device's NIC, is known to belong to this device. False for
+    /// each of several functions that can have made the RDMA device.
     pub fn has_function(&self, address: &DeviceAddress) -> bool {
         !self.rdma_functions.contains(address) || self.rdma_functions.len() == 1
     }
 
-    /// Returns the reason why its RDMA device is no rail, for any pattern.
+    /// Returns the reason why the RDMA device is no rail, whatever the configured patterns match.
     pub fn no_rail(&self) -> Option<&'static str> {
         const WHY: &str = "it manages NVLink's switches (SW_MNG), and is no network";
         self.manages_nvlink.then_some(WHY)
     }
 
-    /// Returns true if its driver passes it through to a virtual machine or a program, and makes no netdev.
+    /// Returns true if the driver passes the device through to a virtual machine or a program, and makes no netdev.
     pub fn is_passed_through(&self) -> bool {
         const DRIVERS: [&str; 4] = ["vfio-pci", "mlx5_vfio_pci", "pci-stub", "uio_pci_generic"];
         let driver = self.driver.as_deref();

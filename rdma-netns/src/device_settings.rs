@@ -6,38 +6,41 @@ use serde::{Deserialize, Serialize};
 /// Settings of a netdev of the host by key:
 ///
 /// - an attribute by its path in the netdev's directory of sysfs: `gro_flush_timeout`, `queues/rx-0/rps_cpus`;
-/// - a setting below `/proc/sys/net` that netlink does not report, the netdev's name left out: `sysctl/ipv6/neigh/locktime`;
+/// - a setting below `/proc/sys/net` that netlink does not report, without the netdev's name:
+///   `sysctl/ipv6/neigh/locktime`;
 /// - a setting of its driver, `ethtool/coalesce`: the 32-bit words of ethtool's structure that can be set, in
 ///   hexadecimal;
-/// - `ethtool/rules`: flow rules, each such words, divided by spaces; or [`UNREADABLE`];
+/// - `ethtool/rules`: flow rules, each as 32-bit words in hexadecimal, divided by spaces; or [`UNREADABLE`];
 /// - `tcx/ingress`, `tcx/egress`: the ids of attached programs, in decimal, divided by spaces;
-/// - what its kind keeps, in hexadecimal: `kind/1`, an attribute of `IFLA_INFO_DATA`, and `kind/proto_down_reason`.
+/// - settings of the netdev's kind, in hexadecimal: `kind/1`, an attribute of `IFLA_INFO_DATA`, and
+///   `kind/proto_down_reason`.
 ///
-/// It is one text, a line for each with its key, a space and its value: the record has it as it is, and a NIC has hundreds.
+/// The settings are one text with a line for each: key, space, value. The record stores the text unchanged; a NIC has
+/// hundreds of settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct DeviceSettings(String);
 
-/// Value of a setting that the driver has, and that could not be read: no change to it is planned.
+/// Value of a setting that the driver has and that could not be read. No plan changes such a setting.
 pub const UNREADABLE: &str = "?";
 
 /// Flow rules of a driver.
 pub const FLOW_RULES: &str = "ethtool/rules";
 
 impl DeviceSettings {
-    /// Adds one; its default is left out.
+    /// Adds a setting, unless it has its default.
     pub fn set(&mut self, key: &str, value: &str) {
         if !is_default(key, value) {
             self.0.extend([key, " ", value, "\n"]);
         }
     }
 
-    /// All that differ from a default, as they were added.
+    /// Returns the settings that differ from their defaults, in the order of their addition.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.lines().filter_map(|line| line.split_once(' '))
     }
 
-    /// Returns true if the one called `key` is `value`, which [`Self::lacking`] asked for.
+    /// Returns true if the setting `key` is `value`, which [`Self::lacking`] returned.
     pub fn has(&self, key: &str, value: &str) -> bool {
         self.get(key).or(default_of(key)) == Some(value)
     }
@@ -48,9 +51,9 @@ impl DeviceSettings {
             .map(|(_, value)| value)
     }
 
-    /// Returns the changes from `present` to these settings: keys with values. A key that either side lacks, and that
-    /// has no default, is skipped: the driver does not have it. One that is [`UNREADABLE`] here is skipped as well, and one
-    /// with its default here that is [`UNREADABLE`] there.
+    /// Returns the changes from `present` to these settings: keys with values. Three kinds of keys are skipped: a key
+    /// without a default that either side lacks, as the driver does not have it; a key that is [`UNREADABLE`] here; a
+    /// key with its default here that is [`UNREADABLE`] in `present`.
     pub fn lacking<'a>(&'a self, present: &'a Self) -> Vec<(&'a str, &'a str)> {
         if self == present {
             return vec![];
@@ -67,7 +70,7 @@ impl DeviceSettings {
     }
 }
 
-/// Returns the default of a setting that is the same for all drivers (`DQL_MAX_LIMIT`,
+/// Returns the default of a setting, if all drivers have the same one (`DQL_MAX_LIMIT`,
 /// `include/linux/dynamic_queue_limits.h`; `dql_init()` with HZ).
 fn default_of(key: &str) -> Option<&'static str> {
     if key.starts_with("tcx/") || key == FLOW_RULES {

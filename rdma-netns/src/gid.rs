@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The GID table of an RDMA port: the addresses that an RDMA connection can have there.
+//! The GID table of an RDMA port: the addresses from which the port can have RDMA connections.
 
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv6Addr};
@@ -16,13 +16,13 @@ pub struct GidTable {
 /// A GID that is not all zeros.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gid {
-    /// Its place in the table (`NCCL_IB_GID_INDEX`, `ibv_qp_attr::ah_attr.grh.sgid_index`).
+    /// Index in the table (`NCCL_IB_GID_INDEX`, `ibv_qp_attr::ah_attr.grh.sgid_index`).
     pub index: u32,
     /// The 128 bits; an IPv4 address is `::ffff:a.b.c.d` (`ipv6_addr_set_v4mapped()`).
     pub ip: Ipv6Addr,
-    /// Format of its packets.
+    /// Format of the packets that use the GID.
     pub kind: GidKind,
-    /// Name of the netdev with the address, as it is called in its own namespace.
+    /// Name, in its own namespace, of the netdev with the address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netdev: Option<String>,
 }
@@ -30,7 +30,7 @@ pub struct Gid {
 /// Format of packets that use a GID (`enum ib_gid_type`, `include/rdma/ib_verbs.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GidKind {
-    /// InfiniBand, or Ethernet without IP; sysfs does not tell them apart (`IB/RoCE v1`).
+    /// InfiniBand, or Ethernet without IP; sysfs reports both as `IB/RoCE v1`.
     #[serde(rename = "ib-or-roce-v1")]
     InfinibandOrRoceV1,
     /// UDP over IP, which can be routed.

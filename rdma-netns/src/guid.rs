@@ -26,7 +26,7 @@ impl Guid {
     /// GUID of a port without an assigned one.
     pub const ZERO: Self = Self(0);
 
-    /// GUID that ib-sriov-cni sets for a virtual function that had none, as zero cannot be set.
+    /// GUID that ib-sriov-cni sets for a virtual function without a GUID, because zero cannot be set.
     pub const ONES: Self = Self(u64::MAX);
 
     /// Returns true if the GUID can identify a device.
@@ -34,8 +34,8 @@ impl Guid {
         self != Self::ZERO && self != Self::ONES
     }
 
-    /// The GUID of the port whose IPoIB netdev `link` is, as it was when the kernel made the netdev: the administrator
-    /// can change the present address. None: it is no IPoIB netdev.
+    /// Returns the GUID of the port of the IPoIB netdev `link`, by the netdev's permanent address: an administrator can
+    /// change the present one. `None`: `link` is no IPoIB netdev.
     pub fn of_port(link: &Link) -> Option<Self> {
         let permanent = link.permanent_mac.as_ref().and_then(Self::in_address);
         let present = || Self::in_address(&link.mac);
@@ -43,7 +43,7 @@ impl Guid {
         guid.filter(|_| link.link_type == LinkType::Infiniband)
     }
 
-    /// Returns true if an administrator has set another GUID for the IPoIB netdev `link` than its port's.
+    /// Returns true if an administrator has set another GUID for the IPoIB netdev `link` than the GUID of its port.
     pub fn is_changed(link: &Link) -> bool {
         Self::of_port(link) != Self::in_address(&link.mac)
     }

@@ -16,8 +16,8 @@ pub struct Inventory {
     /// by address.
     #[serde(default)]
     pub functions: Vec<Function>,
-    /// RDMA devices without a parent in sysfs whose netdev is not seen: it, or both, are in a pod
-    /// ([`Self::pair`]). RDMA in software whose namespace is not seen is here, too.
+    /// RDMA devices without a parent in sysfs whose netdev is not visible, as the netdev or both are in a pod
+    /// ([`Self::pair`]). The list includes software RDMA devices whose namespace is not visible.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unpaired: Vec<Hca>,
     /// Namespace mode of the RDMA subsystem (ib_core's parameter `netns_mode`), if known.
@@ -32,47 +32,47 @@ pub struct Inventory {
     /// `/dev/infiniband/rdma_cm`; none: rdma_ucm is not loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection_manager: Option<CharDevice>,
-    /// The module of the eRDMA driver; none: it is not loaded.
+    /// The module of the eRDMA driver; `None`: the module is not loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub erdma: Option<ErdmaModule>,
 }
 
-/// The module `erdma`, which serves all eRDMA NICs of the node in one way.
+/// The module `erdma`, which serves all eRDMA NICs of the node in one mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErdmaModule {
-    /// Its parameter `compat_mode`; none: it has none, as the driver of mainline Linux.
+    /// Parameter `compat_mode`; `None`: the module has no such parameter, as the driver of mainline Linux.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compat: Option<bool>,
-    /// The RDMA stack is that of MLNX_OFED: its module `mlx_compat` is loaded.
+    /// True if the RDMA stack is MLNX_OFED's: its module `mlx_compat` is loaded.
     #[serde(default)]
     pub ofed: bool,
 }
 
-/// A PCI function or auxiliary device, and what it makes.
+/// A PCI function or auxiliary device, with its netdevs and RDMA devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Function {
     /// The device.
     #[serde(flatten)]
     pub device: Device,
-    /// Index of the virtual function in its physical function, from 0, or the number of a sub-function. `None`: it is
-    /// neither.
+    /// Index of the virtual function in its physical function, from 0, or the number of a sub-function. `None`: the
+    /// device is neither.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<u32>,
-    /// PCI path (of an auxiliary device: its function's).
+    /// PCI path; of an auxiliary device, the path of its function.
     #[serde(default)]
     pub path: PciPath,
-    /// Its netdevs that are in this program's namespace; where it has none, those of its RDMA
-    /// device ([`pairing`]).
+    /// Netdevs of the function in this program's namespace; if it has none, the netdevs of its RDMA device
+    /// ([`pairing`]).
     #[serde(default)]
     pub netdevs: Vec<Netdev>,
-    /// The function that these are of, where it is another one: so it is with eRDMA.
+    /// The function of [`Self::netdevs`], if it is another function than this one, as with eRDMA.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netdev_function: Option<DeviceAddress>,
-    /// PCI path of another function through which it reaches a GPU's memory: ConnectX-8's Data Direct, below the GPU's
-    /// switch.
+    /// PCI path of another function through which this one reaches a GPU's memory: ConnectX-8's Data Direct, below the
+    /// GPU's switch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_direct: Option<PciPath>,
-    /// Its RDMA devices, of all namespaces.
+    /// RDMA devices of the function, in all namespaces.
     #[serde(default)]
     pub hcas: Vec<Hca>,
 }
@@ -91,17 +91,17 @@ pub struct PciPath {
 /// Suffix of [`Netdev::taken_by`], behind the master's name.
 pub(crate) const ACCELERATED: &str = ", which it accelerates";
 
-/// A netdev, as far as resources go.
+/// A netdev, with the properties that resources need.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Netdev {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its present hardware address.
+    /// Present hardware address.
     pub mac: HardwareAddress,
     /// Link type.
     #[serde(default)]
     pub link_type: LinkType,
-    /// True if it has carrier.
+    /// True if the netdev has carrier.
     #[serde(default)]
     pub carrier: bool,
     /// MTU in bytes.
@@ -110,67 +110,67 @@ pub struct Netdev {
     /// Speed in Mbit/s; `None`: no carrier, not reported by the driver, or ports were not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed: Option<u32>,
-    /// The bond or bridge that it is a port of.
+    /// The bond or bridge of which the netdev is a port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<String>,
     /// Owner of all its frames: `the bridge br0`, `Open vSwitch`, `hv0, which it accelerates` (Azure). A bond does not
-    /// count: its RDMA device is that of its ports.
+    /// count, because bond and ports share an RDMA device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_by: Option<String>,
-    /// The VLANs on it, or on the bond that it is a port of, which are in this program's namespace; by name.
+    /// VLANs in this program's namespace on the netdev, or on the bond of which it is a port, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vlans: Vec<Vlan>,
-    /// The network of its first IPv6 address that is not link-local, `fd00:1::/64`; of a bond's port it is the bond's.
+    /// Network of the first IPv6 address that is not link-local, `fd00:1::/64`; of a bond's port, the bond's network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv6_prefix: Option<String>,
-    /// That address.
+    /// First IPv6 address that is not link-local; of a bond's port, the bond's address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv6: Option<Ipv6Addr>,
-    /// Its first IPv4 address that is not link-local; of a bond's port it is the bond's.
+    /// First IPv4 address that is not link-local; of a bond's port, the bond's address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv4: Option<Ipv4Addr>,
-    /// The default route leaves by it, or by what lies on it: the node would be cut off without it
+    /// True if the default route leaves by the netdev or by an upper netdev: without it the node would be cut off
     /// ([`uplink`](crate::uplink)).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub default_route: bool,
 }
 
-/// A VLAN, as far as resources go. Its carrier is that of the netdev that it lies on
+/// A VLAN, with the properties that resources need. Its carrier is the carrier of its lower netdev
 /// (`vlan_stacked_transfer_operstate()`, `net/8021q/vlan.c`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vlan {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Set up by its administrator.
+    /// True if its administrator has set it up.
     pub up: bool,
 }
 
 /// An RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hca {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its ports, from 1. None: the device is in another namespace, whose sysfs is not this one.
+    /// Ports, from 1. Empty: the device is in a namespace whose sysfs this program does not see.
     #[serde(default)]
     pub ports: Vec<HcaPort>,
-    /// `uverbs0`, `umad0`, `issm0`; those of its sub-devices, too.
+    /// `uverbs0`, `umad0`, `issm0`, including those of the sub-devices.
     #[serde(default)]
     pub char_devices: Vec<CharDevice>,
     /// RDMA devices of the same function for subnet management alone (`RDMA_DEVICE_TYPE_SMI`), by name: `smi1` of a
-    /// multi-plane NIC, with a port for each plane. They have `umad` devices and no `uverbs` device
+    /// multi-plane NIC, with a port for each plane. Sub-devices have `umad` devices and no `uverbs` device
     /// (`ib_uverbs_add_one()`, `drivers/infiniband/core/uverbs_main.c`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sub_devices: Vec<String>,
     /// Firmware version; `None`: the device is in another namespace or has none, or ports were not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firmware: Option<String>,
-    /// RDMA in software on a NIC: its driver is rxe or siw. What lies on a bond counts as the bond's.
+    /// True for RDMA in software on a NIC: the driver is rxe or siw. A software device on a bond counts as the bond's.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub soft: bool,
-    /// True if it has no parent in sysfs, and eRDMA's driver ([`pairing::is_erdma`]).
+    /// True if the device has no parent in sysfs, and eRDMA's driver ([`pairing::is_erdma`]).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_erdma: bool,
-    /// Kernel modules that use it, as [`RdmaDevice::kernel_users`](crate::RdmaDevice::kernel_users).
+    /// Kernel modules that use the device, as [`RdmaDevice::kernel_users`](crate::RdmaDevice::kernel_users).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kernel_users: Vec<String>,
 }
@@ -202,13 +202,14 @@ pub struct Accelerator {
 }
 
 impl Netdev {
-    /// The netdev that the RDMA device has its GIDs by: the bond that this one is a port of, or itself.
+    /// Returns the name of the netdev whose addresses are the RDMA device's GIDs: the bond of which this netdev is a
+    /// port, or else this netdev.
     pub fn base(&self) -> &str {
         let bond = self.master.as_deref().filter(|_| self.taken_by.is_none());
         bond.unwrap_or(&self.name)
     }
 
-    /// Returns true if the netdev accelerates its master, the netdev of a paravirtual NIC.
+    /// Returns true if the netdev accelerates its master, which is the netdev of a paravirtual NIC.
     pub fn accelerates(&self) -> bool {
         let taken_by = self.taken_by.as_deref();
         taken_by.is_some_and(|it| it.ends_with(ACCELERATED))
@@ -216,15 +217,15 @@ impl Netdev {
 }
 
 impl Inventory {
-    /// The function at `address`.
+    /// Returns the function at `address`.
     pub fn function(&self, address: &DeviceAddress) -> Option<&Function> {
         self.functions
             .iter()
             .find(|function| function.device.address == *address)
     }
 
-    /// The functions of the NIC that has the RDMA device of `function`: its own, that of its netdev, and those
-    /// that can have made its RDMA device.
+    /// Returns the functions of the NIC that has the RDMA device of `function`: `function`, the function of the netdev,
+    /// and those that can have made the RDMA device.
     pub fn functions_of<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = &'a Device> {
         let made_by = &function.device.rdma_functions;
         let others = function.netdev_function.iter().chain(made_by);
@@ -232,19 +233,19 @@ impl Inventory {
         std::iter::once(&function.device).chain(others)
     }
 
-    /// The device that has made the RDMA device of `function`; where that has no parent, one of those that can have made
-    /// it, which have one driver and one PCI ID.
+    /// Returns the device that has made the RDMA device of `function`. If the RDMA device has no parent, one of the
+    /// possible makers is returned; all of them have one driver and one PCI ID.
     pub fn maker<'a>(&'a self, function: &'a Function) -> &'a Device {
         let made_by = function.device.rdma_functions.first();
         let made_by = made_by.and_then(|address| self.function(address));
         &made_by.unwrap_or(function).device
     }
 
-    /// Gives the unpaired RDMA device `rdma` to the function at `address`, which has its netdev. Nothing is done
-    /// where there is no such device or function, or the function has an RDMA device.
+    /// Pairs the unpaired RDMA device `rdma` with the function at `address`, which has its netdev. Does nothing if
+    /// either does not exist, or if the function has an RDMA device already.
     ///
-    /// If the device is eRDMA's, the function gets the place of those that can have made it, where that is the same for all:
-    /// these reach the memory of GPUs.
+    /// For a device of eRDMA the function gets the PCI path and NUMA node of the functions that can have made it, if
+    /// all of them have the same: these functions reach the memory of GPUs.
     pub fn pair(&mut self, rdma: &str, address: &DeviceAddress) {
         let place = self.unpaired.iter().position(|it| it.name == rdma);
         let made_by = match place.is_some_and(|place| self.unpaired[place].is_erdma) {
@@ -268,7 +269,7 @@ impl Inventory {
     }
 }
 
-/// Returns the common value of `of` for all functions at `addresses`.
+/// Returns the value of `of`, if it is the same for all functions at `addresses`.
 fn common<T: PartialEq>(
     inventory: &Inventory,
     addresses: &[DeviceAddress],

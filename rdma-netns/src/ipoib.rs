@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! IP over InfiniBand: a netdev's partition, and how it sends (RFC 4391, RFC 4755).
+//! IP over InfiniBand: a netdev's partition and mode of sending (RFC 4391, RFC 4755).
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -7,11 +7,11 @@ use std::{fmt, str::FromStr};
 /// Attributes of an IPoIB netdev or its child (`ipoib_fill_info()`, `drivers/infiniband/ulp/ipoib/ipoib_netlink.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ipoib {
-    /// The partition it is in.
+    /// Partition of the netdev.
     pub pkey: Pkey,
     /// Mode of sending.
     pub mode: IpoibMode,
-    /// Multicast groups that programs join past the kernel are passed over.
+    /// True if the netdev ignores multicast groups that programs join past the kernel.
     #[serde(default)]
     pub umcast: bool,
 }
@@ -41,11 +41,11 @@ impl IpoibMode {
 #[serde(try_from = "String", into = "String")]
 pub struct Pkey(pub u16);
 
-/// The bit that says whether the member of the partition is a full one.
+/// Bit of a P_Key that is set for a full member of the partition, and clear for a limited one.
 const FULL_MEMBER: u16 = 0x8000;
 
 impl Pkey {
-    /// Returns true if both are of one partition. The kernel compares P_Keys so (`ib_find_pkey()`,
+    /// Returns true if both P_Keys are of one partition, by the kernel's comparison (`ib_find_pkey()`,
     /// `drivers/infiniband/core/device.c`).
     pub fn is_of_partition(self, other: Self) -> bool {
         (self.0 ^ other.0) & !FULL_MEMBER == 0
@@ -79,7 +79,7 @@ pub struct InvalidPkey;
 impl FromStr for Pkey {
     type Err = InvalidPkey;
 
-    /// Hexadecimal behind `0x`; 0 and 0x8000 name no partition.
+    /// Parses hexadecimal digits behind `0x`; 0 and 0x8000 name no partition.
     fn from_str(text: &str) -> Result<Self, InvalidPkey> {
         let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
         let digits = digits.filter(|it| it.bytes().all(|digit| digit.is_ascii_hexdigit()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The seam between plans and a kernel: [`Linux`](crate::Linux) is the real one, the
-//! tests' fake keeps a small world of namespaces and devices in memory.
+//! The seam between plans and a kernel. [`Linux`](crate::Linux) is the real kernel; the tests' fake keeps a small world
+//! of namespaces and devices in memory.
 
 use crate::{
     DeviceAddress, DeviceSettings, GidTable, Link, NetnsId, Observed, Op, Pkey, Vf,
@@ -18,14 +18,14 @@ use std::{
 /// Requested hardware. A node has hundreds of PCI functions that no caller needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// PCI functions and auxiliary devices whose RDMA devices' ports are observed; other such hardware is observed
-    /// without ports. A port query reaches the device's firmware (`ib_query_port()`,
-    /// `drivers/infiniband/core/device.c`), and a faulty one answers after a minute.
+    /// PCI functions and auxiliary devices whose RDMA devices' ports are observed; the ports of other RDMA devices are
+    /// not. A port query reaches the device's firmware (`ib_query_port()`, `drivers/infiniband/core/device.c`), and
+    /// faulty firmware takes a minute to answer.
     pub ports: BTreeSet<DeviceAddress>,
-    /// Further hardware that is observed without querying its firmware.
+    /// Further hardware, which is observed without querying its firmware.
     pub besides: BTreeSet<DeviceAddress>,
-    /// The pod's routes are left out. A pod with `CAP_NET_ADMIN` has as many as its memory holds, and who gives back what
-    /// a pod had needs none of them: those of rails go with the netdevs, those of other interfaces are recorded.
+    /// True to leave out the pod's routes. A pod with `CAP_NET_ADMIN` can have as many as its memory holds, and a
+    /// restore needs none of them: routes of rails go with the netdevs, routes of other interfaces are recorded.
     pub no_pod_routes: bool,
 }
 
@@ -38,7 +38,7 @@ impl From<BTreeSet<DeviceAddress>> for Asked {
     }
 }
 
-/// A kernel: shows its state, and makes one change at a time.
+/// A kernel: reports its state, and makes one change at a time.
 pub trait Kernel {
     /// A pod's network namespace, held open.
     type Pod: Pod;
@@ -61,17 +61,17 @@ pub trait Kernel {
     /// Observes the host's namespace and optionally the pod's. Changes nothing.
     fn observe(&self, pod: Option<&Self::Pod>) -> Result<Observed, ObserveError>;
 
-    /// Limits later observations to the `requested` hardware, and to hardware that is observed without a request:
-    /// [`Observed::devices`] has that of the netdevs of the two namespaces, and of all RDMA devices. `None`: all
+    /// Limits later observations to the `asked` hardware, and to hardware that is observed without a request: the
+    /// hardware of the netdevs of the two namespaces, and of all RDMA devices ([`Observed::devices`]). `None`: all
     /// hardware, as initially.
     fn ask_only(&self, asked: Option<Asked>);
 
-    /// Returns true if the PCI function at `address` is no network but manages NVLink's switches. It reads the vital
-    /// product data, which takes the device some milliseconds.
+    /// Returns true if the PCI function at `address` is no network but manages NVLink's switches. The call reads the
+    /// vital product data, which takes the device some milliseconds.
     fn manages_nvlink(&self, address: &DeviceAddress) -> bool;
 
-    /// Returns how its physical function on the host has set up the virtual function `function`; `None`: it is no
-    /// virtual function. Drivers query their firmware for each function of the physical one.
+    /// Returns the set-up of the virtual function `function` by its physical function on the host. `None`: `function`
+    /// is no virtual function. Drivers query their firmware for each function of the physical one.
     ///
     /// # Errors
     /// The physical function's netdev is not on the host, or cannot be queried.
@@ -81,8 +81,9 @@ pub trait Kernel {
     /// missing.
     fn device_settings(&self, link: &Link) -> DeviceSettings;
 
-    /// Returns what a move of the host's `netdevs` drops for good, in words, with each netdev's index: queueing disciplines,
-    /// permanent neighbours, multicast and anycast routes. Unreadable objects are missing.
+    /// Returns the objects that a move of the host's `netdevs` drops permanently, in words, with the index of their
+    /// netdev: queueing disciplines, permanent neighbours, multicast and anycast routes. Unreadable objects are
+    /// missing.
     fn dropped(&self, _netdevs: &[u32]) -> Vec<(u32, String)> {
         vec![]
     }
@@ -104,8 +105,8 @@ pub trait Kernel {
         Ok(observed)
     }
 
-    /// Reads the GID table of the RDMA device's `port` (from 1), as the pod's namespace sees
-    /// it, or else the host's. The device not being there is an error (`NotFound`).
+    /// Reads the GID table of the RDMA device's `port` (from 1), as the pod's namespace sees it, or without a pod the
+    /// host's. Error `NotFound`: there is no such device.
     fn gids(
         &self,
         pod: Option<&Self::Pod>,
@@ -113,30 +114,30 @@ pub trait Kernel {
         port: u32,
     ) -> Result<GidTable, ObserveError>;
 
-    /// The partitions that the RDMA device's `port` (from 1) of InfiniBand is in, as the host sees it. The device
-    /// not being there is an error (`NotFound`).
+    /// Returns the partitions of the RDMA device's InfiniBand `port` (from 1), as the host sees them. Error `NotFound`:
+    /// there is no such device.
     fn partitions(&self, device: &str, port: u32) -> Result<Vec<Pkey>, ObserveError>;
 
-    /// Returns true if the kernel has SMC. It is cheap and loads no module: without SMC no process can have connections
-    /// over it.
+    /// Returns true if the kernel has SMC; without SMC no process can have SMC connections. The check is cheap and
+    /// loads no module.
     fn has_smc(&self) -> bool;
 
-    /// Reads the SMC state of the host and optionally the pod; `None`: the kernel has no SMC. Call it only if SMC is
-    /// required or was set up: the kernel loads the module for it.
+    /// Reads the SMC state of the host and optionally the pod; `None`: the kernel has no SMC. Call this only if SMC is
+    /// required or was set up: the kernel loads the module for the query.
     fn smc(&self, pod: Option<&Self::Pod>) -> Result<Option<SmcState>, ObserveError>;
 
     /// Returns true if a program listens on one socket to all events of the host's netdevs, addresses and routes, as
     /// network managers and routing daemons do.
     fn is_watched(&self) -> bool;
 
-    /// The neighbours that the host knows, by all of its netdevs.
+    /// Returns the neighbours in the host's neighbour tables, by all netdevs.
     fn neighbours(&self) -> Result<Vec<Neighbour>, ObserveError>;
 
-    /// Asks on the wire for all addresses at once, and comes back as soon as one of them is not
-    /// free, or after [`PROBE_TIME`](crate::probe::PROBE_TIME). Changes nothing.
+    /// Probes all addresses on the wire at once. Returns as soon as one of them is not free, or after
+    /// [`PROBE_TIME`](crate::probe::PROBE_TIME). Changes nothing.
     fn probe(&self, pod: &Self::Pod, questions: &[Question]) -> Result<Probed, ProbeError>;
 
-    /// Returns hosts that were heard to have one of the addresses since the probe, without waiting.
+    /// Returns hosts that claimed one of the addresses since the probe; does not wait.
     fn overheard(
         &self,
         pod: &Self::Pod,
@@ -146,12 +147,12 @@ pub trait Kernel {
     /// Makes the single change `op`. `pod` is required if `op` names it.
     fn execute(&self, op: &Op, pod: Option<&Self::Pod>) -> Result<(), OpError>;
 
-    /// The time by which [`Kernel::pause`] is counted.
+    /// Returns the time on the clock that [`Kernel::pause`] advances.
     fn now(&self) -> Instant {
         Instant::now()
     }
 
-    /// Lets `time` pass.
+    /// Waits for `time`.
     fn pause(&self, time: Duration) {
         thread::sleep(time);
     }
@@ -159,7 +160,7 @@ pub trait Kernel {
 
 /// A pod's network namespace.
 pub trait Pod {
-    /// Returns the path at which it was opened.
+    /// Returns the path at which the namespace was opened.
     fn path(&self) -> &Path;
     /// Returns the identity of the namespace, whatever is at the path later.
     fn id(&self) -> NetnsId;
@@ -169,13 +170,13 @@ pub trait Pod {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenPodError {
-    /// Nothing is there: the namespace is gone.
+    /// Nothing is at the path: the namespace is gone.
     #[error("there is no {0:?}")]
     Missing(PathBuf),
-    /// A file that is no network namespace.
+    /// The path is a file that is no network namespace.
     #[error("{0:?} is no network namespace")]
     NotNamespace(PathBuf),
-    /// The namespace that this program runs in: nothing can be moved into it.
+    /// The path is the namespace that this program runs in: nothing can be moved into it.
     #[error("{0:?} is the host's own network namespace")]
     HostNamespace(PathBuf),
     /// The system refused.
@@ -206,12 +207,12 @@ pub struct OpError {
     pub op: Box<Op>,
     /// The errno.
     pub source: io::Error,
-    /// The kernel's own sentence (`NLMSGERR_ATTR_MSG`), where it gave one.
+    /// The kernel's own sentence (`NLMSGERR_ATTR_MSG`), if it gave one.
     pub message: Option<String>,
 }
 
 impl OpError {
-    /// The errno, where the refusal was the kernel's.
+    /// Returns the errno, if the kernel refused.
     pub fn errno(&self) -> Option<i32> {
         self.source.raw_os_error()
     }

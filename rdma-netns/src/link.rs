@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A netdev with all that a move between namespaces loses or a pod can change.
+//! A netdev with everything that a move between namespaces loses or a pod can change.
 
 mod address;
 mod route;
@@ -23,40 +23,40 @@ use std::{collections::BTreeMap, net::IpAddr};
 /// A netdev as seen in one namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
-    /// Number in its namespace; a move keeps it unless it is taken there.
+    /// Index in its namespace. A move keeps the index, unless another netdev there has it.
     pub index: u32,
     /// Name in its namespace.
     pub name: InterfaceName,
     /// Present hardware address.
     pub mac: HardwareAddress,
-    /// Address of broadcasts and of neighbour queries (`IFLA_BROADCAST`), for Ethernet only: that of InfiniBand belongs
-    /// to its partition.
+    /// Address of broadcasts and of neighbour queries (`IFLA_BROADCAST`), for Ethernet only: the broadcast address of
+    /// InfiniBand belongs to its partition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broadcast: Option<HardwareAddress>,
-    /// Address burnt in, where the driver tells it (Linux 5.6, `IFLA_PERM_ADDRESS`).
+    /// Permanent hardware address, if the driver reports it (Linux 5.6, `IFLA_PERM_ADDRESS`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permanent_mac: Option<HardwareAddress>,
     /// Largest packet, bytes.
     pub mtu: u32,
-    /// Largest MTU of its driver, bytes (Linux 4.19, `IFLA_MAX_MTU`); 0: any. `None`: not reported.
+    /// Largest MTU of its driver, bytes (Linux 4.19, `IFLA_MAX_MTU`); 0: no limit. `None`: not reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_mtu: Option<u32>,
-    /// Set up by its administrator (`IFF_UP`).
+    /// True if its administrator has set it up (`IFF_UP`).
     pub up: bool,
-    /// The medium is there (`IFF_LOWER_UP`).
+    /// True if the medium is there (`IFF_LOWER_UP`).
     #[serde(default)]
     pub carrier: bool,
-    /// Flags that are on, of those an administrator can set.
+    /// Flags that are on, among those an administrator can set.
     #[serde(default)]
     pub flags: Vec<LinkFlag>,
     /// Transmit queue length, packets.
     #[serde(default)]
     pub tx_queue_len: u32,
-    /// Numbers that its namespace's administrator can set, and that no move resets.
+    /// Numbers that an administrator of its namespace can set, and that no move resets.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<LinkSetting, u32>,
-    /// Alternative names, in the kernel's order. One that is no UTF-8 is a NUL, which no name has, and a character for
-    /// each of its bytes.
+    /// Alternative names, in the kernel's order. A name that is no UTF-8 is stored as a NUL, which no name contains,
+    /// and a character for each byte.
     #[serde(default)]
     pub alt_names: Vec<String>,
     /// Free text (`ip link set alias`); bytes that are no UTF-8 as in `alt_names`.
@@ -68,21 +68,21 @@ pub struct Link {
     /// Link type.
     #[serde(default)]
     pub link_type: LinkType,
-    /// The PCI function or auxiliary device behind it (Linux 5.14, `IFLA_PARENT_DEV_NAME`).
+    /// The PCI function or auxiliary device of the netdev (Linux 5.14, `IFLA_PARENT_DEV_NAME`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<DeviceAddress>,
     /// The port's name on its switch (`IFLA_PHYS_PORT_NAME`): `p0`, `pf0vf3`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port_name: Option<String>,
-    /// Index of the bond or bridge it is a port of.
+    /// Index of the bond or bridge of which the netdev is a port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<u32>,
-    /// Index of the netdev it lies on (`IFLA_LINK`), in whichever namespace that is: beside a
-    /// macvlan in a pod this is an index of the host. The ends of a pair (`veth`) have none.
+    /// Index of the lower netdev (`IFLA_LINK`), in whichever namespace the lower netdev is: of a macvlan in a pod this
+    /// is an index of the host. The ends of a pair (`veth`) have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lower: Option<u32>,
-    /// Lower netdev of a virtual netdev, which never changes and distinguishes it from a later netdev with the same
-    /// index and kind. `None`: its kind has none, or it is unknown.
+    /// Lower netdev of a virtual netdev, which never changes. It distinguishes this netdev from a later one with the
+    /// same index and kind. `None`: the kind has none, or it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
     /// Kind of child, if it is one that a pod can get.
@@ -91,12 +91,12 @@ pub struct Link {
     /// The partition and the mode of an IPoIB netdev.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipoib: Option<Ipoib>,
-    /// Earlier set-up by its physical function, in the record of a virtual function that was changed.
-    /// [`Observed::vfs`](crate::Observed::vfs) has the present one.
+    /// Set-up by the physical function before a change, in the record of a virtual function.
+    /// [`Observed::vfs`](crate::Observed::vfs) has the present set-up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vf: Option<Vf>,
-    /// Settings under `/proc/sys/net/ipv{4,6}/conf/<name>/` that a move resets, by
-    /// `ipv6/accept_ra`-like name; those in [`SYSCTLS`].
+    /// Settings under `/proc/sys/net/ipv{4,6}/conf/<name>/` that a move resets, by names like `ipv6/accept_ra`: the
+    /// settings in [`SYSCTLS`].
     #[serde(default)]
     pub sysctls: Sysctls,
     /// Addresses, in the kernel's order (the first of an IPv4 prefix is its primary).
@@ -110,12 +110,12 @@ pub struct Link {
 /// Lower netdev of a virtual netdev, as one namespace sees it (`rtnl_fill_link_netnsid()`, `net/core/rtnetlink.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// Index of the netdev that it lies on, or of the other end of a pair (`IFLA_LINK`).
+    /// Index of the lower netdev, or of the other end of a pair (`IFLA_LINK`).
     pub index: u32,
-    /// The number that the namespace of that netdev has in this one (`IFLA_LINK_NETNSID`); -1: the two are in one
+    /// Number that the lower netdev's namespace has in this one (`IFLA_LINK_NETNSID`); -1: both netdevs are in one
     /// namespace.
     pub netns: i32,
-    /// Protocol and id of a VLAN (`IFLA_VLAN_PROTOCOL`, `IFLA_VLAN_ID`); 0: it is none.
+    /// Protocol and id of a VLAN (`IFLA_VLAN_PROTOCOL`, `IFLA_VLAN_ID`); 0: the netdev is no VLAN.
     #[serde(default)]
     pub vlan: u32,
 }
@@ -124,27 +124,27 @@ pub struct Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum LinkSetting {
-    /// Mode `IF_LINK_MODE_*` (`include/uapi/linux/if.h`): 0 default, 1 dormant, in which a netdev that is up has no
-    /// carrier for routing.
+    /// Mode `IF_LINK_MODE_*` (`include/uapi/linux/if.h`): 0 default, 1 dormant: a netdev that is up has no carrier for
+    /// routing.
     Mode,
-    /// The group of netdevs that rules can name (`IFLA_GROUP`).
+    /// Group of the netdev, which rules can name (`IFLA_GROUP`).
     Group,
-    /// Bytes of a segment that is cut later (`IFLA_GSO_MAX_SIZE`).
+    /// Largest size in bytes of a packet that is segmented later (`IFLA_GSO_MAX_SIZE`).
     GsoMaxSize,
-    /// Packets that it is cut into at most (`IFLA_GSO_MAX_SEGS`).
+    /// Largest number of segments of such a packet (`IFLA_GSO_MAX_SEGS`).
     GsoMaxSegments,
-    /// Bytes of a segment that is put together of received ones (Linux 5.19, `IFLA_GRO_MAX_SIZE`).
+    /// Largest size in bytes of a packet that is merged from received ones (Linux 5.19, `IFLA_GRO_MAX_SIZE`).
     GroMaxSize,
-    /// Same as [`Self::GsoMaxSize`] for IPv4 (Linux 6.3, `IFLA_GSO_IPV4_MAX_SIZE`). The kernel changes it together with
-    /// that one.
+    /// Same as [`Self::GsoMaxSize`] for IPv4 (Linux 6.3, `IFLA_GSO_IPV4_MAX_SIZE`). The kernel changes both together.
     GsoIpv4MaxSize,
-    /// Same as [`Self::GroMaxSize`] for IPv4 (Linux 6.3, `IFLA_GRO_IPV4_MAX_SIZE`). The kernel changes it together with
-    /// that one.
+    /// Same as [`Self::GroMaxSize`] for IPv4 (Linux 6.3, `IFLA_GRO_IPV4_MAX_SIZE`). The kernel changes both together.
     GroIpv4MaxSize,
-    /// Operational state (`IFLA_OPERSTATE`), 1: up, but dormant or under test, so that IPv6 does not use it. The kernel
-    /// updates it when the carrier changes, which may never happen on a netdev without a medium of its own.
+    /// Operational state (`IFLA_OPERSTATE`), 1: up, but dormant or under test, so that IPv6 does not use the netdev.
+    /// The kernel updates the state when the carrier changes, which may never happen on a netdev without a medium of
+    /// its own.
     Dormant,
-    /// Id of the XDP program (`IFLA_XDP`), of several the sum; 0: none. No move detaches it.
+    /// Id of the XDP program (`IFLA_XDP`); of several programs, the sum of their ids; 0: none. No move detaches a
+    /// program.
     Xdp,
 }
 
@@ -152,9 +152,9 @@ pub enum LinkSetting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkFlag {
-    /// Every packet of the medium is taken in.
+    /// The netdev receives every packet of the medium.
     Promisc,
-    /// Every multicast packet is taken in.
+    /// The netdev receives every multicast packet.
     AllMulti,
     /// Multicast is possible.
     Multicast,
@@ -173,7 +173,7 @@ pub enum LinkFlag {
 }
 
 impl LinkFlag {
-    /// All of them: what `__dev_change_flags()` (`net/core/dev.c`) takes from an administrator.
+    /// All flags: those that `__dev_change_flags()` (`net/core/dev.c`) accepts from an administrator.
     pub const ALL: [Self; 9] = [
         Self::Promisc,
         Self::AllMulti,
@@ -186,7 +186,7 @@ impl LinkFlag {
         Self::AutoMedia,
     ];
 
-    /// Its name in `include/uapi/linux/if.h` without `IFF_`, in small letters.
+    /// Returns the name in `include/uapi/linux/if.h` without `IFF_`, in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Self::Promisc => "promisc",
@@ -216,7 +216,7 @@ pub enum LinkType {
 }
 
 impl Link {
-    /// Returns true if `name` is its name, or one of its alternative names.
+    /// Returns true if `name` is the netdev's name, or one of its alternative names.
     pub fn has_name(&self, name: &str) -> bool {
         *self.name == *name || self.alt_names.iter().any(|alt| alt == name)
     }
@@ -226,8 +226,8 @@ impl Link {
         self.flags.contains(&flag)
     }
 
-    /// Returns true if the kernel would accept `route` with `addresses`: its source is one of them, and its gateway is
-    /// on the link by them, by a route, or by being link-local.
+    /// Returns true if the kernel would accept `route` with `addresses`: its source is one of `addresses`, and its
+    /// gateway is reachable on the link, by one of `addresses`, by a route, or because it is link-local.
     pub fn can_have(&self, route: &Route, addresses: &[Address]) -> bool {
         let has_source = route
             .source
@@ -247,7 +247,7 @@ impl Link {
         has_source && (route.onlink || link_local || by_address || by_route)
     }
 
-    /// Returns true if the kernel itself makes `route`, one of this netdev's: with one of its addresses, or from a
+    /// Returns true if the kernel itself makes `route` of this netdev: with one of the netdev's addresses, or from a
     /// router advertisement.
     ///
     /// NetworkManager sets its addresses with `IFA_F_NOPREFIXROUTE` and makes the prefix route itself with
@@ -255,8 +255,8 @@ impl Link {
     /// advertisements, so the kernel does not make these routes again.
     ///
     /// The kernel makes routes in the main table (`fib_magic()`, `net/ipv4/fib_frontend.c`; `RT6_TABLE_PREFIX`,
-    /// `include/net/ip6_fib.h`), or in that of the netdev's VRF. Scripts copy them into other tables for rules by
-    /// source.
+    /// `include/net/ip6_fib.h`), or in the table of the netdev's VRF. A route of `RTPROT_KERNEL` in another table is a
+    /// script's copy, for rules by source.
     pub fn makes_itself(&self, route: &Route) -> bool {
         if route.table != MAIN_TABLE && self.master.is_none() {
             return false;
@@ -264,7 +264,7 @@ impl Link {
         match route.protocol {
             PROTOCOL_KERNEL => {
                 let comes_with = |address: &Address| address.brings(route);
-                // a prefix that is on the link without an address of it
+                // the prefix of a router advertisement is on the link without an address of the netdev
                 let advertised = route.destination.is_ipv6() && route.expires.is_some();
                 self.addresses.iter().any(comes_with) || advertised && self.takes_advertisements()
             }
@@ -298,7 +298,7 @@ impl Link {
         }
         let valid = |it: &Address| it.lifetime.is_none_or(|(valid, _)| valid > 0);
         link.addresses.retain(valid);
-        // a route that came with an address goes with it
+        // a route that the kernel made with an address goes with the address
         let stays = |route: &&Route| !self.makes_itself(route) || link.makes_itself(route);
         let routes = self.routes.iter().filter(stays).map(|route| Route {
             expires: route.expires.map(left),
@@ -309,32 +309,32 @@ impl Link {
         link
     }
 
-    /// The routes that the kernel does not make by itself, in the order in which they can be
-    /// set: a gateway has to be on the link before a route goes by it.
+    /// Returns the routes that the kernel does not make by itself, in the order in which they can be set: a gateway
+    /// must be on the link before a route can lead through it.
     pub fn lasting_routes(&self) -> impl Iterator<Item = &Route> {
         let lasting = || self.routes.iter().filter(|route| !self.makes_itself(route));
         let on_link = lasting().filter(|route| route.gateway.is_none());
         on_link.chain(lasting().filter(|route| route.gateway.is_some()))
     }
 
-    /// Returns true if it is a bond of several netdevs, with which its ports stay.
+    /// Returns true if the netdev is a bond or a team.
     pub fn is_bond(&self) -> bool {
         matches!(self.kind.as_deref(), Some("bond" | "team"))
     }
 
-    /// Returns true if it is a VLAN of its lower netdev.
+    /// Returns true if the netdev is a VLAN of its lower netdev.
     pub fn is_vlan(&self) -> bool {
         self.kind.as_deref() == Some("vlan") && self.lower.is_some()
     }
 
-    /// Returns true if it represents another function's port on the NIC's switch: `pf0vf3`, `c1pf0sf88`
+    /// Returns true if the netdev represents another function's port on the NIC's switch: `pf0vf3`, `c1pf0sf88`
     /// (`Documentation/networking/devlink/devlink-port.rst`).
     pub fn is_representor(&self) -> bool {
         let name = self.port_name.as_deref().unwrap_or_default();
         name.contains("pf") && (name.contains("vf") || name.contains("sf"))
     }
 
-    /// The address `wanted` as it is on this netdev.
+    /// Returns this netdev's address that is the same as `wanted`, with its present flags and lifetimes.
     pub fn address(&self, wanted: &Address) -> Option<&Address> {
         self.addresses.iter().find(|a| a.same_as(wanted))
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names that the kernel takes for a network interface.
+//! Names that the kernel accepts for a network interface.
 
 use serde::{Deserialize, Serialize};
 use std::{borrow::Borrow, fmt, ops::Deref};
 
-/// A name that the kernel accepts for a network interface: `dev_valid_name()` in
-/// `net/core/dev.c`. Neither has it `%`, by which `dev_get_valid_name()` counts.
+/// A name that the kernel accepts for a network interface (`dev_valid_name()`, `net/core/dev.c`), without `%`, with
+/// which `dev_get_valid_name()` inserts a number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct InterfaceName(String);
@@ -16,7 +16,7 @@ pub const MAX_INTERFACE_NAME: usize = 15;
 /// Why a text is no interface name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
-    /// Nothing at all.
+    /// Empty text.
     #[error("an interface name cannot be empty")]
     Empty,
     /// More than [`MAX_INTERFACE_NAME`] bytes.
@@ -48,7 +48,7 @@ impl TryFrom<String> for InterfaceName {
         if name == "." || name == ".." {
             return Err(InvalidName::Reserved(name));
         }
-        // it compares bytes, and 0xA0 is Latin-1's no-break space to it (`lib/ctype.c`)
+        // the kernel compares bytes, and takes 0xA0 for Latin-1's no-break space (`lib/ctype.c`)
         let has_space_byte = |c: char| c.encode_utf8(&mut [0; 4]).bytes().any(|it| it == 0xA0);
         let is_space = |c: char| c.is_ascii_whitespace() || c == '\x0b' || has_space_byte(c);
         let forbidden = |c: char| matches!(c, '/' | ':' | '%' | '\0') || is_space(c);
@@ -66,7 +66,7 @@ impl InterfaceName {
         Self(format!(":{index}"))
     }
 
-    /// The index that [`Self::of_index`] was made from.
+    /// Returns the index from which [`Self::of_index`] made the name.
     pub fn index(&self) -> Option<u32> {
         self.0.strip_prefix(':')?.parse().ok()
     }

@@ -32,9 +32,9 @@ use std::{
 pub struct NetnsId {
     /// Device of the namespace's file (nsfs).
     pub device: u64,
-    /// Its inode; used again after the namespace's end.
+    /// Inode of the file; the kernel reuses the number after the namespace's end.
     pub inode: u64,
-    /// `SO_NETNS_COOKIE` (Linux 5.14), never used again; 0 where the kernel has none.
+    /// `SO_NETNS_COOKIE` (Linux 5.14), which the kernel never reuses; 0 on kernels without cookies.
     pub cookie: u64,
 }
 
@@ -50,11 +50,11 @@ const SIOCGSKNS: libc::c_int = 0x894c;
 /// The calling thread's namespace.
 const CURRENT: &str = "/proc/thread-self/ns/net";
 
-/// Number of attempts of the return from a visit: entering a namespace needs kernel memory (`create_new_namespaces()`,
+/// Number of attempts to return from a visit: entering a namespace needs kernel memory (`create_new_namespaces()`,
 /// `kernel/nsproxy.c`).
 const WAYS_BACK: usize = 3;
 
-/// A network namespace, held open: it lives at least as long as this.
+/// A network namespace, held open: it lives at least as long as this value.
 #[derive(Debug)]
 pub struct Netns {
     file: File,
@@ -66,7 +66,7 @@ pub struct Netns {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// A file that is no network namespace.
+    /// The path is a file that is no network namespace.
     #[error("{0:?} is no network namespace")]
     NotNamespace(PathBuf),
     /// The system refused; `NotFound`: the namespace is gone.
@@ -89,7 +89,7 @@ impl Netns {
         Ok(netns)
     }
 
-    /// Opens as [`Netns::open`], and returns also the result of the query for the cookie.
+    /// Opens as [`Netns::open`], and also returns the result of the cookie query `cookie`.
     pub(crate) fn open_by<T>(
         path: &Path,
         cookie: impl FnOnce(&Self) -> io::Result<(u64, T)>,
@@ -105,7 +105,7 @@ impl Netns {
             return Err(not_namespace());
         }
         let netns = Self::identify(file, path).map_err(failed)?;
-        // of the files there, those of other kinds of namespaces are refused with EINVAL (setns(2))
+        // setns(2) refuses files of other kinds of namespaces with EINVAL
         let (cookie, besides) = cookie(&netns).map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL) => not_namespace(),
             _ => failed(error),
@@ -114,12 +114,12 @@ impl Netns {
         Ok((Self { id, ..netns }, besides))
     }
 
-    /// The namespace that the calling thread is in.
+    /// Opens the calling thread's namespace.
     pub fn current() -> io::Result<Self> {
         Self::by_socket(&UnixDatagram::unbound()?)
     }
 
-    /// Returns the namespace of the calling thread by `socket`, which the thread has made there.
+    /// Opens the namespace of the calling thread by `socket`, which the thread has made in that namespace.
     pub(crate) fn by_socket(socket: &impl AsFd) -> io::Result<Self> {
         let netns = Self::identify(here(socket)?, Path::new(CURRENT))?;
         Ok(Self {
@@ -145,12 +145,12 @@ impl Netns {
         })
     }
 
-    /// Returns the path at which it was opened.
+    /// Returns the path at which the namespace was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The namespace, open.
+    /// Returns the open file of the namespace.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
@@ -160,8 +160,8 @@ impl Netns {
         self.id
     }
 
-    /// Runs `work` on a thread inside the namespace and waits for it. What is opened
-    /// there (sockets) stays tied to the namespace; a panic goes on in the caller.
+    /// Runs `work` on a thread inside the namespace, and waits for its end. Sockets that `work` opens stay tied to the
+    /// namespace. A panic in `work` continues in the caller.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
         on_a_thread(|| {
             self.enter()?;
@@ -170,29 +170,30 @@ impl Netns {
         .flatten()
     }
 
-    /// Does `work` in the namespace, by the calling thread, which is where it was again afterwards, after a panic too: a
-    /// moment's work is not worth a thread. What is opened in the namespace (sockets) stays tied to it.
+    /// Runs `work` in the namespace on the calling thread, which then returns to its own namespace, after a panic too.
+    /// Short work is not worth a thread. Sockets that `work` opens stay tied to the namespace.
     ///
     /// # Errors
-    /// It cannot be entered, or there would be no way back. Nothing was done then.
+    /// The namespace cannot be entered, or there would be no way back. `work` has not run then.
     pub(crate) fn visit<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
         let _way_back = WayBack::from_here()?;
         self.enter()?;
         Ok(work())
     }
 
-    /// Takes the calling thread there.
+    /// Moves the calling thread into the namespace.
     fn enter(&self) -> io::Result<()> {
         Ok(setns(&self.file, CloneFlags::CLONE_NEWNET)?)
     }
 }
 
-/// Takes the thread that drops it to where it was made.
+/// Dropping this value returns the thread to the namespace in which the value was made.
 struct WayBack(File);
 
 impl WayBack {
-    /// Opens the return to the calling thread's namespace. A program in a user namespace of its own that leaves its
-    /// parent's network namespace for one made there has none (`netns_install()`, `net/core/net_namespace.c`).
+    /// Opens the return to the calling thread's namespace. Fails for a program in a user namespace of its own that has
+    /// left its parent's network namespace for one made in its user namespace (`netns_install()`,
+    /// `net/core/net_namespace.c`).
     fn from_here() -> io::Result<Self> {
         let here = here(&UnixDatagram::unbound()?)?;
         setns(&here, CloneFlags::CLONE_NEWNET)?;
@@ -205,15 +206,15 @@ impl Drop for WayBack {
         let Self(home) = self;
         let enter = |_| setns(&*home, CloneFlags::CLONE_NEWNET).is_ok();
         if !(0..WAYS_BACK).any(enter) {
-            // all that this process would do from here on, it would do to the pod; the next verb puts its work right
+            // further work of this process would change the pod; the next verb repairs what this one left
             log::error!("the network namespace of this program cannot be entered again");
             process::abort();
         }
     }
 }
 
-/// Returns the namespaces at `paths`, in their order. One thread goes from one to the next and at last to `home`, so
-/// that no namespace lives longer through it.
+/// Returns the identities of the namespaces at `paths`, in their order. One thread visits them one after the other and
+/// finally enters `home`, so that it keeps none of them alive.
 pub(crate) fn ids_at(paths: &[&Path], home: &Netns) -> io::Result<Vec<Result<NetnsId, OpenError>>> {
     let id = |path: &&Path| {
         let cookie = |netns: &Netns| {
@@ -228,13 +229,13 @@ pub(crate) fn ids_at(paths: &[&Path], home: &Netns) -> io::Result<Vec<Result<Net
     }
     on_a_thread(|| {
         let ids = paths.iter().map(id).collect();
-        // refused, it is there for a moment yet, until the thread has ended
+        // if this is refused, the thread keeps its last namespace alive until it ends, a moment later
         let _ = home.enter();
         ids
     })
 }
 
-/// Runs `work` on a thread of its own, and waits for it; a panic goes on in the caller.
+/// Runs `work` on a thread of its own, and waits for its end. A panic in `work` continues in the caller.
 fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
     thread::scope(|scope| {
         let thread = thread::Builder::new().name("netns".to_owned());
@@ -249,7 +250,7 @@ impl AsFd for Netns {
     }
 }
 
-/// Opens what is at `path`, without waiting for a writer, should it be a FIFO.
+/// Opens the file at `path`; if it is a FIFO, without waiting for a writer.
 pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
@@ -257,26 +258,26 @@ pub(crate) fn open_file(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Returns the calling thread's namespace through a `socket` made in it: the kernel generates `/proc` for each process,
-/// which takes many times as long.
+/// Returns the calling thread's namespace through a `socket` made in it. A path in `/proc` would take many times as
+/// long, because the kernel generates `/proc` for each process.
 fn here(socket: &impl AsFd) -> io::Result<File> {
     // SAFETY: this request takes no argument; the descriptor is open.
     let file = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCGSKNS as _) };
     match Errno::result(file) {
-        // SAFETY: the kernel made it just now, for this caller.
+        // SAFETY: the kernel has just made the descriptor for this caller.
         Ok(file) => Ok(File::from(unsafe { OwnedFd::from_raw_fd(file) })),
-        // without CAP_NET_ADMIN in the user namespace that has it, and where QEMU emulates a process
+        // for a thread without CAP_NET_ADMIN in the namespace's user namespace, and for QEMU's emulation of a process
         Err(_) => File::open(CURRENT),
     }
 }
 
-/// Returns the cookie of the namespace of `socket`; 0 on a kernel without cookies, before 5.14. A failed query is not
-/// 0: that would be another namespace, whose pod would not be restored.
+/// Returns the cookie of the namespace of `socket`; 0 on a kernel without cookies, before 5.14. A failed query is an
+/// error and not 0: with 0 the namespace would count as another one, and its pod would not be restored.
 pub(crate) fn cookie_of(socket: &impl AsFd) -> io::Result<u64> {
     let mut cookie = 0_u64;
     let mut length = size_of_val(&cookie) as libc::socklen_t;
-    // SAFETY: the option writes at most `length` bytes, the size of what is pointed to;
-    // the descriptor is open.
+    // SAFETY: the option writes at most `length` bytes, the size of the memory behind the pointer; the descriptor is
+    // open.
     let outcome = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -288,8 +289,8 @@ pub(crate) fn cookie_of(socket: &impl AsFd) -> io::Result<u64> {
     };
     match Errno::result(outcome) {
         Ok(_) => Ok(cookie),
-        // the second of QEMU, where it emulates a process and hands on no option that it does not know; the kernel has
-        // it for another length alone (`sk_getsockopt()`, `net/core/sock.c`)
+        // QEMU's emulation of a process returns EINVAL for options that it does not know; the kernel returns EINVAL
+        // only for a wrong length (`sk_getsockopt()`, `net/core/sock.c`)
         Err(Errno::ENOPROTOOPT | Errno::EINVAL) => Ok(0),
         Err(error) => Err(error.into()),
     }

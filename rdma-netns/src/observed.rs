@@ -20,13 +20,13 @@ pub struct Observed {
     /// `None`: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<u64>,
-    /// None: the kernel has no RDMA subsystem (`ib_core` is not loaded).
+    /// Namespace mode of the RDMA subsystem. `None`: the kernel has no RDMA subsystem (`ib_core` is not loaded).
     pub rdma_mode: Option<RdmaMode>,
     /// PCI functions and auxiliary devices that have, or can have, a netdev or an RDMA device, in any namespace: all,
     /// or [the relevant ones](crate::Kernel::ask_only).
     #[serde(default)]
     pub devices: Vec<Device>,
-    /// RDMA devices without a parent in sysfs, in any namespace, without a known netdev here, by name: RDMA in
+    /// RDMA devices in any namespace that have neither a parent in sysfs nor a known netdev here, by name: RDMA in
     /// software, and devices in a namespace that is not observed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unpaired: Vec<String>,
@@ -34,16 +34,16 @@ pub struct Observed {
     /// ([`Kernel::observe_vfs`](crate::Kernel::observe_vfs)).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub vfs: BTreeMap<DeviceAddress, Vf>,
-    /// Settings of the host's netdevs outside rtnetlink, by index, of requested ones
+    /// Settings outside rtnetlink of the requested netdevs of the host, by index
     /// ([`Kernel::device_settings`](crate::Kernel::device_settings)).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub device_settings: Vec<(u32, DeviceSettings)>,
-    /// The cluster's API servers, where kubelet's kubeconfig names them by address.
+    /// The cluster's API servers, if kubelet's kubeconfig names them by address.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub api_servers: Vec<IpAddr>,
     /// The namespace that this program runs in.
     pub host: Namespace,
-    /// The pod's, if it still lives.
+    /// The pod's namespace, if it still exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Namespace>,
 }
@@ -53,35 +53,35 @@ pub struct Observed {
 pub struct Namespace {
     /// Identity of the namespace.
     pub id: NetnsId,
-    /// Its netdevs.
+    /// Netdevs of the namespace.
     pub links: Vec<Link>,
-    /// Routes that cannot be set again as they are, as several next hops are: each next hop with the index of
-    /// its netdev. They are in no [`Link::routes`].
+    /// Routes that cannot be set again as they are, such as routes with several next hops: each next hop with the index
+    /// of its netdev. They are missing in [`Link::routes`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unkept_routes: Vec<(u32, Route)>,
-    /// The RDMA devices that are seen in it (all of the node in shared mode).
+    /// RDMA devices that the namespace sees (in shared mode all of the node).
     #[serde(default)]
     pub rdma: Vec<RdmaDevice>,
-    /// The RDMA devices that are a part of another one, which are in no [`Self::rdma`].
+    /// RDMA devices that are a part of another one. They are missing in [`Self::rdma`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sub_devices: Vec<SubDevice>,
-    /// Its routing rules that select by source, or by source and destination, in the kernel's order.
+    /// Routing rules that select by source, or by source and destination, in the kernel's order.
     #[serde(default)]
     pub rules: Vec<Rule>,
-    /// Its routing rules that name neither a source nor a netdev, in the kernel's order.
+    /// Routing rules that name neither a source nor a netdev, in the kernel's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub general_rules: Vec<GeneralRule>,
-    /// Number in this namespace of the other one, the pod's or the host's (`RTM_GETNSID`); none: it has none, or no netdev
-    /// here lies on one of another namespace.
+    /// Number that the other namespace, the pod's or the host's, has in this one (`RTM_GETNSID`). `None`: it has none,
+    /// or no netdev here lies on a netdev of another namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_number: Option<i32>,
-    /// The tables that a rule of any kind leads to, and of a pod those that have a route of any type.
+    /// Tables that a rule of any kind leads to; of a pod, also tables that have a route of any type.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub tables: BTreeSet<u32>,
 }
 
 impl Observed {
-    /// The namespace at `side`, if it was observed.
+    /// Returns the namespace at `side`, if it was observed.
     pub fn at(&self, side: NetnsSide) -> Option<&Namespace> {
         match side {
             NetnsSide::Host => Some(&self.host),
@@ -89,13 +89,13 @@ impl Observed {
         }
     }
 
-    /// Returns the sub-devices of the RDMA device `name`, and their namespaces: they are made on the host, wherever the
-    /// RDMA device is (`ib_alloc_device()`).
+    /// Returns the sub-devices of the RDMA device `name`, and their namespaces. The kernel makes sub-devices on the
+    /// host, wherever the RDMA device is (`ib_alloc_device()`).
     pub fn sub_devices_of<'a>(
         &'a self,
         name: &'a str,
     ) -> impl Iterator<Item = (NetnsSide, &'a SubDevice)> {
-        // in shared mode each namespace sees all
+        // in shared mode each namespace sees all sub-devices
         let places = [
             (NetnsSide::Host, Some(&self.host)),
             (
@@ -113,15 +113,15 @@ impl Observed {
         all.filter(move |(_, it)| it.parent == name)
     }
 
-    /// The PCI function or auxiliary device at `address`.
+    /// Returns the PCI function or auxiliary device at `address`.
     pub fn device(&self, address: &DeviceAddress) -> Option<&Device> {
         self.devices
             .iter()
             .find(|device| device.address == *address)
     }
 
-    /// The functions of the NIC that has the netdev `link` and the RDMA device `rdma`: the netdev's, the RDMA device's,
-    /// and those that can have made the RDMA device.
+    /// Returns the functions of the NIC that has the netdev `link` and the RDMA device `rdma`: the netdev's function,
+    /// the RDMA device's, and those that can have made the RDMA device.
     pub fn functions_of<'a>(&'a self, link: &Link, rdma: Option<&RdmaDevice>) -> Vec<&'a Device> {
         let own = [link.parent.as_ref(), rdma.and_then(|it| it.parent.as_ref())];
         let mut functions: Vec<&Device> = vec![];
@@ -139,8 +139,8 @@ impl Observed {
         functions
     }
 
-    /// Sets the parents of the unpaired RDMA devices in `hardware`, whose driver with this id is one for hardware, to
-    /// the function of their netdev, wherever both are ([`pairing`]).
+    /// Sets the parents of the unpaired RDMA devices in `hardware` (name and driver id) to the function of their
+    /// netdev, in whichever namespaces RDMA device and netdev are ([`pairing`]).
     pub fn pair(&mut self, hardware: &BTreeMap<String, u32>) {
         let made_by = pairing::makers(&self.devices);
         let Self {
@@ -187,18 +187,18 @@ impl Observed {
 }
 
 impl Namespace {
-    /// The netdev called `name`; alternative names count, as they do for the kernel.
+    /// Returns the netdev called `name`; alternative names count, as they do for the kernel.
     pub fn link(&self, name: &str) -> Option<&Link> {
         self.links.iter().find(|link| link.has_name(name))
     }
 
-    /// The netdev with `index`.
+    /// Returns the netdev with `index`.
     pub fn link_by_index(&self, index: u32) -> Option<&Link> {
         self.links.iter().find(|link| link.index == index)
     }
 
-    /// The netdevs of this namespace, a pod's, that lie on `link`, which is on `side`. The other end of a pair lies on
-    /// nothing. Netdevs of IPoIB are left out: the kernel does not report the namespace of their port's netdev.
+    /// Returns the netdevs of this namespace, a pod's, that lie on `link`, which is on `side`. The ends of a pair lie
+    /// on nothing. IPoIB netdevs are left out, because the kernel does not report the namespace of their lower netdev.
     pub fn lying_on<'a>(&'a self, side: NetnsSide, link: &Link) -> impl Iterator<Item = &'a Link> {
         let netns = match side {
             NetnsSide::Pod => Some(-1),
@@ -211,7 +211,7 @@ impl Namespace {
         })
     }
 
-    /// The routes by the netdev with `index` that cannot be set again as they are.
+    /// Returns the routes by the netdev with `index` that cannot be set again as they are.
     pub fn unkept_by(&self, index: u32) -> impl Iterator<Item = &Route> {
         let routes = self.unkept_routes.iter();
         routes
@@ -219,15 +219,16 @@ impl Namespace {
             .map(|(_, route)| route)
     }
 
-    /// Returns true if one of these is `route`, regardless of age.
+    /// Returns true if one of the routes that cannot be set again is `route`, regardless of age.
     pub fn has_unkept(&self, index: u32, route: &Route) -> bool {
         self.unkept_by(index).any(|it| it.same_as(route))
     }
 
-    /// Returns the RDMA device whose port `link` is, or else that of the same PCI function or auxiliary device, or else
-    /// the one whose GUID derives from its address ([`pairing`]). A bond has the RDMA device of one of its ports too:
-    /// some kernels report the netdev of `mlx5_bond_0` as the bond, others as a port, and its hardware is the first
-    /// port's. A VLAN without its own has that of its lower netdev ([`Self::below_vlan`]).
+    /// Returns the RDMA device with `link` as its port; else the RDMA device of the same PCI function or auxiliary
+    /// device; else the one whose GUID derives from the address of `link` ([`pairing`]). A bond has the RDMA device of
+    /// one of its ports too: some kernels report the netdev of `mlx5_bond_0` as the bond, others as a port, and the
+    /// device's hardware is the first port's. A VLAN without an RDMA device of its own has the RDMA device of its lower
+    /// netdev ([`Self::below_vlan`]).
     ///
     /// `link` may be of another namespace: then only its hardware counts, not its index.
     pub fn rdma_of(&self, link: &Link) -> Option<&RdmaDevice> {
@@ -235,14 +236,13 @@ impl Namespace {
             .or_else(|| self.own_rdma_of(self.below_vlan(link)?))
     }
 
-    /// The netdev by whose RDMA device `vlan`, which is of this namespace, has its GIDs: the NIC or bond that
-    /// it is a VLAN of. The addresses of a netdev's upper devices are in its RDMA device's GID table, and
-    /// packets from there get the tag of the VLAN that the GID's netdev is, or lies on
-    /// (`is_eth_port_of_netdev_filter()`, `drivers/infiniband/core/roce_gid_mgmt.c`; `rdma_read_gid_l2_fields()`,
-    /// `cache.c`).
+    /// Returns the NIC or bond on which `vlan`, of this namespace, lies, and whose RDMA device has the VLAN's addresses
+    /// as GIDs. The addresses of a netdev's upper devices are in its RDMA device's GID table, and packets with such a
+    /// GID get the tag of the GID's netdev, if it is a VLAN or lies on one (`is_eth_port_of_netdev_filter()`,
+    /// `drivers/infiniband/core/roce_gid_mgmt.c`; `rdma_read_gid_l2_fields()`, `cache.c`).
     ///
-    /// None for a VLAN of a VLAN, as a packet gets one tag, and for one of a bond's port, as the RDMA device has the
-    /// addresses of the bond.
+    /// `None` for a VLAN of a VLAN, as a packet gets one tag, and for a VLAN of a bond's port, as the RDMA device has
+    /// the addresses of the bond.
     pub fn below_vlan(&self, vlan: &Link) -> Option<&Link> {
         let lower = vlan.lower.filter(|_| vlan.is_vlan() && self.has(vlan))?;
         let lower = self.link_by_index(lower)?;
@@ -251,16 +251,17 @@ impl Namespace {
         (!lower.is_vlan() && !is_bonds_port).then_some(lower)
     }
 
-    /// The netdev that `link` accelerates: its master, where that is the netdev of a paravirtual NIC (`hv_netvsc`, as on
-    /// Azure, and virtio's failover). The node's addresses are the master's, and the hypervisor takes the accelerating
-    /// function away when it migrates the machine. These masters alone have no kind: neither driver has an
-    /// `rtnl_link_ops` (`drivers/net/hyperv/netvsc_drv.c`, `drivers/net/net_failover.c`).
+    /// Returns the netdev that `link` accelerates: its master, if the master is the netdev of a paravirtual NIC
+    /// (`hv_netvsc`, as on Azure, or virtio's failover). The node's addresses are the master's, and the hypervisor
+    /// removes the accelerating function when it migrates the machine. Such a master is recognized by its missing kind:
+    /// neither driver has an `rtnl_link_ops` (`drivers/net/hyperv/netvsc_drv.c`, `drivers/net/net_failover.c`).
     pub fn accelerated_by(&self, link: &Link) -> Option<&Link> {
         let master = self.link_by_index(link.master?)?;
         master.kind.is_none().then_some(master)
     }
 
-    /// The netdev that accelerates `master` ([`Self::accelerated_by`]); the one with an RDMA device comes first.
+    /// Returns the netdev that accelerates `master` ([`Self::accelerated_by`]); a netdev with an RDMA device comes
+    /// first.
     pub fn accelerator_of(&self, master: &Link) -> Option<&Link> {
         let is_it = |link: &&Link| {
             let own = self.accelerated_by(link);
@@ -275,7 +276,7 @@ impl Namespace {
         self.link_by_index(link.index) == Some(link)
     }
 
-    /// [`Self::rdma_of`], VLANs left out.
+    /// Returns the same as [`Self::rdma_of`], without the rule for VLANs.
     fn own_rdma_of(&self, link: &Link) -> Option<&RdmaDevice> {
         let has_ports = link.is_bond() && self.has(link);
         let ports = self
@@ -301,8 +302,8 @@ impl Namespace {
             .any(|link| rdma.has_netdev(link.index) || of_function(link))
     }
 
-    /// The netdevs of the PCI function or auxiliary device at `address`; of one that has none, those
-    /// of its RDMA device, which `rdma` can be in another namespace than this one.
+    /// Returns the netdevs of the PCI function or auxiliary device at `address`. If it has none, returns the netdevs of
+    /// its RDMA device, which is in the namespace `rdma`, perhaps another one than this.
     pub fn links_of<'a>(&'a self, address: &DeviceAddress, rdma: &Namespace) -> Vec<&'a Link> {
         let own = |link: &&Link| link.parent.as_ref() == Some(address);
         let found: Vec<&Link> = self.links.iter().filter(own).collect();

@@ -15,20 +15,20 @@ use std::{
 };
 use words::{address_words, device_setting, drivers, of_family, route_words, setting_words};
 
-/// Side of the move.
+/// Side of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NetnsSide {
     /// The namespace that this program runs in.
     Host,
-    /// The pod's.
+    /// The pod's namespace.
     Pod,
 }
 
 /// A change that the kernel makes whole or not at all.
 ///
-/// `Display` gives its `ip`/`rdma`/`sysctl` equivalent with the pod's namespace called
-/// `pod`; [`Op::command`] takes the name it really has.
+/// `Display` gives its `ip`/`rdma`/`sysctl` equivalent with the pod's namespace called `pod`; [`Op::command`] takes the
+/// namespace's real name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(
@@ -51,20 +51,20 @@ pub enum Op {
     },
     /// `rdma dev delete DEVICE`: a [sub-device](crate::SubDevice) (`RDMA_NLDEV_CMD_DELDEV`).
     DeleteSubDevice { at: NetnsSide, device: String },
-    /// `ip link set dev LINK netns NS name NAME`: moved and renamed in one step, so that
-    /// it never meets a netdev of its old name. Loses addresses, routes and up.
+    /// `ip link set dev LINK netns NS name NAME`: moves and renames in one step, so that the netdev never meets a
+    /// netdev with its old name. The netdev loses addresses, routes and up.
     MoveLink {
         link: InterfaceName,
         from: NetnsSide,
         to: NetnsSide,
         name: InterfaceName,
     },
-    /// `ip link add link PARENT name NAME netns NS mtu BYTES type macvlan|ipvlan mode MODE`: made in the pod from a
-    /// netdev of the host by one request, so that it is never on the host and cannot be left there.
+    /// `ip link add link PARENT name NAME netns NS mtu BYTES type macvlan|ipvlan mode MODE`: one request makes the
+    /// child in the pod from a netdev of the host, so that the child is never on the host and cannot be left there.
     ///
-    /// `ip link add link PARENT name NAME type ipoib pkey PKEY`: made on the host, in datagram mode, and with the MTU
-    /// of the port. mlx5 searches for the parent in the child's own namespace (`mlx5i_parent_get()`,
-    /// `drivers/net/ethernet/mellanox/mlx5/core/ipoib/ipoib.c`), and IPoIB accepts no MTU at that moment
+    /// `ip link add link PARENT name NAME type ipoib pkey PKEY`: makes the child on the host, in datagram mode, and
+    /// with the MTU of the port. mlx5 searches for the parent in the child's own namespace (`mlx5i_parent_get()`,
+    /// `drivers/net/ethernet/mellanox/mlx5/core/ipoib/ipoib.c`), and IPoIB accepts no MTU in the request
     /// (`ipoib_ndo_init()`).
     AddChild {
         at: NetnsSide,
@@ -73,19 +73,19 @@ pub enum Op {
         name: InterfaceName,
         mtu: u32,
     },
-    /// `ip link del dev LINK`; one that is gone already is no error.
+    /// `ip link del dev LINK`; a missing netdev is no error.
     RemoveLink { at: NetnsSide, link: InterfaceName },
     /// `ip link del group GROUP` in the pod: one deletion removes all netdevs of the group. The kernel waits once until
     /// all are unused, and not for each (`rtnl_group_dellink()`, `net/core/rtnetlink.c`). An empty group is no error.
-    /// If one of them cannot be deleted, none is.
+    /// If one netdev cannot be deleted, the kernel deletes none.
     RemoveGroup { group: u32 },
-    /// `ip link set dev LINK name NAME`; only while it is down before Linux 6.2.
+    /// `ip link set dev LINK name NAME`; before Linux 6.2 only while the netdev is down.
     RenameLink {
         at: NetnsSide,
         link: InterfaceName,
         name: InterfaceName,
     },
-    /// `ip link set dev LINK up|down`. Down flushes IPv6 addresses and all routes.
+    /// `ip link set dev LINK up|down`. Down removes IPv6 addresses and all routes.
     SetUp {
         at: NetnsSide,
         link: InterfaceName,
@@ -115,9 +115,9 @@ pub enum Op {
         link: InterfaceName,
         packets: u32,
     },
-    /// `ip link set dev LINK mode default|dormant`, `state up|dormant`, `group NUMBER`, `gso_max_size BYTES`, `gso_max_segs COUNT`,
-    /// `gro_max_size BYTES`, `gso_ipv4_max_size BYTES`, `gro_ipv4_max_size BYTES`, `xdp off`.
-    /// A program is detached, and none attached.
+    /// `ip link set dev LINK mode default|dormant`, `state up|dormant`, `group NUMBER`, `gso_max_size BYTES`,
+    /// `gso_max_segs COUNT`, `gro_max_size BYTES`, `gso_ipv4_max_size BYTES`, `gro_ipv4_max_size BYTES`, `xdp off`. XDP
+    /// programs can only be detached, not attached.
     SetLinkSetting {
         at: NetnsSide,
         link: InterfaceName,
@@ -157,19 +157,19 @@ pub enum Op {
         number: u32,
         setting: VfSetting,
     },
-    /// `echo DEVICE > /sys/bus/pci/drivers/DRIVER/unbind`, then `bind`: its netdevs and RDMA devices, wherever they
-    /// are, end, and others are made on the host with the configured GUIDs. It is the only change that can be made by
-    /// half: [`Op::BindDriver`] then completes it.
+    /// `echo DEVICE > /sys/bus/pci/drivers/DRIVER/unbind`, then `bind`. The device's netdevs and RDMA devices end,
+    /// wherever they are, and new ones appear on the host with the configured GUIDs. Only this operation can be left
+    /// half done: [`Op::BindDriver`] then completes it.
     RebindDriver {
         device: DeviceAddress,
         driver: String,
     },
-    /// `echo DEVICE > /sys/bus/pci/drivers/DRIVER/bind`; bound already is no error.
+    /// `echo DEVICE > /sys/bus/pci/drivers/DRIVER/bind`; a bound driver is no error.
     BindDriver {
         device: DeviceAddress,
         driver: String,
     },
-    /// `ip link set dev LINK alias TEXT`; an empty text takes it away.
+    /// `ip link set dev LINK alias TEXT`; an empty text removes the alias.
     SetAlias {
         at: NetnsSide,
         link: InterfaceName,
@@ -201,44 +201,43 @@ pub enum Op {
         link: InterfaceName,
         address: Address,
     },
-    /// `ip route append ROUTE dev LINK`; one that is there already is no error.
+    /// `ip route append ROUTE dev LINK`; an existing route is no error.
     AddRoute {
         at: NetnsSide,
         link: InterfaceName,
         route: Route,
     },
-    /// `ip route del ROUTE dev LINK`; one that is gone already is no error.
+    /// `ip route del ROUTE dev LINK`; a missing route is no error.
     RemoveRoute {
         at: NetnsSide,
         link: InterfaceName,
         route: Route,
     },
-    /// `ip rule add RULE`; one that is there already is no error.
+    /// `ip rule add RULE`; an existing rule is no error.
     AddRule { at: NetnsSide, rule: Rule },
-    /// `ip rule del RULE`; one that is gone already is no error.
+    /// `ip rule del RULE`; a missing rule is no error.
     RemoveRule { at: NetnsSide, rule: Rule },
     /// `arping -c 1 -U -I LINK ADDRESS`, for IPv6 `ndsend ADDRESS LINK`: announces the hardware address of ADDRESS
-    /// once, so that neighbours update their caches. It changes nothing, so that no plan has it. On links without
-    /// hardware addresses in Ethernet's way (NOARP, InfiniBand), and on a link that is down, nothing is sent, which is
-    /// no error.
+    /// once, so that neighbours update their caches. The operation changes nothing, so no plan contains it. On links
+    /// without hardware addresses like Ethernet's (NOARP, InfiniBand), and on links that are down, it sends nothing and
+    /// returns no error.
     Announce {
         at: NetnsSide,
         link: InterfaceName,
         address: IpAddr,
     },
-    /// `smc_pnet -a ID -I NETDEV`, for an RDMA port `-D DEVICE -P PORT`, which only the initial
-    /// namespace takes; an entry that is there already is no error.
+    /// `smc_pnet -a ID -I NETDEV`, for an RDMA port `-D DEVICE -P PORT`, which the kernel accepts only in the initial
+    /// namespace; an existing entry is no error.
     AddPnet { at: NetnsSide, entry: PnetEntry },
-    /// `smc_pnet -d ID`: every entry of that id in the namespace goes; none is no error.
+    /// `smc_pnet -d ID`: removes every entry of the id in the namespace; no entry is no error.
     RemovePnet { at: NetnsSide, id: PnetId },
-    /// `smcr ueid add UEID`, for the whole node; one that is there already is no error.
+    /// `smcr ueid add UEID`, for the whole node; an existing EID is no error.
     AddUeid { ueid: String },
-    /// `smcr ueid del UEID`; one that is gone already is no error.
+    /// `smcr ueid del UEID`; a missing EID is no error.
     RemoveUeid { ueid: String },
-    /// `sysctl -w net.smc.tcp2smc=0|1` in the pod: TCP sockets that are opened from now on are SMC
-    /// sockets.
+    /// `sysctl -w net.smc.tcp2smc=0|1` in the pod: with 1, TCP sockets that are opened later are SMC sockets.
     SetTcp2Smc { on: bool },
-    /// `sysctl -w net.smc.smcr_max_links_per_lgr=LINKS` in the pod, of link groups to come.
+    /// `sysctl -w net.smc.smcr_max_links_per_lgr=LINKS` in the pod, for later link groups.
     SetMaxLinks { links: u8 },
 }
 
@@ -249,8 +248,7 @@ impl fmt::Display for Op {
 }
 
 impl Op {
-    /// The command that a person would type on the host, with `pod` for the name of the
-    /// pod's namespace.
+    /// Returns the command that a person would type on the host, with `pod` as the name of the pod's namespace.
     pub fn command(&self, pod: &str) -> String {
         let ip = |at: &NetnsSide| match at {
             NetnsSide::Host => "ip".to_owned(),

@@ -1,46 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pairing of netdevs and RDMA devices of one NIC: the rule for all callers.
+//! Pairing of netdevs and RDMA devices of one NIC: the rules for all callers.
 //!
 //! 1. The netdev is the RDMA device's port, if the kernel reports it.
 //! 2. Both are of the same PCI function or auxiliary device.
-//! 3. The RDMA device has neither, and its node GUID derives from the netdev's hardware address. An eRDMA NIC is two
-//!    PCI functions, one with the virtio netdev, the other with the RDMA device; the driver finds the netdev by its
-//!    address and derives the GUID (`erdma_enum_and_get_netdev()`, `erdma_device_register()` in
+//! 3. Neither rule 1 nor rule 2 finds one, and the RDMA device's node GUID derives from the netdev's hardware address.
+//!    An eRDMA NIC is two PCI functions, one with the virtio netdev, the other with the RDMA device; the driver finds
+//!    the netdev by its address and derives the GUID (`erdma_enum_and_get_netdev()`, `erdma_device_register()` in
 //!    `drivers/infiniband/hw/erdma/erdma_main.c`). A VLAN or macvlan has its parent's address, so the third rule only
-//!    applies to netdevs that have hardware and no RDMA device of their own; if the driver is known, only to RDMA devices
-//!    of the driver `erdma`.
+//!    applies to netdevs that have hardware and no RDMA device of their own. If the RDMA device's driver is known, it
+//!    must be `erdma`.
 //!
 //! An RDMA device can have no parent in sysfs (`/sys/class/infiniband_verbs/uverbs0/device` is missing): mainline's
 //! `erdma` sets none, Alibaba's own driver does. Such a device has the identity of its netdev's function, which the
-//! first and third rule find. The function that made it, if it is eRDMA's, is one of those that are bound to [`ERDMA`]
-//! and have no RDMA device. sysfs does not distinguish two of them (interrupts are named by function, the RDMA device
-//! by a number of its own), and their order changes when one is bound again. An identity by that order could exchange
-//! two NICs; the netdev cannot.
+//! first and third rule find. If the device is eRDMA's, its maker is one of the functions that are bound to [`ERDMA`]
+//! and have no RDMA device. sysfs does not tell which of them made which device: interrupts are named by function, RDMA
+//! devices by a number of their own, and binding a function again changes the order. An identity by that order could
+//! exchange two NICs; an identity by netdev cannot.
 //!
-//! RDMA in software has no parent either, and a GUID of its netdev's address: the driver identifies it, not the missing
-//! link.
+//! RDMA in software has no parent either, and its GUID derives from its netdev's address: only the driver tells it
+//! apart.
 
 use crate::{Device, DeviceAddress, HardwareAddress};
 
 /// The driver of eRDMA's PCI functions (`DRV_MODULE_NAME`, `drivers/infiniband/hw/erdma/erdma.h`).
 pub const ERDMA: &str = "erdma";
 
-/// The id of eRDMA's driver (`RDMA_DRIVER_ERDMA` of `enum rdma_driver_id`, `include/uapi/rdma/ib_user_ioctl_verbs.h`).
+/// Driver id of eRDMA (`RDMA_DRIVER_ERDMA` of `enum rdma_driver_id`, `include/uapi/rdma/ib_user_ioctl_verbs.h`).
 pub const ERDMA_ID: u32 = 19;
 
-/// Returns true if the driver of the RDMA device called `name` is eRDMA's: by its id where the kernel reports it, else by the
-/// name that the driver gives its devices (`erdma_%d`, `erdma_device_register()`).
+/// Returns true if the driver of the RDMA device called `name` is eRDMA's: by its id if the kernel reports the id, else
+/// by the name that the driver gives its devices (`erdma_%d`, `erdma_device_register()`).
 pub fn is_erdma(driver: Option<u32>, name: &str) -> bool {
     driver.map_or_else(|| name.starts_with(ERDMA), |it| it == ERDMA_ID)
 }
 
-/// Returns true if the PCI ID is that of an eRDMA NIC's second function (`erdma_pci_tbl`,
+/// Returns true if the PCI ID is the one of an eRDMA NIC's second function (`erdma_pci_tbl`,
 /// `drivers/infiniband/hw/erdma/erdma_main.c`).
 pub fn is_erdma_function(vendor: Option<&str>, device: Option<&str>) -> bool {
     vendor == Some("1ded") && device == Some("107f")
 }
 
-/// The functions that can have made an RDMA device of eRDMA without a parent.
+/// Returns the functions that can have made an RDMA device of eRDMA without a parent.
 pub fn makers<'a>(devices: impl IntoIterator<Item = &'a Device>) -> Vec<DeviceAddress> {
     let devices = devices.into_iter();
     let bare = devices.filter(|it| it.driver.as_deref() == Some(ERDMA) && it.rdma.is_empty());
@@ -48,13 +48,13 @@ pub fn makers<'a>(devices: impl IntoIterator<Item = &'a Device>) -> Vec<DeviceAd
 }
 
 /// Returns true if the node GUID `guid` (`0216:3eff:fe0a:0b01`) is the EUI-64 of `mac`, with or without the bit
-/// "locally administered" inverted (RFC 4291, appendix A; the kernel's `addrconf_addr_eui48()` inverts it,
+/// "locally administered" inverted (RFC 4291, appendix A; the kernel's `addrconf_addr_eui48()` inverts the bit,
 /// `addrconf_addr_eui48_base()` does not).
 pub fn is_guid_of(guid: &str, mac: &HardwareAddress) -> bool {
     let &[first, b, c, d, e, f] = mac.0.as_slice() else {
         return false;
     };
-    // what a soft device without hardware has
+    // the address of a soft device without hardware
     if mac.0.iter().all(|byte| *byte == 0) {
         return false;
     }
@@ -62,7 +62,7 @@ pub fn is_guid_of(guid: &str, mac: &HardwareAddress) -> bool {
     bytes(guid).is_some_and(|guid| guid == eui(first) || guid == eui(first ^ 2))
 }
 
-/// The eight bytes of a GUID in four groups.
+/// Parses the eight bytes of a GUID in four groups.
 fn bytes(guid: &str) -> Option<[u8; 8]> {
     let mut all = [0; 8];
     let mut groups = guid.trim_end().split(':');

@@ -7,26 +7,26 @@ use std::{fmt, io, net::IpAddr, time::Duration};
 /// Number of probes of an address (`PROBE_NUM` of RFC 5227, section 1.1).
 pub const PROBES: u32 = 3;
 
-/// The time from one probe to the next, and from the last to the verdict. RFC 5227 has a second or
-/// two (`PROBE_MIN`, `ANNOUNCE_WAIT`): see `docs/dev/decisions/`.
+/// Time from one probe to the next, and from the last probe to the verdict. RFC 5227 uses one or two seconds
+/// (`PROBE_MIN`, `ANNOUNCE_WAIT`); `docs/dev/decisions/` has the reason for less.
 pub const INTERVAL: Duration = Duration::from_millis(10);
 
 /// Longest time for which one [`Kernel::probe`](crate::Kernel::probe) waits for answers.
 pub const PROBE_TIME: Duration = Duration::from_millis(30);
 
-/// An address that a netdev of the pod is to get.
+/// An address that a netdev of the pod will get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
     /// The netdev, by its name in the pod.
     pub link: InterfaceName,
-    /// The address, which it does not have yet.
+    /// The address, which the netdev does not have yet.
     pub address: IpAddr,
-    /// Index of the host's netdev that has the same hardware address, and gets IPv4's answers: what
-    /// an ipvlan child lies on (`ipvlan_addr_lookup()`, `drivers/net/ipvlan/ipvlan_core.c`).
+    /// Index of the host's netdev that has the same hardware address and receives IPv4's answers: the lower netdev of
+    /// an ipvlan child (`ipvlan_addr_lookup()`, `drivers/net/ipvlan/ipvlan_core.c`).
     pub answered_at: Option<u32>,
 }
 
-/// Sign of another host that an address is not free.
+/// Packet from another host which shows that an address is not free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sign {
     /// The host has the address (RFC 5227, section 2.1.1; RFC 4862, section 5.4.4).
@@ -38,13 +38,13 @@ pub enum Sign {
 /// An address that is not free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// The netdev on whose network that is.
+    /// The netdev on whose network the address is taken.
     pub link: InterfaceName,
     /// The address.
     pub address: IpAddr,
-    /// Hardware address of the host.
+    /// Hardware address of the other host.
     pub by: HardwareAddress,
-    /// Sign of the host.
+    /// Packet that the other host sent.
     pub sign: Sign,
 }
 
@@ -86,7 +86,7 @@ pub enum Unasked {
     /// The netdev does not resolve neighbours (`IFF_NOARP`), like an ipvlan l3 child.
     #[error("it has no neighbour discovery")]
     NoNeighbours,
-    /// IP over InfiniBand, or no link layer that has neighbours.
+    /// The netdev is IP over InfiniBand, or its link layer has no neighbours.
     #[error("its link layer is not Ethernet")]
     NotEthernet,
 }
@@ -96,14 +96,14 @@ pub enum Unasked {
 #[error("addresses cannot be probed on the wire: {0}")]
 pub struct ProbeError(#[from] pub io::Error);
 
-/// An entry of a neighbour table that tells where an address is (`NUD_REACHABLE`, `NUD_STALE`,
-/// `NUD_DELAY`, `NUD_PROBE`, `NUD_PERMANENT`; `include/uapi/linux/neighbour.h`).
+/// An entry of a neighbour table that has the neighbour's hardware address (`NUD_REACHABLE`, `NUD_STALE`, `NUD_DELAY`,
+/// `NUD_PROBE`, `NUD_PERMANENT`; `include/uapi/linux/neighbour.h`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Neighbour {
-    /// Index of the netdev by which it is reached.
+    /// Index of the netdev by which the neighbour is reached.
     pub index: u32,
-    /// Its address.
+    /// IP address.
     pub address: IpAddr,
-    /// Its hardware address.
+    /// Hardware address.
     pub mac: HardwareAddress,
 }

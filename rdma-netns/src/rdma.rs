@@ -36,32 +36,31 @@ pub struct RdmaDevice {
     pub index: u32,
     /// Node GUID, `0000:1122:3344:5566`-like.
     pub node_guid: String,
-    /// The PCI function or auxiliary device behind it; that of its netdev where sysfs tells none of hardware
+    /// PCI function or auxiliary device of the RDMA device; if sysfs names no hardware, that of the netdev
     /// ([`pairing`]). Soft devices may have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<DeviceAddress>,
-    /// Its ports, from 1.
+    /// Ports, from 1.
     #[serde(default)]
     pub ports: Vec<RdmaPort>,
-    /// Its character devices, and those of its sub-devices in the same namespace, where they are known to the asking
-    /// namespace.
+    /// Character devices, including those of sub-devices in the same namespace, if the observing namespace sees them.
     #[serde(default)]
     pub char_devices: Vec<CharDevice>,
-    /// Kernel modules that have connections by it, or listen at an address of it: `nvme_rdma`,
+    /// Kernel modules that have connections through the device, or listen at one of its addresses: `nvme_rdma`,
     /// `rpcrdma` (NFS), `ko2iblnd` (Lustre). Known in the host's namespace only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kernel_users: Vec<String>,
 }
 
-/// An RDMA device that gives a part of another one: `smi1` of a multi-plane NIC, for subnet management alone
+/// An RDMA device that is a part of another one: `smi1` of a multi-plane NIC, for subnet management alone
 /// (`RDMA_DEVICE_TYPE_SMI`). It has `umad` devices and no `uverbs` device (`ib_uverbs_add_one()`,
-/// `drivers/infiniband/core/uverbs_main.c`). It holds a reference to the other one (`ib_add_sub_device()`), and a move
-/// of that waits until there is none (`disable_device()`, `drivers/infiniband/core/device.c`).
+/// `drivers/infiniband/core/uverbs_main.c`). A sub-device holds a reference to its parent (`ib_add_sub_device()`), and
+/// a move of the parent waits until there is none (`disable_device()`, `drivers/infiniband/core/device.c`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubDevice {
     /// Name, as [`name::text`].
     pub name: String,
-    /// The name of the RDMA device that it is a part of, which can be in another namespace.
+    /// Name of the parent RDMA device, which can be in another namespace.
     pub parent: String,
 }
 
@@ -70,13 +69,13 @@ pub struct SubDevice {
 pub struct RdmaPort {
     /// Number, from 1.
     pub number: u32,
-    /// Index of the port's netdev, where that is in the same namespace.
+    /// Index of the port's netdev, if the netdev is in the same namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netdev: Option<u32>,
     /// Logical state (`enum ib_port_state`): 1 down, 4 active.
     pub state: u8,
-    /// The link layer of a port without netdev, as this program's sysfs tells it: Ethernet's is no
-    /// use without, InfiniBand's is.
+    /// Link layer of a port without netdev, from this program's sysfs: an Ethernet port is useless without a netdev, an
+    /// InfiniBand port is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_layer: Option<LinkType>,
 }
@@ -86,30 +85,30 @@ pub struct RdmaPort {
 pub struct CharDevice {
     /// `uverbs0`, `umad0`.
     pub name: String,
-    /// The device number that the kernel gave it.
+    /// Major number that the kernel gave the device.
     pub major: u32,
-    /// The device number that the kernel gave it.
+    /// Minor number that the kernel gave the device.
     pub minor: u32,
-    /// The numbers that the node in `/dev/infiniband` has, if there is one.
+    /// Numbers of the node in `/dev/infiniband`, if it exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<(u32, u32)>,
 }
 
 impl CharDevice {
-    /// Returns true if `/dev/infiniband/<name>` is this device.
+    /// Returns true if the node `/dev/infiniband/<name>` has the numbers of this device.
     pub fn is_in_place(&self) -> bool {
         self.node == Some((self.major, self.minor))
     }
 }
 
 impl RdmaDevice {
-    /// Returns true if one of its ports has the netdev `index`.
+    /// Returns true if one of the device's ports has the netdev `index`.
     pub fn has_netdev(&self, index: u32) -> bool {
         self.ports.iter().any(|port| port.netdev == Some(index))
     }
 
-    /// Returns true if it has an Ethernet port (RoCE, iWARP) without a netdev in its namespace: no address becomes a
-    /// GID there.
+    /// Returns true if the device has an Ethernet port (RoCE, iWARP) without a netdev in its namespace: no address
+    /// becomes a GID of such a port.
     pub fn lacks_netdev(&self) -> bool {
         let lacks =
             |port: &RdmaPort| port.netdev.is_none() && port.link_layer == Some(LinkType::Ether);

@@ -17,13 +17,13 @@ pub enum Plan<T> {
 pub enum Refusal<E> {
     /// The desired state does without it; the round goes on.
     DoWithout,
-    /// The change is tried again at once: how long is who answers this to bound.
+    /// The change is tried again at once. The implementation that returns this must bound the attempts.
     TryAgain,
-    /// The round goes on; the error counts if the next rounds do not mend it.
+    /// The round goes on; the error counts if the next rounds do not reach the desired state.
     GoOn(OpError),
-    /// Other changes depend on it, or the state has changed since it was observed: the round ends, and the rest is planned
-    /// again.
-    PlanAnew(OpError),
+    /// The round ends, and the next one plans the rest again: other changes depend on this one, or the state has
+    /// changed since the observation.
+    PlanAgain(OpError),
     /// The desired state cannot be reached.
     End(E),
 }
@@ -33,15 +33,15 @@ pub enum Refusal<E> {
 #[error("another program undid this change: {0}")]
 pub struct Unstable(String);
 
-/// A desired state of a namespace, and who wants it.
+/// A desired state of a namespace, and the reactions to refused changes.
 pub trait Desired {
     /// Result when nothing is missing.
     type Reached;
-    /// Why it was not reached.
+    /// Reason why the state was not reached.
     type Error: From<OpError> + From<Unstable>;
 
-    /// Observes the present state, plans the missing changes, and records them if necessary before they are made.
-    /// Called once before each round, and once more after the last one.
+    /// Observes the present state, plans the missing changes, and if necessary records them before they are made.
+    /// [`reconcile`] calls this once before each round, and once after the last one.
     ///
     /// # Errors
     /// The present state cannot be read, or the desired state cannot be reached from it.
@@ -81,7 +81,7 @@ pub fn reconcile<K: Kernel, D: Desired>(
                     Refusal::TryAgain => continue,
                     Refusal::DoWithout => {}
                     Refusal::GoOn(error) => failed = Some(error),
-                    Refusal::PlanAnew(error) => {
+                    Refusal::PlanAgain(error) => {
                         failed = Some(error);
                         break 'round;
                     }

@@ -5,45 +5,45 @@ use crate::link::contains;
 use serde::{Deserialize, Serialize};
 use std::{fmt, net::IpAddr};
 
-/// A rule that selects by source, and by destination or not, and leads to a table (`FR_ACT_TO_TBL`,
-/// `include/uapi/linux/fib_rules.h`). It belongs to a namespace, not to a netdev: it stays
-/// when the netdev with the source address goes.
+/// A rule that selects by source, and optionally by destination, and leads to a table (`FR_ACT_TO_TBL`,
+/// `include/uapi/linux/fib_rules.h`). A rule belongs to a namespace, not to a netdev: it stays when the netdev with the
+/// source address leaves.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Rule {
     /// Source, network address.
     pub from: IpAddr,
     /// Length of the source's prefix, bits; not 0.
     pub prefix: u8,
-    /// Destination: network address, and length of its prefix, bits; none: any.
+    /// Destination: network address, and length of its prefix in bits; `None`: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<(IpAddr, u8)>,
     /// Table of the rule.
     pub table: u32,
-    /// Order among the rules of one family, the lowest first (`FRA_PRIORITY`): the local table
-    /// has 0, main 32766, default 32767.
+    /// Order among the rules of one family, the lowest first (`FRA_PRIORITY`). The rule of the local table has 0, of
+    /// main 32766, of default 32767.
     pub priority: u32,
 }
 
-/// A rule for packets of all sources and netdevs: its table has the routes of the namespace's own packets.
+/// A rule for packets of all sources and netdevs: it leads to a table with routes of the namespace's own packets.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct GeneralRule {
-    /// Destination, network address; all zeros with prefix 0 for all of its family.
+    /// Destination, network address; all zeros with prefix 0 for every address of the family.
     pub to: IpAddr,
     /// Length of the destination's prefix, bits.
     #[serde(default)]
     pub prefix: u8,
     /// Table of the rule.
     pub table: u32,
-    /// Routes of no longer a prefix do not count (`suppress_prefixlength`).
+    /// Largest prefix length of routes that the rule ignores (`suppress_prefixlength`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suppressed: Option<u8>,
-    /// True if it selects by further criteria, such as a mark or a port: other packets skip it.
+    /// True if the rule has further selectors, such as a mark or a port: packets that do not match skip it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub conditional: bool,
 }
 
 impl Rule {
-    /// Returns true if it selects all packets from `address`.
+    /// Returns true if the rule selects all packets from `address`.
     pub fn selects(&self, address: IpAddr) -> bool {
         self.to.is_none() && contains(self.from, self.prefix, address)
     }

@@ -8,13 +8,13 @@
 //! | that an API server is reached by | kubelet speaks to it |
 //! | that one of them lies on, or that is a port of it | it goes by that |
 //!
-//! A default route is one with the lowest metric of its family in its table, and of those with the highest
-//! preference that routers advertise (RFC 4191, section 2.1). Others are behind it, as those of rails are. The main
-//! table's count, and those of each table to which a rule leads that names neither a source nor a netdev nor a
-//! destination: those of a table behind one that leads everywhere do not. A rail's own table, to which rules
-//! lead from the rail's address, is none of these. Several equal IPv6 ones come from routers' advertisements on
-//! every netdev. Kubelet takes the node's address from the IPv4 default route, and from the IPv6 one where there is none
-//! (`chooseHostInterface()`, `k8s.io/apimachinery/pkg/util/net/interface.go`).
+//! Only some default routes count. In a table these are the default routes of a family with the lowest metric, and
+//! among equal metrics with the highest preference that routers advertise (RFC 4191, section 2.1); default routes of
+//! rails have higher metrics. The main table counts, and each table to which a rule leads that names neither a source
+//! nor a netdev nor a destination. Tables behind a rule that leads all packets elsewhere do not count, nor does a
+//! rail's own table, to which rules lead from the rail's address. Several equal IPv6 default routes come from routers'
+//! advertisements on every netdev. Kubelet takes the node's address from the IPv4 default route, and from the IPv6 one
+//! where there is none (`chooseHostInterface()`, `k8s.io/apimachinery/pkg/util/net/interface.go`).
 
 use crate::{
     GeneralRule, Link, Namespace, Route,
@@ -26,12 +26,12 @@ use std::{
     net::IpAddr,
 };
 
-/// Why the node would be cut off.
+/// Reason why the node would be cut off without a netdev.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Uplink {
-    /// A default route leaves by it.
+    /// A default route leaves by the netdev.
     DefaultRoute,
-    /// This API server is reached by it.
+    /// This API server is reached by the netdev.
     ApiServer(IpAddr),
 }
 
@@ -45,7 +45,7 @@ impl fmt::Display for Uplink {
 }
 
 impl Namespace {
-    /// The netdevs without which the node that has this namespace is cut off, by their indices.
+    /// Returns the netdevs without which the node with this namespace is cut off, by index.
     pub fn uplinks(&self, api_servers: &[IpAddr]) -> BTreeMap<u32, Uplink> {
         let mut ipv4 = self.by_rules(false);
         ipv4.extend(self.default_netdevs(false, MAIN_TABLE));
@@ -80,7 +80,7 @@ impl Namespace {
         }
     }
 
-    /// All routes of a table, with the indices of their netdevs.
+    /// Returns all routes of a table, with the indices of their netdevs.
     fn routes_of(&self, table: u32) -> impl Iterator<Item = (u32, &Route)> {
         let own = self
             .links
@@ -94,7 +94,8 @@ impl Namespace {
             .filter(move |(_, route)| route.table == table)
     }
 
-    /// Returns the general rules of a family, in their order; a missing rule for main is the last.
+    /// Returns the general rules of a family, in their order; if the rule for main is missing, it is added as the last
+    /// one.
     fn lookups(&self, ipv6: bool) -> Vec<GeneralRule> {
         let rules = self.general_rules.iter();
         let mut rules: Vec<_> = rules
@@ -134,7 +135,7 @@ impl Namespace {
         found
     }
 
-    /// The netdevs of a family's default routes of the lowest metric in a table.
+    /// Returns the netdevs of a family's default routes of the lowest metric in a table.
     fn default_netdevs(&self, ipv6: bool, table: u32) -> BTreeSet<u32> {
         let routes = || {
             self.routes_of(table)
@@ -145,8 +146,8 @@ impl Namespace {
         best.map(|(netdev, _)| netdev).collect()
     }
 
-    /// The netdevs by which `address` is reached, other than by a default route that counts anyway; the one
-    /// that has it, if it is the node's own.
+    /// Returns the netdevs by which `address` is reached, other than by a default route that counts anyway; if the
+    /// address is the node's own, the netdev that has it.
     fn towards(&self, address: IpAddr) -> BTreeSet<u32> {
         let has = |link: &&Link| link.addresses.iter().any(|it| it.ip == address);
         if let Some(own) = self.links.iter().find(has) {
@@ -178,18 +179,18 @@ impl Namespace {
 }
 
 impl GeneralRule {
-    /// Returns true if it selects all packets of its family and all routes of its table.
+    /// Returns true if the rule selects all packets of its family and all routes of its table.
     fn is_for_all(&self) -> bool {
         self.prefix == 0 && self.suppressed.is_none() && !self.conditional
     }
 
-    /// Returns true if it can select packets to `address`.
+    /// Returns true if the rule can select packets to `address`.
     fn leads(&self, address: IpAddr) -> bool {
         contains(self.to, self.prefix, address)
     }
 }
 
-/// Returns the rank of a route among those to one destination, of which the kernel selects the lowest
+/// Returns the rank of a route among the routes to one destination, of which the kernel selects the lowest
 /// (`rt6_score_route()`, `net/ipv6/route.c`, for the preference).
 fn rank(route: &Route) -> (u32, u8) {
     let preference = match route.preference {

@@ -1,41 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Set-up of a virtual function by its physical function on the host: settings that the function itself cannot change,
-//! wherever its netdev is (`IFLA_VFINFO_LIST`, `include/uapi/linux/if_link.h`).
+//! Set-up of a virtual function by its physical function on the host. The virtual function cannot change these
+//! settings, wherever its netdev is (`IFLA_VFINFO_LIST`, `include/uapi/linux/if_link.h`).
 
 use crate::{Guid, HardwareAddress, InterfaceName};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A virtual function, as its physical function has it.
+/// A virtual function, as its physical function reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vf {
     /// The physical function's netdev, on the host.
     pub pf: InterfaceName,
     /// Index of the virtual function, from 0.
     pub number: u32,
-    /// Settings, one of a kind; those that the driver does not report are missing.
+    /// Settings, one of each kind; settings that the driver does not report are missing.
     pub settings: Vec<VfSetting>,
 }
 
-/// Something that a physical function sets of a virtual one.
+/// A setting of a virtual function that its physical function makes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum VfSetting {
-    /// The VLAN that it is on, of which it sees nothing.
+    /// VLAN of the function, whose tags the function does not see.
     Vlan(VfVlan),
-    /// Its hardware address. Zero: it chooses one.
+    /// Hardware address. Zero: the function chooses one.
     Mac(HardwareAddress),
     /// Rates of sending.
     Rates(VfRates),
     /// Spoof check: frames from another hardware address than its own are dropped.
     SpoofCheck(bool),
-    /// Trust: it may change what concerns others, such as promiscuous mode or another hardware address.
+    /// Trust: the function may change settings that affect others, such as promiscuous mode or its hardware address.
     Trust(bool),
     /// Carrier.
     LinkState(VfLinkState),
-    /// The GUID of its RDMA device, which that has from the next time that the function's driver is bound to it.
+    /// GUID of the function's RDMA device, in effect from the next time that the function's driver is bound.
     NodeGuid(Guid),
-    /// The GUID of its port, from then on as well.
+    /// GUID of the function's port, in effect from the same time as [`Self::NodeGuid`].
     PortGuid(Guid),
 }
 
@@ -68,16 +68,16 @@ pub struct VfVlan {
 /// Protocol of a VLAN's tag (`ETH_P_8021Q`, `ETH_P_8021AD`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum VlanProtocol {
-    /// A customer's.
+    /// Customer tag.
     #[default]
     #[serde(rename = "802.1q")]
     Customer,
-    /// A service provider's, around the customer's.
+    /// Service provider's tag, around the customer's.
     #[serde(rename = "802.1ad")]
     Service,
 }
 
-/// Mbit/s; 0: no limit.
+/// Limits of the sending rate in Mbit/s; 0: no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VfRates {
     /// Guaranteed rate.
@@ -90,30 +90,30 @@ pub struct VfRates {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VfLinkState {
-    /// The physical function's.
+    /// Carrier of the physical function.
     Auto,
-    /// Always one.
+    /// Carrier always on.
     Enable,
-    /// None.
+    /// Carrier always off.
     Disable,
 }
 
 impl Vf {
-    /// Returns its settings of the kinds in `others`.
+    /// Returns the virtual function with only the settings of the kinds in `others`.
     pub fn as_in(mut self, others: &[VfSetting]) -> Self {
         let is_named = |it: &VfSetting| others.iter().any(|other| other.kind() == it.kind());
         self.settings.retain(is_named);
         self
     }
 
-    /// The setting of `kind`.
+    /// Returns the setting of `kind`.
     pub fn setting(&self, kind: VfSettingKind) -> Option<&VfSetting> {
         self.settings.iter().find(|it| it.kind() == kind)
     }
 }
 
 impl VfSettingKind {
-    /// Returns the initial value of kinds that a driver can accept and not report (`rtnl_fill_vfinfo()`,
+    /// Returns the initial value of this kind, if a driver can accept the kind and not report it (`rtnl_fill_vfinfo()`,
     /// `net/core/rtnetlink.c`): no trust, which sriov-cni also restores, and the spoof check. `None`: every driver
     /// reports the kind.
     pub fn presumed(self) -> Option<VfSetting> {
@@ -126,7 +126,7 @@ impl VfSettingKind {
 }
 
 impl VfVlan {
-    /// Value without a VLAN.
+    /// Value for a function without a VLAN.
     pub const NONE: Self = Self {
         id: 0,
         qos: 0,
@@ -135,7 +135,7 @@ impl VfVlan {
 }
 
 impl VfSetting {
-    /// The GUID, if it is one.
+    /// Returns the GUID, if the setting is one.
     pub fn guid(&self) -> Option<Guid> {
         match self {
             Self::NodeGuid(guid) | Self::PortGuid(guid) => Some(*guid),
@@ -143,7 +143,7 @@ impl VfSetting {
         }
     }
 
-    /// Its kind.
+    /// Returns the kind of the setting.
     pub fn kind(&self) -> VfSettingKind {
         match self {
             Self::Vlan(_) => VfSettingKind::Vlan,

@@ -169,7 +169,7 @@ impl<K: Kernel> Desired for Attached<'_, K> {
             Ok(Err(obstacle)) => Refusal::End(obstacle.into()),
             // a netdev that the kernel has just made: udev has renamed it since it was observed
             Ok(Ok(ops)) if error.errno() == Some(libc::ENODEV) && !ops.contains(&error.op) => {
-                Refusal::PlanAnew(error)
+                Refusal::PlanAgain(error)
             }
             _ => Refusal::End(error.into()),
         }

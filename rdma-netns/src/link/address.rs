@@ -21,7 +21,7 @@ pub struct Address {
     /// `RT_SCOPE_*`: 0 global, 253 link, 254 host.
     #[serde(default)]
     pub scope: u8,
-    /// IPv4 label, where it is not the netdev's name.
+    /// IPv4 label, if it differs from the netdev's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// Metric of its prefix route (`IFA_RT_PRIORITY`).
@@ -31,21 +31,20 @@ pub struct Address {
     /// `…MCAUTOJOIN`.
     #[serde(default)]
     pub flags: u32,
-    /// Remaining lifetimes (valid, preferred), seconds; none: for ever.
+    /// Remaining lifetimes (valid, preferred), seconds; `None`: for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifetime: Option<(u32, u32)>,
-    /// True while it is unusable: duplicate address detection is in progress, or has failed.
+    /// True while the address is unusable: duplicate address detection is in progress, or has failed.
     #[serde(default)]
     pub tentative: bool,
-    /// Duplicate address detection found another one on the link (`IFA_F_DADFAILED`): the
-    /// address is there and cannot be used.
+    /// True if duplicate address detection found the address on another host (`IFA_F_DADFAILED`): the address is set
+    /// and unusable.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dad_failed: bool,
-    /// The kernel made it itself: link-local, from a router advertisement, or temporary.
+    /// True if the kernel made the address itself: link-local, from a router advertisement, or temporary.
     #[serde(default)]
     pub automatic: bool,
-    /// The kernel made it for privacy and replaces it within days (RFC 8981,
-    /// `IFA_F_TEMPORARY`).
+    /// True if the kernel made the address for privacy, and replaces it within days (RFC 8981, `IFA_F_TEMPORARY`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub temporary: bool,
 }
@@ -56,7 +55,7 @@ pub const IFA_F_NODAD: u32 = 0x02;
 pub const IFA_F_OPTIMISTIC: u32 = 0x04;
 /// `IFA_F_HOMEADDRESS`: a mobile node's home address.
 pub const IFA_F_HOMEADDRESS: u32 = 0x10;
-/// `IFA_F_MANAGETEMPADDR`: the kernel makes temporary addresses from it.
+/// `IFA_F_MANAGETEMPADDR`: the kernel makes temporary addresses of the same prefix.
 pub const IFA_F_MANAGETEMPADDR: u32 = 0x100;
 /// `IFA_F_NOPREFIXROUTE`: no route for the prefix is made.
 pub const IFA_F_NOPREFIXROUTE: u32 = 0x200;
@@ -67,7 +66,7 @@ pub const FOR_EVER: u32 = u32::MAX;
 /// Metric of the route that comes with an IPv6 address (`IP6_RT_PRIO_ADDRCONF`,
 /// `include/uapi/linux/ipv6_route.h`).
 const IPV6_PREFIX_METRIC: u32 = 256;
-/// The flags of [`Address::flags`].
+/// The flags that [`Address::flags`] contains.
 pub const GIVEN_FLAGS: u32 = IFA_F_NODAD
     | IFA_F_OPTIMISTIC
     | IFA_F_HOMEADDRESS
@@ -76,7 +75,7 @@ pub const GIVEN_FLAGS: u32 = IFA_F_NODAD
     | IFA_F_MCAUTOJOIN;
 
 impl Address {
-    /// A global address without anything special.
+    /// Returns a global address without flags, lifetimes or a peer.
     pub fn new(ip: IpAddr, prefix: u8) -> Self {
         Self {
             ip,
@@ -95,9 +94,10 @@ impl Address {
         }
     }
 
-    /// Returns true if its prefix identifies the netdev's network: it is global, in use and permanent. Addresses of
-    /// scope link or host, link-local, loopback and multicast ones do not; tentative, duplicate, deprecated (preferred
-    /// lifetime 0) and temporary ones may be another machine's, or expire soon.
+    /// Returns true if the address' prefix identifies the netdev's network: the address is global, in use and
+    /// permanent. Addresses of scope link or host, link-local, loopback and multicast addresses do not identify a
+    /// network. Tentative, duplicate, deprecated (preferred lifetime 0) and temporary addresses may be another
+    /// machine's, or expire soon.
     pub fn names_a_network(&self) -> bool {
         let is_global = match self.ip {
             IpAddr::V4(ip) => !ip.is_link_local(),
@@ -127,7 +127,7 @@ impl Address {
             IpAddr::V6(_) => (128, IPV6_PREFIX_METRIC),
         };
         let ends = std::iter::once(self.ip).chain(self.peer);
-        // no route leads to an IPv4 host by its own address
+        // the kernel makes no route for the own address of an IPv4 host
         let has_route = self.ip.is_ipv6() || self.peer.is_some() || self.prefix < host;
         let is_end = |end: IpAddr| {
             let is_whole = route.prefix == host && route.destination == end;
@@ -138,7 +138,7 @@ impl Address {
         has_route && same_metric && ends.into_iter().any(is_end)
     }
 
-    /// Returns true if it is an IPv6 link-local address.
+    /// Returns true if the address is IPv6 and link-local.
     pub fn is_link_local(&self) -> bool {
         matches!(self.ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
     }

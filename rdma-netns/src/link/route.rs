@@ -11,7 +11,7 @@ pub struct Route {
     pub destination: IpAddr,
     /// Length of the destination's prefix, bits.
     pub prefix: u8,
-    /// Next hop; none: the destination is on the link.
+    /// Next hop; `None`: the destination is on the link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<IpAddr>,
     /// Preferred source address (`src`).
@@ -29,7 +29,7 @@ pub struct Route {
     /// `RT_SCOPE_*`: 0 global, 253 link.
     #[serde(default)]
     pub scope: u8,
-    /// The gateway is taken to be on the link.
+    /// True if the gateway counts as reachable on the link without a route to it.
     #[serde(default)]
     pub onlink: bool,
     /// Path MTU, bytes.
@@ -41,10 +41,10 @@ pub struct Route {
     /// Further metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<Box<RouteMetrics>>,
-    /// The type of service of the packets that it is for (IPv4 only); 0: any.
+    /// Type of service of the packets that the route is for (IPv4 only); 0: any.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub tos: u8,
-    /// Seconds until the kernel takes it away (`RTA_EXPIRES`, IPv6 only); none: never.
+    /// Seconds until the kernel removes the route (`RTA_EXPIRES`, IPv6 only); `None`: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<u32>,
     /// Preference among several default routers (`RTA_PREF`, RFC 4191, section 2.1, IPv6 only): 0 medium, 1 high, 3
@@ -56,14 +56,14 @@ pub struct Route {
 /// Metrics that few routes have (`RTA_METRICS`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RouteMetrics {
-    /// Numbers by `RTAX_*` (`include/uapi/linux/rtnetlink.h`), in the kernel's order and units: `initcwnd`, `hoplimit`, `rto_min`,
-    /// which of them are locked.
+    /// Numbers by `RTAX_*` (`include/uapi/linux/rtnetlink.h`), in the kernel's order and units: `initcwnd`, `hoplimit`,
+    /// `rto_min`, and the mask of locked metrics.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub numbers: Vec<(u16, u32)>,
     /// Congestion control of TCP (`RTAX_CC_ALGO`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub congestion: Option<String>,
-    /// Two numbers by which packets are counted and classified, of the source and of the destination (`RTA_FLOW`, IPv4 only).
+    /// Realms of source and destination, by which packets are counted and classified (`RTA_FLOW`, IPv4 only).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub realm: Option<u32>,
 }
@@ -100,7 +100,7 @@ fn is_zero(number: &u8) -> bool {
 }
 
 impl Route {
-    /// A static route in the main table.
+    /// Returns a static route in the main table.
     pub fn new(destination: IpAddr, prefix: u8) -> Self {
         Self {
             destination,
@@ -124,7 +124,7 @@ impl Route {
     /// Returns true if `other` is the same route, regardless of age.
     pub fn same_as(&self, other: &Self) -> bool {
         let expires = self.expires;
-        // a host has thousands, and most of them differ there
+        // a host has thousands of routes, and most of them differ in the destination
         self.same_destination(other)
             && *self
                 == Self {
@@ -139,12 +139,12 @@ impl Route {
             == (other.destination, other.prefix, other.table, other.tos)
     }
 
-    /// Returns true if `ip` is in its destination.
+    /// Returns true if `ip` is in the route's destination.
     pub fn leads_to(&self, ip: IpAddr) -> bool {
         contains(self.destination, self.prefix, ip)
     }
 
-    /// The metric that counts where there is none: `IP6_RT_PRIO_USER` for IPv6
+    /// Returns the metric that the kernel uses for a route without one: `IP6_RT_PRIO_USER` for IPv6
     /// (`include/uapi/linux/ipv6_route.h`).
     pub fn default_metric(&self) -> u32 {
         if self.destination.is_ipv4() { 0 } else { 1024 }

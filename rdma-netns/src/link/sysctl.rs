@@ -3,7 +3,7 @@
 //!
 //! A node has a netdev for each pod, and each observation reads the 35 settings of all of them. The settings are
 //! therefore stored as numbers in the order of their names, without allocations. A record of a later version may have
-//! others besides.
+//! further settings.
 
 use serde::{Deserialize, Serialize, Serializer};
 use std::{borrow::Cow, collections::BTreeMap, ops::Index};
@@ -12,16 +12,16 @@ use std::{borrow::Cow, collections::BTreeMap, ops::Index};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "BTreeMap<Cow<'static, str>, i32>")]
 pub struct Sysctls {
-    /// Values of [`SYSCTLS`], in that order; 0 for missing ones.
+    /// Values by index in [`SYSCTLS`]; 0 for missing settings.
     values: Values,
-    /// Bit mask of the present ones.
+    /// Bit mask of the present settings, by index.
     present: u128,
-    /// All others, as they came.
+    /// Settings that are not in [`SYSCTLS`], in the order of their addition.
     others: Vec<(Cow<'static, str>, i32)>,
 }
 
-/// The settings of a netdev below `/proc/sys/net/ipv{4,6}/conf` that netlink reports, in order. A move to another namespace
-/// resets them. Not among them are `mtu`, `mc_forwarding` (read only), `stable_secret` and `ioam6_id_wide`.
+/// The settings of a netdev below `/proc/sys/net/ipv{4,6}/conf` that netlink reports, in order. A move to another
+/// namespace resets them. The list omits `mtu`, `mc_forwarding` (read only), `stable_secret` and `ioam6_id_wide`.
 pub const SYSCTLS: [&str; 88] = [
     "ipv4/accept_local",
     "ipv4/accept_redirects",
@@ -123,7 +123,7 @@ impl Default for Values {
 }
 
 impl Sysctls {
-    /// Sets the one at `place` in [`SYSCTLS`].
+    /// Sets the setting at the index `place` of [`SYSCTLS`].
     pub(crate) fn set(&mut self, place: usize, value: i32) {
         self.values.0[place] = value;
         self.present |= 1 << place;
@@ -133,7 +133,7 @@ impl Sysctls {
         self.present & (1 << place) != 0
     }
 
-    /// The value of `name`.
+    /// Returns the value of `name`.
     pub fn get(&self, name: &str) -> Option<&i32> {
         match place(name) {
             Some(place) => self.has(place).then(|| &self.values.0[place]),
@@ -144,7 +144,7 @@ impl Sysctls {
         }
     }
 
-    /// The value of `name`, to be changed.
+    /// Returns a mutable reference to the value of `name`.
     pub fn get_mut(&mut self, name: &str) -> Option<&mut i32> {
         match place(name) {
             Some(place) => self.has(place).then(|| &mut self.values.0[place]),
@@ -160,7 +160,7 @@ impl Sysctls {
         self.get(name).is_some()
     }
 
-    /// Puts `value` in; the value before, if there was one.
+    /// Sets `name` to `value`, and returns the earlier value.
     pub fn insert(&mut self, name: Cow<'static, str>, value: i32) -> Option<i32> {
         if let Some(present) = self.get_mut(&name) {
             return Some(std::mem::replace(present, value));
@@ -172,7 +172,7 @@ impl Sysctls {
         None
     }
 
-    /// All of them: those in [`SYSCTLS`] in that order, and then all others.
+    /// Returns all settings: first those in [`SYSCTLS`], in their order, then all others.
     pub fn iter(&self) -> impl Iterator<Item = (&str, i32)> {
         let known = { 0..SYSCTLS.len() }.filter(|place| self.has(*place));
         let known = known.map(|place| (SYSCTLS[place], self.values.0[place]));
@@ -180,12 +180,12 @@ impl Sysctls {
         known.chain(others.map(|(name, value)| (&**name, *value)))
     }
 
-    /// Their names.
+    /// Returns the names of all settings.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.iter().map(|(name, _)| name)
     }
 
-    /// Keeps those whose names are `wanted`.
+    /// Keeps the settings whose names are `wanted`.
     pub fn retain(&mut self, wanted: impl Fn(&str) -> bool) {
         let kept = self.iter().filter(|(name, _)| wanted(name));
         *self = kept
@@ -193,7 +193,7 @@ impl Sysctls {
             .collect();
     }
 
-    /// Forgets all of them.
+    /// Removes all settings.
     pub fn clear(&mut self) {
         *self = Self::default();
     }

@@ -12,14 +12,15 @@ use std::{
     path::Path,
 };
 
-/// PCI vendors whose display controllers compute (pci.ids): NVIDIA, AMD, Intel, Moore Threads.
-/// Those of others are for a server's console.
+/// PCI vendors whose display controllers compute (pci.ids): NVIDIA, AMD, Intel, Moore Threads. Display controllers of
+/// other vendors serve a server's console.
 const GPU_VENDORS: [&str; 4] = ["10de", "1002", "8086", "1ed5"];
 
-/// Directory of NVIDIA's driver below procfs, with its GPUs: it is the same in every container without GPUs of its own.
+/// Directory of NVIDIA's driver below procfs, with the node's GPUs. A container without GPUs of its own sees the same
+/// directory.
 const NVIDIA: &str = "driver/nvidia/gpus";
 
-/// The node's, without what is one of `others`.
+/// Returns the node's accelerators, without the functions in `others`.
 pub(super) fn all(sysfs: &Path, others: &BTreeSet<&DeviceAddress>) -> io::Result<Vec<Accelerator>> {
     let mut found = Vec::new();
     for directory in entries(&sysfs.join("bus/pci/devices"))? {
@@ -53,7 +54,7 @@ fn is_accelerator(class: u32, vendor: &str, path: &PciPath) -> bool {
 }
 
 /// Returns further names of PCI functions in device plugins: the UUID (`GPU-…`) and the device file (`nvidia3`) of
-/// NVIDIA's, and DRM's device file (`card1`). Unreadable ones are missing: an unused GPU can have question marks
+/// NVIDIA's, and DRM's device file (`card1`). Unreadable names are missing: an unused GPU can have question marks
 /// instead of its UUID.
 pub fn accelerator_names(sysfs: &Path, procfs: &Path) -> BTreeMap<String, DeviceAddress> {
     let mut names = BTreeMap::new();
@@ -74,7 +75,7 @@ pub fn accelerator_names(sysfs: &Path, procfs: &Path) -> BTreeMap<String, Device
     }
     for directory in entries(&sysfs.join("class/drm")).unwrap_or_default() {
         let name = directory.file_name().and_then(|name| name.to_str());
-        // an output of a card is `card1-DP-1`
+        // `card1-DP-1` is an output of a card
         let card = name.filter(|name| name.starts_with("card") && !name.contains('-'));
         let address = link_name(&directory, "device").and_then(|name| name.try_into().ok());
         names.extend(card.map(str::to_owned).zip(address));

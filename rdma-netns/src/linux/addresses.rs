@@ -31,12 +31,12 @@ const PERMANENT: u32 = 0x80;
 /// `IFAPROT_KERNEL_LO`, `_RA` and `_LL` (Linux 5.18).
 const MADE_BY_KERNEL: std::ops::RangeInclusive<u8> = 1..=3;
 
-/// Asks for all addresses.
+/// Builds the request for all addresses.
 pub(super) fn dump() -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetAddress(AddressMessage::default())
 }
 
-/// An `RTM_NEWADDR` as it came.
+/// An address as an `RTM_NEWADDR` reports it.
 pub(super) struct Seen {
     pub(super) index: u32,
     pub(super) address: Address,
@@ -44,10 +44,10 @@ pub(super) struct Seen {
     protocol: Option<u8>,
 }
 
-/// Gives every address of a dump to its netdev among `links`.
+/// Adds each address of a dump to its netdev among `links`.
 pub(super) fn distribute(answers: &Answers, links: &mut [Link]) {
     let seen: Vec<Seen> = answers.bodies().filter_map(parse).collect();
-    // Before Linux 5.18 no address tells who made it; since, those of `lo` always do.
+    // Before Linux 5.18 no address reports who made it; since then, the addresses of `lo` always do.
     let tells = seen.iter().any(|seen| seen.protocol.is_some());
     for Seen {
         index,
@@ -72,7 +72,7 @@ pub(super) fn distribute(answers: &Answers, links: &mut [Link]) {
     }
 }
 
-/// The address of an `RTM_NEWADDR`.
+/// Parses an `RTM_NEWADDR`.
 pub(super) fn parse(body: &[u8]) -> Option<Seen> {
     let header = AddressHeader::parse(body).ok()?;
     let (mut local, mut end, mut protocol) = (None, None, None);
@@ -96,7 +96,7 @@ pub(super) fn parse(body: &[u8]) -> Option<Seen> {
             _ => {}
         }
     }
-    // IFA_ADDRESS is the other end where there is one, and IPv6 has IFA_LOCAL only then.
+    // IFA_ADDRESS is the other end, if there is one; IPv6 has IFA_LOCAL only with another end.
     address.ip = local.or(end)?;
     address.peer = end.filter(|end| *end != address.ip);
     address.flags = flags & GIVEN_FLAGS;
@@ -132,7 +132,7 @@ pub(super) fn add(index: u32, address: &Address) -> RouteNetlinkMessage {
     RouteNetlinkMessage::NewAddress(message)
 }
 
-/// Takes an address from the netdev `index`.
+/// Removes an address from the netdev `index`.
 pub(super) fn remove(index: u32, address: &Address) -> RouteNetlinkMessage {
     RouteNetlinkMessage::DelAddress(message(index, address))
 }

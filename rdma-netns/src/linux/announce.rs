@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Telling a link which hardware address has an IP address now: an ARP announcement by a packet
-//! socket, an unsolicited neighbour advertisement by a raw one. For IPv6 a packet socket would do
-//! as well, but to close one takes some 15 ms (`Space::packet`).
+//! Announcements of the hardware address that an IP address now has: an ARP announcement by a packet socket, an
+//! unsolicited neighbour advertisement by a raw socket. A packet socket would work for IPv6 too, but closing it takes
+//! some 15 ms (`Space::packet`).
 
 use nix::{
     libc,
@@ -25,8 +25,8 @@ const EVERYBODY: Mac = [0xff; 6];
 
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// An ARP announcement: a broadcast request whose sender and target both have `address`, the
-/// target's hardware address being zero (RFC 5227, sections 2.3 and 3).
+/// Returns an ARP announcement: a broadcast request with `address` as sender and target, and with zero as the target's
+/// hardware address (RFC 5227, sections 2.3 and 3).
 fn announcement(address: Ipv4Addr, mac: Mac) -> Vec<u8> {
     // Ethernet, IPv4, the lengths of their addresses, request (RFC 826)
     let mut packet = vec![0, 1, 0x08, 0x00, 6, 4, 0, 1];
@@ -37,21 +37,21 @@ fn announcement(address: Ipv4Addr, mac: Mac) -> Vec<u8> {
     packet
 }
 
-/// An unsolicited neighbour advertisement (RFC 4861, sections 4.4 and 7.2.6). With the override
-/// flag, as a neighbour keeps what it knows without it (section 7.2.5). The kernel fills in the
-/// checksum (`rawv6_push_pending_frames()`, `net/ipv6/raw.c`).
+/// Returns an unsolicited neighbour advertisement (RFC 4861, sections 4.4 and 7.2.6). The override flag makes
+/// neighbours replace the hardware address in their cache (section 7.2.5). The kernel fills in the checksum
+/// (`rawv6_push_pending_frames()`, `net/ipv6/raw.c`).
 fn advertisement(address: Ipv6Addr, mac: Mac) -> Vec<u8> {
     const OVERRIDE: u8 = 0x20;
     let mut message = vec![136, 0, 0, 0, OVERRIDE, 0, 0, 0];
     message.extend(address.octets());
-    // the target's link-layer address, in one unit of 8 bytes (section 4.6.1)
+    // the target's link-layer address option, with a length of one unit of 8 bytes (section 4.6.1)
     message.extend([2, 1]);
     message.extend(mac);
     message
 }
 
-/// Tells all nodes on the netdev `index` of the calling thread's namespace that `mac` has
-/// `address`, which is its source: hop limit 255, or it is dropped (RFC 4861, section 7.1.2).
+/// Announces to all nodes on the netdev `index` of the calling thread's namespace that `mac` has `address`. The source
+/// is `address`; the hop limit is 255, as receivers drop others (RFC 4861, section 7.1.2).
 pub(super) fn advertise(address: Ipv6Addr, mac: Mac, index: u32) -> io::Result<()> {
     let socket = socket(
         AddressFamily::Inet6,
@@ -80,7 +80,7 @@ pub(super) fn advertise(address: Ipv6Addr, mac: Mac, index: u32) -> io::Result<(
     Ok(())
 }
 
-/// A packet socket in the calling thread's namespace, of no protocol: it receives nothing.
+/// Opens a packet socket of no protocol in the calling thread's namespace: it receives nothing.
 pub(super) fn open() -> io::Result<OwnedFd> {
     Ok(socket(
         AddressFamily::Packet,
@@ -90,9 +90,8 @@ pub(super) fn open() -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Announces by the netdev `index`, of the namespace that `socket` is from, that `mac` has
-/// `address`. The kernel writes the Ethernet header, by the netdev's own rules (`packet_snd()`,
-/// `net/packet/af_packet.c`).
+/// Announces by the netdev `index`, of the namespace of `socket`, that `mac` has `address`. The kernel writes the
+/// Ethernet header by the netdev's own rules (`packet_snd()`, `net/packet/af_packet.c`).
 pub(super) fn announce(
     socket: BorrowedFd<'_>,
     address: Ipv4Addr,
@@ -111,8 +110,7 @@ pub(super) fn announce(
         sll_halen: EVERYBODY.len() as u8,
         sll_addr: everybody,
     };
-    // SAFETY: both pointers are to what lives until the call returns, with their sizes; the
-    // descriptor is open.
+    // SAFETY: both pointers are to memory that lives until the call returns, with their sizes; the descriptor is open.
     let sent = unsafe {
         libc::sendto(
             socket.as_raw_fd(),

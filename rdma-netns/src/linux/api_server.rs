@@ -3,14 +3,14 @@
 
 use std::{fs, net::IpAddr};
 
-/// Kubelet's kubeconfig, where kubeadm and ACK have it, and where EKS and AKS do.
+/// Paths of kubelet's kubeconfig: kubeadm's and ACK's, then EKS' and AKS'.
 const KUBECONFIGS: [&str; 2] = [
     "/etc/kubernetes/kubelet.conf",
     "/var/lib/kubelet/kubeconfig",
 ];
 
-/// Returns the API servers that these files name by address. Host names are not resolved: an ADD does not wait for a
-/// name server.
+/// Returns the API servers that kubelet's kubeconfigs name by address. Host names are not resolved: an ADD does not
+/// wait for a name server.
 pub(super) fn addresses() -> Vec<IpAddr> {
     let texts = KUBECONFIGS
         .iter()
@@ -18,7 +18,7 @@ pub(super) fn addresses() -> Vec<IpAddr> {
     texts.flat_map(|text| named(&text)).collect()
 }
 
-/// The servers that a kubeconfig names by address: `    server: https://192.0.2.1:6443`
+/// Returns the servers that a kubeconfig names by address: `    server: https://192.0.2.1:6443`
 pub(super) fn named(kubeconfig: &str) -> Vec<IpAddr> {
     let servers = kubeconfig.lines().filter_map(|line| {
         let value = line

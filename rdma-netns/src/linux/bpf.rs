@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! BPF programs on a netdev: XDP, and tc's without a queueing discipline (tcx). A move detaches neither
+//! BPF programs on a netdev: XDP programs, and tc programs without a queueing discipline (tcx). A move detaches neither
 //! (`__dev_change_net_namespace()`, `net/core/dev.c`).
 
 use crate::DeviceSettings;
@@ -24,13 +24,14 @@ const TCX_EGRESS: u32 = 47;
 /// `enum bpf_link_type`
 const LINK_TYPE_XDP: u32 = 6;
 
-/// Programs that the kernel has at one place at most (`BPF_MPROG_MAX`, `include/linux/bpf_mprog.h`).
+/// Largest number of programs at one attach point (`BPF_MPROG_MAX`, `include/linux/bpf_mprog.h`).
 const MAX: usize = 64;
 
-/// The words of `union bpf_attr` that are used here: most are of the first 32 bytes.
+/// The part of `union bpf_attr` that this module uses, in 32-bit words.
 type Attr = [u32; 32];
 
-/// Adds the programs of the netdev `index` at both of tcx's places (Linux 6.6), of the namespace of the calling thread.
+/// Adds the programs at both of tcx's attach points (Linux 6.6) of the netdev `index`, in the calling thread's
+/// namespace.
 #[cold]
 pub(super) fn read(index: u32, settings: &mut DeviceSettings) {
     for (key, place) in [("tcx/ingress", TCX_INGRESS), ("tcx/egress", TCX_EGRESS)] {
@@ -41,10 +42,10 @@ pub(super) fn read(index: u32, settings: &mut DeviceSettings) {
     }
 }
 
-/// Detaches all programs of the place `key` but those with the ids in `kept`.
+/// Detaches all programs of the attach point `key` except those with the ids in `kept`.
 ///
 /// # Errors
-/// The kernel's; `NotFound`: one that is to be kept is not there.
+/// The kernel's; `NotFound`: a program in `kept` is not attached.
 #[cold]
 pub(super) fn keep(index: u32, key: &str, kept: &str) -> io::Result<()> {
     let place = match key {
@@ -70,7 +71,7 @@ pub(super) fn keep(index: u32, key: &str, kept: &str) -> io::Result<()> {
     }
 }
 
-/// Ends the links by which XDP program `program` is attached to a netdev with the number `index`.
+/// Detaches the links that attach the XDP program `program` to the netdev `index`.
 #[cold]
 pub(super) fn detach_xdp(index: u32, program: u32) -> io::Result<()> {
     let mut attr: Attr = [0; 32];
@@ -78,7 +79,7 @@ pub(super) fn detach_xdp(index: u32, program: u32) -> io::Result<()> {
         let id = attr[1];
         attr = [0; 32];
         attr[0] = id;
-        // one that ends meanwhile is not there
+        // a link that ended meanwhile cannot be opened
         let Ok(link) = by_id(BPF_LINK_GET_FD_BY_ID, id) else {
             continue;
         };
@@ -95,7 +96,8 @@ pub(super) fn detach_xdp(index: u32, program: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// The programs at `place` of the netdev `index` and the link of each, 0 without one.
+/// Returns the programs at the attach point `place` of the netdev `index`, each with the id of its link; 0: without a
+/// link.
 #[cold]
 fn attached(index: u32, place: u32) -> io::Result<Vec<(u32, u32)>> {
     let (mut programs, mut links) = ([0_u32; MAX], [0_u32; MAX]);
@@ -124,7 +126,7 @@ fn by_id(command: u32, id: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(file as i32) })
 }
 
-/// An address, which is 64 bits at an even word.
+/// Puts an address in place: 64 bits at an even word.
 fn put(attr: &mut Attr, place: usize, address: *mut u32) {
     let address = (address as u64).to_ne_bytes();
     let (halves, _) = address.as_chunks();
@@ -134,8 +136,8 @@ fn put(attr: &mut Attr, place: usize, address: *mut u32) {
 }
 
 fn bpf(command: u32, attr: &mut Attr) -> io::Result<libc::c_long> {
-    // SAFETY: every address in `attr` is that of an array that the caller has, with the room that is said beside it. What
-    // a kernel knows no more of has to be 0, and is.
+    // SAFETY: every address in `attr` is that of an array of the caller, with the length that is in `attr` beside it.
+    // Words that a kernel does not know must be 0, and are.
     let done =
         unsafe { libc::syscall(libc::SYS_bpf, command, attr.as_mut_ptr(), size_of::<Attr>()) };
     match done {

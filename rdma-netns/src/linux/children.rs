@@ -26,7 +26,7 @@ const FLAGS: u16 = 2;
 pub(super) fn parse(info: &[u8]) -> Option<Child> {
     let value = |wanted| attribute(attribute(info, IFLA_INFO_DATA)?, wanted);
     let number = |wanted| Some(u16::from_ne_bytes(value(wanted)?.try_into().ok()?));
-    // Linux before 4.15 has none of ipvlan
+    // Linux before 4.15 has no flags of ipvlan
     let flags = number(FLAGS).unwrap_or_default();
     match text(attribute(info, IFLA_INFO_KIND)?)? {
         "macvlan" => {
@@ -44,38 +44,39 @@ pub(super) fn parse(info: &[u8]) -> Option<Child> {
 /// The kernel chooses the index.
 pub(super) const ANY_INDEX: u32 = 0;
 
-/// The cutoff by which broadcasts and multicasts are handed to all children as they come. Else a kernel thread
-/// does it, which waits for its turn on a busy machine, for longer than a probe waits for its answer
-/// (`macvlan_recompute_bc_filter()`, `drivers/net/macvlan.c`). It is the lower netdev's, and ends with its last
-/// child. Linux before 6.4 passes over it.
-const AS_THEY_COME: i32 = -1;
+/// Cutoff that makes the kernel pass broadcasts and multicasts to all children at once. Without it a kernel thread
+/// passes them on; on a busy machine that thread is later than a probe waits for its answer
+/// (`macvlan_recompute_bc_filter()`, `drivers/net/macvlan.c`). The cutoff belongs to the lower netdev, and ends with
+/// its last child. Linux before 6.4 ignores it.
+const BC_CUTOFF_DISABLED: i32 = -1;
 
 /// A child to be made.
 pub(super) struct NewChild<'a> {
-    /// Index of the netdev below it, in the namespace of the socket.
+    /// Index of the lower netdev, in the namespace of the socket.
     pub(super) lower: u32,
     pub(super) child: Child,
-    /// The namespace to make it in.
+    /// Namespace of the new child.
     pub(super) target: BorrowedFd<'a>,
     pub(super) name: &'a str,
-    /// Bytes.
+    /// MTU, bytes.
     pub(super) mtu: u32,
 }
 
 impl NewChild<'_> {
-    /// The request that makes it as number `index`.
+    /// Builds the request that makes the child with the number `index`.
     pub(super) fn request(&self, index: u32) -> RouteNetlinkMessage {
         let (kind, data) = match self.child {
             Child::Macvlan(mode) => {
                 let mode = mode.numbers().0.into();
-                let cutoff = InfoMacVlan::BcCutoff(AS_THEY_COME);
+                let cutoff = InfoMacVlan::BcCutoff(BC_CUTOFF_DISABLED);
                 let data = InfoData::MacVlan(vec![InfoMacVlan::Mode(mode), cutoff]);
                 (InfoKind::MacVlan, data)
             }
             Child::Ipvlan(mode) => {
                 let (mode, flags) = mode.numbers();
                 let flags = InfoIpVlan::Flags(IpVlanFlags::from_bits_retain(flags));
-                // both are the parent's, of all its children: those that a pod has set do not stay
+                // mode and flags are the parent's and apply to all its children: values that a pod has set are
+                // overwritten
                 let mode = InfoIpVlan::Mode((mode as u16).into());
                 let data = InfoData::IpVlan(vec![mode, flags]);
                 (InfoKind::IpVlan, data)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! [`DeviceSettings`] of the host's netdevs: attributes in sysfs, ethtool's, BPF programs, and what their kinds keep.
+//! [`DeviceSettings`] of the host's netdevs: attributes in sysfs, ethtool settings, BPF programs, and settings of the
+//! netdevs' kinds.
 //!
-//! What does this is cold to the compiler: it runs a few times for a rail, so that its size matters more than its speed.
+//! The code is marked cold: it runs a few times for a rail, so its size matters more than its speed.
 
 use super::{bpf, devices, ethtool, kind_data};
 use crate::{
@@ -23,7 +24,7 @@ const ATTRIBUTES: [&str; 4] = [
     "threaded",
 ];
 
-/// Attributes of a queue (`rx_queue_default_attrs`, `netdev_queue_default_attrs` and `dql_attrs` there).
+/// Attributes of a queue (`rx_queue_default_attrs`, `netdev_queue_default_attrs` and `dql_attrs` in the same file).
 const QUEUE_ATTRIBUTES: [&str; 8] = [
     "rps_cpus",
     "rps_flow_cnt",
@@ -54,7 +55,7 @@ const NEIGHBOUR_SETTINGS: [&str; 14] = [
     "unres_qlen_bytes",
 ];
 
-/// Settings below `/proc/sys/net/ipv6/conf/NETDEV` that netlink does not report as they are.
+/// Settings below `/proc/sys/net/ipv6/conf/NETDEV` that netlink does not report, or reports in another form.
 const IPV6_SETTINGS: [&str; 4] = [
     "ioam6_id_wide",
     "ra_honor_pio_life",
@@ -65,8 +66,8 @@ const IPV6_SETTINGS: [&str; 4] = [
 /// Directory of a driver's byte limits of its queues.
 const LIMITS: &str = "byte_queue_limits";
 
-/// The settings of `link`, of the namespace that `sysfs` shows and `socket` is of. What differs from a queue's default is
-/// left out (`default_of()`, `device_settings.rs`), and what its driver does not have.
+/// Returns the settings of `link`, which is in the namespace of `sysfs` and `socket`. Defaults (`default_of()`,
+/// `device_settings.rs`) and settings that the driver does not have are left out.
 #[cold]
 pub(super) fn read(sysfs: &Path, socket: &mut Socket, link: &Link) -> DeviceSettings {
     let mut settings = DeviceSettings::default();
@@ -107,10 +108,10 @@ pub(super) fn read(sysfs: &Path, socket: &mut Socket, link: &Link) -> DeviceSett
     settings
 }
 
-/// Sets the one called `key` of the netdev `name`, whose number is `index`.
+/// Sets the setting `key` of the netdev `name`, whose index is `index`.
 ///
 /// # Errors
-/// The driver's or the kernel's. A BPF program that is to be there and is not cannot be attached again (`NotFound`).
+/// The driver's or the kernel's. `NotFound`: a BPF program is missing, and cannot be attached again.
 #[cold]
 pub(super) fn write(
     sysfs: &Path,
@@ -143,7 +144,7 @@ pub(super) fn write(
     Ok(fs::write(directory.join(key), value)?)
 }
 
-/// The keys of all settings below `/proc/sys/net`: `sysctl/ipv4/neigh/gc_stale_time`.
+/// Returns the keys of all settings below `/proc/sys/net`: `sysctl/ipv4/neigh/gc_stale_time`.
 fn sysctls() -> impl Iterator<Item = String> {
     let neighbours = ["ipv4", "ipv6"].into_iter().flat_map(|family| {
         let keys = NEIGHBOUR_SETTINGS.iter();
@@ -153,7 +154,8 @@ fn sysctls() -> impl Iterator<Item = String> {
     neighbours.chain(ipv6.map(|it| format!("sysctl/ipv6/conf/{it}")))
 }
 
-/// The file of the setting `key` of the netdev `name`, of the calling thread's namespace. None: it is no such key.
+/// Returns the file of the setting `key` of the netdev `name`, of the calling thread's namespace. `None`: `key` is no
+/// such setting.
 fn sysctl(name: &str, key: &str) -> Option<PathBuf> {
     let mut parts = key.strip_prefix("sysctl/")?.split('/');
     let (family, table, setting) = (parts.next()?, parts.next()?, parts.next()?);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! PCI functions and auxiliary devices from sysfs, regardless of the namespaces of their netdevs and RDMA devices.
 //!
-//! They are read for every pod. A node has hundreds of PCI functions, and reading one file of each took 8 to 10 us
-//! where it was measured. Therefore only functions with observed netdevs or RDMA devices, or requested ones, are read.
-//! When all are required, one file (`uevent`) is read of each, and more only of relevant ones. A run of a plugin
-//! observes several times, and reads most functions only once.
+//! Each pod's ADD reads them. A node has hundreds of PCI functions, and reading one file of each took 8 to 10 us in a
+//! measurement. Therefore only functions with observed netdevs or RDMA devices, or requested ones, are read. When all
+//! are required, one file (`uevent`) is read of each, and more only of relevant ones. A run of a plugin observes
+//! several times, and reads most functions only once.
 
 use super::Linux;
 use crate::{
@@ -21,19 +21,19 @@ use std::{
     sync::PoisonError,
 };
 
-/// A directory of `/sys/class/infiniband_verbs`. That class is not filtered by
-/// namespace, other than `/sys/class/infiniband`.
+/// A directory of `/sys/class/infiniband_verbs`, a class that is not filtered by namespace, unlike
+/// `/sys/class/infiniband`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Verbs {
     /// `uverbs0`
     pub(super) name: String,
-    /// Name of its RDMA device, as [`name::text`].
+    /// Name of the RDMA device, as [`name::text`].
     pub(super) device: String,
-    /// Parent of the RDMA device; soft devices, and those of some drivers, have none ([`pairing`](crate::pairing)).
+    /// Parent of the RDMA device; `None` for soft devices, and for those of some drivers ([`pairing`](crate::pairing)).
     pub(super) parent: Option<DeviceAddress>,
 }
 
-/// The RDMA devices of all namespaces; none where ib_uverbs is not loaded.
+/// Returns the RDMA devices of all namespaces; none if ib_uverbs is not loaded.
 pub(super) fn verbs(sysfs: &Path) -> io::Result<Vec<Verbs>> {
     let mut found = Vec::new();
     for directory in entries(&sysfs.join("class/infiniband_verbs"))? {
@@ -53,7 +53,7 @@ pub(super) fn verbs(sysfs: &Path) -> io::Result<Vec<Verbs>> {
     Ok(found)
 }
 
-/// The RDMA device of a directory of the classes `infiniband_verbs` and `infiniband_mad`, as [`name::text`].
+/// Returns the RDMA device of a directory of the classes `infiniband_verbs` and `infiniband_mad`, as [`name::text`].
 pub(super) fn rdma_device(directory: &Path) -> Option<String> {
     let name = bytes(directory, "ibdev")?;
     Some(name::text(name.strip_suffix(b"\n").unwrap_or(&name)))
@@ -66,20 +66,20 @@ pub(super) type Known = BTreeMap<DeviceAddress, Option<PciFunction>>;
 /// See [`Known`].
 #[derive(Clone, Debug)]
 pub(super) struct PciFunction {
-    /// Directory below `/sys/devices`, if it can be resolved: without links on the path, which sysfs generates each
-    /// time.
+    /// Directory below `/sys/devices`, if it can be resolved: a path without links, because sysfs generates links at
+    /// each read.
     directory: PathBuf,
     numa_node: Option<u32>,
     physical_function: Option<DeviceAddress>,
-    /// True if it can have virtual functions: it then has a file with their number (`sriov_pf_attrs_are_visible()`,
-    /// `drivers/pci/iov.c`).
+    /// True if the function can have virtual functions: it then has a file with their number
+    /// (`sriov_pf_attrs_are_visible()`, `drivers/pci/iov.c`).
     can_have_functions: bool,
-    /// Directory of a virtio NIC's netdevs, once it had one.
+    /// Directory of a virtio NIC's netdevs, if an earlier read found one.
     virtio_netdevs: Option<PathBuf>,
 }
 
 impl Linux {
-    /// Returns the `requested` devices, and those of `links` and of `verbs`; all without a request.
+    /// Returns the `requested` devices, and the devices of `links` and of `verbs`; without a request, all devices.
     pub(super) fn devices<'a>(
         &self,
         asked: Option<&'a Asked>,
@@ -102,7 +102,7 @@ impl Linux {
         let all = asked.ports.iter().chain(&asked.besides);
         let mut all: BTreeSet<_> = all.chain(of_links).chain(of_rdma).cloned().collect();
         if verbs.iter().any(|it| it.parent.is_none()) {
-            // what can have made them
+            // functions that can have made an RDMA device without a parent
             let bound = self.sysfs.join("bus/pci/drivers").join(ERDMA);
             all.extend(entries(&bound)?.iter().filter_map(|it| address_of(it)));
         }
@@ -110,8 +110,8 @@ impl Linux {
     }
 }
 
-/// The PCI functions and auxiliary devices that have, or can have, netdevs or RDMA
-/// devices, by address. What is `known` is not read again.
+/// Returns the PCI functions and auxiliary devices that have, or can have, netdevs or RDMA devices, by address.
+/// Attributes in `known` are not read again.
 pub(super) fn scan(sysfs: &Path, verbs: &[Verbs], known: &mut Known) -> io::Result<Vec<Device>> {
     let mut addresses = BTreeSet::new();
     for bus in ["pci", "auxiliary"] {
@@ -140,8 +140,8 @@ fn those(
     addresses.iter().filter_map(device).collect()
 }
 
-/// The PCI function or auxiliary device behind the netdev's parent `name` on `bus`. The
-/// parent of a virtio NIC, as eRDMA's are, is `virtio3` on a bus of its own, on a PCI function.
+/// Returns the PCI function or auxiliary device of the netdev's parent `name` on `bus`. The parent of a virtio NIC, as
+/// eRDMA's, is `virtio3` on the bus `virtio`, below a PCI function.
 pub(super) fn hardware(sysfs: &Path, bus: &str, name: &str) -> Option<DeviceAddress> {
     match bus {
         "pci" | "auxiliary" => name.to_owned().try_into().ok(),
@@ -153,15 +153,14 @@ pub(super) fn hardware(sysfs: &Path, bus: &str, name: &str) -> Option<DeviceAddr
     }
 }
 
-/// The PCI function or auxiliary device behind the netdev that has `index` in the namespace that
-/// `sysfs` is of, by the link to what netlink calls its parent: both are `dev->dev.parent`
-/// (`device_add_class_symlinks()`, `drivers/base/core.c`). Drivers tell it as `bus_info` too
-/// (`ETHTOOL_GDRVINFO`), each as it likes: not those of representors, nor of bonds.
+/// Returns the PCI function or auxiliary device of the netdev that has `index` in the namespace of `sysfs`. sysfs and
+/// netlink report the same parent: `dev->dev.parent` (`device_add_class_symlinks()`, `drivers/base/core.c`). `bus_info`
+/// (`ETHTOOL_GDRVINFO`) depends on the driver, and is missing for representors and bonds.
 pub(super) fn of_netdev(sysfs: &Path, name: &str, index: u32) -> Option<DeviceAddress> {
     let class = sysfs.join("class/net");
     let index = index.to_string();
     let is_it = |directory: &PathBuf| read(directory, "ifindex").is_some_and(|it| it == index);
-    // a name that is no text is not the one that it is known by here
+    // a name that is no text was replaced by another one, which sysfs does not have
     let directory = Some(class.join(name)).filter(is_it);
     let directory =
         directory.or_else(|| entries(&class).unwrap_or_default().into_iter().find(is_it))?;
@@ -179,7 +178,7 @@ pub(super) fn link_layer(port: &Path) -> Option<LinkType> {
     })
 }
 
-/// The PCI function of `address` in the directory `bus` of all of them, if it matters.
+/// Returns the PCI function at `address` in `bus`, the directory of all PCI functions, if it is relevant.
 fn pci_function(
     bus: &Path,
     address: DeviceAddress,
@@ -206,7 +205,7 @@ fn pci_function(
             can_have_functions: directory.join("sriov_numvfs").exists(),
             virtio_netdevs: None,
         });
-        // a driver that comes may make a NIC of it
+        // a driver that is bound later may make a NIC of the function
         if is_relevant || uevent.driver.is_some() || uevent.is_bridge() {
             functions.insert(address.clone(), function);
         }
@@ -234,7 +233,8 @@ fn pci_function(
     })
 }
 
-/// Returns the directory of the device with the link `link` in `bus`, one of `/sys/bus/BUS/devices`.
+/// Returns the directory of the device to which `link` leads; `bus` is the directory of the link,
+/// `/sys/bus/BUS/devices`.
 fn place(bus: &Path, link: &Path) -> PathBuf {
     let sysfs = bus.ancestors().nth(3);
     let target = fs::read_link(link).ok();
@@ -247,8 +247,8 @@ fn place(bus: &Path, link: &Path) -> PathBuf {
     }
 }
 
-/// A sub-function, or what else has a netdev or an RDMA device on the auxiliary bus.
-/// (A PCI function's `mlx5_core.eth.0` and the like have none of their own.)
+/// Returns a sub-function, or another auxiliary device that has a netdev or an RDMA device. (A PCI function's
+/// `mlx5_core.eth.0` and the like have neither.)
 fn auxiliary(directory: &Path, pci: &Path, verbs: &[Verbs]) -> Option<Device> {
     let address = address_of(directory)?;
     let sub_function = address.split('.').nth(1) == Some("sf");
@@ -308,18 +308,18 @@ impl Uevent {
         })
     }
 
-    /// Network controllers, and InfiniBand ones of the class serial bus.
+    /// Returns true for network controllers, and for InfiniBand controllers of the class serial bus.
     fn is_nic(&self) -> bool {
         self.class >> 16 == 0x02 || self.class >> 8 == 0x0c06
     }
 
-    /// Most of a server's functions are.
+    /// Returns true for a bridge, as most of a server's functions are.
     fn is_bridge(&self) -> bool {
         self.class >> 16 == 0x06
     }
 }
 
-/// The RDMA devices of a PCI function or auxiliary device.
+/// Returns the RDMA devices of a PCI function or auxiliary device.
 fn rdma_of(address: &DeviceAddress, verbs: &[Verbs]) -> Vec<String> {
     let own = verbs
         .iter()
@@ -327,13 +327,13 @@ fn rdma_of(address: &DeviceAddress, verbs: &[Verbs]) -> Vec<String> {
     own.map(|verbs| verbs.device.clone()).collect()
 }
 
-/// Returns true if it has a netdev in any namespace: the directory of its class then exists.
+/// Returns true if the device has a netdev in any namespace: the directory of its class then exists.
 fn has_netdev(directory: &Path) -> bool {
     directory.join("net").exists()
 }
 
-/// Returns the same for a virtio NIC, whose netdev is one level deeper, below `virtio3` (`register_virtio_device()`,
-/// `drivers/virtio/virtio.c`). The `known` directory is checked first.
+/// Returns true if a virtio NIC has a netdev, whose directory is one level deeper, below `virtio3`
+/// (`register_virtio_device()`, `drivers/virtio/virtio.c`). The `known` directory is checked first.
 fn has_virtio_netdev(directory: &Path, known: &mut Option<PathBuf>) -> bool {
     if known.as_ref().is_some_and(|it| it.exists()) {
         return true;
@@ -351,8 +351,8 @@ pub(super) fn numa_node(directory: &Path) -> Option<u32> {
     read(directory, "numa_node")?.parse().ok() // -1: not known
 }
 
-/// The virtual functions of the physical function at `directory`, each with its number: `virtfn3` leads to the fourth
-/// (`pci_iov_sysfs_link()`, `drivers/pci/iov.c`).
+/// Returns the virtual functions of the physical function at `directory`, each with its number: `virtfn3` leads to the
+/// fourth (`pci_iov_sysfs_link()`, `drivers/pci/iov.c`).
 pub(super) fn virtual_functions(directory: &Path) -> io::Result<Vec<(u32, DeviceAddress)>> {
     let links = entries(directory)?;
     let function = |link: &PathBuf| {
@@ -367,13 +367,13 @@ pub(super) fn address_of(directory: &Path) -> Option<DeviceAddress> {
     DeviceAddress::try_from(directory.file_name()?.to_str()?.to_owned()).ok()
 }
 
-/// The entries of a directory; a bus or class that is not there has none.
+/// Returns the entries of a directory; none if the bus or class does not exist.
 pub(super) fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let names = names(directory)?.into_iter();
     Ok(names.map(|name| directory.join(name)).collect())
 }
 
-/// Their names.
+/// Returns the names of a directory's entries.
 pub(super) fn names(directory: &Path) -> io::Result<Vec<OsString>> {
     match fs::read_dir(directory) {
         Ok(entries) => entries.map(|entry| Ok(entry?.file_name())).collect(),
@@ -382,9 +382,9 @@ pub(super) fn names(directory: &Path) -> io::Result<Vec<OsString>> {
     }
 }
 
-/// A file that went away with its device, or that the device does not have, is none.
+/// Returns the content of a file; `None`: the device disappeared, or does not have the file.
 ///
-/// sysfs gives all of a file at one read, one page at most.
+/// sysfs returns a whole file at one read, one page at most.
 pub(super) fn read(directory: &Path, file: &str) -> Option<String> {
     let text = String::from_utf8(bytes(directory, file)?).ok()?;
     Some(text.trim_end().to_owned())

@@ -47,7 +47,7 @@ pub struct Reporter {
     pub name: String,
     /// True in the state `error`: the driver reported an error from which the device has not recovered.
     pub is_error: bool,
-    /// Errors so far, those with a recovery too.
+    /// Errors so far, including recovered ones.
     pub errors: u64,
     /// Recoveries so far.
     pub recoveries: u64,
@@ -67,14 +67,14 @@ impl fmt::Display for Reporter {
 }
 
 impl Reporter {
-    /// Returns true if the reporter is one of the device at `address` or of its ports.
+    /// Returns true if the reporter belongs to the device at `address` or to a port of the device.
     pub fn is_of(&self, address: &DeviceAddress) -> bool {
         self.bus == address.bus() && self.device == **address
     }
 }
 
 /// Returns the reporters of all devices in the calling thread's namespace. Empty if the kernel has no devlink. A driver
-/// that recovers its device holds the device's lock, for which this waits.
+/// that recovers its device holds the device's lock, and the call waits for the lock.
 ///
 /// # Errors
 /// The kernel refuses the request.
@@ -83,7 +83,7 @@ pub fn reporters() -> Result<Vec<Reporter>, NetlinkError> {
     Ok(answers.bodies().filter_map(parse).collect())
 }
 
-/// Returns the number of the multicast group that hears each change of a reporter, on a socket of `NETLINK_GENERIC`.
+/// Returns the number of the multicast group that receives each change of a reporter, on a socket of `NETLINK_GENERIC`.
 /// `None`: the kernel has no devlink.
 pub(super) fn changes() -> Result<Option<u32>, NetlinkError> {
     generic::group(FAMILY, CONFIG)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Drivers that are taken off a device and bound to it, by sysfs (`unbind_store()` and `bind_store()`,
-//! `drivers/base/bus.c`). Both writes return when the driver is done. A driver that waits for its devices' users never is, and no
+//! Unbinding and binding of drivers by sysfs (`unbind_store()` and `bind_store()`, `drivers/base/bus.c`). Both writes
+//! return when the driver has finished. A driver that waits for the users of its devices may never finish, and no
 //! signal ends the write: `unregister_netdevice()` waits for an RDMA device that keeps a reference, as erdma's does.
 
 use super::devices;
@@ -25,14 +25,14 @@ use std::{
 /// Time limit of a driver for releasing or binding a function, milliseconds. mlx5 takes up to 5 s for each.
 const LIMIT: u16 = 20_000;
 
-/// Takes `driver` off `device` and binds it again.
+/// Unbinds `driver` from `device` and binds it again.
 ///
 /// # Errors
-/// The device has sub-functions, which would end with it; another driver is bound to it, or none (`ENODEV`); the driver does
-/// not end; or the driver fails, and none is bound then.
+/// The device has sub-functions, which the unbinding would remove; another driver is bound to the device, or none
+/// (`ENODEV`); the driver does not finish; or the driver fails, and then no driver is bound.
 pub(super) fn rebind(sysfs: &Path, device: &DeviceAddress, driver: &str) -> io::Result<()> {
     let directory = sysfs.join("bus").join(device.bus()).join("devices");
-    // `mlx5_core.sf.4`, a directory of its function's (`mlx5_sf_dev_add()`)
+    // `mlx5_core.sf.4`, a directory below that of its function (`mlx5_sf_dev_add()`)
     let is_sub_function = |name: &OsString| name.to_str().is_some_and(|it| it.contains(".sf."));
     let mut names = devices::names(&directory.join(&**device))?.into_iter();
     if let Some(name) = names.find(is_sub_function) {
@@ -43,10 +43,10 @@ pub(super) fn rebind(sysfs: &Path, device: &DeviceAddress, driver: &str) -> io::
     bind(sysfs, device, driver)
 }
 
-/// Binds `driver` to `device`, if it is not bound to it.
+/// Binds `driver` to `device`, if they are not bound already.
 ///
 /// # Errors
-/// The driver fails, or another one is bound to it.
+/// The driver fails, or another one is bound to the device.
 pub(super) fn bind(sysfs: &Path, device: &DeviceAddress, driver: &str) -> io::Result<()> {
     let directory = sysfs.join("bus").join(device.bus()).join("devices");
     let bound = devices::link_name(&directory.join(&**device), "driver");
@@ -62,26 +62,26 @@ fn write(sysfs: &Path, device: &DeviceAddress, driver: &str, file: &str) -> io::
         return Err(io::ErrorKind::InvalidInput.into());
     }
     let file = drivers.join(driver).join(file);
-    // one that is not there is not to be made
+    // a missing file must not be created
     let mut options = fs::OpenOptions::new();
     let file = options.write(true).open(file)?;
     within_limit(&file, device.as_bytes())
 }
 
-/// Writes `bytes` to `file` by a process of its own, which is left behind if the kernel does not let it end. That process
-/// holds the lock of `file` as long, so that there is one of them at most.
+/// Writes `bytes` to `file` in a child process, which is left running if the kernel does not let it end. The child
+/// keeps the lock of `file` until it ends, so that at most one child runs for a file.
 fn within_limit(file: &fs::File, bytes: &[u8]) -> io::Result<()> {
     if file.try_lock().is_err() {
         let why = "an earlier change of this driver has not ended";
         return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
     }
     let (mut answer, end) = io::pipe()?;
-    // SAFETY: the child makes system calls alone, and ends
+    // SAFETY: the child makes only system calls, and ends
     let child = match unsafe { fork() }? {
         ForkResult::Parent { child } => child,
-        // SAFETY: the descriptors are open, and `bytes` is memory of its own
+        // SAFETY: the descriptors are open, and `bytes` is in the child's own memory
         ForkResult::Child => unsafe {
-            // nothing of this process stays open by it: neither locks nor the runtime's standard output
+            // the child keeps nothing of this process open: neither locks nor the runtime's standard output
             libc::dup2(file.as_raw_fd(), 0);
             libc::dup2(end.as_raw_fd(), 1);
             libc::syscall(libc::SYS_close_range, 2, libc::c_uint::MAX, 0);
@@ -98,7 +98,7 @@ fn within_limit(file: &fs::File, bytes: &[u8]) -> io::Result<()> {
     drop(end);
     let mut ends = [PollFd::new(answer.as_fd(), PollFlags::POLLIN)];
     if poll(&mut ends, PollTimeout::from(LIMIT))? == 0 {
-        // one that waits for what a signal interrupts
+        // ends a child that waits interruptibly
         let _ = kill(child, Signal::SIGKILL);
         let why =
             "the driver has not ended within 20 s; it may wait for a user of its devices for ever";
@@ -152,7 +152,7 @@ mod tests {
     fn a_driver_is_taken_off_and_bound_by_the_functions_address() {
         let sysfs = sysfs();
         let link = sysfs.path().join("bus/pci/devices/0000:5e:00.2/driver");
-        // that is what writing it does
+        // writing to the file unbinds the driver
         fs::remove_file(&link).expect("a link");
         rebind(sysfs.path(), &address(), "mlx5_core").expect("bound anew");
         assert_eq!(written(sysfs.path(), "unbind"), FUNCTION);
@@ -185,7 +185,7 @@ mod tests {
         let error = rebound();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
-        // one that no signal ends holds the lock as long
+        // a child that no signal ends keeps the lock until it ends
         let lock = open().expect("a pipe");
         lock.lock().expect("the process is gone");
         let begun = std::time::Instant::now();

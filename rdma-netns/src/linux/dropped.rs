@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Objects of a netdev that a move drops and nobody sets again: queueing disciplines, permanent neighbours, and routes
-//! of other types than unicast.
+//! Objects of a netdev that a move drops and no program restores: queueing disciplines, permanent neighbours, and
+//! routes of other types than unicast.
 
 use super::{ip_of, routes};
 use crate::netlink::{Answers, Socket, attribute, text, u32_of};
@@ -16,7 +16,7 @@ const PERMANENT: u16 = 0x80;
 /// `RTM_GETQDISC` with `sizeof(struct tcmsg)`
 const QDISCS: Dump = Dump(38, 20);
 
-/// Asks for all of a kind, with a header of so many bytes.
+/// A request for all objects of a message type, and the length of its header in bytes.
 struct Dump(u16, usize);
 
 impl NetlinkSerializable for Dump {
@@ -33,10 +33,11 @@ impl NetlinkSerializable for Dump {
     }
 }
 
-/// The index of a netdev, and what it has.
+/// The index of a netdev, and the object in words.
 type Found = (u32, String);
 
-/// Returns what `netdevs` have of it, in words, with the netdev's index. Unreadable objects are missing.
+/// Returns the objects of `netdevs` that a move drops, in words, with the netdev's index. Unreadable objects are
+/// missing.
 #[cold]
 pub(super) fn read(socket: &mut Socket, netdevs: &[u32]) -> Vec<Found> {
     let mut found = vec![];
@@ -44,7 +45,7 @@ pub(super) fn read(socket: &mut Socket, netdevs: &[u32]) -> Vec<Found> {
         let bodies = answers.iter().flat_map(Answers::bodies);
         found.extend(bodies.filter_map(words));
     };
-    // both headers have the number of the netdev at the same place
+    // both headers have the netdev's index at the same offset
     let netdev = |body: &[u8]| {
         let index = body.get(4..8).and_then(u32_of);
         index.filter(|it| netdevs.contains(it))
@@ -53,7 +54,7 @@ pub(super) fn read(socket: &mut Socket, netdevs: &[u32]) -> Vec<Found> {
         attribute(body.get(header..)?, wanted).map(<[u8]>::to_vec)
     };
     dumped(socket.dump(&QDISCS).ok(), &|body| {
-        // the kernel's own have no number
+        // the kernel's own queueing disciplines have no number
         let number = body.get(8..12)?;
         let index = netdev(body).filter(|_| number != [0; 4])?;
         let kind = find(QDISCS, body, TCA_KIND)?;

@@ -10,10 +10,10 @@ use crate::{
 use std::path::Path;
 
 /// Pairs RDMA devices of eRDMA whose function has no netdev with the netdev of another function without an RDMA device,
-/// by their GUID ([`pairing`](crate::pairing)). A virtual function of another vendor can have the GUID of an address
-/// that is assigned to it and to a netdev beside it. The GID table names a port's netdev too, but not its namespace,
-/// and another netdev can have that name here: the name only counts for netdevs whose MAC was changed, which no GUID
-/// matches.
+/// by their GUID ([`pairing`](crate::pairing)). Only eRDMA is paired, because a virtual function of another vendor can
+/// have the GUID of an address that is assigned to it and to a netdev beside it. The GID table names a port's netdev
+/// too, but not its namespace, and another netdev here can have that name. Therefore the name only counts for netdevs
+/// whose MAC was changed, which no GUID matches.
 pub(super) fn pair(sysfs: &Path, functions: &mut [Function]) {
     let peers: Vec<_> = functions
         .iter()
@@ -27,7 +27,7 @@ pub(super) fn pair(sysfs: &Path, functions: &mut [Function]) {
     }
 }
 
-/// The netdev of `function`'s RDMA device among those of the others, and whose it is.
+/// Returns the netdev of `function`'s RDMA device among the netdevs of other functions, and the function that has it.
 fn peer(
     sysfs: &Path,
     function: &Function,
@@ -53,14 +53,14 @@ fn peer(
     find(&|it| is_guid_of(&guid, &it.mac)).or_else(|| find(&is_port))
 }
 
-/// Returns true if the netdev's MAC was set (`NET_ADDR_SET`, `include/uapi/linux/netdevice.h`). The GUID stays that of
-/// the earlier MAC until the driver is reloaded.
+/// Returns true if the netdev's MAC was set (`NET_ADDR_SET`, `include/uapi/linux/netdevice.h`). The GUID still derives
+/// from the earlier MAC, until the driver is reloaded.
 fn has_another_mac(sysfs: &Path, netdev: &Netdev) -> bool {
     let directory = sysfs.join("class/net").join(&netdev.name);
     read(&directory, "addr_assign_type").as_deref() == Some("3")
 }
 
-/// The driver's module, if it is loaded.
+/// Returns the module of the eRDMA driver, if it is loaded.
 pub(super) fn erdma_module(sysfs: &Path) -> Option<ErdmaModule> {
     let modules = sysfs.join("module");
     let module = modules.join("erdma");
@@ -71,7 +71,7 @@ pub(super) fn erdma_module(sysfs: &Path) -> Option<ErdmaModule> {
 }
 
 impl Linux {
-    /// The eRDMA driver's module; none: it is not loaded.
+    /// Returns the module of the eRDMA driver; `None`: the module is not loaded.
     pub fn erdma_module(&self) -> Option<ErdmaModule> {
         erdma_module(&self.sysfs)
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Settings of a netdev's driver, by ethtool's `ioctl` (`net/ethtool/ioctl.c`): drivers keep them over a move.
+//! Settings of a netdev's driver, by ethtool's `ioctl` (`net/ethtool/ioctl.c`). Drivers keep these settings over a
+//! move.
 
 use crate::{DeviceSettings, Link, device_settings::UNREADABLE};
 use nix::libc;
@@ -31,7 +32,7 @@ const ETHTOOL_SRSSH: u32 = 0x47;
 const ETHTOOL_GTUNABLE: u32 = 0x48;
 const ETHTOOL_GFECPARAM: u32 = 0x50;
 
-/// A structure that is read by a command, and written by the next one.
+/// A structure with the commands that read it and write it.
 struct Block {
     name: &'static str,
     get: u32,
@@ -39,7 +40,7 @@ struct Block {
     head: &'static [u32],
     /// 32-bit words of the structure, its command included.
     words: usize,
-    /// Bit mask of settable words; all others are limits, or were negotiated.
+    /// Bit mask of settable words; all other words are limits, or were negotiated.
     settable: u32,
 }
 
@@ -81,13 +82,14 @@ const FEATURES: usize = 4;
 /// More features than any kernel has, in blocks of 32.
 const FEATURE_BLOCKS: usize = 8;
 
-/// Words before the table of `struct ethtool_rxfh`, and where the numbers of its entries and its key's bytes are.
+/// Words before the table of `struct ethtool_rxfh`, and the indices of the words with the numbers of its entries and of
+/// its key's bytes.
 const RSS: usize = 6;
 const RSS_ENTRIES: usize = 2;
 const RSS_KEY: usize = 3;
 
-/// Words before the places of `struct ethtool_rxnfc` are 47; where their number is, the place of the rule it is of, and that
-/// rule itself with its place and its RSS context.
+/// Words of `struct ethtool_rxnfc` before the list of locations (47), and the indices of the words with the number of
+/// locations, the rule's location, and the rule itself with its location and its RSS context.
 const RULES: usize = 47;
 const RULES_COUNT: usize = 46;
 const RULES_PLACE: usize = 44;
@@ -98,7 +100,7 @@ const FEATURES_NAME: &str = "features";
 const RSS_NAME: &str = "rss";
 const RULES_NAME: &str = "rules";
 
-/// Adds the settings that the driver of `link` has. Without hardware a driver has features and channels at most.
+/// Adds the settings of the driver of `link`. A driver without hardware has at most features and channels.
 #[cold]
 pub(super) fn read(socket: BorrowedFd<'_>, link: &Link, settings: &mut DeviceSettings) {
     let ask = |words: &mut [u32]| ioctl(socket, &link.name, words);
@@ -129,7 +131,7 @@ pub(super) fn read(socket: BorrowedFd<'_>, link: &Link, settings: &mut DeviceSet
     }
 }
 
-/// Returns the flow rules, or that they cannot be read. None: the driver has none ever.
+/// Returns the flow rules, or [`UNREADABLE`]. `None`: the driver never has flow rules.
 fn rules_text(ask: Ask<'_>) -> Option<String> {
     match rules(ask) {
         Ok(rules) => {
@@ -142,7 +144,7 @@ fn rules_text(ask: Ask<'_>) -> Option<String> {
     }
 }
 
-/// Sets the one called `setting` of the netdev `name`.
+/// Sets the setting `setting` of the netdev `name`.
 #[cold]
 pub(super) fn write(
     socket: BorrowedFd<'_>,
@@ -202,7 +204,7 @@ fn features(ask: Ask<'_>) -> io::Result<Vec<[u32; FEATURES]>> {
     let mut words = [0; 2 + FEATURE_BLOCKS * FEATURES];
     (words[0], words[1]) = (ETHTOOL_GFEATURES, FEATURE_BLOCKS as u32);
     ask(&mut words)?;
-    // how many there are
+    // the number of blocks
     let count = (words[1] as usize).min(FEATURE_BLOCKS);
     let (blocks, _) = words[2..].as_chunks();
     Ok(blocks[..count].to_vec())
@@ -220,7 +222,7 @@ fn rss(ask: Ask<'_>) -> io::Result<Vec<u32>> {
     Ok(words)
 }
 
-/// Gives the driver the flow rules `value`, and no others.
+/// Gives the driver the flow rules in `value`, and removes all others.
 #[cold]
 fn keep_rules(ask: Ask<'_>, value: &str) -> io::Result<()> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
@@ -231,7 +233,7 @@ fn keep_rules(ask: Ask<'_>, value: &str) -> io::Result<()> {
         return Err(invalid());
     }
     let present = rules(ask)?;
-    // one that was changed gives its place up first
+    // a changed rule first releases its location
     for rule in present.iter().filter(|it| !wanted.contains(it)) {
         ask(&mut on_rule(ETHTOOL_SRXCLSRLDEL, rule))?;
     }
@@ -249,7 +251,7 @@ fn on_rule(command: u32, rule: &[u32]) -> [u32; RULES + 1] {
     words
 }
 
-/// Flow rules, in the order of their places.
+/// Returns the flow rules, in the order of their locations.
 #[cold]
 fn rules(ask: Ask<'_>) -> io::Result<Vec<Vec<u32>>> {
     let mut words = vec![0; RULES + 1];
@@ -281,18 +283,18 @@ fn words_of(text: &str) -> Option<Vec<u32>> {
     digits.map(word).collect()
 }
 
-/// Hands `words`, whose first one is the command, to the driver of the netdev `name`, and has its answer in them. Any
-/// socket does (`sock_do_ioctl()`, `net/socket.c`); the netdev is of its namespace.
+/// Passes `words`, whose first one is the command, to the driver of the netdev `name`, which writes its answer into
+/// `words`. Any socket in the netdev's namespace will do (`sock_do_ioctl()`, `net/socket.c`).
 fn ioctl(socket: BorrowedFd<'_>, name: &str, words: &mut [u32]) -> io::Result<()> {
-    // SAFETY: it is made of numbers and pointers alone.
+    // SAFETY: the structure consists of numbers and pointers.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     let room = request.ifr_name.iter_mut();
     for (to, byte) in room.zip(name.bytes().take(libc::IFNAMSIZ - 1)) {
         *to = byte as _;
     }
     request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
-    // SAFETY: the name ends with a NUL, and the words are the whole structure of their command, with the room that it
-    // says it has.
+    // SAFETY: the name ends with a NUL, and `words` is the whole structure of its command, as long as the structure
+    // says.
     match unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) } {
         0.. => Ok(()),
         _ => Err(io::Error::last_os_error()),

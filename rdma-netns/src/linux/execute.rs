@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every [`Op`], made by the kernel.
+//! Execution of every [`Op`] by the kernel.
 
 use super::{
     Space, addresses, announce,
@@ -24,12 +24,12 @@ use std::{io, net::IpAddr, os::fd::AsFd, path::Path};
 const INDEX_TRIES: u32 = 8;
 const INDEX_GAP: u32 = 64;
 
-/// The two namespaces that an operation can name, and the hardware.
+/// The two namespaces that an operation can name, and sysfs.
 #[derive(Clone, Copy)]
 pub(super) struct Namespaces<'a> {
     pub(super) host: &'a Space,
     pub(super) pod: Option<&'a Space>,
-    /// The host's.
+    /// The host's sysfs.
     pub(super) sysfs: &'a Path,
 }
 
@@ -46,7 +46,7 @@ impl<'a> Namespaces<'a> {
         }
     }
 
-    /// Has `change` made to `link`, whose index it gets.
+    /// Makes `change` to `link`; `change` gets the index of `link`.
     fn change(
         self,
         at: NetnsSide,
@@ -150,7 +150,7 @@ impl<'a> Namespaces<'a> {
                 let is_host = *at == NetnsSide::Host;
                 let netdev = (&**link, index);
                 let changed = ipoib::change_mode(space, is_host, self.sysfs, netdev, *mode);
-                // it has the mode, and another process holds rtnl
+                // the netdev has the mode, and another process holds rtnl
                 tolerate(libc::EBUSY, changed)
             }
             Op::SetUmcast { at, link, on } => {
@@ -235,8 +235,8 @@ impl<'a> Namespaces<'a> {
     /// `NLM_F_EXCL` prevents changes of an existing netdev of that name.
     ///
     /// Linux before 6.15 searches for a netdev of that name in the socket's namespace instead of the child's
-    /// (`rtnl_newlink()`, `net/core/rtnetlink.c`), so that a pod could not use the name of any netdev of the host. With
-    /// an index it does not search.
+    /// (`rtnl_newlink()`, `net/core/rtnetlink.c`), so that a pod could not use the name of any netdev of the host. If
+    /// the request has an index, the kernel does not search.
     fn add_child(
         self,
         at: NetnsSide,
@@ -267,11 +267,11 @@ impl<'a> Namespaces<'a> {
         let mut refusal = refusal;
         for attempt in 0..INDEX_TRIES {
             let highest = highest_index(&mut host)?.max(highest_index(&mut inside)?);
-            // netdevs that come meanwhile get the next ones
+            // netdevs that appear meanwhile get the next indices
             let index = highest + 1 + attempt * INDEX_GAP;
             match host.request(&new.request(index), flags) {
                 Ok(_) => return Ok(()),
-                // of the host's netdev, or of the pod's (`register_netdevice()`)
+                // the index or the name belongs to a netdev of the host or of the pod (`register_netdevice()`)
                 Err(taken) if matches!(taken.errno(), Some(libc::EEXIST | libc::EBUSY)) => {
                     log::debug!("{name} cannot be number {index}: {taken}");
                     refusal = taken;
@@ -319,7 +319,7 @@ impl<'a> Namespaces<'a> {
     }
 
     /// Checks the new name first: `do_setlink()` in `net/core/rtnetlink.c` moves under the old name if that is free,
-    /// and renames afterwards, so that a taken new name would leave the netdev moved and not renamed.
+    /// and renames afterwards, so a taken new name would leave the netdev moved but not renamed.
     fn move_link(
         self,
         link: &InterfaceName,
@@ -353,8 +353,8 @@ pub(super) fn tolerate(errno: i32, outcome: Result<(), NetlinkError>) -> Result<
     }
 }
 
-/// Indices of netdevs that appear during the dump may be higher; with a continuous flow of containers no dump would be
-/// complete.
+/// Returns the highest index of a netdev. The result of an interrupted dump counts: netdevs that appear during the dump
+/// may have higher indices, and while containers keep starting no dump would be complete.
 fn highest_index(socket: &mut Socket) -> Result<u32, NetlinkError> {
     let answers = socket.dump_once(&links::dump())?;
     let indices = answers.bodies().filter_map(links::index);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! GID tables from sysfs (`drivers/infiniband/core/sysfs.c`).
 //!
-//! A pod is waited for until its GIDs are there, so this is read often: of each place in the
-//! table one file, by three system calls, and more only of those that are taken.
+//! ADD waits for a pod's GIDs, so it reads the table often: one file for each index, by three system calls, and further
+//! files only for used indices.
 
 use super::inside;
 use crate::{Gid, GidKind, GidTable, netns::Netns, rdma::name};
@@ -18,7 +18,7 @@ use std::{
     path::Path,
 };
 
-/// The GIDs of a port as they are below `sysfs`.
+/// Returns the GIDs of a port below `sysfs`.
 pub(super) fn read(sysfs: &Path, device: &str, port: u32) -> io::Result<GidTable> {
     let port = name::directory(sysfs, device).join(format!("ports/{port}"));
     let gids = File::open(port.join("gids"))?;
@@ -48,7 +48,7 @@ pub(super) fn read(sysfs: &Path, device: &str, port: u32) -> io::Result<GidTable
     Ok(table)
 }
 
-/// The GID at a place; all zeros where it is free.
+/// Returns the GID at `index`; all zeros if the entry is free.
 fn gid(gids: &File, index: u32) -> io::Result<Ipv6Addr> {
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
     let file = openat(gids, index.to_string().as_str(), flags, Mode::empty())?;
@@ -74,7 +74,7 @@ pub(super) fn read_inside(
         .flatten()
 }
 
-/// A GID that went away meanwhile has no attributes: EINVAL (`_show_port_gid_attr()`).
+/// Reads an attribute of a GID; `None`: the GID disappeared meanwhile (EINVAL, `_show_port_gid_attr()`).
 fn attribute(file: &Path) -> io::Result<Option<String>> {
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(text.trim_end().to_owned()).filter(|text| !text.is_empty())),

@@ -10,7 +10,7 @@ use nix::libc;
 use std::{io, path::Path};
 
 impl Linux {
-    /// The namespaces at `paths`, in their order, which are not worked in.
+    /// Returns the identities of the namespaces at `paths`, in their order.
     pub(super) fn ids_at(&self, paths: &[&Path]) -> Vec<Result<NetnsId, OpenPodError>> {
         let host = self.host();
         let visited = host.and_then(|host| netns::ids_at(paths, host.netns()));
@@ -32,7 +32,7 @@ impl Linux {
         }
     }
 
-    /// An error if `id` is the host's own namespace, which was found at `path`.
+    /// Returns an error if `id`, found at `path`, is the host's own namespace.
     pub(super) fn check_not_host(&self, path: &Path, id: NetnsId) -> Result<(), OpenPodError> {
         let host = self.host().map_err(|source| OpenPodError::Io {
             path: path.to_owned(),
@@ -53,7 +53,7 @@ pub(super) fn not_opened(error: OpenError) -> OpenPodError {
     }
 }
 
-/// Returns true if nothing is there: `/proc/PID/ns/net` of a process that has ended returns ESRCH.
+/// Returns true if the namespace is gone: `/proc/PID/ns/net` of a process that has ended returns ESRCH.
 fn is_missing(error: &io::Error) -> bool {
     let missing = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
     missing.contains(&error.kind()) || error.raw_os_error() == Some(libc::ESRCH)

@@ -30,10 +30,10 @@ pub type Ports = (String, Vec<PortInfo>);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InsideError {
-    /// The namespace cannot be opened; `NotFound`: it is gone.
+    /// The namespace cannot be opened; `NotFound`: the namespace is gone.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Another namespace is there by now.
+    /// The path now leads to another namespace.
     #[error("another network namespace is at {0:?} by now")]
     Other(PathBuf),
     /// The system refused; `PermissionDenied`: entering needs `CAP_SYS_ADMIN`.
@@ -64,8 +64,8 @@ impl InsideError {
     }
 }
 
-/// The RDMA devices that the namespace at `path` sees, with the states of their ports. None where
-/// there is no RDMA subsystem.
+/// Returns the RDMA devices that the namespace at `path` sees, with the states of their ports. Empty if there is no
+/// RDMA subsystem.
 pub fn ports(path: &Path, id: NetnsId) -> Result<Vec<Ports>, InsideError> {
     let read = || -> Result<Vec<Ports>, NetlinkError> {
         let Some(mut nldev) = Nldev::open()? else {
@@ -73,7 +73,7 @@ pub fn ports(path: &Path, id: NetnsId) -> Result<Vec<Ports>, InsideError> {
         };
         let devices = nldev.devices()?;
         let with_ports = devices.into_iter().filter_map(|device| {
-            // a device that leaves between two questions is not there
+            // a device that leaves between two requests is left out
             let ports = nldev.ports(device.index).ok()?;
             Some((device.name, ports))
         });
@@ -84,8 +84,8 @@ pub fn ports(path: &Path, id: NetnsId) -> Result<Vec<Ports>, InsideError> {
     })
 }
 
-/// Does `work` with `sysfs` as the namespace at `path` sees it: what is in
-/// `/sys/class/infiniband` depends on the namespace that sysfs was mounted in.
+/// Runs `work` with the path of a `sysfs` as the namespace at `path` sees it: the content of `/sys/class/infiniband`
+/// depends on the namespace in which sysfs was mounted.
 pub fn with_sysfs<T: Send>(
     path: &Path,
     id: NetnsId,
@@ -98,8 +98,8 @@ pub fn with_sysfs<T: Send>(
     })
 }
 
-/// Returns the PCI functions or auxiliary devices of the netdevs of `netns`, given by name and index; `None` for those
-/// without one.
+/// Returns the PCI functions or auxiliary devices of the netdevs of `netns`, given by name and index; `None` for
+/// netdevs without hardware.
 pub(super) fn hardware(
     netns: &Netns,
     sysfs: &Path,
@@ -126,8 +126,8 @@ fn within<T>(
     })
 }
 
-/// Mounts, for the calling thread alone, what sysfs shows of the namespace that it is in
-/// (`sysfs_init_fs_context()`, `fs/sysfs/mount.c`). The mount ends with the thread.
+/// Mounts sysfs for the calling thread alone, as the thread's namespace sees it (`sysfs_init_fs_context()`,
+/// `fs/sysfs/mount.c`). The mount ends with the thread.
 pub(super) fn mount_own(sysfs: &Path) -> io::Result<()> {
     mount_sysfs(sysfs, MsFlags::MS_RDONLY)
 }

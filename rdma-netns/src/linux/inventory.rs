@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hardware of resources, only from sysfs and `/dev`: classes that are not filtered show the character devices of an
-//! RDMA device in any namespace.
+//! Hardware of resources, only from sysfs and `/dev`. Classes that are not filtered by namespace show the character
+//! devices of RDMA devices in any namespace.
 //!
 //! Hardware that disappears while it is read is absent, without an error.
 
@@ -25,7 +25,7 @@ use std::{
 /// `SIW_NODE_DESC_COMMON`, `drivers/infiniband/sw/siw/siw_main.c`
 const SOFT_IWARP: &str = "Software iWARP stack";
 
-/// The order of a device's character devices: `uverbs` first, then by kind and number.
+/// Sorting key of a device's character devices: `uverbs` first, then by kind and number.
 fn order(node: &CharDevice) -> (bool, String, usize, String) {
     let kind = node.name.trim_end_matches(|c: char| c.is_ascii_digit());
     let other = kind != "uverbs";
@@ -33,13 +33,13 @@ fn order(node: &CharDevice) -> (bool, String, usize, String) {
 }
 
 impl Linux {
-    /// The node's RDMA hardware, with the netdevs that are in this program's namespace.
+    /// Returns the node's RDMA hardware, with the netdevs that are in this program's namespace.
     pub fn inventory(&self) -> Result<Inventory, ObserveError> {
         self.hardware(true)
     }
 
-    /// Returns the inventory without the ports of RDMA devices: a port query reaches the firmware, which can be slow,
-    /// or not answer for a minute when it is broken.
+    /// Returns the inventory without the ports of RDMA devices: a port query reaches the firmware, which can be slow;
+    /// broken firmware answers after a minute.
     pub fn inventory_without_ports(&self) -> Result<Inventory, ObserveError> {
         self.hardware(false)
     }
@@ -65,7 +65,7 @@ impl Linux {
     }
 }
 
-/// The hardware below `sysfs` and `dev`, ports included, without what netlink tells of it.
+/// Returns the hardware below `sysfs` and `dev`, ports included, without the data that only netlink reports.
 pub(super) fn read_tree(sysfs: &Path, dev: &Path, reach: Reach) -> io::Result<Inventory> {
     let reader = Reader {
         sysfs,
@@ -127,7 +127,7 @@ impl Reader<'_> {
             parent.into_iter().for_each(|it| it.hcas.push(hca(verbs)));
         }
         for function in functions.iter_mut().filter(|it| !it.hcas.is_empty()) {
-            // before soft-RoCE on its netdev
+            // hardware's RDMA devices come before soft-RoCE on the same netdev
             function.hcas.sort_by_key(|hca| hca.soft);
             let device = &mut function.device;
             device.manages_nvlink = nvlink::is_switch_manager(self.sysfs, &device.address);
@@ -206,7 +206,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns the present value of the parameter, which changes with the mode at run time (`rdma_compatdev_set()`,
+    /// Returns the present mode from the parameter, which follows changes at run time (`rdma_compatdev_set()`,
     /// `drivers/infiniband/core/device.c`).
     fn rdma_mode(&self) -> Option<RdmaMode> {
         let parameters = self.sysfs.join("module/ib_core/parameters");
@@ -217,7 +217,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The number of each virtual function.
+    /// Returns the number of each virtual function.
     fn virtual_functions(&self, devices: &[Device]) -> BTreeMap<DeviceAddress, u32> {
         let mut numbers = BTreeMap::new();
         for device in devices.iter().filter(|device| device.virtual_functions > 0) {
@@ -232,8 +232,8 @@ impl Reader<'_> {
         numbers
     }
 
-    /// The netdevs of a function that are in this namespace. Those of a virtio NIC are one level
-    /// further down.
+    /// Returns the netdevs of a function that are in this namespace. The netdevs of a virtio NIC are one directory
+    /// level deeper.
     fn netdevs(
         &self,
         directory: &Path,
@@ -286,7 +286,7 @@ impl Reader<'_> {
             },
             carrier: read(&directory, "carrier").as_deref() == Some("1"),
             mtu: read(&directory, "mtu").and_then(|it| it.parse().ok()),
-            // -1 without a carrier (`SPEED_UNKNOWN`); the driver is queried
+            // -1 without a carrier (`SPEED_UNKNOWN`); the read queries the driver
             speed: self
                 .with_ports
                 .then(|| read(&directory, "speed")?.parse().ok())
@@ -321,15 +321,15 @@ impl Reader<'_> {
 
     /// Returns true if the driver of an RDMA device in this namespace is rxe or siw. Only rxe has the attribute
     /// `parent` (`drivers/infiniband/sw/rxe/rxe_verbs.c`), and siw's description cannot be changed. Older kernels
-    /// report the NIC's hardware as the parent of both.
+    /// report the NIC's hardware as the parent of rxe and siw devices.
     fn is_soft(&self, device: &str) -> bool {
         let directory = name::directory(self.sysfs, device);
         directory.join("parent").exists()
             || read(&directory, "node_desc").as_deref() == Some(SOFT_IWARP)
     }
 
-    /// Gives the unpaired RDMA devices of this namespace to their netdevs' functions: by their GUIDs, else by the
-    /// GID table's netdev ([`pairing`]).
+    /// Pairs the unpaired RDMA devices of this namespace with the functions of their netdevs: by GUID, else by the
+    /// netdev that the GID table names ([`pairing`]).
     fn pair(&self, inventory: &mut Inventory) {
         let unpaired: Vec<String> = inventory
             .unpaired
@@ -352,7 +352,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The character devices of each RDMA device.
+    /// Returns the character devices of each RDMA device.
     fn char_devices(&self, verbs: &[Verbs]) -> io::Result<BTreeMap<String, Vec<CharDevice>>> {
         let class = self.sysfs.join("class");
         let mut found: BTreeMap<String, Vec<CharDevice>> = BTreeMap::new();
@@ -372,8 +372,8 @@ impl Reader<'_> {
         Ok(found)
     }
 
-    /// Gives RDMA devices that have `umad` devices and no `uverbs` device, with these, to the RDMA device of their
-    /// function, the parent of both (`ib_umad_init_port_dev()`, `drivers/infiniband/core/user_mad.c`).
+    /// Adds sub-devices, which have `umad` devices and no `uverbs` device, with their `umad` devices to the RDMA device
+    /// of the same function (`ib_umad_init_port_dev()`, `drivers/infiniband/core/user_mad.c`).
     fn add_sub_devices(
         &self,
         verbs: &[Verbs],
@@ -400,7 +400,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The character device of a class's directory, and its node.
+    /// Returns the character device of a class's directory, with the numbers of its node in `/dev`.
     fn char_device(&self, directory: &Path) -> Option<CharDevice> {
         let name = directory.file_name()?.to_str()?.to_owned();
         let number = read(directory, "dev")?;
@@ -420,7 +420,7 @@ impl Reader<'_> {
         version.filter(|it| !it.is_empty())
     }
 
-    /// The ports of an RDMA device that is in this namespace.
+    /// Returns the ports of an RDMA device that is in this namespace.
     fn ports(&self, device: &str) -> Vec<HcaPort> {
         if !self.with_ports {
             return Vec::new();
@@ -440,8 +440,9 @@ impl Reader<'_> {
         ports
     }
 
-    /// The function of a parentless device that is in this namespace: its netdev's, which rxe tells as
-    /// `parent`, others by the GID table; a bond's is that of its first port.
+    /// Returns the index in `functions` of the function of a parentless RDMA device in this namespace, by the device's
+    /// netdev: rxe names the netdev in `parent`, other drivers in the GID table. For a bond the function of the first
+    /// port is returned.
     fn netdev_place(&self, device: &str, functions: &[Function]) -> Option<usize> {
         let directory = name::directory(self.sysfs, device);
         let netdev =
@@ -460,15 +461,15 @@ impl Reader<'_> {
     }
 }
 
-/// Returns true for a netdev on the host that represents a virtual or sub-function: `pf0vf3`, `c1pf0sf88`
-/// (`devlink_port_attrs_*_set` in `net/devlink/port.c`).
+/// Returns true if the netdev on the host with this port name represents a virtual or sub-function: `pf0vf3`,
+/// `c1pf0sf88` (`devlink_port_attrs_*_set` in `net/devlink/port.c`).
 fn is_representor(port_name: &str) -> bool {
     let after = port_name.split_once("pf").map(|(_, after)| after);
     let after = after.map(|after| after.trim_start_matches(|c: char| c.is_ascii_digit()));
     after.is_some_and(|after| after.starts_with("vf") || after.starts_with("sf"))
 }
 
-/// The way from the root of PCI to the function whose link on the bus this is:
+/// Returns the PCI path to a function; `link` is the function's link on the bus:
 /// `../../../devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0`.
 pub(super) fn path(link: &Path) -> PciPath {
     let Ok(target) = fs::read_link(link) else {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! IPoIB netdevs: in rtnetlink's words (`IFLA_IPOIB_*`, `include/uapi/linux/if_link.h`), the mode in
-//! sysfs' where it has one, and the partitions of their ports in sysfs.
+//! IPoIB netdevs by rtnetlink (`IFLA_IPOIB_*`, `include/uapi/linux/if_link.h`) and, for the mode, by sysfs if it has a
+//! file for it; and the partitions of ports in sysfs.
 
 use super::{Space, devices, inside, links};
 use crate::{
@@ -44,7 +44,7 @@ fn set(index: u32, data: InfoIpoib) -> RouteNetlinkMessage {
         LinkInfo::Kind(InfoKind::Ipoib),
         LinkInfo::Data(InfoData::Ipoib(vec![data])),
     ];
-    // what changes a netdev of a kind is RTM_NEWLINK without NLM_F_CREATE (`iplink_modify()`, iproute2)
+    // RTM_NEWLINK without NLM_F_CREATE changes settings of a netdev's kind (`iplink_modify()`, iproute2)
     RouteNetlinkMessage::NewLink(links::message(index, vec![LinkAttribute::LinkInfo(info)]))
 }
 
@@ -60,11 +60,11 @@ fn set_mode(index: u32, mode: IpoibMode) -> RouteNetlinkMessage {
     set(index, InfoIpoib::Mode(mode))
 }
 
-/// Changes the mode of the netdev `name`, number `index`.
+/// Changes the mode of the netdev `name` with the index `index`.
 ///
-/// `ipoib_set_mode()` releases the rtnl lock briefly, and continues without it if another process has taken it
-/// meanwhile. Writes to sysfs handle this (`mode_store()`, `ipoib_cm.c`), but netlink does not: it would release
-/// another process' lock. A child made by netlink has no such file, and is changed by netlink.
+/// `ipoib_set_mode()` releases the rtnl lock briefly, and continues without the lock if another process has taken it
+/// meanwhile. Writes to sysfs handle this case (`mode_store()`, `ipoib_cm.c`). Netlink does not: it would release
+/// another process' lock. A child made by netlink has no such file in sysfs, so its mode is changed by netlink.
 pub(super) fn change_mode(
     space: &Space,
     is_host: bool,
@@ -90,13 +90,13 @@ pub(super) fn change_mode(
 
 fn write_mode(sysfs: &Path, netdev: &str, mode: IpoibMode) -> io::Result<()> {
     let file = sysfs.join("class/net").join(netdev).join("mode");
-    // it is not to be made where there is none
+    // a missing file must not be created
     let mut file = fs::OpenOptions::new().write(true).open(file)?;
     // `ipoib_set_mode()` compares whole lines
     io::Write::write_all(&mut file, format!("{}\n", mode.name()).as_bytes())
 }
 
-/// The P_Keys of a port (`/sys/class/infiniband/DEVICE/ports/PORT/pkeys/`), but for the places that have none.
+/// Returns the P_Keys of a port (`/sys/class/infiniband/DEVICE/ports/PORT/pkeys/`), without empty entries.
 pub(super) fn partitions(sysfs: &Path, device: &str, port: u32) -> io::Result<Vec<Pkey>> {
     let table = name::directory(sysfs, device).join(format!("ports/{port}/pkeys"));
     fs::metadata(&table)?;

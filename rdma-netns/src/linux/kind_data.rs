@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Settings of the kind of a virtual netdev that survive a move (`IFLA_INFO_DATA`, `include/uapi/linux/if_link.h`) and
-//! that its namespace's administrator can change, and reasons why its protocol is down (`IFLA_PROTO_DOWN_REASON`).
+//! Settings of a virtual netdev's kind that survive a move and that an administrator of its namespace can change
+//! (`IFLA_INFO_DATA`, `include/uapi/linux/if_link.h`), and the reasons why its protocol is down
+//! (`IFLA_PROTO_DOWN_REASON`).
 
 use super::links::{self, HEADER};
 use crate::{
@@ -25,7 +26,7 @@ const IFLA_VLAN_QOS_MAPPING: u16 = 1;
 /// All of `VLAN_FLAG_*` (Linux 5.3).
 const VLAN_FLAGS: u32 = 0x1f;
 
-/// An attribute of a kind that can be set.
+/// Format of a settable attribute of a kind.
 #[derive(Clone, Copy, PartialEq)]
 enum Form {
     /// Bytes.
@@ -38,17 +39,19 @@ enum Form {
     Mappings,
 }
 
-/// Mode, flags, length of the queue for broadcasts, addresses of senders, in the order in which they can be set
-/// (`macvlan_changelink()`, `drivers/net/macvlan.c`). The cutoff for broadcasts is of all children of the lower netdev.
+/// Attributes of macvlan: mode, flags, length of the queue for broadcasts, addresses of senders, in the order in which
+/// they can be set (`macvlan_changelink()`, `drivers/net/macvlan.c`). The cutoff for broadcasts is missing: it applies
+/// to all children of the lower netdev.
 const MACVLAN: &[(u16, Form)] = &[
     (1, Form::Plain),
     (2, Form::Plain),
     (7, Form::Plain),
     (IFLA_MACVLAN_MACADDR_DATA, Form::Senders),
 ];
-/// Mode and flags (`ipvlan_nl_changelink()`, `drivers/net/ipvlan/ipvlan_main.c`).
+/// Attributes of ipvlan: mode and flags (`ipvlan_nl_changelink()`, `drivers/net/ipvlan/ipvlan_main.c`).
 const IPVLAN: &[(u16, Form)] = &[(1, Form::Plain), (2, Form::Plain)];
-/// Flags, priorities of frames to send and of received ones (`vlan_changelink()`, `net/8021q/vlan_netlink.c`).
+/// Attributes of a VLAN: flags, priorities of sent and of received frames (`vlan_changelink()`,
+/// `net/8021q/vlan_netlink.c`).
 const VLAN: &[(u16, Form)] = &[
     (IFLA_VLAN_FLAGS, Form::Flags),
     (3, Form::Mappings),
@@ -64,7 +67,7 @@ fn forms(kind: &str) -> &'static [(u16, Form)] {
     }
 }
 
-/// Adds what can be set of `link`, if it is virtual.
+/// Adds the settable attributes of the kind of `link`, if `link` is virtual.
 #[cold]
 pub(super) fn read(socket: &mut Socket, link: &Link, settings: &mut DeviceSettings) {
     let Some(kind) = &link.kind else {
@@ -82,10 +85,10 @@ pub(super) fn read(socket: &mut Socket, link: &Link, settings: &mut DeviceSettin
     settings.set("kind/proto_down_reason", &reason);
 }
 
-/// Sets the one called `kind/SETTING` of the netdev `index`.
+/// Sets the setting `kind/SETTING` of the netdev `index`.
 ///
 /// # Errors
-/// The kernel's; `InvalidInput`: its kind has no such setting.
+/// The kernel's; `InvalidInput`: the netdev's kind has no such setting.
 #[cold]
 pub(super) fn write(
     socket: &mut Socket,
@@ -106,7 +109,7 @@ pub(super) fn write(
     let form = forms.find(|(attribute, _)| attribute.to_string() == setting);
     let (attribute, form) = *form.ok_or_else(invalid)?;
     if present.text(attribute, form).as_deref() == Some(value) {
-        // another one has brought it along: a mode ends the addresses of senders
+        // another setting has changed this one too: a mode removes the addresses of senders
         return Ok(());
     }
     let items = || wanted.iter().filter(|it| !it.is_empty()).cloned();
@@ -126,7 +129,7 @@ pub(super) fn write(
             ]
         }
         Form::Mappings => {
-            // one that is not to be there leads to the default
+            // a mapping that must be absent is set to its default
             let from = |it: &[u8]| it.get(..4).map(<[u8]>::to_vec);
             let is_wanted = |it: &[u8]| wanted.iter().any(|wanted| from(wanted) == from(it));
             let others = present.items(attribute);
@@ -145,7 +148,7 @@ pub(super) fn write(
         nest(IFLA_INFO_DATA, nested(&data)),
     ]);
     let info = LinkAttribute::Other(nest(IFLA_LINKINFO, info));
-    // `RTM_SETLINK` passes over it
+    // `RTM_SETLINK` ignores the attribute
     let message = RouteNetlinkMessage::NewLink(links::message(index, vec![info]));
     socket.request(&message, 0).map(drop)
 }
@@ -188,11 +191,12 @@ impl Present {
         attributes(attribute(&self.data, kind).unwrap_or_default()).map(|(_, value)| value)
     }
 
-    /// In hexadecimal, a list divided by commas and in order. None: this kernel has nothing of it.
+    /// Returns the value in hexadecimal; of a list, the sorted elements divided by commas. `None`: the kernel does not
+    /// report the attribute.
     fn text(&self, kind: u16, form: Form) -> Option<String> {
         match form {
             Form::Plain => attribute(&self.data, kind).map(text),
-            // without the mask; the kernel reports those that are on
+            // without the mask: the kernel reports the flags that are on
             Form::Flags => {
                 let flags = attribute(&self.data, kind).and_then(|it| it.get(..4));
                 Some(text(flags.unwrap_or(&[0; 4])))
@@ -200,7 +204,8 @@ impl Present {
             Form::Senders | Form::Mappings => {
                 let mut items: Vec<String> = self.items(kind).map(text).collect();
                 items.sort_unstable();
-                // one without bytes, so that it is not taken for what an earlier record does not have
+                // an empty list is one element without bytes, so that it differs from a setting that an earlier record
+                // does not have
                 Some(if items.is_empty() {
                     ",".into()
                 } else {
@@ -215,7 +220,7 @@ fn nest(attribute: u16, value: Vec<u8>) -> DefaultNla {
     DefaultNla::new(attribute | NLA_F_NESTED, value)
 }
 
-/// The bytes of attributes one after the other.
+/// Returns the bytes of attributes one after the other.
 pub(super) fn nested(list: &[DefaultNla]) -> Vec<u8> {
     let mut value = vec![0; list.buffer_len()];
     list.emit(&mut value);

@@ -35,7 +35,7 @@ const OPER_TESTING: u8 = 4;
 const OPER_DORMANT: u8 = 5;
 const OPER_UP: u8 = 6;
 
-/// The settings that are a `u32`, by their attributes.
+/// Settings with a `u32` value, and their attributes.
 const NUMBERS: [(LinkSetting, u16); 6] = [
     (LinkSetting::Group, IFLA_GROUP),
     (LinkSetting::GsoMaxSize, 41),
@@ -96,7 +96,7 @@ pub(super) fn message(index: u32, attributes: Vec<LinkAttribute>) -> LinkMessage
     message
 }
 
-/// The index in an `RTM_NEWLINK`.
+/// Returns the index in an `RTM_NEWLINK`.
 pub(super) fn index(body: &[u8]) -> Option<u32> {
     LinkHeader::parse(body).ok().map(|header| header.index)
 }
@@ -112,7 +112,7 @@ pub(super) fn neighbours_find(body: &[u8]) -> Option<[u8; 6]> {
     address.try_into().ok()
 }
 
-/// Returns the hardware address from which the netdev of an `RTM_NEWLINK` can send Ethernet's neighbour requests now.
+/// Returns the hardware address from which the netdev of an `RTM_NEWLINK` can send ARP and neighbour discovery now.
 pub(super) fn can_ask(body: &[u8]) -> Result<[u8; 6], Unasked> {
     let header = LinkHeader::parse(body).map_err(|_| Unasked::NotEthernet)?;
     if header.link_layer_type != LinkLayerType::Ether {
@@ -127,7 +127,7 @@ pub(super) fn can_ask(body: &[u8]) -> Result<[u8; 6], Unasked> {
     neighbours_find(body).ok_or(Unasked::NoCarrier)
 }
 
-/// The netdev of an `RTM_NEWLINK`, without addresses and routes.
+/// Returns the netdev of an `RTM_NEWLINK`, without addresses and routes.
 pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
     let header = LinkHeader::parse(body).ok()?;
     let mut link = Link {
@@ -196,7 +196,7 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
                 link.settings
                     .insert(LinkSetting::Dormant, u32::from(is_dormant));
             }
-            // 0: there is none, as a tunnel says
+            // 0: the netdev has no lower one, as a tunnel reports
             IFLA_LINK => link.lower = u32_of(value).filter(|index| *index != 0),
             IFLA_LINK_NETNSID => netns = u32_of(value),
             IFLA_MASTER => link.master = u32_of(value),
@@ -227,11 +227,11 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
         netns: netns.map_or(-1, |it| it as i32),
         vlan,
     });
-    // The other end of a pair, which does not lie below this one.
+    // IFLA_LINK of a pair is its other end, which is no lower netdev.
     if matches!(link.kind.as_deref(), Some("veth" | "vxcan" | "netkit")) {
         link.lower = None;
     }
-    // a child says on what it lies (`ipoib_get_iflink()`, `ipoib_main.c`)
+    // a child reports the netdev on which it lies (`ipoib_get_iflink()`, `ipoib_main.c`)
     if let (Some(Ipoib { pkey, mode, .. }), Some(_)) = (link.ipoib, link.lower) {
         link.child = Some(Child::Ipoib { pkey, mode });
     }
@@ -240,7 +240,7 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
     Some(link)
 }
 
-/// The name of the netdev `index` of an `RTM_NEWLINK`.
+/// Returns the name of the netdev `index` of an `RTM_NEWLINK`.
 fn name_of(body: &[u8], index: u32) -> InterfaceName {
     let name = attribute(body.get(HEADER..).unwrap_or_default(), IFLA_IFNAME);
     let name = name.and_then(|value| text(value)?.try_into().ok());
@@ -248,8 +248,8 @@ fn name_of(body: &[u8], index: u32) -> InterfaceName {
 }
 
 /// Returns true if the netdev of an `RTM_NEWLINK` can have hardware that the message omits: Linux reports it since 5.14
-/// (`rtnl_fill_ifinfo()`, `net/core/rtnetlink.c`). Virtual netdevs have a kind, and of hardware's netdevs only IPoIB's
-/// have one.
+/// (`rtnl_fill_ifinfo()`, `net/core/rtnetlink.c`). Virtual netdevs have a kind; of the netdevs with hardware, only
+/// IPoIB's have one.
 pub(super) fn hides_hardware(body: &[u8], link: &Link) -> bool {
     let can_have =
         link.link_type != LinkType::Other && matches!(link.kind.as_deref(), None | Some("ipoib"));
@@ -257,7 +257,7 @@ pub(super) fn hides_hardware(body: &[u8], link: &Link) -> bool {
     can_have && attribute(attributes, IFLA_PARENT_DEV_NAME).is_none()
 }
 
-/// The netdev of an `RTM_NEWLINK` of the namespace that `sysfs` shows.
+/// Returns the netdev of an `RTM_NEWLINK` of the namespace that `sysfs` shows.
 pub(super) fn parse_own(body: &[u8], sysfs: &Path) -> Option<Link> {
     let mut link = parse(body, sysfs)?;
     if hides_hardware(body, &link) {
@@ -266,7 +266,7 @@ pub(super) fn parse_own(body: &[u8], sysfs: &Path) -> Option<Link> {
     Some(link)
 }
 
-/// Bytes up to a NUL, as [`Link::alt_names`] has them: a pod may choose any.
+/// Returns bytes up to a NUL as text, in the form of [`Link::alt_names`]: a pod may use any bytes.
 fn text_of_bytes(value: &[u8]) -> String {
     let bytes = value.split(|byte| *byte == 0).next().unwrap_or_default();
     match std::str::from_utf8(bytes) {
@@ -278,7 +278,7 @@ fn text_of_bytes(value: &[u8]) -> String {
     }
 }
 
-/// The bytes that [`text_of_bytes`] read.
+/// Returns the bytes from which [`text_of_bytes`] made the text.
 fn bytes_of_text(text: &str) -> Vec<u8> {
     match text.strip_prefix('\0') {
         Some(coded) => coded.chars().map(|byte| byte as u8).collect(),
@@ -286,14 +286,14 @@ fn bytes_of_text(text: &str) -> Vec<u8> {
     }
 }
 
-/// The kind that an `IFLA_LINKINFO` says.
+/// Returns the kind in an `IFLA_LINKINFO`.
 pub(super) fn kind_of(info: &[u8]) -> Option<String> {
     attribute(info, IFLA_INFO_KIND)
         .and_then(text)
         .map(str::to_owned)
 }
 
-/// Moves a netdev into the namespace `target` as `name`.
+/// Builds the request that moves a netdev into the namespace `target` as `name`.
 pub(super) fn into_namespace(
     index: u32,
     target: BorrowedFd<'_>,
@@ -306,12 +306,12 @@ pub(super) fn into_namespace(
     )
 }
 
-/// The attribute that sets `setting`.
+/// Returns the attribute that sets `setting`.
 pub(super) fn setting(setting: LinkSetting, value: u32) -> LinkAttribute {
     LinkAttribute::Other(
         match NUMBERS.iter().find(|(number, _)| *number == setting) {
             Some((_, kind)) => DefaultNla::new(*kind, value.to_ne_bytes().to_vec()),
-            // a `u8`
+            // the operational state is a `u8`
             None if setting == LinkSetting::Dormant => {
                 let state = if value == 0 { OPER_UP } else { OPER_DORMANT };
                 DefaultNla::new(IFLA_OPERSTATE, vec![state])
@@ -321,7 +321,7 @@ pub(super) fn setting(setting: LinkSetting, value: u32) -> LinkAttribute {
     )
 }
 
-/// An alias goes without a NUL; one of no bytes is none.
+/// Returns the attribute of an alias, without a NUL; an empty one removes the alias.
 pub(super) fn alias(alias: &str) -> LinkAttribute {
     LinkAttribute::Other(DefaultNla::new(IFLA_IFALIAS, bytes_of_text(alias)))
 }
@@ -342,18 +342,18 @@ pub(super) fn set(index: u32, attributes: Vec<LinkAttribute>) -> RouteNetlinkMes
     RouteNetlinkMessage::SetLink(message(index, attributes))
 }
 
-/// Takes a netdev away for good.
+/// Builds the request that deletes a netdev.
 pub(super) fn remove(index: u32) -> RouteNetlinkMessage {
     RouteNetlinkMessage::DelLink(message(index, vec![]))
 }
 
-/// All netdevs of a group, by one deletion.
+/// Builds the request that deletes all netdevs of a group at once.
 pub(super) fn remove_group(group: u32) -> RouteNetlinkMessage {
     let group = DefaultNla::new(IFLA_GROUP, group.to_ne_bytes().to_vec());
     RouteNetlinkMessage::DelLink(message(0, vec![LinkAttribute::Other(group)]))
 }
 
-/// A netdev's alternative name.
+/// Builds the message with an alternative name of a netdev.
 pub(super) fn alt_name(index: u32, name: &str) -> LinkMessage {
     let mut name = bytes_of_text(name);
     name.push(0);

@@ -7,7 +7,7 @@ use nix::libc::{
 };
 use std::fs;
 
-/// The netlink sockets of the namespace of the thread that reads it (`netlink_seq_show()`, `net/netlink/af_netlink.c`).
+/// Table of the netlink sockets of the reading thread's namespace (`netlink_seq_show()`, `net/netlink/af_netlink.c`).
 const SOCKETS: &str = "/proc/thread-self/net/netlink";
 
 /// Groups of a program that configures netdevs by events.
@@ -25,7 +25,7 @@ pub(super) fn of_everything() -> bool {
 
 /// Returns true if one of the sockets of `table` receives all events.
 pub(super) fn has_one(table: &str) -> bool {
-    // sk Eth Pid Groups …: `Eth` is the protocol, `Groups` the first 32 of them
+    // columns: sk Eth Pid Groups …; `Eth` is the protocol, `Groups` the first 32 groups
     let mut sockets = table.lines().filter_map(|line| {
         let mut words = line.split_ascii_whitespace();
         let protocol: i32 = words.nth(1)?.parse().ok()?;
@@ -53,7 +53,7 @@ mod tests {
     fn a_network_manager_is_one_and_who_hears_of_less_is_none() {
         assert!(!has_one(""));
         assert!(!has_one(HEADER));
-        // udevd hears of devices, a daemon of links, a proxy of addresses
+        // udevd listens to devices, a daemon to links, a proxy to addresses
         let others = [
             (15, "00000002"),
             (0, "00000001"),
@@ -61,7 +61,7 @@ mod tests {
             (0, "00000000"),
         ];
         assert!(!has_one(&table(&others)));
-        // of all, but by the protocol of devices
+        // all groups, but of the protocol for devices
         assert!(!has_one(&table(&[(15, "00000551")])));
         assert!(has_one(&table(&[(0, "00000000"), (0, "800405d5")])));
     }

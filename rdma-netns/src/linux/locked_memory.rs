@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Limit of a process's locked memory (`RLIMIT_MEMLOCK`, getrlimit(2)). The kernel compares it with all memory that the
-//! process registers for RDMA, unless the process has `CAP_IPC_LOCK` in the initial user namespace
+//! Limit of a process's locked memory (`RLIMIT_MEMLOCK`, getrlimit(2)). The kernel compares the limit with all memory
+//! that the process registers for RDMA, unless the process has `CAP_IPC_LOCK` in the initial user namespace
 //! (`__ib_umem_get()`, `drivers/infiniband/core/umem.c`).
 
 use nix::{
@@ -10,10 +10,10 @@ use nix::{
 };
 use std::{io, ptr};
 
-/// Raises the soft and the hard limit of `process` to `bytes`; `None`: to unlimited. A higher limit stays.
+/// Raises the soft and the hard limit of `process` to `bytes`; `None`: to unlimited. A higher present limit stays.
 ///
 /// # Errors
-/// There is no such process, or this one may not raise its hard limit (`CAP_SYS_RESOURCE`).
+/// The process does not exist, or this program may not raise the hard limit (`CAP_SYS_RESOURCE`).
 pub fn raise_locked_memory(process: Pid, bytes: Option<u64>) -> io::Result<()> {
     let wanted = bytes.unwrap_or(RLIM_INFINITY);
     let mut limit = rlimit {

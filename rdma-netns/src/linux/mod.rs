@@ -7,37 +7,39 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `links`, `children`, `ipoib`, `addresses`, `routes`, `rules`, `sysctls` | one rtnetlink noun each, both ways |
-//! | `device_settings`, `ethtool`, `kind_data`, `bpf`, `xdp` | what of a netdev is set in sysfs, of its driver, of its kind, and by programs |
+//! | `links`, `children`, `ipoib`, `addresses`, `routes`, `rules`, `sysctls` | one rtnetlink object each: parsing and
+//! requests |
+//! | `device_settings`, `ethtool`, `kind_data`, `bpf`, `xdp` | settings of a netdev in sysfs, of its driver and of its
+//! kind, and BPF programs |
 //! | `vfs` | virtual functions, as their physical function has them |
-//! | `drivers` | drivers that are bound anew |
-//! | `announce` | what tells neighbours who has an address now |
-//! | `probe` | what asks whether an address is free |
+//! | `drivers` | unbinding and binding of drivers |
+//! | `announce` | announcements of an address to neighbours |
+//! | `probe` | probes whether an address is free |
 //! | `neighbours` | the neighbour tables |
-//! | `nexthops` | by which netdevs nexthop objects lead |
-//! | `listeners` | who is told of what happens to netdevs, addresses and routes |
+//! | `nexthops` | the netdevs of nexthop objects |
+//! | `listeners` | sockets that receive the events of netdevs, addresses and routes |
 //! | `reach` | the netdevs without which the node is cut off |
-//! | `api_server` | where kubelet's kubeconfig says that the API server is |
-//! | `held` | all addresses, without anything else |
+//! | `api_server` | the API server's address in kubelet's kubeconfig |
+//! | `held` | all addresses of a namespace by one dump |
 //! | `vlans` | the VLANs on a netdev |
 //! | [`nldev`] | RDMA netlink |
 //! | `rdma`, `devices` | RDMA devices and the hardware behind them, sysfs and `/dev` included |
 //! | `gids` | the GID tables in sysfs |
-//! | `erdma` | what is different with eRDMA |
+//! | `erdma` | differences of eRDMA |
 //! | `inventory` | the hardware that resources are made of |
-//! | `accelerators`, `data_direct`, `sockets` | GPUs, and what tells how near to them a NIC is |
+//! | `accelerators`, `data_direct`, `sockets` | GPUs, and the distance of a NIC from them |
 //! | [`devlink`], [`aer`] | errors of a NIC that its driver and its PCI link report |
 //! | `nvlink` | RDMA devices that manage NVLink's switches |
 //! | `vpd` | vital product data of PCI functions |
 //! | `smc` | SMC's settings |
 //! | `locked_memory` | the limit of a process's locked memory |
 //! | `namespace` | all of a namespace but its RDMA devices |
-//! | [`monitor`] | events: what tells that something changed |
-//! | [`inside`] | what only a thread in a pod's namespace can read |
-//! | [`offline`] | what is read without a kernel |
+//! | [`monitor`] | events of the kernel |
+//! | [`inside`] | reads that need a thread in a pod's namespace |
+//! | [`offline`] | decoding without a kernel |
 //! | `space` | a namespace and its socket |
-//! | `identity` | which namespaces are at paths |
-//! | `execute` | every [`Op`] |
+//! | `identity` | identities of the namespaces at paths |
+//! | `execute` | execution of every [`Op`] |
 
 mod accelerators;
 mod addresses;
@@ -108,23 +110,22 @@ use std::{
     sync::{Mutex, OnceLock, PoisonError},
 };
 
-/// Whose namespace the node's own is, in messages.
+/// Name of the node's own namespace in messages.
 const HOST: &str = "the host";
 
-/// Changes at every boot.
+/// File with an id that changes at every boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The kernel this program runs on, as seen from the namespace that the first thread to
-/// use it is in.
+/// The kernel this program runs on, as seen from the namespace of the first thread that uses this value.
 #[derive(Debug)]
 pub struct Linux {
     sysfs: PathBuf,
     dev: PathBuf,
     host: OnceLock<Space>,
     boot_id: OnceLock<String>,
-    /// Hardware that one run remembers.
+    /// Hardware that a value for one run caches.
     known: Option<Mutex<devices::Known>>,
-    /// API servers in kubelet's configuration that one run remembers.
+    /// Cache of the API servers in kubelet's configuration, for one run.
     api_servers: OnceLock<Vec<IpAddr>>,
     asked: Mutex<Option<Asked>>,
 }
@@ -136,13 +137,13 @@ impl Default for Linux {
 }
 
 impl Linux {
-    /// With `/sys` and `/dev` where they usually are.
+    /// Returns the kernel with `/sys` and `/dev` at their usual paths.
     pub fn new() -> Self {
         Self::with_roots("/sys", "/dev")
     }
 
-    /// For one run of a plugin, which is over in a moment: what a PCI function is, and where the API server is, it looks at
-    /// once. A function that is plugged in meanwhile, in the place of another, may not be seen.
+    /// Returns the kernel for one short run of a plugin. The attributes of PCI functions and the address of the API
+    /// server are read once and cached; a function that is plugged in meanwhile in the place of another may be missed.
     pub fn for_one_run() -> Self {
         Self {
             known: Some(Mutex::default()),
@@ -150,7 +151,7 @@ impl Linux {
         }
     }
 
-    /// With `/sys` and `/dev` elsewhere: in a test, or a container that has the host's
+    /// Returns the kernel with `/sys` and `/dev` at other paths: in a test, or in a container that has the host's
     /// mounted.
     pub fn with_roots(sysfs: impl Into<PathBuf>, dev: impl Into<PathBuf>) -> Self {
         Self {
@@ -164,8 +165,8 @@ impl Linux {
         }
     }
 
-    /// `rdma system set netns MODE`. To exclusive only before there are other
-    /// namespaces, else EBUSY: at boot.
+    /// Sets the namespace mode of the RDMA subsystem: `rdma system set netns MODE`. Exclusive mode can only be set
+    /// while there are no other namespaces, at boot; else EBUSY.
     pub fn set_rdma_mode(&self, mode: RdmaMode) -> Result<(), NetlinkError> {
         let unsupported = || io::Error::from(io::ErrorKind::Unsupported);
         self.host()?
@@ -191,7 +192,7 @@ impl Linux {
         }
     }
 
-    /// RDMA netlink as `space` sees it, if there is any.
+    /// Returns RDMA netlink as `space` sees it, if the kernel has it.
     fn nldev(&self, space: &Space) -> io::Result<Option<Nldev>> {
         match self.has_nldev() {
             true => space.nldev(),
@@ -199,7 +200,8 @@ impl Linux {
         }
     }
 
-    /// The directory is there as soon as ib_core is; asking without it would have the kernel look for a module each time.
+    /// Returns true if ib_core is loaded, by its directory in sysfs. Opening RDMA netlink without ib_core would make
+    /// the kernel search for a module each time.
     fn has_nldev(&self) -> bool {
         self.sysfs.join("class/infiniband").exists()
     }
@@ -236,7 +238,7 @@ impl Kernel for Linux {
         let boot_id = self.boot_id()?;
         let at = seconds_since_boot();
         let has_nldev = self.has_nldev();
-        // ib_uverbs comes after ib_core
+        // ib_uverbs is loaded after ib_core
         let verbs = has_nldev.then(|| devices::verbs(&self.sysfs)).transpose();
         let verbs = verbs
             .map_err(|error| cannot_read("the RDMA devices in sysfs", error.into()))?
@@ -404,14 +406,14 @@ impl Kernel for Linux {
     }
 }
 
-/// `CLOCK_BOOTTIME`: unlike the monotonic clock it goes on while the machine sleeps.
+/// Returns `CLOCK_BOOTTIME`, which unlike the monotonic clock goes on while the machine sleeps.
 fn seconds_since_boot() -> Option<u64> {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).ok()?;
     u64::try_from(now.tv_sec()).ok()
 }
 
 impl Linux {
-    /// The kernel's users of the RDMA devices of this program's namespace, by the devices' names.
+    /// Returns the kernel users of the RDMA devices of this program's namespace, by the devices' names.
     fn kernel_users(&self) -> BTreeMap<String, Vec<String>> {
         let nldev = self.host().and_then(|host| self.nldev(host));
         let Ok(Some(mut nldev)) = nldev else {
@@ -425,8 +427,8 @@ impl Linux {
         users.collect()
     }
 
-    /// The ids of the drivers of those RDMA devices that have no parent in sysfs, by the devices' names, as far as they are
-    /// in this program's namespace.
+    /// Returns the driver ids of the RDMA devices in this program's namespace that have no parent in sysfs, by the
+    /// devices' names.
     fn parentless_drivers(&self) -> BTreeMap<String, u32> {
         let verbs = devices::verbs(&self.sysfs).unwrap_or_default();
         let is_parentless = |name: &str| {
@@ -460,7 +462,7 @@ fn cannot_read(what: &str, error: NetlinkError) -> ObserveError {
     }
 }
 
-/// An address in network byte order, by its length.
+/// Parses an address in network byte order; its length selects the family.
 fn ip_of(value: &[u8]) -> Option<IpAddr> {
     match value.len() {
         4 => <[u8; 4]>::try_from(value).ok().map(IpAddr::from),

@@ -9,7 +9,8 @@ use crate::{Link, Namespace, ObserveError, Route, netlink::Answers};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage, route::RouteType};
 use std::{collections::BTreeSet, io, path::Path};
 
-/// A namespace without its RDMA devices, without its routes unless it `has_routes`, and without the number of the other one.
+/// Reads a namespace: netdevs and rules, and routes if `has_routes`. RDMA devices and the number of the other namespace
+/// are left out.
 pub(super) fn read(
     space: &Space,
     whose: &str,
@@ -37,8 +38,8 @@ pub(super) fn read(
     })
 }
 
-/// Number of the namespace `other` in that of `space`, whose netdevs are `links`, where one of these lies on a netdev of
-/// another namespace.
+/// Returns the number that the namespace `other` has in `space`, if one of `links`, the netdevs of `space`, lies on a
+/// netdev of another namespace.
 pub(super) fn number_of(
     other: &Space,
     space: &Space,
@@ -67,11 +68,11 @@ fn dump(
     answers.map_err(|error| cannot_read(&format!("the {what} of {whose}"), error))
 }
 
-/// All netdevs of a namespace with their addresses.
+/// Returns all netdevs of a namespace with their addresses.
 fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Vec<Link>, ObserveError> {
     let answers = dump(space, whose, "links", &links::dump())?;
     let mut links: Vec<Link> = Vec::with_capacity(answers.bodies().count());
-    // places in `links`
+    // indices in `links`
     let mut without_hardware: Vec<usize> = Vec::new();
     for body in answers.bodies() {
         let link = match space.is_own() {

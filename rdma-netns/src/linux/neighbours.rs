@@ -9,11 +9,12 @@ use nix::libc::{NDA_DST, NDA_LLADDR};
 /// `sizeof(struct ndmsg)`
 const HEADER: usize = 12;
 
-/// `NUD_REACHABLE|NUD_STALE|NUD_DELAY|NUD_PROBE|NUD_PERMANENT`: somebody was there.
+/// `NUD_REACHABLE|NUD_STALE|NUD_DELAY|NUD_PROBE|NUD_PERMANENT`: states in which the neighbour's hardware address is
+/// known.
 const KNOWN: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x80;
 
 impl Linux {
-    /// The neighbours that the own namespace knows, by all netdevs.
+    /// Returns the neighbours of the own namespace, by all netdevs.
     pub fn neighbours(&self) -> Result<Vec<Neighbour>, ObserveError> {
         let what = "the neighbours of the host";
         let host = self
@@ -26,7 +27,7 @@ impl Linux {
     }
 }
 
-/// The neighbour of an `RTM_NEWNEIGH`.
+/// Returns the neighbour in an `RTM_NEWNEIGH`.
 pub(super) fn parse(body: &[u8]) -> Option<Neighbour> {
     let index = u32::from_ne_bytes(body.get(4..8)?.try_into().ok()?);
     let state = u16::from_ne_bytes(body.get(8..10)?.try_into().ok()?);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nexthop objects in rtnetlink's words (`RTM_*NEXTHOP`, `include/uapi/linux/nexthop.h`; Linux 5.3): what
-//! routes go by that name one.
+//! Nexthop objects in rtnetlink's words (`RTM_*NEXTHOP`, `include/uapi/linux/nexthop.h`; Linux 5.3): the destinations
+//! of routes that name an object.
 
 use crate::netlink::{Answers, attributes, u32_of};
 use netlink_packet_core::NetlinkSerializable;
@@ -17,7 +17,7 @@ const NHA_ID: u16 = 1;
 const NHA_GROUP: u16 = 2;
 const NHA_OIF: u16 = 5;
 
-/// Asks for all of them, of both families.
+/// The request for all nexthop objects, of both families.
 pub(super) struct Dump;
 
 impl NetlinkSerializable for Dump {
@@ -34,7 +34,7 @@ impl NetlinkSerializable for Dump {
     }
 }
 
-/// Destination of a nexthop object.
+/// Destination of a nexthop object: a netdev, or a group of objects.
 enum Object {
     Netdev(u32),
     Group(Vec<u32>),
@@ -54,7 +54,7 @@ impl Nexthops {
         match self.0.get(&id) {
             None => BTreeSet::new(),
             Some(Object::Netdev(index)) => BTreeSet::from([*index]),
-            // no group is a member of one (`valid_group_nh()`, `net/ipv4/nexthop.c`)
+            // a group is no member of another one (`valid_group_nh()`, `net/ipv4/nexthop.c`)
             Some(Object::Group(members)) => members
                 .iter()
                 .filter_map(|member| match self.0.get(member) {

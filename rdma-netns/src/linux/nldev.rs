@@ -109,33 +109,33 @@ impl NetlinkSerializable for Request {
     }
 }
 
-/// An RDMA device as `RDMA_NLDEV_CMD_GET` tells it.
+/// An RDMA device as `RDMA_NLDEV_CMD_GET` reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Number for life.
+    /// Index, constant for the device's lifetime.
     pub index: u32,
     /// Name, as [`name::text`].
     pub name: String,
     /// Node GUID, `0011:2233:4455:6677`.
     pub node_guid: String,
-    /// Name of the RDMA device that it is a [sub-device](crate::SubDevice) of.
+    /// Name of the parent RDMA device; `Some` for a [sub-device](crate::SubDevice).
     pub parent: Option<String>,
     /// True if its first port speaks iWARP.
     pub is_iwarp: bool,
 }
 
-/// A port as `RDMA_NLDEV_CMD_PORT_GET` tells it.
+/// A port as `RDMA_NLDEV_CMD_PORT_GET` reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortInfo {
     /// Number, from 1.
     pub number: u32,
     /// `enum ib_port_state`
     pub state: u8,
-    /// Index of its netdev, if that is in the socket's namespace.
+    /// Index of the port's netdev, if the netdev is in the socket's namespace.
     pub netdev: Option<u32>,
 }
 
-/// A character device as `RDMA_NLDEV_CMD_GET_CHARDEV` tells it.
+/// A character device as `RDMA_NLDEV_CMD_GET_CHARDEV` reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CharDeviceInfo {
     /// Name below `/dev/infiniband`.
@@ -145,12 +145,12 @@ pub struct CharDeviceInfo {
     /// Minor number.
     pub minor: u32,
     /// Driver of the RDMA device (`enum rdma_driver_id`, `include/uapi/rdma/ib_user_ioctl_verbs.h`), for uverbs only.
-    /// `None`: a driver that does not report it (`uverbs_no_driver_id_binding`), or a kernel before 5.3.
+    /// `None`: the driver does not report its id (`uverbs_no_driver_id_binding`), or the kernel is older than 5.3.
     pub driver: Option<u32>,
 }
 
 impl CharDeviceInfo {
-    /// The driver, if it is one for hardware: neither rxe nor siw, nor one that does not tell.
+    /// Returns the driver id of hardware; `None` for rxe, siw and drivers that report no id.
     pub fn hardware(&self) -> Option<u32> {
         /// `RDMA_DRIVER_UNKNOWN`, `RDMA_DRIVER_RXE`, `RDMA_DRIVER_SIW`
         const OTHERS: [u32; 3] = [0, 14, 18];
@@ -158,12 +158,12 @@ impl CharDeviceInfo {
     }
 }
 
-/// RDMA netlink, spoken from one namespace.
+/// A connection to RDMA netlink, which sees the devices of one namespace.
 #[derive(Debug)]
 pub struct Nldev(Socket);
 
 impl Nldev {
-    /// Opens it in the calling thread's namespace; none: there is no RDMA subsystem.
+    /// Opens RDMA netlink in the calling thread's namespace; `None`: the kernel has no RDMA subsystem.
     pub fn open() -> io::Result<Option<Self>> {
         match Socket::open(PROTOCOL) {
             Ok(socket) => Ok(Some(Self(socket))),
@@ -172,14 +172,14 @@ impl Nldev {
         }
     }
 
-    /// `rdma system show`; a kernel that has no modes (before 5.2) shares.
+    /// Returns the namespace mode (`rdma system show`); a kernel without modes (before 5.2) is in shared mode.
     pub fn mode(&mut self) -> Result<RdmaMode, NetlinkError> {
         let answers = self.0.request(&Request::new(command::SYS_GET), 0)?;
         let mode = answers.bodies().find_map(parse_mode);
         Ok(mode.unwrap_or(RdmaMode::Shared))
     }
 
-    /// `rdma system set netns MODE`; EBUSY while there are other namespaces.
+    /// Sets the namespace mode (`rdma system set netns MODE`); EBUSY while there are other namespaces.
     pub fn set_mode(&mut self, mode: RdmaMode) -> Result<(), NetlinkError> {
         let mode = match mode {
             RdmaMode::Shared => 1,
@@ -202,7 +202,7 @@ impl Nldev {
         Ok(answers.bodies().filter_map(parse_port).collect())
     }
 
-    /// `rdma resource show DEVICE`: how many objects of each kind (`pd`, `qp`, `ctx`) there are.
+    /// Returns the number of objects of each kind (`pd`, `qp`, `ctx`) of a device (`rdma resource show DEVICE`).
     pub fn resources(&mut self, device: u32) -> Result<Vec<(String, u64)>, NetlinkError> {
         let request = Request::new(command::RES_GET).number(attr::DEV_INDEX, device);
         let answers = self.0.request(&request, 0)?;
@@ -210,12 +210,12 @@ impl Nldev {
     }
 
     /// Returns the kernel modules that have a connection through a device, or listen at an address of it (`rdma
-    /// resource show cm_id dev DEVICE`), each once. A module that listens at every address of the node does not count,
-    /// nor does SMC, which reconnects through another device.
+    /// resource show cm_id dev DEVICE`). Each module is returned once. A module that listens at every address of the
+    /// node does not count, nor does SMC, which reconnects through another device.
     ///
-    /// This shows all kernel users of the RDMA connection manager: NVMe, NFS, Lustre, iSER, SMB. It does not show SRP
-    /// with InfiniBand's own connection manager. Queue pairs would, but each costs a query of the device's firmware
-    /// (`fill_res_qp_entry()`, `drivers/infiniband/core/nldev.c`).
+    /// The result has all kernel users of the RDMA connection manager: NVMe, NFS, Lustre, iSER, SMB. It lacks SRP,
+    /// which uses InfiniBand's own connection manager. A list of queue pairs would have SRP too, but each queue pair
+    /// costs a query of the device's firmware (`fill_res_qp_entry()`, `drivers/infiniband/core/nldev.c`).
     pub fn kernel_users(&mut self, device: u32) -> Result<Vec<String>, NetlinkError> {
         let request = Request::new(command::RES_CM_ID_GET).number(attr::DEV_INDEX, device);
         let answers = self.0.dump(&request)?;
@@ -225,9 +225,9 @@ impl Nldev {
         Ok(users)
     }
 
-    /// The character device that the kernel client `client` (`uverbs`, `umad`) has for a
-    /// device or, with umad, for a port of it. A client that is not there gets *loaded*
-    /// by this (`ib_get_client_nl_info()`): ask only when it is.
+    /// Returns the character device that the kernel client `client` (`uverbs`, `umad`) has for a device or, with umad,
+    /// for a port of the device. The kernel *loads* a missing client for this request (`ib_get_client_nl_info()`): call
+    /// this only if the client is loaded.
     pub fn char_device(
         &mut self,
         client: &str,
@@ -273,14 +273,14 @@ impl Nldev {
             .map(drop)
     }
 
-    /// `rdma dev delete DEVICE`, which the kernel does to sub-devices alone. Never ask it of another one:
+    /// Deletes a sub-device: `rdma dev delete DEVICE`. Never call this for another RDMA device:
     /// `ib_del_sub_device_and_put()` refuses, and keeps a reference.
     pub fn delete_sub_device(&mut self, name: &str) -> Result<(), NetlinkError> {
         let request = self.change(DELDEV, name)?;
         self.0.request(&request, 0).map(drop)
     }
 
-    /// A request of the device that is called `name` now.
+    /// Builds a request for the device that is called `name` now.
     fn change(&mut self, command: u16, name: &str) -> Result<Request, NetlinkError> {
         let devices = self.devices()?;
         let mut devices = devices.iter();
@@ -346,8 +346,8 @@ pub(super) fn parse_resources(body: &[u8]) -> Vec<(String, u64)> {
         .collect()
 }
 
-/// The owners of the CM ids that are the kernel's; those of processes have a PID instead of a name
-/// (`fill_res_name_pid()`, `drivers/infiniband/core/nldev.c`).
+/// Returns the kernel modules that own CM ids; a process' CM id has a PID instead of a name (`fill_res_name_pid()`,
+/// `drivers/infiniband/core/nldev.c`).
 pub(super) fn parse_kernel_users(body: &[u8]) -> Vec<String> {
     let table = attribute(body, attr::RES_CM_ID).unwrap_or_default();
     attributes(table)

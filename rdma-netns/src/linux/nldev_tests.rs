@@ -68,7 +68,7 @@ fn the_kernels_own_users_of_a_device() {
         cm_id(Some("rpcrdma"), ip("::")),
         cm_id(Some("nvmet_rdma"), ip("0.0.0.0")),
         cm_id(Some("smc"), ip("192.0.2.1")),
-        // ib_write_bw
+        // ib_write_bw, a process
         cm_id(None, ip("192.0.2.1")),
     ];
     let entries = ids

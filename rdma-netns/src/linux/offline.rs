@@ -26,60 +26,60 @@ use crate::{
 };
 use std::{collections::BTreeSet, io, net::IpAddr, path::Path};
 
-/// The netdev of an `RTM_NEWLINK` of the namespace that `sysfs` shows.
+/// Returns the netdev of an `RTM_NEWLINK` of the namespace that `sysfs` shows.
 pub fn link(body: &[u8], sysfs: &Path) -> Option<Link> {
     links::parse_own(body, sysfs)
 }
 
-/// The index in an `RTM_NEWLINK`, and the hardware address from which its netdev can ask for neighbours.
+/// Returns the index in an `RTM_NEWLINK`, and the hardware address from which its netdev can send probes.
 pub fn asker(body: &[u8]) -> (Option<u32>, Result<[u8; 6], Unasked>) {
     (links::index(body), can_ask(body))
 }
 
-/// The virtual function `number` in an `RTM_NEWLINK` of its physical one.
+/// Returns the virtual function `number` in an `RTM_NEWLINK` of its physical function.
 pub fn virtual_function(body: &[u8], number: u32) -> Option<Vf> {
     vfs::of(body, links::parse(body, Path::new("/nonexistent"))?, number)
 }
 
-/// The address of an `RTM_NEWADDR`, with the index of its netdev.
+/// Returns the address of an `RTM_NEWADDR`, with the index of its netdev.
 pub fn address(body: &[u8]) -> Option<(u32, Address)> {
     addresses::parse(body).map(|seen| (seen.index, seen.address))
 }
 
-/// The routes of an `RTM_NEWROUTE`, one for each next hop, with the index of its netdev or the number of its nexthop
-/// object.
+/// Returns the routes of an `RTM_NEWROUTE`, one for each next hop, each with the index of its netdev or the id of its
+/// nexthop object.
 pub fn routes(body: &[u8]) -> Vec<(u32, Route)> {
     let parsed = routes::parse(body).unwrap_or_default();
     parsed.hops.into_iter().chain(parsed.by_object).collect()
 }
 
-/// The rule of an `RTM_NEWRULE`, by source or general.
+/// Returns the rule of an `RTM_NEWRULE`: one that selects by source, or a general one.
 pub fn rule(body: &[u8]) -> (Option<Rule>, Option<GeneralRule>) {
     (rules::parse(body), rules::parse_general(body))
 }
 
-/// The neighbour of an `RTM_NEWNEIGH`.
+/// Returns the neighbour of an `RTM_NEWNEIGH`.
 pub fn neighbour(body: &[u8]) -> Option<Neighbour> {
     neighbours::parse(body)
 }
 
-/// The netdevs by which the nexthop object `id` leads, of what a dump of `RTM_NEWNEXTHOP` tells.
+/// Returns the netdevs by which the nexthop object `id` leads, from a dump of `RTM_NEWNEXTHOP`.
 pub fn nexthop(answers: &Answers, id: u32) -> BTreeSet<u32> {
     nexthops::Nexthops::of(answers).netdevs(id)
 }
 
-/// The number of an `RTM_NEWNSID`.
+/// Returns the number in an `RTM_NEWNSID`.
 pub fn namespace_number(body: &[u8]) -> Option<Nsid> {
     monitor::number(body)
 }
 
-/// The uevent in a datagram of the kernel's.
+/// Returns the uevent in a datagram of the kernel.
 pub fn uevent(datagram: &[u8]) -> Option<Uevent> {
     monitor::uevent(datagram)
 }
 
-/// Decodes a packet of `protocol`, an Ethernet type, from the hardware address `from`: a host has or requests this
-/// address.
+/// Decodes a packet of `protocol`, an Ethernet type, from the hardware address `from`. Returns the address that the
+/// sender has or probes, and the sender's hardware address.
 pub fn neighbour_packet(
     protocol: u16,
     packet: &[u8],
@@ -88,12 +88,12 @@ pub fn neighbour_packet(
     probe::said(protocol, packet, from)
 }
 
-/// The API servers that a kubeconfig names by address.
+/// Returns the API servers that a kubeconfig names by address.
 pub fn api_servers(kubeconfig: &str) -> Vec<IpAddr> {
     api_server::named(kubeconfig)
 }
 
-/// The value of `keyword` in what of a PCI function's vital product data is read only.
+/// Returns the value of `keyword` in the read-only part of a PCI function's vital product data.
 pub fn vital_product_data<'a>(data: &'a [u8], keyword: &[u8; 2]) -> Option<&'a [u8]> {
     vpd::value(data, keyword)
 }
@@ -103,11 +103,11 @@ pub fn is_heard_of(table: &str) -> bool {
     listeners::has_one(table)
 }
 
-/// Adds the messages of one datagram that answer the request `sequence`, in order, up to the one that ends the exchange.
-/// Whether there was one.
+/// Adds the messages of one datagram that answer the request `sequence`, in order, up to the message that ends the
+/// exchange. Returns true if the datagram has that message.
 ///
 /// # Errors
-/// It is a refusal.
+/// The message is a refusal.
 pub fn datagram(bytes: &[u8], sequence: u32, answers: &mut Answers) -> Result<bool, NetlinkError> {
     answers.add(bytes, sequence).map(|read| read.is_end)
 }
@@ -129,7 +129,7 @@ pub struct RdmaAnswer {
     pub char_device: Option<CharDeviceInfo>,
 }
 
-/// A message of RDMA netlink.
+/// Decodes a message of RDMA netlink.
 pub fn rdma(body: &[u8]) -> RdmaAnswer {
     RdmaAnswer {
         mode: nldev::parse_mode(body),
@@ -158,17 +158,17 @@ pub struct SmcAnswer {
     pub connection: Option<Connection>,
 }
 
-/// A message of SMC's families.
+/// Decodes a message of SMC's families.
 pub fn smc(body: &[u8]) -> SmcAnswer {
     smc::decode(body)
 }
 
-/// A health reporter of devlink.
+/// Decodes a health reporter of devlink.
 pub fn reporter(body: &[u8]) -> Option<Reporter> {
     devlink::parse(body)
 }
 
-/// Returns the hardware of a node whose `/sys` and `/dev` are at `sysfs` and `dev`, without queries of its kernel.
+/// Returns the hardware of a node whose `/sys` and `/dev` are at `sysfs` and `dev`, without netlink queries.
 ///
 /// # Errors
 /// A directory cannot be read.
@@ -176,15 +176,15 @@ pub fn hardware(sysfs: &Path, dev: &Path) -> io::Result<Inventory> {
     inventory::read_tree(sysfs, dev, Reach::default())
 }
 
-/// The GID table of a port of the RDMA device `device` below `sysfs`.
+/// Returns the GID table of a port of the RDMA device `device` below `sysfs`.
 ///
 /// # Errors
-/// There is none, or it cannot be read.
+/// The table is missing, or cannot be read.
 pub fn gid_table(sysfs: &Path, device: &str, port: u32) -> io::Result<GidTable> {
     gids::read(sysfs, device, port)
 }
 
-/// The PCI function or auxiliary device behind the netdev `index` called `name`, below `sysfs`.
+/// Returns the PCI function or auxiliary device of the netdev `name` with the index `index`, below `sysfs`.
 pub fn hardware_of(sysfs: &Path, name: &str, index: u32) -> Option<crate::DeviceAddress> {
     devices::of_netdev(sysfs, name, index)
 }

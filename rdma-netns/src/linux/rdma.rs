@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RDMA devices of one namespace, put together from RDMA netlink, sysfs and `/dev`.
+//! RDMA devices of one namespace, from RDMA netlink, sysfs and `/dev`.
 
 use super::{
     devices::{self, Verbs},
@@ -18,22 +18,23 @@ use std::{
     path::Path,
 };
 
-/// Knowledge beside RDMA netlink.
+/// Sources of data besides RDMA netlink.
 pub(super) struct DeviceContext<'a> {
     /// Mount point of sysfs.
     pub(super) sysfs: &'a Path,
     /// Directory of device files.
     pub(super) dev: &'a Path,
-    /// `/sys/class/infiniband_verbs`; none: ib_uverbs is not loaded.
+    /// Content of `/sys/class/infiniband_verbs`; `None`: ib_uverbs is not loaded.
     pub(super) verbs: &'a [Verbs],
-    /// Devices whose ports are requested; `None`: all. One without hardware has no firmware either.
+    /// Devices whose ports are requested; `None`: all. RDMA devices without hardware have no firmware, and are always
+    /// read.
     pub(super) asked: Option<&'a BTreeSet<DeviceAddress>>,
     /// True for the host's namespace.
     pub(super) is_host: bool,
 }
 
-/// The RDMA devices that `nldev`'s namespace sees. Those whose driver is known to be one for hardware are added to
-/// `hardware`, with the driver's id.
+/// Returns the RDMA devices that the namespace of `nldev` sees. Adds those with a driver for hardware to `hardware`,
+/// each with the driver's id.
 pub(super) fn read(
     nldev: &mut Nldev,
     context: &DeviceContext<'_>,
@@ -43,14 +44,14 @@ pub(super) fn read(
     if infos.is_empty() {
         return Ok((Vec::new(), Vec::new()));
     }
-    // after those that they are a part of
+    // sub-devices come after their parents
     infos.sort_by_key(|it| it.parent.is_some());
     let class = context.sysfs.join("class");
     let uverbs = class.join("infiniband_verbs").exists();
     let umad = class.join("infiniband_mad").exists();
     let (mut devices, mut sub_devices): (Vec<RdmaDevice>, Vec<SubDevice>) = Default::default();
     for info in infos {
-        // A device that leaves between two questions is not there.
+        // A device that leaves between two requests is left out.
         let mut verbs = context.verbs.iter();
         let verbs = verbs.find(|verbs| verbs.device == info.name);
         let parent = verbs.and_then(|verbs| verbs.parent.clone());
@@ -117,8 +118,8 @@ pub(super) fn read(
     Ok((devices, sub_devices))
 }
 
-/// Kernel modules that use the device, by their names; none where the kernel cannot tell (before
-/// Linux 4.17).
+/// Returns the kernel modules that use the device, by name; none if the kernel does not report them (before Linux
+/// 4.17).
 pub(super) fn kernel_users(nldev: &mut Nldev, device: &DeviceInfo) -> Vec<String> {
     nldev.kernel_users(device.index).unwrap_or_else(|error| {
         log::debug!(
@@ -129,7 +130,7 @@ pub(super) fn kernel_users(nldev: &mut Nldev, device: &DeviceInfo) -> Vec<String
     })
 }
 
-/// The device number of a character device's node.
+/// Returns the device number of a character device's node.
 pub(super) fn node(path: &Path) -> Option<(u32, u32)> {
     let metadata = fs::metadata(path).ok()?;
     let number = metadata.rdev();

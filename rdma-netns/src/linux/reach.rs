@@ -8,12 +8,12 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-/// Netdevs of this program's namespace in routes and addresses, by name.
+/// Netdevs of this program's namespace, as routes and addresses name them.
 #[derive(Debug, Default)]
 pub(super) struct Reach {
     /// Netdevs without which the node is cut off.
     pub(super) uplinks: BTreeSet<String>,
-    /// Addresses of netdevs that have any that is not link-local.
+    /// Addresses of the netdevs that have an address that is not link-local.
     addresses: BTreeMap<String, Addresses>,
 }
 
@@ -21,12 +21,12 @@ pub(super) struct Reach {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Addresses {
     pub(super) ipv4: Option<Ipv4Addr>,
-    /// With the length of its prefix.
+    /// IPv6 address with the length of its prefix.
     pub(super) ipv6: Option<(Ipv6Addr, u8)>,
 }
 
 impl Reach {
-    /// Returns those of the netdev `name`; of a family that it lacks, that of its `master`.
+    /// Returns the addresses of the netdev `name`; for a family without an address, the address of its `master`.
     pub(super) fn addresses_of(&self, name: &str, master: Option<&str>) -> Addresses {
         let of = |name| self.addresses.get(name).copied().unwrap_or_default();
         let (own, of_master) = (of(name), master.map(of).unwrap_or_default());
@@ -66,7 +66,7 @@ impl Linux {
     }
 }
 
-/// The network of `length` bits that `ip` is in.
+/// Returns the network of `length` bits that contains `ip`.
 pub(super) fn network_of(ip: Ipv6Addr, length: u8) -> String {
     let mask = u128::MAX.checked_shl(128 - u32::from(length));
     let network = Ipv6Addr::from(u128::from(ip) & mask.unwrap_or(0));

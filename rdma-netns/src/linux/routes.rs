@@ -2,12 +2,14 @@
 //! Routes in rtnetlink (`RTM_*ROUTE`, `include/uapi/linux/rtnetlink.h`).
 //!
 //! Only unicast routes through one netdev are returned. The kernel reports IPv6 routes of one destination and metric as
-//! one with several next hops, but adds and removes them one by one: each is returned separately. Not returned are IPv4
-//! routes with several next hops, and those with a nexthop object, with an encapsulation, or by source prefix: a
-//! [`Route`] cannot represent them, and adding a part of one would be worse than omitting it. Their netdevs are
-//! returned nevertheless; those of a nexthop object are requested ([`super::nexthops`]), since the kernel need not
-//! report them with the route (`net.ipv4.nexthop_compat_mode`). The kernel reports when an IPv6 route expires; IPv4
-//! routes do not expire.
+//! one route with several next hops, but adds and removes the routes one by one: each is returned separately.
+//!
+//! Some routes are left out: IPv4 routes with several next hops, routes with a nexthop object or an encapsulation, and
+//! routes by source prefix. A [`Route`] cannot represent them, and setting a part of a route would be worse than
+//! omitting it. Their netdevs are returned nevertheless. The netdevs of nexthop objects are requested
+//! ([`super::nexthops`]), since the kernel need not report them with the route (`net.ipv4.nexthop_compat_mode`).
+//!
+//! The kernel reports when an IPv6 route expires; IPv4 routes do not expire.
 
 use super::ip_of;
 use crate::{
@@ -32,7 +34,7 @@ use std::net::IpAddr;
 /// `sizeof(struct rtmsg)`
 const HEADER: usize = 12;
 
-// musl has none of these
+// musl does not define these attributes
 const RTA_VIA: u16 = 18;
 const RTA_PREF: u16 = 20;
 const RTA_ENCAP: u16 = 22;
@@ -48,7 +50,7 @@ const USER_HZ: i32 = 100;
 /// `RT_TABLE_LOCAL`: kept by the kernel alone.
 pub(super) const LOCAL_TABLE: u32 = 255;
 
-/// Asks for all routes of `family` that are of the type `kind`, in all tables; `Unspec`: of all types.
+/// Builds the request for all routes of `family` and of the type `kind`, in all tables; `Unspec`: of all types.
 pub(super) fn dump(family: AddressFamily, kind: RouteType) -> RouteNetlinkMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = family;
@@ -62,8 +64,8 @@ pub(super) fn table(body: &[u8]) -> Option<u32> {
     attributes.find_map(|(kind, value)| u32_of(value).filter(|_| kind == RTA_TABLE))
 }
 
-/// Returns netdev and destination of an `RTM_NEWROUTE` by one of `netdevs`, if it is of the type `kind` and the kernel did not
-/// make it.
+/// Returns netdev and destination of an `RTM_NEWROUTE`, if the route leaves by one of `netdevs`, is of the type `kind`,
+/// and was not made by the kernel.
 #[cold]
 pub(super) fn special(body: &[u8], kind: RouteType, netdevs: &[u32]) -> Option<(u32, String)> {
     let header = RouteHeader::parse(body).ok()?;
@@ -86,10 +88,10 @@ pub(super) fn special(body: &[u8], kind: RouteType, netdevs: &[u32]) -> Option<(
     ))
 }
 
-/// An `RTM_NEWROUTE`.
+/// The routes of an `RTM_NEWROUTE`.
 #[derive(Debug, Default)]
 pub(super) struct Parsed {
-    /// True if a [`Route`] represents it completely, so that it can be set again.
+    /// True if [`Route`]s represent the routes completely, so that they can be set again.
     pub(super) kept: bool,
     /// One route for each next hop, with the index of its netdev.
     pub(super) hops: Vec<(u32, Route)>,
@@ -97,7 +99,7 @@ pub(super) struct Parsed {
     pub(super) by_object: Option<(u32, Route)>,
 }
 
-/// The route of an `RTM_NEWROUTE`; none: it is of no kind that is shown.
+/// Parses an `RTM_NEWROUTE`; `None`: the route is not unicast, or a copy from the kernel's cache.
 pub(super) fn parse(body: &[u8]) -> Option<Parsed> {
     let header = RouteHeader::parse(body).ok()?;
     let unspecified = match header.address_family {
@@ -174,8 +176,8 @@ pub(super) fn parse(body: &[u8]) -> Option<Parsed> {
     })
 }
 
-/// `rta_expires` of a `struct rta_cacheinfo`, seconds; 0: it does not expire. It is below 0 after its
-/// end until the kernel has taken the route away.
+/// Returns `rta_expires` of a `struct rta_cacheinfo` in seconds; 0: the route does not expire. The kernel reports a
+/// negative value for an expired route that it has not removed yet.
 fn expires(cache_info: &[u8]) -> Option<u32> {
     let ticks = cache_info
         .get(8..12)?
@@ -195,7 +197,7 @@ struct NextHop {
 }
 
 impl NextHop {
-    /// The route that goes by this one alone.
+    /// Returns the route that has only this next hop.
     fn of(self, route: &Route) -> (u32, Route) {
         let Self {
             netdev,
@@ -214,7 +216,7 @@ impl NextHop {
     }
 }
 
-/// `rtnh_len`, `rtnh_flags`, `rtnh_hops`, `rtnh_ifindex`, then attributes.
+/// Parses next hops: `rtnh_len`, `rtnh_flags`, `rtnh_hops`, `rtnh_ifindex`, then attributes.
 fn next_hops(mut hops: &[u8]) -> impl Iterator<Item = NextHop> {
     /// `sizeof(struct rtnexthop)`
     const HOP_HEADER: usize = 8;
@@ -232,13 +234,13 @@ fn next_hops(mut hops: &[u8]) -> impl Iterator<Item = NextHop> {
     })
 }
 
-/// Adds a route by the netdev `index`.
+/// Builds the request that adds a route by the netdev `index`.
 pub(super) fn add(index: u32, route: &Route) -> RouteNetlinkMessage {
     RouteNetlinkMessage::NewRoute(message(index, route))
 }
 
-/// Removes a route through the netdev `index`. The kernel compares the given fields, and selects the lowest metric for
-/// 0.
+/// Builds the request that removes a route through the netdev `index`. The kernel compares the given fields; for metric
+/// 0 it removes the route with the lowest metric.
 pub(super) fn remove(index: u32, route: &Route) -> RouteNetlinkMessage {
     let metric = route.metric.unwrap_or(route.default_metric());
     let route = Route {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Routing rules in rtnetlink's words (`RTM_*RULE`, `include/uapi/linux/fib_rules.h`).
 //!
-//! Shown is what a [`Rule`] can say: a source, a destination and a table, and nothing else that selects or
-//! restrains; the tables that any rule leads to; and, as [`GeneralRule`]s, all that lead to a table without naming a source or a netdev.
+//! This module reports three things: rules that a [`Rule`] can represent (source, destination and table, and no other
+//! selector); the tables that any rule leads to; and, as [`GeneralRule`]s, all rules that lead to a table without
+//! naming a source or a netdev.
 
 use super::{ip_of, routes::LOCAL_TABLE};
 use crate::{
@@ -29,15 +30,15 @@ const FRA_OIFNAME: u16 = 17;
 const FRA_L3MDEV: u16 = 19;
 const FRA_PROTOCOL: u16 = 21;
 
-/// The incoming netdev of what the namespace itself sends.
+/// Incoming netdev of the packets that the namespace itself sends.
 const LOOPBACK: &str = "lo";
 
-/// Asks for all rules, of all families: to ask for IPv6 alone is an error where there is none.
+/// Builds the request for the rules of all families: a request for IPv6 alone fails if the kernel has no IPv6.
 pub(super) fn dump() -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetRule(RuleMessage::default())
 }
 
-/// The rule of an `RTM_NEWRULE`, if it is shown.
+/// Returns the rule of an `RTM_NEWRULE`, if a [`Rule`] can represent it.
 pub(super) fn parse(body: &[u8]) -> Option<Rule> {
     let header = RuleHeader::parse(body).ok()?;
     let plain = matches!(header.family, AddressFamily::Inet | AddressFamily::Inet6)
@@ -56,7 +57,7 @@ pub(super) fn parse(body: &[u8]) -> Option<Rule> {
             FRA_TABLE => table = u32_of(value)?,
             FRA_PRIORITY => priority = u32_of(value)?,
             FRA_PROTOCOL => {}
-            // -1, which is always reported: nothing is suppressed.
+            // the kernel always reports these attributes; -1: nothing is suppressed
             FRA_SUPPRESS_PREFIXLEN | FRA_SUPPRESS_IFGROUP if u32_of(value) == Some(u32::MAX) => {}
             _ => return None,
         }
@@ -70,13 +71,13 @@ pub(super) fn parse(body: &[u8]) -> Option<Rule> {
     })
 }
 
-/// Returns the table of the rule of an `RTM_NEWRULE`, whatever it selects by.
+/// Returns the table of the rule of an `RTM_NEWRULE`, regardless of its selectors.
 pub(super) fn table(body: &[u8]) -> Option<u32> {
     let mut attributes = attributes(body.get(HEADER..)?);
     attributes.find_map(|(kind, value)| u32_of(value).filter(|_| kind == FRA_TABLE))
 }
 
-/// The rule of an `RTM_NEWRULE`, if it is a general one of another table than `local`.
+/// Returns the rule of an `RTM_NEWRULE`, if it is a general one and leads to another table than `local`.
 pub(super) fn parse_general(body: &[u8]) -> Option<GeneralRule> {
     let header = RuleHeader::parse(body).ok()?;
     let to = match header.family {
@@ -99,7 +100,7 @@ pub(super) fn parse_general(body: &[u8]) -> Option<GeneralRule> {
         match kind {
             FRA_DST if !inverted => rule.to = ip_of(value)?,
             FRA_TABLE => rule.table = u32_of(value)?,
-            // what leads to the table of a VRF's netdev
+            // a rule that leads to the table of a VRF's netdev
             FRA_L3MDEV if value != [0] => return None,
             FRA_IIFNAME | FRA_OIFNAME if inverted => {}
             FRA_IIFNAME if text(value) == Some(LOOPBACK) => {}
@@ -115,12 +116,12 @@ pub(super) fn parse_general(body: &[u8]) -> Option<GeneralRule> {
     (rule.table != LOCAL_TABLE).then_some(rule)
 }
 
-/// Adds a rule.
+/// Builds the request that adds a rule.
 pub(super) fn add(rule: &Rule) -> RouteNetlinkMessage {
     RouteNetlinkMessage::NewRule(message(rule))
 }
 
-/// Takes a rule away.
+/// Builds the request that removes a rule.
 pub(super) fn remove(rule: &Rule) -> RouteNetlinkMessage {
     RouteNetlinkMessage::DelRule(message(rule))
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SMC's settings: reading all of them, and the changes to them.
+//! SMC's settings: reading and changing them.
 
 use super::{Space, cannot_read, execute::tolerate};
 use crate::{
@@ -24,7 +24,7 @@ type Inside = (
     Result<Vec<Connection>, NetlinkError>,
 );
 
-/// Everything of SMC; none where the kernel has no SMC.
+/// Reads the SMC state; `None`: the kernel has no SMC.
 pub(super) fn read(
     host: &Space,
     pod: Option<&Space>,
@@ -83,15 +83,15 @@ pub(super) fn is_there() -> bool {
     protocols.lines().any(|line| line.starts_with("SMC"))
 }
 
-/// Returns the held connections if the kernel reports them. A kernel that does not is logged once.
+/// Returns the held connections if the kernel reports them. The first failure to report is logged.
 fn known(
     connections: Result<Vec<Connection>, NetlinkError>,
 ) -> Result<Vec<HeldConnections>, NetlinkError> {
-    static TOLD: Once = Once::new();
+    static LOGGED: Once = Once::new();
     match connections {
         Ok(connections) => Ok(held(&connections)),
         Err(error) if error.errno() == Some(libc::ENOENT) => {
-            TOLD.call_once(|| {
+            LOGGED.call_once(|| {
                 log::warn!(
                     "this kernel does not tell of SMC sockets (smc_diag): whether a process holds \
                      some is not known"
@@ -104,8 +104,8 @@ fn known(
 }
 
 /// Returns the connections on an RDMA device. A connection that its process has closed, or that was killed with it, is
-/// no longer reported (`__smc_release()`, `net/smc/af_smc.c`). One that its listener has yet to accept is: a move with
-/// such a connection waited for over 300 s (Linux 6.12), also after the listener had ended.
+/// no longer reported (`__smc_release()`, `net/smc/af_smc.c`). A connection that its listener has yet to accept is
+/// reported: a move with such a connection waited for over 300 s (Linux 6.12), also after the listener had ended.
 fn held(connections: &[Connection]) -> Vec<HeldConnections> {
     let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
     for connection in connections {
@@ -120,12 +120,12 @@ fn held(connections: &[Connection]) -> Vec<HeldConnections> {
     held.collect()
 }
 
-/// `compat_mode` of the erdma driver.
+/// Returns `compat_mode` of the erdma driver.
 pub(super) fn erdma_compat(sysfs: &Path) -> io::Result<Option<bool>> {
     switch(&sysfs.join("module/erdma/parameters/compat_mode"))
 }
 
-/// A file with Y or N, or with a number; none where there is none.
+/// Reads a file with Y or N, or with a number; `None`: the file is missing.
 fn switch(file: &Path) -> io::Result<Option<bool>> {
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(!matches!(text.trim_end(), "N" | "n" | "0"))),
@@ -134,7 +134,7 @@ fn switch(file: &Path) -> io::Result<Option<bool>> {
     }
 }
 
-/// A file with a number; none where there is none.
+/// Reads a file with a number; `None`: the file is missing.
 fn number(file: &Path) -> io::Result<Option<u8>> {
     match fs::read_to_string(file) {
         Ok(text) => Ok(text.trim_end().parse().ok()),
@@ -143,7 +143,7 @@ fn number(file: &Path) -> io::Result<Option<u8>> {
     }
 }
 
-/// Adds an entry. See [`smc::missing`] for the queries of the table before.
+/// Adds an entry. [`smc::missing`] must be called first.
 pub(super) fn add_pnet(
     space: &Space,
     at: NetnsSide,
@@ -158,7 +158,7 @@ pub(super) fn add_pnet(
     let mut table = open_table(space)?;
     for half in missing(&mut table, entry)? {
         match table.add(&half) {
-            // another process was faster, or it has one that is in no table
+            // another process was faster, or the object has a pnet id that the table does not show
             Err(error) if error.errno() == Some(libc::EEXIST) => {
                 if !missing(&mut table, &half)?.is_empty() {
                     return Err(refused(libc::EEXIST, already(&half)));
@@ -194,7 +194,7 @@ fn open_table(space: &Space) -> Result<PnetTable, NetlinkError> {
     space.pnet().map_err(no_smc)
 }
 
-/// A table that is full says so of an EID that it has, too.
+/// Adds a user EID. A full table reports itself full even for an EID that it has.
 pub(super) fn add_ueid(ueid: &str) -> Result<(), NetlinkError> {
     let mut ueids = UserEids::open().map_err(no_smc)?;
     if ueids.list()?.iter().any(|present| present == ueid) {

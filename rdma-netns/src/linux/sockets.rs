@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The socket of each NUMA node. A socket can have several: parts of its processor (sub-NUMA clustering, NPS), and
-//! memory without processors, as that of a GPU beside a Grace CPU. Such a node is of the socket that is nearest to it by
-//! the firmware's distances (ACPI SLIT, `/sys/devices/system/node/nodeN/distance`).
+//! The socket of each NUMA node. One socket can have several NUMA nodes: parts of its processor (sub-NUMA clustering,
+//! NPS), and nodes of memory without processors, such as a GPU's beside a Grace CPU. A node without processors belongs
+//! to the socket that is nearest by the firmware's distances (ACPI SLIT, `/sys/devices/system/node/nodeN/distance`).
 
 use super::devices::{entries, read};
 use std::{
@@ -29,7 +29,7 @@ pub(super) fn of_numa_nodes(sysfs: &Path) -> io::Result<BTreeMap<u32, u32>> {
     let mut sockets = own.clone();
     for (node, directory) in nodes.iter().filter(|(node, _)| !own.contains_key(node)) {
         let text = read(directory, "distance").unwrap_or_default();
-        // one number for each node that there is, in order
+        // one number for each existing node, in order
         let distances = text.split_ascii_whitespace().map(str::parse::<u32>);
         let nearest = nodes
             .keys()
@@ -41,7 +41,7 @@ pub(super) fn of_numa_nodes(sysfs: &Path) -> io::Result<BTreeMap<u32, u32>> {
     Ok(sockets)
 }
 
-/// The socket of the processors of the NUMA node at `directory`; none: it has none.
+/// Returns the socket of the processors of the NUMA node at `directory`; `None`: the node has no processors.
 fn of_processors(system: &Path, directory: &Path) -> Option<u32> {
     let list = read(directory, "cpulist")?;
     let first = list.split([',', '-']).next().filter(|it| !it.is_empty())?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A namespace that is worked in, and the sockets that were opened inside it.
+//! A network namespace, and the sockets that were opened inside it.
 
 use super::{announce, nldev::Nldev};
 use crate::{
@@ -30,7 +30,7 @@ pub struct Space {
 }
 
 impl Space {
-    /// The namespace of the calling thread.
+    /// Opens the namespace of the calling thread.
     pub(super) fn own() -> io::Result<Self> {
         let route = Socket::open(NETLINK_ROUTE)?;
         Ok(Self {
@@ -42,7 +42,7 @@ impl Space {
         })
     }
 
-    /// The namespace at `path`.
+    /// Opens the namespace at `path`.
     pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
         let (netns, route) = Netns::open_by(path, |netns| {
             let ask = || {
@@ -60,7 +60,7 @@ impl Space {
         })
     }
 
-    /// The namespace itself.
+    /// Returns the namespace itself.
     pub fn netns(&self) -> &Netns {
         &self.netns
     }
@@ -71,11 +71,11 @@ impl Space {
     }
 
     pub(super) fn route(&self) -> MutexGuard<'_, Socket> {
-        // A socket is in order after a panic, too: it tells answers apart by sequence.
+        // A socket is usable after a panic, too: it assigns answers to requests by sequence.
         self.route.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `work` inside, from a thread in any namespace.
+    /// Runs `work` inside the namespace, from a thread in any namespace.
     pub(super) fn inside<T, E: From<io::Error>>(
         &self,
         work: impl FnOnce() -> Result<T, E>,
@@ -83,8 +83,8 @@ impl Space {
         self.netns.visit(work)?
     }
 
-    /// A packet socket, kept from its first use: to close one takes some 15 ms, as the kernel
-    /// waits until no CPU can be receiving by it (`packet_release()`, `net/packet/af_packet.c`).
+    /// Returns a packet socket, which stays open from its first use: closing it takes some 15 ms, as the kernel waits
+    /// until no CPU can be receiving by it (`packet_release()`, `net/packet/af_packet.c`).
     pub(super) fn packet(&self) -> io::Result<BorrowedFd<'_>> {
         let socket = match self.packet.get() {
             Some(socket) => socket,
@@ -96,7 +96,7 @@ impl Space {
         Ok(socket.as_fd())
     }
 
-    /// Becomes a member of `group` by the netdev of `index`, until [`Space::leave`].
+    /// Joins `group` by the netdev `index`, until [`Space::leave`].
     pub(super) fn join(&self, group: &Ipv6Addr, index: u32) -> io::Result<()> {
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         let socket = match &mut *groups {
@@ -112,15 +112,14 @@ impl Space {
         }
     }
 
-    /// Leaves all groups. Not later than the netdevs leave the namespace: the kernel knows a member by
-    /// the index alone. For one that comes again with the same index it would be a member in name only,
-    /// and leave a group that the netdev is in for its own address (`__ipv6_sock_mc_close()`,
-    /// `net/ipv6/mcast.c`).
+    /// Leaves all groups. The netdevs must still be in the namespace, because the kernel identifies a member by index
+    /// alone. If a netdev came again with the same index, the socket would not be a member for it, and leaving would
+    /// remove the netdev from a group of its own address (`__ipv6_sock_mc_close()`, `net/ipv6/mcast.c`).
     pub(super) fn leave(&self) {
         *self.groups.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Its pnet table.
+    /// Opens the pnet table of the namespace.
     pub(super) fn pnet(&self) -> Result<PnetTable, NetlinkError> {
         match self.own {
             true => PnetTable::open(),
@@ -128,7 +127,7 @@ impl Space {
         }
     }
 
-    /// RDMA netlink as this namespace sees it.
+    /// Opens RDMA netlink in this namespace.
     pub(super) fn nldev(&self) -> io::Result<Option<Nldev>> {
         match self.own {
             true => Nldev::open(),

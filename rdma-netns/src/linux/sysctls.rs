@@ -50,7 +50,7 @@ const IPV4: [(&str, usize); 32] = [
     ("ipv4/tag", 12),
 ];
 
-/// `DEVCONF_*` (`include/uapi/linux/ipv6.h`), which count from 0; what follows there.
+/// `DEVCONF_*` (`include/uapi/linux/ipv6.h`), which count from 0; in the order of [`SYSCTLS`], behind those of IPv4.
 const IPV6: [(&str, usize); 56] = [
     ("ipv6/accept_dad", 27),
     ("ipv6/accept_ra", 3),
@@ -110,7 +110,8 @@ const IPV6: [(&str, usize); 56] = [
     ("ipv6/use_tempaddr", 10),
 ];
 
-/// Times that netlink reports in milliseconds, and `/proc` has in seconds (`ipv6_store_devconf()`, `net/ipv6/addrconf.c`).
+/// Indices of the times that netlink reports in milliseconds and `/proc` in seconds (`ipv6_store_devconf()`,
+/// `net/ipv6/addrconf.c`).
 const TIMES: [usize; 4] = [20, 9, 8, 43];
 
 /// Parses `IFLA_AF_SPEC`. A protocol that the netdev does not have (IPv6 on an MTU below 1280) has no settings.
@@ -145,8 +146,8 @@ pub(super) fn parse(families: &[u8]) -> Sysctls {
     settings
 }
 
-/// Writes a setting of a netdev of the calling thread's namespace: what is below
-/// `/proc/sys/net` follows the thread (`net_ctl_header_lookup()` in `net/sysctl_net.c`).
+/// Writes a setting of a netdev of the calling thread's namespace: the files below `/proc/sys/net` depend on the thread
+/// (`net_ctl_header_lookup()` in `net/sysctl_net.c`).
 pub(super) fn write(link: &str, key: &str, value: i32) -> io::Result<()> {
     let Some((family, key)) = key.split_once('/').filter(|_| SYSCTLS.contains(&key)) else {
         return Err(io::Error::new(
@@ -177,7 +178,7 @@ mod tests {
             let kind = u16::try_from(kind).expect("small");
             [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), value].concat()
         };
-        // the first setting of each: ipv4/forwarding, ipv6/forwarding
+        // the first setting of each family: ipv4/forwarding, ipv6/forwarding
         let family = |family, value: i32| {
             let values = attribute(
                 1 + i32::from(family == libc::AF_INET6),

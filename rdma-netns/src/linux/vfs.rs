@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Virtual functions, in rtnetlink's words of their physical function's netdev (`IFLA_VFINFO_LIST`,
+//! Virtual functions in rtnetlink: attributes of the physical function's netdev (`IFLA_VFINFO_LIST`,
 //! `rtnl_fill_vfinfo()` and `do_setvfinfo()` in `net/core/rtnetlink.c`).
 
 use super::{devices, links};
@@ -33,17 +33,18 @@ const IFLA_VF_VLAN_INFO: u16 = 1;
 /// `ETH_P_8021AD`
 const SERVICE_TAG: u16 = 0x88a8;
 
-/// Value -1 of a switch that the driver does not report.
+/// Value (-1) of an on/off setting that the driver does not report.
 const NOT_REPORTED: u32 = u32::MAX;
 
-/// Bytes of a hardware address, of which a virtual function of Ethernet has the first six (`struct ifla_vf_mac`).
+/// Length in bytes of an Ethernet address: a virtual function of Ethernet uses the first six bytes of its address
+/// (`struct ifla_vf_mac`).
 const ETHERNET: usize = 6;
 
-/// Returns the set-up of the virtual function `address` by its physical function; `None`: it is no virtual function.
-/// `socket` is of the namespace that `sysfs` shows.
+/// Returns the set-up of the virtual function `address` by its physical function; `None`: `address` is no virtual
+/// function. `socket` is in the namespace that `sysfs` shows.
 ///
 /// # Errors
-/// Its physical function's netdev is absent (`NotFound`), or cannot be queried.
+/// The physical function's netdev is absent (`NotFound`), or cannot be queried.
 pub(super) fn read(
     sysfs: &Path,
     socket: &mut Socket,
@@ -65,7 +66,7 @@ pub(super) fn read(
     netdevs.sort_unstable();
     for index in netdevs {
         for body in socket.request(&links::with_functions(index), 0)?.bodies() {
-            // in switchdev mode representors of its functions belong to the physical one too
+            // in switchdev mode the representors of virtual functions belong to the physical function too
             let own = links::parse(body, sysfs).filter(|it| !it.is_representor());
             let found = own.and_then(|link| of(body, link, number));
             if found.is_some() {
@@ -76,7 +77,7 @@ pub(super) fn read(
     Err(missing().into())
 }
 
-/// Function `number` in the `RTM_NEWLINK` of `pf`.
+/// Returns function `number` in the `RTM_NEWLINK` of `pf`.
 pub(super) fn of(body: &[u8], pf: Link, number: u32) -> Option<Vf> {
     let list = attribute(body.get(HEADER..)?, IFLA_VFINFO_LIST)?;
     let mut functions = attributes(list).filter(|(kind, _)| *kind == IFLA_VF_INFO);
@@ -89,9 +90,9 @@ pub(super) fn of(body: &[u8], pf: Link, number: u32) -> Option<Vf> {
     })
 }
 
-/// The settings of an `IFLA_VF_INFO`, if it is of function `number`.
+/// Returns the settings of an `IFLA_VF_INFO`, if it is of function `number`.
 fn settings(function: &[u8], number: u32) -> Option<Vec<VfSetting>> {
-    // each of them begins with the function's number
+    // each attribute begins with the function's number
     let word = |value: &[u8], place: usize| u32_of(value.get(place * 4..place * 4 + 4)?);
     let told = |value: &[u8]| {
         word(value, 1)
@@ -142,13 +143,13 @@ fn settings(function: &[u8], number: u32) -> Option<Vec<VfSetting>> {
     is_it.then_some(settings)
 }
 
-/// Returns the GUID of a `struct ifla_vf_guid`, which is at its end, after the compiler's padding before 64 bits.
+/// Returns the GUID at the end of a `struct ifla_vf_guid`, behind the compiler's padding before 64 bits.
 fn guid(value: &[u8]) -> Option<Guid> {
     let guid = value.get(4..)?.last_chunk()?;
     Some(Guid(u64::from_ne_bytes(*guid)))
 }
 
-/// Converts a VLAN; without one the tag has no protocol.
+/// Converts a VLAN; without a VLAN the tag has no protocol.
 fn vlan_of(id: u32, qos: u32, protocol: VlanProtocol) -> VfVlan {
     match (id, qos) {
         (0, 0) => VfVlan::NONE,
@@ -160,7 +161,7 @@ fn vlan_of(id: u32, qos: u32, protocol: VlanProtocol) -> VfVlan {
     }
 }
 
-/// Sets up function `number` of the netdev `index`.
+/// Builds the request that sets up function `number` of the netdev `index`.
 pub(super) fn set(index: u32, number: u32, setting: &VfSetting) -> RouteNetlinkMessage {
     let info = match setting {
         VfSetting::Vlan(VfVlan { id, qos, protocol }) => {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The VLANs on a netdev, as sysfs shows them: each upper netdev of its namespace is a link (`netdev_adjacent_sysfs_add()`,
-//! `net/core/dev.c`), and a VLAN tells its type (`vlan_type`, `net/8021q/vlan_dev.c`).
+//! The VLANs on a netdev, by sysfs: the netdev's directory has a link to each upper netdev in its namespace
+//! (`netdev_adjacent_sysfs_add()`, `net/core/dev.c`), and the type of a netdev tells VLANs apart (`vlan_type`,
+//! `net/8021q/vlan_dev.c`).
 
 use super::devices::{entries, read};
 use crate::{
@@ -13,7 +14,8 @@ use std::path::Path;
 const IFLA_VLAN_ID: u16 = 1;
 const IFLA_VLAN_PROTOCOL: u16 = 5;
 
-/// Protocol and id of the VLAN that `IFLA_LINKINFO` describes, as [`Origin`](crate::Origin) has them; 0: another kind.
+/// Returns protocol and id of the VLAN that `IFLA_LINKINFO` describes, in the form of [`Origin`](crate::Origin); 0:
+/// another kind.
 pub(super) fn tag(info: &[u8]) -> u32 {
     let is_vlan = attribute(info, IFLA_INFO_KIND).and_then(text) == Some("vlan");
     let data = attribute(info, IFLA_INFO_DATA).filter(|_| is_vlan);

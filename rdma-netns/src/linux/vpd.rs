@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Vital product data of PCI functions (PCI Local Bus Specification 3.0, appendix I): who made a card, and what it is.
+//! Vital product data of PCI functions (PCI Local Bus Specification 3.0, appendix I): maker and model of a card.
 
 use std::{
     collections::BTreeMap,
@@ -8,11 +8,11 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// The tag of the part that is read only (`PCI_VPD_LRDT_RO_DATA`, `drivers/pci/vpd.c`).
+/// Tag of the read-only part (`PCI_VPD_LRDT_RO_DATA`, `drivers/pci/vpd.c`).
 const READ_ONLY: u8 = 0x90;
-/// Set in the tags of parts whose length has two bytes.
+/// Bit that is set in the tags of parts with a two-byte length.
 const LARGE: u8 = 0x80;
-/// The tag after which there is nothing (`PCI_VPD_STIN_END`).
+/// Tag that ends the data (`PCI_VPD_STIN_END`).
 const END: u8 = 0x78;
 
 /// Data from earlier reads: vital product data is constant, and is read four bytes at a time from the device.
@@ -30,7 +30,7 @@ pub(super) fn read(directory: &Path) -> Option<Vec<u8>> {
     Some(data)
 }
 
-/// The value of `keyword` in the part that is read only.
+/// Returns the value of `keyword` in the read-only part.
 pub(super) fn value<'a>(data: &'a [u8], keyword: &[u8; 2]) -> Option<&'a [u8]> {
     let mut fields = part(data, READ_ONLY)?;
     while let [a, b, length, rest @ ..] = fields {
@@ -43,7 +43,7 @@ pub(super) fn value<'a>(data: &'a [u8], keyword: &[u8; 2]) -> Option<&'a [u8]> {
     None
 }
 
-/// The part with this tag.
+/// Returns the part with the tag `wanted`.
 fn part(mut data: &[u8], wanted: u8) -> Option<&[u8]> {
     loop {
         let (tag, length, rest) = match data {

@@ -15,10 +15,10 @@ use std::io;
 const IFLA_XDP_FD: u16 = 1;
 const IFLA_XDP_FLAGS: u16 = 3;
 
-/// `IFLA_XDP_*_PROG_ID`, and the flag of each mode (`XDP_FLAGS_*_MODE`): the driver's, the kernel's own, the hardware's.
+/// `IFLA_XDP_*_PROG_ID`, and the flag of each mode (`XDP_FLAGS_*_MODE`): driver mode, generic mode, hardware mode.
 const XDP_MODES: [(u16, u32); 3] = [(5, 4), (6, 2), (7, 8)];
 
-/// The XDP programs in an `IFLA_XDP`, each with the flag of its mode.
+/// Returns the XDP programs in an `IFLA_XDP`, each with the flag of its mode.
 pub(super) fn programs(value: &[u8]) -> impl Iterator<Item = (u32, u32)> {
     attributes(value).filter_map(|(kind, value)| {
         let mode = XDP_MODES.iter().find(|(attribute, _)| *attribute == kind)?;
@@ -26,10 +26,10 @@ pub(super) fn programs(value: &[u8]) -> impl Iterator<Item = (u32, u32)> {
     })
 }
 
-/// Detaches the XDP programs of the netdev `index` but `kept`.
+/// Detaches the XDP programs of the netdev `index` except the one with the id `kept`.
 ///
 /// # Errors
-/// The kernel's; `NotFound`: `kept` is not there.
+/// The kernel's; `NotFound`: `kept` is not attached.
 #[cold]
 pub(super) fn detach(socket: &mut Socket, index: u32, kept: u32) -> Result<(), NetlinkError> {
     let answers = socket.request(&links::by_index(index), 0)?;
@@ -39,7 +39,7 @@ pub(super) fn detach(socket: &mut Socket, index: u32, kept: u32) -> Result<(), N
     let programs: Vec<(u32, u32)> = lists.flat_map(|(_, list)| programs(list)).collect();
     for (mode, program) in programs.iter().filter(|(_, it)| *it != kept) {
         let attribute = |kind, value: u32| DefaultNla::new(kind, value.to_ne_bytes().to_vec());
-        // no descriptor: none is attached
+        // no descriptor: the program is detached
         let list = [
             attribute(IFLA_XDP_FD, u32::MAX),
             attribute(IFLA_XDP_FLAGS, *mode),
@@ -47,7 +47,7 @@ pub(super) fn detach(socket: &mut Socket, index: u32, kept: u32) -> Result<(), N
         let value = nested(&list);
         let list = LinkAttribute::Other(DefaultNla::new(IFLA_XDP | NLA_F_NESTED, value));
         match socket.request(&links::set(index, vec![list]), 0) {
-            // one that a link holds
+            // a link holds the program
             Err(error) if error.errno() == Some(libc::EBUSY) => bpf::detach_xdp(index, *program)?,
             done => drop(done?),
         }

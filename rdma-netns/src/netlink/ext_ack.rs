@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `NLMSG_ERROR` and `NLMSG_DONE`: the errno and, with `NETLINK_EXT_ACK`, the sentence
-//! that says what it was about (`Documentation/userspace-api/netlink/intro.rst`).
+//! `NLMSG_ERROR` and `NLMSG_DONE`: the errno and, with `NETLINK_EXT_ACK`, the kernel's sentence about the error
+//! (`Documentation/userspace-api/netlink/intro.rst`).
 
 use super::{NetlinkError, attribute, text};
 use netlink_packet_core::{NLM_F_ACK_TLVS, NLM_F_CAPPED};
@@ -25,7 +25,7 @@ pub(super) fn acknowledgement(flags: u16, body: &[u8]) -> Result<(), NetlinkErro
                 HEADER
             }
         });
-    // The attributes follow the request as it was, or its header alone.
+    // The attributes follow the unchanged request, or its header alone.
     let rest = body
         .get(4 + original.next_multiple_of(4)..)
         .unwrap_or_default();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A generic netlink family: its number is resolved once for all requests.
+//! A generic netlink family. Its number is resolved once for all requests.
 
 use super::{Answers, NetlinkError, Socket, attribute, attributes, u32_of};
 use netlink_packet_core::{DefaultNla, Emitable, NetlinkSerializable};
@@ -10,7 +10,7 @@ use std::io;
 /// `sizeof(struct genlmsghdr)`
 const HEADER: usize = 4;
 
-/// The family that tells of families (`include/uapi/linux/genetlink.h`).
+/// The controller family, which reports the other families (`include/uapi/linux/genetlink.h`).
 const GENL_ID_CTRL: u16 = 16;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
@@ -19,17 +19,18 @@ const CTRL_ATTR_MCAST_GROUPS: u16 = 7;
 const CTRL_ATTR_MCAST_GRP_NAME: u16 = 1;
 const CTRL_ATTR_MCAST_GRP_ID: u16 = 2;
 
-/// `SMCR_GENL_FAMILY_VERSION`, `SMC_GENL_FAMILY_VERSION` and `DEVLINK_GENL_VERSION`; the controller's is not looked at.
+/// `SMCR_GENL_FAMILY_VERSION`, `SMC_GENL_FAMILY_VERSION` and `DEVLINK_GENL_VERSION`; the controller ignores the
+/// version.
 const VERSION: u8 = 1;
 
-/// A family, as the namespace sees it whose thread opened it.
+/// A family, as the namespace of the opening thread has it.
 #[derive(Debug)]
 pub(crate) struct Family {
     socket: Socket,
     id: u16,
 }
 
-/// A command of a family and what it is about.
+/// A command of a family, with the attributes of its object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) family: u16,
@@ -53,13 +54,13 @@ impl NetlinkSerializable for Request {
     }
 }
 
-/// The answers of a kernel that knows `command` of the family called `name`. One that does not has
-/// nothing to tell: it has no such family, or one of before the command.
+/// Returns the answers to `command` of the family called `name`. Empty if the kernel has no such family, or a family
+/// without this command.
 pub(crate) fn dump_if_known(name: &str, command: u8) -> Result<Answers, NetlinkError> {
     dump_of_known(name, command).map(Option::unwrap_or_default)
 }
 
-/// Does the same as [`dump_if_known`]. None: the kernel does not know the command.
+/// Returns the answers as [`dump_if_known`] does. `None`: the kernel does not know the command.
 pub(crate) fn dump_of_known(name: &str, command: u8) -> Result<Option<Answers>, NetlinkError> {
     if_known(Family::open(name).and_then(|mut family| family.dump(command)))
 }
@@ -94,8 +95,7 @@ fn if_known(answers: Result<Answers, NetlinkError>) -> Result<Option<Answers>, N
 }
 
 impl Family {
-    /// Asks for the family called `name`; the kernel loads its module where it can. ENOENT: it has
-    /// none.
+    /// Opens the family called `name`; the kernel loads its module if possible. ENOENT: there is no such family.
     pub(crate) fn open(name: &str) -> Result<Self, NetlinkError> {
         let mut socket = Socket::open(NETLINK_GENERIC)?;
         let answers = ask(&mut socket, name)?;
@@ -117,7 +117,7 @@ impl Family {
         self.socket.request(&request, 0).map(drop)
     }
 
-    /// Asks for all that `command` tells.
+    /// Requests all objects that `command` reports.
     pub(crate) fn dump(&mut self, command: u8) -> Result<Answers, NetlinkError> {
         let request = self.request(command, vec![]);
         self.socket.dump(&request)
@@ -132,12 +132,12 @@ impl Family {
     }
 }
 
-/// The attributes of an answer.
+/// Returns the attributes of an answer.
 pub(crate) fn attributes_of(body: &[u8]) -> &[u8] {
     body.get(HEADER..).unwrap_or_default()
 }
 
-/// A string attribute, with its NUL.
+/// Returns a string attribute, with its NUL.
 pub(crate) fn text(kind: u16, text: &str) -> DefaultNla {
     DefaultNla::new(kind, [text.as_bytes(), b"\0"].concat())
 }

@@ -17,12 +17,12 @@ use std::{fmt, io};
 pub struct NetlinkError {
     /// The errno.
     pub source: io::Error,
-    /// The kernel's own sentence (`NLMSGERR_ATTR_MSG`), where it gave one.
+    /// The kernel's own sentence (`NLMSGERR_ATTR_MSG`), if it gave one.
     pub message: Option<String>,
 }
 
 impl NetlinkError {
-    /// The errno, where the refusal was the kernel's.
+    /// Returns the errno, if the kernel refused.
     pub fn errno(&self) -> Option<i32> {
         self.source.raw_os_error()
     }
@@ -52,8 +52,8 @@ impl From<io::Error> for NetlinkError {
     }
 }
 
-/// The attributes of `bytes` as (type, value), up to the first malformed one. Answers are
-/// read one attribute at a time, so that one that is new or odd hides none but itself.
+/// Returns the attributes of `bytes` as (type, value), up to the first malformed one. Callers read one attribute at a
+/// time, so that an unknown or odd attribute hides no other.
 pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let header: [u8; 4] = bytes.get(..NLA_HEADER_SIZE)?.try_into().ok()?;
@@ -65,12 +65,12 @@ pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
     })
 }
 
-/// The value of the first attribute of the type `wanted`.
+/// Returns the value of the first attribute of the type `wanted`.
 pub(crate) fn attribute(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     attributes(bytes).find_map(|(kind, value)| (kind == wanted).then_some(value))
 }
 
-/// A string attribute: up to its NUL.
+/// Returns a string attribute up to its NUL.
 pub(crate) fn text(value: &[u8]) -> Option<&str> {
     let end = value
         .iter()
@@ -79,12 +79,12 @@ pub(crate) fn text(value: &[u8]) -> Option<&str> {
     std::str::from_utf8(&value[..end]).ok()
 }
 
-/// A number in host byte order, of exactly its size.
+/// Parses a number in host byte order of exactly four bytes.
 pub(crate) fn u32_of(value: &[u8]) -> Option<u32> {
     value.try_into().ok().map(u32::from_ne_bytes)
 }
 
-/// A number in host byte order, of exactly its size.
+/// Parses a number in host byte order of exactly eight bytes.
 pub(crate) fn u64_of(value: &[u8]) -> Option<u64> {
     value.try_into().ok().map(u64::from_ne_bytes)
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A netlink socket: sends a request, and reads answers until the kernel has said how
-//! it went.
+//! A netlink socket: sends a request, and reads answers until the kernel has reported the outcome.
 
 use super::{NetlinkError, ext_ack};
 use netlink_packet_core::{
@@ -24,19 +23,18 @@ use std::{
 /// `sizeof(struct nlmsghdr)`
 const HEADER: usize = 16;
 
-/// Number of attempts of a dump whose subject changed meanwhile, and of an exchange without room.
+/// Number of attempts of a dump whose objects changed meanwhile, and of an exchange whose buffer was too small.
 const DUMP_ATTEMPTS: usize = 10;
 
-/// A request is carried out before its send returns, so an answer that is not there by
-/// then will not come. The limit turns a kernel defect into an error.
+/// Seconds to wait for an answer. The kernel carries a request out before the send returns, so an answer that is not
+/// there by then will not come. The limit turns a kernel defect into an error.
 const ANSWER_SECONDS: i64 = 30;
 
-/// Room for the largest part of most dumps that the kernel makes (32 KiB,
-/// `netlink_dump()` in `net/netlink/af_netlink.c`). What it tells of a physical function with many
-/// virtual ones is longer.
+/// Buffer size for the largest part of most dumps (32 KiB, `netlink_dump()` in `net/netlink/af_netlink.c`). The answer
+/// about a physical function with many virtual functions is longer.
 const DATAGRAM: usize = 32 << 10;
 
-/// Room for all of most answers, and for [`DATAGRAM`] besides: they need not be moved to more.
+/// Initial capacity for an answer: most answers fit beside a [`DATAGRAM`], without a reallocation.
 const ANSWER: usize = 2 * DATAGRAM;
 
 /// A netlink socket. Its requests concern the namespace of the thread that opened it, whichever thread uses it later.
@@ -45,7 +43,7 @@ const ANSWER: usize = 2 * DATAGRAM;
 pub struct Socket {
     socket: netlink_sys::Socket,
     sequence: u32,
-    /// Size for one datagram, bytes: [`DATAGRAM`], or that of a longer one.
+    /// Size for one datagram, bytes: [`DATAGRAM`], or the size of a longer datagram that was received.
     room: usize,
 }
 
@@ -53,16 +51,16 @@ pub struct Socket {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answers {
     datagrams: Vec<u8>,
-    /// The places of the bodies in them.
+    /// Positions of the bodies in the messages.
     bodies: Vec<Range<usize>>,
 }
 
 /// End of an exchange that the kernel did not refuse.
 enum Ending {
     Complete,
-    /// The subject of the dump changed meanwhile, or a part of it was lost.
+    /// The objects of the dump changed meanwhile, or a part of the dump was lost.
     Interrupted,
-    /// A part was longer than there was room for. There is by now.
+    /// A part was longer than the buffer, which has been enlarged since.
     Cut,
 }
 
@@ -77,7 +75,7 @@ impl Socket {
     /// network namespace. EPROTONOSUPPORT: this kernel has no such subsystem.
     pub fn open(protocol: isize) -> io::Result<Self> {
         let socket = netlink_sys::Socket::new(protocol)?;
-        // Linux 4.12, 4.3 and 4.20: answers are read without them, too.
+        // Linux 4.12, 4.3 and 4.20 introduced these options; answers can be read without them.
         for outcome in [
             socket.set_ext_ack(true),
             socket.set_cap_ack(true),
@@ -99,7 +97,7 @@ impl Socket {
         })
     }
 
-    /// Asks for one thing, or makes one change. `flags` besides `NLM_F_REQUEST|NLM_F_ACK`.
+    /// Sends a request for one object or one change. `flags` are in addition to `NLM_F_REQUEST|NLM_F_ACK`.
     pub fn request<M>(&mut self, message: &M, flags: u16) -> Result<Answers, NetlinkError>
     where
         M: NetlinkSerializable,
@@ -110,7 +108,7 @@ impl Socket {
         }
     }
 
-    /// Asks for all there is, again if it changed while it was read.
+    /// Dumps all objects; repeats the dump if the objects changed meanwhile.
     pub fn dump<M>(&mut self, message: &M) -> Result<Answers, NetlinkError>
     where
         M: NetlinkSerializable,
@@ -124,7 +122,7 @@ impl Socket {
         Err(io::Error::from_raw_os_error(libc::EINTR).into())
     }
 
-    /// Asks for all there is, once: of what changed while it was read, some may be missing.
+    /// Dumps all objects once; objects that changed meanwhile may be missing.
     pub fn dump_once<M>(&mut self, message: &M) -> Result<Answers, NetlinkError>
     where
         M: NetlinkSerializable,
@@ -133,8 +131,8 @@ impl Socket {
         Ok(answers)
     }
 
-    /// An exchange, again for want of room: only a question has an answer of that length, and to ask twice changes
-    /// nothing.
+    /// Exchanges a request and its answer, again if the buffer was too small. Only queries have such long answers, and
+    /// repeating a query changes nothing.
     fn whole(&mut self, mut request: Vec<u8>) -> Result<(Answers, Ending), NetlinkError> {
         let mut answers = Answers::default();
         for _ in 0..DUMP_ATTEMPTS {
@@ -165,8 +163,7 @@ impl Socket {
                 Ok(Received::Whole) => {}
                 Ok(Received::Cut) => return self.drain().map(|()| Ending::Cut),
                 Ok(Received::Others) => continue,
-                // Something was dropped. A dump still comes to its end; an answer that
-                // was dropped does not.
+                // The kernel dropped something. A dump still comes to its end; a dropped answer never arrives.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
                     if !is_dump {
                         return Err(error.into());
@@ -189,7 +186,8 @@ impl Socket {
         }
     }
 
-    /// Reads the rest of an answer, for the next exchange: all of it is there by now, or is made by reading.
+    /// Discards the rest of an answer, before the next exchange. The rest is either pending already, or the kernel
+    /// generates it during the read.
     fn drain(&mut self) -> Result<(), NetlinkError> {
         loop {
             let mut rest = &mut [0_u8; 0][..];
@@ -202,7 +200,7 @@ impl Socket {
         }
     }
 
-    /// Adds one datagram to `datagrams`. To ask first how long it is would double the calls.
+    /// Adds one datagram to `datagrams`. A query of its length before would double the number of calls.
     fn receive(&mut self, datagrams: &mut Vec<u8>) -> io::Result<Received> {
         let before = datagrams.len();
         datagrams.reserve(self.room);
@@ -219,20 +217,20 @@ impl Socket {
     }
 }
 
-/// Parts added to the datagrams of an answer.
+/// Extent to which a datagram was added to an answer.
 enum Received {
-    /// All of it.
+    /// The whole datagram.
     Whole,
-    /// Its beginning. There is room for all of it the next time.
+    /// Its beginning. The buffer is large enough for the next attempt.
     Cut,
-    /// Nothing, as it was not the kernel's.
+    /// Nothing, as the sender was not the kernel.
     Others,
 }
 
 /// Progress of an exchange after a datagram.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Read {
-    /// The kernel has said how it went.
+    /// True if the kernel has reported the outcome.
     pub(crate) is_end: bool,
     is_interrupted: bool,
 }
@@ -280,7 +278,7 @@ impl<'a> FromIterator<&'a [u8]> for Answers {
     }
 }
 
-/// Tells where the body of each message of one datagram begins that answers the request `sequence`, and its length.
+/// Finds the position and length of the body of each message in one datagram that answers the request `sequence`.
 ///
 /// # Errors
 /// The kernel refuses the request.
@@ -291,7 +289,7 @@ fn read_datagram(
 ) -> Result<Read, NetlinkError> {
     let mut read = Read::default();
     let mut rest = datagram;
-    // the refusal of nothing is a sentence, which is made for each datagram
+    // checked before parsing, because the parser formats an error text for empty input
     while !rest.is_empty()
         && let Ok(part) = NetlinkBuffer::new_checked(rest)
     {
@@ -300,7 +298,7 @@ fn read_datagram(
         let body = rest.get(HEADER..length).unwrap_or_default();
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
         if part.sequence_number() != sequence {
-            continue; // left over from an exchange that was given up
+            continue; // left over from an abandoned exchange
         }
         read.is_interrupted |= part.flags() & NLM_F_DUMP_INTR != 0;
         match part.message_type() {
@@ -322,7 +320,7 @@ fn read_datagram(
     Ok(read)
 }
 
-/// Does it again when a signal came in between.
+/// Repeats `call` while a signal interrupts it.
 fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
@@ -332,7 +330,7 @@ fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// A request, whose number is still to be set. `flags` besides `NLM_F_REQUEST`.
+/// Builds a request whose sequence number is still to be set. `flags` are in addition to `NLM_F_REQUEST`.
 fn frame<M: NetlinkSerializable>(message: &M, flags: u16) -> Vec<u8> {
     let length = HEADER + message.buffer_len();
     let mut datagram = vec![0; length];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Addresses and routes as `ip` takes them.
+//! Addresses and routes in the syntax of `ip`.
 
 use crate::{Address, DeviceAddress, LinkSetting, Route, link};
 use std::{fmt::Write as _, net::IpAddr};
@@ -8,7 +8,8 @@ pub(super) fn drivers(device: &DeviceAddress, driver: &str) -> String {
     format!("/sys/bus/{}/drivers/{driver}", device.bus())
 }
 
-/// Neither ethtool nor bpftool take a setting in the words in which it is kept.
+/// Returns the command that sets a device setting. Settings of ethtool and tcx are only described, because neither
+/// ethtool nor bpftool accepts the form in which records keep them.
 pub(super) fn device_setting(link: &str, key: &str, value: &str) -> String {
     match key.split_once('/') {
         Some((tool @ ("ethtool" | "tcx"), setting)) => {
@@ -91,8 +92,8 @@ pub(super) fn address_words(address: &Address, whole: bool) -> String {
     words
 }
 
-/// [`link::RouteMetrics::numbers`] in iproute2's words (`RTAX_*`, `include/uapi/linux/rtnetlink.h`). What is locked is a part of another
-/// word there, and features have words of their own.
+/// [`link::RouteMetrics::numbers`] in iproute2's words (`RTAX_*`, `include/uapi/linux/rtnetlink.h`). The list omits the
+/// mask of locked metrics and the features, which iproute2 writes in other ways.
 const METRICS: [(u16, &str); 12] = [
     (3, "window"),
     (4, "rtt"),

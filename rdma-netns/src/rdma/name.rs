@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names of RDMA devices as text. The kernel takes any bytes but NUL for one (`nldev_set_doit()`,
+//! Names of RDMA devices as text. The kernel accepts any bytes except NUL as a name (`nldev_set_doit()`,
 //! `drivers/infiniband/core/nldev.c`), from any pod with `NET_ADMIN`.
 
 use std::{
@@ -9,8 +9,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// `name` as text: as it is, but for `\`, `/`, control characters and bytes that are no UTF-8, which are `\xNN`. No two
-/// names are the same text.
+/// Returns `name` as text: unchanged, except that `\`, `/`, control characters and bytes that are no UTF-8 become
+/// `\xNN`. Different names have different texts.
 pub fn text(name: &[u8]) -> String {
     let mut text = String::new();
     let escape = |text: &mut String, bytes: &[u8]| {
@@ -33,7 +33,7 @@ pub fn text(name: &[u8]) -> String {
     text
 }
 
-/// The name that [`text`] is of.
+/// Returns the name from which [`text`] made `text`.
 pub fn bytes(text: &str) -> Vec<u8> {
     let mut parts = text.split("\\x");
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();

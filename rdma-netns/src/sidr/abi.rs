@@ -75,7 +75,7 @@ const _: () = {
     assert!(size_of::<Event>() == EVENT);
 };
 
-/// Numbers alone, without padding: each byte has a value, and each value is valid.
+/// A structure of numbers without padding: each byte is initialized, and each value is valid.
 ///
 /// # Safety
 /// The type is `repr(C)` and has no padding, no pointer and no reference.
@@ -212,7 +212,7 @@ pub(super) struct SocketAddress(pub(super) [u8; SOCKET_ADDRESS]);
 
 macro_rules! plain {
     ($($name:ident)*) => {$(
-        // SAFETY: all fields are numbers or arrays of them. The sizes that are asserted above leave no room for padding.
+        // SAFETY: all fields are numbers or arrays of them. The sizes asserted above leave no room for padding.
         unsafe impl Plain for $name {}
     )*};
 }
@@ -232,7 +232,7 @@ pub(super) fn zeroed<T: Plain>() -> T {
 }
 
 impl SocketAddress {
-    /// `struct sockaddr_in` or `struct sockaddr_in6` at the beginning; returns its size, too.
+    /// Returns `struct sockaddr_in` or `struct sockaddr_in6` at the beginning of the storage, and its size.
     pub(super) fn new(address: IpAddr, port: u16) -> (Self, u16) {
         let mut bytes = [0; SOCKET_ADDRESS];
         let family = match address {
@@ -254,7 +254,7 @@ impl SocketAddress {
         (Self(bytes), size)
     }
 
-    /// The address, if it is one of IPv4 or IPv6.
+    /// Returns the address, if it is IPv4 or IPv6.
     pub(super) fn address(&self) -> Option<IpAddr> {
         let Self(bytes) = self;
         match i32::from(u16::from_ne_bytes([bytes[0], bytes[1]])) {

@@ -4,10 +4,10 @@
 //! The connection manager of the peer's kernel answers a service id resolution request (SIDR REQ, InfiniBand
 //! specification, volume 1, chapter 12) also for a service without a provider (`cm_sidr_req_handler()`,
 //! `drivers/infiniband/core/cm.c`). Request and answer pass QP1 of both RDMA devices: GID tables, RoCE v2's UDP port
-//! 4791, VLAN and traffic class are those of the pods' traffic. It needs only `/dev/infiniband/rdma_cm`.
+//! 4791, VLAN and traffic class are those of the pods' traffic. The echo needs only `/dev/infiniband/rdma_cm`.
 //!
-//! The kernel repeats a request after 4 seconds, up to 15 times. [`ask`] ends before that, so that one call is one
-//! packet.
+//! The kernel repeats a request after 4 seconds, up to 15 times. [`ask`] ends before the first repetition, so that one
+//! call is one packet.
 
 mod abi;
 
@@ -28,17 +28,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Requested service: the port "discard" of UDP. It need not have a provider.
+/// Requested service: the port "discard" of UDP, which need not have a provider.
 const SERVICE: u16 = 9;
 
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Own address, which selects the RDMA device. None: the kernel's route selects both.
+    /// Own address, which selects the RDMA device. `None`: the kernel's route selects address and device.
     pub source: Option<IpAddr>,
     /// Address of the peer's rail.
     pub destination: IpAddr,
-    /// Traffic class of the packets (for RoCE v2 over IPv4: the TOS byte). None: the device's default.
+    /// Traffic class of the packets (for RoCE v2 over IPv4: the TOS byte). `None`: the device's default.
     pub traffic_class: Option<u8>,
     /// Time limit of each step: the neighbour, the route, and the answer.
     pub timeout: Duration,
@@ -49,13 +49,13 @@ pub struct Request {
 pub struct Local {
     /// Index of the RDMA device (`RDMA_NLDEV_ATTR_DEV_INDEX`).
     pub device: u32,
-    /// Its port, from 1.
+    /// Port of the device, from 1.
     pub port: u8,
-    /// Address that the request comes from.
+    /// Source address of the request.
     pub address: Option<IpAddr>,
 }
 
-/// The peer answered.
+/// Answer of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The own side.
@@ -70,12 +70,12 @@ pub enum AskError {
     /// The connection manager's device cannot be opened.
     #[error("cannot open {path:?}: {source}{}", hint(source))]
     Open {
-        /// Its path.
+        /// Path of the device.
         path: PathBuf,
         /// The kernel's answer.
         source: io::Error,
     },
-    /// No RDMA device has the source, or the route leads by a netdev without one.
+    /// No RDMA device has the source address, or the route leaves by a netdev without an RDMA device.
     #[error("no RDMA device leads to {0} from here")]
     NoDevice(IpAddr),
     /// No route exists.
@@ -84,7 +84,7 @@ pub enum AskError {
     /// Neither the peer nor the gateway answers ARP or neighbour discovery.
     #[error("{0} is not resolved to a hardware address")]
     Unresolved(IpAddr),
-    /// The subnet administrator has no path to it, on InfiniBand.
+    /// On InfiniBand: the subnet administrator has no path to the address.
     #[error("no path leads to {0}")]
     NoPath(IpAddr),
     /// The request was sent, and no answer came in time.
@@ -95,7 +95,7 @@ pub enum AskError {
         /// The peer's address.
         destination: IpAddr,
     },
-    /// The device speaks iWARP, whose connections are TCP's: it has no such request.
+    /// The device speaks iWARP, whose connections are TCP connections: iWARP has no such request.
     #[error(
         "{0} speaks iWARP, which has no RDMA echo: its connections are TCP's, so use ping(8) or rping"
     )]
@@ -119,10 +119,10 @@ fn hint(error: &io::Error) -> &'static str {
 }
 
 /// Asks the peer once, by the connection manager at `manager` (`/dev/infiniband/rdma_cm`), in the network namespace of
-/// the calling thread. `iwarp` names the RDMA device with that index if it speaks iWARP.
+/// the calling thread. `iwarp` returns the name of the RDMA device with the given index, if the device speaks iWARP.
 ///
 /// # Errors
-/// As [`AskError`] says. Nothing of the request is left in the kernel.
+/// See [`AskError`]. In any case the kernel keeps nothing of the request.
 pub fn ask(
     manager: &Path,
     request: &Request,
@@ -152,8 +152,8 @@ pub fn ask(
     }
 }
 
-/// The RDMA device that has `address` as a GID, by the connection manager at `manager`, in the network namespace of the
-/// calling thread. None: no RDMA device has it.
+/// Returns the index of the RDMA device that has `address` as a GID, by the connection manager at `manager`, in the
+/// network namespace of the calling thread. `None`: no RDMA device has the address.
 ///
 /// # Errors
 /// [`AskError::Open`] or [`AskError::Step`].
@@ -169,7 +169,7 @@ pub fn device_of(manager: &Path, address: IpAddr) -> Result<Option<u32>, AskErro
     }
 }
 
-/// The connection manager, open.
+/// An open channel to the connection manager.
 struct Channel(File);
 
 impl Channel {
@@ -198,7 +198,7 @@ impl Channel {
     fn create(&self) -> Result<u32, AskError> {
         let mut id = 0_u32;
         let input = CreateId {
-            // an id without one has no events (`ucma_event_handler()`, `drivers/infiniband/core/ucma.c`)
+            // an id with the uid 0 gets no events (`ucma_event_handler()`, `drivers/infiniband/core/ucma.c`)
             uid: 1,
             response: &raw mut id as u64,
             port_space: abi::PORT_SPACE,
@@ -235,7 +235,7 @@ impl Channel {
 
     fn resolve_address(&self, id: u32, request: &Request) -> Result<(), AskError> {
         let destination = request.destination;
-        // a family has to be there in any case: the kernel binds the id to the address
+        // the kernel binds the id to an address, which needs a family
         let any = match destination {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
@@ -304,7 +304,7 @@ impl Channel {
         self.execute(command::CONNECT, &input, 0)
             .map_err(refused("send the request"))?;
         match self.wait(request.timeout)? {
-            // a status above 0 is the peer's (`enum ib_cm_sidr_status`), one below 0 is the own kernel's
+            // a status above 0 is the peer's (`enum ib_cm_sidr_status`), a status below 0 is the own kernel's
             Some((event::UNREACHABLE, status)) => Ok(status > 0),
             Some((event::ESTABLISHED, _)) => Ok(true),
             None => Ok(false),
@@ -312,7 +312,7 @@ impl Channel {
         }
     }
 
-    /// The next event and its status; none if there is none in time.
+    /// Returns the next event and its status; `None`: no event within `timeout`.
     fn wait(&self, timeout: Duration) -> Result<Option<(u32, i32)>, AskError> {
         let until = Instant::now() + timeout;
         loop {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The RDMA devices that SMC knows, of the whole node (`SMC_NETLINK_GET_DEV_SMCR`,
-//! `net/smc/smc_ib.c`): the pnet id that counts is a port's, not the table's.
+//! The RDMA devices that SMC knows, of the whole node (`SMC_NETLINK_GET_DEV_SMCR`, `net/smc/smc_ib.c`). SMC uses the
+//! pnet id of the port, which can differ from the table's.
 
 use super::eids::FAMILY;
 use crate::{
@@ -19,7 +19,7 @@ const GET_DEV_SMCR: u8 = 6;
 /// `SMC_GEN_DEV_SMCR`
 const DEV_SMCR: u16 = 6;
 
-/// `SMC_NLA_DEV_*`: the first port's attribute, the second's, the name.
+/// `SMC_NLA_DEV_*`: attributes of the first port, of the second port, and of the name.
 const PORT: u16 = 8;
 const PORT2: u16 = 9;
 const IB_NAME: u16 = 10;
@@ -38,9 +38,9 @@ pub struct SmcPort {
     pub device: String,
     /// Number of the port, from 1.
     pub port: u8,
-    /// Its pnet id; none: it has none.
+    /// Pnet id of the port; `None`: the port has none.
     pub pnet_id: Option<String>,
-    /// True if the pnet id is from the table; otherwise it is the hardware's.
+    /// True if the pnet id comes from the table, false if from the hardware.
     pub by_user: bool,
     /// True if the port is active.
     pub active: bool,
@@ -63,7 +63,7 @@ pub fn used_devices() -> Result<Option<Vec<String>>, NetlinkError> {
     Ok(answers.map(names))
 }
 
-/// Its name, and what else an answer has of a device.
+/// Returns the name of the device in an answer, and its other attributes.
 fn device(body: &[u8]) -> Option<(String, &[u8])> {
     let device = attribute(attributes_of(body), DEV_SMCR)?;
     let name = attribute(device, IB_NAME)?;
@@ -83,7 +83,7 @@ pub(super) fn parse(body: &[u8]) -> Vec<SmcPort> {
     ports.collect()
 }
 
-/// None of a port that the device does not have.
+/// Parses a port; `None`: the device does not have the port.
 fn parse_port(device: &str, port: u8, bytes: &[u8]) -> Option<SmcPort> {
     let flag = |wanted| attribute(bytes, wanted).is_some_and(|value| value.first() == Some(&1));
     let id = text(attribute(bytes, PORT_PNETID)?)?.trim_end();

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SMC sockets, as `smcss -a` tells them: `SMC_DIAG` over sock_diag
-//! (`include/uapi/linux/smc_diag.h`).
+//! SMC sockets, as `smcss -a` reports them: `SMC_DIAG` over sock_diag (`include/uapi/linux/smc_diag.h`).
 
 use super::Reason;
 use crate::{
@@ -20,7 +19,7 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// `AF_SMC`
 const AF_SMC: u8 = 43;
 
-/// `SMC_DIAG_*`: an attribute's type, and one more than the bit that asks for it.
+/// `SMC_DIAG_*`: type of an attribute; the bit that requests the attribute is one less.
 const LGRINFO: u16 = 2;
 const FALLBACK: u16 = 5;
 
@@ -40,23 +39,23 @@ pub struct Connection {
     pub state: State,
     /// Carrier of its payload.
     pub mode: Mode,
-    /// This end; none while it has none.
+    /// Address of this end; `None` while it has none.
     pub local: Option<SocketAddr>,
-    /// The other end; none while it has none.
+    /// Address of the other end; `None` while it has none.
     pub peer: Option<SocketAddr>,
     /// User id of its owner.
     pub uid: u32,
     /// Inode of the socket, as in `/proc/PID/fd`. 0: its listener has yet to accept it.
     pub inode: u64,
-    /// The link that it is on.
+    /// The RDMA link that carries the connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<ConnectionLink>,
-    /// Why it is TCP.
+    /// Reason why the connection is TCP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
 }
 
-/// The RDMA link that a connection is on.
+/// The RDMA link that carries a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConnectionLink {
@@ -64,7 +63,7 @@ pub struct ConnectionLink {
     pub id: u8,
     /// The RDMA device.
     pub device: String,
-    /// Its port, from 1.
+    /// Port of the device, from 1.
     pub port: u8,
     /// GID of this end.
     pub gid: Option<Ipv6Addr>,
@@ -72,7 +71,7 @@ pub struct ConnectionLink {
     pub peer_gid: Option<Ipv6Addr>,
 }
 
-/// Why a connection is TCP.
+/// Reason why a connection is TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Fallback {
@@ -87,9 +86,9 @@ pub struct Fallback {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// RDMA. A socket that is not connected, or listens, says so too.
+    /// RDMA. The kernel reports this mode also for sockets that listen or are not connected.
     Smcr,
-    /// TCP, as one of both ends could not do better.
+    /// TCP, because one of the two ends could not use RDMA.
     Tcp,
     /// Memory shared by a machine's partitions.
     Smcd,
@@ -115,7 +114,7 @@ impl State {
     /// `SMC_LISTEN`
     pub const LISTEN: Self = Self(10);
 
-    /// Returns smcss' name.
+    /// Returns the name that smcss prints.
     fn name(self) -> Option<&'static str> {
         Some(match self.0 {
             1 => "ACTIVE",
@@ -150,7 +149,7 @@ impl Serialize for State {
     }
 }
 
-/// Asks for every SMC socket of a namespace.
+/// A request for every SMC socket of a namespace.
 struct Request;
 
 impl NetlinkSerializable for Request {
@@ -169,10 +168,9 @@ impl NetlinkSerializable for Request {
     }
 }
 
-/// The SMC sockets of the calling thread's namespace, without those that were closed or whose
-/// process has ended: even if the kernel goes on with them, it does not tell of them
-/// (`__smc_release()`, `net/smc/af_smc.c`). ENOENT: this kernel has no SMC, or does not
-/// tell of its sockets (`smc_diag`).
+/// Returns the SMC sockets of the calling thread's namespace. Sockets that were closed, or whose process has ended, are
+/// missing even if the kernel still works on them (`__smc_release()`, `net/smc/af_smc.c`). ENOENT: the kernel has no
+/// SMC, or does not report its sockets (`smc_diag`).
 pub fn connections() -> Result<Vec<Connection>, NetlinkError> {
     let mut socket = Socket::open(NETLINK_SOCK_DIAG)?;
     let answers = socket.dump(&Request)?;
@@ -199,7 +197,7 @@ pub(super) fn parse(body: &[u8]) -> Option<Connection> {
     for (kind, value) in attributes(&body[MESSAGE..]) {
         match kind {
             LGRINFO => connection.link = link(value),
-            // every socket has it; what it says counts for those that fell back
+            // every socket has this attribute; its value only counts for sockets that fell back
             FALLBACK if mode == Mode::Tcp => connection.fallback = fallback(value),
             _ => {}
         }
@@ -219,7 +217,7 @@ fn end(port: &[u8], address: &[u8]) -> Option<SocketAddr> {
     (port != 0 || !ip.is_unspecified()).then_some(SocketAddr::new(ip, port))
 }
 
-/// `struct smc_diag_lgrinfo`, of whose links there is one.
+/// Parses `struct smc_diag_lgrinfo`, which has one link.
 fn link(value: &[u8]) -> Option<ConnectionLink> {
     let (id, rest) = value.split_first()?;
     let (name, rest) = rest.split_at_checked(NAME)?;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! User EIDs (`smcr ueid`): names of a set of hosts. SMC-Rv2 is used between two hosts that have
-//! one in common. They are the whole node's. Generic netlink family `SMC_GEN_NETLINK`
-//! (`include/uapi/linux/smc.h`).
+//! User EIDs (`smcr ueid`): names of sets of hosts, which apply to the whole node. Two hosts use SMC-Rv2 if they have a
+//! user EID in common. Generic netlink family `SMC_GEN_NETLINK` (`include/uapi/linux/smc.h`).
 
 use crate::netlink::{
     Answers, NetlinkError, attribute,
@@ -22,8 +21,8 @@ const REMOVE_UEID: u8 = 11;
 /// `SMC_NLA_EID_TABLE_ENTRY`
 const ENTRY: u16 = 1;
 
-/// `SMC_MAX_EID_LEN`; a shorter one is filled up with blanks, and nothing shorter is taken
-/// (`smc_nl_add_ueid()`, `net/smc/smc_clc.c`).
+/// `SMC_MAX_EID_LEN`. A shorter EID is padded with blanks, as the kernel accepts nothing shorter (`smc_nl_add_ueid()`,
+/// `net/smc/smc_clc.c`).
 const LENGTH: usize = 32;
 
 /// The user EIDs of the node.
@@ -33,25 +32,25 @@ pub struct UserEids {
 }
 
 impl UserEids {
-    /// ENOENT: the kernel has no SMC, or one without EIDs (before Linux 5.16).
+    /// Opens the table of user EIDs. ENOENT: the kernel has no SMC, or no EIDs (before Linux 5.16).
     pub fn open() -> Result<Self, NetlinkError> {
         let family = Family::open(FAMILY)?;
         Ok(Self { family })
     }
 
-    /// `smcr ueid show`, without trailing blanks.
+    /// Returns the user EIDs (`smcr ueid show`), without trailing blanks.
     pub fn list(&mut self) -> Result<Vec<String>, NetlinkError> {
         Ok(ueids(&self.family.dump(DUMP_UEID)?))
     }
 
-    /// `smcr ueid add UEID`. EEXIST: it is there; ERANGE: there are as many as the kernel keeps, of
-    /// which it may be one; EINVAL: it is not of A-Z, 0-9, `.` and `-` alone, or begins with one of
-    /// the latter two (`smc_clc_ueid_add()`, `smc_clc_ueid_valid()`).
+    /// Adds an EID (`smcr ueid add UEID`). EEXIST: the table has the EID. ERANGE: the table is full, and may have the
+    /// EID. EINVAL: the EID has characters other than A-Z, 0-9, `.` and `-`, or begins with `.` or `-`
+    /// (`smc_clc_ueid_add()`, `smc_clc_ueid_valid()`).
     pub fn add(&mut self, ueid: &str) -> Result<(), NetlinkError> {
         self.change(ADD_UEID, ueid)
     }
 
-    /// `smcr ueid del UEID`. ENOENT: it is not there.
+    /// Removes an EID (`smcr ueid del UEID`). ENOENT: the table does not have the EID.
     pub fn remove(&mut self, ueid: &str) -> Result<(), NetlinkError> {
         self.change(REMOVE_UEID, ueid)
     }
@@ -69,7 +68,7 @@ impl UserEids {
     }
 }
 
-/// The user EIDs of the node. Empty where the kernel has none (before Linux 5.16).
+/// Returns the user EIDs of the node. Empty if the kernel has no EIDs (before Linux 5.16).
 pub fn user_eids() -> Result<Vec<String>, NetlinkError> {
     Ok(ueids(&generic::dump_if_known(FAMILY, DUMP_UEID)?))
 }

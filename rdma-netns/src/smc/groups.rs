@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Link groups and their links (`smcr linkgroup show`, `smcr link show`): what two hosts share
-//! that have SMC-R connections with each other. They linger for minutes after the last one
-//! (`SMC_LGR_FREE_DELAY_SERV` and `_CLNT`, `net/smc/smc_core.c`).
+//! Link groups and their links (`smcr linkgroup show`, `smcr link show`). Two hosts that have SMC-R connections with
+//! each other share a link group. It lingers for minutes after the last connection (`SMC_LGR_FREE_DELAY_SERV` and
+//! `_CLNT`, `net/smc/smc_core.c`).
 
 use super::eids::FAMILY;
 use crate::netlink::{
@@ -12,8 +12,8 @@ use crate::netlink::{
 use serde::{Serialize, Serializer};
 use std::{fmt, net::Ipv6Addr};
 
-/// `SMC_NETLINK_GET_LINK_SMCR`: tells of each group, and of its links after it
-/// (`smc_nl_fill_lgr_list()`, `net/smc/smc_core.c`).
+/// `SMC_NETLINK_GET_LINK_SMCR`: the answer has each group, followed by its links (`smc_nl_fill_lgr_list()`,
+/// `net/smc/smc_core.c`).
 const GET_LINK_SMCR: u8 = 3;
 
 /// `SMC_GEN_LGR_SMCR`, `SMC_GEN_LINK_SMCR`
@@ -52,25 +52,25 @@ mod link {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LinkGroup {
-    /// Its number, 8 hexadecimal digits.
+    /// Number of the group, 8 hexadecimal digits.
     pub id: String,
     /// True if this end is the server.
     pub is_server: bool,
     /// Version of SMC-R, 1 or 2.
     pub version: u8,
-    /// The physical network that both ends have in common, as this end names it.
+    /// Physical network that both ends have in common, as this end names it.
     pub pnet_id: String,
-    /// Number of its connections.
+    /// Number of connections.
     pub connections: u32,
-    /// `SO_NETNS_COOKIE` of its namespace; 0 where the kernel does not tell (before Linux 5.18).
+    /// `SO_NETNS_COOKIE` of the group's namespace; 0 if the kernel does not report it (before Linux 5.18).
     pub netns_cookie: u64,
-    /// The user EID that both ends have in common, in version 2.
+    /// User EID that both ends have in common, in version 2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eid: Option<String>,
     /// The peer's host name, in version 2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer_host: Option<String>,
-    /// Its links.
+    /// Links of the group.
     pub links: Vec<GroupLink>,
 }
 
@@ -78,17 +78,17 @@ pub struct LinkGroup {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupLink {
-    /// Number within its group.
+    /// Number within the group.
     pub id: u8,
     /// The RDMA device.
     pub device: String,
-    /// Its port, from 1.
+    /// Port of the device, from 1.
     pub port: u8,
     /// GID of this end.
     pub gid: Option<Ipv6Addr>,
     /// GID of the other end.
     pub peer_gid: Option<Ipv6Addr>,
-    /// Number of its connections.
+    /// Number of connections.
     pub connections: u32,
     /// State of the link.
     pub state: LinkState,
@@ -185,7 +185,7 @@ fn parse_link(bytes: &[u8]) -> GroupLink {
     found
 }
 
-/// A text that is filled up with blanks; none of an empty one.
+/// Returns a text without the blanks that pad it; `None` if the rest is empty.
 fn trimmed(value: &[u8]) -> Option<String> {
     let text = text(value)?.trim_end();
     (!text.is_empty()).then(|| text.to_owned())

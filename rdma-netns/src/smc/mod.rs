@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SMC-R: TCP's payload carried by RDMA, where both ends can.
+//! SMC-R: RDMA carries the payload of TCP connections, if both ends can.
 //!
 //! | module | owns |
 //! |---|---|
 //! | `pnet` | the pnet table: which netdev and which RDMA port reach the same network |
-//! | `eids` | user EIDs, which SMC-Rv2 needs one of |
+//! | `eids` | user EIDs, of which SMC-Rv2 needs at least one |
 //! | `devices` | the RDMA devices that SMC knows |
-//! | `state` | what of SMC a pod's set-up is planned from |
+//! | `state` | SMC state for planning a pod's set-up |
 //! | `groups` | link groups and their links |
-//! | `diag` | SMC sockets, and what carries them |
-//! | `overview` | all of it, for people |
-//! | `reason` | why a connection fell back to TCP, in words |
+//! | `diag` | SMC sockets, and the carriers of their payload |
+//! | `overview` | the state of SMC in a namespace, for people |
+//! | `reason` | reasons why a connection fell back to TCP, in words |
 
 mod devices;
 mod diag;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! All that SMC does in a namespace, for people.
+//! The state of SMC in a namespace, for people.
 
 use super::{
     Connection, LinkGroup, PnetEntry, PnetTable, SmcPort, connections, link_groups, ports,
@@ -13,20 +13,20 @@ use serde::Serialize;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Overview {
-    /// Its pnet table, and the entries of RDMA ports, which are the whole node's.
+    /// Entries of the namespace's pnet table, and the entries of RDMA ports, which apply to the whole node.
     pub pnet_entries: Vec<PnetEntry>,
-    /// The RDMA ports of the node, with the pnet ids that count.
+    /// RDMA ports of the node, with the pnet ids that SMC uses.
     pub rdma_ports: Vec<SmcPort>,
     /// User EIDs of the node.
     pub user_eids: Vec<String>,
-    /// Its link groups.
+    /// Link groups of the namespace.
     pub link_groups: Vec<LinkGroup>,
-    /// Its SMC sockets.
+    /// SMC sockets of the namespace.
     pub connections: Vec<Connection>,
 }
 
-/// Reads of the namespace, as seen from the caller's: that should be the initial one, the only
-/// one that tells of RDMA ports' entries. None: the kernel has no SMC.
+/// Reads the SMC state of the namespace, from the caller's namespace. The caller should be in the initial namespace:
+/// only it shows the entries of RDMA ports. `None`: the kernel has no SMC.
 pub fn overview(netns: &Netns) -> Result<Option<Overview>, ObserveError> {
     let outside = match PnetTable::open() {
         Err(error) if error.errno() == Some(libc::ENOENT) => return Ok(None),

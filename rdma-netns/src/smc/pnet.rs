@@ -2,8 +2,8 @@
 //! SMC-R's pnet table (`smc_pnet`): which netdev and which RDMA port reach the same
 //! physical network. Generic netlink family `SMC_PNETID` (`include/uapi/linux/smc.h`).
 //!
-//! Entries for netdevs are kept per network namespace; those for RDMA ports only in the
-//! initial one (`smc_pnet_add_ib()` in `net/smc/smc_pnet.c`; EEXIST elsewhere).
+//! The kernel keeps entries for netdevs in each network namespace, and entries for RDMA ports only in the initial one
+//! (`smc_pnet_add_ib()` in `net/smc/smc_pnet.c`; EEXIST elsewhere).
 
 use crate::{
     HardwareAddress,
@@ -35,8 +35,8 @@ const IBPORT: u16 = 4;
 /// Value of the kernel for the unset half of an entry.
 const UNSET: &str = "n/a";
 
-/// Name of a physical network, as the kernel takes it (`smc_pnetid_valid()`): 1 to 16
-/// letters and digits. Lower case is the same as upper case there.
+/// Name of a physical network that the kernel accepts (`smc_pnetid_valid()`): 1 to 16 letters and digits. The kernel
+/// does not distinguish upper and lower case.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PnetId(String);
@@ -74,8 +74,7 @@ impl From<PnetId> for String {
 }
 
 impl PnetId {
-    /// The name that is a NIC's own: its MAC's 12 digits. None for an address of another
-    /// length.
+    /// Returns the name that is unique to a NIC: the 12 digits of its MAC. `None` for an address of another length.
     pub fn from_mac(mac: &HardwareAddress) -> Option<Self> {
         let id: String = mac.0.iter().map(|byte| format!("{byte:02X}")).collect();
         (mac.0.len() == 6).then_some(Self(id))
@@ -101,16 +100,16 @@ impl fmt::Display for PnetId {
 pub struct PnetEntry {
     /// The network.
     pub name: PnetId,
-    /// A netdev on it.
+    /// A netdev on the network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netdev: Option<String>,
-    /// An RDMA device on it, and its port from 1.
+    /// An RDMA device on the network, and its port from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<(String, u8)>,
 }
 
 impl PnetEntry {
-    /// The netdev and the RDMA port, each in an entry of its own, as the kernel keeps them.
+    /// Returns the netdev and the RDMA port, each in an entry of its own, as the kernel keeps them.
     pub fn halves(&self) -> impl Iterator<Item = Self> {
         let half = |netdev, rdma| Self {
             name: self.name.clone(),
@@ -122,8 +121,8 @@ impl PnetEntry {
         netdev.into_iter().chain(rdma)
     }
 
-    /// Returns true if the kernel cannot keep both: a netdev has one entry, and so has an RDMA device for all its ports
-    /// (`smc_pnet_add_eth()`, `smc_pnet_add_ib()`).
+    /// Returns true if the kernel cannot keep both entries: a netdev has one entry, and an RDMA device has one for all
+    /// its ports (`smc_pnet_add_eth()`, `smc_pnet_add_ib()`).
     pub fn excludes(&self, other: &Self) -> bool {
         let same_netdev = self.netdev.is_some() && self.netdev == other.netdev;
         let device = |entry: &Self| entry.rdma.as_ref().map(|(device, _)| device.clone());
@@ -159,9 +158,10 @@ fn subject(entry: &PnetEntry) -> String {
 
 /// Returns the parts of `entry` that `table` lacks.
 ///
-/// It must be called before anything is added. With a netdev and an RDMA port in one request the kernel adds the free
-/// one, and does not report that the other has another id (`smc_pnet_enter()`). It sets the id of the second port of a
-/// device that has an entry, and then refuses the entry (`smc_pnet_add_ib()`).
+/// Callers must check this before they add an entry, for two reasons. If a request has a netdev and an RDMA port, the
+/// kernel adds the free one, and does not report that the other has another id (`smc_pnet_enter()`). If the request is
+/// for the second port of a device that has an entry, the kernel sets the port's id, and then refuses the entry
+/// (`smc_pnet_add_ib()`).
 pub fn missing(table: &[PnetEntry], entry: &PnetEntry) -> Result<Vec<PnetEntry>, PnetTaken> {
     let mut halves: Vec<PnetEntry> = entry.halves().collect();
     halves.retain(|half| !table.contains(half));
@@ -179,22 +179,21 @@ pub struct PnetTable {
 }
 
 impl PnetTable {
-    /// Opens the table of the calling thread's namespace. ENOENT: the kernel has no SMC,
-    /// or it is not loaded and cannot be.
+    /// Opens the table of the calling thread's namespace. ENOENT: the kernel has no SMC, or cannot load the module.
     pub fn open() -> Result<Self, NetlinkError> {
         let family = Family::open(FAMILY)?;
         Ok(Self { family })
     }
 
     /// Adds an entry: `smc_pnet -a NAME -I NETDEV -D DEVICE -P PORT`. Neither the netdev nor the RDMA device need
-    /// exist: a later one of the name gets the id, also by a move, and the device in any namespace
+    /// exist: a later netdev or device with the name gets the id, also after a move, and the device in any namespace
     /// (`smc_pnet_add_by_ndev()`, `smc_ib_add_dev()`; of the device observed on Linux 6.12). EEXIST: see [`missing`];
-    /// and for an RDMA port outside of the initial namespace.
+    /// also returned for an RDMA port outside of the initial namespace.
     pub fn add(&mut self, entry: &PnetEntry) -> Result<(), NetlinkError> {
         self.family.change(ADD, entry.attributes())
     }
 
-    /// `smc_pnet -d NAME`: every entry of that name goes. ENOENT: there is none.
+    /// Removes every entry of the name (`smc_pnet -d NAME`). ENOENT: there is no such entry.
     pub fn remove(&mut self, name: &PnetId) -> Result<(), NetlinkError> {
         self.family.change(DEL, vec![generic::text(NAME, name)])
     }
@@ -204,7 +203,7 @@ impl PnetTable {
         self.family.change(FLUSH, vec![])
     }
 
-    /// `smc_pnet -s`: netdevs and RDMA ports, each in an entry of its own.
+    /// Returns the entries (`smc_pnet -s`): netdevs and RDMA ports, each in an entry of its own.
     pub fn entries(&mut self) -> Result<Vec<PnetEntry>, NetlinkError> {
         let answers = self.family.dump(GET)?;
         Ok(answers.bodies().filter_map(parse_entry).collect())

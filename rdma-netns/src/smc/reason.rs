@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Why a connection fell back to TCP (`SMC_CLC_DECL_*`, `net/smc/smc_clc.h`, Linux 6.12).
+//! Reasons why a connection fell back to TCP (`SMC_CLC_DECL_*`, `net/smc/smc_clc.h`, Linux 6.12).
 
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use std::fmt;
 
-/// A reason's number.
+/// Number of a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Reason(pub u32);
 
-/// Number, what it says, what to do (empty: nothing is known).
+/// Number, meaning and remedy of each reason (empty: no remedy is known).
 const REASONS: [(u32, &str, &str); 36] = [
     (
         0x0101_0000,
@@ -129,7 +129,7 @@ impl Reason {
         REASONS.iter().find(|(number, _, _)| *number == self.0)
     }
 
-    /// Returns its meaning, if Linux 6.12 has it.
+    /// Returns the meaning, if the number is one of Linux 6.12.
     pub fn words(self) -> Option<&'static str> {
         self.row().map(|(_, words, _)| *words)
     }
@@ -141,7 +141,7 @@ impl Reason {
     }
 }
 
-/// `the peer declined (0x05000000)`
+/// Formats the meaning and the number: `the peer declined (0x05000000)`.
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = self.words().unwrap_or("a reason that is not known");

@@ -14,26 +14,26 @@ pub struct SmcState {
     /// The pod's pnet table, if the pod still lives: its netdevs.
     #[serde(default)]
     pub pod: Vec<PnetEntry>,
-    /// User EIDs of the node, which SMC-Rv2 needs one of; trailing blanks are cut off.
+    /// User EIDs of the node, of which SMC-Rv2 needs at least one; without trailing blanks.
     #[serde(default)]
     pub ueids: Vec<String>,
-    /// `net.smc.tcp2smc` of the pod: whether TCP sockets are made SMC sockets. None: this kernel
-    /// does not have it, as only some of Alibaba Cloud's do.
+    /// `net.smc.tcp2smc` of the pod: true if TCP sockets are made SMC sockets. `None`: the kernel has no such setting;
+    /// only some of Alibaba Cloud's have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp2smc: Option<bool>,
-    /// `net.smc.smcr_max_links_per_lgr` of the pod: how many links a link group gets. None: this
-    /// kernel (before Linux 6.8) does not have it.
+    /// `net.smc.smcr_max_links_per_lgr` of the pod: the number of links that a link group gets. `None`: the kernel
+    /// (before Linux 6.8) has no such setting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_links: Option<u8>,
-    /// `compat_mode` of the erdma driver: it then has no SMC-R. None: it is not loaded, or has no
-    /// such parameter.
+    /// `compat_mode` of the erdma driver, in which it has no SMC-R. `None`: the driver is not loaded, or has no such
+    /// parameter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub erdma_compat: Option<bool>,
     /// RDMA devices that SMC uses, in any namespace. `None`: the kernel (before Linux 5.11) does not report them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub devices: Option<Vec<String>>,
-    /// The pod's connections that a process or its listener holds; without a pod, the host's. The kernel lets no
-    /// process move their RDMA devices before they are closed, and waits without end (`smc_smcr_terminate_all()`,
+    /// SMC connections that a process or a listener holds open, of the pod, or without a pod of the host. Until they
+    /// are closed, the kernel does not let a move of their RDMA devices end (`smc_smcr_terminate_all()`,
     /// `net/smc/smc_core.c`).
     #[serde(default)]
     pub held: Vec<HeldConnections>,

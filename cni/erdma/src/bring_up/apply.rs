@@ -175,7 +175,7 @@ impl<K: Kernel> Desired for Given<'_, K> {
                 self.refused.push(error);
                 Refusal::DoWithout
             }
-            _ => Refusal::PlanAnew(error),
+            _ => Refusal::PlanAgain(error),
         }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A netlink socket that is only listened to.
+//! A netlink socket that only receives.
 
 use netlink_sys::SocketAddr;
 use nix::libc;
@@ -8,14 +8,15 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd},
 };
 
-/// Room for bursts, bytes: 256 virtual functions that come at once, and pods beside them.
+/// Size of the receive buffer in bytes, for bursts: 256 virtual functions that appear at once, with pods starting
+/// beside them.
 const BURST: u32 = 1 << 20;
 
-/// The largest event: a netdev's message is below 4 KiB, a uevent's is at most 2 KiB and a
-/// little (`UEVENT_BUFFER_SIZE`).
+/// Size of the largest event in bytes: a netdev's message is below 4 KiB, a uevent's is a little over 2 KiB at most
+/// (`UEVENT_BUFFER_SIZE`).
 const LARGEST: usize = 32 << 10;
 
-/// A socket with a group or more.
+/// A socket that is a member of one or more groups.
 #[derive(Debug)]
 pub(super) struct Feed {
     socket: netlink_sys::Socket,
@@ -27,11 +28,11 @@ pub(super) struct Feed {
 /// Result of receiving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Received {
-    /// A datagram, and the number of the namespace it is from; none: the socket's own.
+    /// A datagram, with the number of its namespace; `None`: the socket's own.
     Datagram(Option<i32>),
     /// No datagram is pending.
     Nothing,
-    /// Some were dropped.
+    /// The kernel dropped some datagrams.
     Lost,
 }
 
@@ -42,7 +43,7 @@ impl AsFd for Feed {
 }
 
 impl Feed {
-    /// Opens it in the calling thread's namespace.
+    /// Opens a socket in the calling thread's namespace.
     pub(super) fn open(protocol: isize, group: u32) -> io::Result<Self> {
         let mut socket = netlink_sys::Socket::new(protocol)?;
         socket.set_non_blocking(true)?;
@@ -58,12 +59,12 @@ impl Feed {
         })
     }
 
-    /// Hears one more group.
+    /// Joins one more group.
     pub(super) fn join(&self, group: u32) -> io::Result<()> {
         self.socket.add_membership(group)
     }
 
-    /// Hears all namespaces that have a number in this one. EPERM without `CAP_NET_BROADCAST`.
+    /// Receives events of all namespaces that have a number in this one. EPERM without `CAP_NET_BROADCAST`.
     pub(super) fn listen_to_all_namespaces(&self) -> io::Result<()> {
         self.socket.set_listen_all_namespaces(true)
     }
@@ -73,7 +74,7 @@ impl Feed {
         &self.buffer[..self.length]
     }
 
-    /// Takes the next datagram of the kernel's; does not wait for it.
+    /// Takes the kernel's next datagram, without waiting for it.
     pub(super) fn receive(&mut self) -> io::Result<Received> {
         loop {
             let message = match self.take() {
@@ -129,8 +130,8 @@ struct Message {
     namespace: Option<i32>,
 }
 
-/// The number that `netlink_cmsg_listen_all_nsid()` (`net/netlink/af_netlink.c`) puts beside a
-/// datagram of another namespace.
+/// Returns the number that `netlink_cmsg_listen_all_nsid()` (`net/netlink/af_netlink.c`) attaches to a datagram of
+/// another namespace.
 fn namespace_of(header: &libc::msghdr) -> Option<i32> {
     // SAFETY: the header's control buffer is alive, and as long as the kernel left it to be;
     // the macros stay within it, and a number is read only where there is room for one.

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Events of the kernel: netdevs of this namespace and of pods', RDMA devices, their hardware, and its health reporters.
+//! Events of the kernel: netdevs of this namespace and of pods' namespaces, RDMA devices, hardware, and health
+//! reporters.
 //!
-//! Nothing stays open in a pod's namespace: a socket there would keep the namespace alive after the pod's end, and its
-//! devices from returning to the host. Instead a pod's namespace gets a number in this one (`RTM_NEWNSID`), which keeps
-//! nothing alive. The number identifies its events on a socket of this namespace (`NETLINK_LISTEN_ALL_NSID`), and
-//! selects its netdevs in requests (`IFLA_TARGET_NETNSID`) without a thread that enters.
+//! Nothing stays open in a pod's namespace: a socket there would keep the namespace alive after the pod's end, and the
+//! devices would not return to the host. Instead a pod's namespace gets a number in this one (`RTM_NEWNSID`), which
+//! keeps nothing alive. The number identifies the pod's events on a socket of this namespace
+//! (`NETLINK_LISTEN_ALL_NSID`), and selects the pod's netdevs in requests (`IFLA_TARGET_NETNSID`), without a thread
+//! that enters the namespace.
 //!
 //! | needs | for |
 //! |---|---|
 //! | `CAP_NET_BROADCAST` | events of pods' namespaces (`netlink_setsockopt()`, `net/netlink/af_netlink.c`) |
-//! | `CAP_NET_ADMIN` | a number for a namespace, and requests for its netdevs (`net/core/rtnetlink.c`) |
+//! | `CAP_NET_ADMIN` | a number for a namespace, and requests for the netdevs of a namespace by its number
+//! (`net/core/rtnetlink.c`) |
 //!
 //! [`Monitor::losses`] reports missing capabilities; the monitor works without them.
 
@@ -42,7 +45,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The kernel's own group; udev's is 2.
+/// Multicast group of the kernel's uevents; group 2 has those of udev.
 const UEVENTS: u32 = 1;
 
 /// `ifa_scope` in `struct ifaddrmsg`, and its value for addresses of the whole network (`RT_SCOPE_UNIVERSE`).
@@ -52,13 +55,13 @@ const UNIVERSE: u8 = 0;
 /// `sizeof(struct nlmsghdr)`
 const HEADER: usize = 16;
 
-/// Number of datagrams that are read at a time, so that other waiting work gets its turn.
+/// Number of datagrams that one call reads at most, so that other waiting work gets its turn.
 const AT_ONE_GO: usize = 4096;
 
 /// Something changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A netdev is new, or is another than before.
+    /// A netdev is new, or has changed.
     Link {
         /// Namespace; `None`: this one.
         namespace: Option<Nsid>,
@@ -72,11 +75,11 @@ pub enum Event {
         /// The netdev as it was.
         link: Box<Link>,
     },
-    /// An IPv6 address of the whole network came to a netdev of this namespace, went, or is another than before.
+    /// An IPv6 address of global scope appeared on a netdev of this namespace, disappeared, or changed.
     Address,
-    /// A watched namespace has ended; its number can be another's from now on.
+    /// A watched namespace has ended; the kernel can give its number to another one.
     NamespaceGone(Nsid),
-    /// A device came, went, or is another than before.
+    /// A device appeared, disappeared, or changed.
     Device(Uevent),
     /// A health reporter or another object of devlink changed.
     Devlink,
@@ -148,10 +151,10 @@ pub enum WatchError {
         /// The system's answer.
         source: io::Error,
     },
-    /// Another namespace is there by now.
+    /// The path now leads to another namespace.
     #[error("another network namespace is at {0:?} by now")]
     Other(PathBuf),
-    /// The kernel gave it no number.
+    /// The kernel gave the namespace no number.
     #[error("no number for the network namespace at {path:?}: {source} (this needs CAP_NET_ADMIN)")]
     Number {
         /// Path of the namespace.
@@ -165,7 +168,7 @@ pub enum WatchError {
 #[derive(Debug)]
 pub struct Monitor {
     sysfs: PathBuf,
-    /// Readable when one of the feeds is.
+    /// Readable when one of the feeds is readable.
     ready: Epoll,
     routes: Feed,
     uevents: Option<Feed>,
@@ -191,9 +194,10 @@ impl AsRawFd for Monitor {
 }
 
 impl Monitor {
-    /// Listens in the calling thread's namespace. `sysfs` is where `/sys` is.
+    /// Opens a monitor of the calling thread's namespace. `sysfs` is the path of `/sys`.
     ///
-    /// An error only where not even this namespace's netdevs can be followed.
+    /// # Errors
+    /// The netdevs of this namespace cannot be followed.
     pub fn open(sysfs: impl Into<PathBuf>) -> io::Result<Self> {
         let mut losses = Vec::new();
         let routes = Feed::open(NETLINK_ROUTE, RTNLGRP_LINK)?;
@@ -244,20 +248,20 @@ impl Monitor {
         &self.losses
     }
 
-    /// Follows the namespace at `path` too, if it is still the one that `id` says (its cookie,
-    /// which only a thread inside can ask for, is left out of account).
+    /// Follows the namespace at `path` too, if it is still the one with the identity `id`. The cookie in `id` is not
+    /// compared, because only a thread inside the namespace can read it.
     pub fn watch(&mut self, path: &Path, id: NetnsId) -> Result<Nsid, WatchError> {
         let nsid = nsid::of(&mut self.requests, path, id)?;
         self.watched.insert(nsid, id);
         Ok(nsid)
     }
 
-    /// Follows a namespace no longer.
+    /// Stops following a namespace.
     pub fn forget(&mut self, namespace: Nsid) {
         self.watched.remove(&namespace);
     }
 
-    /// The netdevs of a watched namespace or, by none, of this one; without addresses and routes.
+    /// Returns the netdevs of a watched namespace, or with `None` of this one; without addresses and routes.
     pub fn links(&mut self, namespace: Option<Nsid>) -> Result<Vec<Link>, NetlinkError> {
         let request = namespace.map_or_else(links::dump, |nsid| links::dump_of(nsid.0));
         let answers = self.requests.dump(&request)?;
@@ -268,12 +272,12 @@ impl Monitor {
         Ok(answers.bodies().filter_map(parse).collect())
     }
 
-    /// Returns true if the last [`events`](Self::events) may be incomplete.
+    /// Returns true if more events may be pending than the last [`events`](Self::events) returned.
     pub fn has_more(&self) -> bool {
         self.more
     }
 
-    /// The events that there are by now; does not wait for any.
+    /// Returns the pending events, without waiting.
     pub fn events(&mut self) -> io::Result<Vec<Event>> {
         let mut events = Vec::new();
         self.more = true;
@@ -298,7 +302,7 @@ impl Monitor {
             }
         }
         if let Some(devlink) = &mut self.devlink {
-            // all of them have one consequence
+            // all of these events have one consequence
             let mut heard = false;
             let mut is_empty = false;
             for _ in 0..AT_ONE_GO {
@@ -331,7 +335,7 @@ impl Monitor {
     }
 }
 
-/// The events in a datagram that came from `namespace`; none: this one's.
+/// Returns the events in a datagram from `namespace`; `None`: from this namespace.
 fn of_rtnetlink(
     datagram: &[u8],
     namespace: Option<Nsid>,
@@ -354,7 +358,7 @@ fn of_rtnetlink(
                 events.extend(is_global.then_some(Event::Address));
             }
             kind @ (RTM_NEWLINK | RTM_DELLINK) => {
-                // a bridge tells of its ports in the same words
+                // a bridge reports its ports by messages of the same type
                 if body.first() != Some(&(libc::AF_UNSPEC as u8))
                     || namespace.is_some_and(|nsid| !watched.contains_key(&nsid))
                 {
@@ -378,12 +382,12 @@ fn of_rtnetlink(
     events
 }
 
-/// The number in an `RTM_NEWNSID`, for [`super::offline`].
+/// Returns the number in an `RTM_NEWNSID`, for [`super::offline`].
 pub(super) fn number(body: &[u8]) -> Option<Nsid> {
     nsid::parse(body)
 }
 
-/// The uevent in a datagram, for [`super::offline`].
+/// Returns the uevent in a datagram, for [`super::offline`].
 pub(super) fn uevent(datagram: &[u8]) -> Option<Uevent> {
     Uevent::parse(datagram)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Numbers of namespaces in this one (`net/core/net_namespace.c`).
+//! Numbers that other namespaces have in this one (`net/core/net_namespace.c`).
 
 use super::WatchError;
 use crate::{
@@ -20,8 +20,8 @@ use std::{
     path::Path,
 };
 
-/// The number that a namespace has in this one. It keeps nothing alive, and is another
-/// namespace's, maybe, after this one's end.
+/// The number that a namespace has in this one. The number keeps nothing alive. After the namespace's end the kernel
+/// can give the number to another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nsid(pub(in crate::linux) i32);
 
@@ -35,8 +35,8 @@ impl fmt::Display for Nsid {
 const HEADER: usize = 4;
 const NETNSA_NSID: u16 = 1;
 
-/// The number of the namespace at `path`; it gets one if it has none. The namespace is open for
-/// the time of this call only.
+/// Returns the number of the namespace at `path`, after assigning one if it has none. The namespace is open only during
+/// this call.
 pub(super) fn of(socket: &mut Socket, path: &Path, id: NetnsId) -> Result<Nsid, WatchError> {
     let failed = |source: io::Error| WatchError::Open {
         path: path.to_owned(),
@@ -55,8 +55,8 @@ pub(super) fn of(socket: &mut Socket, path: &Path, id: NetnsId) -> Result<Nsid, 
         return Ok(nsid);
     }
     // -1: the kernel chooses
-    let wish = message(vec![descriptor(&file), NsidAttribute::Id(-1)]);
-    match socket.request(&RouteNetlinkMessage::NewNsId(wish), 0) {
+    let request = message(vec![descriptor(&file), NsidAttribute::Id(-1)]);
+    match socket.request(&RouteNetlinkMessage::NewNsId(request), 0) {
         Ok(_) => {}
         // another process was faster
         Err(error) if error.errno() == Some(libc::EEXIST) => {}
@@ -66,7 +66,7 @@ pub(super) fn of(socket: &mut Socket, path: &Path, id: NetnsId) -> Result<Nsid, 
     nsid.ok_or_else(|| number(io::Error::from_raw_os_error(libc::ENOENT).into()))
 }
 
-/// The number of the open namespace `file` in that of `socket`; none: it has none.
+/// Returns the number of the open namespace `file` in the namespace of `socket`; `None`: it has none.
 pub(in crate::linux) fn ask(
     socket: &mut Socket,
     file: &File,
@@ -86,7 +86,7 @@ fn message(attributes: Vec<NsidAttribute>) -> NsidMessage {
     message
 }
 
-/// The number in an `RTM_NEWNSID` or `RTM_DELNSID`; -1 is none.
+/// Returns the number in an `RTM_NEWNSID` or `RTM_DELNSID`; -1 is none.
 pub(super) fn parse(body: &[u8]) -> Option<Nsid> {
     let value = attribute(body.get(HEADER..)?, NETNSA_NSID)?;
     let number = value.try_into().ok().map(i32::from_ne_bytes)?;

@@ -14,22 +14,22 @@ const SUBSYSTEMS: [&str; 6] = [
 /// `kobject_actions`; `bind` and `unbind` are of drivers.
 const ACTIONS: [&str; 6] = ["add", "remove", "change", "move", "bind", "unbind"];
 
-/// A device came, went, or is another than before.
+/// An event of a device: it appeared, disappeared, or changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uevent {
     /// `add`, `remove`, `change`, `move`, `bind`, `unbind`.
     pub action: String,
     /// `net`, `infiniband`, `pci`…
     pub subsystem: String,
-    /// Below `/sys`: `/devices/pci0000:3a/…`; bytes that are no UTF-8 are lost.
+    /// Path below `/sys`: `/devices/pci0000:3a/…`; bytes that are no UTF-8 are lost.
     pub path: String,
 }
 
 impl Uevent {
-    /// None: it is not one of the subsystems that matter here.
+    /// Parses a uevent. `None`: the subsystem is not one of [`SUBSYSTEMS`].
     pub(super) fn parse(datagram: &[u8]) -> Option<Self> {
         let mut fields = datagram.split(|byte| *byte == 0);
-        // a pod may call its devices by any bytes
+        // a pod may name its devices with any bytes
         let event = String::from_utf8_lossy(fields.next()?);
         let (action, path) = event.split_once('@')?;
         let mut subsystem = None;

@@ -25,8 +25,8 @@ const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
 const ALL: u32 = u32::MAX;
 const NOTHING: u32 = 0;
 
-/// Has `socket`, whose packets begin at the network header, receive only what is said of
-/// `addresses`; what it sends itself is not received either.
+/// Makes `socket`, whose packets begin at the network header, receive only packets about `addresses`, without the
+/// packets that this machine sends.
 pub(super) fn attach(socket: BorrowedFd<'_>, addresses: &[IpAddr]) -> io::Result<()> {
     let mut filter = program(addresses);
     let program = libc::sock_fprog {
@@ -75,7 +75,7 @@ fn program(addresses: &[IpAddr]) -> Vec<sock_filter> {
         returns(NOTHING),
         instruction(WORD, PROTOCOL),
         unless(ARP.into(), 1),
-        // over the six instructions before IPv6's messages, and those
+        // jumps over the six instructions before the IPv6 comparisons, and over the comparisons
         instruction(JUMP, 9 + ipv6.len() as u32),
         unless(IPV6.into(), 7),
         instruction(BYTE, NEXT_HEADER as u32),
@@ -92,7 +92,8 @@ fn program(addresses: &[IpAddr]) -> Vec<sock_filter> {
     program
 }
 
-/// `then` if the words from `at` on are `words`, else what comes behind.
+/// Returns instructions: `then`, if the words of the packet from `at` on are `words`, else the instruction that
+/// follows.
 fn compare(at: usize, words: &[u32], then: sock_filter) -> Vec<sock_filter> {
     let count = words.len();
     let mut program = vec![];
@@ -113,7 +114,7 @@ fn instruction(code: u32, k: u32) -> sock_filter {
     }
 }
 
-/// Passes over `count` instructions unless what was loaded is `value`.
+/// Jumps over `count` instructions unless the loaded value is `value`.
 fn unless(value: u32, count: u8) -> sock_filter {
     sock_filter {
         jf: count,

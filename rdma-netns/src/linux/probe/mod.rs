@@ -3,9 +3,9 @@
 //! from the unspecified address (RFC 4862, section 5.4).
 //!
 //! One packet socket in the pod's namespace sends and receives for all netdevs; announcements use it too
-//! (`Space::packet`). It stays open, so that packets between two reads are received by the second. An ipvlan child has
-//! its parent's hardware address, and an answer to a probe, which is to no IP address, reaches the parent: the host's
-//! socket receives it.
+//! (`Space::packet`). The socket stays open, so that the second of two reads receives the packets between them. An
+//! ipvlan child has its parent's hardware address, and an answer to a probe, which is addressed to no IP address,
+//! reaches the parent. Therefore the host's socket receives answers to its probes.
 
 mod filter;
 mod packet;
@@ -32,41 +32,41 @@ use std::{
 /// Size of the buffer, larger than the parsed part of a packet.
 const PACKET: usize = 128;
 
-/// Time for which answers to the other questions are awaited after a first one.
+/// Time for which answers to the other probes are awaited after the first answer.
 const OTHERS: Duration = Duration::from_millis(2);
 
-/// A question, with the netdev as it is now.
+/// A question, with the present index and hardware address of its netdev.
 struct Asked<'a> {
     question: &'a Question,
     index: u32,
     mac: Mac,
 }
 
-/// Hardware addresses that count.
+/// Hosts whose packets count as an answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whose {
-    /// Everybody's; a netdev that has an address of one's own, as the siblings of an ipvlan child.
-    /// Only probes of one's own that a switch sends back do not count.
+    /// Any hardware address except the netdev's own, from which a switch may send the probes back. For a netdev with
+    /// its own hardware address.
     Any,
-    /// Addresses of other hosts.
+    /// Hardware addresses of other hosts only.
     Others,
 }
 
 impl Linux {
-    /// Asks in the own namespace, as [`Kernel::probe`](crate::Kernel::probe) does in a pod's.
+    /// Probes addresses in the own namespace, as [`Kernel::probe`](crate::Kernel::probe) does in a pod's.
     ///
     /// # Errors
-    /// The kernel refuses the packet socket (`CAP_NET_RAW`), or there is no such netdev.
+    /// The kernel refuses the packet socket (`CAP_NET_RAW`), or a netdev does not exist.
     pub fn probe_here(&self, questions: &[Question]) -> io::Result<Probed> {
         self.ask(self.host()?, questions)
     }
 
-    /// Asks by all netdevs at once, and waits until something is heard, or as long as it takes.
+    /// Probes by all netdevs at once, and waits for a conflict or the end of the probe time.
     pub(super) fn ask(&self, pod: &Space, questions: &[Question]) -> io::Result<Probed> {
         let (asked, unasked) = sort(pod, questions)?;
         let (conflicts, waited) = match asked.is_empty() {
             true => Default::default(),
-            // no caller listens after an error
+            // after an error no caller reads the announcements, so the groups are left
             false => self.ask_all(pod, &asked).inspect_err(|_| pod.leave())?,
         };
         Ok(Probed {
@@ -76,8 +76,8 @@ impl Linux {
         })
     }
 
-    /// Returns conflicts that were received meanwhile, without waiting. From then on the kernel is a member of the
-    /// groups of the addresses that were set.
+    /// Returns conflicts that were received since the probe, without waiting. From then on the kernel is a member of
+    /// the groups of the addresses that were set.
     pub(super) fn listen(&self, pod: &Space, questions: &[Question]) -> io::Result<Vec<Conflict>> {
         let heard = self.listen_all(pod, questions);
         pod.leave();
@@ -135,7 +135,7 @@ impl Linux {
         Ok((conflicts, waited))
     }
 
-    /// The sockets that hear, and what.
+    /// Returns the sockets that receive answers, each with its questions.
     fn ears<'a>(&'a self, pod: &'a Space, asked: &[Asked<'_>]) -> io::Result<Vec<Ear<'a>>> {
         let mut ears = vec![Ear {
             space: pod,
@@ -153,7 +153,7 @@ impl Linux {
     }
 }
 
-/// A socket that hears.
+/// A socket that receives answers.
 #[derive(Clone, Copy)]
 struct Ear<'a> {
     space: &'a Space,
@@ -161,7 +161,7 @@ struct Ear<'a> {
     is_host: bool,
 }
 
-/// Questions that can be sent, and the netdevs of the others.
+/// Questions that can be sent, and the netdevs of the others with the reasons.
 type Sorted<'a> = (Vec<Asked<'a>>, Vec<(InterfaceName, Unasked)>);
 
 fn sort<'a>(pod: &Space, questions: &'a [Question]) -> io::Result<Sorted<'a>> {
@@ -192,8 +192,8 @@ fn sort<'a>(pod: &Space, questions: &'a [Question]) -> io::Result<Sorted<'a>> {
     Ok((asked, unasked))
 }
 
-/// A member of the groups that others' solicitations go to: netdevs filter by group, and so do
-/// switches, which the kernel tells (RFC 4862, section 5.4.2).
+/// Joins the multicast groups of the addresses, to which other hosts send solicitations. Netdevs and switches filter by
+/// group, and the kernel reports memberships to switches (RFC 4862, section 5.4.2).
 fn join(pod: &Space, asked: &[Asked<'_>]) -> io::Result<()> {
     let addresses = asked.iter().map(|it| (it.question.address, it.index));
     for (address, index) in addresses {
@@ -217,8 +217,7 @@ fn send(socket: BorrowedFd<'_>, asked: &Asked<'_>) -> io::Result<()> {
         }
     };
     let to = link_address(protocol, asked.index, to);
-    // SAFETY: both pointers are to what lives until the call returns, with their sizes; the
-    // descriptor is open.
+    // SAFETY: both pointers are to memory that lives until the call returns, with their sizes; the descriptor is open.
     let sent = unsafe {
         libc::sendto(
             socket.as_raw_fd(),
@@ -235,11 +234,10 @@ fn send(socket: BorrowedFd<'_>, asked: &Asked<'_>) -> io::Result<()> {
     }
 }
 
-/// Has `socket` receive packets of `protocol` by all netdevs of its namespace.
+/// Makes `socket` receive packets of `protocol` by all netdevs of its namespace.
 fn bind(socket: BorrowedFd<'_>, protocol: u16) -> io::Result<()> {
     let address = link_address(protocol, 0, [0; 6]);
-    // SAFETY: the pointer is to what lives until the call returns, with its size; the descriptor is
-    // open.
+    // SAFETY: the pointer is to memory that lives until the call returns, with its size; the descriptor is open.
     let bound = unsafe {
         libc::bind(
             socket.as_raw_fd(),
@@ -267,7 +265,7 @@ fn link_address(protocol: u16, index: u32, mac: Mac) -> libc::sockaddr_ll {
     }
 }
 
-/// Reads all that has come to `ear`, and adds what says that an address is not free.
+/// Reads all packets that `ear` has received, and adds a conflict for each address that is not free.
 fn hear(
     ear: Ear<'_>,
     asked: &[Asked<'_>],
@@ -308,14 +306,14 @@ fn hear(
     Ok(())
 }
 
-/// The next packet: by which netdev it came, and what it says. None: there is none yet.
+/// Returns the next packet: the index of its netdev, and the address it is about. `None`: no packet is pending.
 fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(u32, Option<Said>)>> {
     let mut bytes = [0_u8; PACKET];
     let mut from = link_address(0, 0, [0; 6]);
     loop {
         let mut length = size_of_val(&from) as libc::socklen_t;
-        // SAFETY: the pointers are to what lives until the call returns, with their sizes; the
-        // descriptor is open.
+        // SAFETY: the pointers are to memory that lives until the call returns, with their sizes; the descriptor is
+        // open.
         let received = unsafe {
             libc::recvfrom(
                 socket.as_raw_fd(),
@@ -345,7 +343,7 @@ fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(u32, Option<Said>)>> {
     }
 }
 
-/// Waits until there is something to hear, or `left` is over.
+/// Waits until a socket has received a packet, or for the time `left`.
 fn wait(ears: &[Ear<'_>], left: Duration) -> io::Result<()> {
     let mut sockets = vec![];
     for ear in ears {

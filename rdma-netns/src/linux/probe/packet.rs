@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Packets of a probe, and the format of answers.
+//! Packets of a probe, and the parser of answers.
 
 use crate::{HardwareAddress, probe::Sign};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -46,9 +46,9 @@ pub(super) fn arp_probe(address: Ipv4Addr, mac: Mac) -> Vec<u8> {
     packet
 }
 
-/// A neighbour solicitation of duplicate address detection, with its IPv6 header: from the
-/// unspecified address, and without a source link-layer address (RFC 4862, section 5.4.2; RFC
-/// 4861, section 4.3). A raw socket would choose a source of its own (`ip6_dst_lookup_tail()`).
+/// Returns a neighbour solicitation of duplicate address detection, with its IPv6 header: from the unspecified address,
+/// and without a source link-layer address (RFC 4862, section 5.4.2; RFC 4861, section 4.3). A raw socket would choose
+/// a source of its own (`ip6_dst_lookup_tail()`).
 pub(super) fn solicitation(address: Ipv6Addr) -> Vec<u8> {
     let mut message = vec![SOLICITATION, 0, 0, 0, 0, 0, 0, 0];
     message.extend(address.octets());
@@ -58,26 +58,26 @@ pub(super) fn solicitation(address: Ipv6Addr) -> Vec<u8> {
     message[2..4].copy_from_slice(&sum.to_be_bytes());
     let mut packet = vec![0x60, 0, 0, 0];
     packet.extend(length.to_be_bytes());
-    packet.extend([ICMPV6, 255]); // the hop limit that says: from this link
+    packet.extend([ICMPV6, 255]); // hop limit 255: the packet is from this link
     packet.extend(source.octets());
     packet.extend(destination.octets());
     packet.extend(message);
     packet
 }
 
-/// The solicited-node multicast address (RFC 4291, section 2.7.1).
+/// Returns the solicited-node multicast address (RFC 4291, section 2.7.1).
 pub(super) fn group(address: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = address.octets();
     Ipv6Addr::from([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c])
 }
 
-/// Ethernet's address of a multicast group (RFC 2464, section 7).
+/// Returns Ethernet's address of a multicast group (RFC 2464, section 7).
 pub(super) fn group_mac(group: Ipv6Addr) -> Mac {
     let [.., a, b, c, d] = group.octets();
     [0x33, 0x33, a, b, c, d]
 }
 
-/// ICMPv6's checksum, over a pseudo-header and the message (RFC 8200, section 8.1).
+/// Returns ICMPv6's checksum, over a pseudo-header and the message (RFC 8200, section 8.1).
 fn checksum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> u16 {
     let mut bytes = source.octets().to_vec();
     bytes.extend(destination.octets());
@@ -92,7 +92,7 @@ fn checksum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> u16 {
     !((folded >> 16) + (folded & 0xffff)) as u16
 }
 
-/// Address information of a received packet.
+/// The address that a received packet is about, and its sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Said {
     pub(super) address: IpAddr,
@@ -100,8 +100,8 @@ pub(super) struct Said {
     pub(super) sign: Sign,
 }
 
-/// Decodes the packet of `protocol` from `from`. A solicitation from an address, and an ARP request of a host that has
-/// one, only search for a neighbour.
+/// Decodes the packet of `protocol` from `from`. `None` for packets that only search for a neighbour: a solicitation
+/// from an address, and an ARP request of a host that has an address.
 pub(super) fn read(protocol: u16, packet: &[u8], from: &[u8]) -> Option<Said> {
     match protocol {
         ARP => read_arp(packet),
@@ -137,7 +137,7 @@ fn read_neighbour_message(packet: &[u8], from: &[u8]) -> Option<Said> {
         let bytes: [u8; 16] = packet.get(at..at + 16)?.try_into().ok()?;
         Some(bytes.into())
     };
-    // a router cannot have sent it on (RFC 4861, section 7.1)
+    // 255: no router has forwarded the packet (RFC 4861, section 7.1)
     if packet.len() < END || packet[NEXT_HEADER] != ICMPV6 || packet[NEXT_HEADER + 1] != 255 {
         return None;
     }
