@@ -99,7 +99,9 @@ pub trait Kernel {
         for function in functions {
             match self.vf(function) {
                 Ok(vf) => observed.vfs.extend(vf.map(|vf| (function.clone(), vf))),
-                Err(error) => log::warn!("{error}"),
+                Err(error) => {
+                    log::warn!("virtual function {function}: {error}; its settings are unknown")
+                }
             }
         }
         Ok(observed)

@@ -71,7 +71,10 @@ pub fn forget(root: &Path, attachment: &Attachment) {
         .filter_map(|it| it.host_link.as_ref());
     for host_link in host_links.filter(|host_link| earlier(root, attachment, host_link).is_none()) {
         if let Err(error) = remove(root, &host_link.name) {
-            log::warn!("{error}");
+            log::warn!(
+                "{}: {error}; another pod's note of missing attributes stays",
+                host_link.name
+            );
         }
     }
 }

@@ -17,8 +17,9 @@ use rdma_netns::{
 };
 use std::{net::IpAddr, time::Duration};
 
-/// Maximum number of plans per reconcile, beside the last one, which makes no changes, and one for each rail, whose IPoIB
-/// netdev udev may rename meanwhile. An IPoIB netdev needs two, with a driver that is bound anew one more, all others one.
+/// Maximum number of plans per reconcile. Not counted are the last plan, which is empty, and one plan for each rail,
+/// whose IPoIB netdev udev may rename meanwhile. An IPoIB netdev needs two plans, and one more if its driver is bound
+/// again; all other netdevs need one.
 const ROUNDS: usize = 4;
 
 /// Time that a character device may take to appear in `/dev`.
@@ -26,7 +27,7 @@ const CHAR_DEVICE_TIMEOUT: Duration = Duration::from_secs(2);
 
 const POLL: Duration = Duration::from_millis(10);
 
-/// A state that was not reached.
+/// Reason why the desired state was not reached.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// The kernel refused a change.
@@ -38,18 +39,18 @@ pub enum ApplyError {
     /// An obstacle prevents the desired state.
     #[error(transparent)]
     Obstacle(#[from] Obstacle),
-    /// All changes were made, and yet something differs.
+    /// All changes were made, and yet a difference remains.
     #[error(transparent)]
     Unstable(#[from] Unstable),
     /// Another machine has the address.
     #[error("{0} is in use by another machine: duplicate address detection found it")]
     Duplicate(IpAddr),
-    /// Another machine answered a probe for the address, or probes for it itself.
+    /// Another machine answered a probe for the address, or probes for the same address.
     #[error(
         "{0}; set \"probe\" to \"off\" if a machine answers for every address, as proxy ARP does"
     )]
     InUse(Conflict),
-    /// Another machine has taken the address since.
+    /// Another machine took the address after the probes.
     #[error("{0}: another machine took the address while ADD set it")]
     TakenMeanwhile(Conflict),
     /// An address that cannot be used for RDMA.
@@ -70,7 +71,7 @@ pub enum ApplyError {
         /// Size of the table.
         size: u32,
     },
-    /// Duplicate address detection did not end.
+    /// Duplicate address detection did not finish.
     #[error(
         "duplicate address detection of {0} has not ended: the address is in use, or the link has no carrier"
     )]
@@ -84,13 +85,13 @@ pub enum ApplyError {
         rdma: String,
         /// The node's name.
         node: String,
-        /// The file that is there instead.
+        /// The file at the node's path.
         found: String,
     },
 }
 
-/// Brings every rail into the pod, with what it is `desired` to have. `observed` is the
-/// present state; the state afterwards is returned.
+/// Brings every rail into the pod, with the `desired` addresses and routes. `observed` is the present state. Returns
+/// the state afterwards.
 pub fn attach<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,
@@ -111,15 +112,15 @@ pub fn attach<K: Kernel>(
     reconcile(kernel, Some(pod), rounds, &mut attached).map(|(observed, _)| observed)
 }
 
-/// All rails in the pod.
+/// The desired state: all rails are in the pod.
 struct Attached<'a, K: Kernel> {
     kernel: &'a K,
     pod: &'a K::Pod,
     attachment: &'a Attachment,
     desired: &'a [DesiredLink],
-    /// The present state, if nothing was changed since.
+    /// The present state, if it was observed after the last change.
     observed: Option<Observed>,
-    /// True if the last round bound drivers anew.
+    /// True if the last round unbound and bound drivers.
     rebinds: bool,
     /// Time left for the last refused operation.
     patience: busy::Patience,
@@ -153,21 +154,21 @@ impl<K: Kernel> Desired for Attached<'_, K> {
         Ok(Plan::Missing(ops))
     }
 
-    /// Tries again for a while if a driver is busy, and plans again if the netdev has another name now. Otherwise returns
-    /// the obstacle that the present state shows, or else the kernel's error.
+    /// Retries for a while if a driver is busy, and plans again if udev has renamed the netdev. Otherwise returns the
+    /// obstacle that the present state shows, or else the kernel's error.
     fn refused(&mut self, error: OpError) -> Refusal<ApplyError> {
         if busy::is_busy(&error) && self.patience.wait(self.kernel, &error) {
             return Refusal::TryAgain;
         }
         if rebound::is_rebound(&error.op) {
-            // its devices are gone by that
+            // the failed bind has ended the function's devices
             return Refusal::End(error.into());
         }
         let observed = self.observe();
         let planned = observed.map(|it| plan::attach(self.attachment, &it, self.desired));
         match planned {
             Ok(Err(obstacle)) => Refusal::End(obstacle.into()),
-            // a netdev that the kernel has just made: udev has renamed it since it was observed
+            // udev has renamed a netdev that the kernel made after the observation
             Ok(Ok(ops)) if error.errno() == Some(libc::ENODEV) && !ops.contains(&error.op) => {
                 Refusal::PlanAgain(error)
             }
@@ -176,8 +177,8 @@ impl<K: Kernel> Desired for Attached<'_, K> {
     }
 }
 
-/// Waits until the character devices of the moved RDMA devices are where they are said to
-/// be, and tells which have got another number by the move.
+/// Waits until the nodes of the moved RDMA devices' character devices are in place, and logs the devices that got
+/// another number by the move.
 pub fn check_char_devices<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,
@@ -217,21 +218,21 @@ pub fn check_char_devices<K: Kernel>(
             false => log::warn!(
                 "RDMA device {rdma}: the move changed its character devices {change}; a container that another device \
                  plugin than rdma-device-plugin has promised a path does not start, or cannot open it: delete such a \
-                 pod, so that it is allocated anew"
+                 pod, so that devices are allocated to it again"
             ),
         }
     }
     Ok(observed)
 }
 
-/// Returns true if the record has the character devices that containers were promised. Then the CDI entry is updated,
-/// or ADD fails.
+/// Returns true if the record has the character devices that containers were promised. In this case another step
+/// updates the CDI entry, or fails ADD.
 fn promises_are_known(attachment: &Attachment, before: &RdmaDevice) -> bool {
     let allocated = attachment.allocated_with(before);
     allocated.is_some_and(|it| it.cdi || !it.by_path.is_empty())
 }
 
-/// A moved RDMA device without the character devices that it is said to have, if there is one.
+/// Returns an error for the first moved RDMA device whose character devices are not in place.
 pub fn misplaced(attachment: &Attachment, observed: &Observed) -> Option<ApplyError> {
     moved(attachment, observed).find_map(|(before, after)| {
         let error = |node: &str, found: String| ApplyError::CharDevice {
@@ -241,7 +242,7 @@ pub fn misplaced(attachment: &Attachment, observed: &Observed) -> Option<ApplyEr
         };
         if after.char_devices.len() < before.char_devices.len() {
             let node = &before.char_devices[0].name;
-            return Some(error(node, "the kernel has not made it anew".into()));
+            return Some(error(node, "the kernel has not made it again".into()));
         }
         let node = after.char_devices.iter().find(|node| !node.is_in_place())?;
         let found = match node.node {
@@ -254,13 +255,13 @@ pub fn misplaced(attachment: &Attachment, observed: &Observed) -> Option<ApplyEr
     })
 }
 
-/// Returns true if the kernel makes new character devices for the attachment's RDMA devices: because of a move, or of a
-/// driver that is bound anew.
+/// Returns true if the kernel makes new character devices for the attachment's RDMA devices: by a move, or by binding a
+/// driver again.
 pub(crate) fn renumbers(attachment: &Attachment) -> bool {
     attachment.moves_rdma() || attachment.rails.iter().any(|it| it.driver.is_some())
 }
 
-/// The RDMA devices whose character devices were made anew, before and after.
+/// Returns the RDMA devices with new character devices, each before and after the change.
 pub(crate) fn moved<'a>(
     attachment: &'a Attachment,
     observed: &'a Observed,
@@ -274,7 +275,7 @@ pub(crate) fn moved<'a>(
             true => observed.pod.as_ref()?,
             false => &observed.host,
         };
-        // a driver that was bound anew has made another one
+        // binding the driver again has made another RDMA device
         let is_it = |after: &&RdmaDevice| match &before.parent {
             Some(_) => after.parent == before.parent,
             None => after.index == before.index,
@@ -312,15 +313,15 @@ pub fn await_detection<K: Kernel>(
     }
 }
 
-/// Tells the neighbours of the rails which hardware address has the addresses that we gave: a
-/// router that knew one of them in another pod would go on sending there, for 46 s in the lab.
-/// The kernel tells nobody: `arp_notify` does when a netdev goes up, which has no address yet,
-/// and `ndisc_notify` at the end of duplicate address detection, if there is any
-/// (`inetdev_event()`, `net/ipv4/devinet.c`; `addrconf_dad_completed()`, `net/ipv6/addrconf.c`).
+/// Announces to the rails' neighbours the hardware address of each assigned address. A router that cached the address
+/// with another pod's hardware address would go on sending there, for 46 s in the lab. The kernel does not announce
+/// them: `arp_notify` announces when a netdev goes up, before it has an address, and `ndisc_notify` at the end of
+/// duplicate address detection, if it runs (`inetdev_event()`, `net/ipv4/devinet.c`; `addrconf_dad_completed()`,
+/// `net/ipv6/addrconf.c`).
 ///
-/// Not told are link-local addresses, which come with a hardware address, and tentative ones,
-/// which may turn out to be another machine's (RFC 4862, section 5.4; RFC 4429, section 2.1).
-/// A refusal is logged only: neighbours find out by themselves, if late.
+/// Two kinds of addresses are not announced: link-local addresses, which derive from the hardware address, and
+/// tentative addresses, which may turn out to be another machine's (RFC 4862, section 5.4; RFC 4429, section 2.1). A
+/// refusal is only logged, because neighbours notice the change later without an announcement.
 pub fn announce<K: Kernel>(kernel: &K, pod: &K::Pod, attachment: &Attachment, observed: &Observed) {
     for rail in attachment.rails.iter().filter(|rail| rail.is_ours()) {
         let Some(link) = rail.in_pod(observed) else {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The character devices that containers are given, after a move: the kernel makes them anew, with
-//! the lowest free number, and kubelet's Allocate was before.
+//! The character devices of containers after a move. The kernel makes the character devices of a moved RDMA device
+//! again, with the lowest free number, after kubelet's Allocate has answered.
 //!
-//! A container gets a device by its CDI name, whose entry is put right here, in time for the
-//! container; or by a path, which nobody can put right any more.
+//! A container gets a device in one of two ways. For a CDI name, this module corrects the CDI entry before the
+//! container starts. For a path, nobody can correct Allocate's answer any more, so ADD fails if the path leads to
+//! another device.
 
 use crate::apply;
 use attachments::{Attachment, Rail};
@@ -11,18 +12,18 @@ use rdma_netns::{CharDevice, Observed, RdmaDevice};
 use rdma_resources::{Cdi, CharNode, FileError, Published};
 use std::path::Path;
 
-/// A container would get another device than it was promised.
+/// A container would get another device than the promised one.
 #[derive(Debug, thiserror::Error)]
 pub enum CharDeviceError {
-    /// The entry of a device that the pod's containers get by its CDI name.
+    /// The CDI entry of a device that the pod's containers get by name could not be written.
     #[error("the CDI entry of RDMA device {rdma} cannot be updated after its move: {source}")]
     Entry {
         /// The RDMA device.
         rdma: String,
-        /// Why.
+        /// Reason.
         source: FileError,
     },
-    /// A path that leads elsewhere now.
+    /// A promised path leads to another device now.
     #[error(
         "the move gave RDMA device {rdma} {now}, but a container of the pod was promised \
          /dev/infiniband/{promised} ({id}), which {}; set cdi to true in rdma-device-plugin's \
@@ -38,13 +39,13 @@ pub enum CharDeviceError {
         promised: String,
         /// The allocated id.
         id: String,
-        /// The RDMA device that has it now.
+        /// The RDMA device that now has the promised character device.
         holder: Option<String>,
     },
 }
 
-/// After the moves of an ADD, under the node's lock: CDI entries follow, and paths that were given
-/// still lead to the devices that they were given for.
+/// Updates CDI entries after the moves of an ADD, under the node's lock, and checks that promised paths still lead to
+/// their devices.
 pub fn settle(
     state_dir: &Path,
     attachment: &Attachment,
@@ -65,15 +66,15 @@ pub fn settle(
     }
 }
 
-/// After devices have returned to the host: the daemon may be down. What cannot be written the daemon puts
-/// right, or the next move.
+/// Updates CDI entries after devices have returned to the host, because the daemon may be down. If an entry cannot be
+/// written, the daemon or the next move updates it.
 pub fn settle_on_host(state_dir: &Path, attachment: &Attachment, observed: &Observed) {
     if apply::renumbers(attachment) {
         tell(&follow(state_dir, attachment, observed, false));
     }
 }
 
-/// An entry that could not be put right.
+/// A CDI entry that could not be updated.
 struct Failed {
     rdma: String,
     /// True if containers of the pod get the device by its CDI name.
@@ -87,8 +88,8 @@ fn tell(failed: &[Failed]) {
     }
 }
 
-/// Puts the CDI entries of the attachment's RDMA devices right, where the runtime has any;
-/// those that containers `need` and that are not there are made. Goes on after an error.
+/// Updates the CDI entries of the attachment's RDMA devices, if the runtime has any. With `need`, missing entries that
+/// containers need are created. Continues after an error.
 fn follow(
     state_dir: &Path,
     attachment: &Attachment,
@@ -136,11 +137,11 @@ fn follow(
     all
 }
 
-/// A path that kubelet gave a container, and that is not the moved device's any more.
+/// Returns the first path that kubelet promised a container and that no longer leads to the moved device.
 fn broken_promise(attachment: &Attachment, observed: &Observed) -> Option<CharDeviceError> {
     apply::moved(attachment, observed).find_map(|(before, after)| {
         let allocated = attachment.allocated_with(before)?;
-        // the runtime looks the path up: that its number is another since a boot is no matter
+        // only the name counts, because the runtime looks the path up; a reboot may have changed the number
         let kept = |node: &CharNode| after.char_devices.iter().any(|it| it.name == node.name);
         let promised = allocated.by_path.iter().find(|node| !kept(node))?;
         Some(CharDeviceError::Promised {
@@ -157,7 +158,7 @@ fn broken_promise(attachment: &Attachment, observed: &Observed) -> Option<CharDe
     })
 }
 
-/// The RDMA device that has the character device `name` now, as far as is seen.
+/// Returns the visible RDMA device that has the character device `name` now.
 fn holder(name: &str, observed: &Observed) -> Option<String> {
     let pod = observed.pod.iter().flat_map(|pod| &pod.rdma);
     let mut devices = pod.chain(&observed.host.rdma);

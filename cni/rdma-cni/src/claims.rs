@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Claims (dynamic resource allocation), whose CDI specifications wait for a pod's network: what containers get is
-//! final only when nothing moves any more. Without a specification the runtime makes no container.
+//! Claims (dynamic resource allocation). Their CDI specifications are written when the pod's network is ready, because
+//! only then the containers' devices are final. Without a specification the runtime makes no container.
 
 use attachments::{Attachment, Rail};
 use cni_protocol::ConfError;
@@ -19,14 +19,14 @@ use std::{borrow::Cow, path::Path};
 pub struct ClaimError {
     /// The claim's uid.
     uid: String,
-    /// Why.
+    /// Reason.
     source: FileError,
 }
 
-/// `conf` with what the pod's claims and its annotations say of how it is attached; the latter go before.
+/// Returns `conf` with the settings of the pod's claims and of its annotations; annotations take precedence.
 ///
 /// # Errors
-/// They contradict each other, or a value is wrong.
+/// Claims or annotations contradict each other, or a value is wrong.
 pub fn of_pod<'a>(conf: &'a Conf, choice: &Choice<'_>) -> Result<Cow<'a, Conf>, ConfError> {
     let by_claims = applied(conf, choice)?.map_or(Cow::Borrowed(conf), Cow::Owned);
     for annotation in conf.pod_annotations.unheard() {
@@ -39,11 +39,10 @@ pub fn of_pod<'a>(conf: &'a Conf, choice: &Choice<'_>) -> Result<Cow<'a, Conf>, 
     Ok(by_pod.map_or(by_claims, Cow::Owned))
 }
 
-/// `conf` with what the claims by which `choice` was allocated say of how their pod is attached; none: they say
-/// nothing.
+/// Returns `conf` with the settings of the claims that `choice` was allocated by; `None`: the claims have no settings.
 ///
 /// # Errors
-/// They contradict each other.
+/// The claims contradict each other.
 fn applied(conf: &Conf, choice: &Choice<'_>) -> Result<Option<Conf>, ConfError> {
     let Choice::Allocated(meanings) = choice else {
         return Ok(None);
@@ -91,8 +90,8 @@ fn one_of<T: PartialEq + Serialize>(
     }
 }
 
-/// The sandbox of `attachment` has its network: the claims by which `choice` was allocated tell containers of the
-/// character devices as they are `observed` now.
+/// Writes the CDI specifications of the claims that `choice` was allocated by, with the `observed` character devices,
+/// after the network of `attachment` is ready.
 pub fn joined(
     state_dir: &Path,
     attachment: &Attachment,
@@ -136,7 +135,8 @@ fn is_of(meaning: &Meaning, uid: &str) -> bool {
     meaning.claim.as_ref().is_some_and(|claim| claim.uid == uid)
 }
 
-/// `rail`, once for each of a claim's `own` devices that stands for it, or once as another claim's.
+/// Returns `rail` once for each of the claim's `own` devices that the rail belongs to; if there is none, once as
+/// another claim's rail.
 fn joined_rails(
     rail: &Rail,
     own: &[&Meaning],
@@ -165,20 +165,22 @@ fn joined_rails(
     joined.collect()
 }
 
-/// The sandbox `container` has its network no more. What cannot be written keeps no pod from its end: the claim goes
-/// with its last pod.
+/// Removes the CDI specifications of the sandbox `container`, whose network ends. A failure is only logged and does not
+/// delay the pod's end: the claim's files go with its last pod.
 pub fn left(state_dir: &Path, container: &str) {
     if let Err(error) = Claims::new(state_dir).left(container) {
-        log::warn!("{error}");
+        log::warn!(
+            "sandbox {container}: {error}; its claims keep their CDI specifications until their last pod ends"
+        );
     }
 }
 
-/// The character devices of the RDMA device of `nic`, in the pod or on the host.
+/// Returns the character devices of the RDMA device of `nic`, in the pod or on the host.
 fn nodes(nic: &GrantedDevice, observed: &Observed) -> Option<Vec<CharNode>> {
     let function = observed.device(&nic.address);
     let is_its = |rdma: &&RdmaDevice| match &rdma.parent {
         Some(parent) => *parent == nic.address,
-        // RDMA in software, as on a bond, has no hardware to be known by
+        // RDMA in software, as on a bond, has no hardware that identifies it
         None => rdma.name == nic.rdma || function.is_some_and(|it| it.rdma.contains(&rdma.name)),
     };
     let pod = observed.pod.iter().flat_map(|pod| &pod.rdma);

@@ -21,7 +21,7 @@ pub enum Error {
     /// The environment.
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
-    /// The answer of a verb that changes nothing.
+    /// The output of a verb that changes nothing could not be written.
     #[error("cannot write the answer to standard output: {0}")]
     Output(std::io::Error),
     /// `CNI_NETNS`
@@ -45,64 +45,64 @@ pub enum Error {
     /// The state directory; nothing was changed.
     #[error("{0}; nothing was changed")]
     State(#[from] StoreError),
-    /// The state directory, while restoring.
+    /// The state directory failed during a restore.
     #[error(
         "{0}; some devices may be back on the host already, others are not, and the record stays: try again"
     )]
     Unfinished(StoreError),
-    /// The record could not be taken away, or could not say so, after all was done.
+    /// The work is done, but the record could not be removed, or its removal not be written to disk.
     #[error("everything is back on the host, but {0}")]
     Forget(StoreError),
-    /// A record of a later version, which is left as it is.
+    /// The record is of a later version, and is left unchanged.
     #[error("the record of {key} has format {format}, of a newer rdma-cni: use that one")]
     Newer {
-        /// Whose.
+        /// The record's attachment.
         key: Key,
         /// The record's format.
         format: u64,
     },
-    /// GC met a record that cannot be read.
+    /// GC found a record that cannot be read.
     #[error("its record cannot be read ({0}): DEL restores its devices to the host")]
     Unreadable(String),
-    /// GC, which does not know what the IPAM plugin has to keep.
+    /// GC could not determine the leases that the IPAM plugin must keep.
     #[error("{0}; so the IPAM plugin was not asked to drop anything")]
     Unasked(StoreError),
-    /// The kernel's state.
+    /// The kernel's state could not be read.
     #[error(transparent)]
     Observe(#[from] ObserveError),
-    /// A plan that cannot be made, before anything was changed.
+    /// No plan is possible; nothing was changed.
     #[error(transparent)]
     Obstacle(#[from] Obstacle),
-    /// SMC-R, before anything was changed.
+    /// SMC-R failed; nothing was changed.
     #[error("{0}; nothing was changed")]
     Smc(#[from] SmcError),
-    /// ADD failed before its first change, and its record could not be taken away.
+    /// ADD failed before its first change, and its record could not be removed.
     #[error("{error}; but its record stays until DEL: {left}")]
     Recorded {
         /// Why ADD failed.
         error: Box<Error>,
-        /// Why the record is still there.
+        /// Reason why the record is still there.
         left: StoreError,
     },
-    /// IPAM, where nothing else is at stake.
+    /// IPAM failed; no device is affected.
     #[error(transparent)]
     Ipam(#[from] IpamError),
-    /// ADD failed on its way.
+    /// ADD failed after its first change.
     #[error("{cause}; {}", outcome(left, given_up, held))]
     Add {
-        /// Why.
+        /// Reason.
         cause: Cause,
         /// The devices that are not restored.
         left: Option<Box<Incomplete>>,
         /// Attributes that the devices on the host lack, a sentence for each.
         given_up: Box<[String]>,
-        /// Why addresses may not be given back.
+        /// Reason why addresses may still be assigned.
         held: Option<Box<IpamError>>,
     },
-    /// Something is not back.
+    /// The restore is incomplete.
     #[error("restoring is incomplete: {0}")]
     Incomplete(#[from] Incomplete),
-    /// Devices are restored, addresses are not given back.
+    /// The devices are restored, but addresses are not released.
     #[error("devices are back on the host, but addresses may still be held: {0}")]
     Release(IpamError),
     /// CHECK found differences.
@@ -113,7 +113,7 @@ pub enum Error {
     NotReady {
         /// True if running pods are affected too, as the IPAM plugin says (code 51).
         limited: bool,
-        /// Why, a sentence each.
+        /// Reasons, a sentence each.
         reasons: Vec<String>,
     },
     /// An error of one of several attachments.
@@ -129,28 +129,28 @@ pub enum Error {
     Several(Vec<Error>),
 }
 
-/// Why ADD failed after its first change.
+/// Reason why ADD failed after its first change.
 #[derive(Debug, thiserror::Error)]
 pub enum Cause {
-    /// A change.
+    /// A change failed.
     #[error(transparent)]
     Apply(#[from] ApplyError),
-    /// A container of the pod would get another device.
+    /// A container of the pod would get another device than the promised one.
     #[error(transparent)]
     CharDevice(Box<CharDeviceError>),
     /// A container of the pod would not get the devices of its claim.
     #[error(transparent)]
     Claim(Box<ClaimError>),
-    /// IPAM.
+    /// IPAM failed.
     #[error(transparent)]
     Ipam(#[from] IpamError),
-    /// SMC-R, where the pod has to have it.
+    /// SMC-R failed, and the pod requires it.
     #[error(transparent)]
     Smc(Box<SmcError>),
-    /// The record.
+    /// The record could not be written.
     #[error(transparent)]
     State(#[from] StoreError),
-    /// The result could not be told.
+    /// The result could not be written.
     #[error("cannot write the result to standard output: {0}")]
     Output(std::io::Error),
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The GIDs of a pod's addresses: an address can be used for RDMA only when the kernel has put
-//! it into the table of the RDMA device, which it does a little later, and not at all when the
-//! table is full (`ib_cache_gid_add()`, `drivers/infiniband/core/cache.c`; the address is set
-//! all the same, and only the kernel's log tells).
+//! The GIDs of a pod's addresses. An address can be used for RDMA only when the kernel has added it to the GID table of
+//! the RDMA device. The kernel adds it a little later than it sets the address. If the table is full, the kernel sets
+//! the address without a GID, and only its log tells (`ib_cache_gid_add()`, `drivers/infiniband/core/cache.c`).
 
 use crate::apply::ApplyError;
 use attachments::{Attachment, Rail, RailGid};
@@ -15,13 +14,13 @@ use std::{
 /// Time limit for a GID. 11 to 58 ms were observed, on a machine that emulates its processor.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Time limit if the table is full, or if ADD does not need the GID.
+/// Time limit if the table is full, or if ADD succeeds without the GID.
 const SHORT_PATIENCE: Duration = Duration::from_secs(1);
 
 const POLL: Duration = Duration::from_millis(10);
 
 /// Waits for the RoCE v2 GIDs of every rail. A missing GID is an error for a child of a shared netdev, which is useless
-/// without. For a moved netdev GIDs are information only.
+/// without a GID. For a moved netdev, GIDs are information only.
 pub fn wait<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,
@@ -96,8 +95,8 @@ pub fn drift<K: Kernel>(
     drift
 }
 
-/// The addresses of shared netdevs that are still in use although the pod's namespace is not to
-/// be found any more: a process keeps the namespace alive.
+/// Returns the addresses of shared netdevs that are still in use although the pod's namespace cannot be found any more:
+/// a process keeps the namespace alive.
 pub fn lingering<K: Kernel>(
     kernel: &K,
     attachment: &Attachment,
@@ -112,7 +111,7 @@ pub fn lingering<K: Kernel>(
     let observed = kernel.observe(None)?;
     let mut in_use = vec![];
     for rail in shared {
-        // a device that is gone has no GIDs
+        // a missing device has no GIDs
         let Some(rdma) = plan::rdma_on_host(rail, &observed) else {
             continue;
         };
@@ -137,8 +136,8 @@ fn tables<K: Kernel>(
         .collect()
 }
 
-/// Returns true if the device is not RoCE. An iWARP device, such as erdma's, has one GID, which is its hardware address
-/// (`gid_tbl_len` of 1 in `erdma_get_port_immutable()`, `siw`, `irdma`).
+/// Returns true if the device is not RoCE. An iWARP device (`erdma`, `siw`, `irdma`) has one GID, its hardware address
+/// (`gid_tbl_len` of 1 in `erdma_get_port_immutable()`).
 fn is_without_addresses(tables: &[Table]) -> bool {
     !tables.is_empty() && tables.iter().all(|(_, table)| table.size == 1)
 }
@@ -155,8 +154,8 @@ fn locate(tables: &[Table], ip: IpAddr) -> Option<RailGid> {
     })
 }
 
-/// Looks for the GID of `ip` until it is there, or is not to be expected any more. Else the
-/// tables as they were seen last.
+/// Searches for the GID of `ip` until it is in a table, or is no longer expected. Without success, returns the last
+/// tables.
 fn find<K: Kernel>(
     kernel: &K,
     whose: Option<&K::Pod>,
@@ -185,7 +184,7 @@ fn find<K: Kernel>(
     }
 }
 
-/// Evaluates a search. A missing GID is an error only if the rail is useless without.
+/// Evaluates a search. A missing GID is an error only if the rail is useless without it.
 fn settle(
     rail: &Rail,
     rdma: &RdmaDevice,
@@ -217,6 +216,6 @@ fn settle(
     if rail.shared.is_some() {
         return Err(error);
     }
-    log::warn!("{error}");
+    log::warn!("{}: {error}; ADD goes on without this GID", rail.pod_name);
     Ok(None)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Notes of what netdevs came back to the host without, when an attachment is restored.
+//! Notes about attributes that netdevs lack after their restore to the host.
 
 use crate::apply::{GivenUp, Restored};
 use attachments::{
@@ -18,11 +18,11 @@ const MAX_NAMED: usize = 8;
 /// Maximum number of routes in a netdev's note.
 const MAX_NOTED: usize = 100;
 
-/// `RTPROT_BOOT`: iproute2's, where nothing is said.
+/// `RTPROT_BOOT`: the protocol of iproute2's routes by default.
 const PROTOCOL_BOOT: u8 = 3;
 
-/// Records what each netdev that came back still lacks, and removes the note of a netdev that lacks nothing. Returns all
-/// lacks.
+/// Records the attributes that each restored netdev still lacks, and removes the note of a netdev that lacks nothing.
+/// Returns all missing attributes.
 pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<Lack> {
     let mut lacks = vec![];
     for (index, rail) in attachment.rails.iter().enumerate() {
@@ -67,18 +67,21 @@ pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<La
         lacks.extend(note.lacks.iter().cloned());
         let done = match note.lacks.is_empty() {
             true => remove(root, &host_link.name),
-            // an awaited rail has all others looked at again
+            // while one rail is awaited, all others are checked again
             false if note.lacks == before => Ok(()),
             false => write(root, &note),
         };
         if let Err(error) = done {
-            log::warn!("{error}");
+            log::warn!(
+                "{}: {error}; its note of missing attributes is out of date",
+                host_link.name
+            );
         }
     }
     lacks
 }
 
-/// The routes of a netdev that a move ends and nobody sets again: a routing daemon does that of its own.
+/// Returns the routes of a netdev that a move ends and nobody sets again. A routing daemon sets its own routes again.
 pub fn routes_of(netdev: u32, observed: &Observed) -> Vec<Route> {
     let by_hand = [PROTOCOL_KERNEL, PROTOCOL_BOOT, PROTOCOL_STATIC];
     let routes = observed.host.unkept_by(netdev);
@@ -86,7 +89,7 @@ pub fn routes_of(netdev: u32, observed: &Observed) -> Vec<Route> {
     routes.take(MAX_NOTED).cloned().collect()
 }
 
-/// Routes that a move ends, in words; none: there is none.
+/// Returns the routes that a move ends, in words; `None`: there are none.
 pub fn routes(unkept: &[Route]) -> Option<String> {
     let destinations: Vec<String> = unkept.iter().map(destination).collect();
     let named = some(&destinations)?;
@@ -95,7 +98,7 @@ pub fn routes(unkept: &[Route]) -> Option<String> {
     ))
 }
 
-/// The first of `names`, and how many more there are; none: there is none.
+/// Returns the first of `names`, and the number of the others; `None`: there are no names.
 pub fn some(names: &[String]) -> Option<String> {
     let mut named: Vec<String> = names.iter().take(MAX_NAMED).cloned().collect();
     if names.len() > MAX_NAMED {
@@ -108,7 +111,7 @@ fn destination(route: &Route) -> String {
     format!("{}/{}", route.destination, route.prefix)
 }
 
-/// The routes of `rail` that a move has ended, if it was moved.
+/// Returns the routes of `rail` that a move has ended, if the rail was moved.
 fn unkept(rail: &Rail) -> impl Iterator<Item = Lack> {
     let routes = rail.unkept_routes.iter();
     routes.map(|route| Lack {

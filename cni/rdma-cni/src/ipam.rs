@@ -26,7 +26,7 @@ use std::{
 /// Time limit of one call. The reference `dhcp` tries for about a minute.
 pub const LIMIT: Duration = Duration::from_secs(90);
 
-/// The time by which calls of IPAM plugins end: that of processes, and not [`rdma_netns::Kernel::now`].
+/// Returns the time for limits of IPAM calls: the clock of processes, and not [`rdma_netns::Kernel::now`].
 #[expect(
     clippy::disallowed_methods,
     reason = "an IPAM plugin is a process, which no fake kernel can hurry"
@@ -47,8 +47,8 @@ pub struct Ipam<'a> {
     later: Option<&'a Rails>,
 }
 
-/// The calls of one verb, for a rail each, that wait for the disk once: nobody hears of their addresses before. A program
-/// that is started waits by itself.
+/// The IPAM calls of one verb, one for each rail. They sync to disk once, together, because nobody uses their addresses
+/// before. A plugin that runs as a program syncs by itself.
 #[derive(Debug, Default)]
 pub struct Rails(Deferred);
 
@@ -67,16 +67,16 @@ impl Rails {
 pub struct Answer {
     /// Desired state for the kernel.
     pub desired: DesiredLink,
-    /// `ips`, as they came.
+    /// `ips`, unchanged.
     pub ips: Vec<Value>,
-    /// `routes`, as they came.
+    /// `routes`, unchanged.
     pub routes: Vec<Value>,
-    /// `dns`, as it came.
+    /// `dns`, unchanged.
     pub dns: Option<Value>,
 }
 
 impl<'a> Ipam<'a> {
-    /// Finds the plugin `name` in `CNI_PATH`. `config` is what it gets on standard input.
+    /// Finds the plugin `name` in `CNI_PATH`. The plugin gets `config` on standard input.
     pub fn find(
         name: &'a str,
         environment: &'a Environment,
@@ -110,8 +110,7 @@ impl<'a> Ipam<'a> {
         }
     }
 
-    /// Asks for the addresses of the rail `pod_name`, whose netdev on the host is, or was,
-    /// `master`.
+    /// Requests addresses for the rail `pod_name`, whose netdev on the host is, or was, `master`.
     pub fn add(&self, pod_name: &str, master: &Master<'_>) -> Result<Answer, IpamError> {
         let config = master.handed_on(self.config);
         let args = self.environment.all.get("CNI_ARGS");
@@ -122,14 +121,14 @@ impl<'a> Ipam<'a> {
         Answer::parse(self.name, &output)
     }
 
-    /// Gives the addresses of the rail `pod_name` back, or checks that they are held.
+    /// Releases the addresses of the rail `pod_name`, or checks that they are held.
     pub fn rail(&self, command: Command, rail: RailCall<'_>) -> Result<(), IpamError> {
         let netns = rail.netns.unwrap_or_default();
         let variables = [
             ("CNI_CONTAINERID", rail.container),
             ("CNI_NETNS", netns),
             ("CNI_IFNAME", rail.pod_name),
-            // those of the attachment: in GC and in a recovery the environment is another pod's
+            // the attachment's arguments: in GC and in a recovery the environment is another pod's
             ("CNI_ARGS", rail.args.unwrap_or_default()),
         ];
         let mut config = self.config.clone();
@@ -141,7 +140,7 @@ impl<'a> Ipam<'a> {
         self.call(command, &variables, &config).map(drop)
     }
 
-    /// Hands on GC, with those attachments that IPAM knows under the rails' names.
+    /// Forwards GC, with the valid attachments under their rails' names.
     pub fn gc(&self, valid: &[ValidAttachment]) -> Result<(), IpamError> {
         let valid = valid
             .iter()
@@ -152,7 +151,7 @@ impl<'a> Ipam<'a> {
         self.call(Command::Gc, &[], &config).map(drop)
     }
 
-    /// Hands on STATUS; with a rail's `master` where there is one.
+    /// Forwards STATUS, with the rail's `master` if there is one.
     pub fn status(&self, master: Option<&Master<'_>>) -> Result<(), IpamError> {
         let config = match master {
             Some(master) => master.handed_on(self.config),
@@ -215,10 +214,10 @@ impl<'a> Ipam<'a> {
     }
 }
 
-/// The program of the plugin `name`: the first in `CNI_PATH`.
+/// Returns the program of the plugin `name`: the first one in `CNI_PATH`.
 ///
 /// # Errors
-/// There is none.
+/// `CNI_PATH` has no such program.
 pub fn program(name: &str, environment: &Environment) -> Result<PathBuf, IpamError> {
     let mut places = environment
         .path
@@ -236,7 +235,7 @@ impl Answer {
     /// Parses the `output` of ADD by the plugin `name`.
     ///
     /// # Errors
-    /// It is no result with addresses.
+    /// The output is no result with addresses.
     pub fn parse(name: &str, output: &[u8]) -> Result<Self, IpamError> {
         let wrong = |field, value: String| IpamError::Answer {
             name: name.to_owned(),
@@ -287,12 +286,12 @@ impl Answer {
     }
 }
 
-/// Whose addresses are given back or checked.
+/// The rail whose addresses are released or checked.
 #[derive(Clone, Copy, Debug)]
 pub struct RailCall<'a> {
-    /// Container id of the attachment, which in GC is not the environment's.
+    /// Container id of the attachment; in GC it differs from the environment's.
     pub container: &'a str,
-    /// `CNI_NETNS`, if the namespace is still there.
+    /// `CNI_NETNS`, if the namespace still exists.
     pub netns: Option<&'a str>,
     /// `CNI_ARGS` of the attachment's ADD.
     pub args: Option<&'a str>,
@@ -300,12 +299,12 @@ pub struct RailCall<'a> {
     pub pod_name: &'a str,
     /// The netdev's name on the host.
     pub master: &'a str,
-    /// Addresses that another machine was found to have.
+    /// The rail's addresses that another machine was found to have.
     pub conflicts: &'a [IpAddr],
 }
 
-/// An address with a prefix length. `ipnetwork` would also take `10.0.0.1` and
-/// `10.0.0.1/255.0.0.0`, which no IPAM plugin may answer.
+/// Parses an address with a prefix length. `ipnetwork` would also accept `10.0.0.1` and `10.0.0.1/255.0.0.0`, which an
+/// IPAM plugin must not return.
 fn prefix(text: &str) -> Option<(IpAddr, u8)> {
     let (address, length) = text.split_once('/')?;
     let address: IpAddr = address.parse().ok()?;
@@ -314,8 +313,8 @@ fn prefix(text: &str) -> Option<(IpAddr, u8)> {
     Some((network.ip(), network.prefix()))
 }
 
-/// A route; one without a gateway goes by the gateway of its family's address, as the
-/// reference plugins do (`ipam.ConfigureIface`).
+/// Parses a route. A route without a gateway gets the gateway of its family's address, as in the reference plugins
+/// (`ipam.ConfigureIface`).
 fn route(value: &Value, gateways: &[IpAddr]) -> Option<Route> {
     let (address, length) = prefix(value["dst"].as_str()?)?;
     let network = ipnetwork::IpNetwork::new(address, length).ok()?.network();

@@ -11,11 +11,11 @@ use plan::allocation::{self, AllocationError, Meaning};
 use rdma_resources::{FileError, Grants, Published};
 use std::{cell::OnceCell, io::ErrorKind, time::Duration};
 
-/// Time limit for kubelet's answer, with all tries. The pod's sandbox waits for it, and the runtime's caller tries
-/// again.
+/// Time limit for kubelet's answer, over all tries. The pod's sandbox waits for the answer, and kubelet retries a
+/// failed sandbox.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// Kubelet's allocation is not available.
+/// Reason why kubelet's allocation is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeletError {
     /// `CNI_ARGS` does not name the pod.
@@ -25,13 +25,13 @@ pub enum KubeletError {
          name the devices by deviceID or devices"
     )]
     Nameless,
-    /// Kubelet.
+    /// Kubelet could not be asked.
     #[error("{source}{}", if source.passes() { "; try again" } else { REMEDY })]
     Ask {
-        /// Why.
+        /// Reason.
         source: AskError,
     },
-    /// A pod that kubelet has not heard of.
+    /// Kubelet does not know the pod.
     #[error(
         "kubelet at {socket:?} does not know pod {pod}: it has just started, or did not make \
          this pod; try again. A pod that is not kubelet's needs deviceID or devices"
@@ -45,7 +45,7 @@ pub enum KubeletError {
     /// A file of the daemon cannot be read.
     #[error("{0}{remedy}", remedy = if .0.kind() == ErrorKind::Unsupported { SAME_VERSION } else { ANEW })]
     File(#[from] FileError),
-    /// An id that leads to no device.
+    /// An id leads to no device.
     #[error(transparent)]
     Allocation(#[from] AllocationError),
 }
@@ -95,21 +95,21 @@ pub fn allocated(
     Ok(in_order)
 }
 
-/// The claims that were prepared for the pod: kubelet tells of none that only init containers use, unless these run
-/// on.
+/// Returns the claims that were prepared for the pod. Kubelet does not report claims that only init containers use,
+/// unless they are sidecars.
 fn prepared_for(environment: &Environment, claims: &Claims) -> Vec<Record> {
     let Some(uid) = environment.args.get("K8S_POD_UID") else {
         return vec![];
     };
     let (records, unreadable) = claims.of_pod(uid);
     for error in unreadable {
-        // a container of that claim does not start: its specification is written from the record
-        log::warn!("{error}");
+        // containers of the claim do not start, because its specification is written from the record
+        log::warn!("pod {uid}: {error}; containers with this claim do not start");
     }
     records
 }
 
-/// The pod, as kubelet tells of it.
+/// Asks kubelet for the pod's resources.
 fn pod(conf: &Conf, environment: &Environment) -> Result<PodResources, KubeletError> {
     let name = |key: &str| environment.args.get(key).filter(|text| !text.is_empty());
     let (Some(namespace), Some(name)) = (name("K8S_POD_NAMESPACE"), name("K8S_POD_NAME")) else {

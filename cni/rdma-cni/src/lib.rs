@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-cni`: a chained CNI plugin that moves RDMA netdevs and RDMA devices into pods, or gives
-//! them children of netdevs that stay, and restores all of it to the host whatever happens in between.
+//! `rdma-cni`: a chained CNI plugin that moves RDMA netdevs and RDMA devices into pods, or gives them children of
+//! netdevs that stay, and restores the devices to the host, whatever happens in between.
 //!
 //! ```text
 //! environment + stdin → conf        checked; bad input stops here
@@ -14,8 +14,8 @@
 //!          gids, rails              what programs have to name
 //! cni_protocol::result              prevResult + ours
 //! ```
-//! The record holds the state before the move, and `plan::detach` computes whatever still
-//! differs from it: a failed ADD, DEL, GC and the recovery after a crash are that one function.
+//! The record holds the state before the move. DEL, GC, a failed ADD and the recovery after a crash all call
+//! `plan::detach`, which computes the differences that remain from the record.
 
 pub mod apply;
 pub mod char_devices;
@@ -65,7 +65,7 @@ A container runtime also starts rdma-cni oci-hook, for containers whose resource
 ",
 };
 
-/// Runs one verb, or the hook of a container. `output` gets the one JSON object that CNI asks for.
+/// Runs one verb, or the hook of a container. Writes one JSON object to `output`, as CNI requires.
 pub fn run<K: Kernel>(
     input: Input,
     stdin: &mut dyn Read,

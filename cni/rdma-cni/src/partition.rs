@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `pkey`: of a child it is the partition, which its port has to be in; of a function that moves it is the subnet
-//! manager's to set.
+//! `pkey`: the InfiniBand partition. A child gets this partition, and its port must be in the partition. For a function
+//! that moves, the subnet manager sets the partition.
 
 use crate::{error::Error, verb::Node};
 use attachments::{Attachment, Rail, is_nobodys_child};
@@ -10,8 +10,9 @@ use rdma_netns::{Child, Kernel, LinkType, NetnsSide, Observed, Op, Pkey};
 
 const NO_PARTITION: &str = "it is no InfiniBand netdev, and only such a one has partitions";
 
-/// Refuses a `pkey` for what has no partitions, and for a child whose port is not in it: the kernel would make it, and
-/// it would never have a carrier (`ipoib_ib_dev_open()`, `drivers/infiniband/ulp/ipoib/ipoib_ib.c`).
+/// Refuses a `pkey` for rails without partitions, and for a child whose port is not in the partition. The kernel would
+/// make such a child, but it would never have a carrier (`ipoib_ib_dev_open()`,
+/// `drivers/infiniband/ulp/ipoib/ipoib_ib.c`).
 ///
 /// # Errors
 /// A rail is no InfiniBand netdev, or its port is not in the partition.
@@ -58,7 +59,7 @@ fn check_port<K: Kernel>(kernel: &K, pkey: Pkey, rail: &Rail) -> Result<(), Erro
     }))
 }
 
-/// Tells who sets the partition of functions that move.
+/// Logs who sets the partition of functions that move.
 pub fn log(conf: &Conf, attachment: &Attachment) {
     let moves = attachment.rails.iter().any(|it| it.shared.is_none());
     if let Some(pkey) = conf.pkey.filter(|_| moves) {
@@ -69,8 +70,8 @@ pub fn log(conf: &Conf, attachment: &Attachment) {
     }
 }
 
-/// Removes the children that have come back to the host after their records were gone: who had a namespace open kept
-/// them in there. The node's lock is held by the caller.
+/// Removes children that came back to the host after their records were gone: a process that held the namespace open
+/// kept them there. The caller holds the node's lock.
 pub fn remove_nobodys<K: Kernel>(node: &Node<'_, K>, observed: &Observed) -> Result<(), Error> {
     let ipoib = observed.host.links.iter();
     let ipoib = ipoib.filter(|it| matches!(it.child, Some(Child::Ipoib { .. })));
@@ -87,7 +88,7 @@ pub fn remove_nobodys<K: Kernel>(node: &Node<'_, K>, observed: &Observed) -> Res
         let (at, link) = (NetnsSide::Host, link.name.clone());
         log::warn!("removing {link}: it was the child of a pod that is gone, and has no record");
         if let Err(error) = node.kernel.execute(&Op::RemoveLink { at, link }, None) {
-            log::warn!("{error}");
+            log::warn!("{error}; the next ADD tries again");
         }
     }
     Ok(())

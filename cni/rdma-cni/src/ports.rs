@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ipvlan ports of netdevs that pods share: all children of one have its mode.
+//! ipvlan ports of shared netdevs: all children of one netdev have its mode.
 
 use crate::verb::{Node, teardown};
 use attachments::{Attachment, Shared};
 use plan::drift;
 use rdma_netns::{Child, Kernel};
 
-/// Warns of an ipvlan port that somebody has set to another mode than that of its children's records: the child that
-/// comes sets it back, for all of them.
+/// Warns of an ipvlan port whose mode differs from the records of its children: somebody has changed it, and the new
+/// child sets it back, for all children.
 pub(crate) fn report<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,

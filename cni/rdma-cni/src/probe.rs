@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Probes the network for users of the addresses that IPAM assigned, before they are set.
+//! Probes the network for users of the addresses that IPAM assigned, before the addresses are set.
 //!
-//! IPAM keeps the pods of one node apart. Other nodes on the same network give addresses of the same
-//! prefix, and know nothing of its leases. How long it takes, and why it is enough:
-//! `docs/dev/decisions/`.
+//! IPAM keeps the pods of one node apart. Other nodes on the network assign addresses of the same prefix, and do not
+//! know the leases of this node. `docs/dev/decisions/` explains the duration of probes and why it suffices.
 
 use attachments::{Attachment, Rail};
 use rdma_netns::{
@@ -34,8 +33,8 @@ impl Budget {
     }
 }
 
-/// Asks for all addresses that `attachment` is to have. Who cannot be asked has not answered: that
-/// is told in the log.
+/// Probes all addresses that `attachment` will have. A netdev that cannot send probes counts as unanswered, and is
+/// logged.
 pub fn conflicts<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,
@@ -65,12 +64,15 @@ pub fn conflicts<K: Kernel>(
     probed.conflicts
 }
 
-/// Returns a machine that turned out to have one of the addresses while they were set.
+/// Returns a machine that was found to have one of the addresses while they were set.
 pub fn overheard<K: Kernel>(kernel: &K, pod: &K::Pod, attachment: &Attachment) -> Option<Conflict> {
     match kernel.overheard(pod, &questions(attachment)) {
         Ok(conflicts) => conflicts.into_iter().next(),
         Err(error) => {
-            log::warn!("{error}");
+            log::warn!(
+                "{}: cannot check for other users of its addresses: {error}",
+                attachment.key
+            );
             None
         }
     }
@@ -93,7 +95,7 @@ fn shares_hardware_address(rail: &Rail) -> Option<u32> {
     matches!(shared.child, Child::Ipvlan(_)).then_some(shared.parent_index)
 }
 
-/// Addresses that the netdev has on which a child lies: it does not hear its children
+/// Returns conflicts with addresses of a child's lower netdev, which does not receive its children's probes
 /// (`macvlan_broadcast()`, `drivers/net/macvlan.c`).
 fn of_parents(attachment: &Attachment, observed: &Observed) -> Vec<Conflict> {
     let mut conflicts = vec![];

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names that programs in a pod need to use RDMA. They are in the result, and in a file that can be mounted into the
-//! pod's containers.
+//! Names that programs in a pod need to use RDMA. ADD writes the names into its result, and into a file that can be
+//! mounted into the pod's containers.
 //!
 //! ```text
 //! <stateDir>/rails/<network>/<pod namespace>_<pod name>/rails.json
 //! ```
-//! A pod that the runtime does not name has its container id there. A name that is too long for a file is cut and hashed. All attachments of a pod to
-//! the network are in it; a pod that is created again, while the old one's sandbox still goes,
-//! has it to itself. Pods may mount these directories, and be root in them: the module `directory`.
+//! If the runtime does not name the pod, the directory is called by the container id. A name that is too long for a
+//! file is cut and hashed. The file has all attachments of a pod to the network. If a pod is created again while its
+//! old sandbox still ends, the file has only the new pod's attachments. Pods may mount these directories, and be root
+//! in them: see the module `directory`.
 
 mod directory;
 
@@ -27,26 +28,25 @@ use std::{
 /// The format of the file.
 const FORMAT: u32 = 1;
 
-/// More than any file of ours has, bytes: what a pod put in its place is not read to its end.
+/// Size limit in bytes, larger than any file of this module: of a file that a pod has put in place, no more is read.
 pub const LARGEST: usize = 1 << 20;
 
 /// Name of the file.
 const FILE: &str = "rails.json";
 
-/// The file as it is written, where no pod has a directory: no name of a network begins so.
+/// Temporary name of the file, in a directory that no pod mounts: no network's name begins with `.`.
 const TEMPORARY: &str = ".rails.json.new";
 
-/// Lock of everything that two verbs must not change at a time, except the networks' directories. No name of a network
-/// begins so.
+/// Lock for all changes below `rails/` except those of the networks' directories. No network's name begins with `.`.
 const LOCK: &str = ".lock";
 
-/// The name of the pod's directory.
+/// Returns the name of the pod's directory.
 fn directory_name(key: &Key, pod: Option<&str>) -> String {
     let pod = pod.map(|pod| pod.replace('/', "_"));
     state_file::file_name(pod.as_ref().unwrap_or(&key.container)).into_owned()
 }
 
-/// The path of the file under the state directory `root`, for people.
+/// Returns the path of the file under the state directory `root`, for messages.
 fn path(root: &Path, key: &Key, pod: Option<&str>) -> PathBuf {
     let directory = root.join("rails").join(&key.network);
     directory.join(directory_name(key, pod)).join(FILE)
@@ -81,13 +81,14 @@ pub fn write(root: &Path, patience: Patience, attachment: &Attachment) -> Result
     write().map_err(failed)
 }
 
-/// Waits for what no two verbs change at a time below the state directory `root`.
+/// Takes the lock for changes below `rails/` of the state directory `root`.
 fn lock(root: &Path, all: &Directory, patience: Patience) -> Result<Held, StoreError> {
     let failed = |source| StoreError::new("lock", &root.join("rails").join(LOCK), source);
     all.lock(LOCK, patience).map_err(failed)
 }
 
-/// The pod's directory. Who has the network's could have put something else there.
+/// Opens or makes the pod's directory. A pod that mounts the network's directory can have put a file there, which is
+/// removed.
 fn pod_directory(network: &Directory, name: &str) -> io::Result<Directory> {
     match network.make(name) {
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
@@ -98,7 +99,7 @@ fn pod_directory(network: &Directory, name: &str) -> io::Result<Directory> {
     }
 }
 
-/// Takes what is of `key` out of the file, and the file away if that was all of it.
+/// Removes the rails of `key` from the file, and an empty file with its directory.
 pub fn remove(
     root: &Path,
     patience: Patience,
@@ -118,7 +119,7 @@ pub fn remove(
             return Ok(None);
         };
         let pods = match network.enter(&name) {
-            // no directory of ours
+            // a file in place of the directory
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
                 network.remove(&name)?;
                 None
@@ -132,10 +133,10 @@ pub fn remove(
     };
     let _lock = lock(root, &all, patience)?;
     let remove = || {
-        // of a process that was killed
+        // left by a killed process
         all.remove(TEMPORARY)?;
         match others(&pods, key)? {
-            // a pod of the same name is there already
+            // the file is already a new pod's of the same name
             None => return Ok(()),
             Some(others) if !others.is_empty() => {
                 return put(&all, &pods, &text(pod, key, others, vec![]));
@@ -148,7 +149,7 @@ pub fn remove(
     remove().map_err(failed)
 }
 
-/// The rails of the pod's other attachments in the file; none if the file is another pod's.
+/// Returns the rails of the pod's other attachments in the file; `None`: the file is another pod's.
 fn others(pods: &Directory, key: &Key) -> io::Result<Option<Vec<Value>>> {
     Ok(match pods.read(FILE)? {
         Some(text) => others_of(&text, key),
@@ -156,10 +157,10 @@ fn others(pods: &Directory, key: &Key) -> io::Result<Option<Vec<Value>>> {
     })
 }
 
-/// The rails of the pod's other attachments in the file with this `text`; none if it is another pod's.
+/// Returns the rails of the pod's other attachments in the file with this `text`; `None`: the file is another pod's.
 pub fn others_of(text: &[u8], key: &Key) -> Option<Vec<Value>> {
     let Ok(content) = serde_json::from_slice::<Value>(text) else {
-        // written just before the machine lost power: that pod is gone
+        // the machine lost power just after the write: the pod of the file is gone
         return Some(vec![]);
     };
     if content["containerID"] != key.container {
@@ -170,8 +171,9 @@ pub fn others_of(text: &[u8], key: &Key) -> Option<Vec<Value>> {
     Some(others.cloned().collect())
 }
 
-/// The file's text: the rails of the pod's other attachments, as they were in it, and those of `key`. The former may be a
-/// pod's own invention, which is many times as long with its line feeds: if they would not be read again, they go.
+/// Returns the file's text: the unchanged rails of the pod's other attachments, and the rails of `key`. The pod can
+/// have written the former, and indentation would make them many times as long: if the text would exceed [`LARGEST`],
+/// they are dropped.
 pub fn text(pod: Option<&str>, key: &Key, others: Vec<Value>, own: Vec<Value>) -> Vec<u8> {
     let written = |rails: Vec<Value>, most: usize| {
         let content = json!({
@@ -190,7 +192,7 @@ pub fn text(pod: Option<&str>, key: &Key, others: Vec<Value>, own: Vec<Value>) -
         Ok::<_, serde_json::Error>(text.bytes)
     };
     let all = others.into_iter().chain(own.iter().cloned()).collect();
-    // what is in memory can be written
+    // a value in memory can always be written
     written(all, LARGEST)
         .or_else(|_| written(own, usize::MAX))
         .unwrap_or_default()
@@ -215,7 +217,7 @@ impl Write for Text {
     }
 }
 
-/// Writes the file, whole, for whomever the pod's programs run as.
+/// Writes the whole file, readable by any user of the pod's programs.
 fn put(all: &Directory, pods: &Directory, text: &[u8]) -> io::Result<()> {
     let written = all.write(TEMPORARY, text, 0o644);
     let put = written.and_then(|()| all.rename(TEMPORARY, pods, FILE));

@@ -13,7 +13,7 @@ use plan::{Obstacle, select::SelectError};
 use rdma_netns::{Op, OpError};
 use smcr::apply::SmcError;
 
-/// The plugin's own codes, promised in its documentation.
+/// The plugin's own codes, which its documentation promises.
 mod own {
     pub(super) const NO_SUCH_DEVICE: u32 = 100;
     pub(super) const DEVICE_IN_USE: u32 = 101;
@@ -25,7 +25,7 @@ mod own {
     pub(super) const INCOMPLETE: u32 = 107;
 }
 
-/// The CNI error code of `error`.
+/// Returns the CNI error code of `error`.
 pub fn code(error: &Error) -> u32 {
     match error {
         Error::Environment(error) => error.code(),
@@ -85,7 +85,7 @@ pub fn code(error: &Error) -> u32 {
     }
 }
 
-/// Returns the code: "try again" for errors that pass by themselves, and others for those that need a person.
+/// Returns code 11 ("try again") for errors that pass by themselves, and other codes for errors that need a person.
 fn kubelet(error: &KubeletError) -> u32 {
     match error {
         KubeletError::Nameless => code::CONFIGURATION,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Settings of virtual functions by the configuration, and their earlier values.
+//! Configured settings of virtual functions, and their earlier values.
 
 use crate::error::Error;
 use attachments::{Attachment, Rail};
@@ -34,10 +34,10 @@ const NO_DRIVER: &str = "no driver is bound to it that could take a GUID over";
 
 const ONE_ADDRESS: &str = "it is one of several rails, and an address or a GUID belongs to one device; request one device";
 
-/// Records for each of the `rails` the settings by `conf`, and their present values.
+/// Records the settings by `conf` for each of the `rails`, and their present values.
 ///
 /// # Errors
-/// A rail is no virtual function that moves, or its physical function cannot be asked.
+/// A rail is no virtual function that moves, or its physical function cannot be queried.
 pub fn record<K: Kernel>(
     kernel: &K,
     conf: &Conf,
@@ -111,8 +111,8 @@ pub fn record<K: Kernel>(
 }
 
 /// Completes the GUIDs in `vf` if the physical function has set none, which it reports as zero
-/// (`mlx5_ib_get_vf_guid()`, `drivers/infiniband/hw/mlx5/ib_virt.c`): they are the function's own. A function that has
-/// none either gets ones back, as ib-sriov-cni does it, because zero is no GUID to set.
+/// (`mlx5_ib_get_vf_guid()`, `drivers/infiniband/hw/mlx5/ib_virt.c`): then the function's own GUIDs count. A function
+/// that has none either gets all-ones GUIDs back, as from ib-sriov-cni, because the kernel accepts no zero GUID.
 fn name_guids(vf: &mut Vf, host_link: &Link, rdma: Option<&RdmaDevice>) {
     let or_own = |told: Guid, own: Option<Guid>| match own.filter(|it| it.is_valid()) {
         _ if told != Guid::ZERO => told,
@@ -131,7 +131,7 @@ fn name_guids(vf: &mut Vf, host_link: &Link, rdma: Option<&RdmaDevice>) {
 /// settings.
 ///
 /// # Errors
-/// A physical function cannot be asked.
+/// A physical function cannot be queried.
 pub fn observe<K: Kernel>(
     kernel: &K,
     attachment: &Attachment,
@@ -150,7 +150,7 @@ pub fn observe<K: Kernel>(
     Ok(())
 }
 
-/// Updates the record with the names of the RDMA devices after their drivers were bound anew.
+/// Updates the record with the names of the RDMA devices after their drivers were bound again.
 pub fn renew(attachment: &mut Attachment, observed: &Observed) {
     let rails = attachment.rails.iter_mut();
     for rail in rails.filter(|rail| rail.driver.is_some()) {

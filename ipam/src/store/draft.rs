@@ -82,7 +82,7 @@ impl Store<'_> {
     /// Removes `draft`, from which no lease was made. A failure is only logged: DEL removes it later.
     pub fn discard(&self, draft: Draft) {
         if let Err(error) = self.remove(draft.path) {
-            log::warn!("{error}");
+            log::warn!("{error}; DEL removes the unfinished lease");
         }
     }
 

@@ -289,7 +289,7 @@ impl Locked<'_> {
             if fs::symlink_metadata(&path).is_ok()
                 && let Err(error) = self.remove(path)
             {
-                log::warn!("{error}");
+                log::warn!("{error}; the next call tries again");
             }
         }
     }

@@ -134,7 +134,10 @@ fn give(
     for (pointer, ip) in pointers.iter().zip(&ips) {
         // without the pointer, the next search starts at the beginning
         if let Err(error) = locked.set_last(&pointer.name, *ip) {
-            log::warn!("{error}");
+            log::warn!(
+                "{}: {error}; the next search for a free address starts at the beginning",
+                pointer.name
+            );
         }
     }
     Ok(ips)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Drivers that are busy with a function: while it is reset, as after each setting, ice refuses the next one with
-//! `EBUSY` (`ice_check_vf_ready_for_cfg()`, `drivers/net/ethernet/intel/ice/ice_vf_lib.c`) and i40e with `EAGAIN`
-//! (`i40e_check_vf_init_timeout()`, `i40e_virtchnl_pf.c`), and its own netdev neither takes a hardware address nor goes
-//! up (`iavf_set_mac()`, `iavf_open()`, `drivers/net/ethernet/intel/iavf/iavf_main.c`).
+//! Drivers that are busy with a virtual function. Each setting resets the function. During the reset ice refuses the
+//! next setting with `EBUSY` (`ice_check_vf_ready_for_cfg()`, `drivers/net/ethernet/intel/ice/ice_vf_lib.c`) and i40e
+//! with `EAGAIN` (`i40e_check_vf_init_timeout()`, `i40e_virtchnl_pf.c`), and the function's own netdev neither accepts
+//! a hardware address nor goes up (`iavf_set_mac()`, `iavf_open()`, `drivers/net/ethernet/intel/iavf/iavf_main.c`).
 
 use nix::libc;
 use rdma_netns::{Kernel, Op, OpError};
@@ -22,12 +22,12 @@ pub(super) fn is_busy(error: &OpError) -> bool {
     is_of_function && matches!(error.errno(), Some(libc::EBUSY | libc::EAGAIN))
 }
 
-/// The change that is tried again, and until when.
+/// The operation that is retried, and the end of its retries.
 #[derive(Debug, Default)]
 pub(super) struct Patience(Option<(Op, Instant)>);
 
 impl Patience {
-    /// Waits before the change that was refused is tried again. False: not any more.
+    /// Waits before the refused operation is retried. Returns false if its time is over.
     pub(super) fn wait<K: Kernel>(&mut self, kernel: &K, error: &OpError) -> bool {
         let until = match &self.0 {
             Some((op, until)) if *op == *error.op => *until,

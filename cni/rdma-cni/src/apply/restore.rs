@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The way back to the host. Rails do not wait for each other, and one attribute that cannot be
-//! restored keeps nothing else away.
+//! The restore to the host. Rails are restored independently, and so are the attributes of a rail: one failure does not
+//! delay the others.
 
 use super::{
     ROUNDS,
@@ -18,7 +18,7 @@ use rdma_netns::{
 use std::time::Duration;
 
 /// Time for further tries while another program changes the netdev, such as a network manager, counted from when the
-/// netdev is on the host. It limits also the tries while the machine lacks memory or a driver is busy.
+/// netdev is on the host. The same limit applies while the machine lacks memory or a driver is busy.
 const SETTLING: Duration = Duration::from_secs(2);
 
 /// The reasons why an attachment is not restored, a sentence for each.
@@ -33,7 +33,8 @@ pub struct Incomplete {
     pub continues: bool,
     /// Indexes of the netdevs in the pod that a sentence names as they may be the host's.
     pub named: Vec<u32>,
-    /// Rails that are restored, apart from what was given up. None: the record keeps its claim on all rails.
+    /// Rails that are restored, except for the attributes that were given up. `None`: the record keeps its claim on all
+    /// rails.
     pub restored: Option<Box<Restored>>,
 }
 
@@ -56,12 +57,12 @@ impl Incomplete {
         self.restored.as_ref().map_or(&[], |it| &it.rails)
     }
 
-    /// Returns true if nothing failed: the next try only goes on.
+    /// Returns true if nothing failed: the next DEL, GC or ADD only continues the removal.
     pub fn only_continues(&self) -> bool {
         self.continues && self.left.len() == 1
     }
 
-    /// Combines both.
+    /// Combines two results.
     pub fn and(mut self, other: Self) -> Self {
         self.left.extend(other.left);
         self.awaited |= other.awaited;
@@ -81,7 +82,7 @@ pub struct Restored {
     pub observed: Observed,
     /// Attributes that this try gave up.
     pub given_up: Vec<GivenUp>,
-    /// Attributes that the netdevs lack, once they are [noted](crate::given_up::note).
+    /// Attributes that the netdevs lack, after [`given_up::note`](crate::given_up::note).
     pub lacks: Vec<Lack>,
     /// True if a network manager may remove restored addresses.
     pub has_to_outlast: bool,
@@ -99,24 +100,24 @@ impl Restored {
     }
 }
 
-/// An attribute that a netdev did not get back.
+/// An attribute that could not be restored to a netdev.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenUp {
     /// Index of the rail, from 0.
     pub rail: usize,
     /// The attribute.
     pub attribute: Attribute,
-    /// Why, a sentence with the change that was refused.
+    /// Reason: a sentence with the refused change.
     pub why: String,
 }
 
-/// Message of a verb that leaves netdevs to the next one.
+/// Reason of a verb that leaves netdevs to the next verb.
 const CONTINUES: &str = "the removal of the netdevs that the pod made on its rails continues with the next DEL, GC or ADD";
 
-/// Number of rounds with the same plan and refusals after which nothing is expected to change.
+/// Number of rounds with the same plan and refusals after which the restore expects no further change.
 const SAME_ROUNDS: usize = 2;
 
-/// Refusals that tell of the machine's state at the moment, and not of what was asked for.
+/// Errors that come from the machine's present state, and not from the request.
 const PASSING: [i32; 4] = [libc::ENOMEM, libc::ENOBUFS, libc::EAGAIN, libc::EINTR];
 
 /// Returns the sentence of a refusal, and true if a later try may succeed.
@@ -133,12 +134,11 @@ struct Refusal {
     is_passing: bool,
 }
 
-/// Restores everything of `attachment` to the host. Place, name and RDMA device are mandatory; any other
-/// attribute is tried in every round, and given up when it is refused and nothing changes any more.
-/// Where the machine's state at the moment refuses it, that takes `SETTLING`, and another verb that has
-/// `tried_before`. Goes on after an error, and with what is still missing, as
-/// long as that helps. Calls `others` only if the plans need them, and `record` before it changes other netdevs of the
-/// host for a moment.
+/// Restores everything of `attachment` to the host. Namespace, name and RDMA device are mandatory. Any other attribute
+/// is tried in every round, and given up when it is refused and nothing changes any more. If the machine's present
+/// state is the reason, an attribute is given up only after [`SETTLING`], and only if an earlier verb has tried too
+/// (`tried_before`). The restore continues after an error as long as further rounds make progress. It calls `others`
+/// only if the plans need other attachments, and `record` before it changes other netdevs of the host temporarily.
 pub fn restore<K: Kernel>(
     kernel: &K,
     pod: Option<&K::Pod>,
@@ -151,10 +151,10 @@ pub fn restore<K: Kernel>(
     let functions = attachment.vfs();
     let mut known: Option<Others> = None;
     let mut given_up: Vec<GivenUp> = vec![];
-    // what was set and is not told, so that no look shows it
+    // settings that were made and that the driver does not report, so no observation shows them
     let mut set: Vec<(usize, Attribute)> = vec![];
     let mut refused: Vec<Refusal> = vec![];
-    // the plans that were carried out last
+    // the plans of the last round
     let mut last: Option<Vec<RailPlan>> = None;
     let mut same = 0;
     let mut round = 0;
@@ -165,7 +165,7 @@ pub fn restore<K: Kernel>(
                 return Err(vec![error.to_string()].into());
             }
             Err(error) => {
-                log::warn!("{error}");
+                log::warn!("{}: {error}; observing again", attachment.key);
                 round += 1;
                 continue;
             }
@@ -212,11 +212,11 @@ pub fn restore<K: Kernel>(
             let rails = (0..attachment.rails.len()).collect();
             return Ok(Restored::new(rails, observed, given_up));
         }
-        // what is nowhere is not to be had by another round
+        // further rounds do not find a missing device
         let nothing_to_do = plans
             .iter()
             .all(|plan| plan.as_ref().map_or(true, Vec::is_empty));
-        // firmware can leave a function with the pod's GUIDs, however often its driver is bound anew
+        // firmware can leave a function with the pod's GUIDs, however often its driver is bound
         let rebinds = plans.iter().flatten().flatten().any(rebound::is_rebound);
         let is_same = last.as_ref() == Some(&plans) && (rebinds || !refused.is_empty());
         same = if is_same { same + 1 } else { 0 };
@@ -256,7 +256,7 @@ pub fn restore<K: Kernel>(
         let round_made = make(kernel, pod, (&plans, spared), &observed);
         refused = round_made.refused;
         if continues {
-            // what is refused of a batch, and nothing that the next one removes
+            // the refusals of this batch count; the plans' remaining operations are for the next verb
             let mut incomplete = incomplete(vec![], refused);
             incomplete.left.push(CONTINUES.to_owned());
             return Err(Incomplete {
@@ -273,7 +273,7 @@ pub fn restore<K: Kernel>(
         if is_rebound {
             rebound::wait(kernel, attachment);
         }
-        // what a driver or a move takes is no time that somebody else had
+        // the time that a driver or a move takes does not count: the limit starts again
         if is_rebound || round < ROUNDS && made(is_move) {
             deadline = kernel.now() + SETTLING;
         }
@@ -289,7 +289,7 @@ fn log_given_up(attachment: &Attachment, given_up: &[GivenUp]) {
     }
 }
 
-/// Reports the netdevs that are removed as they lie on moved rails: another plugin can have made one.
+/// Logs the removal of netdevs that lie on moved rails, because another plugin may have made one of them.
 fn log_uppers(attachment: &Attachment, plans: &[RailPlan]) {
     let moved = plans.iter().zip(&attachment.rails);
     let moved = moved.filter(|(_, rail)| rail.host_link.is_some());
@@ -306,7 +306,8 @@ fn log_uppers(attachment: &Attachment, plans: &[RailPlan]) {
     }
 }
 
-/// Adds to `observed` what rtnetlink does not report of the rails' netdevs that are on the host under their names.
+/// Adds to `observed` the settings outside rtnetlink of those netdevs of the rails that are on the host under their
+/// names.
 fn observe_device_settings<K: Kernel>(
     kernel: &K,
     attachment: &Attachment,
@@ -329,13 +330,14 @@ fn observe_device_settings<K: Kernel>(
     }
 }
 
-/// Returns true if `op` moves a device into another namespace. Network managers of that namespace see it as new.
+/// Returns true if `op` moves a device into another namespace. Network managers of the target namespace see a new
+/// device.
 fn is_move(op: &Op) -> bool {
     matches!(op, Op::MoveRdma { .. } | Op::MoveLink { .. })
 }
 
-/// Returns the attributes to give up: the refused ones, or all missing ones if none was refused. A rail gives up nothing if a
-/// mandatory operation is still in its plan. It gives up nothing either if a refusal may pass and no earlier verb tried
+/// Returns the attributes to give up: the refused ones, or all missing ones if none was refused. A rail gives up
+/// nothing in two cases: a mandatory operation is still in its plan; or a refusal may pass and no earlier verb tried
 /// (`tried_before`).
 fn dispensable(plans: &[RailPlan], refused: &[Refusal], tried_before: bool) -> Vec<GivenUp> {
     let mut missing = vec![];
@@ -384,10 +386,10 @@ struct Made {
     set: Vec<(usize, Attribute)>,
 }
 
-/// Makes the changes of all rails' plans. One that others build
-/// upon ends its rail's plan; any other is passed over, so that an alias that is refused does not
-/// keep a NIC down. Children go first, and together. `spared` keep their default routers; if they could not be recorded,
-/// no change is made by which they would lose them.
+/// Executes the plans of all rails. If an operation fails on which others depend, its rail's plan ends. Other failed
+/// operations are skipped, so that a refused alias does not keep a NIC down. Children are removed first, and together.
+/// The netdevs in `spared` keep their default routers; if `spared` could not be recorded, operations by which they
+/// would lose the routers are refused.
 fn make<K: Kernel>(
     kernel: &K,
     pod: Option<&K::Pod>,
@@ -429,7 +431,7 @@ fn make<K: Kernel>(
                     | Op::MoveLink { .. }
                     | Op::RenameLink { .. }
                     | Op::SetUp { .. }
-                    // of another interface, whose rules say that it is there
+                    // a route of another interface, whose rules stay
                     | Op::RemoveRoute { .. }
             );
             if is_basis {
@@ -440,22 +442,22 @@ fn make<K: Kernel>(
     made
 }
 
-/// Makes a change of the host by which `spared` would lose their default routers. If their old values cannot be written
-/// back, the next verb that reads the record does it.
+/// Executes an operation by which the netdevs in `spared` would lose their default routers. If their old values cannot
+/// be written back, the next verb that reads the record does so.
 fn sparing<K: Kernel>(kernel: &K, spared: &[Spared], op: &Op) -> Result<(), OpError> {
-    let change = |op: Op| {
+    let change = |op: Op, consequence: &str| {
         if let Err(error) = kernel.execute(&op, None) {
-            log::warn!("{error}");
+            log::warn!("{error}; {consequence}");
         }
     };
-    plan::spare(spared).for_each(change);
+    plan::spare(spared).for_each(|op| change(op, "the netdev may lose its default routers"));
     let done = kernel.execute(op, None);
-    plan::spare_no_more(spared).for_each(change);
+    plan::spare_no_more(spared).for_each(|op| change(op, "the next verb restores the value"));
     done
 }
 
 /// Removes the children of several rails by one deletion. Returns false if the kernel refuses: the rails' own plans
-/// then try, and report errors.
+/// then remove them one by one, and report errors.
 fn remove_together<K: Kernel>(kernel: &K, pod: Option<&K::Pod>, ops: &[Op]) -> bool {
     let made = ops.iter().try_for_each(|op| {
         log::debug!("{op}");
@@ -467,7 +469,7 @@ fn remove_together<K: Kernel>(kernel: &K, pod: Option<&K::Pod>, ops: &[Op]) -> b
     made.is_ok() && !ops.is_empty()
 }
 
-/// Returns the reasons why something is left: refused operations, obstacles, and operations that had no effect.
+/// Returns the reasons why the restore is incomplete: refused operations, obstacles, and operations that had no effect.
 fn incomplete(plans: Vec<RailPlan>, refused: Vec<Refusal>) -> Incomplete {
     let awaited = plans
         .iter()

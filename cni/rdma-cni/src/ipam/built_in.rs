@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `rdma-ipam` without a process of its own. A pod with eight rails would start it eight times.
 //!
-//! Delegation means the program that is in `CNI_PATH`. So it is called here only if that one is of the same build as this
-//! program, and would do the same: `scripts/build` ends both with the same stamp, behind what the kernel loads of them. A
-//! wrapper, another version and whatever was built by hand have another one, or none, and are started.
+//! Delegation means the program in `CNI_PATH`. The built-in plugin is therefore used only if the program in `CNI_PATH`
+//! is of the same build as this program, and would do the same. `scripts/build` appends the same stamp to both files,
+//! behind the part that the kernel loads. A wrapper, another version or a build by hand has another stamp or none, and
+//! is started as a program.
 
 use cni_protocol::lock::Patience;
 use rdma_ipam::store::{Deferred, Disk, RealDisk};
@@ -26,14 +27,14 @@ const STAMP: &[u8] = b"\nrdma-build ";
 /// Bytes of a stamp.
 const LENGTH: usize = STAMP.len() + 64 + 1;
 
-/// The plugin that is in this program.
+/// The built-in IPAM plugin.
 #[derive(Debug)]
 pub(super) struct BuiltIn {
     linux: Linux,
 }
 
 impl BuiltIn {
-    /// Returns the built-in plugin if `program`, the plugin called `name`, is `rdma-ipam` of this program's build.
+    /// Returns the built-in plugin if `program`, the plugin called `name`, is the `rdma-ipam` of this program's build.
     pub(super) fn of(name: &str, program: &Path) -> Option<Self> {
         let is_it = name == NAME && {
             static OWN: OnceLock<Option<[u8; LENGTH]>> = OnceLock::new();
@@ -46,7 +47,7 @@ impl BuiltIn {
     }
 
     /// Runs a verb. Returns its output; if the verb fails, the output is the error. `deadline` limits the wait for
-    /// locks. The directories of leases are on disk when `later` is settled, or without `later` when this function
+    /// locks. The directories of leases are synced when `later` is settled, or without `later` when this function
     /// returns.
     pub(super) fn call(
         &self,
@@ -61,7 +62,7 @@ impl BuiltIn {
     }
 }
 
-/// The stamp of the program at `path`.
+/// Returns the stamp of the program at `path`.
 fn stamp(path: &Path) -> Option<[u8; LENGTH]> {
     let read = || -> io::Result<[u8; LENGTH]> {
         let mut file = File::open(path)?;

@@ -8,7 +8,7 @@ use rdma_ipam::{error::own, store::StoreError};
 use serde_json::Value;
 use std::{io, path::PathBuf, process::ExitStatus};
 
-/// Characters that are told of another program's words: it may have printed anything.
+/// Maximum number of characters of another program's output in a message: a program may print anything.
 const SHOWN: usize = 400;
 
 /// Delegation failed.
@@ -89,8 +89,8 @@ impl IpamError {
         }
     }
 
-    /// Returns true if the plugin is missing, or answered with an error of CNI: it has certainly not done the request.
-    /// A killed plugin may have done it. `rdma-ipam` reports that itself.
+    /// Returns true if the plugin is missing, or answered with an error of CNI: then it has certainly not done the
+    /// request. A killed plugin may have done the request, and so may `rdma-ipam` with the code [`own::STILL_HELD`].
     pub fn is_answer(&self) -> bool {
         match self {
             Self::NotFound { .. } => true,
@@ -102,7 +102,7 @@ impl IpamError {
         }
     }
 
-    /// Returns true if another call may succeed: the plugin says so (code 11), took too long, or was killed.
+    /// Returns true if another call may succeed: the plugin reports so (code 11), took too long, or was killed.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Refused { code, .. } => *code == Some(u64::from(code::TRY_LATER)),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The description of a rail's netdev for an IPAM plugin. In `move` mode the netdev has left the host by then, and so
-//! have its addresses.
+//! The description of a rail's netdev for an IPAM plugin. In `move` mode netdev and addresses have left the host by
+//! then, so the plugin cannot observe them.
 
 use ipnetwork::IpNetwork;
 use rdma_ipam::host::is_a_nics;
@@ -11,13 +11,13 @@ use std::net::IpAddr;
 /// Addresses that the host knows, and an IPAM plugin cannot observe.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
-    /// The host's own that are away with netdevs in pods.
+    /// Addresses of the host's own netdevs that are away in pods.
     pub away: Vec<IpAddr>,
-    /// Other machines', by the host's neighbour tables. A netdev that moves loses them.
+    /// Addresses of other machines, from the host's neighbour tables. A netdev loses its entries when it moves.
     pub neighbours: Vec<Neighbour>,
 }
 
-/// A rail's netdev on the host, the networks of the other rails, and what else is known.
+/// A rail's netdev on the host, the networks of the other rails, and known addresses.
 #[derive(Clone, Debug)]
 pub struct Master<'a> {
     link: &'a Link,
@@ -48,9 +48,9 @@ impl<'a> Master<'a> {
             .collect()
     }
 
-    /// `config` with `master`, `masterAddresses`, `masterRoutes`, `hostAddresses`,
-    /// `neighbourAddresses` and `nodeAddresses`, and without the requested addresses (`runtimeConfig.ips`,
-    /// `args.cni.ips`) that are in another rail's network.
+    /// Returns `config` with `master`, `masterAddresses`, `masterRoutes`, `hostAddresses`, `neighbourAddresses` and
+    /// `nodeAddresses`, and without the requested addresses (`runtimeConfig.ips`, `args.cni.ips`) that are in another
+    /// rail's network.
     pub(super) fn handed_on(&self, config: &Map<String, Value>) -> Map<String, Value> {
         let mut config = config.clone();
         let addresses = usable(self.link).map(|it| format!("{}/{}", it.ip, it.prefix).into());
@@ -85,7 +85,7 @@ impl<'a> Master<'a> {
         config
     }
 
-    /// `CNI_ARGS` without the requested addresses (`IP=`) that are in another rail's network.
+    /// Returns `CNI_ARGS` without the requested addresses (`IP=`) that are in another rail's network.
     pub(super) fn args(&self, args: &str) -> String {
         args_without(args, &self.elsewhere)
     }
@@ -97,7 +97,7 @@ impl<'a> Master<'a> {
     }
 }
 
-/// The addresses of those of `neighbours` whose hardware address `is_it`.
+/// Returns the addresses of those `neighbours` for whose hardware address `is_it` returns true.
 fn addresses_of(neighbours: &[&Neighbour], is_it: impl Fn(&HardwareAddress) -> bool) -> Value {
     let found = neighbours.iter().filter(|it| is_it(&it.mac));
     found.map(|it| it.address.to_string()).collect()
@@ -131,7 +131,7 @@ fn networks(link: &Link) -> impl Iterator<Item = IpNetwork> {
     })
 }
 
-/// The addresses that stand for a network.
+/// Returns the addresses that identify a network.
 fn usable(link: &Link) -> impl Iterator<Item = &Address> {
     link.addresses.iter().filter(|it| it.names_a_network())
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A directory that pods may mount, and write to if they are root: names are looked up in it one by
-//! one, and no link is followed.
+//! A directory that pods may mount, and write to if they are root: every name is opened by itself relative to its
+//! directory, and no link is followed.
 
 use super::LARGEST;
 use cni_protocol::lock::{self, Held, Patience};
@@ -25,8 +25,8 @@ const DIRECTORY: OFlag = OFlag::O_DIRECTORY
     .union(OFlag::O_NOFOLLOW)
     .union(OFlag::O_CLOEXEC);
 
-/// Limits for the removal of a directory that a pod has put in the place of a file. A pod makes a directory with more
-/// entries, or more levels, to keep verbs busy, or to exhaust their stack and descriptors.
+/// Limits for the removal of a directory that a pod has put in place of a file. A pod could make one with more entries
+/// or levels, to keep verbs busy or to exhaust their stack and descriptors.
 const ENTRIES: u32 = 1000;
 const LEVELS: u32 = 32;
 
@@ -41,7 +41,8 @@ fn too_much() -> io::Error {
 pub(super) struct Directory(OwnedFd);
 
 impl Directory {
-    /// The directory at `path`, which is root's alone. None: there is none. A pipe in its place is not waited for.
+    /// Opens the directory at `path`, which only root can write to. `None`: it does not exist. Opening does not wait
+    /// for a pipe in its place.
     pub(super) fn open(path: &Path) -> io::Result<Option<Self>> {
         let mut options = OpenOptions::new();
         let options = options.read(true).custom_flags(OFlag::O_DIRECTORY.bits());
@@ -51,7 +52,7 @@ impl Directory {
         }
     }
 
-    /// The directory `name` in it. None: there is none.
+    /// Opens the subdirectory `name`. `None`: it does not exist.
     pub(super) fn enter(&self, name: &str) -> io::Result<Option<Self>> {
         match openat(self.0.as_fd(), name, DIRECTORY, Mode::empty()) {
             Err(Errno::ENOENT) => Ok(None),
@@ -59,7 +60,7 @@ impl Directory {
         }
     }
 
-    /// The directory `name` in it, which everybody may look into, and which is made if it is not there.
+    /// Opens the subdirectory `name`, and creates it readable by everybody if it does not exist.
     pub(super) fn make(&self, name: &str) -> io::Result<Self> {
         let mode = Mode::from_bits_truncate(0o755);
         let fd = match openat(self.0.as_fd(), name, DIRECTORY, Mode::empty()) {
@@ -72,14 +73,14 @@ impl Directory {
             }
             opened => opened?,
         };
-        // whatever the runtime's umask is
+        // sets the mode regardless of the runtime's umask
         fchmod(fd.as_fd(), mode)?;
         Ok(Self(fd))
     }
 
     /// Returns the content of the file `name`. None: it does not exist, or is no regular file.
     pub(super) fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
-        // a pipe without a writer would be waited for
+        // without waiting for the writer of a pipe
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let file = match openat(self.0.as_fd(), name, flags, Mode::empty()) {
             Err(Errno::ENOENT | Errno::ELOOP | Errno::ENXIO) => return Ok(None),
@@ -94,7 +95,7 @@ impl Directory {
         Ok(Some(text))
     }
 
-    /// Makes `name` anew with `text`, which nobody else can read or has open before it is complete.
+    /// Creates `name` with `text`, replacing an old file. No other program can open the file before it is complete.
     pub(super) fn write(&self, name: &str, text: &[u8], mode: u32) -> io::Result<()> {
         self.remove(name)?;
         let flags =
@@ -105,7 +106,7 @@ impl Directory {
         Ok(fchmod(file.as_fd(), Mode::from_bits_truncate(mode))?)
     }
 
-    /// Puts its file `name` in the place of `of` in the directory `to`.
+    /// Moves the file `name` to the directory `to` as `of`, replacing a file there.
     pub(super) fn rename(&self, name: &str, to: &Self, of: &str) -> io::Result<()> {
         let rename = || renameat(self.0.as_fd(), name, to.0.as_fd(), of);
         match rename() {
@@ -114,10 +115,11 @@ impl Directory {
         }
     }
 
-    /// Takes `name` away; a link is taken away itself, a directory with what is in it.
+    /// Removes `name`: a link itself, a directory with its content.
     ///
     /// # Errors
-    /// It is a directory with more than [`ENTRIES`], or deeper than [`LEVELS`]; or the system refuses it.
+    /// The directory has more than [`ENTRIES`] entries, or is deeper than [`LEVELS`]; or the system refuses the
+    /// removal.
     pub(super) fn remove(&self, name: &str) -> io::Result<()> {
         self.remove_tree(name.as_ref(), LEVELS, &mut { ENTRIES })
     }
@@ -139,7 +141,7 @@ impl Directory {
         Ok(unlinkat(self.0.as_fd(), name, UnlinkatFlags::RemoveDir)?)
     }
 
-    /// Takes the directory `name` away, unless somebody keeps something there, or has it mounted.
+    /// Removes the directory `name`, unless it is not empty or is mounted.
     pub(super) fn remove_directory(&self, name: &str) -> io::Result<()> {
         match unlinkat(self.0.as_fd(), name, UnlinkatFlags::RemoveDir) {
             Err(Errno::ENOENT | Errno::ENOTEMPTY | Errno::EEXIST | Errno::EBUSY) => Ok(()),

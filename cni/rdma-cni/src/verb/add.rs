@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ADD: record, move, ask for addresses, set them, answer. Whatever fails after the record
-//! was written is undone by planning back towards it.
+//! ADD: writes the record, moves devices, requests addresses, sets them, and answers. If a step after the record fails,
+//! ADD plans back to the recorded state.
 
 mod answer;
 mod observation;
@@ -30,15 +30,15 @@ use std::{collections::BTreeSet, io, net::IpAddr};
 pub enum Outcome<K: Kernel> {
     /// The pod has devices.
     Added(Box<Added<K>>),
-    /// The pod has no allocated device, or an earlier call in this ADD has attached it. Has the result of the plugins
-    /// before.
+    /// The pod has no allocated device, or an earlier call in this ADD has attached its devices. Contains the result of
+    /// the earlier plugins.
     NothingToDo(Value),
 }
 
-/// A pod's devices that are attached, while the runtime does not know of it yet.
+/// A pod's attached devices, before the runtime has the result.
 #[derive(Debug)]
 pub struct Added<K: Kernel> {
-    /// The answer.
+    /// The result.
     pub result: Value,
     attachment: Attachment,
     pod: K::Pod,
@@ -54,7 +54,7 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Outcome<K>, Error> {
             log::warn!("{key}: the pod requests SMC-R, but kubelet allocated no RDMA device to it");
         }
         let network = &node.conf.network;
-        // as it came, or one that says nothing
+        // the unchanged result of the earlier plugins
         let unchanged = network.prev_result.clone();
         let empty = || result::extend(None, network.version, &[]);
         return Ok(Outcome::NothingToDo(unchanged.unwrap_or_else(empty)));
@@ -116,7 +116,7 @@ fn attempt<K: Kernel>(
     let started = match begin(node, request, key, pod) {
         Ok(started) => started,
         Err(error) => {
-            // nothing was changed, and a record that is whole may be there already
+            // nothing was changed, and a complete record of another ADD may exist already
             return Err(match node.store.remove(key, lock) {
                 Ok(()) => error,
                 Err(left) => Error::Recorded {
@@ -149,7 +149,7 @@ fn attempt<K: Kernel>(
 }
 
 impl<K: Kernel> Added<K> {
-    /// Takes everything back, since the answer could not be given.
+    /// Restores everything, since the result could not be written.
     pub fn take_back(mut self, node: &Node<'_, K>, error: io::Error) -> Error {
         undo(
             node,
@@ -161,17 +161,17 @@ impl<K: Kernel> Added<K> {
     }
 }
 
-/// An attachment with its record written, and how the moves went.
+/// An attachment after its record was written and its devices were moved.
 struct Started {
     attachment: Attachment,
-    /// Addresses for IPAM plugins.
+    /// Known addresses, for IPAM plugins.
     known: Known,
     moved: Result<Observed, Cause>,
 }
 
-/// Everything under the node's lock: recover, choose, record, move. What was recovered gives its
-/// addresses back when the lock is free again. Where only the ports of all RDMA devices tell what is selected, the
-/// lock is free while they are asked: a refusal then counts if others have the same as before, or the second time.
+/// Runs the steps under the node's lock: recover, choose, record, move. Recovered attachments release their addresses
+/// when the lock is free again. If the selection depends on the ports of all RDMA devices, they are queried without the
+/// lock. A refusal then counts if the holders of devices are the same as before, or the second time.
 fn begin<K: Kernel>(
     node: &Node<'_, K>,
     request: (&Choice<'_>, SmcRequirement),
@@ -202,7 +202,7 @@ fn begin<K: Kernel>(
     }
 }
 
-/// Returns None if only the ports of all RDMA devices tell the `selected` ones.
+/// Returns `None` if the selection depends on the ports of all RDMA devices and `selected` is `None`.
 fn start<K: Kernel>(
     node: &Node<'_, K>,
     (choice, smc_requirement): (&Choice<'_>, SmcRequirement),
@@ -220,7 +220,7 @@ fn start<K: Kernel>(
     }
     give(&mut attachment, &observed);
     let desired = given(&attachment);
-    // a plan that cannot be made is found here, before anything is written or changed
+    // if no plan is possible, ADD fails here, before anything is written or changed
     let ops = plan::attach(&attachment, &observed, &desired)?;
     open_connections::check(node.kernel, Some(pod), &ops)?;
     for rail in &mut attachment.rails {
@@ -269,7 +269,7 @@ fn start<K: Kernel>(
     }))
 }
 
-/// The record of an attachment that does not exist yet, and what is to be logged of its rails.
+/// Returns the record of a new attachment, and the remarks to log about its rails.
 pub fn draft<K: Kernel>(
     node: &Node<'_, K>,
     choice: &Choice<'_>,
@@ -291,7 +291,7 @@ pub fn draft<K: Kernel>(
     Ok((attachment, remarks))
 }
 
-/// Gives the rails' netdevs what they are to have before IPAM was asked, if it is.
+/// Sets the rails' desired state before IPAM: empty if an IPAM plugin is configured, else the netdevs' own addresses.
 pub fn give(attachment: &mut Attachment, observed: &Observed) {
     let kept = |host_link: &Link| match &attachment.ipam {
         Some(_) => DesiredLink::default(),
@@ -308,7 +308,7 @@ pub fn given(attachment: &Attachment) -> Vec<DesiredLink> {
     attachment.rails.iter().map(|it| it.given.clone()).collect()
 }
 
-/// Everything that other moves need not wait for: addresses, the answer.
+/// Runs the steps that need not delay other moves: addresses, GIDs, SMC-R, result.
 fn finish<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
@@ -334,14 +334,15 @@ fn finish<K: Kernel>(
     }
     smcr::apply::set_up(node.smcr(), smc_requirement, pod, attachment, &observed)?;
     rails::write(node.store.root(), node.store.patience(), attachment)?;
-    // nobody need hear of what is undone: only the record can fail after this
+    // after all steps that may fail, except for the record: an ADD that is undone need not be announced
     apply::announce(node.kernel, pod, attachment, &observed);
     if answers.is_some() && node.conf.probe {
-        // of two that have set it at the same moment, one at least has heard the other by now
+        // if two machines have set the address at the same moment, at least one has received the other's announcement
+        // by now
         let conflict = probe::overheard(node.kernel, pod, attachment);
         conflict.map_or(Ok(()), |it| Err(ApplyError::TakenMeanwhile(it)))?;
     }
-    // before the record says that all is done: what fails now is undone
+    // before the record's phase becomes attached, so that a failure is undone
     claims::joined(node.store.root(), attachment, choice, &observed)
         .map_err(|error| Cause::Claim(Box::new(error)))?;
     attachment.phase = Phase::Attached;
@@ -363,7 +364,7 @@ fn undo<K: Kernel>(
     lock: Lock,
     cause: Cause,
 ) -> Error {
-    // the error that ADD returns is logged at the end, with what is left to restore
+    // the caller logs ADD's error, with the devices that are left to restore
     log::debug!("{cause}; undoing");
     let node = &node.with_patience(UNDO_LIMIT);
     let conflicts: Vec<IpAddr> = match &cause {
@@ -374,14 +375,14 @@ fn undo<K: Kernel>(
         _ => vec![],
     };
     if attachment.phase == Phase::Attached {
-        // should this be killed, whoever comes next knows that the pod does not have them
+        // if this process is killed, the next verb knows that the pod does not have the devices
         teardown::mark(node, attachment, Phase::Detaching);
     }
     let restored = match node.store.lock_node() {
-        // another one's move is under way: DEL, or the next ADD, restores the devices to the host
+        // another attachment's move is under way: DEL, or the next ADD, restores the devices to the host
         Err(error) if error.is_held() => Err(vec![error.to_string()].into()),
         moves => {
-            // nobody can lock: devices that are not given back harm more than a move of others in between
+            // no process can take the lock: devices that stay away harm more than a concurrent move
             if let Err(error) = &moves {
                 log::warn!("{error}; undoing without the node's lock");
             }
@@ -399,7 +400,7 @@ fn undo<K: Kernel>(
             lacking = home.lacks;
             match teardown::addresses(node, attachment, Some(&netns), &conflicts) {
                 Ok(()) => forget(node, &attachment.key, lock),
-                // an IPAM plugin that failed ADD may well fail DEL: the runtime's DEL asks again
+                // an IPAM plugin that failed ADD may well fail DEL: the runtime's DEL calls it again
                 Err(error) => {
                     held = Some(error);
                     None
@@ -415,7 +416,7 @@ fn undo<K: Kernel>(
     }
 }
 
-/// Takes the record away; what is left if it stays.
+/// Removes the record; returns the reason if it stays.
 fn forget<K: Kernel>(node: &Node<'_, K>, key: &Key, lock: Lock) -> Option<Incomplete> {
     let removed = node.store.remove(key, lock);
     removed.err().map(|error| vec![error.to_string()].into())
@@ -449,7 +450,7 @@ fn log_rails<K: Kernel>(kernel: &K, attachment: &Attachment) {
             (None, Some(shared)) => {
                 let Shared { parent, child, .. } = shared;
                 log::info!("{netns} gets {name}, {child} on {parent}, {rdma}");
-                // programs that find no address only time out, and nothing else tells why
+                // programs without an address only time out, and no other message gives the reason
                 if attachment.ipam.is_none() && !attachment.accept_ra {
                     log::warn!(
                         "{name} has no address but IPv6's link-local one: a child of {parent} has \

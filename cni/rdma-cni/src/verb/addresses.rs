@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rails' addresses: IPAM is asked, then the wire whether they are free, and IPAM again for
-//! others where they are not.
+//! The rails' addresses: IPAM assigns addresses, probes check that they are free, and for those that are not IPAM
+//! assigns others.
 
 use super::Node;
 use crate::{
@@ -18,8 +18,8 @@ use std::{borrow::Cow, net::IpAddr};
 /// million needs more requests if other nodes have two thirds of a /24.
 const TRIES: usize = 32;
 
-/// Returns one answer for each rail. It is empty for rails that an earlier plugin placed. None: no IPAM plugin is
-/// configured. The record with the addresses is on disk before an address is used.
+/// Returns one answer for each rail. The answer is empty for rails that an earlier plugin placed. `None`: no IPAM
+/// plugin is configured. The record with the addresses is on disk before an address is used.
 pub(super) fn obtain<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
@@ -50,19 +50,22 @@ pub(super) fn obtain<K: Kernel>(
     if let Err(error) = &answers
         && error.is_answer()
     {
-        // so that DEL need not ask for ever for what was never given
+        // IPAM has certainly assigned nothing to these rails, so DEL need not retry their release for ever
         let refused = attachment.rails.iter_mut().skip(asked - 1);
         refused.for_each(|rail| rail.ipam_refused = true);
-        // DEL knows it from the record, should restoring not come to its end
+        // if the undoing does not finish, DEL reads it from the record
         if let Err(error) = node.store.update(attachment) {
-            log::warn!("{error}");
+            log::warn!(
+                "{}: {error}; DEL does not know which rails IPAM refused",
+                attachment.key
+            );
         }
     }
     let mut answers = answers?;
     for number in 1.. {
         calls.settle()?;
         answered(attachment, observed, &answers);
-        // should this be killed, it is known which addresses must not be in use any more
+        // if this process is killed, the record has the addresses that must not be in use any more
         node.store.update(attachment)?;
         if !node.conf.probe {
             break;
@@ -74,7 +77,7 @@ pub(super) fn obtain<K: Kernel>(
         if number == TRIES || !budget.is_enough() {
             return Err(ApplyError::InUse(first.clone()).into());
         }
-        // IPAM remembers it, should it be a node that is off one day
+        // the IPAM plugin remembers conflicts, because the other machine may be off later
         for (rail, link) in attachment.rails.iter().zip(&links) {
             let defended = conflicts.iter().filter(|it| it.link == rail.pod_name);
             known
@@ -99,7 +102,7 @@ pub(super) fn obtain<K: Kernel>(
     Ok(Some(answers))
 }
 
-/// Returns the descriptions of those of `links` that are `present`.
+/// Returns the descriptions of those `links` that are `present`.
 fn masters<'a>(
     links: &[Option<Link>],
     present: &[&'a Link],
@@ -122,7 +125,7 @@ fn answered(attachment: &mut Attachment, observed: &Observed, answers: &[Answer]
     give(attachment, observed, desired);
 }
 
-/// Notes what the rails are to have, and the rules and routes of the pod's other interfaces that this leads to.
+/// Records the rails' desired state, and the rules and routes of the pod's other interfaces that follow from it.
 pub fn give(attachment: &mut Attachment, observed: &Observed, desired: Vec<DesiredLink>) {
     for (rail, desired) in attachment.rails.iter_mut().zip(desired) {
         rail.given = desired;
@@ -130,7 +133,7 @@ pub fn give(attachment: &mut Attachment, observed: &Observed, desired: Vec<Desir
     plan::divert(attachment, observed);
 }
 
-/// IPAM's other answer for the rail `index`, if `conflicts` has one of its addresses.
+/// Returns IPAM's next answer for the rail `index`, if `conflicts` has one of its addresses.
 fn another<P: Pod>(
     ipam: &Ipam<'_>,
     attachment: &Attachment,
@@ -165,7 +168,7 @@ fn another<P: Pod>(
     let given = &answer.desired.addresses;
     let same = |conflict: &&&Conflict| given.iter().any(|it| it.ip == conflict.address);
     match own.iter().find(same) {
-        // a plugin that has no other, as the reference `static`
+        // the plugin has no other address, as the reference `static`
         Some(conflict) => Err(ApplyError::InUse((*conflict).clone()).into()),
         None => Ok(Some(answer)),
     }

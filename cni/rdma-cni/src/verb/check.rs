@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CHECK: the plan from the present state to the recorded one is empty. What it has is
-//! the differences, in words.
+//! CHECK succeeds if the plan from the present state to the recorded one is empty. Otherwise it reports the plan's
+//! operations as differences, in words.
 
 use super::Node;
 use crate::{
@@ -43,9 +43,9 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     node.kernel.ask_only(Some(attachment.devices().into()));
     let observed = node.kernel.observe_vfs(Some(&pod), &attachment.vfs())?;
     let (mut drift, mut left) = (vec![], vec![]);
-    // each rail for itself, so that one drift does not hide another
+    // each rail by itself, so that one difference does not hide another
     for (index, rail) in attachment.rails.iter().enumerate() {
-        // and with the MTU of the final result: a later plugin may have changed it
+        // with the MTU of the final result, because a later plugin may have changed it
         let mtu = result::find_interface(previous, &rail.pod_name).and_then(|it| it.mtu);
         let mtu = mtu.or(attachment.mtu);
         let expected = Attachment {
@@ -85,7 +85,7 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     check_addresses(node, &attachment, &pod)
 }
 
-/// Right for a pod that was passed through, to which kubelet allocated nothing.
+/// Succeeds for a pod that was passed through because kubelet allocated nothing to it.
 fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     let mut drift = format!("there is no record of {key}");
     if let Some(Devices::Resources(_)) = &node.conf.devices {
@@ -103,7 +103,7 @@ fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error>
 }
 
 /// Returns the state that ADD set, without the parts that the final result lacks: a later plugin may have removed them.
-/// Addresses that ADD did not put into the result can only be removed together with their interface.
+/// A later plugin can remove addresses that the result does not have only together with their interface.
 fn desired(attachment: &Attachment, index: usize, rail: &Rail, result: &Value) -> DesiredLink {
     let Some(interface) = result::find_interface(result, &rail.pod_name) else {
         return DesiredLink::default();
@@ -125,7 +125,7 @@ fn desired(attachment: &Attachment, index: usize, rail: &Rail, result: &Value) -
     let ruled: Vec<bool> = desired.rules.iter().map(|it| it.from.is_ipv4()).collect();
     desired.routes.retain(|route| {
         if Some(route.table) == table {
-            // the kernel takes a route away with the address that is its source
+            // the kernel removes a route with its source address
             return ruled.contains(&route.destination.is_ipv4())
                 && route.source.is_none_or(is_left);
         }
@@ -143,14 +143,14 @@ fn mac_drift(rail: &Rail, namespace: &Namespace, previous: &Value) -> Option<Str
     differs.then(|| format!("the hardware address of {name} is {mac}, not {desired}"))
 }
 
-/// The kernel makes them, so that no plan has them.
+/// Returns differences of the routes that the kernel makes with addresses, and that no plan has.
 fn connected_drift(rail: &Rail, desired: &DesiredLink, namespace: &Namespace) -> Vec<String> {
     let Some(Link { name, routes, .. }) = namespace.link(&rail.pod_name).filter(|link| link.up)
     else {
         return vec![];
     };
     let addresses = desired.addresses.iter();
-    // what has no metric of ours is as the kernel likes it
+    // without a metric from ADD, any metric of the kernel is right
     let connected = addresses.filter_map(plan::connected);
     let connected = connected.filter_map(|route| Some((route.metric?, route)));
     let is_missing = |(metric, desired): &(u32, Route)| {
@@ -181,7 +181,7 @@ fn check_addresses<K: Kernel>(
     let mut config = node.conf.raw.clone();
     if let (ResultIps::None, Some(previous)) = (attachment.result_ips, config.get_mut("prevResult"))
     {
-        // IPAM is asked about what it gave: the reference `static` looks for it there
+        // the IPAM plugin gets its own addresses in `prevResult`: the reference `static` searches for them there
         for rail in &attachment.rails {
             let given = rail.given.addresses.iter();
             let given = given.filter_map(|it| IpNetwork::new(it.ip, it.prefix).ok());

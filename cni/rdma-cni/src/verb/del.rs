@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! DEL: everything back on the host, whatever became of pod, record and namespace. Never an error
-//! because something is already gone.
+//! DEL: restores everything to the host, whatever became of pod, record and namespace. A device or record that is gone
+//! already is never an error.
 
 use super::{Node, teardown};
 use crate::{
@@ -17,7 +17,7 @@ use network_conf::Devices;
 use rdma_netns::{InterfaceName, Kernel, Link, Observed, Pod};
 use serde_json::Value;
 
-/// Detaches what the attachment has.
+/// Detaches the devices of the attachment.
 pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     let (target, key) = node.target()?;
     let given = match &target.netns {
@@ -25,10 +25,10 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         None => None,
     };
     if let Err(error) = node.store.sweep(None, None) {
-        log::warn!("{error}");
+        log::warn!("{error}; the next verb removes what killed processes left");
     }
     let lock = match node.store.lock(&key) {
-        // a pod that was passed through has no lock yet, and needs no room to end
+        // a pod that was passed through has no lock file yet, and must end even on a full disk
         Err(error) if error.lacks_room() && matches!(node.store.load(&key), Ok(Record::None)) => {
             log::warn!("{error}; {key} has no record");
             let released = unrecorded(node, &key);
@@ -68,9 +68,10 @@ fn forget_rails<K>(node: &Node<'_, K>, key: &Key) {
 }
 
 /// Releases addresses as [`without_record`] does, for an attachment whose DEL has ended already, or whose ADD did not
-/// begin. ADD writes the record before it calls IPAM, and DEL removes it last. DEL fails here only if a later try may
-/// succeed: a plugin that is missing, or always refuses, would keep the pod for ever ("Plugins should generally complete a DEL
-/// action without error even if some resources are missing", CNI specification, section 2, DEL).
+/// begin. IPAM holds nothing in either case: ADD writes the record before it calls IPAM, and DEL removes the record
+/// last. DEL fails here only if a later try may succeed: a plugin that is missing, or always refuses, would keep the
+/// pod for ever ("Plugins should generally complete a DEL action without error even if some resources are missing", CNI
+/// specification, section 2, DEL).
 fn unrecorded<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     match without_record(node, key) {
         Err(Error::Release(error)) if !error.may_pass() => {
@@ -81,7 +82,7 @@ fn unrecorded<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     }
 }
 
-/// Gives back what IPAM may hold for an attachment that nothing is recorded of.
+/// Releases the addresses that IPAM may hold for an attachment without a record.
 fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     let Some(name) = &node.conf.ipam else {
         return Ok(());
@@ -91,7 +92,8 @@ fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error>
         return Ok(());
     }
     let ipam = Ipam::find(name, node.environment, &node.conf.raw);
-    let ipam = ipam.inspect_err(|error| log::warn!("{error}"));
+    let ipam =
+        ipam.inspect_err(|error| log::warn!("{key}: its addresses are not released: {error}"));
     let ipam = ipam.map_err(Error::Release)?;
     let netns = node.target()?.0.netns.as_ref();
     let netns = netns.map(|path| path.display().to_string());
@@ -107,15 +109,15 @@ fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error>
             conflicts: &[],
         };
         if let Err(error) = ipam.rail(Command::Del, call) {
-            log::warn!("{error}");
-            // one that may pass counts before one that stays
+            log::warn!("{key}: the addresses of {pod_name} are not released: {error}");
+            // an error that may pass takes precedence over one that stays
             first = first.filter(IpamError::may_pass).or(Some(error));
         }
     }
     first.map_or(Ok(()), |error| Err(Error::Release(error)))
 }
 
-/// The rails of the pod's other attachments: their leases are not this one's to give back.
+/// Returns the names of the rails of the pod's other attachments, whose leases this attachment must not release.
 fn names_of_others<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Vec<InterfaceName> {
     let keys = node.store.keys(Some(&key.network)).unwrap_or_default();
     let others = keys
@@ -128,9 +130,9 @@ fn names_of_others<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Vec<InterfaceNam
     records.flatten().map(|rail| rail.pod_name).collect()
 }
 
-/// The pod-side names that this attachment's rails have, or would have: those of ours in
-/// `prevResult`, and the first. A pod that was passed through has none: where kubelet says what is
-/// attached, the first counts only if there is no `prevResult` to tell.
+/// Returns the pod-side names that this attachment's rails have, or would have: this plugin's names in `prevResult`,
+/// and the first possible name. A pod that was passed through has no rails. Therefore, if kubelet decides what is
+/// attached, the first name counts only without a `prevResult`.
 fn rail_names<K>(node: &Node<'_, K>) -> Vec<InterfaceName> {
     let result = node.conf.network.prev_result.as_ref();
     let interfaces = result.and_then(|result| result["interfaces"].as_array());
@@ -153,8 +155,8 @@ fn rail_names<K>(node: &Node<'_, K>) -> Vec<InterfaceName> {
     names
 }
 
-/// `CNI_IFNAME`, where that is the name of the only rail, as far as the result tells: that of a list
-/// whose first plugin this one is has no other interface in the pod.
+/// Returns `CNI_IFNAME`, if the result shows that it is the name of the only rail: the pod has no other interface,
+/// because this plugin is the first of the list.
 fn named_by_runtime<K>(node: &Node<'_, K>) -> Option<InterfaceName> {
     let conf = node.conf;
     let is_named = matches!(
@@ -173,9 +175,9 @@ fn named_by_runtime<K>(node: &Node<'_, K>) -> Option<InterfaceName> {
     (only["name"] == *name).then_some(name)
 }
 
-/// Restores what the pod has of ours although the record is lost: netdevs by the names
-/// that this configuration gives, under their old names where the configuration tells
-/// them, else as the kernel names those of a dead namespace.
+/// Restores the pod's devices of this plugin although the record is lost. Netdevs are found by the pod-side names of
+/// this configuration. They get their old names if the configuration has them, else the names that the kernel gives to
+/// netdevs of a dead namespace.
 fn salvage<K: Kernel>(
     node: &Node<'_, K>,
     key: &Key,
@@ -194,7 +196,7 @@ fn salvage<K: Kernel>(
         }
         let mut attachment = node.record(key, pod, &observed, rails);
         attachment.phase = Phase::Detaching;
-        // nothing says so, as no try of it is recorded
+        // no record says whether an earlier verb tried, so assume that one did
         attachment.tried = true;
         let links = observed.pod.iter().flat_map(|pod| &pod.links);
         attachment.named = links.map(|link| link.index).collect();
@@ -203,7 +205,7 @@ fn salvage<K: Kernel>(
     }
     without_record(node, key)?;
     forget_rails(node, key);
-    // only now: whatever failed before is tried again by another DEL
+    // last, so that after any failure another DEL tries again
     let aside = node.store.set_aside(key)?;
     log::warn!("{key}: the unreadable record is kept as {aside:?}");
     lock.discard();
@@ -234,7 +236,7 @@ fn lost_rails<K>(node: &Node<'_, K>, observed: &Observed) -> Vec<Rail> {
         })
         .collect();
     if let Some(Devices::Address(address)) = &node.conf.devices {
-        // moved without its netdev, as the drop-in does
+        // an RDMA device that was moved without its netdev, as the drop-in does
         let is_ours = |rail: &Rail| {
             rail.rdma
                 .as_ref()
@@ -260,7 +262,7 @@ fn lost_rails<K>(node: &Node<'_, K>, observed: &Observed) -> Vec<Rail> {
     rails
 }
 
-/// Returns the shared netdev of `link`, if that is a child of a netdev that stayed on the host.
+/// Returns the shared netdev of `link`, if `link` is a child of a netdev that stayed on the host.
 fn shared_again(observed: &Observed, link: &Link) -> Option<Shared> {
     let child = link.child?;
     let parent = observed.host.link_by_index(link.lower?)?;
@@ -276,7 +278,7 @@ fn host_link_again<K>(node: &Node<'_, K>, observed: &Observed, link: &Link) -> L
         },
         _ => None,
     };
-    // its own alternative name is no name that it could get
+    // a netdev cannot get its own alternative name as its name
     let own = |name: &InterfaceName| link.alt_names.iter().any(|alt| *alt == **name);
     let free = |name: &InterfaceName| observed.host.link(name).is_none() && !own(name);
     let fallback = InterfaceName::try_from(format!("dev{}", link.index));
@@ -284,7 +286,7 @@ fn host_link_again<K>(node: &Node<'_, K>, observed: &Observed, link: &Link) -> L
     Link {
         name: name.unwrap_or_else(|| link.name.clone()),
         up: false,
-        // that is the pod's view
+        // the observed origin is as the pod sees it
         origin: None,
         addresses: vec![],
         routes: vec![],

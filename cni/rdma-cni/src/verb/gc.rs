@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! GC: restores what the runtime does not know any more, within its own network.
+//! GC: restores attachments that the runtime no longer knows, within its own network.
 
 use super::{Node, teardown};
 use crate::{error::Error, ipam::Ipam};
@@ -14,17 +14,17 @@ use cni_protocol::{
 use rdma_netns::{InterfaceName, Kernel};
 use std::time::Duration;
 
-/// More rails than any node has.
+/// Limit of rail names, more than any node has rails.
 const MOST_RAILS: usize = 64;
 
-/// Detaches every recorded attachment that is not in `cni.dev/valid-attachments`. Without the list
-/// nothing is known, so that nothing is dropped, here or by IPAM.
+/// Detaches every recorded attachment that is not in `cni.dev/valid-attachments`. Without that list GC drops nothing,
+/// neither here nor in IPAM.
 pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     gc_within(node, LIMIT)
 }
 
-/// Runs [`gc`] with `time` for the locks of each attachment, the same as for a DEL. GC waits for the other locks only for
-/// the rest of the verb's time after another process held one lock for all of `time`.
+/// Runs [`gc`] with `time` to wait for the locks of each attachment, as for a DEL. After another process has held one
+/// lock for all of `time`, GC waits for the other locks only for the rest of the verb's time.
 pub fn gc_within<K: Kernel>(node: &Node<'_, K>, mut time: Duration) -> Result<(), Error> {
     node.conf.network.since("GC", SpecVersion::V1_1_0)?;
     let Some(valid) = &node.conf.network.valid_attachments else {
@@ -72,15 +72,15 @@ pub fn gc_within<K: Kernel>(node: &Node<'_, K>, mut time: Duration) -> Result<()
     }
 }
 
-/// Returns true if one process kept a lock for all the available time. If several processes had it in turn, such as
-/// starting pods, the next attachment gets its time.
+/// Returns true if one process kept a lock for all the available time. If several processes had the lock in turn, such
+/// as starting pods, the next attachment gets the full time.
 fn is_kept(error: &Error) -> bool {
     matches!(error, Error::State(error) | Error::Unfinished(error) if lock::is_kept(error))
 }
 
-/// The attachments as IPAM knows them: a rail's lease is held under the rail's name. What still
-/// has a record keeps its leases: its devices are not restored yet. Where a record cannot be read, or that of a valid
-/// attachment is not there, it keeps all that its rails could be called.
+/// Returns the valid attachments in IPAM's terms: a lease of a rail is held under the rail's name. An attachment with a
+/// record keeps its leases, because its devices are not restored yet. If a record cannot be read, or a valid attachment
+/// has none, the attachment keeps the leases of all names that its rails can have.
 fn known<K: Kernel>(
     node: &Node<'_, K>,
     valid: &[ValidAttachment],
@@ -106,7 +106,7 @@ fn known<K: Kernel>(
                 add(&key.container, &key.interface);
                 unknown.push(key.container);
             }
-            // its DEL has come to its end just now
+            // the attachment's DEL has just finished
             Record::None => {}
         }
     }

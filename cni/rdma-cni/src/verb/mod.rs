@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The verbs. Each is a function of a checked configuration, an environment and a kernel.
+//! The verbs. Each verb is a function of a checked configuration, an environment and a kernel.
 
 pub mod add;
 pub mod addresses;
@@ -21,7 +21,7 @@ use network_conf::{Conf, Devices};
 use rdma_netns::{Kernel, ObserveError, Observed, OpenPodError, Pod};
 use std::time::Duration;
 
-/// All that a verb works with.
+/// Inputs of a verb.
 #[derive(Debug)]
 pub struct Node<'a, K> {
     /// The kernel.
@@ -45,7 +45,7 @@ impl<'a, K: Kernel> Node<'a, K> {
         }
     }
 
-    /// Returns this node with at least `least` from now on to wait for locks.
+    /// Returns this node with a time of at least `least`, from now on, to wait for locks.
     pub fn with_patience(&self, least: Duration) -> Self {
         let patience = self.store.patience().at_least(least);
         Self {
@@ -76,7 +76,7 @@ impl<'a, K: Kernel> Node<'a, K> {
         }
     }
 
-    /// The attachment that the verb is about.
+    /// Returns the attachment of the verb.
     pub fn target(&self) -> Result<(&'a Target, Key), Error> {
         let environment = self.environment;
         let target = environment
@@ -94,8 +94,8 @@ impl<'a, K: Kernel> Node<'a, K> {
         Ok((target, key))
     }
 
-    /// Returns the source that names the devices. None: kubelet allocated nothing to the pod. This asks kubelet, and
-    /// opens, locks or observes nothing else.
+    /// Returns the source that names the devices. `None`: kubelet allocated nothing to the pod. The call asks kubelet,
+    /// and opens, locks or observes nothing else.
     pub fn choice(&self) -> Result<Option<Choice<'a>>, Error> {
         Ok(match self.conf.required_devices()? {
             Devices::Address(address) => Some(Choice::Address(address)),
@@ -107,7 +107,7 @@ impl<'a, K: Kernel> Node<'a, K> {
         })
     }
 
-    /// The present state, with what `choice` is to be selected by.
+    /// Observes the present state, with the hardware that `choice` selects by.
     pub fn observe(
         &self,
         choice: &Choice<'_>,
@@ -118,7 +118,7 @@ impl<'a, K: Kernel> Node<'a, K> {
         Ok(observed)
     }
 
-    /// The pod's namespace, for verbs that cannot do without.
+    /// Opens the pod's namespace, for verbs that need it.
     pub fn pod(&self) -> Result<K::Pod, Error> {
         let (target, _) = self.target()?;
         let path = target.netns.as_deref().ok_or(EnvironmentError::Missing {
@@ -128,7 +128,7 @@ impl<'a, K: Kernel> Node<'a, K> {
         Ok(self.kernel.open_pod(path)?)
     }
 
-    /// The pod's namespace, for verbs that also work when it is gone.
+    /// Opens the pod's namespace, for verbs that also work without it.
     pub fn pod_if_there(&self, path: &std::path::Path) -> Result<Option<K::Pod>, Error> {
         match self.kernel.open_pod(path) {
             Ok(pod) => Ok(Some(pod)),
@@ -141,7 +141,7 @@ impl<'a, K: Kernel> Node<'a, K> {
         }
     }
 
-    /// A record of `rails` in `pod`, with the settings of the configuration.
+    /// Returns a record of `rails` in `pod`, with the settings of the configuration.
     pub fn record(
         &self,
         key: &Key,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Netdevs that are on the host again, and a network manager that takes their addresses away a moment later.
+//! Restored netdevs whose addresses a network manager removes a moment later.
 
 use super::{Node, teardown};
 use crate::apply::{Incomplete, Restored};
@@ -7,8 +7,8 @@ use attachments::{Attachment, Phase, Smc, Stage};
 use rdma_netns::Kernel;
 use std::time::Duration;
 
-/// Time without a change after which a network manager is done with a returned netdev. NetworkManager takes up to some
-/// tenths of a second on a busy node.
+/// Time without a change after which a network manager has finished with a returned netdev. NetworkManager takes up to
+/// some tenths of a second on a busy node.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// Maximum wait for network managers.
@@ -17,9 +17,10 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Pause between two observations.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Says in the record that an attachment that had something of the node's for SMC-R is restored, as long as the node's lock
-/// is held: another one that ends would leave to it what both have had. Where managers are waited for, that is said after it.
-/// Should this be killed before IPAM was asked, the addresses are given back by DEL, or some minutes later by another ADD.
+/// Records that an attachment with settings of the whole node for SMC-R is restored, while the node's lock is held.
+/// Without the record, another attachment that ends would leave the common settings to this one. If network managers
+/// are awaited, this is recorded later. If this process is killed before IPAM was called, DEL releases the addresses,
+/// or another ADD does so some minutes later.
 pub(super) fn leave_to_nobody<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
@@ -31,9 +32,9 @@ pub(super) fn leave_to_nobody<K: Kernel>(
     }
 }
 
-/// Waits until managers are quiet, without the node's lock, and restores again what one has taken away
-/// ([`plan::taken_away`]). Rails that are home after that, while something else is not, are left to other owners.
-/// `tried_before`: another verb did.
+/// Waits without the node's lock until network managers are quiet, and restores the addresses that one has removed
+/// ([`plan::taken_away`]). If the restore remains incomplete, rails that are on the host are then left to other owners.
+/// `tried_before`: an earlier verb has tried the restore.
 pub(super) fn managers<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
@@ -52,7 +53,10 @@ pub(super) fn managers<K: Kernel>(
         let now = match node.kernel.observe(None) {
             Ok(now) => now,
             Err(error) => {
-                log::warn!("{error}");
+                log::warn!(
+                    "{}: cannot observe a network manager's changes: {error}",
+                    attachment.key
+                );
                 continue;
             }
         };
@@ -64,7 +68,10 @@ pub(super) fn managers<K: Kernel>(
         let _moves = match node.store.lock_node() {
             Ok(moves) => moves,
             Err(error) => {
-                log::warn!("{error}");
+                log::warn!(
+                    "{}: {error}; addresses that a network manager removed stay missing",
+                    attachment.key
+                );
                 continue;
             }
         };
@@ -86,8 +93,8 @@ pub(super) fn managers<K: Kernel>(
     }
 }
 
-/// Records the rails that are back on the host as returned, after a verb that failed for another reason: from now on they
-/// may have other owners.
+/// Records the rails that are back on the host as returned, after a verb that failed for another reason. From then on
+/// these rails may have other owners.
 pub(super) fn leave<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
@@ -111,8 +118,8 @@ pub(super) fn watched(restored: &Result<Restored, Incomplete>) -> Option<&Restor
     restored.filter(|it| it.has_to_outlast)
 }
 
-/// Removes SMC-R settings that the pod shared with one that ended meanwhile. Each has left them to the other; the last
-/// one whose record is not marked as restored removes them.
+/// Removes SMC-R settings that the pod shared with an attachment that ended meanwhile. Each of the two has left the
+/// settings to the other; the last one whose record is not marked as restored removes them.
 fn leave_smc<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-cni plan`, by hand: what ADD would do, each change as its `ip`/`rdma` equivalent.
-//! Reads what ADD reads, and changes nothing.
+//! `rdma-cni plan`, for people: prints the changes that ADD would make, each as its `ip`/`rdma` equivalent. Reads the
+//! same state as ADD, and changes nothing.
 
 use super::{Node, add};
 use crate::{claims, error::Error, vf};
 use rdma_netns::{Kernel, Pod};
 use std::fmt::Write as _;
 
-/// The changes, one a line.
+/// Returns the changes, one per line.
 pub fn plan<K: Kernel>(node: &Node<'_, K>) -> Result<String, Error> {
     let (_, key) = node.target()?;
     let Some(choice) = node.choice()? else {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A look at all records before an ADD: who holds what, and what is stale and recovered.
+//! Reads all records before an ADD: finds the holders of devices, and recovers stale attachments.
 
 use super::{
     Node, outlast,
@@ -16,24 +16,22 @@ use std::time::Duration;
 /// Time that the addresses of other pods may delay an ADD.
 const BUDGET: Duration = Duration::from_secs(5);
 
-/// Time until others try again to release the addresses of a record whose IPAM plugin refused.
+/// Time for which other ADDs do not retry to release the addresses of a record whose IPAM plugin refused.
 const BACK_OFF: Duration = Duration::from_secs(300);
 
 /// Result of reading all records.
 #[derive(Debug, Default)]
 pub struct Recovery {
-    /// Attachments whose devices are not to be had.
+    /// Attachments whose devices are not available.
     pub holders: Vec<Attachment>,
-    /// Attachments whose devices were restored to the host: their addresses are still to be given
-    /// back, by [`Recovery::release`].
+    /// Attachments whose devices were restored to the host. [`Recovery::release`] still must release their addresses.
     recovered: Vec<(Attachment, Lock)>,
 }
 
-/// Restores what a pod that is gone, or an ADD that was killed, has left: containerd does
-/// not call GC, so that ADD is where a crash is recovered. What cannot be restored has a
-/// holder.
+/// Restores the devices of pods that are gone, and of killed ADDs. containerd does not call GC, so ADD is where a crash
+/// is recovered. Devices that cannot be restored have a holder.
 ///
-/// The node's lock and that of `own` are held by the caller.
+/// The caller holds the node's lock and the lock of `own`.
 pub fn recover<K: Kernel>(node: &Node<'_, K>, own: &Key, boot_id: &str) -> Result<Recovery, Error> {
     let mut recovery = Recovery::default();
     let records = node.store.sweep(None, Some(own))?;
@@ -50,7 +48,7 @@ pub fn recover<K: Kernel>(node: &Node<'_, K>, own: &Key, boot_id: &str) -> Resul
     Ok(recovery)
 }
 
-/// The records of these attachments; of one that cannot be read it is told why.
+/// Returns the records of these attachments; logs the reason for each one that cannot be read.
 fn others<'a, K: Kernel>(
     node: &Node<'_, K>,
     keys: impl Iterator<Item = &'a Key>,
@@ -75,8 +73,8 @@ fn others<'a, K: Kernel>(
     others
 }
 
-/// The lock of `key` for an ADD, when nothing is recorded of it any more. After an error its file is gone, unless a
-/// record needs it.
+/// Takes the lock of `key` for an ADD, after an earlier record is removed. After an error the lock's file is removed,
+/// unless a record needs it.
 pub fn lock_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<Lock, Error> {
     let lock = node.store.lock(key).map_err(Error::from);
     let own = lock.and_then(|lock| recover_own(node, key).map(|()| lock));
@@ -85,9 +83,8 @@ pub fn lock_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<Lock, Error>
     })
 }
 
-/// Clears the way for an ADD: a record of the same attachment is that of an ADD that was
-/// killed, or of a pod that is gone. The lock of `key` is held by the caller, and that of the
-/// node is not.
+/// Clears the way for an ADD: an existing record of the same attachment is of a killed ADD, or of a pod that is gone.
+/// The caller holds the lock of `key`, and not the node's.
 fn recover_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     let mut attachment = match node.store.load(key)? {
         Record::Good(attachment) => *attachment,
@@ -116,9 +113,8 @@ fn recover_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
 }
 
 impl Recovery {
-    /// Gives the addresses of what was recovered back. An IPAM plugin may take its time, and
-    /// fail: the record then stays for another try, and holds no device. The pod that waits for
-    /// it is another one: it waits for `BUDGET` in all.
+    /// Releases the addresses of the recovered attachments. If an IPAM plugin fails, the record stays for another try,
+    /// and holds no device. Because an unrelated pod waits meanwhile, all releases together take at most `BUDGET`.
     pub fn release<K: Kernel>(self, node: &Node<'_, K>) {
         let deadline = ipam::now() + BUDGET;
         for (attachment, lock) in self.recovered {
@@ -131,7 +127,8 @@ impl Recovery {
                 Ok(()) => lock.discard(),
                 Err(error) => {
                     log::warn!("{}: {error}", attachment.key);
-                    // from now on it is left alone for a while; its own DEL waits for the lock until that is written
+                    // other ADDs now leave the record alone for a while; the attachment's own DEL waits for the lock
+                    // until that is written
                     teardown::mark(node, &attachment, Phase::Restored);
                     drop(lock);
                 }
@@ -140,7 +137,7 @@ impl Recovery {
     }
 }
 
-/// Recovers what was not settled as it was `seen`.
+/// Recovers an attachment that was not settled when it was `seen`.
 fn recover_other<K: Kernel>(
     node: &Node<'_, K>,
     seen: Attachment,
@@ -148,7 +145,7 @@ fn recover_other<K: Kernel>(
     recovery: &mut Recovery,
 ) {
     let key = &seen.key;
-    // IPAM has refused it a little while ago
+    // its IPAM plugin refused a short time ago
     let is_young = || node.store.age(key).is_some_and(|age| age < BACK_OFF);
     if seen.phase == Phase::Restored && seen.ipam.is_some() && is_young() {
         return;
@@ -158,12 +155,12 @@ fn recover_other<K: Kernel>(
         log::warn!("{key}: {error}");
         None
     });
-    // an ADD that is under way changes nothing of its devices as long as the node's lock is held
+    // an ADD that is under way does not change its devices while another process holds the node's lock
     if lock.is_none() && seen.phase == Phase::Attaching {
         recovery.holders.push(seen);
         return;
     }
-    // another one may have come to its end between the look and the lock
+    // another verb may have finished between the read and the lock
     let Record::Good(attachment) = node.store.record(key) else {
         if let Some(lock) = lock {
             lock.discard();
@@ -171,7 +168,7 @@ fn recover_other<K: Kernel>(
         return;
     };
     let Some(lock) = lock.filter(|_| !attachment.is_settled(node.kernel, boot_id)) else {
-        // somebody else is giving its addresses back: its devices are free
+        // another process releases the addresses: the devices are free
         if attachment.phase != Phase::Restored {
             recovery.holders.push(*attachment);
         }
@@ -180,7 +177,7 @@ fn recover_other<K: Kernel>(
     log::info!("{key}: a verb was killed, or the pod is gone: recovering");
     let mut attachment = *attachment;
     let restored = restore_devices(node, &mut attachment, boot_id).and_then(|()| {
-        // from here on its devices can be another pod's
+        // from here on another pod can get its devices
         attachment.phase = Phase::Restored;
         node.store.update(&attachment).map_err(Error::Forget)
     });
@@ -196,9 +193,9 @@ fn recover_other<K: Kernel>(
     }
 }
 
-/// Restores the devices; addresses follow when the node's lock is free. ADD does not wait here. It leaves rails that are home
-/// to other owners in the first try if it awaits neither a namespace's end nor a network manager, and otherwise in a try at
-/// least [`PATIENCE`] after an earlier one.
+/// Restores the devices; the addresses follow when the node's lock is free. ADD does not wait for a namespace's end or
+/// a network manager. If neither is awaited, the first try leaves rails that are on the host to other owners; otherwise
+/// a try at least [`PATIENCE`] after an earlier one does.
 fn restore_devices<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Netdevs of the host that are changed for a moment, so that the kernel keeps their default routers.
+//! Netdevs of the host that are changed temporarily, so that the kernel keeps their default routers.
 
 use super::Node;
 use crate::apply::ApplyError;
 use attachments::{Attachment, Phase, Spared, store::StoreError};
 use rdma_netns::Kernel;
 
-/// Writes down that `more` netdevs besides `spared` are about to be changed: should this be killed, the next verb takes
-/// that back.
+/// Records that `more` netdevs besides `spared` are about to be changed. If this process is killed, the next verb
+/// restores them.
 ///
 /// # Errors
-/// The record cannot be written, or cannot be read and stays as it is.
+/// The record cannot be written, or cannot be read and stays unchanged.
 pub(super) fn record<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
@@ -36,7 +36,7 @@ pub(super) fn record<K: Kernel>(
 /// Restores `accept_ra` of the recorded netdevs that still have the temporary value, and clears the list in the record.
 ///
 /// # Errors
-/// Why it could not be restored: the record keeps the list.
+/// A netdev could not be restored; the record keeps the list.
 pub(super) fn take_back<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
@@ -47,11 +47,14 @@ pub(super) fn take_back<K: Kernel>(
     let observed = node.kernel.observe(None)?;
     let left = plan::still_spared(&attachment.spared, &observed);
     let done = plan::spare_no_more(&left).map(|op| node.kernel.execute(&op, None));
-    // the others as well
+    // continues after an error
     done.fold(Ok(()), Result::and)?;
     attachment.spared.clear();
     if let Err(error) = record(node, attachment, &mut vec![], &[]) {
-        log::warn!("{error}");
+        log::warn!(
+            "{}: {error}; the next verb restores these netdevs once more",
+            attachment.key
+        );
     }
     Ok(())
 }

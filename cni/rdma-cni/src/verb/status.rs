@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! STATUS: would ADD work? State directory, RDMA subsystem, devices, IPAM. Nothing is written for
-//! that: runtimes ask every few seconds.
+//! STATUS: checks whether ADD would work: state directory, RDMA subsystem, devices, IPAM. It writes nothing, because
+//! runtimes ask every few seconds.
 
 use super::Node;
 use crate::{
@@ -16,12 +16,12 @@ use plan::{
 };
 use rdma_netns::{Kernel, Link};
 
-/// Finds whatever would make every ADD fail, whichever pod it were for: the runtime takes no pod at all
-/// onto a node whose network is not ready.
+/// Reports only conditions that would make every ADD fail, whatever its pod: a node whose network is not ready gets no
+/// pods at all.
 ///
-/// Where kubelet's allocation says what a pod gets, that is the configuration alone. A range that is
-/// full, or a state directory that cannot be written, concerns pods that ask for devices, and a kubelet
-/// whose socket is away is no state to last; each tells its own ADD, and `rdma-device-plugin doctor` people.
+/// If kubelet's allocation decides what a pod gets, only the configuration is checked. A full range and a state
+/// directory that cannot be written affect only pods that request devices; a missing kubelet socket is temporary. The
+/// ADDs that they affect report them, and so does `rdma-device-plugin doctor`.
 pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     node.conf.network.since("STATUS", SpecVersion::V1_1_0)?;
     if let Some(Devices::Resources(_)) = &node.conf.devices {
@@ -37,7 +37,7 @@ pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     let choice = match &node.conf.devices {
         Some(Devices::Address(address)) => Some(Choice::Address(address)),
         Some(Devices::Selectors(selectors)) => Some(Choice::Selectors(selectors)),
-        // the devices come with each ADD
+        // each ADD gets its devices from kubelet
         Some(Devices::Resources(_)) => None,
         None if node.conf.takes_device_id() => None,
         None => {
@@ -60,9 +60,9 @@ pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
                 }));
                 rails = found;
             }
-            // a device that a pod has is one that works
+            // a device that a pod has is a working one
             Err(SelectError::InUse { .. } | SelectError::Elsewhere(_)) => {}
-            // runtimeConfig names it at ADD; this one may have been an example
+            // at ADD runtimeConfig names the device; the address here may be an example
             Err(SelectError::NotFound(_)) if matches!(choice, Choice::Address(_)) => {}
             Err(error) => reasons.push(error.to_string()),
         }
@@ -89,7 +89,7 @@ pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     }
 }
 
-/// The complaints of IPAM, for each of the rails' netdevs if they are known.
+/// Returns IPAM's errors, for each of the rails' netdevs if they are known.
 fn ask<K>(node: &Node<'_, K>, name: &str, masters: &[Master<'_>]) -> Vec<IpamError> {
     let ipam = match Ipam::find(name, node.environment, &node.conf.raw) {
         Ok(ipam) => ipam,
@@ -104,7 +104,7 @@ fn ask<K>(node: &Node<'_, K>, name: &str, masters: &[Master<'_>]) -> Vec<IpamErr
     };
     let mut complaints: Vec<IpamError> = vec![];
     for error in asked.into_iter().filter_map(Result::err) {
-        // what is not about one rail is told once
+        // an error that is the same for several rails is reported once
         if !complaints
             .iter()
             .any(|it| it.to_string() == error.to_string())

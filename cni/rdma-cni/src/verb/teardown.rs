@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Steps that every restore has: the pod's namespace if it is still the same one, devices, addresses, record.
+//! Steps of every restore: the pod's namespace if it is still the same one, devices, addresses, record.
 
 use super::{Node, outlast, spared};
 use crate::{
@@ -25,14 +25,13 @@ use std::{
 /// Maximum wait for the devices of a dying namespace.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Maximum time of removing a pod's netdevs on its rails. Some program may make new ones as fast.
+/// Maximum time to remove a pod's netdevs on its rails. A program in the pod may make new ones as fast.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Pause in which others may move devices.
+/// Pause during which other verbs may move devices.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The namespace of `attachment`, if that one still exists: another one at the same path
-/// is none of its business.
+/// Opens the namespace of `attachment`, if it still exists; another namespace at the same path does not count.
 pub fn pod_of<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
@@ -41,8 +40,8 @@ pub fn pod_of<K: Kernel>(
     Ok(pod.filter(|pod| pod.id() == attachment.netns_id))
 }
 
-/// Restores `attachment` to the host, gives its addresses back and forgets it. The record stays
-/// until all of that is done, so that it can be tried again.
+/// Restores `attachment` to the host, releases its addresses and removes its record. The record stays until everything
+/// is done, so that a later verb can try again.
 pub fn attachment<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
@@ -50,7 +49,7 @@ pub fn attachment<K: Kernel>(
     lock: Lock,
 ) -> Result<(), Error> {
     if attachment.phase == Phase::Attached {
-        // should this be killed, whoever comes next knows that the pod is done with them
+        // if this process is killed, the next verb knows that the pod no longer needs the devices
         attachment.phase = Phase::Detaching;
         mark(node, attachment, Phase::Detaching);
     }
@@ -63,7 +62,7 @@ pub fn attachment<K: Kernel>(
         .map_err(Error::Forget)
 }
 
-/// Records the netdevs that the DEL with this `error` names as they may be the host's. The next DEL removes them.
+/// Records the netdevs that the `error` of this DEL names because they may be the host's. The next DEL removes them.
 fn remember_named<K: Kernel>(node: &Node<'_, K>, attachment: &mut Attachment, error: &Error) {
     if let Error::Incomplete(Incomplete { named, .. }) = error
         && node.environment.command == Command::Del
@@ -75,38 +74,39 @@ fn remember_named<K: Kernel>(node: &Node<'_, K>, attachment: &mut Attachment, er
     }
 }
 
-/// Takes the rails' file away as soon as what it tells is not the pod's any more, whatever IPAM
-/// says. That it is there longer harms nobody. No container is made by the pod's claims any more.
+/// Removes the attachment from the rails file when its devices have left the pod, whatever IPAM answers later. A file
+/// that stays too long harms nobody. Also removes the CDI specifications of the pod's claims, so that no container
+/// starts by them.
 pub fn forget_rails<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment) {
     let (key, pod) = (&attachment.key, attachment.pod.as_deref());
     claims::left(node.store.root(), &key.container);
     tell_no_more(node, key, pod);
 }
 
-/// Takes the rails of `key` out of its pod's file. Nobody would take them out later: what fails for a moment is tried
-/// again. What a pod may have put there is no reason to keep its devices.
+/// Removes the rails of `key` from its pod's file. No later verb would remove them, so a temporary failure is retried
+/// once. A file that a pod may have put there does not stop the release of its devices.
 pub fn tell_no_more<K>(node: &Node<'_, K>, key: &Key, pod: Option<&str>) {
     let remove = || rails::remove(node.store.root(), node.store.patience(), key, pod);
     if let Err(error) = remove().or_else(|_| remove()) {
-        log::warn!("{error}");
+        log::warn!("{key}: {error}; its rails file stays");
     }
 }
 
-/// Records how far `attachment` got, and logs a failure. Without the record another verb takes over later, DEL repeats a
-/// report of netdevs that may be the host's, and one that ends at the same moment does not know which objects of SMC-R are
-/// whose.
+/// Records the phase of `attachment`, and logs a failure to do so. Without this record another verb repeats the work
+/// later, DEL reports netdevs that may be the host's once more, and an attachment that ends at the same moment does not
+/// know which objects of SMC-R it shares.
 pub fn mark<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, phase: Phase) {
     let marked = Attachment {
         phase,
         ..attachment.clone()
     };
     if let Err(error) = node.store.amend(&marked) {
-        log::warn!("{error}");
+        log::warn!("{}: {error}; a later verb repeats the work", attachment.key);
     }
 }
 
-/// Restores the devices to the host, and waits a while for those of a namespace that is just dying.
-/// After a reboot every device is on the host, with what the node's set-up gave it.
+/// Restores the devices to the host, and waits a while for the devices of a namespace that is just ending. After a
+/// reboot every device is on the host already, with the settings of the node's set-up.
 pub fn devices<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
@@ -124,7 +124,7 @@ pub fn devices<K: Kernel>(
             false => Elsewhere::BoundAnew,
         };
         let restored = {
-            // children that end concern their pod alone
+            // the end of children concerns only their pod
             let moves = attachment.changes_host().then(|| node.store.lock_node());
             let _moves = moves.transpose().map_err(|error| match has_begun {
                 true => Error::Unfinished(error),
@@ -152,11 +152,11 @@ pub fn devices<K: Kernel>(
 /// Treatment of devices in a namespace that is neither the host's nor the pod's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Elsewhere {
-    /// The same verb tries again: no rail is another owner's yet.
+    /// The same verb tries again: no rail is left to other owners yet.
     Awaited,
-    /// The devices stay there.
+    /// The devices stay in that namespace.
     Left,
-    /// The drivers are bound anew, as the last resort.
+    /// Their drivers are bound again, as the last resort.
     BoundAnew,
 }
 
@@ -173,16 +173,16 @@ pub fn restore<K: Kernel>(
     restored
 }
 
-/// Takes SMC-R away, so that no connection comes over a device that goes, and brings the netdevs
-/// and RDMA devices back to the host, and their CDI entries; the node's lock is held by the caller, if that
-/// [changes the host](Attachment::changes_host). `tried_before`: another verb did.
+/// Removes SMC-R first, so that no connection uses a device that leaves. Then restores netdevs and RDMA devices to the
+/// host, and updates their CDI entries. The caller holds the node's lock if the restore [changes the
+/// host](Attachment::changes_host). `tried_before`: an earlier verb has tried the restore.
 fn restore_once<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
     attachment: &mut Attachment,
     tried_before: bool,
 ) -> Result<Restored, Incomplete> {
-    // others wait for the node's lock
+    // only requested hardware and no pod routes, because other verbs wait for the node's lock
     node.kernel.ask_only(Some(Asked {
         no_pod_routes: true,
         ..attachment.devices().into()
@@ -190,7 +190,7 @@ fn restore_once<K: Kernel>(
     let mut left = smcr::apply::take_away(node.smcr(), pod, attachment);
     let others = || {
         let mut unrestored = node.store.on_this_boot(attachment)?;
-        // nothing of a living pod gives way
+        // the objects of a living pod are not removed
         let settled = attachments::settled(node.kernel, &attachment.boot_id, &unrestored);
         let mut settled = settled.into_iter();
         unrestored.retain(|_| settled.next() == Some(false));
@@ -205,13 +205,13 @@ fn restore_once<K: Kernel>(
     let record = |them: &[Spared]| spared::record(node, attachment, &mut spared.borrow_mut(), them);
     let restored = apply::restore(node.kernel, pod, attachment, tried_before, &others, &record);
     attachment.spared = spared.take();
-    // of a verb that was killed as well
+    // also restores the temporary values of a killed verb
     if let Err(error) = spared::take_back(node, attachment) {
         left.push(error.to_string());
     }
     let tell = |restored: &mut Restored| {
         restored.lacks = given_up::note(node.store.root(), attachment, restored);
-        // where something was given up, all is as it is: it would be tried once more each time
+        // after a refused attribute no manager is awaited: every wait would try the attribute again
         restored.has_to_outlast = !restored.lacks.iter().any(Lack::was_tried)
             && plan::has_to_outlast(attachment, &restored.rails)
             && node.kernel.is_watched();
@@ -235,8 +235,8 @@ fn restore_once<K: Kernel>(
     }
 }
 
-/// Says in the record what a try made of the rails, as long as the node's lock is held. An ADD that was killed may have moved
-/// nothing, whoever tries to restore that.
+/// Records the result of a try for the rails, while the node's lock is held. The phase of a killed ADD stays, because
+/// it may have moved nothing.
 fn note<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
@@ -252,7 +252,10 @@ fn note<K: Kernel>(
                 let rebound = rails.filter(|it| plan::is_rebound(it, &observed));
                 rebound.for_each(|it| it.stage = Stage::Rebound);
             }
-            Err(error) => log::warn!("{error}"),
+            Err(error) => log::warn!(
+                "{}: {error}; the next try may bind its driver again",
+                attachment.key
+            ),
         }
     }
     if restored.is_err() {
@@ -266,8 +269,8 @@ fn note<K: Kernel>(
     }
 }
 
-/// Restores the devices to the host, as far as they can be; the caller has the lock as for [`restore`]. Before rails are left
-/// to other owners, drivers are bound anew where that is to be.
+/// Restores the devices to the host, as far as possible; the lock is the caller's, as for [`restore`]. If
+/// `rebind_driver` is set, drivers are bound again before rails are left to other owners.
 pub fn restore_devices<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
@@ -290,7 +293,7 @@ pub fn restore_devices<K: Kernel>(
     match bind_anew(node, pod, attachment, &restored, elsewhere) {
         Ok(false) => {}
         Ok(true) => restored = once(attachment),
-        // no rail is left to others
+        // no rail is left to other owners
         Err(error) => {
             let error = Incomplete::from(vec![error.to_string()]);
             let incomplete = match restored {
@@ -307,9 +310,9 @@ pub fn restore_devices<K: Kernel>(
     restored
 }
 
-/// Records the drivers that are bound anew by the next try, as [`plan::rebinds`] says after the one that `restored`, with all
-/// other records of this boot whose devices are not restored. False: there are none; or there is a record that cannot be
-/// read, and that may have one of them.
+/// Records the drivers that the next try binds again, as [`plan::rebinds`] determines from the result `restored` and
+/// from all unrestored records of this boot. Returns false if there are none, or if one of the functions may be in a
+/// record that cannot be read.
 fn bind_anew<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
@@ -343,19 +346,23 @@ fn bind_anew<K: Kernel>(
             _ => "netdevs in other namespaces may lie on it",
         };
         let name = rail.name();
-        log::warn!("the driver {driver} of {name} is bound anew: {why}");
+        log::warn!("binding the driver {driver} of {name} again: {why}");
         rail.stage = Stage::Rebinding { index, driver };
     }
     match node.store.update(attachment) {
-        // a full disk keeps no device that is on the host; killed before its driver is bound, a function stays without
-        Err(error) if !is_lost => log::warn!("{error}"),
+        // a failed write is only logged if the device is on the host; if this process is killed before the driver is
+        // bound, the function stays without a driver
+        Err(error) if !is_lost => log::warn!(
+            "{}: {error}; the driver is bound again without a record",
+            attachment.key
+        ),
         updated => updated?,
     }
     Ok(true)
 }
 
-/// An address of a pod that is gone, on the host's RDMA devices, says that a process keeps the pod's namespace: not all of
-/// what was `restored` is.
+/// Returns `restored`, unless an address of an ended pod is still on the host's RDMA devices: then a process keeps the
+/// pod's namespace alive, and the restore is incomplete.
 fn no_address_lingers<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
@@ -368,7 +375,7 @@ fn no_address_lingers<K: Kernel>(
     let (why, awaited) = match gids::lingering(node.kernel, attachment) {
         Err(error) => (error.to_string(), false),
         Ok(in_use) => {
-            // a pod that has the same address now is not this one's namespace
+            // an address that another pod has now does not count
             let mut lingering = in_use.iter().filter(|ip| {
                 let store = &node.store;
                 !store.is_given_to_another(node.kernel, attachment, **ip)
@@ -387,12 +394,12 @@ fn no_address_lingers<K: Kernel>(
     })
 }
 
-/// Gives the addresses of all rails, whose devices are on the host, back, with the configuration of ADD. Where IPAM refuses that, the
-/// present one counts as well, which may have been corrected since: for a rail that IPAM refused at
-/// ADD, and for any where it says that it is the configuration that it cannot do. A rail that both
-/// refuse, and that was refused at ADD, holds nothing. What was given, or may have been, is never
-/// forgotten: an IPAM plugin of another kind would know nothing of it. Of `conflicts`, which another machine was found to
-/// have, each rail's are told with it.
+/// Releases the addresses of all rails, whose devices are on the host, with the configuration of ADD. If IPAM refuses,
+/// the present configuration is tried too, which may have been corrected since. It is tried for a rail that IPAM
+/// refused at ADD, and for any rail if IPAM reports an error of its configuration. A rail that was refused at ADD, and
+/// that both configurations refuse, holds nothing. Addresses that were assigned, or may have been, are never forgotten:
+/// an IPAM plugin of another kind would not know them. `conflicts` are addresses that another machine was found to
+/// have; each rail's call gets its own.
 pub fn addresses<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
@@ -400,7 +407,8 @@ pub fn addresses<K: Kernel>(
     conflicts: &[IpAddr],
 ) -> Result<(), IpamError> {
     if attachment.ipam.is_some() {
-        // IPAM may take its time: others can have the devices meanwhile, and leave nothing to this attachment
+        // IPAM may take its time: meanwhile others can have the devices, and do not leave common settings to this
+        // attachment
         mark(node, attachment, Phase::Restored);
     }
     addresses_until(
@@ -445,7 +453,11 @@ pub fn addresses_until<K: Kernel>(
         let Err(error) = del(name, &attachment.config) else {
             continue;
         };
-        log::warn!("{error}");
+        log::warn!(
+            "{}: the addresses of {} are not released: {error}",
+            attachment.key,
+            rail.pod_name
+        );
         let is_corrected = present.is_some_and(|present| {
             let counts = rail.ipam_refused || error.is_configuration() && present == name;
             let asked = counts.then(|| del(present, &node.conf.raw));
@@ -459,7 +471,7 @@ pub fn addresses_until<K: Kernel>(
                 rail.pod_name
             );
         } else if rail.ipam_refused && attachment.phase == Phase::Restored && error.is_answer() {
-            // the failed ADD has asked already, and left the record to this verb
+            // the failed ADD has tried already, and left the record to this verb
             log::info!(
                 "{}: IPAM refused it an address, so that none is held",
                 rail.pod_name
@@ -469,16 +481,19 @@ pub fn addresses_until<K: Kernel>(
         }
     }
     if let Err(error) = calls.settle() {
-        log::warn!("{error}");
+        log::warn!(
+            "{}: {error}; a power failure may undo the release of its addresses",
+            attachment.key
+        );
         first.get_or_insert(error);
     }
     first.map_or(Ok(()), Err)
 }
 
-/// The IPAM plugin that the network has now, if its configuration was changed since ADD. Another
-/// network's verb that recovers it has nothing to say of it.
+/// Returns the network's present IPAM plugin, if its configuration was changed since ADD. `None` if another network's
+/// verb recovers the attachment.
 fn present_ipam<'a, K>(node: &Node<'a, K>, attachment: &Attachment) -> Option<&'a str> {
-    // what a runtime adds differs from verb to verb
+    // fields that a runtime adds differ from verb to verb
     let added =
         |key: &str| key == "prevResult" || key == "runtimeConfig" || key.starts_with("cni.dev/");
     let own = |config: &Map<String, Value>| {

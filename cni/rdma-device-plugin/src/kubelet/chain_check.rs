@@ -129,7 +129,7 @@ fn without_directory(context: &PluginContext, network: &str) -> Option<(String, 
          chain.placement is wrong: libcni 1.3 and later do (containerd 2.1)"
     );
     if let Err(error) = evidence::forget(&context.state_dir, network) {
-        log::warn!("{error}");
+        log::warn!("network {network}: {error}; the daemon may use the directory again");
     }
     let node = context.node.borrow();
     let chain = node.conf.chain.as_ref();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ADD's answer: what the rails have, with whatever else IPAM said of it.
+//! ADD's result: addresses and routes of the rails, with all other fields of IPAM's answers.
 
 use crate::ipam::Answer;
 use attachments::{Attachment, DesiredLink};
@@ -10,7 +10,7 @@ use rdma_netns::{Observed, link::MAIN_TABLE};
 use serde_json::{Value, json};
 use std::{net::IpAddr, path::Path};
 
-/// Returns the result's part for each rail of the attachment. `answers` are those of the IPAM plugin, if one is configured.
+/// Returns the result's part for each rail of the attachment. `answers` are the IPAM plugin's, if one is configured.
 pub(super) fn of_rails(
     attachment: &Attachment,
     observed: &Observed,
@@ -51,7 +51,7 @@ pub(super) fn of_rails(
     results
 }
 
-/// The `routes` as they were set, with whatever else IPAM's answer said of them.
+/// Returns the `routes` that were set, each with the other fields of IPAM's answer.
 fn complete(routes: Vec<Value>, answered: &[Value]) -> Vec<Value> {
     let destination = |route: &Value| route["dst"].as_str()?.parse::<IpNetwork>().ok();
     let network =
@@ -64,7 +64,7 @@ fn complete(routes: Vec<Value>, answered: &[Value]) -> Vec<Value> {
             let same_way = it["gw"].is_null() || gateway(it) == gateway(&set);
             network(it) == network(&set) && table(it) == table(&set) && same_way
         };
-        // each answers for one: several to one destination are in the same order
+        // each answered route counts once: several routes to one destination are in the same order
         let found = answered.iter().position(is_it);
         let mut route = found.map_or_else(|| json!({}), |index| answered.remove(index));
         for (key, value) in set.as_object().into_iter().flatten() {
@@ -75,8 +75,8 @@ fn complete(routes: Vec<Value>, answered: &[Value]) -> Vec<Value> {
     routes.into_iter().map(complete).collect()
 }
 
-/// Addresses and routes, as an IPAM plugin would have answered them. Those of the rail's own
-/// `table` are no news: they say the same once more.
+/// Returns addresses and routes in the form of an IPAM plugin's answer. Routes of the rail's own `table` are left out,
+/// because they repeat those of main.
 fn answer_of(desired: &DesiredLink, table: Option<u32>) -> Answer {
     let ips = desired.addresses.iter();
     let ips = ips

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Observations before ADD changes anything. They ask as few ports of RDMA devices as the selection allows.
+//! Observations before ADD changes anything. They query as few ports of RDMA devices as the selection allows.
 
 use super::draft;
 use crate::{error::Error, verb::Node, vf};
@@ -8,9 +8,9 @@ use plan::select::{self, Choice, Remark};
 use rdma_netns::{Asked, DeviceAddress, Kernel, Neighbour, Observed};
 use std::collections::BTreeSet;
 
-/// Returns the present state, the record of the attachment, and remarks for the log. Other pods wait for the node's
-/// lock, so a device that is not to be attached is not asked for its ports. Returns None if that is impossible, because
-/// the `selected` devices are unknown.
+/// Returns the present state, the record of the attachment, and remarks for the log. Only ports of devices that will be
+/// attached are queried, because other pods wait for the node's lock. Returns `None` if the `selected` devices are
+/// unknown and the selection needs ports.
 pub(super) fn present<K: Kernel>(
     node: &Node<'_, K>,
     choice: &Choice<'_>,
@@ -33,7 +33,7 @@ pub(super) fn present<K: Kernel>(
                 vf::observe(node.kernel, &attachment, &mut observed)?;
                 return Ok(Some((observed, attachment, remarks)));
             }
-            // a bond's RDMA device is that of its first port
+            // a bond has the RDMA device of its first port
             Ok((attachment, _)) => known.extend(attachment.devices()),
             Err(Error::Select(error)) if error.needs_no_port() => return Err(error.into()),
             Err(error) if selected.is_some() => return Err(error),
@@ -42,15 +42,15 @@ pub(super) fn present<K: Kernel>(
     }
 }
 
-/// The present state, in which RDMA devices of `holders` have their names, which pods can have changed, and no netdev the
-/// value that a verb has set for a moment.
+/// Returns the present state, after two corrections: RDMA devices of `holders` get back the names that pods have
+/// changed, and temporary values of other verbs are replaced by the recorded ones.
 fn observe<K: Kernel>(
     node: &Node<'_, K>,
     choice: &Choice<'_>,
     pod: &K::Pod,
     holders: &[Attachment],
 ) -> Result<Observed, Error> {
-    // one by one where a name is taken; a pod may go on changing them
+    // a name that is taken needs a second round; a pod may go on renaming, so rounds are limited
     let mut tries = 0..2;
     loop {
         let mut observed = node.observe(choice, Some(pod))?;
@@ -63,13 +63,13 @@ fn observe<K: Kernel>(
         }
         for op in ops {
             if let Err(error) = node.kernel.execute(&op, Some(pod)) {
-                log::warn!("{error}");
+                log::warn!("{error}; the RDMA device keeps the name that its pod gave it");
             }
         }
     }
 }
 
-/// Returns the selected devices, as far as no port is needed to know them.
+/// Returns the devices that `choice` selects without ports; `None`: the selection needs ports.
 fn without_ports<K: Kernel>(
     node: &Node<'_, K>,
     choice: &Choice<'_>,
@@ -91,8 +91,8 @@ fn without_ports<K: Kernel>(
     })
 }
 
-/// Limits the next observations to the devices that `choice` can select, and asks only the RDMA devices of `ports`.
-/// Devices that others hold are in no observed namespace, and are added: a selector may match their driver.
+/// Limits the next observations to the devices that `choice` can select, and queries only the ports of the RDMA devices
+/// of `ports`. Devices that others hold are in no observed namespace, and are added: a selector may match their driver.
 fn ask_only<K: Kernel>(
     node: &Node<'_, K>,
     choice: &Choice<'_>,
@@ -112,8 +112,8 @@ fn ask_only<K: Kernel>(
     }));
 }
 
-/// Selects devices by the ports of all RDMA devices. The caller does not hold the node's lock: a broken device answers
-/// after a minute.
+/// Returns the devices that `choice` selects by the ports of all RDMA devices. The caller does not hold the node's
+/// lock, because a broken device takes a minute to answer.
 pub(super) fn by_all_ports<K: Kernel>(
     node: &Node<'_, K>,
     choice: &Choice<'_>,
@@ -127,10 +127,10 @@ pub(super) fn by_all_ports<K: Kernel>(
     Ok(attachment.devices())
 }
 
-/// The other machines that the host knows on its networks. ADD can do without.
+/// Returns the other machines in the host's neighbour tables. If the tables cannot be read, ADD continues without them.
 pub(super) fn neighbours<K: Kernel>(node: &Node<'_, K>, observed: &Observed) -> Vec<Neighbour> {
     let mut neighbours = node.kernel.neighbours().unwrap_or_else(|error| {
-        log::warn!("{error}");
+        log::warn!("{error}; IPAM plugins are not told the addresses of neighbours");
         vec![]
     });
     neighbours.retain(|it| observed.host.links.iter().all(|link| link.mac != it.mac));

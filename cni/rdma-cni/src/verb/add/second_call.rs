@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A second call of this plugin within one ADD of the runtime's: its entry is in the network's list and in the
-//! network's directory (`NetworkConfFromFile()`, `libcni/conf.go`, since 1.3 appends what is there). The first
-//! call has attached the devices, and the second one passes its result on.
+//! A second call of this plugin within one ADD of the runtime. It happens if the entry is in the network's list and
+//! also in the network's directory, whose plugins libcni appends to the list (`NetworkConfFromFile()`,
+//! `libcni/conf.go`, since 1.3). The first call has attached the devices; the second call passes its result on.
 
 use super::super::Node;
 use crate::error::Error;
@@ -10,9 +10,9 @@ use network_conf::Conf;
 use rdma_netns::{Kernel, Pod};
 use serde_json::Value;
 
-/// The result to pass on, if the devices of `key` were attached earlier in this ADD. A runtime that repeats an
-/// ADD begins with the first plugin, so that the rails are in no `prevResult`; and an entry that asks for other
-/// devices is another request.
+/// Returns the result to pass on, if the devices of `key` were attached earlier in this ADD. Two cases are no second
+/// call. A runtime that repeats an ADD begins with the first plugin, so `prevResult` has no rails. An entry that
+/// requests other devices is another request.
 pub(super) fn result<K: Kernel>(
     node: &Node<'_, K>,
     key: &Key,
@@ -32,7 +32,7 @@ pub(super) fn result<K: Kernel>(
 }
 
 /// Returns true if `result` has every interface that the first call added. An attachment without an interface cannot be
-/// told from an earlier ADD's, because libcni drops the result's `rails`.
+/// told from that of an earlier ADD, because libcni drops the result's `rails`.
 fn has_rails(result: &Value, attachment: &Attachment, pod: &impl Pod) -> bool {
     let interfaces = result["interfaces"].as_array();
     let sandbox = pod.path().to_str();
