@@ -194,8 +194,8 @@ impl Bounds {
     }
 
     /// Cuts `range`, which is a whole prefix, to the bounds. Returns the excluded addresses in it. `own` are the
-    /// addresses of the netdev with the prefix: if each node's own addresses are out of bounds, no node gives a pod the
-    /// address of another one.
+    /// addresses of the netdev with the prefix: if each node's own addresses are out of bounds, no node assigns the
+    /// address of another node to a pod.
     ///
     /// # Errors
     /// A bound does not fit the prefix, or one of `own` is within `rangeStart` and `rangeEnd`.
@@ -226,7 +226,7 @@ impl Bounds {
         if let Some(ip) = inside.filter(|_| is_bounded) {
             return Err(BoundsError::Own(*ip));
         }
-        // not the first: the kernel's order of IPv6 addresses changes with each one that is added
+        // not the first one, because the kernel's order of IPv6 addresses changes with each added address
         let lowest = own.iter().filter(|ip| prefix.contains(**ip)).min();
         if let Some((size, own)) = self.per_node.zip(lowest) {
             let node = number(*own) - number(prefix.network());

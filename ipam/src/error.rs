@@ -124,7 +124,7 @@ pub enum Error {
     /// The result cannot be written.
     #[error("cannot write the answer to standard output: {0}")]
     Output(io::Error),
-    /// ADD failed after it had assigned addresses, and has released them.
+    /// ADD failed after it had assigned addresses, and has released the addresses.
     #[error("{cause}; the addresses are given back")]
     TakenBack {
         /// Reason of the failure.

@@ -61,7 +61,7 @@ pub fn neighbours(linux: &Linux, name: &str) -> Result<Vec<Neighbour>, ObserveEr
 }
 
 /// Reports whether a machine with this hardware address is probably a node, and not a pod: the maker of a NIC assigned
-/// it (IEEE 802, section 8.2: neither a group's nor locally administered). A pod's macvlan has a random one.
+/// it (IEEE 802, section 8.2: neither a group's nor locally administered). A pod's macvlan has a random address.
 pub fn is_a_nics(mac: &HardwareAddress) -> bool {
     matches!(mac.0[..], [first, _, _, _, _, _] if first & 3 == 0)
 }

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! environment + stdin → conf      checked; bad input stops here
-//!          host, parent → Pool    the addresses for one of the results
+//!          host, parent → Pool    the candidates for one address
 //!     forbidden, choose → address pure: strategy, excluded and held addresses
 //!        store::reserve           a note and the leases, on disk before the result
 //! ```
@@ -78,9 +78,9 @@ pub fn run(
     })
 }
 
-/// Runs one verb for a program with this plugin built in. `environment` and `stdin` are those with which the program
-/// would start it. Returns the output; if the verb fails, the output is the error. `patience` limits the wait for
-/// locks.
+/// Runs one verb for a program with this plugin built in. `environment` and `stdin` are the same as for a separate
+/// process of the plugin. Returns the output; if the verb fails, the output is the error. `patience` limits the wait
+/// for locks.
 ///
 /// # Errors
 /// The output has the error of CNI.

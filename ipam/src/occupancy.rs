@@ -48,8 +48,8 @@ impl Occupancy for Taken<'_> {
     }
 }
 
-/// Returns the first free address of `pool`, as [`choose::choose`] does. An address with a trace of another machine
-/// is chosen only if there is no other.
+/// Returns the first free address of `pool`, as [`choose::choose`] does. An address with a trace of another machine is
+/// chosen only if there is no other address.
 pub fn choose(
     locked: &Locked<'_>,
     neighbours: &BTreeSet<IpAddr>,

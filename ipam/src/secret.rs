@@ -3,8 +3,8 @@
 //! `secret_key`).
 //!
 //! The file is `<dataDir>/.rdma-ipam.secret`, 32 bytes, mode 0600. No network can have this name. The first use makes
-//! the file under the lock of `.rdma-ipam.secret.lock`, and renames it into place: two first users get the same
-//! secret, and a killed one leaves only an unused draft, which the next DEL or GC removes.
+//! the file under the lock of `.rdma-ipam.secret.lock`, and renames it into place: two concurrent first users get the
+//! same secret, and a killed process leaves only an unused draft, which the next DEL or GC removes.
 
 use crate::{
     stable::SECRET,
@@ -79,7 +79,7 @@ pub fn secret(disk: &dyn Disk, data_dir: &Path) -> Result<[u8; SECRET], SecretEr
     };
     let made = make(disk, write).and_then(|()| make(disk, rename));
     if made.is_err() {
-        // the next maker removes what is left
+        // the next process removes the file if this fails
         let _ = disk.make(&Change::Remove(new));
     }
     made?;

@@ -61,7 +61,7 @@ fn a_bridges_ports_lend_it_nothing() {
     assert_eq!(of(&host, "eth1"), None);
 }
 
-/// `erdma_0` is another function than `eth2`, and its GUID is made of the address of that.
+/// `erdma_0` is another function than `eth2`, and its GUID derives from the address of `eth2`.
 #[test]
 fn an_rdma_device_of_another_function_is_found_by_its_guid() {
     let erdma = |guid: &str, netdev: Option<u32>| {

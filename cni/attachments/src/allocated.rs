@@ -24,12 +24,12 @@ impl fmt::Display for Id {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Allocated {
-    /// The ids that stand for it.
+    /// The ids of the device.
     pub ids: Vec<Id>,
     /// True if a container gets the device by its CDI name.
     #[serde(default)]
     pub cdi: bool,
-    /// The character devices that containers get by its CDI name, as they were at Allocate.
+    /// The character devices that containers get by the device's CDI name, as they were at Allocate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_name: Vec<CharNode>,
     /// The character devices that containers get by path, as they were at Allocate.

@@ -46,14 +46,14 @@ pub enum Attribute {
     Address(IpAddr, u8),
     /// A route. Its gateway can be unreachable by now.
     Route(Box<Route>),
-    /// A route that the record does not describe completely. Nobody sets it.
+    /// A route that the record does not describe completely, and that `rdma-cni` does not set.
     UnkeptRoute(Box<Route>),
     /// The netdev itself: the pod deleted it, and `rdma-cni` cannot create it again.
     Netdev,
 }
 
 impl Attribute {
-    /// The attribute that `op` restores. None: what `op` does is mandatory.
+    /// Returns the attribute that `op` restores. `None`: the operation is mandatory.
     pub fn of(op: &Op) -> Option<Self> {
         let attribute = match op {
             Op::SetMac { .. } => Self::Mac,
@@ -75,7 +75,7 @@ impl Attribute {
             Op::SetSysctl { key, .. } => Self::Sysctl(key.clone()),
             Op::SetUp { .. } => Self::Up,
             Op::AddAddress { address, .. } => Self::Address(address.ip, address.prefix),
-            // what is left of its time says nothing of which one it is
+            // the remaining lifetime does not identify the route
             Op::AddRoute { route, .. } => Self::Route(Box::new(Route {
                 expires: None,
                 ..route.clone()

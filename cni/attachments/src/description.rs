@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names that programs in a pod need to use RDMA on its rails. They are in the result, in `rails.json` and in a
-//! container's environment.
+//! Names that programs in a pod need to use RDMA on its rails. The result of ADD, `rails.json` and a container's
+//! environment contain them.
 
 use crate::{Attachment, Rail};
 use serde_json::{Value, json};
 
-/// The index of the GID that an InfiniBand port has of its GUID (InfiniBand Architecture Specification, volume 1,
-/// 4.1.1): no address makes one.
+/// Index of the GID that an InfiniBand port derives from its GUID (InfiniBand Architecture Specification, volume 1,
+/// 4.1.1), without an address.
 pub const PORTS_OWN_GID: u32 = 0;
 
 impl Attachment {

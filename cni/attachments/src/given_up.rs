@@ -23,19 +23,19 @@ use std::{
 pub struct Note {
     /// Boot id of the boot in which the netdev returned.
     pub boot_id: String,
-    /// The pod that had it, for people.
+    /// The pod that had the netdev, for people.
     pub holder: String,
-    /// The netdev as it was.
+    /// The netdev in its recorded host state.
     #[serde(rename = "home")]
     pub host_link: Link,
-    /// When it was so, as [`rdma_netns::Observed::at`].
+    /// Time of the record's observation, as [`rdma_netns::Observed::at`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_at: Option<u64>,
-    /// The attributes that it lacks.
+    /// The attributes that the netdev lacks.
     pub lacks: Vec<Lack>,
 }
 
-/// An attribute that a netdev did not get back.
+/// An attribute that could not be restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lack {
     /// The attribute.

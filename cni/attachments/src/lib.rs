@@ -13,8 +13,8 @@
 //! | `desired` | the addresses, routes and rules of a rail |
 //! | `other_interface` | the routes and rules of an interface that another plugin made |
 //! | [`store`] | the files and the locks around them |
-//! | `living` | the records of the node's other pods, and whether those live |
-//! | [`given_up`] | attributes that netdevs did not get back |
+//! | `living` | the records of the node's other pods, and whether the pods live |
+//! | [`given_up`] | attributes that could not be restored |
 //! | `description` | the description of rails for programs in the pod |
 //! | [`pods`] | devices in pods |
 //!

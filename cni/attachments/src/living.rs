@@ -9,7 +9,7 @@ use rdma_netns::{Kernel, OpenPodError};
 use std::{borrow::Borrow, net::IpAddr, path::Path};
 
 impl Store {
-    /// Returns the attachments whose pods live, or on which a verb works. Changes nothing.
+    /// Returns the attachments whose pods live, or on which a verb works.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -47,8 +47,8 @@ impl Store {
         Ok(good.collect())
     }
 
-    /// Returns the other attachments of `attachment`'s boot. The last of them removes the node's settings that they
-    /// share.
+    /// Returns the other attachments of `attachment`'s boot. The last attachment of a boot removes the settings of the
+    /// node that several share.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -58,8 +58,8 @@ impl Store {
         Ok(others)
     }
 
-    /// Returns the other attachments of `attachment`'s pod that can have netdevs in it: also those whose ADD is under way or
-    /// was killed, and those whose DEL has not brought a netdev of the host home.
+    /// Returns the other attachments of `attachment`'s pod that can have netdevs in the pod. Included are attachments
+    /// whose ADD is under way or was killed, and attachments whose DEL has not returned a netdev to the host.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -107,7 +107,7 @@ impl Store {
         settled(kernel, &attachment.boot_id, &others).contains(&true)
     }
 
-    /// Returns the record of `key`. A record that cannot be read is corrupt for its own verbs only, and stops no other
+    /// Returns the record of `key`. A record that cannot be read counts as corrupt, so that it stops no verb of another
     /// pod.
     pub fn record(&self, key: &Key) -> Record {
         let record = self.load(key);
@@ -136,7 +136,7 @@ pub fn settled<K: Kernel>(
 }
 
 /// Returns for each of `pods`, in order, whether it lives. A pod is an attachment and the expected path of its
-/// namespace. If the namespace exists but cannot be opened, the pod counts as living: nothing is taken from it.
+/// namespace. If the namespace exists but cannot be opened, the pod counts as living, and keeps its devices.
 fn living<K: Kernel>(kernel: &K, boot_id: &str, pods: &[(&Attachment, &Path)]) -> Vec<bool> {
     let is_of_boot = |(it, _): &(&Attachment, &Path)| it.boot_id == boot_id;
     let of_boot = pods.iter().filter(|pod| is_of_boot(pod));
@@ -164,13 +164,13 @@ impl Attachment {
         self.boot_id == boot_id && self.phase != Phase::Restored
     }
 
-    /// Returns true if its ADD has answered and its pod lives.
+    /// Returns true if the attachment's ADD has answered and its pod lives.
     pub fn is_settled<K: Kernel>(&self, kernel: &K, boot_id: &str) -> bool {
         settled(kernel, boot_id, &[self]) == [true]
     }
 
-    /// Returns true if its pod lives. The pod's namespace is expected at `netns`. A namespace that cannot be opened
-    /// counts as living.
+    /// Returns true if the attachment's pod lives. The pod's namespace is expected at `netns`. A namespace that cannot
+    /// be opened counts as living.
     pub fn lives<K: Kernel>(&self, kernel: &K, netns: &Path, boot_id: &str) -> bool {
         living(kernel, boot_id, &[(self, netns)]) == [true]
     }

@@ -8,7 +8,7 @@ use std::hash::Hasher;
 
 const PREFIX: &str = "rdma-";
 
-/// Number of digits that identify the attachment. Two more are the rail's index.
+/// Number of digits that identify the attachment. Two more digits are the rail's index.
 const DIGITS: usize = 8;
 
 /// Returns the unique host name for the child of rail `index`.
@@ -16,8 +16,8 @@ pub(crate) fn made_as(key: &Key, index: usize) -> Option<InterfaceName> {
     InterfaceName::try_from(format!("{}{index:02x}", of_attachment(key))).ok()
 }
 
-/// Returns the common prefix of the names of an attachment's children. It is the same in every version of this plugin,
-/// because another version may have to find the children.
+/// Returns the common prefix of the names of an attachment's children. The prefix must be the same in every version of
+/// this plugin, because another version may have to find the children.
 fn of_attachment(key: &Key) -> String {
     let mut hasher = FnvHasher::default();
     hasher.write(format!("{}/{}@{}", key.network, key.container, key.interface).as_bytes());

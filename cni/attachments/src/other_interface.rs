@@ -4,11 +4,12 @@
 use rdma_netns::{InterfaceName, Link, Namespace, Route, Rule};
 use serde::{Deserialize, Serialize};
 
-/// An interface of the pod that another plugin made. A rail's route in the main table attracts the packets from its
-/// addresses to the rail's network: rules before that table lead them to a table of its own.
+/// An interface of the pod that another plugin made. A rail's route in the main table would attract packets from the
+/// interface's addresses to the rail's network. Therefore rules before the main table lead these packets to a table of
+/// the interface.
 ///
 /// DEL does not read the pod's routes. So ADD adds the rules before the routes, and DEL removes the routes before the
-/// rules. A rule that is there says that its table may have routes.
+/// rules. A present rule means that its table may have routes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtherInterface {
     /// The interface's name at ADD.
@@ -20,13 +21,13 @@ pub struct OtherInterface {
     /// The rules that lead to the table: one for each address of the interface and each network of a rail.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
-    /// The interface's routes in its own table, and in those of the attachment's other interfaces.
+    /// The interface's routes in its own table, and in the tables of the attachment's other interfaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<Route>,
 }
 
 impl OtherInterface {
-    /// Returns the interface in `pod`, under whatever name.
+    /// Returns the interface in `pod`, under any name.
     pub fn link<'a>(&self, pod: &'a Namespace) -> Option<&'a Link> {
         pod.link_by_index(self.index)
             .or_else(|| pod.link(&self.name))

@@ -29,7 +29,7 @@ pub struct PodDevice {
 }
 
 impl PodDevice {
-    /// Returns true if `address` is that of its RDMA device or of its netdev.
+    /// Returns true if `address` is the address of the RDMA device or of the netdev.
     pub fn has(&self, address: &DeviceAddress) -> bool {
         self.address == *address || self.netdev == *address
     }
@@ -93,8 +93,8 @@ fn records(store: &Store, boot_id: &str) -> Vec<Attachment> {
 }
 
 /// Returns the path at which this process sees the namespace `id` that the runtime calls `given`. Runtimes use
-/// `/var/run/netns/…`. On a node that is `/run/netns/…`, but a container may lack the link. If both paths exist,
-/// returns the one that is this namespace; if neither exists, the namespace is gone.
+/// `/var/run/netns/…`. On a node this is a link to `/run/netns/…`, but a container may lack the link. If both paths
+/// exist, the path that leads to the namespace `id` is returned. If neither exists, the namespace is gone.
 pub fn netns_seen(given: PathBuf, id: NetnsId) -> PathBuf {
     let Ok(below) = given.strip_prefix("/var/run") else {
         return given;
@@ -144,7 +144,7 @@ impl Attachment {
 }
 
 impl Rail {
-    /// Returns the hardware of its moved netdev, and of its RDMA device.
+    /// Returns the hardware of the rail's moved netdev, and of its RDMA device.
     fn own_devices(&self) -> [Option<DeviceAddress>; 2] {
         [
             self.host_link.as_ref().and_then(|it| it.parent.clone()),

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The record of an attachment: the pod's devices, and their host state. Whoever restores the devices needs nothing
-//! else, at any time.
+//! The record of an attachment: the pod's devices, and their host state. A restore needs nothing else, at any time.
 
 use crate::{
     allocated::Allocated, desired::DesiredLink, made_as::made_as, other_interface::OtherInterface,
@@ -20,10 +19,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The format of the record. A reader refuses a higher one: it never takes half of a record for all of it.
+/// The format of the record. A reader refuses a higher format, so that it never reads half of a record as the whole.
 ///
-/// Raise it when a reader of the present format would leave something behind that a new field describes. There are no
-/// readers of earlier formats.
+/// Raise the number when a reader of the present format would leave something behind that a new field describes. There
+/// are no readers of earlier formats.
 pub const FORMAT: u32 = 10;
 
 /// The identity of an attachment: CNI's triple.
@@ -63,12 +62,12 @@ pub struct Attachment {
     pub args: Option<String>,
     /// Boot id of ADD. After a reboot all devices are on the host.
     pub boot_id: String,
-    /// Time of the recorded observation of the rails, as [`Observed::at`]. Lifetimes count from then.
+    /// Time of the recorded observation of the rails, as [`Observed::at`]. Lifetimes count from this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_at: Option<u64>,
     /// `CNI_NETNS` of ADD.
     pub netns: PathBuf,
-    /// The namespace at that path.
+    /// The namespace at `netns`.
     pub netns_id: NetnsId,
     /// Progress of the attachment.
     pub phase: Phase,
@@ -76,7 +75,7 @@ pub struct Attachment {
     /// state prevents.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tried: bool,
-    /// Indexes of the netdevs in the pod that its last DEL named as they may be the host's, and that the next one removes.
+    /// Indexes of the pod's netdevs that the last DEL named because they may be the host's. The next DEL removes them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub named: Vec<u32>,
     /// Mode of the RDMA subsystem at ADD.
@@ -88,7 +87,7 @@ pub struct Attachment {
     pub dad: Dad,
     /// True if the pod accepts router advertisements.
     pub accept_ra: bool,
-    /// `routing`; no tables if the record does not say.
+    /// `routing`; without tables if the record has none.
     #[serde(default = "without_tables")]
     pub routing: Routing,
     /// Addresses of rails in the result.
@@ -105,10 +104,10 @@ pub struct Attachment {
     pub smc: Option<Smc>,
     /// The rails, in order.
     pub rails: Vec<Rail>,
-    /// Netdevs of the host that a restore changed for a moment.
+    /// Netdevs of the host that a restore changed temporarily.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spared: Vec<Spared>,
-    /// The pod's interfaces that are no rails, with the tables that they need because of the rails.
+    /// The pod's interfaces that are no rails, with the tables that they need beside the rails.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_interfaces: Vec<OtherInterface>,
     /// The network configuration of ADD, for the IPAM plugin's DEL.
@@ -132,7 +131,7 @@ pub enum Phase {
     Attached,
     /// A verb restores the devices to the host, or was killed or failed while it did.
     Detaching,
-    /// The devices are restored, and may be another pod's by now; addresses of [`ipam`](Attachment::ipam) are still held.
+    /// The devices are restored, and another pod may have them; addresses of [`ipam`](Attachment::ipam) are still held.
     #[serde(rename = "home")]
     Restored,
 }
@@ -149,8 +148,8 @@ impl fmt::Display for Phase {
 pub struct Rail {
     /// Name of the netdev in the pod.
     pub pod_name: InterfaceName,
-    /// The netdev's host state, if the netdev was moved. None without `shared`: an earlier plugin of the chain put the
-    /// netdev into the pod and restores it to the host.
+    /// The netdev's host state, if the netdev was moved. `None`, also without `shared`: an earlier plugin of the chain
+    /// put the netdev into the pod and restores it to the host.
     #[serde(rename = "home", default, skip_serializing_if = "Option::is_none")]
     pub host_link: Option<Link>,
     /// Host settings of the netdev that rtnetlink does not report. None if the netdev stays on the host.
@@ -159,39 +158,40 @@ pub struct Rail {
     /// Current owner of the devices.
     #[serde(default, skip_serializing_if = "Stage::is_pods")]
     pub stage: Stage,
-    /// Routes by that netdev that the kernel drops in a move and that `rdma-cni` cannot set again.
+    /// Routes by the host's netdev that the kernel drops in a move and that `rdma-cni` cannot set again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unkept_routes: Vec<Route>,
     /// The netdev that stays on the host, if the pod has a child of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<Shared>,
-    /// Settings of the virtual function that its physical function sets while the pod has it. `host_link` has the
-    /// earlier ones.
+    /// Settings of the virtual function by its physical function while the pod has it. `host_link` has the earlier
+    /// settings.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vf: Vec<VfSetting>,
-    /// The driver that is bound anew to the function so that it takes other GUIDs over. `vf` has the GUIDs.
+    /// The driver that is bound again to the function so that it adopts other GUIDs. `vf` has the GUIDs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
     /// True if the rail has an RDMA device and no netdev.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bare: bool,
-    /// Other netdevs of the same PCI function. They must not be mistaken for this one. With `shared`: the host's netdevs that
-    /// lay on the shared netdev at ADD.
+    /// Other netdevs of the same PCI function, which must not be mistaken for the rail's netdev. With `shared`: the
+    /// host's netdevs that lay on the shared netdev at ADD.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub siblings: Vec<Sibling>,
     /// Index in the pod, if the netdev has no hardware address on a bus that identifies it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_index: Option<u32>,
-    /// The lower device of such a netdev, seen from the pod.
+    /// The lower netdev of the rail's netdev, seen from the pod, under the same condition as `pod_index`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_origin: Option<Origin>,
     /// The addresses, routes and rules that ADD sets, as soon as they are known.
     #[serde(default)]
     pub given: DesiredLink,
-    /// True if IPAM refused ADD an address, or was not asked: the rail holds none. False if ADD was killed.
+    /// True if IPAM refused an address to ADD, or ADD did not ask for one: the rail holds no address. False if ADD was
+    /// killed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ipam_refused: bool,
-    /// The RDMA device as it was on the host.
+    /// The RDMA device in its host state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<RdmaDevice>,
     /// Kubelet's allocation for this rail. None: the configuration names the devices.
@@ -202,7 +202,7 @@ pub struct Rail {
     pub gids: Vec<RailGid>,
 }
 
-/// A netdev that stays on the host, and the child of it in the pod.
+/// A netdev that stays on the host, and the pod's child of this netdev.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shared {
@@ -210,7 +210,7 @@ pub struct Shared {
     pub parent: InterfaceName,
     /// The netdev's index on the host.
     pub parent_index: u32,
-    /// The netdev's MTU, bytes: the child's can be no larger.
+    /// The netdev's MTU in bytes, which limits the child's.
     pub parent_mtu: u32,
     /// The netdev's PCI function or auxiliary device; a bond has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -223,22 +223,22 @@ pub struct Shared {
     pub made_as: Option<InterfaceName>,
 }
 
-/// Place of a RoCE v2 GID, which a program has to name to send from an address.
+/// Index of the RoCE v2 GID that a program names to send from an address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RailGid {
-    /// The address as a GID of 128 bits.
+    /// The address.
     pub address: IpAddr,
-    /// The same in 128 bits.
+    /// The GID of the address, in 128 bits.
     pub gid: Ipv6Addr,
     /// Port of the RDMA device, from 1.
     pub port: u32,
-    /// Place in the port's table (`NCCL_IB_GID_INDEX`, `-x` of perftest).
+    /// Index in the port's table (`NCCL_IB_GID_INDEX`, `-x` of perftest).
     pub index: u32,
 }
 
-/// A netdev of the host that has the same PCI function as a rail's netdev (the other port, a representor), or lies on a shared
-/// one.
+/// A netdev of the host that has the same PCI function as a rail's netdev (the other port, a representor), or lies on a
+/// shared netdev.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sibling {
     /// Name on the host.
@@ -248,7 +248,7 @@ pub struct Sibling {
 }
 
 impl Attachment {
-    /// The record of `rails` that are still as `observed`, for the pod's namespace at a path.
+    /// Returns the record of `rails`, which are in the state `observed`, for the pod's namespace at a path.
     pub fn new(
         key: Key,
         (netns, netns_id): (&Path, NetnsId),
@@ -291,8 +291,8 @@ impl Attachment {
         }
     }
 
-    /// The table of the routes of rail `index`; none without `routing.tableBase`, and for a netdev that an earlier plugin
-    /// put into the pod.
+    /// Returns the table of the routes of rail `index`; `None` without `routing.tableBase`, and for a netdev that an
+    /// earlier plugin put into the pod.
     pub fn table(&self, index: usize) -> Option<u32> {
         let base = Some(self.routing.table_base).filter(|base| *base != 0)?;
         let is_ours = self.rails.get(index)?.is_ours();
@@ -308,8 +308,8 @@ impl Attachment {
     }
 
     /// Returns true if the attachment changes something of the host: a moved netdev or RDMA device, a driver, SMC-R's
-    /// tables. Otherwise the pod has only children of netdevs that stay on the host. An IPoIB child is on the host for
-    /// a moment.
+    /// tables. Otherwise the pod has only children of netdevs that stay on the host. An IPoIB child also changes the
+    /// host, because it is on the host for a moment.
     pub fn changes_host(&self) -> bool {
         let is_child = |rail: &Rail| {
             rail.shared.is_some()
@@ -322,7 +322,7 @@ impl Attachment {
         !are_children || self.smc.is_some()
     }
 
-    /// The `ipv6` of its configuration.
+    /// Returns the `ipv6` of the attachment's configuration.
     pub fn ipv6(&self) -> Ipv6 {
         Ipv6 {
             dad: self.dad,
@@ -337,14 +337,14 @@ impl Attachment {
         rail.allocated.as_ref()
     }
 
-    /// Returns the seconds between the recorded observation and `observed`, or 0 if unknown. After a reboot the clock
-    /// means nothing, but nothing is left to restore either.
+    /// Returns the seconds between the recorded observation and `observed`, or 0 if unknown. After a reboot the
+    /// difference is meaningless, but nothing is left to restore.
     pub fn age(&self, observed: &Observed) -> u64 {
         let times = self.observed_at.zip(observed.at);
         times.map_or(0, |(then, now)| now.saturating_sub(then))
     }
 
-    /// The addresses that moved netdevs have on the host when they are there.
+    /// Returns the addresses that moved netdevs have when they are on the host.
     pub fn away(&self) -> impl Iterator<Item = IpAddr> {
         let host_links = self.rails.iter().filter_map(|rail| rail.host_link.as_ref());
         let addresses = host_links.flat_map(|host_link| &host_link.addresses);
@@ -352,7 +352,7 @@ impl Attachment {
         global.map(|address| address.ip)
     }
 
-    /// The hardware of its netdevs and RDMA devices.
+    /// Returns the hardware of the attachment's netdevs and RDMA devices.
     pub fn devices(&self) -> BTreeSet<DeviceAddress> {
         let rdma = |rail: &Rail| rail.rdma.as_ref()?.parent.clone();
         let devices = |rail: &Rail| [rdma(rail), rail.device().cloned()];
@@ -365,7 +365,7 @@ impl Attachment {
         rails.filter_map(|rail| rail.device().cloned()).collect()
     }
 
-    /// The holder of its devices, for people.
+    /// Returns the holder of the attachment's devices, for people.
     pub fn holder(&self) -> String {
         match &self.pod {
             Some(pod) => format!("pod {pod}, {}", self.key),
@@ -375,7 +375,7 @@ impl Attachment {
 }
 
 impl Shared {
-    /// A `child` of `parent`, as that is now.
+    /// Returns a record of a `child` of `parent` in its present state.
     pub fn of(parent: &Link, child: Child) -> Self {
         Self {
             parent: parent.name.clone(),
@@ -387,7 +387,7 @@ impl Shared {
         }
     }
 
-    /// Returns true if `link`, on the host, is the parent. After the parent has gone another netdev can get its index.
+    /// Returns true if `link`, on the host, is the parent. When the parent is gone, another netdev can get its index.
     pub fn is_of(&self, link: &Link) -> bool {
         let same = link.parent == self.device;
         link.index == self.parent_index
@@ -397,7 +397,7 @@ impl Shared {
 }
 
 impl Rail {
-    /// A rail that has nothing but its name in the pod.
+    /// Returns a rail that has only its name in the pod.
     pub fn new(pod_name: InterfaceName) -> Self {
         Self {
             pod_name,
@@ -420,7 +420,7 @@ impl Rail {
         }
     }
 
-    /// The rail's name for people: the netdev's name on the host.
+    /// Returns the rail's name for people: the netdev's name on the host.
     pub fn name(&self) -> &InterfaceName {
         let host_link = self.host_link.as_ref().map(|host_link| &host_link.name);
         let parent = self.shared.as_ref().map(|shared| &shared.parent);
@@ -432,7 +432,8 @@ impl Rail {
         self.host_link.is_some() || self.shared.is_some()
     }
 
-    /// The port of the RDMA device that its InfiniBand netdev is of, or lies on; none: it is none of InfiniBand.
+    /// Returns the port of the RDMA device to which the rail's InfiniBand netdev belongs; `None`: the netdev is not of
+    /// InfiniBand.
     pub fn infiniband_port(&self) -> Option<u32> {
         let host_link = self.host_link.as_ref();
         let moved = host_link.filter(|it| it.link_type == LinkType::Infiniband);
@@ -444,7 +445,7 @@ impl Rail {
         Some(port.number)
     }
 
-    /// The driver that restoring may find taken off its function, because it binds that anew.
+    /// Returns the driver that a restore may find unbound from its function, because a restore binds it again.
     pub fn rebound_driver(&self) -> Option<&String> {
         match &self.stage {
             Stage::Rebinding { driver, .. } => Some(driver),
@@ -459,7 +460,7 @@ impl Rail {
         shared.is_some_and(|it| matches!(it.child, Child::Ipoib { .. }))
     }
 
-    /// The hardware address that its physical function sets.
+    /// Returns the hardware address that the rail's physical function sets.
     pub fn vf_mac(&self) -> Option<&HardwareAddress> {
         self.vf.iter().find_map(|setting| match setting {
             VfSetting::Mac(mac) => Some(mac),
@@ -467,20 +468,20 @@ impl Rail {
         })
     }
 
-    /// The netdev as it is in the pod.
+    /// Returns the netdev in the pod.
     pub fn in_pod<'a>(&self, observed: &'a Observed) -> Option<&'a Link> {
         let pod = observed.pod.as_ref().filter(|_| !self.bare);
         pod?.link(&self.pod_name)
     }
 
-    /// The netdev as it was, or is, on the host.
+    /// Returns the netdev on the host, in its recorded or present state.
     pub fn on_host<'a>(&'a self, observed: &'a Observed) -> Option<&'a Link> {
         let shared = self.shared.as_ref();
         let parent = shared.and_then(|it| observed.host.link_by_index(it.parent_index));
         self.host_link.as_ref().or(parent)
     }
 
-    /// The PCI function or auxiliary device of the netdev.
+    /// Returns the PCI function or auxiliary device of the netdev.
     pub fn device(&self) -> Option<&DeviceAddress> {
         let host_link = self
             .host_link

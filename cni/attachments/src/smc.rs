@@ -14,19 +14,20 @@ use std::fmt;
 pub struct Smc {
     /// SMC-R status of the pod's interfaces together.
     pub state: SmcStatus,
-    /// The reason why it is off, or why some interfaces lack it.
+    /// The reason why SMC-R is off, or why some interfaces lack it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The interfaces that have it.
+    /// The interfaces that have SMC-R.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<Carried>,
-    /// The pnet entries that this plugin has added; other records can have the same ones.
+    /// The pnet entries that this plugin has added; other records can have equal entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<PlacedEntry>,
-    /// Entries of others that have the same id as ours. They are removed with ours and then added again.
+    /// Entries of other programs with the same id as this plugin's. Removing the id removes them too, and they are then
+    /// added again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub returning: Vec<PlacedEntry>,
-    /// The user EID that this plugin has added; other records can have the same one.
+    /// The user EID that this plugin has added; other records can have the same EID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ueid: Option<String>,
     /// True if this plugin set `net.smc.tcp2smc` in the pod.
@@ -59,7 +60,7 @@ impl fmt::Display for SmcStatus {
 pub struct Carried {
     /// Name in the pod.
     pub interface: String,
-    /// The pnet id that it shares with the RDMA port.
+    /// The pnet id that netdev and RDMA port share.
     pub pnet_id: PnetId,
     /// The RDMA device.
     pub rdma_device: String,
@@ -77,11 +78,11 @@ pub enum Fit {
     V1,
     /// SMC-Rv2.
     V2,
-    /// The driver's choice. iWARP, such as erdma's, has one GID, which is no address.
+    /// The driver chooses. An iWARP device, such as erdma's, has one GID, which is no address.
     Device,
 }
 
-/// A pnet entry, and in which namespace's table it is.
+/// A pnet entry, and the namespace whose table has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacedEntry {
     /// The namespace.
@@ -106,13 +107,13 @@ impl Smc {
         }
     }
 
-    /// Returns true if something has to be removed again.
+    /// Returns true if there are settings to remove.
     pub fn is_set(&self) -> bool {
         let has_entries = !self.entries.is_empty() || !self.returning.is_empty();
         has_entries || self.ueid.is_some() || self.tcp2smc || self.max_links.is_some()
     }
 
-    /// Returns true if it uses settings of the node, which other pods can share.
+    /// Returns true if the pod uses settings of the whole node, which other pods can share.
     pub fn has_nodes(&self) -> bool {
         self.ueid.is_some() || self.entries.iter().any(|it| it.at == NetnsSide::Host)
     }

@@ -4,8 +4,8 @@
 use rdma_netns::InterfaceName;
 use serde::{Deserialize, Serialize};
 
-/// A netdev of the host whose `accept_ra` is 2 for the moment in which a rail's is set to forward: the kernel drops the
-/// default routers that were advertised to any other netdev of the namespace (`rt6_purge_dflt_routers()`,
+/// A netdev of the host whose `accept_ra` is temporarily 2, while a rail's netdev is set to forward: the kernel would
+/// otherwise drop the default routers that were advertised to the netdev (`rt6_purge_dflt_routers()`,
 /// `net/ipv6/route.c`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -14,6 +14,6 @@ pub struct Spared {
     pub name: InterfaceName,
     /// Index.
     pub index: u32,
-    /// `accept_ra` before and after.
+    /// `accept_ra` before the change, to be restored.
     pub accept_ra: i32,
 }

@@ -5,7 +5,7 @@
 //! <stateDir>/lock                                          the node: moves
 //! <stateDir>/attachments/<network>/<container>@<ifname>.json
 //!                                                    .lock  one attachment: its verbs
-//! <stateDir>/rails/…                                       what programs name: `rdma-cni`
+//! <stateDir>/rails/…                                       names for programs: `rdma-cni`
 //! ```
 //! The order is: the attachment's lock, then the node's. A verb that holds the node's lock only tries the lock of another
 //! attachment, and does not wait for it.
@@ -52,7 +52,7 @@ pub enum Record {
     None,
     /// A record.
     Good(Box<Attachment>),
-    /// A file that is no record, and why, in one line.
+    /// A file that is no record, with the reason in one line.
     Corrupt(String),
     /// A record of a later version of this plugin, and its format.
     Newer(u64),
@@ -96,8 +96,8 @@ impl Store {
         room::check(&self.root).map_err(failed("write", &self.root))
     }
 
-    /// Waits for the node's lock: no two moves at a time, as two could swap the numbers of
-    /// their character devices.
+    /// Waits for the node's lock, under which only one move runs at a time: two moves could swap the numbers of their
+    /// character devices.
     pub fn lock_node(&self) -> Result<Lock, StoreError> {
         let path = self.root.join("lock");
         let file = open_first_lock(&path)?;
@@ -117,7 +117,7 @@ impl Store {
         }
     }
 
-    /// The lock of one attachment, if nobody has it.
+    /// Takes the lock of one attachment, if it is free.
     pub fn try_lock(&self, key: &Key) -> Result<Option<Lock>, StoreError> {
         let path = self.path(key, "lock");
         loop {
@@ -132,8 +132,8 @@ impl Store {
         }
     }
 
-    /// Returns true if a verb works on the attachment. Creates no file. A verb that starts at this moment finds the
-    /// lock taken.
+    /// Returns true if a verb works on the attachment. Creates no file. The check itself holds the lock for a moment,
+    /// and a verb that starts then finds it taken.
     pub fn is_at_work(&self, key: &Key) -> bool {
         let file = state_file::open(&self.path(key, "lock"));
         let lock = file.map(|file| file.try_lock_shared());
@@ -145,14 +145,14 @@ impl Store {
         self.write(attachment, true)
     }
 
-    /// Overwrites a record. It says how far ADD got, which matters until the next boot only: after a power loss the
-    /// machine has this record or the one before.
+    /// Overwrites a record. The new record is not synced: the progress of ADD only matters until the next boot, and
+    /// after a power loss the machine has this record or the one before.
     pub fn update(&self, attachment: &Attachment) -> Result<(), StoreError> {
         self.write(attachment, false)
     }
 
-    /// Overwrites a record as [`Store::update`] does, unless its text cannot be read: a guess made without it must not take
-    /// its place.
+    /// Overwrites a record as [`Store::update`] does, unless its text cannot be read: a record that was guessed without
+    /// that text must not replace it.
     pub fn amend(&self, attachment: &Attachment) -> Result<(), StoreError> {
         match self.record(&attachment.key) {
             Record::Corrupt(why) => {
@@ -222,9 +222,10 @@ impl Store {
         Ok(records.into_iter().collect())
     }
 
-    /// Removes the remains of one attachment, whose verb could not begin. Returns true if no other verb works on it.
+    /// Removes the remains of an attachment whose verb could not begin. Returns true if no other verb works on the
+    /// attachment.
     pub fn tidy(&self, key: &Key) -> bool {
-        // its writer has the lock
+        // the writer of an unfinished record has the lock
         let Ok(Some(lock)) = self.try_lock(key) else {
             return false;
         };
@@ -257,7 +258,7 @@ impl Store {
         Ok(found)
     }
 
-    /// All attachments of one network, or of all, that have a record.
+    /// Returns all attachments of one network, or of all networks, that have a record.
     pub fn keys(&self, network: Option<&str>) -> Result<Vec<Key>, StoreError> {
         Ok(self.files(network)?.records.into_iter().collect())
     }
@@ -301,14 +302,15 @@ impl Store {
 }
 
 impl Lock {
-    /// Removes the lock's file when no record needs it any more. Tries twice, and leaves the rest to [`Store::sweep`].
+    /// Removes the lock's file when no record needs the lock any more. Tries twice; [`Store::sweep`] removes a file
+    /// that stays.
     pub fn discard(self) {
         let remove = || fs::remove_file(&self.path);
         let _ = remove().or_else(|_| remove());
     }
 }
 
-/// Returns the key that a file name without its extension stands for.
+/// Returns the key in a file name without its extension.
 fn key(network: &str, name: &str) -> Option<Key> {
     let (container, interface) = name.split_once('@')?;
     Some(Key {
@@ -324,9 +326,10 @@ struct Head {
     format: u64,
 }
 
-/// Parses `text` as the record of `key`. It is parsed once if it is ours, because an ADD reads the records of all pods.
+/// Parses `text` as the record of `key`. A record of this version is parsed only once, because an ADD reads the records
+/// of all pods.
 pub fn decode(text: &[u8], key: &Key) -> Record {
-    // both have words of whoever wrote the file
+    // both error texts can quote whoever wrote the file
     let corrupt = |why: String| Record::Corrupt(one_line(&why).into_owned());
     match serde_json::from_slice::<Attachment>(text) {
         Ok(attachment) if attachment.format > FORMAT => Record::Newer(attachment.format.into()),

@@ -139,7 +139,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Reads the value as a `T`. The error has the path of the value, or of one in it.
+    /// Reads the value as a `T`. The error has the path of the value, or of a value in it.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, Wrong> {
         T::deserialize(self.clone()).map_err(|wrong| self.placed(wrong))
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reads configurations into types that derive `Deserialize`. The error for a wrong value has its path and a plain
-//! sentence: `resources[1].count: must be a whole number from 1 to 5000, and is "many"`. All three programs read
-//! their configurations with this crate.
+//! sentence: `resources[1].count: must be a whole number from 1 to 5000, and is "many"`. All three programs of this
+//! project read their configurations with this crate.
 //!
 //! | module | owns |
 //! |---|---|
@@ -15,8 +15,8 @@
 //!
 //! - `null` means no value, as for Go's decoders. A structure reads each of its fields, whether the configuration has it
 //!   or not: an `Option` gets `None`, any other type fails because its value is missing. `#[serde(default)]` has no effect.
-//! - If several values are wrong, the error is that of the first field in the structure's order. Unknown fields, if they
-//!   are denied, come before.
+//! - If several values are wrong, the error is about the first field in the structure's order. Denied unknown fields
+//!   come before.
 
 mod deserializer;
 pub mod field;

@@ -27,14 +27,14 @@ pub fn json(value: &Value) -> String {
     escaped(value.to_string())
 }
 
-/// Escapes the same characters in `text`, which has to be JSON.
+/// Escapes the same characters as [`one_line`] in `text`, which must be JSON.
 pub(crate) fn escaped(text: String) -> String {
     if !text.contains(steers) {
         return text;
     }
     let mut line = String::with_capacity(text.len() + 8);
     for character in text.chars() {
-        // all of these have four hexadecimal digits, and JSON allows them only inside strings
+        // all escaped characters have four hexadecimal digits, and JSON allows them only inside strings
         let _ = match steers(character) {
             true => write!(line, "\\u{:04x}", u32::from(character)),
             false => line.write_char(character),

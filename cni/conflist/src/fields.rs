@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The fields of our entry and of its `ipam`, checked by the readers of the plugins that get them. The plugins ignore
-//! unknown fields, as the CNI specification requires. In the daemon's configuration an unknown field is an error, and in
-//! an entry that somebody wrote one that resembles a known field is a mistake.
+//! unknown fields, as the CNI specification requires. In the daemon's configuration an unknown field is an error. In an
+//! entry that somebody wrote, only an unknown field that resembles a known one is an error.
 
 use crate::{IPAM, entry::DETECT};
 use cni_protocol::{Command, ConfError, Environment};
@@ -22,7 +22,7 @@ enum Unknown {
     Misspelt,
 }
 
-/// Checks `chain.plugin`. `whole` is it as the plugin reads it, which has been done.
+/// Checks `chain.plugin`. `whole` is the same object as the plugin gets it, and was read without an error.
 ///
 /// # Errors
 /// An unknown field, an `ipam` without `type`, a value that `rdma-ipam` refuses.
@@ -36,7 +36,7 @@ pub fn misspelt(entry: &Map<String, Value>) -> Option<Wrong> {
     known_fields(&Field::root(entry), Unknown::Misspelt).err()
 }
 
-/// Reads `ipam` of `entry` as `rdma-ipam` does, if that is its plugin.
+/// Reads `ipam` of `entry` as `rdma-ipam` does, if its `type` is `rdma-ipam`.
 ///
 /// # Errors
 /// The refusal with which ADD would fail.
@@ -69,7 +69,7 @@ fn kind<'a>(entry: &Field<'a>) -> Option<&'a str> {
     kind.filter(|it| !it.is_empty())
 }
 
-/// The plugins tell upper from lower case, whatever the format of the file.
+/// Checks the names of fields. The plugins distinguish upper and lower case, whatever the format of the file.
 fn known_fields(entry: &Field<'_>, unknown: Unknown) -> Result<(), Wrong> {
     let entry = &entry.clone().exact_case();
     let ipam = entry.object("ipam")?;
@@ -110,7 +110,7 @@ fn known_fields(entry: &Field<'_>, unknown: Unknown) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Refuses a field that is none of `names`, as `unknown` has it.
+/// Refuses a field whose name is not among `names`; `unknown` says which unknown names are refused.
 fn known(object: &Field<'_>, names: &[&str], unknown: Unknown) -> Result<(), Wrong> {
     let others = object.unknown(names).into_iter();
     let mut others = others.filter(|it| !NOT_THE_USERS.contains(it));

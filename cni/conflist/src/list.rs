@@ -302,7 +302,7 @@ impl<'a> List<'a> {
         self.check()?;
         let last = self.elements.len() - 1;
         let at = self.span(last);
-        // the new element gets the separation of the one before
+        // the new element is separated like the one before it
         let before = self.text[..at.start]
             .trim_end_matches([' ', '\t', '\r', '\n'])
             .len();

@@ -157,9 +157,9 @@ pub fn pick(directory: &Directory, runtime: &Runtime) -> Pick {
 }
 
 /// Returns the list whose plugins are called in the end. If `clusterNetwork` is set, Multus reads the file of that
-/// network at each call (`getNetDelegate` in its `k8sclient.go`). A path is that file. A name may also be an object
-/// of the cluster. Therefore a name counts only for a list that has our entry already, which must not be called
-/// twice.
+/// network at each call (`getNetDelegate` in its `k8sclient.go`). If the value is a path, the file there is meant. If
+/// it is a name, an object of the cluster may be meant as well. Therefore a name counts only for a list that has our
+/// entry already, which must not be called twice.
 pub fn follow(directory: &Directory, picked: Picked) -> Picked {
     let Some(network) = &picked.cluster_network else {
         return picked;

@@ -74,7 +74,7 @@ pub fn in_directory(directory: &Directory, picked: &Picked) -> impl Iterator<Ite
 pub(crate) enum Wanted {
     /// The entry in the list only.
     List,
-    /// The entry in the list, and a detecting one in the directory.
+    /// The entry in the list, and a detecting entry in the directory.
     Detection,
     /// The entry in the directory only.
     Directory,

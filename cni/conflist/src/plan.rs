@@ -20,8 +20,8 @@ pub enum Change {
         file: String,
         /// New text of the whole file.
         text: String,
-        /// The file whose mode and owner the new one gets, and from which the text was made. For a file in a
-        /// network's own directory: the list.
+        /// The file from which the text was made, and whose mode and owner the new file gets. For a file in a network's
+        /// own directory: the list.
         like: String,
     },
     /// Removes a file.
@@ -360,8 +360,7 @@ fn put_into(
 ) -> Result<(Placed, Option<Change>), Obstacle> {
     let file = &picked.file;
     let update = placed.contains(file);
-    // another program has added our plugin since: that entry stays, and ours is removed, since two calls would
-    // conflict
+    // another program has added our plugin since: its entry stays, and ours is removed, since two calls would conflict
     let is_twice = update && list.own().is_some() && list.is_called_otherwise();
     let change = match is_twice {
         true => list.without(),
@@ -411,7 +410,7 @@ fn put_beside(
     let single = Single::parse(text).map_err(|why| broken(file, why))?;
     let list = single::list_name(file);
     let present = directory.file(&list).and_then(|it| it.text.as_deref().ok());
-    // other programs may have appended plugins to our list: they stay, unless they call our plugin again
+    // plugins that other programs appended to our list stay, unless they call our plugin again
     let parsed = present.and_then(|text| List::parse(text).ok());
     let parsed = parsed.filter(|it| it.is_of(&single) && !it.is_called_otherwise());
     let (like, change) = match parsed {

@@ -2,9 +2,9 @@
 //! The programs that a configuration names, and their presence in the runtime's plugin directories.
 //!
 //! A runtime finds a plugin by its `type` in these directories (`CNI_PATH`; containerd's `bin_dirs`, CRI-O's
-//! `plugin_dirs`), and uses the first match. A plugin finds its IPAM plugin there too. If a plugin that the network
-//! has had before is in none of them, then the runtime uses other directories: it would not find our plugin either,
-//! and every pod of the node would fail.
+//! `plugin_dirs`), and uses the first match. A plugin finds its IPAM plugin there too. If an earlier plugin of the
+//! network is in none of these directories, then the runtime uses others: it would not find our plugin either, and
+//! every pod of the node would fail.
 
 use crate::TYPES;
 use serde_json::Value;

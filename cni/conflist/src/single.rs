@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A file with one plugin's configuration (`.conf`, `.json`), and the list that is made from it.
 //!
-//! The file stays unchanged. The list is written beside it. Its name sorts just before the file's, so that the
-//! runtime uses the list: `10-net.conf`, `10-net+rdma-cni.conflist`.
+//! The file stays unchanged. The list is written beside the file. The list's name sorts just before the file's, so that
+//! the runtime uses the list: `10-net.conf`, `10-net+rdma-cni.conflist`.
 
 use crate::{
     Entry, TYPES,

@@ -61,7 +61,7 @@ pub struct Installed {
     pub conf_dir: Option<PathBuf>,
     /// Directories of CNI plugins, in the runtime's order.
     pub bin_dirs: Vec<PathBuf>,
-    /// Name of the network that has the entry, where the runtime uses networks by their names.
+    /// Name of the network that has the entry, if the runtime uses networks by name.
     pub network: Option<String>,
 }
 
@@ -103,7 +103,7 @@ impl Arguments {
         below(&self.root, state_dir)
     }
 
-    /// Returns the paths of the options, else those of `installed`, else the defaults.
+    /// Returns the paths from the options, else from `installed`, else the defaults.
     pub(super) fn paths(&self, installed: Installed) -> Paths {
         let default = Paths::default();
         let given = Some(self.cni_bin_dir.clone()).filter(|it| !it.is_empty());

@@ -45,21 +45,21 @@ pub struct Facts {
     pub binaries: Vec<Binary>,
     /// Kubelet's pod-resources socket.
     pub pod_resources: Option<Socket>,
-    /// Container runtimes that are there.
+    /// Container runtimes on the node.
     pub runtimes: Vec<Runtime>,
     /// The daemon.
     pub daemon: Daemon,
     /// Records of attachments.
     pub records: Vec<Record>,
-    /// Records that were put aside, since they could not be read.
+    /// Records that were set aside because they could not be read.
     pub aside: Vec<PathBuf>,
     /// Why records of claims cannot be read, by record.
     pub unreadable_claims: Vec<String>,
-    /// Netdevs that returned to the host without one of their attributes.
+    /// Netdevs that returned to the host and lack an attribute.
     pub given_up: Vec<Note>,
-    /// Leases of the IPAM plugin, if it keeps them as host-local does.
+    /// Leases of the IPAM plugin, if its directory has host-local's format.
     pub leases: Vec<Lease>,
-    /// Attachments in libcni's cache, as file names `network-container-interface`; none: the runtime keeps no such
+    /// Attachments in libcni's cache, as file names `network-container-interface`; `None`: the runtime has no such
     /// cache.
     pub cached: Option<BTreeSet<String>>,
 }
@@ -97,7 +97,8 @@ impl Unseen {
     }
 }
 
-/// A part of the node that a container may not have. Nothing of such a part is reported as missing.
+/// A part of the node that may be invisible in a container. If a part is invisible, nothing of it is reported as
+/// missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Part {
@@ -135,7 +136,7 @@ pub enum ModuleState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BootMode {
-    /// Its file.
+    /// File of the setting.
     pub file: PathBuf,
     /// The mode.
     pub mode: RdmaMode,
@@ -163,7 +164,7 @@ pub struct PortGids {
     pub table: GidTable,
 }
 
-/// The directory of network configurations, and the runtime's choice of them.
+/// The directory of network configurations, and the runtime's choice among them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Chain {
@@ -172,7 +173,7 @@ pub struct Chain {
     /// Name of the examined network, if the caller named one. None: the network that the runtime uses for pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
-    /// The network that the runtime uses; none: nothing there can be used.
+    /// The network that the runtime uses; `None`: the directory has no usable network.
     pub picked: Option<Picked>,
     /// The broken file at which the runtime stops.
     pub blocked: Option<Skipped>,
@@ -184,7 +185,7 @@ pub struct Chain {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Picked {
-    /// Its file.
+    /// File of the network.
     pub file: PathBuf,
     /// `name`
     pub network: String,
@@ -192,13 +193,13 @@ pub struct Picked {
     pub cni_version: String,
     /// The plugins' types, in order.
     pub plugins: Vec<String>,
-    /// Index of this plugin, or of one that calls it; of several the first.
+    /// Index of the first plugin that is, or calls, this plugin.
     pub place: Option<usize>,
     /// True if that plugin calls it (Multus).
     pub delegated: bool,
     /// True if it is in the network's own directory, which libcni reads since 1.3.
     pub in_directory: bool,
-    /// This plugin's configuration, as the runtime hands it over.
+    /// This plugin's configuration, as the runtime passes it.
     pub ours: Option<Map<String, Value>>,
     /// Fields of this plugin's second and later entries in the list. A correct list has none.
     pub again: Vec<Map<String, Value>>,
@@ -219,7 +220,7 @@ pub struct Skipped {
 pub struct Binary {
     /// Path, also of an absent program.
     pub path: PathBuf,
-    /// Its state.
+    /// State of the file.
     #[serde(flatten)]
     pub state: BinaryState,
 }
@@ -236,7 +237,7 @@ pub enum BinaryState {
     There,
     /// The program exists, and reported its version.
     Version {
-        /// Its output after `--version`.
+        /// Output after `--version`.
         version: String,
     },
     /// The program exists, and did not report its version.
@@ -252,7 +253,7 @@ pub enum BinaryState {
 pub struct Socket {
     /// Path.
     pub path: PathBuf,
-    /// Reason why no server answers. None: one answers.
+    /// Reason why no server answers at the socket. `None`: a server answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent: Option<String>,
 }
@@ -263,7 +264,7 @@ pub struct Socket {
 pub struct Runtime {
     /// `containerd`
     pub name: String,
-    /// Its CRI socket.
+    /// CRI socket of the runtime.
     pub socket: Socket,
     /// Memory that its containers can lock, bytes (`Max locked memory`, soft).
     #[serde(default)]
@@ -274,7 +275,7 @@ pub struct Runtime {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Memlock {
-    /// Its process was not found.
+    /// The runtime's process was not found.
     #[default]
     Unknown,
     /// No limit.
@@ -287,9 +288,9 @@ pub enum Memlock {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Daemon {
-    /// Its sockets for kubelet, one for each resource.
+    /// Sockets of the daemon for kubelet, one for each resource.
     pub sockets: Vec<Socket>,
-    /// Its `resources.json`.
+    /// Content of the daemon's `resources.json`.
     pub published: Option<Published>,
     /// The reason why that cannot be read.
     pub unreadable: Option<String>,
@@ -307,28 +308,28 @@ pub enum Record {
         attachment: Box<Attachment>,
         /// True if its pod lives.
         lives: bool,
-        /// True if a verb is at work on it.
+        /// True if a verb works on the attachment.
         #[serde(default)]
         busy: bool,
         /// Time since it was written, seconds.
         #[serde(default)]
         age: u64,
-        /// The pod's children of shared netdevs that are in another mode than they were made in, a sentence for each.
+        /// The pod's children of shared netdevs whose mode differs from the mode at ADD, a sentence for each.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         changed_children: Vec<String>,
     },
     /// Unreadable record.
     Corrupt {
-        /// Its attachment.
+        /// Attachment of the record.
         key: Key,
         /// Why not.
         why: String,
     },
     /// Record of a later version.
     Newer {
-        /// Its attachment.
+        /// Attachment of the record.
         key: Key,
-        /// Its format.
+        /// Format of the record.
         format: u64,
     },
 }
@@ -339,9 +340,9 @@ pub enum Record {
 pub struct Lease {
     /// The address.
     pub address: IpAddr,
-    /// The container that has it.
+    /// Container that has the lease.
     pub container: String,
-    /// Its interface, if the lease has one.
+    /// Interface of the container, if the lease has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin doctor pod NAME`: a pod's rails, and on each of them what a pinned GID index would be, and what NCCL
-//! takes without. With `--to` it also tells what to ping from inside the pod.
+//! `rdma-device-plugin doctor pod NAME`: a pod's rails. For each rail it reports the GIDs behind the usual pinned
+//! indexes, and the GID that NCCL chooses without a pinned index. With `--to` it also pings from inside the pod.
 //!
-//! A GID table is the RDMA device's, and in shared mode has the addresses of all pods and of the node. The kernel takes
-//! any of them for a queue pair, so that a wrong index is not refused: packets leave with another's address, or with
-//! none that is routed.
+//! A GID table belongs to the RDMA device, and in shared mode has the addresses of all pods and of the node. The kernel
+//! accepts any of these GIDs for a queue pair, so it does not refuse a wrong index: packets leave with another pod's
+//! address, or with an address that is not routed.
 
 use crate::{
     arguments::{STATE_DIR, absolute, below},
@@ -49,7 +49,7 @@ pub struct Question {
 /// Reason for no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Unanswered {
-    /// No pod of that name has rails.
+    /// No pod with this name has rails.
     #[error(
         "no pod {0:?} has rails on this node, by the records in {1}: kubectl get pod -o wide says which node it is on"
     )]
@@ -74,7 +74,7 @@ pub enum Unanswered {
 /// Returns the answer as text for people.
 ///
 /// # Errors
-/// There is no such pod, or its records cannot be read.
+/// The pod does not exist, or its records cannot be read.
 pub fn answer<K: Kernel>(kernel: &K, question: &Question) -> Result<String, Unanswered> {
     let (root, state_dir) = (&question.root, &question.state_dir);
     let all = records(kernel, question)?;
@@ -111,7 +111,7 @@ pub fn answer<K: Kernel>(kernel: &K, question: &Question) -> Result<String, Unan
     }
 }
 
-/// Returns the arguments of `rdma-device-plugin` that ping `--to` from inside the pod. `None`: there is no `--to`.
+/// Returns the arguments of `rdma-device-plugin` that ping `--to` from inside the pod. `None`: `--to` is not given.
 ///
 /// # Errors
 /// One of the two is no pod, or records cannot be read.
@@ -153,7 +153,7 @@ fn records<K: Kernel>(kernel: &K, question: &Question) -> Result<Vec<Attachment>
     Ok(Store::new(&state_dir).of_boot(&boot_id)?)
 }
 
-/// The pod's namespace, if it is still that one.
+/// Opens the pod's namespace, if its path still leads to the recorded one.
 fn opened<K: Kernel>(kernel: &K, root: &Path, attachment: &Attachment) -> Result<K::Pod, String> {
     let pod = kernel.open_pod(&netns_below(root, attachment));
     let pod = pod.map_err(|error| error.to_string())?;
@@ -200,7 +200,7 @@ fn of_rail(
             return text;
         }
     };
-    // iWARP's one GID is made of the hardware address (`gid_tbl_len` of 1 in `erdma_get_port_immutable()`,
+    // iWARP's one GID derives from the hardware address (`gid_tbl_len` of 1 in `erdma_get_port_immutable()`,
     // `drivers/infiniband/hw/erdma/erdma_verbs.c`)
     if table.size == 1 && rail.infiniband_port().is_none() {
         let verdict = match index {
@@ -216,7 +216,7 @@ fn of_rail(
     }
     let pinned = hit(&table, index, rail, owners);
     let _ = writeln!(text, "    NCCL_IB_GID_INDEX={index}: {pinned}");
-    // of an InfiniBand port NCCL takes the port's own GID
+    // on an InfiniBand port NCCL uses the port's own GID
     if rail.infiniband_port().is_none() {
         for family in Family::ALL {
             let taken = Choice {

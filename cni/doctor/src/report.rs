@@ -57,11 +57,11 @@ pub(super) fn text(facts: &Facts, findings: &[Finding]) -> String {
     text
 }
 
-/// Ends the line with `words`, and goes on in column `indent` of the next where there is no room. A
-/// word that is longer than a line stays whole.
+/// Ends the line with `words`, and continues in column `indent` of the next line if there is no room. A word that is
+/// longer than a line stays whole.
 fn push_wrapped(text: &mut String, words: &str, indent: usize) {
     let mut column = indent;
-    // parts of the words are of others: a NIC's name, a file's text
+    // parts of the words come from others: a NIC's name, a file's text
     for (index, word) in one_line(words).split(' ').enumerate() {
         let length = word.chars().count();
         if index > 0 && column + 1 + length > WIDTH {

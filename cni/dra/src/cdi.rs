@@ -39,7 +39,7 @@ pub(crate) fn path(directory: &Path, uid: &str) -> PathBuf {
     directory.join(format!("rdma-device-plugin-claim-{uid}.json"))
 }
 
-/// Variable with the pod's rails, the same for all of its requests.
+/// Variable with the pod's rails, equal for all requests of a claim.
 const RAILS: &str = "RDMA_RAILS";
 
 /// Returns true if the file at `path` gives containers the character devices of `record`. Other content is ignored:

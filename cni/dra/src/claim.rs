@@ -79,12 +79,12 @@ pub struct PodReference {
 /// Reason why a claim cannot be prepared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
-    /// Another claim has the name now.
+    /// A newer claim has the name now.
     #[error("claim {claim} is another one now (uid {found:?}, not {:?}): its pod was made for one that is gone", claim.uid)]
     Another {
         /// The requested claim.
         claim: ClaimName,
-        /// UID of the present one.
+        /// UID of the newer claim.
         found: String,
     },
     /// The claim has no devices of this driver on this node.
@@ -124,7 +124,7 @@ impl Claim {
     /// Reads the allocation by `driver` from the pool `pool` in `object`, the claim `name` in the API server.
     ///
     /// # Errors
-    /// Another claim has the name, or nothing of it is from that pool.
+    /// Another claim has the name, or the claim has no device from `pool`.
     pub fn read(
         object: &Value,
         name: &ClaimName,
@@ -224,7 +224,7 @@ impl Configured<'_> {
     }
 }
 
-/// Returns the parameters of `driver` in `config`, those of classes first, as those of claims override them.
+/// Returns the parameters of `driver` in `config`: parameters of classes first, as parameters of claims override them.
 fn configured<'a>(config: &'a Value, driver: &str) -> Vec<Configured<'a>> {
     let own = list(config).filter(|it| it["opaque"]["driver"] == driver);
     let of = |it: &'a Value| Configured {
@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(pods, ["a"]);
     }
 
-    /// Parameters of a claim override those of its class, and later ones override earlier ones. Those of another
+    /// Parameters of a claim override those of its class, and later ones override earlier ones. Parameters of another
     /// subrequest do not apply.
     #[test]
     fn parameters_are_those_of_the_request() {

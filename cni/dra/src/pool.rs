@@ -39,7 +39,7 @@ pub struct Resource {
 pub struct Nic {
     /// PCI function or auxiliary device.
     pub address: String,
-    /// Name of its RDMA device.
+    /// Name of the RDMA device.
     pub rdma: String,
     /// Name of its netdev, as last observed in the node's namespace.
     pub netdev: Option<String>,
@@ -53,7 +53,7 @@ pub struct Nic {
     pub speed: Option<u32>,
     /// IPv6 prefix of the netdev or its bond, as last observed there: `fd00:1::/64`.
     pub ipv6_prefix: Option<String>,
-    /// That address.
+    /// IPv6 address of the same netdev, as last observed there.
     pub ipv6_address: Option<String>,
     /// IPv4 address of the netdev or its bond, as last observed there.
     pub ipv4_address: Option<String>,
@@ -80,9 +80,9 @@ pub struct Nic {
 pub struct PoolDevice {
     /// Name, unique in the pool and unchanged while the device exists.
     pub name: String,
-    /// Name of its resource.
+    /// Name of the resource.
     pub resource: String,
-    /// Addresses of its NICs.
+    /// Addresses of the NICs.
     pub addresses: Vec<DeviceAddress>,
     /// Faults of the device or its NICs.
     pub faults: Vec<String>,

@@ -65,9 +65,9 @@ pub struct Prepared {
     /// Share id, which distinguishes several allocations of the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<String>,
-    /// Name of its resource.
+    /// Name of the resource.
     pub resource: String,
-    /// Sharing of its NICs.
+    /// Sharing of the NICs.
     pub sharing: Sharing,
     /// NICs for containers, with their present character devices.
     pub nics: Vec<GrantedDevice>,
@@ -77,10 +77,10 @@ pub struct Prepared {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JoinedRail {
-    /// Name of its allocated device; `None`: another claim's.
+    /// Name of the rail's allocated device; `None`: the device is another claim's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// Hardware address of its netdev in the pod.
+    /// Hardware address of the rail's netdev in the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware_address: Option<String>,
     /// Entry of the rail in the pod's `rails.json`.
@@ -110,7 +110,7 @@ impl Record {
         self.is_begun() && self.absent.is_empty()
     }
 
-    /// Returns the rails of its one pod in the form of `rails.json`. Returns `None` if no pod has its network, or
+    /// Returns the rails of the claim's only pod in the form of `rails.json`. `None`: no pod has its network, or
     /// several pods have different rails.
     pub fn rails_of_one_pod(&self) -> Option<Vec<&Value>> {
         let mut all = self.rails.values();

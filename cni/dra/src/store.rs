@@ -41,7 +41,7 @@ pub enum Removed {
 /// A record that could not be read.
 #[derive(Debug)]
 pub struct Unreadable {
-    /// Its new path.
+    /// New path of the file.
     pub file: PathBuf,
     /// Reason.
     pub why: FileError,
@@ -105,9 +105,8 @@ impl Claims {
     }
 
     /// Updates a claim that is prepared again in the boot `boot_id`, and returns its record. Numbers that a pod's
-    /// network corrected stay; others are those of `now`. `None`: it is not prepared.
+    /// network corrected stay; all others are taken from `now`. `None`: the claim is not prepared.
     ///
-    /// A file cannot be read or written.
     /// One of the files cannot be read or written.
     pub fn again(
         &self,
@@ -130,7 +129,6 @@ impl Claims {
     /// Records that a pod of the claim `uid` has its network with `rails`, in the sandbox `container`; `now` has the
     /// character devices of its NICs. Returns true if the claim exists.
     ///
-    /// A file cannot be read or written.
     /// One of the files cannot be read or written.
     pub fn joined(
         &self,
@@ -202,7 +200,8 @@ impl Claims {
         (records, unreadable)
     }
 
-    /// Records that the sandbox `container` has lost its network. Continues after an error, and returns the first one.
+    /// Records that the sandbox `container` has lost its network. Continues after an error, and returns the first
+    /// error.
     ///
     /// # Errors
     /// A file cannot be read or written.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The instance's id, stored for the next start: until it is known, the NICs that depend on it are hidden.
+//! The instance's id, stored for the next start: until the id is known, the NICs that depend on it are hidden.
 //!
-//! The file is `<stateDir>/erdma/instance`. It is valid for one boot: afterwards the disk may belong to another
-//! instance.
+//! The file is `<stateDir>/erdma/instance`. The file is valid for one boot, because the disk may belong to another
+//! instance afterwards.
 
 use rdma_netns::{Kernel, Linux};
 use rdma_resources::{FileError, file};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Why there is no response, or none that can be used.
+//! Reasons why there is no usable response.
 
 use crate::access::AccessError;
 use std::{fmt, io};

@@ -25,7 +25,7 @@ pub enum ChildConf {
     },
     /// A child of an IPoIB netdev, in the partition `pkey` if there is one.
     Ipoib {
-        /// Mode. None: that of the shared netdev.
+        /// Mode of sending. `None`: the mode of the shared netdev.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mode: Option<IpoibMode>,
     },
@@ -39,7 +39,7 @@ enum Kind {
     Ipoib,
 }
 
-/// The modes of a macvlan that can be asked for.
+/// Modes of a macvlan that a configuration can request.
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Macvlan {
@@ -61,7 +61,7 @@ enum Ipvlan {
 /// Reads `child` of `file`; a macvlan's mode is `bridge` by default, an ipvlan's `l2`.
 ///
 /// # Errors
-/// A value is wrong, or RDMA does not work with it.
+/// A value is wrong, or RDMA does not work with the child.
 pub fn parse(file: &Field<'_>) -> Result<Option<ChildConf>, ConfError> {
     let child = file.object("child")?;
     let is_there = |name: &str| child.at(name).is_there();

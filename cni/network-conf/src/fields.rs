@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The names of the fields that a user can write, for programs in which other names are mistakes. A plugin itself ignores
-//! unknown fields, as the CNI specification wants it.
+//! The names of the fields that a user can write, for programs in which other names are mistakes. A plugin itself
+//! ignores unknown fields, as the CNI specification requires.
 
 /// The fields of a network configuration.
 pub const TOP: &[&str] = &[

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The network configuration: read from standard input, every field of ours checked
-//! before anything is done. Unknown fields are kept in [`Conf::raw`] and otherwise ignored.
+//! The network configuration, read from standard input. Every known field is checked before anything is changed.
+//! Unknown fields are kept in [`Conf::raw`] and otherwise ignored.
 
 pub mod child;
 pub mod fields;
@@ -41,8 +41,8 @@ pub const STATE_DIR: &str = "/var/lib/cni/rdma-cni";
 pub struct Conf {
     /// Fields that every plugin's configuration has.
     pub network: Network,
-    /// Installed and configured as `rdma`, the name of the plugin this one replaces: only
-    /// RDMA devices are moved, and the subsystem has to be exclusive for it.
+    /// True if the plugin is installed and configured as `rdma`, the name of the plugin that it replaces: only RDMA
+    /// devices are moved, and the RDMA subsystem must be in exclusive mode.
     pub drop_in: bool,
     /// Which devices to attach; ADD needs it. Only a drop-in can have none.
     pub devices: Option<Devices>,
@@ -60,7 +60,7 @@ pub struct Conf {
     pub pkey: Option<Pkey>,
     /// `routing`
     pub routing: Routing,
-    /// `resultIPs`; none: as [`Conf::result_ips`] says.
+    /// `resultIPs`; `None`: see [`Conf::result_ips`].
     result_ips: Option<ResultIps>,
     /// `interfaceName`
     pub interface_name: NamePattern,
@@ -70,11 +70,11 @@ pub struct Conf {
     pub attachment: Option<InterfaceName>,
     /// `requireRdma`
     pub require_rdma: bool,
-    /// `rebindDriver`: DEL binds the drivers of moved functions anew.
+    /// `rebindDriver`: DEL binds the drivers of moved functions again.
     pub rebind_driver: bool,
     /// `ipam.type`, where addresses are delegated.
     pub ipam: Option<String>,
-    /// `probe`: addresses are asked for on the wire before they are used.
+    /// `probe`: addresses are probed on the wire before they are used.
     pub probe: bool,
     /// `ipv6`
     pub ipv6: Ipv6,
@@ -84,7 +84,7 @@ pub struct Conf {
     pub pod_annotations: PodAnnotations,
     /// Names of the pod's arguments that `podArguments` does not allow.
     pub unheard_arguments: Vec<&'static str>,
-    /// Which of its shared NICs the pod has chosen ([`Conf::chosen_by_pod`]); none: all.
+    /// The pod's choice of its shared NICs ([`Conf::chosen_by_pod`]); `None`: all.
     pub rails: Option<BTreeSet<usize>>,
     /// `smcr`, `smcUeid`
     pub smc: Smc,
@@ -103,7 +103,7 @@ pub enum Devices {
     Address(DeviceAddress),
     /// `devices`
     Selectors(Vec<Selector>),
-    /// `resources`: what kubelet allocated to the pod of these, in this order.
+    /// `resources`: kubelet's allocation of these resources to the pod, in this order.
     Resources(Vec<String>),
 }
 
@@ -111,8 +111,8 @@ pub enum Devices {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Mode {
-    /// Share a bond, a port of one, what kubelet gives to several pods, and what is shared
-    /// already; move the rest.
+    /// Share bonds, ports of bonds, devices that kubelet gives to several pods, and devices that are shared already;
+    /// move all others.
     #[default]
     Auto,
     /// The netdev goes into the pod.
@@ -125,11 +125,11 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ResultIps {
-    /// They are.
+    /// The rails' addresses are in the result.
     #[default]
     All,
-    /// They are in `rails` and in the record alone: CRI-O takes every one for an address of the pod's,
-    /// and the CHECK of the reference plugins looks for every one on its own interface
+    /// The rails' addresses are in `rails` and in the record only. CRI-O takes every address in the result for one of
+    /// the pod's, and the CHECK of the reference plugins searches for every address on its own interface
     /// (`ValidateExpectedInterfaceIPs()`, containernetworking/plugins `pkg/ip/utils_linux.go`).
     None,
 }
@@ -147,7 +147,7 @@ pub struct Ipv6 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Dad {
-    /// None: the address was assigned, and is usable at once.
+    /// No detection: the address was assigned, and is usable at once.
     #[default]
     Off,
     /// The address is usable while detection goes on.
@@ -182,8 +182,8 @@ impl Conf {
         }
     }
 
-    /// `resultIPs`. The first plugin of a list tells the pod's addresses; behind another one, which
-    /// has told them, the rails' are not the pod's own.
+    /// Returns `resultIPs`. By default, the first plugin of a list reports the rails' addresses as the pod's. Behind
+    /// another plugin, which has reported the pod's addresses, the rails' addresses are left out.
     pub fn result_ips(&self) -> ResultIps {
         let default = match self.network.prev_result {
             Some(_) => ResultIps::None,
@@ -192,14 +192,14 @@ impl Conf {
         self.result_ips.unwrap_or(default)
     }
 
-    /// Sets the name of the attachment, `interface` (`CNI_IFNAME`), if the verb is about one.
+    /// Sets the name of the attachment, `interface` (`CNI_IFNAME`), if the verb has one.
     pub fn of_attachment(mut self, interface: Option<&InterfaceName>) -> Self {
         self.attachment = interface.cloned();
         self
     }
 
-    /// The pod-side name of `rail`, of `count`. The only one of the first plugin of a list has the
-    /// name that the runtime gives the attachment.
+    /// Returns the pod-side name of `rail`, one of `count` rails. If this plugin is the first of a list and has only
+    /// one rail, the rail has the name that the runtime gives the attachment.
     pub fn pod_name(&self, rail: usize, count: usize) -> Option<InterfaceName> {
         let is_first = self.network.prev_result.is_none();
         match &self.attachment {
@@ -208,7 +208,7 @@ impl Conf {
         }
     }
 
-    /// Returns true if there is no `interfaceName`.
+    /// Returns true if the configuration has no `interfaceName`.
     pub fn names_no_interface(&self) -> bool {
         self.raw.get("interfaceName").is_none_or(Value::is_null)
     }
@@ -235,11 +235,10 @@ impl Conf {
         Self::read(raw, &BTreeMap::new(), &mut Mistakes::refused())
     }
 
-    /// Reads a configuration that came with `args` (`CNI_ARGS`); a value that is wrong and passed over counts as not
-    /// there.
+    /// Reads a configuration that came with `args` (`CNI_ARGS`). A wrong value that is ignored counts as missing.
     ///
     /// # Errors
-    /// A value is wrong, and none of the `mistakes` that are passed over.
+    /// A value is wrong, and is not one of the ignored `mistakes`.
     pub fn read(
         raw: Map<String, Value>,
         args: &BTreeMap<String, String>,
@@ -318,7 +317,7 @@ fn debug(file: &Field<'_>) -> Result<bool, Wrong> {
 const ON_OFF: [(&str, bool); 2] = [("on", true), ("off", false)];
 
 fn devices(file: &Field<'_>) -> Result<Option<Devices>, Wrong> {
-    // wrong ones are told also where they do not count
+    // a wrong value is reported even if it has no effect
     let resources = resources::parse(file)?;
     let runtime = file.object("runtimeConfig")?;
     for field in [runtime.at("deviceID"), file.at("deviceID")] {
@@ -344,7 +343,7 @@ fn interface_name(file: &Field<'_>) -> Result<NamePattern, Wrong> {
     let pattern = file
         .get("interfaceName")?
         .map_or_else(NamePattern::default, NamePattern);
-    // as long as it gets: no node has a thousand rails
+    // the longest possible name: no node has a thousand rails
     match pattern.try_name(999) {
         Ok(_) => Ok(pattern),
         Err(error) => Err(file.at("interfaceName").wrong(error.to_string())),

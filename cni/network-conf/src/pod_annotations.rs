@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `podAnnotations`: the properties of its attachment that a pod may choose, and its choices.
+//! `podAnnotations`: the properties of a pod's attachment that the pod may choose, and its choices.
 
 use crate::{Conf, smc::ANNOTATIONS};
 use cni_protocol::ConfError;

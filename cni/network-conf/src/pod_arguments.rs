@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `podArguments`: what a pod may choose by the arguments of its network, which Multus takes from the pod's own annotation
-//! (`k8s.v1.cni.cncf.io/networks`) and hands over in `runtimeConfig`, `CNI_ARGS` and `args.cni` (`LoadDelegateNetConf()`,
-//! `pkg/types/conf.go` of k8snetworkplumbingwg/multus-cni).
+//! `podArguments`: the properties that a pod may choose by the arguments of its network. Multus takes the arguments
+//! from the pod's own annotation (`k8s.v1.cni.cncf.io/networks`), and passes them in `runtimeConfig`, `CNI_ARGS` and
+//! `args.cni` (`LoadDelegateNetConf()`, `pkg/types/conf.go` of k8snetworkplumbingwg/multus-cni).
 
 use conf_reader::{Field, Wrong};
 use std::collections::BTreeMap;
 
-/// The types under which the plugin is installed in the place of one that has always taken both.
+/// Types under which this plugin replaces one that has always accepted both arguments.
 const DROP_INS: [&str; 2] = ["sriov", "ib-sriov"];
 
 /// An argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Argument {
-    /// The hardware address of a virtual function. With spoof checking, the NIC then takes it for the pod's own.
+    /// The hardware address of a virtual function. With spoof checking, the NIC then regards it as the pod's own.
     Mac,
     /// The GUIDs of an InfiniBand function.
     Guid,
@@ -21,7 +21,7 @@ pub(crate) enum Argument {
 impl Argument {
     const ALL: [Self; 2] = [Self::Mac, Self::Guid];
 
-    /// Its name as a field, in `args.cni`, and in `podArguments`.
+    /// Returns the argument's name as a field, in `args.cni`, and in `podArguments`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Mac => "mac",
@@ -29,7 +29,7 @@ impl Argument {
         }
     }
 
-    /// Its name in `runtimeConfig`.
+    /// Returns the argument's name in `runtimeConfig`.
     fn of_runtime(self) -> &'static str {
         match self {
             Self::Mac => "mac",
@@ -48,8 +48,8 @@ pub struct PodArguments<'a> {
 }
 
 impl<'a> PodArguments<'a> {
-    /// Reads the arguments that the configuration `file` of this `plugin` allows. `args` (`CNI_ARGS`) and the field of
-    /// this name are those of the whole attachment: they do not count unless the plugin `is_first` in its list.
+    /// Reads the arguments that the configuration `file` of this `plugin` allows. `args` (`CNI_ARGS`) and the field
+    /// `args` belong to the whole attachment: they only count if the plugin `is_first` in its list.
     ///
     /// # Errors
     /// A value is wrong.
@@ -74,7 +74,7 @@ impl<'a> PodArguments<'a> {
         if plugin.is_some_and(|it| DROP_INS.contains(&it)) {
             arguments.allowed = Argument::ALL.into();
         }
-        // the operator has said who gives GUIDs
+        // the operator has decided who assigns GUIDs
         if file
             .at("ibKubernetesEnabled")
             .value()
@@ -94,10 +94,11 @@ impl<'a> PodArguments<'a> {
         self.mac.filter(|_| self.allows(Argument::Mac))
     }
 
-    /// Where `argument` can be besides, in the order in which it counts: `runtimeConfig` first.
+    /// Returns the places beside the field itself where `argument` can be, in order of precedence: `runtimeConfig`
+    /// first.
     ///
     /// # Errors
-    /// One of these is no object.
+    /// A place is no object.
     pub(crate) fn places<'b>(
         &self,
         file: &Field<'b>,
@@ -112,10 +113,10 @@ impl<'a> PodArguments<'a> {
         Ok(places)
     }
 
-    /// The names of those that are given and not allowed.
+    /// Returns the names of the arguments that are present and not allowed.
     ///
     /// # Errors
-    /// As [`Self::places`].
+    /// See [`Self::places`].
     pub(crate) fn unheard(&self, file: &Field<'_>) -> Result<Vec<&'static str>, Wrong> {
         let mut unheard = vec![];
         for argument in Argument::ALL.into_iter().filter(|it| !self.allows(*it)) {

@@ -18,7 +18,7 @@ pub(super) fn by_default() -> Devices {
     Devices::Resources(DEFAULT.map(str::to_owned).into())
 }
 
-/// Reads the configured names. None: there are none.
+/// Reads the configured names. `None`: no names are configured.
 pub(super) fn parse(file: &Field<'_>) -> Result<Option<Vec<String>>, Wrong> {
     let field = file.at("resources");
     let list = field.list()?;

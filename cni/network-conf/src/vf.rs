@@ -37,7 +37,7 @@ pub fn fields(kind: VfSettingKind) -> &'static str {
     }
 }
 
-/// The settings, in the order in which sriov-cni makes them, where a pod may choose what `arguments` say.
+/// Returns the settings, in the order in which sriov-cni makes them. The pod's choices in `arguments` take precedence.
 ///
 /// # Errors
 /// A value is wrong.
@@ -56,7 +56,7 @@ pub fn parse(file: &Field<'_>, arguments: &PodArguments<'_>) -> Result<Vec<VfSet
     Ok(settings.into_iter().flatten().collect())
 }
 
-/// `settings`, and those of `others` of which they say nothing.
+/// Returns `settings`, and those of `others` whose kinds `settings` lacks.
 pub fn over(settings: Vec<VfSetting>, others: Vec<VfSetting>) -> Vec<VfSetting> {
     let mut all = settings;
     for other in others {
@@ -99,9 +99,9 @@ fn vlan(file: &Field<'_>) -> Result<Option<VfVlan>, Wrong> {
     }
 }
 
-/// In sriov-cni's order (`CmdAdd()`, `pkg/cnicommands/cni.go`). Multus asks by `MAC` of `CNI_ARGS`, which all plugins
-/// of a list get, and by `runtimeConfig` only if the network has the capability `mac` (`delegateAdd()`,
-/// `pkg/multus/multus.go`).
+/// Reads the hardware address in sriov-cni's order (`CmdAdd()`, `pkg/cnicommands/cni.go`). Multus requests an address
+/// by `MAC` of `CNI_ARGS`, which all plugins of a list get, and by `runtimeConfig` only if the network has the
+/// capability `mac` (`delegateAdd()`, `pkg/multus/multus.go`).
 fn mac(file: &Field<'_>, arguments: &PodArguments<'_>) -> Result<Option<HardwareAddress>, Wrong> {
     let text = arguments.mac();
     let of_args = text.map(|text| {
@@ -116,7 +116,7 @@ fn mac(file: &Field<'_>, arguments: &PodArguments<'_>) -> Result<Option<Hardware
     chosen(file, arguments, Argument::Mac, of_args, address)
 }
 
-/// One for the node and for the port, as ib-sriov-cni sets them.
+/// Reads one GUID for the node and for the port, as ib-sriov-cni does.
 fn guid(file: &Field<'_>, arguments: &PodArguments<'_>) -> Result<Option<Guid>, Wrong> {
     let misplaced = file.at("infinibandGUID");
     if misplaced.value().is_some_and(|it| *it != "") {
@@ -133,8 +133,8 @@ fn guid(file: &Field<'_>, arguments: &PodArguments<'_>) -> Result<Option<Guid>, 
     })
 }
 
-/// Returns the first value of these: the one in `runtimeConfig`, `of_args` (from `CNI_ARGS`), the one in the field
-/// `args`, the network's own. A pod's own choice comes first, where it is allowed.
+/// Returns the first existing value of four places: `runtimeConfig`, `of_args` (from `CNI_ARGS`), the field `args`, the
+/// network's own field. A pod's own choice comes first, if it is allowed.
 fn chosen<T>(
     file: &Field<'_>,
     arguments: &PodArguments<'_>,
@@ -147,7 +147,7 @@ fn chosen<T>(
         false => vec![],
     };
     places.push(file.at(argument.name()));
-    // wrong ones are told also where they do not count
+    // a wrong value is reported even if it has no effect
     let mut read = places.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     read.insert(1, of_args);
     Ok(read.into_iter().flatten().next())
@@ -163,8 +163,8 @@ fn address(field: &Field<'_>) -> Result<Option<HardwareAddress>, Wrong> {
 
 const ONE_ADDRESS: &str = "must be the hardware address of one netdev, as 02:00:00:00:00:01";
 
-/// Reads the hardware address of an Ethernet netdev: of no group, and not all zeros. It takes the forms that Go's
-/// `net.ParseMAC` reads, and so sriov-cni: with colons, with hyphens, or with two bytes between dots.
+/// Reads the hardware address of an Ethernet netdev: of no group, and not all zeros. It accepts the forms that
+/// sriov-cni accepts, by Go's `net.ParseMAC`: with colons, with hyphens, or with two bytes between dots.
 fn one_address(text: &str) -> Option<HardwareAddress> {
     let pairs: Vec<&str> = text.split('.').collect();
     let with_colons = match &pairs[..] {
@@ -211,7 +211,7 @@ fn word<T: Copy>(file: &Field<'_>, name: &str, choices: &[(&str, T)]) -> Result<
                 .iter()
                 .filter(|(word, _)| text.eq_ignore_ascii_case(word));
             let found = found.next().map(|(_, choice)| *choice);
-            // its message names the words
+            // the error names the accepted words
             found.map_or_else(|| file.choice(name, choices), |it| Ok(Some(it)))
         }
         None => Ok(None),

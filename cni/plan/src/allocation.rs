@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resolves kubelet's allocation to the devices of a pod: first the ids, then the devices that they stand for. Pure;
-//! `rdma-cni` asks kubelet and reads the files.
+//! Resolves kubelet's allocation to the devices of a pod: first the ids, then the devices of each id. Pure; `rdma-cni`
+//! asks kubelet and reads the files.
 
 use attachments::{Allocated, Id};
 use dra::{AttachmentParameters, Prepared, Record, cdi};
@@ -9,7 +9,7 @@ use rdma_netns::{Device, DeviceAddress};
 use rdma_resources::{CharNode, Grant, Published, Sharing};
 use std::collections::BTreeMap;
 
-/// The devices that an id stands for.
+/// The devices of an id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meaning {
     /// The id.
@@ -66,13 +66,13 @@ pub struct Given {
     pub char_devices: Vec<CharNode>,
 }
 
-/// A device at one netdev, with all allocated ids that stand for it.
+/// A device at one netdev, with all its allocated ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allotment {
     /// The device.
     pub address: DeviceAddress,
-    /// The netdev to which the pod is attached: the device's own, its bond, or a VLAN of that. None: the device's own
-    /// or its bond.
+    /// The netdev to which the pod is attached: the device's own netdev, its bond, or a VLAN of either. `None`: the
+    /// device's own netdev or its bond.
     pub parent: Option<String>,
     /// Number of pods that may have the device: one or several.
     pub sharing: Sharing,
@@ -90,7 +90,7 @@ pub enum AllocationError {
          that it runs on this node with the same state directory, or that the resource is its"
     )]
     Unrecorded(Id),
-    /// The recorded id stands for no device.
+    /// The recorded id has no device.
     #[error(
         "{0}, which kubelet allocated to this pod, stands for no device: check the resource in \
          rdma-device-plugin's configuration"
@@ -107,7 +107,7 @@ pub enum AllocationError {
 }
 
 /// Returns the ids of `resources` that the pod's containers have, each once, in the order of `resources`. Several
-/// containers can have one id. Kubelet lists a resource once for each NUMA node.
+/// containers can have the same id. Kubelet lists a resource once for each NUMA node.
 pub fn ids(pod: &PodResources, resources: &[String]) -> Vec<Id> {
     let devices = || pod.containers.iter().flat_map(|it| &it.devices);
     let mut found: Vec<Id> = vec![];
@@ -128,7 +128,7 @@ pub fn ids(pod: &PodResources, resources: &[String]) -> Vec<Id> {
     found
 }
 
-/// Returns the devices of claims that the pod's containers use, each once. Omits those of other drivers, whose CDI
+/// Returns the devices of claims that the pod's containers use, each once. Omits devices of other drivers, whose CDI
 /// names have another format.
 pub fn claims(pod: &PodResources) -> Vec<ClaimDevice> {
     let resources = pod.containers.iter().flat_map(|it| &it.dynamic_resources);
@@ -155,7 +155,7 @@ pub fn of_record(record: &Record) -> impl Iterator<Item = ClaimDevice> {
     })
 }
 
-/// Resolves a device of a claim by the claim's record. None: it is no device of `resources`.
+/// Resolves a device of a claim by the claim's record. `None`: the device belongs to none of `resources`.
 pub fn of_claim(device: &ClaimDevice, record: &Record, resources: &[String]) -> Option<Meaning> {
     let is_it = |it: &&Prepared| it.device == device.device && resources.contains(&it.resource);
     let prepared = record.devices.iter().find(is_it)?;
@@ -168,7 +168,7 @@ pub fn of_claim(device: &ClaimDevice, record: &Record, resources: &[String]) -> 
         sharing: prepared.sharing,
         devices: Named::Addresses(addresses.collect()),
         parents: BTreeMap::new(),
-        // the claim's own specification follows a move
+        // after a move the claim's own specification is updated
         given: vec![],
         claim: Some(AllocatingClaim {
             uid: device.uid.clone(),
@@ -223,7 +223,7 @@ pub fn meaning(
         return Ok(of(Sharing::Exclusive, devices, vec![]));
     }
     match id.id.rsplit_once('/') {
-        // as the eRDMA controller numbers a NIC's ids
+        // the eRDMA controller's form of an id: RDMA device and number
         Some((rdma, number)) if is_name(rdma) && is_number(number) => {
             Ok(of(Sharing::Shared, Named::Rdma(rdma.to_owned()), vec![]))
         }
@@ -240,8 +240,8 @@ fn is_number(text: &str) -> bool {
 }
 
 /// Returns the devices of `meanings`, each once for each netdev to which the pod is attached. The order is that of the
-/// resources, then of the addresses, so that rails get the same numbers each time. `devices` are those of the node that
-/// have an RDMA device.
+/// resources, then of the addresses, so that rails get the same numbers each time. `devices` are the node's devices
+/// that have an RDMA device.
 pub fn devices(
     meanings: &[Meaning],
     devices: &[Device],
@@ -275,7 +275,7 @@ pub fn devices(
 }
 
 impl Allotment {
-    /// Returns the first of the resources to which it belongs.
+    /// Returns the name of the first resource that contains the device.
     pub(crate) fn resource(&self) -> String {
         let first = self.allocated.ids.first();
         first.map(|it| it.resource.clone()).unwrap_or_default()
@@ -283,7 +283,7 @@ impl Allotment {
 
     fn add(&mut self, meaning: &Meaning) {
         if meaning.sharing == Sharing::Shared {
-            // what one resource shares, another one cannot have for one pod alone
+            // a device that one resource shares cannot be exclusive in another
             self.sharing = Sharing::Shared;
         }
         self.allocated.ids.push(meaning.id.clone());

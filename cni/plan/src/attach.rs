@@ -13,11 +13,11 @@ use attachments::{Attachment, DesiredLink, Rail, Shared};
 use network_conf::Dad;
 use rdma_netns::{Child, Ipoib, IpoibMode, Link, LinkType, NetnsSide, Observed, Op, RdmaDevice};
 
-/// `IPV6_MIN_MTU` (`include/uapi/linux/ipv6.h`): below it the kernel takes IPv6 away.
+/// `IPV6_MIN_MTU` (`include/uapi/linux/ipv6.h`): with a smaller MTU the kernel removes IPv6 from a netdev.
 const IPV6_MIN_MTU: u32 = 1280;
 
-/// Returns the operations that remain until every rail is in the pod in its `desired` state, rail by rail. Those for
-/// the pod's other interfaces come first, so that no reply of theirs takes a rail's route.
+/// Returns the operations that remain until every rail is in the pod in its `desired` state, rail by rail. Operations
+/// for the pod's other interfaces come first, so that their replies do not take a rail's route.
 pub fn attach(
     attachment: &Attachment,
     observed: &Observed,
@@ -51,7 +51,8 @@ pub fn attach_rail(
     }
     let moved = move_rdma(attachment, rail, observed, &mut ops)?;
     match (&rail.host_link, &rail.shared) {
-        // the kernel makes the IPoIB netdev anew, on the host, from Linux 6.17 on in the pod: planned when it is seen
+        // the kernel makes the IPoIB netdev again, on the host, from Linux 6.17 on in the pod: the plan continues when
+        // it is observed
         (Some(host_link), _) if moved && host_link.link_type == LinkType::Infiniband => {}
         (Some(host_link), _) => {
             let draft = placed(rail, host_link, observed, &mut ops)?;
@@ -78,14 +79,14 @@ pub fn attach_rail(
     Ok(ops)
 }
 
-/// Plans the settings of a virtual function that its physical function sets, before the function is moved. Drivers take
-/// another hardware address over only while the function restarts, and GUIDs only when they are bound. Returns true if
-/// the driver is bound anew: the plan continues when its new devices are observed.
+/// Plans the settings of a virtual function by its physical function, before the function is moved. Drivers adopt
+/// another hardware address only when the function restarts, and GUIDs only when the driver is bound. Returns true if
+/// the driver is bound again: the plan continues when the new devices are observed.
 fn set_up(rail: &Rail, host_link: &Link, observed: &Observed, ops: &mut Vec<Op>) -> bool {
     let Some(function) = Function::of(host_link, observed) else {
         return false;
     };
-    // what its driver does not tell was set if it was moved after that
+    // settings that the driver does not report were made before the move
     let is_moved = matches!(
         locate::link(rail, host_link, observed),
         Ok(Located::At(NetnsSide::Pod, _))
@@ -207,7 +208,7 @@ fn share(
                     LinkPlanner::child(NetnsSide::Host, shared.child, parent, (made_as, mtu), ops)
                 }
             };
-            // by that it is known when its namespace has ended
+            // identifies the child after its namespace has ended
             draft.alias(Some(made_as));
             draft.relocate(NetnsSide::Pod, &rail.pod_name);
             draft
@@ -227,12 +228,12 @@ fn share(
 enum Mtu {
     Exactly(u32),
     AtMost(u32),
-    /// The MTU that the kernel chooses for the mode.
+    /// The kernel chooses the MTU for the mode.
     Any,
 }
 
 impl Mtu {
-    /// Returns the desired MTU of an IPoIB child that sends in `mode`: its parent's MTU if the parent sends in the same
+    /// Returns the desired MTU of an IPoIB child that sends in `mode`: the parent's MTU if parent and child send in one
     /// mode. In datagram mode the partition's broadcast group limits it as soon as the netdev has joined the group
     /// (`ipoib_mcast_carrier_on_task()`, `drivers/infiniband/ulp/ipoib/ipoib_multicast.c`).
     fn of_ipoib_child(attachment: &Attachment, mode: IpoibMode, parent: &Link) -> Self {
@@ -303,7 +304,7 @@ fn configure(
         draft.mac(mac);
     }
     if let Some(Ipoib { mode, umcast, .. }) = ipoib {
-        // before the MTU, which it changes
+        // before the MTU, because the mode changes the MTU
         draft.ipoib_mode(mode);
         draft.umcast(umcast);
     }
@@ -317,13 +318,13 @@ fn configure(
         draft.sysctl("ipv6/accept_ra", i32::from(attachment.accept_ra));
         draft.sysctl("ipv6/accept_dad", i32::from(attachment.dad != Dad::Off));
         if attachment.dad == Dad::Optimistic {
-            // without it the kernel drops IFA_F_OPTIMISTIC and says nothing
+            // without this setting the kernel drops IFA_F_OPTIMISTIC without an error
             draft.sysctl("ipv6/optimistic_dad", 1);
         }
     }
     if attachment.rails.len() > 1 {
-        // rails on one segment: each answers for its own addresses only, or a peer's frames
-        // take another rail, whose RDMA device drops them
+        // with rails on one segment each rail must answer only for its own addresses: otherwise a peer's frames arrive
+        // at another rail, whose RDMA device drops them
         draft.sysctl("ipv4/arp_ignore", 1);
         draft.sysctl("ipv4/arp_announce", 2);
     }

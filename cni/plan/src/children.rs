@@ -13,9 +13,8 @@ const CHILD_GROUP: u32 = 0x5244_4d41;
 /// program can change a netdev meanwhile.
 const BATCH: usize = 512;
 
-/// Ends each rail's plan where it exceeds a batch of netdevs to remove, those of the rails before it included. Returns
-/// true if that leaves netdevs out: a pod can have as many on its rails as its memory holds, and others wait for the node's
-/// lock.
+/// Limits each rail's plan so that all plans together remove at most one batch of netdevs. Returns true if netdevs are
+/// left out: a pod can have as many netdevs on its rails as its memory holds, and other verbs wait for the node's lock.
 pub fn limit_to_batch(plans: &mut [RailPlan]) -> bool {
     let mut removed = 0;
     let mut is_limited = false;
@@ -33,9 +32,9 @@ pub fn limit_to_batch(plans: &mut [RailPlan]) -> bool {
     is_limited
 }
 
-/// Returns the operations that remove all children that `plans` remove, by one deletion. A single deletion waits once for
-/// the netdevs' last references, and separate ones wait once for each netdev. Returns nothing for fewer than two children.
-/// The children get a netdev group that no other netdev of the pod has.
+/// Returns the operations that remove all children that `plans` remove, by one deletion. A single deletion waits once
+/// for the netdevs' last references; separate deletions wait once for each netdev. Returns nothing for fewer than two
+/// children. The children get a netdev group that no other netdev of the pod has.
 pub fn children_together(plans: &[RailPlan], observed: &Observed) -> Vec<Op> {
     let Some(pod) = &observed.pod else {
         return vec![];
@@ -114,7 +113,7 @@ mod tests {
         ];
         let links = [("eth0", 0), ("rdma0", 0), ("rdma1", 0)];
         assert_eq!(planned(&plans, &links), expected);
-        // killed in between
+        // a verb was killed between the two operations
         let links = [("eth0", 0), ("rdma0", CHILD_GROUP), ("rdma1", 0)];
         assert_eq!(planned(&plans, &links), expected[1..]);
     }

@@ -20,12 +20,12 @@ use rdma_netns::{
 #[derive(Debug, Default)]
 pub struct Others {
     /// Records of this boot whose devices are not restored yet. If one of their netdevs has a name that this attachment
-    /// needs, the plan renames that netdev: two pods can have exchanged the names of theirs.
+    /// needs, the plan renames that netdev: two pods can have exchanged the names of their netdevs.
     pub unrestored: Vec<Attachment>,
     /// Other attachments of the same pod, whose children stay.
     pub of_pod: Vec<Attachment>,
-    /// True if netdevs beside the rails stay that may be the host's: only the pod's own DEL removes those that the DEL before
-    /// it named.
+    /// True if netdevs beside the rails stay that may be the host's. Only the pod's own DEL removes them, and only if
+    /// the DEL before has named them.
     pub keeps_aliased: bool,
 }
 
@@ -60,7 +60,7 @@ pub fn detach_beside(
         let mut interfaces = vec![];
         let (mut indexes, mut aliased) = (vec![], vec![]);
         if index == 0 {
-            // their replies do not meet the rail any more
+            // replies of other interfaces do not meet the rail any more
             interfaces = other_interfaces::detach(attachment, observed);
             let siblings = siblings(attachment, &others.of_pod, observed);
             for (link, _) in siblings.filter(|(_, hosts)| hosts.is_none()) {
@@ -79,9 +79,9 @@ pub fn detach_beside(
             }
         }
         match return_rail((attachment, others), index, observed, given_up) {
-            // it stays in the pod, and its ways with it
+            // the netdev stays in the pod, with its rules and routes
             Err(taken @ Obstacle::HostNameTaken { .. }) => Err(taken),
-            // first what is possible
+            // operations that are possible come first
             Err(_) if !(rules.is_empty() && interfaces.is_empty()) => {
                 Ok(rules.into_iter().chain(interfaces).collect())
             }
@@ -100,9 +100,9 @@ pub fn detach_beside(
     rails.collect()
 }
 
-/// Returns the indexes of the rails that are restored to the host, except for the attributes `given_up`, and that
-/// nothing in the pod still needs: no rule of theirs, no other interface and no netdev. A netdev that does not exist is
-/// not home, because it can come back.
+/// Returns the indexes of the rails that are restored to the host, except for the attributes `given_up`, and of which
+/// nothing is left in the pod: no rule, no other interface and no netdev. A netdev that does not exist does not count
+/// as restored, because it can come back.
 pub fn home(
     attachment: &Attachment,
     others: &Others,
@@ -118,7 +118,7 @@ pub fn home(
     rails.filter(is_home).collect()
 }
 
-/// Plans the return of the rail `index`, by its driver if that is to be bound anew.
+/// Plans the return of the rail `index`; if its driver is due to be bound again, by the driver.
 fn return_rail(
     (attachment, others): (&Attachment, &Others),
     index: usize,
@@ -152,7 +152,7 @@ pub fn gone<'a>(
     gone.map(|(index, _, host_link)| (index, host_link))
 }
 
-/// Removes the rules that the rail was given: unlike routes they stay when its netdev goes.
+/// Removes the rules that ADD set for the rail: unlike routes, rules stay when the netdev leaves.
 fn rules(rail: &Rail, observed: &Observed) -> Vec<Op> {
     let rules = observed.pod.iter().flat_map(|pod| &pod.rules);
     let ours = rules.filter(|rule| rail.given.rules.contains(rule));
@@ -220,7 +220,7 @@ fn rail_to_host(
         return Ok(ops);
     };
     if !ops.is_empty() && host_link.link_type == LinkType::Infiniband {
-        // the kernel makes the IPoIB netdev anew, on the host: planned when it is seen
+        // the kernel makes the IPoIB netdev again, on the host: the plan continues when it is observed
         return Ok(ops);
     }
     let lacks = |function: &Function<'_>| {
@@ -239,7 +239,7 @@ fn rail_to_host(
         false => locate::link(rail, host_link, observed)?,
     };
     let Located::At(side, link) = located else {
-        // its physical function still has it, as after its driver was taken off it
+        // the physical function still has the function, as after an unbinding of its driver
         ops.extend(function.iter().filter(|it| it.is_there()).flat_map(lacks));
         ops.extend(bind);
         return Ok(ops);
@@ -253,7 +253,7 @@ fn rail_to_host(
             ops.extend(rebind.filter(|_| !given_up.contains(&Attribute::Rebound)));
         }
         if !ops.is_empty() {
-            // its devices are made anew after that: the rest is planned when they are seen
+            // the driver then makes its devices again: the plan continues when they are observed
             return Ok(ops);
         }
     }
@@ -280,7 +280,7 @@ fn rail_to_host(
         return Err(Obstacle::HostNameTaken { link, name });
     }
     ops.extend(uppers(attachment, (side, link), observed));
-    // what its time took meanwhile
+    // lifetimes that expired meanwhile are removed
     let host_link = host_link.aged(attachment.age(observed));
     let mut draft = LinkPlanner::new(side, link, &mut ops);
     match side {
@@ -298,8 +298,8 @@ fn rail_to_host(
     Ok(ops)
 }
 
-/// Removes the rail's child of a netdev that stays on the host, and the temporary children that set its port's mode
-/// back. Keeps rails of the pod's other attachments, `of_pod`.
+/// Removes the rail's child of a netdev that stays on the host, and the temporary children that restored the mode of
+/// its port. Keeps rails of the pod's other attachments, `of_pod`.
 fn children(rail: &Rail, of_pod: &[Attachment], observed: &Observed) -> Vec<Op> {
     let Some(shared) = &rail.shared else {
         return vec![];
@@ -324,7 +324,7 @@ fn children(rail: &Rail, of_pod: &[Attachment], observed: &Observed) -> Vec<Op> 
     ops
 }
 
-/// Name of a temporary child that sets the mode of an ipvlan port back. A number follows it.
+/// Name of a temporary child that restores the mode of an ipvlan port, followed by a number.
 const PORT_RESET: &str = "rdmaport";
 
 /// Returns the temporary children of the rail's ipvlan port, by their names.
@@ -340,9 +340,9 @@ fn port_resets<'a>(rail: &'a Rail, observed: &'a Observed) -> impl Iterator<Item
     })
 }
 
-/// Sets the mode of an ipvlan port back if the pod's child `link` shows that somebody changed it. A port has the mode
-/// of the last child that was made (`ipvlan_link_new()`, `drivers/net/ipvlan/ipvlan_main.c`), and children of other
-/// pods keep it. The plan removes the temporary child as soon as it is observed.
+/// Restores the mode of an ipvlan port if the pod's child `link` shows that somebody changed the mode. A port has the
+/// mode of the last child that was made (`ipvlan_link_new()`, `drivers/net/ipvlan/ipvlan_main.c`), and children of
+/// other pods keep the port. The plan removes the temporary child as soon as it is observed.
 fn reset_port(shared: &Shared, link: &Link, observed: &Observed) -> Option<Op> {
     let is_changed = matches!(shared.child, Child::Ipvlan(_)) && link.child != Some(shared.child);
     let parent = observed.host.link_by_index(shared.parent_index);
@@ -390,8 +390,8 @@ fn kernel_name(link: &Link, observed: &Observed) -> Option<InterfaceName> {
     observed.host.link(&name).is_none().then_some(name)
 }
 
-/// Takes `name` from `link`, which is on the host, if `link` is a netdev of `others` that should not have it. Its own
-/// restore finds it under any name.
+/// Takes `name` from `link`, which is on the host, if `link` is a netdev of `others` that should not have `name`. The
+/// restore of that netdev finds it under any name.
 fn release_name(
     others: &[Attachment],
     link: &Link,
@@ -419,21 +419,21 @@ fn release_name(
     }
 }
 
-/// Plans the move to the host under the recorded name. The move resets the rest, which is planned when the netdev is
-/// observed there.
+/// Plans the move to the host under the recorded name. The move resets all other attributes. They are planned when the
+/// netdev is observed on the host.
 fn to_host(host_link: &Link, mut draft: LinkPlanner<'_>, observed: &Observed) {
     if let Some(function) = Function::of(host_link, observed) {
-        // a function takes its hardware address over while it is moved; the rest is the pod's until it is gone
+        // a function adopts its hardware address while it is moved; its other settings stay the pod's until it has left
         let is_mac = |it: &&VfSetting| it.kind() == VfSettingKind::Mac;
         draft.vf(&function, function.before().filter(is_mac));
     }
-    // names that the pod gave it could be taken on the host, and those of its own as well by now:
-    // the kernel refuses the whole move for one (`__dev_change_net_namespace()`, `net/core/dev.c`)
+    // an alternative name can be taken on the host, whether the pod or the host gave it: the kernel then refuses the
+    // whole move (`__dev_change_net_namespace()`, `net/core/dev.c`)
     let free = host_link.alt_names.iter();
     let free = free.filter(|name| observed.host.link(name).is_none());
     draft.drop_alt_names(&free.cloned().collect::<Vec<_>>());
     if host_link.parent.is_none() {
-        // a virtual netdev is known by its address on the host
+        // a virtual netdev on the host is identified by its hardware address
         draft.mac(&host_link.mac);
     }
     draft.relocate(NetnsSide::Host, &host_link.name);
@@ -446,20 +446,21 @@ fn restore_attributes(
     link: &Link,
     observed: &Observed,
 ) {
-    // the pod may have made its name on the host an alternative one
+    // the pod may have made the host's name an alternative name
     draft.drop_alt_names(&host_link.alt_names);
     draft.rename(&host_link.name);
     let function = Function::of(host_link, observed);
     if let Some(function) = &function {
         draft.vf(function, function.before());
     }
-    // the GUID in it is its port's own, unless somebody has set it: its physical function has given that back
+    // the address ends with the port's own GUID, which the physical function has restored, unless somebody has set
+    // another one
     let is_given = function.is_none_or(|it| !it.has_guids()) || Guid::is_changed(host_link);
     if is_given {
         draft.mac(&host_link.mac);
     }
     if let Some(ipoib) = host_link.ipoib {
-        // before the MTU, which it changes
+        // before the MTU, because the mode changes the MTU
         draft.ipoib_mode(ipoib.mode);
         draft.umcast(ipoib.umcast);
     }
@@ -476,7 +477,7 @@ fn restore_attributes(
     draft.up(host_link.up);
     let lasting = |address: &&Address| !address.automatic;
     draft.addresses(host_link.addresses.iter().filter(lasting));
-    // a route by an address that the kernel makes comes back with that address at most
+    // a route that needs an address of the kernel can only be restored when the kernel has made the address
     let to_be: Vec<_> = host_link
         .addresses
         .iter()

@@ -34,7 +34,7 @@ impl<'a> LinkPlanner<'a> {
         }
     }
 
-    /// Keeps these attributes as they are from now on.
+    /// Leaves these attributes unchanged from now on.
     pub(super) fn give_up(&mut self, attributes: &[Attribute]) {
         self.given_up.extend_from_slice(attributes);
     }
@@ -125,7 +125,7 @@ impl<'a> LinkPlanner<'a> {
         self.link.name = name.clone();
     }
 
-    /// Plans the state up or down. Down flushes IPv6 addresses and all routes.
+    /// Plans the state up or down. Down removes IPv6 addresses and all routes.
     pub(super) fn up(&mut self, up: bool) {
         if self.link.up == up {
             return;
@@ -180,8 +180,8 @@ impl<'a> LinkPlanner<'a> {
     pub(super) fn mac(&mut self, mac: &HardwareAddress) {
         let mut mac = mac.clone();
         if self.link.link_type == LinkType::Infiniband && self.link.mac.0.len() == mac.0.len() {
-            // only the port's GUID at its end can be set: queue pair and subnet prefix are
-            // the new netdev's own (`ipoib_check_lladdr()`, `ipoib_main.c`)
+            // only the port's GUID at the address' end can be set: the kernel chooses queue pair and subnet prefix of
+            // the new netdev (`ipoib_check_lladdr()`, `ipoib_main.c`)
             let own = mac.0.len().min(IPOIB_OWN);
             mac.0[..own].copy_from_slice(&self.link.mac.0[..own]);
         }
@@ -247,7 +247,7 @@ impl<'a> LinkPlanner<'a> {
         }
     }
 
-    /// Plans the settings of the virtual function that its physical function sets.
+    /// Plans the settings of the virtual function by its physical function.
     pub(super) fn vf<'b>(
         &mut self,
         function: &Function<'_>,
@@ -316,8 +316,8 @@ impl<'a> LinkPlanner<'a> {
         }
     }
 
-    /// Plans IPv4 addresses in order, and IPv6 addresses from the last to the first, because the kernel puts the newest
-    /// in front (`ipv6_link_dev_addr()`, `net/ipv6/addrconf.c`).
+    /// Plans IPv4 addresses in order, and IPv6 addresses from the last to the first, because the kernel lists the
+    /// newest address first (`ipv6_link_dev_addr()`, `net/ipv6/addrconf.c`).
     pub(super) fn addresses<'b>(
         &mut self,
         desired: impl DoubleEndedIterator<Item = &'b Address> + Clone,
@@ -330,7 +330,7 @@ impl<'a> LinkPlanner<'a> {
 
     fn address(&mut self, desired: &Address) {
         let is_same = |present: &Address| {
-            // the kernel takes IFA_F_OPTIMISTIC away when detection ends
+            // the kernel removes IFA_F_OPTIMISTIC when detection ends
             (present.flags ^ desired.flags) & !IFA_F_OPTIMISTIC == 0
                 && present.metric == desired.metric
                 // the kernel derives the scope of an IPv6 address from the address
@@ -341,7 +341,8 @@ impl<'a> LinkPlanner<'a> {
         if !present.is_some_and(is_same) {
             let (at, link) = (self.at, self.name());
             if at == NetnsSide::Host && present.is_none() && desired.ip.is_ipv6() {
-                // it was detected once; and a route can have it as source only after that
+                // duplicate detection ran on the host already; and a route can have the address as source only after a
+                // detection
                 let flags = desired.flags & !IFA_F_OPTIMISTIC | IFA_F_NODAD;
                 let address = Address {
                     flags,

@@ -170,8 +170,8 @@ pub fn describe(op: &Op, observed: &Observed) -> String {
     }
 }
 
-/// Describes the children in the pod whose mode differs from that at ADD, a sentence for each. A pod with `NET_ADMIN`
-/// can change it (`macvlan_changelink()`, `drivers/net/macvlan.c`; `ipvlan_nl_changelink()`,
+/// Describes the children in the pod whose mode differs from the mode at ADD, a sentence for each. A pod with
+/// `NET_ADMIN` can change the mode (`macvlan_changelink()`, `drivers/net/macvlan.c`; `ipvlan_nl_changelink()`,
 /// `drivers/net/ipvlan/ipvlan_main.c`).
 pub fn of_children(attachment: &Attachment, observed: &Observed) -> Vec<String> {
     let rails = attachment.rails.iter();
@@ -179,7 +179,7 @@ pub fn of_children(attachment: &Attachment, observed: &Observed) -> Vec<String> 
 }
 
 fn of_child(rail: &Rail, observed: &Observed) -> Option<String> {
-    // an IPoIB child's partition is for life, and its mode is in the plan
+    // the partition of an IPoIB child cannot change, and the plan includes its mode
     let shared = rail.shared.as_ref().filter(|_| !rail.has_ipoib_child())?;
     let link = locate::child(rail, shared, observed)?;
     let (found, made) = (link.child?, shared.child);
@@ -210,7 +210,7 @@ fn present_of_vf<'a>(
     function.setting(setting.kind())
 }
 
-/// Returns true if `present` has the destination, table and gateway of `desired`, and may otherwise differ.
+/// Returns true if `present` has the destination, table and gateway of `desired`. Other attributes may differ.
 fn replaces(present: &Route, desired: &Route) -> bool {
     present.same_destination(desired) && present.gateway == desired.gateway
 }

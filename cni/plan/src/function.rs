@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A virtual function of a record: the settings that its physical function sets, and its driver, which takes GUIDs over
-//! when it is bound (mlx5 reads them once, `mlx5_ib_init_node_data()` in `drivers/infiniband/hw/mlx5/main.c`).
+//! A virtual function of a record: its settings by the physical function, and its driver. The driver adopts GUIDs when
+//! it is bound (mlx5 reads them once, `mlx5_ib_init_node_data()` in `drivers/infiniband/hw/mlx5/main.c`).
 
 use super::{locate, locate::Located};
 use attachments::{Attachment, Phase, Rail, Stage};
@@ -15,7 +15,7 @@ pub(super) struct Function<'a> {
 }
 
 impl<'a> Function<'a> {
-    /// Returns the function whose netdev was recorded as `host_link`. None: nothing of it was changed.
+    /// Returns the function whose netdev was recorded as `host_link`. `None`: no setting of the function was changed.
     pub(super) fn of(host_link: &'a Link, observed: &'a Observed) -> Option<Self> {
         let known = host_link.vf.as_ref()?;
         let present = host_link.parent.as_ref();
@@ -33,18 +33,19 @@ impl<'a> Function<'a> {
         self.known.settings.iter()
     }
 
-    /// Returns true if its GUIDs were changed.
+    /// Returns true if ADD changed the function's GUIDs.
     pub(super) fn has_guids(&self) -> bool {
         self.before().any(|it| it.guid().is_some())
     }
 
-    /// Returns true if its driver reports settings of `kind`. Others are set once, and not compared.
+    /// Returns true if the function's driver reports settings of `kind`. Other settings are made once, and not
+    /// compared.
     pub(super) fn reports(&self, kind: VfSettingKind) -> bool {
         self.present.is_none_or(|vf| vf.setting(kind).is_some())
     }
 
-    /// Returns the operations that set what it lacks of `desired`: all settings, if the physical function does not
-    /// report them.
+    /// Returns the operations that set those `desired` settings that the function lacks: all of them, if the physical
+    /// function does not report them.
     pub(super) fn lacks<'b>(&self, desired: impl Iterator<Item = &'b VfSetting>) -> Vec<Op> {
         let is_missing = |it: &&VfSetting| self.present.is_none_or(|vf| !vf.settings.contains(it));
         let vf = self.present.unwrap_or(self.known);
@@ -56,15 +57,15 @@ impl<'a> Function<'a> {
         desired.filter(is_missing).map(op).collect()
     }
 
-    /// Returns true if a GUID of `kind` is restored to another value than the pod's, which `rail` has.
+    /// Returns true if a GUID of `kind` is restored to another value than the pod's in `rail`.
     pub(super) fn gets_back(&self, rail: &Rail, kind: VfSettingKind) -> bool {
         let mut before = self.before().filter(|it| it.kind() == kind);
         before.any(|it| !rail.vf.contains(it))
     }
 }
 
-/// Returns true if `op` sets something that the function's driver does not report. No observation shows whether it was
-/// done.
+/// Returns true if `op` makes a setting that the function's driver does not report. No observation shows whether the
+/// operation succeeded.
 pub fn is_untold(op: &Op, observed: &Observed) -> bool {
     let Op::SetVf {
         pf,
@@ -79,16 +80,16 @@ pub fn is_untold(op: &Op, observed: &Observed) -> bool {
     function.is_some_and(|vf| vf.setting(setting.kind()).is_none())
 }
 
-/// Returns the operation after which the driver of `rail`'s function, on the host, uses the GUIDs that were set. None:
-/// it uses them.
+/// Returns the operation after which the driver of `rail`'s function, on the host, uses the configured GUIDs. `None`:
+/// the driver uses them already.
 pub(super) fn takes_over(rail: &Rail, host_link: &Link, observed: &Observed) -> Option<Op> {
     rebind(rail, host_link, observed, |setting, own| {
         setting.guid() != Some(own)
     })
 }
 
-/// Returns the operation after which the function of `rail`, on the host, has none of the pod's GUIDs whose kinds
-/// `is_to_go` accepts. None: it has none of them.
+/// Returns the operation after which the function of `rail`, on the host, has no GUID of the pod of a kind that
+/// `is_to_go` accepts. `None`: the function has none of them.
 pub(super) fn gives_back(
     rail: &Rail,
     host_link: &Link,
@@ -100,8 +101,8 @@ pub(super) fn gives_back(
     })
 }
 
-/// Returns the operation that binds the driver of `rail`'s function anew, if `is_due` accepts one of the pod's settings
-/// with the GUID that the function has.
+/// Returns the operation that binds the driver of `rail`'s function again, if `is_due` accepts one of the pod's
+/// settings together with the function's present GUID.
 fn rebind(
     rail: &Rail,
     host_link: &Link,
@@ -127,10 +128,11 @@ fn rebind(
 /// Index of a rail in its record, and the index and driver for its [`Stage::Rebinding`].
 pub type Rebind = (usize, u32, String);
 
-/// Returns the rails whose drivers are bound anew before a verb leaves them to others: those of the pod's that are `home`, on
-/// which netdevs may lie in unseen namespaces; and, as the last resort, those in a namespace that is neither the host's nor the pod's, whose drivers make their devices on the host. `alone()`
-/// says which ones may be. None without `rebindDriver`: a function that came home by its namespace's end can have another
-/// owner by now, which no record of ours shows.
+/// Returns the rails whose drivers are bound again before a verb leaves the rails to other owners. There are two cases.
+/// Of the rails that are `home`, netdevs in unseen namespaces may lie on the netdev. As the last resort, of the rails
+/// in a namespace that is neither the host's nor the pod's, the driver makes new devices on the host. `alone()` must
+/// accept the function. Empty without `rebindDriver`: a function that returned by its namespace's end can have another
+/// owner by now, without a record.
 pub fn rebinds(
     attachment: &Attachment,
     others: &[Attachment],
@@ -138,7 +140,7 @@ pub fn rebinds(
     home: &[usize],
     is_last_resort: bool,
 ) -> Vec<Rebind> {
-    // an ADD that was killed may have moved nothing
+    // a killed ADD may have moved nothing
     if !attachment.rebind_driver || attachment.phase == Phase::Attaching {
         return vec![];
     }
@@ -161,7 +163,7 @@ pub fn rebinds(
     rebinds.collect()
 }
 
-/// Returns true if the driver of `rail`'s function was bound anew, after its [`Stage::Rebinding`] was recorded.
+/// Returns true if the driver of `rail`'s function was bound again, after its [`Stage::Rebinding`] was recorded.
 pub fn is_rebound(rail: &Rail, observed: &Observed) -> bool {
     let (Stage::Rebinding { index, .. }, Some(host_link)) = (&rail.stage, &rail.host_link) else {
         return false;
@@ -170,11 +172,11 @@ pub fn is_rebound(rail: &Rail, observed: &Observed) -> bool {
     matches!(located, Ok(Located::At(NetnsSide::Host, link)) if link.index != *index)
 }
 
-/// Returns the driver of `rail`'s function, if rebinding it ends nothing but the rail's own devices by its record. None
-/// for
-/// - a device that one of `others` has, records of this boot whose devices are not restored;
+/// Returns the driver of `rail`'s function, if a new binding ends only the recorded devices of the rail. `None` for
+/// - a device of one of `others`, which are records of this boot whose devices are not restored;
 /// - further netdevs, virtual functions or sub-functions;
-/// - a netdev whose RDMA device can be that of another function, as erdma's is: the kernel waits for it, and for ever.
+/// - a netdev whose RDMA device can belong to another function, as with erdma: the kernel would wait for that RDMA
+///   device for ever.
 fn alone<'a>(rail: &Rail, others: &[Attachment], observed: &'a Observed) -> Option<&'a str> {
     let address = rail.device()?;
     let device = observed.device(address)?;
@@ -193,7 +195,7 @@ fn alone<'a>(rail: &Rail, others: &[Attachment], observed: &'a Observed) -> Opti
     driver.filter(|_| !has_more && !is_paired && !is_theirs)
 }
 
-/// Returns the operation that binds the driver of `rail` anew, if its [`Stage::Rebinding`] names the netdev with this
+/// Returns the operation that binds the driver of `rail` again, if its [`Stage::Rebinding`] names the netdev with this
 /// `index` on the host. Index 0: the netdev is in another namespace.
 pub(super) fn bind_anew(rail: &Rail, index: u32) -> Option<Op> {
     let Stage::Rebinding {
@@ -207,8 +209,8 @@ pub(super) fn bind_anew(rail: &Rail, index: u32) -> Option<Op> {
     (*recorded == index).then_some(Op::RebindDriver { device, driver })
 }
 
-/// Returns the operation that binds the driver to `rail`'s function, if the function has none: the verb that bound it
-/// anew was killed, or the driver refused.
+/// Returns the operation that binds the driver to `rail`'s function, if the function has no driver: the verb that
+/// unbound the driver was killed, or the driver refused.
 pub(super) fn bind(rail: &Rail, observed: &Observed) -> Option<Op> {
     let (device, driver) = rail.device().zip(rail.rebound_driver().cloned())?;
     let is_bound = observed.device(device)?.driver.is_some();
@@ -216,7 +218,7 @@ pub(super) fn bind(rail: &Rail, observed: &Observed) -> Option<Op> {
     (!is_bound).then_some(Op::BindDriver { device, driver })
 }
 
-/// Returns true if the devices of functions whose drivers were bound anew are on the host, under their recorded names.
+/// Returns true if the devices of functions whose drivers were bound again are on the host, under their recorded names.
 /// Udev renames them a moment after the kernel has made them.
 pub fn are_named(attachment: &Attachment, observed: &Observed) -> bool {
     let rails = attachment.rails.iter();

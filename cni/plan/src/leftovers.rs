@@ -9,25 +9,26 @@ use attachments::{Attachment, Phase, Rail, Sibling};
 use rdma_netns::{Link, NetnsSide, Observed, Op, RdmaDevice};
 use std::slice;
 
-/// Returns the pod's other children of the netdevs that it shares, which no attachment of `of_pod`, others of the same pod,
-/// has, at the DEL of the pod's primary interface (`eth0`), which ends the pod: they would hear others' frames as long as the
-/// namespace lives. A pod with `NET_ADMIN` makes a macvlan of the host's netdev by making one of its own child
-/// (`macvlan_common_newlink()`, `drivers/net/macvlan.c`).
+/// Returns the pod's other children of the netdevs that it shares: netdevs that belong neither to this attachment nor
+/// to `of_pod`, the other attachments of the pod. They are removed at the DEL of the pod's primary interface (`eth0`),
+/// which ends the pod, because they would receive others' frames as long as the namespace exists. A pod with
+/// `NET_ADMIN` makes a macvlan of the host's netdev by making a macvlan of its own child (`macvlan_common_newlink()`,
+/// `drivers/net/macvlan.c`).
 ///
-/// Each comes with the netdev of the host that it may be, which another plugin moved into the pod: CNI's host-device gives
-/// its name on the host to such a netdev as an alias, and the kernel mostly keeps its index.
+/// Each child is returned with the host's netdev that it may be, if another plugin moved that netdev into the pod.
+/// CNI's host-device stores the host's name of a moved netdev in its alias, and the kernel usually keeps its index.
 pub(super) fn siblings<'a>(
     attachment: &'a Attachment,
     of_pod: &[Attachment],
     observed: &'a Observed,
 ) -> impl Iterator<Item = (&'a Link, Option<&'a Sibling>)> {
-    // an ADD that failed, or one network of a pod that lives on, ends no pod: other plugins' netdevs stay
+    // neither a failed ADD nor the DEL of one network of a living pod ends the pod: other plugins' netdevs stay
     let ends = attachment.phase != Phase::Attaching && &*attachment.key.interface == "eth0";
     let links = observed.pod.iter().filter(move |_| ends);
     let is_on = |rail: &Rail, link: &Link| {
         rail.shared.is_some() && !rail.has_ipoib_child() && rail.pod_origin == link.origin
     };
-    // the rails' own plans remove these
+    // the rails' own plans remove the rails
     let own = rails_in_pod(slice::from_ref(attachment), observed);
     let others = rails_in_pod(of_pod, observed);
     let links = links.flat_map(|pod| &pod.links).filter(move |link| {
@@ -62,8 +63,8 @@ pub fn left_in_pod(attachment: &Attachment, others: &Others, observed: &Observed
     sentences.collect()
 }
 
-/// Returns the indexes in the pod of the rails of `attachments`: of the netdevs that were given. Another netdev can have a
-/// rail's name and index as soon as the rail has left the pod.
+/// Returns the indexes in the pod of the rails of `attachments`: of the netdevs that ADD put there. Another netdev can
+/// have a rail's name and index as soon as the rail has left the pod.
 pub(super) fn rails_in_pod(attachments: &[Attachment], observed: &Observed) -> Vec<u32> {
     let rails = attachments.iter().flat_map(|it| &it.rails);
     let indexes = rails.filter_map(|rail| {
@@ -80,8 +81,8 @@ pub(super) fn rails_in_pod(attachments: &[Attachment], observed: &Observed) -> V
     indexes.collect()
 }
 
-/// Deletes the sub-devices of an RDMA device that is not back on the host: the pod made them, as ADD moves no device that
-/// has any. The move waits for them, also that of a namespace's end.
+/// Deletes the sub-devices of an RDMA device that is not back on the host. The pod made them, because ADD moves no
+/// device with sub-devices. A move of the RDMA device waits for them, even at the namespace's end.
 pub(super) fn sub_devices(
     host_device: &RdmaDevice,
     located: &Result<Located<'_, RdmaDevice>, Obstacle>,
@@ -100,10 +101,10 @@ pub(super) fn sub_devices(
     ops.collect()
 }
 
-/// Removes the pod's netdevs that lie on `link`, the netdev of a rail: most kinds stay when it leaves the namespace, and
-/// send and receive through it (`macvlan_device_event()`, `drivers/net/macvlan.c`; `vlan_device_event()`,
-/// `net/8021q/vlan.c`). A bridge or bond releases it then. Netdevs of other rails stay: ADD refuses what lies under
-/// them, and their own plans take them home.
+/// Removes the pod's netdevs that lie on `link`, the netdev of a rail. Most kinds of upper netdevs stay when `link`
+/// leaves the namespace, and send and receive through it (`macvlan_device_event()`, `drivers/net/macvlan.c`;
+/// `vlan_device_event()`, `net/8021q/vlan.c`). A bridge or bond releases `link` when it leaves. Netdevs of other rails
+/// stay: ADD refuses rails that lie on each other, and their own plans move them to the host.
 pub(super) fn uppers(
     attachment: &Attachment,
     (side, link): (NetnsSide, &Link),
@@ -120,8 +121,8 @@ pub(super) fn uppers(
         })
 }
 
-/// Returns true if `op` sets the mode or the flags of an ipvlan port, which are those of all its children
-/// (`ipvlan_nl_changelink()`, `drivers/net/ipvlan/ipvlan_main.c`), and the host has another one of them.
+/// Returns true if `op` sets the mode or the flags of an ipvlan port, which apply to all its children
+/// (`ipvlan_nl_changelink()`, `drivers/net/ipvlan/ipvlan_main.c`), and the host has another child of the port.
 pub fn is_of_others(op: &Op, observed: &Observed) -> bool {
     let Op::SetDeviceSetting { link, key, .. } = op else {
         return false;

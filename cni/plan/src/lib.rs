@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plans: lists of operations from an observed state to the one that an attachment's record describes. This crate is pure:
-//! it never reads or changes a kernel. A plan is empty if nothing remains to do. A restore is a plan towards the recorded
-//! host state.
+//! Plans: lists of operations from an observed state to the state that an attachment's record describes. This crate is
+//! pure: it never reads or changes a kernel. A plan is empty if nothing remains to do. A restore is a plan towards the
+//! recorded host state.
 //!
 //! | module | owns |
 //! |---|---|
 //! | [`allocation`] | kubelet's allocation for a pod: ids resolved to devices |
 //! | [`select`] | the selection of a pod's devices |
-//! | `attach`, `routing` | the operations that move them into the pod |
+//! | `attach`, `routing` | the operations that move a pod's devices into the pod |
 //! | `other_interfaces` | routes and rules of the pod's interfaces that other plugins made |
 //! | `children` | the removal of children of several rails, by one deletion |
-//! | `detach`, [`given_up`] | the operations that restore them to the host, and attributes that a netdev did not get back |
+//! | `detach`, [`given_up`] | the operations that restore devices to the host, and attributes that could not be
+//! restored |
 //! | `leftovers` | the removal of objects that the pod made on its devices |
 //! | `function` | virtual functions: their settings and their drivers |
 //! | `rdma_name` | the names of RDMA devices, which pods can change |
@@ -52,7 +53,7 @@ use rdma_netns::{InterfaceName, NetnsSide, Op};
 /// An obstacle between the observed and the desired state.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
-    /// Another netdev has the name that this one needs.
+    /// Another netdev has the name that the netdev needs.
     #[error(
         "{link} cannot get its name {name} on the host, which another netdev has; rename that one \
          and try again"

@@ -56,26 +56,28 @@ pub(super) fn link<'a>(
     }
 }
 
-/// Returns true if the driver of `device` makes netdevs. Drivers that pass it to a virtual machine make none.
+/// Returns true if the driver of `device` makes netdevs. Drivers that pass the device through to a virtual machine make
+/// none.
 fn has_netdev_driver(device: &Device) -> bool {
     device.driver.is_some() && !device.is_passed_through()
 }
 
-/// Returns true if `link` is another netdev of the same PCI function, at its place on the host.
+/// Returns true if `link` is a recorded sibling: another netdev of the same PCI function.
 fn is_sibling(rail: &Rail, side: NetnsSide, link: &Link) -> bool {
     let is_it = |it: &Sibling| it.name == link.name || it.index == link.index;
     side == NetnsSide::Host && rail.siblings.iter().any(is_it)
 }
 
-/// Returns true if `link`, a netdev of the function `device` as `host_link` was, is certainly not that one, which the pod can
-/// have moved elsewhere: it is another port, or has another index and another burnt-in address. The address of a virtual
-/// function or sub-function is another one whenever its driver has made the netdev anew.
+/// Returns true if `link` is certainly not the netdev recorded as `host_link`, although both are of the function
+/// `device`: the pod can have moved the recorded netdev elsewhere. `link` has another port, or another index and
+/// another burnt-in address. The burnt-in address does not count for a virtual function or sub-function, because it
+/// changes whenever the driver makes the netdev again.
 fn is_another(host_link: &Link, link: &Link, device: Option<&Device>) -> bool {
     let ports = host_link.port_name.as_ref().zip(link.port_name.as_ref());
     let is_physical = |it: &Device| it.physical_function.is_none() && it.address.bus() == "pci";
     let burnt_in = |link: &Link| {
         let address = link.permanent_mac.clone();
-        // one of InfiniBand has the number of a queue pair in it
+        // the address of an InfiniBand netdev contains the number of a queue pair
         address.filter(|it| link.link_type == LinkType::Ether && it.0.iter().any(|byte| *byte != 0))
     };
     let addresses = burnt_in(host_link).zip(burnt_in(link));
@@ -86,8 +88,8 @@ fn is_another(host_link: &Link, link: &Link, device: Option<&Device>) -> bool {
 }
 
 /// Counts the traits that `link` shares with `host_link`, to distinguish several netdevs of one PCI function. Each
-/// trait is uncertain: a pod can change the first two, igbvf also the burnt-in address, and a move changes an index
-/// that is taken.
+/// trait is uncertain: a pod can change the first two and, with igbvf, the burnt-in address, and a move changes an
+/// index that is taken.
 fn resemblance(rail: &Rail, host_link: &Link, link: &Link) -> usize {
     let traits = [
         link.name == host_link.name || link.name == rail.pod_name,
@@ -123,8 +125,8 @@ fn is_virtual_host_link(
     traits.into_iter().filter(|fits| *fits).count() >= 2
 }
 
-/// Returns true if `link` of the host has the index and the origin of the virtual netdev `host_link`: the pod moved it there
-/// itself, under another name and with another address.
+/// Returns true if `link` of the host has the index and the origin of the virtual netdev `host_link`: the pod itself
+/// moved the netdev to the host, under another name and with another address.
 fn is_changed(host_link: &Link, link: &Link) -> bool {
     let is_virtual = host_link.parent.is_none() && link.parent.is_none();
     is_virtual
@@ -134,10 +136,10 @@ fn is_changed(host_link: &Link, link: &Link) -> bool {
         && link.origin == host_link.origin
 }
 
-/// Returns true if `link` lies on the netdev that `host_link` lay on, or is the other end of its pair: a pod can delete
-/// the rail, and make another netdev with its index, name and hardware address, which leads into the pod. The kernel
-/// reports another origin also after a move of the netdev below. A netdev that was on the host, and is not any more, is
-/// no proof therefore.
+/// Returns true if `link` lies on the netdev on which `host_link` lay, or is the other end of its pair. Without this
+/// check a pod could delete the rail, and make another netdev with the rail's index, name and hardware address, which
+/// leads into the pod. The kernel also reports another origin after a move of the lower netdev. Therefore a lower
+/// netdev that has left the host proves nothing.
 fn has_origin(
     rail: &Rail,
     host_link: &Link,
@@ -152,7 +154,7 @@ fn has_origin(
     }
     let known = match side {
         NetnsSide::Host => recorded,
-        // not recorded yet: its namespace has another number there
+        // not recorded yet: the pod's namespace has another number on the host
         NetnsSide::Pod => rail.pod_origin.unwrap_or(Origin {
             netns: link.origin.map_or(recorded.netns, |it| it.netns),
             ..recorded
@@ -161,12 +163,12 @@ fn has_origin(
     link.origin == Some(known)
 }
 
-/// Finds the pod's child of a netdev that stayed on the host. The pod can have renamed it, and
-/// can have made other children of the same parent only from outside.
+/// Finds the pod's child of a netdev that stayed on the host. The pod can have renamed the child, and can have made
+/// other children of the same parent only from outside.
 pub(super) fn child<'a>(rail: &Rail, shared: &Shared, observed: &'a Observed) -> Option<&'a Link> {
     let links = observed.pod.iter().flat_map(|pod| &pod.links);
-    // the kernel does not tell a number that is the child's own, which an IPoIB child can have got in the pod
-    // (`nla_put_iflink()`, `net/core/rtnetlink.c`)
+    // the kernel does not report a lower index that equals the child's own index, which an IPoIB child can have got in
+    // the pod (`nla_put_iflink()`, `net/core/rtnetlink.c`)
     let hides_lower = |link: &Link| {
         link.ipoib.is_some() && link.parent.is_none() && link.index == shared.parent_index
     };
@@ -178,8 +180,8 @@ pub(super) fn child<'a>(rail: &Rail, shared: &Shared, observed: &'a Observed) ->
     children.max_by_key(|link| rail.pod_index == Some(link.index))
 }
 
-/// Finds the pod's IPoIB child on the host, where it was made, and where its namespace's end gives it back to, as `dev7`
-/// or by the name that it had in there.
+/// Finds the pod's IPoIB child on the host: before its move to the pod, or after the end of the pod's namespace has
+/// returned it, as `dev7` or by its name in the pod.
 pub(super) fn child_on_host<'a>(
     rail: &Rail,
     shared: &Shared,
@@ -187,7 +189,7 @@ pub(super) fn child_on_host<'a>(
 ) -> Option<&'a Link> {
     let made_as = shared.made_as.as_ref()?;
     let has_name = |link: &Link| link.name == *made_as || link.alias.as_deref() == Some(made_as);
-    // a pod can have taken the alias
+    // a pod can have removed the alias
     let is_as_it_was = |link: &Link| {
         link.alias.is_none() && link.name == rail.pod_name && rail.pod_index == Some(link.index)
     };
@@ -232,7 +234,7 @@ pub(super) fn rdma<'a>(
     let is_it = |device: &RdmaDevice| {
         device.index == host_device.index && device.node_guid == host_device.node_guid
     };
-    // one that its driver made anew has another index
+    // an RDMA device that the driver made again has another index
     let is_its =
         |device: &RdmaDevice| device.parent.is_some() && device.parent == host_device.parent;
     let found = seen().find(|(_, it)| is_it(it));
@@ -245,7 +247,7 @@ pub(super) fn rdma<'a>(
         let mut devices = rails.filter_map(|rail| rail.rdma.as_ref());
         devices.any(|it| it.name == *name && !is_it(it))
     };
-    // the kernel tells no index of one in another namespace: one that erdma made, by whatever name
+    // the kernel reports no index of an RDMA device in another namespace: any device of erdma may be it
     let has_makers = !pairing::makers(&observed.devices).is_empty();
     let can_be_it = |name: &String| {
         let is_unseen = || seen().all(|(_, it)| it.name != *name);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Attributes that a network manager removed after the restore.
 //!
-//! A manager that sees a netdev come back, before it has an address, takes it for new: it removes all addresses and
-//! routes, and sets the netdev up by its own profile. If it meets an address of ours in between, it leaves the rest to
-//! whoever has set that one (NetworkManager, `recheck_assume_connection()` of `src/core/nm-manager.c`), and what it
-//! has removed stays away.
+//! A manager that sees a netdev come back without an address regards it as new: it removes all addresses and routes,
+//! and sets the netdev up by its own profile. If the manager meanwhile finds an address that `rdma-cni` has restored,
+//! it leaves the netdev to the other program (NetworkManager, `recheck_assume_connection()` of
+//! `src/core/nm-manager.c`), and the addresses that it has removed stay missing.
 
 use attachments::{Attachment, Stage};
 use rdma_netns::{Address, Link, Observed, Route};
@@ -16,9 +16,9 @@ pub fn has_to_outlast(attachment: &Attachment, rails: &[usize]) -> bool {
     host_links.any(|link| set(link).next().is_some() && !is_leased(link))
 }
 
-/// Returns true if a network manager removed addresses or routes of such a netdev since `then`, when it was restored. A
-/// netdev that has got another address does not count: its manager has set it up. A route with another metric is not
-/// lost.
+/// Returns true if a network manager removed addresses or routes of such a netdev since the observation `then`, just
+/// after the restore. A netdev with a new address does not count: its manager has set it up. A route with another
+/// metric counts as present.
 pub fn taken_away(
     attachment: &Attachment,
     rails: &[usize],

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Interfaces of the pod that other plugins made: replies from their addresses must leave by them. In the main table a
-//! rail's route attracts replies to the rail's network from any address, because it is more specific than a default
-//! route. Programs that read only that table (UCX) need the route. Rules divert the attracted replies, and nothing
-//! else.
+//! Interfaces of the pod that other plugins made. Replies from an interface's address must leave by that interface. In
+//! the main table a rail's route attracts replies to the rail's network from any address, because it is more specific
+//! than a default route. Programs that read only the main table (UCX) need the route. Rules divert the attracted
+//! replies, and nothing else.
 
 use super::{draft::LinkPlanner, routing};
 use attachments::{Attachment, OtherInterface, Rail};
@@ -13,22 +13,22 @@ use rdma_netns::{
 };
 use std::{cmp::Reverse, net::IpAddr};
 
-/// The priority of the main table's rule (`fib_default_rules_init()`, `net/ipv4/fib_rules.c`): a rule behind it decides
-/// only what that table does not.
+/// The priority of the main table's rule (`fib_default_rules_init()`, `net/ipv4/fib_rules.c`): a rule with a higher
+/// number only matters for packets without a route in the main table.
 const MAIN_PRIORITY: u32 = 32766;
 
-/// The priority of the rules that divert: they correct the main table. What rules of others decide, as one by a mark,
-/// is decided before.
+/// Priority of the diverting rules: just before the main table, which they correct, and behind rules of other programs,
+/// such as rules by mark.
 const PRIORITY: u32 = MAIN_PRIORITY - 1;
 
-/// The most interfaces of a pod, and the most addresses of each, that have rules.
+/// Maximum number of a pod's interfaces, and of the addresses of each, that get rules.
 const MOST: usize = 64;
 
-/// The most routes of a pod within a rail's network that are copied; a network with more is left alone.
+/// Maximum number of a pod's routes within a rail's network that are copied. A network with more routes is skipped.
 const MOST_ROUTES: usize = 256;
 
-/// Returns the pod's interfaces whose packets a rail's route can attract, or that have routes within its network. Their
-/// own rules and routes, which depend on the rails' addresses, are empty.
+/// Returns the pod's interfaces whose packets a rail's route can attract, or that have routes within its network. The
+/// result has no rules and routes yet, because they depend on the rails' addresses.
 pub(super) fn of_pod(attachment: &Attachment, observed: &Observed) -> Vec<OtherInterface> {
     let is_rail = |link: &&Link| {
         let pod = observed.pod.as_ref();
@@ -46,9 +46,10 @@ pub(super) fn of_pod(attachment: &Attachment, observed: &Observed) -> Vec<OtherI
     links.take(MOST).map(interface).collect()
 }
 
-/// Plans the rules and routes of the pod's other interfaces for what the rails are given. For each network to which a
-/// rail has a route in the main table, an interface gets its most specific route that leads there, and a rule for each
-/// of its addresses. The pod's routes within the network come along: they are more specific than the rail's.
+/// Plans the rules and routes of the pod's other interfaces for the addresses and routes of the rails. For each network
+/// to which a rail has a route in the main table, an interface gets its most specific route that leads there, and a
+/// rule for each of its addresses. The pod's routes within the network are copied too, because they are more specific
+/// than the rail's.
 pub fn divert(attachment: &mut Attachment, observed: &Observed) {
     let Some(pod) = &observed.pod else {
         return;
@@ -93,7 +94,7 @@ pub fn divert(attachment: &mut Attachment, observed: &Observed) {
                 let copy = Route {
                     table,
                     protocol: PROTOCOL_STATIC,
-                    // the rule says from which address
+                    // the rule selects the source address
                     source: None,
                     ..route.clone()
                 };
@@ -128,7 +129,7 @@ fn networks(rails: &[Rail]) -> Vec<IpNetwork> {
     networks
 }
 
-/// Returns a rule for each address of the link that no other program's rule selects.
+/// Returns a rule for each address of the link that no rule of another program selects.
 fn rules(link: &Link, network: IpNetwork, table: u32, pod: &Namespace) -> Vec<Rule> {
     let is_free = |ip: IpAddr| {
         let mut rules = pod.rules.iter();
@@ -206,8 +207,8 @@ pub fn attach_other_interfaces(attachment: &Attachment, observed: &Observed) -> 
     ops
 }
 
-/// Removes the rules and routes of the pod's other interfaces. The pod's routes are not observed: one that is gone
-/// already is no error.
+/// Removes the rules and routes of the pod's other interfaces. The pod's routes are not observed, so a missing route is
+/// no error.
 pub(super) fn detach(attachment: &Attachment, observed: &Observed) -> Vec<Op> {
     let Some(pod) = &observed.pod else {
         return vec![];

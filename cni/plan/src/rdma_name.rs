@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The names of RDMA devices: a pod with `NET_ADMIN` can change that of its own, and in shared mode that of any.
+//! The names of RDMA devices. A pod with `NET_ADMIN` can rename its own RDMA devices, and in shared mode any.
 
 use attachments::{Attachment, Attribute};
 use rdma_netns::{NetnsSide, Observed, Op, RdmaDevice};
@@ -28,9 +28,9 @@ pub fn renamed<'a>(
 }
 
 /// Returns the operation that restores the name of `device`, which is at `side` and recorded as `host_device`. If
-/// another device has the name now, `device` first gets a temporary one, so that two devices can exchange names. None:
-/// it has its name, it is another device, or the name was `given_up`. A device that its driver made anew has another
-/// index, and a name of udev's.
+/// another device has the name now, `device` first gets a temporary name, so that two devices can exchange names.
+/// `None`: `device` has its name, is another device, or the name was `given_up`. A device that its driver made again
+/// has another index, and a name from udev.
 pub(super) fn restore(
     host_device: &RdmaDevice,
     (at, device): (NetnsSide, &RdmaDevice),
@@ -45,7 +45,7 @@ pub(super) fn restore(
         return None;
     }
     let temporary = format!("ibdev{}", device.index);
-    // sysfs has the names of all namespaces
+    // sysfs shows the names of all namespaces
     let mut names = observed
         .devices
         .iter()

@@ -11,15 +11,13 @@ use rdma_netns::{
 };
 use std::{collections::BTreeSet, net::IpAddr};
 
-/// The priority of the rails' rules: before the main table (32766), behind what others put in
-/// front of everything.
+/// Priority of the rails' rules: before the main table (32766), and behind rules that other programs put first.
 const RULE_PRIORITY: u32 = 1000;
 
 /// Returns `desired` with the metrics, tables and rules that `routing` requires.
 ///
-/// A route stands back behind those that others have to the same destination: the pod's own
-/// default route stays the one that is used, and the kernel makes no route of several next hops
-/// of the two.
+/// A rail's route gets a higher metric than other routes to the same destination. So the pod's own default route stays
+/// in use, and the kernel does not merge the two into one route with several next hops.
 pub fn routed(
     attachment: &Attachment,
     observed: &Observed,
@@ -30,11 +28,11 @@ pub fn routed(
         let metric = attachment.routing.metric;
         connect(rail, &present, metric);
         for route in &mut rail.routes {
-            // what IPAM gives has no metric of its own
+            // IPAM's routes have no metric
             if attachment.ipam.is_some() && route.metric.is_none() && metric != 0 {
                 route.metric = Some(metric);
             }
-            // as the kernel tells it
+            // in the form that the kernel reports
             route.metric = route.metric.filter(|it| *it != route.default_metric());
         }
         raise_metrics(&mut rail.routes, &present, metric);
@@ -48,11 +46,11 @@ pub fn routed(
 }
 
 /// Chooses the tables of a new attachment: those of its rails from `routing.tableBase` on, and above them one for each
-/// other interface of the pod. If one of them is in use in the pod, or is that of one of `others` in the same pod, which
-/// may have no routes there yet, all are above that one.
+/// other interface of the pod. If one of these tables is in use in the pod, or belongs to one of `others` in the same
+/// pod, which may have no routes in it yet, all tables are chosen above that one.
 ///
 /// # Errors
-/// Nothing is free above it.
+/// No table number above it is free.
 pub fn choose_tables(
     attachment: &mut Attachment,
     observed: &Observed,
@@ -94,13 +92,13 @@ fn tables(attachment: &Attachment) -> impl Iterator<Item = u32> {
     rails.chain(others)
 }
 
-/// Returns the routes in the pod that belong to none of these rails.
+/// Returns the routes in the pod that do not belong to the attachment's rails.
 fn others(attachment: &Attachment, observed: &Observed) -> Vec<Route> {
     let others = other_links(attachment, observed);
     others.flat_map(|link| link.routes.clone()).collect()
 }
 
-/// Returns the netdevs in the pod that are none of these rails.
+/// Returns the netdevs in the pod that are not rails of the attachment.
 pub(super) fn other_links<'a>(
     attachment: &'a Attachment,
     observed: &'a Observed,
@@ -116,7 +114,7 @@ pub(super) fn other_links<'a>(
 }
 
 /// Sets a metric on the routes that the kernel makes for the addresses, and drops desired routes that would duplicate
-/// them.
+/// the kernel's.
 fn connect(rail: &mut DesiredLink, present: &[Route], metric: u32) {
     for address in &mut rail.addresses {
         let Some(route) = connected(address) else {
@@ -128,7 +126,7 @@ fn connect(rail: &mut DesiredLink, present: &[Route], metric: u32) {
     let connected: Vec<Route> = rail.addresses.iter().filter_map(connected).collect();
     let gateways = &rail.gateways;
     rail.routes.retain(|route| {
-        // IPAM's own router is what a route without one was completed with
+        // a route with IPAM's own router had no gateway in IPAM's answer
         let is_direct = route.gateway.is_none_or(|it| gateways.contains(&it));
         let is_double =
             |it: &Route| is_direct && route.table == MAIN_TABLE && it.same_destination(route);
@@ -172,16 +170,15 @@ fn highest(route: &Route, present: &[Route]) -> Option<u32> {
     same.map(metric).max()
 }
 
-/// Returns the metric that the kernel uses.
+/// Returns the metric that the kernel uses for the route.
 pub(super) fn metric(route: &Route) -> u32 {
     route.metric.unwrap_or(route.default_metric())
 }
 
-/// The rail's own `table`: all its routes, its gateway as the way to everywhere else, and a
-/// rule for each of its addresses. The routes of the main table stay, for programs that look
-/// nowhere else.
+/// Fills the rail's own `table`: all routes of the rail, its gateway as the default route, and a rule for each of its
+/// addresses. The routes of the main table stay, for programs that read only that table.
 fn give_table(rail: &mut DesiredLink, table: u32) {
-    // a NIC that had this table on the host keeps what is in it
+    // routes that the NIC had in this table on the host stay
     let kept: Vec<Route> = rail
         .routes
         .iter()
@@ -191,7 +188,7 @@ fn give_table(rail: &mut DesiredLink, table: u32) {
     let mut routes: Vec<Route> = vec![];
     let mut push = |route: Route| {
         let is_there = |it: &Route| {
-            // those by several gateways are one way of several next hops
+            // the kernel merges routes by several gateways into one route with several next hops
             let same_way = it.gateway.is_none() || it.gateway == route.gateway;
             it.same_destination(&route) && it.metric == route.metric && same_way
         };
@@ -251,7 +248,7 @@ fn give_table(rail: &mut DesiredLink, table: u32) {
         .collect();
 }
 
-/// Returns the rules of `pod` that lead packets from the addresses of `link` to a table, like those of a rail.
+/// Returns the rules of `pod` that lead packets from the addresses of `link` to a table, as a rail's rules do.
 pub fn rules_of(link: &Link, pod: &Namespace) -> Vec<Rule> {
     let is_its = |rule: &&Rule| {
         let mut addresses = link.addresses.iter();

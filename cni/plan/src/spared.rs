@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Plans how the host's other netdevs keep their default routers. The kernel drops every advertised default router of a
-//! namespace when a program sets `forwarding` of one netdev, even to the same value. It keeps those of netdevs whose
-//! `accept_ra` is 2 (`addrconf_fixup_forwarding()`, `net/ipv6/addrconf.c`; `__rt6_purge_dflt_routers()`,
-//! `net/ipv6/route.c`). On a netdev that does not forward, 2 has the effect of 1 (`ipv6_accept_ra()`, `include/net/ipv6.h`).
+//! namespace when a program sets `forwarding` of one netdev, even to the same value. The kernel keeps the default
+//! routers of netdevs whose `accept_ra` is 2 (`addrconf_fixup_forwarding()`, `net/ipv6/addrconf.c`;
+//! `__rt6_purge_dflt_routers()`, `net/ipv6/route.c`). On a netdev that does not forward, 2 has the effect of 1
+//! (`ipv6_accept_ra()`, `include/net/ipv6.h`).
 
 use super::RailPlan;
 use attachments::Spared;
@@ -16,8 +17,8 @@ pub fn drops_routers(op: &Op) -> bool {
     matches!(op, Op::SetSysctl { at: NetnsSide::Host, key, value, .. } if key == "ipv6/forwarding" && *value != 0)
 }
 
-/// Returns the netdevs of the host that lose default routers by `plans`. One that accepts no advertisement is left out:
-/// its routers are a network manager's, and no other program's than the kernel are dropped.
+/// Returns the netdevs of the host that lose default routers by `plans`. A netdev that accepts no advertisement is left
+/// out: its routers are a network manager's, and the kernel drops only routers that it has added itself.
 pub fn to_spare(plans: &[RailPlan], observed: &Observed) -> Vec<Spared> {
     if !plans.iter().flatten().flatten().any(drops_routers) {
         return vec![];
@@ -43,12 +44,12 @@ pub fn spare(spared: &[Spared]) -> impl Iterator<Item = Op> {
     spared.iter().map(|it| set(it, EVEN_IF_FORWARDING))
 }
 
-/// Plans the changes that give `spared` their recorded `accept_ra` back.
+/// Plans the changes that restore the recorded `accept_ra` of `spared`.
 pub fn spare_no_more(spared: &[Spared]) -> impl Iterator<Item = Op> {
     spared.iter().map(|it| set(it, it.accept_ra))
 }
 
-/// Returns those of `spared` whose netdev still has the temporary value, under its present name.
+/// Returns those `spared` netdevs that still have the temporary value, under their present names.
 pub fn still_spared(spared: &[Spared], observed: &Observed) -> Vec<Spared> {
     let present = |it: &Spared| {
         let link = observed.host.link_by_index(it.index)?;
@@ -61,7 +62,7 @@ pub fn still_spared(spared: &[Spared], observed: &Observed) -> Vec<Spared> {
     spared.iter().filter_map(present).collect()
 }
 
-/// Replaces the temporary value of `spared` in `observed` by the recorded one: that of the host.
+/// Replaces the temporary values of `spared` in `observed` by the recorded ones.
 pub fn without_spared(spared: &[Spared], observed: &mut Observed) {
     for it in still_spared(spared, observed) {
         let mut links = observed.host.links.iter_mut();

@@ -80,7 +80,7 @@ pub enum ConfError {
     Value {
         /// Full name of the field.
         field: String,
-        /// Its value, as JSON.
+        /// The value, as JSON.
         value: String,
         /// The rule that the value breaks.
         expected: String,

@@ -70,8 +70,8 @@ unsafe impl GlobalAlloc for Memory {
     }
 }
 
-/// Asks the kernel to map all pages that an ADD will use in two calls. Without it, the first access of each page
-/// causes a fault; these faults took a twelfth of an ADD's time. Linux before 5.14 has no `MADV_POPULATE_WRITE`: the
+/// Asks the kernel to map all pages that an ADD will use in two calls. Without these calls, the first access of each
+/// page causes a fault; the faults took a twelfth of an ADD's time. Linux before 5.14 has no `MADV_POPULATE_WRITE`: the
 /// call fails, and the pages are mapped one by one.
 pub fn populate() {
     // the block is freed at once, so that the next allocations use it

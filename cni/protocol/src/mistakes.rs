@@ -47,7 +47,7 @@ impl Mistakes {
         }
     }
 
-    /// Does the same as [`Mistakes::or`] for a field that GC needs: GC does not ignore its wrong value.
+    /// Does the same as [`Mistakes::or`] for a field that GC needs, and whose wrong value GC does not ignore.
     ///
     /// # Errors
     /// Returns the error of `read` if the verb does not ignore it.

@@ -39,8 +39,8 @@ impl FileError {
         self.kind() == io::ErrorKind::TimedOut
     }
 
-    /// Returns true if nothing new can be made there: the disk is full or read-only, or a file is in the place of the
-    /// directory, or above it.
+    /// Returns true if the error means that no file can be made: the disk is full or read-only, or a file is in the
+    /// place of the directory or of one above it.
     pub fn lacks_room(&self) -> bool {
         matches!(
             self.kind(),
@@ -58,23 +58,25 @@ pub fn failed(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> File
     move |source| FileError { verb, path, source }
 }
 
-/// More than any file of ours has, bytes.
+/// Size limit in bytes, larger than any file of this project.
 pub const LARGEST: u64 = 16 << 20;
 
-/// The longest front of a file's name that [`file_name`] gives, bytes: `NAME_MAX` (255, `include/uapi/linux/limits.h`) less
-/// what is put behind it, as `.json.new`.
+/// Length limit, in bytes, of a name from [`file_name`]: `NAME_MAX` (255, `include/uapi/linux/limits.h`) less the
+/// suffixes that callers append, such as `.json.new`.
 pub const LONGEST_NAME: usize = 240;
 
-/// Nothing that is not there yet is waited for, and no terminal becomes this process'.
+/// Flags with which an open waits for no other process, and no terminal becomes this process'.
 const AT_ONCE: i32 = O_NONBLOCK | O_NOCTTY;
 
-/// Has this process give what it makes the modes that are written here, whatever umask it was started with: directories 0755,
-/// files what each is given, and none that others may write to. Programs that it starts have the same umask.
+/// Sets a umask by which files and directories get the modes in this code, whatever the inherited umask: directories
+/// 0755, files their given mode, and none that others may write to. Programs that this process starts inherit the
+/// umask.
 pub fn set_umask() {
     umask(Mode::S_IWGRP | Mode::S_IWOTH);
 }
 
-/// `name`, which others chose, as the name of a file or a directory: itself, where it is no longer than [`LONGEST_NAME`].
+/// Returns `name`, which others chose, as the name of a file or directory: unchanged if it is no longer than
+/// [`LONGEST_NAME`].
 pub fn file_name(name: &str) -> Cow<'_, str> {
     shortened(name, LONGEST_NAME)
 }
@@ -96,8 +98,8 @@ pub fn shortened(name: &str, longest: usize) -> Cow<'_, str> {
 /// Returns the content of the file at `path`.
 ///
 /// # Errors
-/// Of the kind `InvalidData`, what is at `path` is no file of ours: a link, no regular file, or more than [`LARGEST`]
-/// bytes. Else the system refuses it.
+/// `InvalidData`: `path` has no file of this project, but a link, no regular file, or more than [`LARGEST`] bytes.
+/// Other kinds: the system call fails.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     whole(open(path)?)
 }
@@ -106,7 +108,7 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
 /// empty, as files masked for udev and systemd (udev(7)).
 ///
 /// # Errors
-/// As [`read`], but for links.
+/// Same as [`read`], but links are no error.
 pub fn read_linked(path: &Path) -> io::Result<Vec<u8>> {
     let mut options = OpenOptions::new();
     let opened = options.read(true).custom_flags(AT_ONCE).open(path);
@@ -124,10 +126,10 @@ fn is_null(file: &File) -> io::Result<bool> {
     Ok(found.file_type().is_char_device() && found.rdev() == makedev(1, 3))
 }
 
-/// The file at `path`, for reading.
+/// Opens the file at `path` for reading.
 ///
 /// # Errors
-/// Of the kind `InvalidData`, it is a link, or no regular file. Else the system refuses it.
+/// `InvalidData`: `path` has a link, or no regular file. Other kinds: the system call fails.
 pub fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     regular(
@@ -138,21 +140,21 @@ pub fn open(path: &Path) -> io::Result<File> {
     )
 }
 
-/// The file at `path`, for writing, with what is in it; made with `mode` if it is not there.
+/// Opens the file at `path` for writing, with its content; creates it with `mode` if it does not exist.
 ///
 /// # Errors
-/// As [`open`].
+/// Same as [`open`].
 pub fn make(path: &Path, mode: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let options = options.write(true).create(true).truncate(false).mode(mode);
     regular(options.custom_flags(AT_ONCE | O_NOFOLLOW).open(path))
 }
 
-/// Opens a file for writing that its readers read only when it is complete. Removes a foreign file in its place first, and a
-/// file with other names (hard links), since this program would write to those, too.
+/// Opens a file for writing that its readers read only when it is complete. First removes a foreign file in its place,
+/// and a file with other names (hard links), since a write would also change the file under its other names.
 ///
 /// # Errors
-/// A directory is there; else the system refuses it.
+/// `path` is a directory, or the system call fails.
 pub fn renew(path: &Path, mode: u32) -> io::Result<File> {
     let alone = |file: File| match file.metadata()?.nlink() > 1 {
         true => Err(odd("it has other names (hard links)")),
@@ -161,7 +163,7 @@ pub fn renew(path: &Path, mode: u32) -> io::Result<File> {
     match make(path, mode).and_then(alone) {
         Err(error) if is_odd(&error) => {
             fs::remove_file(path).map_err(|_| error)?;
-            // another process can have put a file there since: this program does not write to it
+            // fails if another process has put a file there since, and does not write to that file
             let mut options = OpenOptions::new();
             let options = options.write(true).create_new(true).mode(mode);
             options.custom_flags(O_NOFOLLOW).open(path)
@@ -170,11 +172,11 @@ pub fn renew(path: &Path, mode: u32) -> io::Result<File> {
     }
 }
 
-/// Puts `text` at `path` such that a reader finds the old one or the new one, whole, and
-/// so does a machine that loses power. If it is to be there `at_once`, it is the new one when this returns.
+/// Replaces the file at `path` by `text`. Readers find the whole old or the whole new text, and so does a machine after
+/// a power loss. With `at_once`, the new text is on disk when this function returns.
 ///
 /// # Errors
-/// The system refuses it. What was there is there still, but for where the directory alone could not be synced.
+/// A system call fails. The old file is unchanged, unless only the sync of the directory failed.
 pub fn replace(path: &Path, text: &[u8], at_once: bool) -> io::Result<()> {
     let temporary = path.with_added_extension("new");
     let write = || {
@@ -190,23 +192,24 @@ pub fn replace(path: &Path, text: &[u8], at_once: bool) -> io::Result<()> {
     })
 }
 
-/// Has `file`, which was just opened for writing at `unfinished`, say `text` and nothing else, and puts it at `path` in the
-/// place of what is there. The directory is not synced: after a loss of power the old one can be there.
+/// Writes `text` to `file`, which was just opened for writing at `unfinished`, and renames it to `path`, replacing the
+/// file there. The directory is not synced: after a power loss the old file can be at `path`.
 ///
 /// # Errors
-/// The system refuses it; what was at `path` is there still, and `unfinished` may be.
+/// A system call fails. The file at `path` is unchanged, and `unfinished` may be left.
 pub fn finish(mut file: &File, unfinished: &Path, text: &[u8], path: &Path) -> io::Result<()> {
-    // what a killed process has written
+    // content that a killed process has written
     if file.metadata()?.len() > 0 {
         file.set_len(0)?;
     }
     file.write_all(text)?;
-    // else a machine that loses power can come back with an empty file of that name
+    // without the sync, a machine that loses power can come back with an empty file of that name
     file.sync_all()?;
     fs::rename(unfinished, path)
 }
 
-/// Returns true if `error`, of one of these functions, means that a file of ours has something else in its place.
+/// Returns true if `error`, of a function of this module, means that something else is in the place of a file of this
+/// project.
 pub fn is_odd(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidData
 }
@@ -237,7 +240,7 @@ fn whole(file: File) -> io::Result<Vec<u8>> {
         return Err(too_large(size));
     }
     let mut content = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
-    // it may grow meanwhile
+    // the file may grow during the read
     let read = file.take(LARGEST + 1).read_to_end(&mut content)? as u64;
     match read > LARGEST {
         true => Err(too_large(read)),

@@ -34,7 +34,7 @@ pub struct Api {
     pub client: Client,
     /// Name of the node in the token.
     pub node: String,
-    /// UID of that node.
+    /// UID of the token's node.
     pub node_uid: Option<String>,
 }
 

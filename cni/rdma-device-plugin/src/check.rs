@@ -87,8 +87,8 @@ async fn report(arguments: &Arguments) -> Result<String, StartError> {
     Ok(text)
 }
 
-/// Discovers the NICs. Queries the metadata service only if the result depends on it, and returns the reason if it does
-/// not answer.
+/// Discovers the NICs. Queries the metadata service only if the result depends on it, and returns the reason if the
+/// service does not answer.
 async fn discovery(
     erdma: &Erdma,
     inventory: &Inventory,

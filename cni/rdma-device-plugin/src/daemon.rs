@@ -48,7 +48,7 @@ use tokio::{
 /// Time limit at the daemon's end for a reload of the eRDMA driver.
 const DRIVER_RELOAD_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Time within which another daemon releases leadership; afterwards this one serves kubelet without it.
+/// Time within which another daemon releases leadership; afterwards this daemon serves kubelet without leadership.
 const LEADER_RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Interval of attempts to publish.
@@ -94,7 +94,7 @@ pub struct Daemon {
     publish_at: Option<Instant>,
     signals: mpsc::Receiver<Signal>,
     watchers: JoinSet<()>,
-    /// This daemon's entry for other daemons; `None`: they cannot see each other.
+    /// This daemon's entry for other daemons; `None`: daemons cannot see each other.
     presence: Option<Arc<Presence>>,
     role: watch::Receiver<Role>,
     /// Progress for probes.
@@ -123,7 +123,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Returns this daemon's entry for other daemons. Drop it after everything of the daemon has ended, streams
+    /// Returns this daemon's entry for other daemons. Drop the entry after everything of the daemon has ended, streams
     /// included: another daemon then owns kubelet's registration.
     pub fn presence(&self) -> Option<Arc<Presence>> {
         self.presence.clone()
@@ -206,7 +206,7 @@ impl Daemon {
         stop(plugins.into_values(), End::Daemon).await;
         self.leader.stop().await;
         self.watchers.shutdown().await;
-        // a driver that is unloaded by now is loaded first: the next daemon may never come
+        // a driver that is unloaded at this moment is loaded first: there may be no next daemon
         if let Some(loader) = self.loader.take() {
             let free = tokio::task::spawn_blocking(move || drop(loader.lock()));
             let _ = tokio::time::timeout(DRIVER_RELOAD_TIMEOUT, free).await;
@@ -280,7 +280,7 @@ impl Daemon {
         match signal {
             Signal::Observed(hardware, health) => (inventory, self.unhealthy) = (hardware, health),
             Signal::Erdma(report) => self.erdma = Arc::new(report),
-            // the observation arrives as a signal of its own
+            // the result of the observation arrives as a separate signal
             Signal::Hardware => return self.observe.notify_one(),
             Signal::Configuration => conf = self.reload(conf),
             Signal::Reload => {

@@ -53,8 +53,8 @@ pub struct Record {
 }
 
 impl Record {
-    /// Reads the record of the state directory, without paths that by their names cannot be the daemon's. A user
-    /// without root on the node may write there, but `uninstall` removes the recorded files as root.
+    /// Reads the record of the state directory, without paths whose names cannot be the daemon's. A user without root
+    /// on the node may write there, but `uninstall` removes the recorded files as root.
     fn read(path: &Path) -> Result<Option<Self>, FileError> {
         let record: Option<Self> = file::read(path)?;
         Ok(record.map(Self::ours))

@@ -23,7 +23,7 @@ pub const NAMED: usize = 4;
 /// Number of kept characters of a reason or a line.
 pub const LONGEST: usize = 400;
 
-/// Shared history; clones refer to the same one.
+/// Shared history; clones refer to one history.
 #[derive(Clone, Debug)]
 pub struct History(Arc<Mutex<Kept>>);
 
@@ -36,7 +36,7 @@ struct Kept {
     lines: VecDeque<Line>,
 }
 
-/// Name and fault of each device, by address: an RDMA device comes and goes, and its name with it.
+/// Name and fault of each device, by address: an RDMA device can disappear and come back under another name.
 type Sick = BTreeMap<DeviceAddress, (String, String)>;
 
 /// Devices that became unhealthy or healthy.
@@ -77,7 +77,7 @@ impl Default for History {
 }
 
 impl History {
-    /// Returns the time of its start.
+    /// Returns the time when the history began.
     pub fn since(&self) -> SystemTime {
         self.kept().since
     }
@@ -92,7 +92,7 @@ impl History {
         self.kept().lines.iter().rev().cloned().collect()
     }
 
-    /// Records the state of devices at `at`: those that are unhealthy, and those that are gone from their bus.
+    /// Records the state of devices at `at`: unhealthy devices, and devices that are gone from their bus.
     pub fn follow<'a>(
         &self,
         inventory: &Inventory,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Checks that NICs have the addresses from which `rdma-ipam` derives pods' addresses with `from: parent`. A pod with a
-//! NIC that lacks one does not start (104), and the daemon does not add the chain on a node where all NICs lack one.
+//! NIC without such an address does not start (104), and the daemon does not add the plugin to the chain on a node
+//! where all NICs lack the address.
 
 use crate::{
     conf::{Chain, Conf},
@@ -15,14 +16,14 @@ use std::{collections::BTreeSet, fmt, net::IpAddr, path::Path};
 /// A NIC whose IPv6 prefix pods' addresses are derived from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Parent {
-    /// Name of its RDMA device.
+    /// Name of the RDMA device.
     pub rdma: String,
-    /// Name of its netdev, which may be a port of a bond; or the resource's parent netdev.
+    /// Name of the netdev, which may be a port of a bond; or the resource's parent netdev.
     pub netdev: String,
 }
 
-/// Returns true if `chain.plugin.ipam` requires NICs to have an IPv6 address. With the family `both` a NIC needs one of
-/// each.
+/// Returns true if `chain.plugin.ipam` requires NICs to have an IPv6 address. With the family `both` a NIC needs an
+/// address of each family.
 fn is_required(chain: &Chain) -> bool {
     let ipam = chain.entry.fields().get("ipam");
     let ipam = |key: &str| ipam.and_then(|it| it.get(key)?.as_str());
@@ -57,8 +58,8 @@ pub fn parents(chain: Option<&Chain>, offers: &[Offer], inventory: &Inventory) -
     parents.into_iter().collect()
 }
 
-/// Returns the NICs of this node that need an IPv6 address, for programs other than the daemon. It reads sysfs only if
-/// addresses are required.
+/// Returns the NICs of this node that need an IPv6 address, for programs other than the daemon. The function reads
+/// sysfs only if addresses are required.
 ///
 /// # Errors
 /// sysfs cannot be read.
@@ -79,7 +80,7 @@ pub fn of_node(
 }
 
 /// Returns the NICs without an IPv6 address, by the netdev that should have it: the bond of a port. A netdev that is
-/// not in `links` is in a pod, and is not judged.
+/// not in `links` is in a pod, and is left out.
 pub fn without_ipv6(parents: &[Parent], links: &[Link]) -> Vec<Parent> {
     let lacking = parents
         .iter()
@@ -89,7 +90,7 @@ pub fn without_ipv6(parents: &[Parent], links: &[Link]) -> Vec<Parent> {
     lacking.into_iter().collect()
 }
 
-/// Returns the netdev that lacks an address, if it does. `None`: it cannot be judged.
+/// Returns the netdev without an address; inner `None`: it has one; outer `None`: this is unknown.
 fn lacks(parent: &Parent, links: &[Link]) -> Option<Option<Parent>> {
     let own = links.iter().find(|it| *it.name == *parent.netdev)?;
     let master = links.iter().find(|it| Some(it.index) == own.master);
@@ -103,7 +104,7 @@ fn lacks(parent: &Parent, links: &[Link]) -> Option<Option<Parent>> {
 }
 
 /// Returns the reason not to add our plugin to the chain: NICs need an IPv6 address, and all of them lack it. `None` if
-/// a NIC has one or cannot be judged.
+/// a NIC has an address, or may have one.
 pub fn blocker(parents: &[Parent], links: &[Link]) -> Option<String> {
     let lack = |parent| matches!(lacks(parent, links), Some(Some(_)));
     if parents.is_empty() || !parents.iter().all(lack) {
@@ -118,12 +119,12 @@ pub fn blocker(parents: &[Parent], links: &[Link]) -> Option<String> {
     ))
 }
 
-/// Returns the reason on this node now. It reads the kernel's state only if there are parents.
+/// Returns the reason of [`blocker`] on this node now. The function reads the kernel's state only if there are parents.
 pub fn blocker_now(parents: &[Parent]) -> Option<String> {
     blocker(parents, &links_for(parents))
 }
 
-/// Returns those of `parents` that lack an address now. It reads the kernel's state only if there are parents.
+/// Returns those `parents` that lack an address now. The function reads the kernel's state only if there are parents.
 pub async fn lacking(parents: Vec<Parent>) -> Vec<Parent> {
     if parents.is_empty() {
         return Vec::new();

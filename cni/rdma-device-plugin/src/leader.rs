@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tasks of the one leader among a node's daemons ([`peers`](crate::peers)): it keeps our plugin in the chain,
+//! Tasks of the one leader among a node's daemons ([`peers`](crate::peers)): the leader keeps our plugin in the chain,
 //! maintains eRDMA NICs, writes the node's labels and condition, reports pods' rails, and serves metrics and probes.
 
 use crate::{

@@ -6,7 +6,7 @@
 pub(crate) struct LogOnce(Option<String>);
 
 impl LogOnce {
-    /// Returns true if `sentence` differs from the last one, and remembers it.
+    /// Returns true if `sentence` differs from the last sentence, and stores it.
     pub(crate) fn is_news(&mut self, sentence: &str) -> bool {
         let is_news = self.0.as_deref() != Some(sentence);
         if is_news {
@@ -15,7 +15,7 @@ impl LogOnce {
         is_news
     }
 
-    /// Ends the problem, so that its return is logged again. Returns true if there was one.
+    /// Ends the problem, so that its return is logged again. Returns true if there was a problem.
     pub(crate) fn ends(&mut self) -> bool {
         self.0.take().is_some()
     }

@@ -113,7 +113,7 @@ fn start_log(level: log::LevelFilter, history: History) {
     let _ = log::set_boxed_logger(Box::new(Recorder::new(log, history)));
 }
 
-/// Serves all resources on one thread. Work that may wait for the disk or a lock has threads of its own, which end when
+/// Serves all resources on one thread. Work that may wait for the disk or a lock runs on other threads, which end when
 /// idle.
 fn serve(arguments: Arguments, metrics: Metrics) -> Result<(), StartError> {
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Warnings about a node that works in part: pods start, and lack something. `--check-config` and the log have them
-//! among the remarks, and `/readyz` after its answer. `doctor` derives the same from the node's files.
+//! Warnings about a node that works in part: pods start, and lack something. `--check-config` and the log print these
+//! warnings among the remarks, and `/readyz` prints them after its answer. `doctor` derives the same warnings from the
+//! node's files.
 
 use crate::{conf::Conf, offer::Offer};
 use ::erdma::driver;

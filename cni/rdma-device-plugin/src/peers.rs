@@ -7,9 +7,9 @@
 //! | `lead.lock` | the leader |
 //!
 //! The newest daemon leads. Only the leader manages the chain's lists, eRDMA NICs and their driver, the files for the
-//! chain and the runtime, and the address for metrics. The earlier leader releases them, and the new one gets the lock
-//! when their tasks have ended. Locks end with the process, however it ends: if the new one dies, the earlier one leads
-//! again.
+//! chain and the runtime, and the address for metrics. The earlier leader releases all of them, and the new leader gets
+//! the lock when the earlier leader's tasks have ended. A lock ends with its process, however the process ends: if the
+//! new daemon dies, the earlier one leads again.
 
 use crate::watch::Watch;
 use cni_protocol::{
@@ -39,9 +39,9 @@ const TRIES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)]
 /// Role of a daemon among those of its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Role {
-    /// True if there is no newer one.
+    /// True if no newer daemon runs.
     pub leads: bool,
-    /// True if there is no other one.
+    /// True if no other daemon runs.
     pub is_alone: bool,
 }
 
@@ -61,7 +61,8 @@ struct Place {
 }
 
 impl Place {
-    /// Returns the names of the files of the other running daemons, the oldest first. Removes those of killed ones.
+    /// Returns the names of the files of the other running daemons, the oldest first. Removes the files of killed
+    /// daemons.
     fn others(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.directory)
             .into_iter()
@@ -111,7 +112,7 @@ impl Presence {
             directory,
             file_name: String::new(),
         };
-        // the name decides between two that start at the same moment
+        // the name decides between two daemons that start at the same moment
         let newest = place.others().pop().unwrap_or_default();
         let newest: u64 = newest
             .split('-')
@@ -139,7 +140,7 @@ impl Presence {
     }
 
     /// Announces this daemon, and follows the others in a task of `watchers`. `None`: the state directory is unusable,
-    /// and others would not be noticed.
+    /// so that other daemons would not be noticed.
     pub fn announce_and_follow(
         state_dir: &Path,
         watchers: &mut JoinSet<()>,

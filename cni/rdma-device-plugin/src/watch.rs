@@ -44,7 +44,7 @@ impl Watch {
         watch
     }
 
-    /// Waits for an event in one of them. All events until then are one change, which need not be a difference.
+    /// Waits for an event in one of the paths. All pending events count as one change, which need not be a difference.
     pub async fn changed(&mut self) {
         let heard = async {
             if let Some(events) = &mut self.events {
@@ -72,8 +72,8 @@ impl Watch {
         }
     }
 
-    /// Watches every path again, as a directory that was made again is another one. It has no effect on paths that are
-    /// watched already.
+    /// Watches every path again, as a directory that was made again is another one. Paths that are watched already are
+    /// not affected.
     fn arm(&mut self) {
         let armed = self.try_to_arm();
         match &armed {
@@ -99,7 +99,7 @@ impl Watch {
     }
 }
 
-/// Waits until then; forever if there is no such time.
+/// Waits until `at`; forever if it is `None`.
 pub(crate) async fn until(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,

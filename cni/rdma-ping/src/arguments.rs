@@ -13,12 +13,12 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 /// `ping`
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// Addresses of rails, pods of this node (NAMESPACE/NAME), or one node. The command pings all rails of a pod, and of a
-    /// node from each own rail the same one, by the ResourceSlices of both nodes
+    /// Addresses of rails, pods of this node (NAMESPACE/NAME), or one node. Of a pod the command pings all rails; of a
+    /// node it pings, from each own rail, the rail of the same number, by the ResourceSlices of both nodes
     #[arg(value_name = "ADDRESS|POD|NODE", required_unless_present = "exchange")]
     pub targets: Vec<Target>,
-    /// Exchanges lists of rails on this TCP port with the other pod of a headless Service, which runs the same command, and
-    /// pings each of its rails from each own one. The exit code is 0 if rails of the same name reach each other
+    /// Exchanges lists of rails on this TCP port with the other pod of a headless Service, which runs the same command,
+    /// and pings each of its rails from each own rail. The exit code is 0 if rails of the same name reach each other
     #[arg(long, value_name = "SERVICE:PORT", conflicts_with_all = ["targets", "from", "pod"])]
     pub exchange: Option<Place>,
     /// Seconds to wait for the other pod
@@ -34,7 +34,7 @@ pub struct Arguments {
     /// Pings from inside this pod of the node
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = pod)]
     pub pod: Option<String>,
-    /// Pings each rail of a node from each own one. Rails of the same number must answer
+    /// Pings each rail of a node from each own rail. Rails of the same number must answer
     #[arg(long)]
     pub all: bool,
     /// Number of requests for each pair of rails

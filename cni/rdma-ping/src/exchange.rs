@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The requests: for each pair of rails one in each round, all pairs at the same time.
+//! Sends the requests: in each round one for each pair of rails, all pairs at the same time.
 
 use crate::{arguments::Arguments, icmp, rails::Device, wires};
 use rdma_netns::{
@@ -14,16 +14,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Pair of rails, of which one sends requests to the other.
+/// Pair of an own rail and a peer's rail; the own rail sends requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pair {
     /// Own rail. None: the kernel's route selects it.
     pub(crate) from: Option<String>,
     /// The peer's rail: `rdma0 of default/web`, or its address.
     pub(crate) to: String,
-    /// That rail. None: only its address is known.
+    /// The peer's rail. `None`: only its address is known.
     pub(crate) rail: Option<PeerRail>,
-    /// Own address, if one is selected, and the peer's. None: the rails have no address of the same family.
+    /// Own address, if one is selected, and the peer's. `None`: the rails have no address of the same family.
     pub(crate) addresses: Option<(Option<IpAddr>, IpAddr)>,
     /// False if the two may be out of reach of each other: different rails of two pods.
     pub(crate) is_required: bool,
@@ -36,11 +36,11 @@ pub(crate) struct PeerRail {
     pub(crate) peer: String,
     /// Netdev.
     pub(crate) netdev: String,
-    /// Its hardware address, if known.
+    /// Hardware address of the rail, if known.
     pub(crate) mac: Option<HardwareAddress>,
-    /// True if the pair's own rail is the same one, on one wire with it.
+    /// True if the pair's own rail has the same number, so that both are on one wire.
     pub(crate) is_same: bool,
-    /// True if the address is that of the node, which goes while a pod has the rail.
+    /// True if the address is the node's. The node loses it while a pod has the rail.
     pub(crate) is_of_node: bool,
 }
 
@@ -192,7 +192,7 @@ fn request(arguments: &Arguments, devices: &BTreeMap<u32, Device>, outcome: &mut
     }
 }
 
-/// Asks a peer that does not answer RDMA whether it answers ICMP.
+/// Pings a peer that does not answer RDMA by ICMP.
 fn compare(arguments: &Arguments, outcome: &mut Outcome) {
     if let Some((source, to)) = outcome.pair.addresses {
         let bound = outcome.local.as_ref().and_then(|(it, _)| it.address);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin ping`: asks rails over RDMA whether they answer. No program is needed on the other side
-//! ([`rdma_netns::sidr`]). The command reads the kernel and the records of pods. It changes nothing.
+//! `rdma-device-plugin ping`: pings rails over RDMA. No program is needed on the other side ([`rdma_netns::sidr`]). The
+//! command reads the kernel and the records of pods, and changes nothing.
 //!
 //! | module | owns |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | `exchange` | the requests |
 //! | `icmp` | one ICMP echo, which tells an RDMA fault from a network fault |
 //! | `wires` | swapped cables |
-//! | `peer`, `list` | the other pod of `--exchange`, and what it tells |
+//! | `peer`, `list` | the other pod of `--exchange`, and its list of rails |
 //! | `statistics` | the figures of a pair of rails |
 //! | `output` | lines, matrix and JSON |
 
@@ -118,7 +118,7 @@ fn ping(arguments: &Arguments, output: &mut (dyn Write + Send)) -> Result<bool, 
         Ok(Sandbox { rails, .. }) if rails.is_empty() => Err(Failure::NoRails(pod.to_owned())),
         Ok(Sandbox { netns, rails }) => {
             let mut rails: Vec<Rail> = rails.into_iter().map(Rail::from).collect();
-            // who may not enter the namespace is not told of swapped cables
+            // without permission to enter the namespace, swapped cables are not detected
             let _ = netns.run(|| Rail::identify(&mut rails));
             Ok((netns, rails))
         }
@@ -186,7 +186,8 @@ fn with_the_other_pod(
     Ok(is_good)
 }
 
-/// Pings the same rail of `node` from each rail of this node. Returns true if these reach each other.
+/// Pings the rail of `node` with the same number from each rail of this node. Returns true if all of these pairs reach
+/// each other.
 fn with_node(
     arguments: &Arguments,
     node: &str,
@@ -225,7 +226,7 @@ fn with_node(
     both.ping(arguments, &devices, output)
 }
 
-/// The rails of this node or pod, and those of another one.
+/// The rails of this node or pod, and those of the other one.
 struct Both<'a> {
     /// The names of the two.
     names: [&'a str; 2],
@@ -238,7 +239,8 @@ struct Both<'a> {
 }
 
 impl Both<'_> {
-    /// Pings, and writes the table. Returns true if each own rail reaches the same one of the other side.
+    /// Pings, and writes the table. Returns true if each own rail reaches the rail of the same number of the other
+    /// side.
     fn ping(
         &self,
         arguments: &Arguments,

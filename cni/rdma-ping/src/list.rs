@@ -14,7 +14,7 @@ const MOST_RAILS: usize = 64;
 /// Most addresses of a rail.
 const MOST_ADDRESSES: usize = 16;
 
-/// What a pod tells of itself. Unknown fields are ignored.
+/// The list that a pod sends. Unknown fields are ignored.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct List {
     /// Name of the node, or of the pod.
@@ -46,10 +46,10 @@ impl List {
         }
     }
 
-    /// Reads what a peer sent.
+    /// Parses a peer's list.
     ///
     /// # Errors
-    /// Why it is no list.
+    /// The reason why the text is no list.
     pub(crate) fn parse(line: &[u8]) -> Result<Self, String> {
         let list: Self = serde_json::from_slice(line).map_err(|error| error.to_string())?;
         let is_netdev =

@@ -50,7 +50,7 @@ impl Nodes {
     /// Asks the API server for the rails of this pod's node and of `node`. `directory` has the pod's token.
     ///
     /// # Errors
-    /// There is no access, or one of the nodes has no rails there.
+    /// The API server refuses access, or has no rails of one of the nodes.
     pub(crate) fn read(directory: &Path, node: &str) -> Result<Self, NodeError> {
         let access = Access::of_pod(directory)?;
         let name = access

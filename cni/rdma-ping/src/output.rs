@@ -46,7 +46,7 @@ fn by(outcome: &Outcome) -> String {
     )
 }
 
-/// The figures of each pair, and what its silence can mean.
+/// Returns the figures of each pair, and the possible reasons of silent pairs.
 pub(crate) fn summary(outcomes: &[Outcome]) -> String {
     let mut text = String::new();
     for outcome in outcomes {
@@ -69,8 +69,8 @@ fn name(outcome: &Outcome) -> String {
     from.map_or_else(|| to.clone(), |from| format!("{from} to {to}"))
 }
 
-/// A table of own rails by the peers' rails. A cell is the median time, with the part that was answered where that is
-/// not all. What silences can mean follows.
+/// Returns a table of own rails by the peers' rails. A cell is the median time, with the answered part if answers are
+/// missing. The possible reasons of silent pairs follow.
 pub(crate) fn matrix(outcomes: &[Outcome]) -> String {
     let mut rows: Vec<&str> = vec![];
     let mut columns: Vec<&str> = vec![];
@@ -103,7 +103,7 @@ pub(crate) fn matrix(outcomes: &[Outcome]) -> String {
     text
 }
 
-/// The table of [`matrix`] for the rails of two pods, and the own rails that the other pod has none for.
+/// Returns the table of [`matrix`] for the rails of two pods, and the own rails for which the other pod has none.
 pub(crate) fn exchanged(own: &str, other: &str, outcomes: &[Outcome], alone: &[&str]) -> String {
     let mut text = format!("rails of {own} (rows) to rails of {other} (columns), median times\n");
     text.push_str(&matrix(outcomes));
@@ -203,7 +203,7 @@ fn fault(outcome: &Outcome) -> Option<String> {
     Some(format!("{cause}; {icmp}"))
 }
 
-/// All pairs, as JSON.
+/// Returns all pairs as JSON.
 pub(crate) fn json(outcomes: &[Outcome]) -> Value {
     let pair = |outcome: &Outcome| {
         let (source, to) = outcome.pair.addresses.unzip();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The other pod of `--exchange`. Both pods listen on one TCP port of the pod network, and each sends its [`List`], a line
-//! of JSON, to a client with an address of the other pod. The client keeps its connection while it pings, and ends it with
-//! the line `done`: until then the server's rails stay. Clients with other addresses are closed: pods of one cluster reach
-//! each other without address translation.
+//! The other pod of `--exchange`. Both pods listen on one TCP port of the pod network, and each sends its [`List`], a
+//! line of JSON, to a client with an address of the other pod. The client keeps its connection while it pings, and ends
+//! it with the line `done`. The server keeps its rails until this line arrives. Clients with other addresses are
+//! closed: pods of one cluster reach each other without address translation.
 
 use crate::list::List;
 use std::{
@@ -25,13 +25,13 @@ const MOST_CLIENTS: usize = 16;
 const STEP: Duration = Duration::from_secs(5);
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(500);
-/// What a client ends with.
+/// Last line of a client.
 const END: &[u8] = b"done\n";
 
-/// Where the two pods find each other.
+/// Meeting point of the two pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// A headless Service, or the other pod's address.
+    /// Name of a headless Service, or the other pod's address.
     name: String,
     /// TCP port of both.
     port: u16,
@@ -55,7 +55,7 @@ impl FromStr for Place {
 }
 
 impl Place {
-    /// Listens on the port, with IPv6 and IPv4 or what the kernel has of them.
+    /// Listens on the port with IPv6 and IPv4, as far as the kernel has them.
     pub(crate) fn listen(&self) -> io::Result<TcpListener> {
         TcpListener::bind((Ipv6Addr::UNSPECIFIED, self.port))
             .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, self.port)))
@@ -68,7 +68,7 @@ pub(crate) fn is_name(text: &str) -> bool {
     (1..=253).contains(&text.len()) && text.bytes().all(is_part)
 }
 
-/// The other pod cannot be met.
+/// Reason why the other pod cannot be reached.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MeetError {
     #[error(
@@ -89,7 +89,7 @@ pub(crate) struct Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // a peer that is gone does not wait
+        // a failure means that the peer is gone, and does not wait
         let _ = self.connection.write_all(END);
     }
 }
@@ -103,7 +103,7 @@ impl Others {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true if `client` is at one of them.
+    /// Returns true if `client` has one of the other pod's addresses.
     fn have(&self, client: &TcpStream) -> bool {
         // an IPv6 socket has IPv4 clients at mapped addresses
         let address = client.peer_addr().map(|it| it.ip().to_canonical());
@@ -115,7 +115,7 @@ impl Others {
 /// addresses.
 ///
 /// # Errors
-/// Nobody answers until then, or somebody who sends no list.
+/// No pod answers in time, or the answer is no list.
 pub(crate) fn meet(
     place: &Place,
     own: &[IpAddr],
@@ -209,7 +209,7 @@ impl Server {
         let (done, is_done) = mpsc::channel();
         let serve = move || {
             for mut client in listener.incoming().flatten() {
-                // one of them is the loop's own
+                // one reference is the loop's own
                 if Arc::strong_count(&line) > MOST_CLIENTS || !others.have(&client) {
                     continue;
                 }
@@ -220,7 +220,7 @@ impl Server {
                     client.set_write_timeout(Some(STEP))?;
                     client.write_all(&line)?;
                     if read_line(&mut client, END.len(), until)? == END {
-                        // nobody waits any more
+                        // the receiver may be gone already
                         let _ = done.send(());
                     }
                     io::Result::Ok(())
@@ -231,7 +231,7 @@ impl Server {
         Ok(Self(is_done))
     }
 
-    /// Waits until the other pod needs the own rails no more. Returns false if that is not so in time.
+    /// Waits until the other pod no longer needs the own rails. Returns false if that takes longer than `until`.
     pub(crate) fn wait(&self, until: Instant) -> bool {
         let left = until.saturating_duration_since(Instant::now());
         self.0.recv_timeout(left) != Err(RecvTimeoutError::Timeout)

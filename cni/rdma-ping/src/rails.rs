@@ -26,9 +26,9 @@ pub(crate) struct Rail {
     pub(crate) netdev: String,
     /// Name of the RDMA device. None: the record of a pod has none.
     pub(crate) device: Option<String>,
-    /// Its addresses, link-local ones left out, IPv6 first.
+    /// Addresses, without link-local ones, IPv6 first.
     pub(crate) addresses: Vec<IpAddr>,
-    /// Its hardware address on Ethernet, if known.
+    /// Hardware address on Ethernet, if known.
     pub(crate) mac: Option<HardwareAddress>,
 }
 
@@ -64,7 +64,7 @@ impl Rail {
         Ok(())
     }
 
-    /// Returns true if `name` is its netdev, its RDMA device or one of its addresses.
+    /// Returns true if `name` is the rail's netdev, its RDMA device or one of its addresses.
     pub(crate) fn has(&self, name: &str) -> bool {
         let address: Option<IpAddr> = name.parse().ok();
         self.netdev == name
@@ -72,25 +72,25 @@ impl Rail {
             || address.is_some_and(|it| self.addresses.contains(&it))
     }
 
-    /// Its first address of the family of `other`.
+    /// Returns the rail's first address of the family of `other`.
     pub(crate) fn address_for(&self, other: IpAddr) -> Option<IpAddr> {
         let mut addresses = self.addresses.iter().copied();
         addresses.find(|it| it.is_ipv4() == other.is_ipv4())
     }
 
-    /// Addresses of one family, of this rail and of `other`.
+    /// Returns an address of this rail and one of `other`, both of one family.
     pub(crate) fn addresses_to(&self, other: &Self) -> Option<(IpAddr, IpAddr)> {
         let mut targets = other.addresses.iter();
         targets.find_map(|it| Some((self.address_for(*it)?, *it)))
     }
 }
 
-/// What the calling thread's namespace has.
+/// The rails of the calling thread's namespace.
 #[derive(Default)]
 pub(crate) struct Here {
     /// The RDMA devices that it sees, by index; empty without an RDMA subsystem.
     pub(crate) devices: BTreeMap<u32, Device>,
-    /// Its rails, by the names of the netdevs.
+    /// Rails, by the names of the netdevs.
     pub(crate) rails: Vec<Rail>,
 }
 

@@ -14,7 +14,7 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    /// None: there was no answer.
+    /// Returns the figures of `times`; `None`: there was no answer.
     pub(crate) fn of(times: &[Duration]) -> Option<Self> {
         let mut times = times.to_vec();
         times.sort();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Swapped cables: on the wire of an own rail, another rail of the peer answers ARP or neighbour discovery than the same
-//! one. Packets of that question need no route, so that it also finds rails of other networks.
+//! Swapped cables: on the wire of an own rail, another rail of the peer than the one with the same number answers ARP
+//! or neighbour discovery. These requests need no route, so they also find rails of other networks.
 
 use crate::exchange::{Outcome, PeerRail};
 use rdma_netns::{HardwareAddress, InterfaceName, Linux, Question, probe::Sign};
@@ -9,7 +9,7 @@ use std::{
     thread::{self, ScopedJoinHandle},
 };
 
-/// A rail and the same one of the peer, which does not answer.
+/// A rail, and the peer's rail of the same number, which does not answer.
 struct Silent {
     /// Index of the outcome.
     at: usize,
@@ -20,8 +20,8 @@ struct Silent {
     rail: PeerRail,
 }
 
-/// Names the swapped rail in each of `outcomes` that is silent because of it. It asks from the calling thread's
-/// namespace, and needs `CAP_NET_RAW`: without it no rail is named.
+/// Names the swapped rail in each of `outcomes` that is silent because of a swap. The function probes from the calling
+/// thread's namespace, and needs `CAP_NET_RAW`: without it no rail is named.
 pub(crate) fn compare(outcomes: &mut [Outcome]) {
     let mut silent: Vec<Silent> = vec![];
     for (at, Outcome { pair, times, .. }) in outcomes.iter().enumerate() {
@@ -50,7 +50,7 @@ pub(crate) fn compare(outcomes: &mut [Outcome]) {
                 let answer = |it: &Silent| heard(&kernel, &netdev, it.address);
                 silent.iter().map(answer).collect::<Vec<_>>()
             };
-            // without a thread nobody is heard
+            // without a thread the rail counts as not heard
             thread::Builder::new().spawn_scoped(scope, ask).ok()
         };
         let wires: Vec<Option<ScopedJoinHandle<'_, _>>> = silent.iter().map(of_wire).collect();
@@ -65,7 +65,7 @@ pub(crate) fn compare(outcomes: &mut [Outcome]) {
     }
 }
 
-/// The hardware address that has `address` on the network of `netdev`.
+/// Returns the hardware address that answers for `address` on the network of `netdev`.
 fn heard(kernel: &Linux, netdev: &InterfaceName, address: IpAddr) -> Option<HardwareAddress> {
     let question = Question {
         link: netdev.clone(),
@@ -77,9 +77,10 @@ fn heard(kernel: &Linux, netdev: &InterfaceName, address: IpAddr) -> Option<Hard
     conflicts.find(|it| it.sign == Sign::Has).map(|it| it.by)
 }
 
-/// Returns the rail that is on the wire of `own` in its place, while the rail of `own` is on that one's wire. `heard` has for
-/// each wire who has the address of each rail there. One direction alone is no swap: rails have other numbers on a node
-/// that lacks a NIC. A rail that is on its own wire as well is in a network with both.
+/// Returns the peer's rail that is on the wire of `own` in place of the right one, while the right one is on the
+/// other's wire. `heard` has for each wire the machine that answers for each rail's address. One direction alone is no
+/// swap: rails have other numbers on a node that lacks a NIC. A rail that is also on its own wire is in a network with
+/// both.
 fn swapped(
     rails: &[&PeerRail],
     heard: &[Vec<Option<HardwareAddress>>],

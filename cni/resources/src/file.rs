@@ -16,10 +16,10 @@ use std::{
     time::Duration,
 };
 
-/// The file's content; none if there is no such file.
+/// Returns the file's content; `None` if the file does not exist.
 ///
 /// # Errors
-/// A file that cannot be read, or says something else than a `T`.
+/// The file cannot be read, or its content is no `T`.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileError> {
     let text = match state_file::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -34,7 +34,7 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileError> {
 /// regardless of its other content: it is never read in part.
 ///
 /// # Errors
-/// As [`read`] has them; the format is newer.
+/// Same as [`read`]; or the format is newer.
 pub fn read_record<T: DeserializeOwned>(path: &Path, newest: u32) -> Result<Option<T>, FileError> {
     let Some(content) = read::<Value>(path)? else {
         return Ok(None);
@@ -65,10 +65,10 @@ pub fn replace<T: Serialize>(path: &Path, content: &T, mode: u32) -> Result<bool
     replace_text(path, &text, mode)
 }
 
-/// Replaces a file that is no JSON, as [`replace`] does.
+/// Replaces a file of any text, as [`replace`] does.
 ///
 /// # Errors
-/// As [`replace`] has them.
+/// Same as [`replace`].
 pub fn replace_text(path: &Path, text: &[u8], mode: u32) -> Result<bool, FileError> {
     let failed = |source| FileError::new("write", path, source);
     if state_file::read(path).is_ok_and(|present| present == text) {
@@ -112,7 +112,7 @@ pub fn unfinished(path: &Path) -> PathBuf {
 /// releases it.
 fn own(path: &Path, mode: u32) -> io::Result<Held> {
     let open = || state_file::renew(path, mode);
-    // the former holder has renamed it, and readers see it
+    // the former holder has renamed the file, and readers see it
     let held = lock::hold(path, open)?;
     held.set_permissions(Permissions::from_mode(mode))?;
     Ok(held)

@@ -16,7 +16,8 @@ use std::{
     time::SystemTime,
 };
 
-/// The format that this version writes. A newer one is refused ([`file::read_record`]): it can mean another netdev.
+/// The format that this version writes. A newer one is refused ([`file::read_record`]): a newer grant can mean another
+/// netdev.
 pub const FORMAT: u32 = 2;
 
 /// The grants of a node.
@@ -39,7 +40,7 @@ pub struct Grant {
     pub sharing: Sharing,
     /// True if the container gets the devices by CDI names, false if by path.
     pub cdi: bool,
-    /// True if the node's chain had `rdma-cni` at Allocate. The pod's network then has to be made with it.
+    /// True if the node's chain had `rdma-cni` at Allocate. The pod's network must then be made with `rdma-cni`.
     #[serde(default)]
     pub chained: bool,
     /// True if Allocate promised the container an entry with its pod's rails ([`container`](crate::container)).
@@ -87,7 +88,7 @@ impl Grants {
     /// Reads the grant of `id`. None: `id` was never granted.
     ///
     /// # Errors
-    /// It cannot be read, or a newer daemon wrote it.
+    /// The grant cannot be read, or a newer daemon wrote it.
     pub fn read(&self, resource: &str, id: &str) -> Result<Option<Grant>, FileError> {
         let grant = file::read_record::<Grant>(&self.path(resource, id), FORMAT)?;
         Ok(grant.filter(|grant| grant.resource == resource && grant.id == id))

@@ -155,11 +155,11 @@ fn is_valid(gid: Ipv6Addr) -> bool {
     !gid.is_unspecified() && gid.segments()[..4] != [0xfe80, 0, 0, 0]
 }
 
-/// Returns the variables that make NCCL send by a GID of the pod on all `ports`: the index if all ports have the
-/// same, otherwise the criteria of NCCL's choice. Returns nothing if there are no ports.
+/// Returns the variables that make NCCL send by a GID of the pod on all `ports`: the index if it is the same on all
+/// ports, otherwise the criteria of NCCL's choice. Returns nothing if there are no ports.
 ///
 /// # Errors
-/// Neither is right on all ports.
+/// Neither an index nor criteria are right on all ports.
 pub fn variables(ports: &[Port]) -> Result<Vec<(&'static str, String)>, Undecided> {
     let Some(first) = ports.first() else {
         return Ok(vec![]);

@@ -78,7 +78,7 @@ impl Published {
     /// Reads the file. None: the file does not exist.
     ///
     /// # Errors
-    /// It cannot be read, or a newer daemon wrote it.
+    /// The file cannot be read, or a newer daemon wrote it.
     pub fn read(state_dir: &Path) -> Result<Option<Self>, FileError> {
         file::read_record(&path(state_dir), FORMAT)
     }

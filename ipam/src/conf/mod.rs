@@ -129,8 +129,8 @@ fn address(value: &Value) -> Option<IpAddr> {
     plain(value.as_str()?)
 }
 
-/// Returns the elements of a list, parsed by `one`. None: there is no list. If an element cannot be parsed, the error
-/// is that the list is not as it `must` be.
+/// Returns the elements of a list, parsed by `one`. `None`: the list is missing. If an element cannot be parsed, the
+/// error says that the list must be as in `must`.
 fn list<T>(
     field: &Field<'_>,
     must: &str,

@@ -40,8 +40,9 @@ pub(super) fn pools(
     Ok(pools)
 }
 
-/// Checks `rangeStart`, `rangeEnd` and `gateway` of a configuration without `ipam.subnet`. Host-local ignores them
-/// (`LoadIPAMConfig()`, `plugins/ipam/host-local/backend/allocator/config.go`). Without any range, they are an error.
+/// Checks `rangeStart`, `rangeEnd` and `gateway` of a configuration without `ipam.subnet`. Host-local ignores these
+/// fields (`LoadIPAMConfig()`, `plugins/ipam/host-local/backend/allocator/config.go`). Without any range, these fields
+/// are an error.
 fn without_subnet(ipam: &Field<'_>, has_no_range: bool, from_parent: bool) -> Result<(), Wrong> {
     let bounds = ["rangeStart", "rangeEnd"];
     let bounds = bounds.into_iter().filter(|_| !from_parent);

@@ -194,7 +194,7 @@ impl<'a> Store<'a> {
         room::check(&self.directory).map_err(failed("write", &self.directory))
     }
 
-    /// Returns all leased addresses, and those that another machine has used within `time`.
+    /// Returns all leased addresses, and addresses that another machine has used within `time`.
     pub fn taken(&self, time: Duration) -> Result<BTreeSet<IpAddr>, StoreError> {
         let leases = walk::names(&self.directory)?;
         let mut taken: BTreeSet<IpAddr> = leases.iter().filter_map(|it| it.parse().ok()).collect();

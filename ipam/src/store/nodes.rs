@@ -17,7 +17,7 @@ const MOST: usize = 4096;
 const REFRESHED: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl Locked<'_> {
-    /// Records that other nodes have `ips` now. A leased address is a pod's of this node, whose NIC moved into it.
+    /// Records that other nodes have `ips` now. Leased addresses are skipped: they belong to pods of this node.
     ///
     /// # Errors
     /// A note cannot be read or written.
@@ -62,7 +62,7 @@ impl Locked<'_> {
         Ok(seen.is_some_and(|seen| is_within(&seen, REMEMBERED)))
     }
 
-    /// Returns true if there is no place for another note. Expired ones make room.
+    /// Returns true if there is no room for another note. Expired notes are removed first.
     fn is_full(&self) -> Result<bool, StoreError> {
         let directory = self.store.nodes();
         if names(&directory)?.len() < MOST {

@@ -11,8 +11,8 @@ use serde_json::Value;
 use std::net::IpAddr;
 
 /// Checks that every lease of ADD exists, and that every address of the attachment in `prevResult` that this plugin
-/// assigned is leased to it. Other plugins may have added addresses to the interface, or have removed one from
-/// `prevResult`; they check these themselves.
+/// assigned is leased to it. Other plugins may have added addresses to the interface, or removed an address from
+/// `prevResult`; their own CHECK covers these addresses.
 pub fn check(node: &Node<'_>) -> Result<(), Error> {
     node.place.network.since("CHECK", SpecVersion::V0_4_0)?;
     let owner = node.owner()?;

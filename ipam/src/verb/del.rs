@@ -24,7 +24,7 @@ pub fn del(node: &Node<'_>) -> Result<(), Error> {
     };
     avoid(&locked, &owner, &conflicts)?;
     let ips = match locked.holding(&owner)? {
-        // These are all addresses that this plugin assigned. host-local may have assigned more, if no DEL came
+        // The note has all addresses that this plugin assigned. host-local may have assigned more, if no DEL came
         // between its ADD and ours, which CNI forbids. To find them, every DEL or every ADD would have to read all
         // leases of the node, which are named after the address alone. This DEL removes the note, so that the next
         // one reads all leases. GC always does.

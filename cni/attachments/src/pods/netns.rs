@@ -12,7 +12,7 @@ use std::{cmp::Reverse, io, path::PathBuf};
 /// The pod's namespace cannot be found or opened.
 #[derive(Debug, thiserror::Error)]
 pub enum PodNetnsError {
-    /// The namespace is there, and cannot be opened.
+    /// The namespace exists, and cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The records cannot be read.
@@ -47,11 +47,11 @@ pub struct Sandbox {
     pub rails: Vec<PodRail>,
 }
 
-/// Opens the current sandbox of `pod` (`namespace/name`). Records of earlier sandboxes may still exist, and their
-/// namespaces, too, where a pod of the same name was made anew: the newest one is the current one.
+/// Opens the current sandbox of `pod` (`namespace/name`). If a pod of the same name was created again, records and
+/// namespaces of earlier sandboxes may still exist: the newest record counts.
 ///
 /// # Errors
-/// As [`PodNetnsError`] says.
+/// See [`PodNetnsError`].
 pub fn open(pod: &str, store: &Store) -> Result<Sandbox, PodNetnsError> {
     let attachments = attachments(pod, store)?;
     let mut gone = None;

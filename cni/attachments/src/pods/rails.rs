@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rails of each pod, for people: NIC, addresses, and the GIDs that a program has to name.
+//! The rails of each pod, for people: NIC, addresses, and the GIDs that programs name.
 
 use crate::{Attachment, Rail, Store};
 use rdma_netns::DeviceAddress;
@@ -21,13 +21,13 @@ pub struct PodRails {
 pub struct PodRail {
     /// Name of the netdev in the pod.
     pub name: String,
-    /// The netdev on the host: the one that was moved, or the one that the pod has a child of.
+    /// The netdev on the host: the moved netdev, or the parent of the pod's child.
     pub host_netdev: Option<String>,
-    /// True if that netdev stays on the host.
+    /// True if the netdev stays on the host.
     pub shared: bool,
     /// The RDMA device.
     pub rdma: Option<String>,
-    /// The PCI functions or auxiliary devices behind it, the RDMA device's first.
+    /// The PCI functions or auxiliary devices of the rail, the RDMA device's first.
     pub devices: Vec<DeviceAddress>,
     /// The addresses in the pod, without link-local ones.
     pub addresses: Vec<RailAddress>,
@@ -38,11 +38,11 @@ pub struct PodRail {
 pub struct RailAddress {
     /// The address.
     pub ip: IpAddr,
-    /// Place of its RoCE v2 GID in the port's table (`NCCL_IB_GID_INDEX`), once it is there.
+    /// Index of the address' RoCE v2 GID in the port's table (`NCCL_IB_GID_INDEX`), once the GID exists.
     pub gid_index: Option<u32>,
 }
 
-/// The rails of all pods, by the records of this boot; in the order of the pods' names.
+/// Returns the rails of all pods, by the records of this boot, in the order of the pods' names.
 pub fn rails(store: &Store, boot_id: &str) -> Vec<PodRails> {
     let records = super::records(store, boot_id);
     let mut pods: Vec<PodRails> = records.iter().map(PodRails::from).collect();

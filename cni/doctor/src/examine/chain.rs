@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The runtime's call of this plugin, and the programs for it.
+//! Checks whether the runtime calls this plugin, and whether the programs for the call exist.
 
 use super::{
     super::facts::{BinaryState, Facts, ModuleState, Part, Picked, Skipped},
@@ -15,7 +15,7 @@ const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
 const INSTALL: &str = "rdma-device-plugin install puts it there (docs/install.md)";
 
-/// The checked configuration, if the runtime calls us with one that is right.
+/// Returns the checked configuration, if the runtime calls this plugin with a valid one.
 pub(super) fn examine(facts: &Facts, findings: &mut Findings<'_>) -> Option<Conf> {
     let conf = configuration(facts, findings);
     binaries(facts, conf.is_some(), findings);
@@ -169,7 +169,7 @@ fn chained(picked: &Picked, place: usize, findings: &mut Findings<'_>) {
             "put its entry behind the others",
         );
     }
-    // ADD names a wrong one
+    // ADD reports a wrong version
     let is_known = SpecVersion::parse(&picked.cni_version).is_some();
     if is_known && picked.cni_version != "1.1.0" {
         let before_0_4 = picked.cni_version.starts_with("0.3.");
@@ -182,7 +182,7 @@ fn chained(picked: &Picked, place: usize, findings: &mut Findings<'_>) {
     }
 }
 
-/// Returns true if ADD takes both for one attachment (`verb/add/second_call.rs` of `rdma-cni`).
+/// Returns true if ADD regards both configurations as one attachment (`verb/add/second_call.rs` of `rdma-cni`).
 fn asks_for_the_same(one: &Conf, other: &Conf) -> bool {
     one.devices == other.devices && one.interface_name == other.interface_name
 }

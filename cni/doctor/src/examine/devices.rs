@@ -21,8 +21,8 @@ const ACTIVE: u8 = 4;
 /// to have none.
 const PASSED_ON: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
 
-/// Drivers whose RDMA devices move: they take them away from programs that have them open
-/// (`disassociate_ucontext`, `drivers/infiniband/hw/*`), without which the kernel refuses.
+/// Drivers whose RDMA devices can move: such a driver takes the device away from programs that have it open
+/// (`disassociate_ucontext`, `drivers/infiniband/hw/*`). The kernel refuses to move devices of other drivers.
 const MOVABLE: [&str; 7] = [
     "bnxt_en",
     "erdma",
@@ -64,7 +64,7 @@ pub(super) fn examine(facts: &Facts, findings: &mut Findings<'_>) {
     }
 }
 
-/// Returns true if rxe and siw devices have such names.
+/// Returns true if `name` is a usual name of an rxe or siw device.
 fn is_soft(name: &str) -> bool {
     ["rxe", "siw"].iter().any(|soft| name.starts_with(soft))
 }
@@ -170,7 +170,7 @@ fn here(observed: &Observed, findings: &mut Findings<'_>) {
             .is_some_and(|device| device.physical_function.is_some());
         match (is_active, link.up) {
             (true, _) => active.push(label),
-            // one that waits for its pod
+            // a virtual function that waits for its pod
             (false, false) if is_virtual => waiting += 1,
             (false, false) => findings.warning(
                 format!("{label} is down"),
@@ -244,7 +244,7 @@ fn bonds(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
     }
 }
 
-/// Devices that are in no namespace known here.
+/// Reports devices that are in no known namespace.
 fn away(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
     let holds = |attachment: &Attachment, device: &Device| {
         attachment.rails.iter().any(|rail| {
@@ -279,7 +279,7 @@ fn away(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
         }
     }
     let is_here = |name: &String| observed.host.rdma.iter().any(|it| it.name == *name);
-    // without a function that can have made it, a device without a parent is software of the namespace's owner
+    // if no function can have made a parentless device, it is software in a foreign namespace
     let has_makers = !pairing::makers(&observed.devices).is_empty();
     for name in observed.unpaired.iter().filter(|name| !is_here(name)) {
         let holds = |attachment: &Attachment| {
@@ -318,7 +318,7 @@ pub(super) fn is_immovable(device: &RdmaDevice) -> bool {
     device.parent.is_none() && device.name.starts_with("siw")
 }
 
-/// Reports RDMA devices that their driver cannot move into a pod, and those of drivers that are not known to move them.
+/// Reports RDMA devices that their driver cannot move into a pod, and RDMA devices of drivers that may not be able to.
 fn immovable(observed: &Observed, findings: &mut Findings<'_>) {
     let names = |is: &dyn Fn(&RdmaDevice) -> bool| {
         let found = observed.host.rdma.iter().filter(|device| is(device));
@@ -328,7 +328,7 @@ fn immovable(observed: &Observed, findings: &mut Findings<'_>) {
     let is_soft = |device: &RdmaDevice| device.parent.is_none() && is_soft(&device.name);
     let is_doubtful = |device: &RdmaDevice| {
         let function = device.parent.as_ref().and_then(|it| observed.device(it));
-        // what makes devices without a parent is erdma
+        // the maker of parentless devices is erdma
         let function = function.filter(|it| it.rdma_functions.is_empty());
         let driver = function.and_then(|function| function.driver.as_deref());
         driver.is_some_and(|driver| !MOVABLE.contains(&driver))

@@ -24,9 +24,9 @@ use std::fmt;
 /// A defect, or a confirmation, of one part of the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Its part of the node.
+    /// Part of the node.
     pub group: Group,
-    /// Its severity.
+    /// Severity of the finding.
     pub severity: Severity,
     /// Description, with the place.
     pub what: String,
@@ -49,7 +49,7 @@ pub enum Severity {
     Error,
 }
 
-/// Returns the number of `findings` of each of the severities, as `1 error, 2 warnings`. None: there are none.
+/// Returns the number of `findings` of each of the severities, as `1 error, 2 warnings`. `None`: there are no findings.
 pub fn counted(findings: &[Finding], severities: &[(Severity, &str)]) -> Option<String> {
     let of = |(severity, noun): &(Severity, &str)| {
         let number = findings
@@ -122,7 +122,7 @@ pub fn examine(facts: &Facts) -> Vec<Finding> {
     all
 }
 
-/// The findings of one group, as they are made.
+/// Collector of the findings of one group.
 struct Findings<'a> {
     group: Group,
     all: &'a mut Vec<Finding>,
@@ -154,7 +154,7 @@ impl<'a> Findings<'a> {
         self.add(Severity::Note, what.into(), Some(remedy.into()));
     }
 
-    /// An error of the plugin's own, which says what to do after its last semicolon.
+    /// Adds an error of the plugin itself as a finding. The part after its last semicolon is the remedy.
     fn refusal(&mut self, severity: Severity, error: &impl fmt::Display) {
         let text = error.to_string();
         let (what, remedy) = match text.rsplit_once("; ") {
@@ -174,7 +174,7 @@ impl<'a> Findings<'a> {
     }
 }
 
-/// `a, b and 3 more`: what a line has room for.
+/// Returns as many names as fit in a line: `a, b and 3 more`.
 fn some(names: &[String]) -> String {
     const MOST: usize = 4;
     match names {

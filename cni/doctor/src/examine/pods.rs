@@ -33,11 +33,11 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
     for choice in choices(conf, facts) {
         match select::rails(conf, &choice, observed, &others) {
             Ok(found) => rails.extend(found.rails.into_iter().map(|it| (it.name().clone(), it))),
-            // a pod that has the device is no defect of the node
+            // a device that a pod has is no defect of the node
             Err(SelectError::InUse { .. } | SelectError::Elsewhere(_)) => {}
             // `kernel` reports it
             Err(SelectError::NoSubsystem | SelectError::WrongMode(_)) => {}
-            // runtimeConfig names it at ADD: this one may have been an example
+            // at ADD runtimeConfig names the device; the address here may be an example
             Err(SelectError::NotFound(_)) if matches!(choice, Choice::Address(_)) => {}
             Err(error) if errors.contains(&error) => {}
             Err(error) => errors.push(error),
@@ -242,7 +242,7 @@ fn gids(facts: &Facts, observed: &Observed, rail: &Rail, findings: &mut Findings
     }
 }
 
-/// Each address of a pod that shares the netdev takes a place in the table.
+/// Reports a GID table that is nearly full: each address of a pod that shares the netdev takes an entry.
 fn room(device: &str, port: u32, table: &GidTable, findings: &mut Findings<'_>) {
     let (used, size) = (table.used(), table.size);
     let remedy = "have fewer pods of this resource on the node (rdmaHcaMax), or use devices of \

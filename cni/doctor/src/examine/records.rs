@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Records, leases, and what was left behind.
+//! Checks records, leases, and remains of killed processes.
 
 use super::{
     super::facts::{Facts, Lease, Record},
@@ -10,7 +10,8 @@ use network_conf::Conf;
 use rdma_netns::{NetnsSide, Observed, RdmaMode};
 use std::collections::BTreeSet;
 
-/// Longest wait of a record for the release of its addresses, seconds: the runtime calls DEL again after five minutes.
+/// Longest time, in seconds, that a record may wait for the release of its addresses: the runtime calls DEL again after
+/// five minutes.
 const PATIENCE: u64 = 600;
 
 const RECOVERY: &str = "the next ADD on this node restores its devices; where none comes, delete any pod \
@@ -88,7 +89,7 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
     smc(facts, conf, findings);
 }
 
-/// Netdevs that are back on the host, and not as they were.
+/// Reports netdevs that are back on the host, but not fully restored.
 fn given_up(facts: &Facts, findings: &mut Findings<'_>) {
     let Some(observed) = &facts.observed else {
         return;
@@ -226,8 +227,8 @@ fn leases(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
         })
     };
     let is_idle = |lease: &&Lease| {
-        // of what other plugins attach only the runtime knows whether it lives. It may keep that elsewhere, and an
-        // empty directory is what kubelet makes for a pod that mounts it
+        // only the runtime knows whether attachments of other plugins exist. It may keep its cache elsewhere; an empty
+        // directory is made by kubelet for a pod that mounts it
         let is_known = facts.cached.as_ref().is_some_and(|it| !it.is_empty());
         let can_be_judged = is_rails(lease) || is_known;
         can_be_judged && !known.contains(lease.container.as_str()) && !is_cached(lease)
@@ -253,7 +254,7 @@ fn smc(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
         return;
     };
     let observed = facts.observed.as_ref();
-    // where the boot is not known, it is the record's
+    // an unknown boot counts as the record's
     let is_away = |attachment: &Attachment| {
         attachment.is_away(observed.map_or(&attachment.boot_id, |it| &it.boot_id))
     };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kubelet, the daemon, the runtime, and what containers may lock.
+//! Checks kubelet, the daemon, the runtime, and the limits of locked memory.
 
 use super::{
     super::facts::{Facts, Memlock, Part, Socket},
@@ -176,11 +176,11 @@ fn are(names: &[String]) -> String {
     format!("{} {verb}", some(names))
 }
 
-/// The resource that a socket is of, as far as its name says.
+/// Returns the resource in a socket's name.
 fn resource(path: &Path) -> String {
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let name = name.strip_prefix("rdma-device-plugin-").unwrap_or(&name);
-    // what follows is the daemon's own
+    // the rest of the name is the daemon's own
     let name = name.split(['~', '@']).next().unwrap_or(name);
     name.replacen('_', "/", 1)
 }

@@ -26,7 +26,7 @@ const LIMIT: Duration = Duration::from_secs(2);
 /// Programs of this project, which report their versions.
 const OURS: [&str; 3] = ["rdma-cni", "rdma-ipam", "rdma"];
 
-/// Returns the runtime's choice in the directory; none: only the runtime sees the end of a link in it.
+/// Returns the runtime's choice in the directory; `None`: the directory has a link whose target only the runtime sees.
 pub(super) fn read(view: &mut View, paths: &Paths, runtimes: &[Runtime]) -> Option<Chain> {
     let conf_dir = &paths.conf_dir;
     let read = Directory::read(&view.path(conf_dir));
@@ -104,7 +104,7 @@ fn picked(conf_dir: &Path, text: &str, found: conflist::Picked) -> Picked {
     let parsed = List::parse(text).ok();
     let version = match parsed.as_ref().and_then(List::version) {
         Some(version) => version,
-        // one plugin's file
+        // a file with one plugin's configuration
         None => list["cniVersion"].as_str().unwrap_or_default(),
     };
     let place = found.ours.as_ref().map(|ours| ours.place);
@@ -134,7 +134,7 @@ fn picked(conf_dir: &Path, text: &str, found: conflist::Picked) -> Picked {
     }
 }
 
-/// The configuration with what the runtime puts into it (`buildOneConfig()`, `libcni/api.go`).
+/// Returns the configuration with the fields that the runtime adds (`buildOneConfig()`, `libcni/api.go`).
 fn injected(mut ours: Map<String, Value>, network: &str, version: &str) -> Map<String, Value> {
     ours.insert("name".to_owned(), json!(network));
     if !version.is_empty() {
@@ -154,7 +154,7 @@ pub(super) fn binaries(
     let mut names: Vec<&str> = types.map(String::as_str).collect();
     names.extend(conf.and_then(|conf| conf.ipam.as_deref()));
     names.push("rdma-cni");
-    // `rdma-cni` or another plugin may call it: it is checked where it is present
+    // `rdma-cni` or another plugin may call the program, so it is checked if it exists
     let mut places = bin_dirs.iter();
     names.extend(Some("rdma-ipam").filter(|name| places.any(|dir| view.has(dir.join(name)))));
     names.sort_unstable();

@@ -29,7 +29,7 @@ pub(crate) use view::netns_below;
 use attachments::given_up::Note;
 use rdma_netns::{Kernel, LinkType, Observed, RdmaDevice};
 
-/// All that can be known of the node.
+/// Gathers all facts of the node.
 pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
     let mut view = View::new(&paths.root);
     let mut hidden = view.hidden(paths);
@@ -95,8 +95,8 @@ pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
     }
 }
 
-/// Has `observed` say how the virtual functions of `notes` are set up, where that was changed, and what else is set of
-/// their netdevs.
+/// Adds to `observed` the set-up of the virtual functions in `notes`, if it was changed, and the netdevs' settings
+/// outside rtnetlink.
 fn tell_netdevs<K: Kernel>(kernel: &K, notes: &[Note], observed: Option<&mut Observed>) {
     let Some(observed) = observed else {
         return;
@@ -115,7 +115,7 @@ fn tell_netdevs<K: Kernel>(kernel: &K, notes: &[Note], observed: Option<&mut Obs
     }
 }
 
-/// The GID tables of the host's RDMA devices that are Ethernet's.
+/// Returns the GID tables of the host's RDMA devices on Ethernet.
 fn gids<K: Kernel>(view: &mut View, kernel: &K, observed: &Observed) -> Vec<PortGids> {
     let is_infiniband = |device: &RdmaDevice| {
         let netdevs = device.ports.iter().filter_map(|port| port.netdev);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Readers of single files of a node, without the node: `integration/fuzz` gives them hostile input.
+//! Readers of a node's single files that need no node: `integration/fuzz` runs them on hostile input.
 
 use super::{
     super::facts::{Lease, Memlock},

@@ -28,7 +28,7 @@ const DATA_DIR: &str = "/var/lib/cni/networks";
 /// Directory of libcni's attachments (`libcni/api.go`, `CacheDir`).
 const CACHE: &str = "/var/lib/cni/results";
 
-/// The records below `state_dir`, and those that were put aside.
+/// Returns the records below `state_dir`, and those that were set aside.
 pub(super) fn read<K: Kernel>(
     view: &mut View,
     kernel: &K,
@@ -124,7 +124,8 @@ fn changed_children<K: Kernel>(
     }
 }
 
-/// Returns true, and notes it, if the namespace of `attachment` would be in a directory that is not visible from here.
+/// Returns true if the namespace of `attachment` would be in a directory that is not visible here, and notes the
+/// directory as unseen.
 fn is_hidden(view: &mut View, attachment: &Attachment, netns: &Path) -> bool {
     if !is_out_of_sight(netns) || !view.is_partial() {
         return false;
@@ -147,7 +148,7 @@ pub(super) fn given_up(view: &mut View, state_dir: &Path) -> Vec<Note> {
         .unwrap_or_default()
 }
 
-/// The leases of the network, if its IPAM plugin has them as host-local does.
+/// Returns the leases of the network, if its IPAM plugin uses host-local's format.
 pub(super) fn leases(view: &mut View, conf: Option<&Conf>) -> Vec<Lease> {
     let Some(conf) = conf else {
         return vec![];
@@ -172,7 +173,7 @@ pub(super) fn leases(view: &mut View, conf: Option<&Conf>) -> Vec<Lease> {
     found
 }
 
-/// The lease of `address` whose file has this `text`; none: it is empty.
+/// Returns the lease of `address` whose file has this `text`; `None`: the text is empty.
 pub(super) fn lease(text: &str, address: IpAddr) -> Option<Lease> {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.next().map(|container| Lease {

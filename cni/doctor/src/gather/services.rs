@@ -36,7 +36,7 @@ const RUNTIMES: [(&str, &str, &str); 4] = [
 /// Prefix of the daemon's sockets (`rdma-device-plugin`, `kubelet::socket::file_name`).
 const SOCKETS: &str = "rdma-device-plugin-";
 
-/// Kubelet's socket, if `rdma-cni` asks there for the devices of a pod, or of an ADD without a device.
+/// Returns kubelet's socket, if `rdma-cni` queries it for the devices of a pod, or of an ADD without a device.
 pub(super) fn pod_resources(
     view: &View,
     kubelet_dir: &Path,
@@ -97,7 +97,7 @@ pub(super) fn limit(limits: &str) -> Memlock {
 }
 
 pub(super) fn daemon(view: &mut View, kubelet_dir: &Path, state_dir: &Path) -> Daemon {
-    // of resources; of a driver's registration, where they are served by claims
+    // sockets of resources; and of a driver's registration, if resources are served by claims
     let directories = ["device-plugins", "plugins_registry"].map(|it| kubelet_dir.join(it));
     let mut sockets = vec![];
     for directory in directories {

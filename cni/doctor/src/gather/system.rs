@@ -11,11 +11,11 @@ use std::{
     path::PathBuf,
 };
 
-/// Directories of one kind of configuration, the one that counts first: a file in it takes the
-/// place of those of the same name in the others (`modprobe.d(5)`, `udev(7)`).
+/// Directories of one kind of configuration, in order of precedence: a file in an earlier directory replaces those of
+/// the same name in later ones (`modprobe.d(5)`, `udev(7)`).
 const ABOVE: [&str; 5] = ["/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib"];
 
-/// Modules, and what is in sysfs when they are a part of the kernel.
+/// Modules, and their paths in sysfs if they are built into the kernel.
 const MODULES: [(&str, &str); 5] = [
     ("ib_core", "class/infiniband"),
     ("ib_uverbs", "class/infiniband_verbs"),
@@ -118,7 +118,7 @@ pub(super) fn option(line: &str) -> Option<RdmaMode> {
         .next_back()
 }
 
-/// `netns_mode` says whether devices are shared (`drivers/infiniband/core/device.c`).
+/// Parses `netns_mode`, which says whether devices are shared (`drivers/infiniband/core/device.c`).
 fn mode(value: &str) -> Option<RdmaMode> {
     match value {
         "0" | "n" | "N" => Some(RdmaMode::Exclusive),
@@ -141,7 +141,7 @@ pub(super) fn unit(text: &str) -> Option<RdmaMode> {
     modes.next_back()
 }
 
-/// The last rule that has RDMA devices renamed.
+/// Returns the last udev rule that renames RDMA devices.
 pub(super) fn naming(view: &mut View) -> Option<Naming> {
     let rules = files(view, "udev/rules.d", ".rules").into_iter();
     let mut rules = rules.filter_map(|(file, text)| {

@@ -25,8 +25,8 @@ pub(crate) fn netns_below(root: &Path, attachment: &Attachment) -> PathBuf {
     }
 }
 
-/// The host's `path` below `root`, which is not the host's own. `/var/run` is a link to `/run` on every node, which
-/// would lead out of there.
+/// Returns the host's `path` below `root`, if `root` is not `/`. `/var/run` becomes `/run`, because it is a link on
+/// every node, and the link would lead out of `root`.
 fn below(root: &Path, path: &Path) -> PathBuf {
     match path.strip_prefix("/var/run") {
         Ok(below) => root.join("run").join(below),
@@ -62,7 +62,7 @@ impl View {
         netns_below(&self.root, attachment)
     }
 
-    /// Returns the value that was read, or notes its error.
+    /// Returns the value of a successful read, or notes the error.
     pub(super) fn keep<T, E: Display>(&mut self, what: &str, found: Result<T, E>) -> Option<T> {
         match found {
             Ok(found) => Some(found),
@@ -76,8 +76,8 @@ impl View {
         }
     }
 
-    /// The parts of the node that are not in this program's container; none, where it is in none. Each is
-    /// noted as unseen.
+    /// Returns the parts of the node that are invisible in this program's container, and notes each as unseen. Empty if
+    /// this program is in no container.
     pub(super) fn hidden(&mut self, paths: &Paths) -> BTreeSet<Part> {
         if !self.is_contained() {
             return BTreeSet::new();
@@ -141,9 +141,9 @@ impl View {
         hidden
     }
 
-    /// Returns true if this program is in a container of its own, as that of the DaemonSet is: process 1 is this program too,
-    /// or, where the container sees the node's processes (`hostPID`), has another root, or may not be read,
-    /// which root may do on the node itself.
+    /// Returns true if this program is in a container of its own, such as the DaemonSet's. Process 1 then is in the
+    /// container too; or, if the container sees the node's processes (`hostPID`), process 1 has another root, or its
+    /// root may not be read, which root may do on the node itself.
     fn is_contained(&self) -> bool {
         let file = |path: &str| fs::metadata(path).map(|it| (it.dev(), it.ino()));
         let own = |name: &str| file(&format!("/proc/self/{name}")).ok();
@@ -163,7 +163,7 @@ impl View {
         self.root != Path::new("/") || self.is_contained()
     }
 
-    /// Notes if this program is not in the host's network namespace, which is that of process 1.
+    /// Notes if this program is not in the host's network namespace, the one of process 1.
     pub(super) fn namespace(&mut self) {
         let host = fs::read_link(self.path("/proc/1/ns/net"));
         let own = fs::read_link("/proc/self/ns/net");
@@ -177,7 +177,7 @@ impl View {
         }
     }
 
-    /// The text of the host's file; none: there is none.
+    /// Returns the text of the host's file; `None`: the file does not exist.
     pub(super) fn text(&mut self, path: impl AsRef<Path>) -> Option<String> {
         let path = path.as_ref();
         let read = state_file::read_linked(&self.path(path));
@@ -185,7 +185,7 @@ impl View {
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The names in the host's directory, sorted; none, if it is not there.
+    /// Returns the sorted names in the host's directory; `None`: the directory does not exist.
     pub(super) fn names(&mut self, directory: impl AsRef<Path>) -> Option<Vec<String>> {
         let directory = directory.as_ref();
         let read = fs::read_dir(self.path(directory)).and_then(|entries| {
@@ -210,8 +210,8 @@ impl View {
         self.path(path).exists()
     }
 
-    /// Returns true if the host's `path` is a link with an end that is not visible from here: this program's container has
-    /// only mounted parts of the host, and below another root an absolute path leads out of it.
+    /// Returns true if the host's `path` is a link whose target is not visible here: this program's container has only
+    /// mounted parts of the host, and below another root an absolute target leads out of the root.
     pub(super) fn leads_out(&self, path: impl AsRef<Path>) -> bool {
         let path = self.path(path);
         let leads_out = || match self.root == Path::new("/") {
@@ -221,7 +221,7 @@ impl View {
         path.is_symlink() && !path.exists() && leads_out()
     }
 
-    /// Returns true if the host has `path`, or a link there with an end that is not visible from here.
+    /// Returns true if the host has `path`, or `path` is a link whose target is not visible here.
     pub(super) fn has_or_links(&self, path: impl AsRef<Path>) -> bool {
         self.has(&path) || self.leads_out(path)
     }

@@ -33,7 +33,7 @@ pub(super) enum ApplyError {
     /// The netdev moved into a pod, or was removed.
     #[error("its netdev is gone just now")]
     Gone,
-    /// Another program has configured the NIC meanwhile.
+    /// Another program has configured the NIC since the last observation.
     #[error("{0}")]
     Foreign(ForeignConfig),
     #[error(transparent)]

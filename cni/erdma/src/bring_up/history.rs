@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Earlier observations of NICs in this process. A single one cannot show that a NIC is unconfigured: during DHCP it
-//! has no address.
+//! Earlier observations of NICs in this process. A single observation cannot show that a NIC is unconfigured: during
+//! DHCP a NIC has no address.
 
 use super::ownership::ForeignConfig;
 use rdma_netns::{DeviceAddress, InterfaceName};
@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Earlier observations. A netdev with another index is a new one: its driver was reloaded.
+/// Earlier observations. A netdev with another index counts as new, because its driver was reloaded.
 #[derive(Debug)]
 pub(super) struct History {
     /// Time for which a NIC has to be up without an address before it counts as unconfigured.
@@ -23,9 +23,9 @@ pub(super) struct History {
 /// The reason why a NIC without an address is not brought up now.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Blocker {
-    /// Another program configures it: it had an address.
+    /// Another program configures the NIC, which had an address.
     Foreign(String),
-    /// Another program may still configure it.
+    /// Another program may still configure the NIC.
     TooEarly(String),
 }
 

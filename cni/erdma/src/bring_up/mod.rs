@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! kernel.observe → ForeignConfig          finds NICs that another program configures, which stay unchanged
-//! History                                 and those that one has configured before, or may configure soon
+//! History                                 and NICs that another program has configured before, or may configure soon
 //! conf, metadata → Sources → DesiredNic   the address, its network and router
 //! (Link, host, DesiredNic) → plan::give   pure: address and routes with their metrics
 //!                          → plan::missing   pure: the changes
@@ -51,9 +51,10 @@ use std::{
 
 /// Interval after which an obstacle is checked again if there is no event.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
-/// Time for which a missing carrier is not reported: a NIC that has just been set up negotiates its speed first.
+/// Time for which a missing carrier is not reported: a NIC that was just set up negotiates its speed first.
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Interval after which a NIC without carrier is checked again, once that was reported. A carrier causes an event.
+/// Interval after which a NIC without carrier is checked again, once the missing carrier was reported. A new carrier
+/// causes an event.
 const NO_CARRIER_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The bring-up of the node's NICs.
@@ -110,7 +111,7 @@ struct Needs {
 }
 
 impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
-    /// Returns the bring-up for `conf`, with records in `rdma-cni`'s state directory `state_dir`. It does nothing
+    /// Returns the bring-up for `conf`, with records in `rdma-cni`'s state directory `state_dir`. Nothing is changed
     /// yet.
     ///
     /// # Errors

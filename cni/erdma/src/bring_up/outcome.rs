@@ -5,7 +5,7 @@ use ipnetwork::Ipv4Network;
 use rdma_netns::DeviceAddress;
 use std::{fmt, time::Duration};
 
-/// Interval after which a failed NIC is tried again without an event: the reason may have gone without one.
+/// Interval after which a failed NIC is tried again without an event: the reason may have gone without an event.
 const FAILED_AGAIN: Duration = Duration::from_secs(60);
 
 /// Interval after which a configured NIC is checked again: the daemon gets no events about addresses and routes.
@@ -22,14 +22,14 @@ pub struct Outcome {
     pub state: State,
     /// Additional warnings, one sentence each.
     pub remarks: Vec<String>,
-    /// True if the outcome differs from the last one, or changes were made. It is then logged.
+    /// True if the outcome differs from the last one, or changes were made. Only such outcomes are logged.
     pub is_news: bool,
 }
 
 /// The state of a NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Another program configures it, or it is in a pod.
+    /// Another program configures the NIC, or the NIC is in a pod.
     LeftAlone {
         /// Reason.
         reason: String,
@@ -58,7 +58,7 @@ pub enum State {
 }
 
 impl Outcome {
-    /// Returns the time until the next call of `settle` if there is no event before. None: there is no need.
+    /// Returns the time until the next call of `settle` if there is no event before. `None`: no call is needed.
     pub fn retry_after(&self) -> Option<Duration> {
         match &self.state {
             State::Waiting { retry_after, .. } => Some(*retry_after),

@@ -24,7 +24,7 @@ pub enum ForeignConfig {
         /// Length of the address's prefix, bits.
         prefix: u8,
     },
-    /// Another netdev uses it: a VLAN, a macvlan, a tunnel.
+    /// Another netdev lies on the NIC: a VLAN, a macvlan, a tunnel.
     Below {
         /// The netdev.
         netdev: InterfaceName,

@@ -5,11 +5,11 @@
 //! network, which is the NIC's network too if both are in one vSwitch. Therefore the address has no prefix route of
 //! the kernel, whose metric would be 0.
 //!
-//! `rp_filter` is 2 (loose). With two NICs in one network, the way back to a neighbour is by the node's first NIC,
-//! and strict filtering would drop all packets from the neighbour to the second one, including RDMA connection
-//! requests. The kernel uses the larger one of this value and of `conf/all` (`IN_DEV_RPFILTER`,
-//! `include/linux/inetdevice.h`), so that only 2 works whatever that value is. ARP settings stay: in a VPC the
-//! vSwitch answers for all addresses, and no instance gets ARP requests.
+//! `rp_filter` is 2 (loose). With two NICs in one network, the way back to a neighbour is by the node's first NIC, and
+//! strict filtering would drop all packets from the neighbour to the second one, including RDMA connection requests.
+//! The kernel uses the larger one of this value and of `conf/all` (`IN_DEV_RPFILTER`, `include/linux/inetdevice.h`), so
+//! only 2 works with any value of `conf/all`. ARP settings stay: in a VPC the vSwitch answers for all addresses, and no
+//! instance gets ARP requests.
 
 use super::record::{Given, Record};
 use ipnetwork::Ipv4Network;
@@ -48,7 +48,7 @@ pub enum Obstacle {
     Elsewhere {
         /// Address.
         address: Ipv4Addr,
-        /// Netdev that has it.
+        /// Netdev that has the address.
         netdev: InterfaceName,
     },
 }
@@ -62,8 +62,8 @@ pub struct Siblings {
     pub routes: Vec<Route>,
 }
 
-/// Returns the configuration of `link`. `record` has the earlier one: a metric that is still valid stays, and an MTU
-/// that is no longer wanted is restored.
+/// Returns the configuration of `link`. `record` has the earlier configuration: a metric that is still valid stays, and
+/// an MTU that is no longer configured is restored.
 ///
 /// # Errors
 /// [`Obstacle`]
@@ -117,7 +117,7 @@ pub fn give(
 
 /// Returns the metric of `route`: higher than those of other netdevs' routes to the same destination.
 ///
-/// An earlier metric stays while it is higher than those of foreign netdevs, and unique. Otherwise each of several
+/// An earlier metric stays while it is unique and higher than the metrics of foreign netdevs. Otherwise each of several
 /// NICs would move behind the others again and again.
 fn metric(
     route: &Route,
@@ -232,7 +232,7 @@ pub fn missing(link: &Link, given: &Given, superseded: &[Given]) -> Vec<Op> {
     ops
 }
 
-/// Returns the removal of those of `routes` that exist.
+/// Returns the removal of those `routes` that exist.
 pub(super) fn remove_routes<'a>(link: &Link, routes: impl Iterator<Item = &'a Route>) -> Vec<Op> {
     let present = routes.filter(|route| link.routes.contains(route));
     let mut ops: Vec<Op> = present
@@ -248,8 +248,8 @@ pub(super) fn remove_routes<'a>(link: &Link, routes: impl Iterator<Item = &'a Ro
 }
 
 /// Returns the removal of an existing address. The kernel also removes later addresses of the same network, unless
-/// `promote_secondaries` is set (`__inet_del_ifa()`, `net/ipv4/devinet.c`), and every route that has one of them as
-/// its source. These are restored.
+/// `promote_secondaries` is set (`__inet_del_ifa()`, `net/ipv4/devinet.c`), and every route that has a removed address
+/// as its source. The plan restores these addresses and routes.
 pub(super) fn remove_address(link: &Link, address: &Address) -> Vec<Op> {
     let at = NetnsSide::Host;
     let mut ops = vec![Op::RemoveAddress {

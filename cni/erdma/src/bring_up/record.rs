@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The configuration that the daemon gave a NIC, and the NIC's state before. It is written before the first change,
-//! so that it can be undone after a crash.
+//! The configuration that the daemon gave a NIC, and the NIC's state before. The record is written before the first
+//! change, so that the changes can be undone after a crash.
 //!
 //! The files are `<stateDir>/erdma/<PCI address>.json`. The daemon that brings NICs up holds `<stateDir>/erdma/lock`.
 

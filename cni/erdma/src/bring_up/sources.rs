@@ -47,7 +47,7 @@ pub(super) struct Unanswered {
 }
 
 impl Sources {
-    /// Returns the sources for `conf`. It sends no request.
+    /// Returns the sources for `conf`, without sending a request.
     pub(super) fn new(conf: conf::BringUp, pace: Pace) -> Result<Self, InvalidBase> {
         let metadata = Metadata::with_pace(conf.metadata.parse()?, pace);
         Ok(Self {
@@ -60,9 +60,9 @@ impl Sources {
         })
     }
 
-    /// Returns the desired address of the NIC `mac`: the configured one, otherwise the service's answer, otherwise `last`.
-    /// Sends no request while `silent` is set. Sets `silent` to the reason if the service itself fails, so that the
-    /// caller's other NICs do not ask it.
+    /// Returns the desired address of the NIC `mac`: the configured one, otherwise the service's answer, otherwise
+    /// `last`. Sends no request while `silent` is set. Sets `silent` to the reason if the service itself fails, so that
+    /// the caller's other NICs do not query the service.
     pub(super) async fn wanted(
         &mut self,
         mac: &HardwareAddress,
@@ -104,8 +104,8 @@ impl Sources {
         }
     }
 
-    /// Sends the request, unless an earlier one failed a moment ago. Other reasons for calling `settle` therefore
-    /// cause no additional requests. None: the NIC is the primary one.
+    /// Sends the request, unless an earlier one failed a moment ago. Further calls of `settle` therefore cause no
+    /// additional requests. `None`: the NIC is the primary one.
     async fn ask(
         &mut self,
         mac: &HardwareAddress,

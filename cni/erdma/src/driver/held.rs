@@ -12,8 +12,8 @@ use std::{
     path::Path,
 };
 
-/// Holds the node's lock, so that no verb moves a netdev, and the namespaces of the pods with a netdev, so that none of
-/// them ends and gives its netdev back.
+/// Holds the node's lock, so that no verb moves a netdev, and the namespaces of the pods with a netdev, so that no
+/// namespace ends and returns its netdev.
 #[derive(Debug)]
 pub struct Hold {
     _moves: attachments::store::Lock,
@@ -23,7 +23,7 @@ pub struct Hold {
 /// Holds the netdevs of all pods of the records below `state_dir`.
 ///
 /// # Errors
-/// A netdev of a pod is on the host or on its way there, or this cannot be excluded. The text is for people.
+/// A netdev of a pod is, or may be, on the host or on its way to the host. The text is for people.
 pub fn hold(kernel: &Linux, state_dir: &Path) -> Result<Hold, String> {
     let store = Store::new(state_dir);
     let moves = store.lock_node().map_err(|it| it.to_string())?;
@@ -75,8 +75,8 @@ fn has_moved(attachment: &Attachment, inventory: &Inventory) -> Result<bool, Str
     Ok(found)
 }
 
-/// The namespace of the pod of `attachment`, which lives as long as the file is open. It is not entered: that takes
-/// `CAP_SYS_ADMIN`.
+/// Opens the namespace of the pod of `attachment`, which lives as long as the file is open. The namespace is not
+/// entered, as that would require `CAP_SYS_ADMIN`.
 fn opened(attachment: &Attachment) -> Result<File, String> {
     let id = attachment.netns_id;
     let netns = netns_seen(attachment.netns.clone(), id);

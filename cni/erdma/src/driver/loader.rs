@@ -108,7 +108,7 @@ pub trait Loader {
     /// Loads the module with parameters such as `compat_mode=Y`.
     ///
     /// # Errors
-    /// The module is not loaded.
+    /// The module cannot be loaded.
     fn load(&mut self, module: &str, parameters: &[String]) -> Result<(), LoadError>;
 
     /// Unloads the module, unless it is in use.

@@ -46,8 +46,8 @@ pub fn mode(module: &ErdmaModule) -> DriverMode {
     }
 }
 
-/// Returns the mode of an eRDMA device in which neither `rdma_cm` nor SMC-R works with it. None: both work, or it is no
-/// eRDMA device.
+/// Returns the mode of an eRDMA device, if neither `rdma_cm` nor SMC-R works with the device in this mode. `None`: both
+/// work, or the device is not eRDMA's.
 pub fn limit(inventory: &Inventory, address: &DeviceAddress) -> Option<DriverMode> {
     let driver = &inventory.maker(inventory.function(address)?).driver;
     driver.as_deref().filter(|it| *it == DRIVER)?;
@@ -62,7 +62,7 @@ pub struct State {
     pub module: Option<ErdmaModule>,
     /// Number of PCI functions of eRDMA, regardless of their driver.
     pub functions: usize,
-    /// Modules that use it. They must be unloaded first.
+    /// Modules that use the driver. They must be unloaded first.
     pub holders: Vec<String>,
     /// Functions without any driver while the module is loaded, by address. A function that `driver_override` keeps for
     /// another driver is excluded.

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Plan for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Plan {
-    /// Nothing.
+    /// No change.
     Keep,
     /// Make the change if no device has a user.
     Change(Change),
@@ -203,15 +203,15 @@ pub fn plan(wanted: Option<DriverMode>, state: &State, may_reload: bool) -> Plan
     })
 }
 
-/// Returns true if the loaded mode satisfies the configured one: the driver of MLNX_OFED's stack in compatible mode is
-/// both.
+/// Returns true if the loaded mode satisfies the configured one. MLNX_OFED's driver in compatible mode satisfies both
+/// `compat` and `ofed`.
 fn is_met(wanted: DriverMode, loaded: DriverMode) -> bool {
     wanted == loaded || (wanted == DriverMode::Compat && loaded == DriverMode::Ofed)
 }
 
 impl Change {
-    /// Returns the problem that `users` cause. None: there are none, or the driver is not loaded, and loading it takes
-    /// no device from a user.
+    /// Returns the problem that `users` cause. `None`: there are no users, or the driver is not loaded, so that loading
+    /// it takes no device from a user.
     pub fn hindered(&self, users: Vec<User>) -> Option<Problem> {
         let loaded = mode(self.from.as_ref()?);
         let wanted = self.to;

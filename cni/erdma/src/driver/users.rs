@@ -171,7 +171,7 @@ fn gather_blocking(
     users.into_iter().collect()
 }
 
-/// The pods that have one of `addresses` by `rdma-cni`'s records.
+/// Returns the pods that have one of `addresses` by `rdma-cni`'s records.
 fn of_records(state_dir: &Path, addresses: &BTreeSet<&DeviceAddress>) -> Vec<User> {
     let unknown = |error: String| vec![User::Unknown(error)];
     let boot_id = match Linux::new().boot_id() {
@@ -246,9 +246,9 @@ fn processes(paths: &Paths, devices: &[WatchedDevice]) -> Vec<User> {
     users
 }
 
-/// Reports whether one of the descriptors is a device with one of the numbers. A process that has ended has none.
-/// Only descriptors with such a device's path are examined: stat(2) on a file of an unreachable server can block for
-/// ever.
+/// Reports whether one of the descriptors is a device with one of the numbers. A process that has ended has no
+/// descriptors. Only descriptors with such a device's path are examined: stat(2) on a file of an unreachable server can
+/// block for ever.
 fn has_open(descriptors: &Path, numbers: &[(u32, u32)]) -> io::Result<bool> {
     let entries = match fs::read_dir(descriptors) {
         Err(error) if has_ended(&error) => return Ok(false),
@@ -321,8 +321,8 @@ fn of_counts(counted: Result<Vec<(String, Counts)>, String>, mode: DriverMode) -
 }
 
 /// Returns the number of objects that belong to users. Contexts belong to processes. A queue pair without a context
-/// belongs to the kernel. In compat mode, one queue pair for management always exists. In default mode, which is
-/// iWARP, there is none: a queue pair is a link of SMC-R.
+/// belongs to the kernel. In compat mode, one queue pair for management always exists. In default mode, which is iWARP,
+/// there is no such queue pair: every queue pair is a link of SMC-R.
 fn of_users(counts: &[(String, u64)], mode: DriverMode) -> Option<String> {
     let count = |name: &str| {
         let mut counts = counts.iter();

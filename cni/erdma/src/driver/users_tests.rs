@@ -171,7 +171,7 @@ fn an_unreachable_source_is_a_user() {
     let site = Site::new();
     let process = site.paths.proc.join("17");
     fs::create_dir_all(&process).expect("made");
-    // no directory, as little as one that may not be read
+    // no directory: treated like an unreadable one
     fs::write(process.join("fd"), "").expect("written");
     let users = site.users(Ok(vec![]));
     assert!(users[0].contains("unknown users: cannot read"), "{users:?}");

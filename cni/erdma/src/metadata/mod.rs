@@ -53,8 +53,7 @@ pub struct Pace {
     pub again: Duration,
     /// Upper limit of `again`.
     pub longest: Duration,
-    /// Time for which a NIC that is up has to be without an address before it counts as unconfigured: DHCP may still
-    /// assign one.
+    /// Time without an address after which a NIC that is up counts as unconfigured: DHCP may still assign one.
     pub quiet: Duration,
 }
 

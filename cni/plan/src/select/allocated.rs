@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Selects the devices that kubelet allocated.
 //!
-//! A shared resource stands for all devices that a node has, and pods are to run although one of
-//! them cannot be attached: a device that its nature lets no netdev be shared of is left to its
-//! character device, and one that is down is left out as long as there is another.
+//! A shared resource includes all devices of a node, and pods must run even if one device cannot be attached. A device
+//! whose kind allows no shared netdev is used by its character device only. A device that is down is left out as long
+//! as there is another one.
 
 use super::{Chosen, Remark, SelectError, bare, by_address, check_holders, host_use::Naming};
 use crate::allocation::{self, Allotment, Meaning};
@@ -13,8 +13,8 @@ use rdma_netns::{Link, LinkType, NetnsSide, Observed, RdmaMode};
 use rdma_resources::Sharing;
 use std::collections::BTreeSet;
 
-/// Returns the netdevs to attach. Two of the devices can be one bond. Of shared devices, returns those that the pod has
-/// chosen.
+/// Returns the netdevs to attach. Two devices can be ports of one bond, which is returned once. Of shared devices, only
+/// those that the pod has chosen are returned.
 pub(super) fn choose<'a>(
     conf: &Conf,
     meanings: &[Meaning],
@@ -61,7 +61,7 @@ pub(super) fn choose<'a>(
         return Err(SelectError::NoSuchRail { rail, nics });
     }
     if chosen.is_empty() {
-        // why it cannot be attached is told as of any other
+        // their attachment reports the reason, as for any device
         return Ok(down);
     }
     remarks.extend(down.iter().map(|left_out| Remark {
@@ -78,7 +78,7 @@ impl<'a> Chosen<'a> {
     /// Returns the netdev `parent`, which the resource names: the device's netdev, or a VLAN of it.
     ///
     /// # Errors
-    /// It is not there, or another device's.
+    /// `parent` does not exist, or belongs to another device.
     fn attached_to(
         self,
         parent: &str,
@@ -119,7 +119,7 @@ impl Shared {
         remarks: &mut Vec<Remark>,
     ) -> bool {
         if self.seen.contains(&found.link.index) {
-            // as what it is a port of
+            // counted already by the netdev of which it is a port
             return false;
         }
         self.seen.push(found.link.index);
@@ -154,10 +154,11 @@ fn wants_ipoib(conf: &Conf) -> bool {
     is_asked || conf.pkey.is_some()
 }
 
-/// Returns the RDMA device of `allotment`, with the reason why no netdev is shared: its queue pairs need none.
+/// Returns the RDMA device of `allotment`, with the reason why no netdev is shared, if its queue pairs work without a
+/// netdev.
 ///
 /// # Errors
-/// They need one: the port is Ethernet's, and has no GIDs without.
+/// The port is Ethernet, and has no GIDs without a netdev.
 fn by_verbs_alone<'a>(
     conf: &Conf,
     allotment: &Allotment,

@@ -7,7 +7,7 @@ use network_conf::Conf;
 use rdma_netns::{Device, DeviceAddress, LinkType, Observed, RdmaDevice};
 
 /// Returns the rail of a drop-in's device that has no netdev in any namespace: an InfiniBand port without IPoIB. Only
-/// its RDMA device moves, as rdma-cni moves it.
+/// its RDMA device moves, as with Mellanox's rdma-cni.
 pub(super) fn rail(
     conf: &Conf,
     address: &DeviceAddress,

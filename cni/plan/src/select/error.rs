@@ -28,33 +28,33 @@ pub enum SelectError {
     NeededByHost {
         /// The netdev, or the RDMA device that would be moved alone.
         link: String,
-        /// The host's use of it.
+        /// The host's use of the device.
         why: String,
         /// The next step.
         remedy: &'static str,
     },
-    /// A netdev that is not the host's lies on it.
+    /// A netdev that is not the host's lies on the netdev.
     #[error(
         "{link} is not moved into a pod: {upper} lies on it; attach only one of the two, or {link} by mode \"share\""
     )]
     Below {
         /// The netdev.
         link: InterfaceName,
-        /// The netdev that lies on it, and whose it is.
+        /// The upper netdev, and its owner.
         upper: String,
     },
     /// Kubelet's allocation leads to no device.
     #[error(transparent)]
     Allocation(#[from] AllocationError),
-    /// Another attachment has it.
+    /// Another attachment has the device.
     #[error("{device} is in use by {holder}")]
     InUse {
         /// The device, by address or name.
         device: String,
-        /// The attachment that has it.
+        /// The attachment that has the device.
         holder: String,
     },
-    /// The device is there, but its netdev is in another namespace than the host's and the pod's.
+    /// The device exists, but its netdev is in another namespace than the host's and the pod's.
     #[error(
         "{0} is in use: its netdev is neither on the host nor in this pod, and no record says \
          whose it is"
@@ -122,7 +122,7 @@ pub enum SelectError {
         /// The reason.
         reason: String,
     },
-    /// A bond, or a port of one, cannot be moved.
+    /// The netdev is a bond, or a port of one, and cannot be moved.
     #[error("{link} cannot be moved into a pod: {reason}")]
     CannotMove {
         /// The netdev.

@@ -71,7 +71,8 @@ impl<'a> HostUse<'a> {
         refusal(naming, mode, &link.name, self.need(link, rdma))
     }
 
-    /// Returns an error if `rdma` must not be moved. An earlier plugin of the chain moved its netdev, or it has none.
+    /// Returns an error if `rdma` must not be moved. Its netdev is not considered: an earlier plugin of the chain moved
+    /// the netdev, or there is none.
     pub(super) fn rdma_movable(
         &self,
         naming: Naming,
@@ -113,8 +114,9 @@ impl<'a> HostUse<'a> {
         Some(format!("it is a port of {name}"))
     }
 
-    /// Describes a VLAN or the like of the host that lies on `link`. It stays on the host, and would work through a
-    /// pod's netdev (`vlan_device_event()`, `net/8021q/vlan.c`). An IPoIB child ends when the RDMA device moves.
+    /// Describes a VLAN or the like of the host that lies on `link`. The upper netdev stays on the host, and would work
+    /// through a pod's netdev (`vlan_device_event()`, `net/8021q/vlan.c`). An IPoIB child ends when the RDMA device
+    /// moves.
     fn above(&self, link: &Link) -> Option<String> {
         let mut links = self.host.links.iter();
         let above = links.find(|it| it.lower == Some(link.index) && it.index != link.index)?;

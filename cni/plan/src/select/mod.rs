@@ -73,8 +73,8 @@ pub fn allocated_devices(meanings: &[Meaning], observed: &Observed) -> BTreeSet<
 }
 
 /// Returns the hardware of the RDMA devices that `selectors` can match: by their own names, and by the matching
-/// netdevs. None: only a port tells the RDMA device of one of the netdevs. `observed` need have no ports, because no
-/// hardware has a macvlan or the like as its port.
+/// netdevs. `None`: only ports show which RDMA device one of the netdevs has. `observed` may be without ports
+/// otherwise, because no hardware has a macvlan or the like as its port.
 pub fn selected(
     conf: &Conf,
     selectors: &[Selector],
@@ -89,7 +89,7 @@ pub fn selected(
     for chosen in selection.ok()?.chosen {
         match rdma_of(&observed.host, chosen.link) {
             Some(rdma) => devices.extend(rdma.parent.clone()),
-            // there is no port to ask
+            // no RDMA device exists whose ports could be queried
             None if observed.host.rdma.is_empty() => {}
             None => return None,
         }
@@ -259,8 +259,8 @@ fn rail(
     }
 }
 
-/// Returns the netdevs of `host` for which `is_sibling` is true. One whose name is no text could not be read from the
-/// record.
+/// Returns the netdevs of `host` for which `is_sibling` is true. Netdevs whose name is no text are left out, because a
+/// record cannot contain them.
 fn siblings(host: &Namespace, is_sibling: &dyn Fn(&Link) -> bool) -> Vec<Sibling> {
     let links = host.links.iter();
     links
@@ -275,7 +275,7 @@ fn siblings(host: &Namespace, is_sibling: &dyn Fn(&Link) -> bool) -> Vec<Sibling
 /// Returns the RDMA device of `link`, whichever namespace the link is in.
 fn rdma_of<'a>(host: &'a Namespace, link: &Link) -> Option<&'a RdmaDevice> {
     if link.is_representor() {
-        // its port is one of the physical function's RDMA device, which is not its to take
+        // the representor's RDMA port belongs to the physical function's RDMA device, which must stay
         return None;
     }
     host.rdma_of(link)
@@ -290,12 +290,12 @@ fn by_address<'a>(
     check_holders(address, others)?;
     let mut places: Vec<_> = places(observed).collect();
     if conf.drop_in {
-        // of a function with several netdevs one may have been moved
+        // an earlier plugin may have moved one of several netdevs of a function
         places.reverse();
     }
     for (side, namespace) in places {
         let links = namespace.links_of(address, &observed.host).into_iter();
-        // a PF in switchdev mode has its representors as well: the port is what RDMA uses
+        // a PF in switchdev mode has representors too: RDMA uses the netdev that is its port
         let link = links.min_by_key(|link| {
             let is_port = namespace
                 .rdma
@@ -327,7 +327,7 @@ impl<'a> Chosen<'a> {
     }
 }
 
-/// Returns an error if another attachment has a device at `address`. That counts for a device on the host too: an
+/// Returns an error if another attachment has a device at `address`. A device on the host counts too, because an
 /// interrupted DEL may have left it half restored.
 fn check_holders(address: &DeviceAddress, others: &[Attachment]) -> Result<(), SelectError> {
     let holds = |rail: &&Rail| {
@@ -338,7 +338,7 @@ fn check_holders(address: &DeviceAddress, others: &[Attachment]) -> Result<(), S
             || rail.rdma.as_ref().and_then(|rdma| rdma.parent.as_ref()) == Some(address)
     };
     let holds_any = |other: &&Attachment| {
-        // what is shared is held by nobody
+        // shared devices have no holder
         let mut exclusive = other.rails.iter().filter(|rail| rail.shared.is_none());
         exclusive.any(|rail| holds(&rail))
     };
@@ -470,7 +470,7 @@ fn places(observed: &Observed) -> impl Iterator<Item = (NetnsSide, &Namespace)> 
         .filter_map(|side| Some((side, observed.at(side)?)))
 }
 
-/// Orders `eth10` behind `eth9`, so that rails are numbered as people number NICs.
+/// Returns a sorting key that orders `eth10` behind `eth9`, so that rails have the order in which people number NICs.
 fn natural(name: &str) -> Vec<(bool, u64, String)> {
     let mut parts: Vec<(bool, u64, String)> = vec![];
     for c in name.chars() {

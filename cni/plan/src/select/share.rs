@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Decides whether a netdev is moved, or shared by a child of it.
+//! Decides whether a netdev is moved, or stays on the host and is shared by a child.
 
 use super::SelectError;
 use attachments::{Attachment, Rail, Shared};
@@ -137,7 +137,7 @@ fn takes_connections(link: &Link) -> bool {
         .is_some_and(|flags| flags & IPOIB_FLAGS_RC != 0)
 }
 
-/// Refuses netdevs that would not work in a pod, or that the host would miss.
+/// Refuses to move netdevs that would not work in a pod, or that the host would miss.
 pub(super) fn movable(
     observed: &Observed,
     (link, rdma): (&Link, Option<&RdmaDevice>),
@@ -161,7 +161,7 @@ pub(super) fn movable(
             "it is a VLAN, and its RDMA device is that of the netdev that it lies on; use mode \"share\"",
         );
     }
-    // its origin, by which DEL recognizes it, changes with every move of that netdev
+    // DEL recognizes the netdev by its origin, which changes with every move of the lower netdev
     if link.lower.is_some() && link.origin.is_some_and(|it| it.netns >= 0) {
         return cannot(
             "it lies on a netdev of another network namespace; move that netdev to the host (ip -n NAMESPACE link set \
@@ -177,7 +177,7 @@ pub(super) fn movable(
             holder: holder.holder(),
         });
     }
-    // DEL removes what lies on a rail
+    // DEL would remove a netdev that lies on a rail
     let mut pod = observed.pod.iter();
     if let Some(upper) = pod.find_map(|pod| pod.lying_on(NetnsSide::Host, link).next()) {
         return Err(SelectError::Below {
@@ -185,7 +185,7 @@ pub(super) fn movable(
             upper: format!("{} of this pod", upper.name),
         });
     }
-    // a VLAN of it goes with it
+    // a VLAN of the netdev moves with it
     let is_on_it = |it: &&Link| {
         let lower = host.below_vlan(it);
         lower.is_some_and(|lower| lower.index == link.index)
@@ -223,8 +223,8 @@ pub(super) fn apart(rails: &[Rail]) -> Result<(), SelectError> {
     }
 }
 
-/// Refuses `link` with the RDMA device `rdma`, which kubelet gives to one pod, while another pod has a child of it, or
-/// of another netdev of the RDMA device. Such a netdev cannot be moved, and is shared by one pod only.
+/// Refuses `link` with the RDMA device `rdma`, which kubelet gives to one pod, while another pod has a child of `link`,
+/// or of another netdev of the RDMA device. Such a netdev cannot be moved, and is shared by one pod only.
 pub(super) fn alone(
     (link, rdma): (&Link, Option<&RdmaDevice>),
     others: &[Attachment],

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! VLANs of the host. Their RDMA device is that of the NIC or bond that they lie on ([`Namespace::below_vlan`]).
-//! Selectors match them in certain cases only, and none is moved with the RDMA device of its NIC.
+//! VLANs of the host. A VLAN has the RDMA device of its NIC or bond ([`Namespace::below_vlan`]). Selectors match VLANs
+//! in certain cases only, and no VLAN is moved together with the RDMA device of its NIC.
 
 use super::{candidate, rdma_of};
 use network_conf::{Conf, Mode, selector::Selector};
@@ -8,8 +8,8 @@ use network_conf::{Conf, Mode, selector::Selector};
 use rdma_netns::Namespace;
 use rdma_netns::{Link, Observed};
 
-/// Returns true if `selector`, which matches the VLAN `link`, means the netdev below it: that matches as well and has
-/// RDMA. So `bond*` means bonds, and `bond*.100` means VLANs.
+/// Returns true if `selector`, which matches the VLAN `link`, means the lower netdev: `selector` matches that one as
+/// well, and it has RDMA. So `bond*` means bonds, and `bond*.100` means VLANs.
 pub(super) fn means_lower(selector: &Selector, observed: &Observed, link: &Link) -> bool {
     let Some(lower) = observed.host.below_vlan(link) else {
         return false;
@@ -18,8 +18,8 @@ pub(super) fn means_lower(selector: &Selector, observed: &Observed, link: &Link)
     rdma.is_some() && selector.matches(candidate(observed, lower, rdma))
 }
 
-/// Returns true if `selector` matches a VLAN, and not the netdev below it, whose RDMA device is unknown: only a port
-/// may tell it.
+/// Returns true if `selector` matches a VLAN and not its lower netdev, and the lower netdev's RDMA device is unknown
+/// without ports.
 pub(super) fn has_unknown_rdma(selector: &Selector, observed: &Observed) -> bool {
     let host = &observed.host;
     let fits = |link: &Link| selector.matches(candidate(observed, link, rdma_of(host, link)));
@@ -29,7 +29,7 @@ pub(super) fn has_unknown_rdma(selector: &Selector, observed: &Observed) -> bool
     })
 }
 
-/// Returns true if `link` is a VLAN that is moved into the pod as a netdev only.
+/// Returns true if `link` is a VLAN that moves into the pod without an RDMA device.
 pub(super) fn moves_alone(conf: &Conf, link: &Link) -> bool {
     link.is_vlan() && conf.mode == Mode::Move && !conf.require_rdma
 }

@@ -106,7 +106,8 @@ pub fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Leaves `file` to its owner, unless it has other names (hard links): it may be another program's then.
+/// Sets the mode of `file` to 0600, unless the file has other names (hard links): then it may be another program's
+/// file.
 ///
 /// # Errors
 /// The system call fails.

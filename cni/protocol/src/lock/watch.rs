@@ -15,8 +15,8 @@ use nix::libc::{major, minor};
 /// Time before the first observation. Most locks are taken earlier, without one.
 const FIRST_OBSERVATION: Duration = Duration::from_millis(100);
 
-/// Interval between observations. The kernel's queue is fair: a process that releases the lock and wants it again
-/// waits behind this one. So a process that is the holder in two successive observations held the lock all the time
+/// Interval between observations. The kernel's queue is fair: a process that releases the lock and requests it again
+/// waits behind this process. So a process that is the holder in two successive observations held the lock all the time
 /// in between.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -58,7 +58,7 @@ impl Watch {
         now >= self.end
     }
 
-    /// Notes the observed `holder`. None has no meaning: the kernel prints `/proc/locks` page by page, and a line can
+    /// Notes the observed `holder`. `None` proves nothing: the kernel prints `/proc/locks` page by page, and a line can
     /// be missing if an earlier one disappears meanwhile.
     fn note(&mut self, holder: Option<u32>) {
         self.is_several |= holder.is_some() && self.last.is_some() && holder != self.last;

@@ -33,8 +33,8 @@ impl Chain {
         }
     }
 
-    /// Removes the network's own directory that was made for `file`. It stays if others have files in it or replaced
-    /// it.
+    /// Removes the network's own directory that was made for `file`. The directory stays if other programs have files
+    /// in it, or have replaced it.
     ///
     /// # Errors
     /// The directory is empty and cannot be removed.
@@ -43,7 +43,7 @@ impl Chain {
         let (true, Some(directory)) = (placing.made_directory, path.parent()) else {
             return Ok(());
         };
-        // an absent directory needs no removal, also on a file system that is read-only
+        // a missing directory needs no removal, even on a read-only file system
         if file::is_absent(directory) {
             return Ok(());
         }
@@ -63,7 +63,7 @@ impl Chain {
         }
     }
 
-    /// Makes one change that takes our plugin out of a list of `directory`.
+    /// Makes one change that removes our plugin from a list of `directory`.
     pub(super) fn take_away(
         &self,
         change: &Change,
@@ -111,7 +111,7 @@ impl Chain {
                 let from = text_in(directory, like);
                 let is_back = record.is_back(file, text);
                 let is_new = file == like && !has_ours(from);
-                // otherwise the entry is being removed
+                // otherwise the change removes the entry
                 let is_put_in = has_ours(text);
                 if is_put_in {
                     let before = match is_new {

@@ -2,8 +2,8 @@
 //! Selects the configuration of our plugin that stays in the lists.
 //!
 //! During an update the init container of the new pod writes the new entry while the old daemon still leads. The old
-//! daemon must not replace it: after a downgrade the older binaries may refuse the newer entry. A new leader therefore
-//! writes its own entry, and from then on keeps the entry that was written last, by any process.
+//! daemon must not replace the new entry: after a downgrade the older binaries may refuse the newer entry. A new leader
+//! therefore writes its own entry, and from then on keeps the entry that was written last, by any process.
 
 use super::record::Record;
 use conflist::Entry;

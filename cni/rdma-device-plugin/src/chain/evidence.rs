@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Evidence that the runtime calls the plugins of a network's own directory at ADD and at DEL. `rdma-cni` writes it
-//! when an entry with `detect` calls it (its `detect.rs`), as `<stateDir>/detected/<VERB>@<network>`.
+//! Evidence that the runtime calls the plugins of a network's own directory at ADD and at DEL. When the runtime calls
+//! `rdma-cni` by an entry with `detect`, `rdma-cni` writes the evidence to `<stateDir>/detected/<VERB>@<network>` (its
+//! `detect.rs`).
 
 use super::{Chain, record::Record};
 use crate::conf;
@@ -33,8 +34,8 @@ impl Chain {
         }
     }
 
-    /// Returns true if libcni's cache is empty, so that it may be a directory that kubelet made for the daemon's pod.
-    /// After the entry has moved, an empty cache only means that no pod is there.
+    /// Returns true if libcni's cache is empty, because an empty cache may be a directory that kubelet made for the
+    /// daemon's pod. After the entry has moved, an empty cache only means that the node has no pods.
     fn shows_nothing(&self, record: &Record) -> bool {
         let has_moved = record.lists_with_entry().any(|it| placement::is_ours(it));
         let files = self.cni_cache.as_ref().map(fs::read_dir);

@@ -3,7 +3,7 @@
 //!
 //! The new file is made in the same directory, under a name that no runtime reads. containerd reads its configuration
 //! again when a file of the directory is written or renamed *away from a name*, and not when one appears
-//! (`cni_conf_syncer.go`): the rename within the directory is the event that triggers it.
+//! (`cni_conf_syncer.go`): the rename within the directory is the event that makes containerd read again.
 
 use conflist::{Directory, Picked};
 use rdma_resources::FileError;
@@ -36,8 +36,8 @@ pub(crate) fn system(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) 
     move |source| FileError::new(verb, &path, source)
 }
 
-/// A replaced file with its old and new text. A program that opened it before may still write to it, and expects that
-/// to have an effect.
+/// A replaced file with its old and new text. A program that opened the file before may still write to it, and expects
+/// its text to take effect.
 #[derive(Debug)]
 pub struct Held {
     name: String,
@@ -53,8 +53,8 @@ impl Held {
         &self.name
     }
 
-    /// Returns the text that was written to the replaced file since, if it is complete and the replacement is still in
-    /// place.
+    /// Returns the text that was written to the replaced file after its replacement, if the text is complete and the
+    /// replacement is still in place.
     pub(crate) fn written_since(&mut self, directory: &Directory) -> Option<String> {
         let size = self.file.metadata().ok()?.len();
         let mut text = vec![0; usize::try_from(size).ok()?];
@@ -74,9 +74,9 @@ impl Held {
 /// Stamp by which an unchanged file is recognized.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
-    /// SHA-256 of its text, hexadecimal.
+    /// SHA-256 of the file's text, hexadecimal.
     pub sha256: String,
-    /// Time of its last change: seconds and nanoseconds since 1970.
+    /// Time of the file's last change: seconds and nanoseconds since 1970.
     pub modified: (u64, u32),
 }
 
@@ -94,7 +94,7 @@ pub fn hash(content: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns the stamp of `path` with the content `text`, or `None` if it has gone or has a time before 1970.
+/// Returns the stamp of `path` with the content `text`, or `None` if the file is missing or has a time before 1970.
 ///
 /// # Errors
 /// The file's time cannot be read, so that it could not be restored.
@@ -189,7 +189,7 @@ pub(crate) fn announce(dir: &Path) -> Result<(), FileError> {
 /// The file cannot be removed.
 pub(crate) fn announced(dir: &Path) -> Result<(), FileError> {
     let path = dir.join(ANNOUNCEMENT);
-    // a directory that is read-only needs no write
+    // nothing needs to be written in a read-only directory without the file
     match is_absent(&path) {
         true => Ok(()),
         false => remove(&path),

@@ -48,8 +48,8 @@ pub struct Chain {
     pub conf: Conf,
     /// Directory of the record.
     pub state_dir: PathBuf,
-    /// Directory of libcni's cache of pods' networks, if it is visible. It shows pods whose network was made without
-    /// our plugin.
+    /// Directory of libcni's cache of pods' networks, if it is visible. The cache shows pods whose network was made
+    /// without our plugin.
     pub cni_cache: Option<PathBuf>,
     /// Requires that our plugin can reach kubelet before it is added.
     pub needs_kubelet: bool,
@@ -116,13 +116,13 @@ impl Chain {
         }
     }
 
-    /// Adds our plugin to the chain if it is not there. `held` are the files that earlier turns replaced: text that
-    /// another program wrote to one of them since takes precedence over the replacement.
+    /// Adds our plugin to the chain if it is missing. `held` are the files that earlier turns replaced. If another
+    /// program has written text to a replaced file since, that text takes precedence over the replacement.
     ///
     /// `claim` selects the entry that is written; a new claim selects ours.
     ///
-    /// `blocker` returns the reason why our plugin must not be added. It is called only while no list has our plugin:
-    /// DEL of pods that have devices needs the list.
+    /// `blocker` returns the reason why our plugin must not be added. `blocker` is called only while no list has our
+    /// plugin: an existing entry stays, because DEL of pods with devices needs it.
     ///
     /// # Errors
     /// The directory, a file of it or the record cannot be read or written.
@@ -174,7 +174,7 @@ impl Chain {
         let mut late = vec![];
         held.retain_mut(|it| match it.written_since(&directory) {
             None => !it.is_over(),
-            // it is held until its text is in place
+            // the replaced file is held until its text is in place
             Some(text) => {
                 late.push((it.name().to_owned(), text));
                 true
@@ -300,9 +300,9 @@ impl Chain {
         }
     }
 
-    /// Returns true if none of the record's lists is in the directory, which may then be another directory than at the
-    /// installation. A file of ours in a network's own directory is removed before the record is updated, so a list of
-    /// its network counts too.
+    /// Returns true if none of the record's lists is in the directory, The directory may then be another one than at
+    /// the installation. A file of ours in a network's own directory is removed before the record is updated, so a list
+    /// of its network counts too.
     ///
     /// # Errors
     /// The directory cannot be read.

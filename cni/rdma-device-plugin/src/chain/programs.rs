@@ -9,9 +9,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Returns the programs in `dirs`. In a container these directories are mounts of the node's, and a symbolic link may
-/// lead outside the container: it counts as a program. `others` are other directories that a container has mounted: if
-/// one of them is a mount, a missing directory of `dirs` was not mounted.
+/// Returns the programs in `dirs`. In a container these directories are mounts of the node's, and a symbolic link that
+/// leads outside the container counts as a program. `others` are further directories that a container has mounted: if
+/// one of them is a mount, a missing directory of `dirs` counts as not mounted.
 pub fn read(dirs: Vec<PathBuf>, others: &[&Path]) -> Programs {
     let read = |dir: &PathBuf| match names(dir) {
         Ok(names) => Ok(names),

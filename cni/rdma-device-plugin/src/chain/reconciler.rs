@@ -36,7 +36,7 @@ const SOON: Duration = Duration::from_millis(200);
 const SLOWEST: Duration = Duration::from_millis(250);
 /// Time within which changes are counted.
 const LATELY: Duration = Duration::from_secs(10);
-/// Number of such changes that is reported as a dispute.
+/// Number of changes by another program that is reported as a dispute.
 const DISPUTE: usize = 10;
 /// Time for which a broken file is read again without an event: it may still be written.
 const UNFINISHED: Duration = Duration::from_secs(5);

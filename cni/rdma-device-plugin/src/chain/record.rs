@@ -79,7 +79,7 @@ pub struct Record {
     pub withdrawn: bool,
 }
 
-/// Returns the hook by which the installed `rdma-cni` sets a container's limits; `None`: there are none.
+/// Returns the hook by which the installed `rdma-cni` sets a container's limits; `None`: `limits` has no limit.
 ///
 /// # Errors
 /// `rdma-cni` is not installed, or the record below `state_dir` cannot be read.
@@ -120,12 +120,12 @@ impl From<Record> for Installed {
 /// An installed binary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Binary {
-    /// SHA-256 of its content, hexadecimal.
+    /// SHA-256 of the binary's content, hexadecimal.
     pub sha256: String,
-    /// SHA-256 of our binary that it replaces: a run may have been killed before it wrote the new one.
+    /// SHA-256 of our earlier binary, which this one replaces: a run may have been killed before it wrote the new one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
-    /// True if it replaced a binary that was not ours, which is kept in `replaced`.
+    /// True if our binary replaced a foreign one, which is kept in `replaced`.
     #[serde(default)]
     pub replaced: bool,
 }
@@ -140,7 +140,7 @@ impl Binary {
 /// A list with our plugin in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placing {
-    /// Stamp of the file without our plugin; `None` if there was no file or it is unknown.
+    /// Stamp of the file without our plugin; `None` if there was no file or the stamp is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Stamp>,
     /// Our plugin's last configuration, and the one before: a run may have been killed before it wrote the list.
@@ -260,8 +260,8 @@ impl Record {
         Ok(file::remove(&path(state_dir))?)
     }
 
-    /// Returns the files of `directory` that have our plugin. A file in which our plugin has another configuration by
-    /// now is another writer's.
+    /// Returns the files of `directory` that have our plugin. A file in which our plugin now has another configuration
+    /// belongs to another writer.
     pub fn placed(&self, directory: &Directory) -> BTreeSet<String> {
         let is_ours = |(file, placing): &(&String, &Placing)| {
             let text = directory.file(file).and_then(|it| it.text.as_deref().ok());
@@ -294,7 +294,7 @@ impl Record {
         placing.made_directory |= !is_there;
     }
 
-    /// Returns the files that have our plugin's entry, without those that only gather evidence.
+    /// Returns the files that have our plugin's entry, without files that only gather evidence.
     pub(crate) fn lists_with_entry(&self) -> impl Iterator<Item = &String> {
         let with_entry = |(file, placing): &(&String, &Placing)| {
             !placement::is_ours(file) || !placing.entries.is_empty()

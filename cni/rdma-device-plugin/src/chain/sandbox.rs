@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Origin of a pod's network. A network program that rewrites its list removes our plugin until the reconciler adds it
 //! again. A pod that starts in that moment has no rails although no program failed. The runtime's cache of each sandbox
-//! shows this.
+//! shows whether our plugin was in the list.
 //!
 //! libcni's cache has a file for each network of a sandbox. libcni writes it with the text of the list when all plugins
 //! have succeeded (`cacheAdd` in `libcni/api.go`), and removes it after DEL. A pod with `hostNetwork` has none.
@@ -18,10 +18,10 @@ use std::{collections::HashMap, fs, io, path::Path, time::SystemTime};
 pub enum Made {
     /// Unknown: the pod has the host's network, or the runtime keeps its cache elsewhere.
     Unknown,
-    /// A list with our plugin made the network, or our plugin has a record of it.
+    /// A list with our plugin made the network, or our plugin has a record of the network.
     WithUs,
-    /// A list with our plugin made the network, and a list without it made it once more: containerd uses a single
-    /// plugin's file and the list made of it, as its `max_conf_num` is not 1.
+    /// A list with our plugin made the network, and a list without our plugin made the network once more: containerd
+    /// uses a single plugin's file and the list made of it, as its `max_conf_num` is not 1.
     Twice {
         /// Name of both networks.
         network: String,
@@ -148,7 +148,7 @@ pub fn cached_network(text: &[u8], (namespace, pod): (&str, &str)) -> Option<Cac
 }
 
 /// Returns the UIDs of all pods that have a network. The runtime passes them to plugins; kubelet does not report them.
-/// Of two pods of one name the later one counts.
+/// Of two pods with the same name the later one counts.
 pub fn uids(cache: &Path) -> HashMap<PodName, String> {
     let files = fs::read_dir(cache).into_iter().flatten().flatten();
     let named = files.filter_map(|file| {

@@ -53,7 +53,8 @@ enum RuntimeName {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Placement {
-    /// The network's own directory if evidence shows that the runtime calls the plugins there; otherwise the list.
+    /// The network's own directory if evidence shows that the runtime calls the plugins in the directory; otherwise the
+    /// list.
     Auto,
     /// A file of ours in the network's own directory.
     Directory,
@@ -106,8 +107,8 @@ impl Chain {
         self
     }
 
-    /// Adds the offered resource `names` to the entry, unless the file names what to attach or `rdma-cni` attaches all
-    /// of them by default.
+    /// Adds the offered resource `names` to the entry, unless the file names the devices or resources to attach, or
+    /// `rdma-cni` attaches all resources by default.
     pub(super) fn attaching<'a>(mut self, names: impl Iterator<Item = &'a ResourceName>) -> Self {
         let names: Vec<&str> = names.map(ResourceName::as_str).collect();
         let is_attached = |name: &&str| self.attaches(name);

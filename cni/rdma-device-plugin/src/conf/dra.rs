@@ -47,8 +47,8 @@ impl Dra {
 impl TryFrom<String> for DriverName {
     type Error = String;
 
-    /// Checks the name as the API server does: a DNS subdomain in lower case. It is also the vendor of CDI names, which
-    /// begins with a letter (`ValidateVendorName` in CDI's `pkg/parser`).
+    /// Checks the name as the API server does: a DNS subdomain in lower case. The name is also the vendor of CDI names,
+    /// which must begin with a letter (`ValidateVendorName` in CDI's `pkg/parser`).
     fn try_from(name: String) -> Result<Self, String> {
         let begins = name.starts_with(|it: char| it.is_ascii_lowercase());
         match begins && name.len() <= LONGEST_DRIVER && name.split('.').all(is_label) {

@@ -31,7 +31,7 @@ pub struct ErrorThreshold {
     pub place: String,
     /// Name of the counter's file in `ports/N/counters` or `ports/N/hw_counters`.
     pub counter: String,
-    /// Number of errors that is tolerated in [`per`](Self::per).
+    /// Number of errors within [`per`](Self::per) that does not make a device unhealthy.
     pub above: u64,
     /// Time in which errors are counted, from 10 s to an hour.
     pub per: Duration,

@@ -54,7 +54,7 @@ pub struct Conf {
     pub chain: Option<Chain>,
     /// Resources that claims serve; `None`: none.
     pub dra: Option<Dra>,
-    /// Error counters that decide on health; empty: no counter is read for it.
+    /// Error counters that decide on health; empty: health depends on no counter, and none is read.
     pub errors: Vec<ErrorThreshold>,
     /// Devlink's health reporters that decide on health; empty: none does.
     pub reporters: Vec<String>,
@@ -84,9 +84,9 @@ pub struct ResourceConf {
     pub name: ResourceName,
     /// Place in the file, `resourceList[0]`.
     pub place: String,
-    /// Scheme of its ids.
+    /// Scheme of the resource's ids.
     pub ids: Ids,
-    /// Selectors of its devices: a device must fit one of them. Empty: all devices with an RDMA device.
+    /// Selectors of the resource's devices: a device must fit one selector. Empty: all devices with an RDMA device.
     pub devices: Vec<Selector>,
     /// Patterns of the netdev that pods are attached to. Empty: `rdma-cni` chooses.
     pub parents: Vec<Text>,
@@ -98,7 +98,7 @@ pub struct ResourceConf {
     pub environment: BTreeSet<Reader>,
     /// Allows a bond as an exclusive device; a pod then gets a child of it.
     pub bonds: bool,
-    /// Reports the NUMA nodes of its ids to kubelet.
+    /// True to report the NUMA nodes of the ids to kubelet.
     pub topology: bool,
     /// Number of devices that it must have; `None`: any.
     pub require: Option<Require>,
@@ -127,7 +127,7 @@ impl ResourceConf {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Value")]
 pub enum Require {
-    /// All that the daemon has observed.
+    /// As many as the daemon has observed at most.
     All,
     /// This number.
     Number(u32),
@@ -145,7 +145,7 @@ impl fmt::Display for Require {
 /// Scheme of a resource's ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ids {
-    /// `0`…: each for all devices, or for one that follows kubelet's NUMA alignment.
+    /// `0`…: each id has all devices, or one device that follows kubelet's NUMA alignment.
     Shared {
         /// Number of ids.
         count: u32,
@@ -179,7 +179,7 @@ const SHARED_IDS: u32 = 1000;
 /// Default number of ids of each NIC.
 const NIC_IDS: u32 = 200;
 
-/// Largest number of ids: more do not fit into one message to kubelet (4 MiB, gRPC's default).
+/// Largest number of ids: more ids do not fit into one message to kubelet (4 MiB, gRPC's default).
 pub(crate) const MOST_IDS: u32 = 50_000;
 
 /// Largest number of ids of each NIC; a node may have more than eight NICs.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `reporters`, beside the resources of any format. `docs/device-plugin-conf.md` describes it.
 //!
-//! Most reporters must not judge a NIC. Devlink sets one to the state `error` also when it aborts a recovery within the
-//! grace period of the last one (`net/devlink/health.c`), as after two timeouts of a transmit queue, and RDMA uses none
-//! of the queues of `tx` and `rx`.
+//! Most reporters must not judge a NIC. Devlink also sets a reporter to the state `error` when it skips a recovery
+//! within the grace period of the last one (`net/devlink/health.c`), as after two timeouts of a transmit queue. RDMA
+//! uses none of the queues of the reporters `tx` and `rx`.
 
 use super::errors::is_name;
 use serde::Deserialize;

@@ -14,7 +14,7 @@ pub struct Selector {
     pub place: String,
     /// Names of the device's netdev, or of the bond that the netdev is a port of.
     pub netdev: Vec<Text>,
-    /// Names of its RDMA device.
+    /// Names of the RDMA device.
     pub rdma: Vec<Text>,
     /// PCI addresses and auxiliary devices.
     pub address: Vec<Text>,
@@ -24,11 +24,11 @@ pub struct Selector {
     pub vendor: Vec<Text>,
     /// PCI device ids.
     pub device: Vec<Text>,
-    /// Link types of its netdev, or else of its RDMA device's ports.
+    /// Link types of the netdev, or else of the RDMA device's ports.
     pub link_type: Vec<LinkType>,
-    /// Netdevs of its physical function. A device that is no virtual or sub-function is its own physical function.
+    /// Netdevs of the physical function. A device that is no virtual or sub-function is its own physical function.
     pub pf: Vec<Parent>,
-    /// Addresses of its physical function.
+    /// Addresses of the physical function.
     pub root: Vec<Parent>,
     /// Kind of the device.
     pub sort: Option<Sort>,
@@ -110,7 +110,7 @@ impl Text {
     }
 
     /// Returns a pattern for the text itself or a regular expression in it, as in sriov-network-device-plugin's
-    /// `pfNames` and `rootDevices` (`getItem` in `pkg/resources/deviceSelectors.go`). Unlike there, a name without
+    /// `pfNames` and `rootDevices` (`getItem` in `pkg/resources/deviceSelectors.go`). In this daemon a name without
     /// special characters is no expression: `eth1` does not match `eth10`.
     pub fn exactly_or_regex(written: &str) -> Self {
         let special = written.contains(|c: char| r"\^$*+?()[]{}|".contains(c));

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Ids of a resource that the device plugin allocated before claims served the resource.
 //!
-//! Kubelet (1.37.0) treats a container's resource as a device plugin's while it counts ids of it as allocated, even for
-//! a container with a claim. Five minutes after the end of the device plugin it refuses such a container: `endpoint not
-//! found in cache for a registered resource`. Kubelet drops the ids of ended pods only when a pod with ids starts, or
-//! when a client lists pod-resources (`isDevicePluginResource()`, `callPreStartContainerIfNeeded()` and
-//! `UpdateAllocatedDevices()` in `pkg/kubelet/cm/devicemanager/manager.go`). At its start kubelet reads its count from
-//! a file that may be older than the pod's end. The daemon therefore lists pod-resources.
+//! Kubelet (1.37.0) treats a container's resource as a device plugin's while it counts ids of the resource as
+//! allocated, even for a container with a claim. Five minutes after the end of the device plugin kubelet refuses such a
+//! container: `endpoint not found in cache for a registered resource`. Kubelet drops the ids of ended pods only when a
+//! pod with ids starts, or when a client lists pod-resources (`isDevicePluginResource()`,
+//! `callPreStartContainerIfNeeded()` and `UpdateAllocatedDevices()` in `pkg/kubelet/cm/devicemanager/manager.go`). At
+//! its start kubelet reads its count from a file that may be older than the pod's end. The daemon therefore lists
+//! pod-resources.
 
 use super::pool;
 use crate::{kubelet::PluginContext, node::Node};
@@ -27,8 +28,8 @@ const LIMIT: Duration = Duration::from_secs(2);
 /// Interval of requests while a pod has ids.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Time after kubelet's start in which it may drop nothing, as it has not read its pods from all sources yet
-/// (`sourcesReady`), which it does not report.
+/// Time after kubelet's start in which kubelet may drop no ids, because it has not read its pods from all sources yet
+/// (`sourcesReady`). Kubelet does not report the end of this time.
 const START: Duration = Duration::from_secs(60);
 
 /// Makes kubelet drop the ids of ended pods.

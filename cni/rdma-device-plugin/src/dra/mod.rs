@@ -35,7 +35,7 @@ use crate::{
 use std::io;
 
 /// Serves claims until the result is dropped; `None`: claims serve no resource. Removes sockets of killed daemons if
-/// `presence` knows which ones run.
+/// `presence` knows which daemons run.
 ///
 /// # Errors
 /// A socket cannot be made.

@@ -215,7 +215,7 @@ impl Preparer {
     }
 
     /// Returns the record of a claim that was prepared already. After a reboot devices have other numbers: waits until
-    /// `end` for those that no network corrects.
+    /// `end` for the numbers that no network corrects.
     async fn again(&self, claim: &ClaimName, end: Instant) -> Result<Option<Record>, PrepareError> {
         let mut node = self.node.clone();
         loop {
@@ -403,8 +403,8 @@ fn find<'a>(
     Ok((offer, places))
 }
 
-/// Returns true if one of `pods` has a network namespace of its own, which the chain sets up. A pod that is gone has
-/// none. Without any pod it is unknown, and the network is awaited.
+/// Returns true if one of `pods` has a network namespace of its own, which the chain sets up. A pod that is gone does
+/// not count. Without any pod the answer is unknown, and the network is awaited.
 async fn has_own_network(
     api: &Api,
     claim: &ClaimName,

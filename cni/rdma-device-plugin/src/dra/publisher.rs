@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the node's ResourceSlices up to date. Kubelet deletes them when it starts and when the driver was away for 30
-//! s; the publisher watches and rewrites them. At rest this takes one list and one watch in half an hour.
+//! Keeps the node's ResourceSlices up to date. Kubelet deletes the slices when it starts, and when the driver was away
+//! for 30 s; the publisher watches and rewrites them. At rest the publisher makes one list and one watch request in
+//! half an hour.
 
 use super::pool::Netdevs;
 use crate::{
@@ -45,7 +46,7 @@ pub struct Publisher {
     without_taints: bool,
     /// Last failure, which is logged once.
     reported: LogOnce,
-    /// True if the slices were up to date since the last failure, so that the next failure is a new one.
+    /// True if the slices were up to date since the last failure, so that the next failure is logged as a new one.
     was_kept: bool,
 }
 

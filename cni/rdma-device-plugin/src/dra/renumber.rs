@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Updates prepared claims: devices are renumbered, go and come back while pods have them, and a container that
-//! restarts must get its own devices, or none.
+//! Updates prepared claims: devices are renumbered, disappear and come back while pods have them, and a container that
+//! restarts must get its own devices or no devices.
 
 use super::prepare::in_words;
 use crate::{

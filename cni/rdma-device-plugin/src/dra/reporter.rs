@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reports prepared claims to the API server: `status.devices` with their networks. Nothing on the node depends on it.
-//! A claim costs one `get` and one `update` when its pod has its network.
+//! Reports prepared claims to the API server: `status.devices` with their networks. Nothing on the node depends on the
+//! reports. A claim costs one `get` and one `update` when its pod has its network.
 
 use crate::{
     api::{Api, ApiError, is_followed_for},
@@ -94,7 +94,7 @@ impl Reporter {
         }
     }
 
-    /// Reports what is not reported yet. Continues after an error, and returns the first one.
+    /// Reports the status that is not reported yet. Continues after an error, and returns the first error.
     async fn report(&mut self) -> Result<(), ApiError> {
         let claims = self.claims.clone();
         let read = tokio::task::spawn_blocking(move || claims.all()).await;
@@ -125,7 +125,7 @@ impl Reporter {
     }
 }
 
-/// Reports `own` for the devices of `record`, and retries if others wrote the claim meanwhile.
+/// Reports `own` for the devices of `record`, and retries if another client wrote the claim meanwhile.
 async fn say(api: &Api, record: &Record, own: &[Value]) -> Result<(), ApiError> {
     for _ in 1..TRIES {
         match try_to_say(api, record, own).await {
@@ -136,7 +136,7 @@ async fn say(api: &Api, record: &Record, own: &[Value]) -> Result<(), ApiError> 
     Ok(try_to_say(api, record, own).await?)
 }
 
-/// Reports once. A claim that is gone, was replaced or lost these devices needs no report.
+/// Reports once. A claim that is gone, was replaced or lost these devices gets no report.
 async fn try_to_say(api: &Api, record: &Record, own: &[Value]) -> Result<(), RequestError> {
     let claim = &record.claim;
     let path = format!(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The driver's two sockets. Kubelet watches the directory of registrations, queries each socket there and thereby
-//! finds the driver's socket. Each daemon of a node has its own; kubelet uses the newest.
+//! finds the driver's socket. Each daemon of a node has its own sockets; kubelet uses the newest.
 
 use super::{
     health::Health,
@@ -118,9 +118,9 @@ impl Served {
         })
     }
 
-    /// Keeps the sockets in place: without one kubelet has no driver. If the registration socket was removed, kubelet
-    /// unregisters the driver until it finds the new one. Returns when a server has ended, which does not happen by
-    /// itself.
+    /// Keeps the sockets in place: without both sockets kubelet has no driver. If the registration socket was removed,
+    /// kubelet unregisters the driver until it finds the new socket. Returns when a server has ended, which only
+    /// happens after an error.
     pub async fn keep(mut self) {
         let directories = [&self.driver, &self.registration].map(|it| it.directory().to_owned());
         let mut watch = Watch::new(directories.into());
@@ -168,7 +168,7 @@ impl Socket {
         self.bound.state() == SocketState::Empty
     }
 
-    /// Makes the socket again if it was removed. Returns true if it exists now.
+    /// Makes the socket again if it was removed. Returns true if the socket exists now.
     fn keep(&mut self) -> bool {
         if !self.is_gone() {
             return true;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Discovers the eRDMA NICs and selects those that are used: a pure function of configuration, hardware and the
-//! instance's id.
+//! Discovers the eRDMA NICs, and selects those to use: a pure function of configuration, hardware and the instance's
+//! id.
 
 use crate::{
     conf::{Erdma, Exposed, Origin},
@@ -23,8 +23,8 @@ pub struct Discovery {
     pub remarks: Vec<String>,
 }
 
-/// Discovers the eRDMA NICs of `inventory`. `instance` is this instance's id; if it is unknown, NICs that depend on it
-/// are hidden.
+/// Discovers the eRDMA NICs of `inventory`. `instance` is this instance's id; if the id is unknown, NICs that depend on
+/// it are hidden.
 pub fn discover(conf: &Erdma, inventory: &Inventory, instance: Option<&str>) -> Discovery {
     let mut found = Discovery::default();
     for function in &inventory.functions {
@@ -74,8 +74,8 @@ enum Exposure {
     Unknown,
 }
 
-/// Returns whether `nic` is used. As in the agent, patterns for every instance apply only to instances that no other
-/// pattern names.
+/// Returns whether the daemon uses `nic`. As in the agent, patterns for every instance apply only to instances that no
+/// other pattern names.
 fn exposure(patterns: &[Exposed], nic: &Nic, instance: Option<&str>) -> Exposure {
     if patterns.is_empty() {
         return Exposure::Yes;
@@ -87,7 +87,7 @@ fn exposure(patterns: &[Exposed], nic: &Nic, instance: Option<&str>) -> Exposure
             false => Exposure::No,
         };
     }
-    // any of them, or none, may match this instance
+    // any named pattern, or none, may match this instance
     let (every, named): (Vec<&Exposed>, Vec<&Exposed>) =
         patterns.iter().partition(|it| it.is_for_every_instance());
     let mut answers = named.iter().map(|it| has(it, nic));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nodes with eRDMA NICs: their discovery, and when they are set up. The crate `erdma` sets them up.
+//! Nodes with eRDMA NICs: discovery of the NICs, and the times of their set-up. The crate `erdma` sets the NICs up.
 //!
 //! | module | owns |
 //! |---|---|

@@ -2,8 +2,8 @@
 //! Maintains the eRDMA NICs in a running daemon: queries the instance's id, brings the driver into its mode and NICs
 //! up, and reports the results to the daemon.
 //!
-//! It runs whenever the node changes, and periodically while something is missing. It does nothing on a node without
-//! eRDMA NICs.
+//! The reconciler runs whenever the node changes, and periodically while something is missing. It does nothing on a
+//! node without eRDMA NICs.
 
 use super::Report;
 use crate::{
@@ -36,8 +36,8 @@ use tokio::sync::{mpsc, watch};
 /// programs are retried after six times as long.
 pub const AGAIN: Duration = Duration::from_secs(10);
 
-/// Divisor of [`AGAIN`]: the part of it for which a function may lack its driver while the driver is loaded or
-/// unloaded.
+/// Divisor of [`AGAIN`]: the part of the interval for which a function may lack its driver while the driver is loaded
+/// or unloaded.
 const SETTLING: u32 = 5;
 
 /// Loader of modules; `None` if sysfs is not the kernel's own.
@@ -369,9 +369,9 @@ impl Reconciler {
     }
 }
 
-/// Binds the driver to `function`, whose probe takes as long as the function's firmware. Returns true if it is bound
-/// then: kernels before 5.11 report a deferred probe as success, later ones as `EAGAIN` (`device_driver_attach()`,
-/// `drivers/base/dd.c`).
+/// Binds the driver to `function`, whose probe takes as long as the function's firmware. Returns true if the driver is
+/// bound then: kernels before 5.11 report a deferred probe as success, later ones as `EAGAIN`
+/// (`device_driver_attach()`, `drivers/base/dd.c`).
 fn bind(kernel: &Linux, sysfs: &Path, function: &DeviceAddress) -> io::Result<bool> {
     let op = Op::BindDriver {
         device: function.clone(),
@@ -408,8 +408,8 @@ fn planned(erdma: &conf::Erdma, state: &State) -> Plan {
     }
 }
 
-/// Returns the driver's devices. A device whose RDMA device is absent has users too: it is made again when a pod's
-/// netdev moves.
+/// Returns the driver's devices. A device without a present RDMA device can have users too: the driver makes the RDMA
+/// device again when a pod's netdev moves.
 fn devices(inventory: &Inventory) -> Vec<WatchedDevice> {
     let functions = inventory.functions.iter();
     let of_driver = functions.filter(|it| {

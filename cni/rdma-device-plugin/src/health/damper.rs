@@ -11,7 +11,7 @@ use std::{
 pub const DOWN_AFTER: Duration = Duration::from_millis(300);
 /// Time for which a device must be up before it counts as up again.
 pub const UP_AFTER: Duration = Duration::from_millis(500);
-/// Number of drops in [`WINDOW`] that is tolerated; one more is flapping.
+/// Number of drops within [`WINDOW`] that does not count as flapping; one more does.
 pub const DROPS: usize = 3;
 /// Time in which drops are counted.
 pub const WINDOW: Duration = Duration::from_secs(60);
@@ -38,7 +38,7 @@ pub enum Verdict {
 pub struct Fault {
     /// Description.
     pub reason: String,
-    /// True if an event reports the end; otherwise it must be polled.
+    /// True if an event reports the end of the fault; otherwise the device must be polled.
     pub end_is_reported: bool,
 }
 
@@ -51,7 +51,7 @@ pub struct Damper {
     observed: Option<(Observed, Instant)>,
     /// Times of recent drops.
     drops: VecDeque<Instant>,
-    /// Time for which it must be up while it flaps.
+    /// Time for which a flapping device must be up.
     hold: Option<Duration>,
 }
 

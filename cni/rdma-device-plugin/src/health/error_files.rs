@@ -29,7 +29,7 @@ pub(super) struct Readings {
 }
 
 /// Returns a sentence on each threshold whose counter no RDMA device of the node has, or nothing if no device is
-/// visible. It reads no counter.
+/// visible. The function reads no counter.
 pub fn unknown_counters(
     sysfs: &Path,
     thresholds: &[ErrorThreshold],

@@ -2,8 +2,8 @@
 //! Compares the growth of error counters with their thresholds: the rule.
 //!
 //! The growth of a counter is summed over the readings of the last `per`. If readings are further apart, the growth is
-//! scaled to `per`. A device is therefore unhealthy as soon as the threshold is exceeded, and healthy again after a
-//! whole `per` below it.
+//! scaled to `per`. A device is therefore unhealthy as soon as the growth exceeds the threshold, and healthy again
+//! after a whole `per` below the threshold.
 //!
 //! | a reading | counts as |
 //! |---|---|
@@ -60,7 +60,7 @@ type Key = (usize, DeviceAddress, u32);
 #[derive(Debug, Default)]
 struct PortErrors {
     last: Option<u64>,
-    /// Times of recent readings, and the growth since the first one.
+    /// Times of recent readings, each with the growth since the first reading.
     readings: VecDeque<(Instant, u64)>,
     /// Reason while the device is unusable.
     fault: Option<String>,
@@ -69,7 +69,7 @@ struct PortErrors {
 }
 
 impl ErrorRates {
-    /// Sets the thresholds. Returns true if a device was unhealthy by an earlier one.
+    /// Sets the thresholds. Returns true if a device was unhealthy by an earlier threshold.
     pub(super) fn go_by(&mut self, thresholds: Vec<ErrorThreshold>, now: Instant) -> bool {
         if thresholds == self.thresholds {
             return false;
@@ -121,7 +121,7 @@ impl ErrorRates {
         is_news
     }
 
-    /// Forgets devices that are gone.
+    /// Removes the devices for which `is_there` returns false.
     pub(super) fn keep(&mut self, is_there: impl Fn(&DeviceAddress) -> bool) {
         self.ports.retain(|(_, device, _), _| is_there(device));
     }

@@ -28,17 +28,17 @@ pub const ACTIVE: u8 = 4;
 /// Observation of a PCI function or auxiliary device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceState {
-    /// Pod that has it; `None`: it is on the host.
+    /// Pod that has the device; `None`: the device is on the host.
     pub pod: Option<String>,
     /// True while it moves into a pod or back.
     pub moving: bool,
-    /// Name of its RDMA device.
+    /// Name of the RDMA device.
     pub rdma: Option<String>,
-    /// Its netdevs without representors of other functions; a bond in place of its port.
+    /// Netdevs without representors of other functions; a bond in place of its port.
     pub netdevs: Vec<Carrier>,
-    /// True if no namespace has a netdev of a function that must have one: it is being removed.
+    /// True if no namespace has a netdev of a function that must have one: the function is being removed.
     pub netdev_is_gone: bool,
-    /// Ports of its RDMA device; empty: not observable.
+    /// Ports of the RDMA device; empty: not observable.
     pub ports: Vec<Port>,
 }
 
@@ -66,7 +66,7 @@ pub struct Port {
     pub link_type: LinkType,
 }
 
-/// Returns the verdict on a device; `physical` is the verdict on its physical function, if it has one.
+/// Returns the verdict on a device; `physical` is the verdict on the device's physical function, if there is one.
 pub fn evaluate(state: &DeviceState, physical: Option<&Verdict>) -> Verdict {
     if state.moving {
         return Verdict::Unknown("it is on its way".into());

@@ -91,14 +91,14 @@ impl NicFaults {
         self.pci.values().filter_map(|it| it.fault).min()
     }
 
-    /// Ends the faults that are over at `now`.
+    /// Ends the faults whose time is over at `now`.
     pub(super) fn expire(&mut self, now: Instant) {
         for link in self.pci.values_mut() {
             link.fault = link.fault.filter(|end| *end > now);
         }
     }
 
-    /// Forgets devices that are gone.
+    /// Removes the devices for which `is_there` returns false.
     pub(super) fn keep(&mut self, is_there: impl Fn(&DeviceAddress) -> bool) {
         self.pci.retain(|address, _| is_there(address));
     }

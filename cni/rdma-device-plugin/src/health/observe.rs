@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Observation of every device, on the host and in pods.
 //!
-//! A pod is observed again only after an event from it, or if its last observation was not all healthy: entering a
-//! namespace is expensive.
+//! A pod is observed again only after an event from its namespace, or if the last observation found an unhealthy
+//! device, because entering a namespace is expensive.
 
 use super::evaluate::{Carrier, DeviceState, Port};
 use attachments::pods::{PodDevice, PodNetns};
@@ -101,12 +101,12 @@ impl Pods {
         self.seen.is_empty()
     }
 
-    /// Returns true if the namespace is one of these pods'.
+    /// Returns true if the namespace belongs to one of the followed pods.
     pub(super) fn follow(&self, namespace: Nsid) -> bool {
         self.seen.iter().any(|pod| pod.nsid == Some(namespace))
     }
 
-    /// Returns true if the link in the namespace belongs to one of its pod's devices.
+    /// Returns true if `link` belongs to a device of the pod with this namespace.
     pub(super) fn has(&self, namespace: Nsid, link: &Link) -> bool {
         let pod = self.seen.iter().find(|pod| pod.nsid == Some(namespace));
         pod.is_some_and(|pod| {
@@ -192,9 +192,9 @@ impl Pods {
     }
 }
 
-/// Returns true if the netdev of an RDMA device without a parent is in no namespace. The function is then the netdev's.
-/// The driver `erdma` keeps the RDMA device until it is unloaded, and the removal of the netdev's function waits for
-/// it.
+/// Returns true if the netdev of an RDMA device without a parent is in no namespace. In this case the netdev's function
+/// was removed: the driver `erdma` keeps the RDMA device until it is unloaded, and the removal of the netdev's function
+/// waits for it.
 fn is_netdev_gone(function: &Function) -> bool {
     !function.device.rdma_functions.is_empty() && !function.device.has_netdev
 }
@@ -245,7 +245,7 @@ impl Pod {
     }
 }
 
-/// Returns the bond that `link` is a port of, whose carrier is the RDMA device's: one port suffices.
+/// Returns the bond that `link` is a port of, whose carrier counts for the RDMA device: one port with carrier suffices.
 fn bond_of<'a>(link: &'a Link, host: &'a [Link]) -> &'a Link {
     let master = host.iter().find(|it| Some(it.index) == link.master);
     master.filter(|it| it.is_bond()).unwrap_or(link)

@@ -38,8 +38,8 @@ pub(super) fn has_device(states: &States, sysfs: &Path, device: &str) -> bool {
     states.iter().any(|(file, _)| file.starts_with(&directory))
 }
 
-/// Reads the same on a thread of its own: firmware that does not answer must not block the thread that answers kubelet.
-/// Returns `None` if no thread can be started.
+/// Reads as [`eventless`] does, on a thread of its own: firmware that does not answer must not block the thread that
+/// answers kubelet. Returns `None` if no thread can be started.
 pub(super) async fn eventless_blocking(sysfs: &Path) -> Option<States> {
     let (answer, read) = tokio::sync::oneshot::channel();
     let sysfs = sysfs.to_owned();

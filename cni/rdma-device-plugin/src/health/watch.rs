@@ -152,8 +152,8 @@ impl Watch {
         }
     }
 
-    /// Waits until the hardware and [`unhealthy`](Self::unhealthy) must be observed again; the first time it returns at
-    /// once. Cancelling and repeating it misses nothing.
+    /// Waits until the hardware and [`unhealthy`](Self::unhealthy) must be observed again; the first call returns at
+    /// once. A caller may cancel and repeat the call without missing an event.
     pub async fn next(&mut self) {
         loop {
             let at = self.next_observation();
@@ -177,8 +177,8 @@ impl Watch {
         }
     }
 
-    /// Returns the unhealthy devices of `inventory`. It reads the kernel's state for some milliseconds; call it where
-    /// blocking is allowed.
+    /// Returns the unhealthy devices of `inventory`. The call reads the kernel's state for some milliseconds, so the
+    /// caller must be allowed to block.
     pub fn unhealthy(&mut self, inventory: &Inventory) -> Unhealthy {
         let mut monitor = self.monitor.as_mut().map(AsyncFd::get_mut);
         if self.records_changed || self.inotify.is_none() {
@@ -224,8 +224,8 @@ impl Watch {
         self.health.unhealthy()
     }
 
-    /// Observes whenever it is time, and sends the results to `send` until it returns false. `observe` observes the
-    /// hardware; `None`: it failed.
+    /// Observes whenever an observation is due, and sends the results to `send` until `send` returns false. `observe`
+    /// observes the hardware; `None`: the observation failed.
     pub async fn follow<L, T>(
         mut self,
         observe: impl Fn() -> L,
@@ -272,8 +272,8 @@ impl Watch {
         monitor.is_some() && (covers_pods(monitor) || self.pods.are_none())
     }
 
-    /// Returns true if nothing reports the recovery of an unhealthy device: a port of another namespace, or one of
-    /// Ethernet.
+    /// Returns true if no event will report the recovery of an unhealthy device: its port is in another namespace, or
+    /// is an Ethernet port.
     fn needs_polling(&self, inventory: &Inventory) -> bool {
         let is_seen = |hca: &Hca| ports::has_device(&self.port_states, &self.sysfs, &hca.name);
         self.health.doubtful().iter().any(|address| {
@@ -319,7 +319,7 @@ impl Watch {
         look.into_iter().chain(beat).min()
     }
 
-    /// Returns true if it is time to observe; otherwise polling found no change. `states` are the ports' states;
+    /// Returns true if an observation is due, and false if polling found no change. `states` are the ports' states;
     /// `None`: not read.
     fn is_time(&mut self, now: Instant, states: Option<ports::States>) -> bool {
         if self.beats() && self.beat <= now {
@@ -483,7 +483,7 @@ async fn readable<T: AsRawFd>(source: Option<&mut AsyncFd<T>>) {
 }
 
 fn register<T: AsRawFd>(source: T) -> io::Result<AsyncFd<T>> {
-    // SAFETY: both kinds of sources own one descriptor, which stays open and the same for life.
+    // SAFETY: both kinds of sources own one descriptor, which stays open and unchanged for their whole life.
     let registered = unsafe { AsyncFd::register_with_interest(source, Interest::READABLE) };
     Ok(registered?)
 }

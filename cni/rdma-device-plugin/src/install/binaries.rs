@@ -68,7 +68,7 @@ pub enum BinaryError {
 }
 
 /// Installs the binaries of `from` (by default those beside the running program) into `dir`. Returns one sentence for
-/// each.
+/// each binary.
 ///
 /// # Errors
 /// A binary is missing, or cannot be written.
@@ -135,7 +135,7 @@ pub(super) fn put(
             done.push(format!("{path:?}: there already{whose}"));
             continue;
         }
-        // before it replaces a file, and before a list names it
+        // before the binary replaces a file, and before a list names it
         let trial = file::temporary(&path);
         write_at(&trial, &content, None).map_err(system("write", &trial))?;
         let runs = run(name, dir, &trial);
@@ -209,7 +209,7 @@ fn answer(command: &mut Command) -> io::Result<Output> {
     }
 }
 
-/// Removes our binaries, and restores those that they replaced. Returns one sentence for each.
+/// Removes our binaries, and restores the binaries that they replaced. Returns one sentence for each binary.
 ///
 /// # Errors
 /// A binary cannot be removed.
@@ -308,9 +308,9 @@ fn beside_this_program() -> Result<PathBuf, BinaryError> {
     Ok(beside.unwrap_or(Path::new("/")).to_owned())
 }
 
-/// Copies a file with its metadata, and returns the path of the copy. An existing copy is never overwritten: with
-/// `is_taken` it is the one to restore, and the new copy is put beside it; otherwise it is an older copy and is
-/// renamed.
+/// Copies a file with its metadata, and returns the path of the copy. An existing copy is never overwritten. With
+/// `is_taken` the existing copy is the one to restore, and the new copy is put beside it; otherwise the existing copy
+/// is an older one, and is renamed.
 fn keep(path: &Path, sha256: &str, copy: &Path, is_taken: bool) -> io::Result<PathBuf> {
     fs::create_dir_all(copy.parent().unwrap_or(Path::new("/")))?;
     let beside = |sha256: &str| copy.with_extension(sha256.get(..12).unwrap_or(sha256));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `rdma-device-plugin install` and `uninstall`: install the CNI plugins' binaries, add the plugin to the chain, and
-//! remove both.
+//! remove binaries and plugin again.
 //!
 //! No list ever names a plugin that is not installed: the binaries are installed first and removed last.
 
@@ -198,8 +198,8 @@ pub enum InstallError {
 /// Installs the binaries and adds the list's entry, and prints the changes.
 ///
 /// # Errors
-/// The installation is incomplete, for the reason given. As an init container it fails only if the binaries cannot be
-/// installed: obstacles in the list must not keep the daemon from its work, and the daemon reports them too.
+/// The installation is incomplete, for the reason given. In an init container, only a failure to install the binaries
+/// is an error: obstacles in the list must not keep the daemon from its work, and the daemon reports them too.
 pub fn install(arguments: &Install) -> Result<(), InstallError> {
     // other processes are ended by the signal itself
     let ends = is_first().then(Ends::held).transpose();
@@ -386,7 +386,7 @@ fn await_address(
     Ok(())
 }
 
-/// Returns the directory for `flag`: the `given` one, else the one of the installation, else the default.
+/// Returns the directory for `flag`: the `given` directory, else that of the installation, else the default.
 fn chosen(
     flag: &'static str,
     requested: Option<&Path>,
@@ -402,8 +402,8 @@ fn chosen(
     Ok(dir)
 }
 
-/// Checks that the directory is the one of the installation. Otherwise binaries that another list names would be
-/// removed, or lists be forgotten.
+/// Checks that `dir` is the directory of the installation. With another one, the daemon would remove binaries that
+/// another list names, or forget lists.
 fn same(
     flag: &'static str,
     dir: &Path,

@@ -98,8 +98,8 @@ pub(super) fn read(state_dirs: &[PathBuf]) -> Result<Pods, PodsError> {
     Ok(pods)
 }
 
-/// Removes files that killed calls of `rdma-cni` left below `state_dirs` for pods without a record; no other program
-/// does so after its removal.
+/// Removes files that killed calls of `rdma-cni` left below `state_dirs` for pods without a record; after the removal
+/// of `rdma-cni`, no other program would remove them.
 ///
 /// # Errors
 /// The files cannot be listed.

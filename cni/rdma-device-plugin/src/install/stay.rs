@@ -7,8 +7,8 @@ use nix::{
 };
 use std::{io, time::Duration};
 
-/// Blocked signals that end the program. The first process of a container must handle them itself: the kernel's default
-/// action is none there (`signal(7)`, `pid_namespaces(7)`).
+/// Blocked signals that end the program. The first process of a container must handle them itself: for this process the
+/// kernel's default action is to ignore them (`signal(7)`, `pid_namespaces(7)`).
 pub(super) struct Ends(SigSet);
 
 /// Returns true if this is a container's first process.
@@ -20,7 +20,7 @@ impl Ends {
     /// Blocks the signals for this thread and those that it starts.
     ///
     /// # Errors
-    /// The system refuses it.
+    /// The system call fails.
     pub(super) fn held() -> io::Result<Self> {
         let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
         signals.thread_block()?;

@@ -80,7 +80,7 @@ pub fn uninstall(arguments: &Uninstall) -> Result<(), InstallError> {
     }
 }
 
-/// Checks that [`uninstall`] has nothing left to do. It changes nothing and reads nothing of pods.
+/// Checks that [`uninstall`] has nothing left to do. The check changes nothing, and does not read the state of pods.
 fn check(arguments: &Uninstall) -> Result<(), InstallError> {
     if has_files(arguments) {
         return Err(InstallError::NotDone);
@@ -188,7 +188,7 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>, InstallError
     if !left.is_empty() && !arguments.force {
         return Err(InstallError::Left { pods: left });
     }
-    // from here on the daemon does not add it again, even if the rest fails
+    // from here on the daemon does not add the entry again, even if the rest fails
     record.withdrawn = true;
     record.write(&state_dir)?;
     let (files, obstacles) = chain.give_back(&mut record)?;

@@ -147,7 +147,7 @@ impl Flags {
         let mut command = self.command();
         let mut child = piped(command.args(arguments)).map_err(not_run)?;
         if let Some(mut stdin) = child.stdin.take() {
-            // one that reads nothing may have ended
+            // a process that does not read its input may have ended already
             let _ = stdin.write_all(input.as_bytes());
         }
         object(arguments, &whole(arguments, child)?)
@@ -159,8 +159,8 @@ impl Flags {
         object(&all, &self.output(&all)?)
     }
 
-    /// Waits for the end of `child`, for the longest time that a daemon has. Returns `None` if it does not end, and kills
-    /// it.
+    /// Waits for the end of `child`, for at most the time limit of a daemon. If the child does not end, kills it and
+    /// returns `None`.
     fn ended(&self, child: &mut Child) -> io::Result<Option<ExitStatus>> {
         let limit = Duration::from_secs(self.timeout);
         let begin = Instant::now();
@@ -186,9 +186,9 @@ fn exit_code(status: ExitStatus) -> ExitCode {
     code.map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
-/// Returns what a pipe has until its end, on a thread of its own, which may outlast the command.
+/// Reads a pipe to its end on a separate thread, which may outlast the command.
 fn read(pipe: Option<impl Read>) -> Vec<u8> {
-    // signals are for the thread that waits for them
+    // only the thread that waits for signals may receive them
     let _ = SigSet::all().thread_block();
     let mut text = Vec::new();
     if let Some(mut pipe) = pipe {
@@ -253,7 +253,7 @@ impl Daemons {
         Self::of_list(&pods)
     }
 
-    /// Returns the daemons of a list of pods. Of two on a node, as during an upgrade, it is the one that is ready.
+    /// Returns the daemons of a list of pods. If a node has two daemons, as during an upgrade, the ready one counts.
     pub(super) fn of_list(pods: &Value) -> Result<Self, Error> {
         let mut daemons: BTreeMap<String, Daemon> = BTreeMap::new();
         for pod in items(pods) {
@@ -315,7 +315,7 @@ impl Daemons {
             thread::scope(|scope| {
                 let threads = nodes.iter().map(|node| scope.spawn(move || asked(node)));
                 let threads: Vec<_> = threads.collect();
-                // none of them panics
+                // no thread panics
                 answers.extend(
                     threads
                         .into_iter()
@@ -388,9 +388,9 @@ impl Daemon {
         if flags.ended(&mut child).map_err(not_run)?.is_none() {
             return Err(self.silent(flags));
         }
-        // none of them panics
+        // no thread panics
         let joined = |it: thread::JoinHandle<Vec<u8>>| it.join().unwrap_or_default();
-        // with errors on the node the exit code is 1 as well
+        // exit code 1 is also used for errors on the node
         let Ok(facts) = serde_json::from_slice::<Value>(&joined(output)) else {
             return Err(failed(&line, &last_error(&joined(errors))));
         };
@@ -423,7 +423,7 @@ impl Pod {
         format!("{}/{}", text(&self.0, namespace), text(&self.0, name))
     }
 
-    /// Returns the list of its events.
+    /// Returns the events of the daemon's pod.
     pub(super) fn events(&self, flags: &Flags) -> Result<Value, Error> {
         let name = text(&self.0, "/metadata/name");
         let selector = format!("involvedObject.kind=Pod,involvedObject.name={name}");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `kubectl rdma`: this program under the name `kubectl-rdma`. It runs `kubectl` for all that it reads, and so has the
-//! user's cluster, identity and rights. Daemons answer through `kubectl exec`.
+//! `kubectl rdma`: this program under the name `kubectl-rdma`. It reads everything by running `kubectl`, and so uses
+//! the user's cluster, identity and permissions. Daemons answer through `kubectl exec`.
 //!
 //! | module | owns |
 //! |---|---|
@@ -153,7 +153,7 @@ fn write(text: &str) -> Result<(), Error> {
     }
 }
 
-/// Prints the errors of daemons that did not answer. They make the exit code 1.
+/// Prints the errors of daemons that did not answer. Any such error makes the exit code 1.
 fn reported(failed: &[Error]) -> ExitCode {
     for error in failed {
         eprintln!("{NAME}: {}", one_line(&error.to_string()));

@@ -25,7 +25,7 @@ pub(super) struct Node {
     resources: BTreeMap<String, Amount>,
     /// Number of devices that pods can have; none: not known.
     rails: Option<usize>,
-    /// Number of those that no new pod may have, if ResourceSlices tell.
+    /// Number of NICs that no new pod may have, if ResourceSlices show it.
     tainted: Option<usize>,
     /// `ok`, or the problem.
     health: String,

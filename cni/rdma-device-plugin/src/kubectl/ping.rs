@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! RDMA requests from a node, or from inside one of its pods.
 //!
-//! The daemon's container can neither open `/dev/infiniband/rdma_cm` nor enter a pod's network namespace, and a
-//! command by `kubectl exec` has the container's rights. So a pod of the daemon's image pings, which is privileged, and
-//! has the daemon's view of records and namespaces.
+//! The daemon's container can neither open `/dev/infiniband/rdma_cm` nor enter a pod's network namespace, and a command
+//! by `kubectl exec` has the container's rights. Therefore a separate privileged pod of the daemon's image sends the
+//! requests. It has the daemon's view of records and namespaces.
 
 use super::{
     NAME,
@@ -74,7 +74,7 @@ pub(super) fn ping(
     delete_on(interrupts, flags.clone(), namespace.to_owned(), pod);
     let made = flags.create(&create, &made)?;
     let name = text(&made, "/metadata/name").to_owned();
-    // it is received at a signal only
+    // only read after a signal
     let _ = created.send(name.clone());
     let code = outcome(flags, namespace, &name);
     let deleted = delete(flags, namespace, &name);
@@ -91,8 +91,8 @@ fn blocked() -> io::Result<SigSet> {
     Ok(signals)
 }
 
-/// Deletes the pod when one of the signals comes, after its creation, and ends the process with the shell's exit code
-/// for it. The second signal ends the process at once.
+/// Deletes the created pod when one of the signals arrives, and ends the process with the shell's exit code for the
+/// signal. A second signal ends the process at once.
 fn delete_on(signals: SigSet, flags: Flags, namespace: String, created: Receiver<String>) {
     thread::spawn(move || {
         let Ok(signal) = signals.wait() else {
@@ -103,7 +103,7 @@ fn delete_on(signals: SigSet, flags: Flags, namespace: String, created: Receiver
         // after SIGHUP the terminal may be gone
         let tell = |what: &str| drop(writeln!(io::stderr(), "{NAME}: {what}"));
         tell("deleting the pod; another Ctrl-C leaves it for 10 minutes");
-        // without a pod the sender is gone
+        // the sender is dropped if no pod was created
         let deleted = created.recv().map(|it| delete(&flags, &namespace, &it));
         if let Ok(Err(error)) = deleted {
             tell(&one_line(&error.to_string()));
@@ -171,8 +171,8 @@ fn outcome(flags: &Flags, namespace: &str, name: &str) -> Result<ExitCode, Error
     }
 }
 
-/// Returns a pod beside the daemon that runs `rdma-device-plugin ARGUMENTS` once. It goes with the daemon's pod, if nobody
-/// deletes it before.
+/// Returns a pod beside the daemon that runs `rdma-device-plugin ARGUMENTS` once. Kubernetes deletes it with the
+/// daemon's pod, if nobody deletes it before.
 fn pod(daemon: &Daemon, arguments: &[String]) -> Value {
     let Daemon(daemon) = daemon;
     let container = array(daemon, "/spec/containers").find(|it| text(it, "/name") == CONTAINER);

@@ -18,11 +18,11 @@ pub(super) struct Row {
     namespace: String,
     name: String,
     node: String,
-    /// Its netdev in the pod.
+    /// Netdev in the pod.
     rail: String,
-    /// Its RDMA device.
+    /// RDMA device.
     device: Option<String>,
-    /// Its netdev on the host: the one that was moved, or the parent.
+    /// Netdev on the host: the moved one, or the parent.
     host_netdev: Option<String>,
     addresses: Vec<Address>,
 }

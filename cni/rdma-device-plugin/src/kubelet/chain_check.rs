@@ -95,7 +95,7 @@ pub(super) async fn check(
 }
 
 /// Returns true if the runtime does not read the directory that has our plugin's entry, as after its replacement by
-/// another runtime: the network of `holder` was made after the entry was written, and without our plugin.
+/// another runtime: the network of `holder` was made without our plugin, after the entry was written.
 async fn is_unread(context: &PluginContext, network: &str, holder: &Holder) -> bool {
     let status = context.chain.borrow().clone();
     let ChainStatus::Called {

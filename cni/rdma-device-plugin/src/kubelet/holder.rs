@@ -19,7 +19,7 @@ pub(super) struct Holder {
     pub(super) namespace: String,
     pub(super) pod: String,
     pub(super) container: String,
-    /// Kubelet's allocations to it: resources, each with an id. Empty if they were not queried.
+    /// Kubelet's allocations to the container: resources, each with an id. Empty if kubelet was not queried.
     pub(super) allocated: Vec<(String, String)>,
 }
 

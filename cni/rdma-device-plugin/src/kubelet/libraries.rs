@@ -11,7 +11,7 @@ use rdma_resources::{
     nccl::{Port, Undecided},
 };
 
-/// Port of a device without a known one.
+/// Port of a device whose port is unknown.
 const FIRST_PORT: u32 = 1;
 
 /// A rail of a pod.
@@ -35,8 +35,8 @@ fn ids(rail: &Rail) -> impl Iterator<Item = (&str, &str)> {
     ids.map(|it| (it.resource.as_str(), it.id.as_str()))
 }
 
-/// Returns the container's RDMA devices by `grants`, each with its port: those of its `rails` in their order, and those
-/// that need no rail. A container of a pod without rails, as with `hostNetwork`, has all.
+/// Returns the container's RDMA devices by `grants`, each with its port: the devices of its `rails` in their order, and
+/// the devices that need no rail. A container of a pod without rails, as with `hostNetwork`, has all devices.
 pub(super) fn devices(grants: &[Grant], rails: &[PodRail<'_>], node: &Node) -> Vec<(String, u32)> {
     let own = of_grants(rails, grants);
     let mut devices: Vec<(String, u32)> = vec![];
@@ -92,7 +92,7 @@ fn port(rail: &Rail) -> Option<(String, u32)> {
 /// Returns NCCL's variables for the GIDs of `rails`.
 ///
 /// # Errors
-/// No value is right on all of them.
+/// No value is right on all rails.
 pub(super) fn gids<K: Kernel>(
     kernel: &K,
     rails: &[PodRail<'_>],

@@ -15,7 +15,7 @@
 //! | [`plugin`] | its task: socket, server, registration |
 //! | `plugin_context` | common context of all plugins |
 //! | [`register`] | one registration |
-//! | [`takeover`] | separates the ends of two daemons' plugins |
+//! | [`takeover`] | replacement of another daemon's plugin |
 //!
 //! A plugin outlives all changes of its offer: its streams observe the [`Node`](crate::node::Node) and send a list when
 //! it differs from the last one.

@@ -6,8 +6,8 @@
 //! soon as their plugin has answered, and kubelet does not hold the device manager's lock meanwhile
 //! (`allocateContainerResources()`, `callGetPreferredAllocationIfAvailable()`,
 //! `pkg/kubelet/cm/devicemanager/manager.go`). The container is therefore among those that have accelerators and no id
-//! of the resource yet. Some of these never get one, but they were the same at kubelet's last request; only newer ones
-//! count.
+//! of the resource yet. Some of these containers never get an id, but they were also listed at kubelet's last request.
+//! Therefore only newer containers count.
 //!
 //! The result may be empty: kubelet allocates a container's resources in no order (a Go map's), so its accelerators may
 //! come after its NICs; and pod-resources does not list init containers.
@@ -26,8 +26,8 @@ use std::{
 pub(super) struct Waiting(Arc<Mutex<BTreeSet<Holder>>>);
 
 impl Waiting {
-    /// Returns the accelerators of the container of kubelet's request, or none if unknown. If several containers came
-    /// since the last request, it returns those of all.
+    /// Returns the accelerators of the container of kubelet's request, or none if unknown. If several containers
+    /// appeared since the last request, the accelerators of all of them are returned.
     pub(super) fn own(
         &self,
         pods: &[PodResources],
@@ -86,7 +86,8 @@ fn accelerators(
 /// | id | of |
 /// |---|---|
 /// | `0000:c1:00.0` | ROCm's plugin, and others that use the PCI address |
-/// | `GPU-…`, `GPU-…::3` | NVIDIA's, the second of a GPU that is shared (`NewAnnotatedID()`, `internal/rm/devices.go`) |
+/// | `GPU-…`, `GPU-…::3` | NVIDIA's; with the suffix, a replica of a shared GPU (`NewAnnotatedID()`,
+/// `internal/rm/devices.go`) |
 /// | `MIG-GPU-…/1/0` | NVIDIA's, a part of a GPU with a driver before 470 |
 /// | `nvidia3`, `nvidia3/vgpu1`, `nvidia3/gi1` | GKE's (`pkg/gpu/nvidia/manager.go`) |
 /// | `card1-0` | Intel's (`cmd/gpu_plugin/gpu_plugin.go`) |

@@ -312,7 +312,8 @@ impl Task {
         }
     }
 
-    /// Separates this plugin's end from that of another daemon. Returns true if kubelet would no longer notice it.
+    /// Keeps the end of another daemon's plugin from ending this one in kubelet ([`takeover`](super::takeover)).
+    /// Returns true if kubelet would no longer notice it.
     async fn detach(&mut self, streams: u64, requests: u64) -> bool {
         // kubelets that do not query options do not confuse the two
         if self.role.borrow().is_alone || self.count.borrow().options_requests == requests {
@@ -415,7 +416,7 @@ async fn other(directories: &mut watch::Receiver<u64>, path: &std::path::Path, k
     }
 }
 
-/// Returns when kubelet's last stream has ended, or kubelet has not opened one.
+/// Returns when kubelet's last stream has ended, or if kubelet opens no stream in time.
 async fn lost(count: &mut watch::Receiver<Count>, registered: Registered) {
     let comes = count.wait_for(|count| count.opened > registered.streams);
     let came = tokio::time::timeout_at(registered.at + STREAM_TIMEOUT, comes)

@@ -27,7 +27,7 @@ pub struct PluginContext {
     pub cni_cache: PathBuf,
     /// Name of this daemon among those of the node.
     pub name: String,
-    /// Role of this daemon among them.
+    /// Role of this daemon among the node's daemons.
     pub role: watch::Receiver<Role>,
     /// Grants of devices.
     pub grants: Grants,

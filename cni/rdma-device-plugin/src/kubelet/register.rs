@@ -48,7 +48,7 @@ pub enum RegisterError {
     Silent,
 }
 
-/// Returns the innermost cause of an error; the outer ones only report a failure.
+/// Returns the innermost cause of an error; the outer errors only report a failure.
 fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(deeper) = cause.source() {

@@ -24,8 +24,8 @@ const AFTER_AN_ERROR: Duration = Duration::from_millis(200);
 /// A connection, in the form that a server takes.
 pub type Connection = Result<UnixStream, Infallible>;
 
-/// Identity of the file at a path: a new socket at an old path has another one. The time is that of the last change of
-/// content, which for a socket is its creation; inode numbers are reused.
+/// Identity of the file at a path: a new socket at an old path has another identity. The identity includes the time of
+/// the last change of content, which for a socket is its creation, because inode numbers are reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     device: u64,
@@ -69,8 +69,8 @@ pub fn registration_name(directory: &Path, driver: &str, owner: &str) -> String 
 /// Returns the file name of a resource's socket in `directory` by the daemon `owner`, unique for each resource: a
 /// resource's name has one `/`, and no `_` before it.
 ///
-/// Two daemons have two sockets: kubelet distinguishes plugins of one resource by them (1.37), and the old daemon
-/// removes only its own at its end.
+/// Two daemons have two sockets: kubelet (1.37) distinguishes plugins of one resource by their sockets, and the old
+/// daemon removes only its own socket when it ends.
 ///
 /// A name that is too long for a socket path ends in a hash of the whole name.
 pub fn file_name(directory: &Path, resource: &str, owner: &str) -> String {
@@ -113,7 +113,7 @@ pub struct BoundSocket {
     identity: Option<Identity>,
 }
 
-/// Listens at `path`. An existing socket of an earlier daemon is replaced.
+/// Listens at `path`. A socket that an earlier daemon left is replaced.
 ///
 /// The socket is made under a hidden name, which kubelet ignores, and renamed, so that it accepts connections as soon
 /// as it is visible.

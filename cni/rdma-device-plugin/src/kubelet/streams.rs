@@ -28,7 +28,7 @@ pub struct Count {
 /// Reason why a resource is no longer served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// None yet: the resource is served.
+    /// No stream yet: the resource is served.
     NotYet,
     /// The daemon ends. Kubelet keeps the last list for a while: another daemon may come.
     Daemon,
@@ -159,7 +159,7 @@ impl Drop for Counted {
     }
 }
 
-/// Logs a list: a summary of the first one, or the differences.
+/// Logs a device list: a summary of the first list, later the differences.
 fn log_list(resource: &ResourceName, before: Option<&[Device]>, now: &[Device]) {
     let healthy = now.iter().filter(|device| is_healthy(device)).count();
     let Some(before) = before else {

@@ -2,15 +2,15 @@
 //! Replaces another daemon's plugin so that kubelet has ids at every moment.
 //!
 //! Kubelet 1.25 to 1.36 has one client for each resource's name
-//! (`pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go`). The new plugin's client takes the name while the old
-//! one's stream continues. When that stream ends, `runClient` disconnects the client that has the name, which is the
-//! *new* one. All ids are then unhealthy until it registers again, and a pod that arrives meanwhile fails for good
-//! (kubernetes/kubernetes issues 121994, 127803; fixed in 1.37).
+//! (`pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go`). The new plugin's client takes the name while the stream
+//! of the old client continues. When the old stream ends, `runClient` disconnects the client that has the name, which
+//! is the *new* client. All ids are then unhealthy until the new plugin registers again, and a pod that arrives
+//! meanwhile fails permanently (kubernetes/kubernetes issues 121994, 127803; fixed in 1.37).
 //!
 //! Therefore no client may have the name when the old stream ends. A failed registration removes the name's client
 //! (`connectClient` → `deregisterClient`) and keeps the endpoint. When the other daemon is gone, the plugin registers
-//! again through another socket, so that kubelet notices its own end. The stream from before stays open, as its end
-//! would disconnect the new client, but kubelet no longer uses it.
+//! again through another socket, so that kubelet notices the plugin's own end. The earlier stream stays open, because
+//! its end would disconnect the new client, but kubelet no longer uses that stream.
 //!
 //! | kubelet | failed registration | another registration |
 //! |---|---|---|

@@ -120,9 +120,9 @@ type Ports = BTreeMap<String, Vec<PortFigures>>;
 pub(super) struct Collector {
     pods: PodList,
     sources: Sources,
-    /// Limits readers of counters to one: others must not join one that hangs in a driver.
+    /// Limits readers of counters to one: further readers must not join a reader that hangs in a driver.
     reading: Arc<Semaphore>,
-    /// The same for readers of NICs' reports.
+    /// Limits readers of NICs' reports to one, for the same reason.
     reporting: Arc<Semaphore>,
     lost: Arc<Lost>,
 }
@@ -224,7 +224,7 @@ impl Collector {
     }
 }
 
-/// Returns what `read` reads on a thread called `name`, in its turn and within the limit.
+/// Returns what `read` reads on a thread called `name`, when it is its turn, and within the time limit.
 async fn limited<T: Send + 'static>(
     turns: &Arc<Semaphore>,
     name: &str,
@@ -233,7 +233,7 @@ async fn limited<T: Send + 'static>(
     let read = async {
         let turn = turns.clone().acquire_owned().await.ok()?;
         let (answer, answered) = oneshot::channel();
-        // not a thread of the runtime, whose end must not wait for one that hangs
+        // not a thread of the runtime, because the runtime's end must not wait for a reader that hangs
         let reader = std::thread::Builder::new().name(name.into());
         let started = reader.spawn(move || {
             // the receiver may be gone
@@ -251,7 +251,7 @@ async fn limited<T: Send + 'static>(
     tokio::time::timeout(LIMIT, read).await.ok().flatten()
 }
 
-/// Reads the counters of all RDMA devices. Those of a pod's exclusive devices are read in the pod's namespace.
+/// Reads the counters of all RDMA devices. Counters of a pod's exclusive devices are read in the pod's namespace.
 fn read(inventory: &Inventory, sources: &Sources, lost: &Lost) -> Ports {
     let sysfs = &*sources.sysfs;
     let mut ports = Ports::new();

@@ -61,7 +61,7 @@ impl Metrics {
         }
     }
 
-    /// Checks that kubelet has registered the DRA driver of this daemon, if it has one.
+    /// Checks that kubelet has registered the DRA driver of this daemon, if the daemon has one.
     pub(crate) fn driver_is_known(&self) -> Result<(), String> {
         let driver = self.driver_now();
         let Some(Driver { name, known }) = &*driver else {

@@ -20,7 +20,7 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
-    /// Returns the name of its pod.
+    /// Returns the name of the container's pod.
     pub(crate) fn pod_name(&self) -> PodName {
         PodName {
             namespace: self.namespace.clone(),
@@ -36,12 +36,13 @@ pub(crate) struct Held {
     pub(super) allocated: BTreeMap<String, u64>,
     /// Containers of each device.
     pub(crate) holders: BTreeMap<DeviceAddress, BTreeSet<Holder>>,
-    /// Container of each device that only one has.
+    /// Container of each device that only one container has.
     pub(super) only: BTreeMap<DeviceAddress, Holder>,
 }
 
 /// Evaluates kubelet's list for resources with their offers, if they still exist. The devices of an id are those of its
-/// grant in `state_dir`. It reads a file for each id; do not call it on the thread that answers kubelet.
+/// grant in `state_dir`. The function reads a file for each id, so it must not be called on the thread that answers
+/// kubelet.
 pub(crate) fn held<'a>(
     pods: &[PodResources],
     offers: impl IntoIterator<Item = (&'a str, Option<&'a Offer>)>,

@@ -39,10 +39,10 @@
 //! | `rdma_hw_<counter>_total` | `device`, `port` (`pod`, `namespace`, `container`) | of `ports/N/hw_counters`; without
 //! `_total` for a value that can shrink |
 //!
-//! Counters of a device that only one container has carry that container's labels. Those of a shared device do not:
+//! Counters of a device that only one container has carry that container's labels. Counters of a shared device do not:
 //! `sum by (device) (rate(rdma_port_xmit_data_bytes_total[1m])) * on (device) group_right rdma_device_holder` shows
-//! them beside each holder. There is one series for each present port, counter and holder; those of a gone device or
-//! pod are gone too.
+//! them beside each holder. There is one series for each present port, counter and holder. The series of a device or
+//! pod end with it.
 
 mod collect;
 pub(crate) mod counters;
@@ -112,7 +112,7 @@ struct Registered {
     since: Instant,
     /// True if its list was sent.
     listed: bool,
-    /// True if another daemon with the same resource may end.
+    /// True if another daemon with the same resource may end without an effect on this one's registration.
     settled: bool,
 }
 
@@ -234,7 +234,7 @@ impl Metrics {
         self.is_registered(resource, ok);
     }
 
-    /// Notes that kubelet no longer knows `resource`: it ended, or forgot it.
+    /// Notes that kubelet no longer knows `resource`: kubelet has ended, or has removed the resource.
     pub fn forgotten(&self, resource: &str) {
         self.is_registered(resource, false);
     }
@@ -299,7 +299,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a reload of the configuration; not `ok`: the old one stays.
+    /// Counts a reload of the configuration; not `ok`: the old configuration stays.
     pub fn reloaded(&self, ok: bool) {
         self.0.reloads.get_or_create(&outcome(ok)).inc();
     }

@@ -47,7 +47,8 @@ pub(super) fn add(snapshot: &Snapshot, scrape: &mut Scrape) {
     }
 }
 
-/// Returns state, errors and recoveries by the reporters' names. Reporters of several ports are one.
+/// Returns state, errors and recoveries by the reporters' names. Reporters of the same name on several ports are
+/// combined.
 fn by_name<'a>(
     reporters: impl Iterator<Item = &'a Reporter>,
 ) -> BTreeMap<&'a str, (bool, u64, u64)> {

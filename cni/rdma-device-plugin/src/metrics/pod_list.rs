@@ -35,7 +35,7 @@ impl PodList {
         }
     }
 
-    /// Returns kubelet's answer, or that of the last second. Waits for a request in progress.
+    /// Returns kubelet's answer, or an answer of the last second. Waits for a request in progress.
     pub(super) async fn get(&self) -> Answer {
         let mut last = self.last.clone().lock_owned().await;
         if let Some((at, answer)) = &*last

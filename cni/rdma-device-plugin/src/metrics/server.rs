@@ -78,8 +78,7 @@ pub async fn serve(address: SocketAddr, metrics: Metrics, sources: Sources) -> i
     Ok(Server { address, task })
 }
 
-/// Serves `/healthz` and `/readyz` at a socket, forever. An existing socket is that of an earlier daemon, and is
-/// replaced.
+/// Serves `/healthz` and `/readyz` at a socket, forever. A socket that an earlier daemon left is replaced.
 ///
 /// # Errors
 /// The socket cannot be made.
@@ -99,7 +98,8 @@ pub fn serve_probes(
     Ok(accept(listener, site))
 }
 
-/// Serves as soon as the address can be bound. It tries every `again`, and logs a failure once.
+/// Serves as soon as the address can be bound. The function retries after every `again`, and logs a lasting failure
+/// once.
 pub async fn serve_when_free(
     address: SocketAddr,
     metrics: Metrics,
@@ -124,7 +124,7 @@ pub async fn serve_when_free(
 /// Source of connections.
 enum Listener {
     Address(TcpListener),
-    /// A socket, whose file is removed with it.
+    /// A socket, whose file is removed when the listener is dropped.
     Socket {
         listener: UnixListener,
         _socket: BoundSocket,
@@ -151,7 +151,7 @@ struct Connection {
     is_answered: Arc<AtomicBool>,
 }
 
-/// Connections in order of arrival. Dropping it ends them.
+/// Connections in order of arrival. Dropping this value ends them.
 #[derive(Default)]
 struct Connections {
     tasks: JoinSet<()>,
@@ -174,8 +174,8 @@ impl Connections {
         self.all.push(Connection { task, is_answered });
     }
 
-    /// Makes room for one more connection: ends the oldest one that is not being answered. If all are, it waits for the
-    /// first end.
+    /// Makes room for one more connection by ending the oldest one that is not being answered. If all are being
+    /// answered, waits until one of them ends.
     async fn make_room(&mut self) {
         while self.tasks.try_join_next().is_some() {}
         self.all.retain(|it| !it.task.is_finished());

@@ -39,7 +39,7 @@ pub struct Labels(BTreeMap<String, String>);
 
 impl Labels {
     /// Returns the labels of `node`. `netdevs` remembers attributes of netdevs. Attributes that are not observable now
-    /// are those of `before`, while the number of NICs is the same.
+    /// are taken from `before`, as long as the number of NICs has not changed.
     pub(super) fn of(node: &Node, netdevs: &mut Netdevs, before: &Self) -> Self {
         let mut nics: BTreeMap<String, Nic> = BTreeMap::new();
         for offer in &node.offers {

@@ -23,7 +23,7 @@ const FILE: &str = "rdma-device-plugin";
 /// Name of the unfinished file: NFD ignores files whose names begin with a dot.
 const UNFINISHED: &str = ".rdma-device-plugin";
 
-/// Writes `labels` into `directory` unless the file has them already. Returns true if it changed.
+/// Writes `labels` into `directory` unless the file has the same labels. Returns true if the file changed.
 fn write(directory: &Path, labels: &Labels) -> Result<bool, FileError> {
     let (file, unfinished) = (directory.join(FILE), directory.join(UNFINISHED));
     let text = labels.to_string();
@@ -53,7 +53,7 @@ pub fn is_there(directory: &Path) -> bool {
     directory.join(FILE).exists()
 }
 
-/// Removes the file in `directory`, and the unfinished one of a killed daemon. Returns the path of the file if it
+/// Removes the file in `directory`, and the unfinished file of a killed daemon. Returns the path of the file if it
 /// existed.
 ///
 /// # Errors

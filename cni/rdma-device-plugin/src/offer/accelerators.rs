@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Accelerators of the selection.
 #[derive(Clone, Debug)]
 pub struct Accelerators<'a> {
-    /// True if they are the container's own; otherwise they are all of the node.
+    /// True if the accelerators are the container's own; false if they are all of the node.
     pub own: bool,
     /// Accelerators by address.
     pub all: Vec<&'a Accelerator>,
@@ -19,7 +19,7 @@ pub struct Accelerators<'a> {
 /// Distance of a device from accelerators.
 pub(super) struct Near {
     pub(super) distance: Distance,
-    /// The nearest ones, by place.
+    /// Indices of the nearest accelerators.
     pub(super) accelerators: Vec<usize>,
 }
 
@@ -33,7 +33,7 @@ impl<'a> Accelerators<'a> {
         }
     }
 
-    /// Returns the container's accelerators at `own`, or all of the node if none is there.
+    /// Returns the container's accelerators at `own`, or all of the node if `own` has no accelerator of the node.
     pub fn of_container(inventory: &'a Inventory, own: &BTreeSet<DeviceAddress>) -> Self {
         let node = Self::of_node(inventory);
         let mut all = node.all.clone();

@@ -72,8 +72,8 @@ pub struct Allocation {
 impl Offer {
     /// Returns the container's devices for `ids`, and the grant of each id.
     ///
-    /// Only present and healthy devices are granted. An id of several devices grants those; the log names the missing
-    /// ones.
+    /// Only present and healthy devices are granted. Of an id with several devices, only these are granted; the log
+    /// names the missing ones.
     pub fn answer(
         &self,
         ids: &[String],
@@ -300,8 +300,8 @@ impl Offer {
         self.environment.variables(&names.collect::<Vec<_>>())
     }
 
-    /// Returns sriov-network-device-plugin's `PCIDEVICE_…_INFO`, by id (`pkg/infoprovider` there). It has paths only
-    /// without CDI: a CDI name resolves to the device under its name after a move.
+    /// Returns sriov-network-device-plugin's `PCIDEVICE_…_INFO`, by id (`pkg/infoprovider` there). The variable has
+    /// paths only without CDI: a CDI name resolves to the device under its name after a move.
     fn information(
         &self,
         grants: &[Grant],

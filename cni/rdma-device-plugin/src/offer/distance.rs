@@ -16,8 +16,8 @@ pub enum Distance {
     RootPort,
     /// The host bridge: PHB.
     HostBridge,
-    /// Memory of one NUMA node: NODE. It is the nearest where GPU and NIC have a root port each, as on GB200;
-    /// rdma-core's `rdma_topo` pairs them by the NUMA node there, too.
+    /// Memory of one NUMA node: NODE. This is the smallest distance if GPU and NIC each have a root port, as on GB200;
+    /// rdma-core's `rdma_topo` also pairs them by NUMA node in this case.
     NumaNode,
     /// Link between NUMA nodes of one socket.
     Socket,

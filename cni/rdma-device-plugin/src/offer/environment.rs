@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Variables for libraries that are known at Allocate: kubelet puts them before those of the pod's specification, which
-//! override them. The pod's devices are unknown then; libraries that read a file get them there.
+//! Variables for libraries that are known at Allocate: kubelet puts these variables before the variables of the pod's
+//! specification, which override them. At Allocate the pod's devices are unknown; libraries that read a file get the
+//! devices from that file.
 
 use crate::conf::{Conf, Reader, ResourceConf};
 use rdma_resources::container::{LibraryFile, MOUNTED};

@@ -58,9 +58,9 @@ pub enum Stale {
     },
 }
 
-/// Checks that the granted paths of one container are still those of its devices. A path may belong to another of its
-/// devices, as the container has all of them. For a grant by CDI names the devices only have to be present: the move
-/// corrects the entry.
+/// Checks that the granted paths of one container still belong to its devices. A path may now belong to another device
+/// of the same container. For a grant by CDI names the devices only must be present, because the move corrects the
+/// entry.
 ///
 /// # Errors
 /// The first device that the container would not have, or the first path that would be another's device.

@@ -6,7 +6,7 @@
 //! | `select` | devices of a resource |
 //! | `parent` | netdev that pods are attached to, if a resource names it |
 //! | `previous` | devices of earlier offers, which are less observable while they are in a pod |
-//! | `unnamed` | devices that a resource has only if it names them |
+//! | `unnamed` | devices that a resource has only if its selectors name them |
 //! | `required` | required number of devices |
 //! | `ids` | devices of each id |
 //! | `answer` | devices and variables of a container for ids |
@@ -53,7 +53,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Offer {
     /// Name of the resource.
     pub name: ResourceName,
-    /// Scheme of its ids.
+    /// Scheme of the offer's ids.
     pub kind: Ids,
     /// Sharing of an id's devices.
     pub sharing: Sharing,
@@ -71,7 +71,7 @@ pub struct Offer {
     pub limits: ContainerLimits,
     /// Environment of containers.
     pub environment: Environment,
-    /// Expected number of devices: the configured one, or else as many as it had.
+    /// Expected number of devices: the configured number, or else the number of present and gone devices.
     pub expected: usize,
     /// Reason why no id is healthy, if the resource has fewer devices than required.
     pub short: Option<String>,
@@ -88,13 +88,13 @@ pub struct OfferedDevice {
     pub numa_node: Option<u32>,
     /// PCI path.
     pub path: PciPath,
-    /// PCI path of its Data Direct function.
+    /// PCI path of the device's Data Direct function.
     pub data_direct: Option<PciPath>,
-    /// Hardware address of its netdev, as last observed in this namespace.
+    /// Hardware address of the netdev, as last observed in this namespace.
     pub mac: Option<String>,
     /// Netdev that pods are attached to, if the resource names it.
     pub parent: Option<String>,
-    /// Reason if it is unhealthy; no container gets it then.
+    /// Reason if the device is unhealthy; then no container gets it.
     pub fault: Option<String>,
 }
 
@@ -105,7 +105,7 @@ pub struct OfferedId {
     pub id: String,
     /// Devices of the id, as indices of [`Offer::devices`].
     pub devices: Vec<usize>,
-    /// NUMA node of its devices; empty if unknown or without meaning.
+    /// NUMA node of the id's devices; empty if unknown or without meaning.
     pub numa_nodes: Vec<u32>,
     /// True if kubelet may allocate it.
     pub healthy: bool,
@@ -116,9 +116,9 @@ pub type Unhealthy = BTreeMap<DeviceAddress, String>;
 
 /// Returns the offers of a node, and remarks on the configuration.
 ///
-/// `previous` are earlier offers: a device in a pod shows too little to be selected by its netdev, and keeps its place.
-/// A device that has lost its RDMA device stays in its resource, with the health in `unhealthy`: a move makes the RDMA
-/// device again, which takes a moment. A resource without devices is not offered. `hidden` devices are in no resource.
+/// `previous` are earlier offers: a device in a pod cannot be selected by its netdev, and therefore stays in its
+/// resource. A device that has lost its RDMA device also stays, with the health in `unhealthy`, because a move takes
+/// the RDMA device away for a moment. A resource without devices is not offered. `hidden` devices are in no resource.
 pub fn offers(
     conf: &Conf,
     inventory: &Inventory,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Netdev that pods are attached to, if `parents` of a resource names it: the device's own, the bond that this is a
-//! port of, or a VLAN on that.
+//! Netdev that pods are attached to, if `parents` of a resource names it: the device's own netdev, the bond of which it
+//! is a port, or a VLAN on either.
 //!
-//! The carrier of a VLAN is that of its parent, which is the device's own health. Only administrative changes of the
-//! VLAN are checked here: it was removed, or set down.
+//! A VLAN has the carrier of its parent, which is part of the device's health. Only administrative changes of the VLAN
+//! are checked here: it was removed, or set down.
 
 use crate::conf::{ResourceConf, selector::Text};
 use rdma_netns::{Function, LinkType};
@@ -80,7 +80,7 @@ pub(super) fn required(parents: &[Text]) -> String {
 }
 
 /// Returns the netdevs that pods of the device can be attached to, and whether each can have children now. The device's
-/// own netdev need not be up: that is its own health.
+/// own netdev need not be up, because its state is part of the device's health.
 fn candidates(function: &Function) -> Vec<(String, bool)> {
     let mut found: Vec<(String, bool)> = vec![];
     let netdevs = function.netdevs.iter();

@@ -28,7 +28,7 @@ struct Candidate<'a> {
     /// Position in the list of ids; ids outside it come last.
     place: usize,
     devices: &'a [usize],
-    /// Common NUMA node of its devices.
+    /// Common NUMA node of the id's devices.
     node: Option<u32>,
 }
 
@@ -45,7 +45,7 @@ struct Chosen {
 /// A NUMA node that the next id may be on.
 #[derive(Default)]
 struct NodeIds {
-    /// Number of its ids.
+    /// Number of the candidate ids on the node.
     count: usize,
     /// Distance of the nearest device.
     distance: Option<Distance>,
@@ -56,8 +56,8 @@ impl Offer {
     /// Chooses `size` of `available`, with `must_include` first; fewer if there are not enough.
     ///
     /// If `accelerators` are the container's own, NICs near them come first, and each accelerator gets one. If they are
-    /// those of the node, any of them may be the container's; with shared ids, use then takes precedence over distance.
-    /// The result is deterministic.
+    /// all of the node, any of them may be the container's; with shared ids, a low number of users then takes
+    /// precedence over a short distance. The result is deterministic.
     pub fn prefer(
         &self,
         available: &[String],

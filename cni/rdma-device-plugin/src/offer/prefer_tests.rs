@@ -310,7 +310,7 @@ fn the_containers_own_accelerators_have_a_nic_each_before_one_has_two() {
         (&[0], 3, &[0, 1, 2]),
         // and then the other NUMA node
         (&[0], 5, &[0, 1, 2, 3, 4]),
-        // those of the node, as any of them may be its own
+        // all accelerators of the node, as any of them may be its own
         (&[], 2, &[0, 2]),
     ] {
         assert_eq!(beside(&offer, &all, own, size), expected, "{own:?}, {size}");

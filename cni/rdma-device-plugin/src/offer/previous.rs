@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Earlier offers. A device in a pod has no netdev in the daemon's namespace: selectors by the netdev's name or type
-//! cannot match it then, although the device is the same.
+//! then cannot match the device.
 
 use super::Offer;
 use rdma_netns::{DeviceAddress, Hca, Inventory};
@@ -18,7 +18,7 @@ pub struct PreviousOffers {
 pub(super) struct Remembered {
     /// RDMA device; `None`: only the address survived a restart of the daemon.
     pub(super) hca: Option<Hca>,
-    /// Hardware address of its netdev.
+    /// Hardware address of the netdev.
     pub(super) mac: Option<String>,
     /// Physical function, if it is a virtual or sub-function.
     physical_function: Option<DeviceAddress>,
@@ -63,9 +63,8 @@ impl PreviousOffers {
         previous
     }
 
-    /// Remembers the devices of `offers`, which were made from `inventory`. A resource that is not offered or
-    /// configured for a while is not forgotten, as its devices can be in pods all the time; neither is a device that is
-    /// gone.
+    /// Remembers the devices of `offers`, which were made from `inventory`. Two kinds are kept: resources that are
+    /// temporarily not offered or configured, as their devices can be in pods all the time, and devices that are gone.
     pub fn remember(&mut self, offers: &[Offer], inventory: &Inventory) {
         for offer in offers {
             let devices = self.resources.entry(offer.name.to_string()).or_default();

@@ -27,7 +27,7 @@ impl From<bool> for Fit {
     }
 }
 
-/// Returns the devices of `resource`, by address. Remarks name those that match and are unusable. `with_netdevs`: pods
+/// Returns the devices of `resource`, by address. Remarks name matching devices that are unusable. `with_netdevs`: pods
 /// also get netdevs of the devices.
 pub(super) fn devices(
     resource: &ResourceConf,
@@ -120,13 +120,13 @@ pub(super) fn devices(
             None => found.push(device),
         }
     }
-    // a node with no other NIC offers it to its pods, which get no netdev of it
+    // a node without another NIC offers this one to its pods, which get no netdev of it
     let (own, left_out): (Vec<_>, Vec<_>) = uplinks.into_iter().unzip();
     match found.is_empty() && !with_netdevs {
         true => found = own,
         false => remarks.extend(left_out),
     }
-    // if storage uses all of them, pods get them too
+    // if storage uses all devices, pods get them too
     if storage.len() < found.len() {
         found.retain(|it| !storage.iter().any(|(address, _)| *address == it.address));
         remarks.extend(storage.into_iter().map(|(_, remark)| remark));
@@ -219,7 +219,7 @@ fn unfit(resource: &ResourceConf, function: &Function, inventory: &Inventory) ->
     })
 }
 
-/// Returns the reason why a bond cannot be exclusive through this port of it: another port is offered.
+/// Returns the reason why a bond cannot be exclusive through this one of its ports: another port is offered.
 fn another_port(
     resource: &ResourceConf,
     function: &Function,

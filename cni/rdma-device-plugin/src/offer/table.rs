@@ -105,7 +105,7 @@ fn kind(kind: Ids) -> &'static str {
     }
 }
 
-/// Returns the netdevs, and the one that pods are attached to if the resource names it.
+/// Returns the names of the netdevs, and of the netdev that pods are attached to if the resource names it.
 fn attached(device: &OfferedDevice, inventory: &Inventory) -> String {
     let netdevs = netdevs(device, inventory);
     match &device.parent {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Devices that a shared resource has only if it names them: by a netdev, an RDMA device, an address, or a pattern of
-//! these.
+//! Devices that a shared resource has only if its selectors name them: by netdev, RDMA device or address, or a pattern
+//! of these.
 
 use crate::conf::Selector;
 use rdma_netns::{Function, Hca, Netdev};
@@ -52,8 +52,8 @@ pub(super) fn no_rail(function: &Function) -> Option<String> {
     function.device.no_rail().map(str::to_owned)
 }
 
-/// Returns the reason why a device with sub-devices cannot be moved into a pod: each of them holds a reference to it
-/// (`ib_add_sub_device()`), and a move waits until there is none (`disable_device()`,
+/// Returns the reason why a device with sub-devices cannot be moved into a pod: each sub-device holds a reference to
+/// the device (`ib_add_sub_device()`), and a move waits until there is none (`disable_device()`,
 /// `drivers/infiniband/core/device.c`).
 pub(super) fn held_by_sub_devices(hca: &Hca) -> String {
     let sub_devices = hca.sub_devices.join(", ");

@@ -6,9 +6,9 @@
 //! | this one | answers of one daemon from its start on |
 //! | [`ask`] | `rdma-device-plugin probe`, which kubelet runs in the container |
 //!
-//! While a DaemonSet is updated, two daemons run in the network of their node, and only one has the address for
-//! metrics: it would answer for both. A container's probes therefore use a socket that only this container has
-//! (`--probe-socket`).
+//! While a DaemonSet is updated, two daemons run in the network of their node, and only one of them has the address for
+//! metrics: it would answer the probes of both. A container's probes therefore use a socket that only this container
+//! has (`--probe-socket`).
 
 pub mod ask;
 
@@ -98,7 +98,7 @@ impl Probes {
     /// Checks that the daemon needs no restart.
     ///
     /// # Errors
-    /// It needs a restart, for the reason given.
+    /// The daemon needs a restart, for the reason given.
     pub fn live(&self) -> Result<String, String> {
         match (self.stage)() {
             Stage::Starting => Ok(STARTING.to_owned()),

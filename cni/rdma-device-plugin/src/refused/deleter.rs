@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Task that deletes refused pods, one after the other. It needs only `delete` of pods and `create` of events. To read
-//! a pod it requests a deletion as `dryRun`, whose answer is the pod. A policy that limits it to the pods of its own
-//! node therefore covers reading too.
+//! Task that deletes refused pods, one after the other. The task needs only `delete` of pods and `create` of events. To
+//! read a pod it requests a deletion as `dryRun`, whose answer is the pod. A policy that limits deletions to the pods
+//! of its own node therefore limits reading too.
 
 use super::{
     Cure, Ids, PodName, Verdict,
@@ -53,7 +53,7 @@ enum Found<T> {
 }
 
 impl Deleter {
-    /// Returns a deleter with the token in `directory`. Without one it reports each pod.
+    /// Returns a deleter with the token in `directory`. Without a token the deleter only reports each pod.
     pub fn new(directory: &Path, metrics: Metrics) -> Self {
         let access = Access::of_pod(directory).map_err(|error| error.to_string());
         Self {

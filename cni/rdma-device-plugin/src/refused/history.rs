@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Decides when a refused pod is deleted, from earlier refusals and deletions. It has no I/O.
 //!
-//! - After kubelet's second attempt, 10 to 15 s later: a refusal in the middle of a change is over then, and the name
-//!   is still the same pod's.
+//! - After kubelet's second attempt, 10 to 15 s later: by then a refusal in the middle of a change is over, and the
+//!   name still belongs to the same pod.
 //! - A missing device may come back within a minute.
 //! - A pod that a controller makes again, and that is refused again, waits a minute, then two, then four, up to an
-//!   hour. Pods that existed at the first deletion do not wait: this does not delay a whole job.
+//!   hour. Pods that existed at the first deletion do not wait, so that the rule does not delay a whole job.
 //! - At most twenty pods of all owners are deleted in ten minutes.
 
 use super::{Cure, Ids, PodName, pod::Pod};
@@ -52,7 +52,7 @@ struct RefusedPod {
     stays: bool,
     /// True if the wait was reported.
     is_reported: bool,
-    /// Time of its event by the API server's clock.
+    /// Time of the pod's event by the API server's clock.
     event: Option<String>,
 }
 
@@ -77,9 +77,9 @@ impl Round {
 /// Next step for a refused pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing, or not yet.
+    /// No deletion, or not yet.
     None,
-    /// Not yet; the wait must be logged.
+    /// No deletion yet; the wait must be logged.
     Wait(String),
     /// The pod must be read.
     Read,
@@ -87,7 +87,7 @@ pub enum Step {
     Delete {
         /// The pod.
         pod: Pod,
-        /// Time of its event, if it was written.
+        /// Time of the pod's event, if the event was written.
         event: Option<String>,
     },
 }

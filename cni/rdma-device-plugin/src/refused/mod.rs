@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods whose container may not start (PreStartContainer). Kubelet retries in the same pod forever, and no controller
-//! removes it, as it has not failed: it waits for an administrator. With `--refused-pods delete` the daemon deletes it,
-//! so that its controller makes another one.
+//! Pods whose container may not start (PreStartContainer). Kubelet retries in the same pod forever. No controller
+//! removes the pod, because it has not failed: it waits for an administrator. With `--refused-pods delete` the daemon
+//! deletes the pod, so that its controller makes another one.
 //!
 //! | module | |
 //! |---|---|
@@ -9,8 +9,8 @@
 //! | [`history`] | time of deletion: pure, from earlier refusals and deletions |
 //! | [`deleter`] | task that uses the API server: read, event, deletion |
 //!
-//! Kubelet never waits for it: refusals go into a bounded queue, and those without room come again with kubelet's next
-//! attempt.
+//! Kubelet never waits for these tasks: refusals go into a bounded queue, and a refusal without room in the queue comes
+//! again with kubelet's next attempt.
 
 pub mod deleter;
 pub mod history;
@@ -39,7 +39,7 @@ pub enum RefusedPods {
 pub enum Cure {
     /// Time: it may pass by itself, and kubelet retries.
     Time,
-    /// Only another pod.
+    /// Only another pod can start.
     AnotherPod,
     /// The return of the device, or else another pod.
     DeviceOrAnotherPod,
@@ -116,9 +116,9 @@ pub enum Verdict {
     MayStart(Ids),
     /// The container may not start.
     Refused {
-        /// Its ids.
+        /// Ids that were refused.
         ids: Ids,
-        /// Its pod.
+        /// Pod of the container.
         pod: PodName,
         /// Reason, a sentence.
         why: String,

@@ -11,11 +11,11 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 pub struct Pod {
     /// UID, which distinguishes pods of one name.
     pub uid: String,
-    /// Name of its node.
+    /// Name of the pod's node.
     pub node: String,
     /// Creation time in the API server's format (`2026-01-31T10:00:00Z`): later is greater.
     pub created: String,
-    /// Controller that makes another one.
+    /// Controller that makes another pod after a deletion.
     pub owner: Option<Owner>,
     /// True for the mirror of a static pod, which its kubelet owns: its deletion has no effect.
     pub is_mirror: bool,
@@ -28,7 +28,7 @@ pub struct Owner {
     pub uid: String,
     /// Kind, such as `ReplicaSet`.
     pub kind: String,
-    /// Its name.
+    /// Name of the owner.
     pub name: String,
 }
 

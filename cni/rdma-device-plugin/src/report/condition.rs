@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Condition of the node: a pure function of the node's offers, and the times of its writes.
 //!
-//! It is `True` if there is a problem, like the conditions of node-problem-detector and kubelet's `…Pressure`.
+//! The condition is `True` if there is a problem, like the conditions of node-problem-detector and kubelet's
+//! `…Pressure`.
 
 use crate::{
     conf::Require,
@@ -174,7 +175,7 @@ fn lacking(node: &Node) -> impl Iterator<Item = String> {
     })
 }
 
-/// Joins the first of them, and the number of the others.
+/// Joins the first of `devices`, and the number of the others.
 fn listed(devices: &[String]) -> String {
     let cut = |it: &String| it.chars().take(LONGEST).collect::<String>();
     let mut listed: Vec<String> = devices.iter().take(NAMED).map(cut).collect();

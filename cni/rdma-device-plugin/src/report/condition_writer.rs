@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the node's condition up to date. It stays while a daemon is replaced, and the next one continues it. The
-//! daemon may only patch the status of its own node: it reads the status through an empty patch.
+//! Keeps the node's condition up to date. The condition stays while a daemon is replaced, and the next daemon continues
+//! it. The daemon may only patch the status of its own node, so it reads the status by an empty patch.
 
 use super::{
     condition::{self, Condition},

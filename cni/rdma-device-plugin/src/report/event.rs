@@ -23,7 +23,7 @@ const MOST_WITHIN: Duration = Duration::from_secs(10 * 60);
 pub struct Event<'a> {
     /// Name of the pod.
     pub pod: &'a PodName,
-    /// UID, which distinguishes pods of one name; without it `kubectl describe pod` does not show the event.
+    /// UID, which distinguishes pods of one name; without a UID `kubectl describe pod` does not show the event.
     pub uid: Option<&'a str>,
     /// Name of the node.
     pub node: &'a str,

@@ -12,7 +12,8 @@
 //! | [`pods`] | pods and their devices |
 //! | [`refusals`] | reports to pods why their containers may not start |
 //!
-//! Nothing on the node depends on it: kubelet never waits, and requests to an absent API server are retried.
+//! Nothing on the node depends on the reports: kubelet never waits for them, and requests to an absent API server are
+//! retried.
 
 pub mod condition;
 pub mod condition_writer;

@@ -102,7 +102,7 @@ impl RailEvents {
     }
 
     /// Writes the due events. Returns the delay until more are due. Continues after a refusal, and returns the first
-    /// one.
+    /// refusal.
     async fn report(&mut self) -> Result<Option<Duration>, Failure> {
         let node = self.node.borrow_and_update().clone();
         let troubles = troubles(&node);
@@ -154,7 +154,7 @@ impl RailEvents {
     }
 }
 
-/// Returns the devices that are unusable in general or for one resource, those that are gone, and the usable ones.
+/// Returns the devices that are unusable in general or for one resource, devices that are gone, and usable devices.
 fn troubles(node: &Node) -> Troubles {
     let mut troubles = Troubles::default();
     for offer in &node.offers {

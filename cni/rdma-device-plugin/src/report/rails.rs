@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Decides the reports to pods about their rails, from the devices' state, the pods' devices and earlier reports. It
-//! has no I/O.
+//! Decides the reports to pods about their rails, from the devices' state, the pods' devices and earlier reports. The
+//! module has no I/O.
 //!
 //! Reports depend on states, not on changes: a failed or held-back report is made later if it is still due. A pod gets
 //! a report at once, and then every ten seconds at most; health's damping limits flapping devices further.
@@ -21,14 +21,14 @@ const PAUSE: Duration = Duration::from_secs(10);
 pub struct PodDevices {
     /// The pod.
     pub pod: PodKey,
-    /// Its devices.
+    /// Devices of the pod.
     pub devices: BTreeMap<DeviceAddress, PodDevice>,
 }
 
 /// A device of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodDevice {
-    /// Its interface in the pod, if it has one.
+    /// Interface in the pod, if the device has one.
     pub interface: Option<String>,
     /// Resources through which the pod has it, according to kubelet.
     pub resources: BTreeSet<String>,
@@ -46,13 +46,13 @@ pub struct PodKey {
 /// A fault of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
-    /// Name of its RDMA device, if known.
+    /// Name of the RDMA device, if known.
     pub rdma: Option<String>,
     /// Reason.
     pub reason: String,
 }
 
-/// Unusable and usable devices. A device that is neither is no longer offered.
+/// Unusable and usable devices. A device in neither list is no longer offered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Troubles {
     /// Devices that are unusable in general.
@@ -82,7 +82,7 @@ impl Troubles {
         })
     }
 
-    /// Returns true if the device is offered and usable: by `resource`, or without one by any.
+    /// Returns true if the device is offered and usable: for `resource`, or if `None`, for any resource.
     fn is_usable(&self, address: &DeviceAddress, resource: Option<&str>) -> bool {
         let mut usable = self.usable.iter().filter(|(_, it)| it == address);
         usable.any(|(name, _)| resource.is_none_or(|it| it == name))

@@ -6,12 +6,12 @@ use crate::decision::{self, Others};
 use attachments::{Attachment, Phase, Smc};
 use rdma_netns::{Kernel, NetnsSide, Op};
 
-/// Removes the attachment's SMC-R as far as no other attachment has the same, and returns the failures. It continues
-/// after an error. The caller holds the node's lock. A dead namespace has taken its own entries with it, and an
-/// unloaded module all entries.
+/// Removes the parts of the attachment's SMC-R that no other attachment has, and returns the failures. The removal
+/// continues after an error. The caller holds the node's lock. The entries of a dead namespace are gone already, and
+/// with an unloaded module all entries are.
 ///
-/// `take_away` also restores entries of others that had to be removed. Such an entry that cannot be restored stays in
-/// `attachment` and its record, and is only logged: it does not keep the pod from being deleted.
+/// `take_away` also restores entries of others that had to be removed. If one cannot be restored, it stays in
+/// `attachment` and its record. The failure is only logged, so that the pod can be deleted.
 pub fn take_away<K: Kernel>(
     node: Node<'_, K>,
     pod: Option<&K::Pod>,
@@ -108,7 +108,7 @@ fn remove_once<K: Kernel>(
     Ok(round)
 }
 
-/// Logs the pnet entries that a lost record may have had. They stay, since an operator may have added them.
+/// Logs the pnet entries that a lost record may have had. The entries stay, since an operator may have added them.
 pub fn tell_lost<K: Kernel>(node: Node<'_, K>, attachment: &Attachment) {
     if !node.kernel.has_smc() {
         return;

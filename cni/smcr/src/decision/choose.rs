@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The RDMA port for each interface of a pod, and the entries for it.
+//! Chooses the RDMA port for each interface of a pod, and the entries for the port.
 
 pub use super::fits::{SkipReason, SmcInput};
 
@@ -46,7 +46,7 @@ pub fn choose(input: SmcInput<'_>) -> Chosen {
     };
     let usable: Vec<&Carrier> = carriers.iter().flatten().collect();
     for blocker in carriers.iter().filter_map(|it| it.as_ref().err()) {
-        // a rail without an RDMA device is treated as any other interface
+        // a rail without an RDMA device is treated like any other interface
         if *blocker != Blocker::NoRdma {
             draft
                 .without
@@ -103,8 +103,8 @@ impl SmcBuilder<'_> {
         fits(self.input, carrier, name)
     }
 
-    /// Chooses a rail for the pod's primary interface: one of the primary's subnet if possible, otherwise the first
-    /// one that would carry its connections.
+    /// Chooses a rail for the pod's primary interface: a rail of the primary's subnet if possible, otherwise the first
+    /// rail that would carry its connections.
     fn primary(&mut self, name: &str, usable: &[&Carrier]) {
         let Some(link) = self.link(name) else {
             return;
@@ -120,7 +120,7 @@ impl SmcBuilder<'_> {
                 Err(reason) => first = first.or(Some(reason)),
             }
         }
-        // as for a rail: a missing IPv4 address is no problem if another interface has SMC-R
+        // as with a rail, a missing IPv4 address is no problem if another interface has SMC-R
         let is_carried = !self.smc.interfaces.is_empty();
         let first = first.filter(|it| !(is_carried && *it == SkipReason::NoIpv4));
         self.without
@@ -149,7 +149,7 @@ impl SmcBuilder<'_> {
         };
         let present = entry_of(&self.input.smc_state.pod, name).map(|it| it.name.clone());
         if let Some(present) = present.filter(|present| present != id) {
-            // another attachment of this pod may have given it this id
+            // another attachment of this pod may have given the interface this id
             if !self.is_pods(&present, name) {
                 let reason = SkipReason::OtherId(present);
                 self.without.push((name.to_owned(), reason));
@@ -175,8 +175,8 @@ impl SmcBuilder<'_> {
         entries.any(|it| it.entry.name == *id && it.entry.netdev.as_deref() == Some(name))
     }
 
-    /// Adds `entry`. It belongs to the attachment if the table lacks it, or if the record of another attachment has
-    /// it.
+    /// Adds `entry`. The attachment becomes an owner of the entry if the table lacks it, or if the record of another
+    /// attachment has it.
     fn place(&mut self, at: NetnsSide, entry: &PnetEntry) {
         let SmcInput {
             attachment,
@@ -240,7 +240,8 @@ impl SmcBuilder<'_> {
 
     /// Gives interfaces that might be carried with a foreign GID an id that no RDMA port has. The kernel then stops
     /// searching; without an id it would use the RDMA device of the netdev, or of the netdev below it
-    /// (`smc_pnet_find_rdma_dev()`). If the netdev below has an id, that id counts, and only its owner can remove it.
+    /// (`smc_pnet_find_rdma_dev()`). If the netdev below has an id, the kernel uses that id, and only the id's owner
+    /// can remove it.
     fn block_foreign_gids(&mut self) {
         let Ok(id) = PnetId::try_from(NO_PORTS_ID) else {
             return;

@@ -18,7 +18,7 @@ pub struct Others<'a> {
     pub unreadable: bool,
 }
 
-/// Returns the changes that remove the attachment's SMC-R. Entries that `others` have too stay, or are restored if
+/// Returns the changes that remove the attachment's SMC-R. Entries that `others` also have stay, or are restored if
 /// they had to be removed. `has_pod`: the pod's namespace exists.
 pub fn detach(
     attachment: &Attachment,
@@ -66,9 +66,9 @@ pub fn detach(
     ops
 }
 
-/// Returns the entries of others that [`detach`] removes and restores, or that an earlier call has removed. The
-/// caller records them before, in case it is killed in between. Entries that are restored do not count, nor entries
-/// whose device has got another id meanwhile.
+/// Returns the entries of others that [`detach`] removes and restores, or that an earlier call has removed. The caller
+/// records these entries first, because it may be killed before they are restored. Restored entries are left out, and
+/// entries whose device has got another id meanwhile.
 pub fn returning(
     attachment: &Attachment,
     others: Others<'_>,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The check that an interface's connections would be carried, by the observed state and the records of other pods.
+//! The check that an interface's connections would be carried, according to the observed state and the records of other
+//! pods.
 
 use super::{
     rails::{self, Blocker, Carrier, parent_on_host},
@@ -37,7 +38,7 @@ pub enum SkipReason {
     /// The kernel would not carry its connections, or carry them incorrectly.
     #[error(transparent)]
     Misfit(#[from] Misfit),
-    /// The RDMA device cannot carry them.
+    /// The RDMA device cannot carry the connections.
     #[error(transparent)]
     Blocker(#[from] Blocker),
     /// The interface has no IPv4 address, and SMC-Rv2 and eRDMA carry only IPv4.
@@ -55,7 +56,7 @@ pub enum SkipReason {
     ParentsId {
         /// Netdev on the host.
         netdev: String,
-        /// Id of that netdev.
+        /// Id of the netdev.
         id: PnetId,
     },
     /// The interface might be carried incorrectly, and nothing in the pod can prevent it.
@@ -68,7 +69,7 @@ pub enum SkipReason {
         reason: Box<SkipReason>,
         /// Netdev on the host.
         netdev: String,
-        /// Id of that netdev.
+        /// Id of the netdev.
         id: PnetId,
     },
     /// The kernel would mix the connections of two pods.
@@ -81,9 +82,9 @@ pub enum SkipReason {
         /// Pod that has SMC-R.
         holder: String,
     },
-    /// Only SMC-Rv1 would fit. It is not routed, and the kernel compares only the prefixes of the TCP interfaces
-    /// (`smc_listen_prfx_check()`, `net/smc/af_smc.c`). If the RDMA NICs are on two links, a connection waits 5 s,
-    /// and its data can be corrupt (docs/dev/smc-r-kernel.md).
+    /// Only SMC-Rv1 would fit. SMC-Rv1 is not routed, and the kernel compares only the prefixes of the TCP interfaces
+    /// (`smc_listen_prfx_check()`, `net/smc/af_smc.c`). If the RDMA NICs are on two links, a connection waits 5 s, and
+    /// its data can be corrupt (docs/dev/smc-r-kernel.md).
     #[error(
         "only SMC-Rv1 could carry it, which needs the RDMA NICs of both ends on one link, and this \
          cannot be verified; connections by the RDMA interfaces' own addresses can have SMC-R"
@@ -108,7 +109,7 @@ impl SkipReason {
     }
 }
 
-/// Returns how `carrier` carries connections of the pod's interface `name`. It is an error if the netdev on the host
+/// Returns how `carrier` carries connections of the pod's interface `name`. Returns an error if the netdev on the host
 /// below the interface has another id.
 pub(super) fn fits(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit, SkipReason> {
     let fit = fit_by_gids(input, carrier, name);
@@ -128,8 +129,8 @@ pub(super) fn base<'a>(input: SmcInput<'a>, name: &str) -> Option<&'a PnetEntry>
     rails::base(input.attachment, name, input.observed, input.smc_state)
 }
 
-/// Returns how connections are carried by the GIDs of the carrier's port: by SMC-Rv2 if one of the addresses is. It
-/// is an error if one of the addresses would be carried incorrectly, or if none would be carried.
+/// Returns how connections are carried by the GIDs of the carrier's port: by SMC-Rv2, if SMC-Rv2 carries one of the
+/// addresses. Returns an error if one of the addresses would be carried incorrectly, or if none would be carried.
 fn fit_by_gids(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit, SkipReason> {
     let Some(gids) = input.gids else {
         return Ok(Fit::V2);
@@ -182,9 +183,9 @@ fn is_vlan(observed: &Observed, link: &Link) -> bool {
     is_vlan_netdev(link) || parent.is_some_and(is_vlan_netdev)
 }
 
-/// Returns another pod whose connections would share link groups with this one's, if RDMA devices are shared. A
-/// server distinguishes link groups only by the peer's GID, whatever pod and device they belong to
-/// (`smcr_lgr_match()`, `net/smc/smc_core.c`). Connections by the device's own GID do not depend on other pods.
+/// Returns another pod whose connections would share link groups with this pod's, if RDMA devices are shared. A server
+/// distinguishes link groups only by the peer's GID, whatever pod and device they belong to (`smcr_lgr_match()`,
+/// `net/smc/smc_core.c`). Connections by the device's own GID do not depend on other pods.
 fn other_user(input: SmcInput<'_>) -> Option<&Attachment> {
     let attachment = input.attachment;
     let uses = |other: &&Attachment| {

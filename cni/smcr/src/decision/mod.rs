@@ -36,7 +36,7 @@ use rdma_netns::{
 /// `net/smc/smc_llc.c`). If that link does not reach the peer, the first connection waits 5 s for it.
 const ONE: u8 = 1;
 
-/// Returns the changes that are missing for `smc`. `tcp2smc` comes last: sockets that are opened afterwards find all
+/// Returns the missing changes for `smc`. `tcp2smc` comes last, so that sockets that are opened with it find all
 /// entries.
 pub fn attach(smc: &Smc, smc_state: &SmcState) -> Vec<Op> {
     let ueid = smc
@@ -61,11 +61,11 @@ pub fn attach(smc: &Smc, smc_state: &SmcState) -> Vec<Op> {
     ops
 }
 
-/// Returns the changes for the drift of CHECK: those of [`attach`], and the missing entries of others that the
+/// Returns the changes for the drift of CHECK: the changes of [`attach`], and the missing entries of others that the
 /// interfaces need.
 ///
-/// If SMC-R is off, only entries with ids that no RDMA port has are expected. All other entries are ones that could
-/// not be removed.
+/// If SMC-R is off, only entries with ids that no RDMA port has are expected. All other entries in the record could not
+/// be removed.
 pub fn missing(smc: &Smc, smc_state: &SmcState) -> Vec<Op> {
     if smc.state == SmcStatus::Off {
         let placed = smc.entries.iter().map(|it| &it.entry);

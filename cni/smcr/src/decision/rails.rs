@@ -131,8 +131,8 @@ pub fn carriers(
     found
 }
 
-/// Refuses an id that another RDMA device has. The id passes if the table has the entry already: an operator may give
-/// two devices one id.
+/// Refuses an id that another RDMA device has. The id is accepted if the table has the entry already, because an
+/// operator may give two devices one id.
 fn check_id<'a>(
     carrier: Carrier,
     mut entries: impl Iterator<Item = &'a PnetEntry> + Clone,
@@ -175,7 +175,7 @@ fn carrier(
     if smc_state.erdma_compat == Some(true) && is_erdma(rdma, observed) {
         return Err(Blocker::Compat { device });
     }
-    // a kernel that does not report SMC's devices uses eRDMA if it has tcp2smc
+    // if the kernel does not report SMC's devices, it uses eRDMA if it has tcp2smc
     let is_used = match &smc_state.devices {
         Some(devices) => devices.contains(&device),
         None => smc_state.tcp2smc.is_some() || !is_erdma(rdma, observed),
@@ -227,8 +227,8 @@ fn is_erdma(rdma: &RdmaDevice, observed: &Observed) -> bool {
     device.is_some_and(|it| it.driver.as_deref() == Some(ERDMA) || !it.rdma_functions.is_empty())
 }
 
-/// Returns the port of the rail's netdev on the host, or the port of the bond with that netdev, otherwise the first
-/// port.
+/// Returns the number of the RDMA port of `link`, the rail's netdev on the host; for a bond, the RDMA port of one of
+/// its ports; otherwise the first port.
 fn port(rdma: &RdmaDevice, link: Option<&Link>, observed: &Observed) -> u8 {
     let index = link.map(|link| link.index);
     let of_bond = |netdev: u32| {
@@ -245,9 +245,9 @@ fn port(rdma: &RdmaDevice, link: Option<&Link>, observed: &Observed) -> u8 {
 /// Largest depth of stacked netdevs (`MAX_NEST_DEV`).
 const NESTED: usize = 8;
 
-/// Returns the entry of the netdev on the host at the bottom of the pod's interface `name`. The kernel looks it up
-/// first, also for connections of children in pods (`pnet_find_base_ndev()`, `smc_pnet_find_ndev_pnetid_by_table()`).
-/// It therefore counts before the pod's own entry.
+/// Returns the entry of the netdev on the host at the bottom of the pod's interface `name`. The kernel looks this entry
+/// up first, also for connections of children in pods (`pnet_find_base_ndev()`,
+/// `smc_pnet_find_ndev_pnetid_by_table()`). The entry therefore takes precedence over the pod's own.
 pub(super) fn base<'a>(
     attachment: &Attachment,
     name: &str,

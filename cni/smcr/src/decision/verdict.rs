@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The prediction of the GID that the kernel chooses for a connection. It prevents connections that wait for 5 s, and
-//! connections that use a foreign address.
+//! The prediction of the GID that the kernel chooses for a connection. The prediction prevents connections that wait
+//! for 5 s, and connections that use a foreign address.
 
 use attachments::Fit;
 use rdma_netns::{Address, Gid, GidKind, GidTable, Link};
@@ -87,7 +87,7 @@ pub enum Misfit {
         /// Length of the source's prefix, bits.
         prefix: u8,
     },
-    /// The first GID that fits is the peer of a point-to-point address. No machine reaches this port by it.
+    /// The first GID that fits is the peer of a point-to-point address. No machine reaches the port by this GID.
     #[error(
         "the kernel would choose GID {address}, which {netdev} has only as the other end of an address: \
          peers cannot reach it; remove that address from {netdev}, and set it again after the others \
@@ -131,9 +131,10 @@ fn strange(address: IpAddr, owner: &str, by: Fit) -> String {
 /// address: on a shared netdev the parent's. A connection by a VLAN uses only GIDs of VLANs with its id, any other
 /// connection none of these (`smc_ib_determine_gid()`, `smc_ib_determine_gid_rcu()`, `net/smc/smc_ib.c`, Linux 6.12).
 ///
-/// `verdict` does not rely on the order of the table, since the kernel reuses free indexes: all GIDs that fit have to
-/// be the pod's. The one exception is the other end of an address, which has a GID as well and must not be the first:
-/// earlier versions set such an address on a rail, after the rail's own. CHECK repeats the prediction.
+/// `verdict` does not rely on the order of the table, since the kernel reuses free indexes: all GIDs that fit must be
+/// the pod's. There is one exception: the other end of a point-to-point address, which also has a GID, may fit, but
+/// must not be the first. Earlier versions set such an address on a rail, after the rail's own. CHECK repeats the
+/// prediction.
 pub fn verdict(view: View<'_>, source: Source) -> Result<Fit, Misfit> {
     if view.gids.size == 1 {
         return Ok(Fit::Device);
@@ -171,9 +172,9 @@ impl View<'_> {
     /// Refuses GIDs that are not the pod's.
     ///
     /// This includes the parent's GIDs for SMC-Rv1, although any peer reaches the port by them. They would be correct
-    /// only if all RDMA NICs are on one link, which a pod cannot observe, and if the GID stays the parent's
-    /// link-local one, which it does not for soft-RoCE over a bond (docs/dev/smc-r-kernel.md). An arm here for `Owner::Host` with
-    /// `Fit::V1` would allow them for any number of pods.
+    /// only under two conditions: all RDMA NICs are on one link, which a pod cannot observe; and the first GID remains
+    /// the parent's link-local one, which is false for soft-RoCE over a bond (docs/dev/smc-r-kernel.md). An arm here
+    /// for `Owner::Host` with `Fit::V1` would allow them for any number of pods.
     fn all_own<'g>(&self, gids: impl Iterator<Item = &'g Gid>, by: Fit) -> Result<(), Misfit> {
         for gid in gids {
             let owner = match self.netdev(gid) {
@@ -254,8 +255,8 @@ impl View<'_> {
 }
 
 impl Netdev {
-    /// Reports whether one of the netdev's addresses makes the GID of `ip`. The GID of an IPv4 address with another
-    /// end is that end (`inetaddr_event()`, `drivers/infiniband/core/roce_gid_mgmt.c`).
+    /// Reports whether one of the netdev's addresses makes the GID of `ip`. The GID of a point-to-point IPv4 address is
+    /// the other end (`inetaddr_event()`, `drivers/infiniband/core/roce_gid_mgmt.c`).
     fn has_gid_of(&self, ip: IpAddr) -> bool {
         let mut addresses = self.addresses.iter();
         addresses.any(|it| match it.ip {

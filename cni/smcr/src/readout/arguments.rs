@@ -27,7 +27,7 @@ pub enum Target {
     Pod(String),
 }
 
-/// Parses the argument of the command line: a path begins with `/` or `.`, and a pod has a `/` in it.
+/// Parses the argument of the command line: a path begins with `/` or `.`; a pod has the form `namespace/name`.
 impl FromStr for Target {
     type Err = &'static str;
 

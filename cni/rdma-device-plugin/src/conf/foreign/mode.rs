@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Format of k8s-rdma-sriov-dev-plugin: `{"mode":"hca"}`, or `{"mode":"sriov"}` with the physical functions' netdevs.
-//! Its containers get all of `/dev/infiniband`; ours get only the devices'. ACK's add-on is derived from it and has a
-//! parameter `customResourceName`, which is accepted here.
+//! With that plugin a container gets all of `/dev/infiniband`; with this daemon it gets only the character devices of
+//! its own devices. ACK's add-on is derived from it and has a parameter `customResourceName`, which is accepted here.
 
 use super::{CDI, exactly, parsed, passed_over};
 use crate::conf::{

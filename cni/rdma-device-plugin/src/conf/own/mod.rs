@@ -18,8 +18,8 @@ use serde_json::Value;
 
 pub(crate) use erdma::MTU;
 
-/// Fields that identify the format. `erdma` identifies it only without a field of another format, as owners of those
-/// formats ignore it.
+/// Fields that identify the format. `erdma` identifies it only without a field of another format, as the owners of
+/// other formats ignore `erdma`.
 pub(super) const MARKS: [&str; 2] = ["resources", ERDMA];
 pub(super) const ERDMA: &str = "erdma";
 

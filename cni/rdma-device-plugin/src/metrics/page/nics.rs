@@ -17,14 +17,14 @@ pub(super) struct Numa {
     pub(super) nics: Vec<Nic>,
 }
 
-/// A NIC: a physical function, or the part of it that its virtual functions show.
+/// A NIC: a physical function, or, if only its virtual functions are visible, the visible part of it.
 #[derive(Debug)]
 pub(super) struct Nic {
     /// PCI function or auxiliary device.
     pub(super) address: DeviceAddress,
-    /// Name of its RDMA device, else of its netdev, else its address.
+    /// Name of the RDMA device, else of the netdev, else the address.
     pub(super) name: String,
-    /// True if it has an RDMA device, or lost it.
+    /// True if the NIC has an RDMA device, or has lost it.
     pub(super) has_rdma: bool,
     /// Netdev, as `ens1f0 of bond0`.
     pub(super) netdev: Option<String>,
@@ -43,7 +43,7 @@ pub(super) struct Child {
     pub(super) name: String,
     pub(super) has_rdma: bool,
     pub(super) fault: Option<String>,
-    /// Pod that has it.
+    /// Pod that has the function.
     pub(super) pod: Option<String>,
 }
 
@@ -70,7 +70,7 @@ impl Nic {
         functions.filter(|it| it.has_rdma || it.fault.is_some())
     }
 
-    /// Returns true if it or one of its functions is in `functions`.
+    /// Returns true if `functions` has the NIC's function or one of its virtual functions.
     pub(super) fn is_behind(&self, functions: &[DeviceAddress]) -> bool {
         let mut children = self.functions.iter().map(|it| &it.address);
         functions.contains(&self.address) || children.any(|it| functions.contains(it))

@@ -22,7 +22,7 @@ pub(super) struct Pod {
 /// A rail of a pod.
 #[derive(Debug, Default)]
 pub(super) struct Rail {
-    /// Interface in the pod; `None`: `rdma-cni` has no record of it.
+    /// Interface in the pod; `None`: `rdma-cni` has no record of the rail.
     pub(super) interface: Option<String>,
     /// RDMA device, or else its PCI function.
     pub(super) device: String,
