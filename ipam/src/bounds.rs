@@ -85,7 +85,7 @@ pub enum Excluded {
 pub const EXCLUDED: &str = "must be an address, a prefix, an offset as +9, or two addresses or offsets in order, as +1..+49";
 
 impl Excluded {
-    /// Parses an element of `exclude`. None: it is malformed, or its end is before its start.
+    /// Parses an element of `exclude`. `None`: the text is malformed, or the end is before the start.
     pub fn parse(text: &str) -> Option<Self> {
         if let Some(prefix) = cidr(text) {
             return Some(Self::Addresses(prefix.network(), prefix.broadcast()));
@@ -248,7 +248,7 @@ impl Bounds {
     }
 }
 
-/// Returns the first and last numbers of those of `excluded` that have the family of `prefix`.
+/// Returns the first and last numbers of each element of `excluded` with the family of `prefix`.
 ///
 /// # Errors
 /// An offset is outside the prefix.

@@ -111,7 +111,7 @@ impl Forbidden {
         self.intervals.push(Interval { first, last, why });
     }
 
-    /// Returns the reason why `number` is excluded. None: it is not.
+    /// Returns the reason why `number` is excluded. `None`: `number` is not excluded.
     pub fn why(&self, number: u128) -> Option<Why> {
         self.interval(number).map(|interval| interval.why)
     }

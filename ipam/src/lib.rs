@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-ipam`, a CNI IPAM plugin. It assigns addresses from ranges, as host-local does and in host-local's
+//! `rdma-ipam`, a CNI IPAM plugin. The plugin assigns addresses from ranges, as host-local does and in host-local's
 //! directory, or from the prefixes of the netdev to which the pod's interface belongs.
 //!
 //! ```text

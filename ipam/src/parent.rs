@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pools from the prefixes of the parent netdev, and gateways from its routes.
 //!
-//! Each family has one prefix: that of a requested address, otherwise the first usable one in the order of the kernel
-//! or of `masterAddresses`. The parent's gateway inside the prefix becomes the `gateway` of the result's address.
-//! Routers are never assigned. If the parent has no gateway inside the prefix, the prefix's first address, which
-//! routers usually have, is never assigned either.
+//! Each family has one prefix: the prefix of a requested address, otherwise the first usable prefix in the order of the
+//! kernel or of `masterAddresses`. The parent's gateway inside the prefix becomes the `gateway` of the result's
+//! address. Routers are never assigned. If the parent has no gateway inside the prefix, the prefix's first address,
+//! which routers usually have, is never assigned either.
 
 use crate::{
     address::{Family, prefix},

@@ -126,7 +126,7 @@ fn read(path: &Path) -> Result<Option<[u8; SECRET]>, SecretError> {
     bytes.try_into().map(Some).map_err(wrong)
 }
 
-/// Source of randomness. It does not block once the kernel is seeded, which happens long before pods start.
+/// Source of randomness, which does not block once the kernel is seeded, long before pods start.
 const RANDOM: &str = "/dev/urandom";
 
 /// Returns a random number.

@@ -153,7 +153,7 @@ pub struct Hca {
     /// Ports, from 1. Empty: the device is in a namespace whose sysfs this program does not see.
     #[serde(default)]
     pub ports: Vec<HcaPort>,
-    /// `uverbs0`, `umad0`, `issm0`, including those of the sub-devices.
+    /// `uverbs0`, `umad0`, `issm0`, and the character devices of the sub-devices.
     #[serde(default)]
     pub char_devices: Vec<CharDevice>,
     /// RDMA devices of the same function for subnet management alone (`RDMA_DEVICE_TYPE_SMI`), by name: `smi1` of a

@@ -135,7 +135,7 @@ pub trait Kernel {
     /// Returns the neighbours in the host's neighbour tables, by all netdevs.
     fn neighbours(&self) -> Result<Vec<Neighbour>, ObserveError>;
 
-    /// Probes all addresses on the wire at once. Returns as soon as one of them is not free, or after
+    /// Probes all addresses on the wire at once. Returns as soon as one address turns out not to be free, or after
     /// [`PROBE_TIME`](crate::probe::PROBE_TIME). Changes nothing.
     fn probe(&self, pod: &Self::Pod, questions: &[Question]) -> Result<Probed, ProbeError>;
 

@@ -82,10 +82,10 @@ pub struct Link {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lower: Option<u32>,
     /// Lower netdev of a virtual netdev, which never changes. It distinguishes this netdev from a later one with the
-    /// same index and kind. `None`: the kind has none, or it is unknown.
+    /// same index and kind. `None`: the netdev has no lower one, or the lower one is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// Kind of child, if it is one that a pod can get.
+    /// Kind of child, if a pod can get this kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child: Option<Child>,
     /// The partition and the mode of an IPoIB netdev.
@@ -251,8 +251,8 @@ impl Link {
     /// router advertisement.
     ///
     /// NetworkManager sets its addresses with `IFA_F_NOPREFIXROUTE` and makes the prefix route itself with
-    /// `RTPROT_KERNEL`; systemd-networkd makes advertised routes with `RTPROT_RA`. Both keep the kernel from accepting
-    /// advertisements, so the kernel does not make these routes again.
+    /// `RTPROT_KERNEL`; systemd-networkd makes advertised routes with `RTPROT_RA`. Both programs keep the kernel from
+    /// accepting advertisements, so the kernel does not make these routes again.
     ///
     /// The kernel makes routes in the main table (`fib_magic()`, `net/ipv4/fib_frontend.c`; `RT6_TABLE_PREFIX`,
     /// `include/net/ip6_fib.h`), or in the table of the netdev's VRF. A route of `RTPROT_KERNEL` in another table is a
@@ -283,8 +283,8 @@ impl Link {
         }
     }
 
-    /// Returns the netdev as it is `seconds` later without other changes: lifetimes are shorter, and expired objects
-    /// are gone.
+    /// Returns the expected state of the netdev `seconds` later, without other changes: lifetimes are shorter, and
+    /// expired objects are gone.
     pub fn aged(&self, seconds: u64) -> Self {
         let seconds = u32::try_from(seconds).unwrap_or(u32::MAX - 1);
         let left = |lifetime: u32| match lifetime {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Network namespaces: opening, identifying and entering.
 //!
-//! [`Netns::run`] runs work on a thread that enters, works and ends. `Netns::visit` moves the calling thread there for
-//! a moment. Neither an early return nor a panic can leave the caller in the wrong namespace: if the return from a
-//! visit is refused, the process ends.
+//! [`Netns::run`] runs work on a thread that enters, works and ends. `Netns::visit` moves the calling thread into a
+//! namespace for a moment. Neither an early return nor a panic can leave the caller in the wrong namespace: if the
+//! return from a visit is refused, the process ends.
 
 use nix::{
     errno::Errno,
@@ -52,7 +52,7 @@ const CURRENT: &str = "/proc/thread-self/ns/net";
 
 /// Number of attempts to return from a visit: entering a namespace needs kernel memory (`create_new_namespaces()`,
 /// `kernel/nsproxy.c`).
-const WAYS_BACK: usize = 3;
+const RETURN_ATTEMPTS: usize = 3;
 
 /// A network namespace, held open: it lives at least as long as this value.
 #[derive(Debug)]
@@ -205,16 +205,16 @@ impl Drop for WayBack {
     fn drop(&mut self) {
         let Self(home) = self;
         let enter = |_| setns(&*home, CloneFlags::CLONE_NEWNET).is_ok();
-        if !(0..WAYS_BACK).any(enter) {
-            // further work of this process would change the pod; the next verb repairs what this one left
+        if !(0..RETURN_ATTEMPTS).any(enter) {
+            // further work of this process would change the pod; the next verb completes the work
             log::error!("the network namespace of this program cannot be entered again");
             process::abort();
         }
     }
 }
 
-/// Returns the identities of the namespaces at `paths`, in their order. One thread visits them one after the other and
-/// finally enters `home`, so that it keeps none of them alive.
+/// Returns the identities of the namespaces at `paths`, in their order. One thread visits the namespaces one after the
+/// other and finally enters `home`, so that the thread keeps none of them alive.
 pub(crate) fn ids_at(paths: &[&Path], home: &Netns) -> io::Result<Vec<Result<NetnsId, OpenError>>> {
     let id = |path: &&Path| {
         let cookie = |netns: &Netns| {
@@ -258,8 +258,8 @@ pub(crate) fn open_file(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Returns the calling thread's namespace through a `socket` made in it. A path in `/proc` would take many times as
-/// long, because the kernel generates `/proc` for each process.
+/// Returns the calling thread's namespace through a `socket` that the thread has made. A path in `/proc` would take
+/// many times as long, because the kernel generates `/proc` for each process.
 fn here(socket: &impl AsFd) -> io::Result<File> {
     // SAFETY: this request takes no argument; the descriptor is open.
     let file = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCGSKNS as _) };

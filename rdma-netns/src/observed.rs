@@ -56,13 +56,13 @@ pub struct Namespace {
     /// Netdevs of the namespace.
     pub links: Vec<Link>,
     /// Routes that cannot be set again as they are, such as routes with several next hops: each next hop with the index
-    /// of its netdev. They are missing in [`Link::routes`].
+    /// of its netdev. [`Link::routes`] lacks these routes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unkept_routes: Vec<(u32, Route)>,
     /// RDMA devices that the namespace sees (in shared mode all of the node).
     #[serde(default)]
     pub rdma: Vec<RdmaDevice>,
-    /// RDMA devices that are a part of another one. They are missing in [`Self::rdma`].
+    /// RDMA devices that are a part of another RDMA device. [`Self::rdma`] lacks them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sub_devices: Vec<SubDevice>,
     /// Routing rules that select by source, or by source and destination, in the kernel's order.

@@ -2,20 +2,20 @@
 //! Pairing of netdevs and RDMA devices of one NIC: the rules for all callers.
 //!
 //! 1. The netdev is the RDMA device's port, if the kernel reports it.
-//! 2. Both are of the same PCI function or auxiliary device.
-//! 3. Neither rule 1 nor rule 2 finds one, and the RDMA device's node GUID derives from the netdev's hardware address.
-//!    An eRDMA NIC is two PCI functions, one with the virtio netdev, the other with the RDMA device; the driver finds
-//!    the netdev by its address and derives the GUID (`erdma_enum_and_get_netdev()`, `erdma_device_register()` in
+//! 2. Netdev and RDMA device are of the same PCI function or auxiliary device.
+//! 3. Neither rule 1 nor rule 2 applies, and the RDMA device's node GUID derives from the netdev's hardware address. An
+//!    eRDMA NIC is two PCI functions, one with the virtio netdev, the other with the RDMA device; the driver finds the
+//!    netdev by its address and derives the GUID (`erdma_enum_and_get_netdev()`, `erdma_device_register()` in
 //!    `drivers/infiniband/hw/erdma/erdma_main.c`). A VLAN or macvlan has its parent's address, so the third rule only
 //!    applies to netdevs that have hardware and no RDMA device of their own. If the RDMA device's driver is known, it
 //!    must be `erdma`.
 //!
 //! An RDMA device can have no parent in sysfs (`/sys/class/infiniband_verbs/uverbs0/device` is missing): mainline's
-//! `erdma` sets none, Alibaba's own driver does. Such a device has the identity of its netdev's function, which the
-//! first and third rule find. If the device is eRDMA's, its maker is one of the functions that are bound to [`ERDMA`]
-//! and have no RDMA device. sysfs does not tell which of them made which device: interrupts are named by function, RDMA
-//! devices by a number of their own, and binding a function again changes the order. An identity by that order could
-//! exchange two NICs; an identity by netdev cannot.
+//! `erdma` sets no parent, Alibaba's own driver does. Such a device has the identity of its netdev's function, which
+//! the first and third rule find. If the device is eRDMA's, its maker is one of the functions that are bound to
+//! [`ERDMA`] and have no RDMA device. sysfs does not tell which function made which device: interrupts are named by
+//! function, RDMA devices by a number of their own, and binding a function again changes the order. An identity by that
+//! order could exchange two NICs; an identity by netdev cannot.
 //!
 //! RDMA in software has no parent either, and its GUID derives from its netdev's address: only the driver tells it
 //! apart.

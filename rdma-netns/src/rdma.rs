@@ -36,14 +36,14 @@ pub struct RdmaDevice {
     pub index: u32,
     /// Node GUID, `0000:1122:3344:5566`-like.
     pub node_guid: String,
-    /// PCI function or auxiliary device of the RDMA device; if sysfs names no hardware, that of the netdev
+    /// PCI function or auxiliary device of the RDMA device; if sysfs names no hardware, the netdev's function
     /// ([`pairing`]). Soft devices may have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<DeviceAddress>,
     /// Ports, from 1.
     #[serde(default)]
     pub ports: Vec<RdmaPort>,
-    /// Character devices, including those of sub-devices in the same namespace, if the observing namespace sees them.
+    /// Character devices that the observing namespace sees, including those of sub-devices in the same namespace.
     #[serde(default)]
     pub char_devices: Vec<CharDevice>,
     /// Kernel modules that have connections through the device, or listen at one of its addresses: `nvme_rdma`,

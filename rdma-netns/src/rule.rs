@@ -19,8 +19,8 @@ pub struct Rule {
     pub to: Option<(IpAddr, u8)>,
     /// Table of the rule.
     pub table: u32,
-    /// Order among the rules of one family, the lowest first (`FRA_PRIORITY`). The rule of the local table has 0, of
-    /// main 32766, of default 32767.
+    /// Order among the rules of one family, the lowest first (`FRA_PRIORITY`). The rule of the local table has priority
+    /// 0, the rule of main 32766, the rule of default 32767.
     pub priority: u32,
 }
 

@@ -45,8 +45,8 @@ pub struct Lack {
 }
 
 impl Lack {
-    /// Returns true if `rdma-cni` tried to set the attribute. It does not try for a route that the record does not
-    /// describe completely, or for a netdev that is gone.
+    /// Returns true if `rdma-cni` tried to set the attribute. False for a route that the record does not describe
+    /// completely, and for a netdev that is gone.
     pub fn was_tried(&self) -> bool {
         !matches!(
             self.attribute,

@@ -40,7 +40,7 @@ pub use attribute::Attribute;
 pub use description::PORTS_OWN_GID;
 pub use desired::DesiredLink;
 pub use living::settled;
-pub use made_as::is_nobodys_child;
+pub use made_as::is_orphaned_child;
 pub use other_interface::OtherInterface;
 pub use record::{Attachment, FORMAT, Key, Phase, Rail, RailGid, Shared, Sibling};
 pub use smc::{Carried, Fit, PlacedEntry, Smc, SmcStatus};

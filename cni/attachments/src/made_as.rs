@@ -25,7 +25,7 @@ fn of_attachment(key: &Key) -> String {
 }
 
 /// Returns true if `name` has the format of a child's name and belongs to none of the attachments `keys`.
-pub fn is_nobodys_child(name: &str, keys: &[Key]) -> bool {
+pub fn is_orphaned_child(name: &str, keys: &[Key]) -> bool {
     let digits = name.strip_prefix(PREFIX).unwrap_or_default();
     let is_hexadecimal = |it: u8| matches!(it, b'0'..=b'9' | b'a'..=b'f');
     let is_one = digits.len() == DIGITS + 2 && digits.bytes().all(is_hexadecimal);
@@ -48,8 +48,8 @@ mod tests {
         };
         let name = made_as(&key("a"), 17).expect("a name");
         assert_eq!(&*name, "rdma-4fd7855511");
-        assert!(!is_nobodys_child(&name, &[key("b"), key("a")]));
-        assert!(is_nobodys_child(&name, &[key("b")]));
+        assert!(!is_orphaned_child(&name, &[key("b"), key("a")]));
+        assert!(is_orphaned_child(&name, &[key("b")]));
         for theirs in [
             "",
             "rdma0",
@@ -57,7 +57,7 @@ mod tests {
             "rdma-0123456789ab",
             "rdma-012345678G",
         ] {
-            assert!(!is_nobodys_child(theirs, &[]), "{theirs}");
+            assert!(!is_orphaned_child(theirs, &[]), "{theirs}");
         }
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Devices in pods, by the records of this boot whose devices are not restored yet. Omits records that cannot be read
-//! and those of a newer `rdma-cni`; `doctor` reports them.
+//! Devices in pods, by the records of this boot whose devices are not restored yet. Records that cannot be read and
+//! records of a newer `rdma-cni` are left out; `doctor` reports them.
 
 pub mod netns;
 mod rails;

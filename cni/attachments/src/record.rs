@@ -161,7 +161,7 @@ pub struct Rail {
     /// Routes by the host's netdev that the kernel drops in a move and that `rdma-cni` cannot set again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unkept_routes: Vec<Route>,
-    /// The netdev that stays on the host, if the pod has a child of it.
+    /// The netdev that stays on the host, if the pod has a child of this netdev.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<Shared>,
     /// Settings of the virtual function by its physical function while the pod has it. `host_link` has the earlier
@@ -217,7 +217,7 @@ pub struct Shared {
     pub device: Option<DeviceAddress>,
     /// The kind of the pod's child netdev.
     pub child: Child,
-    /// Name under which an IPoIB child is created on the host. It remains the child's alias: the end of the pod's
+    /// Name under which an IPoIB child is created on the host. The name remains the child's alias: the end of the pod's
     /// namespace returns the child to the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_as: Option<InterfaceName>,

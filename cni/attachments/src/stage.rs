@@ -4,8 +4,8 @@
 use crate::record::Attachment;
 use serde::{Deserialize, Serialize};
 
-/// Owner of a rail's devices. It alone decides which attributes are restored, and whether the driver may be bound
-/// again.
+/// Owner of a rail's devices. The owner alone decides which attributes are restored, and whether the driver may be
+/// bound again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Stage {

@@ -10,8 +10,8 @@
 //! The order is: the attachment's lock, then the node's. A verb that holds the node's lock only tries the lock of another
 //! attachment, and does not wait for it.
 //!
-//! Neither a container id nor a network's name can contain `@` or `/`, so that no two
-//! attachments share a file. A lock is held on an open file: it ends with its process.
+//! Neither a container id nor a network's name can contain `@` or `/`, so that no two attachments share a file. A lock
+//! is held on an open file, so that the lock ends with its process.
 
 use crate::record::{Attachment, FORMAT, Key};
 pub use cni_protocol::state_file::FileError as StoreError;
@@ -140,7 +140,7 @@ impl Store {
         matches!(lock, Ok(Err(TryLockError::WouldBlock)))
     }
 
-    /// Writes a new record. It is complete and on disk when this function returns.
+    /// Writes a new record. The record is complete and on disk when this function returns.
     pub fn save(&self, attachment: &Attachment) -> Result<(), StoreError> {
         self.write(attachment, true)
     }
@@ -181,8 +181,8 @@ impl Store {
         }
     }
 
-    /// Returns the time since the record of `key` was written. None: unknown, or the clock went back, as that of a
-    /// machine whose battery is empty.
+    /// Returns the time since the record of `key` was written. `None`: the time is unknown, or the clock was set back,
+    /// as on a machine with an empty battery.
     pub fn age(&self, key: &Key) -> Option<Duration> {
         let written = fs::metadata(self.path(key, "json")).and_then(|it| it.modified());
         written.ok()?.elapsed().ok()
@@ -206,10 +206,10 @@ impl Store {
         }
     }
 
-    /// Removes the remains of killed processes, for the attachments of one network or of all: an unfinished
-    /// record without a writer, and a free lock file without a record. The next verb removes what this one cannot.
-    /// `own` is the caller's attachment, whose lock the caller holds. Returns the attachments that have a record, as
-    /// [`Store::keys`] does.
+    /// Removes the remains of killed processes, for the attachments of one network or of all: an unfinished record
+    /// without a writer, and a free lock file without a record. The next verb removes remains that this call cannot
+    /// remove. `own` is the caller's attachment, whose lock the caller holds. Returns the attachments that have a
+    /// record, as [`Store::keys`] does.
     pub fn sweep(&self, network: Option<&str>, own: Option<&Key>) -> Result<Vec<Key>, StoreError> {
         let Files { records, killed } = self.files(network)?;
         for key in killed {
@@ -329,7 +329,7 @@ struct Head {
 /// Parses `text` as the record of `key`. A record of this version is parsed only once, because an ADD reads the records
 /// of all pods.
 pub fn decode(text: &[u8], key: &Key) -> Record {
-    // both error texts can quote whoever wrote the file
+    // both error texts can quote the writer of the file
     let corrupt = |why: String| Record::Corrupt(one_line(&why).into_owned());
     match serde_json::from_slice::<Attachment>(text) {
         Ok(attachment) if attachment.format > FORMAT => Record::Newer(attachment.format.into()),

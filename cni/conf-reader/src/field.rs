@@ -112,7 +112,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Returns the member `name`, which has to be an object or missing.
+    /// Returns the member `name`, which must be an object or missing.
     pub fn object(&self, name: &'a str) -> Result<Self, Wrong> {
         let field = self.at(name);
         match field.is_there() && !field.is_object() {

@@ -12,7 +12,7 @@ pub struct Wrong {
     pub place: String,
     /// Rule that the value breaks, or its defect, and what to do.
     pub problem: String,
-    /// The value as JSON. None: it is missing.
+    /// The value as JSON. `None`: the value is missing.
     pub value: Option<String>,
     /// True if the problem is the whole text, without the value.
     pub says_all: bool,

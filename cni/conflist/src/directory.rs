@@ -34,7 +34,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Returns a directory with those of `files` that a runtime reads.
+    /// Returns a directory with the `files` that a runtime reads.
     pub fn new(files: Vec<File>) -> Self {
         let is_plugin = |file: &File| file.name.contains('/');
         let (mut plugins, mut files): (Vec<_>, Vec<_>) = files.into_iter().partition(is_plugin);
@@ -76,7 +76,7 @@ impl Directory {
         &self.files
     }
 
-    /// Returns the files of the directory, and then those of networks' own directories.
+    /// Returns the files of the directory, and then the files of networks' own directories.
     pub fn all(&self) -> impl Iterator<Item = &File> {
         self.files.iter().chain(&self.plugins)
     }
@@ -106,8 +106,8 @@ impl Directory {
     }
 }
 
-/// Adds the files of the directory of `network`. An unreadable or deleted directory is ignored: the network's list
-/// does not depend on it.
+/// Adds the files of the directory of `network`. An unreadable or deleted directory is ignored: the network's list does
+/// not depend on this directory.
 fn add_plugins(path: &Path, network: &str, files: &mut Vec<File>) {
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();

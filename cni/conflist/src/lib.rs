@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! CNI's configuration directory (`/etc/cni/net.d`): the file that a runtime uses, and the entry of this project's
-//! plugin in it.
+//! plugin in the file.
 //!
 //! | module | owns |
 //! |---|---|
@@ -14,7 +14,7 @@
 //! | [`programs`] | the programs that a configuration names, and the missing ones |
 //! | [`plan`] | the changes that make the runtime call our plugin, or stop calling it |
 //!
-//! Only [`directory`] accesses the disk, and it only reads. Edits work on the text of a file: all bytes outside our
+//! Only [`directory`] accesses the disk, and only by reading. Edits work on the text of a file: all bytes outside our
 //! entry stay unchanged.
 
 pub mod directory;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One list: its plugins, and its text with our entry added or removed.
 //!
-//! Our entry is the last one. The plugins before it then get the result that they expect. DEL goes from the last
-//! plugin to the first, so that it restores the rails before the pod's own network is removed.
+//! Our entry is the last one. The plugins before it then get the result that they expect. DEL calls the plugins from
+//! the last to the first, so that the rails are restored before the pod's own network is removed.
 
 use crate::{
     Entry, TYPE, TYPES,
@@ -83,7 +83,7 @@ pub enum Refused {
     /// The network's name is invalid.
     #[error("name {name:?} is not valid; it must match [a-zA-Z0-9][a-zA-Z0-9_.-]*")]
     Name {
-        /// The name, as it is in the list.
+        /// The name in the list.
         name: String,
     },
     /// Removing our plugin would leave no plugin.
@@ -311,10 +311,10 @@ impl<'a> List<'a> {
         Ok(Some(self.replaced(vec![(at.end..at.end, &new)])))
     }
 
-    /// Returns the text without the entries of type [`TYPE`]. None: there is no such entry.
+    /// Returns the text without the entries of type [`TYPE`]. `None`: the list has no such entry.
     ///
     /// # Errors
-    /// The list would have no plugin left, or it cannot be edited.
+    /// The list would have no plugin left, or cannot be edited.
     pub fn without(&self) -> Result<Option<String>, Refused> {
         let ours: Vec<_> = self.elements_named(TYPE).collect();
         if ours.is_empty() {

@@ -13,7 +13,7 @@ use std::{fmt, ops::Range};
 pub(crate) struct Members<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'a> Members<'a> {
-    /// Parses `text`, which has to be one object.
+    /// Parses `text`, which must be one object.
     pub(crate) fn parse(text: &'a str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(text)
     }
@@ -34,7 +34,7 @@ impl<'a> Members<'a> {
     }
 }
 
-/// Returns the position of `part` in `text`. `part` has to be parsed from `text`.
+/// Returns the position of `part` in `text`. `part` must be parsed from `text`.
 pub(crate) fn span(text: &str, part: &RawValue) -> Range<usize> {
     let start = part.get().as_ptr() as usize - text.as_ptr() as usize;
     start..start + part.get().len()

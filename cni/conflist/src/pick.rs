@@ -6,8 +6,8 @@
 //! - containerd (go-cni's `loadFromConfDir`, `max_conf_num` 1) uses the first file. If that file is broken, containerd
 //!   stops: no pod gets a network.
 //! - CRI-O (ocicni's `loadNetworks`) skips broken files, and uses the first one that is left, or with
-//!   `cni_default_network` the first one of that name. It also skips a file with a plugin whose binary is missing, which
-//!   this module does not check.
+//!   `cni_default_network` the first one of that name. CRI-O also skips a file with a plugin whose binary is missing,
+//!   which this module does not check.
 //! - podman's CNI backend (`loadNetworks()` of containers/common, `libnetwork/cni`) and nerdctl (`pkg/netutil`) read all
 //!   files, skip broken ones, and use the network that the container names. podman uses the first file of a name, and
 //!   only `.conflist`.
@@ -156,7 +156,7 @@ pub fn pick(directory: &Directory, runtime: &Runtime) -> Pick {
     Pick { choice, skipped }
 }
 
-/// Returns the list whose plugins are called in the end. If `clusterNetwork` is set, Multus reads the file of that
+/// Returns the list whose plugins are finally called. If `clusterNetwork` is set, Multus reads the file of that
 /// network at each call (`getNetDelegate` in its `k8sclient.go`). If the value is a path, the file there is meant. If
 /// it is a name, an object of the cluster may be meant as well. Therefore a name counts only for a list that has our
 /// entry already, which must not be called twice.

@@ -287,7 +287,7 @@ pub fn detach(directory: &Directory, placed: &BTreeSet<String>) -> (Vec<Change>,
     (changes, obstacles)
 }
 
-/// Returns the file whose plugins the runtime calls in the end. For a list of ours, returns the single configuration
+/// Returns the file whose plugins the runtime finally calls. For a list of ours, returns the single configuration
 /// from which it is made.
 fn called(directory: &Directory, picked: Picked) -> Picked {
     let picked = follow(directory, picked);

@@ -34,7 +34,7 @@ impl Programs {
         names.map_or(true, |names| names.contains(name))
     }
 
-    /// Returns those of `types` that have no program.
+    /// Returns the `types` that have no program.
     pub fn missing(&self, types: BTreeSet<String>) -> BTreeSet<String> {
         types.into_iter().filter(|it| !self.has(it)).collect()
     }

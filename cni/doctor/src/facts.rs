@@ -29,7 +29,7 @@ pub struct Facts {
     pub modules: BTreeMap<String, ModuleState>,
     /// Settings of the RDMA subsystem's mode at boot; the last one counts.
     pub boot_modes: Vec<BootMode>,
-    /// Rule by which udev names RDMA devices; none: they have the kernel's names.
+    /// Rule by which udev names RDMA devices; `None`: the devices have the kernel's names.
     pub naming: Option<Naming>,
     /// Netdevs, RDMA devices and the hardware behind them.
     pub observed: Option<Observed>,
@@ -233,7 +233,7 @@ pub enum BinaryState {
     Absent,
     /// The path is no executable file.
     NotExecutable,
-    /// The program exists. It belongs to another project, and its version is irrelevant.
+    /// The program exists. As the program belongs to another project, its version is irrelevant.
     There,
     /// The program exists, and reported its version.
     Version {

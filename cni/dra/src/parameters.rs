@@ -46,7 +46,8 @@ pub struct AttachmentParameters {
     /// `mode`, only in a class: netdevs are moved or shared; `None`: by the chain's configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// `child`, only in a class: the pod's child of a shared netdev; `None`: by the chain's configuration.
+    /// `child`, only in a class: the kind of the pod's child of a shared netdev; `None`: the chain's configuration
+    /// decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child: Option<ChildConf>,
     /// `vf`, only in a class: settings of a virtual function while the pod has it.
@@ -122,7 +123,7 @@ struct RoutingNames {
 }
 
 impl Parameters {
-    /// Reads `parameters` from `source`. They override the fields of `before`.
+    /// Reads `parameters` from `source`. The parameters override the fields of `before`.
     ///
     /// # Errors
     /// A field is wrong, unknown, or not allowed in a claim.

@@ -87,7 +87,7 @@ pub struct JoinedRail {
     pub told: Value,
 }
 
-/// Devices and variables of a request, besides NICs.
+/// Devices and variables of a request, other than NICs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Request {

@@ -92,8 +92,8 @@ impl AskError {
 
 /// Returns the devices that kubelet allocated to the pod's containers. None: kubelet does not know the pod (yet).
 ///
-/// The client calls `Get` for the one pod first, and `List` if kubelet has `Get` turned off. It repeats the request
-/// until `limit` is over, if kubelet is unavailable (it restarts) or limits the rate of requests (100 a second,
+/// The client calls `Get` for the one pod first, and `List` if kubelet has `Get` turned off. The client repeats the
+/// request until `limit` is over, if kubelet is unavailable (it restarts) or limits the rate of requests (100 a second,
 /// `pkg/kubelet/apis/grpc/ratelimit.go`).
 ///
 /// Of the init containers, the result has only restartable ones (sidecars): kubelet reports no others, and their

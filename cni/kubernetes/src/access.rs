@@ -91,7 +91,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Returns the identity in `token`. None: it is not a service account's token.
+    /// Returns the identity in `token`. `None`: `token` is not a service account's token.
     pub fn of_token(token: &str) -> Option<Self> {
         let claims = BASE64_URL_SAFE_NO_PAD
             .decode(token.split('.').nth(1)?)
@@ -121,7 +121,7 @@ impl Access {
     /// Returns the access of this process' pod: address from the environment, files in `directory`.
     ///
     /// # Errors
-    /// The environment is not that of a pod.
+    /// The environment is not a pod's.
     pub fn of_pod(directory: &Path) -> Result<Self, AccessError> {
         let get = |name| env::var(name).ok();
         Self::new(get(HOST), get(PORT), directory)

@@ -160,7 +160,7 @@ impl Client {
         request.map_err(|error| RequestError::Garbage(format!("{path}: {error}")))
     }
 
-    /// Returns the TLS configuration. It is made for each request: requests are rare, and the CA can be replaced.
+    /// Returns the TLS configuration, which is made for each request: requests are rare, and the CA can be replaced.
     fn config(&self) -> Result<ClientConfig, RequestError> {
         let (text, file) = self.access.certificates()?;
         let mut roots = RootCertStore::empty();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `ibKubernetesEnabled`, a field of ib-sriov-cni. ib-kubernetes gives each pod of the network a GUID, and makes the
-//! subnet manager add it to the partition of `pkey`. It reports this in the pod's annotation, which Multus passes on
-//! (`getNetConfNetns()`, `cmd/ib-sriov-cni/main.go` of k8snetworkplumbingwg/ib-sriov-cni).
+//! subnet manager add the GUID to the partition of `pkey`. ib-kubernetes reports both in the pod's annotation, which
+//! Multus passes on (`getNetConfNetns()`, `cmd/ib-sriov-cni/main.go` of k8snetworkplumbingwg/ib-sriov-cni).
 
 use crate::Conf;
 use conf_reader::{Field, Wrong};

@@ -6,7 +6,7 @@
 use conf_reader::{Field, Wrong};
 use std::collections::BTreeMap;
 
-/// Types under which this plugin replaces one that has always accepted both arguments.
+/// Types under which this plugin replaces a plugin that has always accepted both arguments.
 const DROP_INS: [&str; 2] = ["sriov", "ib-sriov"];
 
 /// An argument.

@@ -68,7 +68,7 @@ impl RoutingFields {
         *self == Self::default()
     }
 
-    /// Returns the set fields, with those of `other` for missing ones.
+    /// Returns these fields; missing ones are taken from `other`.
     pub fn over(self, other: Routing) -> Routing {
         Routing {
             metric: self.metric.unwrap_or(other.metric),

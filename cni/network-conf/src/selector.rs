@@ -149,7 +149,7 @@ impl Selector {
         self.netdev.is_some() || self.rdma.is_some() || self.pci.is_some()
     }
 
-    /// Reports whether the selector names one certain device. It is then an error if no device matches.
+    /// Reports whether the selector names one certain device. If so, no matching device is an error.
     pub fn is_literal(&self) -> bool {
         [&self.netdev, &self.rdma, &self.pci]
             .into_iter()

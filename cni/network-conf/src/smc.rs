@@ -22,7 +22,7 @@ pub struct Smc {
     pub smcr: Smcr,
     /// `smcUeid`, if it is valid.
     pub ueid: Option<String>,
-    /// `smcUeid`, if it is invalid. It is an error only for pods that get devices.
+    /// `smcUeid`, if it is invalid. An invalid value is an error only for pods that get devices.
     wrong_ueid: Option<Value>,
     /// The pod's annotation, which is checked only for pods that get devices.
     annotation: Annotation,

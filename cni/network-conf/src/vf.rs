@@ -56,7 +56,7 @@ pub fn parse(file: &Field<'_>, arguments: &PodArguments<'_>) -> Result<Vec<VfSet
     Ok(settings.into_iter().flatten().collect())
 }
 
-/// Returns `settings`, and those of `others` whose kinds `settings` lacks.
+/// Returns `settings`, and the settings in `others` of all other kinds.
 pub fn over(settings: Vec<VfSetting>, others: Vec<VfSetting>) -> Vec<VfSetting> {
     let mut all = settings;
     for other in others {
@@ -163,8 +163,8 @@ fn address(field: &Field<'_>) -> Result<Option<HardwareAddress>, Wrong> {
 
 const ONE_ADDRESS: &str = "must be the hardware address of one netdev, as 02:00:00:00:00:01";
 
-/// Reads the hardware address of an Ethernet netdev: of no group, and not all zeros. It accepts the forms that
-/// sriov-cni accepts, by Go's `net.ParseMAC`: with colons, with hyphens, or with two bytes between dots.
+/// Reads the hardware address of an Ethernet netdev: of no group, and not all zeros. Accepted are the forms that
+/// sriov-cni accepts by Go's `net.ParseMAC`: with colons, with hyphens, or with two bytes between dots.
 fn one_address(text: &str) -> Option<HardwareAddress> {
     let pairs: Vec<&str> = text.split('.').collect();
     let with_colons = match &pairs[..] {

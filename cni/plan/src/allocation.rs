@@ -62,7 +62,7 @@ pub struct Given {
     pub address: DeviceAddress,
     /// True if the container gets the device by its CDI name.
     pub cdi: bool,
-    /// Character devices of the device at that time.
+    /// Character devices of the device at Allocate.
     pub char_devices: Vec<CharNode>,
 }
 

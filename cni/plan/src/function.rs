@@ -66,7 +66,7 @@ impl<'a> Function<'a> {
 
 /// Returns true if `op` makes a setting that the function's driver does not report. No observation shows whether the
 /// operation succeeded.
-pub fn is_untold(op: &Op, observed: &Observed) -> bool {
+pub fn is_unreported(op: &Op, observed: &Observed) -> bool {
     let Op::SetVf {
         pf,
         number,

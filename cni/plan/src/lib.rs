@@ -39,7 +39,7 @@ mod spared;
 pub use attach::{attach, attach_rail, bearer};
 pub use children::{child_removed, children_together, limit_to_batch};
 pub use detach::{Others, detach, detach_beside, gone, home, missing_of};
-pub use function::{Rebind, are_named, is_rebound, is_untold, rebinds};
+pub use function::{Rebind, are_named, is_rebound, is_unreported, rebinds};
 pub use leftovers::{is_of_others, left_in_pod};
 pub use locate::{rdma_anywhere, rdma_on_host};
 pub use managed::{has_to_outlast, taken_away};

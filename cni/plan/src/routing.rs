@@ -45,12 +45,12 @@ pub fn routed(
     desired
 }
 
-/// Chooses the tables of a new attachment: those of its rails from `routing.tableBase` on, and above them one for each
+/// Chooses the tables of a new attachment: one for each rail from `routing.tableBase` on, and above these one for each
 /// other interface of the pod. If one of these tables is in use in the pod, or belongs to one of `others` in the same
 /// pod, which may have no routes in it yet, all tables are chosen above that one.
 ///
 /// # Errors
-/// No table number above it is free.
+/// No table number above the used ones is free.
 pub fn choose_tables(
     attachment: &mut Attachment,
     observed: &Observed,
@@ -85,7 +85,7 @@ pub fn choose_tables(
     Ok(())
 }
 
-/// Returns the tables of an attachment: its rails', and those of the pod's other interfaces.
+/// Returns the tables of an attachment: the tables of its rails, and of the pod's other interfaces.
 fn tables(attachment: &Attachment) -> impl Iterator<Item = u32> {
     let rails = (0..attachment.rails.len()).filter_map(|index| attachment.table(index));
     let others = attachment.other_interfaces.iter().map(|it| it.table);
@@ -148,8 +148,8 @@ pub fn connected(address: &Address) -> Option<Route> {
     })
 }
 
-/// Raises the metrics of `routes` above those of `present` routes. All routes to one destination are raised by the same
-/// amount, so that their order and intended multipath routes are kept.
+/// Raises the metrics of `routes` above the metrics of `present` routes. All routes to one destination are raised by
+/// the same amount, so that their order and intended multipath routes are kept.
 fn raise_metrics(routes: &mut [Route], present: &[Route], behind: u32) {
     let before = routes.to_vec();
     for route in routes {

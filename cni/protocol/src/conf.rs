@@ -119,7 +119,7 @@ fn versions() -> String {
     SUPPORTED.map(SpecVersion::as_str).join(", ")
 }
 
-/// Decodes standard input, which has to be a JSON object.
+/// Decodes standard input, which must be a JSON object.
 pub fn decode(stdin: &[u8]) -> Result<Map<String, Value>, ConfError> {
     match serde_json::from_slice(stdin) {
         Ok(Value::Object(object)) => Ok(object),
@@ -232,8 +232,8 @@ fn prev_result(file: &Field<'_>) -> Result<Option<Value>, Wrong> {
     Ok(file.object("prevResult")?.value().cloned())
 }
 
-/// Names of the list: the specification's, and the one that libcni used before 1.2.1 (containernetworking/cni issue
-/// 1101).
+/// Names of the list: the specification's name, and the name that libcni used before 1.2.1 (containernetworking/cni
+/// issue 1101).
 const VALID_ATTACHMENTS: [&str; 2] = ["cni.dev/valid-attachments", "cni.dev/attachments"];
 
 /// Returns the runtime's valid attachments. `null` means an empty list: Go marshals a nil slice as `null`, and CRI-O

@@ -77,8 +77,8 @@ impl From<EnvironmentError> for Failure {
     }
 }
 
-/// The implementation of the verbs. It gets the environment, the decoded configuration, and the output for the
-/// result.
+/// The implementation of the verbs. The function gets the environment, the decoded configuration, and the output for
+/// the result.
 pub type Verb<'a> =
     dyn Fn(&Environment, Map<String, Value>, &mut dyn Write) -> Result<(), Failure> + 'a;
 

@@ -3,7 +3,7 @@
 //! that moves, the subnet manager sets the partition.
 
 use crate::{error::Error, verb::Node};
-use attachments::{Attachment, Rail, is_nobodys_child};
+use attachments::{Attachment, Rail, is_orphaned_child};
 use network_conf::Conf;
 use plan::select::SelectError;
 use rdma_netns::{Child, Kernel, LinkType, NetnsSide, Observed, Op, Pkey};
@@ -72,7 +72,7 @@ pub fn log(conf: &Conf, attachment: &Attachment) {
 
 /// Removes children that came back to the host after their records were gone: a process that held the namespace open
 /// kept them there. The caller holds the node's lock.
-pub fn remove_nobodys<K: Kernel>(node: &Node<'_, K>, observed: &Observed) -> Result<(), Error> {
+pub fn remove_orphans<K: Kernel>(node: &Node<'_, K>, observed: &Observed) -> Result<(), Error> {
     let ipoib = observed.host.links.iter();
     let ipoib = ipoib.filter(|it| matches!(it.child, Some(Child::Ipoib { .. })));
     let mut ipoib = ipoib.peekable();
@@ -80,9 +80,9 @@ pub fn remove_nobodys<K: Kernel>(node: &Node<'_, K>, observed: &Observed) -> Res
         return Ok(());
     }
     let keys = node.store.keys(None)?;
-    let is_nobodys = |name: &str| is_nobodys_child(name, &keys);
+    let is_orphaned = |name: &str| is_orphaned_child(name, &keys);
     for link in ipoib {
-        if !is_nobodys(&link.name) && !link.alias.as_deref().is_some_and(is_nobodys) {
+        if !is_orphaned(&link.name) && !link.alias.as_deref().is_some_and(is_orphaned) {
             continue;
         }
         let (at, link) = (NetnsSide::Host, link.name.clone());

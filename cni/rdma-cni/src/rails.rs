@@ -37,7 +37,7 @@ const FILE: &str = "rails.json";
 /// Temporary name of the file, in a directory that no pod mounts: no network's name begins with `.`.
 const TEMPORARY: &str = ".rails.json.new";
 
-/// Lock for all changes below `rails/` except those of the networks' directories. No network's name begins with `.`.
+/// Lock for all changes below `rails/`, except changes of the networks' directories. No network's name begins with `.`.
 const LOCK: &str = ".lock";
 
 /// Returns the name of the pod's directory.

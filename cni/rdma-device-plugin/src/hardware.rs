@@ -24,7 +24,8 @@ pub struct Hardware {
     /// State directory of the records of pods' devices; `None`: records are not read.
     state_dir: Option<PathBuf>,
     memory: Arc<Mutex<Memory>>,
-    /// Limits the threads that wait for the accelerators' driver to one, so that a driver that hangs blocks only one.
+    /// Limits the threads that wait for the accelerators' driver to one, so that a hanging driver blocks only one
+    /// thread.
     driver: Arc<Semaphore>,
 }
 

@@ -36,7 +36,7 @@ const AFTER_AN_EVENT: Duration = Duration::from_millis(100);
 /// Intervals of attempts to lock: at first, and for a lock that is held for long.
 const TRIES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
 
-/// Role of a daemon among those of its node.
+/// Role of a daemon among the daemons of its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Role {
     /// True if no newer daemon runs.
@@ -170,7 +170,7 @@ impl Presence {
         self.place.role()
     }
 
-    /// Returns true if `name` is that of a running daemon, including this one.
+    /// Returns true if `name` is the name of a running daemon, including this one.
     pub fn runs(&self, name: &str) -> bool {
         let ending = format!("-{name}{SUFFIX}");
         name == self.name

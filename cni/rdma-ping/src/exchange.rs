@@ -62,7 +62,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Returns true if each request was answered, or none has to be.
+    /// Returns true if each request was answered, or no answer is required.
     pub(crate) fn is_good(&self) -> bool {
         !self.pair.is_required || self.is_complete()
     }

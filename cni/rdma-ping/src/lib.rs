@@ -226,7 +226,7 @@ fn with_node(
     both.ping(arguments, &devices, output)
 }
 
-/// The rails of this node or pod, and those of the other one.
+/// The rails of this node or pod, and the rails of the other node or pod.
 struct Both<'a> {
     /// The names of the two.
     names: [&'a str; 2],

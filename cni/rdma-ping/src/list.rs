@@ -31,7 +31,7 @@ struct ListedRail {
 }
 
 impl List {
-    /// The list of the own `rails`; without `name` under the host's name.
+    /// Returns the list of the own `rails`, under `name` or else the host's name.
     pub(crate) fn of(name: Option<&str>, rails: &[Rail]) -> Self {
         let host = || fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let name = name.map_or_else(host, str::to_owned);

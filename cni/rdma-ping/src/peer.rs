@@ -164,7 +164,7 @@ fn list_of(peer: SocketAddr) -> io::Result<(Vec<u8>, TcpStream)> {
     }
 }
 
-/// Bytes until a newline, the end of the stream, or `longest`.
+/// Reads until a newline, the end of the stream, or `longest`.
 ///
 /// # Errors
 /// The kernel's, or `TimedOut`.

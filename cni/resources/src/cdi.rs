@@ -136,7 +136,7 @@ pub fn renumbered(
     Some(devices)
 }
 
-/// Returns a character device of a container's edits. It has the same path in the container.
+/// Returns a character device of a container's edits, with the same path in the container as on the node.
 pub fn device_node(node: &CharNode) -> Value {
     json!({
         "path": format!("/dev/infiniband/{}", node.name),

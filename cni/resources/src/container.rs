@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rails of a container's pod, which are unknown when kubelet allocates. A container gets them by a CDI entry
-//! with the variable [`RAILS`], and by a mounted directory with the configuration files of libraries. Both are named
-//! after the smallest id of a resource that the container has, which no other container has. They are written before
-//! the container is created. The entry also has the [`Hook`] that sets the container's limits.
+//! The rails of a container's pod, which are unknown when kubelet allocates. A container gets them by a CDI entry with
+//! the variable [`RAILS`], and by a mounted directory with the configuration files of libraries. Entry and directory
+//! are named after the container's smallest id of a resource, which no other container has, and are written before the
+//! container is created. The entry also has the [`Hook`] that sets the container's limits.
 //!
 //! One CDI file has the entries of all containers of the node.
 
@@ -72,7 +72,7 @@ pub struct ContainerId<'a> {
 }
 
 impl<'a> ContainerId<'a> {
-    /// Returns the key of the container with `ids`, in any order. None: there are no ids.
+    /// Returns the key of the container with `ids`, in any order. `None`: `ids` is empty.
     pub fn of(resource: &'a str, ids: &'a [String]) -> Option<Self> {
         let id = ids.iter().min()?;
         Some(Self { resource, id })

@@ -66,8 +66,8 @@ impl ContainerLimits {
         }
     }
 
-    /// Reads the arguments of the hook, as [`Hook::json`] writes them. `None`: one of them is another argument, or
-    /// there are none.
+    /// Reads the arguments of the hook, as [`Hook::json`] writes them. `None`: one is no argument of the hook, or there
+    /// are none.
     pub fn of_arguments(arguments: &[String]) -> Option<Self> {
         let mut limits = Self::default();
         let number = |text: &str| {

@@ -26,7 +26,7 @@ impl Memlock {
         }
     }
 
-    /// Reads a limit as it is displayed. `None`: it is none.
+    /// Parses a limit in its displayed form. `None`: `limit` is no limit.
     pub(crate) fn of_text(limit: &str) -> Option<Self> {
         let bytes = limit.parse::<u64>().map(Value::from);
         Self::try_from(bytes.unwrap_or_else(|_| limit.into())).ok()

@@ -42,8 +42,8 @@ const MAPPED_BITS: u32 = 96;
 pub struct Port {
     /// RDMA device.
     pub device: String,
-    /// Index of the GID to send by: that of the first address, or the InfiniBand port's own. None: the GID does not
-    /// exist.
+    /// Index of the GID to send by: the GID of the first address, or the InfiniBand port's own. `None`: the GID does
+    /// not exist.
     pub index: Option<u32>,
     /// RoCE v2 GIDs of the pod's addresses, in the order of the addresses. Empty for an InfiniBand port: NCCL
     /// distinguishes it by its link layer.

@@ -94,7 +94,7 @@ pub struct Plan {
     pub routes: Option<Vec<Value>>,
     /// `ipam.resolvConf`
     pub resolv_conf: Option<PathBuf>,
-    /// Requested addresses. ADD fails if it cannot assign one of them.
+    /// Requested addresses. ADD fails if one of them cannot be assigned.
     pub requested: Vec<IpAddr>,
     /// `hostAddresses`: addresses of the host on NICs that are currently in pods.
     pub away: Vec<IpAddr>,

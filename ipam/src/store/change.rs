@@ -31,14 +31,14 @@ pub enum Change {
         /// True if the file is synced.
         durable: bool,
     },
-    /// Makes a hard link. It fails if `to` exists.
+    /// Makes a hard link. The change fails if `to` exists.
     Link {
         /// Existing file.
         from: PathBuf,
         /// New name.
         to: PathBuf,
     },
-    /// Makes a note, which is a symbolic link that leads nowhere. It is therefore never observed without its text.
+    /// Makes a note: a symbolic link that leads nowhere. A note is therefore never observed without its text.
     Note {
         /// Path. The change fails if something exists there.
         path: PathBuf,
@@ -117,8 +117,8 @@ impl Disk for RealDisk {
     }
 }
 
-/// The real disk with deferred syncs of directories. They are done once for several calls, before the caller reports
-/// any result.
+/// The real disk with deferred syncs of directories. The syncs are done once for several calls, before the caller
+/// reports any result.
 #[derive(Debug, Default)]
 pub struct Deferred {
     directories: RefCell<BTreeSet<PathBuf>>,

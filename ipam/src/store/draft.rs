@@ -40,7 +40,7 @@ impl Draft {
     }
 }
 
-/// Returns the owner of the draft `name`. None: it is no draft.
+/// Returns the owner of the draft `name`. `None`: `name` is not the name of a draft.
 pub(super) fn owner_of(name: &str) -> Option<Owner> {
     let (owner, _process) = name.strip_suffix(ENDING)?.rsplit_once('.')?;
     Owner::of_file_name(owner)

@@ -300,7 +300,7 @@ impl Locked<'_> {
         self.make(change)
     }
 
-    /// Returns the addresses in the note of `owner`. None: there is no note, or it is malformed.
+    /// Returns the addresses in the note of `owner`. `None`: the note is missing or malformed.
     pub fn noted(&self, owner: &Owner) -> Result<Option<Vec<IpAddr>>, StoreError> {
         let text = note(&self.store.note_of(owner))?;
         Ok(text.and_then(|text| note::addresses(&text)))

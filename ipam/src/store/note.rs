@@ -9,12 +9,12 @@ pub fn text_of(ips: &[IpAddr]) -> String {
     ips.join(",")
 }
 
-/// Parses the addresses in the `text` of a note. None: it is malformed.
+/// Parses the addresses in the `text` of a note. `None`: the text is malformed.
 pub fn addresses(text: &str) -> Option<Vec<IpAddr>> {
     text.split(',').map(|ip| ip.parse().ok()).collect()
 }
 
-/// Reports whether a conflict at `seen` is no more than `time` from `now`. Both are seconds since 1970. Since the
+/// Reports whether a conflict at `seen` is no more than `time` from `now`. Both times are seconds since 1970. Since the
 /// clock may have been set back, a conflict in the near future counts.
 pub fn is_within(seen: &str, now: u64, time: Duration) -> bool {
     seen.parse()

@@ -166,8 +166,8 @@ impl Store<'_> {
         synced.filter_map(Result::err).collect()
     }
 
-    /// Returns a warning for each file that neither host-local nor this plugin made. It uses only the names and reads
-    /// no lease.
+    /// Returns a warning for each file that neither host-local nor this plugin made. The function uses only the names
+    /// and reads no lease.
     pub fn foreign(&self) -> Result<Vec<String>, StoreError> {
         let names = names(&self.directory)?.into_iter();
         let foreign = names.filter(|name| name.parse::<IpAddr>().is_err() && !is_known(name));

@@ -77,7 +77,7 @@ impl Added {
     }
 }
 
-/// Does all work under the lock. Afterwards no other attachment can get the addresses. They are on the disk after
+/// Does all work under the lock. Afterwards no other attachment can get the addresses. The leases are on the disk after
 /// `draft` is settled.
 fn give(
     node: &Node<'_>,
@@ -297,7 +297,7 @@ fn dns(plan: &Plan) -> Result<Value, Error> {
     Ok(resolv::dns(&text))
 }
 
-/// Returns the result. It has no interfaces, which the caller adds.
+/// Returns the result, without interfaces, which the caller adds.
 fn answer(node: &Node<'_>, offer: &Offer, ips: &[IpAddr], dns: Value) -> Value {
     let version = node.place.network.version;
     let addresses = offer.pools.iter().zip(ips).map(|(pool, ip)| {

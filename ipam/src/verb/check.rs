@@ -11,8 +11,8 @@ use serde_json::Value;
 use std::net::IpAddr;
 
 /// Checks that every lease of ADD exists, and that every address of the attachment in `prevResult` that this plugin
-/// assigned is leased to it. Other plugins may have added addresses to the interface, or removed an address from
-/// `prevResult`; their own CHECK covers these addresses.
+/// assigned is leased to the attachment. Other plugins may have added addresses to the interface, or removed an address
+/// from `prevResult`; their own CHECK covers these addresses.
 pub fn check(node: &Node<'_>) -> Result<(), Error> {
     node.place.network.since("CHECK", SpecVersion::V0_4_0)?;
     let owner = node.owner()?;
@@ -57,7 +57,7 @@ pub fn check(node: &Node<'_>) -> Result<(), Error> {
 }
 
 /// Returns the addresses of `interface` in the chain's result. A result of an IPAM plugin has no interfaces: all its
-/// addresses count. None: there is no result.
+/// addresses count. `None`: the configuration has no `prevResult`.
 fn reported(previous: Option<&Value>, interface: &str) -> Option<Vec<IpAddr>> {
     let previous = previous?;
     if let Some(found) = result::find_interface(previous, interface) {

@@ -44,8 +44,8 @@ pub fn del(node: &Node<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Marks those of `conflicts` that `owner` holds as used by another machine. Also removes some expired marks, since
-/// many runtimes never call GC.
+/// Marks the addresses of `conflicts` that `owner` holds as used by another machine. Also removes some expired marks,
+/// since many runtimes never call GC.
 fn avoid(locked: &Locked<'_>, owner: &Owner, conflicts: &[IpAddr]) -> Result<(), Error> {
     if let Some(first) = conflicts.first()
         && let Err(error) = locked.forget_old_conflicts(Some(first))

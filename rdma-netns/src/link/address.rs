@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An IP address of a netdev, and the route that comes with it.
+//! An IP address of a netdev, and its prefix route.
 
 use super::route::{Route, contains};
 use serde::{Deserialize, Serialize};

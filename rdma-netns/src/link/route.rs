@@ -29,7 +29,7 @@ pub struct Route {
     /// `RT_SCOPE_*`: 0 global, 253 link.
     #[serde(default)]
     pub scope: u8,
-    /// True if the gateway counts as reachable on the link without a route to it.
+    /// True if the gateway counts as reachable on the link although no route leads to it.
     #[serde(default)]
     pub onlink: bool,
     /// Path MTU, bytes.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! IPoIB netdevs by rtnetlink (`IFLA_IPOIB_*`, `include/uapi/linux/if_link.h`) and, for the mode, by sysfs if it has a
-//! file for it; and the partitions of ports in sysfs.
+//! IPoIB netdevs: attributes by rtnetlink (`IFLA_IPOIB_*`, `include/uapi/linux/if_link.h`), the mode by its file in
+//! sysfs if it exists, and the partitions of ports by sysfs.
 
 use super::{Space, devices, inside, links};
 use crate::{

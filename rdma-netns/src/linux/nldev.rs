@@ -209,13 +209,13 @@ impl Nldev {
         Ok(answers.bodies().flat_map(parse_resources).collect())
     }
 
-    /// Returns the kernel modules that have a connection through a device, or listen at an address of it (`rdma
+    /// Returns the kernel modules that have a connection through a device, or listen at an address of the device (`rdma
     /// resource show cm_id dev DEVICE`). Each module is returned once. A module that listens at every address of the
     /// node does not count, nor does SMC, which reconnects through another device.
     ///
-    /// The result has all kernel users of the RDMA connection manager: NVMe, NFS, Lustre, iSER, SMB. It lacks SRP,
-    /// which uses InfiniBand's own connection manager. A list of queue pairs would have SRP too, but each queue pair
-    /// costs a query of the device's firmware (`fill_res_qp_entry()`, `drivers/infiniband/core/nldev.c`).
+    /// The result has all kernel users of the RDMA connection manager: NVMe, NFS, Lustre, iSER, SMB. The result lacks
+    /// SRP, which uses InfiniBand's own connection manager. A list of queue pairs would have SRP too, but each queue
+    /// pair costs a query of the device's firmware (`fill_res_qp_entry()`, `drivers/infiniband/core/nldev.c`).
     pub fn kernel_users(&mut self, device: u32) -> Result<Vec<String>, NetlinkError> {
         let request = Request::new(command::RES_CM_ID_GET).number(attr::DEV_INDEX, device);
         let answers = self.0.dump(&request)?;

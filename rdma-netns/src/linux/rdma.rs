@@ -18,7 +18,7 @@ use std::{
     path::Path,
 };
 
-/// Sources of data besides RDMA netlink.
+/// Sources of data in addition to RDMA netlink.
 pub(super) struct DeviceContext<'a> {
     /// Mount point of sysfs.
     pub(super) sysfs: &'a Path,
@@ -33,8 +33,8 @@ pub(super) struct DeviceContext<'a> {
     pub(super) is_host: bool,
 }
 
-/// Returns the RDMA devices that the namespace of `nldev` sees. Adds those with a driver for hardware to `hardware`,
-/// each with the driver's id.
+/// Returns the RDMA devices that the namespace of `nldev` sees. Adds the RDMA devices with a driver for hardware to
+/// `hardware`, each with the driver's id.
 pub(super) fn read(
     nldev: &mut Nldev,
     context: &DeviceContext<'_>,

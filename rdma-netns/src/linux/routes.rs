@@ -95,7 +95,7 @@ pub(super) struct Parsed {
     pub(super) kept: bool,
     /// One route for each next hop, with the index of its netdev.
     pub(super) hops: Vec<(u32, Route)>,
-    /// Nexthop object of the route, if its next hops are not reported with it.
+    /// Nexthop object of the route, if the kernel does not report the next hops with the route.
     pub(super) by_object: Option<(u32, Route)>,
 }
 

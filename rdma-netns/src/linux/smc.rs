@@ -103,7 +103,7 @@ fn known(
     }
 }
 
-/// Returns the connections on an RDMA device. A connection that its process has closed, or that was killed with it, is
+/// Returns the connections on an RDMA device. A connection that its process has closed, or whose process was killed, is
 /// no longer reported (`__smc_release()`, `net/smc/af_smc.c`). A connection that its listener has yet to accept is
 /// reported: a move with such a connection waited for over 300 s (Linux 6.12), also after the listener had ended.
 fn held(connections: &[Connection]) -> Vec<HeldConnections> {

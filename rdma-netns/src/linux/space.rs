@@ -113,8 +113,8 @@ impl Space {
     }
 
     /// Leaves all groups. The netdevs must still be in the namespace, because the kernel identifies a member by index
-    /// alone. If a netdev came again with the same index, the socket would not be a member for it, and leaving would
-    /// remove the netdev from a group of its own address (`__ipv6_sock_mc_close()`, `net/ipv6/mcast.c`).
+    /// alone. If a netdev came again with the same index, the socket would not be a member for this netdev, and leaving
+    /// would remove the netdev from a group of its own address (`__ipv6_sock_mc_close()`, `net/ipv6/mcast.c`).
     pub(super) fn leave(&self) {
         *self.groups.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Link groups and their links (`smcr linkgroup show`, `smcr link show`). Two hosts that have SMC-R connections with
-//! each other share a link group. It lingers for minutes after the last connection (`SMC_LGR_FREE_DELAY_SERV` and
-//! `_CLNT`, `net/smc/smc_core.c`).
+//! each other share a link group. A link group lingers for minutes after its last connection (`SMC_LGR_FREE_DELAY_SERV`
+//! and `_CLNT`, `net/smc/smc_core.c`).
 
 use super::eids::FAMILY;
 use crate::netlink::{

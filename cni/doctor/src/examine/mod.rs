@@ -30,7 +30,7 @@ pub struct Finding {
     pub severity: Severity,
     /// Description, with the place.
     pub what: String,
-    /// Remedy; none: nothing is to be done.
+    /// Remedy; `None`: nothing needs to be done.
     #[serde(rename = "do", skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }

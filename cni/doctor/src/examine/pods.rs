@@ -294,7 +294,7 @@ enum Family {
     Ipv6,
 }
 
-/// The families that rdma-ipam takes from the parents; none: it does not.
+/// Returns the families that rdma-ipam takes from the parents; `None`: rdma-ipam takes none from them.
 fn families(conf: &Conf) -> Option<&'static [Family]> {
     let ipam = conf.raw.get("ipam")?;
     let text = |field: &str| ipam.get(field).and_then(Value::as_str);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files below the host's root. A missing file is normal; one that cannot be read is reported.
+//! Files below the host's root. A missing file is normal; an unreadable file is reported.
 
 use crate::{
     arguments::Paths,

@@ -12,7 +12,7 @@ use std::{
 /// Earlier observations. A netdev with another index counts as new, because its driver was reloaded.
 #[derive(Debug)]
 pub(super) struct History {
-    /// Time for which a NIC has to be up without an address before it counts as unconfigured.
+    /// Time without an address after which a NIC that is up counts as unconfigured.
     quiet: Duration,
     /// Netdevs that had an address of another program, by index, with a sentence about it.
     foreign: BTreeMap<DeviceAddress, (u32, String)>,

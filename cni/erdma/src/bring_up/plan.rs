@@ -34,7 +34,7 @@ const LOOSE: i32 = 2;
 pub struct DesiredNic {
     /// Address, with the length of its network's prefix.
     pub address: Ipv4Network,
-    /// Router of the network. None: there is no default route.
+    /// Router of the network. `None`: the NIC gets no default route.
     pub gateway: Option<Ipv4Addr>,
     /// MTU, bytes, if the NIC supports it.
     pub mtu: u32,

@@ -46,14 +46,14 @@ pub enum End {
     Gone,
     /// The node was booted since, so that no configuration exists.
     Rebooted,
-    /// The NIC is in this pod. It has to be released again after its return to the host.
+    /// The NIC is in this pod, and must be released again after its return to the host.
     InPod(String),
     /// Some of the former state could not be restored.
     Failed(String),
 }
 
 impl Released {
-    /// Reports whether no configuration of the daemon is left. Otherwise the NIC has to be released again.
+    /// Reports whether no configuration of the daemon is left. Otherwise the NIC must be released again.
     pub fn is_complete(&self) -> bool {
         matches!(self.end, End::Done { .. } | End::Gone | End::Rebooted)
     }

@@ -58,11 +58,11 @@ pub fn limit(inventory: &Inventory, address: &DeviceAddress) -> Option<DriverMod
 /// Input of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// The module; none: it is not loaded.
+    /// The module; `None`: the module is not loaded.
     pub module: Option<ErdmaModule>,
     /// Number of PCI functions of eRDMA, regardless of their driver.
     pub functions: usize,
-    /// Modules that use the driver. They must be unloaded first.
+    /// Modules that use the driver, and that must be unloaded first.
     pub holders: Vec<String>,
     /// Functions without any driver while the module is loaded, by address. A function that `driver_override` keeps for
     /// another driver is excluded.
@@ -70,7 +70,7 @@ pub struct State {
     /// Devices whose probe the kernel repeats later, regardless of their driver. None: unknown. A function that an
     /// administrator unbound, or whose probe failed, is excluded.
     pub deferred: Option<BTreeSet<DeviceAddress>>,
-    /// Reason why this program cannot bind the driver to a function. None: it can.
+    /// Reason why this program cannot bind the driver to a function. `None`: this program can.
     pub not_writable: Option<String>,
 }
 

@@ -20,7 +20,7 @@ pub enum Plan {
 /// A change of the driver's mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Present module, which is unloaded first. None: it is not loaded.
+    /// Present module, which is unloaded first. `None`: no module is loaded.
     pub from: Option<ErdmaModule>,
     /// Mode after the change.
     pub to: DriverMode,
@@ -120,7 +120,7 @@ impl Problem {
     }
 
     /// Returns the time after which the problem may have ended without an event: no event reports the end of a pod or
-    /// the installation of a driver. None: it does not end by itself.
+    /// the installation of a driver. `None`: the problem does not end by itself.
     pub fn passes(&self, soon: Duration) -> Option<Duration> {
         match self {
             Self::InUse { .. } | Self::Unbound { .. } => Some(soon),

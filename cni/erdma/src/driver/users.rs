@@ -89,7 +89,7 @@ impl User {
 pub struct WatchedDevice {
     /// PCI functions of the RDMA device and of its netdev.
     pub addresses: Vec<DeviceAddress>,
-    /// RDMA device. None: it currently does not exist, as during a rebind.
+    /// RDMA device. `None`: the RDMA device currently does not exist, as during a rebind.
     pub rdma: Option<String>,
     /// Major and minor numbers of its character devices.
     pub numbers: Vec<(u32, u32)>,

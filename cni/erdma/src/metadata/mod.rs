@@ -47,9 +47,9 @@ pub struct Pace {
     pub whole: Duration,
     /// Number of attempts for a request without an answer, or with status 429 or 5xx.
     pub attempts: u32,
-    /// Pause before the second attempt. It doubles before each later one.
+    /// Pause before the second attempt. The pause doubles before each later attempt.
     pub pause: Duration,
-    /// Pause before an unanswered request is repeated. It doubles each time.
+    /// Pause before an unanswered request is repeated. The pause doubles with each repetition.
     pub again: Duration,
     /// Upper limit of `again`.
     pub longest: Duration,
@@ -155,7 +155,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Returns the service at `base`, such as `http://100.100.100.200`. It sends no request.
+    /// Returns the service at `base`, such as `http://100.100.100.200`. No request is sent.
     ///
     /// # Errors
     /// `base` is not a base address.

@@ -311,7 +311,7 @@ fn by_address<'a>(
 }
 
 impl<'a> Chosen<'a> {
-    /// Selects the netdev `link`, or the bond that stands for it.
+    /// Selects the netdev `link`, or the bond of which `link` is a port.
     fn at(mode: Mode, observed: &'a Observed, side: NetnsSide, link: &'a Link) -> Self {
         Self {
             side,

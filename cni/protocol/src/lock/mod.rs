@@ -139,8 +139,8 @@ fn takes(file: &File) -> io::Result<bool> {
 /// Waits for the lock of `file`, at most `limit`.
 ///
 /// # Errors
-/// After `limit`, the error's kind is `TimedOut`, and its text names the holder ([`is_kept`]). Other errors are those
-/// of the system calls.
+/// After `limit`, the error's kind is `TimedOut`, and its text names the holder ([`is_kept`]). Other errors come from
+/// the system calls.
 pub fn wait(file: File, limit: Duration) -> io::Result<Held> {
     if takes(&file)? {
         return Ok(Held(file));

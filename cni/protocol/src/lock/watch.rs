@@ -20,7 +20,7 @@ const FIRST_OBSERVATION: Duration = Duration::from_millis(100);
 /// in between.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Observes the holder of a lock while this process waits for it.
+/// Observes the holder of a lock while this process waits for the lock.
 pub(super) struct Watch {
     file: Metadata,
     end: Instant,

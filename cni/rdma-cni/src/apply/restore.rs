@@ -121,7 +121,7 @@ const SAME_ROUNDS: usize = 2;
 const PASSING: [i32; 4] = [libc::ENOMEM, libc::ENOBUFS, libc::EAGAIN, libc::EINTR];
 
 /// Returns the sentence of a refusal, and true if a later try may succeed.
-fn told(error: OpError) -> (String, bool) {
+fn refusal_of(error: OpError) -> (String, bool) {
     let is_passing = busy::is_busy(&error) || error.errno().is_some_and(|it| PASSING.contains(&it));
     (error.to_string(), is_passing)
 }
@@ -136,9 +136,10 @@ struct Refusal {
 
 /// Restores everything of `attachment` to the host. Namespace, name and RDMA device are mandatory. Any other attribute
 /// is tried in every round, and given up when it is refused and nothing changes any more. If the machine's present
-/// state is the reason, an attribute is given up only after [`SETTLING`], and only if an earlier verb has tried too
-/// (`tried_before`). The restore continues after an error as long as further rounds make progress. It calls `others`
-/// only if the plans need other attachments, and `record` before it changes other netdevs of the host temporarily.
+/// state is the reason, an attribute is given up only after `SETTLING`, and only if an earlier verb has tried too
+/// (`tried_before`). The restore continues after an error as long as further rounds make progress. `restore` calls
+/// `others` only if the plans need other attachments, and `record` before it changes other netdevs of the host
+/// temporarily.
 pub fn restore<K: Kernel>(
     kernel: &K,
     pod: Option<&K::Pod>,
@@ -407,16 +408,16 @@ fn make<K: Kernel>(
             log::debug!("{op}");
             let done = match (plan::drops_routers(op), spared) {
                 (true, Err(error)) => Err((error.to_string(), true)),
-                (true, Ok(spared)) => sparing(kernel, spared, op).map_err(told),
+                (true, Ok(spared)) => sparing(kernel, spared, op).map_err(refusal_of),
                 _ if plan::is_of_others(op, observed) => Err((
                     format!("other netdevs of the host would get it, too: {op}"),
                     false,
                 )),
-                (false, _) => kernel.execute(op, pod).map_err(told),
+                (false, _) => kernel.execute(op, pod).map_err(refusal_of),
             };
             let Err((why, is_passing)) = done else {
-                let untold = Attribute::of(op).filter(|_| plan::is_untold(op, observed));
-                made.set.extend(untold.map(|it| (rail, it)));
+                let unreported = Attribute::of(op).filter(|_| plan::is_unreported(op, observed));
+                made.set.extend(unreported.map(|it| (rail, it)));
                 continue;
             };
             made.refused.push(Refusal {

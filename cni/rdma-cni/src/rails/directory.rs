@@ -78,7 +78,7 @@ impl Directory {
         Ok(Self(fd))
     }
 
-    /// Returns the content of the file `name`. None: it does not exist, or is no regular file.
+    /// Returns the content of the file `name`. `None`: the file does not exist, or is no regular file.
     pub(super) fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
         // without waiting for the writer of a pipe
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;

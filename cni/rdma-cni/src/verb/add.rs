@@ -214,7 +214,7 @@ fn start<K: Kernel>(
     let Some((observed, mut attachment, remarks)) = present else {
         return Ok(None);
     };
-    partition::remove_nobodys(node, &observed)?;
+    partition::remove_orphans(node, &observed)?;
     if let Some(name) = &attachment.ipam {
         ipam::program(name, node.environment)?;
     }
@@ -387,7 +387,7 @@ fn undo<K: Kernel>(
                 log::warn!("{error}; undoing without the node's lock");
             }
             teardown::restore(node, Some(pod), attachment, false)
-                .inspect(|restored| outlast::leave_to_nobody(node, attachment, restored))
+                .inspect(|restored| outlast::record_restored(node, attachment, restored))
         }
     };
     let restored = outlast::managers(node, attachment, Some(pod), false, restored);

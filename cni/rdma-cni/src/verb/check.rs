@@ -85,7 +85,7 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     check_addresses(node, &attachment, &pod)
 }
 
-/// Succeeds for a pod that was passed through because kubelet allocated nothing to it.
+/// Succeeds for a pod without an allocation from kubelet, which ADD has passed through.
 fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     let mut drift = format!("there is no record of {key}");
     if let Some(Devices::Resources(_)) = &node.conf.devices {

@@ -64,7 +64,7 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
 fn forget_rails<K>(node: &Node<'_, K>, key: &Key) {
     let pod = node.environment.pod();
     claims::left(node.store.root(), &key.container);
-    teardown::tell_no_more(node, key, pod.as_deref());
+    teardown::remove_from_rails_file(node, key, pod.as_deref());
 }
 
 /// Releases addresses as [`without_record`] does, for an attachment whose DEL has ended already, or whose ADD did not

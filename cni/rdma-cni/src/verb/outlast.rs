@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Without the record, another attachment that ends would leave the common settings to this one. If network managers
 /// are awaited, this is recorded later. If this process is killed before IPAM was called, DEL releases the addresses,
 /// or another ADD does so some minutes later.
-pub(super) fn leave_to_nobody<K: Kernel>(
+pub(super) fn record_restored<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
     restored: &Restored,

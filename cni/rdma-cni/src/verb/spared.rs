@@ -6,7 +6,7 @@ use crate::apply::ApplyError;
 use attachments::{Attachment, Phase, Spared, store::StoreError};
 use rdma_netns::Kernel;
 
-/// Records that `more` netdevs besides `spared` are about to be changed. If this process is killed, the next verb
+/// Records that `more` netdevs in addition to `spared` are about to be changed. If this process is killed, the next verb
 /// restores them.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! STATUS: checks whether ADD would work: state directory, RDMA subsystem, devices, IPAM. It writes nothing, because
-//! runtimes ask every few seconds.
+//! STATUS: checks whether ADD would work: state directory, RDMA subsystem, devices, IPAM. STATUS writes nothing,
+//! because runtimes call it every few seconds.
 
 use super::Node;
 use crate::{
@@ -21,7 +21,7 @@ use rdma_netns::{Kernel, Link};
 ///
 /// If kubelet's allocation decides what a pod gets, only the configuration is checked. A full range and a state
 /// directory that cannot be written affect only pods that request devices; a missing kubelet socket is temporary. The
-/// ADDs that they affect report them, and so does `rdma-device-plugin doctor`.
+/// affected ADDs report these conditions, and so does `rdma-device-plugin doctor`.
 pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     node.conf.network.since("STATUS", SpecVersion::V1_1_0)?;
     if let Some(Devices::Resources(_)) = &node.conf.devices {

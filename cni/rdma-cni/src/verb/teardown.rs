@@ -80,12 +80,12 @@ fn remember_named<K: Kernel>(node: &Node<'_, K>, attachment: &mut Attachment, er
 pub fn forget_rails<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment) {
     let (key, pod) = (&attachment.key, attachment.pod.as_deref());
     claims::left(node.store.root(), &key.container);
-    tell_no_more(node, key, pod);
+    remove_from_rails_file(node, key, pod);
 }
 
 /// Removes the rails of `key` from its pod's file. No later verb would remove them, so a temporary failure is retried
 /// once. A file that a pod may have put there does not stop the release of its devices.
-pub fn tell_no_more<K>(node: &Node<'_, K>, key: &Key, pod: Option<&str>) {
+pub fn remove_from_rails_file<K>(node: &Node<'_, K>, key: &Key, pod: Option<&str>) {
     let remove = || rails::remove(node.store.root(), node.store.patience(), key, pod);
     if let Err(error) = remove().or_else(|_| remove()) {
         log::warn!("{key}: {error}; its rails file stays");
@@ -121,7 +121,7 @@ pub fn devices<K: Kernel>(
     loop {
         let elsewhere = match node.kernel.now() < deadline {
             true => Elsewhere::Awaited,
-            false => Elsewhere::BoundAnew,
+            false => Elsewhere::Rebind,
         };
         let restored = {
             // the end of children concerns only their pod
@@ -132,7 +132,7 @@ pub fn devices<K: Kernel>(
             })?;
             has_begun = true;
             restore_devices(node, attachment, pod, tried_before, elsewhere)
-                .inspect(|restored| outlast::leave_to_nobody(node, attachment, restored))
+                .inspect(|restored| outlast::record_restored(node, attachment, restored))
         };
         match restored {
             Err(incomplete) if incomplete.continues && node.kernel.now() < last => {
@@ -157,7 +157,7 @@ pub enum Elsewhere {
     /// The devices stay in that namespace.
     Left,
     /// Their drivers are bound again, as the last resort.
-    BoundAnew,
+    Rebind,
 }
 
 /// Runs `restore_once`, and records its result.
@@ -327,7 +327,7 @@ fn bind_anew<K: Kernel>(
         Ok(_) => (0..attachment.rails.len()).collect(),
         Err(incomplete) => incomplete.home().to_vec(),
     };
-    let is_last_resort = elsewhere == Elsewhere::BoundAnew;
+    let is_last_resort = elsewhere == Elsewhere::Rebind;
     let observed = node.kernel.observe(pod)?;
     let among =
         |others: &[Attachment]| plan::rebinds(attachment, others, &observed, &home, is_last_resort);
@@ -395,11 +395,11 @@ fn no_address_lingers<K: Kernel>(
 }
 
 /// Releases the addresses of all rails, whose devices are on the host, with the configuration of ADD. If IPAM refuses,
-/// the present configuration is tried too, which may have been corrected since. It is tried for a rail that IPAM
-/// refused at ADD, and for any rail if IPAM reports an error of its configuration. A rail that was refused at ADD, and
-/// that both configurations refuse, holds nothing. Addresses that were assigned, or may have been, are never forgotten:
-/// an IPAM plugin of another kind would not know them. `conflicts` are addresses that another machine was found to
-/// have; each rail's call gets its own.
+/// the present configuration is tried too, which may have been corrected since. The present configuration is tried for
+/// a rail that IPAM refused at ADD, and for any rail if IPAM reports an error of its configuration. A rail that was
+/// refused at ADD, and that both configurations refuse, holds nothing. Addresses that were assigned, or may have been,
+/// are never forgotten: an IPAM plugin of another kind would not know them. `conflicts` are addresses that another
+/// machine was found to have; each rail's call gets its own.
 pub fn addresses<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
@@ -467,13 +467,13 @@ pub fn addresses_until<K: Kernel>(
         });
         if is_corrected {
             log::info!(
-                "{}: its addresses are given back as is configured now",
+                "{}: its addresses are released with the present configuration",
                 rail.pod_name
             );
         } else if rail.ipam_refused && attachment.phase == Phase::Restored && error.is_answer() {
             // the failed ADD has tried already, and left the record to this verb
             log::info!(
-                "{}: IPAM refused it an address, so that none is held",
+                "{}: IPAM refused this rail an address at ADD, so it holds none",
                 rail.pod_name
             );
         } else {

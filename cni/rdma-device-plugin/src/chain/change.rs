@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One change of a directory of lists. The record has the change before it is made.
+//! One change of a directory of lists. The record has the change before the directory is changed.
 
 use super::{
     Chain, ChainError, evidence,

@@ -358,8 +358,8 @@ fn swap(one: &Path, other: &Path) -> io::Result<bool> {
     let [from, to] = [one, other].map(|it| CString::new(it.as_os_str().as_bytes()));
     let (from, to) = (from?, to?);
     let here = nix::libc::AT_FDCWD;
-    // SAFETY: both are texts that end with 0 and live until the call returns. The call is made by number, as musl has
-    // no function for it.
+    // SAFETY: both pointers are to texts that end with 0 and live until the call returns. The call is made by number,
+    // as musl has no function for it.
     let done = unsafe {
         nix::libc::syscall(
             nix::libc::SYS_renameat2,

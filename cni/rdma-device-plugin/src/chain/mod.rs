@@ -125,7 +125,7 @@ impl Chain {
     /// plugin: an existing entry stays, because DEL of pods with devices needs it.
     ///
     /// # Errors
-    /// The directory, a file of it or the record cannot be read or written.
+    /// The directory, one of its files or the record cannot be read or written.
     pub fn take(
         &self,
         held: &mut Vec<Held>,
@@ -256,7 +256,7 @@ impl Chain {
     /// written or removed.
     ///
     /// # Errors
-    /// The directory, a file of it or the record cannot be read or written.
+    /// The directory, one of its files or the record cannot be read or written.
     pub fn take_out(&self) -> Result<Vec<String>, ChainError> {
         let _lock = record::lock(&self.state_dir)?;
         let directory = self.read()?;
@@ -326,7 +326,7 @@ impl Chain {
     /// the other files.
     ///
     /// # Errors
-    /// The directory, a file of it or the record cannot be read or written.
+    /// The directory, one of its files or the record cannot be read or written.
     pub(crate) fn give_back(
         &self,
         record: &mut Record,
@@ -364,7 +364,7 @@ impl Chain {
                         _ => false,
                     })
                 };
-                // also those of a run that was killed before it wrote the file
+                // includes lists of a run that was killed before it wrote the file
                 for (file, placing) in &placings {
                     if let Err(error) = self.leave(file, placing) {
                         log::warn!("{error}: the empty directory stays");
@@ -378,7 +378,7 @@ impl Chain {
         Err(file::busy(&self.conf.conf_dir).into())
     }
 
-    /// Returns the lists that still name our plugin, whoever added it.
+    /// Returns the lists that still name our plugin, added by any program.
     ///
     /// # Errors
     /// The directory cannot be read.

@@ -280,7 +280,7 @@ impl Reconciler {
         since.is_some_and(|since| now.duration_since(since) < UNFINISHED)
     }
 
-    /// Continues with this claim, and reports it once if it keeps another process' entry.
+    /// Continues with `claim`, and logs once if the claim keeps another process' entry.
     fn keeps(&mut self, chain: &Chain, claim: Claim) {
         let own = &chain.conf.entry;
         if claim.is_anothers(own) && !self.claimed_by_another {
@@ -344,7 +344,7 @@ impl Reconciler {
         }
     }
 
-    /// Returns the delay before a turn. It grows with the number of recent turns.
+    /// Returns the delay before a turn, which grows with the number of recent turns.
     fn pause(&self) -> Duration {
         let doubled = u32::try_from(self.changes.len() / 8).unwrap_or(u32::MAX);
         TOGETHER

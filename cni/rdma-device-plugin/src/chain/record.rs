@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Record of the changes of the node: `<stateDir>/install.json`. It is written before the node is changed, so that a
-//! killed run leaves nothing unknown.
+//! Record of the changes of the node: `<stateDir>/install.json`. The record is written before the node is changed, so
+//! that a killed run leaves nothing unknown.
 
 use super::file::{self, Stamp, hash, system};
 use cni_protocol::{
@@ -137,7 +137,7 @@ impl Binary {
     }
 }
 
-/// A list with our plugin in it.
+/// A list that has our plugin.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placing {
     /// Stamp of the file without our plugin; `None` if there was no file or the stamp is unknown.

@@ -182,7 +182,7 @@ impl Chain {
         parsed(&self.entry).is_ok_and(|conf| conf.mode == Mode::Move)
     }
 
-    /// Returns the prefix of rails' names in pods. Returns `None` if names of other netdevs can begin with it.
+    /// Returns the prefix of rails' names in pods. `None`: names of other netdevs can begin with the same prefix.
     pub fn rails_names(&self) -> Option<String> {
         let prefix = parsed(&self.entry).ok()?.interface_name.prefix().to_owned();
         let is_own = prefix.len() > 1 && !"eth".starts_with(&prefix) && !prefix.starts_with("eth");

@@ -96,7 +96,7 @@ pub struct ResourceConf {
     pub limits: ContainerLimits,
     /// Programs for which containers get environment variables.
     pub environment: BTreeSet<Reader>,
-    /// Allows a bond as an exclusive device; a pod then gets a child of it.
+    /// Allows a bond as an exclusive device; a pod then gets a child of the bond.
     pub bonds: bool,
     /// True to report the NUMA nodes of the ids to kubelet.
     pub topology: bool,

@@ -77,7 +77,7 @@ impl FormerIds {
         Ok(have_ids(&pods, &by_claims))
     }
 
-    /// Calls [`drop_ended`](Self::drop_ended) after each registration and while a pod has ids. It never returns.
+    /// Calls [`drop_ended`](Self::drop_ended) after each registration and while a pod has ids. The call never returns.
     pub(super) async fn follow(&self) {
         loop {
             self.registered.notified().await;

@@ -121,7 +121,7 @@ impl Preparer {
         &self.driver
     }
 
-    /// Prepares `claim`; a prepared claim stays as it is. Waits for absent devices until `end`.
+    /// Prepares `claim`; a prepared claim stays unchanged. Waits for absent devices until `end`.
     pub(super) async fn prepare(
         &self,
         claim: &ClaimName,
@@ -299,7 +299,7 @@ impl Preparer {
     }
 }
 
-/// Waits for the next observation for `claim`; `why` names what is missing, and is the error if `end` comes first.
+/// Waits for the next observation for `claim`; `why` names the missing object, and is the error if `end` comes first.
 async fn next_observation(
     claim: &ClaimName,
     node: &mut watch::Receiver<Arc<Node>>,
@@ -320,7 +320,7 @@ async fn next_observation(
     Ok(())
 }
 
-/// Resolves `allocated` on `node`, whose hardware is `inventory`; the error names what is missing.
+/// Resolves `allocated` on `node`, whose hardware is `inventory`; the error names the missing device.
 fn prepared(
     allocated: &Claim,
     node: &Node,

@@ -275,7 +275,7 @@ async fn put(api: &Api, change: &Change, slices: &mut Slices) -> Result<Option<S
             return Ok(None);
         }
     };
-    // a dry run: a scheduler uses a slice as soon as it is written
+    // a dry run, because a scheduler uses a slice as soon as it is written
     let tried = format!("{path}?dryRun=All");
     let tried = api.client.ask(method.clone(), &tried, Some(object)).await;
     let tried = tried.map_err(Failure::of_write)?;

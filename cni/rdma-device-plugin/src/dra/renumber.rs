@@ -17,8 +17,8 @@ use tokio::{sync::watch, task::spawn_blocking, time::sleep};
 /// Delay after a failed check.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Time after a failed check in which events of the claims are ignored. The check may have held their lock, and its
-/// release is an event itself.
+/// Time after a failed check in which events of the claims are ignored: the check itself can take the claims' lock, and
+/// the release of the lock is an event.
 const QUIET: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]

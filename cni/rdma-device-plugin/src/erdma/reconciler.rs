@@ -355,8 +355,8 @@ impl Reconciler {
         change.hindered(users).map_or(Ok(()), Err)
     }
 
-    /// Withholds the driver's devices from kubelet until the end of this round, and returns the node as it is then;
-    /// `None`: the daemon is ending.
+    /// Withholds the driver's devices from kubelet until the end of this round, and returns the node's state after
+    /// that; `None`: the daemon is ending.
     async fn withhold(&mut self) -> Option<Arc<Node>> {
         let report = Report {
             changing: true,

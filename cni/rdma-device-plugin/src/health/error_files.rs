@@ -111,7 +111,7 @@ fn file(port: &Path, counter: &str) -> Option<(PathBuf, u64)> {
 }
 
 /// Returns the width of a counter. Counters of a port stop at their maximum until they are reset (`PortCounters`, IBTA
-/// 16.1.3.5); the widths are those of `PORT_PMA_ATTR` in `drivers/infiniband/core/sysfs.c`.
+/// 16.1.3.5); the widths are in `PORT_PMA_ATTR` in `drivers/infiniband/core/sysfs.c`.
 fn bits(counter: &str) -> u32 {
     match counter {
         "local_link_integrity_errors" | "excessive_buffer_overrun_errors" => 4,

@@ -85,7 +85,8 @@ impl Pods {
         }
     }
 
-    /// Forgets all namespaces' numbers after lost events: a namespace may have ended and its number may be another's.
+    /// Forgets all namespaces' numbers after lost events: the kernel may have given the number of an ended namespace to
+    /// another one.
     pub(super) fn lost(&mut self, mut monitor: Option<&mut Monitor>) {
         for pod in &mut self.seen {
             let nsid = pod.nsid.take();
@@ -193,8 +194,8 @@ impl Pods {
 }
 
 /// Returns true if the netdev of an RDMA device without a parent is in no namespace. In this case the netdev's function
-/// was removed: the driver `erdma` keeps the RDMA device until it is unloaded, and the removal of the netdev's function
-/// waits for it.
+/// was removed: the driver `erdma` keeps the RDMA device until the driver is unloaded, and the removal of the netdev's
+/// function waits for the RDMA device.
 fn is_netdev_gone(function: &Function) -> bool {
     !function.device.rdma_functions.is_empty() && !function.device.has_netdev
 }

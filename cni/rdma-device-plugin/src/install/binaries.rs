@@ -327,7 +327,7 @@ fn keep(path: &Path, sha256: &str, copy: &Path, is_taken: bool) -> io::Result<Pa
     Ok(place)
 }
 
-/// Replaces the file atomically; mode, owner and times are those of `like`, if there is one.
+/// Replaces the file atomically. Mode, owner and times are taken from `like`, if it exists.
 fn write(path: &Path, content: &[u8], like: Option<&Path>) -> io::Result<()> {
     let temporary = file::temporary(path);
     let written = || {

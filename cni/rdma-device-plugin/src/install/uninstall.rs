@@ -102,7 +102,7 @@ fn check(arguments: &Uninstall) -> Result<(), InstallError> {
         cni_cache: None,
         needs_kubelet: false,
     };
-    // an entry of another writer keeps the binaries for good
+    // an entry of another writer keeps the binaries permanently
     match record.lists.is_empty() && !chain.still_named().map_err(ChainError::from)?.is_empty() {
         true => Ok(()),
         false => Err(InstallError::NotDone),

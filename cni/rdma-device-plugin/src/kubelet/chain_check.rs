@@ -17,7 +17,8 @@ use kubelet_api::pod_resources::AskError;
 use std::{fs, path::Path, time::SystemTime};
 use tonic::Status;
 
-/// Returns true if our plugin was added to a list of this node, so that the networks of new pods are made with it.
+/// Returns true if our plugin was added to a list of this node, so that the networks of new pods are made with our
+/// plugin.
 pub(crate) fn is_chained(state_dir: &Path) -> bool {
     let record = Record::read(state_dir).ok().flatten();
     record.is_some_and(|it| !it.lists.is_empty())

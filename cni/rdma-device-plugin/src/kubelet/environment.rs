@@ -24,7 +24,7 @@ pub(super) struct Container {
 }
 
 impl Container {
-    /// Returns the container with `ids` of `resource`; `holder` is kubelet's report of it.
+    /// Returns the container with `ids` of `resource`; `holder` is kubelet's report of the container.
     pub(super) fn new(resource: &ResourceName, ids: &[String], holder: Option<&Holder>) -> Self {
         let resource = resource.to_string();
         let allocated = match holder {
@@ -182,7 +182,7 @@ fn write_libraries<K: Kernel>(
     Ok(())
 }
 
-/// Returns `NCCL_IB_HCA`: exactly these `devices`, or without any, none of those in `grants`.
+/// Returns `NCCL_IB_HCA`: exactly these `devices`; without devices, a value that excludes the devices of `grants`.
 fn nccl_devices(devices: &[(String, u32)], grants: &[Grant]) -> String {
     if devices.is_empty() {
         let granted = grants.iter().flat_map(|it| &it.devices);
@@ -204,7 +204,7 @@ fn held(attachment: &Attachment) -> impl Iterator<Item = ContainerId<'_>> {
 }
 
 /// Returns the attachments of the pod of `container`. Some of its ids may have no rail: the NIC is down, or the pod did
-/// not select it. A pod with several sandboxes has those of the last one.
+/// not select the NIC. Of a pod with several sandboxes the attachments of the last sandbox count.
 fn of_pod<'a>(all: &'a [Attachment], container: &Container) -> Vec<&'a Attachment> {
     let is_its = |held: ContainerId<'_>| {
         let mut allocated = container.allocated.iter();

@@ -17,7 +17,7 @@ const FIRST_PORT: u32 = 1;
 /// A rail of a pod.
 pub(super) type PodRail<'a> = (&'a Attachment, &'a Rail);
 
-/// Returns those of a pod's `rails` that belong to `grants`.
+/// Returns the rails of a pod's `rails` that belong to `grants`.
 pub(super) fn of_grants<'a>(rails: &[PodRail<'a>], grants: &[Grant]) -> Vec<PodRail<'a>> {
     let is_granted = |(resource, id): (&str, &str)| {
         let mut grants = grants.iter();

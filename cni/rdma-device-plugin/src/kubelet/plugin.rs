@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Task of one resource: its socket, the server on it, and the registration with kubelet.
+//! Task of one resource: its socket, the server on the socket, and the registration with kubelet.
 
 use super::{
     plugin_context::PluginContext,

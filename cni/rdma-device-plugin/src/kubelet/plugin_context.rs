@@ -25,7 +25,7 @@ pub struct PluginContext {
     pub state_dir: PathBuf,
     /// Directory of libcni's cache of pods' networks.
     pub cni_cache: PathBuf,
-    /// Name of this daemon among those of the node.
+    /// Name of this daemon among the node's daemons.
     pub name: String,
     /// Role of this daemon among the node's daemons.
     pub role: watch::Receiver<Role>,

@@ -3,7 +3,7 @@
 //!
 //! The plugin registers only at `kubelet.sock`, which every kubelet serves. A kubelet that also found the resource
 //! through its plugin watcher would make a second client with a stream, and keep one endpoint
-//! (`devicemanager/manager.go`): the end of either client stops that endpoint for good.
+//! (`devicemanager/manager.go`): the end of either client then stops the endpoint permanently.
 
 use super::service::OPTIONS;
 use crate::conf::ResourceName;

@@ -150,7 +150,8 @@ impl Service {
         chain.is_some_and(|chain| chain.attaches(self.resource.as_str()))
     }
 
-    /// Returns the accelerators of the container of kubelet's preference, or none if unknown or irrelevant.
+    /// Returns the accelerators of the container for which kubelet requests a preference; empty if they are unknown or
+    /// do not matter.
     async fn own_accelerators(&self, offer: &Offer, node: &Node) -> BTreeSet<DeviceAddress> {
         if node.inventory.accelerators.is_empty() || !offer.has_choice() {
             return BTreeSet::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Collects the data of a scrape from kubelet and sysfs at that time, each within a time limit.
+//! Collects the data of a scrape from kubelet and sysfs at scrape time, each within a time limit.
 
 use super::{
     counters::{self, PortFigures},

@@ -40,9 +40,9 @@ pub(crate) struct Held {
     pub(super) only: BTreeMap<DeviceAddress, Holder>,
 }
 
-/// Evaluates kubelet's list for resources with their offers, if they still exist. The devices of an id are those of its
-/// grant in `state_dir`. The function reads a file for each id, so it must not be called on the thread that answers
-/// kubelet.
+/// Evaluates kubelet's list for resources with their offers, if they still exist. The devices of an id are the devices
+/// of its grant in `state_dir`. The function reads a file for each id, so it must not be called on the thread that
+/// answers kubelet.
 pub(crate) fn held<'a>(
     pods: &[PodResources],
     offers: impl IntoIterator<Item = (&'a str, Option<&'a Offer>)>,

@@ -15,7 +15,7 @@ use std::fmt;
 /// Content type of the text.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Renders the daemon's metrics and those of one scrape.
+/// Renders the daemon's metrics and the metrics of one scrape.
 pub(super) fn render(metrics: &Metrics, snapshot: &Snapshot) -> Result<String, fmt::Error> {
     let mut scrape = Scrape::default();
     resources(snapshot, &mut scrape);

@@ -63,7 +63,7 @@ pub enum AnswerError {
 pub struct Allocation {
     /// Devices with their character devices.
     pub devices: Vec<GrantedDevice>,
-    /// `rdma_cm`, if it works with one of them.
+    /// `rdma_cm`, if it works with one of the devices.
     pub connection_manager: Option<CharNode>,
     /// Variables of the container's environment.
     pub variables: BTreeMap<String, String>,
@@ -219,7 +219,7 @@ impl Offer {
         Ok(found.into_iter().unzip())
     }
 
-    /// Returns the grant of a device; the error names what is missing.
+    /// Returns the grant of a device; the error names the missing part.
     fn granted(
         &self,
         device: &OfferedDevice,
@@ -314,7 +314,7 @@ impl Offer {
         let manager = manager.map(|it| (it.name.as_str(), path(&it.name)));
         let of_ids = grants.iter().map(|grant| {
             let nodes = grant.devices.iter().flat_map(|it| &it.char_devices);
-            // the device's own nodes have precedence over those of its sub-devices
+            // the device's own nodes have precedence over the nodes of its sub-devices
             let paths = nodes.rev().map(|node| (node.kind(), path(&node.name)));
             let paths = paths.chain(manager.clone()).filter(|_| !self.cdi);
             let name = grant.devices.iter().map(|it| ("rdma_dev", it.rdma.clone()));

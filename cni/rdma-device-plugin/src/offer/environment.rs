@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
     readers: BTreeSet<Reader>,
-    /// Prefix of rails' names; `None`: there are no rails, or another netdev's name can begin with it.
+    /// Prefix of rails' names; `None`: there are no rails, or another netdev's name can begin with the prefix.
     rails: Option<String>,
     /// True if rails have only IPv6 addresses.
     ipv6: bool,

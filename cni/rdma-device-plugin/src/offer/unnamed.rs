@@ -5,7 +5,7 @@
 use crate::conf::Selector;
 use rdma_netns::{Function, Hca, Netdev};
 
-/// Returns true if the selector has names: then a match means that the device is named.
+/// Returns true if the selector has a list of names, so that every matching device is matched by its name.
 pub(super) fn has_names(selector: &Selector) -> bool {
     !(selector.netdev.is_empty()
         && selector.rdma.is_empty()
@@ -20,7 +20,7 @@ pub(super) fn not_selected(function: &Function, hca: &Hca) -> Option<String> {
     port.or_else(|| hca.soft.then(|| "it is RDMA in software".to_owned()))
 }
 
-/// Returns the reason for a NIC that accelerates the node's own netdev: no pod gets a netdev of it.
+/// Returns the reason for a NIC that accelerates the node's own netdev: no pod gets a netdev of the NIC.
 pub(super) fn accelerator(function: &Function) -> Option<String> {
     let mut netdevs = function.netdevs.iter();
     netdevs.find(|it| it.accelerates()).and_then(port)

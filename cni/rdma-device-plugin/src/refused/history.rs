@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Decides when a refused pod is deleted, from earlier refusals and deletions. It has no I/O.
+//! Decides when a refused pod is deleted, from earlier refusals and deletions. The module has no I/O.
 //!
 //! - After kubelet's second attempt, 10 to 15 s later: by then a refusal in the middle of a change is over, and the
 //!   name still belongs to the same pod.

@@ -138,8 +138,8 @@ impl Written {
         }
     }
 
-    /// Returns since when the status is that of `condition`. An invalid time is not written back: the API server
-    /// refuses it.
+    /// Returns the time since when the node's condition has the status of `condition`. An invalid time is not written
+    /// back, because the API server refuses it.
     fn since(&self, condition: &Condition, now: &str) -> String {
         let before = self.condition.as_ref();
         let is_same = before.is_some_and(|it| it.is_missing == condition.is_missing);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SMC-R for a pod: choosing, recording, applying and removing. One attachment at a time on a node does this, as with
-//! moves: several pods can share entries, and the last one removes them.
+//! SMC-R for a pod: choosing, recording, applying and removing. One attachment at a time on a node changes SMC-R, as
+//! with moves: several pods can share entries, and the last pod removes them.
 
 mod error;
 mod take_away;
@@ -181,7 +181,7 @@ fn log_without(key: &Key, smc: &Smc) {
     }
 }
 
-/// Returns the GIDs of each rail's port, as the pod sees them. None: they cannot be read.
+/// Returns the GIDs of each rail's port, as the pod sees them. `None`: the GIDs cannot be read.
 fn gids<K: Kernel>(
     node: Node<'_, K>,
     pod: &K::Pod,

@@ -14,7 +14,7 @@ use rdma_netns::{
     smc::{PnetEntry, PnetId},
 };
 
-/// Pnet id of interfaces that have to stay TCP. It is not a hardware address, unlike the ids of RDMA ports.
+/// Pnet id of interfaces that must stay TCP. Unlike the ids of RDMA ports, this id is no hardware address.
 const NO_PORTS_ID: &str = "TCPONLY";
 
 /// The SMC-R to set up, and the interfaces without it.

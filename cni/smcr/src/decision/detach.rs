@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The removal of a pod's SMC-R. The kernel removes all entries of an id in a namespace at once, so that entries of
-//! others have to be restored.
+//! others must be restored.
 
 use super::{ONE, add, of_id, table};
 use attachments::{Attachment, PlacedEntry, Smc};
@@ -138,7 +138,7 @@ impl<'a> Users<'a> {
         ids
     }
 
-    /// Reports whether an entry of `id` has to be removed.
+    /// Reports whether an entry of `id` must be removed.
     fn goes(&self, at: NetnsSide, id: &PnetId, smc_state: &SmcState) -> bool {
         of_id(table(smc_state, at), id).any(|entry| self.is_only_ours(at, entry))
     }

@@ -89,9 +89,9 @@ pub enum Blocker {
     },
 }
 
-/// Returns the reason why the pod's connections stay TCP, as far as it is known before the first change. If SMC-R is
-/// `required`, one unusable rail is a reason; otherwise only if no rail is usable. A rail without an RDMA device is a
-/// reason only if there is no other rail.
+/// Returns the reason why the pod's connections stay TCP, as far as the reason is known before the first change. If
+/// SMC-R is `required`, one unusable rail is a reason; otherwise there is a reason only if no rail is usable. A rail
+/// without an RDMA device is a reason only if there is no other rail.
 pub fn blocker(
     attachment: &Attachment,
     observed: &Observed,

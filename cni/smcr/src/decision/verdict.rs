@@ -125,11 +125,12 @@ fn strange(address: IpAddr, owner: &str, by: Fit) -> String {
 
 /// Predicts how the kernel carries a connection from `source`.
 ///
-/// The kernel tries SMC-Rv2 first, if it has a user EID (`smc_find_proposal_devices()`, `net/smc/af_smc.c`). It
-/// chooses the first RoCE v2 GID that is an IPv4 address and whose netdev, in any namespace, has an address with the
-/// source in its prefix. The GID itself need not be of that prefix. SMC-Rv1 uses the first RoCE v1 GID, whatever its
-/// address: on a shared netdev the parent's. A connection by a VLAN uses only GIDs of VLANs with its id, any other
-/// connection none of these (`smc_ib_determine_gid()`, `smc_ib_determine_gid_rcu()`, `net/smc/smc_ib.c`, Linux 6.12).
+/// The kernel tries SMC-Rv2 first, if it has a user EID (`smc_find_proposal_devices()`, `net/smc/af_smc.c`). For
+/// SMC-Rv2 the kernel chooses the first RoCE v2 GID that is an IPv4 address and whose netdev, in any namespace, has an
+/// address with the source in its prefix. The GID itself need not be of that prefix. SMC-Rv1 uses the first RoCE v1
+/// GID, whatever its address: on a shared netdev the parent's. A connection by a VLAN uses only GIDs of VLANs with the
+/// same id; any other connection uses no GID of a VLAN (`smc_ib_determine_gid()`, `smc_ib_determine_gid_rcu()`,
+/// `net/smc/smc_ib.c`, Linux 6.12).
 ///
 /// `verdict` does not rely on the order of the table, since the kernel reuses free indexes: all GIDs that fit must be
 /// the pod's. There is one exception: the other end of a point-to-point address, which also has a GID, may fit, but
@@ -171,10 +172,11 @@ pub fn verdict(view: View<'_>, source: Source) -> Result<Fit, Misfit> {
 impl View<'_> {
     /// Refuses GIDs that are not the pod's.
     ///
-    /// This includes the parent's GIDs for SMC-Rv1, although any peer reaches the port by them. They would be correct
-    /// only under two conditions: all RDMA NICs are on one link, which a pod cannot observe; and the first GID remains
-    /// the parent's link-local one, which is false for soft-RoCE over a bond (docs/dev/smc-r-kernel.md). An arm here
-    /// for `Owner::Host` with `Fit::V1` would allow them for any number of pods.
+    /// The parent's GIDs are refused for SMC-Rv1 too, although any peer reaches the port by them. The parent's GIDs
+    /// would be correct only under two conditions: all RDMA NICs are on one link, which a pod cannot observe; and the
+    /// first GID remains the parent's link-local one, which is false for soft-RoCE over a bond
+    /// (docs/dev/smc-r-kernel.md). An arm here for `Owner::Host` with `Fit::V1` would allow them for any number of
+    /// pods.
     fn all_own<'g>(&self, gids: impl Iterator<Item = &'g Gid>, by: Fit) -> Result<(), Misfit> {
         for gid in gids {
             let owner = match self.netdev(gid) {
@@ -221,7 +223,7 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Returns the netdev that has the address of `gid`. None: it is unknown.
+    /// Returns the netdev that has the address of `gid`. `None`: the netdev is unknown.
     fn netdev(&self, gid: &Gid) -> Option<&Netdev> {
         let is_its = |netdev: &&Netdev| {
             let named = gid.netdev.as_ref().is_none_or(|name| *name == netdev.name);

@@ -66,7 +66,7 @@ fn untold(difference: &str, words: &str) -> String {
         let has = |what: fn(char) -> bool| it.contains(what);
         has(char::is_alphabetic) && has(|it| it.is_ascii_digit())
     };
-    let is_untold = |line: &&str| {
+    let is_unreported = |line: &&str| {
         let file = line
             .strip_suffix(" is there")
             .and_then(|it| it.rsplit('/').next());
@@ -75,7 +75,7 @@ fn untold(difference: &str, words: &str) -> String {
         let mut names = subject.split(|it: char| !it.is_alphanumeric() && !"_-@".contains(it));
         !names.any(|it| is_name(&it) && words.contains(it))
     };
-    let lines: Vec<&str> = difference.lines().filter(is_untold).collect();
+    let lines: Vec<&str> = difference.lines().filter(is_unreported).collect();
     lines.join("\n")
 }
 

@@ -74,7 +74,7 @@ impl Feed {
         &self.buffer[..self.length]
     }
 
-    /// Takes the kernel's next datagram, without waiting for it.
+    /// Takes the kernel's next datagram, without waiting for one.
     pub(super) fn receive(&mut self) -> io::Result<Received> {
         loop {
             let message = match self.take() {

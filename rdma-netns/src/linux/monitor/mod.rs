@@ -45,7 +45,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Multicast group of the kernel's uevents; group 2 has those of udev.
+/// Multicast group of the kernel's uevents; group 2 has udev's.
 const UEVENTS: u32 = 1;
 
 /// `ifa_scope` in `struct ifaddrmsg`, and its value for addresses of the whole network (`RT_SCOPE_UNIVERSE`).
@@ -56,7 +56,7 @@ const UNIVERSE: u8 = 0;
 const HEADER: usize = 16;
 
 /// Number of datagrams that one call reads at most, so that other waiting work gets its turn.
-const AT_ONE_GO: usize = 4096;
+const BATCH: usize = 4096;
 
 /// Something changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -282,7 +282,7 @@ impl Monitor {
         let mut events = Vec::new();
         self.more = true;
         let mut at_end = false;
-        for _ in 0..AT_ONE_GO {
+        for _ in 0..BATCH {
             match self.routes.receive()? {
                 Received::Nothing => {
                     at_end = true;
@@ -305,7 +305,7 @@ impl Monitor {
             // all of these events have one consequence
             let mut heard = false;
             let mut is_empty = false;
-            for _ in 0..AT_ONE_GO {
+            for _ in 0..BATCH {
                 is_empty = devlink.receive()? == Received::Nothing;
                 if is_empty {
                     break;
@@ -319,7 +319,7 @@ impl Monitor {
             self.more = !at_end;
             return Ok(events);
         };
-        for _ in 0..AT_ONE_GO {
+        for _ in 0..BATCH {
             match uevents.receive()? {
                 Received::Nothing => {
                     self.more = !at_end;

@@ -76,7 +76,7 @@ fn complete(routes: Vec<Value>, answered: &[Value]) -> Vec<Value> {
 }
 
 /// Returns addresses and routes in the form of an IPAM plugin's answer. Routes of the rail's own `table` are left out,
-/// because they repeat those of main.
+/// because they repeat the routes of the main table.
 fn answer_of(desired: &DesiredLink, table: Option<u32>) -> Answer {
     let ips = desired.addresses.iter();
     let ips = ips

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Observations before ADD changes anything. They query as few ports of RDMA devices as the selection allows.
+//! Observations before ADD changes anything. An observation queries as few ports of RDMA devices as the selection
+//! allows.
 
 use super::draft;
 use crate::{error::Error, verb::Node, vf};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A second call of this plugin within one ADD of the runtime. It happens if the entry is in the network's list and
-//! also in the network's directory, whose plugins libcni appends to the list (`NetworkConfFromFile()`,
+//! A second call of this plugin within one ADD of the runtime. A second call happens if the entry is in the network's
+//! list and also in the network's directory, whose plugins libcni appends to the list (`NetworkConfFromFile()`,
 //! `libcni/conf.go`, since 1.3). The first call has attached the devices; the second call passes its result on.
 
 use super::super::Node;
@@ -32,7 +32,7 @@ pub(super) fn result<K: Kernel>(
 }
 
 /// Returns true if `result` has every interface that the first call added. An attachment without an interface cannot be
-/// told from that of an earlier ADD, because libcni drops the result's `rails`.
+/// told from an earlier ADD's attachment, because libcni drops the result's `rails`.
 fn has_rails(result: &Value, attachment: &Attachment, pod: &impl Pod) -> bool {
     let interfaces = result["interfaces"].as_array();
     let sandbox = pod.path().to_str();
