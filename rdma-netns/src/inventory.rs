@@ -2,7 +2,9 @@
 //! Hardware of a node's RDMA resources in any namespace, read only from sysfs and `/dev`
 //! ([`Linux::inventory`](crate::Linux::inventory)).
 
-use crate::{CharDevice, Device, DeviceAddress, HardwareAddress, LinkType, RdmaMode, pairing};
+use crate::{
+    CharDevice, Device, DeviceAddress, HardwareAddress, LinkType, RdmaCgroup, RdmaMode, pairing,
+};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -35,6 +37,9 @@ pub struct Inventory {
     /// The module of the eRDMA driver; `None`: the module is not loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub erdma: Option<ErdmaModule>,
+    /// The rdma controller, if its observer has looked for it.
+    #[serde(default)]
+    pub rdma_cgroup: RdmaCgroup,
 }
 
 /// The module `erdma`, which serves all eRDMA NICs of the node in one mode.

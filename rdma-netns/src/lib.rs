@@ -59,7 +59,7 @@ pub use inventory::{
 pub use ipoib::{Ipoib, IpoibMode, Pkey};
 pub use kernel::{Asked, Kernel, ObserveError, OpError, OpenPodError, Pod};
 pub use link::{Address, Link, LinkFlag, LinkSetting, LinkType, Origin, Route};
-pub use linux::{Linux, accelerator_names};
+pub use linux::{Linux, RdmaCgroup, accelerator_names};
 pub use name::InterfaceName;
 pub use netns::NetnsId;
 pub use observed::{Namespace, Observed};

@@ -2,7 +2,7 @@
 //! The observed state of the node, as plain data: the only input of [`examine`](super::examine).
 
 use attachments::{Attachment, Key, given_up::Note};
-use rdma_netns::{GidTable, Observed, RdmaMode, smc::SmcState};
+use rdma_netns::{GidTable, Observed, RdmaCgroup, RdmaMode, smc::SmcState};
 use rdma_resources::Published;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -31,6 +31,8 @@ pub struct Facts {
     pub boot_modes: Vec<BootMode>,
     /// Rule by which udev names RDMA devices; `None`: the devices have the kernel's names.
     pub naming: Option<Naming>,
+    /// The kernel's rdma controller.
+    pub rdma_cgroup: RdmaCgroup,
     /// Netdevs, RDMA devices and the hardware behind them.
     pub observed: Option<Observed>,
     /// The modes of bonds (`802.3ad`), by their names.

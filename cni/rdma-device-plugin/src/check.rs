@@ -41,8 +41,10 @@ pub fn check(arguments: &Arguments) -> Result<(), StartError> {
 
 async fn report(arguments: &Arguments) -> Result<String, StartError> {
     let parsed = arguments.conf()?;
-    let hardware = Hardware::new(&arguments.sysfs, &arguments.dev);
-    let inventory = hardware.with_records(&arguments.state_dir).observe()?;
+    let hardware = Hardware::new(&arguments.sysfs, &arguments.dev)
+        .with_procfs(&arguments.procfs)
+        .with_records(&arguments.state_dir);
+    let inventory = hardware.observe()?;
     // the state that the daemon would observe at its start
     let reporters = watch::Sender::new(parsed.conf.reporters.clone());
     let mut health = health::Watch::still(&arguments.sysfs, &arguments.state_dir)

@@ -5,7 +5,7 @@ use attachments::{
     Store,
     pods::{self, PodRails},
 };
-use rdma_netns::{DeviceAddress, Inventory, Kernel, Linux};
+use rdma_netns::{DeviceAddress, Inventory, Kernel, Linux, RdmaCgroup};
 use std::{
     collections::BTreeMap,
     fs,
@@ -136,6 +136,7 @@ impl Hardware {
     pub fn observe(&self) -> Result<Inventory, HardwareError> {
         let mut inventory = self.kernel().inventory()?;
         self.pair(&mut inventory).remember_storage(&mut inventory);
+        inventory.rdma_cgroup = RdmaCgroup::observe(&self.sysfs, &self.procfs);
         Ok(inventory)
     }
 

@@ -44,6 +44,9 @@ pub struct Resource {
     /// bond, or a VLAN of either.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parents: BTreeMap<DeviceAddress, String>,
+    /// True if its containers have limits of the rdma controller.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub limited: bool,
 }
 
 /// Devices of a resource's ids.
@@ -110,12 +113,14 @@ mod tests {
             sharing: Sharing::Shared,
             devices: Devices::Every(vec![address("0000:3b:00.0"), address("0000:5e:00.0")]),
             parents: BTreeMap::new(),
+            limited: false,
         };
         let nic = address("mlx5_core.sf.4");
         let erdma = Resource {
             sharing: Sharing::Exclusive,
             devices: Devices::ById([("erdma_0/1".to_owned(), vec![nic.clone()])].into()),
             parents: BTreeMap::new(),
+            limited: false,
         };
         assert_eq!(hca.devices("17").map(<[_]>::len), Some(2));
         assert_eq!(erdma.devices("erdma_0/1"), Some([nic].as_slice()));

@@ -38,8 +38,7 @@ impl Linux {
         self.hardware(true)
     }
 
-    /// Returns the inventory without the ports of RDMA devices: a port query reaches the firmware, which can be slow;
-    /// broken firmware answers after a minute.
+    /// Returns the inventory without the ports of RDMA devices: broken firmware answers a port query after a minute.
     pub fn inventory_without_ports(&self) -> Result<Inventory, ObserveError> {
         self.hardware(false)
     }
@@ -171,6 +170,7 @@ impl Reader<'_> {
             sockets: sockets::of_numa_nodes(self.sysfs)?,
             connection_manager: self.char_device(&self.sysfs.join("class/misc/rdma_cm")),
             erdma: erdma::erdma_module(self.sysfs),
+            rdma_cgroup: Default::default(),
         })
     }
 

@@ -33,6 +33,7 @@
 //! | `vpd` | vital product data of PCI functions |
 //! | `smc` | SMC's settings |
 //! | `locked_memory` | the limit of a process's locked memory |
+//! | `rdma_cgroup` | the controller that limits the use of RDMA devices |
 //! | `namespace` | all of a namespace but its RDMA devices |
 //! | [`monitor`] | events of the kernel |
 //! | [`inside`] | reads that need a thread in a pod's namespace |
@@ -76,6 +77,7 @@ mod nvlink;
 pub mod offline;
 mod probe;
 mod rdma;
+mod rdma_cgroup;
 mod reach;
 mod routes;
 mod rules;
@@ -90,6 +92,7 @@ mod xdp;
 
 pub use accelerators::accelerator_names;
 pub use locked_memory::raise_locked_memory;
+pub use rdma_cgroup::RdmaCgroup;
 pub use space::Space;
 
 use crate::{

@@ -142,6 +142,17 @@ fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
         );
     }
     gone(facts, published, findings);
+    let limited = published.resources.iter().filter(|(_, it)| it.limited);
+    let limited: Vec<String> = limited.map(|(name, _)| name.clone()).collect();
+    if let Some((what, remedy)) = facts.rdma_cgroup.lack().filter(|_| !limited.is_empty()) {
+        findings.error(
+            format!(
+                "{what}, which limits of {} need: their pods do not start here",
+                some(&limited)
+            ),
+            format!("{remedy}, or leave limits out of the daemon's configuration"),
+        );
+    }
 }
 
 /// Advertised devices that the node does not have.

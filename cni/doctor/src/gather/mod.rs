@@ -27,7 +27,7 @@ use view::View;
 pub(crate) use view::netns_below;
 
 use attachments::given_up::Note;
-use rdma_netns::{Kernel, LinkType, Observed, RdmaDevice};
+use rdma_netns::{Kernel, LinkType, Observed, RdmaCgroup, RdmaDevice};
 
 /// Gathers all facts of the node.
 pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
@@ -75,6 +75,7 @@ pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
         modules: system::modules(&mut view),
         boot_modes: system::boot_modes(&mut view),
         naming: system::naming(&mut view),
+        rdma_cgroup: RdmaCgroup::observe(&view.path("/sys"), &view.path("/proc")),
         bond_modes: system::bond_modes(&mut view, observed.as_ref()),
         gids,
         smc,

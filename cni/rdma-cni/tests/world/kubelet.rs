@@ -217,6 +217,7 @@ pub(crate) fn every(addresses: &[&str], sharing: Sharing) -> published::Resource
         sharing,
         devices: published::Devices::Every(addresses.collect()),
         parents: BTreeMap::new(),
+        limited: false,
     }
 }
 

@@ -7,7 +7,7 @@
 //! | `parent` | netdev that pods are attached to, if a resource names it |
 //! | `previous` | devices of earlier offers, which are less observable while they are in a pod |
 //! | `unnamed` | devices that a resource has only if its selectors name them |
-//! | `required` | required number of devices |
+//! | `required` | required number of devices, and the controller that limits their use |
 //! | `ids` | devices of each id |
 //! | `answer` | devices and variables of a container for ids |
 //! | `environment` | variables for libraries |
@@ -44,7 +44,7 @@ pub use table::table;
 
 use crate::conf::{Allocate, Conf, Ids, MOST_IDS, ResourceConf, ResourceName};
 use kubelet_api::device_plugin::{Device, HEALTHY, NumaNode, TopologyInfo, UNHEALTHY};
-use rdma_netns::{DeviceAddress, Hca, Inventory, PciPath};
+use rdma_netns::{DeviceAddress, Hca, Inventory, PciPath, RdmaCgroup};
 use rdma_resources::{ContainerLimits, Resource, Sharing, published::Devices};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -73,7 +73,7 @@ pub struct Offer {
     pub environment: Environment,
     /// Expected number of devices: the configured number, or else the number of present and gone devices.
     pub expected: usize,
-    /// Reason why no id is healthy, if the resource has fewer devices than required.
+    /// Reason why no id is healthy: the resource has fewer devices than required, or the node cannot limit their use.
     pub short: Option<String>,
 }
 
@@ -196,7 +196,8 @@ pub fn offers(
                 resource.place, device.address, device.hca.name, resource.name
             ))
         }));
-        let mut offer = offer(resource, kind, cdi, (devices, &gone), unhealthy);
+        let limiter = inventory.rdma_cgroup;
+        let mut offer = offer(resource, kind, cdi, (devices, &gone), unhealthy, limiter);
         offer.environment = Environment::of(resource, conf);
         remarks.extend(offer.short.clone());
         offers.push(offer);
@@ -235,6 +236,7 @@ fn offer(
     cdi: bool,
     (mut devices, gone): (Vec<OfferedDevice>, &[Gone]),
     unhealthy: &Unhealthy,
+    limiter: RdmaCgroup,
 ) -> Offer {
     for device in &mut devices {
         let own = unhealthy.get(&device.address).cloned();
@@ -242,6 +244,7 @@ fn offer(
     }
     let expected = required::expected(resource.require, &devices, gone);
     let short = required::short(resource, &devices, gone);
+    let short = required::unlimited(resource, limiter).or(short);
     let is_healthy = |device: &OfferedDevice| short.is_none() && device.fault.is_none();
     let mut ids = ids::ids(kind, &devices, &is_healthy);
     if !resource.topology {
@@ -364,6 +367,7 @@ impl Offer {
             sharing: self.sharing,
             devices,
             parents: parents.collect(),
+            limited: !self.limits.rdma.is_empty(),
         }
     }
 }

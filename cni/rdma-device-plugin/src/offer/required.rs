@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Required number of a resource's devices, for jobs that must wait instead of running with fewer.
+//! Requirements of a resource as a whole: its number of devices, for jobs that must wait instead of running with fewer,
+//! and the kernel's controller, without which `rdma-cni` refuses each container that has limits.
 
 use super::{Gone, OfferedDevice};
 use crate::conf::{Require, ResourceConf};
+use rdma_netns::RdmaCgroup;
 
 /// Returns the expected number of devices.
 pub(super) fn expected(
@@ -44,6 +46,17 @@ pub(super) fn short(
     Some(format!(
         "{}: {} has {fit} usable devices, and require: {require} requires {expected}: all its ids are \
          unhealthy, and pods that request it wait{missing}",
+        resource.place, resource.name
+    ))
+}
+
+/// Returns the reason why no pod may get the resource, if it has limits and the node cannot set them.
+pub(super) fn unlimited(resource: &ResourceConf, limiter: RdmaCgroup) -> Option<String> {
+    let (what, remedy) = limiter
+        .lack()
+        .filter(|_| !resource.limits.rdma.is_empty())?;
+    Some(format!(
+        "{}.limits: {what}: all ids of {} are unhealthy, and pods that request it wait; {remedy}, or leave limits out",
         resource.place, resource.name
     ))
 }

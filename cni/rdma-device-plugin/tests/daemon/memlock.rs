@@ -3,6 +3,7 @@
 
 use crate::{Running, ids};
 use integration::Machine;
+use nix::sys::signal::Signal;
 use rdma_device_plugin::chain::record::Record;
 use serde_json::{Value, json};
 use std::fs;
@@ -36,7 +37,13 @@ fn a_container_keeps_the_hook_that_it_was_promised() {
         8,
         r#", "memlock": "unlimited", "limits": {"objects": 100}"#,
     );
-    let running = Running::on(machine, &with).listed("rdma/hca", 8);
+    let running = Running::on(machine, &with);
+    running.has("rdma/hca", 0);
+    let controllers = "sys/fs/cgroup/cgroup.controllers";
+    fs::create_dir_all(running.machine.path("sys/fs/cgroup")).expect("made");
+    running.machine.write(controllers, "cpu rdma\n");
+    running.daemon.signal(Signal::SIGHUP);
+    let running = running.listed("rdma/hca", 8);
     let own = ids(&["3"]);
     let answer = running.kubelet.ask_for("rdma/hca", &[&own]).expect("given");
     let names = &answer.container_responses[0].cdi_devices;

@@ -6,7 +6,7 @@ use rdma_device_plugin::{
     conf::Conf,
     offer::{Gone, Offer, PreviousOffers, Unhealthy, offers, physical_functions},
 };
-use rdma_netns::Inventory;
+use rdma_netns::{Inventory, RdmaCgroup};
 use rdma_resources::{Published, published};
 use std::{collections::BTreeSet, path::Path};
 
@@ -40,6 +40,44 @@ fn seven() -> (Inventory, String) {
         .rposition(|it| !it.hcas.is_empty());
     let gone = inventory.functions.remove(last.expect("an HCA"));
     (inventory, gone.device.address.to_string())
+}
+
+#[test]
+fn without_the_controller_no_id_with_limits_is_healthy() {
+    let well = Unhealthy::new();
+    let previous = PreviousOffers::default();
+    let of_limits = |field: &str| {
+        let text = format!(
+            r#"{{"cdi":true,"chain":{{}},"resources":[{{"name":"rdma/hca","kind":"shared"{field}}}]}}"#
+        );
+        let parsed = Conf::parse(&text, Path::new("config"));
+        parsed.unwrap_or_else(|error| panic!("{error}")).conf
+    };
+    let limited = of_limits(r#","limits":{"objects":3},"memlock":"unlimited""#);
+    let mut hcas = node("eight-hcas");
+    let (offer, _) = of(&limited, &hcas, &well, &previous);
+    assert_eq!((fit(&offer), offer.published().limited), (1000, true));
+    for (lack, why) in [
+        (RdmaCgroup::NoVersion2, "this node has no cgroup version 2"),
+        (RdmaCgroup::NoController, "a kernel with CONFIG_CGROUP_RDMA"),
+    ] {
+        hcas.rdma_cgroup = lack;
+        let (offer, remarks) = of(&limited, &hcas, &well, &previous);
+        assert_eq!((fit(&offer), offer.ids.len()), (0, 1000));
+        let said: Vec<&String> = remarks.iter().filter(|it| it.contains(why)).collect();
+        let [said] = said[..] else {
+            panic!("{remarks:?}");
+        };
+        assert!(
+            said.starts_with("resources[0].limits: "),
+            "names the field: {said}"
+        );
+        let refused = offer.answer(&["0".to_owned()], &hcas).expect_err("refused");
+        assert!(refused.to_string().contains(&**said), "{refused}");
+        // locked memory needs no controller
+        let (offer, _) = of(&of_limits(r#","memlock":1"#), &hcas, &well, &previous);
+        assert_eq!((fit(&offer), offer.published().limited), (1000, false));
+    }
 }
 
 #[test]
