@@ -49,6 +49,23 @@ fn has(kubelet: &DeviceManager, resource: &str, healthy: usize) {
     kubelet.wait_for(resource, &what, |it| it.healthy().len() == healthy);
 }
 
+/// Sets the counter to one of `values` after the other, until the daemon has seen it grow. It may not have read it before.
+#[track_caller]
+fn grows(machine: &Machine, kubelet: &DeviceManager, device: (&str, &str), values: &[u32]) {
+    let (rdma, resource) = device;
+    let is_seen = |value: &u32| {
+        symbol_errors(machine, rdma, &format!("{value}\n"));
+        kubelet.within(Duration::from_secs(10), resource, |it| {
+            it.is_some_and(|it| it.healthy().is_empty())
+        })
+    };
+    assert!(
+        values.iter().any(is_seen),
+        "{:?}",
+        kubelet.resource(resource)
+    );
+}
+
 /// Waits until the daemon has read the counters once.
 fn settled(daemon: &Daemon) {
     daemon.says("rdma/b: kubelet has the list");
@@ -94,8 +111,12 @@ fn a_device_whose_counters_are_not_to_be_seen_stays_as_it_was() {
     let daemon = start(&machine);
     has(&kubelet, "rdma/b", 1);
     settled(&daemon);
-    symbol_errors(&machine, "mlx5_1", "600\n");
-    has(&kubelet, "rdma/b", 0);
+    grows(
+        &machine,
+        &kubelet,
+        ("mlx5_1", "rdma/b"),
+        &[600, 700, 800, 900],
+    );
     let port = machine.path("sys/class/infiniband/mlx5_1/ports/1");
     let aside = machine.path("aside");
     fs::rename(&port, &aside).expect("moved");
@@ -119,8 +140,12 @@ fn thresholds_come_and_go_with_the_file() {
     daemon.says("errors[1]: no RDMA device of this node has symbol_eror in ports/N/counters");
     thread::sleep(Duration::from_millis(1500));
     has(&kubelet, "rdma/a", 8);
-    symbol_errors(&machine, "mlx5_0", "901\n");
-    has(&kubelet, "rdma/a", 0);
+    grows(
+        &machine,
+        &kubelet,
+        ("mlx5_0", "rdma/a"),
+        &[901, 902, 903, 904],
+    );
     configure(
         &machine,
         r#""errors":[{"counter":"symbol_error","per":"10s"}]"#,
