@@ -232,8 +232,7 @@ impl Reader<'_> {
         numbers
     }
 
-    /// Returns the netdevs of a function that are in this namespace. The netdevs of a virtio NIC are one directory
-    /// level deeper.
+    /// Returns the netdevs of a function that are in this namespace. A virtio NIC has them one level deeper.
     fn netdevs(
         &self,
         directory: &Path,
