@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# arm64.sh - what is shown of arm64 on a machine that is amd64's: test programs for arm64, and arm64's release binaries
+# arm64.sh - tests of arm64 on an amd64 machine: test programs for arm64, and arm64's release binaries
 # in tests, by QEMU's emulation of one process (Debian's qemu-user). To be sourced in the root of the tree, after
 # prerequisites.sh and programs.sh.
 #
-# QEMU hands system calls on to this machine's kernel, and translates them. Of netlink it hands on links, addresses and
-# routes; it refuses rules, neighbours and next hops, and opens no RDMA or generic netlink (linux-user/fd-trans.c,
-# linux-user/syscall.c). A namespace is observed with its rules, so that no ADD comes through.
+# QEMU translates system calls, and passes them to this machine's kernel. Of netlink QEMU passes links, addresses and
+# routes; QEMU refuses rules, neighbours and next hops, and opens no RDMA or generic netlink (linux-user/fd-trans.c,
+# linux-user/syscall.c). ADD fails, because it observes a namespace with its rules.
 
-# Test of arm64's binaries and image; the test program itself is amd64's.
+# Test of arm64's binaries and image; the test program itself is for amd64.
 ARM64='cni/rdma-device-plugin/arm64'
 ARM64_PROGRAMS=${CARGO_TARGET_DIR:-target}/test-programs-arm64
 
-# Tests of rdma-netns/kernel that observe nothing.
+# Tests of rdma-netns/kernel that do not observe a namespace.
 ARM64_IN_NAMESPACES=(announce::a_link_that_is_not_there
 	inside::sysfs_is_the_pods_and_only_for_a_moment inside::two_pods_can_be_read_at_once
 	monitor::a_new_device_is_reported_by_a_uevent monitor::another_namespace_at_the_path_is_not_taken_for_it

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # boots.sh - the machines of the lab, and the test programs that each boot runs, one after the other.
-# To be sourced, after programs.sh and cluster.sh. What a program leaves to the next one is a fault of the program.
+# To be sourced, after programs.sh and cluster.sh. A program that leaves objects to the next program is faulty.
 
 BOOTS=() # the longest first, of those that every run boots
 declare -A BOOT_PROGRAMS BOOT_OPTIONS BOOT_IN_FULL
@@ -13,8 +13,7 @@ machine() {
 	BOOT_OPTIONS[$1]=$(printf '%q ' "${@:3}")
 }
 
-# in_full MACHINE...: as machine has it, and only for `scripts/test --full`, which runs there what every run has of
-# the programs
+# in_full NAME PROGRAMS OPTION...: the arguments of machine. Only `scripts/test --full` boots this machine
 in_full() {
 	machine "$@"
 	BOOT_IN_FULL[$1]=1
@@ -82,7 +81,7 @@ boot() {
 	"${vm[@]}" "${options[@]}" -- "$PWD/scripts/run-programs" "${chosen[@]}" -- --test-threads=1 ${word:+"$word"}
 }
 
-# left_out MACHINE: whether only `scripts/test --full` boots it
+# left_out MACHINE: succeeds if only `scripts/test --full` boots the machine, and this run is not one
 left_out() { [[ -n ${BOOT_IN_FULL[$1]-} && ${RDMA_TEST_FULL-} != 1 ]]; }
 
 # boots_with PATTERN: the machines that have such a program; those that are left out only if no other has it

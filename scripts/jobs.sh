@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# jobs.sh - work that is done beside other work: each job when what it needs is done and its lane is
+# jobs.sh - jobs that run beside each other: a job starts when the jobs that it needs are done and its lane is
 # free. To be sourced. The caller's COUNTED has the output of the jobs that count tests.
 
 JOBS=() # in the order of the search
@@ -14,14 +14,14 @@ exec {ENDED}<>"$JOB_LOGS/ended"
 TABLE=() # what took how long: "SECONDS CPU-SECONDS NAME"
 FAILED_JOBS=0 FAILURES=''
 
-# lane NAME NUMBER [ALONE]: so many jobs of this lane at a time; ALONE when no job of another lane runs, or is to.
+# lane NAME NUMBER [ALONE]: at most NUMBER jobs of this lane at a time, or ALONE jobs if no job of another lane runs or waits.
 # Jobs of the lane called idle use only the free capacity of others, and do not count there.
 lane() {
 	LANE_FREE[$1]=$2
 	LANE_SPARE[$1]=$((${3:-$2} - $2))
 }
 
-# lane_is_free NAME: whether one more job of this lane can start
+# lane_is_free NAME: succeeds if one more job of this lane can start
 lane_is_free() {
 	local lane=$1 name
 	((LANE_FREE[$lane] <= 0)) || return 0

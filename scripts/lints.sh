@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# lints.sh - what is looked at without running it: sources, scripts, binaries. To be sourced in the
+# lints.sh - static checks of sources, scripts and binaries. To be sourced in the
 # root of the tree.
 
 SHELL_FILES=(.ci/run scripts/* integration/lab/setup integration/lab/vm integration/lab/pair integration/lab/guest integration/lab/initramfs-init
@@ -18,7 +18,7 @@ shell_lints() {
 }
 links() { scripts/links.py; }
 
-# prose: the pages by the rules of docs/style.md that Vale can look for
+# prose: checks the pages by the rules of docs/style.md that Vale implements
 prose() {
 	local vale pages
 	vale=$(integration/vale/build)

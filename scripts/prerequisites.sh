@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# prerequisites.sh - what the scripts need of the machine, installed if it is missing. To be
+# prerequisites.sh - installs the packages and tools that the scripts need and the machine lacks. To be
 # sourced, after steps.sh.
 
 # Debian packages: building and checking; the peers and tools that the tests drive; what makes images.
 PACKAGES=(gcc libc6-dev shellcheck python3 iproute2 containernetworking-plugins systemd jq bubblewrap
 	e2fsprogs network-manager openssl podman strace xfsprogs)
 
-# not_installed PACKAGE...: those of them that are not installed
+# not_installed PACKAGE...: prints the packages that are not installed
 not_installed() {
 	local package
 	for package; do
@@ -16,7 +16,7 @@ not_installed() {
 	done
 }
 
-# NetworkManager is for tests in namespaces: on a machine that had none it must not take the NICs
+# NetworkManager is for tests in namespaces: it must not manage the NICs of a machine that had no NetworkManager
 keep_network_manager_idle() {
 	local unit=/etc/systemd/system/NetworkManager.service
 	[[ -e /var/lib/dpkg/info/network-manager.list || -e $unit ]] || {

@@ -10,7 +10,7 @@ PROGRAMS=${CARGO_TARGET_DIR:-target}/test-programs
 # Programs that run in the lab.
 LAB='integration/lab_.*|rdma-netns/rdma'
 
-# compile_programs [ARGUMENT...]: to cargo, instead of what makes all of them
+# compile_programs [ARGUMENT...]: compiles by cargo with the ARGUMENTs; default: all programs
 compile_programs() {
 	local messages
 	(($#)) || set -- --workspace --all-features
