@@ -25,7 +25,7 @@ pub struct Bonded {
 pub struct BondedPod {
     /// Side of the fabric.
     pub side: Side,
-    /// Its namespace.
+    /// The pod's namespace.
     pub netns: Netns,
     /// ADD's result.
     pub result: Value,
@@ -143,7 +143,7 @@ impl Bonded {
 }
 
 impl BondedPod {
-    /// Its bond on `rail`.
+    /// The pod's bond on `rail`.
     pub fn bond(&self, rail: usize) -> Bond {
         Bond::new(self.side, rail)
     }
@@ -153,7 +153,7 @@ impl BondedPod {
         &self.result["rails"][rail]
     }
 
-    /// Its address on `rail`, of IPv6 or IPv4, and the index of that address's GID.
+    /// The pod's address on `rail`, of IPv6 or IPv4, and the index of that address's GID.
     #[track_caller]
     pub fn address(&self, rail: usize, ipv6: bool) -> (String, usize) {
         let gids = self.rail(rail)["gids"].as_array().expect("a list");

@@ -42,7 +42,7 @@ pub struct Cluster<N = BondedNics> {
     // the first to end: it would start anew what ends with the others
     /// Kubelet of the one node.
     pub kubelet: RealKubelet,
-    /// Its runtime.
+    /// The node's runtime.
     pub runtime: ContainerRuntime,
     /// The control plane, outside.
     pub plane: RemoteControlPlane,

@@ -4,16 +4,16 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`engine`] | which program it is: Debian's containerd 1.7, containerd 2, CRI-O |
+//! | [`engine`] | the runtime's program: Debian's containerd 1.7, containerd 2, CRI-O |
 //! | `containerd`, `crio` | their configurations, and how they get images |
 //! | [`cri`] | calls of the runtime's interface, as kubelet makes them |
 //! | [`network`] | the node's CNI directories: plugins, one conflist |
-//! | [`manifest`] | a DaemonSet and its ConfigMap as they are written, strictly |
+//! | [`manifest`] | a manifest's DaemonSet and ConfigMap, read strictly: an unknown field is an error |
 //! | [`daemon_set`] | kubelet's part for a DaemonSet's pod: volumes, rights, init containers, probes |
 //! | [`installed`] | a node whose daemon is such a pod, everything by its path on a node |
 //! | [`pod`] | a pod's life: sandbox, containers, programs run in them, its end |
 //! | [`shared`] | a node with bonded NICs, a runtime, and the chain |
-//! | [`exclusive`] | the same with virtual functions, each one pod's alone |
+//! | [`exclusive`] | a node with a runtime, the chain, and virtual functions, each for one pod alone |
 //! | [`traffic`] | RDMA between containers |
 //!
 //! `integration/lab/setup` has containerd 1.7, runc and the images in the lab's cache,
@@ -53,7 +53,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// The image of containers, unless they want another.
+/// The default image of containers.
 pub const TOOLS: &str = "localhost/tools:lab";
 
 /// The image of sandboxes.
@@ -62,7 +62,7 @@ const PAUSE: &str = "localhost/pause:lab";
 /// Limit for a runtime's start in an emulated machine.
 const TO_START: Duration = Duration::from_secs(240);
 
-/// A runtime that runs; with its pods it ends when dropped.
+/// A running runtime. Drop ends the runtime and its pods.
 #[derive(Debug)]
 pub struct ContainerRuntime {
     /// The node's CNI directories.
@@ -145,7 +145,7 @@ impl ContainerRuntime {
         self.engine
     }
 
-    /// Its interface.
+    /// The runtime's interface.
     pub fn cri(&self) -> &Cri {
         &self.cri
     }
@@ -186,13 +186,13 @@ impl ContainerRuntime {
         );
     }
 
-    /// Takes an image in, by the name that its archive has for it.
+    /// Imports an image under the name in its archive.
     #[track_caller]
     pub fn import(&self, archive: &Path) {
         crate::netns::check(&mut self.engine.import(&self.place, archive));
     }
 
-    /// Its log so far.
+    /// The runtime's log so far.
     pub fn log(&self) -> String {
         fs::read_to_string(self.path("log")).unwrap_or_default()
     }

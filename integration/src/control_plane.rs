@@ -4,13 +4,13 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `kubectl` | what an operator and a test ask |
+//! | `kubectl` | commands and requests of an operator and a test |
 //! | `stand_in` | a node and pods without a kubelet |
 //! | [`server`] | a control plane outside the lab's machines, for the nodes in them |
-//! | `remote` | the same, as a node's tests reach it |
-//! | `messages` | what these say to each other |
-//! | `site` | where it runs |
-//! | [`nodes`] | who can be a node of it |
+//! | `remote` | access of a node's tests to that control plane |
+//! | `messages` | messages between `server` and `remote` |
+//! | `site` | the namespace and directories of a control plane |
+//! | [`nodes`] | the machines that can be nodes |
 //!
 //! The control plane runs on this machine, in a network namespace of its own. Without the lab ([`ControlPlane::start`]) no
 //! kubelet runs: [`ControlPlane::add_node`] makes a node that is ready, and [`ControlPlane::start_bound_pods`] reports of
@@ -263,7 +263,7 @@ impl ControlPlane {
         told
     }
 
-    /// Its programs run; they were waited for until `yet`.
+    /// Asserts that the control plane's programs run. `yet` is the state that the caller waits for.
     #[track_caller]
     pub fn assert_runs(&mut self, yet: &str) {
         for (name, process) in &mut self.processes {

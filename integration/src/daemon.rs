@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon as a process: what it says, what it takes, and its end.
+//! The daemon as a process: its log, its use of resources, and its end.
 
 use crate::{Netns, plugin::built, stopwatch::Stopwatch, wait::PATIENCE};
 use nix::{
@@ -27,7 +27,7 @@ pub fn rdma_device_plugin() -> PathBuf {
 
 type Lines = Arc<(Mutex<Vec<String>>, Condvar)>;
 
-/// A daemon that runs; killed when dropped.
+/// A running daemon. Drop kills the daemon.
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,
@@ -36,7 +36,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it with what `command` says; its standard error is kept.
+    /// Starts the daemon by `command`, and keeps its standard error.
     #[track_caller]
     pub fn start(command: &mut Command) -> Self {
         let mut child = command
@@ -59,13 +59,13 @@ impl Daemon {
         }
     }
 
-    /// Returns the number of its lines that contain `words`.
+    /// Returns the number of the daemon's log lines that contain `words`.
     pub fn count(&self, words: &str) -> usize {
         let lines = self.lines.0.lock().expect("the lines");
         lines.iter().filter(|line| line.contains(words)).count()
     }
 
-    /// The first line that contains `words`, as soon as there is one.
+    /// Waits for a log line that contains `words`, and returns the first one.
     #[track_caller]
     pub fn line(&self, words: &str) -> String {
         self.says(words);
@@ -74,13 +74,13 @@ impl Daemon {
         line.expect("it was said").clone()
     }
 
-    /// Waits until it has said `words`.
+    /// Waits until the daemon has logged `words`.
     #[track_caller]
     pub fn says(&self, words: &str) {
         self.says_times(words, 1);
     }
 
-    /// Waits until it has said `words` so many times.
+    /// Waits until the daemon has logged `words` so many times.
     #[track_caller]
     pub fn says_times(&self, words: &str, times: usize) {
         let lines = self.lines.0.lock().expect("the lines");
@@ -115,12 +115,12 @@ impl Daemon {
         answer
     }
 
-    /// Sends it a signal.
+    /// Sends the daemon a signal.
     pub fn signal(&self, signal: Signal) {
         kill(self.pid(), signal).expect("a signal sent");
     }
 
-    /// Its process.
+    /// The daemon's process.
     pub fn pid(&self) -> Pid {
         Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"))
     }
@@ -177,14 +177,15 @@ impl Daemon {
             .sum()
     }
 
-    /// SIGKILL; comes back when it has ended.
+    /// Sends SIGKILL, and returns when the daemon has ended.
     #[track_caller]
     pub fn kill(&mut self) {
         self.child.kill().expect("a signal sent");
         self.child.wait().expect("a status");
     }
 
-    /// SIGTERM, or another signal; how it ended, and how long that took, without what the machine was late.
+    /// Sends SIGTERM or another signal. Returns the daemon's exit status, and the time until it ended, without the delay
+    /// of the machine.
     #[track_caller]
     pub fn end(mut self, signal: Signal) -> (ExitStatus, Duration) {
         let (at, end) = (Stopwatch::start(), Instant::now() + PATIENCE);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A disk of a test's own, with a file system of the kernel's, that loses power: what has not been synced is lost.
+//! A test's own disk with a real file system. On loss of power, unsynced data is lost.
 
 use crate::{netns::check, wait};
 use nix::{
@@ -44,7 +44,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// All of them.
+    /// All file systems.
     pub const ALL: [Self; 2] = [Self::Ext4, Self::Xfs];
 
     /// Returns its usual spelling.
@@ -69,7 +69,7 @@ impl Format {
 /// A file that is mounted by a loop device; it goes with this value.
 #[derive(Debug)]
 pub struct Disk {
-    /// Its file system.
+    /// The disk's file system.
     pub format: Format,
     directory: TempDir,
 }

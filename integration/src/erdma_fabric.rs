@@ -3,12 +3,12 @@
 
 use crate::model_orders::ModelOrders;
 
-/// The fabric. On drop it has no fault.
+/// The fabric. Drop clears all faults.
 #[derive(Debug)]
 pub struct ErdmaFabric(ModelOrders);
 
 impl ErdmaFabric {
-    /// A machine has one, for one test at a time.
+    /// Opens the machine's only fabric, for one test at a time.
     #[track_caller]
     pub fn new() -> Self {
         Self(ModelOrders::open())

@@ -13,7 +13,7 @@ use std::{
 
 /// The virtio NICs, on NUMA nodes 0 and 1 and on one fabric.
 pub const NICS: [&str; 2] = ["enp33s1", "enp65s1"];
-/// Their PCI functions.
+/// The PCI functions of [`NICS`].
 pub const NIC_FUNCTIONS: [&str; 2] = ["0000:21:01.0", "0000:41:01.0"];
 /// The eRDMA functions with the MACs of [`NICS`].
 pub const FUNCTIONS: [&str; 2] = ["0000:21:02.0", "0000:41:02.0"];
@@ -41,7 +41,7 @@ pub struct ErdmaFunctions {
 }
 
 impl ErdmaFunctions {
-    /// Loads the driver; comes back when both NICs have their RDMA devices.
+    /// Loads the driver, and returns when both NICs have their RDMA devices.
     ///
     /// `mode` is the mode of the RDMA subsystem, `exclusive` or `shared`. The kernel changes it only while there is no
     /// other network namespace (`rdma_compatdev_set()` in `drivers/infiniband/core/device.c`).
@@ -201,7 +201,7 @@ pub struct ErdmaNode {
 pub const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 
 impl ErdmaNode {
-    /// Comes back when the ports of both RDMA devices are active.
+    /// Returns when the ports of both RDMA devices are active.
     #[track_caller]
     pub fn new(driver: Driver, mode: &str) -> Self {
         Self::with_addresses(driver, mode, ADDRESSES)

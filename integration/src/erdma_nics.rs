@@ -10,14 +10,14 @@ use crate::{
 use serde_json::Value;
 use std::{fs, path::Path, process::Command};
 
-/// The subnet of both.
+/// The subnet of both NICs.
 pub const CIDR: &str = "10.0.0.0/24";
-/// Its router.
+/// The subnet's router.
 pub const GATEWAY: &str = "10.0.0.253";
 /// Addresses in the service's answers.
 pub const ADDRESSES: [&str; 2] = ["10.0.0.6", "10.0.0.7"];
 
-/// The NICs, and what tells of them.
+/// The NICs, and the metadata service that describes the NICs.
 #[derive(Debug)]
 pub struct ErdmaNics {
     /// The VM's own namespace.
@@ -73,7 +73,7 @@ impl ErdmaNics {
         vec![of("default"), of(CIDR)]
     }
 
-    /// Waits until both have what the service says.
+    /// Waits until both NICs are configured as the metadata service says.
     #[track_caller]
     pub fn are_configured(&self) {
         for (rail, nic) in NICS.into_iter().enumerate() {

@@ -31,7 +31,7 @@ impl ErdmaPair {
         Self { number, directory }
     }
 
-    /// Tells the other machine that this one has done `step`.
+    /// Tells the other machine that this machine has done `step`.
     #[track_caller]
     pub fn has_done(&self, step: &str) {
         let file = self.directory.join(format!("{step} {}", self.number));
@@ -49,7 +49,7 @@ impl ErdmaPair {
         );
     }
 
-    /// Waits until both have done `step`.
+    /// Waits until both machines have done `step`.
     #[track_caller]
     pub fn meet(&self, step: &str) {
         self.has_done(step);

@@ -13,7 +13,7 @@ use std::{
 pub struct Files(BTreeMap<PathBuf, (u32, u32, u32, Vec<u8>)>);
 
 impl Files {
-    /// Reads all files; an absent directory has none.
+    /// Reads all files. An absent directory has no files.
     #[track_caller]
     pub fn below(directories: &[&str]) -> Self {
         let mut found = BTreeMap::new();

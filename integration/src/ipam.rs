@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stand-in IPAM plugin: a script that records its calls, and answers, fails or waits as files beside it prescribe.
+//! Stand-in IPAM plugin: a script that records its calls. Files beside the script set its answers, errors and waits.
 
 use serde_json::Value;
 use std::{
@@ -25,7 +25,7 @@ pub struct Call {
     pub container: String,
     /// `CNI_NETNS`
     pub netns: String,
-    /// Its standard input.
+    /// The plugin's standard input.
     pub input: Value,
 }
 
@@ -79,12 +79,12 @@ impl StandInIpam {
         self.write(&format!("fail.{command}"), &error.to_string());
     }
 
-    /// `command` does not fail any more.
+    /// `command` succeeds again.
     pub fn recover(&self, command: &str) {
         fs::remove_file(self.directory.join(format!("fail.{command}"))).expect("it was failing");
     }
 
-    /// `command` does not end before [`Self::release`].
+    /// Holds `command` until [`Self::release`].
     pub fn hold(&self, command: &str) {
         self.write(&format!("hold.{command}"), "");
     }

@@ -9,7 +9,7 @@ pub fn network_namespaces() -> Option<usize> {
     text.split_whitespace().next()?.parse().ok()
 }
 
-/// The kernel's memory that cannot be reclaimed, and that of each processor's own, KiB.
+/// The kernel's unreclaimable memory, and its per-CPU memory, in KiB.
 #[track_caller]
 pub fn unreclaimable_memory() -> usize {
     let text = fs::read_to_string("/proc/meminfo").expect("procfs");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SIGKILL to a process that runs, at a change of a file system that it is about to make; and which changes it makes.
+//! SIGKILL to a running process just before one of its changes of a file system; and a list of these changes.
 //! By strace, which counts each system call of each thread by itself.
 
 use crate::wait;
@@ -28,7 +28,7 @@ const CHANGES: [&str; 9] = [
     "fdatasync",
 ];
 
-/// Follows a process, as long as this value is there.
+/// Follows a process until this value is dropped.
 #[derive(Debug)]
 struct Tracer(Child);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SIGKILL after operations of a verb, and what the next call makes of it.
+//! SIGKILL after operations of a verb, and recovery by the next call.
 
 use crate::{Invocation, Netns, Outcome, Snapshot};
 use serde_json::{Value, json};
@@ -13,10 +13,10 @@ use std::{
 pub enum Restorer {
     /// DEL of the same attachment.
     Del,
-    /// ADD of the same devices to another pod. A pod that lives holds its devices until
-    /// its DEL is through: then the answer is 101, and DEL comes first.
+    /// ADD of the devices to another pod. A pod that lives holds its devices until
+    /// its DEL succeeds: until then ADD answers 101, and the test runs DEL first.
     Add,
-    /// GC that knows of no attachment.
+    /// GC with an empty list of valid attachments.
     Gc,
 }
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A kubelet stand-in: real gRPC over real Unix sockets, which answers, or does not, as told.
+//! A kubelet stand-in: real gRPC over real Unix sockets. A test orders whether the stand-in answers.
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`device_manager`] | its life: start, stop, kill, restart; what it knows, waited for |
+//! | [`device_manager`] | the stand-in's life (start, stop, kill, restart), and waiting for its state |
 //! | [`plugins`] | registration, a client and a stream for each plugin |
-//! | [`allocation`] | what a container is allocated, as kubelet's device manager does it |
-//! | [`claims`] | a driver found by its socket, and claims that it prepares |
-//! | [`node`] | with it the daemon, on this machine's own devices |
-//! | [`pod_resources`] | what the chain and the daemon ask: which pod has what |
+//! | [`allocation`] | allocation to a container, by the rules of kubelet's device manager |
+//! | [`claims`] | a DRA driver, found by its socket, and the claims that the driver prepares |
+//! | [`node`] | the stand-in with a daemon on this machine's own devices |
+//! | [`pod_resources`] | kubelet's pod-resources API, which the chain and the daemon call |
 
 pub mod allocation;
 pub mod claims;

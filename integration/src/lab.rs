@@ -65,11 +65,11 @@ pub struct Lab {
 /// A virtual function with its RDMA device.
 #[derive(Clone, Debug)]
 pub struct Function {
-    /// Its netdev's name on the host.
+    /// The function's netdev's name on the host.
     pub netdev: String,
-    /// Its PCI address; empty if it is a soft one.
+    /// The function's PCI address; empty for soft-RoCE on a veth.
     pub pci: String,
-    /// Its RDMA device's name.
+    /// The function's RDMA device's name.
     pub rdma: String,
 }
 
@@ -213,7 +213,7 @@ impl Lab {
         });
     }
 
-    /// Takes away what [`Self::give_addresses`] gave.
+    /// Removes the addresses of [`Self::give_addresses`].
     #[track_caller]
     pub fn take_addresses(&self) {
         self.each_address(|netdev, address| format!("address del {address} dev {netdev}"));
@@ -392,7 +392,7 @@ fn make_functions(host: &Netns, count: usize) -> [Vec<Function>; 2] {
     functions
 }
 
-/// Comes back when all have carrier.
+/// Returns when all functions have carrier.
 #[track_caller]
 fn bring_up(host: &Netns, functions: &[Function]) {
     let up = |it: &Function| format!("link set dev {} up", it.netdev);

@@ -9,28 +9,28 @@
 //! | [`node`] | a machine in small: a host with rails on a switch, pods, a state directory |
 //! | [`plugin`] | one run of one CNI plugin: exact environment and input, a deadline |
 //! | [`runtime`] | a conflist run as libcni runs it: chain, prevResult, cache, GC, STATUS |
-//! | [`cni_cache`] | what a runtime keeps of the networks that it made |
-//! | [`ipam`] | a stand-in IPAM plugin that records its calls, and answers or fails as told |
-//! | [`daemon`] | `rdma-device-plugin` as a process: what it says, what it takes |
+//! | [`cni_cache`] | libcni's cache of the networks that a runtime made |
+//! | [`ipam`] | a stand-in IPAM plugin that records its calls; a test sets its answers and errors |
+//! | [`daemon`] | `rdma-device-plugin` as a process: its log, its resources |
 //! | [`machine`] | a made-up node for it: a sysfs tree, device files, directories |
 //! | [`oci`] | image archives, as a container runtime reads them |
 //! | [`manager`] | NetworkManager and systemd-networkd, each for one throw-away namespace |
 //! | [`metadata`] | a stand-in for the cloud's metadata service |
-//! | [`snapshot`] | all that a namespace has, comparable bit for bit |
+//! | [`snapshot`] | the whole state of a namespace, comparable bit for bit |
 //! | [`kill_at`] | SIGKILL to a process that runs, at a change of a file system |
-//! | [`odd_file`] | what can be in the place of a file: links, pipes, a gigabyte |
+//! | [`odd_file`] | odd files in the place of a regular one: links, pipes, a gigabyte |
 //! | [`killed`] | SIGKILL after every operation, and the call that comes then |
 //! | [`files`] | all files below some directories, comparable byte for byte |
 //! | [`crash`] | stories that are killed, or made to fail, at each of their system calls |
-//! | [`kernel_counts`] | what the kernel counts of itself: network namespaces, memory |
-//! | [`extent`] | how much is repeated: what `scripts/test --full` adds |
+//! | [`kernel_counts`] | the kernel's own counters: network namespaces, memory |
+//! | [`extent`] | number of repetitions, also for `scripts/test --full` |
 //! | [`kubelet`] | a kubelet stand-in: device manager |
 //! | [`api_server`] | a stand-in for the API server: objects by their paths, over TLS |
 //! | [`control_plane`] | Kubernetes' control plane itself: without a kubelet, or for nodes in the lab |
 //! | [`real_kubelet`] | in the lab, kubelet itself, joined to it |
 //! | [`cluster`] | in the lab, all of these and a container runtime: a cluster of one node |
 //! | [`slices`] | the devices of a node's ResourceSlices |
-//! | [`pages`] | what the documentation tells an operator to type |
+//! | [`pages`] | operators' commands in the documentation |
 //! | [`container_runtime`] | in the lab, containerd or CRI-O as a process, and pods run by it over CRI |
 //! | [`lab`] | the lab's host with its NICs, from inside the VM |
 //! | [`replies`] | by which interface the replies of a pod leave |

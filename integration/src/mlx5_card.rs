@@ -42,7 +42,7 @@ pub struct Mlx5Card {
 }
 
 impl Mlx5Card {
-    /// Loads the driver; comes back when both functions have netdev and RDMA device.
+    /// Loads the driver, and returns when both functions have netdev and RDMA device.
     ///
     /// `mode` is the mode of the RDMA subsystem, `exclusive` or `shared`. The kernel changes it only while there is no
     /// other network namespace.

@@ -22,9 +22,9 @@ pub struct Archive(TempDir);
 #[derive(Debug)]
 pub struct Image<'a> {
     archive: &'a Archive,
-    /// Its manifest.
+    /// The image's manifest.
     pub manifest: Value,
-    /// Its configuration: `architecture`, and in `config` what is started.
+    /// The image's configuration: `architecture`, and in `config` what is started.
     pub config: Value,
 }
 
@@ -105,7 +105,7 @@ impl Archive {
 }
 
 impl Image<'_> {
-    /// Its layers, tar archives, the lowest first.
+    /// The image's layers, tar archives, the lowest first.
     #[track_caller]
     pub fn layers(&self) -> Vec<PathBuf> {
         let layers = self.manifest["layers"].as_array().expect("layers");
@@ -115,7 +115,7 @@ impl Image<'_> {
             .collect()
     }
 
-    /// Its root file system, in `directory`, which is made.
+    /// The image's root file system, in `directory`, which is made.
     #[track_caller]
     pub fn unpack(&self, directory: &Path) {
         fs::create_dir_all(directory).expect("made");

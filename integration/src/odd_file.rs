@@ -19,14 +19,14 @@ pub enum OddFile {
     Pipe,
     /// A socket without a server.
     Socket,
-    /// A directory with something in it.
+    /// A directory with an entry.
     Directory,
     /// A file of 1 GiB, all of it a hole.
     Huge,
 }
 
 impl OddFile {
-    /// All of them.
+    /// All kinds of odd files.
     pub const ALL: [Self; 6] = [
         Self::Link,
         Self::DanglingLink,
@@ -39,10 +39,10 @@ impl OddFile {
     /// Content of a link's target.
     pub const ELSEWHERE: &str = "somebody else's";
 
-    /// Puts it at `path`, in the place of what is there. Where a link leads to is below `elsewhere`.
+    /// Puts the odd file at `path`, and replaces an existing file. The target of a link is below `elsewhere`.
     ///
     /// # Panics
-    /// It cannot be made.
+    /// The odd file cannot be made.
     #[track_caller]
     pub fn put(self, path: &Path, elsewhere: &Path) {
         if path.is_dir() && !path.is_symlink() {

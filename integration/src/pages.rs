@@ -8,7 +8,7 @@ use std::{fs, path::Path};
 pub struct Block {
     /// The heading's words.
     pub heading: String,
-    /// Its lines without their comments; one that goes on in the next is one with it.
+    /// The block's lines without their comments; a line that ends in `\` is joined with the next line.
     pub lines: Vec<String>,
 }
 

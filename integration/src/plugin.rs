@@ -263,7 +263,7 @@ impl Running {
         let _ = signal::killpg(self.pid(), signal::Signal::SIGKILL);
     }
 
-    /// SIGKILL for it alone: what it started goes on.
+    /// Sends SIGKILL to the plugin alone. Programs that the plugin started run on.
     pub fn kill_alone(&mut self) {
         let _ = self.child.kill();
     }
@@ -317,7 +317,7 @@ pub struct Outcome {
     pub status: ExitStatus,
     /// Standard output, unless it was redirected.
     pub stdout: String,
-    /// Its log.
+    /// The plugin's log.
     pub stderr: String,
 }
 

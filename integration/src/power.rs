@@ -22,7 +22,7 @@ pub fn is_on_again() -> bool {
     env::var_os("RDMA_LAB_BOOT").is_some() && boot() > 1
 }
 
-/// The machine loses power at once: what has not reached the disk is lost. It boots again.
+/// Cuts the machine's power at once. Data that has not reached the disk is lost. The machine boots again.
 #[track_caller]
 pub fn cut() -> ! {
     // on the machine around this one

@@ -27,7 +27,7 @@ pub struct Qemu {
     told: Receiver<Value>,
 }
 
-/// A NIC that was unplugged: what plugs it in again.
+/// An unplugged NIC, with the order that plugs the NIC in again.
 #[derive(Debug)]
 pub struct Unplugged(Value);
 

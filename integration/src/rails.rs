@@ -110,7 +110,7 @@ impl Bond {
         format!("{}fffe", self.ipv6_start())
     }
 
-    /// Its routes to the other side: destination and gateway, IPv4 and IPv6.
+    /// The bond's routes to the other side: destination and gateway, IPv4 and IPv6.
     pub fn routes(self) -> [(String, String); 2] {
         let peer = self.peer();
         [

@@ -35,7 +35,7 @@ const FAR: [&str; 2] = ["198.51.100.1", "2001:db8:99::1"];
 
 /// A machine with rails, and a pod with its primary network.
 pub struct Machine {
-    /// Its rails, and the switch that they are at.
+    /// The machine's rails, and the switch that they are at.
     pub node: Node,
     /// The pod.
     pub pod: Netns,

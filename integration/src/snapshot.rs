@@ -147,7 +147,7 @@ impl Snapshot {
         Self(serde_json::from_str(text).expect("a snapshot"))
     }
 
-    /// The lines that differ: `-` what is only in this one, `+` what is only in `now`.
+    /// Returns the lines that differ: `-` lines are only in this snapshot, `+` lines only in `now`.
     pub fn difference(&self, now: &Self) -> String {
         let mut text = String::new();
         let paths: std::collections::BTreeSet<_> = self.0.keys().chain(now.0.keys()).collect();

@@ -21,7 +21,7 @@ pub struct End<'a> {
     pub pod: &'a Netns,
     /// The RDMA device.
     pub rdma: &'a str,
-    /// Its address.
+    /// The pod's address.
     pub address: &'a str,
 }
 
@@ -322,7 +322,7 @@ impl Process {
         said
     }
 
-    /// Waits for its end; how that was, and its output.
+    /// Waits for the program's end. Returns its exit status and output.
     #[track_caller]
     fn ended(mut self, what: &str) -> (ExitStatus, String) {
         let mut status = None;

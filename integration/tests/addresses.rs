@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Addresses: IPAM plugins asked once a rail, and IPv6 that is usable at once.
+//! Addresses: ADD calls the IPAM plugin once for each rail, and IPv6 addresses are usable at once.
 
 use integration::{
     Netns, Node, Snapshot, ipam,

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An address that is given again is reached at its new place at once, by a neighbour that
-//! knows the old one.
+//! A reused address is reached at its new MAC at once, also by a neighbour that still caches the old MAC.
 
 use integration::{Netns, Node, ipam, plugin::rdma_cni, wait};
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Results: everything that came before stays, ours is appended, in the shape of each
-//! version; behind Debian's real plugins too.
+//! Results: `rdma-cni` keeps the results of earlier plugins and appends its own, in each version's format, also behind
+//! Debian's real plugins.
 
 use integration::{Conflist, Node, Snapshot};
 use serde_json::{Value, json};

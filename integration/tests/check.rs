@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CHECK: what has changed is told in words; what later plugins of the chain did is not
-//! drift.
+//! CHECK reports each difference in words. Changes by later plugins of the chain are not drift.
 
 use integration::{Netns, Node, ipam};
 use serde_json::{Value, json};

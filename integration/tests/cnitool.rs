@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! libcni itself, by its `cnitool`: `scripts/cnitool` builds it.
+//! `rdma-cni` called by libcni's own `cnitool`, which `scripts/cnitool` builds.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use integration::{Invocation, Netns, Node, Outcome, Snapshot, ipam};

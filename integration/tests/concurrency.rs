@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Several plugins at once, and records of a past that is over.
+//! Several plugins at once, and records whose pods are gone.
 
 use integration::{
     Netns, Node, Outcome, Snapshot, ipam,

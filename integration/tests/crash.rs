@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Each program killed, and each of its system calls made to fail, at one in ten of its points; with `--full` at all.
-//! `scripts/crash` tells the same stories to people. What they are is in docs/dev/fault-injection.md.
+//! Kills of each program, and errors of each of its system calls, at one in ten of its points; with `--full` at all
+//! points. `scripts/crash` runs the same stories by hand; docs/dev/fault-injection.md describes the stories.
 
 use integration::{
     Invocation, Netns,

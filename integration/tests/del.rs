@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! DEL: repeatable, valid at any time, and never an error because something is gone.
+//! DEL can be repeated, is valid at any time, and does not fail because an object is gone.
 
 use integration::{Netns, Node, Snapshot, ipam, wait};
 use serde_json::{Value, json};

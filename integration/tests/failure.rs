@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When something fails on the way, the host is as before.
+//! A verb that fails leaves the host in its earlier state.
 
 use integration::{Node, Snapshot, ipam, tmpfs::Tmpfs, wait};
 use serde_json::json;

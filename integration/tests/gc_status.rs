@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! GC removes what is stale on its own network and nothing else; STATUS tells whether ADD
-//! could work.
+//! GC removes only stale attachments of its own network. STATUS reports whether ADD could work.
 
 use integration::{Conflist, Netns, Node, Outcome, Snapshot, ipam, tmpfs::Tmpfs};
 use serde_json::{Value, json};

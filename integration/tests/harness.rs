@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The harness itself: a snapshot that misses nothing, a runner that does as libcni does.
+//! Tests of the harness: a snapshot contains the whole state, and the runtime stand-in calls plugins as libcni does.
 
 use integration::{Attachment, Conflist, Invocation, Netns, Runtime, Snapshot, StandInIpam, ipam};
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SIGKILL after every operation of ADD and of DEL: the next DEL, ADD or GC brings the
-//! host back. With veths; with RDMA devices it is a test of the lab.
+//! SIGKILL after every operation of ADD and of DEL: the next DEL, ADD or GC restores the host. These tests use veths;
+//! tests of the lab use RDMA devices.
 
 use integration::{
     Netns, Node, Snapshot, ipam,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, a real cluster of one node whose virtual functions are allocated by claims: `scripts/test --full lab
-//! cluster-claims-exclusive`, to unchanged pods that ask for `rdma/vf: 1`; and `cluster-claims-1.34`, by a template, as
-//! the API server of then knows no other way. RDMA devices go into pods, and get other numbers.
+//! In the lab, a real cluster of one node whose virtual functions are allocated by claims. `scripts/test --full lab
+//! cluster-claims-exclusive` has unchanged pods that request `rdma/vf: 1`. `cluster-claims-1.34` has pods with a claim
+//! template, because that API server has no other way. RDMA devices move into pods and are renumbered.
 
 use integration::{
     Cluster, Snapshot,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, a real cluster of one node whose `rdma/hca` is allocated by claims: the daemon, which is its driver, is
-//! killed before each change of a file that it makes while a pod comes, and while one ends. Kubelet starts it anew, and
-//! has prepared and given up what it has not heard of. `scripts/test --full lab cluster-claims-killed`.
+//! In the lab, a real cluster of one node whose `rdma/hca` is allocated by claims. The test kills the daemon, which is
+//! the DRA driver, before each of its file changes while a pod starts and while a pod ends. Kubelet restarts the
+//! daemon, and repeats unanswered Prepare and Unprepare calls. `scripts/test --full lab cluster-claims-killed`.
 
 use integration::{
     Cluster, Snapshot,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! In the lab, the node of a cluster loses power while pods have its virtual functions by claims, and boots again with
-//! its disk: `scripts/test --full lab cluster-claims-reboot`. The test runs anew in each boot.
+//! its disk: `scripts/test --full lab cluster-claims-reboot`. The test program starts again in each boot.
 
 use integration::{
     Cluster, Snapshot,

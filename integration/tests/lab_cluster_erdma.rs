@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, a real cluster of one node with eRDMA NICs that nobody configured, under the kernel's own driver:
-//! `scripts/test --full lab cluster-erdma`. Control plane, kubelet, container runtime, the daemon's image, driver and
-//! provider are what they are. The functions are models, and the metadata service is a stand-in.
+//! In the lab, a real cluster of one node with unconfigured eRDMA NICs, under the kernel's own driver: `scripts/test
+//! --full lab cluster-erdma`. Control plane, kubelet, container runtime, the daemon's image, driver and provider are
+//! real. The functions are models, and the metadata service is a stand-in.
 
 use integration::{
     Cluster, ErdmaNics, Netns, Snapshot,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, what a pod sets of a real driver (igb) by ethtool: `integration/lab/vm --tier full --exclusive`.
+//! In the lab, settings that a pod makes on a real driver (igb) by ethtool: `integration/lab/vm --tier full
+//! --exclusive`.
 
 use integration::{Netns, Node, lab::NICS};
 use rdma_netns::{DeviceSettings, Kernel, Linux, Op, netns};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, eRDMA NICs that nobody configured, under the kernel's own driver: `integration/lab/vm --tier erdma`, one test
-//! at a time. Driver and netdevs are real, the functions are models. The daemon asks a metadata stand-in on loopback.
+//! In the lab, unconfigured eRDMA NICs under the kernel's own driver: `integration/lab/vm --tier erdma`, one test at a
+//! time. Driver and netdevs are real, the functions are models. The daemon asks a metadata stand-in on loopback.
 
 use integration::{
     Daemon, ErdmaNics, MetadataService, Netns, Snapshot,

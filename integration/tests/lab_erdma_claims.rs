@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, eRDMA NICs that are allocated by claims (dynamic resource allocation), and what a pod's programs are told of
-//! GIDs: `integration/lab/vm --tier erdma --monitor`, one test at a time. Driver and netdevs are real, the functions are
-//! models; kubelet and the API server are stand-ins.
+//! In the lab, eRDMA NICs that are allocated by claims (dynamic resource allocation), and the GIDs in the environment
+//! of a pod's programs: `integration/lab/vm --tier erdma --monitor`, one test at a time. Driver and netdevs are real,
+//! the functions are models; kubelet and the API server are stand-ins.
 
 use integration::{
     ApiServer, Attachment, Conflist, Netns, Qemu, Runtime, Snapshot,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, what the kernel's eRDMA driver does, without this project's programs: `integration/lab/vm --tier erdma`,
-//! one test at a time. Driver and provider are real, the functions are models.
+//! In the lab, behaviour of the kernel's eRDMA driver, without this project's programs: `integration/lab/vm --tier
+//! erdma`, one test at a time. Driver and provider are real, the functions are models.
 
 use integration::{
     Netns,

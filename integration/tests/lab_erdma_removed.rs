@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, a NIC whose netdev's PCI function is being removed. The kernel's eRDMA driver holds the netdev until it is
-//! unloaded, and the removal waits for that: `integration/lab/vm --tier erdma --expect 'unregister_netdevice: waiting'`, one
-//! test at a time. Driver and provider are real, the functions are models.
+//! In the lab, a NIC whose netdev's PCI function is being removed. The kernel's eRDMA driver holds the netdev until the
+//! driver is unloaded, and the removal waits for the unloading: `integration/lab/vm --tier erdma --expect
+//! 'unregister_netdevice: waiting'`, one test at a time. Driver and provider are real, the functions are models.
 
 use integration::{
     Netns, Snapshot,

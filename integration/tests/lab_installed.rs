@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, a node on which our image is installed by `conf/manifests`, with nothing but what
-//! these say: `integration/lab/vm --tier full --shared --memory 4096`, one test at a time. The runtime
-//! runs the DaemonSet's pod and calls the chain; kubelet's part is played over the daemon's real
-//! sockets. `scripts/image` has to have made the image, and `scripts/versions` the earlier plugin.
+//! In the lab, a node on which `conf/manifests` alone install our image: `integration/lab/vm --tier full --shared
+//! --memory 4096`, one test at a time. The runtime runs the DaemonSet's pod and calls the chain; a stand-in plays
+//! kubelet over the daemon's real sockets. Run `scripts/image` for the image, and `scripts/versions` for the earlier
+//! plugin, before the test.
 
 use cri_api::PodSandbox;
 use integration::{

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, what a node does on the kernels that users have: `integration/lab/vm --kernel 5.10 --tier full --shared
-//! --memory 4096`, one test at a time. Their rdma_rxe is Debian's own: its devices cannot be moved, and between pods it
-//! has no traffic. What else differs between kernels is how they tell of netdevs and devices.
+//! In the lab, a node on the kernels of Debian's releases: `integration/lab/vm --kernel 5.10 --tier full --shared
+//! --memory 4096`, one test at a time. These kernels' rdma_rxe is Debian's own: its devices cannot be moved, and pods
+//! have no traffic with each other. The kernels also differ in their reports of netdevs and devices.
 
 use integration::{
     Attachment, Conflist, Snapshot,

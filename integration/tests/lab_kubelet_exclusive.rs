@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, one resource request in exclusive mode: `integration/lab/vm --tier full
-//! --exclusive`, one test at a time. A virtual function is one pod's alone, and moves.
+//! In the lab, one resource request in exclusive mode: `integration/lab/vm --tier full --exclusive`, one test at a
+//! time. A virtual function moves into one pod, which has the function alone.
 
 use integration::{
     Attachment, Conflist, Netns, Runtime, Snapshot,
@@ -118,7 +118,7 @@ fn node(name: &str) -> (u64, u64) {
     )
 }
 
-/// The counters of a device inside a pod are told, with the container that has it.
+/// Asserts that the metrics have the counters of a device inside a pod, with the pod's container.
 #[track_caller]
 fn held_by(scene: &Scene, given: &Allocation) {
     let rdma = &scene.function(&given.ids[0]).rdma;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, health of shared devices: `integration/lab/vm --tier full --shared`, one test at a time.
-//! The node has bonds over its NICs. Pods are `lab_pods_share`'s.
+//! In the lab, health of shared devices: `integration/lab/vm --tier full --shared`, one test at a time. The node has
+//! bonds over its NICs. `lab_pods_share` tests the pods.
 
 use integration::{
     BondedNics,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, where our entry in the CNI list is with `chain.placement: auto`, by what a runtime is seen to call:
-//! `integration/lab/vm --tier full --shared --memory 4096`, on containerd 2 and CRI-O.
+//! In the lab, the place of our entry with `chain.placement: auto`. The daemon chooses the place by the calls that the
+//! runtime makes: `integration/lab/vm --tier full --shared --memory 4096`, on containerd 2 and CRI-O.
 
 use integration::{
     Snapshot,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, devices that are one pod's alone, in containers of a real runtime:
-//! `integration/lab/vm --tier full --exclusive --memory 2560`, one test at a time.
-//! Containers get their devices by CDI names.
+//! In the lab, exclusive devices in containers of a real runtime: `integration/lab/vm --tier full --exclusive --memory
+//! 2560`, one test at a time. Containers get devices by CDI names.
 
 use integration::{
     ContainerRuntime, Netns,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, bonded NICs shared by pods of a real container runtime: `integration/lab/vm --tier full
-//! --shared --memory 4096`, one test at a time. Kubelet's part is played over the daemon's real
-//! sockets; it is the runtime that calls the chain.
+//! In the lab, bonded NICs shared by pods of a real container runtime: `integration/lab/vm --tier full --shared
+//! --memory 4096`, one test at a time. A stand-in plays kubelet over the daemon's real sockets; the runtime calls the
+//! chain.
 
 use integration::{
     Snapshot,
@@ -340,7 +340,7 @@ fn ended(pod: &Pod) -> Option<String> {
     Some(ran.said).filter(|said| said.ends_with("ended\n"))
 }
 
-/// Installs the plugins beside those that the runtime has for its network, which stays as it is.
+/// Installs the plugins beside the runtime's own. The runtime's network is not changed.
 #[track_caller]
 fn install(node: &SharedNode) {
     let line = format!(

@@ -153,7 +153,7 @@ fn doctor() -> String {
     said.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Pods come, and with the last of them the node loses power.
+/// Starts pods, and cuts the node's power as soon as the last pod has started.
 fn first_boot() {
     let lab = booted();
     let fresh = Snapshot::of(&lab.host);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, siw (iWARP in software), as the kernel has it: `integration/lab/vm --tier fast --exclusive`. Its devices have one
-//! GID, made of the MAC, as eRDMA's have, and cannot be moved.
+//! In the lab, siw (iWARP in software) of the kernel: `integration/lab/vm --tier fast --exclusive`. A siw device has
+//! one GID, made of the MAC, as an eRDMA device has. It cannot be moved.
 
 use integration::{Netns, Node, Snapshot, daemon::doctor};
 use serde_json::json;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, SMC-R of pods whose RDMA devices are theirs alone:
-//! `integration/lab/vm --tier full --exclusive`, one test at a time.
+//! In the lab, SMC-R of pods with exclusive RDMA devices: `integration/lab/vm --tier full --exclusive`, one test at a
+//! time.
 
 use integration::{
     Snapshot,

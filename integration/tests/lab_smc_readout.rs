@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, `rdma-device-plugin smc` on what connections really are, and what the kernel does with those
-//! of a process that was killed: `integration/lab/vm --tier fast --exclusive`.
+//! In the lab, the report of `rdma-device-plugin smc` against the real connections, and the kernel's treatment of a
+//! killed process's connections: `integration/lab/vm --tier fast --exclusive`.
 
 use integration::{
     Netns, extent,

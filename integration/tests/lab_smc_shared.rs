@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, SMC-R of pods that share RDMA devices: `integration/lab/vm --tier full --shared
-//! --rocev1`, one test at a time. Two nodes are two state directories: one kernel, and two records
-//! of who has what.
+//! In the lab, SMC-R of pods that share RDMA devices: `integration/lab/vm --tier full --shared --rocev1`, one test at a
+//! time. Two state directories stand for two nodes: there is one kernel, and two sets of records.
 
 use integration::{
     Netns, Runtime, Snapshot,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, what a runtime makes of STATUS and GC of CNI 1.1: `integration/lab/vm --tier full --shared --memory
-//! 4096`, on containerd 2 and CRI-O. The primary network is by the CNI project's own plugins, as Debian 12's end at
-//! CNI 1.0.
+//! In the lab, a runtime's use of STATUS and GC of CNI 1.1: `integration/lab/vm --tier full --shared --memory 4096`, on
+//! containerd 2 and CRI-O. The primary network uses the CNI project's own plugins, because Debian 12's stop at CNI 1.0.
 
 use integration::{
     Attachment, Conflist, Netns, Runtime, Snapshot,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The figure: eight nodes of twenty pods each on one /24 and one /64, all started at once, with the
-//! manifests' configuration. No address is used twice, and none of a node's by a pod.
+//! Eight nodes of twenty pods each on one /24 and one /64, all started at once, with the manifests' configuration. No
+//! two pods get one address, and no pod gets a node's address.
 //!
-//! All nodes share this machine's few CPUs, where each of them has many of its own: whatever waits for its
-//! turn waits long here.
+//! All nodes share this machine's few CPUs, while a real node has many CPUs of its own: work that waits for its
+//! turn waits longer here.
 
 use integration::{Netns, plugin::cni_path, plugin::rdma_cni};
 use nix::sched::{CloneFlags, setns};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names that a netdev has or gets: it is restored all the same.
+//! Names of a netdev before and during an attachment: DEL restores the netdev whatever its names are.
 
 use integration::{Netns, Node, Snapshot};
 use serde_json::json;

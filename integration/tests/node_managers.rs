@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! NICs that NetworkManager or systemd-networkd manage: what the manager has set goes along into
-//! the pod and is there again afterwards, whether the manager is away or at work.
+//! NICs that NetworkManager or systemd-networkd manage: the manager's settings move into the pod, and return to the
+//! host, whether the manager is stopped or runs.
 
 use integration::{Manager, Netns, Node, Snapshot, ipam, wait};
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Machines on one network that know nothing of each other's leases: no address is used twice.
+//! Machines on one network without knowledge of each other's leases: no address is used twice.
 
 use integration::{Netns, Node};
 use rdma_netns::{InterfaceName, Kernel, Linux, Question, probe::PROBE_TIME};

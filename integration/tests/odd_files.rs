@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Links, pipes, sockets, directories and a gigabyte in the place of `rdma-cni`'s files: nothing is waited for, followed
-//! or read to its end, other pods go on, and DEL of the pod itself is not kept from its end.
+//! Links, pipes, sockets, directories and a gigabyte in the place of `rdma-cni`'s files. `rdma-cni` does not wait for
+//! such a file, follow it or read it to its end. Other pods go on, and DEL of the pod itself ends.
 
 use integration::{
     Node, OddFile, Outcome, Snapshot,

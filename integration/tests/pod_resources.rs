@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The real program and a kubelet: pods without an allocation pass, whatever kubelet does ends
-//! soon and in words. Devices cannot be allocated here, where no netdev is on a bus: the tests
-//! of `rdma-cni` have them on a fake kernel, those of the lab on a real one.
+//! The real program and a kubelet stand-in: pods without an allocation pass, and every misbehaviour of kubelet ends
+//! soon, with a clear error. Devices cannot be allocated here, because no netdev is on a bus: the tests of `rdma-cni`
+//! have such devices on a fake kernel, the lab's tests on a real one.
 
 use integration::{
     Conflist, Netns, Node, OddFile, Outcome, Snapshot,

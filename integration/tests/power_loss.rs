@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Loss of power at each sync: what has not been synced is lost, on ext4, and with `--full` on XFS.
+//! Loss of power at each sync: unsynced data is lost, on ext4, and with `--full` on XFS.
 
 use integration::{
     crash::{

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Routes of IPAM plugins beside those that the pod has, and MTUs that IPv6 cannot do with.
+//! Routes of IPAM plugins beside the pod's own routes, and MTUs that are too small for IPv6.
 
 use integration::{Netns, Node, Outcome, Snapshot, ipam};
 use serde_json::{Value, json};

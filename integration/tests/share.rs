@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Share mode on real netdevs: macvlan children of a host's veth, in pods. What RDMA adds to it
-//! is tried in the lab.
+//! Share mode on real netdevs: macvlan children of a host's veth, in pods. The lab tests the RDMA part of share mode.
 
 use integration::{Netns, Node, Snapshot, ipam, wait};
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The program that the lab's SMC tests are made with, by plain TCP on any kernel.
+//! `smc-peer`, the program of the lab's SMC tests, by plain TCP on any kernel.
 
 use integration::{
     Netns,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SMC-R that cannot be had, by the real binary: refused, or told once.
+//! SMC-R that is not possible, by the real binary: an error, or one log line.
 
 use integration::{Netns, Node, Snapshot};
 use serde_json::json;

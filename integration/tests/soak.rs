@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! For long: pods come and go thousands of times, and a daemon lives through as much. What is there afterwards is what
-//! was there after the first few of them.
+//! Thousands of pods that start and end, and a daemon that serves as many. Resources at the end equal the resources
+//! after the first few pods.
 
 use integration::{
     Daemon, Files, Machine, Node, Snapshot,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Netdevs that lie on each other, in different namespaces: the plugin takes each rail home, and removes none that is
-//! another owner's. Real namespaces and macvlans.
+//! Stacked netdevs in different namespaces: the plugin returns each rail to the host, and removes no netdev of another
+//! owner. The tests use real namespaces and macvlans.
 
 use integration::{Netns, Node, Snapshot};
 use serde_json::{Value, json};

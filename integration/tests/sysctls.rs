@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A move to a pod and back keeps each setting that the host has of a netdev below `/proc/sys/net`, and no other netdev
-//! loses anything by that.
+//! A move to a pod and back keeps each of the netdev's host settings below `/proc/sys/net`, and changes no setting of
+//! another netdev.
 
 use integration::{
     Netns, Node, Snapshot,

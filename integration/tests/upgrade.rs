@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Upgrades: an earlier version attaches, and this one checks and restores. The earlier version is a real one, the
-//! commit that `scripts/versions` builds.
+//! Upgrades: an earlier version attaches, and this version checks and restores. The earlier version is the real program
+//! of a commit that `scripts/versions` builds.
 
 use integration::{Node, Snapshot, ipam};
 use serde_json::{Value, json};

@@ -282,7 +282,7 @@ fn same_subnet(one: &Address, other: &Address) -> bool {
         && subnet(one) == subnet(other)
 }
 
-/// `ip` with all bits behind the prefix taken away.
+/// Returns `ip` with all bits after the prefix set to 0.
 pub(crate) fn network(ip: IpAddr, prefix: u8) -> IpAddr {
     match ip {
         IpAddr::V4(ip) => {

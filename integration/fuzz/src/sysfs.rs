@@ -19,7 +19,7 @@ const ENTRIES: usize = 80;
 /// The tree that the lines describe: `d PATH`, `f PATH TEXT`, `l PATH TARGET`; in a text, `|` is a line feed.
 ///
 /// # Panics
-/// A device comes twice.
+/// The tree has a device twice.
 pub fn tree(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     // memory, where it is there: nothing of this outlives the call

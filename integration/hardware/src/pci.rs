@@ -25,7 +25,7 @@ pub struct Identity {
 
 /// A model of a function. The transport calls it for all accesses of the virtual machine.
 pub trait Function: Send {
-    /// Its identity. It does not change.
+    /// The function's identity, which does not change.
     fn identity(&self) -> Identity;
 
     /// Returns true if the function answers on its bus. All reads of a function that does not answer are all ones.

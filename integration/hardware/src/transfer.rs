@@ -7,7 +7,7 @@ const PART: usize = 64 << 10;
 
 /// Memory that a key stands for.
 pub trait Window {
-    /// Its size in bytes.
+    /// The window's size in bytes.
     fn len(&self) -> u64;
 
     /// The address of byte `at`, and how many bytes from there on are in one piece. None if it is not there.
@@ -29,7 +29,7 @@ pub enum Source<W> {
 }
 
 impl<W: Window> Source<W> {
-    /// Its size in bytes.
+    /// The source's size in bytes.
     pub fn len(&self) -> u64 {
         match self {
             Source::Bytes(bytes) => bytes.len() as u64,
@@ -37,7 +37,7 @@ impl<W: Window> Source<W> {
         }
     }
 
-    /// Its bytes. None if a part is not there. The caller bounds its size.
+    /// Returns the source's bytes. None if a part is not there. The caller bounds the size.
     pub fn read(&self, memory: &Memory) -> Option<Vec<u8>> {
         let windows = match self {
             Source::Bytes(bytes) => return Some(bytes.clone()),

@@ -20,7 +20,7 @@ pub const TEMPLATES: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourc
 pub const PLACES: [&str; 3] = ["/etc/cni", "/opt/cni", "/var/run/cdi"];
 
 const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
-/// The daemon's pods, and others of the system.
+/// The path of the daemon's pods and of other pods of the system.
 pub const DAEMONS: &str = "/api/v1/namespaces/kube-system/pods";
 
 /// The records of claims, and the runtime's specifications of them.

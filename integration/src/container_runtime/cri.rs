@@ -40,9 +40,9 @@ pub struct Cri {
 /// Result of a program in a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ran {
-    /// Its exit status.
+    /// The program's exit status.
     pub code: i32,
-    /// Its output, and after it what it wrote to standard error.
+    /// The program's output, and after it what it wrote to standard error.
     pub said: String,
 }
 

@@ -64,7 +64,7 @@ pub struct DaemonPod {
 /// A container ended: kubelet would run it again later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// Its exit status.
+    /// The container's exit status.
     pub code: i32,
     /// Output of the program.
     pub said: String,
@@ -224,10 +224,10 @@ impl DaemonPod {
         self.log(&self.main().0.name)
     }
 
-    /// Waits until it has said `words`.
+    /// Waits until the container has logged `words`.
     ///
     /// # Errors
-    /// It has ended instead.
+    /// The container has ended.
     #[track_caller]
     pub fn says(&self, words: &str) -> Result<(), Ended> {
         let end = Instant::now() + TO_PREPARE;

@@ -101,7 +101,7 @@ impl InstalledNode {
         }
     }
 
-    /// The pod of the manifest, and what its init containers said.
+    /// The pod of the manifest, and the output of its init containers.
     #[track_caller]
     pub fn daemon_pod(&self, manifest: &Manifest, name: &str) -> (DaemonPod, String) {
         let started = self.runtime.daemon_pod(manifest, name);
@@ -172,7 +172,7 @@ impl InstalledNode {
     }
 }
 
-/// Takes away what a test before this one has left in the same guest, in the directories of a node.
+/// Removes files that an earlier test of the guest left in a node's directories.
 #[track_caller]
 pub fn clear() {
     assert!(

@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 pub struct Manifest {
     /// The daemon.
     pub daemon_set: DaemonSet,
-    /// Its configuration, by file name; `uninstall` has none.
+    /// The manifest's configuration, by file name; `uninstall` has none.
     pub config_map: Option<ConfigMap>,
 }
 
@@ -23,9 +23,9 @@ pub struct ConfigMap {
     _api_version: String,
     #[serde(rename = "kind")]
     _kind: String,
-    /// Its name.
+    /// The ConfigMap's name.
     pub metadata: Metadata,
-    /// Its files.
+    /// The ConfigMap's files.
     pub data: BTreeMap<String, String>,
 }
 
@@ -37,7 +37,7 @@ pub struct DaemonSet {
     _api_version: String,
     #[serde(rename = "kind")]
     _kind: String,
-    /// Its name.
+    /// The DaemonSet's name.
     pub metadata: Metadata,
     /// Specification.
     pub spec: DaemonSetSpec,
@@ -53,7 +53,7 @@ pub struct DaemonSetSpec {
     _update_strategy: Value,
     #[serde(default, rename = "minReadySeconds")]
     _min_ready_seconds: u32,
-    /// Its pods.
+    /// The DaemonSet's pods.
     pub template: Template,
 }
 
@@ -61,7 +61,7 @@ pub struct DaemonSetSpec {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Template {
-    /// Its labels.
+    /// The pod's labels.
     pub metadata: Metadata,
     /// Specification of the pod.
     pub spec: PodSpec,
@@ -142,9 +142,9 @@ pub struct Container {
     /// The scheduler's, as the pod has the node's network.
     #[serde(default, rename = "ports")]
     _ports: Value,
-    /// Its name.
+    /// The container's name.
     pub name: String,
-    /// Its image.
+    /// The container's image.
     pub image: String,
     /// Arguments of the image's program.
     #[serde(default)]
@@ -262,7 +262,7 @@ pub struct VolumeMount {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Volume {
-    /// Its name.
+    /// The volume's name.
     pub name: String,
     /// A directory of the node.
     pub host_path: Option<HostPath>,

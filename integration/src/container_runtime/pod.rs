@@ -187,11 +187,11 @@ impl PodSpec {
 /// A pod that runs.
 #[derive(Clone, Debug)]
 pub struct Pod {
-    /// Its name.
+    /// The pod's name.
     pub name: String,
     /// The sandbox's id.
     pub sandbox: String,
-    /// Its containers.
+    /// The pod's containers.
     pub containers: Vec<Container>,
     cri: Cri,
 }
@@ -199,9 +199,9 @@ pub struct Pod {
 /// A container that runs.
 #[derive(Clone, Debug)]
 pub struct Container {
-    /// Its name.
+    /// The container's name.
     pub name: String,
-    /// Its id.
+    /// The container's id.
     pub id: String,
     cri: Cri,
 }
@@ -288,7 +288,7 @@ impl Pod {
         self.containers.first().expect("the pod has a container")
     }
 
-    /// Its network namespace.
+    /// The pod's network namespace.
     #[track_caller]
     pub fn netns(&self) -> Netns {
         let (_, info) = self.cri.sandbox(&self.sandbox).expect("it is known");
@@ -341,7 +341,7 @@ impl Pod {
         status.state() == cri_api::PodSandboxState::SandboxReady
     }
 
-    /// Its end, as kubelet has it.
+    /// The pod's end, as kubelet has it.
     #[track_caller]
     pub fn remove(self) {
         let removed = self.cri.remove(&self.sandbox);
@@ -350,20 +350,20 @@ impl Pod {
 }
 
 impl Container {
-    /// Runs a shell's line in it; what it did. The shell is busybox's, which prefers busybox's `ip`
+    /// Runs a shell's line in the container, and returns status and output. The shell is busybox's, which prefers busybox's `ip`
     /// to iproute2's: see [`Self::run`].
     #[track_caller]
     pub fn try_sh(&self, line: &str) -> Ran {
         self.exec(&["sh", "-c", line])
     }
 
-    /// Runs a shell's line in it, which must succeed; what it said.
+    /// Runs a shell's line in the container. The line must succeed. Returns its output.
     #[track_caller]
     pub fn sh(&self, line: &str) -> String {
         succeeded(self.try_sh(line), line)
     }
 
-    /// Runs a command line (split at white space), which must succeed; what it said.
+    /// Runs a command line (split at white space). The command must succeed. Returns its output.
     #[track_caller]
     pub fn run(&self, line: &str) -> String {
         let words: Vec<&str> = line.split_whitespace().collect();

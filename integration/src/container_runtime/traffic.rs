@@ -24,7 +24,7 @@ pub struct End<'a> {
     pub container: &'a Container,
     /// The RDMA device.
     pub rdma: &'a str,
-    /// Its address.
+    /// The pod's address.
     pub address: &'a str,
 }
 

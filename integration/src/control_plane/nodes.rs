@@ -11,7 +11,7 @@ pub struct Member {
     pub number: usize,
     /// Name in Kubernetes.
     pub name: &'static str,
-    /// Its address for all but RDMA.
+    /// The node's address for all but RDMA.
     pub address: &'static str,
 }
 
@@ -29,7 +29,7 @@ pub const SECOND: Member = Member {
     address: "10.99.0.3",
 };
 
-/// All of them have keys and certificates.
+/// All nodes, which have keys and certificates.
 pub const ALL: [Member; 2] = [FIRST, SECOND];
 
 /// The name of the first node, or the only one.

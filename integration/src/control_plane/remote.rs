@@ -90,7 +90,7 @@ impl RemoteControlPlane {
         change(Change::PowerOff(node.number));
     }
 
-    /// Its programs run, and so do the nodes that have not lost power; they were waited for until `yet`.
+    /// Asserts that the control plane's programs run, and all nodes that have power. The caller waits for `yet`.
     #[track_caller]
     pub fn assert_runs(&mut self, yet: &str) {
         change(Change::AssertRuns(yet.to_owned()));

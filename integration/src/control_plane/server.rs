@@ -43,7 +43,7 @@ const IMAGES: [&str; 2] = ["mellanox/centos_7_4_mofed_4_2_1_2_0_0_60", TOOLS];
 /// for an emulated one.
 const LOST: &str = "60s";
 
-/// Messages to the thread that owns all processes of the control plane: they end with it.
+/// Messages to the thread that owns all processes of the control plane. The processes end with the thread.
 enum Told {
     Asked(Change, TcpStream),
     Ended(Member, ExitStatus),

@@ -9,7 +9,7 @@
 //! | [`lease`] | ADD, DEL and GC of `rdma-ipam` by itself |
 //! | [`program`] | `install` and `uninstall` of `rdma-device-plugin` |
 //! | [`power_loss`] | any of them, and loss of power at each sync |
-//! | [`daemon`] | what `rdma-device-plugin` writes while it runs |
+//! | [`daemon`] | the files that `rdma-device-plugin` writes while it runs |
 //! | `sweep` | which points there are, and which of them are tried |
 
 pub mod attachment;

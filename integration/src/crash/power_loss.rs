@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Loss of power at each sync of a story: what had not been synced is gone, and the kernel knows nothing any more.
+//! Loss of power at each sync of a story: unsynced data and all state of the kernel are lost.
 //!
 //! Only a sync changes a disk for certain. So the sweep kills a story before each sync, and at its end.
 

@@ -42,7 +42,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// All of them.
+    /// All points of a story.
     pub const ALL: Self = Self::spread(0, usize::MAX);
 
     /// No more than `most`, spread evenly over all, from the `first` on.
@@ -80,7 +80,7 @@ impl Extent {
         }
     }
 
-    /// Returns those of `all` that are tried.
+    /// Returns the elements of `all` that the extent selects.
     pub(super) fn of<T>(self, all: Vec<T>) -> impl Iterator<Item = T> {
         let step = self.every.max(all.len().div_ceil(self.most));
         all.into_iter().skip(self.first % step).step_by(step)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Two faults in one story: a verb that is killed, and what comes after it killed too; or a verb that meets an error,
-//! and is killed, or meets another one, while it undoes what it did. Then what comes next.
+//! Two faults in one story: a verb is killed, and the next verb is killed too; or a verb meets an error,
+//! and is killed, or meets another error, while it undoes its changes. Then the story's last verb runs.
 
 use super::{
     End, Extent, Tally,

@@ -237,7 +237,7 @@ impl DeviceManager {
         &self.shared
     }
 
-    /// Its runtime, to ask plugins something.
+    /// The stand-in's runtime, to ask plugins something.
     #[track_caller]
     pub(super) fn running(&self) -> &Runtime {
         self.running.as_ref().expect("kubelet runs")

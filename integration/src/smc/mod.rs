@@ -182,7 +182,7 @@ impl Server {
         self.address
     }
 
-    /// Its process.
+    /// The server's process.
     pub fn pid(&self) -> u32 {
         self.process.child.id()
     }
@@ -200,12 +200,12 @@ impl Server {
 }
 
 impl Client {
-    /// Its connections, which are open.
+    /// The client's connections, which are open.
     pub fn connected(&self) -> &[Connected] {
         &self.connected
     }
 
-    /// All bytes have gone both ways by now, or do so within `limit`.
+    /// Waits until all bytes have gone both ways, for `limit` at most.
     #[track_caller]
     fn has_exchanged(&mut self, limit: Duration) {
         let end = Instant::now() + limit;
@@ -215,7 +215,7 @@ impl Client {
         }
     }
 
-    /// Its process.
+    /// The client's process.
     pub fn pid(&self) -> u32 {
         self.process.child.id()
     }
@@ -238,7 +238,7 @@ fn parse(address: &Value) -> SocketAddr {
     text.parse().expect("an address")
 }
 
-/// `smc-peer` and what it tells; killed on drop.
+/// `smc-peer` and its output. Drop kills the program.
 #[derive(Debug)]
 struct Process {
     child: Child,

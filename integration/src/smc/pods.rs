@@ -25,11 +25,11 @@ const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 /// A pod, and how it is attached.
 #[derive(Debug)]
 pub struct SmcPod {
-    /// Its namespace.
+    /// The pod's namespace.
     pub netns: Netns,
     /// The chain: bridge, `rdma-cni`.
     pub list: Conflist,
-    /// Its attachment.
+    /// The pod's attachment.
     pub attachment: Attachment,
 }
 

@@ -144,7 +144,7 @@ pub(super) fn stops(only_changes: bool) -> Vec<Stop> {
 const DISK: [i32; 2] = [ENOSPC, EIO];
 
 impl Call<'_> {
-    /// Its name, if it can be a point.
+    /// The call's name, if it can be a point.
     pub(super) fn name(&self) -> Option<&'static str> {
         let all = [CHANGES, OLD_CHANGES, OTHERS, OLD_OTHERS];
         let mut all = all.into_iter().flatten();

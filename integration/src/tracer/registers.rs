@@ -16,7 +16,7 @@ mod cpu {
     }
 }
 
-/// Not run yet: the tests run on x86-64.
+/// Registers of arm64. This code was not run: the tests run on x86-64.
 #[cfg(target_arch = "aarch64")]
 mod cpu {
     use nix::{

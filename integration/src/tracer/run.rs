@@ -29,7 +29,7 @@ use std::{
 pub enum Traced {
     /// Exited by itself, with this status.
     Exited(i32),
-    /// Killed by a signal, that of a fault or another one.
+    /// Killed by a signal, of a fault or of another origin.
     Killed(Signal),
 }
 
@@ -37,7 +37,7 @@ pub enum Traced {
 /// and may administer the system.
 ///
 /// # Errors
-/// It cannot be started, or the system refuses to trace it.
+/// The program cannot be started, or the system refuses to trace the program.
 pub fn run(program: Command, faults: &[Fault]) -> io::Result<(Traced, Report)> {
     let only_changes = !faults.is_empty() && faults.iter().all(|it| it.is_at_a_change());
     let root = start(program, &filter::stopping_at(&point::stops(only_changes)))?;

@@ -223,7 +223,7 @@ fn custom_resource(cluster: &mut ControlPlane, kind: &str, plural: &str, group: 
     });
 }
 
-/// Each plugin of the table: a node goes to ours and comes back, and all is as before. The first one goes to the end, too.
+/// Migrates a node from each plugin of the table to ours and back. Migrates from the first plugin for good, too.
 pub(super) fn a_node_goes_to_ours_and_back(cluster: &mut ControlPlane) {
     if env::var_os(HELM).is_none() {
         return; // scripts/test counts it as skipped

@@ -214,7 +214,7 @@ impl Stress {
         }
     }
 
-    /// In no two pods is the same address, and each is leased to its pod's container.
+    /// Asserts that no two pods have one address, and that each address is leased to its pod's container.
     fn look(&self) {
         let pods = self.living();
         let phases = pods.iter().map(|pod| pod.phase.read().expect("no panic"));

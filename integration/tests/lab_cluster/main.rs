@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, a real cluster of one node: `scripts/test lab cluster`. Control plane, kubelet and
-//! container runtime are what they are; the daemon is the DaemonSet's pod of the image, and the chain is what it
-//! has installed. What an operator types is what the pages say.
+//! In the lab, a real cluster of one node: `scripts/test lab cluster`. Control plane, kubelet and container runtime are
+//! real; the daemon runs in the DaemonSet's pod from the image, and the daemon has installed the chain. The commands of
+//! an operator come from the pages.
 
 mod chart;
 mod install;

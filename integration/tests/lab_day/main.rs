@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A day in the lab, compressed: `scripts/test --full lab day`, on `integration/lab/vm --tier full --exclusive
-//! --memory 2560 --monitor`. What happens to a node in a day happens to it in every round, in another order each time,
-//! with pods that live through it and pods that come and go. After each round the node is as it was.
+//! A day in the lab, compressed: `scripts/test --full lab day`, on `integration/lab/vm --tier full --exclusive --memory
+//! 2560 --monitor`. Every round has all events of a node's day, in another order each time, with pods that live through
+//! the round and pods that start and end. After each round the node is in its first state.
 //!
 //! | module | owns |
 //! |---|---|
-//! | `node` | the node, its pods, and its rest |
-//! | `happenings` | what happens to it |
-//! | `traces` | what could be left of that, counted |
+//! | `node` | the node, its pods, and its state at rest |
+//! | `happenings` | the events |
+//! | `traces` | counts of possible leftovers |
 
 mod happenings;
 mod node;

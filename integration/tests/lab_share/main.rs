@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, pods share bonded NICs: `integration/lab/vm --tier fast --shared`, one test at a
-//! time.
+//! In the lab, pods share bonded NICs: `integration/lab/vm --tier fast --shared`, one test at a time.
 
 mod crash;
 mod ipvlan;

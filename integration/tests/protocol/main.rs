@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Environment, input and VERSION: what is wrong is told by its code and its name, before
-//! anything is changed.
+//! Environment, input and VERSION: an error has its code and names the wrong variable or field, before any change.
 
 mod environment;
 mod input;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A reply leaves by the interface that has its address, also by one that another plugin made. Every interface of the
-//! pod has strict `rp_filter`, and the packets are counted at the far ends of the interfaces.
+//! A reply leaves by the interface that has its source address, also by an interface of another plugin. Every interface
+//! of the pod has strict `rp_filter`, and the tests count the packets at the far ends of the interfaces.
 
 mod beside;
 

@@ -43,29 +43,29 @@ pub struct Device {
     pub name: String,
     /// The hardware address of the netdev that the driver pairs it with.
     pub mac: Mac,
-    /// Its protocol.
+    /// The function's protocol.
     pub protocol: Protocol,
-    /// Its port of the fabric.
+    /// The function's port of the fabric.
     pub link: Link,
-    /// Its registers.
+    /// The function's registers.
     pub registers: Registers,
     /// The memory of its virtual machine.
     pub memory: Memory,
-    /// Its interrupts.
+    /// The function's interrupts.
     pub vectors: Vectors,
-    /// Its counters: [`counter`].
+    /// The function's counters: [`counter`].
     pub counters: [u64; counter::COUNT],
     pub(super) commands: Option<CommandQueue>,
     pub(super) asynchronous: Option<EventQueue>,
     pub(super) events: HashMap<u32, EventQueue>,
     pub(super) completions: HashMap<u32, CompletionQueue>,
-    /// Its queue pairs by number.
+    /// The function's queue pairs by number.
     pub pairs: BTreeMap<u32, QueuePair>,
-    /// Its memory regions.
+    /// The function's memory regions.
     pub regions: Regions,
-    /// Its GID table.
+    /// The function's GID table.
     pub gids: BTreeMap<u16, [u8; 16]>,
-    /// Its address handles, with their protection domains.
+    /// The function's address handles, with their protection domains.
     pub handles: HashMap<u32, (u32, AddressVector)>,
     /// Programs that have doorbells of their own.
     pub(super) contexts: u32,
@@ -222,7 +222,7 @@ impl Device {
     /// The next request of a send queue. None if there is none.
     ///
     /// # Errors
-    /// It is not in memory, or not posted as a whole.
+    /// The request is not in memory, or not posted as a whole.
     pub fn next_send(
         &self,
         pair: &QueuePair,

@@ -19,7 +19,7 @@ pub struct Link {
     pub is_present: bool,
     /// Percentage of its messages that are lost.
     pub loss_percent: u8,
-    /// Time by which its messages arrive later. The messages of one queue pair wait for one another.
+    /// Delay of the function's messages. The messages of one queue pair wait for one another.
     pub delay: Duration,
 }
 

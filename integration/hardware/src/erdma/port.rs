@@ -24,9 +24,9 @@ const VECTORS: u16 = 32;
 const VECTOR_BAR: u8 = 2;
 const VECTOR_BAR_SIZE: usize = 4096;
 
-/// So many requests are executed before the doorbell of a guest returns.
+/// Number of requests that are executed before a guest's doorbell returns.
 const BUDGET_OF_A_DOORBELL: usize = 16;
-/// So many are executed before others get the fabric.
+/// Number of requests that the thread executes before others get the fabric.
 const BUDGET_OF_THE_THREAD: usize = 64;
 
 /// The fabric of a process. All ports and the thread share it.

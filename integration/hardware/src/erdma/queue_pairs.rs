@@ -166,11 +166,11 @@ pub struct Attempt {
 /// A queue pair.
 #[derive(Debug)]
 pub struct QueuePair {
-    /// Its number.
+    /// The queue pair's number.
     pub number: u32,
-    /// Its type.
+    /// The queue pair's type.
     pub service: Service,
-    /// Its protection domain.
+    /// The queue pair's protection domain.
     pub domain: u32,
     /// The send queue.
     pub send: Ring,
@@ -182,7 +182,7 @@ pub struct QueuePair {
     pub receive_completions: u32,
     /// iWARP: its identity on the fabric.
     pub cookie: u32,
-    /// Its state.
+    /// The queue pair's state.
     pub state: State,
     /// Who it is connected to.
     pub peer: Peer,

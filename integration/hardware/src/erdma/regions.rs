@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory regions, and what their keys allow.
+//! Memory regions, and the rights of their keys.
 
 use super::{
     completions::Status,
@@ -57,7 +57,7 @@ impl Refusal {
         }
     }
 
-    /// The status of a request whose peer refuses a key, and of a receive request.
+    /// Returns the status of a request if the peer refuses its key. A receive request has the status, too.
     pub fn remote(self) -> Status {
         match self {
             Refusal::Key => Status::ReceiveKey,
@@ -85,19 +85,19 @@ pub enum Kind {
 pub struct Region {
     /// The lowest byte of its key.
     pub key: u8,
-    /// Its protection domain.
+    /// The region's protection domain.
     pub domain: u32,
-    /// Its type.
+    /// The region's type.
     pub kind: Kind,
     /// True if its key may be used.
     pub is_valid: bool,
     /// The address of its first byte, as requests name it.
     pub start: u64,
-    /// Its size in bytes.
+    /// The region's size in bytes.
     pub size: u64,
     /// The allowed accesses: [`rights`].
     pub rights: u32,
-    /// Its pages.
+    /// The region's pages.
     pub pages: Pages,
     /// Table that the command gave a region that requests register, and the most pages.
     pub table: (Table, u64),
@@ -108,7 +108,7 @@ pub struct Region {
 pub struct Window {
     /// Where it is.
     pub place: Place,
-    /// Its size in bytes.
+    /// The window's size in bytes.
     pub len: u64,
 }
 

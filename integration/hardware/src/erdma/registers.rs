@@ -31,7 +31,7 @@ pub const COMMAND_EVENTS_DEPTH: usize = 0x34;
 pub const COMMAND_EVENTS: usize = 0x38;
 /// The address of the queue of asynchronous events.
 pub const ASYNCHRONOUS: usize = 0x40;
-/// Its depth.
+/// The asynchronous queue's depth.
 pub const ASYNCHRONOUS_DEPTH: usize = 0x48;
 /// Counters that are registers too, with the position of each in the answer to `GET_STATS`.
 const COUNTERS: [(u64, usize); 10] = [

@@ -40,9 +40,9 @@ pub mod opcode {
 /// Memory that a key stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it begins.
+    /// The address of the segment's first byte.
     pub address: u64,
-    /// Its size in bytes.
+    /// The segment's size in bytes.
     pub len: u32,
     /// The key.
     pub key: u32,
@@ -124,13 +124,13 @@ pub enum Operation {
     },
     /// Registers a region.
     Register {
-        /// Its address.
+        /// The region's address.
         address: u64,
-        /// Its size.
+        /// The region's size.
         len: u32,
-        /// Its key.
+        /// The region's key.
         key: u32,
-        /// Its rights.
+        /// The region's rights.
         rights: u32,
         /// The number of its pages.
         count: u32,

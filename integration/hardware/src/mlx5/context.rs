@@ -95,7 +95,7 @@ const fn transition(opcode: u16, state: u64, required: &'static [Field]) -> Tran
     }
 }
 
-/// All of them.
+/// All transitions.
 pub const TRANSITIONS: &[Transition] = &[
     // RST2INIT
     transition(

@@ -22,11 +22,11 @@ const FIRST_DOORBELL: u64 = registers::FIRST_PAGE as u64 * registers::PAGE;
 /// The place of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its hardware address.
+    /// The function's hardware address.
     pub mac: Mac,
     /// The hardware address of the first function of its card.
     pub card: Mac,
-    /// Its port of the card, from 1 on.
+    /// The function's port of the card, from 1 on.
     pub port: u8,
     /// The ports of the card.
     pub ports: u8,
@@ -49,17 +49,17 @@ pub struct Link {
 pub struct Function {
     /// For messages: the hardware address.
     pub name: String,
-    /// Its place.
+    /// The function's place.
     pub place: Place,
-    /// Its link.
+    /// The function's link.
     pub link: Link,
-    /// Its registers.
+    /// The function's registers.
     pub registers: Registers,
     /// The memory of its virtual machine.
     pub memory: Memory,
-    /// Its interrupts.
+    /// The function's interrupts.
     pub vectors: Vectors,
-    /// Its virtual port.
+    /// The function's virtual port.
     pub vport: Vport,
     /// The objects that the driver made.
     pub objects: Objects,

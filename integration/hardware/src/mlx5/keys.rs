@@ -22,7 +22,7 @@ const DOMAIN: Field = field(0x68, 24).within(CONTEXT);
 const START: Field = field(0x80, 64).within(CONTEXT);
 const LENGTH: Field = field(0xc0, 64).within(CONTEXT);
 const LOG_PAGE: Field = field(0x1da, 6).within(CONTEXT);
-/// The pages that the command has, in units of two.
+/// Number of the command's pages, in units of two.
 const PAIRS: Field = field(0x300, 32);
 const PAGES: usize = 0x110;
 
@@ -62,7 +62,7 @@ pub struct Refusal;
 pub struct Segment {
     /// The address of its first byte.
     pub address: u64,
-    /// Its size in bytes.
+    /// The segment's size in bytes.
     pub len: u32,
     /// The key.
     pub key: u32,

@@ -128,7 +128,7 @@ impl CompletionQueue {
 /// A send or receive queue.
 #[derive(Clone, Debug)]
 pub struct WorkQueue {
-    /// Its memory, which the two queues of a queue pair have in common.
+    /// The queue's memory, which the two queues of a queue pair have in common.
     pub pages: Arc<Pages>,
     /// Where it begins in its memory.
     pub base: u64,

@@ -43,9 +43,9 @@ pub mod opcode {
 pub struct Header {
     /// `MLX5_OPCODE_*`.
     pub opcode: u8,
-    /// Its position, in blocks.
+    /// The request's position, in blocks.
     pub index: u16,
-    /// The blocks that it has.
+    /// The number of the request's blocks.
     pub blocks: u16,
     /// True if the function reports its completion even if it succeeds.
     pub is_reported: bool,
@@ -109,15 +109,15 @@ impl Data {
 pub struct Address {
     /// The key of the receiver.
     pub key: u32,
-    /// The number of its queue pair.
+    /// The number of the receiver's queue pair.
     pub number: u32,
-    /// Its LID, on InfiniBand.
+    /// The receiver's LID, on InfiniBand.
     pub lid: u16,
     /// True if the datagram has a network header, as it always has on Ethernet.
     pub has_header: bool,
-    /// Its hardware address.
+    /// The receiver's hardware address.
     pub mac: Mac,
-    /// Its GID.
+    /// The receiver's GID.
     pub gid: [u8; 16],
     /// The RoCE address, or the GID, of the sender, by index.
     pub source: usize,
@@ -154,9 +154,9 @@ pub enum Operation {
     Nop,
     /// A message.
     Send {
-        /// Its payload.
+        /// The request's payload.
         data: Data,
-        /// Its immediate data.
+        /// The request's immediate data.
         immediate: Option<u32>,
     },
     /// Bytes into the peer's memory.
@@ -190,9 +190,9 @@ pub enum Operation {
     Datagram {
         /// The address.
         to: Address,
-        /// Its payload.
+        /// The request's payload.
         data: Data,
-        /// Its immediate data.
+        /// The request's immediate data.
         immediate: Option<u32>,
     },
 }

@@ -41,7 +41,7 @@ pub(super) enum Outcome {
 /// Next step of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
-    /// Its next request.
+    /// The queue's next request.
     Request,
     /// An attempt later.
     Attempt,

@@ -244,7 +244,7 @@ impl Pair {
         self.ring(it, opcode);
     }
 
-    /// Posts a send request that asks for a completion, and rings the doorbell. `rest` is behind the control segment.
+    /// Posts a send request that asks for a completion, and rings the doorbell. `rest` follows the control segment.
     pub(crate) fn send(&mut self, it: &mut Driver, opcode: u8, immediate: u32, rest: &[u8]) {
         self.post(it, opcode, immediate, rest);
         self.ring(it, opcode);

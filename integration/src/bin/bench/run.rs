@@ -27,7 +27,7 @@ pub(super) fn runs(usual: usize) -> usize {
 /// A finished process.
 pub(super) struct Run {
     pub(super) wall: Duration,
-    /// Its own, and that of the programs that it has run.
+    /// CPU time of the program and its children.
     pub(super) cpu: Duration,
 }
 

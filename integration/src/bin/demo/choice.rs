@@ -14,7 +14,7 @@ pub(super) struct Free {
     pub(super) pci: DeviceAddress,
     pub(super) netdev: InterfaceName,
     pub(super) rdma: String,
-    /// The physical function whose network it is on: of a virtual function the one that it is of.
+    /// The physical function: that of a virtual function, else the function itself.
     port: DeviceAddress,
 }
 
