@@ -31,7 +31,7 @@ const SHUTDOWN: libc::Ioctl = 0x8004_587d_u32 as libc::Ioctl;
 /// Flag for a shutdown that does not write even the journal (`FS_SHUTDOWN_FLAGS_NOLOGFLUSH`).
 const WITHOUT_JOURNAL: u32 = 2;
 
-/// Bytes: the least that XFS is made of.
+/// Size in bytes: the minimum of XFS.
 const SIZE: u64 = 300 << 20;
 
 /// File system of a disk.

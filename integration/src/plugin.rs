@@ -122,7 +122,7 @@ impl<'a> Invocation<'a> {
         self
     }
 
-    /// Runs it by another program, which gets `arguments`, and then this one's path and arguments.
+    /// Runs the plugin by `program`, which gets `arguments`, then the plugin's path and arguments.
     pub fn by(mut self, program: &Path, arguments: Vec<String>) -> Self {
         let own = std::mem::replace(&mut self.program, program.to_owned());
         let own = own.to_str().expect("UTF-8").to_owned();

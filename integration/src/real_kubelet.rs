@@ -73,7 +73,7 @@ impl RealKubelet {
         kubelet
     }
 
-    /// Starts the process, and waits until it answers.
+    /// Starts kubelet's process, and waits until kubelet answers.
     #[track_caller]
     pub fn come(&mut self) {
         assert!(self.process.is_none(), "kubelet runs already");

@@ -21,7 +21,7 @@ impl Tmpfs {
         Self::of("size=64k,mode=700", path)
     }
 
-    /// Mounts one with `options` (tmpfs(5)) on `path`, which is created.
+    /// Creates `path`, and mounts a tmpfs with `options` (tmpfs(5)) there.
     #[track_caller]
     pub fn of(options: &str, path: &Path) -> Self {
         fs::create_dir_all(path).expect("the mount point can be made");

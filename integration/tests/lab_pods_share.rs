@@ -20,7 +20,7 @@ use nix::sys::signal::Signal;
 use std::{fs, path::Path, process::Command, thread, time::Duration};
 use tonic::Code;
 
-/// Time that a sandbox may take until the chain's ADD runs.
+/// Limit between a sandbox's start and the chain's ADD.
 const TO_BEGIN: Duration = Duration::from_secs(180);
 
 /// A node on which a pod without RDMA, which the chain left alone, has come and gone.

@@ -94,7 +94,7 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// ADD, CHECK, and an end: the `number`th pod's.
+    /// Runs ADD, CHECK and an end for the `number`th pod.
     fn cycle(&self, worker: usize, number: usize, ending: Ending) {
         let container = format!("{worker}-{number}");
         let pod = self.node.pod("soak");

@@ -138,7 +138,7 @@ impl World {
         Ok(())
     }
 
-    /// After netdevs went: so do those that lay on them, and on these, and a bond's ports are free.
+    /// After netdevs were removed: removes all netdevs above them, and frees the ports of a removed bond.
     pub(crate) fn reap(&mut self) {
         let mut before = 0;
         while before != self.netdevs.len() {

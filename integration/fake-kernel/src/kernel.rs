@@ -141,7 +141,7 @@ impl FakeKernel {
         self.lock().blindness = Some(Box::new(blindness));
     }
 
-    /// From now on the node has a network manager: it does `something` whenever a process pauses.
+    /// Adds a network manager to the node, which does `something` whenever a process pauses.
     pub fn manage(&self, something: impl FnMut(&mut World) + Send + 'static) {
         self.lock().manager = Some(Box::new(something));
     }

@@ -48,7 +48,7 @@ impl World {
         Ok(probed)
     }
 
-    /// Who was heard to have an address since.
+    /// Returns the machines that announced an address since the probe.
     pub(crate) fn overheard(
         &mut self,
         netns: NetnsId,

@@ -73,7 +73,7 @@ impl Engine {
         }
     }
 
-    /// Returns true if it calls, at ADD and at DEL, the plugins in a network's own directory: libcni 1.3. CRI-O's calls
+    /// Returns true if the runtime calls the plugins in a network's own directory at ADD and at DEL: libcni 1.3. CRI-O calls
     /// them only at ADD.
     pub fn reads_directories(self) -> bool {
         self == Self::Containerd2

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-/// Where the node has what programs write: the records' directory, the runtime's specifications, kubelet's, and the
+/// The directories of programs' files: the records' directory, the runtime's specifications, kubelet's, and the
 /// leases of both IPAM plugins.
 const PLACES: [&str; 5] = ["state", "cdi", "kubelet", "leases", "networks"];
 

@@ -248,7 +248,7 @@ fn a_wrong_value_is_reported_with_its_field_before_any_change() {
     node.assert_restored(&before);
 }
 
-/// Runs it with an empty directory in the place of the one that the default state directory is in.
+/// Runs `call` with an empty parent directory of the default state directory.
 fn with_an_empty_default(call: Invocation<'_>) -> Outcome {
     let script = "mount -t tmpfs none /var/lib && exec \"$0\"";
     let arguments = ["--mount", "sh", "-c", script].map(str::to_owned);

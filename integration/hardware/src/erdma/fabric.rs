@@ -27,7 +27,7 @@ pub enum Outcome {
     Later(Option<Duration>),
 }
 
-/// When [`Fabric::advance`] has something to do.
+/// Time of the next work of [`Fabric::advance`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// At once.

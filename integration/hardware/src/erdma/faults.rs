@@ -6,7 +6,7 @@ use std::time::Duration;
 /// A lost message of a reliable connection is sent again after this time.
 pub const RETRANSMISSION: Duration = Duration::from_millis(20);
 
-/// A message that is lost so often, and once more, ends its connection.
+/// Number of times that a lost message is sent again. Another loss ends the connection.
 pub const RETRIES: u32 = 7;
 
 /// The port of one function.

@@ -167,7 +167,7 @@ impl Fabric {
         self.function_mut(to).vport.count_message(true, len);
     }
 
-    /// The memory of the peer that a request names.
+    /// Returns the peer's memory that a request names.
     fn remote(
         &self,
         (position, number): Place,

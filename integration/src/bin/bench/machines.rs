@@ -71,7 +71,7 @@ struct Place {
     address: String,
     number: usize,
     numa_node: usize,
-    /// The physical function's number, and which virtual function of it this is.
+    /// The physical function's number, and the virtual function's number on it.
     of: Option<(usize, usize)>,
 }
 
