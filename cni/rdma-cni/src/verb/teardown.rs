@@ -434,15 +434,17 @@ pub fn addresses_until<K: Kernel>(
     let present = present_ipam(node, attachment);
     let calls = Rails::default();
     let mut first = None;
+    let key = &attachment.key;
     for rail in attachment.rails.iter().filter(|rail| rail.is_ours()) {
+        let pod_name = &rail.pod_name;
         let addresses = &rail.given.addresses;
         let is_its = |ip: &&IpAddr| addresses.iter().any(|address| address.ip == **ip);
         let conflicts: Vec<IpAddr> = conflicts.iter().filter(is_its).copied().collect();
         let call = RailCall {
-            container: &attachment.key.container,
+            container: &key.container,
             netns,
             args: attachment.args.as_deref(),
-            pod_name: &rail.pod_name,
+            pod_name,
             master: rail.name(),
             conflicts: &conflicts,
         };
@@ -453,11 +455,7 @@ pub fn addresses_until<K: Kernel>(
         let Err(error) = del(name, &attachment.config) else {
             continue;
         };
-        log::warn!(
-            "{}: the addresses of {} are not released: {error}",
-            attachment.key,
-            rail.pod_name
-        );
+        log::warn!("{key}: the addresses of {pod_name} are not released: {error}");
         let is_corrected = present.is_some_and(|present| {
             let counts = rail.ipam_refused || error.is_configuration() && present == name;
             let asked = counts.then(|| del(present, &node.conf.raw));
@@ -466,25 +464,16 @@ pub fn addresses_until<K: Kernel>(
             asked.is_some_and(|it| it.is_ok())
         });
         if is_corrected {
-            log::info!(
-                "{}: its addresses are released with the present configuration",
-                rail.pod_name
-            );
+            log::info!("{pod_name}: its addresses are released with the present configuration");
         } else if rail.ipam_refused && attachment.phase == Phase::Restored && error.is_answer() {
             // the failed ADD has tried already, and left the record to this verb
-            log::info!(
-                "{}: IPAM refused this rail an address at ADD, so it holds none",
-                rail.pod_name
-            );
+            log::info!("{pod_name}: IPAM refused this rail an address at ADD, so it holds none");
         } else {
             first.get_or_insert(error);
         }
     }
     if let Err(error) = calls.settle() {
-        log::warn!(
-            "{}: {error}; a power failure may undo the release of its addresses",
-            attachment.key
-        );
+        log::warn!("{key}: {error}; a power failure may undo the release of its addresses");
         first.get_or_insert(error);
     }
     first.map_or(Ok(()), Err)
