@@ -18,12 +18,13 @@ shell_lints() {
 }
 links() { scripts/links.py; }
 
-# prose: checks the pages by the rules of docs/style.md that Vale implements
+# prose: checks pages, changelog, comments of the programs' sources, and configuration by the rules of docs/style.md that
+# Vale implements
 prose() {
-	local vale pages
+	local vale files
 	vale=$(integration/vale/build)
-	mapfile -t pages < <(git ls-files '*.md' | grep -vx CHANGELOG.md)
-	"$vale" --config integration/vale/vale.ini --output line "${pages[@]}"
+	mapfile -t files < <(git ls-files '*.md' 'cni/*/src/*.rs' 'ipam/src/*.rs' 'rdma-netns/src/*.rs' 'conf/*.yaml')
+	"$vale" --config integration/vale/vale.ini --output line "${files[@]}"
 }
 
 # workflows: .github's, by the syntax that GitHub documents, with shellcheck on their commands

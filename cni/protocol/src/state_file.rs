@@ -356,7 +356,7 @@ mod tests {
         assert_eq!(text, b"text");
     }
 
-    /// A hard link of another file, as whoever may write to the directory can make one.
+    /// A hard link of another file, as a user who may write to the directory can make one.
     #[test]
     fn what_has_another_name_is_not_written_to() {
         let directory = tempfile::tempdir().expect("a directory");

@@ -423,7 +423,7 @@ mod tests {
         put();
         removed();
         by_hand();
-        // one level more than is taken away, and no more than that
+        // one level more than is removed, and no more
         planted(&deep, 33);
         put();
         removed();

@@ -46,7 +46,7 @@ pub fn published(input: &[u8]) {
     }
 }
 
-/// The CDI file of containers, and the ids that each has, when one more container is told its rails.
+/// Adds one more container to the CDI file of containers; `known` has the ids of each container.
 fn containers((content, known): (Value, Known)) {
     let (resource, ids) = ("rdma/hca", ["17".to_owned(), "18".to_owned()]);
     let own = ContainerId::of(resource, &ids).expect("ids");

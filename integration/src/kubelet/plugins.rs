@@ -162,7 +162,7 @@ impl Known {
         self.clients.extract_if(.., is_it).collect()
     }
 
-    /// `runClient`, when the stream of client `number` has ended.
+    /// Does what kubelet's `runClient` does when the stream of client `number` has ended.
     fn stream_ended(&mut self, resource: &str, endpoint: &Path, number: usize) {
         if self.generation == Generation::Replacing
             && !self.clients.iter().any(|it| it.number == number)

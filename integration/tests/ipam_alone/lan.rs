@@ -45,8 +45,8 @@ impl Lan {
         lan
     }
 
-    /// Gives `eth1` addresses, and waits until they are in use: without duplicate address detection, too, a worker of the
-    /// kernel's says so (`addrconf_dad_work()`, `net/ipv6/addrconf.c`), which waits for RTNL.
+    /// Gives `eth1` addresses, and waits until they are in use. Also without duplicate address detection a kernel worker
+    /// (`addrconf_dad_work()`, `net/ipv6/addrconf.c`) makes an address usable; the worker waits for RTNL.
     #[track_caller]
     pub(crate) fn give(&self, addresses: &[&str]) {
         for address in addresses {

@@ -74,7 +74,7 @@ impl Registers {
         field(QUEUE_HIGH * 8, 52).get(&*self.bytes) << 12
     }
 
-    /// Reads registers. The firmware's clock and its sign of life go on by themselves.
+    /// Reads registers at `offset`. The timer and the health counter grow with `uptime`.
     pub fn read(&mut self, uptime: Duration, offset: u64, data: &mut [u8]) {
         let ticks = uptime.as_nanos() as u64;
         self.put(TIMER, (ticks >> 32) as u32);
