@@ -312,7 +312,7 @@ impl Task {
         }
     }
 
-    /// Keeps the end of another daemon's plugin from ending this one in kubelet ([`takeover`](super::takeover)).
+    /// Keeps the end of another daemon's plugin from ending this one in kubelet ([`takeover`]).
     /// Returns true if kubelet would no longer notice it.
     async fn detach(&mut self, streams: u64, requests: u64) -> bool {
         // kubelets that do not query options do not confuse the two
