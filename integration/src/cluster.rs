@@ -39,7 +39,7 @@ const MANAGEMENT: (&str, &str) = ("52:54:00:aa:", ":00");
 /// The cluster.
 #[derive(Debug)]
 pub struct Cluster<N = BondedNics> {
-    // the first to end: it would start anew what ends with the others
+    // the first to end: it would start again what ends with the others
     /// Kubelet of the one node.
     pub kubelet: RealKubelet,
     /// The node's runtime.

@@ -91,7 +91,7 @@ impl ErdmaFunctions {
         self.host.run("modprobe -r erdma");
     }
 
-    /// Loads the driver anew while the netdev of the first NIC is in the returned namespace: the kernel defers the
+    /// Loads the driver again while the netdev of the first NIC is in the returned namespace: the kernel defers the
     /// probe of [`FUNCTIONS`]`[0]`.
     #[track_caller]
     pub fn load_with_a_netdev_away(&self) -> Netns {

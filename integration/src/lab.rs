@@ -49,7 +49,7 @@ pub(crate) fn shared() -> Netns {
     own()
 }
 
-/// The host. Its virtual functions are made anew for every test.
+/// The host. Its virtual functions are made again for every test.
 #[derive(Debug)]
 pub struct Lab {
     /// The VM's own namespace.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Building blocks of the end-to-end tests. The tests drive the installed binaries as a container runtime does. They look
 //! at the outcome with iproute2, and not with the project's own libraries, except for SMC's tables: Debian 12 has no tool
-//! for those.
+//! for SMC's tables.
 //!
 //! | module | owns |
 //! |---|---|

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! In the lab, a machine that loses power and boots again with its disk: `integration/lab/vm --disk DIR`. The test
-//! starts anew in every boot, and reads the boot's number.
+//! starts again in every boot, and reads the boot's number.
 
 use crate::wait;
 use std::{

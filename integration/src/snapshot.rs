@@ -7,7 +7,7 @@
 //! - interface indices, and the index and namespace of a veth's other end: a move gives
 //!   another index when the old one is taken
 //! - `operstate`, carrier and what follows it (`NO-CARRIER`, `LOWER_UP`, `M-DOWN`,
-//!   `linkdown`), and the queueing discipline: all set anew at each up
+//!   `linkdown`), and the queueing discipline: all set again at each up
 //! - the burnt-in address, which no one can set, and which igbvf replaces by the present
 //!   one at each down
 //! - what a bond and its LACP partner have agreed upon

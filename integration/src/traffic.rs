@@ -240,7 +240,7 @@ pub struct Writing {
 }
 
 impl Writing {
-    /// Waits for its success; the average, MB/s. That is 0 now and then on a machine with much
+    /// Waits for its success; the average, MB/s. That is 0 sometimes on a machine with much
     /// to do, all data being there: a proof of traffic is a counter, not this.
     #[track_caller]
     pub fn bandwidth(self) -> f64 {

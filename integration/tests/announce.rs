@@ -94,7 +94,7 @@ fn of_another_netdev() {
     followed("move", ["mac1", "mac2"]);
 }
 
-/// Without `CAP_NET_RAW` no packet socket can be opened: the pod starts all the same.
+/// Without `CAP_NET_RAW` no packet socket can be opened: the pod starts nevertheless.
 #[test]
 fn that_cannot_be_announced() {
     let node = node();

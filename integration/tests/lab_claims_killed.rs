@@ -93,7 +93,7 @@ fn all_points(cluster: &mut Cluster) -> [Vec<Point>; 2] {
     [coming, ending].map(points)
 }
 
-/// Kills the driver `pid` at `point` of what `begin` begins, and waits until kubelet has started it anew.
+/// Kills the driver `pid` at `point` of what `begin` begins, and waits until kubelet has started it again.
 #[track_caller]
 fn is_killed(
     cluster: &mut Cluster,

@@ -58,7 +58,7 @@ fn allocated(cluster: &Cluster<Lab>, pod: &str) -> Value {
     claim["status"]["allocation"]["devices"]["results"][0]["device"].clone()
 }
 
-/// Takes away the bridge of the primary network, which has another address at each boot, and comes with the next pod.
+/// Removes the bridge of the primary network, which has another address at each boot, and comes with the next pod.
 #[track_caller]
 fn remove_bridge(cluster: &Cluster<Lab>) {
     cluster.nics.host.ip("link delete dev cni0");

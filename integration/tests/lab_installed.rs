@@ -195,7 +195,7 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
     network.assert_restored(&node.nics.host);
 }
 
-/// So many times the network writes its list anew while pods start, in so many bursts, and so many pods
+/// So many times the network writes its list again while pods start, in so many bursts, and so many pods
 /// start at least.
 struct Rewriting {
     rewrites: usize,
@@ -215,7 +215,7 @@ const FULL: Rewriting = Rewriting {
     pods: 10,
 };
 
-/// Between two of a burst, and after a burst: a network's program that starts anew writes several times.
+/// Between two of a burst, and after a burst: a network's program that starts again writes several times.
 const AT_ONCE: Duration = Duration::from_millis(100);
 const QUIET: Duration = Duration::from_secs(4);
 

@@ -214,7 +214,7 @@ fn a_bond_of_both_functions_is_one_device_that_pods_share() {
 }
 
 /// The card's firmware reports an error. The driver's reporter `fw` has no recovery, so it stays in the state `error` until
-/// the driver is loaded anew.
+/// the driver is loaded again.
 #[test]
 fn an_error_of_the_firmware_makes_its_nic_unhealthy() {
     let card = Mlx5Card::new("exclusive");

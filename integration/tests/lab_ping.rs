@@ -121,7 +121,7 @@ fn a_pod_pings_each_rail_of_another_one() {
     }
 }
 
-/// A pod of a StatefulSet is made anew under its name, while the record of the former sandbox is still there.
+/// A pod of a StatefulSet is made again under its name, while the record of the former sandbox is still there.
 #[test]
 fn of_two_sandboxes_of_a_name_the_newer_one_pings() {
     let scene = TwoPods::new();
@@ -195,7 +195,7 @@ fn doctor_pings_another_pod() {
         let text = String::from_utf8(output.stdout).expect("UTF-8");
         (output.status.code(), text, errors)
     };
-    // it gives each answer a second, which an emulated machine exceeds now and then
+    // it gives each answer a second, which an emulated machine exceeds sometimes
     let answered = |arguments: &[&str]| {
         let told = || doctor(arguments);
         let first = (0..4).map(|_| told()).find(|(code, ..)| *code == Some(0));

@@ -2,7 +2,7 @@
 //! In the lab, a node loses power while pods have its devices, and boots again with its disk:
 //! `integration/lab/vm --tier full --exclusive --memory 2560` and `--disk` for each of
 //! /var/lib/cni, /var/lib/kubelet, /var/lib/containerd, /etc/cni/net.d, /opt/cni/bin and
-//! /var/lib/reboot. The test runs anew in each boot.
+//! /var/lib/reboot. The test runs again in each boot.
 
 use integration::{
     ContainerRuntime, Snapshot,
@@ -174,7 +174,7 @@ fn first_boot() {
     power::cut();
 }
 
-/// The node is as before, what is left is told and goes, and devices are given anew.
+/// The node is as before, what is left is told and goes, and devices are given again.
 fn second_boot() {
     let told = fs::read(TOLD).expect("what the first boot told");
     let told: Value = serde_json::from_slice(&told).expect("JSON");
@@ -228,7 +228,7 @@ fn second_boot() {
         }
     };
     traffic::rping(end(0), end(1));
-    // the daemon came before the first network namespace, and sees devices in pods all the same
+    // the daemon came before the first network namespace, and sees devices in pods nevertheless
     let kubelet = &node.node.kubelet;
     kubelet.wait_for(VF, "four functions", |it| it.healthy().len() == 4);
     for pod in [one, new] {

@@ -54,7 +54,7 @@ fn by_name(node: &SharedNode) -> Conflist {
     )
 }
 
-/// The runtime starts anew with `list`.
+/// The runtime starts again with `list`.
 #[track_caller]
 fn start_anew(node: &mut SharedNode, list: &Conflist) {
     node.runtime.go(Signal::SIGTERM);

@@ -384,7 +384,7 @@ fn attached(lab: &Lab, label: &str, settings: Value) -> (Netns, Conflist, Attach
     (pod, list, attachment)
 }
 
-/// DEL binds its driver anew, and the function's next pod gets it.
+/// DEL binds its driver again, and the function's next pod gets it.
 #[test]
 fn a_function_that_its_pod_moved_to_another_pod_comes_home_as_the_last_resort() {
     let lab = Lab::without_rdma(2);

@@ -278,7 +278,7 @@ fn what_the_pod_changed_is_restored() {
         "link set dev stolen up",
         "route add 10.77.0.0/16 dev stolen",
     ] {
-        // Alternative names may not have gone along; then there is none to take away.
+        // Alternative names may not have gone along; then there is none to remove.
         let succeeded = pod.ip_succeeds(line);
         assert!(succeeded || line.contains("altname"), "{line}");
     }

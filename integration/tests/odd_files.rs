@@ -299,7 +299,7 @@ fn modes_are_the_same_whatever_the_runtimes_umask_is() {
     assert!(seen.iter().all(|it| *it == seen[0]), "{seen:?}");
 }
 
-/// Whoever may write to the state directory has made a hard link there of a file that the plugin may write to.
+/// A user who may write to the state directory has made a hard link there of a file that the plugin may write to.
 #[test]
 fn a_hard_link_in_the_place_of_an_unfinished_record_is_not_written_to() {
     let host = Host::new(1);

@@ -26,7 +26,7 @@ fn injector() -> PathBuf {
 }
 
 /// `stories` on each file system. At most so many points of each are not met, since it was at its end before: power is
-/// lost then all the same.
+/// lost then nevertheless.
 #[track_caller]
 fn on_each_format(most_unmet: usize, stories: impl Fn(&Disk) -> Vec<Tally>) {
     for format in Format::ALL.into_iter().take(extent::of(1, usize::MAX)) {

@@ -267,7 +267,7 @@ impl Size {
     }
 
     /// Returns the sizes that stay for a second: a daemon that has just lost its kubelet makes sockets and connections
-    /// anew.
+    /// again.
     #[track_caller]
     fn at_rest(daemon: &Daemon, machine: &Machine) -> Self {
         let mut last = Self::of(daemon, machine);

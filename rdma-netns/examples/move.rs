@@ -3,7 +3,7 @@
 //! Prints each operation as the `ip` command that does the same. Needs root.
 //!
 //! The namespace must be a named one that does not need the netdev. What the netdev had in the host's
-//! namespace besides its name, such as addresses, is lost: `rdma-cni` records and restores it, this example
+//! namespace except for its name, such as addresses, is lost: `rdma-cni` records and restores it, this example
 //! does not.
 
 use rdma_netns::{InterfaceName, Kernel, Linux, NetnsSide, Op};

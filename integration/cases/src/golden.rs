@@ -22,7 +22,7 @@ pub fn cases(manifest: &str, directory: &str, is_case: impl Fn(&Path) -> bool) -
 }
 
 /// Asserts that the text `made` of every case is the text in its file `written`. A failure shows the lines that differ,
-/// of all cases. With `UPDATE_PLANS` set it writes every file anew: read the files before you commit them.
+/// of all cases. With `UPDATE_PLANS` set it writes every file again: read the files before you commit them.
 ///
 /// # Panics
 /// Something differs.
@@ -91,7 +91,7 @@ pub fn assert_said_of_each(manifest: &str, directory: &str, said: impl Fn(&str) 
     });
 }
 
-/// `text` written anew: each line that is neither empty, indented nor a comment (`#`) is an input, and
+/// `text` written again: each line that is neither empty, indented nor a comment (`#`) is an input, and
 /// the lines below it, indented, are what is `said` of it.
 fn said_of_each(text: &str, said: impl Fn(&str) -> Vec<String>) -> String {
     let mut written = String::new();

@@ -61,7 +61,7 @@ pub fn assert_as_written(cases: &[PathBuf], made: impl Fn(&Path) -> String) {
 /// The document that the file at `path` stands for.
 ///
 /// # Panics
-/// The file cannot be read, a base of it is not there, or it takes away what is not there.
+/// The file cannot be read, a base of it is not there, or it removes what is not there.
 #[track_caller]
 pub fn read(path: &Path) -> Value {
     let bases = path.parent().and_then(Path::parent).expect("a directory");

@@ -54,7 +54,7 @@ pub fn one_s_own_address_is_no_gateway(node: &Node<'_, impl Kernel>) {
     assert_eq!(node.refused(add_route("nic0", own)), Errno::EINVAL);
 }
 
-/// An IPv6 one has to be detected first.
+/// An IPv6 one must be detected first.
 pub fn a_source_has_to_be_an_address_that_is_usable(node: &Node<'_, impl Kernel>) {
     node.up("nic0");
     node.make(add("nic0", address("10.0.0.5/24")));

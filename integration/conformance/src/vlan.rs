@@ -80,7 +80,7 @@ pub fn a_child_of_it_has_its_carrier_and_ends_with_it(node: &Node<'_, impl Kerne
     node.pod("rdma1");
 }
 
-/// And it is up and down with it all the same: `NETDEV_UNREGISTER` of a move is passed over, and no event asks for the
+/// And it is up and down with it nevertheless: `NETDEV_UNREGISTER` of a move is passed over, and no event asks for the
 /// namespace (`vlan_device_event()`, `net/8021q/vlan.c`).
 pub fn it_stays_when_its_lower_leaves_its_namespace(node: &Node<'_, impl Kernel>) {
     (node.add_vlan)("nic0", 7);

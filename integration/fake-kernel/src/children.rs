@@ -13,7 +13,7 @@ use rdma_netns::{
 
 impl World {
     /// `ip link add link PARENT name NAME netns NS`: in `netns` at once, of a netdev of the host.
-    /// It has no carrier while its parent is down, but can be set up all the same.
+    /// It has no carrier while its parent is down, but can be set up nevertheless.
     pub(crate) fn add_child(
         &mut self,
         netns: NetnsId,
@@ -167,7 +167,7 @@ impl World {
     }
 
     /// Returns true if a cable is in the netdev and, if it lies on another one, that one has a carrier. For IPoIB the
-    /// cable is in the port, and the netdev has to be in its partition.
+    /// cable is in the port, and the netdev must be in its partition.
     pub(crate) fn has_medium(&self, position: usize) -> bool {
         let below = self.below(position);
         if self.netdevs[position].link.ipoib.is_some() {

@@ -48,7 +48,7 @@ impl World {
         self.bind_driver(address, driver)
     }
 
-    /// The devices that the function was plugged in with are made anew, on the host.
+    /// The devices that the function was plugged in with are made again, on the host.
     pub(crate) fn bind_driver(
         &mut self,
         address: &DeviceAddress,

@@ -47,7 +47,7 @@ impl Table {
     }
 
     /// The first free place below `size` (`find_gid()`). Where there is none only the kernel's
-    /// log tells; the address is set all the same.
+    /// log tells; the address is set nevertheless.
     fn add(&mut self, owner: Owner, kind: GidKind, size: usize, hidden: u32) {
         self.places.resize(size.max(self.places.len()), None);
         let free = self.places[..size].iter_mut().find(|place| place.is_none());

@@ -151,7 +151,7 @@ impl World {
         Ok(())
     }
 
-    /// The move: every in-kernel client lets go of the device and takes it anew, so that
+    /// The move: every in-kernel client lets go of the device and takes it again, so that
     /// its character devices get the lowest free numbers, and its IPoIB netdev is another.
     pub(crate) fn relocate_rdma(&mut self, position: usize, to: NetnsId) {
         let uverbs = self.free_uverbs(Some(position));

@@ -11,7 +11,7 @@
 //! |---|---|
 //! | [`world`] | namespaces and paths, who is in which |
 //! | `vfs` | virtual functions, as their physical function has them |
-//! | `drivers` | drivers that are bound anew, and udev's names |
+//! | `drivers` | drivers that are bound again, and udev's names |
 //! | [`nic`], `bonds` | hardware to furnish a world with |
 //! | `links`, `children`, `ipoib`, `vlans`, `addresses`, `probe`, `routes`, `rules`, `hca`, `gids`, `smc` | the rules |
 //! | `death` | the end of a namespace, unplugging, reboot |

@@ -136,7 +136,7 @@ impl World {
         Ok(())
     }
 
-    /// The move itself: the netdev is closed, unregistered and registered anew, so that
+    /// The move itself: the netdev is closed, unregistered and registered again, so that
     /// `inetdev_destroy()` and `addrconf_ifdown()` take all that IPv4 and IPv6 had.
     pub(crate) fn relocate(&mut self, position: usize, to: NetnsId, name: InterfaceName) {
         let index = self.index_in(to, Some(self.netdevs[position].link.index));
@@ -361,7 +361,7 @@ impl World {
                 netdev.lose_ipv6();
                 Ok(())
             }
-            // addrconf_sysctl_addr_gen_mode() looks anew for the address
+            // addrconf_sysctl_addr_gen_mode() looks again for the address
             ("ipv6/addr_gen_mode", _) => self.start_addresses(netns, link),
             _ => Ok(()),
         }

@@ -111,7 +111,7 @@ impl World {
 }
 
 impl Netdev {
-    /// In the order in which they are told: by table, destination and metric.
+    /// In the order in which the kernel reports them: by table, destination and metric.
     pub(crate) fn insert_route(&mut self, route: Route) {
         let key = |r: &Route| {
             (
@@ -135,7 +135,7 @@ fn is_one_with(route: &Route, other: &Route) -> bool {
     takes_part(route) && takes_part(other) && of(route) == of(other)
 }
 
-/// The default metric is told as none.
+/// The default metric is reported as none.
 fn normal(route: &Route) -> Route {
     let default = if route.destination.is_ipv4() {
         0

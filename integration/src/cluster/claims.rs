@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A cluster whose resources are allocated by claims: the daemon put there and taken away, and what there is of claims.
+//! A cluster whose resources are allocated by claims: the daemon put there and removed, and what there is of claims.
 
 use super::{Cluster, is_true};
 use crate::{container_runtime::installed::root, control_plane::nodes::NODE, pages, slices};

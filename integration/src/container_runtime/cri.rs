@@ -30,7 +30,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 type Client = RuntimeServiceClient<Channel>;
 
-/// CRI client for all threads. It connects anew for each call: the runtime may have restarted.
+/// CRI client for all threads. It connects again for each call: the runtime may have restarted.
 #[derive(Clone, Debug)]
 pub struct Cri {
     socket: PathBuf,

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::fs;
 
 impl ControlPlane {
-    /// A node that is ready and has `resources` besides CPU, memory and room for pods. No
+    /// A node that is ready and has `resources` in addition to CPU, memory and room for pods. No
     /// kubelet runs there.
     #[track_caller]
     pub fn add_node(&mut self, name: &str, resources: &[(&str, &str)]) {

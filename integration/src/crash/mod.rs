@@ -47,7 +47,7 @@ pub trait Story {
         1
     }
 
-    /// Starts anew after a difference, so that it is reported once.
+    /// Starts again after a difference, so that it is reported once.
     fn start_anew(&mut self) {}
 }
 

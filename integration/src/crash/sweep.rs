@@ -105,7 +105,7 @@ pub struct Tally {
     pub killed: usize,
     /// Number of calls that were made to fail.
     pub failed: usize,
-    /// Number of these after which the program succeeded all the same.
+    /// Number of these after which the program succeeded nevertheless.
     pub tolerated: usize,
     /// Faults that were not met: the run had fewer calls than the first one.
     pub unmet: usize,

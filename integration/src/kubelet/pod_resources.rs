@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Kubelet's pod-resources, on a thread and a runtime of its own: what pods were allocated, and
-//! everything that kubelet does besides answering.
+//! everything else that kubelet does.
 
 use crate::wait;
 use kubelet_api::pod_resources::v1::{

@@ -44,7 +44,7 @@ pub enum Fault {
     /// program speaks differs from run to run.
     KillBeforeSend(usize),
     /// The `n`th call that can have this `errno` is not made, and fails with it. What a run does in another order than
-    /// the one before, it meets all the same.
+    /// the one before, it meets nevertheless.
     Fail(usize, i32),
 }
 

@@ -223,7 +223,7 @@ fn custom_resource(cluster: &mut ControlPlane, kind: &str, plural: &str, group: 
     });
 }
 
-/// Migrates a node from each plugin of the table to ours and back. Migrates from the first plugin for good, too.
+/// Migrates a node from each plugin of the table to ours and back. Migrates from the first plugin permanently, too.
 pub(super) fn a_node_goes_to_ours_and_back(cluster: &mut ControlPlane) {
     if env::var_os(HELM).is_none() {
         return; // scripts/test counts it as skipped

@@ -52,7 +52,7 @@ fn until_another_than(cluster: &mut Cluster, before: &Value) {
 
 /// A node whose resource the device plugin served: a pod of then keeps what it has. As long as kubelet (1.37.0) knows
 /// ids of the resource, it refuses containers that have it by a claim (`callPreStartContainerIfNeeded()` in
-/// `pkg/kubelet/cm/devicemanager/manager.go`): so that pod ends, and kubelet starts anew, before the next one comes. When
+/// `pkg/kubelet/cm/devicemanager/manager.go`): so that pod ends, and kubelet restarts, before the next one comes. When
 /// kubelet started comes back.
 pub(super) fn takes_the_device_plugins_place(cluster: &mut Cluster) -> Instant {
     cluster.types(&format!("kubectl label node {NODE} {LABEL}=true"));
@@ -91,7 +91,7 @@ pub(super) fn takes_the_device_plugins_place(cluster: &mut Cluster) -> Instant {
 }
 
 /// Kubelet lets the device plugin go some time after it has `started`, and not what a pod of it had that has ended since.
-/// It starts containers by claims all the same.
+/// It starts containers by claims nevertheless.
 pub(super) fn outlives_the_device_plugin(cluster: &mut Cluster, started: Instant) {
     let left = GRACE.saturating_sub(started.elapsed());
     cluster.says(&format!(

@@ -92,7 +92,7 @@ fn of_the_example_have_all_rails(cluster: &mut Cluster) -> [Pod; 2] {
     pair
 }
 
-/// The driver is killed, and kubelet starts it anew: what runs goes on, and the next pod has its rails.
+/// The driver is killed, and kubelet starts it again: what runs goes on, and the next pod has its rails.
 fn are_served_after_a_kill(cluster: &mut Cluster, pair: [Pod; 2]) -> [Pod; 2] {
     let of_container = |pod: &Value| pod["status"]["containerStatuses"][0].clone();
     let container = of_container(&claims::daemon(cluster));

@@ -195,7 +195,7 @@ fn keep_their_device(cluster: &mut Cluster) {
     cluster.delete(CLASSES, &["private"]);
 }
 
-/// Kubelet starts anew: it deletes the slices, and prepares what it has once more.
+/// Kubelet starts again: it deletes the slices, and prepares what it has once more.
 fn outlive_kubelet(cluster: &mut Cluster, pods: &[Pod; 2]) {
     cluster.kubelet.go(Signal::SIGTERM);
     cluster.kubelet.come();
@@ -212,7 +212,7 @@ fn outlive_kubelet(cluster: &mut Cluster, pods: &[Pod; 2]) {
     end(cluster, &["third"]);
 }
 
-/// A NIC without carrier is told in the status of the containers that have it.
+/// Kubelet reports a NIC without carrier in the status of the containers that have it.
 fn hear_of_their_devices_health(cluster: &mut Cluster) {
     let is = |cluster: &mut Cluster, state: &str| {
         let change = if state == "Healthy" { "up" } else { "down" };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Operations on a node that has pods: its programs start anew, a namespace enforces PodSecurity, an operator drains it.
+//! Operations on a node that has pods: its programs restart, a namespace enforces PodSecurity, an operator drains it.
 
 use super::{
     pods::{self, PODS},

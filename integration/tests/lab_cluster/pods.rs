@@ -104,7 +104,7 @@ pub(super) fn have_rdma_between_them(cluster: &Cluster, pair: [&Pod; 2]) {
     traffic::read_bandwidth(cluster, names, 1, 30);
 }
 
-/// Kubelet is started anew: the same containers run, and have what they had been allocated.
+/// Kubelet is started again: the same containers run, and have what they had been allocated.
 pub(super) fn outlive_kubelet(cluster: &mut Cluster, pair: &[&Pod; 2]) {
     cluster.kubelet.go(Signal::SIGTERM);
     pair.iter().for_each(|pod| has_all_rails(pod));
@@ -114,7 +114,7 @@ pub(super) fn outlive_kubelet(cluster: &mut Cluster, pair: &[&Pod; 2]) {
     are_the_same(cluster, pair);
 }
 
-/// The second of the example's pods ends, and comes anew with the example.
+/// The second of the example's pods ends, and comes again with the example.
 pub(super) fn one_comes_again(cluster: &mut Cluster, pod: Pod) -> Pod {
     let path = format!("{PODS}/{}", pod.name);
     cluster.delete(PODS, &[&pod.name]);

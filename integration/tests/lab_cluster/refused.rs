@@ -24,7 +24,7 @@ fn uid(pod: &Value) -> &str {
 /// An RDMA device that is no rail: its netdev has the node's default route.
 const OTHER: &str = "rxe_other";
 
-/// The rails' RDMA devices are made anew, after another one: the first has another number, and the second a
+/// The rails' RDMA devices are made again, after another one: the first has another number, and the second a
 /// number that no container was given.
 #[track_caller]
 fn change_numbers(cluster: &Cluster) {

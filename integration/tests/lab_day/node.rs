@@ -42,7 +42,7 @@ pub(super) struct Given {
 /// The node, and how far the day has come.
 #[derive(Debug)]
 pub(super) struct Day {
-    // the first to end: it would set up anew what goes with the others
+    // the first to end: it would set up again what goes with the others
     manager: Option<Manager>,
     pub(super) node: ExclusiveNode,
     pub(super) qemu: Qemu,

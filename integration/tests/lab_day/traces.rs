@@ -219,7 +219,7 @@ impl DaemonSize {
         }
     }
 
-    /// Its size as soon as it stays the same for a second: where connections are made anew, descriptors come and go.
+    /// Its size as soon as it stays the same for a second: where connections are made again, descriptors come and go.
     #[track_caller]
     fn at_rest(day: &Day) -> Self {
         let mut last = Self::of(day);

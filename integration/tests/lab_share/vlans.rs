@@ -147,7 +147,7 @@ fn two_tenants_have_a_vlan_each_of_one_bond() {
     before.assert_restored(host);
 }
 
-/// The kernel removes the children with it. DEL succeeds all the same.
+/// The kernel removes the children with it. DEL succeeds nevertheless.
 #[test]
 fn a_vlan_can_be_removed_below_its_pods() {
     let bonded = Bonded::new();

@@ -49,7 +49,7 @@ fn a_whole_list_is_no_entry_of_it() {
     node.assert_restored(&before);
 }
 
-/// A field, a value that it cannot have, and what of both has to be in the message.
+/// A field, a value that it cannot have, and what of both must be in the message.
 fn wrong_values() -> Vec<(&'static str, Value, &'static str)> {
     vec![
         ("name", json!(""), "name"),

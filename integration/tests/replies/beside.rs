@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Routes, rules and tables of others in the pod stay in force, change, and are never taken away.
+//! Routes, rules and tables of others in the pod stay in force, change, and are never removed.
 
 use integration::replies::{Machine, OF_NODE, Primary, way_to};
 use integration::{Netns, Snapshot, wait};

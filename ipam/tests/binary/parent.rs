@@ -52,7 +52,7 @@ fn the_callers_fields_are_used() {
     conf["ipam"]["routes"] = json!([]);
     assert!(call("ADD", "c", &conf).result().get("routes").is_none());
     call("STATUS", "", &conf).ok();
-    // gone with the parent, DEL works all the same
+    // gone with the parent, DEL works nevertheless
     let bare = node.conf(json!({"from": "parent"}));
     for container in ["a", "b", "c"] {
         call("DEL", container, &bare).ok();

@@ -165,7 +165,7 @@ fn who_takes_the_address_later_is_overheard() {
     });
 }
 
-/// A netdev returns to the host and comes again, with the same index, as it does when ADD begins anew.
+/// A netdev returns to the host and comes again, with the same index, as it does when ADD begins again.
 #[test]
 fn a_netdev_that_returns_hears_as_before() {
     with_pod(|world| {
@@ -202,7 +202,7 @@ fn a_netdev_that_returns_hears_as_before() {
     });
 }
 
-/// One of the netdevs is gone when the wire is listened to once more: the others' groups are left all the same.
+/// One of the netdevs is gone when the wire is listened to once more: the others' groups are left nevertheless.
 #[test]
 fn who_cannot_listen_any_more_is_no_member_either() {
     with_pod(|world| {
@@ -229,7 +229,7 @@ fn where_nobody_can_be_probed_add_does_not_wait() {
     with_pod(|world| {
         let asked = questions("wire0", &[FREE, TAKEN].concat());
         let unasked = |expected: Unasked| {
-            // who waits takes that time whenever it is asked, a busy machine only now and then
+            // who waits takes that time whenever it is asked, a busy machine only sometimes
             let at_once = (0..100).any(|_| {
                 let begin = Instant::now();
                 let probed = world.kernel.probe(&world.pod, &asked).expect("a probe");

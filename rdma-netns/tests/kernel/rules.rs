@@ -57,7 +57,7 @@ fn only_those_that_select_by_source_and_destination_are_shown() {
     });
 }
 
-/// Whoever chooses a table has to know them all.
+/// A plugin that chooses a table has to know them all.
 #[test]
 fn the_tables_of_all_rules_and_routes_are_reported() {
     with_node(|world| {

@@ -74,7 +74,7 @@ fn a_name_of_the_host_is_free_for_the_pod() {
     assert_eq!(seen.host.link("nic1").expect("nic1").child, None);
     let error = execute(add("nic0", BRIDGE, "nic1", 1500)).expect_err("taken");
     assert_eq!(error.errno(), Some(libc::EEXIST), "{error}");
-    // made anew, it may get another number
+    // made again, it may get another number
     let link = interface("nic1");
     let at = NetnsSide::Pod;
     execute(Op::RemoveLink { at, link }).expect("removed");

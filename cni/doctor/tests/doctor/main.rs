@@ -3,7 +3,7 @@
 //! and what differs there (see the crate `cases`); beside it is the report, with the exit code.
 //! A GID table with `filled` instead of `gids` has so many.
 //!
-//! `UPDATE_PLANS=1 cargo test -p doctor --test doctor` writes every text anew, to be read before
+//! `UPDATE_PLANS=1 cargo test -p doctor --test doctor` writes every text again, to be read before
 //! it is committed.
 
 use doctor::{examine, facts::Facts};

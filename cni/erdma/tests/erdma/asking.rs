@@ -184,7 +184,7 @@ fn garbage_is_waited_out() {
     let misbehave = |service: &MetadataService| {
         service.set(NICS[0].3, "primary-ip-address", Some(b"<html>"));
     };
-    // the second NIC's request is sent all the same
+    // the second NIC's request is sent nevertheless
     waits(misbehave, &path, 7, [6, 0]);
 }
 

@@ -9,7 +9,7 @@
 //! | `observed` | the host's netdevs |
 //!
 //! The text beside it has the changes, each as its `ip`/`sysctl` equivalent, and what stays.
-//! `UPDATE_PLANS=1 cargo test -p erdma --test erdma plans` writes every text anew, to be read
+//! `UPDATE_PLANS=1 cargo test -p erdma --test erdma plans` writes every text again, to be read
 //! before it is committed.
 
 use erdma::bring_up::{

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of NICs that have no address at present, and have an owner all the same.
+//! Tests of NICs that have no address at present, and have an owner nevertheless.
 
 use crate::{
     node::{NICS, Node, asked, by_hand, changes, furnished, hardware, make, name, service, words},

@@ -11,7 +11,7 @@
 //! | `answers` | beside a request: what IPAM gave each rail; without it IPAM is still to come |
 //!
 //! The text beside it has the changes, each as its `ip`/`rdma` equivalent.
-//! `UPDATE_PLANS=1 cargo test -p rdma-cni --test plans` writes every text anew, to be read before
+//! `UPDATE_PLANS=1 cargo test -p rdma-cni --test plans` writes every text again, to be read before
 //! it is committed.
 
 use attachments::{Attachment, DesiredLink, Key};

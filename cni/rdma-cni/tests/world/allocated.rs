@@ -355,7 +355,7 @@ fn a_shared_device_without_a_netdev_to_share_is_used_by_verbs() {
     cluster.node.must_be(&before, "after DEL");
 }
 
-/// A bonded NIC that is one pod's alone: kubelet gives it to no other, and the pod's netdev is a child all the same.
+/// A bonded NIC that is one pod's alone: kubelet gives it to no other, and the pod's netdev is a child nevertheless.
 #[test]
 fn an_exclusive_nic_of_a_bond_is_a_child_and_all_of_its_device() {
     let cluster = Cluster::with(bonds(1));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Neighbours are told who has an address now.
+//! ADD announces to neighbours who has an address now.
 
 use crate::{
     leases::{Leases, link_of},

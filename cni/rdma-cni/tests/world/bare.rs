@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Devices without a netdev: what is moved all the same, and what is said of the others.
+//! Devices without a netdev: what is moved nevertheless, and what is said of the others.
 
 use crate::{
     kubelet::{Cluster, every},

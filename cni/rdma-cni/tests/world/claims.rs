@@ -169,7 +169,7 @@ fn what_a_container_gets_comes_with_add_and_has_the_numbers_of_then() {
     cluster.del(&pod, &config).must_succeed();
     assert_eq!(given(&cluster), None);
     assert!(!cluster.node.record_of(&pod).exists());
-    // the sandbox is made anew: the claim is still prepared
+    // the sandbox is made again: the claim is still prepared
     cluster.add(&pod, &config).must_succeed();
     assert!(given(&cluster).is_some());
     cluster.del(&pod, &config).must_succeed();

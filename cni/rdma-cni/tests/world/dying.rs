@@ -74,7 +74,7 @@ fn restore(
     node.must_be(before, what);
 }
 
-/// A verb, and what has to be before it.
+/// A verb, and what must be before it.
 struct Killed {
     config: fn(&Node) -> Value,
     verb: &'static str,

@@ -21,7 +21,7 @@ thread_local! {
     static RUNS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Keeps tests that have to be alone from running while the guard is held.
+/// Keeps tests that must be alone from running while the guard is held.
 pub(crate) fn beside_others() -> RwLockReadGuard<'static, ()> {
     GATE.read().unwrap_or_else(PoisonError::into_inner)
 }

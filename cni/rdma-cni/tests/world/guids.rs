@@ -369,7 +369,7 @@ fn a_partition_is_the_subnet_managers_and_refused_where_there_is_none() {
     }
 }
 
-/// The function stays with the pod's GUID, which is noted, and its driver is not bound anew for nothing.
+/// The function stays with the pod's GUID, which is noted, and its driver is not bound again for nothing.
 #[test]
 fn what_cannot_be_put_back_keeps_nothing_away_and_is_noted() {
     let node = node(RdmaMode::Exclusive);

@@ -60,7 +60,7 @@ fn a_pod_gets_the_guid_that_ib_kubernetes_gave_it() {
     }
 }
 
-/// The runtime tries again, and nothing has happened meanwhile; DEL works all the same.
+/// The runtime tries again, and nothing has happened meanwhile; DEL works nevertheless.
 #[test]
 fn a_pod_that_ib_kubernetes_has_not_configured_yet_waits() {
     let other = json!({ "mellanox.infiniband.app": "", "guid": GUID });

@@ -329,7 +329,7 @@ fn a_record_of_an_earlier_boot_does_not_wait_for_ipam() {
     node.must_be(&before, "after the DEL of the old pod");
 }
 
-/// The clock was set back since, or was wrong at a boot. The record is dated anew with the next try, and then waits like any
+/// The clock was set back since, or was wrong at a boot. The next try dates the record again, which then waits like any
 /// other.
 #[test]
 fn a_record_of_the_future_is_recovered_by_the_next_add_and_read_once() {

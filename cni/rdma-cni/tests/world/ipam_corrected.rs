@@ -177,7 +177,7 @@ fn an_add_that_was_killed_may_have_been_given_something() {
     assert_eq!(old.held(), 0);
 }
 
-/// IPAM refused, and a device could not return to the host: what IPAM said is known to DEL all the same.
+/// IPAM refused, and a device could not return to the host: what IPAM said is known to DEL nevertheless.
 #[test]
 fn a_refusal_is_not_lost_with_an_incomplete_restoration() {
     let old = Old::new();

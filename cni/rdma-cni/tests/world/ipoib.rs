@@ -317,7 +317,7 @@ fn mode(at: NetnsSide, link: &str, mode: IpoibMode) -> Op {
     Op::SetIpoibMode { at, link, mode }
 }
 
-/// The kernel makes the netdev anew with its RDMA device, in datagram mode.
+/// The kernel makes the netdev again with its RDMA device, in datagram mode.
 #[test]
 fn a_move_keeps_the_mode_both_ways() {
     for rdma in [RdmaMode::Exclusive, RdmaMode::Shared] {
@@ -357,7 +357,7 @@ fn a_move_keeps_the_mode_both_ways() {
     }
 }
 
-/// The kernel makes the netdev anew when its RDMA device moves: on the host, where udev renames it, or from Linux 6.17 on in
+/// The kernel remakes the netdev if its RDMA device moves: on the host, where udev renames it, or since Linux 6.17 in
 /// the pod. `lab_mlx5_ib` saw udev between ADD's look and its move.
 #[test]
 fn a_netdev_that_udev_renames_meanwhile_is_moved() {

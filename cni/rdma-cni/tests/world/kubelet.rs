@@ -179,7 +179,7 @@ impl Cluster {
         }
     }
 
-    /// The CDI entries as they have to be now.
+    /// The CDI entries as they must be now.
     pub(crate) fn entries(&self) -> Vec<Entry> {
         let devices = self.node.kernel.with(|world| world.observe(None).devices);
         let with_rdma = devices.iter().filter(|it| !it.rdma.is_empty());

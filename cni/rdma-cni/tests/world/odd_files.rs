@@ -118,7 +118,7 @@ fn a_lock_of_the_cdi_file_that_is_no_file_is_named() {
 
 /// Puts an object that is no regular file in the place of the lock at `below` in the state directory of each new node.
 /// The error names it, and the pod's ADD is `undone`; or it is locked like a regular file, if it is one of `locked`.
-/// DEL succeeds all the same.
+/// DEL succeeds nevertheless.
 fn is_named_or_locked(
     make: impl Fn() -> (Cluster, Value, Pod),
     below: &str,

@@ -174,7 +174,7 @@ fn attachments_of_one_pod_have_rules_of_their_own() {
     }
 }
 
-/// An ADD that fails takes away nothing of another attachment's.
+/// An ADD that fails removes nothing of another attachment's.
 #[test]
 fn a_failed_attachment_leaves_the_rules_of_another() {
     let leases = Leases::new(2);

@@ -158,7 +158,7 @@ fn another_is_taken_where_one_is_in_use() {
     assert_eq!(record, [""; 0]);
 }
 
-/// Two that have set it at the same moment: one at least hears of the other, and begins anew.
+/// Two that have set it at the same moment: one at least hears of the other, and begins again.
 #[test]
 fn who_is_late_begins_anew() {
     let network = Network::new(2);

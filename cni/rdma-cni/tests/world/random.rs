@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Whatever happens to three pods, four devices and, where RDMA devices are shared, a bond, in
-//! whatever order: in the end everything is on the host. Each history is made from a number, and can be had again by it.
+//! whatever order: finally everything is on the host. Each history is made from a number, and can be had again by it.
 
 use crate::node::{Answer, Node, Pod, address, mac, name, settle};
 use attachments::{Attachment, Phase, Store, store::Record};

@@ -88,7 +88,7 @@ fn the_cdi_entry_follows_a_number_that_changes_on_the_way_back() {
     }
 }
 
-/// A driver that is bound anew has its devices numbered as a move does, and no move follows in shared mode.
+/// A driver that is bound again has its devices numbered as a move does, and no move follows in shared mode.
 #[test]
 fn a_function_whose_driver_is_bound_anew_is_followed_and_broken_promises_are_reported() {
     for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {
@@ -213,7 +213,7 @@ fn a_path_that_leads_elsewhere_after_the_move_fails_the_pod() {
     }
     assert!(message.contains("no device's"), "{message}");
     assert_eq!(cluster.node.records(), [] as [&str; 0]);
-    // a pod that is allocated anew gets the number that the device has now
+    // a pod that is allocated again gets the number that the device has now
     cluster.grant(("rdma/vf", VF), Sharing::Exclusive, false, &[VF]);
     cluster.add(&pod, &config).must_succeed();
     cluster.del(&pod, &config).must_succeed();

@@ -182,7 +182,7 @@ fn a_rail_that_came_home_keeps_what_its_next_owner_sets() {
     assert_eq!(owned.differences(&node.snapshot()), [] as [&str; 0]);
 }
 
-/// A full disk keeps no function from being bound anew.
+/// A full disk keeps no function from being bound again.
 #[test]
 fn a_driver_is_bound_anew_although_nothing_can_be_recorded() {
     let node = Node::new(RdmaMode::Exclusive);

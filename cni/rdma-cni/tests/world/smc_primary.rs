@@ -239,7 +239,7 @@ fn what_an_earlier_version_set_on_a_rail_is_known_and_goes_with_it() {
             }
             "DEL" => drop(node.del(&pod, &config).must_succeed()),
             _ => {
-                // the record is written anew before the rail goes
+                // the record is written again before the rail goes
                 let run = |node: &Node| drop(node.run("DEL", Some(&pod), &config));
                 node.kill(3, Verdict::DieAfter, run);
                 node.del(&pod, &config).must_succeed();

@@ -224,7 +224,7 @@ fn a_pod_is_not_attached_elsewhere_than_its_resource_says() {
 }
 
 /// The bond stays on the host, because it cannot be moved. Kubelet counts allocated devices by the resource's name, and
-/// starts anew when that changes.
+/// starts again when that changes.
 #[test]
 fn an_exclusive_bond_has_one_pod() {
     for parent in [None, Some("bond0.100")] {

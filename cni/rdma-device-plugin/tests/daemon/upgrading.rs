@@ -235,7 +235,7 @@ fn the_probes_of_one_daemon_are_not_answered_by_the_other() {
             "{question}: {said}"
         );
     }
-    // kubelet starts it anew, and the old one leads again: its own earlier registration is no reason for a refusal
+    // kubelet starts it again, and the old one leads again: its own earlier registration is no reason for a refusal
     new.end(Signal::SIGTERM);
     assert!(!probe(&machine, "live", "new.sock").0, "its socket is left");
     old.says("the other daemon has gone");

@@ -149,7 +149,7 @@ fn the_list_stays_as_it_is_until_there_is_an_address() {
             .get("/metrics")
             .contains("rdma_device_plugin_chained 0\n")
     );
-    // its network writes it anew
+    // its network writes it again
     hindered.node.net("10-flannel.conflist", FLANNEL);
     thread::sleep(Duration::from_secs(3));
     assert_eq!(hindered.node.read(LIST), FLANNEL);

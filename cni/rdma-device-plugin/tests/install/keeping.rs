@@ -249,7 +249,7 @@ fn remains_of_a_disabled_chain_are_reported_until_they_are_removed() {
                 has not taken it out";
     off.says(left);
     becomes(&off, 200, left);
-    // it is none of its business all the same
+    // it is none of its business nevertheless
     assert_eq!(count_of_ours(&node, "10-flannel.conflist"), 1);
     assert!(!off.get("/metrics").contains("chained"));
     becomes_quiet(&off);

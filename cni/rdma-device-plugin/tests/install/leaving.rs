@@ -140,7 +140,7 @@ fn a_daemon_does_not_undo_what_is_forced() {
     crate::keeping::becomes(&daemon, 503, withdrawn);
     std::thread::sleep(crate::keeping::SOON);
     assert_eq!(list(), FLANNEL);
-    // the network starts anew, and so does the daemon
+    // the network starts again, and so does the daemon
     node.net("10-flannel.conflist", FLANNEL);
     drop(daemon);
     let daemon = crate::keeping::daemon(&node);
@@ -460,7 +460,7 @@ fn it_is_taken_away_from_where_it_was_put() {
     said(&run(&["uninstall"]));
     assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
     assert!(!node.path("opt/cni/bin/rdma-cni").exists());
-    // a list that its network took away
+    // a list that its network removed
     node.install();
     fs::remove_file(&list).expect("removed");
     said(&run(&["uninstall", "--force"]));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugins on a made-up node: put there, kept in the chain, taken away; the real program.
+//! The plugins on a made-up node: put there, kept in the chain, removed; the real program.
 
 mod binaries;
 mod hindered;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The runtime's directory of plugins: what the list names has to be in it, what is put there has to run,
+//! The runtime's directory of plugins: what the list names must be in it, what is put there has to run,
 //! and what goes from it later takes our plugin out of the list.
 
 use crate::{
@@ -42,7 +42,7 @@ fn a_directory_that_the_runtime_does_not_search_gets_nothing_into_the_list() {
         assert!(error.contains(words), "{error}");
     }
     assert_eq!(node.read(LIST), FLANNEL);
-    // the daemon's pod starts all the same, and it says why it is not ready
+    // the daemon's pod starts nevertheless, and it says why it is not ready
     let text = said(&install(&node, &["--init-container"]));
     assert!(text.contains("rdma-cni is not in the chain"), "{text}");
     assert!(text.contains("names flannel and portmap"), "{text}");
@@ -137,7 +137,7 @@ fn a_program_that_goes_takes_ours_out_of_the_list_until_it_is_there_again() {
         becomes(&daemon, 503, "rdma-cni is not in");
         node.program("rdma-cni", &plugin("rdma-cni", "1"));
         becomes(&daemon, 200, "the runtime calls rdma-cni");
-        // and for good
+        // and permanently
         fs::remove_file(node.path("opt/cni/bin/rdma-cni")).expect("removed");
         daemon.says("removed rdma-cni until its program is back");
         becomes(&daemon, 503, "rdma-cni is not in");
@@ -267,7 +267,7 @@ fn a_kubelet_elsewhere_is_refused_or_configured_for_the_plugin() {
         count_of_ours(&node, "10-flannel.conflist") == 1
     });
     becomes(&daemon, 200, CALLED);
-    // kubelet starts anew
+    // kubelet starts again
     fs::remove_file(node.path(SOCKET)).expect("removed");
     node.net("10-flannel.conflist", FLANNEL);
     wait::until("it is in the list", || {

@@ -177,7 +177,7 @@ fn a_users_changes_in_our_entry_stay() {
     let said = node.uninstall();
     assert!(said.contains("the binaries stay: rdma-cni is still in 10-flannel.conflist"));
     assert_eq!(node.read(LIST), changed);
-    // the network writes its file anew: it is ours again
+    // the network writes its file again: it is ours again
     node.net("10-flannel.conflist", FLANNEL);
     node.install();
     assert_eq!(types(&node, LIST), ["flannel", "portmap", "rdma-cni"]);

@@ -67,7 +67,7 @@ fn a_newer_installs_entry_stays_until_another_daemon_leads() {
     old.says("another configuration of rdma-cni than this daemon's");
     let now = fs::metadata(node.path(LIST)).expect("the list").ino();
     assert_eq!(now, written, "it was written meanwhile");
-    // a network that writes its list anew gets the newest one, too
+    // a network that writes its list again gets the newest one, too
     node.net("10-flannel.conflist", FLANNEL);
     assert!(within(PATIENCE, || mtu(&node) == Some(4200)));
     let new = daemon(&node, 4200);

@@ -74,7 +74,7 @@ fn chain_is_all_that_install_needs() {
         error.contains("chain alone is for rdma-device-plugin install"),
         "{error}"
     );
-    // and install checks it all the same
+    // and install checks it nevertheless
     for (wrong, words) in [
         (r#"{"chain": {"plugins": {}}}"#, "chain.plugins: not known"),
         (

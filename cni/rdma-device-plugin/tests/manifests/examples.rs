@@ -142,7 +142,7 @@ fn claims_are_of_classes_that_the_chart_makes() {
     assert_eq!(ours, 3);
 }
 
-/// The users' own documents have some that are privileged; without hostNetwork none has to be.
+/// The users' own documents have some that are privileged; without hostNetwork none needs to be.
 #[test]
 fn pods_with_a_network_of_their_own_need_no_privilege() {
     let mut seen = 0;

@@ -88,7 +88,7 @@ fn every_network_has_addresses() {
     assert_eq!(ours, 2);
 }
 
-/// A network that a pod names has to be in the same file.
+/// A network that a pod names must be in the same file.
 #[test]
 fn pods_name_networks_that_there_are() {
     let networks = networks();

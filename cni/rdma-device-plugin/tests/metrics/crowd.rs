@@ -86,7 +86,7 @@ async fn a_slow_or_silent_kubelet_gets_one_request_at_a_time() {
             u8::from(known)
         );
         assert!(texts.iter().all(|it| it.contains(&line)), "{mood:?}");
-        // a client that was late by more than an answer asks anew
+        // a client that was late by more than an answer asks again
         let most = 1 + all.as_secs() / 4;
         let asked = kubelet.asked();
         assert!(

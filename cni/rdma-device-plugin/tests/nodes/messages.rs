@@ -3,7 +3,7 @@
 //! is not indented is a configuration. Below it is the message, or after `taken: ` what the daemon read, with the
 //! remarks.
 //!
-//! `UPDATE_PLANS=1 cargo test -p rdma-device-plugin --test nodes messages` writes the files anew. Read them before you
+//! `UPDATE_PLANS=1 cargo test -p rdma-device-plugin --test nodes messages` writes the files again. Read them before you
 //! commit them.
 
 use cases::golden;

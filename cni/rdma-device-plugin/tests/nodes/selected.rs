@@ -183,7 +183,7 @@ fn a_device_without_its_rdma_device_stays_with_its_reported_health() {
         let ids = offers[0].ids.iter().filter(|id| id.healthy);
         ids.map(|id| id.id.clone()).collect::<Vec<_>>()
     };
-    // a move makes it anew: kubelet gets no report of that
+    // a move makes it again: kubelet gets no report of that
     let (after, _) = of(&conf, &moving, &PreviousOffers::of(&before));
     assert_eq!(healthy(&after), VFS);
     let down = VFS[0].to_owned().try_into().expect("an address");

@@ -20,7 +20,7 @@ use crate::{
 pub const MAX_DATAGRAM: u64 = 4096;
 
 impl Fabric {
-    /// Sends a datagram. The fabric drops it if there is no receiver. The sender gets a successful completion all the same.
+    /// Sends a datagram. The fabric drops it if there is no receiver. The sender gets a successful completion.
     pub(super) fn datagram(
         &mut self,
         place: Place,

@@ -117,7 +117,7 @@ pub enum Operation {
         remote: Segment,
         /// Where the value before goes.
         into: Segment,
-        /// The value that it has to have to be changed. None adds.
+        /// The value that it needs before a change. None adds.
         compare: Option<u64>,
         /// The new value, or the addend.
         operand: u64,

@@ -33,7 +33,7 @@ const INFINIBAND: u8 = 0x1b;
 const VERSION_1: u8 = 0;
 
 impl Fabric {
-    /// Sends a datagram. The fabric drops it if there is no receiver. The sender gets a successful completion all the same.
+    /// Sends a datagram. The fabric drops it if there is no receiver. The sender gets a successful completion.
     pub(super) fn datagram(
         &mut self,
         place: Place,

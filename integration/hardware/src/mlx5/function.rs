@@ -148,7 +148,7 @@ impl Function {
         }
     }
 
-    /// A doorbell at `offset` of its page: two numbers of 32 bits. Those of event queues have no effect, as each event
+    /// A doorbell at `offset` of its page: two 32-bit numbers. Doorbells of event queues have no effect, as each event
     /// raises an interrupt.
     fn doorbell(&mut self, offset: u64, data: &[u8]) {
         let Some(bytes) = data.first_chunk::<8>() else {

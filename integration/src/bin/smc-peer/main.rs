@@ -9,7 +9,7 @@
 //! The sockets are AF_SMC's, with `--tcp` plain TCP, with `--ipproto` AF_INET's with IPPROTO_SMC
 //! (Linux 6.11). The client opens K connections one after the other, and sends N bytes by each at
 //! the same time; the server sends as many back. A priority that the client was started with is for
-//! the connecting alone. What happens is told on standard output, a JSON object a line. The server
+//! the connecting alone. The peer reports what happens on standard output, a JSON object a line. The server
 //! ends when its standard input is closed. With `--hold` the client does so too, with its connections
 //! open, and the server keeps its ends of them that long.
 //! Exit code 1: something failed, or differed.

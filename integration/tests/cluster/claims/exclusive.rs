@@ -189,7 +189,7 @@ fn numbers_are_followed(driver: &Driver, prepared: &NodePrepareResourceResponse,
 }
 
 /// Whenever the driver is killed in Prepare or Unprepare: the next one gives kubelet the same answer, and nothing is
-/// left in the end.
+/// left finally.
 fn is_killed_at_every_change(
     cluster: &ControlPlane,
     mut driver: Driver,

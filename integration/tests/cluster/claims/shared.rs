@@ -42,7 +42,7 @@ pub(super) fn shared_nics_are_the_extended_resource(cluster: &mut ControlPlane) 
     assert_eq!(health.report(), [] as [&str; 0]);
     // the same once more: kubelet forgets what it does not hear of
     assert_eq!(health.report(), [] as [&str; 0]);
-    // fewer NICs than there have to be: no new pod has any
+    // fewer NICs than there must be: no new pod has any
     driver.configure("rdma/hca", "shared", json!(3));
     cluster.until("all are tainted", |it| slices(it).1 == expected);
     let sick = health.until(|sick| !sick.is_empty());
