@@ -18,12 +18,12 @@ shell_lints() {
 }
 links() { scripts/links.py; }
 
-# prose: checks pages, changelog, comments of the programs' sources, and configuration by the rules of docs/style.md that
+# prose: checks pages, changelog, comments of the sources, and configuration by the rules of docs/style.md that
 # Vale implements
 prose() {
 	local vale files
 	vale=$(integration/vale/build)
-	mapfile -t files < <(git ls-files '*.md' 'cni/*/src/*.rs' 'ipam/src/*.rs' 'rdma-netns/src/*.rs' 'conf/*.yaml')
+	mapfile -t files < <(git ls-files '*.md' '*.rs' 'conf/*.yaml')
 	"$vale" --config integration/vale/vale.ini --output line "${files[@]}"
 }
 

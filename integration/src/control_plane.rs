@@ -93,7 +93,7 @@ impl ControlPlane {
     }
 
     /// Starts one at `site`, where none runs, with nothing in it. `desk` is where [`Self::shell`]'s commands are typed;
-    /// a node of which nothing was heard for as long as `lost` is not ready any more.
+    /// a node that sends nothing for as long as `lost` is not ready any more.
     #[track_caller]
     fn start_at(site: Arc<Site>, directory: TempDir, desk: PathBuf, lost: &'static str) -> Self {
         let mut plane = Self {

@@ -39,7 +39,7 @@ impl Files {
         self.0.keys().cloned().collect()
     }
 
-    /// Nothing differs from what was `before`, but that the paths `left` are there besides, and the
+    /// Nothing differs from what was `before`, but that the paths `left` are there as well, and the
     /// directories that they are in.
     #[track_caller]
     pub fn assert_as(&self, before: &Self, left: &[&str]) {

@@ -198,7 +198,7 @@ pub fn configuration(node: &Node, netdev: &str) -> Value {
     configuration
 }
 
-/// The same for a child of `netdev`, with an IPv4 address of its prefix.
+/// Returns a configuration that gives a child of `netdev`, with an IPv4 address of its prefix.
 #[track_caller]
 pub fn shared_configuration(node: &Node, netdev: &str) -> Value {
     let mut configuration = configuration(node, netdev);

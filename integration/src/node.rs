@@ -61,8 +61,8 @@ impl Node {
     #[track_caller]
     fn at(host: Netns, switch: Netns, ports: String) -> Self {
         let plugin = rdma_cni();
-        // The host's link-local addresses are usable at once: a test need not wait. What a
-        // pod does is not touched by that.
+        // The host's link-local addresses are usable at once: a test need not wait. A
+        // pod has its own setting.
         host.set_sysctl("ipv6/conf/default/dad_transmits", "0");
         host.set_sysctl("ipv6/conf/default/router_solicitation_delay", "0");
         host.ip("link set dev lo up");

@@ -11,8 +11,8 @@
 //! - the burnt-in address, which no one can set, and which igbvf replaces by the present
 //!   one at each down
 //! - what a bond and its LACP partner have agreed upon
-//! - counters, timers, and what is left of a lifetime (limited and unlimited are told
-//!   apart)
+//! - counters, timers, and what is left of a lifetime (limited and unlimited
+//!   lifetimes differ)
 //! - IPv6 `tentative`: an address is the same before and after it has been checked
 //! - the order of IPv6 addresses; that of IPv4 is compared, the first is the primary
 //!

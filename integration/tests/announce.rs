@@ -8,7 +8,7 @@ use std::path::Path;
 const ADDRESSES: [&str; 2] = ["10.0.0.7", "fd00::7"];
 
 /// A node with the rail `eth1`, whose switch is the neighbour, and an IPAM plugin that gives
-/// [`ADDRESSES`] to whoever asks. `mac1` and `mac2` are to be moved: the switch's port stays up
+/// [`ADDRESSES`] to every caller. `mac1` and `mac2` are to be moved: the switch's port stays up
 /// meanwhile, as a VF's does. That of a veth goes down with it, and may be up again only when
 /// ADD has ended.
 fn node() -> Node {

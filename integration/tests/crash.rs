@@ -252,7 +252,7 @@ fn what_others_once_left() {
     ];
     let story = &mut Programs::new(program::Verb::Uninstall, programs());
     each_leaves_nothing(story, &points);
-    // the file is away, and the record has it still; what cannot be looked at or removed for a moment is there
+    // the file is away, and the record has it still; a file counts as present if it cannot be read or removed now
     let points = [
         ["EIO of ", "net.d/cbr0)"],
         ["ENOSPC of fsync", "state)"],

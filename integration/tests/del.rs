@@ -404,8 +404,8 @@ fn a_pods_many_routes_take_no_memory() {
     }
 }
 
-/// DEL and recovery change nothing of a rail that is back on the host, whoever restores the other rail: the next owner
-/// chooses its settings.
+/// DEL and recovery change nothing of a rail that is back on the host, whichever verb restores the other rail: the next
+/// owner chooses its settings.
 #[test]
 fn a_rail_that_is_home_is_left_to_its_next_owner() {
     let node = Node::with_rails(3);

@@ -60,7 +60,7 @@ fn a_failed_add_is_one_error_in_the_log() {
         .filter(|line| line.starts_with("rdma-cni["));
     let errors = own.filter(|line| line.contains("has no global IPv6 address"));
     assert_eq!(errors.count(), 1, "{outcome}");
-    // an IPAM plugin that fails DEL, too, is a warning besides
+    // an IPAM plugin that fails DEL, too, is one more warning
     configuration["ipam"] = json!({"type": "host-local"});
     configuration["cniVersion"] = "1.0.0".into();
     let outcome = node

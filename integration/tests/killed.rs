@@ -195,7 +195,7 @@ fn the_ipam_plugin_ends_with_a_killed_add() {
     let process = add.await_child(ipam::NAME).expect("it is waiting");
     let status = format!("/proc/{process}/status");
     add.kill_alone();
-    // whoever inherits it may not take note of its end
+    // the process that inherits it may not wait for its end
     let is_over = |status: String| status.contains("State:\tZ");
     let ended = wait::within(wait::PATIENCE, || {
         fs::read_to_string(&status).map_or(true, is_over)

@@ -222,8 +222,8 @@ const TOLD: &str = r#"{"cdi": true, "resources": [{
     "name": "rdma/hca", "kind": "shared", "environment": ["rails", "nccl", "ucx", "nvshmem"]
 }]}"#;
 
-/// The rails that a container is told, each with the GID index at which its pod's address is, and the same in the file
-/// for NCCL where it is one for all.
+/// The rails in a container's environment, each with the GID index of its pod's address, and the index in the file for
+/// NCCL if all rails have one index.
 #[track_caller]
 fn knows_its_rails(pod: &Pod) -> Vec<u64> {
     let told = pod.main().sh("echo \"$RDMA_RAILS\"");

@@ -27,7 +27,7 @@ use std::{
     process::Command,
 };
 
-/// Where the chain keeps its records, unless it is told another place.
+/// The chain's default directory of records.
 const RECORDS: &str = "/var/lib/cni/rdma-cni/attachments/net";
 
 /// Where `rdma-ipam` keeps its leases here.
@@ -125,7 +125,7 @@ fn leases() -> BTreeMap<IpAddr, String> {
     leases
 }
 
-/// Removes the empty files of ADD's answers, and returns their number. Whoever runs a node has to do the same: containerd
+/// Removes the empty files of ADD's answers, and returns their number. An operator has to do the same: containerd
 /// 1.7 does not sync these files, so that they may come back empty. It removes no such sandbox then (`failed to get network
 /// "net" cached result: … unexpected end of JSON input`).
 fn take_empty_results_away() -> usize {
@@ -174,7 +174,7 @@ fn first_boot() {
     power::cut();
 }
 
-/// The node is as before, what is left is told and goes, and devices are given again.
+/// The node is as before, verbs report and remove what is left, and pods get devices again.
 fn second_boot() {
     let told = fs::read(TOLD).expect("what the first boot told");
     let told: Value = serde_json::from_slice(&told).expect("JSON");

@@ -371,7 +371,7 @@ fn functions_are_made_once_by_the_nodes_rule() {
     drop(rule);
 }
 
-/// A pod with a function of `lab`, without RDMA, by these `settings` besides.
+/// A pod with a function of `lab`, without RDMA, with `settings` as well.
 #[track_caller]
 fn attached(lab: &Lab, label: &str, settings: Value) -> (Netns, Conflist, Attachment) {
     let mut settings = settings;

@@ -217,7 +217,7 @@ fn an_address_that_another_machine_probes_for_is_left_to_nobody() {
             kernel.probe(&other, &questions).expect("a probe");
         }
     };
-    // An address that was heard once is avoided from then on, and no longer asked for.
+    // An address that answered once is avoided from then on, and no longer asked for.
     let mut heard = BTreeSet::new();
     thread::scope(|scope| {
         let _end = EndOnDrop(&ended);
@@ -296,7 +296,7 @@ fn what_the_neighbour_tables_know_is_avoided() {
     }
 }
 
-/// Nothing is heard where there is nothing, and nobody waits for it.
+/// ADD does not wait for answers on a netdev without carrier.
 #[test]
 fn without_a_carrier_nobody_is_probed() {
     let node = node();
@@ -309,7 +309,7 @@ fn without_a_carrier_nobody_is_probed() {
     node.del(&configuration, "a", &pod);
 }
 
-/// A plugin that has but one address: it is told whose it is, and nothing is left.
+/// An IPAM plugin with one address only: ADD reports the address's owner, and leaves nothing.
 #[test]
 fn an_address_without_an_alternative_is_refused() {
     let node = node();

@@ -129,7 +129,7 @@ fn the_directory_has_a_file_of_ours_and_the_list_is_not_touched() {
     });
     let text: Value = serde_json::from_str(&net.files[OURS]).expect("JSON");
     assert_eq!(text, expected);
-    // whoever writes the list again takes nothing out
+    // a program that writes the list again removes nothing of ours
     net.files
         .insert(LIST.into(), TEXT.replace("0.3.1", "1.0.0"));
     assert_eq!(net.turn(&Placement::Directory).0, [] as [&str; 0]);

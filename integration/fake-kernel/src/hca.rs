@@ -254,7 +254,7 @@ impl World {
     }
 
     /// The RDMA devices that `netns` sees: all in shared mode, else its own. A port's
-    /// netdev is told only where both are there (`fill_port_info()`,
+    /// netdev is reported only if both are there (`fill_port_info()`,
     /// `drivers/infiniband/core/nldev.c`).
     pub(crate) fn rdma_in(&self, netns: NetnsId) -> Vec<RdmaDevice> {
         let shared = self.rdma_mode == Some(RdmaMode::Shared);

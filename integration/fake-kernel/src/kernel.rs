@@ -228,7 +228,7 @@ impl Kernel for FakeKernel {
             });
         }
         let mut observed = state.world.observe(pod.map(|pod| pod.id));
-        // what can have made devices that have no parent is looked at with them, and these are asked
+        // drivers that can have made devices without a parent are observed with these devices
         let parentless = observed
             .devices
             .iter()

@@ -2,8 +2,8 @@
 //! A fake kernel: a small world of namespaces, netdevs and RDMA devices in memory, with the
 //! kernel's rules, for tests of what is built on [`rdma_netns::Kernel`].
 //!
-//! It is no record of expected calls: whatever is asked for is done, or refused, as Linux
-//! would, and the outcome is there to be looked at. Every rule stands where it is kept,
+//! It is no record of expected calls: the fake does or refuses each request as Linux would,
+//! and tests observe the outcome. Every rule stands where it is kept,
 //! with the place in the kernel that it is from; `tests/` has one test for each, and the crate
 //! `conformance` the tests that the real kernel has to pass as well.
 //!

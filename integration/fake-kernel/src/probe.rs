@@ -13,8 +13,8 @@ use std::net::IpAddr;
 const OTHER: [u8; 6] = [0x0c, 0x42, 0xa1, 0, 0xff, 0xfe];
 
 impl World {
-    /// Asks for all addresses at once. An answer comes from whoever has the address, and from
-    /// whoever asks for it, too.
+    /// Asks for all addresses at once. An owner of the address answers, and so does
+    /// another machine that probes for it.
     pub(crate) fn probe(
         &mut self,
         netns: NetnsId,

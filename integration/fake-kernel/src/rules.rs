@@ -6,8 +6,8 @@ use nix::errno::Errno;
 use rdma_netns::{NetnsId, Rule};
 
 impl World {
-    /// `ip rule add`; one that is there already is no error. Those of a priority stand in the
-    /// order in which they came (`fib_nl_newrule()`, `net/core/fib_rules.c`), IPv4 before IPv6.
+    /// `ip rule add`; one that is there already is no error. Rules of one priority stand in the
+    /// order of their creation (`fib_nl_newrule()`, `net/core/fib_rules.c`), IPv4 before IPv6.
     pub(crate) fn add_rule(&mut self, netns: NetnsId, rule: &Rule) -> Result<(), Refusal> {
         let rules = self.rules_mut(netns)?;
         if !rules.contains(rule) {

@@ -63,11 +63,11 @@ pub struct World {
     pub udev: u32,
     /// Addresses that another host on every link has: detection finds them.
     pub duplicates: Vec<IpAddr>,
-    /// Addresses that another host on every link is probing for, too. Each of them is heard once:
+    /// Addresses that another host on every link is probing for, too. The probe receives each of them once:
     /// then the other one has given way.
     pub probing: Vec<IpAddr>,
-    /// Addresses that another host takes while ADD sets them: it is heard of when all is set. Each
-    /// of them is heard once.
+    /// Addresses that another host takes while ADD sets them: ADD receives each of them once,
+    /// when all is set.
     pub taken_late: Vec<IpAddr>,
     /// Addresses that probes asked for on the wire: one element for each probe of all netdevs.
     pub probed: Vec<Vec<(InterfaceName, IpAddr)>>,

@@ -156,7 +156,7 @@ pub fn objects(input: &[u8]) {
 /// A watch: the first byte says in which pieces it comes.
 ///
 /// # Panics
-/// What is told depends on the pieces.
+/// The events depend on the pieces.
 pub fn watch(input: &[u8]) {
     let Some((size, stream)) = input.split_first() else {
         return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Configurations: what is wrong with one is told in a line, and verbs that clean up take all that ADD takes.
+//! Configurations: one line reports what is wrong with a configuration, and verbs that clean up take all that ADD takes.
 
 use crate::assert_one_line;
 use cni_protocol::{Command, Environment, Mistakes, conf};

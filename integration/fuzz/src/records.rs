@@ -65,7 +65,7 @@ pub fn cni_cache(input: &[u8]) {
         assert_eq!(told, sandbox::cached_network(input, pod));
     }
     if let Some((pod, _)) = sandbox::uid(input) {
-        // what is told of it is this pod's
+        // the answer is about this pod
         let _ = sandbox::cached_network(input, (&pod.namespace, &pod.name));
     }
 }

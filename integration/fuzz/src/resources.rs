@@ -13,7 +13,7 @@ use rdma_resources::{
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// `resources.json`, a grant; the record of the files of device information; what containers were told of their rails.
+/// `resources.json`, a grant; the record of the files of device information; the rails in containers' environment.
 ///
 /// # Panics
 /// It does not come back; a file would be removed that is none of device information; another container's entry is changed.

@@ -149,7 +149,7 @@ fn is_drift(error: &Value) -> bool {
 mod tests {
     use super::*;
 
-    /// Else nothing of it would be looked at.
+    /// Else the target would compare nothing of the result.
     #[test]
     fn what_the_result_says_is_compared() {
         let result = |mac: &str, ip: &str| {

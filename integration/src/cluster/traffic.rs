@@ -83,8 +83,8 @@ pub fn read_bandwidth(
     average(&said)
 }
 
-/// Runs the server's line in its pod by `kubectl exec`, which must succeed, and as soon as that listens, the client's;
-/// what became of that.
+/// Runs the server's line in its pod by `kubectl exec`, which must succeed, and the client's as soon as the server
+/// listens. Returns both outputs.
 #[track_caller]
 fn exec_both(
     cluster: &Cluster,

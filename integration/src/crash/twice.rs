@@ -175,7 +175,7 @@ pub fn these_two_errors(of: &mut Attachments, first: [&str; 2], then: [&str; 2])
     end
 }
 
-/// The errors that the calls of `verb` can have, by a run without one and its DEL, and the tally of that.
+/// The errors that the calls of `verb` can have, by a run without an error and its DEL, and the tally of this run.
 #[track_caller]
 fn begin(name: &str, of: &Attachments, verb: Verb) -> (Vec<(Fault, String)>, Tally) {
     let (_, report) = of.traced(of.first(verb), None);

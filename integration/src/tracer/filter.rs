@@ -61,7 +61,7 @@ pub(super) fn stopping_at(stops: &[Stop]) -> Vec<sock_filter> {
     filter
 }
 
-/// Puts this thread under `filter` permanently. Without the right (`CAP_SYS_ADMIN`) the kernel refuses it:
+/// Puts this thread under `filter` permanently. Without `CAP_SYS_ADMIN` the kernel refuses the filter:
 /// `PR_SET_NO_NEW_PRIVS` would change what the program does.
 pub(super) fn install(filter: &[sock_filter]) -> nix::Result<()> {
     let program = sock_fprog {

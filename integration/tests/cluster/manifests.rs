@@ -109,7 +109,7 @@ pub(super) fn taken_strictly_and_as_they_are(cluster: &mut ControlPlane) {
     }
 }
 
-/// Applied over any other one as the pages say, each manifest leaves nothing of that.
+/// Applied over any other one as the pages say, each manifest leaves nothing of the other one.
 pub(super) fn any_one_becomes_any_other(cluster: &mut ControlPlane) {
     let files = yaml_files("conf/manifests");
     let files: Vec<String> = files

@@ -88,7 +88,7 @@ fn until_told(cluster: &mut ControlPlane, reason: &str) {
     cluster.until(&what, |it| !events(it, reason).is_empty());
 }
 
-/// A strategic merge patch of a node's status, by whoever has the token: what the API server says. kubectl reads an
+/// A strategic merge patch of a node's status, by the token's holder: the API server's answer. kubectl reads an
 /// object before it patches it, which the token may not.
 const PATCH: &str = "
 import ssl, sys, urllib.error, urllib.request
@@ -179,8 +179,8 @@ fn the_token_is_for_no_more(cluster: &ControlPlane, bound: &str) {
     }
 }
 
-/// The condition follows the node's rails and leaves all else of the node as it is; pods are told of rails that they
-/// lose and have again, and why they cannot start.
+/// The condition follows the node's rails and leaves all else of the node as it is; pods get events for rails that
+/// they lose and have again, and for the reason why they cannot start.
 pub(super) fn is_by_the_daemon_of_its_node_and_of_its_own_condition(cluster: &mut ControlPlane) {
     cluster.apply("apply --server-side --validate=strict -f -", &text(CHART));
     let pods = ["trainer", "late"].map(|it| bare(it, json!({})).to_string());

@@ -108,7 +108,7 @@ impl State {
     }
 }
 
-/// A pod's sequences, for whoever has to repeat them.
+/// A pod's sequences, as text by which a developer repeats them.
 struct Story {
     seed: u64,
     ending: Ending,

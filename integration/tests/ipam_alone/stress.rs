@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pods that come and go by Debian's `macvlan`, from prefixes so small that addresses are
-//! used again and again, while `macvlan` and `rdma-ipam` are killed at any moment. What is
-//! really configured in the pods is looked at all the time.
+//! used again and again, while `macvlan` and `rdma-ipam` are killed at any moment. The test
+//! compares the pods' real addresses all the time.
 //!
 //! A pod counts from the end of its ADD, however that ended, until its DEL begins: `macvlan`
 //! gives addresses back before it takes them off the interface.

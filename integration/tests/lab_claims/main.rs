@@ -64,7 +64,7 @@ fn of_the_host_have_the_devices(cluster: &mut Cluster) {
     end(cluster, &[]);
 }
 
-/// A container has been told of the pod's rails, each with an RDMA device and a GID.
+/// The container's environment has the pod's rails, each with an RDMA device and a GID.
 fn knows_its_rails(pod: &Pod) {
     let told = pod.main().sh("echo \"$RDMA_RAILS\"");
     let rails: Value = serde_json::from_str(&told).expect("JSON");

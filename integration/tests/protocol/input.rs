@@ -318,7 +318,7 @@ fn del_and_gc_pass_over_a_wrong_value_that_they_do_not_need() {
         let call = node.invoke("DEL", "b", nothing.path());
         let outcome = call.input(&configuration).run();
         assert!(outcome.status.success(), "DEL, {field}: {outcome}");
-        // which is looked at for pods that get devices only
+        // DEL reads this field for pods with devices only
         let is_told = field == "smcUeid" || outcome.stderr.contains(words);
         assert!(is_told, "DEL, {field}: {outcome}");
         let path = node.cni_path();

@@ -275,7 +275,7 @@ fn what_the_caller_knows_of_neighbours_is_avoided() {
             .unwrap();
         conf["neighbourAddresses"] = json!([wanted, "2001:db8:1::99"]);
         assert_ne!(add("b", &conf), wanted, "{strategy}");
-        // whoever asks for it by name has his reasons, and it is probed
+        // a requested address is given out, and probed
         let asked = call("ADD", "c", &conf).env("CNI_ARGS", &format!("IP={wanted}"));
         assert_eq!(asked.address(), wanted);
         conf["neighbourAddresses"] = json!(["2001:db8:1::99/64"]);

@@ -33,7 +33,7 @@ fn watch(world: &World, monitor: &mut Monitor) -> Nsid {
     monitor.watch(pod.path(), pod.id()).expect("a number")
 }
 
-/// Waits for an event that is as wanted, and is told of it in time.
+/// Waits for a `wanted` event. Fails if the event comes too late.
 #[track_caller]
 fn expect(monitor: &mut Monitor, what: &str, wanted: impl Fn(&Event) -> bool) {
     let begin = Instant::now();

@@ -24,8 +24,8 @@ fn from_proc(link: &str) -> Sysctls {
     SYSCTLS.iter().filter_map(read).collect()
 }
 
-/// The index of each setting in `IFLA_AF_SPEC` is the one of its file: they are told
-/// apart by changing one at a time.
+/// The index of each setting in `IFLA_AF_SPEC` is the one of its file. The test
+/// distinguishes settings by changing one at a time.
 #[test]
 fn settings_are_those_of_proc() {
     with_node(|world| {

@@ -202,7 +202,7 @@ fn plugins_that_others_put_into_our_list_stay() {
     );
     carried_out(&mut files, &mut placed).expect("placed");
     assert_eq!(types(&list(&files)), ["terway", "istio-cni", "rdma-cni"]);
-    // it is called once, whoever else puts it there
+    // the runtime calls it once, even if another program adds it
     let mut twice = theirs.clone();
     let plugins = twice["plugins"].as_array_mut().expect("a list");
     plugins.push(serde_json::json!({"type": "rdma"}));
@@ -240,7 +240,7 @@ fn multus_is_followed_to_its_configured_network() {
         let text = find(&files, "10-flannel.conflist").expect("the list");
         assert!(text.contains("rdma-cni"), "{text}");
     }
-    // a single configuration's list is what it was told
+    // the list of a single configuration has the requested entry
     let list = "/etc/cni/net.d/10-terway+rdma-cni.conflist";
     let mut files = vec![("10-terway.conf".to_owned(), TERWAY.to_owned())];
     let mut placed = BTreeSet::new();

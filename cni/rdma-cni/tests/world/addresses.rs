@@ -8,7 +8,7 @@ use serde_json::json;
 
 const AT: NetnsSide = NetnsSide::Host;
 
-/// A node whose rail got `extra` besides; ADD and DEL of it with `fields`.
+/// A node whose rail got `extra` as well; ADD and DEL of it with `fields`.
 fn goes_and_returns(extra: &[Op], fields: serde_json::Value) -> (Node, serde_json::Value) {
     let mut world = furnished(RdmaMode::Exclusive);
     for op in extra {

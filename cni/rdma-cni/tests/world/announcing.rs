@@ -17,7 +17,7 @@ fn told(node: &Node) -> Vec<(HardwareAddress, IpAddr)> {
         .with(|world| std::mem::take(&mut world.announced))
 }
 
-/// `addresses`, each with the hardware address of the pod's rail that it is told to be on.
+/// `addresses`, each with the hardware address of the pod's rail that announces it.
 fn on_rails(node: &Node, pod: &Pod, addresses: &[(&str, &str)]) -> Vec<(HardwareAddress, IpAddr)> {
     let at = |(rail, ip): &(&str, &str)| (link_of(node, pod, rail).mac, ip.parse().unwrap());
     addresses.iter().map(at).collect()

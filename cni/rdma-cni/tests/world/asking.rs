@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whose ports are asked for: a port is asked of the device's firmware, and one VF that is sick and
-//! answers after a minute must not stop the pods that have others.
+//! Devices whose ports ADD queries: the query reaches the device's firmware, and one broken VF that answers after a
+//! minute must not stop the pods that have others.
 
 use crate::{
     kubelet::Cluster,
@@ -131,7 +131,7 @@ fn what_manages_nvlinks_switches_is_no_rail_of_a_pattern() {
     };
     assert_eq!(rails(json!({ "driver": "mlx5_core" })), ["mlx5_0"]);
     assert_eq!(rails(json!({ "netdev": "ib*" })), ["mlx5_0"]);
-    // whoever names it means it
+    // a selector without a pattern includes it
     assert_eq!(rails(json!({ "netdev": "ib1" })), ["mlx5_1"]);
     let none = of(json!({ "netdev": "ib[1-9]" }));
     let why = "ib1: it manages NVLink's switches (SW_MNG), and is no network";

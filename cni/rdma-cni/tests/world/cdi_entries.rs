@@ -92,7 +92,7 @@ fn an_entry_that_is_needed_counts_though_another_failed_first() {
     assert_eq!(cluster.node.records(), [] as [&str; 0]);
 }
 
-/// A later version can say it in other words: what is told is that it is one.
+/// A later version can say it in other words: the message says that it is later.
 #[test]
 fn a_later_format_is_reported_as_later() {
     let (cluster, config, pod) = Cluster::with_a_hole(VF, true);

@@ -431,7 +431,7 @@ fn what_is_in_the_place_of_a_claims_specification_is_replaced_and_not_written_to
     }
 }
 
-/// Killed at every change of ADD and of DEL; after whoever comes then, nothing is given.
+/// Killed at every change of ADD and of DEL; after the next verb no device is left to give.
 #[test]
 fn there_is_nothing_to_give_after_a_kill_at_any_change() {
     for verb in ["ADD", "DEL"] {

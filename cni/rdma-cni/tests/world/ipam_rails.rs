@@ -248,7 +248,7 @@ fn status_calls_ipam_for_every_rail() {
             ),
         ]
     );
-    // the same complaint of both is told once
+    // STATUS reports an equal complaint of both rails once
     leases.refuses("STATUS", true);
     let message = node
         .run("STATUS", None, &leases.config(json!({})))

@@ -170,7 +170,7 @@ fn a_lock_of_the_claims_that_is_no_file_is_named() {
     is_named_or_locked(claims::with_a_hole, "claims/lock", &[OddFile::Huge], undone);
 }
 
-/// The record that a link leads to is a good one, so that whoever follows it goes on.
+/// The record that a link leads to is a good one, so that a program that follows the link goes on.
 #[test]
 fn a_link_in_the_place_of_a_claims_record_is_neither_read_nor_written_through() {
     let (cluster, config, pod) = claims::with_a_hole();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tables and rules of the interfaces that other plugins made, whatever fails, and whoever ends first.
+//! Tables and rules of the interfaces that other plugins made, whatever fails, in each order of ends.
 
 use crate::{
     leases::{Leases, link_of},

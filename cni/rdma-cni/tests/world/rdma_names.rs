@@ -128,7 +128,7 @@ fn two_devices_with_each_others_names() {
     }
 }
 
-/// DEL ends, the device does not keep the pod's name, and somebody is told.
+/// DEL ends, the device does not keep the pod's name, and the log says so.
 #[test]
 fn a_name_that_another_device_has_by_now() {
     for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {

@@ -134,7 +134,7 @@ fn a_dead_pods_device_takes_its_entry_to_the_host() {
     cluster.entries_must_be_right("after GC");
 }
 
-/// The process is killed at every change of ADD and of DEL; whoever comes then puts it right.
+/// The process is killed at every change of ADD and of DEL; the next verb corrects the entries.
 #[test]
 fn entries_are_right_after_a_kill_at_any_change() {
     for verb in ["ADD", "DEL"] {

@@ -273,7 +273,7 @@ fn a_returned_rail_is_free() {
     }
 }
 
-/// The other rail's namespace may be ending: whoever recovers the record next restores both.
+/// The other rail's namespace may be ending: the next recovery of the record restores both rails.
 #[test]
 fn a_rail_is_not_left_to_others_while_another_is_awaited() {
     let node = Node::new(RdmaMode::Exclusive);

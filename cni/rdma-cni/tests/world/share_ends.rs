@@ -114,7 +114,7 @@ fn kill(verb: &str, at: usize, dies: bool, restorer: Restorer) {
         Restorer::Del => drop(node.del(&pod, &config).must_succeed()),
         Restorer::Gc => drop(node.gc(&[], &config).must_succeed()),
         Restorer::AddOfAnother => {
-            // what is shared is no obstacle, whoever has what of it
+            // shared objects are no obstacle, whichever attachment has them
             node.add(&other, &config).must_succeed();
             assert_eq!(leases.held(), ["b@rdma0", "b@rdma1"], "{what}");
             if !dies {

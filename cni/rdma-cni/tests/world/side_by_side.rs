@@ -84,7 +84,7 @@ fn moved(leases: &Leases, netdevs: &[&str]) -> Value {
     leases.config(json!({ "devices": devices }))
 }
 
-/// The addresses that IPAM was told of with each call, in order of their text.
+/// The addresses in each call of IPAM, in order of their text.
 fn told(leases: &Leases) -> Vec<Vec<String>> {
     let calls = leases.calls().into_iter();
     let told = calls.map(|call| {
@@ -284,7 +284,7 @@ fn a_successor_with_the_same_address_keeps_no_del_waiting() {
     let (old, new) = (node.pod("old"), node.pod("new"));
     node.add(&old, &config).must_succeed();
     node.kernel.with(|world| world.unmount(&old.netns));
-    // a DEL of the old is under way, and killed when IPAM was told that the address is free
+    // a DEL of the old is under way, and killed when it has released the address in IPAM
     let lock = File::open(node.record_of(&old).with_extension("lock")).unwrap();
     lock.lock().unwrap();
     let result = node.add(&new, &config).must_succeed();
@@ -384,7 +384,7 @@ fn a_directory_with_a_records_name_stops_no_other_pod() {
     node.add(&stale, &config).must_succeed();
     node.run("STATUS", None, &config).must_succeed();
     leases.check(&pod, &config, &result).must_succeed();
-    // what is not understood is told, and everything else is done
+    // GC reports what it does not understand, and does everything else
     let message = node.gc(&[&pod], &config).code();
     assert_ne!(message, 0);
     assert_eq!(leases.held(), ["a@rdma0"]);

@@ -38,7 +38,7 @@ fn any_change_of_del_is_refused_once() {
     }
 }
 
-/// The devices return to the host although SMC-R cannot be removed, which is told, and tried again.
+/// The devices return to the host although SMC-R cannot be removed. DEL reports that, and the next DEL tries again.
 #[test]
 fn a_record_that_stays_is_reported_and_the_devices_return_to_the_host() {
     let node = Node::new(RdmaMode::Exclusive);

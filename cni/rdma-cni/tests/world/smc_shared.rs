@@ -37,7 +37,7 @@ pub(crate) fn config(leases: &Leases) -> Value {
 
 #[test]
 fn the_last_of_three_pods_takes_the_ports_entry_away() {
-    // whoever goes first, and by whatever way
+    // in each order, and by each kind of end
     for order in [[0, 1, 2], [2, 0, 1], [1, 2, 0]] {
         let leases = Leases::new(1);
         let node = &leases.node;

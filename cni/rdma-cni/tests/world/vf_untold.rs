@@ -160,7 +160,7 @@ fn what_has_no_default_is_refused_before_any_change() {
         );
         assert_eq!(message, reason);
         node.must_be(&before, &reason);
-        // what is not asked for need not be told
+        // a setting that is not requested need not be readable
         let mut config = node.one_rail();
         config["spoofchk"] = json!("off");
         node.add(&pod, &config).must_succeed();

@@ -163,7 +163,7 @@ fn it_wakes_to_read_and_sleeps_in_between() {
     let kubelet = DeviceManager::started(&machine.path("kubelet"));
     let daemon = start(&machine);
     has(&kubelet, "rdma/a", 8);
-    // the machine's own devices may be heard of meanwhile, and a thread may end that was idle
+    // the machine's own devices may cause events meanwhile, and a thread may end that was idle
     let wakes_only_to_read = || {
         let parts = 0..12;
         let awake = parts.filter(|_| {

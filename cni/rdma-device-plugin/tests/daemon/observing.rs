@@ -143,7 +143,7 @@ fn a_kubelet_that_refuses_for_ten_seconds_is_reported_by_healthz() {
 #[test]
 fn with_ethernet_only_it_sleeps_until_an_event() {
     let node = Running::with(HCA).listed("rdma/hca", 1000);
-    // the machine's own devices may be heard of meanwhile
+    // the machine's own devices may cause events meanwhile
     let asleep = || {
         let before = node.daemon.sleeps();
         thread::sleep(Duration::from_millis(2500));

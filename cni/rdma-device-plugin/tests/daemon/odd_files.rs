@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Links, pipes, directories and a gigabyte in the place of the daemon's files: it starts, and offers what there is, or
-//! says which file keeps it from that.
+//! Links, pipes, directories and a gigabyte in the place of the daemon's files: the daemon starts, and offers the
+//! present devices, or says which file prevents the offer.
 
 use super::{FIRST, HCA, SECOND, ids, program};
 use integration::{Machine, OddFile, kubelet::DeviceManager, wait};

@@ -272,7 +272,7 @@ fn nothing_runs_while_nothing_happens() {
         .listed("rdma/hca", 8)
         .listed("rdma/nic", 1);
     settled(&node.daemon);
-    // the machine's own devices may be heard of meanwhile
+    // the machine's own devices may cause events meanwhile
     let is_idle = || {
         let before = node.daemon.ticks();
         std::thread::sleep(Duration::from_secs(3));

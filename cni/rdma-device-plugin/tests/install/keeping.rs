@@ -118,7 +118,7 @@ pub(crate) fn becomes_quiet(daemon: &Daemon) {
     let is_quiet = within(PATIENCE, || {
         let (threads, before) = (daemon.threads(), daemon.sleeps());
         thread::sleep(Duration::from_secs(1));
-        // those of a thread that ended do not count any more
+        // the sleeps of a thread that ended do not count any more
         let since = daemon.sleeps().checked_sub(before);
         daemon.threads() == threads && since.is_some_and(|it| it < 10)
     });

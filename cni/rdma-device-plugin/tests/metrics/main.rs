@@ -237,7 +237,7 @@ async fn a_counter_that_cannot_be_read_costs_two_seconds_and_the_counters() {
             "{text}"
         );
     }
-    // those of other tests of this program, at the same moment, come to their ends
+    // scrapes of this program's other tests end by themselves
     wait::until("no scrape but the first has left a thread behind", || {
         site.threads_called("counters") <= 1
     });

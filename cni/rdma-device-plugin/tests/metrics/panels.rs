@@ -213,7 +213,7 @@ fn timeline(svg: &mut String, panel: &Panel, at: Rectangle, range: Range) {
             y + row / 2.0 + 4.0,
             escaped(&series.legend)
         );
-        // what is the same is one
+        // equal values are one run
         for run in series
             .points
             .chunk_by(|a, b| a.1.to_bits() == b.1.to_bits())

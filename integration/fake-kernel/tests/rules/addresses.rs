@@ -58,7 +58,7 @@ fn without_accept_dad_there_is_no_detection() {
     );
 }
 
-/// Who is told what, and by whom not.
+/// Receivers of an announcement, and its content.
 #[test]
 fn an_announcement_has_the_hardware_address_of_now() {
     let (mut world, _) = addressed();

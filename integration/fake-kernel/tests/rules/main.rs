@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The kernel's rules, one test for each. Those in `suite` are asked of the real kernel too, by the
-//! same code; the others are of what a namespace on every machine does not have, and of the fake's
-//! own.
+//! The kernel's rules, one test for each. The tests in `suite` also run on the real kernel, by the
+//! same code; the others need what not every machine's namespace has, or hold rules of the fake alone.
 
 mod addresses;
 mod bonds;

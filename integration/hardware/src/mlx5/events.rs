@@ -184,7 +184,7 @@ impl Function {
     }
 
     /// Reports that the command in `slot` ended, to the queues that were there before it. A new queue gets no event of its
-    /// own creation: the driver polls for that.
+    /// own creation: the driver polls for its creation.
     pub(super) fn command_event(&mut self, slot: u32, before: &[u32]) {
         for (number, queue) in &mut self.events {
             if before.contains(number) && queue.has(Event::Command) {
