@@ -69,8 +69,8 @@ const PASSING_FLAGS: [&str; 6] = [
     "dead",
 ];
 
-/// Time for which an IPv6 address may have no route to itself. A worker of the kernel adds the route, also for an
-/// address without a check (`addrconf_dad_work()`, `net/ipv6/addrconf.c`); another program can have removed it.
+/// Longest wait for an IPv6 address' local route. A kernel worker adds the route, with DAD or without
+/// (`addrconf_dad_work()`, `net/ipv6/addrconf.c`). The wait ends, as another program can have removed the route.
 const UNROUTED: Duration = Duration::from_secs(1);
 
 impl Snapshot {

@@ -296,7 +296,7 @@ fn what_the_neighbour_tables_know_is_avoided() {
     }
 }
 
-/// ADD does not wait for answers on a netdev without carrier.
+/// ADD does not probe on a netdev without carrier, and logs that.
 #[test]
 fn without_a_carrier_nobody_is_probed() {
     let node = node();

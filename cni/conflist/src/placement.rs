@@ -99,7 +99,7 @@ impl Placement {
     }
 }
 
-/// Returns the change that gives our file of the network `entry`, or that removes the file if `entry` is none.
+/// Returns the change that writes `entry` to our file for the network, or removes the file if `entry` is none.
 /// `placed` are the files that belong to this project.
 pub(crate) fn put(
     directory: &Directory,

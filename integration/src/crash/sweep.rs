@@ -23,8 +23,7 @@ use std::{
 /// Number of differences after which a story ends.
 const ENOUGH: usize = 40;
 
-/// Number of tries of a fault at a certain call: threads make their calls in another order each time, the more so on a
-/// machine with much else to do.
+/// Number of tries to meet a fault at its call: the order of threads' calls varies, most on a busy machine.
 const TRIES: usize = 20;
 
 /// Number of tried errors among those that differ by numbers alone: a table of GIDs is a thousand files.

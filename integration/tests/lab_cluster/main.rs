@@ -52,7 +52,7 @@ impl Before {
     }
 }
 
-/// One cluster serves all: to start one takes longer than any of these.
+/// All steps share one cluster: its start takes longer than any step.
 #[test]
 fn a_cluster_is_installed_used_and_left_as_it_was() {
     let mut cluster = Cluster::new();

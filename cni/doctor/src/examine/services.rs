@@ -147,7 +147,7 @@ fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
     if let Some((what, remedy)) = facts.rdma_cgroup.lack().filter(|_| !limited.is_empty()) {
         findings.error(
             format!(
-                "{what}, which limits of {} need: their pods do not start here",
+                "{what}: pods with {}, which has limits, do not start here",
                 some(&limited)
             ),
             format!("{remedy}, or leave limits out of the daemon's configuration"),

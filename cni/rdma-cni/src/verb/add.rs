@@ -449,7 +449,7 @@ fn log_rails<K: Kernel>(kernel: &K, attachment: &Attachment) {
             }
             (None, Some(shared)) => {
                 let Shared { parent, child, .. } = shared;
-                log::info!("{netns} gets {name}, {child} on {parent}, {rdma}");
+                log::info!("{name} in {netns} is {child} on {parent}, {rdma}");
                 // programs without an address only time out, and no other message gives the reason
                 if attachment.ipam.is_none() && !attachment.accept_ra {
                     log::warn!(

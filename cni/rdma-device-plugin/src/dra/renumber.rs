@@ -48,7 +48,7 @@ pub async fn follow(mut node: watch::Receiver<Arc<Node>>, hardware: Hardware, st
             Err(failure) => vec![failure.to_string()],
         };
         for line in failed.iter().filter(|line| !reported.contains(*line)) {
-            log::error!("claims may give devices with outdated numbers, or none: {line}");
+            log::error!("claims may give containers stale or no device files: {line}");
         }
         reported = failed;
         tokio::select! {

@@ -113,7 +113,7 @@ impl Health {
                 "{address}{place} is unhealthy: {}",
                 damper.fault().unwrap_or_default()
             ),
-            // a further drop of a held device is not logged as a warning
+            // one warning per hold: further drops are logged at debug
             Change::Held(hold) if before => {
                 log::debug!("{address}{place} went down again: held until it is up for {hold:?}");
             }

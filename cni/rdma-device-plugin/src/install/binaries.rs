@@ -135,7 +135,7 @@ pub(super) fn put(
             done.push(format!("{path:?}: there already{whose}"));
             continue;
         }
-        // before the binary replaces a file, and before a list names it
+        // trial run, before the binary replaces a file or is in a list
         let trial = file::temporary(&path);
         write_at(&trial, &content, None).map_err(system("write", &trial))?;
         let runs = run(name, dir, &trial);

@@ -161,7 +161,7 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
     cluster.kubectl("delete resourceslices --all");
 }
 
-/// A container that starts again has its own device, however often that is renumbered, and else is not made.
+/// A restarted container gets its own device after each renumbering. While the device is gone, it gets none.
 #[track_caller]
 fn numbers_are_followed(driver: &Driver, prepared: &NodePrepareResourceResponse, nic: &Nic<'_>) {
     let Driver {
