@@ -176,6 +176,7 @@ fn all_attributes_of_a_function() {
         }],
         "accelerators": [],
         "connection_manager": char_device("rdma_cm", 10, 58, Value::Null),
+        "rdma_cgroup": "usable",
     });
     assert_eq!(found, expected);
 }
