@@ -27,7 +27,7 @@ impl RdmaCgroup {
         let Ok(controllers) = fs::read_to_string(root.join("cgroup.controllers")) else {
             return Self::NoVersion2;
         };
-        if controllers.split_whitespace().any(|it| it == CONTROLLER) {
+        if Self::is_among(&controllers) {
             return Self::Usable;
         }
         // the root alone has no type; a container with a cgroup namespace sees its own cgroup there
@@ -37,6 +37,11 @@ impl RdmaCgroup {
             true => Self::Usable,
             false => Self::NoController,
         }
+    }
+
+    /// Returns true if the text of `cgroup.controllers` or `cgroup.subtree_control` names the controller.
+    pub fn is_among(controllers: &str) -> bool {
+        controllers.split_whitespace().any(|it| it == CONTROLLER)
     }
 
     /// Returns what is missing for limits, and the remedy. `None`: nothing is.

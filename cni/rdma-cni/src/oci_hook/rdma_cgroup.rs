@@ -4,6 +4,7 @@
 //! namespace. A device that the kernel gets after the container's start has no limit.
 
 use nix::libc;
+use rdma_netns::RdmaCgroup;
 use rdma_resources::{FileError, RdmaLimits};
 use std::{
     fmt::Write as _,
@@ -11,8 +12,6 @@ use std::{
     io::Write as _,
     path::{Component, Path, PathBuf},
 };
-
-const CONTROLLER: &str = "rdma";
 
 /// Reason why the limits are not set.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +45,7 @@ pub(super) fn limit(
         return Err(CgroupError::OfRuntime);
     }
     let controllers = fs::read_to_string(root.join("cgroup.controllers"));
-    if !controllers.is_ok_and(|text| has_controller(&text)) {
+    if !controllers.is_ok_and(|text| RdmaCgroup::is_among(&text)) {
         return Err(CgroupError::NoController(root.to_owned()));
     }
     let mut lines = of_process.lines();
@@ -82,15 +81,11 @@ pub(super) fn limit(
 /// Gives the children of the cgroup the controller.
 fn enable(directory: &Path) -> Result<(), FileError> {
     let path = directory.join("cgroup.subtree_control");
-    if has_controller(&read(&path)?) {
+    if RdmaCgroup::is_among(&read(&path)?) {
         return Ok(());
     }
-    let enabled = fs::write(&path, format!("+{CONTROLLER}"));
+    let enabled = fs::write(&path, "+rdma");
     enabled.map_err(|source| FileError::new("write", &path, source))
-}
-
-fn has_controller(text: &str) -> bool {
-    text.split_whitespace().any(|name| name == CONTROLLER)
 }
 
 fn read(path: &Path) -> Result<String, FileError> {
