@@ -100,9 +100,9 @@ pub fn detach_beside(
     rails.collect()
 }
 
-/// Returns the indexes of the rails that are restored to the host, except for the attributes `given_up`, and of which
-/// nothing is left in the pod: no rule, no other interface and no netdev. A netdev that does not exist does not count
-/// as restored, because it can come back.
+/// Returns the indexes of the restored rails. The host has the rail with all recorded attributes but `given_up`, and the
+/// pod has no rule, no other interface and no netdev for the rail. A rail whose netdev does not exist is not restored,
+/// because the netdev can come back.
 pub fn home(
     attachment: &Attachment,
     others: &Others,

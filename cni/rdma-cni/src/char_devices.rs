@@ -3,7 +3,7 @@
 //! again, with the lowest free number, after kubelet's Allocate has answered.
 //!
 //! A container gets a device in one of two ways. For a CDI name, this module corrects the CDI entry before the
-//! container starts. For a path, nobody can correct Allocate's answer any more, so ADD fails if the path leads to
+//! container starts. For a path, Allocate's answer cannot be corrected any more: ADD fails if the path leads to
 //! another device.
 
 use crate::apply;

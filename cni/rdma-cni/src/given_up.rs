@@ -81,7 +81,8 @@ pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<La
     lacks
 }
 
-/// Returns the routes of a netdev that a move ends and nobody sets again. A routing daemon sets its own routes again.
+/// Returns the routes of a netdev that its move removes permanently. Routes of a routing daemon are not among them,
+/// because the daemon sets its routes again.
 pub fn routes_of(netdev: u32, observed: &Observed) -> Vec<Route> {
     let by_hand = [PROTOCOL_KERNEL, PROTOCOL_BOOT, PROTOCOL_STATIC];
     let routes = observed.host.unkept_by(netdev);

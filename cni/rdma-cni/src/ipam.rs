@@ -47,8 +47,8 @@ pub struct Ipam<'a> {
     later: Option<&'a Rails>,
 }
 
-/// The IPAM calls of one verb, one for each rail. The calls sync to disk once, together, because nobody uses their
-/// addresses before the sync. A plugin that runs as a program syncs by itself.
+/// The IPAM calls of one verb, one for each rail. The built-in IPAM syncs all calls to disk at once, because
+/// `rdma-cni` uses their addresses only after the sync. An IPAM plugin that runs as a program syncs each call itself.
 #[derive(Debug, Default)]
 pub struct Rails(Deferred);
 

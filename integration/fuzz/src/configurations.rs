@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Configurations: one line reports what is wrong with a configuration, and verbs that clean up take all that ADD takes.
+//! Configurations: a verb reports a configuration's mistakes in one line, and DEL and GC accept each configuration that
+//! ADD accepts.
 
 use crate::assert_one_line;
 use cni_protocol::{Command, Environment, Mistakes, conf};

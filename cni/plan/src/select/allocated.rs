@@ -119,7 +119,7 @@ impl Shared {
         remarks: &mut Vec<Remark>,
     ) -> bool {
         if self.seen.contains(&found.link.index) {
-            // counted already by the netdev of which it is a port
+            // an earlier port of this bond has counted the bond
             return false;
         }
         self.seen.push(found.link.index);

@@ -311,7 +311,7 @@ fn by_address<'a>(
 }
 
 impl<'a> Chosen<'a> {
-    /// Selects the netdev `link`, or the bond of which `link` is a port.
+    /// Selects the bond if `link` is a bond's port, else the netdev `link`.
     fn at(mode: Mode, observed: &'a Observed, side: NetnsSide, link: &'a Link) -> Self {
         Self {
             side,

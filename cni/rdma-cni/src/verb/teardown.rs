@@ -75,8 +75,8 @@ fn remember_named<K: Kernel>(node: &Node<'_, K>, attachment: &mut Attachment, er
 }
 
 /// Removes the attachment from the rails file when its devices have left the pod, whatever IPAM answers later. A file
-/// that stays too long harms nobody. Also removes the CDI specifications of the pod's claims, so that no container
-/// starts by them.
+/// that stays too long is harmless. Also removes the CDI specifications of the pod's claims, so that no container
+/// starts with these claims' devices.
 pub fn forget_rails<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment) {
     let (key, pod) = (&attachment.key, attachment.pod.as_deref());
     claims::left(node.store.root(), &key.container);

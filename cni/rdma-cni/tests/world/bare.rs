@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Devices without a netdev: what is moved nevertheless, and what is said of the others.
+//! RDMA devices without a netdev: ADD moves those that it can move, and logs why the others stay.
 
 use crate::{
     kubelet::{Cluster, every},

@@ -171,8 +171,8 @@ fn outcome(flags: &Flags, namespace: &str, name: &str) -> Result<ExitCode, Error
     }
 }
 
-/// Returns a pod beside the daemon that runs `rdma-device-plugin ARGUMENTS` once. Kubernetes deletes it with the
-/// daemon's pod, if nobody deletes it before.
+/// Returns a pod beside the daemon that runs `rdma-device-plugin ARGUMENTS` once. The plugin deletes this pod; else
+/// Kubernetes does so with the daemon's pod, which owns it.
 fn pod(daemon: &Daemon, arguments: &[String]) -> Value {
     let Daemon(daemon) = daemon;
     let container = array(daemon, "/spec/containers").find(|it| text(it, "/name") == CONTAINER);

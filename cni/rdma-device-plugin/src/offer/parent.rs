@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Netdev that pods are attached to, if `parents` of a resource names it: the device's own netdev, the bond of which it
-//! is a port, or a VLAN on either.
+//! Netdev that pods are attached to, if `parents` of a resource names it: the device's own netdev, the bond that has
+//! this netdev as a port, or a VLAN on either.
 //!
 //! A VLAN has the carrier of its parent, which is part of the device's health. Only administrative changes of the VLAN
 //! are checked here: it was removed, or set down.
