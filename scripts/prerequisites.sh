@@ -128,7 +128,12 @@ go_toolchain() {
 
 # have_go_modules DIRECTORY: what the Go program there is made of is here, or can be downloaded
 have_go_modules() {
-	GOWORK=off timeout 600 go -C "$1" mod download
+	local try
+	for try in 1 2 3; do
+		! GOWORK=off timeout 600 go -C "$1" mod download || return 0
+		((try == 3)) || sleep 5
+	done
+	return 1
 }
 
 require_root() {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# go-build.sh - what the scripts `build` of integration/kubernetes, helm, release, runtimes and vale share: each makes Go programs
-# in the lab's cache, and with --check as its first argument only says whether it can. To be sourced by them, in
-# their own directories; takes --check away.
+# go-build.sh - shared by the scripts `build` of integration/kubernetes, helm, release, runtimes and others: each builds Go
+# programs in the lab's cache, and with --check as its first argument only reports whether it can. Each of them sources this
+# file in its own directory. The argument --check is removed.
 
 # shellcheck source=integration/lab/cache.sh
 . ../lab/cache.sh
@@ -44,4 +44,29 @@ go_on_unless() {
 		echo "build: $1" >&2
 		exit 1
 	}
+}
+
+# go_program NAME PACKAGE [FLAG...]: builds PACKAGE of the module in this directory as a static program, once for each
+# main.go, go.mod, go.sum and build. Prints its path.
+go_program() {
+	local name=$1 package=$2 of=${PWD##*/} reason='' key program
+	key=$(find . -maxdepth 1 -name main.go -o -maxdepth 1 -name 'go.*' -o -maxdepth 1 -name build | sort | xargs cat |
+		sha256sum | cut -c 1-16)
+	program=$CACHE/$of/$key/$name
+	[[ -x $program ]] || reason=$(lacking "$name (integration/$of)" have_go_modules .)
+	go_on_unless "$reason"
+	if [[ ! -x $program ]]; then
+		mkdir -p "${program%/*}"
+		exec {LOCK}>"$CACHE/$of/lock"
+		flock "$LOCK"
+		[[ -x $program ]] || { # unless another one built it meanwhile
+			GOWORK=off CGO_ENABLED=${CGO_ENABLED-0} nice -n 19 go build -mod=readonly -buildvcs=false -trimpath \
+				-ldflags "-s -w" "${@:3}" -o "$program.new" "$package" 2>"$program.log" || {
+				cat "$program.log" >&2
+				exit 1
+			}
+			mv "$program.new" "$program"
+		}
+	fi
+	echo "$program"
 }
