@@ -113,7 +113,12 @@ make_for() {
 	cluster*)
 		make_cluster "$2" "$(kubernetes_of "$1")"
 		cluster_environment "$2" "$(kubernetes_of "$1")"
-		[[ ${RDMA_TEST_FULL-} != 1 ]] || {
+		[[ $1 != cluster-two-nodes ]] || {
+			integration/coredns/build >/dev/null
+			RDMA_COREDNS=$(integration/coredns/build)
+			export RDMA_COREDNS
+		}
+		[[ ${RDMA_TEST_FULL-} != 1 && $1 != cluster-two-nodes ]] || {
 			integration/helm/build >/dev/null
 			RDMA_HELM=$(integration/helm/build)
 			export RDMA_HELM
@@ -158,6 +163,10 @@ cannot_boot() {
 	installed | pods-*) scripts/versions --check || echo "this clone has no history: rdma-cni of the earlier commit cannot be built" ;;
 	cluster*)
 		integration/kubernetes/build --check "$(kubernetes_of "$1")" || return 0
+		[[ $1 != cluster-two-nodes ]] || {
+			integration/coredns/build --check || return 0
+			integration/helm/build --check || return 0
+		}
 		# the charts' test, which the other runtimes' machines do not run
 		[[ $1 != cluster || ${RDMA_TEST_FULL-} != 1 ]] || integration/helm/build --check || true
 		;;

@@ -14,7 +14,7 @@ use crate::{
         installed::{clear, image, write_list},
     },
     control_plane::{
-        ADDRESS, SERVICE,
+        ADDRESS, COREDNS, SERVICE,
         nodes::{self, Member},
         succeeded,
     },
@@ -23,7 +23,7 @@ use crate::{
 };
 use serde_json::{Value, json};
 use std::{
-    fs,
+    env, fs,
     path::Path,
     process::{Command, Output},
     thread,
@@ -292,9 +292,13 @@ fn furnish(runtime: &ContainerRuntime) {
 /// The list of the primary network, `pods`: each node has a part of its addresses, and is the router of its pods.
 fn primary(node: Member) -> String {
     // without its gateway CHECK, which CRI-O calls after ADD, does not find the route that ADD has set
-    let route = json!({"dst": nodes::PODS, "gw": node.router()});
+    let route = |to: &str| json!({"dst": to, "gw": node.router()});
+    let mut routes = vec![route(nodes::PODS)];
+    if env::var_os(COREDNS).is_some() {
+        routes.push(route(&format!("{ADDRESS}/32")));
+    }
     let ipam = json!({
-        "type": "host-local", "ranges": [[{"subnet": node.pods()}]], "routes": [route],
+        "type": "host-local", "ranges": [[{"subnet": node.pods()}]], "routes": routes,
     });
     let bridge = json!({"type": "bridge", "bridge": "cni0", "isGateway": true, "ipam": ipam});
     format!(

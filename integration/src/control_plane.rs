@@ -35,7 +35,7 @@ use std::{
     env,
     fs::{self, File},
     path::{Path, PathBuf},
-    process::{Child, Stdio},
+    process::{Child, Command, Stdio},
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -47,6 +47,12 @@ pub const PROGRAM: &str = "RDMA_KUBERNETES";
 
 /// Names the program that `integration/helm/build` made, where Helm is wanted.
 pub const HELM: &str = "RDMA_HELM";
+
+/// Names the program that `integration/coredns/build` made, in clusters whose pods resolve names of services.
+pub const COREDNS: &str = "RDMA_COREDNS";
+
+/// The domain of the cluster's names.
+pub(crate) const DOMAIN: &str = "cluster.local";
 
 /// The address by which the API server is announced: its namespace's own.
 pub const ADDRESS: &str = "10.99.0.1";
@@ -132,6 +138,7 @@ impl ControlPlane {
         // not before: they give the API server ten seconds, and never work if that is not enough
         self.run_controllers();
         self.run_scheduler();
+        self.run_coredns();
         self.until("namespaces have their service account", |it| {
             let account = "/api/v1/namespaces/default/serviceaccounts/default";
             it.ask(account).is_some()
@@ -207,6 +214,22 @@ impl ControlPlane {
         self.run("kube-scheduler", &arguments);
     }
 
+    /// Starts the resolver of pods' names, where there is one, at [`ADDRESS`].
+    fn run_coredns(&mut self) {
+        let Some(program) = env::var_os(COREDNS) else {
+            return;
+        };
+        let corefile = self.directory.path().join("Corefile");
+        let kubeconfig = self.pki("admin.conf");
+        let text = format!(
+            "{DOMAIN}:53 {{\n  errors\n  kubernetes {{\n    kubeconfig {kubeconfig}\n  }}\n}}\n"
+        );
+        fs::write(&corefile, text).expect("a file");
+        let mut command = self.command_of(Path::new(&program));
+        command.arg("-conf").arg(corefile);
+        self.spawn("coredns", command);
+    }
+
     /// Starts the proxy to which [`Self::ask`] sends requests: a request then starts no program.
     fn run_proxy(&mut self) {
         let arguments = [
@@ -222,12 +245,21 @@ impl ControlPlane {
     }
 
     fn run(&mut self, name: &'static str, arguments: &[String]) {
+        let mut command = self.command_of(&self.program);
+        command.arg(name).args(arguments).env(GC.0, GC.1);
+        self.spawn(name, command);
+    }
+
+    /// A program of the control plane: it ends with this process, even if this process is killed.
+    fn command_of(&self, program: &Path) -> Command {
+        let mut command = self.site.netns().command("setpriv");
+        command.args(["--pdeathsig", "KILL"]).arg(program);
+        command
+    }
+
+    fn spawn(&mut self, name: &'static str, mut command: Command) {
         let log = File::create(self.log(name)).expect("a log");
         let errors = log.try_clone().expect("a second handle");
-        // the programs end with this process, even if that is killed
-        let mut command = self.site.netns().command("setpriv");
-        command.args(["--pdeathsig", "KILL"]).arg(&self.program);
-        command.arg(name).args(arguments).env(GC.0, GC.1);
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
         let child = command.spawn();
         let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));

@@ -9,13 +9,14 @@
 
 use crate::{
     RemoteControlPlane,
-    control_plane::{GC, nodes::Member},
+    control_plane::{ADDRESS, COREDNS, DOMAIN, GC, nodes::Member},
     tmpfs::Tmpfs,
     wait,
 };
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::{
+    env,
     fs::{self, File},
     io::{Read, Write},
     net::TcpStream,
@@ -174,6 +175,7 @@ fn get(path: &str) -> Option<String> {
 
 /// `KubeletConfiguration`, `kubelet.config.k8s.io/v1beta1`. What is not said is as on any node.
 fn configuration(runtime: &Path, plane: &RemoteControlPlane) -> Value {
+    let resolvers = env::var_os(COREDNS).map_or(json!([]), |_| json!([ADDRESS]));
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -190,6 +192,8 @@ fn configuration(runtime: &Path, plane: &RemoteControlPlane) -> Value {
         "cgroupDriver": "cgroupfs",
         "makeIPTablesUtilChains": false,
         "resolvConf": "",
+        "clusterDNS": resolvers,
+        "clusterDomain": DOMAIN,
         "localStorageCapacityIsolation": false,
         "enforceNodeAllocatable": [],
         "evictionHard": {"memory.available": "0%"},

@@ -33,6 +33,13 @@ pub fn address_of(cluster: &Cluster, pod: &str, family: &str, interface: &str) -
 #[track_caller]
 pub fn rping(cluster: &Cluster, [server, client]: [&str; 2], rail: usize) -> String {
     let to = address(cluster, server, rail);
+    rping_to(cluster, [server, client], &to);
+    to
+}
+
+/// Runs `rping` as [`rping`] does, to an address of the first pod.
+#[track_caller]
+pub fn rping_to(cluster: &Cluster, [server, client]: [&str; 2], to: &str) {
     let lines = [
         (server, format!("rping -s -a {to} -v -V -C 5")),
         (client, format!("rping -c -a {to} -v -V -C 5")),
@@ -40,7 +47,6 @@ pub fn rping(cluster: &Cluster, [server, client]: [&str; 2], rail: usize) -> Str
     let output = exec_both(cluster, lines, RPING_LISTENS);
     let [said, errors] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
     assert_rping_succeeded(output.status.code(), &format!("{said}{errors}"));
-    to
 }
 
 /// Waits until the pod's sysfs shows its address on a rail as a GID. Returns the GID's index.

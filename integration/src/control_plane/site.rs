@@ -63,7 +63,12 @@ impl Site {
                 lines.push(format!("link set dev {tap} mtu {MTU} master {bridge} up"));
             }
         }
+        // answers of the resolver: only its pods have a route here
+        let pods = members
+            .iter()
+            .map(|it| format!("route add {} via {}", it.pods(), it.address));
         lines.extend(BRIDGES.map(|it| format!("link set dev {it} up")));
+        lines.extend(pods);
         site.netns.ip_batch(&lines);
         site
     }

@@ -2,6 +2,7 @@
 //! In the lab, a cluster of two nodes, each a virtual machine with two bonded NICs on one fabric:
 //! `scripts/test --full lab cluster-two-nodes`. Both machines run this program; the tests are the first one's.
 
+mod roce_page;
 mod smc_r;
 
 use integration::{
@@ -48,6 +49,11 @@ fn pods_of_two_nodes_have_rdma_between_them_move_and_outlive_a_node() {
         cluster.stays();
     }
     let before = Snapshot::of(&cluster.nics.host);
+    cluster.until("the other node is ready", |it| {
+        let node = it.look(&format!("{NODES}/{}", SECOND.name));
+        is_true(&node, "Ready") && node["spec"]["taints"].is_null()
+    });
+    roce_page::is_walked(&mut cluster);
     is_installed(&mut cluster, &smc_r::line());
     smc_r::carries_connections_of_annotated_pods(&mut cluster);
     is_configured_as_shipped(&mut cluster);
@@ -66,10 +72,6 @@ fn have_one_secret() {
 
 /// Types the page's commands on both nodes, with `manifest` in place of the command that applies the page's manifest.
 fn is_installed(cluster: &mut Cluster, manifest: &str) {
-    cluster.until("the other node is ready", |it| {
-        let node = it.look(&format!("{NODES}/{}", SECOND.name));
-        is_true(&node, "Ready") && node["spec"]["taints"].is_null()
-    });
     for line in pages::commands(PAGE, "Which manifest", "kubectl") {
         if line.contains("NODE") {
             for node in [FIRST, SECOND] {
@@ -82,13 +84,18 @@ fn is_installed(cluster: &mut Cluster, manifest: &str) {
         }
     }
     cluster.types("kubectl -n kube-system rollout status ds/ack-rdma-dp-ds");
-    cluster.until("both nodes have ids", |it| {
+    have_ids(cluster, |count| count == "1k");
+    cluster.says("installed on both nodes");
+}
+
+/// Waits until the allocatable `rdma/hca` of both nodes is as `is_count` says; null: the resource is unknown.
+fn have_ids(cluster: &mut Cluster, is_count: impl Fn(&Value) -> bool) {
+    cluster.until("the ids of both nodes", |it| {
         [FIRST, SECOND].iter().all(|node| {
-            let told = it.look(&format!("{NODES}/{}", node.name));
-            told["status"]["allocatable"][HCA] == "1k"
+            let node = it.look(&format!("{NODES}/{}", node.name));
+            is_count(&node["status"]["allocatable"][HCA])
         })
     });
-    cluster.says("installed on both nodes");
 }
 
 /// The manifest as it is, in place of another configuration.

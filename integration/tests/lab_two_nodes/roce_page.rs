@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The page for RoCE with IPv4, walked by an operator who has two nodes: its commands, those of "Verify", two pods with its
+//! fields of a container, and "Removal" of the chart. The bonds' IPv4 addresses are below `.50`, as the page says.
+
+use super::{FIRST, PAGE, PODS, SECOND, gone, have_ids};
+use integration::{
+    Cluster,
+    cluster::traffic,
+    container_runtime::{TOOLS, installed::records},
+    control_plane::nodes::{self, Member},
+    pages::{self, Block},
+    verify::is_a_table_of_two_rails,
+};
+
+const ROCE: &str = "docs/get-started/roce-ipv4.md";
+
+/// The pods of conf/examples/verify.yaml.
+const VERIFY: [&str; 2] = ["rdma-verify-0", "rdma-verify-1"];
+
+/// The first address of pods in each prefix, by the page's `rangeStart`.
+const RANGE_START: u8 = 50;
+
+pub(super) fn is_walked(cluster: &mut Cluster) {
+    for line in commands(pages::blocks(ROCE)) {
+        for line in of_each_node(&line) {
+            cluster.types(&line);
+        }
+    }
+    is_verified(cluster);
+    have_addresses_and_rdma(cluster);
+    is_removed(cluster);
+}
+
+/// The lines that an operator types.
+fn commands(blocks: Vec<Block>) -> Vec<String> {
+    let lines = blocks.into_iter().flat_map(|it| it.lines);
+    lines
+        .filter(|it| it.starts_with("kubectl ") || it.starts_with("helm "))
+        .collect()
+}
+
+/// The line, once for each node if it names `NODE`.
+fn of_each_node(line: &str) -> Vec<String> {
+    match line.contains("NODE") {
+        true => nodes::ALL.map(|it| line.replace("NODE", it.name)).into(),
+        false => vec![line.to_owned()],
+    }
+}
+
+/// Types the commands of "Verify" and those in the head of its example. The table of the first pod has a time for each rail.
+fn is_verified(cluster: &mut Cluster) {
+    let mut table = String::new();
+    for line in pages::commands(PAGE, "Verify", "kubectl") {
+        if line.contains(" get node ") {
+            have_ids(cluster, |count| count == "1k");
+        }
+        for line in of_each_node(&line) {
+            table = cluster.types(&line);
+        }
+    }
+    let nodes = VERIFY.map(|name| {
+        let pod = cluster.look(&format!("{PODS}/{name}"));
+        pod["spec"]["nodeName"].as_str().map(str::to_owned)
+    });
+    assert_ne!(nodes[0], nodes[1], "one pod on each node");
+    let [own, other] = nodes.map(|it| it.expect("a node"));
+    is_a_table_of_two_rails(&table, &own, &other);
+    cluster.types("kubectl delete -f conf/examples/verify.yaml");
+    cluster.says("verified");
+}
+
+/// A pod on each node with the page's fields of a container. Each pod has one IPv4 address of each rail's prefix, none of
+/// which is a node's or the other pod's, and RDMA reaches it.
+fn have_addresses_and_rdma(cluster: &mut Cluster) {
+    let mut blocks = pages::blocks(ROCE);
+    blocks.retain(|it| it.lines[0].starts_with("resources:"));
+    let [Block { lines, .. }] = &blocks[..] else {
+        panic!("one block: {blocks:?}");
+    };
+    let fields = lines.join("\n    ");
+    let pods = [("job-0", FIRST), ("job-1", SECOND)];
+    for (name, Member { name: node, .. }) in pods {
+        cluster.types(&format!(
+            "kubectl apply -f - <<'EOF'\napiVersion: v1\nkind: Pod\nmetadata: {{ name: {name} }}\nspec:\n  \
+             nodeSelector: {{ kubernetes.io/hostname: {node} }}\n  terminationGracePeriodSeconds: 1\n  containers:\n  \
+             - name: job\n    image: {TOOLS}\n    command: [sleep, \"1000000\"]\n    {fields}\nEOF"
+        ));
+    }
+    cluster.types("kubectl wait --for=condition=Ready pod/job-0 pod/job-1 --timeout=5m");
+    for rail in 0..2 {
+        let [first, second] = pods.map(|(name, _)| {
+            let address = traffic::address_of(cluster, name, "-4", &format!("rdma{rail}"));
+            let host = address.strip_prefix(&format!("10.20.{rail}."));
+            let host: u8 = host.expect(&address).parse().expect("a number");
+            assert!(host >= RANGE_START, "{name}: {address}");
+            address
+        });
+        assert_ne!(first, second);
+        traffic::rping_to(cluster, ["job-0", "job-1"], &first);
+        traffic::rping_to(cluster, ["job-1", "job-0"], &second);
+    }
+    gone(cluster, &pods.map(|it| it.0));
+    cluster.says("pods have addresses and RDMA by the page");
+}
+
+/// "Removal" of the chart.
+fn is_removed(cluster: &mut Cluster) {
+    for line in pages::commands(PAGE, "Removal", "helm") {
+        cluster.types(&line);
+    }
+    have_ids(cluster, |count| count.is_null() || count == "0");
+    assert!(records().is_empty(), "{:?}", records());
+    cluster.says("the chart is removed");
+}
