@@ -35,12 +35,11 @@ pub fn mac(nic: &str) -> String {
 }
 
 impl ErdmaNics {
-    /// The NICs of `functions`, as an instance has them after its boot.
+    /// The NICs of `functions`, as an instance has them after its boot, with `service` as its metadata service.
     #[track_caller]
-    pub fn of(functions: &ErdmaFunctions) -> Self {
+    pub fn of(functions: &ErdmaFunctions, service: MetadataService) -> Self {
         functions.are_home();
         let host = Netns::own();
-        let service = MetadataService::new();
         for (rail, nic) in NICS.into_iter().enumerate() {
             host.ip(&format!("link set dev {nic} down"));
             host.set_sysctl(&format!("ipv4/conf/{nic}/rp_filter"), "1");

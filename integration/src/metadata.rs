@@ -63,7 +63,13 @@ impl MetadataService {
     /// Starts a service that requires tokens, and has the instance `i-bp1` without NICs.
     #[track_caller]
     pub fn new() -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        Self::at(Ipv4Addr::LOCALHOST, 0)
+    }
+
+    /// Starts such a service at an address of this namespace. Port 0: a free one.
+    #[track_caller]
+    pub fn at(ip: Ipv4Addr, port: u16) -> Self {
+        let listener = TcpListener::bind((ip, port)).expect("a free port");
         let address = listener.local_addr().expect("an address");
         let values = BTreeMap::from([(
             "/latest/meta-data/instance-id".to_owned(),

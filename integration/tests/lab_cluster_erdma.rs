@@ -1,28 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 //! In the lab, a real cluster of one node with unconfigured eRDMA NICs, under the kernel's own driver: `scripts/test
 //! --full lab cluster-erdma`. Control plane, kubelet, container runtime, the daemon's image, driver and provider are
-//! real. The functions are models, and the metadata service is a stand-in.
+//! real. The functions are models. The metadata service is a stand-in at the real one's address. The operator has the page
+//! for eRDMA, and types its commands.
 
 use integration::{
-    Cluster, ErdmaNics, Netns, Snapshot,
+    Cluster, ErdmaNics, MetadataService, Netns, Snapshot,
     cluster::claims::{DAEMONS, PLACES, PODS, end, remove},
     container_runtime::{
         Pod, TOOLS,
-        installed::{Files, records, root},
+        installed::{Files, records},
     },
     control_plane::nodes::NODE,
     daemon::rdma_device_plugin,
     erdma_functions::{Driver, ErdmaFunctions, NICS},
     lab::uverbs,
+    pages,
 };
 use serde_json::{Value, json};
-use std::{fs, process::Command};
+use std::{net::Ipv4Addr, process::Command};
 
 const RESOURCE: &str = "aliyun/erdma";
 const MANIFEST: &str = "conf/manifests/erdma.yaml";
+const PAGE: &str = "docs/get-started/erdma.md";
 
-/// Words of the manifest about the driver. The lab adds its own behind them.
-const DRIVER: &str = "\"preferDriver\": \"default\",";
+/// The address of the cloud's metadata service.
+const METADATA: Ipv4Addr = Ipv4Addr::new(100, 100, 100, 200);
 
 /// The machine's NICs. The driver is unloaded last.
 struct Nics {
@@ -34,17 +37,31 @@ impl Nics {
     #[track_caller]
     fn new() -> Self {
         let erdma = ErdmaFunctions::new(Driver::Kernel, "shared");
-        let nics = ErdmaNics::of(&erdma);
+        Netns::own().ip(&format!("address add {METADATA}/32 dev lo"));
+        let nics = ErdmaNics::of(&erdma, MetadataService::at(METADATA, 80));
         Self { nics, erdma }
     }
 }
 
-/// The manifest, for the lab's metadata service.
-#[track_caller]
-fn manifest(service: &str) -> String {
-    let text = fs::read_to_string(root().join(MANIFEST)).expect("a manifest");
-    assert_eq!(text.matches(DRIVER).count(), 1, "{MANIFEST}");
-    text.replace(DRIVER, &format!("{DRIVER} \"metadata\": \"{service}\","))
+/// Types the commands of the page's manifest, and those of "Verify" until the first pod.
+fn installed_by_the_page(cluster: &mut Cluster<Nics>) {
+    let blocks = pages::blocks(PAGE);
+    let block = blocks.iter().find(|it| {
+        let last = it.lines.last();
+        last.is_some_and(|it| it.ends_with(MANIFEST))
+    });
+    for line in &block.expect("the manifest's commands").lines {
+        cluster.types(&line.replace("NODE", NODE));
+    }
+    cluster.until("the node has ids", |it| {
+        it.allocatable(RESOURCE).as_deref() == Some("400")
+    });
+    let lines = pages::commands("docs/deploy.md", "Verify", "kubectl");
+    let mut shown = String::new();
+    for line in lines.iter().take_while(|it| !it.contains("examples/")) {
+        shown = cluster.types(&line.replace("NODE", NODE));
+    }
+    assert!(shown.contains("\"aliyun/erdma\":\"400\""), "{shown}");
 }
 
 fn pod(name: &str) -> Value {
@@ -71,19 +88,12 @@ fn device_of(pod: &Pod, devices: &[String; 2]) -> String {
 fn kubelet_gives_pods_the_devices_of_nics_that_the_daemon_brings_up() {
     let mut cluster = Cluster::with(Nics::new);
     let host = Netns::own();
+    // the page: in /etc/sysctl.d
+    host.set_sysctl("ipv4/conf/all/rp_filter", "2");
     let files = Files::below(&PLACES);
     let before = Snapshot::of(&host);
     let devices = [0, 1].map(|nic| cluster.nics.erdma.rdma(nic));
-    cluster.types(&format!(
-        "kubectl label node {NODE} aliyun.accelerator/rdma=true"
-    ));
-    let manifest = manifest(&cluster.nics.nics.service.base());
-    cluster.types(&format!(
-        "kubectl apply --server-side -f - <<'EOF'\n{manifest}\nEOF"
-    ));
-    cluster.until("the node has ids", |it| {
-        it.allocatable(RESOURCE).as_deref() == Some("400")
-    });
+    installed_by_the_page(&mut cluster);
     cluster.nics.nics.are_configured();
     for nic in NICS {
         // a container cannot set it, as the page says

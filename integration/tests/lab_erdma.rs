@@ -45,7 +45,7 @@ impl Scene {
     #[track_caller]
     fn with(driver: Driver) -> Self {
         let erdma = ErdmaFunctions::new(driver, "exclusive");
-        let nics = ErdmaNics::of(&erdma);
+        let nics = ErdmaNics::of(&erdma, MetadataService::new());
         let host = &nics.host;
         let switch = Netns::new("vswitch");
         let at = switch.name();
