@@ -7,7 +7,7 @@ use crate::{
 };
 use ipnetwork::IpNetwork;
 use rdma_netns::{
-    Asked, HardwareAddress, Kernel, Linux, Namespace, Neighbour, ObserveError, Route,
+    HardwareAddress, Kernel, Linux, Namespace, Neighbour, ObservationScope, ObserveError, Route,
     link::MAIN_TABLE,
 };
 use std::net::IpAddr;
@@ -44,7 +44,7 @@ pub fn parent(linux: &Linux, name: &str) -> Result<Option<Parent>, ObserveError>
 
 /// Observes netdevs, addresses and routes, without hardware.
 fn state(linux: &Linux) -> Result<Namespace, ObserveError> {
-    linux.ask_only(Some(Asked::default()));
+    linux.limit_observation(Some(ObservationScope::default()));
     Ok(linux.observe(None)?.host)
 }
 

@@ -15,9 +15,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Requested hardware. A node has hundreds of PCI functions that no caller needs.
+/// The hardware that an observation covers. A node has hundreds of PCI functions that no caller needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct ObservationScope {
     /// PCI functions and auxiliary devices whose RDMA devices' ports are observed; the ports of other RDMA devices are
     /// not. A port query reaches the device's firmware (`ib_query_port()`, `drivers/infiniband/core/device.c`), and
     /// faulty firmware takes a minute to answer.
@@ -29,7 +29,7 @@ pub struct Asked {
     pub no_pod_routes: bool,
 }
 
-impl From<BTreeSet<DeviceAddress>> for Asked {
+impl From<BTreeSet<DeviceAddress>> for ObservationScope {
     fn from(ports: BTreeSet<DeviceAddress>) -> Self {
         Self {
             ports,
@@ -61,10 +61,10 @@ pub trait Kernel {
     /// Observes the host's namespace and optionally the pod's. Changes nothing.
     fn observe(&self, pod: Option<&Self::Pod>) -> Result<Observed, ObserveError>;
 
-    /// Limits later observations to the `asked` hardware, and to hardware that is observed without a request: the
+    /// Limits later observations to the hardware of `scope`, and to hardware that is observed without a request: the
     /// hardware of the netdevs of the two namespaces, and of all RDMA devices ([`Observed::devices`]). `None`: all
     /// hardware, as initially.
-    fn ask_only(&self, asked: Option<Asked>);
+    fn limit_observation(&self, scope: Option<ObservationScope>);
 
     /// Returns true if the PCI function at `address` is no network but manages NVLink's switches. The call reads the
     /// vital product data, which takes the device some milliseconds.

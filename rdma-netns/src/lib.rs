@@ -57,7 +57,7 @@ pub use inventory::{
     Accelerator, ErdmaModule, Function, Hca, HcaPort, Inventory, Netdev, PciPath, Vlan,
 };
 pub use ipoib::{Ipoib, IpoibMode, Pkey};
-pub use kernel::{Asked, Kernel, ObserveError, OpError, OpenPodError, Pod};
+pub use kernel::{Kernel, ObservationScope, ObserveError, OpError, OpenPodError, Pod};
 pub use link::{Address, Link, LinkFlag, LinkSetting, LinkType, Origin, Route};
 pub use linux::{Linux, RdmaCgroup, accelerator_names};
 pub use name::InterfaceName;

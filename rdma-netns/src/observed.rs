@@ -23,7 +23,7 @@ pub struct Observed {
     /// Namespace mode of the RDMA subsystem. `None`: the kernel has no RDMA subsystem (`ib_core` is not loaded).
     pub rdma_mode: Option<RdmaMode>,
     /// PCI functions and auxiliary devices that have, or can have, a netdev or an RDMA device, in any namespace: all,
-    /// or [the relevant ones](crate::Kernel::ask_only).
+    /// or [the relevant ones](crate::Kernel::limit_observation).
     #[serde(default)]
     pub devices: Vec<Device>,
     /// RDMA devices in any namespace that have neither a parent in sysfs nor a known netdev here, by name: RDMA in

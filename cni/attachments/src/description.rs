@@ -26,7 +26,7 @@ impl Attachment {
 }
 
 fn describe(rail: &Rail) -> Option<Value> {
-    let given = &rail.given.addresses;
+    let given = &rail.assigned.addresses;
     if rail.rdma.is_none() && given.is_empty() {
         return None;
     }

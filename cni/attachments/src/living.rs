@@ -101,7 +101,12 @@ impl Store {
         attachment: &Attachment,
         ip: IpAddr,
     ) -> bool {
-        let has = |rail: &Rail| rail.given.addresses.iter().any(|address| address.ip == ip);
+        let has = |rail: &Rail| {
+            rail.assigned
+                .addresses
+                .iter()
+                .any(|address| address.ip == ip)
+        };
         let mut others = self.good().unwrap_or_default();
         others.retain(|other| other.key != attachment.key && other.rails.iter().any(has));
         settled(kernel, &attachment.boot_id, &others).contains(&true)

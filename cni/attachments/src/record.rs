@@ -185,8 +185,8 @@ pub struct Rail {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_origin: Option<Origin>,
     /// The addresses, routes and rules that ADD sets, as soon as they are known.
-    #[serde(default)]
-    pub given: DesiredLink,
+    #[serde(default, rename = "given")]
+    pub assigned: DesiredLink,
     /// True if IPAM refused an address to ADD, or ADD did not ask for one: the rail holds no address. False if ADD was
     /// killed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -412,7 +412,7 @@ impl Rail {
             siblings: vec![],
             pod_index: None,
             pod_origin: None,
-            given: DesiredLink::default(),
+            assigned: DesiredLink::default(),
             ipam_refused: false,
             rdma: None,
             allocated: None,

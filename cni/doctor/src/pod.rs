@@ -173,7 +173,7 @@ fn owners(all: &[Attachment]) -> Vec<(IpAddr, &str)> {
     let of = |it| {
         let Attachment { pod, rails, .. }: &Attachment = it;
         let pod = pod.as_deref().unwrap_or("a pod");
-        let given = rails.iter().flat_map(|rail| &rail.given.addresses);
+        let given = rails.iter().flat_map(|rail| &rail.assigned.addresses);
         given.map(move |address| (address.ip, pod))
     };
     all.iter().flat_map(of).collect()
@@ -241,7 +241,7 @@ fn hit(table: &GidTable, index: u32, rail: &Rail, owners: &[(IpAddr, &str)]) -> 
         return format!("wrong: there is no GID ({there} of {size} are there)");
     };
     let address = gid.address();
-    let is_own = rail.given.addresses.iter().any(|own| own.ip == address);
+    let is_own = rail.assigned.addresses.iter().any(|own| own.ip == address);
     let is_link_local = matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local());
     match gid.kind {
         GidKind::RoceV2 if is_own => format!("right: {address}, RoCE v2, is the pod's own"),

@@ -155,7 +155,7 @@ pub fn gone<'a>(
 /// Removes the rules that ADD set for the rail: unlike routes, rules stay when the netdev leaves.
 fn rules(rail: &Rail, observed: &Observed) -> Vec<Op> {
     let rules = observed.pod.iter().flat_map(|pod| &pod.rules);
-    let ours = rules.filter(|rule| rail.given.rules.contains(rule));
+    let ours = rules.filter(|rule| rail.assigned.rules.contains(rule));
     ours.map(|rule| Op::RemoveRule {
         at: NetnsSide::Pod,
         rule: rule.clone(),

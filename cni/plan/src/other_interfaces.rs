@@ -110,7 +110,7 @@ pub fn divert(attachment: &mut Attachment, observed: &Observed) {
 /// Returns the networks to which the rails have routes in the main table.
 fn networks(rails: &[Rail]) -> Vec<IpNetwork> {
     let mut networks = vec![];
-    for given in rails.iter().map(|rail| &rail.given) {
+    for given in rails.iter().map(|rail| &rail.assigned) {
         let peers = given.addresses.iter();
         let peers = peers.filter_map(|it| IpNetwork::new(it.peer?, it.prefix).ok());
         let connected = given.addresses.iter().filter_map(routing::connected);

@@ -327,7 +327,7 @@ pub fn announce<K: Kernel>(kernel: &K, pod: &K::Pod, attachment: &Attachment, ob
         let Some(link) = rail.in_pod(observed) else {
             continue;
         };
-        let given = rail.given.addresses.iter();
+        let given = rail.assigned.addresses.iter();
         let present = given.filter_map(|address| link.address(address));
         for address in present.filter(|it| !it.is_link_local() && !it.tentative) {
             let op = Op::Announce {

@@ -103,7 +103,7 @@ pub fn lingering<K: Kernel>(
 ) -> Result<Vec<IpAddr>, ObserveError> {
     let shared = attachment.rails.iter().filter(|rail| rail.shared.is_some());
     let shared: Vec<&Rail> = shared
-        .filter(|rail| !rail.given.addresses.is_empty())
+        .filter(|rail| !rail.assigned.addresses.is_empty())
         .collect();
     if shared.is_empty() {
         return Ok(vec![]);
@@ -116,7 +116,7 @@ pub fn lingering<K: Kernel>(
             continue;
         };
         let tables = tables(kernel, None, rdma)?;
-        let addresses = rail.given.addresses.iter().map(|address| address.ip);
+        let addresses = rail.assigned.addresses.iter().map(|address| address.ip);
         in_use.extend(addresses.filter(|ip| locate(&tables, *ip).is_some()));
     }
     Ok(in_use)

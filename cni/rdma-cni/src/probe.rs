@@ -81,7 +81,7 @@ pub fn overheard<K: Kernel>(kernel: &K, pod: &K::Pod, attachment: &Attachment) -
 fn questions(attachment: &Attachment) -> Vec<Question> {
     let rails = attachment.rails.iter().filter(|rail| rail.is_ours());
     let questions = rails.flat_map(|rail| {
-        rail.given.addresses.iter().map(|address| Question {
+        rail.assigned.addresses.iter().map(|address| Question {
             link: rail.pod_name.clone(),
             address: address.ip,
             answered_at: shares_hardware_address(rail),
@@ -102,7 +102,7 @@ fn of_parents(attachment: &Attachment, observed: &Observed) -> Vec<Conflict> {
     for rail in &attachment.rails {
         let parent = rail.shared.as_ref().and_then(|_| rail.on_host(observed));
         let Some(parent) = parent else { continue };
-        let given = rail.given.addresses.iter();
+        let given = rail.assigned.addresses.iter();
         let own = given.filter(|it| parent.addresses.iter().any(|own| own.ip == it.ip));
         conflicts.extend(own.map(|address| Conflict {
             link: rail.pod_name.clone(),

@@ -7,9 +7,9 @@ use crate::{
 };
 use nix::errno::Errno;
 use rdma_netns::{
-    Asked, Conflict, DeviceAddress, DeviceSettings, GidTable, Kernel, Link, Neighbour, NetnsId,
-    ObserveError, Observed, Op, OpError, OpenPodError, Pkey, Pod, ProbeError, Probed, Question, Vf,
-    smc::SmcState,
+    Conflict, DeviceAddress, DeviceSettings, GidTable, Kernel, Link, Neighbour, NetnsId,
+    ObservationScope, ObserveError, Observed, Op, OpError, OpenPodError, Pkey, Pod, ProbeError,
+    Probed, Question, Vf, smc::SmcState,
 };
 use std::{
     collections::BTreeSet,
@@ -63,7 +63,7 @@ struct State {
     pauses: usize,
     journal: Vec<Op>,
     observations: usize,
-    asked: Option<Asked>,
+    scope: Option<ObservationScope>,
     answered: BTreeSet<String>,
     paused: Duration,
     dead: bool,
@@ -96,7 +96,7 @@ impl FakeKernel {
             pauses: 0,
             journal: vec![],
             observations: 0,
-            asked: None,
+            scope: None,
             answered: BTreeSet::new(),
             paused: Duration::ZERO,
             dead: false,
@@ -123,7 +123,7 @@ impl FakeKernel {
         state.blindness = None;
         state.journal.clear();
         state.observations = 0;
-        state.asked = None;
+        state.scope = None;
         state.answered.clear();
         state.dead = false;
     }
@@ -239,9 +239,9 @@ impl Kernel for FakeKernel {
             .collect();
         for namespace in [Some(&mut observed.host), observed.pod.as_mut()] {
             for rdma in namespace.into_iter().flat_map(|it| &mut it.rdma) {
-                let is_asked = match (&state.asked, &rdma.parent) {
-                    (Some(asked), Some(parent)) => {
-                        asked.ports.contains(parent) || by_driver.contains(parent)
+                let is_asked = match (&state.scope, &rdma.parent) {
+                    (Some(scope), Some(parent)) => {
+                        scope.ports.contains(parent) || by_driver.contains(parent)
                     }
                     _ => true,
                 };
@@ -251,8 +251,8 @@ impl Kernel for FakeKernel {
                 }
             }
         }
-        if let Some(asked) = &state.asked {
-            if asked.no_pod_routes
+        if let Some(scope) = &state.scope {
+            if scope.no_pod_routes
                 && let Some(pod) = &mut observed.pod
             {
                 pod.links.iter_mut().for_each(|link| link.routes.clear());
@@ -263,7 +263,7 @@ impl Kernel for FakeKernel {
                 namespaces.flat_map(|it| it.links.iter().filter_map(|link| link.parent.clone()));
             let parents: BTreeSet<_> = parents.collect();
             let is_asked = |it: &DeviceAddress| {
-                [&asked.ports, &asked.besides, &by_driver]
+                [&scope.ports, &scope.besides, &by_driver]
                     .iter()
                     .any(|all| all.contains(it))
             };
@@ -275,8 +275,8 @@ impl Kernel for FakeKernel {
         Ok(observed)
     }
 
-    fn ask_only(&self, asked: Option<Asked>) {
-        self.alive().asked = asked;
+    fn limit_observation(&self, scope: Option<ObservationScope>) {
+        self.alive().scope = scope;
     }
 
     fn manages_nvlink(&self, address: &DeviceAddress) -> bool {

@@ -12,9 +12,9 @@ use nix::{
     unistd::Pid,
 };
 use rdma_netns::{
-    Asked, Conflict, DeviceAddress, DeviceSettings, GidTable, Kernel, Link, Linux, Neighbour,
-    ObserveError, Observed, Op, OpError, OpenPodError, Pkey, ProbeError, Probed, Question, Vf,
-    smc::SmcState,
+    Conflict, DeviceAddress, DeviceSettings, GidTable, Kernel, Link, Linux, Neighbour,
+    ObservationScope, ObserveError, Observed, Op, OpError, OpenPodError, Pkey, ProbeError, Probed,
+    Question, Vf, smc::SmcState,
 };
 use std::{cell::Cell, path::Path, process::ExitCode};
 
@@ -68,8 +68,8 @@ impl Kernel for Killed {
         self.linux.observe(pod)
     }
 
-    fn ask_only(&self, asked: Option<Asked>) {
-        self.linux.ask_only(asked);
+    fn limit_observation(&self, scope: Option<ObservationScope>) {
+        self.linux.limit_observation(scope);
     }
 
     fn manages_nvlink(&self, address: &DeviceAddress) -> bool {

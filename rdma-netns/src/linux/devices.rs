@@ -8,7 +8,7 @@
 
 use super::Linux;
 use crate::{
-    Asked, Device, DeviceAddress, Link, LinkType,
+    Device, DeviceAddress, Link, LinkType, ObservationScope,
     pairing::{ERDMA, is_erdma_function},
     rdma::name,
 };
@@ -82,7 +82,7 @@ impl Linux {
     /// Returns the `requested` devices, and the devices of `links` and of `verbs`; without a request, all devices.
     pub(super) fn devices<'a>(
         &self,
-        asked: Option<&'a Asked>,
+        scope: Option<&'a ObservationScope>,
         links: impl Iterator<Item = &'a Link>,
         verbs: &'a [Verbs],
     ) -> io::Result<Vec<Device>> {
@@ -94,12 +94,12 @@ impl Linux {
             }
             None => &mut nothing,
         };
-        let Some(asked) = asked else {
+        let Some(scope) = scope else {
             return scan(&self.sysfs, verbs, known);
         };
         let of_links = links.filter_map(|link| link.parent.as_ref());
         let of_rdma = verbs.iter().filter_map(|it| it.parent.as_ref());
-        let all = asked.ports.iter().chain(&asked.besides);
+        let all = scope.ports.iter().chain(&scope.besides);
         let mut all: BTreeSet<_> = all.chain(of_links).chain(of_rdma).cloned().collect();
         if verbs.iter().any(|it| it.parent.is_none()) {
             // functions that can have made an RDMA device without a parent

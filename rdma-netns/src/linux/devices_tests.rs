@@ -341,9 +341,9 @@ fn an_observation_has_requested_and_visible_devices() {
         let link = json!({"index": 2, "name": "eth0", "mac": "", "mtu": 1500, "up": true, "parent": parent});
         serde_json::from_value(link).expect("a netdev")
     };
-    let found = |asked: Option<Asked>, parents: &[&str]| -> Vec<String> {
+    let found = |scope: Option<ObservationScope>, parents: &[&str]| -> Vec<String> {
         let links: Vec<Link> = parents.iter().map(|it| link(it)).collect();
-        let devices = linux.devices(asked.as_ref(), links.iter(), &verbs);
+        let devices = linux.devices(scope.as_ref(), links.iter(), &verbs);
         let devices = devices.expect("devices").into_iter();
         devices.map(|it| it.address.to_string()).collect()
     };
@@ -357,13 +357,16 @@ fn an_observation_has_requested_and_visible_devices() {
     ];
     let all = [verbs, link, ports, besides, sub_function];
     assert_eq!(found(None, &[]), all);
-    assert_eq!(found(Some(Asked::default()), &[]), [verbs]);
-    assert_eq!(found(Some(Asked::default()), &[link]), [verbs, link]);
-    let asked = Asked {
+    assert_eq!(found(Some(ObservationScope::default()), &[]), [verbs]);
+    assert_eq!(
+        found(Some(ObservationScope::default()), &[link]),
+        [verbs, link]
+    );
+    let scope = ObservationScope {
         ports: of(&[ports, "0000:99:00.0"]),
         besides: of(&[besides, sub_function]),
-        ..Asked::default()
+        ..ObservationScope::default()
     };
     let expected = [verbs, ports, besides, sub_function];
-    assert_eq!(found(Some(asked), &[]), expected);
+    assert_eq!(found(Some(scope), &[]), expected);
 }

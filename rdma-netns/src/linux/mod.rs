@@ -96,8 +96,8 @@ pub use rdma_cgroup::RdmaCgroup;
 pub use space::Space;
 
 use crate::{
-    Asked, DeviceAddress, DeviceSettings, GidTable, Kernel, Link, Namespace, NetnsId, ObserveError,
-    Observed, Op, OpError, OpenPodError, Pkey, RdmaMode, Vf,
+    DeviceAddress, DeviceSettings, GidTable, Kernel, Link, Namespace, NetnsId, ObservationScope,
+    ObserveError, Observed, Op, OpError, OpenPodError, Pkey, RdmaMode, Vf,
     netlink::NetlinkError,
     probe::{Conflict, Neighbour, ProbeError, Probed, Question},
     smc::SmcState,
@@ -130,7 +130,7 @@ pub struct Linux {
     known: Option<Mutex<devices::Known>>,
     /// Cache of the API servers in kubelet's configuration, for one run.
     api_servers: OnceLock<Vec<IpAddr>>,
-    asked: Mutex<Option<Asked>>,
+    scope: Mutex<Option<ObservationScope>>,
 }
 
 impl Default for Linux {
@@ -164,7 +164,7 @@ impl Linux {
             boot_id: OnceLock::new(),
             known: None,
             api_servers: OnceLock::new(),
-            asked: Mutex::default(),
+            scope: Mutex::default(),
         }
     }
 
@@ -246,11 +246,11 @@ impl Kernel for Linux {
         let verbs = verbs
             .map_err(|error| cannot_read("the RDMA devices in sysfs", error.into()))?
             .unwrap_or_default();
-        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let scope = self.scope.lock().unwrap_or_else(PoisonError::into_inner);
         let mut rdma_mode = None;
         let mut hardware = BTreeMap::new();
         let mut namespace = |space: &Space, whose: &str| {
-            let has_routes = whose == HOST || !asked.as_ref().is_some_and(|it| it.no_pod_routes);
+            let has_routes = whose == HOST || !scope.as_ref().is_some_and(|it| it.no_pod_routes);
             let nldev = has_nldev.then(|| space.nldev()).transpose();
             let mut nldev = nldev
                 .map_err(|error| cannot_read(&format!("RDMA netlink of {whose}"), error.into()))?
@@ -268,7 +268,7 @@ impl Kernel for Linux {
                         dev: &self.dev,
                         verbs: &verbs,
                         is_host: whose == HOST,
-                        asked: asked.as_ref().map(|it| &it.ports),
+                        ports: scope.as_ref().map(|it| &it.ports),
                     };
                     rdma::read(nldev, &context, &mut hardware)
                         .map_err(failed("the RDMA devices"))?
@@ -291,7 +291,7 @@ impl Kernel for Linux {
         let pod = pod.map(&mut pod_in).transpose()?;
         let links = pod.iter().chain([&host]).flat_map(|it| &it.links);
         let devices = self
-            .devices(asked.as_ref(), links, &verbs)
+            .devices(scope.as_ref(), links, &verbs)
             .map_err(|error| cannot_read("the devices in sysfs", error.into()))?;
         let parentless = verbs.into_iter().filter(|it| it.parent.is_none());
         let mut observed = Observed {
@@ -310,8 +310,8 @@ impl Kernel for Linux {
         Ok(observed)
     }
 
-    fn ask_only(&self, asked: Option<Asked>) {
-        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = asked;
+    fn limit_observation(&self, scope: Option<ObservationScope>) {
+        *self.scope.lock().unwrap_or_else(PoisonError::into_inner) = scope;
     }
 
     fn manages_nvlink(&self, address: &DeviceAddress) -> bool {

@@ -26,9 +26,9 @@ pub(super) struct DeviceContext<'a> {
     pub(super) dev: &'a Path,
     /// Content of `/sys/class/infiniband_verbs`; `None`: ib_uverbs is not loaded.
     pub(super) verbs: &'a [Verbs],
-    /// Devices whose ports are requested; `None`: all. RDMA devices without hardware have no firmware, and are always
+    /// Devices whose ports are observed; `None`: all. RDMA devices without hardware have no firmware, and are always
     /// read.
-    pub(super) asked: Option<&'a BTreeSet<DeviceAddress>>,
+    pub(super) ports: Option<&'a BTreeSet<DeviceAddress>>,
     /// True for the host's namespace.
     pub(super) is_host: bool,
 }
@@ -55,11 +55,11 @@ pub(super) fn read(
         let mut verbs = context.verbs.iter();
         let verbs = verbs.find(|verbs| verbs.device == info.name);
         let parent = verbs.and_then(|verbs| verbs.parent.clone());
-        let is_asked = match (context.asked, &parent) {
-            (Some(asked), Some(parent)) => asked.contains(parent),
+        let is_observed = match (context.ports, &parent) {
+            (Some(ports), Some(parent)) => ports.contains(parent),
             _ => true,
         };
-        let ports = match is_asked.then(|| nldev.ports(info.index)) {
+        let ports = match is_observed.then(|| nldev.ports(info.index)) {
             None => vec![],
             Some(Err(error)) if error.errno() == Some(libc::EINVAL) => continue,
             Some(ports) => ports?,

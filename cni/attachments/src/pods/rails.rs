@@ -62,7 +62,7 @@ impl From<&Attachment> for PodRails {
 
 impl From<&Rail> for PodRail {
     fn from(rail: &Rail) -> Self {
-        let addresses = rail.given.addresses.iter();
+        let addresses = rail.assigned.addresses.iter();
         let addresses = addresses.filter(|it| it.ip.is_ipv4() || !it.is_link_local());
         let addresses = addresses.map(|it| RailAddress {
             ip: it.ip,

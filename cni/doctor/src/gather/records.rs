@@ -14,7 +14,7 @@ use attachments::{
 };
 use dra::Claims;
 use plan::drift;
-use rdma_netns::{Asked, Kernel, Pod};
+use rdma_netns::{Kernel, ObservationScope, Pod};
 use serde_json::Value;
 use std::{
     collections::BTreeSet,
@@ -103,12 +103,12 @@ fn changed_children<K: Kernel>(
     else {
         return vec![];
     };
-    kernel.ask_only(Some(Asked {
+    kernel.limit_observation(Some(ObservationScope {
         no_pod_routes: true,
-        ..Asked::default()
+        ..ObservationScope::default()
     }));
     let observed = kernel.observe(Some(&pod));
-    kernel.ask_only(None);
+    kernel.limit_observation(None);
     match observed {
         Ok(observed) => drift::of_children(attachment, &observed),
         Err(error) => {

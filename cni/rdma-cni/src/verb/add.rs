@@ -305,7 +305,11 @@ pub fn give(attachment: &mut Attachment, observed: &Observed) {
 
 /// Returns the desired state of the rails' netdevs.
 pub fn given(attachment: &Attachment) -> Vec<DesiredLink> {
-    attachment.rails.iter().map(|it| it.given.clone()).collect()
+    attachment
+        .rails
+        .iter()
+        .map(|it| it.assigned.clone())
+        .collect()
 }
 
 /// Runs the steps that need not delay other moves: addresses, GIDs, SMC-R, result.

@@ -128,7 +128,7 @@ fn answered(attachment: &mut Attachment, observed: &Observed, answers: &[Answer]
 /// Records the rails' desired state, and the rules and routes of the pod's other interfaces that follow from it.
 pub fn give(attachment: &mut Attachment, observed: &Observed, desired: Vec<DesiredLink>) {
     for (rail, desired) in attachment.rails.iter_mut().zip(desired) {
-        rail.given = desired;
+        rail.assigned = desired;
     }
     plan::divert(attachment, observed);
 }

@@ -40,7 +40,8 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
             "CNI_NETNS is not the namespace that the devices were put into ({was})"
         )]));
     }
-    node.kernel.ask_only(Some(attachment.devices().into()));
+    node.kernel
+        .limit_observation(Some(attachment.devices().into()));
     let observed = node.kernel.observe_vfs(Some(&pod), &attachment.vfs())?;
     let (mut drift, mut left) = (vec![], vec![]);
     // each rail by itself, so that one difference does not hide another
@@ -108,7 +109,7 @@ fn desired(attachment: &Attachment, index: usize, rail: &Rail, result: &Value) -
     let Some(interface) = result::find_interface(result, &rail.pod_name) else {
         return DesiredLink::default();
     };
-    let mut desired = rail.given.clone();
+    let mut desired = rail.assigned.clone();
     if attachment.result_ips == ResultIps::None {
         return desired;
     }
@@ -183,9 +184,9 @@ fn check_addresses<K: Kernel>(
     {
         // the IPAM plugin gets its own addresses in `prevResult`: the reference `static` searches for them there
         for rail in &attachment.rails {
-            let given = rail.given.addresses.iter();
+            let given = rail.assigned.addresses.iter();
             let given = given.filter_map(|it| IpNetwork::new(it.ip, it.prefix).ok());
-            let routers = &rail.given.gateways;
+            let routers = &rail.assigned.gateways;
             let router = |it: IpNetwork| routers.iter().copied().find(|ip| it.contains(*ip));
             let given = given.map(|it| (it, router(it)));
             result::add_addresses(previous, &rail.pod_name, given, node.conf.network.version);

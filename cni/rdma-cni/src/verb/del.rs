@@ -228,7 +228,7 @@ fn lost_rails<K>(node: &Node<'_, K>, observed: &Observed) -> Vec<Rail> {
             pod_index: Some(link.index),
             pod_origin: link.origin,
             rdma: pod.rdma_of(link).cloned(),
-            given: DesiredLink {
+            assigned: DesiredLink {
                 rules: plan::rules_of(link, pod),
                 ..DesiredLink::default()
             },

@@ -14,7 +14,7 @@ use attachments::{Attachment, Key, Phase, Spared, Stage, given_up::Lack, store::
 use cni_protocol::Command;
 use network_conf::Conf;
 use plan::Others;
-use rdma_netns::{Asked, Kernel, Pod};
+use rdma_netns::{Kernel, ObservationScope, Pod};
 use serde_json::{Map, Value};
 use std::{
     cell::RefCell,
@@ -183,7 +183,7 @@ fn restore_once<K: Kernel>(
     tried_before: bool,
 ) -> Result<Restored, Incomplete> {
     // only requested hardware and no pod routes, because other verbs wait for the node's lock
-    node.kernel.ask_only(Some(Asked {
+    node.kernel.limit_observation(Some(ObservationScope {
         no_pod_routes: true,
         ..attachment.devices().into()
     }));
@@ -437,7 +437,7 @@ pub fn addresses_until<K: Kernel>(
     let key = &attachment.key;
     for rail in attachment.rails.iter().filter(|rail| rail.is_ours()) {
         let pod_name = &rail.pod_name;
-        let addresses = &rail.given.addresses;
+        let addresses = &rail.assigned.addresses;
         let is_its = |ip: &&IpAddr| addresses.iter().any(|address| address.ip == **ip);
         let conflicts: Vec<IpAddr> = conflicts.iter().filter(is_its).copied().collect();
         let call = RailCall {

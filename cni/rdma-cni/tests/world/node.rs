@@ -320,7 +320,7 @@ impl Node {
         };
         let stdin = serde_json::to_vec(config).unwrap();
         // a process of its own
-        kernel.ask_only(None);
+        kernel.limit_observation(None);
         let starts_ipam = !config["ipam"].is_null();
         gate::pass(starts_ipam, || {
             let _ = rdma_cni::run(input, &mut stdin.as_slice(), output, kernel);

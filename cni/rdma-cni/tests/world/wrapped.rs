@@ -6,7 +6,7 @@ use crate::node::{Answer, Node, Pod};
 use fake_kernel::{FakeKernel, FakePod};
 use nix::errno::Errno;
 use rdma_netns::{
-    Asked, Conflict, DeviceAddress, DeviceSettings, GidTable, Kernel, Link, Neighbour,
+    Conflict, DeviceAddress, DeviceSettings, GidTable, Kernel, Link, Neighbour, ObservationScope,
     ObserveError, Observed, Op, OpError, OpenPodError, Pkey, ProbeError, Probed, Question, Vf,
     smc::SmcState,
 };
@@ -80,9 +80,9 @@ impl Kernel for Wrapped<'_> {
         self.kernel.open_pod(path)
     }
 
-    fn ask_only(&self, asked: Option<Asked>) {
-        self.asks_all.store(asked.is_none(), Ordering::Relaxed);
-        self.kernel.ask_only(asked);
+    fn limit_observation(&self, scope: Option<ObservationScope>) {
+        self.asks_all.store(scope.is_none(), Ordering::Relaxed);
+        self.kernel.limit_observation(scope);
     }
 
     fn manages_nvlink(&self, address: &DeviceAddress) -> bool {
@@ -105,7 +105,7 @@ impl Kernel for Wrapped<'_> {
             assert!(!is_held, "other pods wait for all ports");
             if is_first {
                 (self.meanwhile)();
-                self.kernel.ask_only(None);
+                self.kernel.limit_observation(None);
             }
         }
         let mut observed = self.kernel.observe(pod)?;

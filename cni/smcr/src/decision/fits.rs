@@ -240,7 +240,7 @@ pub fn without_other_pods(
 ) -> Vec<Option<GidTable>> {
     let of = |attachment: &Attachment| -> Vec<IpAddr> {
         let rails = attachment.rails.iter();
-        let addresses = rails.flat_map(|rail| &rail.given.addresses);
+        let addresses = rails.flat_map(|rail| &rail.assigned.addresses);
         addresses.map(|it| it.peer.unwrap_or(it.ip)).collect()
     };
     let is_own = |it: &&Attachment| it.netns_id == attachment.netns_id;
@@ -284,7 +284,7 @@ fn netdevs(input: SmcInput<'_>, rail: &Rail) -> Vec<Netdev> {
     let others = input.others.iter().filter(is_other).flat_map(|other| {
         other.rails.iter().map(|rail| Netdev {
             name: rail.pod_name.to_string(),
-            addresses: rail.given.addresses.clone(),
+            addresses: rail.assigned.addresses.clone(),
             vlan: false,
             owner: Owner::Another(other.holder()),
             is_on_port: is_on_device(rail),

@@ -25,7 +25,7 @@ pub(super) fn of_rails(
             continue;
         };
         let table = attachment.table(index);
-        let kept = answer_of(&rail.given, table);
+        let kept = answer_of(&rail.assigned, table);
         let answer = match answer {
             None => kept,
             Some(answer) => Answer {

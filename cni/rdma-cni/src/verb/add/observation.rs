@@ -6,7 +6,7 @@ use super::draft;
 use crate::{error::Error, verb::Node, vf};
 use attachments::{Attachment, Key};
 use plan::select::{self, Choice, Remark};
-use rdma_netns::{Asked, DeviceAddress, Kernel, Neighbour, Observed};
+use rdma_netns::{DeviceAddress, Kernel, Neighbour, ObservationScope, Observed};
 use std::collections::BTreeSet;
 
 /// Returns the present state, the record of the attachment, and remarks for the log. Only ports of devices that will be
@@ -27,7 +27,7 @@ pub(super) fn present<K: Kernel>(
         return Ok(None);
     };
     loop {
-        ask_only(node, choice, known.clone(), holders);
+        limit_observation(node, choice, known.clone(), holders);
         let mut observed = observe(node, choice, pod, holders)?;
         match draft(node, choice, key, pod, &observed, holders) {
             Ok((attachment, remarks)) if attachment.devices().is_subset(&known) => {
@@ -78,7 +78,7 @@ fn without_ports<K: Kernel>(
     holders: &[Attachment],
 ) -> Result<Option<BTreeSet<DeviceAddress>>, Error> {
     let observe = || {
-        ask_only(node, choice, BTreeSet::new(), holders);
+        limit_observation(node, choice, BTreeSet::new(), holders);
         observe(node, choice, pod, holders)
     };
     Ok(match choice {
@@ -94,7 +94,7 @@ fn without_ports<K: Kernel>(
 
 /// Limits the next observations to the devices that `choice` can select, and queries only the ports of the RDMA devices
 /// of `ports`. Devices that others hold are in no observed namespace, and are added: a selector may match their driver.
-fn ask_only<K: Kernel>(
+fn limit_observation<K: Kernel>(
     node: &Node<'_, K>,
     choice: &Choice<'_>,
     ports: BTreeSet<DeviceAddress>,
@@ -106,10 +106,10 @@ fn ask_only<K: Kernel>(
         Choice::Selectors(_) => held.collect(),
         Choice::Address(_) | Choice::Allocated(_) => BTreeSet::new(),
     };
-    node.kernel.ask_only(Some(Asked {
+    node.kernel.limit_observation(Some(ObservationScope {
         ports,
         besides,
-        ..Asked::default()
+        ..ObservationScope::default()
     }));
 }
 
@@ -122,7 +122,7 @@ pub(super) fn by_all_ports<K: Kernel>(
     pod: &K::Pod,
     holders: &[Attachment],
 ) -> Result<BTreeSet<DeviceAddress>, Error> {
-    node.kernel.ask_only(None);
+    node.kernel.limit_observation(None);
     let observed = node.observe(choice, Some(pod))?;
     let (attachment, _) = draft(node, choice, key, pod, &observed, holders)?;
     Ok(attachment.devices())
