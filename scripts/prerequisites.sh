@@ -5,7 +5,7 @@
 
 # Debian packages: building and checking; the peers and tools that the tests drive; what makes images.
 PACKAGES=(gcc libc6-dev shellcheck python3 iproute2 containernetworking-plugins systemd jq bubblewrap
-	e2fsprogs network-manager openssl podman strace xfsprogs)
+	e2fsprogs lldpd network-manager openssl podman strace xfsprogs)
 
 # not_installed PACKAGE...: prints the packages that are not installed
 not_installed() {
@@ -16,10 +16,10 @@ not_installed() {
 	done
 }
 
-# NetworkManager is for tests in namespaces: it must not manage the NICs of a machine that had no NetworkManager
-keep_network_manager_idle() {
-	local unit=/etc/systemd/system/NetworkManager.service
-	[[ -e /var/lib/dpkg/info/network-manager.list || -e $unit ]] || {
+# keep_idle PACKAGE UNIT: the package is for tests in namespaces, and its service must not start on a machine that had none
+keep_idle() {
+	local unit=/etc/systemd/system/$2
+	[[ -e /var/lib/dpkg/info/$1.list || -e $unit ]] || {
 		mkdir -p "${unit%/*}"
 		ln -s /dev/null "$unit"
 	}
@@ -35,7 +35,8 @@ debian_packages() {
 	local missing
 	mapfile -t missing < <(not_installed "${PACKAGES[@]}")
 	((${#missing[@]})) || return 0
-	keep_network_manager_idle
+	keep_idle network-manager NetworkManager.service
+	keep_idle lldpd lldpd.service
 	apt_install "${missing[@]}"
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! NetworkManager and systemd-networkd as processes, each for one throw-away namespace.
+//! NetworkManager, systemd-networkd and lldpd as processes, each for one throw-away namespace.
 //!
 //! A manager runs in mount and PID namespaces of its own, so that several of them, and the
 //! machine's own, never meet: what it keeps is in memory, its D-Bus too, and all that it starts
@@ -18,6 +18,8 @@ use tempfile::TempDir;
 const NETWORKD: &str = "/lib/systemd/systemd-networkd";
 
 const NETWORK_MANAGER: &str = "/usr/sbin/NetworkManager";
+
+const LLDPD: &str = "/usr/sbin/lldpd";
 
 /// A network manager at work. It is killed on drop, and leaves what it has configured.
 #[derive(Debug)]
@@ -75,6 +77,19 @@ impl Manager {
         let directory = ["/etc/systemd/network", NETWORKD, "systemd"];
         // not as process 1, which systemd's programs take for systemd itself
         Self::start(host, directory, &files, &format!("{NETWORKD} & wait"))
+    }
+
+    /// Starts lldpd, which sends by all netdevs of `switch` as the system `name`, each second with a TTL of `hold`
+    /// seconds. `run("pkill lldpd")` ends it in an orderly manner.
+    #[track_caller]
+    pub fn lldpd(switch: &Netns, name: &str, hold: u8) -> Self {
+        let text = format!(
+            "configure system hostname {name}\nconfigure lldp tx-interval 1\nconfigure lldp tx-hold {hold}\n\
+             configure lldp portidsubtype ifname\n"
+        );
+        let files = [("test.conf".to_owned(), &*text)];
+        let script = format!("mkdir -p /run/lldpd && {LLDPD} -d -I '*' & wait");
+        Self::start(switch, ["/etc/lldpd.d", LLDPD, "lldpd"], &files, &script)
     }
 
     #[track_caller]

@@ -14,6 +14,7 @@
 //! | [`cluster`] | kubelet's pod-resources, the API server's answers, watches and objects, claims with their parameters, tokens |
 //! | [`hardware`] | writes of a guest to the modelled eRDMA function |
 //! | [`kubelet`] | kubelet's requests |
+//! | [`lldp`](mod@lldp) | LLDP frames, and lldpd's output |
 //! | [`metadata`] | the cloud's metadata service, and its HTTP |
 //! | [`netlink`] | netlink's datagrams, rtnetlink, RDMA netlink, SMC's families, packets and uevents |
 //! | [`node`] | a pod's `rails.json`, vital product data, texts of the kernel, systemd, udev, modprobe |
@@ -28,6 +29,7 @@ pub mod conflists;
 pub mod hardware;
 pub mod kubelet;
 pub mod leases;
+pub mod lldp;
 pub mod metadata;
 pub mod mlx5;
 pub mod netlink;
@@ -48,7 +50,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 38] = [
+pub const TARGETS: [Target; 39] = [
     target("annotations", configurations::annotations),
     target("api-objects", cluster::objects),
     target("api-server", cluster::api_server),
@@ -69,6 +71,7 @@ pub const TARGETS: [Target; 38] = [
     target("ipam-conf", configurations::ipam),
     target("kubelet-requests", kubelet::requests),
     target("leases", leases::leases),
+    target("lldp", lldp::neighbours),
     target("metadata", metadata::metadata),
     target("metadata-http", metadata::http),
     target("mlx5-guest", mlx5::guest),

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Switches that a node's NICs are connected to, as LLDP reports them (IEEE 802.1AB). This node sends nothing.
+//!
+//! | module | content |
+//! |---|---|
+//! | `frame` | parser of a frame |
+//! | `listener` | sockets that receive frames, one for each netdev |
+//! | `lldpcli` | parser of lldpd's own output |
+//! | `table` | age of the neighbours |
+//! | `switches` | the neighbours at one time, and their file |
+//!
+//! LLDP has no authentication: everything here is the word of a foreign device. Texts that leave the parsers are
+//! printable ASCII.
+
+mod frame;
+mod listener;
+mod lldpcli;
+mod switches;
+mod table;
+
+pub use frame::{Malformed, parse};
+pub use listener::Listener;
+pub use lldpcli::neighbours;
+pub use switches::{Seen, Switches, joined};
+pub use table::{Port, Table};
+
+use serde::{Deserialize, Serialize};
+
+/// Longest text of a neighbour in bytes (IEEE 802.1AB, 8.5.2 and 8.5.6).
+const LONGEST_TEXT: usize = 255;
+
+/// The port of another device at the other end of a cable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Neighbour {
+    /// Identifier of the device.
+    pub chassis: String,
+    /// Identifier of its port. `chassis` and `port_id` together identify the neighbour.
+    pub port_id: String,
+    /// System name of the device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Description of the port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// Seconds for which the information holds; 0: the neighbour has ended.
+    pub ttl: u16,
+}
+
+impl Neighbour {
+    /// Returns the name of the switch: its system name, or its chassis identifier.
+    pub fn switch(&self) -> &str {
+        self.name.as_deref().unwrap_or(&self.chassis)
+    }
+
+    /// Returns the name of the switch's port: its identifier, or its description where the identifier is a hardware
+    /// address.
+    pub fn port(&self) -> &str {
+        let is_mac = self.port_id.split(':').count() == 6;
+        let description = self.description.as_deref().filter(|_| is_mac);
+        description.unwrap_or(&self.port_id)
+    }
+
+    /// Returns true if both are the same port.
+    fn is_same_port(&self, other: &Self) -> bool {
+        (&self.chassis, &self.port_id) == (&other.chassis, &other.port_id)
+    }
+}
+
+/// Returns `bytes` as printable ASCII without white space at its ends, with `?` for all other bytes. `None`: nothing is
+/// left, or it is longer than a text may be.
+fn printable(bytes: &[u8]) -> Option<String> {
+    if bytes.len() > LONGEST_TEXT {
+        return None;
+    }
+    let letter = |byte: &u8| match byte {
+        b' '..=b'~' => char::from(*byte),
+        _ => '?',
+    };
+    let text: String = bytes.iter().map(letter).collect();
+    let text = text.trim();
+    (!text.is_empty()).then(|| text.to_owned())
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sockets that receive LLDP frames, one for each netdev, and send none.
+//!
+//! Each is bound to its netdev: an inactive port of a bond delivers frames to such sockets only
+//! (`bond_should_deliver_exact_match()`, `drivers/net/bonding/bond_main.c`), and other netdevs' frames, such as those of
+//! a pod, fill no buffer of it.
+
+use crate::{
+    Neighbour,
+    frame::{ETHERTYPE, GROUPS},
+    parse,
+};
+use nix::{
+    errno::Errno,
+    libc,
+    net::if_::if_nametoindex,
+    sys::{
+        epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
+        socket::{
+            AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, getsockname, recv, setsockopt,
+            socket, sockopt,
+        },
+    },
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    os::fd::{AsRawFd, OwnedFd, RawFd},
+};
+
+/// Length of the longest frame that is read; a longer one is cut off, and discarded by the parser.
+const LONGEST_FRAME: usize = 2048;
+
+/// Size of a socket's buffer in bytes: some frames, as a neighbour sends one in 30 s.
+const BUFFER: usize = 16 * 1024;
+
+/// Number of frames of a netdev that one call reads: a flood does not keep the caller.
+const MOST_FRAMES: usize = 16;
+
+/// Receiver of LLDP frames. Its descriptor is readable when a frame or a socket's end waits.
+#[derive(Debug)]
+pub struct Listener {
+    epoll: Epoll,
+    sockets: BTreeMap<String, OwnedFd>,
+}
+
+impl Listener {
+    /// Returns a receiver without netdevs.
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
+            sockets: BTreeMap::new(),
+        })
+    }
+
+    /// Listens to these netdevs and no others. Returns those that it cannot listen to, with the reason. Call it again
+    /// after changes of netdevs: the socket of one that has ended or left the namespace receives nothing any more, even
+    /// if the netdev returns. A socket outlasts that its netdev is down.
+    pub fn follow(&mut self, netdevs: &BTreeSet<&str>) -> Vec<(String, io::Error)> {
+        self.sockets
+            .retain(|name, socket| netdevs.contains(name.as_str()) && is_bound(socket, name));
+        let mut failed = vec![];
+        for name in netdevs {
+            if self.sockets.contains_key(*name) {
+                continue;
+            }
+            match self.open(name) {
+                Ok(socket) => drop(self.sockets.insert((*name).to_owned(), socket)),
+                Err(error) => failed.push(((*name).to_owned(), error)),
+            }
+        }
+        failed
+    }
+
+    fn open(&self, netdev: &str) -> io::Result<OwnedFd> {
+        let socket = bound(if_nametoindex(netdev)?)?;
+        let data = socket.as_raw_fd() as u64;
+        self.epoll
+            .add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, data))?;
+        Ok(socket)
+    }
+
+    /// Reads waiting frames. Returns the netdevs with their neighbours; malformed frames are discarded.
+    pub fn receive(&mut self) -> Vec<(String, Neighbour)> {
+        let mut events = [EpollEvent::empty(); 64];
+        let count = self.epoll.wait(&mut events, EpollTimeout::ZERO);
+        let events = &events[..count.unwrap_or(0)];
+        let is_ready = |socket: &OwnedFd| {
+            let data = socket.as_raw_fd() as u64;
+            events.iter().any(|event| event.data() == data)
+        };
+        let ready = self.sockets.iter().filter(|(_, socket)| is_ready(socket));
+        ready
+            .flat_map(|(name, socket)| frames(socket).into_iter().map(|it| (name.clone(), it)))
+            .collect()
+    }
+}
+
+impl AsRawFd for Listener {
+    fn as_raw_fd(&self) -> RawFd {
+        self.epoll.0.as_raw_fd()
+    }
+}
+
+/// Reads frames of a socket.
+fn frames(socket: &OwnedFd) -> Vec<Neighbour> {
+    let mut heard = vec![];
+    let mut frame = [0; LONGEST_FRAME];
+    for _ in 0..MOST_FRAMES {
+        match recv(socket.as_raw_fd(), &mut frame, MsgFlags::empty()) {
+            Ok(length) => heard.extend(parse(&frame[..length])),
+            // none is left, or the netdev went down
+            Err(_) => break,
+        }
+    }
+    heard
+}
+
+/// Returns true if the socket receives from the netdev that has this name now. The kernel unbinds the socket of a netdev
+/// that ends or leaves the namespace (`packet_notifier()`, `net/packet/af_packet.c`).
+fn is_bound(socket: &OwnedFd, netdev: &str) -> bool {
+    let bound = getsockname::<LinkAddr>(socket.as_raw_fd()).map(|it| it.ifindex());
+    let now = if_nametoindex(netdev).map(|it| it as usize);
+    now.is_ok() && bound == now
+}
+
+/// Opens a socket that receives LLDP frames of the netdev `index` and no others.
+fn bound(index: u32) -> io::Result<OwnedFd> {
+    // no protocol until it is bound to the netdev: it receives nothing
+    let socket = socket(
+        AddressFamily::Packet,
+        SockType::Raw,
+        SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK,
+        None,
+    )?;
+    setsockopt(&socket, sockopt::RcvBuf, &BUFFER)?;
+    let index = index.cast_signed();
+    for group in GROUPS {
+        let mut address = [0; 8];
+        address[..group.len()].copy_from_slice(&group);
+        let member = libc::packet_mreq {
+            mr_ifindex: index,
+            mr_type: libc::PACKET_MR_MULTICAST as u16,
+            mr_alen: group.len() as u16,
+            mr_address: address,
+        };
+        // SAFETY: the pointer is to memory that lives until the call returns, with its size; the descriptor is open.
+        let outcome = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_ADD_MEMBERSHIP,
+                (&raw const member).cast(),
+                size_of_val(&member) as libc::socklen_t,
+            )
+        };
+        Errno::result(outcome)?;
+    }
+    let netdev = libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: ETHERTYPE.to_be(),
+        sll_ifindex: index,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    // SAFETY: as above.
+    let outcome = unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            (&raw const netdev).cast(),
+            size_of_val(&netdev) as libc::socklen_t,
+        )
+    };
+    Errno::result(outcome)?;
+    Ok(socket)
+}

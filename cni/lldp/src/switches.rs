@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The neighbours at one time, and their file, from which a later daemon knows those of netdevs in pods.
+
+use crate::Neighbour;
+use rdma_netns::{DeviceAddress, Function, Inventory};
+use rdma_resources::{FileError, file};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
+
+/// A neighbour, as last heard.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Seen {
+    /// Netdev that heard it.
+    pub netdev: String,
+    /// The neighbour.
+    #[serde(flatten)]
+    pub neighbour: Neighbour,
+    /// True if the netdev is not in the host's namespace now, so that nobody hears whether the neighbour is still there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_away: bool,
+}
+
+/// Neighbours by the function of the netdev that heard them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Switches(pub BTreeMap<DeviceAddress, Seen>);
+
+impl Switches {
+    /// Reads the file in `state_dir`; empty without a file.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn read(state_dir: &Path) -> Result<Self, FileError> {
+        Ok(file::read(&path(state_dir))?.unwrap_or_default())
+    }
+
+    /// Writes the file in `state_dir`, or removes it if there is no neighbour. Returns true if something changed.
+    ///
+    /// # Errors
+    /// The file cannot be written or removed.
+    pub fn write(&self, state_dir: &Path) -> Result<bool, FileError> {
+        match self.0.is_empty() {
+            true => file::remove(&path(state_dir)),
+            false => file::replace(&path(state_dir), self, 0o644),
+        }
+    }
+
+    /// Returns the neighbours of the NIC that has the function at `address`: of each port of its bond, and of the
+    /// physical function of a virtual one, which hears LLDP alone.
+    pub fn of<'a>(&'a self, address: &DeviceAddress, inventory: &Inventory) -> Vec<&'a Seen> {
+        let functions = functions(address, inventory).into_iter();
+        functions.filter_map(|it| self.0.get(&it)).collect()
+    }
+}
+
+/// Returns the functions whose netdevs hear the neighbours of the NIC with the function at `address`.
+pub(crate) fn functions(address: &DeviceAddress, inventory: &Inventory) -> BTreeSet<DeviceAddress> {
+    let function = inventory.function(address);
+    let netdev_function = function.and_then(|it| it.netdev_function.as_ref());
+    let physical = function.and_then(|it| it.device.physical_function.as_ref());
+    let own = netdev_function.or(physical).unwrap_or(address);
+    let mut functions = BTreeSet::from([own.clone()]);
+    if let Some(bond) = inventory.function(own).and_then(bond) {
+        let ports = inventory.functions.iter();
+        let ports = ports.filter(|it| it.netdev_function.is_none() && self::bond(it) == Some(bond));
+        functions.extend(ports.map(|it| it.device.address.clone()));
+    }
+    functions
+}
+
+fn bond(function: &Function) -> Option<&str> {
+    let netdev = function.netdevs.first()?;
+    // a master that takes all frames of the netdev is no bond
+    netdev
+        .master
+        .as_deref()
+        .filter(|_| netdev.taken_by.is_none())
+}
+
+/// Returns the different texts of `part`, in order: two ports of a bond may be on two switches. `None`: there is no
+/// neighbour.
+pub fn joined<'a>(seen: &[&'a Seen], part: impl Fn(&'a Neighbour) -> &'a str) -> Option<String> {
+    let parts: BTreeSet<&str> = seen.iter().map(|it| part(&it.neighbour)).collect();
+    let parts: Vec<&str> = parts.into_iter().collect();
+    (!parts.is_empty()).then(|| parts.join(","))
+}
+
+fn path(state_dir: &Path) -> PathBuf {
+    state_dir.join("switches.json")
+}

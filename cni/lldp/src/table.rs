@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Age of the neighbours, by the clock of the caller.
+//!
+//! A neighbour holds its netdev until it ends, its TTL is over, or the netdev loses carrier. Until then another one on
+//! the same netdev is not heard: two agents behind one port do not alternate, and a pod whose virtual function sends LLDP
+//! does not replace the switch.
+
+use crate::{Neighbour, Seen, Switches, switches::functions};
+use rdma_netns::{DeviceAddress, Inventory, LinkType};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+/// A netdev of the host that can hear LLDP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Name.
+    pub netdev: String,
+    /// True if it has carrier.
+    pub has_carrier: bool,
+}
+
+impl Port {
+    /// Returns the netdevs of the RDMA NICs in `inventory`, by their functions. Virtual functions are left out if their
+    /// physical function is here.
+    pub fn all(inventory: &Inventory) -> BTreeMap<DeviceAddress, Self> {
+        let with_rdma = inventory.functions.iter().filter(|it| !it.hcas.is_empty());
+        let functions = with_rdma.flat_map(|it| functions(&it.device.address, inventory));
+        let functions: BTreeSet<DeviceAddress> = functions.collect();
+        let port = |address: DeviceAddress| {
+            let netdev = inventory.function(&address)?.netdevs.first()?;
+            let port = Self {
+                netdev: netdev.name.clone(),
+                has_carrier: netdev.carrier,
+            };
+            (netdev.link_type != LinkType::Infiniband).then_some((address, port))
+        };
+        functions.into_iter().filter_map(port).collect()
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    seen: Seen,
+    /// End of its TTL; `None`: its netdev is away, or the TTL exceeds the clock.
+    until: Option<Instant>,
+    /// True if another neighbour replaces it at once.
+    is_doubtful: bool,
+}
+
+impl Entry {
+    fn new(netdev: &str, neighbour: Neighbour, from: Instant) -> Self {
+        Self {
+            until: from.checked_add(Duration::from_secs(neighbour.ttl.into())),
+            seen: Seen {
+                netdev: netdev.to_owned(),
+                neighbour,
+                is_away: false,
+            },
+            is_doubtful: false,
+        }
+    }
+}
+
+/// Neighbours of a node's NICs.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    entries: BTreeMap<DeviceAddress, Entry>,
+    ports: BTreeMap<DeviceAddress, Port>,
+}
+
+impl Table {
+    /// Returns a table of the neighbours that an earlier one had. Their TTL begins again, and the first neighbour that is
+    /// heard replaces them.
+    pub fn restored(switches: &Switches, now: Instant) -> Self {
+        let entry = |(address, seen): (&DeviceAddress, &Seen)| {
+            let mut entry = Entry::new(&seen.netdev, seen.neighbour.clone(), now);
+            entry.is_doubtful = true;
+            (address.clone(), entry)
+        };
+        Self {
+            entries: switches.0.iter().map(entry).collect(),
+            ports: BTreeMap::new(),
+        }
+    }
+
+    /// Follows the netdevs of `inventory`. The neighbour of a netdev in a pod stays as last heard; after its return the
+    /// TTL begins again. Neighbours of functions that are not on the node any more are removed.
+    pub fn follow(&mut self, inventory: &Inventory, now: Instant) {
+        self.ports = Port::all(inventory);
+        self.entries
+            .retain(|address, _| inventory.function(address).is_some());
+        for (address, entry) in &mut self.entries {
+            let port = self.ports.get(address);
+            let was_away = std::mem::replace(&mut entry.seen.is_away, port.is_none());
+            match port {
+                None => entry.until = None,
+                Some(port) if was_away => {
+                    *entry = Entry::new(&port.netdev, entry.seen.neighbour.clone(), now);
+                    entry.is_doubtful = true;
+                }
+                Some(port) => {
+                    entry.seen.netdev.clone_from(&port.netdev);
+                    entry.is_doubtful |= !port.has_carrier;
+                }
+            }
+        }
+    }
+
+    /// Returns the names of the netdevs that can hear LLDP.
+    pub fn netdevs(&self) -> BTreeSet<&str> {
+        self.ports.values().map(|it| it.netdev.as_str()).collect()
+    }
+
+    /// Takes a neighbour that `netdev` has heard.
+    pub fn hear(&mut self, netdev: &str, neighbour: Neighbour, now: Instant) {
+        let ports = self.ports.iter().filter(|(_, it)| it.netdev == netdev);
+        for (address, _) in ports {
+            let held = self.entries.get(address);
+            let is_same = held.is_none_or(|it| it.seen.neighbour.is_same_port(&neighbour));
+            if neighbour.ttl == 0 {
+                if is_same {
+                    self.entries.remove(address);
+                }
+            } else if is_same || held.is_some_and(|it| it.is_doubtful) {
+                let entry = Entry::new(netdev, neighbour.clone(), now);
+                self.entries.insert(address.clone(), entry);
+            }
+        }
+    }
+
+    /// Takes all neighbours that another LLDP agent of the node has, `age` ago. The first of a netdev counts; netdevs of
+    /// the host without one lose theirs.
+    pub fn take(&mut self, all: &[(String, Neighbour)], age: Duration, now: Instant) {
+        for (address, port) in &self.ports {
+            let first = all.iter().find(|(netdev, _)| *netdev == port.netdev);
+            let entry = first.and_then(|(netdev, neighbour)| {
+                let left = Duration::from_secs(neighbour.ttl.into()).checked_sub(age)?;
+                let mut entry = Entry::new(netdev, neighbour.clone(), now);
+                entry.until = now.checked_add(left);
+                Some(entry)
+            });
+            match entry {
+                Some(entry) => drop(self.entries.insert(address.clone(), entry)),
+                None => drop(self.entries.remove(address)),
+            }
+        }
+    }
+
+    /// Removes neighbours whose TTL is over.
+    pub fn expire(&mut self, now: Instant) {
+        self.entries
+            .retain(|_, it| it.until.is_none_or(|until| until > now));
+    }
+
+    /// Returns the time of the next end of a TTL.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.entries.values().filter_map(|it| it.until).min()
+    }
+
+    /// Returns the neighbours.
+    pub fn switches(&self) -> Switches {
+        let entries = self.entries.iter();
+        Switches(
+            entries
+                .map(|(address, it)| (address.clone(), it.seen.clone()))
+                .collect(),
+        )
+    }
+}
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;
