@@ -16,10 +16,7 @@ use nix::{
     net::if_::if_nametoindex,
     sys::{
         epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
-        socket::{
-            AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, getsockname, recv, setsockopt,
-            socket, sockopt,
-        },
+        socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, setsockopt, socket, sockopt},
     },
 };
 use std::{
@@ -122,9 +119,26 @@ fn frames(socket: &OwnedFd) -> Vec<Neighbour> {
 /// Returns true if the socket receives from the netdev that has this name now. The kernel unbinds the socket of a netdev
 /// that ends or leaves the namespace (`packet_notifier()`, `net/packet/af_packet.c`).
 fn is_bound(socket: &OwnedFd, netdev: &str) -> bool {
-    let bound = getsockname::<LinkAddr>(socket.as_raw_fd()).map(|it| it.ifindex());
-    let now = if_nametoindex(netdev).map(|it| it as usize);
-    now.is_ok() && bound == now
+    let mut bound = address_of(-1);
+    let mut length = size_of_val(&bound) as libc::socklen_t;
+    // SAFETY: both pointers are to memory that lives until the call returns; `length` is the size of the first.
+    let outcome =
+        unsafe { libc::getsockname(socket.as_raw_fd(), (&raw mut bound).cast(), &raw mut length) };
+    let now = if_nametoindex(netdev).map(u32::cast_signed);
+    outcome == 0 && now == Ok(bound.sll_ifindex)
+}
+
+/// Returns the address of a socket that receives LLDP from the netdev `index`.
+fn address_of(index: i32) -> libc::sockaddr_ll {
+    libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: ETHERTYPE.to_be(),
+        sll_ifindex: index,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    }
 }
 
 /// Opens a socket that receives LLDP frames of the netdev `index` and no others.
@@ -159,15 +173,7 @@ fn bound(index: u32) -> io::Result<OwnedFd> {
         };
         Errno::result(outcome)?;
     }
-    let netdev = libc::sockaddr_ll {
-        sll_family: libc::AF_PACKET as u16,
-        sll_protocol: ETHERTYPE.to_be(),
-        sll_ifindex: index,
-        sll_hatype: 0,
-        sll_pkttype: 0,
-        sll_halen: 0,
-        sll_addr: [0; 8],
-    };
+    let netdev = address_of(index);
     // SAFETY: as above.
     let outcome = unsafe {
         libc::bind(

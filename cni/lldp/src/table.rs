@@ -22,8 +22,8 @@ pub struct Port {
 }
 
 impl Port {
-    /// Returns the netdevs of the RDMA NICs in `inventory`, by their functions. Virtual functions are left out if their
-    /// physical function is here.
+    /// Returns the netdevs of the RDMA NICs in `inventory`, by their functions. A virtual function is represented by its
+    /// physical one.
     pub fn all(inventory: &Inventory) -> BTreeMap<DeviceAddress, Self> {
         let with_rdma = inventory.functions.iter().filter(|it| !it.hcas.is_empty());
         let functions = with_rdma.flat_map(|it| functions(&it.device.address, inventory));

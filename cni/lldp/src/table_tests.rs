@@ -109,7 +109,7 @@ fn a_netdev_in_a_pod_keeps_its_neighbour() {
     let mut later = Table::restored(&read, now);
     later.follow(&inventory(&[function(FIRST, &[])]), now);
     assert_eq!(later.switches(), read);
-    // it returns under another name, and another switch is heard
+    // it returns under another name, and hears another switch
     let back = inventory(&[function(FIRST, &[netdev("eth0", json!({}))])]);
     later.follow(&back, now);
     assert_eq!(later.deadline(), Some(now + seconds(120)));

@@ -41,10 +41,12 @@ fn follow(listener: &mut Listener, netdevs: &[&str]) -> usize {
         .len()
 }
 
-/// Waits for a neighbour that `is` accepts.
+/// Waits for a neighbour of `ens1` that `is` accepts.
 #[track_caller]
 fn hears(listener: &mut Listener, what: &str, is: impl Fn(&Neighbour) -> bool) {
     wait::until(what, || {
+        // as a daemon does that follows the netdevs: a socket that is bound stays
+        assert_eq!(follow(listener, ENS1), 0);
         let heard = listener.receive();
         assert!(heard.iter().all(|(netdev, _)| netdev == "ens1"));
         heard.iter().any(|(_, it)| is(it))
