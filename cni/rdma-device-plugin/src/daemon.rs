@@ -21,6 +21,7 @@ use crate::{
     health, ipv6_prerequisite,
     kubelet::{Plugin, PluginContext, streams::End},
     leader::{Event, Leader},
+    lldp,
     metrics::Metrics,
     node::{Node, Signal},
     notices::notices,
@@ -32,6 +33,7 @@ use crate::{
     signals::{Received, Signals},
     watch::until,
 };
+use ::lldp::Switches;
 use rdma_netns::Inventory;
 use std::{
     collections::BTreeMap,
@@ -117,6 +119,8 @@ pub struct Daemon {
     observe: Arc<Notify>,
     /// Latest state of the eRDMA NICs.
     erdma: Arc<Report>,
+    /// Latest switches of the NICs.
+    switches: Arc<Switches>,
     remarks: Vec<String>,
     /// Last error of a new configuration, which is logged once.
     refused: Option<String>,
@@ -147,6 +151,8 @@ impl Daemon {
         if elected.is_ok() {
             self.lead();
         }
+        let neighbours = lldp::follow(self.node.subscribe(), self.context.signals.clone());
+        self.watchers.spawn(neighbours);
         let claims = dra::serve(&self.arguments, &self.context, self.presence.as_deref());
         if let Some(serving) = claims.map_err(system("listen for kubelet's claims"))? {
             self.watchers.spawn(serving);
@@ -280,6 +286,7 @@ impl Daemon {
         match signal {
             Signal::Observed(hardware, health) => (inventory, self.unhealthy) = (hardware, health),
             Signal::Erdma(report) => self.erdma = Arc::new(report),
+            Signal::Switches(switches) => self.switches = switches,
             // the result of the observation arrives as a separate signal
             Signal::Hardware => return self.observe.notify_one(),
             Signal::Configuration => conf = self.reload(conf),
@@ -378,6 +385,7 @@ impl Daemon {
             offers,
             gone,
             erdma,
+            switches: self.switches.clone(),
         });
         let gone = node.gone.values().flatten();
         let history = self.metrics.history();

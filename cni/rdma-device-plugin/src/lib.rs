@@ -31,6 +31,7 @@ pub mod ipv6_prerequisite;
 pub mod kubectl;
 pub mod kubelet;
 pub mod leader;
+mod lldp;
 mod log_once;
 pub mod metrics;
 pub mod node;

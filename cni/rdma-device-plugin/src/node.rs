@@ -6,6 +6,7 @@ use crate::{
     erdma::{Report, Side},
     offer::{Gone, Offer, Unhealthy},
 };
+use ::lldp::Switches;
 use rdma_netns::Inventory;
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -24,6 +25,8 @@ pub struct Node {
     pub gone: BTreeMap<String, Vec<Gone>>,
     /// eRDMA NICs.
     pub erdma: Side,
+    /// Switches of the NICs; empty without `lldp`.
+    pub switches: Arc<Switches>,
 }
 
 impl Node {
@@ -55,4 +58,6 @@ pub enum Signal {
     Observed(Arc<Inventory>, Unhealthy),
     /// New state of the eRDMA NICs.
     Erdma(Report),
+    /// Other switches of the NICs.
+    Switches(Arc<Switches>),
 }

@@ -3,7 +3,11 @@
 //! capabilities, a few mounts and the host's network namespace suffice. Counters of devices inside pods need one more
 //! capability, and loading the eRDMA driver three.
 
-use crate::{chain::record::Record, cli::Arguments, conf::Conf};
+use crate::{
+    chain::record::Record,
+    cli::Arguments,
+    conf::{Conf, Lldp},
+};
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -51,6 +55,13 @@ const LOADING: [(u32, &str, &str); 3] = [
     ),
 ];
 
+/// Capability for listening to LLDP.
+const LISTENING: (u32, &str, &str) = (
+    13,
+    "CAP_NET_RAW",
+    "no LLDP frame is received, and the NICs' switches are unknown",
+);
+
 /// Directories that are mounted into the daemon's container.
 #[derive(Clone, Debug)]
 pub struct Paths {
@@ -74,6 +85,8 @@ pub struct Paths {
     pub cni_bins: Vec<PathBuf>,
     /// True if the eRDMA driver may be loaded.
     pub loads_driver: bool,
+    /// True if the daemon listens to LLDP.
+    pub listens: bool,
 }
 
 /// Directory of pods' namespaces.
@@ -94,6 +107,7 @@ pub fn missing(arguments: &Arguments, conf: &Conf) -> Vec<String> {
         cni_conf: chain.map(|chain| chain.conf_dir.clone()),
         cni_bins: chain.and(record).map_or(vec![], |it| it.bin_dirs()),
         loads_driver: conf.erdma.may_load(),
+        listens: conf.lldp == Some(Lldp::Listen),
     })
 }
 
@@ -101,7 +115,7 @@ pub fn missing(arguments: &Arguments, conf: &Conf) -> Vec<String> {
 pub fn report(places: &Paths) -> Vec<String> {
     let mut missing = match fs::read_to_string("/proc/thread-self/status") {
         Ok(status) => match effective(&status) {
-            Some(set) => capabilities(set, places.loads_driver),
+            Some(set) => capabilities(set, places),
             None => {
                 vec!["/proc/thread-self/status has no capabilities: the daemon's permissions are unknown".into()]
             }
@@ -120,10 +134,11 @@ fn effective(status: &str) -> Option<u64> {
     u64::from_str_radix(set.trim(), 16).ok()
 }
 
-/// Returns the losses without the capabilities missing in `set`; `loads`: the eRDMA driver may be loaded.
-fn capabilities(set: u64, loads: bool) -> Vec<String> {
-    let loading: &[_] = if loads { &LOADING } else { &[] };
-    let required = CAPABILITIES.iter().chain(loading);
+/// Returns the losses without the capabilities missing in `set`.
+fn capabilities(set: u64, places: &Paths) -> Vec<String> {
+    let loading = LOADING.iter().filter(|_| places.loads_driver);
+    let listening = [LISTENING].iter().filter(|_| places.listens);
+    let required = CAPABILITIES.iter().chain(loading).chain(listening);
     let lost = required.filter(|(bit, ..)| set & (1 << bit) == 0);
     lost.map(|(_, name, loss)| format!("{name} is missing: {loss}"))
         .collect()
@@ -279,6 +294,7 @@ mod tests {
             cni_conf: Some(root.join("net.d")),
             cni_bins: vec![root.join("bin")],
             loads_driver: false,
+            listens: false,
         }
     }
 
@@ -357,25 +373,41 @@ mod tests {
         }
     }
 
+    /// Returns the losses of a daemon that loads the driver, or listens to LLDP.
+    fn lost(set: u64, loads_driver: bool, listens: bool) -> Vec<String> {
+        let root = tempfile::tempdir().expect("a directory");
+        let places = Paths {
+            loads_driver,
+            listens,
+            ..places(root.path())
+        };
+        capabilities(set, &places)
+    }
+
     #[test]
     fn each_missing_capability_is_reported() {
-        assert_eq!(capabilities(u64::MAX, true), [] as [&str; 0]);
-        let all = capabilities(0, false);
-        assert_eq!(all.len(), CAPABILITIES.len());
-        let missing = capabilities(!(1 << 21), true);
+        assert_eq!(lost(u64::MAX, true, true), [] as [&str; 0]);
+        assert_eq!(lost(0, false, false).len(), CAPABILITIES.len());
+        let missing = lost(!(1 << 21), true, true);
         assert!(
             matches!(missing.as_slice(), [one] if one.starts_with("CAP_SYS_ADMIN is missing: "))
         );
     }
 
     #[test]
-    fn capabilities_for_loading_are_required_only_for_loading() {
-        let without = !(1 << 2);
-        assert_eq!(capabilities(without, false), [] as [&str; 0]);
-        let missing = capabilities(without, true);
-        assert!(
-            matches!(missing.as_slice(), [one] if one.starts_with("CAP_DAC_READ_SEARCH is missing: "))
-        );
+    fn capabilities_for_loading_and_listening_are_required_only_for_these() {
+        let without = !(1 << 2 | 1 << 13);
+        assert_eq!(lost(without, false, false), [] as [&str; 0]);
+        for (loads, listens, begin) in [
+            (true, false, "CAP_DAC_READ_SEARCH is missing: "),
+            (false, true, "CAP_NET_RAW is missing: "),
+        ] {
+            let missing = lost(without, loads, listens);
+            assert!(
+                matches!(missing.as_slice(), [one] if one.starts_with(begin)),
+                "{missing:?}"
+            );
+        }
     }
 
     #[test]
@@ -400,6 +432,6 @@ mod tests {
             report(&places(root.path()))
         };
         let missing = std::thread::spawn(without).join().expect("a report");
-        assert_eq!(missing, capabilities(0, false));
+        assert_eq!(missing, lost(0, false, false));
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Publishes files for the chain, the container runtime and Multus: the devices of a resource's ids, CDI entries, and
-//! device information.
+//! Publishes files for the chain, the container runtime, Multus, `doctor` and a later daemon: the devices of a resource's
+//! ids, CDI entries, device information, and the NICs' switches.
 //!
 //! The files stay when the daemon ends. A restarted container is not allocated again: the runtime resolves its CDI
 //! names, and the chain its ids, without the daemon.
@@ -18,7 +18,7 @@ pub struct Publisher {
     device_info: Option<PathBuf>,
     hardware: Hardware,
     /// Last failures, which are logged once.
-    reported: [Option<String>; 3],
+    reported: [Option<String>; 4],
 }
 
 impl Publisher {
@@ -30,7 +30,7 @@ impl Publisher {
             cdi_dir: arguments.cdi_dir.clone(),
             device_info: arguments.device_info.clone(),
             hardware,
-            reported: [None, None, None],
+            reported: [const { None }; 4],
         }
     }
 
@@ -43,6 +43,7 @@ impl Publisher {
                 here.resources(&node),
                 here.cdi(&node),
                 here.device_info(&node),
+                node.switches.write(&here.state_dir).map(drop),
             ];
             written.map(Result::err)
         });
@@ -126,7 +127,7 @@ impl Publisher {
         node.conf.cdi || self.entries().is_there()
     }
 
-    fn report(&mut self, failed: [Option<FileError>; 3]) {
+    fn report(&mut self, failed: [Option<FileError>; 4]) {
         for (reported, failed) in self.reported.iter_mut().zip(failed) {
             let failed = failed.map(|error| error.to_string());
             match &failed {

@@ -95,6 +95,7 @@ impl Flags {
                 chain: None,
                 dra: None,
                 errors: Vec::new(),
+                lldp: None,
                 reporters: reporters::default(),
             },
             remarks: Vec::new(),

@@ -8,8 +8,8 @@
 //! | `foreign::config_list` | k8s-rdma-shared-dev-plugin | `configList` |
 //! | `foreign::resource_list` | sriov-network-device-plugin | `resourceList` |
 //!
-//! Each may also have `chain`, `dra`, `errors` and `reporters`. `file` recognises the format. The command line, in `flags`,
-//! overrides the file. The other modules are parts of a configuration.
+//! Each may also have `chain`, `dra`, `errors`, `lldp` and `reporters`. `file` recognises the format. The command line, in
+//! `flags`, overrides the file. The other modules are parts of a configuration.
 
 pub mod chain;
 pub mod dra;
@@ -19,6 +19,7 @@ pub mod errors;
 pub mod file;
 pub mod flags;
 mod foreign;
+pub mod lldp;
 pub mod name;
 mod own;
 mod reporters;
@@ -31,6 +32,7 @@ pub use erdma::{Erdma, Exposed, Origin};
 pub use errors::ErrorThreshold;
 pub use file::ConfError;
 pub use flags::Flags;
+pub use lldp::Lldp;
 pub use name::ResourceName;
 pub use selector::Selector;
 
@@ -56,6 +58,8 @@ pub struct Conf {
     pub dra: Option<Dra>,
     /// Error counters that decide on health; empty: health depends on no counter, and none is read.
     pub errors: Vec<ErrorThreshold>,
+    /// Source of the NICs' switches; `None`: they are not observed.
+    pub lldp: Option<Lldp>,
     /// Devlink's health reporters that decide on health; empty: none does.
     pub reporters: Vec<String>,
 }

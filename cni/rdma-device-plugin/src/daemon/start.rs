@@ -4,6 +4,7 @@
 use super::{Daemon, StartError, log_remarks};
 use crate::{
     cli::Arguments,
+    conf::Conf,
     config_file,
     erdma::{Report, Side, reconciler},
     hardware::Hardware,
@@ -23,10 +24,12 @@ use ::erdma::{
     driver::{Loader, Modprobe},
     instance,
 };
+use ::lldp::Switches;
 use rdma_resources::{Containers, Grants};
 use std::{
     collections::BTreeMap,
     io,
+    path::Path,
     sync::{Arc, Mutex},
 };
 use tokio::{
@@ -64,6 +67,7 @@ impl Daemon {
         let inventory = Arc::new(hardware.observe_blocking().await?);
         let errors = watch::Sender::new(parsed.conf.errors.clone());
         let reporters = watch::Sender::new(parsed.conf.reporters.clone());
+        let switches = Arc::new(switches(&arguments.state_dir, &parsed.conf));
         let (node, receiver) = watch::channel(Arc::new(Node {
             conf: Arc::new(parsed.conf),
             inventory,
@@ -71,6 +75,7 @@ impl Daemon {
             offers: vec![],
             gone: BTreeMap::new(),
             erdma: Side::default(),
+            switches: switches.clone(),
         }));
         let (changes, directories) = watch::channel(0);
         let kubelet = vec![arguments.device_plugins()];
@@ -140,10 +145,21 @@ impl Daemon {
             reporters,
             observe: Arc::default(),
             erdma,
+            switches,
             remarks: vec![],
             refused: None,
         })
     }
+}
+
+/// Returns the switches that an earlier daemon heard, if this one hears them, too.
+fn switches(state_dir: &Path, conf: &Conf) -> Switches {
+    let read = conf.lldp.as_ref().map(|_| Switches::read(state_dir));
+    let read = read.unwrap_or_else(|| Ok(Switches::default()));
+    read.unwrap_or_else(|error| {
+        log::warn!("{error}; the switches of NICs in pods are not known");
+        Switches::default()
+    })
 }
 
 pub(super) fn system(what: &'static str) -> impl Fn(io::Error) -> StartError {

@@ -126,6 +126,7 @@ pub(super) mod tests {
             offers: vec![],
             gone: Default::default(),
             erdma: Side::default(),
+            switches: Default::default(),
         })
     }
 

@@ -50,6 +50,7 @@ fn node(require: &Value, before: &[&str], now: &[&str], unhealthy: &[(&str, &str
         offers,
         gone: [("rdma/hca".to_owned(), gone)].into(),
         erdma: Side::default(),
+        switches: Default::default(),
     }
 }
 

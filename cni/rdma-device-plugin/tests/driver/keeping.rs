@@ -136,6 +136,7 @@ fn node_of(hardware: &Hardware, conf: &Arc<Conf>, report: Report) -> Arc<Node> {
             discovery,
             report: Arc::new(report),
         },
+        switches: Default::default(),
     })
 }
 

@@ -4,18 +4,19 @@
 
 use super::{CDI, exactly, link_types, name, parsed, passed_over, resources};
 use crate::conf::{
-    Allocate, Ids, MOST_IDS, Parsed, ResourceConf, chain, dra, errors, reporters,
+    Allocate, Ids, MOST_IDS, Parsed, ResourceConf, chain, dra, errors, lldp, reporters,
     selector::{Selector, Sort},
 };
 use conf_reader::{Field, Number, Texts, Wrong};
 
-const KEYS: [&str; 7] = [
+const KEYS: [&str; 8] = [
     "periodicUpdateInterval",
     "configList",
     CDI,
     chain::FIELD,
     dra::FIELD,
     errors::FIELD,
+    lldp::FIELD,
     reporters::FIELD,
 ];
 const RESOURCE_KEYS: [&str; 5] = [

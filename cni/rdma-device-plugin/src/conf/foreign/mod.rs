@@ -8,7 +8,7 @@ pub(super) mod mode;
 pub(super) mod resource_list;
 
 use super::{
-    Conf, Erdma, Parsed, ResourceConf, ResourceName, chain, dra, errors, name_at, reporters,
+    Conf, Erdma, Parsed, ResourceConf, ResourceName, chain, dra, errors, lldp, name_at, reporters,
     selector::{self, Text},
 };
 use conf_reader::{Field, Texts, Wrong, nearest, one_line};
@@ -32,6 +32,7 @@ fn parsed(
             chain: chain::checked(file.get(chain::FIELD)?, file)?,
             dra,
             errors: errors::checked(file.get(errors::FIELD)?, file)?,
+            lldp: lldp::checked(file.get(lldp::FIELD)?, file)?,
             reporters: reporters::chosen(file.get(reporters::FIELD)?),
         },
         remarks,

@@ -5,7 +5,7 @@
 
 use super::{CDI, exactly, parsed, passed_over};
 use crate::conf::{
-    Allocate, Ids, Parsed, ResourceConf, SHARED_IDS, chain, dra, errors, name_at, reporters,
+    Allocate, Ids, Parsed, ResourceConf, SHARED_IDS, chain, dra, errors, lldp, name_at, reporters,
     selector::{Parent, Selector, Sort},
 };
 use conf_reader::{Field, Wrong};
@@ -35,6 +35,7 @@ pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
             chain::FIELD,
             dra::FIELD,
             errors::FIELD,
+            lldp::FIELD,
             reporters::FIELD,
         ],
     );

@@ -5,7 +5,7 @@
 
 use super::{CDI, exactly, link_types, name, parsed, passed_over, resources};
 use crate::conf::{
-    Ids, Parsed, ResourceConf, chain, dra, errors, reporters,
+    Ids, Parsed, ResourceConf, chain, dra, errors, lldp, reporters,
     selector::{Parent, Selector, Sort, Text},
 };
 use conf_reader::{Field, Texts, Wrong};
@@ -70,6 +70,7 @@ pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
             chain::FIELD,
             dra::FIELD,
             errors::FIELD,
+            lldp::FIELD,
             reporters::FIELD,
         ],
     );

@@ -7,7 +7,7 @@ use super::{
     Allocate, Chain, Conf, Erdma, Ids, MOST_IDS, MOST_NIC_IDS, NIC_IDS, Parsed, Reader, Require,
     ResourceConf, ResourceName, SHARED_IDS, chain, dra,
     erdma::RESOURCE,
-    errors, name_at, reporters,
+    errors, lldp, name_at, reporters,
     selector::{Parent, Selector, Text, link_types},
 };
 use conf_reader::{Field, Number, Texts, Wrong};
@@ -35,6 +35,7 @@ struct File {
     chain: Option<chain::Section>,
     dra: Option<dra::Section>,
     errors: Option<Vec<errors::Threshold>>,
+    lldp: Option<lldp::Section>,
     reporters: Option<Vec<reporters::Name>>,
 }
 
@@ -105,6 +106,7 @@ pub(super) fn read_chain(file: &Field<'_>) -> Result<Parsed, Wrong> {
         chain: chain::checked(read.chain, file)?,
         dra: None,
         errors: vec![],
+        lldp: None,
         reporters: vec![],
     };
     Ok(Parsed {
@@ -195,6 +197,7 @@ pub(super) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
             chain,
             dra,
             errors: errors::checked(read.errors, file)?,
+            lldp: lldp::checked(read.lldp, file)?,
             reporters: reporters::chosen(read.reporters),
         },
         remarks,

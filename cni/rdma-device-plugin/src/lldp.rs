@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Follows the switches of the node's NICs ([`lldp`](mod@::lldp)), and sends changes as signals. Off, it waits for a
+//! configuration with `lldp`.
+
+use crate::{
+    conf::Lldp,
+    log_once::LogOnce,
+    node::{Node, Signal},
+    watch::{Watch, until},
+};
+use ::lldp::{Listener, Neighbour, Switches, Table, neighbours};
+use cni_protocol::state_file;
+use rdma_netns::Inventory;
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::{mpsc, watch},
+};
+
+/// Shortest interval between two readings: a flood of frames or of changes does not keep the daemon.
+const APART: Duration = Duration::from_secs(2);
+
+/// Interval of attempts to listen to all netdevs, also to those whose end caused no event.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// Source of the neighbours.
+enum Source {
+    Off,
+    Listen(AsyncFd<Listener>),
+    File(Box<FileSource>),
+}
+
+struct FileSource {
+    path: PathBuf,
+    watch: Watch,
+    /// Neighbours of the last readable content.
+    read: Vec<(String, Neighbour)>,
+    /// Time of that content.
+    written: SystemTime,
+}
+
+/// Follows the switches until the node's sender or the receiver of signals is dropped.
+pub(crate) async fn follow(mut node: watch::Receiver<Arc<Node>>, signals: mpsc::Sender<Signal>) {
+    let first = node.borrow().clone();
+    let mut sent = first.switches.clone();
+    let mut table = Table::restored(&sent, Instant::now());
+    let mut conf = first.conf.lldp.clone();
+    let mut source = Source::open(conf.as_ref());
+    let mut reported = LogOnce::default();
+    loop {
+        let now = Instant::now();
+        let seen = node.borrow_and_update().clone();
+        if seen.conf.lldp != conf {
+            conf.clone_from(&seen.conf.lldp);
+            source = Source::open(conf.as_ref());
+        }
+        let failed = source.update(&mut table, &seen.inventory, now).await;
+        match failed {
+            Some(failed) if reported.is_news(&failed) => log::warn!("{failed}"),
+            Some(_) => {}
+            None => drop(reported.ends()),
+        }
+        let switches = table.switches();
+        if switches != *sent {
+            log_changes(&sent, &switches);
+            sent = Arc::new(switches);
+            if signals.send(Signal::Switches(sent.clone())).await.is_err() {
+                return;
+            }
+        }
+        let again = conf.as_ref().map(|_| now + AGAIN);
+        let deadline = table.deadline().into_iter().chain(again).min();
+        tokio::select! {
+            changed = node.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+            }
+            () = until(deadline.map(Into::into)) => {}
+            () = source.ready(now + APART) => {}
+        }
+    }
+}
+
+impl Source {
+    fn open(conf: Option<&Lldp>) -> Self {
+        match conf {
+            None => Self::Off,
+            Some(Lldp::File(path)) => Self::File(Box::new(FileSource {
+                watch: Watch::new(vec![path.parent().unwrap_or(path).to_owned()]),
+                path: path.clone(),
+                read: vec![],
+                written: SystemTime::UNIX_EPOCH,
+            })),
+            Some(Lldp::Listen) => match Listener::new().and_then(register) {
+                Ok(listener) => Self::Listen(listener),
+                Err(error) => {
+                    log::error!("cannot listen to LLDP until the daemon restarts: {error}");
+                    Self::Off
+                }
+            },
+        }
+    }
+
+    /// Waits until the source has something, at `earliest` at the soonest.
+    async fn ready(&mut self, earliest: Instant) {
+        if let Self::Off = self {
+            return std::future::pending().await;
+        }
+        until(Some(earliest.into())).await;
+        match self {
+            Self::Off => {}
+            Self::File(file) => file.watch.changed().await,
+            Self::Listen(listener) => match listener.readable_mut().await {
+                Ok(mut guard) => guard.clear_ready(),
+                Err(error) => {
+                    log::error!("waiting for LLDP: {error}");
+                    std::future::pending().await
+                }
+            },
+        }
+    }
+
+    /// Brings the table up to date. Returns the reason if neighbours can be missing.
+    async fn update(
+        &mut self,
+        table: &mut Table,
+        inventory: &Inventory,
+        now: Instant,
+    ) -> Option<String> {
+        table.follow(inventory, now);
+        let failed = match self {
+            Self::Off => {
+                *table = Table::default();
+                None
+            }
+            Self::Listen(listener) => {
+                let listener = listener.get_mut();
+                let failed = listener.follow(&table.netdevs()).into_iter().next();
+                for (netdev, neighbour) in listener.receive() {
+                    table.hear(&netdev, neighbour, now);
+                }
+                failed.map(|(netdev, error)| format!("{netdev}: cannot listen to LLDP: {error}"))
+            }
+            Self::File(file) => {
+                let failed = file.read().await.err();
+                let age = file.written.elapsed().unwrap_or_default();
+                table.take(&file.read, age, now);
+                failed.map(|error| {
+                    format!(
+                        "the neighbours of {:?} stay as they were: {error}",
+                        file.path
+                    )
+                })
+            }
+        };
+        table.expire(now);
+        failed
+    }
+}
+
+impl FileSource {
+    async fn read(&mut self) -> Result<(), String> {
+        let path = self.path.clone();
+        let read = tokio::task::spawn_blocking(move || content(&path)).await;
+        (self.read, self.written) = read.map_err(|error| error.to_string())??;
+        Ok(())
+    }
+}
+
+/// Reads lldpd's output, and the time when it was written.
+fn content(path: &Path) -> Result<(Vec<(String, Neighbour)>, SystemTime), String> {
+    let text = state_file::read_linked(path).map_err(|error| error.to_string())?;
+    let written = path.metadata().and_then(|it| it.modified());
+    let text = str::from_utf8(&text).map_err(|error| error.to_string())?;
+    Ok((
+        neighbours(text)?,
+        written.map_err(|error| error.to_string())?,
+    ))
+}
+
+fn log_changes(before: &Switches, now: &Switches) {
+    for (address, seen) in &now.0 {
+        let former = before.0.get(address).map(|it| &it.neighbour);
+        let (switch, port) = (seen.neighbour.switch(), seen.neighbour.port());
+        if former.map(|it| (it.switch(), it.port())) != Some((switch, port)) {
+            log::info!("{}: the switch is {switch}, its port {port}", seen.netdev);
+        }
+    }
+    for (address, seen) in &before.0 {
+        if !now.0.contains_key(address) {
+            log::info!("{}: the switch is not known any more", seen.netdev);
+        }
+    }
+}
+
+fn register(listener: Listener) -> io::Result<AsyncFd<Listener>> {
+    // SAFETY: a listener owns its descriptor, which stays open and unchanged for its whole life.
+    let registered = unsafe { AsyncFd::register_with_interest(listener, Interest::READABLE) };
+    Ok(registered?)
+}
