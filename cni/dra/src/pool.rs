@@ -71,6 +71,10 @@ pub struct Nic {
     pub numa_node: Option<u32>,
     /// PCIe root: `pci0000:3a`.
     pub pcie_root: Option<String>,
+    /// Switches that its ports are connected to, by LLDP: `leaf1`, or `leaf1,leaf2` of a bond.
+    pub switch: Option<String>,
+    /// Ports of these switches: `Ethernet1/1`.
+    pub switch_port: Option<String>,
     /// Reason if it is unhealthy.
     pub fault: Option<String>,
 }
@@ -194,6 +198,8 @@ fn of_nic(resource: &Resource, nic: &Nic, rail: usize) -> Map<String, Value> {
         ("firmware", nic.firmware.as_ref()),
         ("vendor", nic.vendor.as_ref()),
         ("physicalFunction", nic.physical_function.as_ref()),
+        ("switch", nic.switch.as_ref()),
+        ("switchPort", nic.switch_port.as_ref()),
     ];
     for (name, text) in texts {
         if let Some(text) = text.filter(|text| text.len() <= LONGEST_TEXT) {

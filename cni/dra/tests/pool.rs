@@ -123,6 +123,20 @@ fn with_one_shared_nic_per_id_each_nic_is_of_the_extended_resource() {
 }
 
 #[test]
+fn a_switch_is_an_attribute_unless_its_name_is_too_long_for_one() {
+    for (switch, is_attribute) in [("x".repeat(64), true), ("x".repeat(65), false)] {
+        let mut resource = exclusive(1);
+        resource.nics[0].switch = Some(switch.clone());
+        resource.nics[0].switch_port = Some("Ethernet1/1".into());
+        let devices = devices(&[resource]);
+        let attributes = &devices[0].attributes;
+        assert_eq!(attributes["switchPort"], json!({"string": "Ethernet1/1"}));
+        let expected = json!({"string": switch});
+        assert_eq!(attributes.get("switch"), is_attribute.then_some(&expected));
+    }
+}
+
+#[test]
 fn equal_slices_are_not_written() {
     let mut resources = [whole(3), exclusive(2)];
     resources[0].nics[1].fault = Some("port 1 is down".into());

@@ -7,6 +7,7 @@ use crate::{
     offer::{Offer, OfferedDevice},
 };
 use ::dra::{Nic, Resource};
+use ::lldp::{Neighbour, Switches, joined};
 use rdma_netns::{DeviceAddress, HardwareAddress, Inventory, LinkType};
 use rdma_resources::Sharing;
 use std::{
@@ -40,22 +41,25 @@ impl Netdevs {
             whole: is_whole(offer),
             shared: offer.sharing == Sharing::Shared,
             short: offer.short.clone(),
-            nics: self.nics(offer, &node.inventory),
+            nics: self.nics(offer, &node.inventory, &node.switches),
         };
         offers(node).map(resource).collect()
     }
 
     /// Returns the NICs of `offer`, and remembers the attributes of their netdevs.
-    pub fn nics(&mut self, offer: &Offer, inventory: &Inventory) -> Vec<Nic> {
+    pub fn nics(&mut self, offer: &Offer, inventory: &Inventory, switches: &Switches) -> Vec<Nic> {
         for device in &offer.devices {
             let known = self.0.entry(device.address.clone()).or_default();
             known.see(device, inventory);
         }
         let devices = offer.devices.iter();
-        devices.map(|it| self.nic(it, inventory)).collect()
+        devices
+            .map(|it| self.nic(it, inventory, switches))
+            .collect()
     }
 
-    fn nic(&self, device: &OfferedDevice, inventory: &Inventory) -> Nic {
+    fn nic(&self, device: &OfferedDevice, inventory: &Inventory, switches: &Switches) -> Nic {
+        let switches = switches.of(&device.address, inventory);
         let netdev = self.0.get(&device.address).cloned().unwrap_or_default();
         let hardware = inventory.function(&device.address);
         let hardware = hardware.map(|it| inventory.maker(it));
@@ -84,6 +88,8 @@ impl Netdevs {
                 .map(ToString::to_string),
             numa_node: device.numa_node,
             pcie_root: Some(root.clone()).filter(|it| !it.is_empty()),
+            switch: joined(&switches, Neighbour::switch),
+            switch_port: joined(&switches, Neighbour::port),
             fault: device.fault.clone(),
         }
     }

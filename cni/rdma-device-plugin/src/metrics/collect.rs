@@ -16,6 +16,7 @@ use crate::{
     offer::{Gone, Offer, Unhealthy},
 };
 use ::dra::Claims;
+use ::lldp::Switches;
 use attachments::{
     Store,
     pods::{self, PodNetns, PodRails, PodSmc},
@@ -58,6 +59,8 @@ pub struct View {
     pub inventory: Arc<Inventory>,
     /// Unhealthy devices.
     pub unhealthy: Unhealthy,
+    /// Switches of the NICs.
+    pub switches: Arc<Switches>,
     /// eRDMA NICs.
     pub erdma: Side,
     /// Status of our plugin in the chain.
@@ -75,6 +78,7 @@ impl From<&Node> for View {
             gone: advertised_gone(node),
             inventory: node.inventory.clone(),
             unhealthy: node.unhealthy.clone(),
+            switches: node.switches.clone(),
             erdma: node.erdma.clone(),
             chain: ChainStatus::default(),
             parents: ipv6_prerequisite::parents(

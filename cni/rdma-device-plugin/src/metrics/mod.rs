@@ -24,6 +24,7 @@
 //! | `rdma_device_plugin_scrape_complete` | `part` (`holders`, `counters`, `reports`) | 0: kubelet, or a device, did not answer in
 //! time; the metrics that depend on it are missing |
 //! | `rdma_device_info` | `device`, `address`, `driver`, `numa_node` | 1 |
+//! | `rdma_device_switch_info` | `device`, `netdev`, `switch`, `switch_port` | 1; absent without `lldp` |
 //! | `rdma_device_healthy` | `device` | 1: as reported to kubelet |
 //! | `rdma_device_holder` | `device`, `resource`, `pod`, `namespace`, `container` | 1: the container has the device |
 //! | `rdma_device_counters_known` | `device` | 0: its counters and port states cannot be read, as it is inside a pod that the daemon may not enter |

@@ -119,6 +119,15 @@ fn devices(snapshot: &Snapshot, scrape: &mut Scrape) {
                 ("numa_node", numa.unwrap_or_default()),
             ]);
             scrape.gauge("rdma_device_info", "An RDMA device", about, 1);
+            for seen in snapshot.node.switches.of(&device.address, inventory) {
+                let labels = with(vec![
+                    ("netdev", seen.netdev.clone()),
+                    ("switch", seen.neighbour.switch().to_owned()),
+                    ("switch_port", seen.neighbour.port().to_owned()),
+                ]);
+                let help = "Port of a switch that the device is connected to, by LLDP";
+                scrape.gauge("rdma_device_switch_info", help, labels, 1);
+            }
             let is_healthy = !snapshot.node.unhealthy.contains_key(&device.address);
             scrape.gauge(HEALTHY.0, HEALTHY.1, with(vec![]), is_healthy.into());
             let held = snapshot.held.as_ref();

@@ -9,8 +9,11 @@
 //! | `mode` | sharing of the NICs: `shared`, `exclusive` or `mixed` |
 //! | `bonds` | number of bonds among them |
 //! | `vendor-<PCI vendor id>` | `true`, for each vendor |
+//! | `switch-<number>` | switch of the NIC with that number, in the order of PCI addresses, from 0; VFs count as their PF |
+//! | `switches` | name of the set of switches, the same on all nodes that hang on them |
 //!
-//! No label depends on health: a label that changes with a cable would move the pods that select by it.
+//! No label depends on health: a label that changes with a cable would move the pods that select by it. The labels of switches stay as
+//! they were last heard while the number of NICs is the same, and `switches` is there when all NICs have theirs.
 
 use crate::{
     conf::name::{is_label, is_name},
@@ -18,10 +21,12 @@ use crate::{
     node::Node,
 };
 use ::dra::Nic;
+use fnv::FnvHasher;
 use rdma_resources::Sharing;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    hash::Hasher,
 };
 
 /// Prefix in NFD's own namespace, for which its master needs no flag. NFD's own labels begin otherwise.
@@ -32,6 +37,10 @@ const UNSEEN_IN_PODS: [&str; 2] = [SPEED, LINK_LAYER];
 const SPEED: &str = "speed";
 const LINK_LAYER: &str = "link-layer";
 const MIXED: &str = "mixed";
+const SWITCH: &str = "switch-";
+
+/// Longest value of a label (`LabelValueMaxLength` in `apimachinery/pkg/util/validation`).
+const LONGEST_VALUE: usize = 63;
 
 /// Valid labels of a node, by their names after the prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,7 +52,7 @@ impl Labels {
     pub(super) fn of(node: &Node, netdevs: &mut Netdevs, before: &Self) -> Self {
         let mut nics: BTreeMap<String, Nic> = BTreeMap::new();
         for offer in &node.offers {
-            let own = netdevs.nics(offer, &node.inventory);
+            let own = netdevs.nics(offer, &node.inventory, &node.switches);
             nics.extend(own.into_iter().map(|nic| (nic.address.clone(), nic)));
         }
         let modes = node.offers.iter().map(|offer| match offer.sharing {
@@ -62,7 +71,41 @@ impl Labels {
                 labels.put(name, value);
             }
         }
+        if node.conf.lldp.is_some() {
+            let known = before.0.iter().filter(|_| are_as_many);
+            labels.add_switches(&nics, &known.collect());
+        }
         labels
+    }
+
+    /// Adds the labels of the switches. Those that are not known now are taken from `before`.
+    fn add_switches(&mut self, nics: &[Nic], before: &BTreeMap<&String, &String>) {
+        let mut rails: BTreeMap<&str, Option<&str>> = BTreeMap::new();
+        for nic in nics {
+            let rail = nic.physical_function.as_ref().unwrap_or(&nic.address);
+            let switch = rails.entry(rail).or_default();
+            *switch = switch.or(nic.switch.as_deref());
+        }
+        let mut all = BTreeSet::new();
+        let count = rails.len();
+        for (number, switch) in rails.into_values().enumerate() {
+            let name = format!("{SWITCH}{number}");
+            let before = before.get(&name).map(|it| (*it).clone());
+            if let Some(value) = switch.map(value).or(before) {
+                self.put(&name, &value);
+                all.insert((number, value));
+            }
+        }
+        if all.len() < count || count == 0 {
+            return;
+        }
+        let set: BTreeSet<&str> = all.iter().map(|(_, value)| value.as_str()).collect();
+        let set: Vec<&str> = set.into_iter().collect();
+        let name = match set.as_slice() {
+            [one] => (*one).to_owned(),
+            some => format!("{}-switches-{:016x}", some.len(), hash(&some.join(","))),
+        };
+        self.put("switches", &name);
     }
 
     fn of_nics(nics: &[Nic], modes: impl Iterator<Item = &'static str>) -> Self {
@@ -131,6 +174,32 @@ impl fmt::Display for Labels {
     }
 }
 
+/// Returns a switch's name as a label's value: `_` for each character that a value may not have. A name that is too long
+/// ends in a hash of the whole.
+fn value(switch: &str) -> String {
+    let letter = |it: char| match it {
+        '-' | '.' | '_' => it,
+        _ if it.is_ascii_alphanumeric() => it,
+        _ => '_',
+    };
+    let is_end = |it: char| !it.is_ascii_alphanumeric();
+    let flat: String = switch.chars().map(letter).collect();
+    let flat = flat.trim_matches(is_end);
+    if (1..=LONGEST_VALUE).contains(&flat.len()) {
+        return flat.to_owned();
+    }
+    let hash = format!("{:016x}", hash(switch));
+    let front = &flat[..flat.len().min(LONGEST_VALUE - hash.len() - 1)];
+    format!("{front}-{hash}").trim_matches(is_end).to_owned()
+}
+
+/// Returns the FNV-1a hash, equal in every version and on every node.
+fn hash(text: &str) -> u64 {
+    let mut hasher = FnvHasher::default();
+    hasher.write(text.as_bytes());
+    hasher.finish()
+}
+
 /// Returns true if Kubernetes accepts the label (`IsQualifiedName` and `IsValidLabelValue` in
 /// `apimachinery/pkg/util/validation`). `key` must have a prefix, as NFD requires.
 pub fn is_valid(key: &str, value: &str) -> bool {
@@ -165,6 +234,8 @@ mod tests {
             physical_function: None,
             numa_node: None,
             pcie_root: None,
+            switch: None,
+            switch_port: None,
             fault: None,
         }
     }
@@ -228,6 +299,66 @@ mod tests {
         ];
         are(&[bond, slow, unknown], &["shared", "exclusive"], &expected);
         are(&[], &[], &["count=0"]);
+    }
+
+    #[track_caller]
+    fn switches(nics: &[Nic], before: &str) -> Vec<String> {
+        let (mut labels, before) = (Labels::default(), Labels::parse(before));
+        labels.add_switches(nics, &before.0.iter().collect());
+        let lines = labels.0.iter().map(|(name, value)| {
+            let (key, value) = (format!("{PREFIX}{name}"), value);
+            assert!(is_valid(&key, value), "{key}={value}");
+            format!("{name}={value}")
+        });
+        lines.collect()
+    }
+
+    #[test]
+    fn the_set_of_switches_has_one_name_on_all_its_nodes() {
+        let on = |address: &str, switch: &str| Nic {
+            switch: Some(switch.into()),
+            ..nic(address)
+        };
+        let vf = |address: &str, pf: &str| Nic {
+            physical_function: Some(pf.into()),
+            ..on(address, "leaf2")
+        };
+        let two = [
+            "switch-0=leaf1",
+            "switch-1=leaf2",
+            "switches=2-switches-0f80c8a0143bbf26",
+        ];
+        let nics = [on("0", "leaf1"), vf("1.2", "1"), vf("1.3", "1")];
+        assert_eq!(switches(&nics, ""), two);
+        // the cables of another node are the other way round
+        let crossed = switches(&[on("0", "leaf2"), on("1", "leaf1")], "");
+        assert_eq!(crossed[2], two[2]);
+        let one = [on("0", "leaf1"), on("1", "leaf1")];
+        assert_eq!(switches(&one, "")[2], "switches=leaf1");
+        assert_eq!(
+            switches(&[on("0", "leaf1"), nic("1")], ""),
+            ["switch-0=leaf1"]
+        );
+        assert_eq!(switches(&[nic("0")], ""), [] as [&str; 0]);
+        // a switch that is not heard now
+        let before = format!("{PREFIX}switch-1=leaf2\n");
+        assert_eq!(switches(&[on("0", "leaf1"), nic("1")], &before), two);
+    }
+
+    #[test]
+    fn a_name_of_a_foreign_switch_becomes_a_value() {
+        let long = "x".repeat(255);
+        for (name, expected) in [
+            ("leaf1.example.org", "leaf1.example.org"),
+            ("leaf1,leaf2", "leaf1_leaf2"),
+            ("00:11:22:33:44:55", "00_11_22_33_44_55"),
+            (" -a b/ ", "a_b"),
+            ("...", "f7d93e17ec4b1219"),
+        ] {
+            assert_eq!(value(name), expected);
+        }
+        assert!(value(&long).len() <= LONGEST_VALUE && value(&long).starts_with("xxx"));
+        assert_ne!(value(&long), value(&format!("{long}y")));
     }
 
     #[test]

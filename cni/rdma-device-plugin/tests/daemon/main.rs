@@ -23,6 +23,7 @@ mod reloading;
 mod reporting;
 mod scale;
 mod spreading;
+mod switches;
 mod upgrading;
 
 use integration::{Daemon, Machine, kubelet::DeviceManager, machine::Nic};

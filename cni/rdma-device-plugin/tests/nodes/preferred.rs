@@ -138,7 +138,7 @@ fn places(inventory: &Inventory) -> Vec<(&str, Option<u32>, &PciPath, Option<&Pc
 fn claims_know_roots_and_numa_nodes() {
     let placed = |layout: &str| -> Vec<(String, String, u32)> {
         let inventory = node(layout);
-        let nics = Netdevs::default().nics(&exclusive(&inventory), &inventory);
+        let nics = Netdevs::default().nics(&exclusive(&inventory), &inventory, &Default::default());
         let place = |nic: dra::Nic| {
             let root = nic.pcie_root.expect("a root");
             (nic.address, root, nic.numa_node.expect("a NUMA node"))

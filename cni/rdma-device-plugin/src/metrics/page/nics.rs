@@ -192,6 +192,18 @@ fn nic(snapshot: &Snapshot, function: &Function, held: &Holders<'_>) -> Nic {
     });
     let firmware = hca.and_then(|it| it.firmware.as_ref());
     let firmware = firmware.map(|it| format!("firmware {it}"));
+    let switches = snapshot
+        .node
+        .switches
+        .of(&device.address, &snapshot.node.inventory);
+    let switches = switches.into_iter().map(|seen| {
+        let last = if seen.is_away { ", as last heard" } else { "" };
+        format!(
+            "port {} of {}{last}",
+            seen.neighbour.port(),
+            seen.neighbour.switch()
+        )
+    });
     let mtu = netdev.and_then(|it| it.mtu).map(|it| format!("MTU {it}"));
     Nic {
         address: device.address.clone(),
@@ -203,6 +215,7 @@ fn nic(snapshot: &Snapshot, function: &Function, held: &Holders<'_>) -> Nic {
             .chain(kind)
             .chain(mtu)
             .chain(firmware)
+            .chain(switches)
             .collect(),
         link: link(snapshot, function, held),
         fault: snapshot.node.unhealthy.get(&device.address).cloned(),
