@@ -2,6 +2,7 @@
 //! The observed state of the node, as plain data: the only input of [`examine`](super::examine).
 
 use attachments::{Attachment, Key, given_up::Note};
+use lldp::{Neighbour, Seen, Switches, joined};
 use rdma_netns::{GidTable, Observed, RdmaCgroup, RdmaMode, smc::SmcState};
 use rdma_resources::Published;
 use serde::{Deserialize, Serialize};
@@ -51,6 +52,9 @@ pub struct Facts {
     pub runtimes: Vec<Runtime>,
     /// The daemon.
     pub daemon: Daemon,
+    /// Switches that the daemon has heard by LLDP.
+    #[serde(skip_serializing_if = "is_empty")]
+    pub switches: Switches,
     /// Records of attachments.
     pub records: Vec<Record>,
     /// Records that were set aside because they could not be read.
@@ -349,11 +353,35 @@ pub struct Lease {
     pub interface: Option<String>,
 }
 
+fn is_empty(switches: &Switches) -> bool {
+    switches.0.is_empty()
+}
+
 impl Facts {
     /// The state of a module.
     pub fn module(&self, name: &str) -> ModuleState {
         let state = self.modules.get(name).copied();
         state.unwrap_or(ModuleState::Unknown)
+    }
+
+    /// Returns the switches of the node's rails, by the bond, the RDMA device, or else the netdev. A bond on two switches
+    /// has both.
+    pub fn switches_of_rails(&self) -> BTreeMap<String, String> {
+        let mut rails: BTreeMap<String, Vec<&Seen>> = BTreeMap::new();
+        for (address, seen) in &self.switches.0 {
+            let observed = self.observed.as_ref();
+            let bond = observed.and_then(|it| {
+                let master = it.host.link(&seen.netdev)?.master?;
+                let master = it.host.link_by_index(master)?;
+                master.is_bond().then(|| master.name.to_string())
+            });
+            let rdma = observed.and_then(|it| it.device(address)?.rdma.first().cloned());
+            let rail = bond.or(rdma).unwrap_or_else(|| seen.netdev.clone());
+            rails.entry(rail).or_default().push(seen);
+        }
+        let switch =
+            |(rail, seen): (String, Vec<&Seen>)| Some((rail, joined(&seen, Neighbour::switch)?));
+        rails.into_iter().filter_map(switch).collect()
     }
 
     /// The attachments whose records can be read.

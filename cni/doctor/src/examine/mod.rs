@@ -8,6 +8,7 @@
 //! | `chain` | the runtime's call of this plugin, programs |
 //! | `pods` | the outcome of an ADD: devices, GIDs, addresses, MTU, SMC-R |
 //! | `services` | kubelet, the daemon, the runtime |
+//! | `switches` | cables between NICs and switches |
 //! | `records` | records, leases, leftovers |
 
 mod chain;
@@ -16,6 +17,7 @@ mod kernel;
 mod pods;
 mod records;
 mod services;
+mod switches;
 
 use super::facts::Facts;
 use serde::Serialize;
@@ -115,6 +117,7 @@ pub fn examine(facts: &Facts) -> Vec<Finding> {
     let conf = conf.as_ref();
     kernel::examine(facts, conf, &mut Findings::new(Group::Kernel, &mut all));
     devices::examine(facts, &mut Findings::new(Group::Devices, &mut all));
+    switches::examine(facts, &mut Findings::new(Group::Devices, &mut all));
     pods::examine(facts, conf, &mut Findings::new(Group::Pods, &mut all));
     services::examine(facts, conf, &mut Findings::new(Group::Services, &mut all));
     records::examine(facts, conf, &mut Findings::new(Group::Records, &mut all));

@@ -83,6 +83,7 @@ pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
         pod_resources: services::pod_resources(&view, &paths.kubelet_dir, conf.as_ref()),
         runtimes,
         daemon: services::daemon(&mut view, &paths.kubelet_dir, &state_dir),
+        switches: services::switches(&mut view, &state_dir),
         records,
         aside,
         unreadable_claims: records::unreadable_claims(&view, &state_dir),

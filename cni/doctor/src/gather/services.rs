@@ -6,6 +6,7 @@ use super::{
     view::View,
 };
 use kubelet_api::pod_resources::{self, AskError};
+use lldp::Switches;
 use network_conf::{Conf, Devices};
 use rdma_resources::Published;
 use std::{
@@ -119,6 +120,12 @@ pub(super) fn daemon(view: &mut View, kubelet_dir: &Path, state_dir: &Path) -> D
         unreadable,
         age: age.unwrap_or_default().as_secs(),
     }
+}
+
+/// Returns the switches that the daemon has heard.
+pub(super) fn switches(view: &mut View, state_dir: &Path) -> Switches {
+    let read = Switches::read(&view.path(state_dir));
+    view.keep("the NICs' switches", read).unwrap_or_default()
 }
 
 /// Connects to the host's socket.
