@@ -27,6 +27,9 @@ pub(super) struct Node {
     rails: Option<usize>,
     /// Number of NICs that no new pod may have, if ResourceSlices show it.
     tainted: Option<usize>,
+    /// Switches by rail, as the daemon has heard them by LLDP.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    switches: BTreeMap<String, String>,
     /// `ok`, or the problem.
     health: String,
 }
@@ -61,6 +64,7 @@ pub(super) fn nodes(flags: &Flags) -> Result<(Vec<Node>, Vec<Error>), Error> {
             facts.as_ref(),
         ));
     }
+    mark_misplaced(&mut rows);
     Ok((rows, failed))
 }
 
@@ -101,7 +105,28 @@ fn row(name: &str, daemon: &str, node: &Value, slices: &Value, facts: Option<&Fa
         resources: amounts.collect(),
         rails: sliced.or(facts.map(|_| offered)),
         tainted: sliced.map(|_| tainted()),
+        switches: facts.map_or_else(BTreeMap::new, Facts::switches_of_rails),
         health: problem(node).unwrap_or_else(|| health(facts)),
+    }
+}
+
+/// Adds to each node's health the rails on a switch that is another rail's on the other nodes.
+fn mark_misplaced(nodes: &mut [Node]) {
+    let all: Vec<_> = nodes.iter().map(|it| it.switches.clone()).collect();
+    for (place, node) in nodes.iter_mut().enumerate() {
+        let others = all[..place].iter().chain(&all[place + 1..]).flatten();
+        for (rail, switch) in &node.switches {
+            let same = others.clone().filter(|(_, it)| *it == switch);
+            let rails: BTreeSet<&str> = same.map(|(rail, _)| rail.as_str()).collect();
+            if !rails.is_empty() && !rails.contains(rail.as_str()) {
+                let rails = rails.into_iter().collect::<Vec<_>>().join(", ");
+                let words = format!("{rail} is on {switch}, on other nodes the switch of {rails}");
+                node.health = match node.health.as_str() {
+                    "ok" => words,
+                    health => format!("{health}; {words}"),
+                };
+            }
+        }
     }
 }
 
@@ -146,6 +171,12 @@ pub(super) fn table(nodes: &[Node]) -> String {
             (Some(all), Some(tainted)) => format!("{}/{all}", all - tainted),
             (Some(all), None) => all.to_string(),
             _ => dash.clone(),
+        };
+        let switches: BTreeSet<&str> = node.switches.values().map(String::as_str).collect();
+        let switches: Vec<&str> = switches.into_iter().collect();
+        let rails = match switches.as_slice() {
+            [] => rails,
+            some => format!("{rails} on {}", some.join(", ")),
         };
         [
             node.name.clone(),

@@ -98,3 +98,42 @@ fn a_condition_comes_before_the_counts_of_doctor() {
     );
     assert_eq!(health(&node(false)), "not known");
 }
+
+#[test]
+fn a_rail_on_the_switch_of_another_rail_is_marked() {
+    let node = |name: &str, switches: &[(&str, &str)]| {
+        let seen = |(number, (netdev, switch)): (usize, &(&str, &str))| {
+            let seen = json!({"netdev": netdev, "chassis": switch, "portId": "Eth1", "ttl": 120});
+            (format!("0000:{number:02x}:00.0"), seen)
+        };
+        let seen: serde_json::Map<_, _> = switches.iter().enumerate().map(seen).collect();
+        let facts = Facts {
+            switches: serde_json::from_value(seen.into()).expect("switches"),
+            ..Facts::default()
+        };
+        let mut row = row(name, "Ready", &Value::Null, &Value::Null, Some(&facts));
+        row.health = "ok".to_owned();
+        row
+    };
+    let right = [("ens1", "leaf1"), ("ens2", "leaf2")];
+    let mut nodes = [
+        node("a", &right),
+        node("b", &[("ens1", "leaf1"), ("ens2", "leaf1")]),
+        node("c", &right),
+        // in another rack
+        node("d", &[("ens1", "leaf3"), ("ens2", "leaf4")]),
+        node("e", &[]),
+    ];
+    mark_misplaced(&mut nodes);
+    let health: Vec<&str> = nodes.iter().map(|it| it.health.as_str()).collect();
+    let misplaced = "ens2 is on leaf1, on other nodes the switch of ens1";
+    assert_eq!(health, ["ok", misplaced, "ok", "ok", "ok"]);
+    assert_eq!(
+        table(&nodes).lines().nth(1),
+        Some("a     Ready   -          0 on leaf1, leaf2  ok")
+    );
+    assert_eq!(
+        serde_json::to_value(&nodes[0].switches).expect("JSON"),
+        json!({"ens1": "leaf1", "ens2": "leaf2"})
+    );
+}
