@@ -142,6 +142,12 @@
 {{- if and .Values.config $otherReporters -}}
 {{ fail "reporters: config takes the place of the switches; put reporters into it (docs/device-plugin-conf.md)" }}
 {{- end -}}
+{{- if and .Values.config (or .Values.lldp.listen .Values.lldp.file) -}}
+{{ fail "lldp: config takes the place of the switches; put lldp into it (docs/device-plugin-conf.md)" }}
+{{- end -}}
+{{- if and .Values.lldp.listen .Values.lldp.file -}}
+{{ fail "lldp: has listen and file; choose one" }}
+{{- end -}}
 {{- if and .Values.config .Values.customResourceName -}}
 {{ fail "customResourceName: config takes the place of the switches; put the resource's name into it (docs/device-plugin-conf.md)" }}
 {{- end -}}
@@ -210,6 +216,8 @@
 {{- end -}}
 {{- with .Values.errors }}{{ $_ := set $config "errors" . }}{{ end -}}
 {{- if $otherReporters }}{{ $_ := set $config "reporters" $reporters }}{{ end -}}
+{{- if .Values.lldp.listen }}{{ $_ := set $config "lldp" (dict "listen" true) }}{{ end -}}
+{{- with .Values.lldp.file }}{{ $_ := set $config "lldp" (dict "file" .) }}{{ end -}}
 {{ toJson $config }}
 {{- end -}}
 {{- end -}}
@@ -227,6 +235,11 @@
 {{- end -}}
 {{ toJson (list $config.chain $config.mode $config.customResourceName (not (kindIs "invalid" $config.erdma)) $names) }}
 {{- end -}}
+{{- end -}}
+
+{{- /* the source of the NICs' switches in the daemon's configuration */}}
+{{- define "rdma.lldp" -}}
+{{ include "rdma.config" . | fromJson | dig "lldp" dict | toJson }}
 {{- end -}}
 
 {{- /* where the worker of node-feature-discovery reads files of labels */}}
