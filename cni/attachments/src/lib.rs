@@ -13,6 +13,7 @@
 //! | `desired` | the addresses, routes and rules of a rail |
 //! | `other_interface` | the routes and rules of an interface that another plugin made |
 //! | [`store`] | the files and the locks around them |
+//! | [`libraries`] | the variables of libraries for a pod's rails |
 //! | `living` | the records of the node's other pods, and whether the pods live |
 //! | [`given_up`] | attributes that could not be restored |
 //! | `description` | the description of rails for programs in the pod |
@@ -25,6 +26,7 @@ mod attribute;
 mod description;
 mod desired;
 pub mod given_up;
+pub mod libraries;
 mod living;
 mod made_as;
 mod other_interface;

@@ -2,10 +2,11 @@
 //! CDI specification of a claim: one file, with a device for each of the claim's requests. A container that uses a
 //! request gets all its allocated devices.
 
-use crate::record::Record;
+use crate::record::{Record, Request};
 use rdma_resources::{
     CharNode,
     cdi::{VERSION, device_node},
+    container::{LibraryFile, MOUNTED},
     file,
 };
 use serde_json::{Value, json};
@@ -42,11 +43,11 @@ pub(crate) fn path(directory: &Path, uid: &str) -> PathBuf {
 /// Variable with the pod's rails, equal for all requests of a claim.
 const RAILS: &str = "RDMA_RAILS";
 
-/// Returns true if the file at `path` gives containers the character devices of `record`. Other content is ignored:
-/// another version of this program, which runs briefly beside this one, may have written it.
+/// Returns true if the file at `path` gives containers the character devices of `record`. Other content, such as the path
+/// of library files, is ignored: another version of this program, which runs briefly beside this one, may have written it.
 pub(crate) fn gives(path: &Path, record: &Record) -> bool {
     let there: Option<Value> = file::read(path).ok().flatten();
-    there.is_some_and(|it| char_devices(&it) == char_devices(&specification(record)))
+    there.is_some_and(|it| char_devices(&it) == char_devices(&specification(record, path)))
 }
 
 /// Returns the name of each device of a specification, with path and numbers of its character devices.
@@ -62,8 +63,13 @@ fn char_devices(specification: &Value) -> Vec<(&Value, Vec<[&Value; 3]>)> {
     devices.collect()
 }
 
-/// Returns the content of the file.
-pub fn specification(record: &Record) -> Value {
+/// Returns the content of the file; `files` is the directory of the claim's library files.
+pub fn specification(record: &Record, files: &Path) -> Value {
+    let present = record.files_of_one_pod();
+    let has_file = |request: &Request, file: LibraryFile| {
+        let is_present = present.is_some_and(|it| it.contains_key(file.name()));
+        is_present && request.files.contains_key(file.name())
+    };
     let rails = record.rails_of_one_pod();
     let rails = rails.map(|rails| format!("{RAILS}={}", json!(rails)));
     let devices = record.requests.iter().map(|request| {
@@ -83,7 +89,20 @@ pub fn specification(record: &Record) -> Value {
         let mut edits = json!({"deviceNodes": nodes});
         let env = request.env.iter();
         let env = env.map(|(name, value)| format!("{name}={value}"));
-        let env: Vec<String> = env.chain(rails.clone()).collect();
+        let own = LibraryFile::ALL.into_iter();
+        let own = own.filter(|file| has_file(request, *file));
+        let own: Vec<String> = own
+            .map(|file| file.variable())
+            .map(|(name, path)| format!("{name}={path}"))
+            .collect();
+        if !own.is_empty() {
+            edits["mounts"] = json!([{
+                "hostPath": files,
+                "containerPath": MOUNTED,
+                "options": ["ro", "nosuid", "nodev", "bind"],
+            }]);
+        }
+        let env: Vec<String> = env.chain(own).chain(rails.clone()).collect();
         if !env.is_empty() {
             edits["env"] = env.into();
         }

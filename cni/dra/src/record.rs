@@ -40,6 +40,9 @@ pub struct Record {
     /// Rails of these sandboxes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub rails: BTreeMap<String, Vec<JoinedRail>>,
+    /// Library files of these sandboxes' containers, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub files: BTreeMap<String, BTreeMap<String, String>>,
     /// NICs that disappeared after containers could have them: no specification exists until they are back.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub absent: BTreeSet<DeviceAddress>,
@@ -99,6 +102,9 @@ pub struct Request {
     /// `rdma_cm`, if it works with the NICs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection_manager: Option<CharNode>,
+    /// Library files of containers, by name, with the lines that do not depend on the pod.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub files: BTreeMap<String, String>,
     /// Hook that sets the limits of containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hook: Option<Hook>,
@@ -125,6 +131,16 @@ impl Record {
             }
         }
         (!entries.is_empty()).then_some(entries)
+    }
+
+    /// Returns the library files of the claim's only pod, by name. `None`: no pod has its network, or several pods have
+    /// different files.
+    pub fn files_of_one_pod(&self) -> Option<&BTreeMap<String, String>> {
+        let mut sandboxes = self.rails.keys();
+        let (sandbox, None) = (sandboxes.next()?, sandboxes.next()) else {
+            return None;
+        };
+        self.files.get(sandbox)
     }
 
     /// Returns true if containers could have its devices.
@@ -175,6 +191,7 @@ impl Record {
         if self.boot_id != boot_id {
             self.networks.clear();
             self.rails.clear();
+            self.files.clear();
             self.absent.clear();
             boot_id.clone_into(&mut self.boot_id);
         }

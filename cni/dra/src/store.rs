@@ -8,10 +8,10 @@ use crate::{
     record::{FORMAT, JoinedRail, Record, present},
 };
 use rdma_netns::Inventory;
-use rdma_resources::{CharNode, FileError, file, grant::GrantedDevice};
+use rdma_resources::{CharNode, FileError, container::LibraryFile, file, grant::GrantedDevice};
 use serde_json::Value;
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io,
     path::{Path, PathBuf},
@@ -126,15 +126,15 @@ impl Claims {
         Ok(Some(record))
     }
 
-    /// Records that a pod of the claim `uid` has its network with `rails`, in the sandbox `container`; `now` has the
-    /// character devices of its NICs. Returns true if the claim exists.
+    /// Records that a pod of the claim `uid` has its network with `rails`, in the sandbox `container`, and its library
+    /// `files`; `now` has the character devices of its NICs. Returns true if the claim exists.
     ///
     /// One of the files cannot be read or written.
     pub fn joined(
         &self,
         uid: &str,
         boot_id: &str,
-        (container, rails): (&str, Vec<JoinedRail>),
+        (container, rails, files): (&str, Vec<JoinedRail>, BTreeMap<String, String>),
         now: impl Fn(&GrantedDevice) -> Option<Vec<CharNode>>,
     ) -> Result<bool, FileError> {
         let _lock = self.lock()?;
@@ -145,6 +145,7 @@ impl Claims {
         record.follow(now);
         record.networks.insert(container.to_owned());
         record.rails.insert(container.to_owned(), rails);
+        record.files.insert(container.to_owned(), files);
         self.put(&record)?;
         Ok(true)
     }
@@ -224,6 +225,7 @@ impl Claims {
             };
             record.networks.remove(container);
             record.rails.remove(container);
+            record.files.remove(container);
             if !record.is_begun() {
                 // the next ADD checks all NICs again
                 record.absent.clear();
@@ -257,6 +259,13 @@ impl Claims {
         };
         let specifications = cdi_dirs.iter().map(|it| cdi::path(it, uid));
         specifications.into_iter().try_for_each(remove_all)?;
+        let directory = self.files(uid);
+        match fs::remove_dir_all(&directory) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(FileError::new("remove", &directory, error));
+            }
+            _ => {}
+        }
         let path = self.path(uid);
         let removed = match unreadable {
             None => {
@@ -305,8 +314,16 @@ impl Claims {
         if file::replace(&self.path(uid), record, 0o600)? {
             self.settle()?;
         }
+        let directory = self.files(uid);
+        let files = record.files_of_one_pod();
+        for name in LibraryFile::ALL.map(LibraryFile::name) {
+            if let Some(text) = files.and_then(|it| it.get(name)) {
+                file::replace_text(&directory.join(name), text.as_bytes(), 0o644)?;
+            }
+        }
         if record.is_final() {
-            file::replace(&specification, &cdi::specification(record), 0o644)?;
+            let content = cdi::specification(record, &directory);
+            file::replace(&specification, &content, 0o644)?;
         }
         Ok(())
     }
@@ -319,6 +336,12 @@ impl Claims {
 
     fn lock(&self) -> Result<impl Drop, FileError> {
         file::lock(&self.root.join("lock"))
+    }
+
+    /// Returns the directory of the claim's library files, which containers see as
+    /// [`MOUNTED`](rdma_resources::container::MOUNTED).
+    fn files(&self, uid: &str) -> PathBuf {
+        self.root.join(uid)
     }
 
     fn path(&self, uid: &str) -> PathBuf {

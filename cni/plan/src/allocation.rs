@@ -155,16 +155,21 @@ pub fn of_record(record: &Record) -> impl Iterator<Item = ClaimDevice> {
     })
 }
 
+/// Returns the id of a device of a claim.
+pub fn id_of(record: &Record, device: &Prepared) -> Id {
+    Id {
+        resource: device.resource.clone(),
+        id: format!("{}/{}", record.claim, device.device),
+    }
+}
+
 /// Resolves a device of a claim by the claim's record. `None`: the device belongs to none of `resources`.
 pub fn of_claim(device: &ClaimDevice, record: &Record, resources: &[String]) -> Option<Meaning> {
     let is_it = |it: &&Prepared| it.device == device.device && resources.contains(&it.resource);
     let prepared = record.devices.iter().find(is_it)?;
     let addresses = prepared.nics.iter().map(|nic| nic.address.clone());
     Some(Meaning {
-        id: Id {
-            resource: prepared.resource.clone(),
-            id: format!("{}/{}", record.claim, device.device),
-        },
+        id: id_of(record, prepared),
         sharing: prepared.sharing,
         devices: Named::Addresses(addresses.collect()),
         parents: BTreeMap::new(),

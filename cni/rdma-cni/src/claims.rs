@@ -2,16 +2,20 @@
 //! Claims (dynamic resource allocation). Their CDI specifications are written when the pod's network is ready, because
 //! only then the containers' devices are final. Without a specification the runtime makes no container.
 
-use attachments::{Attachment, Rail};
+use crate::verb::Node;
+use attachments::{Attachment, Id, Rail, libraries::Allocation};
 use cni_protocol::ConfError;
-use dra::{AttachmentParameters, Claims, record::JoinedRail};
+use dra::{AttachmentParameters, Claims, Record, record::JoinedRail};
 use network_conf::{Conf, RoutingFields, vf};
-use plan::{allocation::Meaning, select::Choice};
-use rdma_netns::{Observed, RdmaDevice};
-use rdma_resources::{CharNode, FileError, grant::GrantedDevice};
+use plan::{
+    allocation::{self, Meaning},
+    select::Choice,
+};
+use rdma_netns::{Kernel, LinkType, Observed, RdmaDevice};
+use rdma_resources::{CharNode, FileError, container::LibraryFile, grant::GrantedDevice};
 use serde::Serialize;
 use serde_json::json;
-use std::{borrow::Cow, path::Path};
+use std::{borrow::Cow, collections::BTreeMap, path::Path};
 
 /// The CDI specification of a claim cannot be written, so that the runtime refuses its container.
 #[derive(Debug, thiserror::Error)]
@@ -92,8 +96,8 @@ fn one_of<T: PartialEq + Serialize>(
 
 /// Writes the CDI specifications of the claims that `choice` was allocated by, with the `observed` character devices,
 /// after the network of `attachment` is ready.
-pub fn joined(
-    state_dir: &Path,
+pub fn joined<K: Kernel>(
+    node: &Node<'_, K>,
     attachment: &Attachment,
     choice: &Choice<'_>,
     observed: &Observed,
@@ -108,27 +112,80 @@ pub fn joined(
             uids.push(&claim.uid);
         }
     }
-    let claims = Claims::new(state_dir);
+    let claims = Claims::new(node.store.root());
+    let failed = |uid: &String, source| ClaimError {
+        uid: uid.clone(),
+        source,
+    };
+    let read = |uid: &&String| {
+        let record = claims.read(uid).map_err(|source| failed(uid, source));
+        record.transpose()
+    };
+    let records: Vec<Record> = uids.iter().filter_map(read).collect::<Result<_, _>>()?;
+    let files = files(node.kernel, attachment, (&records, meanings), observed);
     for uid in uids {
-        let failed = |source| ClaimError {
-            uid: uid.clone(),
-            source,
-        };
         let now = |nic: &GrantedDevice| nodes(nic, observed);
         let own: Vec<&Meaning> = meanings.iter().filter(|it| is_of(it, uid)).collect();
         let rails = attachment.rails.iter();
         let rails = rails
             .flat_map(|rail| joined_rails(rail, &own, attachment, observed))
             .collect();
-        let network = (&*attachment.key.container, rails);
+        let network = (&*attachment.key.container, rails, files.clone());
         let joined = claims.joined(uid, &observed.boot_id, network, now);
-        if joined.map_err(failed)? {
+        if joined.map_err(|source| failed(uid, source))? {
             log::info!("claim {uid}: its containers can get their devices");
         } else {
             log::warn!("claim {uid} was given up while its pod's network was made");
         }
     }
     Ok(())
+}
+
+/// Returns the library files of the pod's containers, by name: for all devices of the pod's claims `records` that have
+/// the file, as a container can have several claims.
+fn files<K: Kernel>(
+    kernel: &K,
+    attachment: &Attachment,
+    (records, meanings): (&[Record], &[Meaning]),
+    observed: &Observed,
+) -> BTreeMap<String, String> {
+    let mut files = BTreeMap::new();
+    for file in LibraryFile::ALL {
+        let mut fixed = None;
+        let mut ids = vec![];
+        for record in records {
+            for device in &record.devices {
+                let mut requests = record.requests.iter();
+                let request = requests.find(|it| it.name == device.request);
+                let Some(text) = request.and_then(|it| it.files.get(file.name())) else {
+                    continue;
+                };
+                fixed = fixed.or(Some(text));
+                ids.push((allocation::id_of(record, device), &*device.nics));
+            }
+        }
+        let Some(fixed) = fixed else {
+            continue;
+        };
+        let port = |_: &Id, nic: &GrantedDevice| {
+            let port = rdma(nic, observed)?.ports.first()?;
+            let is_infiniband = port.link_layer == Some(LinkType::Infiniband);
+            Some((port.number, is_infiniband))
+        };
+        let attaches = |resource: &str| meanings.iter().any(|it| it.id.resource == resource);
+        let allocation = Allocation {
+            kernel,
+            attachments: vec![attachment],
+            ids,
+        };
+        let variables = allocation.variables(file, port, attaches);
+        if let Some(why) = variables.undecided {
+            log::warn!("{}: {why}", attachment.pod.as_deref().unwrap_or("a pod"));
+        }
+        let text = LibraryFile::text(variables.all) + fixed;
+        files.insert(file.name().to_owned(), text);
+    }
+    files
 }
 
 fn is_of(meaning: &Meaning, uid: &str) -> bool {
@@ -175,8 +232,14 @@ pub fn left(state_dir: &Path, container: &str) {
     }
 }
 
-/// Returns the character devices of the RDMA device of `nic`, in the pod or on the host.
+/// Returns the character devices of the RDMA device of `nic`.
 fn nodes(nic: &GrantedDevice, observed: &Observed) -> Option<Vec<CharNode>> {
+    let device = rdma(nic, observed)?;
+    Some(device.char_devices.iter().map(CharNode::from).collect())
+}
+
+/// Returns the RDMA device of `nic`, in the pod or on the host.
+fn rdma<'a>(nic: &GrantedDevice, observed: &'a Observed) -> Option<&'a RdmaDevice> {
     let function = observed.device(&nic.address);
     let is_its = |rdma: &&RdmaDevice| match &rdma.parent {
         Some(parent) => *parent == nic.address,
@@ -184,6 +247,5 @@ fn nodes(nic: &GrantedDevice, observed: &Observed) -> Option<Vec<CharNode>> {
         None => rdma.name == nic.rdma || function.is_some_and(|it| it.rdma.contains(&rdma.name)),
     };
     let pod = observed.pod.iter().flat_map(|pod| &pod.rdma);
-    let device = pod.chain(&observed.host.rdma).find(is_its)?;
-    Some(device.char_devices.iter().map(CharNode::from).collect())
+    pod.chain(&observed.host.rdma).find(is_its)
 }

@@ -48,6 +48,22 @@ impl LibraryFile {
             Self::Ucx => "ucx.conf",
         }
     }
+
+    /// Returns the variable by which the library finds the file in [`MOUNTED`].
+    pub fn variable(self) -> (&'static str, String) {
+        match self {
+            Self::Nccl => ("NCCL_CONF_FILE", format!("{MOUNTED}/{}", self.name())),
+            Self::Ucx => ("UCX_CONFIG_DIR", MOUNTED.to_owned()),
+        }
+    }
+
+    /// Returns the lines of the file with these `variables`.
+    pub fn text<N: AsRef<str>>(variables: impl IntoIterator<Item = (N, String)>) -> String {
+        let lines = variables.into_iter();
+        lines
+            .map(|(name, value)| format!("{}={value}\n", name.as_ref()))
+            .collect()
+    }
 }
 
 /// The CDI file and the directories of a node's containers.
@@ -170,11 +186,8 @@ impl Containers {
         variables: impl IntoIterator<Item = (&'a str, String)>,
     ) -> Result<(), FileError> {
         let path = self.directory(container).join(file.name());
-        let lines = variables.into_iter();
-        let lines: String = lines
-            .map(|(name, value)| format!("{name}={value}\n"))
-            .collect();
-        file::replace_text(&path, lines.as_bytes(), 0o644).map(drop)
+        let text = LibraryFile::text(variables);
+        file::replace_text(&path, text.as_bytes(), 0o644).map(drop)
     }
 }
 

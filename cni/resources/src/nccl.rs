@@ -55,7 +55,10 @@ pub struct Port {
 
 /// No setting of NCCL is right on all ports.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no GID index is right on all of its rails ({indexes}), and by address {why}")]
+#[error(
+    "NCCL gets no GID: no GID index is right on all of its rails ({indexes}), and by address {why}; its own choice is \
+     right with NICs of the pod's own, or with addresses from a range that the node and other pods do not use"
+)]
 pub struct Undecided {
     indexes: String,
     why: String,

@@ -79,7 +79,7 @@ pub fn claim(input: &[u8]) {
         return;
     };
     assert_comes_back(&record);
-    let specification = cdi::specification(&record);
+    let specification = cdi::specification(&record, Path::new("/files"));
     let devices = specification["devices"].as_array().expect("a list");
     assert_eq!(devices.len(), record.requests.len());
     for device in devices {

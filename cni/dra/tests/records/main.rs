@@ -2,6 +2,7 @@
 //! Life of a claim in files: prepared, joined by pods, left, prepared again, and in another boot.
 
 mod numbers;
+mod one_pod;
 mod unreadable;
 
 use dra::{
@@ -15,6 +16,7 @@ use rdma_resources::{
 };
 use serde_json::{Value, json};
 use std::{
+    collections::BTreeMap,
     fs::{self, Permissions},
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::Path,
@@ -59,6 +61,7 @@ fn record(directory: &Path, awaits_network: bool) -> Record {
             major: 10,
             minor: 120,
         }),
+        files: Default::default(),
         hook: None,
     };
     Record {
@@ -75,6 +78,7 @@ fn record(directory: &Path, awaits_network: bool) -> Record {
         awaits_network,
         networks: Default::default(),
         rails: Default::default(),
+        files: Default::default(),
         absent: Default::default(),
         parameters: Default::default(),
         devices: vec![device("one", 1), device("two", 2), device("two", 3)],
@@ -114,10 +118,11 @@ fn injected(directory: &Path) -> Option<Value> {
             format!("{} {}:{}", path.expect("a name"), it["major"], it["minor"])
         });
         let name = device["name"].as_str().expect("a name").to_owned();
-        (
-            name,
-            json!({"nodes": nodes.collect::<Vec<_>>(), "env": edits["env"]}),
-        )
+        let mut given = json!({"nodes": nodes.collect::<Vec<_>>(), "env": edits["env"]});
+        if let Some(mounts) = edits.get("mounts") {
+            given["mounts"] = mounts.clone();
+        }
+        (name, given)
     });
     Some(Value::Object(devices.collect()))
 }
@@ -179,7 +184,7 @@ fn a_request_has_the_hook_that_sets_its_limits() {
     record.requests[1].hook = Some(Hook::new(Path::new("/opt/bin"), limits));
     let text = serde_json::to_string(&record).expect("JSON");
     let record: Record = serde_json::from_str(&text).expect("a record");
-    let specification = cdi::specification(&record);
+    let specification = cdi::specification(&record, Path::new("/files"));
     let hooks = |device: usize| &specification["devices"][device]["containerEdits"]["hooks"];
     assert_eq!(hooks(0), &Value::Null);
     let expected = json!([{
@@ -199,7 +204,12 @@ fn without_a_network_there_is_no_specification() {
 
     assert!(
         claims
-            .joined(UID, "boot-1", ("sandbox-1", vec![]), moved(4))
+            .joined(
+                UID,
+                "boot-1",
+                ("sandbox-1", vec![], BTreeMap::new()),
+                moved(4)
+            )
             .expect("joined")
     );
     let first = injected(directory.path()).expect("a specification");
@@ -210,7 +220,12 @@ fn without_a_network_there_is_no_specification() {
     // a second pod of the claim, and kubelet's second Prepare: the state stays
     assert!(
         claims
-            .joined(UID, "boot-1", ("sandbox-2", vec![]), moved(4))
+            .joined(
+                UID,
+                "boot-1",
+                ("sandbox-2", vec![], BTreeMap::new()),
+                moved(4)
+            )
             .expect("joined")
     );
     let again = claims.again(UID, "boot-1", moved(9)).expect("again");
@@ -230,7 +245,12 @@ fn without_a_network_there_is_no_specification() {
     assert_eq!(claims.read(UID).expect("read"), None);
     assert!(
         !claims
-            .joined(UID, "boot-1", ("sandbox-1", vec![]), moved(0))
+            .joined(
+                UID,
+                "boot-1",
+                ("sandbox-1", vec![], BTreeMap::new()),
+                moved(0)
+            )
             .expect("none")
     );
 }
@@ -248,7 +268,12 @@ fn records_are_roots_alone_and_unusable_modes_do_not_matter() {
         for path in [&file, &lock, &directory.path().join("claims")] {
             fs::set_permissions(path, Permissions::from_mode(mode)).expect("set");
         }
-        let joined = claims.joined(UID, "boot-1", ("sandbox", vec![]), moved(4));
+        let joined = claims.joined(
+            UID,
+            "boot-1",
+            ("sandbox", vec![], BTreeMap::new()),
+            moved(4),
+        );
         assert!(joined.expect("joined"), "{mode:o}");
         assert!(injected(directory.path()).is_some(), "{mode:o}");
         assert_eq!(mode_of(&file), 0o600, "{mode:o}");
@@ -320,7 +345,12 @@ fn another_boot_has_other_numbers_and_no_networks() {
             .prepare(&record(directory.path(), awaits))
             .expect("prepared");
         claims
-            .joined(UID, "boot-1", ("sandbox-1", vec![]), moved(1))
+            .joined(
+                UID,
+                "boot-1",
+                ("sandbox-1", vec![], BTreeMap::new()),
+                moved(1),
+            )
             .expect("joined");
         fs::remove_dir_all(directory.path().join("cdi")).expect("a tmpfs");
         claims
@@ -334,47 +364,6 @@ fn another_boot_has_other_numbers_and_no_networks() {
     let devices = injected(directory.path()).expect("nothing is waited for");
     let one = &devices[format!("{UID}-one")];
     assert_eq!(one["nodes"], json!(["uverbs8 231:200", "rdma_cm 10:120"]));
-}
-
-/// Includes rails of another claim of the pod. Pods of one claim have different rails: no variable would be right for
-/// all.
-#[test]
-fn containers_get_the_rails_of_their_one_pod() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let claims = prepared(directory.path(), true);
-    let rail = |interface: &str, device: Option<&str>| JoinedRail {
-        device: device.map(str::to_owned),
-        hardware_address: None,
-        told: json!({"interface": interface}),
-    };
-    let rails = vec![
-        rail("net1", Some("rdma-vf-0000-3b-00-1")),
-        rail("net1", Some("rdma-vf-0000-3b-00-2")),
-        rail("net2", None),
-    ];
-    let join = |sandbox: &str| {
-        let joined = claims.joined(UID, "boot-1", (sandbox, rails.clone()), moved(0));
-        assert!(joined.expect("joined"));
-    };
-    let told = || {
-        let given = injected(directory.path()).expect("it has its network");
-        let of = |request: &str| {
-            let env = given[format!("{UID}-{request}")]["env"].clone();
-            let env: Vec<String> = serde_json::from_value(env).expect("a list");
-            let mut env = env.into_iter();
-            env.find_map(|it| Some(it.strip_prefix("RDMA_RAILS=")?.to_owned()))
-        };
-        let [one, two] = ["one", "two"].map(of);
-        assert_eq!(one, two);
-        one
-    };
-    let expected = r#"[{"interface":"net1"},{"interface":"net2"}]"#;
-    join("sandbox-1");
-    assert_eq!(told().as_deref(), Some(expected));
-    join("sandbox-2");
-    assert_eq!(told(), None);
-    claims.left("sandbox-1").expect("left");
-    assert_eq!(told().as_deref(), Some(expected));
 }
 
 #[test]
@@ -393,6 +382,10 @@ fn a_record_is_a_promise_to_other_versions() {
         told,
     };
     record.rails.insert("sandbox-1".into(), vec![rail]);
+    let nccl = |text: &str| [("nccl.conf".to_owned(), text.to_owned())].into();
+    let files = nccl("NCCL_IB_HCA==mlx5_1\n");
+    record.files.insert("sandbox-1".into(), files);
+    record.requests[0].files = nccl("");
     record.pods.insert("p-1".into());
     record.parameters.mtu = Some(4200);
     record.absent.insert(nic(1).address);
@@ -407,7 +400,7 @@ fn a_record_is_a_promise_to_other_versions() {
 
     // the form of versions before claims had parameters
     let mut fields: Value = serde_json::from_str(text).expect("JSON");
-    for later in ["pods", "rails", "absent", "parameters"] {
+    for later in ["pods", "rails", "files", "absent", "parameters"] {
         let fields = fields.as_object_mut().expect("an object");
         assert!(fields.remove(later).is_some(), "{later}");
     }

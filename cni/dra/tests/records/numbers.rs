@@ -50,7 +50,12 @@ fn numbers_are_checked_while_a_claim_is_prepared() {
         .expect("prepared");
     assert_eq!(check("boot-1", &[]), nothing, "its ADD is to come");
     claims
-        .joined(UID, "boot-1", ("sandbox-1", vec![]), moved(0))
+        .joined(
+            UID,
+            "boot-1",
+            ("sandbox-1", vec![], Default::default()),
+            moved(0),
+        )
         .expect("joined");
     assert_eq!(check("boot-1", &[(1, 1), (2, 2), (3, 3)]), nothing);
     assert_eq!(check("boot-2", &[]), nothing, "kubelet prepares it again");
@@ -72,7 +77,12 @@ fn numbers_are_checked_while_a_claim_is_prepared() {
     check("boot-1", &[(1, 9), (2, 7)]);
     claims.left("sandbox-1").expect("left");
     claims
-        .joined(UID, "boot-1", ("sandbox-2", vec![]), moved(0))
+        .joined(
+            UID,
+            "boot-1",
+            ("sandbox-2", vec![], Default::default()),
+            moved(0),
+        )
         .expect("joined");
     let expected = json!(["uverbs2 231:194", "uverbs3 231:195", "rdma_cm 10:120"]);
     assert_eq!(nodes(), Some(expected));
@@ -98,7 +108,12 @@ fn numbers_are_checked_while_a_claim_is_prepared() {
         .prepare(&record(directory.path(), true))
         .expect("prepared");
     claims
-        .joined(UID, "boot-1", ("sandbox-1", vec![]), |_| None)
+        .joined(
+            UID,
+            "boot-1",
+            ("sandbox-1", vec![], Default::default()),
+            |_| None,
+        )
         .expect("joined");
     assert_eq!(injected(directory.path()), None);
     assert_eq!(check("boot-1", &[(1, 1), (2, 2), (3, 3)]), [[""; 0]]);
@@ -110,7 +125,12 @@ fn numbers_are_checked_while_a_claim_is_prepared() {
 
     // an unreadable record does not delay others
     claims
-        .joined(UID, "boot-1", ("sandbox-1", vec![]), moved(0))
+        .joined(
+            UID,
+            "boot-1",
+            ("sandbox-1", vec![], Default::default()),
+            moved(0),
+        )
         .expect("joined");
     fs::write(directory.path().join("claims/other.json"), "{").expect("written");
     let observe = || Ok::<_, FileError>(inventory(&[]));

@@ -347,7 +347,7 @@ fn finish<K: Kernel>(
         conflict.map_or(Ok(()), |it| Err(ApplyError::TakenMeanwhile(it)))?;
     }
     // before the record's phase becomes attached, so that a failure is undone
-    claims::joined(node.store.root(), attachment, choice, &observed)
+    claims::joined(node, attachment, choice, &observed)
         .map_err(|error| Cause::Claim(Box::new(error)))?;
     attachment.phase = Phase::Attached;
     node.store.update(attachment)?;

@@ -25,14 +25,19 @@ use rdma_resources::{CharNode, Sharing, grant::GrantedDevice};
 use serde_json::{Value, json};
 use std::{fs, path::PathBuf};
 
-const VF: &str = "0000:3b:00.2";
-const OTHER: &str = "0000:d8:00.2";
-const DRIVER: &str = "hca.rdma";
+pub(crate) const VF: &str = "0000:3b:00.2";
+pub(crate) const OTHER: &str = "0000:d8:00.2";
+pub(crate) const DRIVER: &str = "hca.rdma";
 pub(crate) const UID: &str = "0c1f6e1e-7f3c-4a53-9d0a-3d1b0c6b2f11";
 const POD_UID: &str = "5a1b0f4c-2f0e-4b7e-8f53-b5e0c7d0a001";
 
 /// Writes the daemon's record of a claim for the devices at `addresses` in their present state.
-fn prepare(cluster: &Cluster, addresses: &[&str], sharing: Sharing, awaits_network: bool) {
+pub(crate) fn prepare(
+    cluster: &Cluster,
+    addresses: &[&str],
+    sharing: Sharing,
+    awaits_network: bool,
+) {
     let nics = addresses.iter().map(|text| {
         let rdma = cluster.rdma(&address(text));
         granted(text, rdma)
@@ -78,6 +83,7 @@ fn prepare_nics(
         awaits_network,
         networks: Default::default(),
         rails: Default::default(),
+        files: Default::default(),
         absent: Default::default(),
         parameters: Default::default(),
         devices: vec![device],
@@ -85,6 +91,7 @@ fn prepare_nics(
             name: "nic".into(),
             env: Default::default(),
             connection_manager: None,
+            files: Default::default(),
             hook: None,
         }],
     };

@@ -17,6 +17,7 @@ mod called_twice;
 mod cdi_entries;
 mod choosing;
 mod claims;
+mod claims_nccl;
 mod dead;
 mod detecting;
 mod drop_in;

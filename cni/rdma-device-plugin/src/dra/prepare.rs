@@ -184,6 +184,7 @@ impl Preparer {
             awaits_network,
             networks: Default::default(),
             rails: Default::default(),
+            files: Default::default(),
             absent: Default::default(),
             parameters,
             devices,
@@ -353,6 +354,8 @@ fn prepared(
         let of_request = || found.iter().filter(|it| it.0.request == result.request);
         let limits = of_request().map(|(_, of, _)| of.limits);
         let limits = limits.fold(ContainerLimits::default(), ContainerLimits::with);
+        let files = of_request().flat_map(|(_, of, _)| of.environment.files());
+        let files = files.collect();
         let of_request = of_request().filter(|(_, of, _)| of.name == offer.name);
         let all: Vec<usize> = of_request
             .flat_map(|(_, _, places)| places)
@@ -363,6 +366,7 @@ fn prepared(
             name: result.request.clone(),
             env: grant.variables,
             connection_manager: grant.connection_manager,
+            files,
             hook: record::hook(state_dir, limits)?,
         });
     }

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Passes a container its pod's rails and its limits before its creation; the rails are known by then.
 
-use super::{
-    holder::Holder, libraries, libraries::PodRail, plugin_context::PluginContext, service::Promised,
-};
+use super::{holder::Holder, plugin_context::PluginContext, service::Promised};
 use crate::{chain::record, conf::ResourceName, node::Node, offer::Environment};
-use attachments::{Attachment, Store};
-use rdma_netns::{Kernel, linux::Linux};
+use attachments::{
+    Attachment, Id, Store,
+    libraries::{Allocation, Variables},
+};
+use rdma_netns::{Kernel, LinkType, linux::Linux};
 use rdma_resources::{
     Containers, Grant,
     container::{ContainerId, Edits, LibraryFile},
+    grant::GrantedDevice,
 };
 use std::fmt::Display;
 use tonic::Status;
@@ -138,59 +140,44 @@ fn write_libraries<K: Kernel>(
     let Some(id) = container.id() else {
         return Ok(());
     };
-    let rails = attachments.iter();
-    let rails = rails.flat_map(|it| it.rails.iter().map(move |rail| (*it, rail)));
-    let rails: Vec<PodRail<'_>> = rails.collect();
+    let port = |id: &Id, device: &GrantedDevice| {
+        let offer = node.offer(&id.resource)?;
+        let mut offered = offer.devices.iter();
+        let first = offered
+            .find(|it| it.address == device.address)?
+            .hca
+            .ports
+            .first()?;
+        Some((first.number, first.link_type == LinkType::Infiniband))
+    };
+    let chain = node.conf.chain.as_ref();
     for file in LibraryFile::ALL {
         let has_it = |grant: &&Grant| {
             let offer = node.offer(&grant.resource);
             offer.is_some_and(|it| it.environment.has_file(file))
         };
-        let grants: Vec<Grant> = grants.iter().filter(has_it).cloned().collect();
-        if grants.is_empty() {
+        let ids = grants.iter().filter(has_it).map(|grant| {
+            let (resource, id) = (grant.resource.clone(), grant.id.clone());
+            (Id { resource, id }, &*grant.devices)
+        });
+        let allocation = Allocation {
+            kernel,
+            attachments: attachments.to_vec(),
+            ids: ids.collect(),
+        };
+        if allocation.ids.is_empty() {
             continue;
         }
-        let devices = libraries::devices(&grants, &rails, node);
-        let mut variables = vec![];
-        match file {
-            LibraryFile::Nccl => {
-                variables.push(("NCCL_IB_HCA", nccl_devices(&devices, &grants)));
-                match libraries::gids(kernel, &libraries::of_grants(&rails, &grants)) {
-                    Ok(gids) => variables.extend(gids),
-                    Err(why) => {
-                        let pod = attachments.iter().find_map(|it| it.pod.as_deref());
-                        log::warn!(
-                            "{}: NCCL of {} gets no GID: {why}; its own choice is right with NICs of the pod's own, or with \
-                             addresses from a range that the node and other pods do not use",
-                            container.resource,
-                            pod.unwrap_or("a pod")
-                        );
-                    }
-                }
-            }
-            // an empty list would select all devices
-            LibraryFile::Ucx if devices.is_empty() => {}
-            LibraryFile::Ucx => {
-                let ports = devices.iter().map(|(name, port)| format!("{name}:{port}"));
-                let ports = ports.collect::<Vec<_>>().join(",");
-                variables.push(("UCX_NET_DEVICES", ports));
-            }
+        let attaches = |resource: &str| chain.is_some_and(|it| it.attaches(resource));
+        let Variables { all, undecided } = allocation.variables(file, port, attaches);
+        if let Some(why) = undecided {
+            let pod = attachments.iter().find_map(|it| it.pod.as_deref());
+            log::warn!("{}: {}: {why}", container.resource, pod.unwrap_or("a pod"));
         }
-        let written = containers.tell_library(id, file, variables);
+        let written = containers.tell_library(id, file, all);
         written.map_err(in_words)?;
     }
     Ok(())
-}
-
-/// Returns `NCCL_IB_HCA`: exactly these `devices`; without devices, a value that excludes the devices of `grants`.
-fn nccl_devices(devices: &[(String, u32)], grants: &[Grant]) -> String {
-    if devices.is_empty() {
-        let granted = grants.iter().flat_map(|it| &it.devices);
-        let granted: Vec<&str> = granted.map(|it| it.rdma.as_str()).collect();
-        return format!("^={}", granted.join(","));
-    }
-    let names: Vec<&str> = devices.iter().map(|(name, _)| name.as_str()).collect();
-    format!("={}", names.join(","))
 }
 
 /// Returns kubelet's allocations for rails of `attachment`.

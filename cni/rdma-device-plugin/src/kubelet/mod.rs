@@ -24,7 +24,6 @@ mod answered;
 pub(crate) mod chain_check;
 mod environment;
 mod holder;
-mod libraries;
 mod own_accelerators;
 pub mod plugin;
 mod plugin_context;

@@ -4,7 +4,7 @@
 //! devices from that file.
 
 use crate::conf::{Conf, Reader, ResourceConf};
-use rdma_resources::container::{LibraryFile, MOUNTED};
+use rdma_resources::container::LibraryFile;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Environment of a resource's containers.
@@ -47,38 +47,45 @@ impl Environment {
         LibraryFile::ALL.into_iter().any(|file| self.has_file(file))
     }
 
+    /// Returns the variables of `file`'s library that do not depend on the pod.
+    fn fixed(&self, file: LibraryFile) -> BTreeMap<&'static str, String> {
+        let mut variables = BTreeMap::new();
+        if file == LibraryFile::Nccl {
+            // without the variable NCCL itself excludes docker and lo
+            let rails = self.rails.iter();
+            variables.extend(rails.map(|it| ("NCCL_SOCKET_IFNAME", format!("^{it},docker,lo"))));
+            let family = self.ipv6.then(|| "AF_INET6".to_owned());
+            variables.extend(family.map(|it| ("NCCL_IB_ADDR_FAMILY", it)));
+        }
+        variables
+    }
+
+    /// Returns the files of a claim's containers, with the variables that do not depend on the pod. A claim cannot
+    /// set them as variables: those of its CDI specification override the pod's own.
+    pub fn files(&self) -> BTreeMap<String, String> {
+        let all = LibraryFile::ALL.into_iter();
+        let own = all.filter(|file| self.has_file(*file));
+        own.map(|file| (file.name().to_owned(), LibraryFile::text(self.fixed(file))))
+            .collect()
+    }
+
     /// Returns the variables of a container with the RDMA `devices`, by name, each with its used port.
     pub(super) fn variables(&self, devices: &[(&str, u32)]) -> BTreeMap<String, String> {
         let ports = devices.iter().map(|(name, port)| format!("{name}:{port}"));
         let ports = ports.collect::<Vec<_>>().join(",");
         let mut variables = BTreeMap::new();
-        let mut set = |name: &str, value: String| variables.insert(name.to_owned(), value);
-        let family = self.ipv6.then_some("AF_INET6");
-        for reader in &self.readers {
-            match reader {
-                Reader::Rails => {}
-                Reader::Nccl => {
-                    let file = LibraryFile::Nccl.name();
-                    set("NCCL_CONF_FILE", format!("{MOUNTED}/{file}"));
-                    if let Some(rails) = &self.rails {
-                        // without the variable NCCL itself excludes docker and lo
-                        set("NCCL_SOCKET_IFNAME", format!("^{rails},docker,lo"));
-                    }
-                    if let Some(family) = family {
-                        set("NCCL_IB_ADDR_FAMILY", family.to_owned());
-                    }
-                }
-                Reader::Ucx => {
-                    set("UCX_CONFIG_DIR", MOUNTED.to_owned());
-                }
-                Reader::Nvshmem => {
-                    set("NVSHMEM_HCA_LIST", ports.clone());
-                    if let Some(family) = family {
-                        set("NVSHMEM_IB_ADDR_FAMILY", family.to_owned());
-                    }
-                }
-            }
+        for file in LibraryFile::ALL.into_iter().filter(|it| self.has_file(*it)) {
+            variables.extend(self.fixed(file));
+            variables.extend([file.variable()]);
         }
+        if self.readers.contains(&Reader::Nvshmem) {
+            variables.insert("NVSHMEM_HCA_LIST", ports);
+            let family = self.ipv6.then(|| "AF_INET6".to_owned());
+            variables.extend(family.map(|it| ("NVSHMEM_IB_ADDR_FAMILY", it)));
+        }
+        let variables = variables.into_iter();
         variables
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
     }
 }

@@ -156,7 +156,7 @@ fn a_shared_resource_has_its_enabled_parts() {
     assert!(parents.contains("bond*.100"), "{parents}");
 }
 
-/// With the chain, NCCL takes the pod's own GID; the rails need CDI names. Claims have their own way.
+/// With the chain, NCCL takes the pod's own GID; the rails need CDI names.
 #[test]
 fn containers_are_set_up_for_nccl_unless_it_is_turned_off() {
     let (nccl, all) = (&[Reader::Nccl][..], &[Reader::Rails, Reader::Nccl][..]);
@@ -168,8 +168,10 @@ fn containers_are_set_up_for_nccl_unless_it_is_turned_off() {
         (WHOLE_NICS, all),
         ("conf/manifests/hca.yaml", &[]),
         ("conf/manifests/erdma.yaml", &[]),
-        (claims::SHARED, &[]),
+        (claims::SHARED, nccl),
+        (claims::OF_WHOLE_NICS, all),
         (claims::OF_VFS, &[]),
+        (claims::OF_ERDMA, &[]),
         (WITHOUT_ENVIRONMENT, &[]),
     ] {
         let readers: BTreeSet<Reader> = readers.iter().copied().collect();

@@ -72,12 +72,12 @@
 {{- end -}}
 
 {{/* for whom containers' environment is set up, a list; auto: with the chain, for NCCL, and with CDI names for all.
-     Containers with claims have their rails without it */}}
+     Containers with claims have RDMA_RAILS without it */}}
 {{- define "rdma.environment" -}}
 {{- $nics := get .Values .Values.nics -}}
 {{- if kindIs "slice" $nics.environment -}}
 {{ toJson $nics.environment }}
-{{- else if or (not .Values.enableNonHostNetwork) (include "rdma.claimed" .) -}}
+{{- else if not .Values.enableNonHostNetwork -}}
 []
 {{- else -}}
 {{ ternary (list "rails" "nccl") (list "nccl") $nics.cdi | toJson }}

@@ -86,7 +86,9 @@ pub(super) fn configure(
 ) {
     let devices = json!([{"driver": "mlx5_core"}]);
     let configuration = json!({
-        "resources": [{"name": resource, "kind": kind, "devices": devices, "require": require}],
+        "resources": [{
+            "name": resource, "kind": kind, "devices": devices, "require": require, "environment": ["nccl"],
+        }],
         "dra": {"driverName": name},
         "chain": {"confDir": machine.path("net.d"), "plugin": {"resources": [resource]}},
     });

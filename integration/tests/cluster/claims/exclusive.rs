@@ -258,7 +258,12 @@ fn networks_are_told(cluster: &mut ControlPlane, driver: &Driver, claim: &Value)
         hardware_address: Some("02:00:00:00:00:07".into()),
         told: told.clone(),
     };
-    let joined = claims.joined(uid, &record.boot_id, ("sandbox", vec![rail]), |_| None);
+    let joined = claims.joined(
+        uid,
+        &record.boot_id,
+        ("sandbox", vec![rail], Default::default()),
+        |_| None,
+    );
     assert!(joined.expect("joined"));
     cluster.until("the claim tells of it", |it| reason(it) == "Attached");
     let said = said_of(cluster, claim);

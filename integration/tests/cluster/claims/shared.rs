@@ -5,6 +5,7 @@ use super::driver::{Driver, NODE, claim, ends, pod, slices, template};
 use crate::text;
 use integration::{ControlPlane, wait};
 use serde_json::{Value, json};
+use std::fs;
 
 const SHARED: &str = "integration/manifests/rendered/claims.yaml";
 
@@ -36,6 +37,12 @@ pub(super) fn shared_nics_are_the_extended_resource(cluster: &mut ControlPlane) 
         assert_eq!(device.request_names, ["container-0-request-0"]);
         assert!(device.share_id.is_some());
         assert_eq!(driver.given(&prepared), None);
+        // `rdma-cni` adds the lines of the pod's rails
+        let record: Value =
+            serde_json::from_slice(&fs::read(driver.record(&claim)).expect("a record"))
+                .expect("JSON");
+        let lines = "NCCL_SOCKET_IFNAME=^rdma,docker,lo\n";
+        assert_eq!(record["requests"][0]["files"], json!({"nccl.conf": lines}));
     }
 
     let mut health = driver.kubelet.health();
