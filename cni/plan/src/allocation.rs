@@ -6,7 +6,7 @@ use attachments::{Allocated, Id};
 use dra::{AttachmentParameters, Prepared, Record, cdi};
 use kubelet_api::pod_resources::v1::PodResources;
 use rdma_netns::{Device, DeviceAddress};
-use rdma_resources::{CharNode, Grant, Published, Sharing};
+use rdma_resources::{CharNode, Grant, Published, Sharing, grant::GrantedDevice};
 use std::collections::BTreeMap;
 
 /// The devices of an id.
@@ -172,7 +172,7 @@ pub fn of_claim(device: &ClaimDevice, record: &Record, resources: &[String]) -> 
         id: id_of(record, prepared),
         sharing: prepared.sharing,
         devices: Named::Addresses(addresses.collect()),
-        parents: BTreeMap::new(),
+        parents: parents(&prepared.nics),
         // after a move the claim's own specification is updated
         given: vec![],
         claim: Some(AllocatingClaim {
@@ -203,9 +203,7 @@ pub fn meaning(
     if let Some(grant) = grant {
         let addresses = grant.devices.iter().map(|it| it.address.clone());
         let addresses = some(addresses.collect())?;
-        let parents = grant.devices.iter();
-        let parents = parents.filter_map(|it| Some((it.address.clone(), it.parent.clone()?)));
-        let parents = parents.collect();
+        let parents = parents(&grant.devices);
         let given = grant.devices.into_iter().map(|device| Given {
             address: device.address,
             cdi: grant.cdi,
@@ -234,6 +232,13 @@ pub fn meaning(
         }
         _ => Err(AllocationError::Unrecorded(id.clone())),
     }
+}
+
+/// Returns the netdev to which the pod is attached, for each of `devices` whose resource names one.
+fn parents(devices: &[GrantedDevice]) -> BTreeMap<DeviceAddress, String> {
+    let devices = devices.iter();
+    let named = devices.filter_map(|it| Some((it.address.clone(), it.parent.clone()?)));
+    named.collect()
 }
 
 fn is_name(text: &str) -> bool {

@@ -45,7 +45,7 @@ pub(crate) fn prepare(
     prepare_nics(cluster, nics.collect(), sharing, awaits_network);
 }
 
-fn granted(text: &str, rdma: RdmaDevice) -> GrantedDevice {
+pub(crate) fn granted(text: &str, rdma: RdmaDevice) -> GrantedDevice {
     GrantedDevice {
         address: address(text),
         char_devices: rdma.char_devices.iter().map(CharNode::from).collect(),
@@ -54,7 +54,7 @@ fn granted(text: &str, rdma: RdmaDevice) -> GrantedDevice {
     }
 }
 
-fn prepare_nics(
+pub(crate) fn prepare_nics(
     cluster: &Cluster,
     nics: Vec<GrantedDevice>,
     sharing: Sharing,
@@ -124,7 +124,7 @@ fn variable(cluster: &Cluster, name: &str) -> Option<Value> {
 }
 
 /// Pods of the claim, and no others.
-fn pods(cluster: &Cluster, names: &[&str]) -> Vec<Pod> {
+pub(crate) fn pods(cluster: &Cluster, names: &[&str]) -> Vec<Pod> {
     let name = cdi::full_name(DRIVER, UID, "nic");
     let known = names.iter().map(|pod_name| {
         let pod = pod("default", pod_name, &[&[]]);

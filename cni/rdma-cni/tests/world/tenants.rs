@@ -2,6 +2,7 @@
 //! VLANs of a bond as parents: by the name of one, and as two resources of the daemon, which are two tenants of one NIC.
 
 use crate::{
+    claims,
     kubelet::{Cluster, every, record},
     leases::{Leases, answer, bonds, has_link, link_of},
     node::{Node, Pod, name, settle},
@@ -196,6 +197,23 @@ fn two_resources_of_one_nic_are_two_rails() {
         assert!(!has_link(node, pod, "rdma0"));
     }
     assert_eq!(node.records(), [] as [&str; 0]);
+}
+
+/// By a claim as by an id: the claim's record names the netdev.
+#[test]
+fn a_claim_attaches_its_pod_to_its_resources_netdev() {
+    for vlan in ["bond0.100", "bond0.200"] {
+        let cluster = Cluster::with(vlans());
+        let mut nic = claims::granted(NIC, cluster.rdma(&crate::kubelet::address(NIC)));
+        nic.parent = Some(vlan.to_owned());
+        claims::prepare_nics(&cluster, vec![nic], Sharing::Shared, true);
+        let pod = claims::pods(&cluster, &["a"]).remove(0);
+        let config = cluster.config(json!({ "resources": ["rdma/vf"] }));
+        cluster.add(&pod, &config).must_succeed();
+        assert_eq!(parent(&cluster.node, &pod, "rdma0").as_deref(), Some(vlan));
+        assert!(claims::given(&cluster).is_some());
+        cluster.del(&pod, &config).must_succeed();
+    }
 }
 
 /// Never to the bond instead, which is another network.

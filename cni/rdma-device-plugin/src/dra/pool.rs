@@ -60,10 +60,15 @@ impl Netdevs {
 
     fn nic(&self, device: &OfferedDevice, inventory: &Inventory, switches: &Switches) -> Nic {
         let switches = switches.of(&device.address, inventory);
-        let netdev = self.0.get(&device.address).cloned().unwrap_or_default();
+        let mut netdev = self.0.get(&device.address).cloned().unwrap_or_default();
         let hardware = inventory.function(&device.address);
         let hardware = hardware.map(|it| inventory.maker(it));
         let root = &device.path.host_bridge;
+        let own = [&netdev.name, &netdev.bond];
+        if device.parent.is_some() && !own.contains(&&device.parent) {
+            // the addresses of a VLAN are unknown
+            (netdev.ipv6_prefix, netdev.ipv6, netdev.ipv4) = (None, None, None);
+        }
         Nic {
             address: device.address.to_string(),
             rdma: device.hca.name.clone(),

@@ -4,6 +4,7 @@
 use crate::node;
 use rdma_device_plugin::{
     conf::Conf,
+    dra::pool::Netdevs,
     ipv6_prerequisite,
     offer::{Offer, PreviousOffers, Unhealthy, offers, table},
 };
@@ -59,6 +60,11 @@ fn seen(offers: &[Offer]) -> Vec<String> {
 fn two_resources_are_two_tenants_of_one_nic() {
     let conf = conf(TENANTS);
     let inventory = bonds();
+    let mut addressed = inventory.clone();
+    let functions = addressed.functions.iter_mut();
+    for netdev in functions.flat_map(|it| &mut it.netdevs) {
+        netdev.ipv6_prefix = Some("fd00:1::/64".into());
+    }
     let (offers, remarks) = of(&conf, &inventory, &PreviousOffers::default());
     assert_eq!(
         seen(&offers),
@@ -93,6 +99,16 @@ fn two_resources_are_two_tenants_of_one_nic() {
         .answer(&["mlx5_bond_0/1".to_owned()], &inventory)
         .expect("an answer");
     assert_eq!(grants[0].devices[0].parent.as_deref(), Some("bond0.200"));
+    // slices have the addresses of pods' networks, and a VLAN's are unknown
+    let prefixes = |at: usize| {
+        let nics = Netdevs::default().nics(&offers[at], &addressed);
+        nics.into_iter()
+            .map(|it| it.ipv6_prefix)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(prefixes(0), [None, None]);
+    let bonds = ["fd00:1::/64", "fd00:1::/64"].map(|it| Some(it.to_owned()));
+    assert_eq!(prefixes(2), bonds);
     let table = table(&conf.resources, &offers, &inventory, &Unhealthy::new(), &[]);
     assert!(
         table.contains("ens1f0 (bond0), pods on bond0.100"),

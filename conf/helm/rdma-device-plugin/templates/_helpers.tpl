@@ -165,9 +165,6 @@
 {{- if and (has "rails" $environment) (not $shared.cdi) -}}
 {{ fail "shared.environment: rails are told by a CDI entry; set shared.cdi to true, or leave rails out" }}
 {{- end -}}
-{{- if and $shared.parents (include "rdma.claimed" .) -}}
-{{ fail "shared.parents: claims name devices, and pods that have them by claims are attached to the NIC or its bond; leave shared.parents or dra.enabled out" }}
-{{- end -}}
 {{- include "rdma.limitsChecked" . -}}
 {{- if $shared.cdi }}{{ $_ := set $config "cdi" true }}{{ end -}}
 {{- if or $chain $shared.devices $shared.require $shared.parents $environment $shared.cdi .Values.customResourceName -}}

@@ -181,13 +181,6 @@ pub(super) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
                 )));
             }
         }
-        if by_claims && !resource.parents.is_empty() {
-            return Err(list.element(number).at("parents").refused(format!(
-                "is not for what claims allocate, and dra has {}; name in dra.resources those without parents, or leave \
-                 parents out",
-                resource.name
-            )));
-        }
     }
     Ok(Parsed {
         conf: Conf {
