@@ -221,10 +221,24 @@ impl Machine {
 
     /// Puts a GPU in, below a host bridge of its own.
     pub fn accelerator(&self, address: &str, numa_node: i32) {
+        let uevent = "DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:2330\n";
+        self.below_own_bridge(address, uevent, numa_node);
+    }
+
+    /// Gives the NIC a Data Direct function, below a host bridge of its own, as a ConnectX-8 has it.
+    pub fn data_direct(&self, nic: &Nic<'_>, address: &str) {
+        let uevent = "PCI_CLASS=80100\nPCI_ID=15B3:2100\n";
+        self.below_own_bridge(address, uevent, nic.numa_node);
+        for function in [nic.address, address] {
+            let data = self.path(&format!("sys/bus/pci/devices/{function}/vpd"));
+            fs::write(data, product_data(nic.rdma)).expect("written");
+        }
+    }
+
+    fn below_own_bridge(&self, address: &str, uevent: &str, numa_node: i32) {
         let bridge = address.get(..7).expect("domain and bus");
         let place = format!("devices/pci{bridge}/{address}");
         fs::create_dir_all(self.path(&format!("sys/{place}"))).expect("a directory");
-        let uevent = "DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:2330\n";
         self.write(&format!("sys/{place}/uevent"), uevent);
         let node = format!("{numa_node}\n");
         self.write(&format!("sys/{place}/numa_node"), &node);
@@ -381,4 +395,13 @@ impl Machine {
         )
         .expect("a device file, which only root can make");
     }
+}
+
+/// Returns vital product data with the id that functions of one card share (`V3`).
+pub fn product_data(card: &str) -> Vec<u8> {
+    let mut fields = b"PN\x03CX8V3".to_vec();
+    fields.push(u8::try_from(card.len()).expect("short"));
+    fields.extend(card.as_bytes());
+    let length = u16::try_from(fields.len()).expect("short").to_le_bytes();
+    [&[0x90][..], &length, &fields, &[0x78]].concat()
 }

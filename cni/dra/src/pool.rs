@@ -69,7 +69,7 @@ pub struct Nic {
     pub physical_function: Option<String>,
     /// NUMA node.
     pub numa_node: Option<u32>,
-    /// PCIe root: `pci0000:3a`.
+    /// PCIe root of the NIC, or of its Data Direct function if it has one: `pci0000:3a`.
     pub pcie_root: Option<String>,
     /// Switches that its ports are connected to, by LLDP: `leaf1`, or `leaf1,leaf2` of a bond.
     pub switch: Option<String>,

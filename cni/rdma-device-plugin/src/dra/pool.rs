@@ -63,7 +63,8 @@ impl Netdevs {
         let mut netdev = self.0.get(&device.address).cloned().unwrap_or_default();
         let hardware = inventory.function(&device.address);
         let hardware = hardware.map(|it| inventory.maker(it));
-        let root = &device.path.host_bridge;
+        // Data Direct reaches the memory of GPUs below its own root
+        let path = device.data_direct.as_ref().unwrap_or(&device.path);
         let own = [&netdev.name, &netdev.bond];
         if device.parent.is_some() && !own.contains(&&device.parent) {
             // the addresses of a VLAN are unknown
@@ -92,7 +93,7 @@ impl Netdevs {
                 .and_then(|it| it.physical_function.as_ref())
                 .map(ToString::to_string),
             numa_node: device.numa_node,
-            pcie_root: Some(root.clone()).filter(|it| !it.is_empty()),
+            pcie_root: Some(path.host_bridge.clone()).filter(|it| !it.is_empty()),
             switch: joined(&switches, Neighbour::switch),
             switch_port: joined(&switches, Neighbour::port),
             fault: device.fault.clone(),

@@ -133,7 +133,8 @@ fn places(inventory: &Inventory) -> Vec<(&str, Option<u32>, &PciPath, Option<&Pc
 }
 
 /// GPUs have the same attributes of the same values by NVIDIA's driver for claims: `pcieRoot` brings a GPU and the NIC
-/// beside it together where they are below one root, and `numaNode` where each has a root of its own.
+/// beside it together where they, or the GPU and the NIC's Data Direct function, are below one root, and `numaNode`
+/// where each has a root of its own.
 #[test]
 fn claims_know_roots_and_numa_nodes() {
     let placed = |layout: &str| -> Vec<(String, String, u32)> {
@@ -163,6 +164,16 @@ fn claims_know_roots_and_numa_nodes() {
             row("0010:03:00.0", "pci0010:00", 1),
             row("0012:03:00.0", "pci0012:00", 1),
             row("0016:03:00.0", "pci0016:00", 1),
+        ]
+    );
+    // each is the root of the GPU that is nearest to the NIC
+    assert_eq!(
+        placed("gb300"),
+        [
+            row("0000:03:00.0", "pci0008:00", 0),
+            row("0002:03:00.0", "pci0009:00", 0),
+            row("0010:03:00.0", "pci0018:00", 1),
+            row("0012:03:00.0", "pci0019:00", 1),
         ]
     );
 }

@@ -2,6 +2,7 @@
 //! A described node as a sysfs tree: what the kernel would have there, for the program's own reader. Without root, so
 //! without device files.
 
+use integration::machine::product_data;
 use rdma_netns::{DeviceAddress, Function, Hca, Inventory, LinkType, Linux, Netdev, PciPath};
 use std::{
     fs,
@@ -96,7 +97,7 @@ impl Tree {
             let direct = self.pci(path, &address, (DMA, "15B3:2100"), device.numa_node);
             for place in [&place, &direct] {
                 let vpd = self.path(place).join("vpd");
-                fs::write(vpd, card(number)).expect("written");
+                fs::write(vpd, product_data(&format!("card-{number}"))).expect("written");
             }
         }
     }
@@ -182,14 +183,4 @@ impl Tree {
     fn path(&self, below: impl AsRef<Path>) -> PathBuf {
         self.0.path().join(below)
     }
-}
-
-/// Vital product data with the id that functions of one card share (`V3`).
-fn card(number: usize) -> Vec<u8> {
-    let id = format!("card-{number}");
-    let mut fields = b"PN\x03CX8V3".to_vec();
-    fields.push(u8::try_from(id.len()).expect("short"));
-    fields.extend(id.as_bytes());
-    let length = u16::try_from(fields.len()).expect("short").to_le_bytes();
-    [&[0x90][..], &length, &fields, &[0x78]].concat()
 }

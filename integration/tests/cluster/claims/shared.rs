@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `rdma/hca`: by unchanged pods, by claims of one NIC, beside a GPU; and an API server that cannot have it.
 
-use super::driver::{Driver, NODE, claim, ends, pod, slices, template};
+use super::driver::{Driver, NICS, NODE, claim, ends, pod, slices, template};
 use crate::text;
-use integration::{ControlPlane, wait};
+use integration::{ControlPlane, slices::attribute, wait};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::fs;
 
@@ -140,14 +141,23 @@ fn two_nics_have_the_same_root(cluster: &mut ControlPlane, driver: &Driver) {
     cluster.kubectl("-n default delete resourceclaim two");
 }
 
-/// The example's claim, with what stands for the GPU's driver: the first of its devices is below another root.
+/// The example's claim, with what stands for the GPU's driver: the first of its devices is below another root, and the
+/// second one is below the root of the NIC's Data Direct function.
 fn a_nic_is_chosen_beside_its_gpu(cluster: &mut ControlPlane, driver: &Driver) {
+    const ROOT: &str = "resource.kubernetes.io/pcieRoot";
+    driver.machine.data_direct(&NICS[0], "0009:03:00.0");
+    driver.daemon.signal(Signal::SIGHUP);
+    cluster.until("the NIC has the root of its Data Direct function", |it| {
+        let slices = it.get("resourceslices");
+        attribute(&slices, "rdma-hca-0000-3b-00-0", ROOT) == json!({"string": "pci0009:00"})
+            && attribute(&slices, "rdma-hca-all", ROOT).is_null()
+    });
     const GPU: &str = "gpu.nvidia.com";
     let gpu = |name: &str, root: &str| {
         let root = json!({"string": root});
-        json!({"name": name, "attributes": {"resource.kubernetes.io/pcieRoot": root}})
+        json!({"name": name, "attributes": {ROOT: root}})
     };
-    let devices = [gpu("gpu-0", "pci0000:ff"), gpu("gpu-1", "pci0000:00")];
+    let devices = [gpu("gpu-0", "pci0000:ff"), gpu("gpu-1", "pci0009:00")];
     let pool = json!({"name": NODE, "generation": 1, "resourceSliceCount": 1});
     let slice = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "gpus"},
