@@ -19,6 +19,9 @@ pub const LONGEST_TEXT: usize = 64;
 /// Domain of attributes that all drivers have.
 const STANDARD: &str = "resource.kubernetes.io";
 
+/// Domain of the attributes by which Multus finds the devices of a claim (`pkg/draclient` of multus-cni).
+const MULTUS: &str = "k8s.cni.cncf.io";
+
 /// A resource that claims serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resource {
@@ -149,8 +152,9 @@ fn of_resource(resource: &Resource) -> Vec<PoolDevice> {
     devices
 }
 
-/// Returns the attributes of a device's resource and scope.
-fn common(resource: &Resource, scope: &str) -> Map<String, Value> {
+/// Returns the attributes of a device's resource and scope. Multus hands `device_id` to the plugins of a network that
+/// names the resource.
+fn common(resource: &Resource, scope: &str, device_id: &str) -> Map<String, Value> {
     let mut attributes = Map::new();
     let extended = resource.whole == (scope == "all");
     attributes.insert("resource".into(), json!({"string": resource.name}));
@@ -161,11 +165,15 @@ fn common(resource: &Resource, scope: &str) -> Map<String, Value> {
         false => "exclusive",
     };
     attributes.insert("mode".into(), json!({"string": mode}));
+    for (name, text) in [("resourceName", &*resource.name), ("deviceID", device_id)] {
+        attributes.insert(format!("{MULTUS}/{name}"), json!({"string": text}));
+    }
     attributes
 }
 
 fn of_all(resource: &Resource) -> Map<String, Value> {
-    let mut attributes = common(resource, "all");
+    // no address: without a device id Multus refuses pods of the extended resource that have a network with a resource
+    let mut attributes = common(resource, "all", &name(&resource.name, "all"));
     attributes.insert("rails".into(), json!({"int": resource.nics.len()}));
     // common attributes of all NICs are attributes of the whole
     let mut roots = resource.nics.iter().map(|nic| &nic.pcie_root);
@@ -182,7 +190,7 @@ fn of_all(resource: &Resource) -> Map<String, Value> {
 }
 
 fn of_nic(resource: &Resource, nic: &Nic, rail: usize) -> Map<String, Value> {
-    let mut attributes = common(resource, "nic");
+    let mut attributes = common(resource, "nic", &nic.address);
     attributes.insert("rail".into(), json!({"int": rail}));
     let texts = [
         ("address", Some(&nic.address)),

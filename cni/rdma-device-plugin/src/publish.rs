@@ -107,7 +107,7 @@ impl Publisher {
         let Some(directory) = &self.device_info else {
             return Ok(());
         };
-        let files = device_info::files(node.advertised(), &node.inventory);
+        let files = device_info::files(&node.offers, &node.inventory);
         if device_info::write(directory, &files, &self.state_dir)? {
             log::info!(
                 "device information is in {directory:?}, {} files",

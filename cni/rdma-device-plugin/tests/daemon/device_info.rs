@@ -105,6 +105,17 @@ fn there_is_one_for_each_exclusive_device_and_none_for_shared_ones() {
     are(&machine, &[OF_SECOND]);
 }
 
+/// Multus copies the information of devices by claims, too.
+#[test]
+fn there_is_one_for_each_exclusive_device_that_claims_serve() {
+    let machine = Machine::with(&[FIRST, SECOND]);
+    machine.configure(
+        r#"{"resources":[{"name":"rdma/nic","kind":"exclusive"}],"dra":{"driverName":"hca.rdma"}}"#,
+    );
+    let _daemon = start(&machine);
+    are(&machine, &[OF_FIRST, OF_SECOND]);
+}
+
 /// A new daemon removes a killed one's files of a device that is gone meanwhile, or of a resource that is not
 /// configured any more, and no other file.
 #[test]

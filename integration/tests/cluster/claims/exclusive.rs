@@ -7,7 +7,9 @@ use super::{
 };
 use crate::{kubectl, manifests, text};
 use dra::{Claims, record::JoinedRail};
-use integration::{ControlPlane, kill_at, machine::Nic, stopwatch::Stopwatch, wait};
+use integration::{
+    ControlPlane, kill_at, machine::Nic, slices::attribute, stopwatch::Stopwatch, wait,
+};
 use kubelet_api::dra::NodePrepareResourceResponse;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -25,6 +27,12 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
     let expected = ["rdma-vf-0000-3b-00-0", "rdma-vf-0000-5e-00-0"];
     cluster.until("the slices are there", |it| slices(it).0 == expected);
     kubectl::counts_the_devices_of_slices(cluster, NODE, "rdma/vf");
+    // by these Multus finds the device that a claim was given for a network
+    for (name, text) in [("resourceName", "rdma/vf"), ("deviceID", NICS[0].address)] {
+        let name = format!("k8s.cni.cncf.io/{name}");
+        let found = attribute(&cluster.get("resourceslices"), expected[0], &name);
+        assert_eq!(found, json!({"string": text}));
+    }
     cluster.apply("create -f -", &foreign_slices(driver.name));
     the_token_is_for_no_more(cluster, &driver);
     cluster.kubectl("delete resourceslice other others-driver");
