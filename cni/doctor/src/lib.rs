@@ -79,8 +79,7 @@ fn of_pod(
     errors: &mut dyn Write,
 ) -> ExitCode {
     let kernel = kernel(&question.root);
-    let answer = pod::answer(&kernel, question);
-    match answer.and_then(|text| Ok((text, pod::ping(&kernel, question)?))) {
+    match pod::answer(&kernel, question) {
         Ok((text, None)) => print(&text, 0, output, errors),
         Ok((_, Some(line))) if question.json => ping(line),
         Ok((text, Some(line))) => match print(&text, 0, output, errors) {

@@ -71,13 +71,17 @@ pub enum Unanswered {
     Boot(#[from] rdma_netns::ObserveError),
 }
 
-/// Returns the answer as text for people.
+/// Returns the answer as text for people, and the arguments of `rdma-device-plugin` that ping `--to`, if it is given.
 ///
 /// # Errors
-/// The pod does not exist, or its records cannot be read.
-pub fn answer<K: Kernel>(kernel: &K, question: &Question) -> Result<String, Unanswered> {
+/// A pod does not exist, or records cannot be read.
+pub fn answer<K: Kernel>(
+    kernel: &K,
+    question: &Question,
+) -> Result<(String, Option<Vec<OsString>>), Unanswered> {
     let (root, state_dir) = (&question.root, &question.state_dir);
-    let all = records(kernel, question)?;
+    let boot_id = kernel.boot_id()?;
+    let all = Store::new(&below(root, state_dir)).of_boot(&boot_id)?;
     let is_it = |it: &&Attachment| {
         it.pod
             .as_deref()
@@ -107,22 +111,18 @@ pub fn answer<K: Kernel>(kernel: &K, question: &Question) -> Result<String, Unan
             question.pod.clone(),
             state_dir.display().to_string(),
         )),
-        false => Ok(text),
+        false => Ok((text, ping(question, &all)?)),
     }
 }
 
 /// Returns the arguments of `rdma-device-plugin` that ping `--to` from inside the pod. `None`: `--to` is not given.
 ///
 /// # Errors
-/// One of the two is no pod, or records cannot be read.
-pub fn ping<K: Kernel>(
-    kernel: &K,
-    question: &Question,
-) -> Result<Option<Vec<OsString>>, Unanswered> {
+/// One of the two is no pod of `all`.
+fn ping(question: &Question, all: &[Attachment]) -> Result<Option<Vec<OsString>>, Unanswered> {
     let Some(to) = &question.to else {
         return Ok(None);
     };
-    let all = records(kernel, question)?;
     let pods: BTreeSet<&str> = all.iter().filter_map(|it| it.pod.as_deref()).collect();
     let from = only(&pods, &question.pod)?;
     let to = match to.parse::<IpAddr>() {
@@ -145,12 +145,6 @@ fn only<'a>(pods: &BTreeSet<&'a str>, name: &str) -> Result<&'a str, Unanswered>
         [one] => Ok(one),
         all => Err(Unanswered::Ambiguous(name.to_owned(), all.join(", "))),
     }
-}
-
-fn records<K: Kernel>(kernel: &K, question: &Question) -> Result<Vec<Attachment>, Unanswered> {
-    let boot_id = kernel.boot_id()?;
-    let state_dir = below(&question.root, &question.state_dir);
-    Ok(Store::new(&state_dir).of_boot(&boot_id)?)
 }
 
 /// Opens the pod's namespace, if its path still leads to the recorded one.
