@@ -137,7 +137,7 @@ fn mode(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
             RdmaMode::Shared => findings.warning(
                 what,
                 "reboot if that is wanted, else take the option away; if it stays so after a boot, \
-                 make the initramfs anew, or use the unit of docs/node.md",
+                 rebuild the initramfs, or use the unit of docs/node.md",
             ),
         }
     } else {

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 const PATIENCE: u64 = 600;
 
 const RECOVERY: &str = "the next ADD on this node restores its devices; where none comes, delete any pod \
-                    with RDMA and let it start anew";
+                    with RDMA and let it start again";
 
 pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
     let mut pods = 0;

@@ -87,7 +87,7 @@ fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
     if let Some(why) = &daemon.unreadable {
         findings.error(
             format!("{why}: pods with RDMA do not start"),
-            "install one release on the node; if it is one, start the DaemonSet's pod anew, which writes the file",
+            "install one release on the node; if it is one, restart the DaemonSet's pod, which writes the file",
         );
         return;
     }
@@ -122,7 +122,7 @@ fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
             ),
             match published.chain_names_resources {
                 true => "add it to chain.plugin.resources unless Multus attaches it, and restart the daemon",
-                false => "start the daemon anew: the entry of rdma-cni names the resources that it offered at its start",
+                false => "restart the daemon: the entry of rdma-cni names the resources that it offered at its start",
             },
         );
     }
