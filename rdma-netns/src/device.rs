@@ -99,6 +99,27 @@ fn is_auxiliary_name(text: &str) -> bool {
     parts.len() == 3 && parts.iter().all(word) && parts[2].bytes().all(|b| b.is_ascii_digit())
 }
 
+/// Drivers of netdevs, and the modules that make RDMA devices of the same functions (aliases of
+/// auxiliary devices, `drivers/infiniband/hw/*`).
+pub const RDMA_DRIVERS: [(&str, &str); 12] = [
+    ("bnxt_en", "bnxt_re"),
+    ("cxgb4", "iw_cxgb4"),
+    ("erdma", "erdma"),
+    ("hns3", "hns_roce_hw_v2"),
+    ("i40e", "irdma"),
+    ("ice", "irdma"),
+    ("idpf", "irdma"),
+    ("ionic", "ionic_rdma"),
+    ("mana", "mana_ib"),
+    ("mlx4_core", "mlx4_ib"),
+    ("mlx5_core", "mlx5_ib"),
+    ("qede", "qedr"),
+];
+
+/// Drivers that pass a function through to a virtual machine or a program.
+pub(crate) const PASS_THROUGH: [&str; 4] =
+    ["vfio-pci", "mlx5_vfio_pci", "pci-stub", "uio_pci_generic"];
+
 /// A PCI function or auxiliary device of a network or InfiniBand class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
@@ -153,9 +174,17 @@ impl Device {
 
     /// Returns true if the driver passes the device through to a virtual machine or a program, and makes no netdev.
     pub fn is_passed_through(&self) -> bool {
-        const DRIVERS: [&str; 4] = ["vfio-pci", "mlx5_vfio_pci", "pci-stub", "uio_pci_generic"];
         let driver = self.driver.as_deref();
-        driver.is_some_and(|driver| DRIVERS.contains(&driver))
+        driver.is_some_and(|driver| PASS_THROUGH.contains(&driver))
+    }
+
+    /// Returns the module that makes the RDMA device of this device.
+    pub fn rdma_module(&self) -> Option<&str> {
+        // `mlx5_core.sf` is the driver of a sub-function
+        let driver = self.driver.as_deref()?.split('.').next()?;
+        let mut known = RDMA_DRIVERS.iter();
+        let known = known.find(|(name, _)| *name == driver);
+        Some(known.map_or(driver, |(_, module)| *module))
     }
 }
 

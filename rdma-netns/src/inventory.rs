@@ -3,7 +3,8 @@
 //! ([`Linux::inventory`](crate::Linux::inventory)).
 
 use crate::{
-    CharDevice, Device, DeviceAddress, HardwareAddress, LinkType, RdmaCgroup, RdmaMode, pairing,
+    CharDevice, Device, DeviceAddress, GpuDirect, HardwareAddress, LinkType, RdmaCgroup, RdmaMode,
+    pairing,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -40,6 +41,9 @@ pub struct Inventory {
     /// The rdma controller, if its observer has looked for it.
     #[serde(default)]
     pub rdma_cgroup: RdmaCgroup,
+    /// Conditions of GPUDirect. `None`: the node has no accelerators, or its observer has not looked for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpudirect: Option<GpuDirect>,
 }
 
 /// The module `erdma`, which serves all eRDMA NICs of the node in one mode.

@@ -8,6 +8,7 @@
 //! | [`observed`], [`link`], [`hardware_address`], [`child`], [`rule`], [`rdma`], [`gid`], [`guid`], [`ipoib`], [`device`] | the data: a node's and a pod's state |
 //! | [`device_settings`] | what of a netdev rtnetlink does not report |
 //! | [`inventory`] | the hardware that resources are made of |
+//! | [`gpudirect`] | registration of accelerators' memory with RDMA devices |
 //! | [`vf`] | how a physical function sets up its virtual ones |
 //! | [`uplink`] | the netdevs without which the node is cut off |
 //! | [`pairing`] | which netdev and which RDMA device are one NIC |
@@ -25,6 +26,7 @@ pub mod child;
 pub mod device;
 pub mod device_settings;
 pub mod gid;
+pub mod gpudirect;
 pub mod guid;
 pub mod hardware_address;
 pub mod inventory;
@@ -51,6 +53,7 @@ pub use child::{Child, IpvlanMode, MacvlanMode};
 pub use device::{Device, DeviceAddress};
 pub use device_settings::DeviceSettings;
 pub use gid::{Gid, GidKind, GidTable};
+pub use gpudirect::GpuDirect;
 pub use guid::Guid;
 pub use hardware_address::HardwareAddress;
 pub use inventory::{
@@ -59,7 +62,7 @@ pub use inventory::{
 pub use ipoib::{Ipoib, IpoibMode, Pkey};
 pub use kernel::{Kernel, ObservationScope, ObserveError, OpError, OpenPodError, Pod};
 pub use link::{Address, Link, LinkFlag, LinkSetting, LinkType, Origin, Route};
-pub use linux::{Linux, RdmaCgroup, accelerator_names};
+pub use linux::{GpuDirectReader, Linux, RdmaCgroup, accelerator_names};
 pub use name::InterfaceName;
 pub use netns::NetnsId;
 pub use observed::{Namespace, Observed};

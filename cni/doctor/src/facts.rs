@@ -3,7 +3,7 @@
 
 use attachments::{Attachment, Key, given_up::Note};
 use lldp::{Neighbour, Seen, Switches, joined};
-use rdma_netns::{GidTable, Observed, RdmaCgroup, RdmaMode, smc::SmcState};
+use rdma_netns::{GidTable, GpuDirect, Observed, RdmaCgroup, RdmaMode, smc::SmcState};
 use rdma_resources::Published;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -34,6 +34,9 @@ pub struct Facts {
     pub naming: Option<Naming>,
     /// The kernel's rdma controller.
     pub rdma_cgroup: RdmaCgroup,
+    /// Conditions of GPUDirect; none: the node has no accelerators.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpudirect: Option<GpuDirect>,
     /// Netdevs, RDMA devices and the hardware behind them.
     pub observed: Option<Observed>,
     /// The modes of bonds (`802.3ad`), by their names.

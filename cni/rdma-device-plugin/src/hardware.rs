@@ -5,7 +5,7 @@ use attachments::{
     Store,
     pods::{self, PodRails},
 };
-use rdma_netns::{DeviceAddress, Inventory, Kernel, Linux, RdmaCgroup};
+use rdma_netns::{DeviceAddress, GpuDirectReader, Inventory, Kernel, Linux, RdmaCgroup};
 use std::{
     collections::BTreeMap,
     fs,
@@ -38,6 +38,7 @@ struct Memory {
     /// The last function of each RDMA device, by name. A device without a parent in sysfs is matched only through its
     /// netdev, which a pod may have.
     functions: BTreeMap<String, DeviceAddress>,
+    gpudirect: GpuDirectReader,
 }
 
 impl Memory {
@@ -135,7 +136,12 @@ impl Hardware {
     /// sysfs cannot be read.
     pub fn observe(&self) -> Result<Inventory, HardwareError> {
         let mut inventory = self.kernel().inventory()?;
-        self.pair(&mut inventory).remember_storage(&mut inventory);
+        let mut memory = self.pair(&mut inventory);
+        memory.remember_storage(&mut inventory);
+        let nics = inventory.functions.iter().map(|it| &it.device.address);
+        let gpudirect = memory.gpudirect.read(&self.sysfs, &self.procfs, nics);
+        drop(memory);
+        inventory.gpudirect = gpudirect;
         inventory.rdma_cgroup = RdmaCgroup::observe(&self.sysfs, &self.procfs);
         Ok(inventory)
     }

@@ -3,7 +3,7 @@
 
 use rdma_device_plugin::offline::port_files;
 use rdma_netns::{
-    DeviceAddress,
+    DeviceAddress, GpuDirectReader,
     linux::{accelerator_names, offline},
 };
 use std::{
@@ -57,6 +57,8 @@ pub fn tree(input: &[u8]) {
         assert_eq!(distinct.len(), inventory.functions.len());
         serde_json::to_string(&inventory).expect("it can be shown");
     }
+    let proc = root.path().join("proc");
+    let _ = GpuDirectReader::default().read(&sys, &proc, std::iter::empty());
     let _ = offline::gid_table(&sys, "mlx5_0", 1);
     let _ = offline::hardware_of(&sys, "eth2", 4);
     let names = accelerator_names(&sys, &root.path().join("proc"));

@@ -171,6 +171,7 @@ impl Reader<'_> {
             connection_manager: self.char_device(&self.sysfs.join("class/misc/rdma_cm")),
             erdma: erdma::erdma_module(self.sysfs),
             rdma_cgroup: Default::default(),
+            gpudirect: None,
         })
     }
 

@@ -28,6 +28,7 @@
 //! | `erdma` | differences of eRDMA |
 //! | `inventory` | the hardware that resources are made of |
 //! | `accelerators`, `data_direct`, `sockets` | GPUs, and the distance of a NIC from them |
+//! | `gpudirect` | conditions of GPUDirect |
 //! | [`devlink`], [`aer`] | errors of a NIC that its driver and its PCI link report |
 //! | `nvlink` | RDMA devices that manage NVLink's switches |
 //! | `vpd` | vital product data of PCI functions |
@@ -59,6 +60,7 @@ mod erdma;
 mod ethtool;
 mod execute;
 mod gids;
+mod gpudirect;
 mod held;
 mod identity;
 pub mod inside;
@@ -91,6 +93,7 @@ mod vpd;
 mod xdp;
 
 pub use accelerators::accelerator_names;
+pub use gpudirect::GpuDirectReader;
 pub use locked_memory::raise_locked_memory;
 pub use rdma_cgroup::RdmaCgroup;
 pub use space::Space;

@@ -2,15 +2,13 @@
 //! Judges RDMA devices, their netdevs and ports, and bonds, regardless of the configuration.
 
 use super::{
-    super::{
-        facts::{Facts, ModuleState},
-        gather::RDMA_DRIVERS,
-    },
+    super::facts::{Facts, ModuleState},
     Findings, count, some,
 };
 use attachments::Attachment;
 use rdma_netns::{
     Device, Link, LinkType, Namespace, Observed, RdmaDevice, RdmaMode, SubDevice,
+    device::RDMA_DRIVERS,
     pairing::{self, ERDMA, is_erdma_function},
 };
 
@@ -65,7 +63,7 @@ pub(super) fn examine(facts: &Facts, findings: &mut Findings<'_>) {
 }
 
 /// Returns true if `name` is a usual name of an rxe or siw device.
-fn is_soft(name: &str) -> bool {
+pub(super) fn is_soft(name: &str) -> bool {
     ["rxe", "siw"].iter().any(|soft| name.starts_with(soft))
 }
 

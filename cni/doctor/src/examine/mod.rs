@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `kernel` | modules, the mode of the RDMA subsystem, udev's names |
 //! | `devices` | RDMA devices, their netdevs and ports, bonds |
+//! | `gpudirect` | registration of accelerators' memory |
 //! | `chain` | the runtime's call of this plugin, programs |
 //! | `pods` | the outcome of an ADD: devices, GIDs, addresses, MTU, SMC-R |
 //! | `services` | kubelet, the daemon, the runtime |
@@ -13,6 +14,7 @@
 
 mod chain;
 mod devices;
+mod gpudirect;
 mod kernel;
 mod pods;
 mod records;
@@ -118,6 +120,7 @@ pub fn examine(facts: &Facts) -> Vec<Finding> {
     kernel::examine(facts, conf, &mut Findings::new(Group::Kernel, &mut all));
     devices::examine(facts, &mut Findings::new(Group::Devices, &mut all));
     switches::examine(facts, &mut Findings::new(Group::Devices, &mut all));
+    gpudirect::examine(facts, &mut Findings::new(Group::Devices, &mut all));
     pods::examine(facts, conf, &mut Findings::new(Group::Pods, &mut all));
     services::examine(facts, conf, &mut Findings::new(Group::Services, &mut all));
     records::examine(facts, conf, &mut Findings::new(Group::Records, &mut all));

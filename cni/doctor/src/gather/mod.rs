@@ -22,12 +22,11 @@ use super::{
 };
 use network_conf::{Conf, Devices};
 use plan::select::{self, Choice};
-pub use system::RDMA_DRIVERS;
 use view::View;
 pub(crate) use view::netns_below;
 
 use attachments::given_up::Note;
-use rdma_netns::{Kernel, LinkType, Observed, RdmaCgroup, RdmaDevice};
+use rdma_netns::{GpuDirectReader, Kernel, LinkType, Observed, RdmaCgroup, RdmaDevice};
 
 /// Gathers all facts of the node.
 pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
@@ -65,6 +64,12 @@ pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
     let gids = observed.iter().flat_map(|it| gids(&mut view, kernel, it));
     let gids = gids.collect();
     let given_up = records::given_up(&mut view, &state_dir);
+    let devices = observed.iter().flat_map(|it| &it.devices);
+    let gpudirect = GpuDirectReader::default().read(
+        &view.path("/sys"),
+        &view.path("/proc"),
+        devices.map(|it| &it.address),
+    );
     tell_netdevs(kernel, &given_up, observed.as_mut());
     Facts {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -77,6 +82,7 @@ pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
         naming: system::naming(&mut view),
         rdma_cgroup: RdmaCgroup::observe(&view.path("/sys"), &view.path("/proc")),
         bond_modes: system::bond_modes(&mut view, observed.as_ref()),
+        gpudirect,
         gids,
         smc,
         binaries: chain::binaries(&mut view, &paths.bin_dirs, &chain, conf.as_ref()),

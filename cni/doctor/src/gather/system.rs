@@ -5,7 +5,7 @@ use super::{
     super::facts::{BootMode, ModuleState, Naming},
     view::View,
 };
-use rdma_netns::{Observed, RdmaMode};
+use rdma_netns::{Observed, RdmaMode, device::RDMA_DRIVERS};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
@@ -22,23 +22,6 @@ const MODULES: [(&str, &str); 5] = [
     ("rdma_ucm", "class/misc/rdma_cm"),
     ("smc", "module/smc"),
     ("smc_diag", "module/smc_diag"),
-];
-
-/// Drivers of netdevs, and the modules that make RDMA devices of the same functions (aliases of
-/// auxiliary devices, `drivers/infiniband/hw/*`).
-pub const RDMA_DRIVERS: [(&str, &str); 12] = [
-    ("bnxt_en", "bnxt_re"),
-    ("cxgb4", "iw_cxgb4"),
-    ("erdma", "erdma"),
-    ("hns3", "hns_roce_hw_v2"),
-    ("i40e", "irdma"),
-    ("ice", "irdma"),
-    ("idpf", "irdma"),
-    ("ionic", "ionic_rdma"),
-    ("mana", "mana_ib"),
-    ("mlx4_core", "mlx4_ib"),
-    ("mlx5_core", "mlx5_ib"),
-    ("qede", "qedr"),
 ];
 
 pub(super) fn modules(view: &mut View) -> BTreeMap<String, ModuleState> {

@@ -11,6 +11,7 @@
 //! | `vendor-<PCI vendor id>` | `true`, for each vendor |
 //! | `switch-<number>` | switch of the NIC with that number, in the order of PCI addresses, from 0; VFs count as their PF |
 //! | `switches` | name of the set of switches, the same on all nodes that hang on them |
+//! | `gpudirect` | how the NICs register the memory of GPUs: `dma-buf`, `peer-memory`, `none`, `unknown` or `mixed` |
 //!
 //! No label depends on health: a label that changes with a cable would move the pods that select by it. The labels of switches stay as
 //! they were last heard while the number of NICs is the same, and `switches` is there when all NICs have theirs.
@@ -22,6 +23,7 @@ use crate::{
 };
 use ::dra::Nic;
 use fnv::FnvHasher;
+use rdma_netns::Inventory;
 use rdma_resources::Sharing;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -61,6 +63,9 @@ impl Labels {
         });
         let nics: Vec<Nic> = nics.into_values().collect();
         let mut labels = Self::of_nics(&nics, modes);
+        if !nics.is_empty() {
+            labels.put_one("gpudirect", gpudirect(&node.inventory));
+        }
         let are_as_many = labels.0.get(COUNT) == before.0.get(COUNT);
         for name in UNSEEN_IN_PODS.into_iter().filter(|_| are_as_many) {
             let is_unseen = nics.iter().any(|nic| match name {
@@ -161,6 +166,16 @@ impl Labels {
             false => log::debug!("{key}={value} is no label"),
         }
     }
+}
+
+/// Returns the ways by which the node's RDMA devices can register the memory of its accelerators.
+fn gpudirect(inventory: &Inventory) -> BTreeSet<&'static str> {
+    let functions = inventory.functions.iter();
+    let with_rdma = functions.filter(|function| function.hcas.iter().any(|hca| !hca.soft));
+    let makers = || with_rdma.clone().map(|function| inventory.maker(function));
+    let conditions = inventory.gpudirect.iter();
+    let registrations = conditions.flat_map(|it| it.registrations(makers()));
+    registrations.map(|(.., it)| it.name()).collect()
 }
 
 /// Formats the file.

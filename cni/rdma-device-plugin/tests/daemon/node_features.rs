@@ -109,6 +109,32 @@ fn labels_are_as_the_node_is_and_written_when_they_are_others() {
 }
 
 #[test]
+fn with_gpus_a_label_tells_how_nics_register_their_memory() {
+    let machine = machine(HCA);
+    machine.accelerator("0000:62:00.0", 0);
+    fs::create_dir_all(machine.path("proc/driver/nvidia")).expect("a directory");
+    let _kubelet = DeviceManager::started(&machine.path("kubelet"));
+    let daemon = start(&machine);
+    let has = |label: &str| {
+        let label = format!("gpudirect={label}");
+        wait::until("the file", || file(&machine).exists());
+        daemon.signal(Signal::SIGHUP);
+        wait::until(&label, || labels(&file(&machine)).contains(&label));
+    };
+    has("none");
+    let version = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05\n";
+    machine.write("proc/driver/nvidia/version", version);
+    has("unknown");
+    fs::create_dir_all(machine.path("sys/module/nvidia_peermem")).expect("a directory");
+    has("peer-memory");
+    let symbols =
+        "0 T ib_umem_dmabuf_get\t[ib_uverbs]\n0 t mlx5_ib_reg_user_mr_dmabuf\t[mlx5_ib]\n";
+    machine.write("proc/kallsyms", symbols);
+    fs::create_dir_all(machine.path("sys/module/mlx5_ib")).expect("a directory");
+    has("dma-buf");
+}
+
+#[test]
 fn a_node_without_rdma_has_none() {
     let machine = Machine::bare();
     machine.configure(HCA);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The inventory of made-up nodes: a sysfs and a `/dev` in a directory of its own.
 
+mod gpudirect;
 mod pairs;
 mod topology;
 

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Kernel uevents (`lib/kobject_uevent.c`): `add@/devices/…`, a NUL, and `KEY=value`s.
 
-/// The subsystems whose devices make or are RDMA devices.
-const SUBSYSTEMS: [&str; 6] = [
+/// The subsystems whose devices make or are RDMA devices, and modules.
+const SUBSYSTEMS: [&str; 7] = [
     "net",
     "infiniband",
     "infiniband_verbs",
     "infiniband_mad",
     "pci",
     "auxiliary",
+    "module",
 ];
+
+/// Modules that let RDMA devices register GPUs' memory. Events of other modules are ignored, because devices follow.
+const MODULES: [&str; 2] = ["/module/nvidia_peermem", "/module/nv_peer_mem"];
 
 /// `kobject_actions`; `bind` and `unbind` are of drivers.
 const ACTIONS: [&str; 6] = ["add", "remove", "change", "move", "bind", "unbind"];
@@ -26,7 +30,7 @@ pub struct Uevent {
 }
 
 impl Uevent {
-    /// Parses a uevent. `None`: the subsystem is not one of [`SUBSYSTEMS`].
+    /// Parses a uevent. `None`: the subsystem is not one of [`SUBSYSTEMS`], or the module is not one of [`MODULES`].
     pub(super) fn parse(datagram: &[u8]) -> Option<Self> {
         let mut fields = datagram.split(|byte| *byte == 0);
         // a pod may name its devices with any bytes
@@ -39,7 +43,8 @@ impl Uevent {
             }
         }
         let subsystem = subsystem.filter(|it| SUBSYSTEMS.contains(it))?;
-        ACTIONS.contains(&action).then(|| Self {
+        let matters = subsystem != "module" || MODULES.contains(&path);
+        (matters && ACTIONS.contains(&action)).then(|| Self {
             action: action.to_owned(),
             subsystem: subsystem.to_owned(),
             path: path.to_owned(),
@@ -68,6 +73,18 @@ mod tests {
             b"move@/devices/pci0000:3a/infiniband/\xff\0DEVPATH_OLD=/\xff\0SUBSYSTEM=infiniband\0";
         let event = Uevent::parse(text).expect("an event");
         assert_eq!((&*event.action, &*event.subsystem), ("move", "infiniband"));
+    }
+
+    #[test]
+    fn of_modules_only_those_of_peer_memory_matter() {
+        let load = |name: &str| {
+            let text = format!("add@/module/{name}\0ACTION=add\0SUBSYSTEM=module\0SEQNUM=9\0");
+            Uevent::parse(text.as_bytes())
+        };
+        let event = load("nvidia_peermem").expect("an event");
+        assert_eq!((&*event.action, &*event.subsystem), ("add", "module"));
+        assert_eq!(load("nvidia_peermem_x"), None);
+        assert_eq!(load("ext4"), None);
     }
 
     #[test]
