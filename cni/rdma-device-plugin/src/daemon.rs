@@ -25,7 +25,7 @@ use crate::{
     metrics::Metrics,
     node::{Node, Signal},
     notices::notices,
-    offer::{PreviousOffers, Unhealthy, offers},
+    offer::{PreviousOffers, Unhealthy, connection_manager, offers},
     peers::{Presence, Role},
     privilege,
     probes::Progress,
@@ -378,11 +378,13 @@ impl Daemon {
         let is_new = |remark: &&String| !self.remarks.contains(remark);
         log_remarks(remarks.iter().filter(is_new));
         self.remarks = remarks;
+        let manager = connection_manager(&conf, &inventory);
         let node = Arc::new(Node {
             conf,
             inventory,
             unhealthy,
             offers,
+            manager,
             gone,
             erdma,
             switches: self.switches.clone(),

@@ -21,6 +21,8 @@ pub struct Node {
     pub unhealthy: Unhealthy,
     /// Offers.
     pub offers: Vec<Offer>,
+    /// Offer of the connection manager, for the fabric watch.
+    pub manager: Option<Offer>,
     /// Devices that resources had and the node no longer has, by the resources' names.
     pub gone: BTreeMap<String, Vec<Gone>>,
     /// eRDMA NICs.
@@ -34,6 +36,7 @@ impl Node {
     pub fn offer(&self, resource: &str) -> Option<&Offer> {
         self.offers
             .iter()
+            .chain(&self.manager)
             .find(|offer| offer.name.as_str() == resource)
     }
 
@@ -41,6 +44,7 @@ impl Node {
     pub fn advertised(&self) -> impl Iterator<Item = &Offer> {
         self.offers
             .iter()
+            .chain(&self.manager)
             .filter(|offer| !self.conf.by_claims(&offer.name))
     }
 }

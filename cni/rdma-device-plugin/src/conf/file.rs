@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The configuration file: JSON or YAML in one of the formats, and the rules that all formats share.
 
-use super::{Conf, Flags, Parsed, ResourceConf, chain, foreign, own};
+use super::{CONNECTION_MANAGER, Conf, FABRIC, Flags, Parsed, ResourceConf, chain, foreign, own};
 use conf_reader::{Field, Wrong, one_line};
 use serde_json::Value;
 use std::{
@@ -176,6 +176,11 @@ fn checked(conf: &Conf) -> Result<(), Wrong> {
             return refused(format!(
                 "the resource {} is in {} already; give one of them another name",
                 resource.name, same.place
+            ));
+        }
+        if conf.fabric && resource.name.as_str() == CONNECTION_MANAGER {
+            return refused(format!(
+                "{CONNECTION_MANAGER} is the resource of {FABRIC}; give this one another name, or leave {FABRIC} out"
             ));
         }
         let differs = |it: &&ResourceConf| conf.cdi && it.umad != resource.umad;

@@ -97,6 +97,7 @@ impl Flags {
                 errors: Vec::new(),
                 lldp: None,
                 reporters: reporters::default(),
+                fabric: false,
             },
             remarks: Vec::new(),
         }

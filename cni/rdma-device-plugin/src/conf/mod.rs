@@ -8,7 +8,7 @@
 //! | `foreign::config_list` | k8s-rdma-shared-dev-plugin | `configList` |
 //! | `foreign::resource_list` | sriov-network-device-plugin | `resourceList` |
 //!
-//! Each may also have `chain`, `dra`, `errors`, `lldp` and `reporters`. `file` recognises the format. The command line, in
+//! Each may also have `chain`, `dra`, `errors`, `lldp`, `reporters` and `fabric`. `file` recognises the format. The command line, in
 //! `flags`, overrides the file. The other modules are parts of a configuration.
 
 pub mod chain;
@@ -43,6 +43,12 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::{collections::BTreeSet, fmt};
 
+/// Resource that stands for `/dev/infiniband/rdma_cm` alone, and has no NIC.
+pub const CONNECTION_MANAGER: &str = "rdma/connection-manager";
+
+/// Field of [`Conf::fabric`].
+const FABRIC: &str = "fabric";
+
 /// A checked configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conf {
@@ -62,13 +68,16 @@ pub struct Conf {
     pub lldp: Option<Lldp>,
     /// Devlink's health reporters that decide on health; empty: none does.
     pub reporters: Vec<String>,
+    /// True to offer [`CONNECTION_MANAGER`], for the pods of the fabric watch.
+    pub fabric: bool,
 }
 
 impl Conf {
     /// Returns true if claims serve `resource`, so that the device plugin does not advertise it.
     pub fn by_claims(&self, resource: &ResourceName) -> bool {
         let dra = self.dra.as_ref();
-        dra.is_some_and(|dra| dra.serves(resource.as_str()))
+        let is_manager = resource.as_str() == CONNECTION_MANAGER;
+        !is_manager && dra.is_some_and(|dra| dra.serves(resource.as_str()))
     }
 }
 

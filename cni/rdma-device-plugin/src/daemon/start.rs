@@ -73,6 +73,7 @@ impl Daemon {
             inventory,
             unhealthy: Unhealthy::default(),
             offers: vec![],
+            manager: None,
             gone: BTreeMap::new(),
             erdma: Side::default(),
             switches: switches.clone(),

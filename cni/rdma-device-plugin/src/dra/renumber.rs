@@ -124,6 +124,7 @@ pub(super) mod tests {
             inventory: Arc::new(inventory),
             unhealthy: Default::default(),
             offers: vec![],
+            manager: None,
             gone: Default::default(),
             erdma: Side::default(),
             switches: Default::default(),

@@ -84,7 +84,10 @@ impl Offer {
         for id in ids {
             let id = self.id(id)?;
             let whose = format!("{:?} of {}", id.id, self.name);
-            let found = self.present(&id.devices, inventory, &whose);
+            let found = match id.devices.is_empty() {
+                true => Ok((vec![], vec![])),
+                false => self.present(&id.devices, inventory, &whose),
+            };
             let (own, devices) = found.map_err(|why| AnswerError::Gone {
                 resource: self.name.to_string(),
                 id: id.id.clone(),

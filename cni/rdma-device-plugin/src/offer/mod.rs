@@ -13,6 +13,7 @@
 //! | `environment` | variables for libraries |
 //! | `granted` | check of a grant at a container's start |
 //! | `prefer`, `accelerators`, `distance` | preferred ids of an allocation |
+//! | `manager` | offer of the connection manager without a NIC |
 //! | `cdi` | CDI entries |
 //! | `table` | table of offers for users |
 
@@ -23,6 +24,7 @@ pub mod distance;
 mod environment;
 mod granted;
 mod ids;
+mod manager;
 mod parent;
 mod prefer;
 mod previous;
@@ -36,6 +38,7 @@ pub use answer::{Allocation, AnswerError};
 pub use cdi::cdi_entries;
 pub use environment::Environment;
 pub use granted::{Stale, still_as_granted};
+pub use manager::connection_manager;
 pub use prefer::Preference;
 pub use previous::{Gone, PreviousOffers, physical_functions};
 pub(crate) use select::selects;

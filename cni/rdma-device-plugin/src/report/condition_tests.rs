@@ -48,6 +48,7 @@ fn node(require: &Value, before: &[&str], now: &[&str], unhealthy: &[(&str, &str
         inventory: Arc::new(inventory),
         unhealthy,
         offers,
+        manager: None,
         gone: [("rdma/hca".to_owned(), gone)].into(),
         erdma: Side::default(),
         switches: Default::default(),

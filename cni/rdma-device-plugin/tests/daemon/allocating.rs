@@ -293,3 +293,26 @@ fn read_json(path: &Path) -> serde_json::Value {
     let text = std::fs::read(path).expect("the file");
     serde_json::from_slice(&text).expect("JSON")
 }
+
+#[test]
+fn the_fabric_watch_is_allocated_the_connection_manager() {
+    let conf = HCA.replace('}', r#","fabric":true}"#);
+    let node = Running::with(&conf).listed("rdma/connection-manager", 2);
+    let wish = Wish::new("watch", "main", "rdma/connection-manager", 1);
+    let allocation = node.kubelet.allocate(&wish).expect("allocated");
+    let devices = allocation.given.devices.iter();
+    let paths: Vec<_> = devices.map(|it| it.host_path.as_str()).collect();
+    assert_eq!(paths, ["/dev/infiniband/rdma_cm"]);
+    node.kubelet
+        .before_start("rdma/connection-manager", &allocation.ids)
+        .expect("it may start");
+    // rdma-cni attaches nothing for it
+    let published = Published::read(&node.machine.path("state")).expect("read");
+    let published = published.expect("published").resources;
+    assert_eq!(published.into_keys().collect::<Vec<_>>(), ["rdma/hca"]);
+    node.machine.configure(HCA);
+    node.kubelet
+        .wait_for("rdma/connection-manager", "no ids", |it| {
+            it.healthy().is_empty()
+        });
+}

@@ -131,6 +131,7 @@ fn node_of(hardware: &Hardware, conf: &Arc<Conf>, report: Report) -> Arc<Node> {
         inventory: Arc::new(inventory),
         unhealthy,
         offers,
+        manager: None,
         gone: Default::default(),
         erdma: Side {
             discovery,

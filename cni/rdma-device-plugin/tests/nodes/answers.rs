@@ -5,7 +5,9 @@ use crate::node;
 use rdma_device_plugin::{
     conf::Conf,
     device_info::files,
-    offer::{Offer, PreviousOffers, Unhealthy, cdi_entries, offers, still_as_granted},
+    offer::{
+        Offer, PreviousOffers, Unhealthy, cdi_entries, connection_manager, offers, still_as_granted,
+    },
 };
 use rdma_netns::Inventory;
 use rdma_resources::Grant;
@@ -65,6 +67,31 @@ fn every_node_once_and_umad_only_if_requested() {
         given(&two, &[], &node).expect("nothing"),
         ["rdma_cm".to_owned()]
     );
+}
+
+/// The fabric watch opens `rdma_cm`, and gets no NIC; the chain and claims do not see the resource.
+#[test]
+fn the_watch_gets_the_connection_manager_alone() {
+    let mut node = node("infiniband");
+    let conf = |text: &str| Conf::parse(text, Path::new("f")).map(|it| it.conf);
+    let with =
+        conf(r#"{"mode":"hca","cdi":true,"dra":{},"fabric":true}"#).expect("a configuration");
+    let offer = connection_manager(&with, &node).expect("offered");
+    assert!(offer.list().iter().all(|it| it.health == "Healthy"));
+    assert_eq!(given(&offer, &["0"], &node), Ok(vec!["rdma_cm".to_owned()]));
+    let (response, grants) = offer.answer(&ids(&["1"]), &node).expect("given");
+    assert_eq!(response.envs.len() + response.cdi_devices.len(), 0);
+    assert_eq!(grants[0].devices, []);
+    let grants: Vec<&Grant> = grants.iter().collect();
+    assert_eq!(still_as_granted(&grants, &node), Ok(()));
+    assert!(with.by_claims(&with.resources[0].name) && !with.by_claims(&offer.name));
+    node.connection_manager = None;
+    let offer = connection_manager(&with, &node).expect("offered");
+    assert!(offer.list().iter().all(|it| it.health == "Unhealthy"));
+    let refused = given(&offer, &["0"], &node).expect_err("there is none");
+    assert!(refused.ends_with("load the module rdma_ucm"), "{refused}");
+    let without = conf(r#"{"mode":"hca"}"#).expect("a configuration");
+    assert_eq!(connection_manager(&without, &node), None);
 }
 
 #[test]

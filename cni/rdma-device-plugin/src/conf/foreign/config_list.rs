@@ -4,7 +4,7 @@
 
 use super::{CDI, exactly, link_types, name, parsed, passed_over, resources};
 use crate::conf::{
-    Allocate, Ids, MOST_IDS, Parsed, ResourceConf, chain, dra, errors, lldp, reporters,
+    Allocate, FABRIC, Ids, MOST_IDS, Parsed, ResourceConf, chain, dra, errors, lldp, reporters,
     selector::{Selector, Sort},
 };
 use conf_reader::{Field, Number, Texts, Wrong};
@@ -18,6 +18,7 @@ const KEYS: [&str; 8] = [
     errors::FIELD,
     lldp::FIELD,
     reporters::FIELD,
+    FABRIC,
 ];
 const RESOURCE_KEYS: [&str; 5] = [
     "resourceName",

@@ -8,7 +8,8 @@ pub(super) mod mode;
 pub(super) mod resource_list;
 
 use super::{
-    Conf, Erdma, Parsed, ResourceConf, ResourceName, chain, dra, errors, lldp, name_at, reporters,
+    Conf, Erdma, FABRIC, Parsed, ResourceConf, ResourceName, chain, dra, errors, lldp, name_at,
+    reporters,
     selector::{self, Text},
 };
 use conf_reader::{Field, Texts, Wrong, nearest, one_line};
@@ -34,6 +35,7 @@ fn parsed(
             errors: errors::checked(file.get(errors::FIELD)?, file)?,
             lldp: lldp::checked(file.get(lldp::FIELD)?, file)?,
             reporters: reporters::chosen(file.get(reporters::FIELD)?),
+            fabric: file.get(FABRIC)?.unwrap_or(false),
         },
         remarks,
     })

@@ -5,7 +5,8 @@
 
 use super::{CDI, exactly, parsed, passed_over};
 use crate::conf::{
-    Allocate, Ids, Parsed, ResourceConf, SHARED_IDS, chain, dra, errors, lldp, name_at, reporters,
+    Allocate, FABRIC, Ids, Parsed, ResourceConf, SHARED_IDS, chain, dra, errors, lldp, name_at,
+    reporters,
     selector::{Parent, Selector, Sort},
 };
 use conf_reader::{Field, Wrong};
@@ -37,6 +38,7 @@ pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
             errors::FIELD,
             lldp::FIELD,
             reporters::FIELD,
+            FABRIC,
         ],
     );
     let (name, ids, devices) = match mode {

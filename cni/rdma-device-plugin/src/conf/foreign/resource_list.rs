@@ -5,7 +5,7 @@
 
 use super::{CDI, exactly, link_types, name, parsed, passed_over, resources};
 use crate::conf::{
-    Ids, Parsed, ResourceConf, chain, dra, errors, lldp, reporters,
+    FABRIC, Ids, Parsed, ResourceConf, chain, dra, errors, lldp, reporters,
     selector::{Parent, Selector, Sort, Text},
 };
 use conf_reader::{Field, Texts, Wrong};
@@ -72,6 +72,7 @@ pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
             errors::FIELD,
             lldp::FIELD,
             reporters::FIELD,
+            FABRIC,
         ],
     );
     let resources = resources(file, "resourceList", &mut remarks, one)?;

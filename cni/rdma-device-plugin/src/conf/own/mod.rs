@@ -37,6 +37,7 @@ struct File {
     errors: Option<Vec<errors::Threshold>>,
     lldp: Option<lldp::Section>,
     reporters: Option<Vec<reporters::Name>>,
+    fabric: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -108,6 +109,7 @@ pub(super) fn read_chain(file: &Field<'_>) -> Result<Parsed, Wrong> {
         errors: vec![],
         lldp: None,
         reporters: vec![],
+        fabric: false,
     };
     Ok(Parsed {
         conf,
@@ -192,6 +194,7 @@ pub(super) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
             errors: errors::checked(read.errors, file)?,
             lldp: lldp::checked(read.lldp, file)?,
             reporters: reporters::chosen(read.reporters),
+            fabric: read.fabric.unwrap_or(false),
         },
         remarks,
     })
