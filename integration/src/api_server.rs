@@ -144,6 +144,11 @@ impl ApiServer {
         self.objects().by_path.insert(path.to_owned(), object);
     }
 
+    /// The object at `path`.
+    pub fn get(&self, path: &str) -> Option<Value> {
+        self.objects().by_path.get(path).cloned()
+    }
+
     /// The ResourceSlices.
     pub fn slices(&self) -> Vec<Value> {
         self.objects().below(SLICES)
@@ -190,13 +195,15 @@ impl Objects {
         match method.as_str() {
             "GET" => match self.by_path.get(&object) {
                 Some(object) => (200, object.clone()),
-                None if path == SLICES => {
+                None if path == SLICES || query.contains("labelSelector") => {
                     let metadata = json!({"resourceVersion": self.version.to_string()});
-                    let items = self.below(SLICES);
+                    let mut items = self.below(&path);
+                    items.retain(|it| is_selected(it, &query));
                     (200, json!({"metadata": metadata, "items": items}))
                 }
                 None => (404, missing),
             },
+            "PUT" if !self.by_path.contains_key(&object) => (404, missing),
             "POST" | "PUT" => {
                 if !query.contains("dryRun") {
                     self.version += 1;
@@ -212,6 +219,19 @@ impl Objects {
             _ => (404, missing),
         }
     }
+}
+
+/// Returns true if `query` has no label selector, or one like `KEY in (A,B)` that selects `object`.
+fn is_selected(object: &Value, query: &str) -> bool {
+    let mut parts = query.split('&');
+    let Some(selector) = parts.find_map(|it| it.strip_prefix("labelSelector=")) else {
+        return true;
+    };
+    let (key, values) = selector
+        .split_once("%20in%20")
+        .expect("a selector of this form");
+    let mut values = values.trim_matches(['(', ')']).split(',');
+    values.any(|it| object["metadata"]["labels"][key] == it)
 }
 
 fn serve(

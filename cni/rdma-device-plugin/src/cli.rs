@@ -17,6 +17,7 @@ use std::{
     io,
     net::{AddrParseError, SocketAddr},
     path::PathBuf,
+    time::Duration,
 };
 
 /// Advertises the RDMA devices of a node to kubelet, and provides them to containers.
@@ -131,6 +132,44 @@ pub enum Command {
     /// Sends RDMA requests to the addresses of rails; the other side needs no program. Exit code 0 if each request was
     /// answered
     Ping(rdma_ping::Arguments),
+    /// Watches over the fabric: each rail asks the same rail of a few other nodes, again and again, until SIGTERM
+    Fabric(Fabric),
+}
+
+/// Arguments of `fabric`.
+#[derive(Args, Clone, Debug)]
+pub struct Fabric {
+    /// Namespace of the ConfigMaps with the rails of nodes
+    #[arg(long, value_name = "NAME")]
+    pub namespace: String,
+    /// Seconds in which each rail sends two requests, 1 to 3600. A node sends at most ten requests a second
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = interval)]
+    pub interval: Duration,
+    /// Address of /metrics, /healthz and /readyz
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9103", value_parser = address)]
+    pub metrics_address: SocketAddr,
+    /// Socket on which this watch answers `probe`; without it there is none
+    #[arg(long, value_name = "PATH")]
+    pub probe_socket: Option<PathBuf>,
+    /// Directory of the token and the CA for the API server
+    #[arg(long, value_name = "DIRECTORY", default_value = kubernetes_api::access::DIRECTORY)]
+    pub service_account_dir: PathBuf,
+    /// State directory of rdma-cni, with the daemon's resources
+    #[arg(long, value_name = "DIRECTORY", default_value = STATE_DIR)]
+    pub state_dir: PathBuf,
+    /// Mount point of sysfs
+    #[arg(long, value_name = "DIRECTORY", default_value = "/sys")]
+    pub sysfs: PathBuf,
+    /// Directory of the device files
+    #[arg(long, value_name = "DIRECTORY", default_value = "/dev")]
+    pub dev: PathBuf,
+}
+
+/// Parses a number of seconds.
+fn interval(text: &str) -> Result<Duration, &'static str> {
+    let seconds = text.parse().ok().filter(|it| (1..=3600).contains(it));
+    let must = "must be a whole number of seconds from 1 to 3600";
+    seconds.map(Duration::from_secs).ok_or(must)
 }
 
 /// Arguments of `smc`.

@@ -23,6 +23,7 @@ pub mod daemon;
 pub mod device_info;
 pub mod dra;
 pub mod erdma;
+pub mod fabric;
 pub mod hardware;
 pub mod health;
 pub mod history;

@@ -10,6 +10,7 @@ use rdma_device_plugin::{
     check,
     cli::{Arguments, Command},
     daemon::{Daemon, StartError},
+    fabric,
     history::{History, Recorder},
     install, kubectl,
     metrics::Metrics,
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         Some(Command::Ping(arguments)) => {
             return rdma_ping::run(arguments, &mut stdout(), &mut stderr());
         }
+        Some(Command::Fabric(arguments)) => return ended(fabric::run(arguments)),
         None => {}
     }
     let arguments = match arguments.absolute() {

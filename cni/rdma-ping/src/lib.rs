@@ -13,9 +13,11 @@
 //! | `peer`, `list` | the other pod of `--exchange`, and its list of rails |
 //! | `statistics` | the figures of a pair of rails |
 //! | `output` | lines, matrix and JSON |
+//! | [`fabric`] | `rdma-device-plugin fabric`: the watch over the fabric |
 
 mod arguments;
 mod exchange;
+pub mod fabric;
 mod icmp;
 mod list;
 mod nodes;

@@ -74,15 +74,25 @@ impl Rail {
 
     /// Returns the rail's first address of the family of `other`.
     pub(crate) fn address_for(&self, other: IpAddr) -> Option<IpAddr> {
-        let mut addresses = self.addresses.iter().copied();
-        addresses.find(|it| it.is_ipv4() == other.is_ipv4())
+        of_family(&self.addresses, other)
     }
 
     /// Returns an address of this rail and one of `other`, both of one family.
     pub(crate) fn addresses_to(&self, other: &Self) -> Option<(IpAddr, IpAddr)> {
-        let mut targets = other.addresses.iter();
-        targets.find_map(|it| Some((self.address_for(*it)?, *it)))
+        common(&self.addresses, &other.addresses)
     }
+}
+
+/// Returns the first of `addresses` of the family of `other`.
+fn of_family(addresses: &[IpAddr], other: IpAddr) -> Option<IpAddr> {
+    let mut addresses = addresses.iter().copied();
+    addresses.find(|it| it.is_ipv4() == other.is_ipv4())
+}
+
+/// Returns the first pair of `own` and `others` of one family.
+pub(crate) fn common(own: &[IpAddr], others: &[IpAddr]) -> Option<(IpAddr, IpAddr)> {
+    let mut others = others.iter();
+    others.find_map(|it| Some((of_family(own, *it)?, *it)))
 }
 
 /// The rails of the calling thread's namespace.

@@ -40,6 +40,10 @@
 //! | `rdma_hw_<counter>_total` | `device`, `port` (`pod`, `namespace`, `container`) | of `ports/N/hw_counters`; without
 //! `_total` for a value that can shrink |
 //!
+//! The fabric watch has metrics of its own (`fabric`), labelled by `device`: `rdma_fabric_requests_total` also by `result`
+//! (`answered`, `lost`), the histogram `rdma_fabric_answer_seconds`, `rdma_fabric_unreachable`, `rdma_fabric_peers`, and
+//! `rdma_fabric_not_asked` also by `reason`.
+//!
 //! Counters of a device that only one container has carry that container's labels. Counters of a shared device do not:
 //! `sum by (device) (rate(rdma_port_xmit_data_bytes_total[1m])) * on (device) group_right rdma_device_holder` shows
 //! them beside each holder. There is one series for each present port, counter and holder. The series of a device or
@@ -48,6 +52,7 @@
 mod collect;
 pub(crate) mod counters;
 mod erdma;
+mod fabric;
 mod health;
 mod holders;
 mod nics;
@@ -58,8 +63,9 @@ mod server;
 mod text;
 
 pub use collect::{Sources, View};
+pub use fabric::Fabric;
 pub(crate) use holders::held;
-pub use server::{Server, serve, serve_probes, serve_when_free};
+pub use server::{Server, serve, serve_fabric, serve_probes, serve_when_free};
 
 use crate::history::History;
 use prometheus_client::{

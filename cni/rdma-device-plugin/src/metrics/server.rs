@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The HTTP server: `/`, `/metrics`, `/healthz` and `/readyz` at an address, and the last two also at a socket.
 
-use super::{Metrics, Sources, collect::Collector, page::Page, text};
+use super::{Fabric, Metrics, Sources, collect::Collector, page::Page, text};
 use crate::{
     kubelet::socket::{BoundSocket, bind},
     probes::{Probes, Stage},
@@ -17,7 +17,7 @@ use hyper::{
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::{
     convert::Infallible,
-    io,
+    fmt, io,
     net::SocketAddr,
     path::Path,
     sync::{
@@ -69,9 +69,9 @@ pub async fn serve(address: SocketAddr, metrics: Metrics, sources: Sources) -> i
     let address = listener.local_addr()?;
     let view = sources.view.clone();
     let stage = move || Stage::Serving(Box::new(view()));
-    let site = Site {
+    let site = Site::Daemon {
         probes: Probes::new(metrics.clone(), &sources.kubelet_dir, stage),
-        figures: Some((metrics, Collector::new(sources))),
+        figures: Some(Box::new((metrics, Collector::new(sources)))),
     };
     let task = tokio::spawn(accept(Listener::Address(listener), site)).abort_handle();
     log::info!("metrics are at http://{address}/metrics");
@@ -86,16 +86,32 @@ pub fn serve_probes(
     socket: &Path,
     probes: Probes,
 ) -> io::Result<impl Future<Output = ()> + Send + use<>> {
-    let (socket, listener) = bind(socket)?;
-    let site = Site {
+    let site = Site::Daemon {
         probes,
         figures: None,
     };
-    let listener = Listener::Socket {
-        listener,
-        _socket: socket,
-    };
-    Ok(accept(listener, site))
+    Ok(accept(Listener::at(socket)?, site))
+}
+
+/// Serves the fabric watch's `/metrics`, `/healthz` and `/readyz` on `address` and at `socket`, forever.
+///
+/// # Errors
+/// The address cannot be bound, or the socket cannot be made.
+pub async fn serve_fabric(
+    address: SocketAddr,
+    socket: Option<&Path>,
+    fabric: Fabric,
+) -> io::Result<impl Future<Output = ()> + Send + use<>> {
+    let socket = socket.map(Listener::at).transpose()?;
+    let listener = TcpListener::bind(address).await?;
+    log::info!("metrics are at http://{}/metrics", listener.local_addr()?);
+    let listeners = socket.into_iter().chain([Listener::Address(listener)]);
+    let serving: Vec<_> = listeners
+        .map(|it| accept(it, Site::Fabric(fabric.clone())))
+        .collect();
+    Ok(async move {
+        JoinSet::from_iter(serving).join_all().await;
+    })
 }
 
 /// Serves as soon as the address can be bound. The function retries after every `again`, and logs a lasting failure
@@ -136,6 +152,15 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 impl Listener {
+    /// Makes the socket at `path`. A socket that an earlier program left is replaced.
+    fn at(path: &Path) -> io::Result<Self> {
+        let (socket, listener) = bind(path)?;
+        Ok(Self::Socket {
+            listener,
+            _socket: socket,
+        })
+    }
+
     async fn accept(&self) -> io::Result<Box<dyn Stream>> {
         Ok(match self {
             Self::Address(listener) => Box::new(listener.accept().await?.0),
@@ -229,10 +254,13 @@ async fn converse(stream: Box<dyn Stream>, site: Arc<Site>, is_answered: Arc<Ato
 }
 
 /// Data for answers.
-struct Site {
-    probes: Probes,
-    /// `None` at the socket for kubelet.
-    figures: Option<(Metrics, Collector)>,
+enum Site {
+    Daemon {
+        probes: Probes,
+        /// `None` at the socket for kubelet.
+        figures: Option<Box<(Metrics, Collector)>>,
+    },
+    Fabric(Fabric),
 }
 
 type Answer = Response<Full<Bytes>>;
@@ -245,6 +273,20 @@ const HTML: &str = "text/html; charset=utf-8";
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
 impl Site {
+    fn live(&self) -> Result<String, String> {
+        match self {
+            Self::Daemon { probes, .. } => probes.live(),
+            Self::Fabric(fabric) => fabric.live(),
+        }
+    }
+
+    fn ready(&self) -> Result<String, String> {
+        match self {
+            Self::Daemon { probes, .. } => probes.ready(),
+            Self::Fabric(fabric) => fabric.ready(),
+        }
+    }
+
     async fn answer(&self, request: &Request<Incoming>) -> Answer {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             let mut refused = answer(StatusCode::METHOD_NOT_ALLOWED, PLAIN, "GET or HEAD\n");
@@ -252,10 +294,14 @@ impl Site {
             refused.headers_mut().insert(ALLOW, allowed);
             return refused;
         }
-        match (request.uri().path(), &self.figures) {
+        let figures = match self {
+            Self::Daemon { figures, .. } => figures.as_deref(),
+            Self::Fabric(_) => None,
+        };
+        match (request.uri().path(), figures) {
             ("/", Some((metrics, collector))) => {
                 let (snapshot, rails) = tokio::join!(collector.collect(), collector.rails());
-                let probes = [self.probes.live(), self.probes.ready()];
+                let probes = [self.live(), self.ready()];
                 let page = Page::new(collector.node(), metrics, &snapshot, &rails, probes);
                 let mut page = answer(StatusCode::OK, HTML, page.render());
                 // the page shows the node at the time of the request
@@ -270,20 +316,27 @@ impl Site {
             }
             ("/metrics", Some((metrics, collector))) => {
                 let snapshot = collector.collect().await;
-                match text::render(metrics, &snapshot) {
-                    Ok(text) => answer(StatusCode::OK, text::CONTENT_TYPE, text),
-                    Err(error) => {
-                        let words = format!("cannot encode the metrics: {error}\n");
-                        answer(StatusCode::INTERNAL_SERVER_ERROR, PLAIN, words)
-                    }
-                }
+                metrics_answer(text::render(metrics, &snapshot))
             }
-            ("/healthz", _) => probe_answer(self.probes.live()),
-            ("/readyz", _) => probe_answer(self.probes.ready()),
+            ("/metrics", None) if let Self::Fabric(fabric) = self => {
+                metrics_answer(fabric.render())
+            }
+            ("/healthz", _) => probe_answer(self.live()),
+            ("/readyz", _) => probe_answer(self.ready()),
             _ => {
                 let paths = "/, /metrics, /healthz or /readyz\n";
                 answer(StatusCode::NOT_FOUND, PLAIN, paths)
             }
+        }
+    }
+}
+
+fn metrics_answer(text: Result<String, fmt::Error>) -> Answer {
+    match text {
+        Ok(text) => answer(StatusCode::OK, text::CONTENT_TYPE, text),
+        Err(error) => {
+            let words = format!("cannot encode the metrics: {error}\n");
+            answer(StatusCode::INTERNAL_SERVER_ERROR, PLAIN, words)
         }
     }
 }

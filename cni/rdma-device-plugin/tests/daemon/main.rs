@@ -10,6 +10,7 @@ mod ending;
 mod environment;
 mod erdma;
 mod errors;
+mod fabric;
 mod memlock;
 mod multi_plane;
 mod nic_faults;

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `rdma-device-plugin fabric`: the watch over the fabric, in a pod of its own. The daemon's container may not open
+//! `/dev/infiniband/rdma_cm`; the watch's container gets it as `rdma/connection-manager`.
+
+use crate::{
+    api::{Api, ApiError},
+    cli::Fabric as Arguments,
+    hardware::Hardware,
+    metrics,
+    signals::Signals,
+};
+use rdma_netns::{DeviceAddress, Inventory};
+use rdma_ping::fabric::{Account, Fabric, FabricRail};
+use rdma_resources::Published;
+use std::{collections::BTreeSet, io, net::IpAddr, thread};
+use tokio::runtime;
+
+/// Reason why the watch cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum FabricError {
+    /// The pod cannot use the API server.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// A system call failed.
+    #[error("cannot watch the fabric: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Watches until SIGTERM or SIGINT, on a thread of its own beside the one for metrics and probes.
+///
+/// # Errors
+/// The pod has no access to the API server, or an address or socket cannot be bound.
+pub fn run(arguments: &Arguments) -> Result<(), FabricError> {
+    let api = Api::new(&arguments.service_account_dir)?;
+    let runtime = || runtime::Builder::new_current_thread().enable_all().build();
+    let fabric = Fabric {
+        account: Account {
+            client: api.client,
+            node: api.node,
+            node_uid: api.node_uid,
+            namespace: arguments.namespace.clone(),
+        },
+        manager: arguments.dev.join("infiniband/rdma_cm"),
+        interval: arguments.interval,
+        runtime: runtime()?,
+    };
+    let figures = metrics::Fabric::new(arguments.interval);
+    runtime()?.block_on(async {
+        let mut signals = Signals::taken()?;
+        let socket = arguments.probe_socket.as_deref();
+        let serving = metrics::serve_fabric(arguments.metrics_address, socket, figures.clone());
+        let serving = serving.await?;
+        let hardware = Hardware::new(&arguments.sysfs, &arguments.dev);
+        let state_dir = arguments.state_dir.clone();
+        let rails = move || {
+            let published = Published::read(&state_dir).map_err(|it| it.to_string())?;
+            let inventory = hardware.observe().map_err(|it| it.to_string())?;
+            Ok(published.map_or_else(Vec::new, |it| rails_of(&it, &inventory)))
+        };
+        let watch = thread::Builder::new().name("watch".to_owned());
+        watch.spawn(move || fabric.run(rails, |event| figures.take(event)))?;
+        tokio::select! {
+            () = signals.end() => {}
+            () = serving => {}
+        }
+        Ok(())
+    })
+}
+
+/// Returns the NICs of the daemon's resources whose netdev and RDMA device are in this namespace. A NIC of several
+/// resources counts once.
+fn rails_of(published: &Published, inventory: &Inventory) -> Vec<FabricRail> {
+    let mut rails: Vec<FabricRail> = vec![];
+    for (resource, devices) in &published.resources {
+        let addresses = devices.all_devices().into_iter();
+        for (number, address) in addresses.collect::<BTreeSet<_>>().into_iter().enumerate() {
+            let rail = rail(address, inventory).map(|(device, addresses)| FabricRail {
+                resource: resource.clone(),
+                number,
+                device,
+                addresses,
+            });
+            let is_new = |it: &FabricRail| rails.iter().all(|other| other.device != it.device);
+            rails.extend(rail.filter(is_new));
+        }
+    }
+    rails
+}
+
+/// Returns the RDMA device of a NIC, and the addresses of its netdev.
+fn rail(address: &DeviceAddress, inventory: &Inventory) -> Option<(String, Vec<IpAddr>)> {
+    let function = inventory.function(address)?;
+    let (netdev, hca) = (function.netdevs.first()?, function.hcas.first()?);
+    let addresses = [netdev.ipv6.map(IpAddr::from), netdev.ipv4.map(IpAddr::from)];
+    Some((hca.name.clone(), addresses.into_iter().flatten().collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// The number is the NIC's place in its resource, also while a pod has another NIC.
+    #[test]
+    fn rails_are_numbered_by_their_resource() {
+        let nic = |number: u32| {
+            json!({
+                "address": format!("0000:0{number}:00.0"),
+                "hcas": [{"name": format!("mlx5_{number}")}],
+                "netdevs": [{
+                    "name": format!("ens{number}"), "mac": "02:00:00:00:00:01",
+                    "ipv6": format!("fd00:{number}::7"), "ipv4": format!("10.{number}.0.7"),
+                }],
+            })
+        };
+        let mut away = nic(1);
+        away["netdevs"] = json!([]);
+        let inventory = json!({"functions": [nic(0), away, nic(2), nic(3)]});
+        let inventory: Inventory = serde_json::from_value(inventory).expect("an inventory");
+        let all = ["0000:02:00.0", "0000:01:00.0", "0000:00:00.0"];
+        let published = json!({"format": 2, "resources": {
+            "rdma/a": {"sharing": "shared", "every": all},
+            "rdma/b": {"sharing": "shared", "byId": {"x": [all[0]], "y": [all[0], "0000:03:00.0"]}},
+        }});
+        let published: Published = serde_json::from_value(published).expect("resources");
+        let rails = rails_of(&published, &inventory);
+        let found: Vec<_> = rails
+            .iter()
+            .map(|it| (&*it.resource, it.number, &*it.device))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("rdma/a", 0, "mlx5_0"),
+                ("rdma/a", 2, "mlx5_2"),
+                ("rdma/b", 1, "mlx5_3")
+            ]
+        );
+        let addresses = rails[1].addresses.iter().map(IpAddr::to_string);
+        assert_eq!(addresses.collect::<Vec<_>>(), ["fd00:2::7", "10.2.0.7"]);
+    }
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Metrics, log and probes of the fabric watch.
+
+use super::{Labels, Latency, scrape::Scrape};
+use crate::log_once::LogOnce;
+use prometheus_client::{
+    encoding::text::{encode_eof, encode_registry},
+    metrics::{counter::Counter, family::Family, histogram::Histogram},
+    registry::Registry,
+};
+use rdma_ping::fabric::{Event, RailState};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// Bounds of the buckets of answers' times, seconds.
+const TIMES: [f64; 5] = [0.000_1, 0.001, 0.01, 0.1, 1.0];
+
+/// Longest time of the watch's requests to the API server between two requests to rails.
+const LISTS: Duration = Duration::from_secs(180);
+
+/// Figures of a watch; clones share them.
+#[derive(Clone)]
+pub struct Fabric(Arc<Figures>);
+
+struct Figures {
+    registry: Registry,
+    requests: Family<Labels, Counter>,
+    times: Latency,
+    /// Longest time without an event.
+    patience: Duration,
+    state: Mutex<State>,
+}
+
+struct State {
+    rails: Vec<RailState>,
+    /// Time of the last event.
+    last: Instant,
+    /// True if the API server once had the own rails, and gave the peers.
+    is_listed: bool,
+    /// Last problem with the API server or the own rails, which is logged once.
+    problem: LogOnce,
+    /// Last reason for a request that was not sent.
+    not_asked: LogOnce,
+}
+
+fn of(device: &str) -> Labels {
+    vec![("device", device.to_owned())]
+}
+
+impl Fabric {
+    /// Returns the figures of a watch that asks in this interval.
+    pub fn new(interval: Duration) -> Self {
+        let times: Latency = Family::new_with_constructor(|| Histogram::new(TIMES));
+        let (mut registry, requests) = (Registry::default(), Family::default());
+        let help = "Requests to the same rail of other nodes";
+        registry.register("rdma_fabric_requests", help, requests.clone());
+        let help = "Time from a request to its answer";
+        registry.register("rdma_fabric_answer_seconds", help, times.clone());
+        Self(Arc::new(Figures {
+            registry,
+            requests,
+            times,
+            patience: interval + LISTS,
+            state: Mutex::new(State {
+                rails: vec![],
+                last: Instant::now(),
+                is_listed: false,
+                problem: LogOnce::default(),
+                not_asked: LogOnce::default(),
+            }),
+        }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts and logs an event of the watch.
+    pub fn take(&self, event: Event<'_>) {
+        let mut state = self.state();
+        state.last = Instant::now();
+        match event {
+            Event::Asked(device, time) => {
+                let result = time.map_or("lost", |_| "answered");
+                let labels = [of(device), vec![("result", result.to_owned())]].concat();
+                self.0.requests.get_or_create(&labels).inc();
+                if let Some(time) = time {
+                    let times = self.0.times.get_or_create(&of(device));
+                    times.observe(time.as_secs_f64());
+                }
+            }
+            Event::NotAsked(device, error) => {
+                let line = format!("{device} sends no requests: {error}");
+                if state.not_asked.is_news(&line) {
+                    log::warn!("{line}");
+                }
+            }
+            Event::Verdict(device, true) => {
+                log::warn!(
+                    "{device} reaches no rail of other nodes: 12 requests in a row are lost"
+                );
+            }
+            Event::Verdict(device, false) => {
+                log::info!("{device} reaches rails of other nodes again")
+            }
+            Event::States(rails) => state.rails = rails,
+            Event::Listed => {
+                state.is_listed = true;
+                if state.problem.ends() {
+                    log::info!("rails and peers are up to date again");
+                }
+            }
+            Event::Problem(line) => {
+                if state.problem.is_news(&line) {
+                    log::error!("rails or peers are not up to date: {line}");
+                }
+            }
+        }
+    }
+
+    /// Checks that the watch goes on.
+    ///
+    /// # Errors
+    /// The watch hangs.
+    pub(super) fn live(&self) -> Result<String, String> {
+        let silent = self.state().last.elapsed();
+        match silent > self.0.patience {
+            true => Err(format!(
+                "the watch did nothing for {} s\n",
+                silent.as_secs()
+            )),
+            false => Ok("the watch goes on\n".to_owned()),
+        }
+    }
+
+    /// Checks that the watch once published its rails and listed its peers.
+    ///
+    /// # Errors
+    /// It did not.
+    pub(super) fn ready(&self) -> Result<String, String> {
+        let state = self.state();
+        let unreachable = state.rails.iter().filter(|it| it.is_unreachable).count();
+        match state.is_listed {
+            true => Ok(format!(
+                "{} rails, {unreachable} unreachable\n",
+                state.rails.len()
+            )),
+            false => {
+                Err("the API server has not given the peers yet: the log says why\n".to_owned())
+            }
+        }
+    }
+
+    /// Renders the metrics.
+    pub(super) fn render(&self) -> Result<String, fmt::Error> {
+        let rails = self.state().rails.clone();
+        let mut scrape = Scrape::default();
+        for RailState {
+            device,
+            is_unreachable,
+            peers,
+            not_asked,
+        } in rails
+        {
+            let labels = of(&device);
+            let help = "1 if the rail reaches no rail of other nodes";
+            scrape.gauge(
+                "rdma_fabric_unreachable",
+                help,
+                labels.clone(),
+                is_unreachable.into(),
+            );
+            let help = "Rails of other nodes that the rail asks";
+            scrape.gauge("rdma_fabric_peers", help, labels.clone(), peers as u64);
+            if let Some(reason) = not_asked {
+                let labels = [labels, vec![("reason", reason.to_owned())]].concat();
+                let help = "1 if the last request could not be sent";
+                scrape.gauge("rdma_fabric_not_asked", help, labels, 1);
+            }
+        }
+        let mut text = String::new();
+        encode_registry(&mut text, &self.0.registry)?;
+        encode_registry(&mut text, &scrape.registry)?;
+        encode_eof(&mut text)?;
+        Ok(text)
+    }
+}

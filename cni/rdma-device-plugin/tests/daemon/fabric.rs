@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The fabric watch on a made-up node, whose NICs cannot send: what it publishes and tells. In the lab it asks.
+
+use crate::{FIRST, HCA, Running, SECOND};
+use integration::{
+    ApiServer, Daemon, Machine, api_server::NODE, machine::Nic, stopwatch::Stopwatch, wait,
+};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use std::process::Command;
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/rdma/configmaps";
+
+/// The command line of the watch on `machine`.
+fn watch(machine: &Machine, api: &ApiServer) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rdma-device-plugin"));
+    command.args(["fabric", "--namespace=rdma", "--interval=1"]);
+    command.arg("--metrics-address=127.0.0.1:0");
+    for (flag, path) in [
+        ("--probe-socket", machine.path("probe.sock")),
+        ("--service-account-dir", api.account().to_owned()),
+        ("--state-dir", machine.path("state")),
+        ("--sysfs", machine.path("sys")),
+        ("--dev", machine.path("dev")),
+    ] {
+        command.arg(flag).arg(path);
+    }
+    command.env_clear().envs(api.environment());
+    command
+}
+
+fn rails(api: &ApiServer) -> Option<Value> {
+    let object = api.get(&format!("{CONFIG_MAPS}/rdma-fabric-{NODE}"))?;
+    let text = object["data"]["rails"].as_str().expect("a text");
+    Some(serde_json::from_str(text).expect("JSON"))
+}
+
+/// The daemon's resources give the rails; each node has one ConfigMap, which follows them.
+#[test]
+fn the_watch_publishes_the_rails_of_the_daemons_resources() {
+    let node = Running::with(HCA).listed("rdma/hca", 1000);
+    let api = ApiServer::start();
+    let watch = Daemon::start(&mut watch(&node.machine, &api));
+    let rail = |number: usize, nic: &Nic<'_>| json!({"resource": "rdma/hca", "number": number, "device": nic.rdma, "addresses": []});
+    let both = json!([rail(0, &FIRST), rail(1, &SECOND)]);
+    wait::until("it is published", || rails(&api).as_ref() == Some(&both));
+    let object = api.get(&format!("{CONFIG_MAPS}/rdma-fabric-{NODE}"));
+    let metadata = &object.expect("published")["metadata"];
+    assert_eq!(metadata["ownerReferences"][0]["name"], NODE);
+    wait::until("it is ready", || {
+        watch.get("/readyz").contains("2 rails, 0 unreachable")
+    });
+    let metrics = watch.get("/metrics");
+    for nic in [FIRST, SECOND] {
+        let line = format!("rdma_fabric_peers{{device=\"{}\"}} 0\n", nic.rdma);
+        assert!(metrics.contains(&line), "{metrics}");
+    }
+    let mut probe = Command::new(env!("CARGO_BIN_EXE_rdma-device-plugin"));
+    probe.args(["probe", "live", "--socket"]);
+    let probe = probe.arg(node.machine.path("probe.sock")).output();
+    assert!(probe.expect("it runs").status.success());
+    node.machine.unplug(&SECOND);
+    let one = json!([rail(0, &FIRST)]);
+    wait::until("it is withdrawn", || rails(&api).as_ref() == Some(&one));
+    let (status, took) = watch.end(Signal::SIGTERM);
+    assert!(status.success() && took.as_secs() < 5, "{status} {took:?}");
+}
+
+/// Without its namespace's ConfigMaps the watch goes on, is not ready, and says why once.
+#[test]
+fn without_the_api_server_it_is_alive_and_not_ready() {
+    let machine = Machine::with(&[]);
+    let api = ApiServer::start();
+    let mut command = watch(&machine, &api);
+    command.env("KUBERNETES_SERVICE_PORT", "1");
+    let watch = Daemon::start(&mut command);
+    let why = "rails or peers are not up to date: the API server at 127.0.0.1:1 does not answer";
+    watch.says(why);
+    let at = Stopwatch::start();
+    wait::until("it tried again", || at.elapsed().as_secs() >= 3);
+    assert_eq!(watch.count(why), 1);
+    assert!(watch.get("/readyz").starts_with("HTTP/1.1 503 "));
+    assert!(watch.get("/healthz").starts_with("HTTP/1.1 200 "));
+}

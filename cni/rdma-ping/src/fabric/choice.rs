@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Choice of peers and times. No I/O.
+
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    time::Duration,
+};
+
+/// Number of groups of nodes: a node's group is a label of its ConfigMap.
+pub(super) const GROUPS: u32 = 256;
+/// Peers that a list should bring. A node lists more groups until it has them, or all groups.
+const ENOUGH: usize = 32;
+/// Shortest time between two requests of a node: ten per second at most.
+const GAP: Duration = Duration::from_millis(100);
+
+/// Returns a hash of a node's name.
+pub(super) fn hash(name: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Returns the group of the node with this hash.
+pub(super) fn group(hash: u64) -> u32 {
+    (hash % u64::from(GROUPS)) as u32
+}
+
+/// Mixes the bits of `value` (SplitMix64).
+pub(super) fn mix(value: u64) -> u64 {
+    let mut mixed = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+/// Returns the `wanted` groups of list number `list`. Each node and each list begins at another group.
+pub(super) fn groups(seed: u64, list: u64, wanted: u32) -> impl Iterator<Item = u32> {
+    let first = mix(seed).wrapping_add(list.wrapping_mul(u64::from(wanted)));
+    (0..wanted).map(move |it| group(first.wrapping_add(u64::from(it))))
+}
+
+/// Returns the number of groups for the next list, after `wanted` groups brought `found` peers.
+pub(super) fn wanted_next(wanted: u32, found: usize) -> u32 {
+    match found {
+        _ if found < ENOUGH => (wanted * 2).min(GROUPS),
+        _ if found > 4 * ENOUGH => (wanted / 2).max(1),
+        _ => wanted,
+    }
+}
+
+/// Shuffles `peers`, hashes with their values, by `seed`. A rail asks each of them once before it asks one again. With steps
+/// of a fixed length instead, rails met the same member of each group, and a minority of nodes looked like all nodes.
+pub(super) fn order<T>(seed: u64, mut peers: Vec<(u64, T)>) -> Vec<T> {
+    peers.sort_by_cached_key(|(hash, _)| mix(seed ^ mix(*hash)));
+    peers.into_iter().map(|(_, value)| value).collect()
+}
+
+/// Returns the time of the next request of `requests` in `interval`. After a pause of the program, no requests follow
+/// faster than before.
+pub(super) fn next(
+    previous: Duration,
+    now: Duration,
+    interval: Duration,
+    requests: usize,
+) -> Duration {
+    let requests = u32::try_from(requests).unwrap_or(u32::MAX).max(1);
+    (previous + (interval / requests).max(GAP)).max(now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn all_groups_are_listed_in_the_course_of_time() {
+        let listed: BTreeSet<u32> = (0..128).flat_map(|it| groups(5, it, 2)).collect();
+        assert_eq!(listed.len(), 256);
+        assert_eq!(groups(9, 3, GROUPS).collect::<BTreeSet<_>>().len(), 256);
+    }
+
+    #[test]
+    fn a_small_cluster_is_listed_whole() {
+        for nodes in [1, 2, 31] {
+            let mut wanted = 1;
+            let mut lists = 0;
+            while wanted < GROUPS {
+                // the members of a small cluster are in few groups
+                wanted = wanted_next(wanted, 0);
+                lists += 1;
+            }
+            assert_eq!((lists, wanted_next(wanted, nodes)), (8, GROUPS));
+        }
+        assert_eq!([wanted_next(8, 32), wanted_next(8, 129)], [8, 4]);
+    }
+
+    #[test]
+    fn an_order_has_each_peer_once() {
+        let peers = || (0..200).map(|it| (hash(&it.to_string()), it)).collect();
+        let [one, other] = [1, 2].map(|seed| order(seed, peers()));
+        assert_ne!(one, other);
+        assert_eq!(BTreeSet::from_iter(one), (0..200).collect());
+    }
+
+    /// The settings ask for a thousand requests in a millisecond, and the program sleeps for an hour.
+    #[test]
+    fn no_second_has_more_than_ten_requests() {
+        let (mut now, mut previous, mut all) = (Duration::ZERO, Duration::ZERO, vec![]);
+        for number in 0..500 {
+            if number == 100 {
+                now += Duration::from_secs(3600);
+            }
+            now = next(previous, now, Duration::from_millis(1), 1000);
+            previous = now;
+            all.push(now);
+        }
+        let second = Duration::from_secs(1);
+        assert!(all.windows(11).all(|it| it[10] - it[0] >= second));
+        assert_eq!(all[499] - all[100], Duration::from_millis(39_900));
+    }
+}

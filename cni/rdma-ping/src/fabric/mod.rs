@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The watch over the fabric: each rail of this node asks the same rail of a few other nodes, again and again.
+//!
+//! | module | owns |
+//! |---|---|
+//! | this one | the loop: one thread, one request at a time |
+//! | `choice` | groups, order and pace: constant work for a node, however many nodes there are |
+//! | `watch` | rails, peers and verdicts |
+//! | `peers` | ConfigMaps with the rails of nodes |
+
+mod choice;
+mod peers;
+#[cfg(test)]
+mod simulation;
+mod watch;
+
+pub use peers::Account;
+
+use crate::rails::Here;
+use choice::{hash, mix, next};
+use rdma_netns::sidr::{AskError, Request, ask};
+use serde::{Deserialize, Serialize};
+use std::{
+    net::IpAddr,
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+use tokio::runtime::Runtime;
+use watch::{Outcome, Watch};
+
+/// Time limit of each step of a request.
+const ANSWER: Duration = Duration::from_secs(1);
+/// Time between two lists of peers.
+const LIST: Duration = Duration::from_secs(600);
+
+/// A rail of a node, as the node's ConfigMap has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FabricRail {
+    /// Resource of the NIC.
+    pub resource: String,
+    /// Number of the NIC in its resource: equal on nodes that are set up alike.
+    pub number: usize,
+    /// RDMA device.
+    pub device: String,
+    /// Addresses, none of them link-local.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl FabricRail {
+    /// Returns true if both have the same resource and number.
+    fn has_place_of(&self, other: &Self) -> bool {
+        (&self.resource, self.number) == (&other.resource, other.number)
+    }
+
+    /// Returns true if both are one NIC of this node, perhaps with other addresses.
+    fn is_same(&self, other: &Self) -> bool {
+        self.has_place_of(other) && self.device == other.device
+    }
+}
+
+/// State of a rail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RailState {
+    /// RDMA device.
+    pub device: String,
+    /// True if its last 12 requests to different peers were lost, until two of 12 are answered.
+    pub is_unreachable: bool,
+    /// Number of its peers.
+    pub peers: usize,
+    /// Reason why its last request was not sent.
+    pub not_asked: Option<&'static str>,
+}
+
+/// News of the watch.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// A request of the device ended, with the time of its answer; `None`: it is lost.
+    Asked(&'a str, Option<Duration>),
+    /// The device cannot send requests.
+    NotAsked(&'a str, AskError),
+    /// The device is unreachable (true), or reachable again.
+    Verdict(&'a str, bool),
+    /// States after a request or at the beginning of a round.
+    States(Vec<RailState>),
+    /// The API server has the own rails, and has given the peers.
+    Listed,
+    /// Reason why rails or peers are not up to date.
+    Problem(String),
+}
+
+/// Settings of a watch.
+#[derive(Debug)]
+pub struct Fabric {
+    /// Node and API server.
+    pub account: Account,
+    /// The connection manager's device.
+    pub manager: PathBuf,
+    /// Time in which each rail sends two requests.
+    pub interval: Duration,
+    /// Runtime for requests to the API server.
+    pub runtime: Runtime,
+}
+
+/// A running watch.
+struct Running<'a, T> {
+    settings: &'a Fabric,
+    watch: Watch,
+    tell: T,
+    begin: Instant,
+    /// Time of the last request.
+    previous: Duration,
+    /// Rails of the last round.
+    rails: Vec<FabricRail>,
+    /// Rails in the API server.
+    published: Option<Vec<FabricRail>>,
+    /// Time of the next list.
+    list_at: Duration,
+}
+
+impl Fabric {
+    /// Watches forever. `rails` reads the rails of this node.
+    pub fn run(
+        &self,
+        rails: impl Fn() -> Result<Vec<FabricRail>, String>,
+        tell: impl FnMut(Event<'_>),
+    ) -> ! {
+        let seed = hash(&self.account.node);
+        let mut running = Running {
+            settings: self,
+            watch: Watch::new(seed),
+            tell,
+            begin: Instant::now(),
+            previous: Duration::ZERO,
+            rails: vec![],
+            published: None,
+            list_at: Duration::ZERO,
+        };
+        loop {
+            match rails() {
+                Ok(rails) => {
+                    running.watch.has(rails.clone());
+                    running.rails = rails;
+                }
+                Err(problem) => running.tell(Event::Problem(problem)),
+            }
+            running.follow();
+            running.states();
+            running.round();
+        }
+    }
+}
+
+impl<T: FnMut(Event<'_>)> Running<'_, T> {
+    fn tell(&mut self, event: Event<'_>) {
+        (self.tell)(event);
+    }
+
+    fn states(&mut self) {
+        let states = self.watch.states();
+        self.tell(Event::States(states));
+    }
+
+    /// Publishes the own rails if they have changed, and lists peers when it is time.
+    fn follow(&mut self) {
+        let is_due = self.begin.elapsed() >= self.list_at;
+        if !is_due && self.published.as_ref() == Some(&self.rails) {
+            return;
+        }
+        let Fabric {
+            account, runtime, ..
+        } = self.settings;
+        let followed = runtime.block_on(async {
+            account.publish(self.watch.group(), &self.rails).await?;
+            if is_due {
+                self.watch.begin_list();
+                while !self.watch.listed(account.list(&self.watch.groups()).await?) {}
+            }
+            Ok::<_, kubernetes_api::RequestError>(())
+        });
+        match followed {
+            Ok(()) => {
+                self.published = Some(self.rails.clone());
+                if is_due {
+                    // nodes that started at the same time list at different times
+                    let spread = mix(hash(&account.node)) % (LIST.as_secs() / 4);
+                    self.list_at = self.begin.elapsed() + LIST - Duration::from_secs(spread);
+                }
+                self.tell(Event::Listed);
+            }
+            Err(error) => self.tell(Event::Problem(error.to_string())),
+        }
+    }
+
+    /// Sends the requests of an interval; without a peer it waits for the interval. A second request follows a silent one:
+    /// the peer's first answer is lost while its kernel resolves the own hardware address.
+    fn round(&mut self) {
+        let round = self.watch.round();
+        if round.is_empty() {
+            self.pause(1);
+        }
+        for rail in round.iter().copied() {
+            let Some((source, destination)) = self.watch.target(rail) else {
+                continue;
+            };
+            self.pause(round.len());
+            let mut answered = self.ask(source, destination);
+            if matches!(answered, Err(AskError::Silent { .. })) {
+                self.pause(usize::MAX);
+                answered = self.ask(source, destination);
+            }
+            self.judge(rail, answered);
+        }
+    }
+
+    fn judge(&mut self, rail: usize, answered: Result<Duration, AskError>) {
+        let device = self.watch.device(rail).to_owned();
+        let outcome = match answered {
+            Ok(time) => {
+                self.tell(Event::Asked(&device, Some(time)));
+                Outcome::Answered
+            }
+            Err(AskError::Silent { .. } | AskError::Unresolved(_) | AskError::NoPath(_)) => {
+                self.tell(Event::Asked(&device, None));
+                Outcome::Lost
+            }
+            Err(error) => {
+                let reason = reason(&error);
+                self.tell(Event::NotAsked(&device, error));
+                Outcome::NotAsked(reason)
+            }
+        };
+        if let Some(is_unreachable) = self.watch.take(rail, outcome) {
+            self.tell(Event::Verdict(&device, is_unreachable));
+        }
+        self.states();
+    }
+
+    /// Waits until another of `requests` in the interval may be sent.
+    fn pause(&mut self, requests: usize) {
+        let now = self.begin.elapsed();
+        self.previous = next(self.previous, now, self.settings.interval, requests);
+        thread::sleep(self.previous.saturating_sub(now));
+    }
+
+    fn ask(&self, source: IpAddr, destination: IpAddr) -> Result<Duration, AskError> {
+        let request = Request {
+            source: Some(source),
+            destination,
+            traffic_class: None,
+            timeout: ANSWER,
+        };
+        let iwarp = |index| {
+            let here = Here::of(vec![]).ok()?;
+            let device = here.devices.get(&index).filter(|it| it.is_iwarp);
+            device.map(|it| it.name.clone())
+        };
+        ask(&self.settings.manager, &request, iwarp).map(|it| it.time)
+    }
+}
+
+/// Returns the label of a request that was not sent.
+fn reason(error: &AskError) -> &'static str {
+    match error {
+        AskError::Open { .. } => "no-connection-manager",
+        AskError::NoDevice(_) => "no-device",
+        AskError::NoRoute(_) => "no-route",
+        AskError::Iwarp(_) => "iwarp",
+        AskError::Silent { .. }
+        | AskError::Unresolved(_)
+        | AskError::NoPath(_)
+        | AskError::Step { .. } => "refused",
+    }
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The nodes' rails in the API server: one ConfigMap for each node, with its group as a label.
+
+use super::{FabricRail, choice::hash, watch::Peer};
+use crate::arguments::is_link_local;
+use kubernetes_api::{Client, Method, RequestError};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Name of a node's ConfigMap before the node's name.
+const PREFIX: &str = "rdma-fabric-";
+/// Label with the node's group.
+const GROUP: &str = "rdma-fabric-group";
+/// Most rails of a node that others read.
+const MOST_RAILS: usize = 64;
+
+/// The node of this watch, and its access to the API server.
+#[derive(Debug)]
+pub struct Account {
+    /// Client with the token of the watch's pod.
+    pub client: Client,
+    /// Name of the node.
+    pub node: String,
+    /// UID of the Node object, which owns the ConfigMap.
+    pub node_uid: Option<String>,
+    /// Namespace of the ConfigMaps.
+    pub namespace: String,
+}
+
+impl Account {
+    fn collection(&self) -> String {
+        format!("/api/v1/namespaces/{}/configmaps", self.namespace)
+    }
+
+    /// Writes the ConfigMap of this node. The API server stores nothing if the ConfigMap has not changed.
+    ///
+    /// # Errors
+    /// The API server does not answer, or refuses.
+    pub(super) async fn publish(
+        &self,
+        group: u32,
+        rails: &[FabricRail],
+    ) -> Result<(), RequestError> {
+        let node = (&*self.node, self.node_uid.as_deref());
+        let object = object(node, &self.namespace, group, rails);
+        let collection = self.collection();
+        let path = format!("{collection}/{PREFIX}{}", self.node);
+        match self.client.ask(Method::PUT, &path, Some(&object)).await {
+            Err(error) if error.code() == Some(404) => {
+                let made = self.client.ask(Method::POST, &collection, Some(&object));
+                made.await.map(drop)
+            }
+            written => written.map(drop),
+        }
+    }
+
+    /// Lists the nodes of `groups`. The API server answers from its memory, and does not ask etcd (`resourceVersion=0`).
+    ///
+    /// # Errors
+    /// The API server does not answer, or refuses.
+    pub(super) async fn list(&self, groups: &[u32]) -> Result<Vec<Arc<Peer>>, RequestError> {
+        let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
+        let path = format!(
+            "{}?labelSelector={GROUP}%20in%20({})&resourceVersion=0",
+            self.collection(),
+            groups.join(",")
+        );
+        let list = self.client.ask(Method::GET, &path, None).await?;
+        let items = list["items"].as_array().into_iter().flatten();
+        Ok(items.filter_map(peer).map(Arc::new).collect())
+    }
+}
+
+/// Returns the ConfigMap of the node with this name and UID.
+fn object(
+    (node, uid): (&str, Option<&str>),
+    namespace: &str,
+    group: u32,
+    rails: &[FabricRail],
+) -> Value {
+    let mut metadata = json!({
+        "name": format!("{PREFIX}{node}"),
+        "namespace": namespace,
+        "labels": {GROUP: group.to_string()},
+    });
+    if let Some(uid) = uid {
+        let owner = json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid});
+        metadata["ownerReferences"] = json!([owner]);
+    }
+    json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata,
+        "data": {"rails": json!(rails).to_string()},
+    })
+}
+
+/// Returns the node of a ConfigMap. `None`: it is none of a node, or another version's.
+fn peer(object: &Value) -> Option<Peer> {
+    let node = object["metadata"]["name"].as_str()?.strip_prefix(PREFIX)?;
+    let mut rails: Vec<FabricRail> =
+        serde_json::from_str(object["data"]["rails"].as_str()?).ok()?;
+    rails.truncate(MOST_RAILS);
+    for rail in &mut rails {
+        rail.addresses.retain(|it| !is_link_local(*it));
+    }
+    Some(Peer {
+        hash: hash(node),
+        rails,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rail() -> FabricRail {
+        FabricRail {
+            resource: "rdma/hca".to_owned(),
+            number: 3,
+            device: "mlx5_3".to_owned(),
+            addresses: vec!["fd00:3::7".parse().expect("an address")],
+        }
+    }
+
+    #[test]
+    fn a_config_map_comes_back_and_another_one_is_no_node() {
+        let mut object = object(("node-1", Some("0-1")), "kube-system", 17, &[rail()]);
+        assert_eq!(object["metadata"]["labels"][GROUP], "17");
+        assert_eq!(object["metadata"]["ownerReferences"][0]["uid"], "0-1");
+        let found = peer(&object).expect("a node");
+        assert_eq!((found.hash, found.rails), (hash("node-1"), vec![rail()]));
+        // a link-local address names no netdev
+        object["data"]["rails"] =
+            json!([{"resource": "rdma/hca", "number": 0, "device": "mlx5_0", "addresses": ["fe80::1", "10.0.0.1"]}])
+                .to_string()
+                .into();
+        let found = peer(&object).expect("a node").rails.remove(0).addresses;
+        assert_eq!(
+            found,
+            ["10.0.0.1".parse::<std::net::IpAddr>().expect("an address")]
+        );
+        object["data"]["rails"] = "[{]".into();
+        assert!(peer(&object).is_none());
+        assert!(peer(&json!({"metadata": {"name": "kube-root-ca.crt"}})).is_none());
+    }
+}
