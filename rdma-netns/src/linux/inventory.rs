@@ -157,11 +157,8 @@ impl Reader<'_> {
         self.add_sub_devices(&verbs, &char_devices, &mut functions)?;
         erdma::pair(self.sysfs, &mut functions);
         data_direct::find(self.sysfs, &mut functions)?;
-        let present: BTreeSet<&DeviceAddress> = functions
-            .iter()
-            .map(|function| &function.device.address)
-            .collect();
-        let accelerators = accelerators::all(self.sysfs, &present)?;
+        let addresses = functions.iter().map(|it| &it.device.address);
+        let accelerators = accelerators::all(self.sysfs, &addresses.collect())?;
         Ok(Inventory {
             rdma_mode: self.rdma_mode(),
             functions,

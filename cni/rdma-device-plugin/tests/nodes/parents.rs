@@ -101,7 +101,7 @@ fn two_resources_are_two_tenants_of_one_nic() {
     assert_eq!(grants[0].devices[0].parent.as_deref(), Some("bond0.200"));
     // slices have the addresses of pods' networks, and a VLAN's are unknown
     let prefixes = |at: usize| {
-        let nics = Netdevs::default().nics(&offers[at], &addressed);
+        let nics = Netdevs::default().nics(&offers[at], &addressed, &Default::default());
         nics.into_iter()
             .map(|it| it.ipv6_prefix)
             .collect::<Vec<_>>()

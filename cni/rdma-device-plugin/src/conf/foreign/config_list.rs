@@ -9,7 +9,7 @@ use crate::conf::{
 };
 use conf_reader::{Field, Number, Texts, Wrong};
 
-const KEYS: [&str; 8] = [
+const KEYS: [&str; 9] = [
     "periodicUpdateInterval",
     "configList",
     CDI,
