@@ -32,14 +32,14 @@ machine fast 'rdma-netns/rdma|integration/lab_smc_readout' --tier fast --exclusi
 machine reboot 'integration/lab_reboot' --tier full --exclusive --memory 2560 --timeout 1200 \
 	--disk /var/lib/cni --disk /var/lib/kubelet --disk /var/lib/containerd --disk /etc/cni/net.d \
 	--disk /opt/cni/bin --disk /var/lib/reboot
-machine pods 'integration/lab_pods_share' --tier full --shared --memory 4096 --timeout 1800
+machine pods 'integration/lab_pods_(share|limits)' --tier full --shared --memory 4096 --timeout 1800
 machine erdma-pair 'integration/lab_erdma_pair' --exclusive --memory 1024 --timeout 600
 machine rocev1-shared 'integration/lab_smc_shared' --tier full --shared --rocev1 --timeout 900
 machine stock-rxe 'integration/lab_(stock_rxe|siw)' --tier fast --stock-rxe --timeout 600
 
 for runtime in containerd-2 crio; do
 	in_full "cluster-$runtime" 'integration/lab_cluster' --tier full --shared --memory 4096 --timeout 2400
-	in_full "pods-$runtime" 'integration/lab_(pods_share|installed|placement|status)' --tier full --shared --memory 4096 --timeout 2400
+	in_full "pods-$runtime" 'integration/lab_(pods_share|pods_limits|installed|placement|status)' --tier full --shared --memory 4096 --timeout 2400
 	in_full "exclusive-$runtime" 'integration/lab_pods_exclusive' --tier full --exclusive --memory 2560 --timeout 1500
 done
 

@@ -306,7 +306,7 @@ mod tests {
             memlock: Some(Memlock::Unlimited),
             ..ContainerLimits::default()
         };
-        let hook = || Hook::new(Path::new("/opt/cni/bin"), limits);
+        let hook = || Hook::new(Path::new("/opt/cni/bin"), limits, Path::new("/state"));
         let ids = ["17".to_owned()];
         let told = |edits: &Edits| {
             let before = (&Value::Null, Known::new());

@@ -12,6 +12,7 @@ pub const HOOK: &str = "oci-hook";
 const MEMLOCK: &str = "--memlock=";
 const HANDLES: &str = "--rdma-handles=";
 const OBJECTS: &str = "--rdma-objects=";
+const STATE_DIR: &str = "--state-dir=";
 
 /// Limits that the hook sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,32 +67,44 @@ impl ContainerLimits {
         }
     }
 
-    /// Reads the arguments of the hook, as [`Hook::json`] writes them. `None`: one is no argument of the hook, or there
-    /// are none.
-    pub fn of_arguments(arguments: &[String]) -> Option<Self> {
-        let mut limits = Self::default();
+    fn arguments(self) -> impl Iterator<Item = String> {
+        let memlock = self.memlock.map(|it| format!("{MEMLOCK}{it}"));
+        let handles = self.rdma.handles.map(|it| format!("{HANDLES}{it}"));
+        let objects = self.rdma.objects.map(|it| format!("{OBJECTS}{it}"));
+        memlock.into_iter().chain(handles).chain(objects)
+    }
+}
+
+/// Arguments of the hook, as [`Hook::json`] writes them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HookArguments {
+    /// Limits that it sets.
+    pub limits: ContainerLimits,
+    /// State directory for its record of the container; `None`: it writes none.
+    pub state_dir: Option<PathBuf>,
+}
+
+impl HookArguments {
+    /// Reads the arguments. `None`: one of them is another argument, or there are no limits.
+    pub fn of(arguments: &[String]) -> Option<Self> {
+        let mut all = Self::default();
         let number = |text: &str| {
             let number = text.parse().ok();
             number.filter(|it| (1..=RdmaLimits::MOST).contains(it))
         };
         for argument in arguments {
             if let Some(limit) = argument.strip_prefix(MEMLOCK) {
-                limits.memlock = Some(Memlock::of_text(limit)?);
+                all.limits.memlock = Some(Memlock::of_text(limit)?);
             } else if let Some(limit) = argument.strip_prefix(HANDLES) {
-                limits.rdma.handles = Some(number(limit)?);
+                all.limits.rdma.handles = Some(number(limit)?);
+            } else if let Some(path) = argument.strip_prefix(STATE_DIR) {
+                all.state_dir = Some(path.into());
             } else {
                 let limit = argument.strip_prefix(OBJECTS)?;
-                limits.rdma.objects = Some(number(limit)?);
+                all.limits.rdma.objects = Some(number(limit)?);
             }
         }
-        Some(limits).filter(|it| !it.is_empty())
-    }
-
-    fn arguments(self) -> impl Iterator<Item = String> {
-        let memlock = self.memlock.map(|it| format!("{MEMLOCK}{it}"));
-        let handles = self.rdma.handles.map(|it| format!("{HANDLES}{it}"));
-        let objects = self.rdma.objects.map(|it| format!("{OBJECTS}{it}"));
-        memlock.into_iter().chain(handles).chain(objects)
+        Some(all).filter(|it| !it.limits.is_empty())
     }
 }
 
@@ -103,14 +116,20 @@ pub struct Hook {
     program: PathBuf,
     #[serde(flatten)]
     limits: ContainerLimits,
+    /// State directory, if it records the container there ([`limited`](crate::limited)).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    state_dir: Option<PathBuf>,
 }
 
 impl Hook {
-    /// Returns the hook by which `rdma-cni` in the directory `plugins` sets the limits.
-    pub fn new(plugins: &Path, limits: ContainerLimits) -> Self {
+    /// Returns the hook by which `rdma-cni` in the directory `plugins` sets the limits. It records a container with
+    /// limits of RDMA devices in `state_dir`.
+    pub fn new(plugins: &Path, limits: ContainerLimits, state_dir: &Path) -> Self {
+        let is_recorded = !limits.rdma.is_empty();
         Self {
             program: plugins.join("rdma-cni"),
             limits,
+            state_dir: is_recorded.then(|| state_dir.to_owned()),
         }
     }
 
@@ -118,7 +137,12 @@ impl Hook {
     /// process exists and its program does not run yet (`createRuntime`, OCI runtime specification, `config.md`).
     pub fn json(&self) -> Value {
         let words = ["rdma-cni", HOOK].map(str::to_owned).into_iter();
-        let arguments: Vec<String> = words.chain(self.limits.arguments()).collect();
+        let state_dir = self.state_dir.iter();
+        let state_dir = state_dir.map(|path| format!("{STATE_DIR}{}", path.display()));
+        let arguments: Vec<String> = words
+            .chain(self.limits.arguments())
+            .chain(state_dir)
+            .collect();
         json!({"hookName": "createRuntime", "path": self.program, "args": arguments})
     }
 }
@@ -143,22 +167,23 @@ mod tests {
             limits(Some(Memlock::Bytes(1)), Some(1), Some(RdmaLimits::MOST)),
             limits(None, None, Some(3)),
         ] {
-            let json = Hook::new(Path::new("/opt"), expected).json();
+            let state_dir = Path::new("/var/lib/state");
+            let json = Hook::new(Path::new("/opt"), expected, state_dir).json();
             let words: Vec<String> = serde_json::from_value(json["args"].clone()).expect("texts");
-            assert_eq!(ContainerLimits::of_arguments(&words[2..]), Some(expected));
+            let read = HookArguments::of(&words[2..]).expect("its own");
+            assert_eq!(read.limits, expected);
+            let is_recorded = !expected.rdma.is_empty();
+            assert_eq!(read.state_dir, is_recorded.then(|| state_dir.to_owned()));
         }
         for argument in [
             "--rdma-handles=0",
             "--rdma-objects=2147483648",
             "--rdma-objects=",
             "--other=1",
+            "--state-dir=/var/lib/state",
         ] {
             let argument = [argument.to_owned()];
-            assert_eq!(
-                ContainerLimits::of_arguments(&argument),
-                None,
-                "{argument:?}"
-            );
+            assert_eq!(HookArguments::of(&argument), None, "{argument:?}");
         }
     }
 

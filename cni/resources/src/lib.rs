@@ -8,6 +8,7 @@
 //! | [`grant`] | `<stateDir>/granted/<resource>/<id>.json`: the devices that one Allocate granted | the daemon | both |
 //! | [`cdi`] | `<CDI directory>/rdma-device-plugin-rdma.json` | the daemon; after a move `rdma-cni` | the runtime |
 //! | [`container`] | `<CDI directory>/rdma-device-plugin-container.json`, `<stateDir>/containers/<resource>/<id>/` | the daemon | the runtime; libraries in the container |
+//! | [`limited`] | `<stateDir>/limited/<container id>.json`: the cgroup of a container with limits | the hook | the daemon |
 //!
 //! [`hook`] has a container's limits, with the hook that sets them; [`memlock`] is that of locked memory.
 //!
@@ -20,6 +21,7 @@ pub mod container;
 pub mod file;
 pub mod grant;
 pub mod hook;
+pub mod limited;
 pub mod memlock;
 pub mod nccl;
 pub mod published;
@@ -28,7 +30,8 @@ pub use cdi::Cdi;
 pub use container::Containers;
 pub use file::FileError;
 pub use grant::{Grant, Grants};
-pub use hook::{ContainerLimits, Hook, RdmaLimits};
+pub use hook::{ContainerLimits, Hook, HookArguments, RdmaLimits};
+pub use limited::LimitedContainers;
 pub use memlock::Memlock;
 pub use published::{Published, Resource};
 

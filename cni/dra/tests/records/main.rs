@@ -181,7 +181,11 @@ fn a_request_has_the_hook_that_sets_its_limits() {
             objects: Some(100),
         },
     };
-    record.requests[1].hook = Some(Hook::new(Path::new("/opt/bin"), limits));
+    record.requests[1].hook = Some(Hook::new(
+        Path::new("/opt/bin"),
+        limits,
+        Path::new("/state"),
+    ));
     let text = serde_json::to_string(&record).expect("JSON");
     let record: Record = serde_json::from_str(&text).expect("a record");
     let specification = cdi::specification(&record, Path::new("/files"));
@@ -190,7 +194,7 @@ fn a_request_has_the_hook_that_sets_its_limits() {
     let expected = json!([{
         "hookName": "createRuntime",
         "path": "/opt/bin/rdma-cni",
-        "args": ["rdma-cni", "oci-hook", "--memlock=65536", "--rdma-objects=100"],
+        "args": ["rdma-cni", "oci-hook", "--memlock=65536", "--rdma-objects=100", "--state-dir=/state"],
     }]);
     assert_eq!(hooks(1), &expected);
 }

@@ -7,6 +7,8 @@
 //! | `--memlock=` | of locked memory, which is raised. The container's program inherits it, whatever its user |
 //! | `--rdma-handles=`, `--rdma-objects=` | of the container's cgroup, for each RDMA device, which is lowered |
 //!
+//! With `--state-dir=` it then writes the container's cgroup there, for the daemon's metrics.
+//!
 //! The hook fails closed: its error ends the container's start. The container would otherwise start without its
 //! resource's limits: it would take others' objects, or fail later, when it registers memory, in a library that does not
 //! name the limit. Kubelet shows the hook's sentence and retries.
@@ -16,10 +18,15 @@ mod rdma_cgroup;
 use nix::unistd::Pid;
 use rdma_cgroup::CgroupError;
 use rdma_netns::linux::raise_locked_memory;
-use rdma_resources::{ContainerLimits, FileError, Memlock, hook::HOOK};
+use rdma_resources::{
+    FileError, HookArguments, LimitedContainers, Memlock,
+    hook::HOOK,
+    limited::{FORMAT, LimitedContainer},
+};
 use serde::Deserialize;
 use serde_json::Value;
 use std::{
+    collections::BTreeMap,
     fs,
     io::{self, Read},
     path::{Path, PathBuf},
@@ -33,8 +40,8 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 #[derive(Debug, thiserror::Error)]
 enum HookError {
     #[error(
-        "{HOOK} takes --memlock=unlimited or --memlock=BYTES, --rdma-handles=NUMBER and --rdma-objects=NUMBER, and has \
-         {0:?}"
+        "{HOOK} takes --memlock=unlimited or --memlock=BYTES, --rdma-handles=NUMBER, --rdma-objects=NUMBER and \
+         --state-dir=DIRECTORY, and has {0:?}"
     )]
     Arguments(Vec<String>),
     #[error("{HOOK} cannot read the container's state from standard input: {0}")]
@@ -68,6 +75,35 @@ struct State {
     pid: i32,
     /// Directory of its specification.
     bundle: PathBuf,
+    /// The runtime's id of the container.
+    #[serde(default)]
+    id: String,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+}
+
+impl State {
+    /// Returns the record of the container in this cgroup below the hierarchy's root. `None`: it is of no pod.
+    fn record(&self, cgroup: PathBuf) -> Option<LimitedContainer> {
+        // containerd's and CRI-O's
+        let name = |names: [&str; 2]| {
+            let mut values = names.iter().filter_map(|it| self.annotations.get(*it));
+            values.next().cloned()
+        };
+        Some(LimitedContainer {
+            format: FORMAT,
+            namespace: name([
+                "io.kubernetes.cri.sandbox-namespace",
+                "io.kubernetes.pod.namespace",
+            ])?,
+            pod: name(["io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name"])?,
+            container: name([
+                "io.kubernetes.cri.container-name",
+                "io.kubernetes.container.name",
+            ])?,
+            cgroup,
+        })
+    }
 }
 
 /// Runs the hook with its `arguments`. Writes an error to standard error, where the runtime reads it.
@@ -82,22 +118,33 @@ pub fn run(arguments: &[String], stdin: &mut dyn Read) -> ExitCode {
 }
 
 fn set(arguments: &[String], stdin: &mut dyn Read) -> Result<(), HookError> {
-    let limits = ContainerLimits::of_arguments(arguments);
-    let limits = limits.ok_or_else(|| HookError::Arguments(arguments.to_vec()))?;
-    let State { pid, bundle } = serde_json::from_reader(stdin)?;
+    let parsed = HookArguments::of(arguments);
+    let HookArguments { limits, state_dir } =
+        parsed.ok_or_else(|| HookError::Arguments(arguments.to_vec()))?;
+    let state: State = serde_json::from_reader(stdin)?;
+    let pid = state.pid;
     if let Some(to) = limits.memlock {
-        outlasts_specification(&bundle, to)?;
+        outlasts_specification(&state.bundle, to)?;
         raise(pid, to)?;
     }
-    if !limits.rdma.is_empty() {
-        let limited = cgroup(&pid.to_string()).and_then(|of_process| {
-            let of_hook = cgroup("self")?;
-            rdma_cgroup::limit(Path::new(CGROUPS), &of_process, &of_hook, limits.rdma)
-        });
-        limited.map_err(|source| HookError::Rdma {
-            process: pid,
-            source,
-        })?;
+    if limits.rdma.is_empty() {
+        return Ok(());
+    }
+    let cgroups = Path::new(CGROUPS);
+    let limited = cgroup(&pid.to_string()).and_then(|of_process| {
+        let of_hook = cgroup("self")?;
+        rdma_cgroup::limit(cgroups, &of_process, &of_hook, limits.rdma)
+    });
+    let limited = limited.map_err(|source| HookError::Rdma {
+        process: pid,
+        source,
+    })?;
+    if let (Some(state_dir), Some(record)) = (state_dir, state.record(limited)) {
+        let written = LimitedContainers::new(&state_dir).write(&state.id, &record, cgroups);
+        // the limits hold without a metric
+        if let Err(error) = written {
+            eprintln!("rdma-cni: no metrics of the container's use of RDMA devices: {error}");
+        }
     }
     Ok(())
 }
@@ -230,6 +277,34 @@ mod tests {
                 "{error}"
             ),
         }
+    }
+
+    #[test]
+    fn a_record_has_the_names_of_either_runtime() {
+        let record = |annotations: Value| {
+            let state = json!({"pid": 1, "bundle": "/b", "id": "c1", "annotations": annotations});
+            let state: State = serde_json::from_value(state).expect("a state");
+            state.record("kubepods/one".into())
+        };
+        let containerd = record(json!({
+            "io.kubernetes.cri.container-name": "main",
+            "io.kubernetes.cri.sandbox-name": "a",
+            "io.kubernetes.cri.sandbox-namespace": "team",
+        }));
+        let crio = record(json!({
+            "io.kubernetes.container.name": "main",
+            "io.kubernetes.pod.name": "a",
+            "io.kubernetes.pod.namespace": "team",
+        }));
+        let expected = LimitedContainer {
+            format: FORMAT,
+            namespace: "team".into(),
+            pod: "a".into(),
+            container: "main".into(),
+            cgroup: "kubepods/one".into(),
+        };
+        assert_eq!((containerd.as_ref(), &crio), (Some(&expected), &containerd));
+        assert_eq!(record(json!({"io.kubernetes.pod.name": "a"})), None);
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub(super) enum CgroupError {
 
 /// Sets the limits for each RDMA device that the kernel has. The process's cgroup is that in the text of its
 /// `/proc/PID/cgroup`, below the hierarchy's `root`; `of_hook` is that of the hook, which the runtime's processes are in. A
-/// lower limit stays.
+/// lower limit stays. Returns the cgroup's path below the root.
 ///
 /// # Errors
 /// The hierarchy has no rdma controller, the process is in no cgroup below its root or in the hook's, or a file cannot be
@@ -40,7 +40,7 @@ pub(super) fn limit(
     of_process: &str,
     of_hook: &str,
     limits: RdmaLimits,
-) -> Result<(), CgroupError> {
+) -> Result<PathBuf, CgroupError> {
     if of_process == of_hook {
         return Err(CgroupError::OfRuntime);
     }
@@ -57,7 +57,7 @@ pub(super) fn limit(
     });
     let names = names.ok_or_else(|| CgroupError::NotBelowRoot(of_process.trim().to_owned()))?;
     let mut directory = root.to_owned();
-    for name in names {
+    for name in names.clone() {
         enable(&directory)?;
         directory.push(name);
     }
@@ -75,7 +75,7 @@ pub(super) fn limit(
             written => written.map_err(|source| FileError::new("write", &path, source))?,
         }
     }
-    Ok(())
+    Ok(names.collect())
 }
 
 /// Gives the children of the cgroup the controller.
@@ -151,13 +151,13 @@ mod tests {
                        mlx5_1 hca_handle=5 hca_object=1001\n\
                        mlx5_2 hca_handle=1 hca_object=1\n";
         let root = tree("cpu\n", devices);
-        limit(
+        let limited = limit(
             root.path(),
             "1:name=systemd:/other\n0::/pods/one\n",
             HOOK,
             LIMITS,
-        )
-        .expect("limited");
+        );
+        assert_eq!(limited.expect("limited"), Path::new("pods/one"));
         let added = written(&root, "pods/one/rdma.max").replacen(devices, "", 1);
         assert_eq!(
             added,

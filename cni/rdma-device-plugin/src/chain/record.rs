@@ -88,7 +88,7 @@ pub fn hook(state_dir: &Path, limits: ContainerLimits) -> Result<Option<Hook>, S
         return Ok(None);
     }
     match Record::read(state_dir) {
-        Ok(Some(record)) => Ok(Some(Hook::new(record.bin_dir(), limits))),
+        Ok(Some(record)) => Ok(Some(Hook::new(record.bin_dir(), limits, state_dir))),
         Ok(None) => Err(format!(
             "rdma-cni, which sets the limits of containers, is not installed according to {state_dir:?}; run \
              rdma-device-plugin install, or take memlock and limits out of the configuration"

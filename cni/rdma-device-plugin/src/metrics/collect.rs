@@ -4,6 +4,7 @@
 use super::{
     counters::{self, PortFigures},
     holders::{Held, held},
+    limited::{self, Usage},
     pod_list::PodList,
 };
 use crate::{
@@ -112,6 +113,8 @@ pub(super) struct Snapshot {
     pub(super) reports: Option<Reports>,
     /// Pods that request SMC-R.
     pub(super) smc: Vec<PodSmc>,
+    /// Use of RDMA devices by containers with limits.
+    pub(super) limited: Vec<Usage>,
     /// Number of prepared claims, by resource.
     pub(super) claims: BTreeMap<String, u64>,
     /// NICs that need an IPv6 address and lack it.
@@ -149,11 +152,12 @@ impl Collector {
     pub(super) async fn collect(&self) -> Snapshot {
         let node = (self.sources.view)();
         let lacking = ipv6_prerequisite::lacking(node.parents.clone());
-        let (held, ports, reports, smc, claims, lacking) = tokio::join!(
+        let (held, ports, reports, smc, limited, claims, lacking) = tokio::join!(
             self.held(&node),
             self.ports(&node),
             self.reports(&node),
             self.smc(),
+            self.limited(),
             self.claims(),
             tokio::time::timeout(LIMIT, lacking)
         );
@@ -163,6 +167,7 @@ impl Collector {
             ports,
             reports,
             smc,
+            limited,
             claims,
             without_ipv6: lacking.unwrap_or_default(),
         }
@@ -189,6 +194,14 @@ impl Collector {
             read(&store, &boot_id)
         });
         read.await.unwrap_or_default()
+    }
+
+    async fn limited(&self) -> Vec<Usage> {
+        let Sources {
+            state_dir, sysfs, ..
+        } = self.sources.clone();
+        let read = move || limited::read(&state_dir, &sysfs.join("fs/cgroup"));
+        tokio::task::spawn_blocking(read).await.unwrap_or_default()
     }
 
     async fn claims(&self) -> BTreeMap<String, u64> {

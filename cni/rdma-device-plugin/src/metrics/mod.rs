@@ -37,6 +37,7 @@
 //! | `rdma_erdma_driver_mode` | `mode`, `which` (`loaded`, `wanted`) | 1 |
 //! | `rdma_erdma_driver_problem` | `problem` | 1: problem that keeps the driver from its required mode |
 //! | `rdma_pod_smcr` | `namespace`, `pod`, `state`, `reason` | 1: a pod that requests SMC-R |
+//! | `rdma_pod_handles`, `rdma_pod_objects`, `…_limit` | `device`, `pod`, `namespace`, `container` | use of a device by a container with `limits`, and its limit |
 //! | `rdma_hw_<counter>_total` | `device`, `port` (`pod`, `namespace`, `container`) | of `ports/N/hw_counters`; without
 //! `_total` for a value that can shrink |
 //!
@@ -55,6 +56,7 @@ mod erdma;
 mod fabric;
 mod health;
 mod holders;
+mod limited;
 mod nics;
 mod page;
 mod pod_list;

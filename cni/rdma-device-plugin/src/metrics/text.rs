@@ -2,8 +2,8 @@
 //! Metrics as OpenMetrics text.
 
 use super::{
-    Labels, Metrics, collect::Snapshot, counters::PortFigures, erdma, holders::Holder, nics,
-    scrape::Scrape,
+    Labels, Metrics, collect::Snapshot, counters::PortFigures, erdma, holders::Holder, limited,
+    nics, scrape::Scrape,
 };
 use crate::chain::ChainStatus;
 use prometheus_client::{
@@ -22,6 +22,7 @@ pub(super) fn render(metrics: &Metrics, snapshot: &Snapshot) -> Result<String, f
     devices(snapshot, &mut scrape);
     nics::add(snapshot, &mut scrape);
     erdma::add(snapshot, &mut scrape);
+    limited::add(&snapshot.limited, &mut scrape);
     let mut text = String::new();
     encode_registry(&mut text, &metrics.0.registry)?;
     encode_registry(&mut text, &scrape.registry)?;

@@ -65,10 +65,11 @@ fn a_container_keeps_the_hook_that_it_was_promised() {
     fs::create_dir_all(&pods).expect("a directory");
     fs::write(pods.join("c1@eth0.json"), "{").expect("written");
     start().expect("it may");
+    let state_dir = format!("--state-dir={}", running.machine.path("state").display());
     let hook = json!({
         "hookName": "createRuntime",
         "path": "/opt/other/bin/rdma-cni",
-        "args": ["rdma-cni", "oci-hook", "--memlock=unlimited", "--rdma-objects=100"],
+        "args": ["rdma-cni", "oci-hook", "--memlock=unlimited", "--rdma-objects=100", state_dir],
     });
     assert_eq!(edits(&running), json!({"hooks": [hook]}));
 

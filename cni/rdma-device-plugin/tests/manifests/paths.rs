@@ -85,6 +85,10 @@ fn the_daemon_sees_only_files_that_it_uses() {
         if conf.cdi || conf.dra.is_some() {
             need(&arguments.cdi_dir, &same(&arguments.cdi_dir), false);
         }
+        if conf.resources.iter().any(|it| !it.limits.rdma.is_empty()) {
+            let cgroups = arguments.sysfs.join("fs/cgroup");
+            need(&cgroups, &same(&cgroups), true);
+        }
         if let Some(chain) = cluster.conf().0.chain {
             need(&chain.conf_dir, &same(&chain.conf_dir), false);
             let cache = &arguments.cni_cache_dir;

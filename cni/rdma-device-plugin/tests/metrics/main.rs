@@ -13,11 +13,12 @@ mod site;
 use integration::{stopwatch::Stopwatch, wait};
 use rdma_device_plugin::offer::Gone;
 use rdma_resources::{
-    Grants, Sharing,
+    Grants, LimitedContainers, Sharing,
     grant::{Grant, GrantedDevice},
+    limited::{self, LimitedContainer},
 };
 use site::{Kubelet, Site, address, container, offer, pod};
-use std::time::Duration;
+use std::{fs, path::Path, time::Duration};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn counters_of_an_exclusive_device_say_whose_they_are() {
@@ -60,7 +61,7 @@ async fn counters_that_cannot_be_read_are_reported_as_unknown() {
     let offered = offer("rdma/vf", Sharing::Exclusive, &[("0000:3b:00.2", &[0])]);
     let site = Site::new(vec![offered]);
     let of_device = site.path().join("sys/class/infiniband/mlx5_0");
-    std::fs::remove_dir_all(of_device).expect("moved");
+    fs::remove_dir_all(of_device).expect("moved");
     let text = site.serve().await.metrics().await;
     for line in [
         r#"rdma_device_counters_known{device="mlx5_0"} 0"#,
@@ -339,4 +340,40 @@ async fn whether_pods_have_smc() {
     assert_eq!(told.len(), 2, "{told:?}");
     assert!(told.contains(&r#"rdma_pod_smcr{namespace="team",pod="a",state="active"} 1"#));
     assert!(told.contains(&off.as_str()), "{told:?}");
+}
+
+/// Files in place of the kernel's controller.
+#[tokio::test(flavor = "multi_thread")]
+async fn containers_with_limits_show_their_use() {
+    let site = Site::new(vec![]);
+    let containers = LimitedContainers::new(site.path());
+    let cgroups = site.path().join("sys/fs/cgroup");
+    for name in ["lives", "ended"] {
+        let container = LimitedContainer {
+            format: limited::FORMAT,
+            namespace: "team".into(),
+            pod: name.into(),
+            container: "main".into(),
+            cgroup: Path::new("kubepods.slice").join(name),
+        };
+        let directory = cgroups.join(&container.cgroup);
+        fs::create_dir_all(&directory).expect("made");
+        let write = |file: &str, text: &str| {
+            fs::write(directory.join(file), text).expect("written");
+        };
+        write("rdma.current", "mlx5_0 hca_handle=2 hca_object=17 \n");
+        write("rdma.max", "mlx5_0 hca_handle=max hca_object=100 \n");
+        let written = containers.write(name, &container, &cgroups);
+        written.expect("written");
+    }
+    fs::remove_dir_all(cgroups.join("kubepods.slice/ended")).expect("removed");
+    let text = site.serve().await.metrics().await;
+    let lines = text.lines();
+    let mut lines: Vec<&str> = lines.filter(|it| it.starts_with("rdma_pod_")).collect();
+    lines.sort_unstable();
+    // its other use has no limit
+    let labels = r#"{device="mlx5_0",pod="lives",namespace="team",container="main"}"#;
+    let expected = [("objects_limit", 100), ("objects", 17)];
+    let expected = expected.map(|(name, value)| format!("rdma_pod_{name}{labels} {value}"));
+    assert_eq!(lines, expected);
 }

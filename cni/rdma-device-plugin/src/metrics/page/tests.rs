@@ -58,6 +58,7 @@ impl Found {
             ports: Some(BTreeMap::new()),
             reports: None,
             smc: vec![],
+            limited: vec![],
             claims: BTreeMap::new(),
             without_ipv6: vec![],
         };
