@@ -8,7 +8,7 @@ use k8s_openapi::api::{
     apps::v1::{DaemonSet, Deployment, StatefulSet},
     batch::v1::Job,
     core::v1::{ConfigMap, Pod, Service, ServiceAccount},
-    rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding},
+    rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -25,6 +25,7 @@ fn refused(object: &Value) -> Vec<String> {
         (Some("v1"), Some("ServiceAccount")) => lost::<ServiceAccount>,
         (Some(RBAC), Some("ClusterRole")) => lost::<ClusterRole>,
         (Some(RBAC), Some("ClusterRoleBinding")) => lost::<ClusterRoleBinding>,
+        (Some(RBAC), Some("Role")) => lost::<Role>,
         (Some(RBAC), Some("RoleBinding")) => lost::<RoleBinding>,
         (Some("security.openshift.io/v1"), Some("SecurityContextConstraints")) => {
             lost::<SecurityContextConstraints>

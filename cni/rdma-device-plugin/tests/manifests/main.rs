@@ -7,6 +7,7 @@ mod chain;
 mod claims;
 mod cluster;
 mod examples;
+mod fabric;
 mod kubernetes;
 mod monitoring;
 mod networks;

@@ -2,7 +2,7 @@
 //! Tests of the objects for Prometheus' operator and Grafana. The tests of the metrics run a real Prometheus, which has
 //! to answer the alerts and panels.
 
-use crate::{cluster::cluster, documents, root, wanted::ALL};
+use crate::{cluster::cluster, documents, fabric, root, wanted::ALL};
 use regex_lite::Regex;
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, fs};
@@ -36,7 +36,12 @@ fn there_are_monitoring_objects_only_if_enabled() {
         let is_watched = |it: &Value| {
             it["apiVersion"] == "monitoring.coreos.com/v1" || it["kind"] == "ConfigMap"
         };
-        let expected = if wanted.file == FILE { 3 } else { 0 };
+        let expected = match wanted.file {
+            FILE => 3,
+            // the daemon's PodMonitor, and the watch's
+            fabric::FILE => 2,
+            _ => 0,
+        };
         let watched = others.iter().filter(|it| is_watched(it)).count();
         assert_eq!(watched, expected, "{}", wanted.file);
     }

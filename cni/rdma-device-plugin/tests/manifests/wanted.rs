@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Expected content of each file with a DaemonSet.
 
-use crate::{claims, monitoring, platforms, refused, report};
+use crate::{claims, fabric, monitoring, platforms, refused, report};
 
 /// Expected content of a file.
 pub(crate) struct Wanted {
@@ -40,7 +40,7 @@ pub(crate) const WHOLE_NICS: &str = "conf/manifests/whole-nics.yaml";
 const EXCLUSIVE: &[&str] = &["SYS_ADMIN"];
 pub(crate) const LOADING: &[&str] = &["SYS_MODULE", "SYS_PTRACE", "DAC_READ_SEARCH"];
 
-pub(crate) const ALL: [Wanted; 44] = [
+pub(crate) const ALL: [Wanted; 45] = [
     wanted("conf/manifests/erdma.yaml", &["aliyun/erdma"], &[]),
     wanted("conf/manifests/hca.yaml", &["rdma/hca"], &[]),
     wanted("conf/manifests/lingjun.yaml", &["rdma/hca"], &[]),
@@ -96,6 +96,7 @@ pub(crate) const ALL: [Wanted; 44] = [
         &["aliyun/erdma"],
         LOADING,
     ),
+    wanted(fabric::FILE, &["rdma/hca"], &[]),
     wanted(monitoring::FILE, &["rdma/hca"], &[]),
     wanted(
         "integration/manifests/rendered/no-chain-said.yaml",

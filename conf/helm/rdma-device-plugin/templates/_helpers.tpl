@@ -85,11 +85,25 @@
 {{- end -}}
 
 {{/* where the daemon answers; the node's address is put in by kubelet */}}
-{{- define "rdma.metricsAddress" -}}
+{{- define "rdma.metricsHost" -}}
 {{- $address := .Values.metrics.address -}}
 {{- if eq $address "node" }}{{ $address = "[$(NODE_ADDRESS)]" }}{{ end -}}
 {{- if regexMatch "^[^\\[].*:" $address }}{{ $address = printf "[%s]" $address }}{{ end -}}
-{{ $address }}:{{ .Values.metrics.port }}
+{{ $address }}
+{{- end -}}
+
+{{/* the volume of a token of the pod's account */}}
+{{- define "rdma.token" -}}
+projected:
+  sources:
+  - serviceAccountToken:
+      path: token
+      expirationSeconds: 3607
+  - configMap:
+      name: kube-root-ca.crt
+      items:
+      - key: ca.crt
+        path: ca.crt
 {{- end -}}
 
 {{/* chain of config.json, {} for all its defaults; empty: the node's network is left as it is */}}
@@ -139,6 +153,9 @@
 {{- end -}}
 {{- $reporters := ternary .Values.reporters (list "fw" "fw_fatal") (kindIs "slice" .Values.reporters) -}}
 {{- $otherReporters := ne (join " " $reporters) "fw fw_fatal" -}}
+{{- if and .Values.config .Values.fabric.enabled (not (get .Values.config "fabric")) -}}
+{{ fail "fabric.enabled: config takes the place of the switches; put fabric: true into it (docs/device-plugin-conf.md)" }}
+{{- end -}}
 {{- if and .Values.config $otherReporters -}}
 {{ fail "reporters: config takes the place of the switches; put reporters into it (docs/device-plugin-conf.md)" }}
 {{- end -}}
@@ -212,6 +229,7 @@
 {{- $_ := set $config "dra" $dra -}}
 {{- end -}}
 {{- with .Values.errors }}{{ $_ := set $config "errors" . }}{{ end -}}
+{{- if .Values.fabric.enabled }}{{ $_ := set $config "fabric" true }}{{ end -}}
 {{- if $otherReporters }}{{ $_ := set $config "reporters" $reporters }}{{ end -}}
 {{- if .Values.lldp.listen }}{{ $_ := set $config "lldp" (dict "listen" true) }}{{ end -}}
 {{- with .Values.lldp.file }}{{ $_ := set $config "lldp" (dict "file" .) }}{{ end -}}
