@@ -34,6 +34,9 @@ pub struct GpuDirect {
     pub symbols: Option<Symbols>,
     /// Accelerators and NICs whose addresses the IOMMU translates.
     pub translated: BTreeSet<DeviceAddress>,
+    /// Ports of switches above both a GPU and a NIC that send the traffic between the two through the CPU, by ACS. Empty
+    /// without the right to read all of a port's configuration space.
+    pub redirecting: BTreeSet<DeviceAddress>,
 }
 
 /// Kernel modules of NVIDIA's driver (`/proc/driver/nvidia/version`).

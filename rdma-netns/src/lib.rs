@@ -62,7 +62,7 @@ pub use inventory::{
 pub use ipoib::{Ipoib, IpoibMode, Pkey};
 pub use kernel::{Kernel, ObservationScope, ObserveError, OpError, OpenPodError, Pod};
 pub use link::{Address, Link, LinkFlag, LinkSetting, LinkType, Origin, Route};
-pub use linux::{GpuDirectReader, Linux, RdmaCgroup, accelerator_names};
+pub use linux::{GpuDirectReader, Linux, RdmaCgroup, accelerator_names, accelerators};
 pub use name::InterfaceName;
 pub use netns::NetnsId;
 pub use observed::{Namespace, Observed};

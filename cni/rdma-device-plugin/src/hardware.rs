@@ -139,7 +139,9 @@ impl Hardware {
         let mut memory = self.pair(&mut inventory);
         memory.remember_storage(&mut inventory);
         let nics = inventory.functions.iter().map(|it| &it.device.address);
-        let gpudirect = memory.gpudirect.read(&self.sysfs, &self.procfs, nics);
+        let roots: (&Path, &Path) = (&self.sysfs, &self.procfs);
+        let reader = &mut memory.gpudirect;
+        let gpudirect = reader.read(roots, &inventory.accelerators, &nics.collect());
         drop(memory);
         inventory.gpudirect = gpudirect;
         inventory.rdma_cgroup = RdmaCgroup::observe(&self.sysfs, &self.procfs);

@@ -3,7 +3,7 @@
 
 use rdma_device_plugin::offline::port_files;
 use rdma_netns::{
-    DeviceAddress, GpuDirectReader,
+    DeviceAddress, GpuDirectReader, accelerators,
     linux::{accelerator_names, offline},
 };
 use std::{
@@ -58,7 +58,9 @@ pub fn tree(input: &[u8]) {
         serde_json::to_string(&inventory).expect("it can be shown");
     }
     let proc = root.path().join("proc");
-    let _ = GpuDirectReader::default().read(&sys, &proc, std::iter::empty());
+    let gpus = accelerators(&sys, &BTreeSet::new()).unwrap_or_default();
+    let nics = gpus.iter().map(|it| &it.address).collect();
+    let _ = GpuDirectReader::default().read((&sys, &proc), &gpus, &nics);
     let _ = offline::gid_table(&sys, "mlx5_0", 1);
     let _ = offline::hardware_of(&sys, "eth2", 4);
     let names = accelerator_names(&sys, &root.path().join("proc"));

@@ -20,8 +20,14 @@ const GPU_VENDORS: [&str; 4] = ["10de", "1002", "8086", "1ed5"];
 /// directory.
 const NVIDIA: &str = "driver/nvidia/gpus";
 
-/// Returns the node's accelerators, without the functions in `others`.
-pub(super) fn all(sysfs: &Path, others: &BTreeSet<&DeviceAddress>) -> io::Result<Vec<Accelerator>> {
+/// Returns the node's accelerators by address, without the functions in `others`.
+///
+/// # Errors
+/// sysfs cannot be read.
+pub fn accelerators(
+    sysfs: &Path,
+    others: &BTreeSet<&DeviceAddress>,
+) -> io::Result<Vec<Accelerator>> {
     let mut found = Vec::new();
     for directory in entries(&sysfs.join("bus/pci/devices"))? {
         let address = address_of(&directory).filter(|address| !others.contains(address));

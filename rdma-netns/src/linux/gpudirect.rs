@@ -2,11 +2,11 @@
 //! Reads the state that decides about GPUDirect, from sysfs and procfs.
 
 use super::{
-    accelerators,
     devices::{link_name, read},
+    inventory::path,
 };
 use crate::{
-    DeviceAddress,
+    Accelerator, DeviceAddress, PciPath,
     device::PASS_THROUGH,
     gpudirect::{AMD, GpuDirect, NVIDIA, NvidiaModules, Symbols},
 };
@@ -57,27 +57,34 @@ pub struct GpuDirectReader {
 }
 
 impl GpuDirectReader {
-    /// Returns the state of a node with sysfs and procfs mounted there and the NICs at `nics`. `None`: the node has no
-    /// accelerators.
-    pub fn read<'a>(
+    /// Returns the state of a node with sysfs and procfs mounted there, and these accelerators and NICs. `None`: the
+    /// node has no accelerators, or virtual machines have all of them.
+    pub fn read(
         &mut self,
-        sysfs: &Path,
-        procfs: &Path,
-        nics: impl Iterator<Item = &'a DeviceAddress>,
+        (sysfs, procfs): (&Path, &Path),
+        accelerators: &[Accelerator],
+        nics: &BTreeSet<&DeviceAddress>,
     ) -> Option<GpuDirect> {
-        let nics: BTreeSet<&DeviceAddress> = nics.collect();
-        let mut accelerators = accelerators::all(sysfs, &nics).unwrap_or_default();
         let directory = |address: &DeviceAddress| {
             let devices = sysfs.join("bus").join(address.bus()).join("devices");
             devices.join(&**address)
         };
-        accelerators.retain(|it| !is_passed_through(&directory(&it.address)));
-        if accelerators.is_empty() {
+        let own = accelerators.iter();
+        let own = own.filter(|it| !is_passed_through(&directory(&it.address)));
+        let own: Vec<&Accelerator> = own.collect();
+        if own.is_empty() {
             return None;
         }
-        let all = nics
-            .into_iter()
-            .chain(accelerators.iter().map(|it| &it.address));
+        let nics = nics.iter().copied();
+        let nic_paths: Vec<PciPath> = nics.clone().map(|it| path(&directory(it))).collect();
+        let ports = own.iter().flat_map(|it| {
+            let nics = nic_paths.iter();
+            nics.flat_map(|nic| ports_between(&it.path, nic))
+        });
+        let ports: BTreeSet<&DeviceAddress> = ports.collect();
+        let redirecting = ports.into_iter().filter(|it| redirects(&directory(it)));
+        let redirecting = redirecting.cloned().collect();
+        let all = nics.chain(own.iter().map(|it| &it.address));
         // `DMA`, `DMA-FQ`: the kernel's own translation (`iommu_group_show_type()`, `drivers/iommu/iommu.c`)
         let is_translated = |address: &&DeviceAddress| {
             let kind = read(&directory(address).join("iommu_group"), "type");
@@ -88,7 +95,8 @@ impl GpuDirectReader {
         let nvidia = fs::read_to_string(procfs.join("driver/nvidia/version")).ok();
         Some(GpuDirect {
             translated: all.filter(is_translated).cloned().collect(),
-            vendors: accelerators.iter().map(|it| it.vendor.clone()).collect(),
+            redirecting,
+            vendors: own.iter().map(|it| it.vendor.clone()).collect(),
             peer_memory: peers.map(|(vendor, _)| (*vendor).to_owned()).collect(),
             nvidia: nvidia.map(|text| match text.contains("Open Kernel Module") {
                 true => NvidiaModules::Open,
@@ -115,7 +123,7 @@ impl GpuDirectReader {
     }
 }
 
-/// Parses lines `0000000000000000 t mlx5_ib_reg_user_mr_dmabuf	[mlx5_ib]`; the module is absent if it is built in, and
+/// Parses lines `0000000000000000 t mlx5_ib_reg_user_mr_dmabuf [mlx5_ib]`; the module is absent if it is built in, and
 /// the address is 0 for all but root. `None`: no symbol, or an error.
 fn parse(mut list: impl BufRead) -> Option<Symbols> {
     let mut symbols = Symbols::default();
@@ -141,6 +149,47 @@ fn parse(mut list: impl BufRead) -> Option<Symbols> {
         symbols.dma_buf.clear();
     }
     has_any.then_some(symbols)
+}
+
+/// Returns the ports below the last one that two functions have in common. Empty if the functions have none in common.
+fn ports_between<'a>(
+    one: &'a PciPath,
+    other: &'a PciPath,
+) -> impl Iterator<Item = &'a DeviceAddress> {
+    let pairs = one.bridges.iter().zip(&other.bridges);
+    let common = pairs.take_while(|(one, other)| one == other).count();
+    let below = move |path: &'a PciPath| path.bridges[common..].iter().filter(move |_| common > 0);
+    below(one).chain(below(other))
+}
+
+/// Returns true if the port at `directory` redirects requests between functions below its switch to the root complex
+/// (`PCI_ACS_RR` of the capability `PCI_EXT_CAP_ID_ACS`, `include/uapi/linux/pci_regs.h`).
+fn redirects(directory: &Path) -> bool {
+    const FIRST: usize = 0x100;
+    const ACS: u16 = 0x0d;
+    const CONTROL: usize = 6;
+    const REQUEST_REDIRECT: u16 = 4;
+    // without CAP_SYS_ADMIN the file has 64 bytes (`pci_read_config()`, `drivers/pci/pci-sysfs.c`)
+    let space = fs::read(directory.join("config")).unwrap_or_default();
+    let word = |place: usize| {
+        let bytes = space.get(place..place + 2)?;
+        Some(u16::from_le_bytes(bytes.try_into().ok()?))
+    };
+    let mut place = FIRST;
+    // a list that leads back must end, too
+    for _ in 0..space.len() / 8 {
+        let Some((id, next)) = word(place).zip(word(place + 2)) else {
+            return false;
+        };
+        if id == ACS {
+            return word(place + CONTROL).is_some_and(|it| it & REQUEST_REDIRECT != 0);
+        }
+        place = usize::from(next >> 4);
+        if place < FIRST {
+            return false;
+        }
+    }
+    false
 }
 
 /// Returns true if a virtual machine has the function at `directory`.

@@ -158,7 +158,7 @@ impl Reader<'_> {
         erdma::pair(self.sysfs, &mut functions);
         data_direct::find(self.sysfs, &mut functions)?;
         let addresses = functions.iter().map(|it| &it.device.address);
-        let accelerators = accelerators::all(self.sysfs, &addresses.collect())?;
+        let accelerators = accelerators::accelerators(self.sysfs, &addresses.collect())?;
         Ok(Inventory {
             rdma_mode: self.rdma_mode(),
             functions,
@@ -167,8 +167,7 @@ impl Reader<'_> {
             sockets: sockets::of_numa_nodes(self.sysfs)?,
             connection_manager: self.char_device(&self.sysfs.join("class/misc/rdma_cm")),
             erdma: erdma::erdma_module(self.sysfs),
-            rdma_cgroup: Default::default(),
-            gpudirect: None,
+            ..Inventory::default()
         })
     }
 

@@ -92,7 +92,7 @@ mod vlans;
 mod vpd;
 mod xdp;
 
-pub use accelerators::accelerator_names;
+pub use accelerators::{accelerator_names, accelerators};
 pub use gpudirect::GpuDirectReader;
 pub use locked_memory::raise_locked_memory;
 pub use rdma_cgroup::RdmaCgroup;

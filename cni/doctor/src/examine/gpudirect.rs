@@ -32,15 +32,29 @@ pub(super) fn examine(facts: &Facts, findings: &mut Findings<'_>) {
             )),
         }
     }
-    if !registrations.is_empty() && !gpudirect.translated.is_empty() {
-        let translated = gpudirect.translated.iter().map(ToString::to_string);
-        let translated: Vec<String> = translated.collect();
-        findings.warning(
-            format!(
-                "the IOMMU translates addresses of {}: NICs may reach GPUs' memory slowly or not at all",
-                some(&translated)
-            ),
+    // CUDA's "GPUDirect RDMA", "Supported Systems", and NCCL's "Troubleshooting"
+    let slowed = [
+        (
+            &gpudirect.translated,
+            "the IOMMU translates addresses of",
             "boot with iommu=pt (arm64: iommu.passthrough=1), or switch the IOMMU off",
+        ),
+        (
+            &gpudirect.redirecting,
+            "ACS redirects traffic between GPUs and NICs to the CPU at",
+            "unless virtual machines have functions of this node, switch ACS off in the firmware, or by \
+             setpci -s PORT ECAP_ACS+6.w=0",
+        ),
+    ];
+    for (devices, what, remedy) in slowed {
+        if devices.is_empty() || registrations.is_empty() {
+            continue;
+        }
+        let devices: Vec<String> = devices.iter().map(ToString::to_string).collect();
+        let devices = some(&devices);
+        findings.warning(
+            format!("{what} {devices}: NICs may reach GPUs' memory slowly or not at all"),
+            remedy,
         );
     }
 }

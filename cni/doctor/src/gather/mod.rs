@@ -26,7 +26,9 @@ use view::View;
 pub(crate) use view::netns_below;
 
 use attachments::given_up::Note;
-use rdma_netns::{GpuDirectReader, Kernel, LinkType, Observed, RdmaCgroup, RdmaDevice};
+use rdma_netns::{
+    GpuDirectReader, Kernel, LinkType, Observed, RdmaCgroup, RdmaDevice, accelerators,
+};
 
 /// Gathers all facts of the node.
 pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
@@ -65,11 +67,11 @@ pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
     let gids = gids.collect();
     let given_up = records::given_up(&mut view, &state_dir);
     let devices = observed.iter().flat_map(|it| &it.devices);
-    let gpudirect = GpuDirectReader::default().read(
-        &view.path("/sys"),
-        &view.path("/proc"),
-        devices.map(|it| &it.address),
-    );
+    let nics = devices.map(|it| &it.address).collect();
+    let (sysfs, procfs) = (view.path("/sys"), view.path("/proc"));
+    let accelerators = view.keep("GPUs", accelerators(&sysfs, &nics));
+    let accelerators = accelerators.unwrap_or_default();
+    let gpudirect = GpuDirectReader::default().read((&sysfs, &procfs), &accelerators, &nics);
     tell_netdevs(kernel, &given_up, observed.as_mut());
     Facts {
         version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -32,7 +32,9 @@ fn node() -> Node {
 fn read(node: &Node, reader: &mut GpuDirectReader) -> Option<GpuDirect> {
     let inventory = node.inventory();
     let nics = inventory.functions.iter().map(|it| &it.device.address);
-    reader.read(&node.path("sys"), &node.path("proc"), nics)
+    let (sysfs, procfs) = (node.path("sys"), node.path("proc"));
+    let accelerators = &inventory.accelerators;
+    reader.read((&sysfs, &procfs), accelerators, &nics.collect())
 }
 
 fn read_once(node: &Node) -> Option<GpuDirect> {
@@ -87,6 +89,44 @@ fn drivers_and_the_iommu_are_read() {
     let found = read_once(&node).expect("conditions").translated;
     let found: Vec<&str> = found.iter().map(|it| &**it).collect();
     assert_eq!(found, [GPU]);
+}
+
+/// Configuration space with a capability of power budgeting, and ACS with this control register.
+fn space(control: u16) -> Vec<u8> {
+    let mut space = vec![0; 4096];
+    space[0x100..0x104].copy_from_slice(&0x1401_0004_u32.to_le_bytes());
+    space[0x140..0x144].copy_from_slice(&0x0001_000d_u32.to_le_bytes());
+    space[0x146..0x148].copy_from_slice(&control.to_le_bytes());
+    space
+}
+
+#[test]
+fn ports_between_a_gpu_and_a_nic_may_redirect() {
+    let node = Node::new();
+    let port = |place: &str, address: &str, space: &[u8]| {
+        let port = node.pci(place, address, "60400", "1000:C030");
+        fs::write(node.path(&port).join("config"), space).expect("written");
+    };
+    let (on, off) = (space(0x1d), space(0x19));
+    let switch = format!("{ROOT}/0000:3c:00.0");
+    port("pci0000:3a", "0000:3a:00.0", &on);
+    port(ROOT, "0000:3c:00.0", &on);
+    port(&switch, "0000:3d:00.0", &on);
+    port(&switch, "0000:3d:01.0", &off);
+    port(&switch, "0000:3d:02.0", &on[..64]);
+    // below another root port
+    port("pci0000:60", "0000:60:00.0", &on);
+    for (place, address, class, id) in [
+        ("0000:3d:00.0", "0000:3e:00.0", "30200", "10DE:2330"),
+        ("0000:3d:01.0", "0000:3f:00.0", "20000", PF),
+        ("0000:3d:02.0", "0000:40:00.0", "20000", PF),
+    ] {
+        node.pci(&format!("{switch}/{place}"), address, class, id);
+    }
+    node.pci("pci0000:60/0000:60:00.0", "0000:61:00.0", "20000", PF);
+    let found = read_once(&node).expect("conditions").redirecting;
+    let found: Vec<&str> = found.iter().map(|it| &**it).collect();
+    assert_eq!(found, ["0000:3d:00.0"]);
 }
 
 #[test]
