@@ -23,7 +23,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 /// A netdev as seen in one namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
-    /// Index in its namespace. A move keeps the index, unless another netdev there has it.
+    /// Index of the netdev in its namespace. A move keeps the index, unless another netdev of the new namespace has it.
     pub index: u32,
     /// Name in its namespace.
     pub name: InterfaceName,

@@ -23,8 +23,8 @@ pub struct Smc {
     /// The pnet entries that this plugin has added; other records can have equal entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<PlacedEntry>,
-    /// Entries of other programs with the same id as this plugin's. Removing the id removes them too, and they are then
-    /// added again.
+    /// Entries of other programs with this plugin's pnet id. The removal of the id also removes these entries; the plugin
+    /// then adds them again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub returning: Vec<PlacedEntry>,
     /// The user EID that this plugin has added; other records can have the same EID.

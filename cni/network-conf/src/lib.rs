@@ -90,7 +90,7 @@ pub struct Conf {
     pub smc: Smc,
     /// `stateDir`
     pub state_dir: PathBuf,
-    /// `detect`: nothing is attached; that the runtime has called this entry is noted in the state directory.
+    /// `detect`: ADD and DEL attach nothing, and record in the state directory that the runtime called this entry.
     pub detect: bool,
     /// The configuration as it came.
     pub raw: Map<String, Value>,

@@ -38,8 +38,8 @@ impl<'a> Function<'a> {
         self.before().any(|it| it.guid().is_some())
     }
 
-    /// Returns true if the function's driver reports settings of `kind`. Other settings are made once, and not
-    /// compared.
+    /// Returns true if the function's driver reports settings of `kind`. A plan sets other settings once, and does not
+    /// compare them.
     pub(super) fn reports(&self, kind: VfSettingKind) -> bool {
         self.present.is_none_or(|vf| vf.setting(kind).is_some())
     }
@@ -80,16 +80,16 @@ pub fn is_unreported(op: &Op, observed: &Observed) -> bool {
     function.is_some_and(|vf| vf.setting(setting.kind()).is_none())
 }
 
-/// Returns the operation after which the driver of `rail`'s function, on the host, uses the configured GUIDs. `None`:
-/// the driver uses them already.
+/// Returns the operation that makes the driver of `rail`'s function, on the host, use the configured GUIDs. `None`:
+/// the driver uses these GUIDs already.
 pub(super) fn takes_over(rail: &Rail, host_link: &Link, observed: &Observed) -> Option<Op> {
     rebind(rail, host_link, observed, |setting, own| {
         setting.guid() != Some(own)
     })
 }
 
-/// Returns the operation after which the function of `rail`, on the host, has no GUID of the pod of a kind that
-/// `is_to_go` accepts. `None`: the function has none of them.
+/// Returns the operation that removes the pod's GUIDs, of the kinds that `is_to_go` accepts, from the function of `rail`
+/// on the host. `None`: the function has no such GUID.
 pub(super) fn gives_back(
     rail: &Rail,
     host_link: &Link,

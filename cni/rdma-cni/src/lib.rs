@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `rdma-cni`: a chained CNI plugin that moves RDMA netdevs and RDMA devices into pods, or gives them children of
-//! netdevs that stay, and restores the devices to the host, whatever happens in between.
+//! netdevs that stay, and restores the devices to the host, even after a crash.
 //!
 //! ```text
 //! environment + stdin → conf        checked; bad input stops here
-//!            kubelet, allocation    which devices the pod was allocated, if kubelet is to say
+//!            kubelet, allocation    the pod's allocation, if the configuration names no devices
 //!       kernel.observe → Observed   read-only, before anything is changed
 //!         plan::attach → Vec<Op>    pure; only what is missing
 //!          store::save              on disk before the first change
 //!                apply              the only loop that changes anything
-//!     char_devices, claims          what containers are given still is what they were promised
+//!     char_devices, claims          device files still are those that kubelet promised
 //!         ipam, routing             addresses; metrics, tables and rules of their routes
 //!          gids, rails              what programs have to name
 //! cni_protocol::result              prevResult + ours

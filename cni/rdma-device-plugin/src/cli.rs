@@ -270,8 +270,8 @@ pub struct Uninstall {
     pub check: bool,
 }
 
-/// Parses an address and a port. The address may be in brackets in either family, as a manifest that has it from the
-/// node does not know the family.
+/// Parses an address and a port. The address may be in brackets in either family: a manifest that takes the
+/// address from the node does not know the family.
 fn address(text: &str) -> Result<SocketAddr, AddrParseError> {
     let bracketed = text
         .strip_prefix('[')

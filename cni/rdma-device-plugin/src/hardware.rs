@@ -32,7 +32,7 @@ pub struct Hardware {
 /// Knowledge about devices from earlier observations.
 #[derive(Debug, Default)]
 struct Memory {
-    /// The kernel's users of devices. A user is remembered after its end: NFS closes an idle connection, and a
+    /// The kernel's users of devices. The daemon remembers a user after its end: NFS closes an idle connection, and a
     /// resource's devices must not change with the connection.
     storage: BTreeMap<DeviceAddress, Vec<String>>,
     /// The last function of each RDMA device, by name. A device without a parent in sysfs is matched only through its

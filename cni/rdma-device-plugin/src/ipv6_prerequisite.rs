@@ -90,7 +90,7 @@ pub fn without_ipv6(parents: &[Parent], links: &[Link]) -> Vec<Parent> {
     lacking.into_iter().collect()
 }
 
-/// Returns the netdev without an address; inner `None`: it has one; outer `None`: this is unknown.
+/// Returns the netdev without an address; inner `None`: the netdev has one; outer `None`: the daemon does not know.
 fn lacks(parent: &Parent, links: &[Link]) -> Option<Option<Parent>> {
     let own = links.iter().find(|it| *it.name == *parent.netdev)?;
     let master = links.iter().find(|it| Some(it.index) == own.master);

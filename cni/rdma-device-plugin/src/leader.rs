@@ -21,7 +21,7 @@ use tokio::{sync::watch, task::JoinSet};
 /// Mount point of procfs.
 const PROC: &str = "/proc";
 
-/// File of the node's name, which kubelet also sets in a container in the node's network.
+/// File with the node's host name. Kubelet sets the same name in a container with `hostNetwork`.
 const HOSTNAME: &str = "/proc/sys/kernel/hostname";
 
 /// Interval of attempts to bind an address in use.

@@ -237,9 +237,10 @@ fn absent(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// Checks that this is the host's network namespace. A function whose netdevs are all in other namespaces has an empty
-/// `net`; if `net` is empty for all functions, this is not the namespace of the hardware. The netdev of any other
-/// device proves that it is: all RDMA NICs can be in pods while the node's own NIC is a virtio or USB device.
+/// Checks that the daemon runs in the host's network namespace. A PCI function whose netdevs are all in other namespaces
+/// has an empty `net`; if `net` is empty for all functions, the daemon is not in the host's namespace. The netdev of any
+/// other device proves that the daemon is in the host's namespace: all RDMA NICs can be in pods while the node's own NIC
+/// is a virtio or USB device.
 fn host_namespace(sysfs: &Path) -> Result<(), String> {
     let here = fs::read_dir(sysfs.join("class/net"));
     let mut here = here.into_iter().flatten().flatten();

@@ -122,7 +122,7 @@ fn by_id(command: u32, id: u32) -> io::Result<OwnedFd> {
     let mut attr = [0; 32];
     attr[0] = id;
     let file = bpf(command, &mut attr)?;
-    // SAFETY: the kernel has opened it for this call, and no other owner has it.
+    // SAFETY: the kernel opened the descriptor for this call, and no other value owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(file as i32) })
 }
 

@@ -4,8 +4,8 @@
 //! A module is unloaded by the system call: it returns EWOULDBLOCK while the module is in use, and never removes
 //! another module. A module is loaded by `modprobe`, which is run by its path and without a shell: `modprobe` knows a
 //! module's dependencies, its compression (kernels before 5.17 do not decompress modules themselves), and the
-//! administrator's settings in `/etc/modprobe.d`. In a container both need `CAP_SYS_MODULE`, and the second also the
-//! image's `kmod` and the host's `/lib/modules`.
+//! administrator's settings in `/etc/modprobe.d`. In a container loading and unloading need `CAP_SYS_MODULE`, and
+//! loading also the image's `kmod` and the host's `/lib/modules`.
 
 use nix::{
     errno::Errno,

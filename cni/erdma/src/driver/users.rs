@@ -27,7 +27,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 pub enum User {
     /// A pod to which kubelet or the chain assigned the device.
     Pod(String),
-    /// A claim by which the device was allocated. Its pods may be about to start.
+    /// A claim that has the device. The pods of the claim may be about to start.
     Claim(String),
     /// A process that has the device open.
     Process {

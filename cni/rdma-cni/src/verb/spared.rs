@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Netdevs of the host that are changed temporarily, so that the kernel keeps their default routers.
+//! Netdevs of the host that `rdma-cni` changes temporarily, so that the kernel keeps their default routers.
 
 use super::Node;
 use crate::apply::ApplyError;

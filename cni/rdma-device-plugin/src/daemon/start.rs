@@ -41,8 +41,8 @@ use tokio::{
 const SIGNALS: usize = 16;
 
 impl Daemon {
-    /// Reads the configuration and observes the hardware. Until then it answers only probes, and an earlier daemon
-    /// continues to serve.
+    /// Reads the configuration and observes the hardware. Meanwhile this daemon answers only probes, and an earlier
+    /// daemon continues to serve.
     ///
     /// # Errors
     /// The configuration is wrong, sysfs is missing, or the probe socket cannot be made.

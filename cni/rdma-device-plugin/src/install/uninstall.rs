@@ -115,8 +115,8 @@ fn has_files(arguments: &Uninstall) -> bool {
     directory.is_some_and(node_features::is_there) || device_info::is_there(&arguments.state_dir)
 }
 
-/// Removes everything. Labels and device information come last: they are valid while pods have devices. Returns a
-/// sentence on remains.
+/// Removes all files of `install`. Labels and device information come last: they are valid while pods have devices.
+/// Returns a sentence if files remain.
 fn take_away(arguments: &Uninstall) -> Result<Option<String>, InstallError> {
     let left = take_chain_away(arguments)?;
     if let Some(directory) = &arguments.node_features
