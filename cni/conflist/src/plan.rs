@@ -36,8 +36,8 @@ pub enum Change {
 pub enum Obstacle {
     /// The directory has no network configuration.
     #[error(
-        "there is no network configuration yet; the daemon adds {TYPE} as soon as there is one, without the \
-         daemon run install again then"
+        "there is no network configuration yet; the daemon adds {TYPE} when one exists; without the daemon, run \
+         install again then"
     )]
     Empty,
     /// No network has the configured name.
@@ -287,8 +287,8 @@ pub fn detach(directory: &Directory, placed: &BTreeSet<String>) -> (Vec<Change>,
     (changes, obstacles)
 }
 
-/// Returns the file whose plugins the runtime finally calls. For a list of ours, returns the single configuration
-/// from which it is made.
+/// Returns the file whose plugins the runtime finally calls. For a list that this project made, returns the single
+/// plugin's file from which the list is made.
 fn called(directory: &Directory, picked: Picked) -> Picked {
     let picked = follow(directory, picked);
     let source = directory.files().iter().find_map(|file| {

@@ -27,7 +27,7 @@ pub enum CharDeviceError {
     #[error(
         "the move gave RDMA device {rdma} {now}, but a container of the pod was promised \
          /dev/infiniband/{promised} ({id}), which {}; set cdi to true in rdma-device-plugin's \
-         configuration, or delete the pod, so that it is allocated anew",
+         configuration, or delete the pod, so that kubelet allocates devices again",
         holder.as_ref().map_or("is no device's here now".to_owned(), |it| format!("is {it}'s now"))
     )]
     Promised {

@@ -65,7 +65,7 @@ pub enum Error {
     #[error("its record cannot be read ({0}): DEL restores its devices to the host")]
     Unreadable(String),
     /// GC could not determine the leases that the IPAM plugin must keep.
-    #[error("{0}; so the IPAM plugin was not asked to drop anything")]
+    #[error("{0}; therefore GC did not call the IPAM plugin")]
     Unasked(StoreError),
     /// The kernel's state could not be read.
     #[error(transparent)]

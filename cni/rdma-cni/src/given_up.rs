@@ -118,8 +118,8 @@ fn unkept(rail: &Rail) -> impl Iterator<Item = Lack> {
     routes.map(|route| Lack {
         attribute: Attribute::UnkeptRoute(Box::new(route.clone())),
         why: format!(
-            "its route to {} has several next hops or more than is written down, and is gone or another one now: set \
-             it again",
+            "its route to {} has more than a record can hold, such as several next hops, and is gone or different now: \
+             set it again",
             destination(route)
         ),
     })

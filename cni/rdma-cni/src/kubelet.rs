@@ -43,7 +43,7 @@ pub enum KubeletError {
         pod: String,
     },
     /// A file of the daemon cannot be read.
-    #[error("{0}{remedy}", remedy = if .0.kind() == ErrorKind::Unsupported { SAME_VERSION } else { ANEW })]
+    #[error("{0}{remedy}", remedy = if .0.kind() == ErrorKind::Unsupported { SAME_VERSION } else { ALLOCATE_AGAIN })]
     File(#[from] FileError),
     /// An id leads to no device.
     #[error(transparent)]
@@ -52,8 +52,8 @@ pub enum KubeletError {
 
 const SAME_VERSION: &str = "; install the same version of rdma-cni";
 
-const ANEW: &str = "; it is rdma-device-plugin's: delete the pod to have its devices allocated anew, and start the daemon \
-                    anew if that is not enough";
+const ALLOCATE_AGAIN: &str = "; rdma-device-plugin writes this file: delete the pod, so that kubelet allocates devices \
+                              again; if that is not enough, restart the daemon";
 
 const REMEDY: &str = "; set podResourcesSocket to kubelet's, or name the devices by deviceID or \
                       devices";
@@ -83,7 +83,11 @@ pub fn allocated(
     for device in devices {
         let is_its = |it: &&Record| it.claim.uid == device.uid && it.driver == device.driver;
         let Some(record) = records.iter().find(is_its) else {
-            log::debug!("claim {}: {} is not ours", device.uid, device.driver);
+            log::debug!(
+                "claim {}: ignoring the device of driver {}",
+                device.uid,
+                device.driver
+            );
             continue;
         };
         meanings.extend(allocation::of_claim(&device, record, resources));

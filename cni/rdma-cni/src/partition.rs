@@ -64,8 +64,8 @@ pub fn log(conf: &Conf, attachment: &Attachment) {
     let moves = attachment.rails.iter().any(|it| it.shared.is_none());
     if let Some(pkey) = conf.pkey.filter(|_| moves) {
         log::info!(
-            "pkey {pkey}: the subnet manager's to set, as ib-kubernetes has it do for networks of type ib-sriov; \
-             nothing is set here"
+            "pkey {pkey}: the subnet manager sets it, as ib-kubernetes requests for networks of type ib-sriov; \
+             rdma-cni changes nothing"
         );
     }
 }

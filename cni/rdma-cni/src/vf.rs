@@ -12,8 +12,8 @@ use rdma_netns::{
 const SHARED: &str =
     "pods get children of it, and only a virtual function that moves into a pod is set up for it";
 
-const OF_ANOTHER: &str = "an earlier plugin of the chain has put it into the pod, and sets it up; have \
-                          that one do it, and leave it out here";
+const OF_ANOTHER: &str = "an earlier plugin of the chain moved it into the pod: configure it there, and remove the \
+                          setting here";
 
 const BARE: &str =
     "it has no netdev, and only a virtual function whose netdev moves into a pod is set up for it";

@@ -113,7 +113,7 @@ async fn discovery(
         Err(error) => (
             found,
             Some(format!(
-                "erdma.exposedLocalERIs: NICs that hang on the instance's id are not used: {error}"
+                "erdma.exposedLocalERIs: the daemon does not use NICs whose selection names instances: {error}"
             )),
         ),
     }

@@ -58,8 +58,8 @@ const PUBLISH_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Remark on a file whose `chain` differs from the one in force.
 const CHAIN_CHANGED: &str = "chain of the file has changed: it takes effect when this daemon restarts, \
-                           so that it comes to the nodes one after the other (kubectl rollout restart, \
-                           where no checksum of the DaemonSet does that)";
+                           so that the nodes change one after the other (run kubectl rollout restart, unless a \
+                           checksum of the DaemonSet does that)";
 
 /// Remark on a file whose `dra` differs from the one in force.
 const DRA_CHANGED: &str = "dra of the file has changed: it takes effect when this daemon restarts";

@@ -152,7 +152,7 @@ impl Presence {
                 (Some(presence), role)
             }
             Err(error) => {
-                log::warn!("another daemon would not be noticed: {state_dir:?}: {error}");
+                log::warn!("cannot detect another daemon of this node: {state_dir:?}: {error}");
                 let (sender, role) = watch::channel(Role::ALONE);
                 watchers.spawn(async move { drop((std::future::pending::<()>().await, sender)) });
                 (None, role)

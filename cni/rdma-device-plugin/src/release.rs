@@ -28,7 +28,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Unreleased> {
     let kernel = Linux::with_roots(&arguments.sysfs, &arguments.dev);
     let released = release(&kernel, &arguments.state_dir)?;
     if released.is_empty() {
-        println!("no NIC was set up by the daemon: there is nothing to restore");
+        println!("the daemon set up no NIC: there is nothing to restore");
     }
     for nic in &released {
         println!("{nic}");

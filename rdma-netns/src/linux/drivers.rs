@@ -100,8 +100,7 @@ fn within_limit(file: &fs::File, bytes: &[u8]) -> io::Result<()> {
     if poll(&mut ends, PollTimeout::from(LIMIT))? == 0 {
         // ends a child that waits interruptibly
         let _ = kill(child, Signal::SIGKILL);
-        let why =
-            "the driver has not ended within 20 s; it may wait for a user of its devices for ever";
+        let why = "the driver did not release the function within 20 s; a program may still use its devices";
         return Err(io::Error::new(io::ErrorKind::TimedOut, why));
     }
     let mut errno = [0; 4];

@@ -48,7 +48,7 @@ impl Linux {
             sysfs: &self.sysfs,
             dev: &self.dev,
             reach: self.reach().unwrap_or_else(|error| {
-                log::warn!("by which netdevs the node is reached is not known: {error}");
+                log::warn!("cannot find the netdevs by which the node is reached: {error}");
                 Reach::default()
             }),
             kernel_users: match with_ports {

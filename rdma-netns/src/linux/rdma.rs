@@ -122,10 +122,7 @@ pub(super) fn read(
 /// 4.17).
 pub(super) fn kernel_users(nldev: &mut Nldev, device: &DeviceInfo) -> Vec<String> {
     nldev.kernel_users(device.index).unwrap_or_else(|error| {
-        log::debug!(
-            "the kernel's users of {} are not known: {error}",
-            device.name
-        );
+        log::debug!("cannot read the kernel's users of {}: {error}", device.name);
         Vec::new()
     })
 }

@@ -93,8 +93,7 @@ fn known(
         Err(error) if error.errno() == Some(libc::ENOENT) => {
             LOGGED.call_once(|| {
                 log::warn!(
-                    "this kernel does not tell of SMC sockets (smc_diag): whether a process holds \
-                     some is not known"
+                    "this kernel does not report SMC sockets (smc_diag): a process may hold some"
                 );
             });
             Ok(vec![])

@@ -48,7 +48,7 @@ const WAITS: &str = "its probe waits for a netdev of its MAC in the node's netwo
 /// Returns the problem of functions that the daemon did not try to bind. None: the driver is bound to all.
 pub fn waiting(state: &State) -> Option<Problem> {
     let by_hand = |function: &DeviceAddress| {
-        format!("on the node, echo {function} >/sys/bus/pci/drivers/{DRIVER}/bind does it")
+        format!("bind it on the node: echo {function} >/sys/bus/pci/drivers/{DRIVER}/bind")
     };
     let first = state.unbound.first()?;
     let deferred = state.deferred();

@@ -52,7 +52,7 @@ pub fn apply(
 
 fn restore(error: &LoadError, before: DriverMode, loader: &mut dyn Loader) -> String {
     match loader.load(DRIVER, &parameters(before)) {
-        Ok(()) => format!("{error}; it is loaded again in mode {before}"),
+        Ok(()) => format!("{error}; the driver is loaded again in mode {before}"),
         Err(again) => format!(
             "{error}; and it could not be loaded again in mode {before}: {again}. This node has no \
              eRDMA until it is loaded (modprobe erdma)"

@@ -31,8 +31,8 @@ pub struct Change {
 pub enum Problem {
     /// The node has a NIC and no driver for it.
     #[error(
-        "the eRDMA driver is not loaded: load it (modprobe erdma), or say by preferDriver in which \
-         mode; where the kernel has none, install Alibaba Cloud's (erdma_installer)"
+        "the eRDMA driver is not loaded: load it (modprobe erdma), or set preferDriver, and the daemon loads it; if \
+         the kernel has no such module, install Alibaba Cloud's driver (erdma_installer)"
     )]
     NotLoaded,
     /// The module cannot be loaded, or not loaded again after it is unloaded.
@@ -45,8 +45,8 @@ pub enum Problem {
     },
     /// The driver supports only one mode.
     #[error(
-        "the eRDMA driver has no mode {wanted}: it has no parameter compat_mode, as that of \
-         mainline Linux; install Alibaba Cloud's (erdma_installer)"
+        "the eRDMA driver has no mode {wanted}: it has no parameter compat_mode, like the driver of mainline Linux; \
+         install Alibaba Cloud's driver (erdma_installer)"
     )]
     OneMode {
         /// Configured mode.
@@ -55,13 +55,13 @@ pub enum Problem {
     /// The mode requires another RDMA stack.
     #[error(
         "mode ofed of the eRDMA driver needs the RDMA stack of MLNX_OFED, whose module mlx_compat \
-         is not loaded: install MLNX_OFED, and then the eRDMA driver anew"
+         is not loaded: install MLNX_OFED, and then the eRDMA driver again"
     )]
     NoOfed,
     /// The configuration forbids a reload.
     #[error(
-        "the eRDMA driver is in mode {loaded}, and {wanted} is wanted: reloadDriver is false, so \
-         load it anew (modprobe -r erdma; modprobe erdma compat_mode={})",
+        "the eRDMA driver is in mode {loaded}, and {wanted} is preferred: reloadDriver is false, so reload the driver \
+         yourself (modprobe -r erdma; modprobe erdma compat_mode={})",
         parameter(*wanted)
     )]
     Forbidden {
@@ -72,8 +72,8 @@ pub enum Problem {
     },
     /// A reload would remove devices from their users.
     #[error(
-        "the eRDMA driver stays in mode {loaded}, though {wanted} is wanted, as its devices are in \
-         use: drain the node of {}",
+        "the eRDMA driver stays in mode {loaded}, though {wanted} is preferred: drain the node, because the driver's \
+         devices are in use by {}",
         listed(users)
     )]
     InUse {

@@ -119,7 +119,7 @@ fn child(conf: &Conf, link: &Link) -> Result<Child, &'static str> {
     let mode = ipoib.unwrap_or(own.mode);
     if mode == IpoibMode::Connected && !takes_connections(link) {
         return Err(
-            "its queue pair takes no connections, as mlx5's own for IPoIB; set child.mode to \
+            "its queue pair accepts no connections, as those of mlx5's IPoIB netdevs; set child.mode to \
              \"datagram\"",
         );
     }

@@ -64,7 +64,7 @@ pub(super) fn managers<K: Kernel>(
         if !is_taken {
             continue;
         }
-        log::info!("a network manager has taken addresses away that were restored");
+        log::info!("a network manager removed addresses that rdma-cni had restored");
         let _moves = match node.store.lock_node() {
             Ok(moves) => moves,
             Err(error) => {
@@ -79,7 +79,7 @@ pub(super) fn managers<K: Kernel>(
         is_taken = false;
         quiet = node.kernel.now() + QUIET;
     }
-    let taken = "a network manager takes addresses away that were restored";
+    let taken = "a network manager keeps removing addresses that rdma-cni restores";
     match restored {
         Ok(_) if is_taken => Err(vec![taken.to_owned()].into()),
         Ok(restored) if has_waited => leave_smc(node, attachment, pod).map(|()| restored),

@@ -236,7 +236,7 @@ fn restore_once<K: Kernel>(
 }
 
 /// Records the result of a try for the rails, while the node's lock is held. The phase of a killed ADD stays, because
-/// it may have moved nothing.
+/// that ADD may have moved nothing.
 fn note<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
@@ -269,8 +269,8 @@ fn note<K: Kernel>(
     }
 }
 
-/// Restores the devices to the host, as far as possible; the lock is the caller's, as for [`restore`]. If
-/// `rebind_driver` is set, drivers are bound again before rails are left to other owners.
+/// Restores the devices to the host as far as possible. The caller holds the lock, as for [`restore`]. With
+/// `rebind_driver` the function binds drivers again before it leaves rails to other owners.
 pub fn restore_devices<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
@@ -464,7 +464,9 @@ pub fn addresses_until<K: Kernel>(
             asked.is_some_and(|it| it.is_ok())
         });
         if is_corrected {
-            log::info!("{pod_name}: its addresses are released with the present configuration");
+            log::info!(
+                "{pod_name}: its addresses are released by the network's present configuration"
+            );
         } else if rail.ipam_refused && attachment.phase == Phase::Restored && error.is_answer() {
             // the failed ADD has tried already, and left the record to this verb
             log::info!("{pod_name}: IPAM refused this rail an address at ADD, so it holds none");

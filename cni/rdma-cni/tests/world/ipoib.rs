@@ -225,7 +225,7 @@ fn what_there_is_no_such_child_of_is_refused_in_words() {
     node.kernel.with(|world| world.accelerate_ipoib("mlx5_0"));
     let connected = json!({ "child": { "type": "ipoib", "mode": "connected" } });
     let message = node.add(&pod, &with(connected)).must_fail(102);
-    let expected = "its queue pair takes no connections, as mlx5's own for IPoIB; set child.mode to \"datagram\"";
+    let expected = "its queue pair accepts no connections, as those of mlx5's IPoIB netdevs; set child.mode to \"datagram\"";
     assert!(message.contains(expected), "{message}");
     let child = Op::AddChild {
         at: NetnsSide::Host,

@@ -285,8 +285,8 @@ impl Reconciler {
         let own = &chain.conf.entry;
         if claim.is_anothers(own) && !self.claimed_by_another {
             log::warn!(
-                "{:?}: install wrote another configuration of {TYPE} than this daemon's since it \
-                 leads; it is kept until another daemon leads, or this one restarts",
+                "{:?}: install wrote another configuration of {TYPE} than this daemon has; it stays until this daemon \
+                 restarts, or another one leads",
                 chain.conf.conf_dir
             );
         }

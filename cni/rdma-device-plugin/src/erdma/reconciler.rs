@@ -126,7 +126,7 @@ impl Reconciler {
                 }
                 Err(error) => {
                     report.remarks.push(format!(
-                        "erdma.exposedLocalERIs: NICs that hang on the instance's id are not used yet: {error}"
+                        "erdma.exposedLocalERIs: the daemon does not yet use NICs whose selection names instances: {error}"
                     ));
                     again.push(self.context.again);
                 }
@@ -240,7 +240,7 @@ impl Reconciler {
             .ok()
     }
 
-    /// Binds the driver to functions whose probe it deferred, when a function's netdev may be back.
+    /// Binds the driver to functions whose probe the driver deferred, when a function's netdev may be back.
     async fn bind(&mut self, node: &Node, mut state: State) -> Result<(), Problem> {
         if node.conf.erdma.origin == Origin::Foreign || self.context.loader.is_none() {
             return Ok(());
@@ -331,7 +331,8 @@ impl Reconciler {
         work: impl FnOnce(&mut dyn Loader, &Linux) -> Result<(), Problem> + Send + 'static,
     ) -> Result<(), Problem> {
         let Some(loader) = self.context.loader.clone() else {
-            let why = "modules are left alone, as --sysfs is not the kernel's own".to_owned();
+            let why =
+                "the daemon loads no modules, because --sysfs is not the kernel's own".to_owned();
             return Err(Problem::NotLoadable { wanted, why });
         };
         let kernel = self.kernel.clone();

@@ -112,7 +112,7 @@ pub fn evaluate(state: &DeviceState, physical: Option<&Verdict>) -> Verdict {
     }
     if state.netdevs.is_empty() {
         let place = state.pod.as_deref().map_or_else(
-            || "its netdev is in a namespace that is not followed".into(),
+            || "its netdev is in a network namespace that the daemon does not watch".into(),
             |pod| format!("its netdev in pod {pod} cannot be seen"),
         );
         return or_as(physical, Verdict::Unknown(place));
@@ -218,7 +218,7 @@ mod tests {
             (
                 None,
                 Some(1),
-                "unknown: its netdev is in a namespace that is not followed",
+                "unknown: its netdev is in a network namespace that the daemon does not watch",
             ),
         ] {
             is(&state(netdev, port, Ether), None, expected);

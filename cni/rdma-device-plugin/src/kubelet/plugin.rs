@@ -238,7 +238,10 @@ impl Task {
         match self.serving.as_ref().map(|serving| serving.socket.state()) {
             Some(SocketState::Ours) => return true,
             Some(SocketState::Taken) => {
-                self.warn("another program serves it at the same socket; waits".into());
+                self.warn(
+                    "another program serves its socket; the daemon waits for the program's end"
+                        .into(),
+                );
                 return false;
             }
             Some(SocketState::Empty) => {
@@ -307,7 +310,9 @@ impl Task {
         }
         let detached = self.registered.is_some_and(|it| it.detached);
         match detached {
-            true => self.warn("kubelet would not notice the end of it; tried again".into()),
+            true => self.warn(
+                "kubelet would not notice the plugin's end; the daemon registers it again".into(),
+            ),
             false => self.info("is registered for itself alone".into()),
         }
     }
@@ -388,7 +393,7 @@ impl Task {
             }
             Err(error) => {
                 self.failures += 1;
-                self.warn(format!("not registered, will be tried again: {error}"));
+                self.warn(format!("not registered, the daemon tries again: {error}"));
                 self.context
                     .metrics
                     .registered(self.resource.as_str(), false);

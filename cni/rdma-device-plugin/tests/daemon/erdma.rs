@@ -112,7 +112,7 @@ fn entries_for_this_instance_are_offered_once_the_instance_is_known() {
     has(&kubelet, 200);
     daemon.says("0000:00:07.0 (erdma_0) is not in aliyun/erdma");
     assert_eq!(daemon.count("this instance is"), 0);
-    assert_eq!(daemon.count("are not used yet"), 0);
+    assert_eq!(daemon.count("does not yet use NICs"), 0);
 }
 
 #[test]
@@ -141,7 +141,7 @@ erdma_1  0000:00:08.0  eri1 (0000:00:06.0)  00:16:3e:0a:0b:02  not exposed
     let done = run(command(&machine).arg("--check-config"));
     let table = String::from_utf8(done.stdout).expect("UTF-8");
     for words in [
-        "NICs that hang on the instance's id are not used: the metadata service at http://127.0.0.1:1",
+        "the daemon does not use NICs whose selection names instances: the metadata service at http://127.0.0.1:1",
         "not exposed, as far as is known",
         "- the eRDMA driver is not loaded: load it (modprobe erdma)",
     ] {

@@ -263,7 +263,7 @@ async fn an_unknown_instance_hides_entries_for_one_instance_only() {
     let report = site.hear().await;
     assert_eq!(report.instance, None);
     let said = report.sentences().join("\n");
-    assert!(said.contains("are not used yet"), "{said}");
+    assert!(said.contains("does not yet use NICs"), "{said}");
     assert!(said.contains("http://127.0.0.1:1"), "{said}");
     assert_eq!(healthy(&site.node), 0);
 }

@@ -153,8 +153,8 @@ fn users_of_a_device_are_named() {
     let problem = reload.hindered(users.clone()).expect("they have devices");
     assert_eq!(
         problem.to_string(),
-        "the eRDMA driver stays in mode default, though compat is wanted, as its devices are in \
-         use: drain the node of pod team/train-0, process 17 (ib_write_bw)"
+        "the eRDMA driver stays in mode default, though compat is preferred: drain the node, because the driver's \
+         devices are in use by pod team/train-0, process 17 (ib_write_bw)"
     );
     let soon = Duration::from_secs(10);
     assert_eq!(problem.passes(soon), Some(soon));
@@ -220,7 +220,7 @@ fn a_failure_leaves_the_driver_unchanged() {
         (
             Fails::Unload,
             &["check", "unload"],
-            "drain the node of unknown users: the kernel does not unload \
+            "devices are in use by unknown users: the kernel does not unload \
              erdma: it is in use",
             Some(Default),
         ),
@@ -232,7 +232,7 @@ fn a_failure_leaves_the_driver_unchanged() {
                 "load compat_mode=Y",
                 "load compat_mode=N",
             ],
-            "modprobe erdma compat_mode=Y failed: no; it is loaded again in mode default",
+            "modprobe erdma compat_mode=Y failed: no; the driver is loaded again in mode default",
             Some(Default),
         ),
         (

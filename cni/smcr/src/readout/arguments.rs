@@ -40,7 +40,7 @@ impl FromStr for Target {
             [namespace, name] if !namespace.is_empty() && !name.is_empty() => {
                 Ok(Self::Pod(text.to_owned()))
             }
-            _ => Err("must be a namespace, or namespace/name of a pod"),
+            _ => Err("must be a network namespace (path or name), or a pod as namespace/name"),
         }
     }
 }
