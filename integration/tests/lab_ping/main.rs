@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! In the lab, `rdma-device-plugin ping` between pods and from the node: `integration/lab/vm --tier full --exclusive`.
 
+mod fabric;
+
 use integration::{
     ApiServer, Attachment, Conflist, Netns,
     api_server::NODE,
