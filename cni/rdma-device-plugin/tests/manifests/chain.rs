@@ -229,7 +229,7 @@ fn another_chain_goes_to_the_nodes_with_the_roll_out() {
         let chain = config
             .get("chain")
             .map(|_| hash(sorted(&entry(&config)).to_string().as_bytes()));
-        let spec = cluster.daemon_set.spec.as_ref().expect("spec");
+        let spec = &cluster.daemon_set.spec;
         let annotations = spec
             .template
             .metadata
@@ -384,8 +384,8 @@ fn takes_it_off(file: &'static str) {
         installed.daemon_set.metadata.name
     );
     assert_ne!(
-        cluster.daemon_set.spec.as_ref().map(|it| &it.selector),
-        installed.daemon_set.spec.as_ref().map(|it| &it.selector)
+        cluster.daemon_set.spec.selector,
+        installed.daemon_set.spec.selector
     );
     // an init container would keep its log from who asks for the pod's
     assert!(installer(&cluster).is_none());
@@ -420,7 +420,7 @@ fn takes_it_off(file: &'static str) {
     assert_eq!(probed.state_dir, uninstall.state_dir);
     assert_eq!(probed.node_features, uninstall.node_features);
     assert_eq!(uninstall.node_features.is_some(), file == UNINSTALL[2]);
-    let spec = cluster.daemon_set.spec.as_ref().expect("spec");
+    let spec = &cluster.daemon_set.spec;
     // helm --wait waits for all but those that may be unavailable
     let strategy = spec.update_strategy.as_ref();
     let rolling = strategy.and_then(|it| it.rolling_update.as_ref());

@@ -53,7 +53,7 @@ pub(crate) fn cluster(file: &'static str) -> Cluster {
 
 impl Cluster {
     pub(crate) fn pod(&self) -> &PodSpec {
-        let template = &self.daemon_set.spec.as_ref().expect("spec").template;
+        let template = &self.daemon_set.spec.template;
         template.spec.as_ref().expect("a pod")
     }
 
@@ -183,7 +183,7 @@ fn nodes_are_those_for_which_the_image_has_programs() {
 #[test]
 fn the_daemon_set_selects_its_own_pods() {
     for wanted in ALL {
-        let spec = cluster(wanted.file).daemon_set.spec.expect("spec");
+        let spec = cluster(wanted.file).daemon_set.spec;
         let selected = spec.selector.match_labels.expect("labels");
         let labels = spec
             .template
@@ -300,7 +300,7 @@ fn app_armor_is_off_where_it_would_forbid_what_is_needed() {
     let mut ways = [0, 0];
     for wanted in ALL {
         let cluster = cluster(wanted.file);
-        let template = &cluster.daemon_set.spec.as_ref().expect("spec").template;
+        let template = &cluster.daemon_set.spec.template;
         let metadata = template.metadata.as_ref().expect("metadata");
         let annotation = "container.apparmor.security.beta.kubernetes.io/rdma-device-plugin";
         let annotations = metadata.annotations.as_ref();
@@ -449,7 +449,7 @@ fn the_nodes_address_is_taken_whichever_it_is() {
 fn the_new_daemon_is_there_before_the_old_one_ends() {
     for wanted in ALL {
         let set = cluster(wanted.file).daemon_set;
-        let strategy = set.spec.expect("spec").update_strategy.expect("a strategy");
+        let strategy = set.spec.update_strategy.expect("a strategy");
         assert_eq!(strategy.type_.as_deref(), Some("RollingUpdate"));
         let rolling = strategy.rolling_update.expect("how");
         assert_eq!(rolling.max_unavailable, Some(Int(0)), "{}", wanted.file);
