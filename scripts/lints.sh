@@ -5,7 +5,8 @@
 
 SHELL_FILES=(.ci/run scripts/* integration/lab/setup integration/lab/vm integration/lab/pair integration/lab/guest integration/lab/initramfs-init
 	integration/lab/images integration/lab/kernel integration/lab/*.sh integration/kubernetes/build integration/kubernetes/certificates
-	integration/coredns/build integration/helm/build integration/nfd/build integration/release/build integration/runtimes/build integration/vale/build
+	integration/coredns/build integration/device-metadata/build integration/helm/build integration/nfd/build
+	integration/release/build integration/runtimes/build integration/vale/build
 	integration/prometheus/fetch integration/browser/fetch)
 
 formatting() { cargo fmt --all --check; }

@@ -2,7 +2,10 @@
 //! CDI specification of a claim: one file, with a device for each of the claim's requests. A container that uses a
 //! request gets all its allocated devices.
 
-use crate::record::{Record, Request};
+use crate::{
+    metadata,
+    record::{Record, Request},
+};
 use rdma_resources::{
     CharNode,
     cdi::{VERSION, device_node},
@@ -44,7 +47,7 @@ pub(crate) fn path(directory: &Path, uid: &str) -> PathBuf {
 const RAILS: &str = "RDMA_RAILS";
 
 /// Returns true if the file at `path` gives containers the character devices of `record`. Other content, such as the path
-/// of library files, is ignored: another version of this program, which runs briefly beside this one, may have written it.
+/// of mounted files, is ignored: another version of this program, which runs briefly beside this one, may have written it.
 pub(crate) fn gives(path: &Path, record: &Record) -> bool {
     let there: Option<Value> = file::read(path).ok().flatten();
     there.is_some_and(|it| char_devices(&it) == char_devices(&specification(record, path)))
@@ -63,7 +66,27 @@ fn char_devices(specification: &Value) -> Vec<(&Value, Vec<[&Value; 3]>)> {
     devices.collect()
 }
 
-/// Returns the content of the file; `files` is the directory of the claim's library files.
+/// Returns the directory of library files in `files`, the directory of a claim. Containers see it as [`MOUNTED`].
+pub(crate) fn libraries(files: &Path) -> PathBuf {
+    files.join("libraries")
+}
+
+/// Returns the path of the metadata of `request` in `files`, the directory of a claim.
+pub(crate) fn metadata(files: &Path, request: &Request) -> PathBuf {
+    files
+        .join("metadata")
+        .join(format!("{}.json", request.name))
+}
+
+fn mount(from: &Path, to: &str) -> Value {
+    json!({
+        "hostPath": from,
+        "containerPath": to,
+        "options": ["ro", "nosuid", "nodev", "bind"],
+    })
+}
+
+/// Returns the content of the file; `files` is the directory of the claim's files.
 pub fn specification(record: &Record, files: &Path) -> Value {
     let present = record.files_of_one_pod();
     let has_file = |request: &Request, file: LibraryFile| {
@@ -95,12 +118,16 @@ pub fn specification(record: &Record, files: &Path) -> Value {
             .map(|file| file.variable())
             .map(|(name, path)| format!("{name}={path}"))
             .collect();
+        let mut mounts = vec![];
         if !own.is_empty() {
-            edits["mounts"] = json!([{
-                "hostPath": files,
-                "containerPath": MOUNTED,
-                "options": ["ro", "nosuid", "nodev", "bind"],
-            }]);
+            mounts.push(mount(&libraries(files), MOUNTED));
+        }
+        if let Some(names) = &request.metadata {
+            let path = metadata::path(record, request, names);
+            mounts.push(mount(&self::metadata(files, request), &path));
+        }
+        if !mounts.is_empty() {
+            edits["mounts"] = mounts.into();
         }
         let env: Vec<String> = env.chain(own).chain(rails.clone()).collect();
         if !env.is_empty() {

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt;
 
+/// Annotation of a claim that a template made (`PodResourceClaimAnnotation` in `resource/v1/types.go`).
+const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
+
 /// Identity of a claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimName {
@@ -45,6 +48,8 @@ pub struct Claim {
     pub results: Vec<AllocationResult>,
     /// Pods that may use the claim.
     pub pods: Vec<PodReference>,
+    /// Name of the claim in its pod; `None`: no template made the claim.
+    pub pod_claim: Option<String>,
 }
 
 /// One allocated device.
@@ -53,7 +58,7 @@ pub struct AllocationResult {
     /// Request of the claim, without the name of a subrequest.
     pub request: String,
     /// Request with its subrequest, if any: `nic/fast`.
-    full_request: String,
+    pub full_request: String,
     /// Name of the pool.
     pub pool: String,
     /// Name of the device in the pool.
@@ -183,6 +188,9 @@ impl Claim {
         Ok(Self {
             results,
             pods: pods.collect(),
+            pod_claim: object["metadata"]["annotations"][POD_CLAIM]
+                .as_str()
+                .map(str::to_owned),
         })
     }
 }

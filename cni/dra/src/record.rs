@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! State of a prepared claim: pure.
 
-use crate::{claim::ClaimName, parameters::AttachmentParameters};
+use crate::{claim::ClaimName, metadata::MetadataNames, parameters::AttachmentParameters};
 use rdma_netns::{DeviceAddress, Inventory};
 use rdma_resources::{CharNode, Hook, Sharing, grant::GrantedDevice};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
@@ -24,6 +24,9 @@ pub struct Record {
     pub driver: String,
     /// The claim.
     pub claim: ClaimName,
+    /// Number of changes of the devices' metadata.
+    #[serde(default)]
+    pub generation: u64,
     /// Boot in which the devices' numbers were read.
     pub boot_id: String,
     /// Directory of the runtime's CDI specifications.
@@ -72,6 +75,9 @@ pub struct Prepared {
     pub resource: String,
     /// Sharing of the NICs.
     pub sharing: Sharing,
+    /// Attributes for the device's metadata, in the API's form; none without metadata.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub attributes: Map<String, Value>,
     /// NICs for containers, with their present character devices.
     pub nics: Vec<GrantedDevice>,
 }
@@ -105,6 +111,9 @@ pub struct Request {
     /// Library files of containers, by name, with the lines that do not depend on the pod.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub files: BTreeMap<String, String>,
+    /// Names in the metadata of its devices; `None`: containers get no metadata.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<MetadataNames>,
     /// Hook that sets the limits of containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hook: Option<Hook>,

@@ -64,7 +64,8 @@ pub fn merged(own: &[Value], driver: &str, present: &Value, now: &str) -> Option
     (!is_equal).then_some(all)
 }
 
-fn of_device(device: &Prepared, record: &Record) -> Value {
+/// Returns the status of one device of `record`.
+pub(crate) fn of_device(device: &Prepared, record: &Record) -> Value {
     let rails: Vec<&JoinedRail> = record
         .rails
         .values()

@@ -4,7 +4,7 @@
 //! and removed before it, and so never contains more than the record.
 
 use crate::{
-    cdi,
+    cdi, metadata,
     record::{FORMAT, JoinedRail, Record, present},
 };
 use rdma_netns::Inventory;
@@ -119,6 +119,7 @@ impl Claims {
             return Ok(None);
         };
         record.in_boot(boot_id);
+        record.generation += 1;
         if !record.awaits_network {
             record.follow(now);
         }
@@ -146,6 +147,7 @@ impl Claims {
         record.networks.insert(container.to_owned());
         record.rails.insert(container.to_owned(), rails);
         record.files.insert(container.to_owned(), files);
+        record.generation += 1;
         self.put(&record)?;
         Ok(true)
     }
@@ -226,6 +228,7 @@ impl Claims {
             record.networks.remove(container);
             record.rails.remove(container);
             record.files.remove(container);
+            record.generation += 1;
             if !record.is_begun() {
                 // the next ADD checks all NICs again
                 record.absent.clear();
@@ -318,10 +321,19 @@ impl Claims {
         let files = record.files_of_one_pod();
         for name in LibraryFile::ALL.map(LibraryFile::name) {
             if let Some(text) = files.and_then(|it| it.get(name)) {
-                file::replace_text(&directory.join(name), text.as_bytes(), 0o644)?;
+                let path = cdi::libraries(&directory).join(name);
+                file::replace_text(&path, text.as_bytes(), 0o644)?;
             }
         }
         if record.is_final() {
+            for request in &record.requests {
+                let Some(names) = &request.metadata else {
+                    continue;
+                };
+                let text = metadata::text(record, request, names);
+                let path = cdi::metadata(&directory, request);
+                file::replace_text(&path, text.as_bytes(), 0o644)?;
+            }
             let content = cdi::specification(record, &directory);
             file::replace(&specification, &content, 0o644)?;
         }
@@ -338,8 +350,7 @@ impl Claims {
         file::lock(&self.root.join("lock"))
     }
 
-    /// Returns the directory of the claim's library files, which containers see as
-    /// [`MOUNTED`](rdma_resources::container::MOUNTED).
+    /// Returns the directory of the claim's files that its specification mounts.
     fn files(&self, uid: &str) -> PathBuf {
         self.root.join(uid)
     }

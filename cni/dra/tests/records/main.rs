@@ -51,6 +51,7 @@ fn record(directory: &Path, awaits_network: bool) -> Record {
         share: None,
         resource: "rdma/vf".into(),
         sharing: Sharing::Exclusive,
+        attributes: Default::default(),
         nics: vec![nic(number)],
     };
     let request = |name: &str, addresses: &str| Request {
@@ -62,6 +63,7 @@ fn record(directory: &Path, awaits_network: bool) -> Record {
             minor: 120,
         }),
         files: Default::default(),
+        metadata: None,
         hook: None,
     };
     Record {
@@ -79,6 +81,7 @@ fn record(directory: &Path, awaits_network: bool) -> Record {
         networks: Default::default(),
         rails: Default::default(),
         files: Default::default(),
+        generation: 1,
         absent: Default::default(),
         parameters: Default::default(),
         devices: vec![device("one", 1), device("two", 2), device("two", 3)],

@@ -2,7 +2,7 @@
 //! What containers get of their pod's network, while the claim has one pod.
 
 use crate::{UID, injected, is_removed, moved, prepared, record};
-use dra::{Claims, record::JoinedRail};
+use dra::{Claims, metadata::MetadataNames, record::JoinedRail};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, fs};
 
@@ -70,7 +70,7 @@ fn containers_get_the_library_files_of_their_one_pod() {
         let joined = claims.joined(UID, "boot-1", network, moved(0));
         assert!(joined.expect("joined"));
     };
-    let file = directory.path().join("claims").join(UID);
+    let file = directory.path().join("claims").join(UID).join("libraries");
     let text = || fs::read_to_string(file.join("nccl.conf")).expect("a file");
     let is_given = || {
         let given = injected(directory.path()).expect("it has its network");
@@ -99,6 +99,93 @@ fn containers_get_the_library_files_of_their_one_pod() {
     assert_eq!(text(), "sandbox-2");
     let left = claims.read(UID).expect("read").expect("prepared");
     assert_eq!(left.files.len(), 1);
+    assert!(is_removed(&claims));
+    assert!(!file.exists());
+}
+
+/// A reader of any version finds its own object; `integration/device-metadata` is Kubernetes' own reader.
+#[test]
+fn containers_get_the_metadata_of_their_devices() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let claims = Claims::new(directory.path());
+    let mut record = record(directory.path(), true);
+    record.requests[1].metadata = Some(MetadataNames {
+        request: "two/fast".into(),
+        pod_claim: None,
+    });
+    let attributes = json!({"rail": {"int": 3}});
+    record.devices[1].attributes = attributes.as_object().expect("an object").clone();
+    claims.prepare(&record).expect("prepared");
+    let join = |sandbox: &str| {
+        let rail = JoinedRail {
+            device: Some(record.devices[1].device.clone()),
+            hardware_address: Some("02:00:00:00:00:07".into()),
+            told: json!({"interface": "rdma0", "addresses": ["fd00::7/64"]}),
+        };
+        let network = (sandbox, vec![rail], BTreeMap::new());
+        let joined = claims.joined(UID, "boot-1", network, moved(0));
+        assert!(joined.expect("joined"));
+    };
+    let file = directory
+        .path()
+        .join("claims")
+        .join(UID)
+        .join("metadata/two.json");
+    let mounts = |container: &str| {
+        let given = injected(directory.path()).expect("it has its network");
+        let [one, two] = ["one", "two"].map(|it| given[format!("{UID}-{it}")].clone());
+        assert_eq!(one["mounts"], Value::Null);
+        assert_eq!(two["mounts"].as_array().map(Vec::len), Some(1));
+        assert_eq!(two["mounts"][0]["hostPath"], json!(file));
+        assert_eq!(two["mounts"][0]["containerPath"], container);
+        let text = fs::read_to_string(&file).expect("a file");
+        let objects = text
+            .lines()
+            .map(|it| serde_json::from_str(it).expect("JSON"));
+        let [beta, alpha]: [Value; 2] = objects.collect::<Vec<_>>().try_into().expect("two");
+        assert_eq!(beta["apiVersion"], "metadata.resource.k8s.io/v1beta1");
+        assert_eq!(alpha["apiVersion"], "metadata.resource.k8s.io/v1alpha1");
+        assert_eq!(beta["requests"], alpha["requests"]);
+        beta
+    };
+    const ROOT: &str = "/var/run/kubernetes.io/dra-device-attributes";
+    join("sandbox-1");
+    let first = mounts(&format!(
+        "{ROOT}/resourceclaims/a/two/hca.rdma-metadata.json"
+    ));
+    let network = json!({
+        "interfaceName": "rdma0", "hardwareAddress": "02:00:00:00:00:07", "ips": ["fd00::7/64"],
+    });
+    let device = json!({
+        "driver": "hca.rdma", "pool": "node-1", "name": "rdma-vf-0000-3b-00-2",
+        "attributes": attributes, "networkData": network,
+    });
+    let request = &first["requests"][0];
+    assert_eq!(
+        (&request["name"], &request["devices"][0]),
+        (&json!("two/fast"), &device)
+    );
+    assert_eq!(request["devices"].as_array().map(Vec::len), Some(2));
+    assert_eq!(first["podClaimName"], Value::Null);
+
+    let generation = |object: &Value| object["metadata"]["generation"].as_u64().expect("a number");
+    let mut record = claims.read(UID).expect("read").expect("prepared");
+    record.requests[1]
+        .metadata
+        .as_mut()
+        .expect("names")
+        .pod_claim = Some("nic".into());
+    claims.prepare(&record).expect("prepared");
+    join("sandbox-2");
+    let path = format!("{ROOT}/resourceclaimtemplates/nic/two/hca.rdma-metadata.json");
+    let second = mounts(&path);
+    assert_eq!(second["podClaimName"], "nic");
+    assert!(generation(&second) > generation(&first));
+    // the network of neither pod is the claim's
+    assert_eq!(
+        second["requests"][0]["devices"][0]["networkData"],
+        Value::Null
+    );
     assert!(is_removed(&claims));
     assert!(!file.exists());
 }

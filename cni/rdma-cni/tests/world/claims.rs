@@ -67,6 +67,7 @@ pub(crate) fn prepare_nics(
         share: None,
         resource: "rdma/vf".into(),
         sharing,
+        attributes: Default::default(),
         nics,
     };
     let record = Record {
@@ -84,6 +85,7 @@ pub(crate) fn prepare_nics(
         networks: Default::default(),
         rails: Default::default(),
         files: Default::default(),
+        generation: 1,
         absent: Default::default(),
         parameters: Default::default(),
         devices: vec![device],
@@ -92,6 +94,7 @@ pub(crate) fn prepare_nics(
             env: Default::default(),
             connection_manager: None,
             files: Default::default(),
+            metadata: None,
             hook: None,
         }],
     };

@@ -21,6 +21,7 @@ const LONGEST_DRIVER: usize = 63;
 pub(super) struct Section {
     driver_name: Option<DriverName>,
     resources: Option<Vec<ResourceName>>,
+    metadata: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -34,6 +35,8 @@ pub struct Dra {
     pub driver: String,
     /// The resources; `None`: all of the file.
     pub resources: Option<Vec<ResourceName>>,
+    /// True if containers get the metadata of their devices ([`metadata`](::dra::metadata)).
+    pub metadata: bool,
 }
 
 impl Dra {
@@ -99,6 +102,7 @@ impl Section {
                 .driver_name
                 .map_or_else(|| DRIVER.to_owned(), |name| name.0),
             resources,
+            metadata: self.metadata.unwrap_or(false),
         };
         let is_long = |it: &&ResourceName| it.as_str().len() > LONGEST_TEXT;
         if let Some(long) = names.find(|it| is_long(it) && dra.serves(it.as_str())) {

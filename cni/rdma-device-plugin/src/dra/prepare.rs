@@ -13,6 +13,7 @@ use crate::{
 use ::dra::{
     Claim, ClaimError, ClaimName, Claims, Prepared, Record,
     claim::{AllocationResult, PodReference},
+    metadata::MetadataNames,
     pool::PoolDevice,
     record::{FORMAT, Request, present},
     slices::API,
@@ -185,6 +186,7 @@ impl Preparer {
             networks: Default::default(),
             rails: Default::default(),
             files: Default::default(),
+            generation: 1,
             absent: Default::default(),
             parameters,
             devices,
@@ -329,14 +331,21 @@ fn prepared(
     state_dir: &Path,
 ) -> Result<(Vec<Prepared>, Vec<Request>), String> {
     let pool = ::dra::pool::devices(&pool::Netdevs::default().resources(node));
+    let dra = node.conf.dra.as_ref();
+    let has_metadata = dra.is_some_and(|it| it.metadata);
+    let mut devices_attributes = vec![];
     let found = allocated.results.iter().map(|result| {
-        let (offer, places) = find(result, &pool, node)?;
+        let device = pool.iter().find(|it| it.name == result.device);
+        let (offer, places) = find(result, device, node)?;
+        let attributes = device.filter(|_| has_metadata);
+        let attributes = attributes.map(|it| it.attributes.clone());
+        devices_attributes.push(attributes.unwrap_or_default());
         Ok((result, offer, places))
     });
     let found: Vec<_> = found.collect::<Result<_, String>>()?;
     let mut devices = vec![];
     let mut requests: Vec<Request> = vec![];
-    for (result, offer, places) in &found {
+    for ((result, offer, places), attributes) in found.iter().zip(devices_attributes) {
         let grant = offer.allocate(places, inventory)?;
         devices.push(Prepared {
             request: result.request.clone(),
@@ -345,6 +354,7 @@ fn prepared(
             share: result.share.clone(),
             resource: offer.name.to_string(),
             sharing: offer.sharing,
+            attributes,
             nics: grant.devices,
         });
         if requests.iter().any(|it| it.name == result.request) {
@@ -367,6 +377,10 @@ fn prepared(
             env: grant.variables,
             connection_manager: grant.connection_manager,
             files,
+            metadata: has_metadata.then(|| MetadataNames {
+                request: result.full_request.clone(),
+                pod_claim: allocated.pod_claim.clone(),
+            }),
             hook: record::hook(state_dir, limits)?,
         });
     }
@@ -376,7 +390,7 @@ fn prepared(
 /// Returns the offer of a result and the places of its devices.
 fn find<'a>(
     result: &AllocationResult,
-    pool: &[PoolDevice],
+    device: Option<&PoolDevice>,
     node: &'a Node,
 ) -> Result<(&'a Offer, Vec<usize>), String> {
     let missing = || {
@@ -385,7 +399,6 @@ fn find<'a>(
             result.device, result.pool
         )
     };
-    let device = pool.iter().find(|it| it.name == result.device);
     let device = device.ok_or_else(missing)?;
     let mut offers = pool::offers(node);
     let offer = offers.find(|it| it.name.as_str() == device.resource);

@@ -63,6 +63,7 @@ fn the_daemon_serves_the_resources_of_the_classes() {
         let conf = conf.unwrap_or_else(|error| panic!("{file}: {error}")).conf;
         let dra = conf.dra.expect("dra");
         assert_eq!(dra.driver, driver);
+        assert_eq!(dra.metadata, file == OF_ANOTHER_NAME);
         // by the chart: all
         assert!(dra.serves(resource) && dra.resources.is_none(), "{dra:?}");
         assert_eq!(self::classes(file), classes);

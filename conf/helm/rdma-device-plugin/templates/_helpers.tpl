@@ -226,6 +226,7 @@ projected:
 {{- if include "rdma.claimed" . -}}
 {{- $dra := dict -}}
 {{- if ne .Values.dra.driverName "hca.rdma" }}{{ $_ := set $dra "driverName" .Values.dra.driverName }}{{ end -}}
+{{- if .Values.dra.metadata }}{{ $_ := set $dra "metadata" true }}{{ end -}}
 {{- $_ := set $config "dra" $dra -}}
 {{- end -}}
 {{- with .Values.errors }}{{ $_ := set $config "errors" . }}{{ end -}}

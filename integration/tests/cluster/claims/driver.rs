@@ -89,7 +89,7 @@ pub(super) fn configure(
         "resources": [{
             "name": resource, "kind": kind, "devices": devices, "require": require, "environment": ["nccl"],
         }],
-        "dra": {"driverName": name},
+        "dra": {"driverName": name, "metadata": true},
         "chain": {"confDir": machine.path("net.d"), "plugin": {"resources": [resource]}},
     });
     machine.configure(&configuration.to_string());

@@ -3,7 +3,7 @@
 
 use super::{
     driver::{Driver, NICS, NODE, ask, claim, ends, nodes, pod, release, slices, template},
-    parameters,
+    metadata, parameters,
 };
 use crate::{kubectl, manifests, text};
 use dra::{Claims, record::JoinedRail};
@@ -74,6 +74,8 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
     assert_eq!(nodes(&given[0]), [&format!("uverbs{number}"), "rdma_cm"]);
     let env = format!("PCIDEVICE_RDMA_VF={}", NICS[number].address);
     assert_eq!(given[0]["env"], json!([env]));
+    let device = (expected[number], NICS[number].address);
+    metadata::is_read(&given[0], &first, device);
     numbers_are_followed(&driver, &prepared, &NICS[number]);
     assert_eq!(driver.kubelet.unprepare(&first), "");
     let mut driver = is_killed_at_every_change(cluster, driver, &first, &prepared);
@@ -211,8 +213,8 @@ fn is_killed_at_every_change(
     let of_unprepare = kill_at::changes(pid(&driver), || {
         assert_eq!(driver.kubelet.unprepare(claim), "");
     });
-    // the record and the specification, each under its name when it is whole, and off again
-    assert_eq!(of_prepare.get("rename"), Some(&2), "{of_prepare:?}");
+    // record, metadata and specification, each under its name when it is whole, and off again
+    assert_eq!(of_prepare.get("rename"), Some(&3), "{of_prepare:?}");
     assert!(of_prepare.contains_key("fsync"), "{of_prepare:?}");
     assert!(of_unprepare["unlink"] >= 2, "{of_unprepare:?}");
     for (verb, changes) in [("Prepare", of_prepare), ("Unprepare", of_unprepare)] {

@@ -5,6 +5,7 @@
 
 mod driver;
 mod exclusive;
+mod metadata;
 mod parameters;
 mod shared;
 
