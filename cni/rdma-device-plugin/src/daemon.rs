@@ -25,7 +25,7 @@ use crate::{
     metrics::Metrics,
     node::{Node, Signal},
     notices::notices,
-    offer::{PreviousOffers, Unhealthy, connection_manager, offers},
+    offer::{PreviousOffers, Unhealthy, connection_manager, fitting_offers},
     peers::{Presence, Role},
     privilege,
     probes::Progress,
@@ -358,7 +358,8 @@ impl Daemon {
         };
         let unhealthy = self.erdma.withheld(&inventory, &self.unhealthy);
         let hidden = erdma.discovery.hidden_addresses();
-        let (offers, mut remarks) = offers(&conf, &inventory, &hidden, &unhealthy, &self.previous);
+        let tables = (&mut self.previous, &*self.arguments.sysfs);
+        let (offers, mut remarks) = fitting_offers(&conf, &inventory, &hidden, &unhealthy, tables);
         remarks.extend(erdma.discovery.remarks.iter().cloned());
         remarks.extend(self.erdma.sentences());
         let sysfs = &self.arguments.sysfs;

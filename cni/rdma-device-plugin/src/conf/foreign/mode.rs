@@ -80,6 +80,7 @@ pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
         Some(name) => name_at(name, &file.at(CUSTOM))?,
         None => name_at(name, &file.at("mode"))?,
     };
-    let resource = ResourceConf::new(name, "mode", ids, devices);
+    let mut resource = ResourceConf::new(name, "mode", ids, devices);
+    resource.has_default_count = true;
     parsed(vec![resource], file, remarks)
 }
