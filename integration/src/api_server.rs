@@ -35,6 +35,8 @@ pub const NODE: &str = "node-1";
 struct Objects {
     by_path: BTreeMap<String, Value>,
     version: u64,
+    /// Effect of taints that it refuses.
+    unknown_effect: Option<&'static str>,
 }
 
 /// The server; it ends when it is dropped.
@@ -149,6 +151,11 @@ impl ApiServer {
         self.objects().by_path.get(path).cloned()
     }
 
+    /// From now on it refuses taints with this effect, as a release that does not know it.
+    pub fn refuse_effect(&self, effect: &'static str) {
+        self.objects().unknown_effect = Some(effect);
+    }
+
     /// The ResourceSlices.
     pub fn slices(&self) -> Vec<Value> {
         self.objects().below(SLICES)
@@ -174,6 +181,22 @@ impl Objects {
             .filter(|(path, _)| is_in(path).is_some())
             .map(|(_, object)| object.clone())
             .collect()
+    }
+
+    /// Returns the refusal of a slice with an unknown effect (`validateDeviceTaint` of Kubernetes).
+    fn refusal(&self, slice: &Value) -> Option<(u16, Value)> {
+        let effect = self.unknown_effect?;
+        let devices = slice["spec"]["devices"].as_array()?;
+        let place = devices
+            .iter()
+            .position(|it| it["taints"][0]["effect"] == effect)?;
+        let message = format!(
+            "ResourceSlice.resource.k8s.io is invalid: spec.devices[{place}].taints[0].effect: Unsupported value: \
+             \"{effect}\": supported values: \"NoExecute\", \"NoSchedule\""
+        );
+        let status =
+            json!({"kind": "Status", "code": 422, "reason": "Invalid", "message": message});
+        Some((422, status))
     }
 
     fn answer(&mut self, request: Request) -> (u16, Value) {
@@ -205,6 +228,9 @@ impl Objects {
             },
             "PUT" if !self.by_path.contains_key(&object) => (404, missing),
             "POST" | "PUT" => {
+                if let Some(refusal) = self.refusal(&body) {
+                    return refusal;
+                }
                 if !query.contains("dryRun") {
                     self.version += 1;
                     body["metadata"]["resourceVersion"] = self.version.to_string().into();

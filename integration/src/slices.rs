@@ -3,14 +3,20 @@
 
 use serde_json::Value;
 
-/// The names of all their devices, and of those that no new pod may have.
+/// The names of all their devices, and of those that no new pod may have: a taint without an effect keeps none away.
 pub fn devices(slices: &[Value]) -> (Vec<String>, Vec<String>) {
     let devices = slices
         .iter()
         .flat_map(|it| it["spec"]["devices"].as_array());
     let devices: Vec<&Value> = devices.flatten().collect();
     let name = |it: &&Value| it["name"].as_str().expect("a name").to_owned();
-    let is_tainted = |it: &&&Value| it["taints"].is_array();
+    let is_tainted = |it: &&&Value| {
+        let taints = it["taints"].as_array();
+        taints
+            .into_iter()
+            .flatten()
+            .any(|it| it["effect"] != "None")
+    };
     let tainted = devices.iter().filter(is_tainted).map(name).collect();
     (devices.iter().map(name).collect(), tainted)
 }

@@ -7,6 +7,7 @@
 
 use fnv::FnvHasher;
 use rdma_netns::DeviceAddress;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeSet, hash::Hasher};
 
@@ -31,6 +32,8 @@ pub struct Resource {
     pub whole: bool,
     /// True if several pods may have the same NIC.
     pub shared: bool,
+    /// True if pods of unhealthy NICs are evicted.
+    pub evict: bool,
     /// Reason why no NIC may be allocated, if it has fewer than required.
     pub short: Option<String>,
     /// NICs by address.
@@ -80,6 +83,19 @@ pub struct Nic {
     pub switch_port: Option<String>,
     /// Reason if it is unhealthy.
     pub fault: Option<String>,
+    /// Reason if it is usable, but slower than it can be, or without its redundancy.
+    pub degraded: Option<String>,
+}
+
+/// Effect of a device's taint (`DeviceTaintEffect` in `resource/v1/types.go`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Effect {
+    /// Pods may have the device, which is degraded.
+    None,
+    /// No new pod may have the device, which is unhealthy.
+    NoSchedule,
+    /// As `NoSchedule`, and the device's pods are evicted.
+    NoExecute,
 }
 
 /// One device of the pool.
@@ -93,12 +109,21 @@ pub struct PoolDevice {
     pub addresses: Vec<DeviceAddress>,
     /// Faults of the device or its NICs.
     pub faults: Vec<String>,
-    /// True if no new pod may have it.
-    pub tainted: bool,
+    /// Reasons for which the device, or a NIC of several, is degraded.
+    pub degraded: Vec<String>,
+    /// Effect of its taint, if it has one.
+    pub taint: Option<Effect>,
     /// True if it may be allocated several times.
     pub shared: bool,
     /// Attributes in the API's form.
     pub attributes: Map<String, Value>,
+}
+
+impl PoolDevice {
+    /// Returns true if new pods may have it.
+    pub fn is_usable(&self) -> bool {
+        matches!(self.taint, None | Some(Effect::None))
+    }
 }
 
 /// Returns the devices of `resources`.
@@ -107,25 +132,37 @@ pub fn devices(resources: &[Resource]) -> Vec<PoolDevice> {
 }
 
 fn of_resource(resource: &Resource) -> Vec<PoolDevice> {
-    let is_healthy = |nic: &Nic| resource.short.is_none() && nic.fault.is_none();
     let address = |nic: &Nic| DeviceAddress::try_from(nic.address.clone()).ok();
-    let faults = |nics: &[Nic]| {
-        let of_nic = |nic: &Nic| Some(format!("{}: {}", nic.rdma, nic.fault.as_ref()?));
-        resource
-            .short
-            .clone()
-            .into_iter()
-            .chain(nics.iter().filter_map(of_nic))
-            .collect()
-    };
-    let device = |part: &str, addresses, nics: &[Nic], attributes| PoolDevice {
-        name: name(&resource.name, part),
-        resource: resource.name.clone(),
-        addresses,
-        faults: faults(nics),
-        tainted: !nics.iter().any(is_healthy),
-        shared: resource.shared,
-        attributes,
+    let reason = |nic: &Nic, why: &Option<String>| Some(format!("{}: {}", nic.rdma, why.as_ref()?));
+    let device = |part: &str, addresses, nics: &[Nic], attributes| {
+        let faults = nics.iter().filter_map(|nic| reason(nic, &nic.fault));
+        let slow = nics.iter().filter_map(|nic| reason(nic, &nic.degraded));
+        let degraded: Vec<String> = match nics {
+            [_] => slow.collect(),
+            // one that lacks a NIC is not unhealthy
+            _ => faults.clone().chain(slow).collect(),
+        };
+        let taint = if nics.iter().all(|nic| nic.fault.is_some()) {
+            Some(match resource.evict {
+                true => Effect::NoExecute,
+                false => Effect::NoSchedule,
+            })
+        } else if resource.short.is_some() {
+            // pods keep the NICs that are there
+            Some(Effect::NoSchedule)
+        } else {
+            (!degraded.is_empty()).then_some(Effect::None)
+        };
+        PoolDevice {
+            name: name(&resource.name, part),
+            resource: resource.name.clone(),
+            addresses,
+            faults: resource.short.iter().cloned().chain(faults).collect(),
+            degraded,
+            taint,
+            shared: resource.shared,
+            attributes,
+        }
     };
     let mut devices = vec![];
     // first, as a scheduler uses the first device that fits

@@ -4,7 +4,7 @@
 //! A scheduler uses a pool only when all its slices have the newest generation. A change therefore writes all slices,
 //! in order, and deletes surplus ones last.
 
-use crate::pool::{PoolDevice, hash};
+use crate::pool::{Effect, PoolDevice, hash};
 use serde_json::{Map, Value, json};
 
 /// API group of claims and slices since Kubernetes 1.34.
@@ -89,6 +89,7 @@ pub fn plan(owner: &Owner, devices: &[PoolDevice], existing: &[Value]) -> Vec<Ch
     });
     let written = names.iter().zip(specs).map(|(name, mut spec)| {
         spec["pool"] = pool.clone();
+        keep_times(&mut spec, existing);
         let present = find(name);
         let object = object(owner, name, spec, present);
         match present {
@@ -134,9 +135,13 @@ fn spec(owner: &Owner, devices: &[PoolDevice]) -> Value {
         if device.shared {
             object["allowMultipleAllocations"] = json!(true);
         }
-        if device.tainted {
-            let key = format!("{}/unhealthy", owner.driver);
-            object["taints"] = json!([{"key": key, "effect": "NoSchedule"}]);
+        if let Some(effect) = device.taint {
+            let reason = match effect {
+                Effect::None => "degraded",
+                Effect::NoSchedule | Effect::NoExecute => "unhealthy",
+            };
+            let key = format!("{}/{reason}", owner.driver);
+            object["taints"] = json!([{"key": key, "effect": effect}]);
         }
         object
     });
@@ -145,6 +150,26 @@ fn spec(owner: &Owner, devices: &[PoolDevice]) -> Value {
         "nodeName": owner.node,
         "devices": devices.collect::<Vec<_>>(),
     })
+}
+
+/// Adds to the taints of `spec` the times of equal taints of the `existing` slices. The API server gives a taint without a
+/// time the present one, and a pod that tolerates a taint for some seconds would have them once more.
+fn keep_times(spec: &mut Value, existing: &[Value]) {
+    let list = spec["devices"].as_array_mut();
+    let tainted = list.into_iter().flatten();
+    for device in tainted.filter(|it| it.get("taints").is_some()) {
+        let mut known = existing.iter().flat_map(|it| devices(&it["spec"]));
+        let known = known.find(|it| it["name"] == device["name"]);
+        let is_same = |taint: &&Value| {
+            let fields = ["key", "effect"];
+            fields.iter().all(|it| taint[it] == device["taints"][0][it])
+        };
+        let taints = known.and_then(|it| it["taints"].as_array());
+        let same = taints.into_iter().flatten().find(is_same);
+        if let Some(time) = same.and_then(|it| it.get("timeAdded")) {
+            device["taints"][0]["timeAdded"] = time.clone();
+        }
+    }
 }
 
 /// Returns the first field of `required`, the spec of a slice, that `slice` lacks: an API server drops fields that are

@@ -3,10 +3,13 @@
 
 use dra::{
     Nic, Resource,
-    pool::{self, PoolDevice},
+    pool::{self, Effect, PoolDevice},
     slices::{self, Change, Owner},
 };
 use serde_json::{Value, json};
+
+/// The time that the API server gives taints.
+const ADDED: &str = "2026-11-23T00:00:00Z";
 
 fn owner() -> Owner {
     Owner {
@@ -40,6 +43,7 @@ fn whole(nics: u32) -> Resource {
         name: "rdma/hca".into(),
         whole: true,
         shared: true,
+        evict: false,
         short: None,
         nics: (0..nics).map(nic).collect(),
     }
@@ -84,7 +88,7 @@ fn after(changes: &[Change], mut slices: Vec<Value>) -> Vec<Value> {
         {
             let taints = device.get_mut("taints").and_then(Value::as_array_mut);
             for taint in taints.into_iter().flatten() {
-                taint["timeAdded"] = json!("2026-11-23T00:00:00Z");
+                taint["timeAdded"] = json!(ADDED);
             }
         }
     }
@@ -177,27 +181,57 @@ fn each_change_increments_the_generation() {
     }
 }
 
+/// A NIC's fault keeps pods from it, and from all NICs if each has one. What is usable and degraded has a taint without
+/// an effect.
 #[test]
-fn a_fault_taints_its_nic_and_all_of_them_the_whole() {
-    let tainted = |resource: Resource| {
-        let devices = devices(&[resource]);
-        let of = |it: &PoolDevice| (it.name.clone(), it.tainted);
-        devices
-            .iter()
-            .map(of)
-            .filter(|it| it.1)
-            .map(|it| it.0)
-            .collect::<Vec<_>>()
+fn taints_follow_faults_and_degraded_nics() {
+    const UNHEALTHY: Option<Effect> = Some(Effect::NoSchedule);
+    const EVICTED: Option<Effect> = Some(Effect::NoExecute);
+    const DEGRADED: Option<Effect> = Some(Effect::None);
+    let taints = |resource: &Resource| -> Vec<Option<Effect>> {
+        let devices = devices(std::slice::from_ref(resource));
+        devices.iter().map(|it| it.taint).collect()
     };
     let mut resource = whole(2);
-    assert_eq!(tainted(resource.clone()), Vec::<String>::new());
+    assert_eq!(taints(&resource), [None, None, None]);
+    resource.nics[0].degraded = Some("slow".into());
+    assert_eq!(taints(&resource), [DEGRADED, DEGRADED, None]);
     resource.nics[1].fault = Some("down".into());
-    assert_eq!(tainted(resource.clone()), ["rdma-hca-0000-01-00-0"]);
+    assert_eq!(taints(&resource), [DEGRADED, DEGRADED, UNHEALTHY]);
+    resource.nics[0].degraded = None;
+    assert_eq!(taints(&resource), [DEGRADED, None, UNHEALTHY]);
+    resource.evict = true;
+    assert_eq!(taints(&resource), [DEGRADED, None, EVICTED]);
     resource.nics[0].fault = Some("down".into());
-    assert_eq!(tainted(resource.clone()).len(), 3);
-    resource.nics.iter_mut().for_each(|it| it.fault = None);
+    assert_eq!(taints(&resource), [EVICTED; 3]);
+    // pods keep the NICs that are there
     resource.short = Some("rdma/hca has 2 devices, and is to have 3".into());
-    assert_eq!(tainted(resource).len(), 3);
+    resource.nics[0].fault = None;
+    assert_eq!(taints(&resource), [UNHEALTHY, UNHEALTHY, EVICTED]);
+}
+
+/// Another change does not extend the time for which a pod tolerates a taint.
+#[test]
+fn a_taint_keeps_its_time() {
+    let mut resource = whole(2);
+    resource.nics[0].fault = Some("down".into());
+    let slices = after(
+        &slices::plan(&owner(), &devices(&[resource.clone()]), &[]),
+        vec![],
+    );
+    let times = |resource: &Resource| {
+        let required = devices(std::slice::from_ref(resource));
+        let changes = slices::plan(&owner(), &required, &slices);
+        let [Change::Replace(slice)] = &changes[..] else {
+            panic!("{changes:?}");
+        };
+        [1, 2].map(|device| slice["spec"]["devices"][device]["taints"][0]["timeAdded"].clone())
+    };
+    resource.nics[1].fault = Some("down".into());
+    assert_eq!(times(&resource), [json!(ADDED), Value::Null]);
+    // another effect is another taint
+    resource.evict = true;
+    assert_eq!(times(&resource), [Value::Null, Value::Null]);
 }
 
 #[test]

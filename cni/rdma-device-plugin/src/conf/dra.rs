@@ -22,6 +22,7 @@ pub(super) struct Section {
     driver_name: Option<DriverName>,
     resources: Option<Vec<ResourceName>>,
     metadata: Option<bool>,
+    evict: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -37,6 +38,8 @@ pub struct Dra {
     pub resources: Option<Vec<ResourceName>>,
     /// True if containers get the metadata of their devices ([`metadata`](::dra::metadata)).
     pub metadata: bool,
+    /// True if pods of unhealthy devices are evicted.
+    pub evict: bool,
 }
 
 impl Dra {
@@ -103,6 +106,7 @@ impl Section {
                 .map_or_else(|| DRIVER.to_owned(), |name| name.0),
             resources,
             metadata: self.metadata.unwrap_or(false),
+            evict: self.evict == Some(true),
         };
         let is_long = |it: &&ResourceName| it.as_str().len() > LONGEST_TEXT;
         if let Some(long) = names.find(|it| is_long(it) && dra.serves(it.as_str())) {

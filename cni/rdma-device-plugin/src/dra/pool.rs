@@ -40,6 +40,7 @@ impl Netdevs {
             name: offer.name.to_string(),
             whole: is_whole(offer),
             shared: offer.sharing == Sharing::Shared,
+            evict: node.conf.dra.as_ref().is_some_and(|dra| dra.evict),
             short: offer.short.clone(),
             nics: self.nics(offer, &node.inventory, &node.switches),
         };
@@ -53,9 +54,24 @@ impl Netdevs {
             known.see(device, inventory);
         }
         let devices = offer.devices.iter();
-        devices
+        let mut nics: Vec<Nic> = devices
             .map(|it| self.nic(it, inventory, switches))
-            .collect()
+            .collect();
+        let model = |device: &OfferedDevice| {
+            let device = &inventory.function(&device.address)?.device;
+            Some((device.vendor.as_ref()?, device.device.as_ref()?))
+        };
+        let models = offer.devices.iter().map(model);
+        let mut fastest = BTreeMap::new();
+        for (model, nic) in models.clone().zip(&nics) {
+            let most = fastest.entry(model).or_insert(nic.speed);
+            *most = nic.speed.max(*most);
+        }
+        for (model, nic) in models.zip(&mut nics) {
+            let fastest = model.and_then(|it| *fastest.get(&Some(it))?);
+            nic.degraded = without_port(nic, inventory).or_else(|| slower(nic, fastest));
+        }
+        nics
     }
 
     fn nic(&self, device: &OfferedDevice, inventory: &Inventory, switches: &Switches) -> Nic {
@@ -97,6 +113,7 @@ impl Netdevs {
             switch: joined(&switches, Neighbour::switch),
             switch_port: joined(&switches, Neighbour::port),
             fault: device.fault.clone(),
+            degraded: None,
         }
     }
 }
@@ -122,6 +139,22 @@ impl Netdev {
             self.link_layer = Some(port.link_type);
         }
     }
+}
+
+/// Returns a sentence if a port of the NIC's bond has no carrier.
+fn without_port(nic: &Nic, inventory: &Inventory) -> Option<String> {
+    let bond = nic.bond.as_ref()?;
+    let netdevs = inventory.functions.iter().flat_map(|it| &it.netdevs);
+    let mut ports = netdevs.filter(|it| it.master.as_ref() == Some(bond));
+    let port = ports.find(|it| !it.carrier)?;
+    Some(format!("{} in {bond} has no carrier", port.name))
+}
+
+/// Returns a sentence if the NIC is slower than the `fastest` NIC of the same model in its resource.
+fn slower(nic: &Nic, fastest: Option<u32>) -> Option<String> {
+    let (speed, fastest) = (nic.speed?, fastest?);
+    (speed < fastest)
+        .then(|| format!("it has {speed} Mbit/s, and a NIC of the same model has {fastest}"))
 }
 
 /// Returns the offers of `node` that claims serve.

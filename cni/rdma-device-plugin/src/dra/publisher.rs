@@ -10,7 +10,11 @@ use crate::{
     metrics::Metrics,
     node::Node,
 };
-use ::dra::slices::{self, API, Change, Owner};
+use ::dra::{
+    PoolDevice,
+    pool::Effect,
+    slices::{self, API, Change, Owner},
+};
 use kubernetes_api::{Method, RequestError, Watch};
 use serde_json::Value;
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
@@ -34,6 +38,10 @@ const MUCH_LATER: Duration = Duration::from_secs(600);
 /// Field of a device's taints.
 const TAINTS: &str = "taints";
 
+/// Part of the refusal by an API server that does not know a taint's effect (`validateDeviceTaint` in
+/// `resource/validation/validation.go`).
+const REFUSED: &str = "effect: Unsupported value: \"None\"";
+
 /// Keeps the slices of one node.
 #[derive(Debug)]
 pub struct Publisher {
@@ -44,6 +52,8 @@ pub struct Publisher {
     netdevs: Netdevs,
     /// Set if the API server drops taints: unhealthy devices are then left out.
     without_taints: bool,
+    /// Set if the API server has no taints without an effect (Kubernetes before 1.35): degraded devices then have none.
+    without_remarks: bool,
     /// Last failure, which is logged once.
     reported: LogOnce,
     /// True if the slices were up to date since the last failure, so that the next failure is logged as a new one.
@@ -62,8 +72,8 @@ enum Failure {
          configuration), or bring the cluster to Kubernetes 1.37"
     )]
     Dropped { field: String },
-    #[error("the API server passes over taints of devices")]
-    WithoutTaints,
+    #[error("the API server has fewer taints of devices")]
+    FewerTaints,
     #[error("the API server ended the watch: {0}")]
     Ended(String),
     #[error("somebody else wrote or deleted them at the same time: {0}")]
@@ -104,6 +114,7 @@ impl Publisher {
             metrics,
             netdevs: Netdevs::default(),
             without_taints: false,
+            without_remarks: false,
             reported: LogOnce::default(),
             was_kept: false,
         }
@@ -135,7 +146,7 @@ impl Publisher {
                     wait = AGAIN[0];
                     continue;
                 }
-                Err(Failure::WithoutTaints) => continue,
+                Err(Failure::FewerTaints) => continue,
                 Ok(false) => return,
                 Err(failure) => failure,
             };
@@ -219,7 +230,12 @@ impl Publisher {
     ) -> Result<(), Failure> {
         let mut devices = ::dra::pool::devices(&self.netdevs.resources(node));
         if self.without_taints {
-            devices.retain(|device| !device.tainted);
+            devices.retain(PoolDevice::is_usable);
+        }
+        let is_remark = |device: &&mut PoolDevice| device.taint == Some(Effect::None);
+        if self.without_taints || self.without_remarks {
+            let remarks = devices.iter_mut().filter(is_remark);
+            remarks.for_each(|device| device.taint = None);
         }
         let existing: Vec<Value> = slices.values().cloned().collect();
         let changes = slices::plan(owner, &devices, &existing);
@@ -227,15 +243,25 @@ impl Publisher {
             return Ok(());
         }
         for change in &changes {
-            let dropped = put(api, change, slices).await?;
-            if let Some(field) = dropped {
+            let dropped = put(api, change, slices).await;
+            let is_refused = |failure: &Failure| {
+                matches!(failure, Failure::Api(_)) && failure.to_string().contains(REFUSED)
+            };
+            if dropped.as_ref().is_err_and(is_refused) && !self.without_remarks {
+                log::warn!(
+                    "the API server refuses taints without an effect: degraded devices have no taint"
+                );
+                self.without_remarks = true;
+                return Err(Failure::FewerTaints);
+            }
+            if let Some(field) = dropped? {
                 if field == TAINTS {
                     log::warn!(
                         "the API server passes over taints of devices: those that \
                          are not healthy are left out of the node's ResourceSlices instead"
                     );
                     self.without_taints = true;
-                    return Err(Failure::WithoutTaints);
+                    return Err(Failure::FewerTaints);
                 }
                 for name in std::mem::take(slices).into_keys() {
                     put(api, &Change::Delete(name), slices).await?;
@@ -243,16 +269,23 @@ impl Publisher {
                 return Err(Failure::Dropped { field });
             }
         }
-        let tainted = devices.iter().filter(|it| it.tainted).map(|it| &*it.name);
-        let tainted: Vec<&str> = tainted.collect();
+        let unusable = devices.iter().filter(|it| !it.is_usable());
+        let unusable: Vec<&str> = unusable.map(|it| &*it.name).collect();
+        let degraded = devices.iter().filter(|it| it.addresses.len() == 1);
+        let degraded: Vec<&str> = degraded
+            .flat_map(|it| &it.degraded)
+            .map(|it| &**it)
+            .collect();
+        let of = |what: &str, which: &[&str]| match which {
+            [] => String::new(),
+            some => format!(", {what}: {}", some.join(", ")),
+        };
         log::info!(
-            "{} devices are in the node's ResourceSlices of {}{}",
+            "{} devices are in the node's ResourceSlices of {}{}{}",
             devices.len(),
             owner.driver,
-            match tainted.as_slice() {
-                [] => String::new(),
-                some => format!(", not for new pods: {}", some.join(", ")),
-            }
+            of("not for new pods", &unusable),
+            of("degraded", &degraded),
         );
         Ok(())
     }

@@ -152,7 +152,7 @@ fn devices<'a>(node: &str, slices: &'a Value) -> BTreeMap<&'a str, Device<'a>> {
     let nics = devices.filter(|it| text(it, "/attributes/scope/string") == "nic");
     let device = |it: &'a Value| Device {
         resource: text(it, "/attributes/resource/string"),
-        is_tainted: array(it, "/taints").next().is_some(),
+        is_tainted: array(it, "/taints").any(|it| text(it, "/effect") != "None"),
     };
     nics.map(|it| (text(it, "/name"), device(it))).collect()
 }

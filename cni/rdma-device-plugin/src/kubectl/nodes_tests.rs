@@ -20,6 +20,7 @@ fn slices() -> Value {
         name: "rdma/hca".to_owned(),
         whole: true,
         shared: true,
+        evict: false,
         short: None,
         nics: vec![
             nic("0000:3b:00.0", None),

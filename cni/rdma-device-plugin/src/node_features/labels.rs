@@ -252,6 +252,7 @@ mod tests {
             switch: None,
             switch_port: None,
             fault: None,
+            degraded: None,
         }
     }
 

@@ -24,6 +24,7 @@ mod registering;
 mod reloading;
 mod reporting;
 mod scale;
+mod slices;
 mod spreading;
 mod switches;
 mod upgrading;

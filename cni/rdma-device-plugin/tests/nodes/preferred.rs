@@ -177,3 +177,22 @@ fn claims_know_roots_and_numa_nodes() {
         ]
     );
 }
+
+/// A NIC is degraded while a port of its bond has no carrier, or another NIC of its model is faster.
+#[test]
+fn claims_know_degraded_nics() {
+    let degraded = |inventory: &Inventory| -> Vec<Option<String>> {
+        let nics = Netdevs::default().nics(&exclusive(inventory), inventory);
+        nics.into_iter().map(|nic| nic.degraded).collect()
+    };
+    let mut bonds = node("lacp-bonds");
+    assert_eq!(degraded(&bonds), [None, None]);
+    bonds.functions[3].netdevs[0].carrier = false;
+    let port = Some("ens2f1 in bond1 has no carrier".to_owned());
+    assert_eq!(degraded(&bonds), [None, port.clone()]);
+    for (function, speed) in [(0, 100_000), (2, 400_000)] {
+        bonds.functions[function].netdevs[0].speed = Some(speed);
+    }
+    let slower = "it has 100000 Mbit/s, and a NIC of the same model has 400000";
+    assert_eq!(degraded(&bonds), [Some(slower.to_owned()), port]);
+}

@@ -227,6 +227,7 @@ projected:
 {{- $dra := dict -}}
 {{- if ne .Values.dra.driverName "hca.rdma" }}{{ $_ := set $dra "driverName" .Values.dra.driverName }}{{ end -}}
 {{- if .Values.dra.metadata }}{{ $_ := set $dra "metadata" true }}{{ end -}}
+{{- if .Values.dra.evict }}{{ $_ := set $dra "evict" true }}{{ end -}}
 {{- $_ := set $config "dra" $dra -}}
 {{- end -}}
 {{- with .Values.errors }}{{ $_ := set $config "errors" . }}{{ end -}}

@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::{fs, time::Duration};
 
-const EXCLUSIVE: &str = "integration/manifests/rendered/claims-of-vfs.yaml";
+pub(super) const EXCLUSIVE: &str = "integration/manifests/rendered/claims-of-vfs.yaml";
 
 /// Two exclusive devices, by claims of a template.
 pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
@@ -39,7 +39,7 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
 
     // not healthy: tainted, or left out where the API server passes over taints
     driver.configure("rdma/vf", "exclusive", json!(3));
-    let has_taints = release(cluster) >= 37;
+    let has_taints = release(cluster) >= 36;
     cluster.until("no new pod may have them", |it| {
         let (all, tainted) = slices(it);
         tainted == all && all.len() == if has_taints { 2 } else { 0 }

@@ -8,6 +8,7 @@ mod exclusive;
 mod metadata;
 mod parameters;
 mod shared;
+mod taints;
 
 use driver::{NODE, release};
 use integration::ControlPlane;
@@ -16,6 +17,7 @@ pub(super) fn are_prepared_by_the_daemon_of_their_node(cluster: &mut ControlPlan
     cluster.add_node(NODE, &[]);
     cluster.kubectl(&format!("label node {NODE} {}", super::LABEL));
     exclusive::virtual_functions_are_claimed(cluster);
+    taints::pods_have_degraded_nics_and_leave_unhealthy_ones(cluster);
     match release(cluster) {
         37.. => shared::shared_nics_are_the_extended_resource(cluster),
         _ => shared::what_cannot_be_shared_is_refused_in_words(cluster),

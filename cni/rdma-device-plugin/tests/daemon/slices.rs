@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The node's ResourceSlices, on an API server that does not know the effects of all taints.
+
+use crate::{FIRST, Machine, SECOND, program::command};
+use integration::{ApiServer, Daemon, slices, wait};
+use serde_json::Value;
+
+#[test]
+fn a_degraded_device_has_no_taint_where_the_api_server_refuses_it() {
+    let machine = Machine::with(&[FIRST, SECOND]);
+    for (nic, speed) in [(FIRST, "100000"), (SECOND, "400000")] {
+        let file = format!("sys/class/net/{}", nic.netdev);
+        machine.write(&format!("{file}/carrier"), "1\n");
+        machine.write(&format!("{file}/speed"), speed);
+    }
+    machine.configure(
+        r#"{"resources":[{"name":"rdma/nic","kind":"exclusive"}],"dra":{"driverName":"hca.rdma"}}"#,
+    );
+    let api = ApiServer::start();
+    api.refuse_effect("None");
+    let mut command = command(&machine);
+    command.args(["--metrics-address", "127.0.0.1:0"]);
+    command.arg("--service-account-dir").arg(api.account());
+    let daemon = Daemon::start(command.envs(api.environment()));
+    wait::until("both are there", || {
+        slices::devices(&api.slices()).0.len() == 2
+    });
+    let taints = |slice: &Value| slice["spec"]["devices"][0]["taints"].clone();
+    assert_eq!(taints(&api.slices()[0]), Value::Null);
+    daemon.says("the API server refuses taints without an effect");
+    let reason = "it has 100000 Mbit/s, and a NIC of the same model has 400000";
+    daemon.says(&format!("degraded: {}: {reason}", FIRST.rdma));
+}
