@@ -14,7 +14,7 @@ use k8s_openapi::api::{
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::{self, Int};
 use rdma_device_plugin::{
     cli::{Arguments, Command},
-    conf::Conf,
+    conf::{Conf, Lldp},
     probes::ask::Question,
 };
 use serde_json::Value;
@@ -271,6 +271,9 @@ fn nothing_may_do_more_than_it_needs() {
             .expect("a security context");
         let mut add = vec!["NET_ADMIN", "NET_BROADCAST"];
         add.extend(wanted.capabilities);
+        // packet sockets
+        let listens = cluster.conf().0.lldp == Some(Lldp::Listen);
+        add.extend(listens.then_some("NET_RAW"));
         add.extend(wanted.chain_capabilities);
         assert_eq!(
             context.capabilities,

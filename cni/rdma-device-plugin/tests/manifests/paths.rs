@@ -8,7 +8,7 @@ use crate::{
     wanted::ALL,
 };
 use k8s_openapi::api::core::v1::{Container, Volume, VolumeMount};
-use rdma_device_plugin::{cli::Command, refused::RefusedPods};
+use rdma_device_plugin::{cli::Command, conf::Lldp, refused::RefusedPods};
 use std::{collections::BTreeMap, path::Path};
 
 /// `container path` → (`path on the node`, `read-only`)
@@ -116,6 +116,11 @@ fn the_daemon_sees_only_files_that_it_uses() {
         need(&arguments.dev, "/dev", true);
         if let Some(features) = &arguments.node_features {
             need(features, &same(features), false);
+        }
+        if let Some(Lldp::File(file)) = &conf.lldp {
+            // the directory, since the writer may replace the file
+            let directory = file.parent().expect("a directory");
+            need(directory, &same(directory), true);
         }
         if let Some(device_info) = &arguments.device_info {
             assert_eq!(device_info, Path::new(DEVICE_INFO));

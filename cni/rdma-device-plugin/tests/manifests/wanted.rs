@@ -40,7 +40,7 @@ pub(crate) const WHOLE_NICS: &str = "conf/manifests/whole-nics.yaml";
 const EXCLUSIVE: &[&str] = &["SYS_ADMIN"];
 pub(crate) const LOADING: &[&str] = &["SYS_MODULE", "SYS_PTRACE", "DAC_READ_SEARCH"];
 
-pub(crate) const ALL: [Wanted; 45] = [
+pub(crate) const ALL: [Wanted; 48] = [
     wanted("conf/manifests/erdma.yaml", &["aliyun/erdma"], &[]),
     wanted("conf/manifests/hca.yaml", &["rdma/hca"], &[]),
     wanted("conf/manifests/lingjun.yaml", &["rdma/hca"], &[]),
@@ -145,6 +145,21 @@ pub(crate) const ALL: [Wanted; 45] = [
     ),
     wanted(
         "integration/manifests/rendered/shared-with-environment.yaml",
+        &["rdma/hca"],
+        &[],
+    ),
+    wanted(
+        "integration/manifests/rendered/switches-in-a-config.yaml",
+        &["rdma/hca"],
+        &[],
+    ),
+    wanted(
+        "integration/manifests/rendered/switches-of-a-file.yaml",
+        &["rdma/hca"],
+        &[],
+    ),
+    wanted(
+        "integration/manifests/rendered/switches.yaml",
         &["rdma/hca"],
         &[],
     ),
