@@ -81,11 +81,13 @@ fn bond(function: &Function) -> Option<&str> {
         .filter(|_| netdev.taken_by.is_none())
 }
 
-/// Returns the different texts of `part`, in order: two ports of a bond may be on two switches. `None`: there is no
-/// neighbour.
+/// Returns the texts of `part` in the order of switches and their ports, equal texts beside each other once: two ports of
+/// a bond may be on two switches. `None`: there is no neighbour.
 pub fn joined<'a>(seen: &[&'a Seen], part: impl Fn(&'a Neighbour) -> &'a str) -> Option<String> {
-    let parts: BTreeSet<&str> = seen.iter().map(|it| part(&it.neighbour)).collect();
-    let parts: Vec<&str> = parts.into_iter().collect();
+    let mut neighbours: Vec<&Neighbour> = seen.iter().map(|it| &it.neighbour).collect();
+    neighbours.sort_by_key(|it| (it.switch(), it.port()));
+    let mut parts: Vec<&str> = neighbours.into_iter().map(part).collect();
+    parts.dedup();
     (!parts.is_empty()).then(|| parts.join(","))
 }
 

@@ -153,13 +153,22 @@ fn a_bond_has_the_switches_of_both_ports_and_a_virtual_function_its_physical_one
     table.follow(&inventory, now);
     assert_eq!(table.netdevs(), ["ens1", "ens2"].into());
     table.hear("ens1", neighbour("leaf2", 120), now);
-    table.hear("ens2", neighbour("leaf1", 120), now);
+    let other_port = Neighbour {
+        port_id: "Ethernet9".into(),
+        ..neighbour("leaf1", 120)
+    };
+    table.hear("ens2", other_port, now);
     let switches = table.switches();
     for function in [FIRST, "0000:3b:00.2"] {
         let seen = switches.of(&address(function), &inventory);
         assert_eq!(
             crate::joined(&seen, Neighbour::switch).as_deref(),
             Some("leaf1,leaf2")
+        );
+        // in the order of the switches
+        assert_eq!(
+            crate::joined(&seen, Neighbour::port).as_deref(),
+            Some("Ethernet9,Ethernet1")
         );
     }
     assert_eq!(
