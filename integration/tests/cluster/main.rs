@@ -4,6 +4,7 @@
 
 mod claims;
 mod examples;
+mod fabric;
 mod helm;
 mod kubectl;
 mod manifests;
@@ -108,4 +109,13 @@ fn a_cluster_takes_what_conf_has_and_what_the_pages_say() {
 fn resources_are_allocated_by_claims_as_far_as_the_api_server_can() {
     let mut cluster = ControlPlane::start();
     claims::are_prepared_by_the_daemon_of_their_node(&mut cluster);
+}
+
+/// On a cluster of its own, whose node has the resource of the watch.
+#[test]
+fn the_fabric_watch_writes_the_config_map_of_its_node() {
+    let mut cluster = ControlPlane::start();
+    cluster.add_node("rdma-1", &[("rdma/connection-manager", "2")]);
+    cluster.kubectl(&format!("label node rdma-1 {LABEL}"));
+    fabric::writes_the_config_map_of_its_node(&mut cluster);
 }
