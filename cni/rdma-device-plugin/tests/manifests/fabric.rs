@@ -37,12 +37,7 @@ fn only_the_enabled_watch_is_there_and_its_resource_offered() {
 /// The pod has no capability, no device but `rdma_cm`, and no host directory that it may write.
 #[test]
 fn the_watch_has_the_connection_manager_and_no_right_on_the_node() {
-    let pod = daemon_set()
-        .spec
-        .expect("spec")
-        .template
-        .spec
-        .expect("a pod");
+    let pod = daemon_set().spec.template.spec.expect("a pod");
     assert_eq!(pod.host_network, Some(true));
     assert_eq!(pod.automount_service_account_token, Some(false));
     let [watch] = &pod.containers[..] else {

@@ -182,7 +182,7 @@ fn claims_know_roots_and_numa_nodes() {
 #[test]
 fn claims_know_degraded_nics() {
     let degraded = |inventory: &Inventory| -> Vec<Option<String>> {
-        let nics = Netdevs::default().nics(&exclusive(inventory), inventory);
+        let nics = Netdevs::default().nics(&exclusive(inventory), inventory, &Default::default());
         nics.into_iter().map(|nic| nic.degraded).collect()
     };
     let mut bonds = node("lacp-bonds");
