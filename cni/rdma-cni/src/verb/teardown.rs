@@ -464,9 +464,7 @@ pub fn addresses_until<K: Kernel>(
             asked.is_some_and(|it| it.is_ok())
         });
         if is_corrected {
-            log::info!(
-                "{pod_name}: its addresses are released by the network's present configuration"
-            );
+            log::info!("{pod_name}: the present configuration releases its addresses");
         } else if rail.ipam_refused && attachment.phase == Phase::Restored && error.is_answer() {
             // the failed ADD has tried already, and left the record to this verb
             log::info!("{pod_name}: IPAM refused this rail an address at ADD, so it holds none");
