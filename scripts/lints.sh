@@ -38,7 +38,7 @@ workflows() {
 lean_binaries() {
 	lean_binary rdma-cni 'tokio feature "(rt-multi-thread|full|process|signal|fs)"' &&
 		lean_binary rdma-ipam '(tokio|tonic|hyper|h2) ' &&
-		static_binary rdma-device-plugin 10
+		static_binary rdma-device-plugin 11
 }
 
 # lean_binary NAME PATTERN: neither what no CNI binary may have, nor what PATTERN says
