@@ -94,8 +94,8 @@ impl Namespace {
             .filter(move |(_, route)| route.table == table)
     }
 
-    /// Returns the general rules of a family, in their order; if the rule for main is missing, it is added as the last
-    /// one.
+    /// Returns the [`GeneralRule`]s of a family in their order. If there is no unconditional rule for the main table, the
+    /// function adds that rule as the last one.
     fn lookups(&self, ipv6: bool) -> Vec<GeneralRule> {
         let rules = self.general_rules.iter();
         let mut rules: Vec<_> = rules

@@ -200,7 +200,7 @@ impl<'a> Field<'a> {
         self.placed(Wrong::sentence(sentence))
     }
 
-    /// Adds path and value of this field to `wrong`, unless it has a path already.
+    /// Adds this field's path and value to a `wrong` without a path.
     pub(crate) fn placed(&self, wrong: Wrong) -> Wrong {
         match wrong.place.is_empty() {
             false => wrong,

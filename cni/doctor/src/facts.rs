@@ -87,7 +87,7 @@ pub struct Unseen {
 pub const NOT_MOUNTED: &str = "not visible from here";
 
 /// Why netdevs are unseen.
-pub const ANOTHER_NETNS: &str = "this program runs in another network namespace";
+pub const ANOTHER_NETNS: &str = "this program does not run in the host's network namespace";
 
 impl Unseen {
     /// Returns the remedy; none: the reason names it.

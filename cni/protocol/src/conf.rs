@@ -232,8 +232,8 @@ fn prev_result(file: &Field<'_>) -> Result<Option<Value>, Wrong> {
     Ok(file.object("prevResult")?.value().cloned())
 }
 
-/// Names of the list: the specification's name, and the name that libcni used before 1.2.1 (containernetworking/cni
-/// issue 1101).
+/// Keys of the valid attachments: the specification's key, and the key that libcni used before 1.2.1
+/// (containernetworking/cni issue 1101).
 const VALID_ATTACHMENTS: [&str; 2] = ["cni.dev/valid-attachments", "cni.dev/attachments"];
 
 /// Returns the runtime's valid attachments. `null` means an empty list: Go marshals a nil slice as `null`, and CRI-O

@@ -192,7 +192,8 @@ pub fn variables(ports: &[Port]) -> Result<Vec<(&'static str, String)>, Undecide
 }
 
 /// Returns the criteria by which NCCL chooses a GID of the pod on all `ports`: first with the family of the first
-/// address, then with the other family. The range is the smallest possible: it excludes the most foreign GIDs.
+/// address, then with the other family. The address range is the smallest possible, to exclude as many foreign GIDs as it
+/// can.
 ///
 /// # Errors
 /// The reason why the family of the first address fails.

@@ -72,7 +72,7 @@ fn write(sysfs: &Path, device: &DeviceAddress, driver: &str, file: &str) -> io::
 /// keeps the lock of `file` until it ends, so that at most one child runs for a file.
 fn within_limit(file: &fs::File, bytes: &[u8]) -> io::Result<()> {
     if file.try_lock().is_err() {
-        let why = "an earlier change of this driver has not ended";
+        let why = "an earlier bind or unbind of this driver has not ended";
         return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
     }
     let (mut answer, end) = io::pipe()?;

@@ -145,8 +145,8 @@ pub enum SelectError {
     },
     /// The port is not in the child's partition.
     #[error(
-        "pkey: {rdma} port {port}, which {link} is of, is not in partition {pkey} (its P_Keys are {partitions}); have \
-         the subnet manager put it there"
+        "pkey: port {port} of {rdma}, the device of {link}, is not in partition {pkey} (its P_Keys are {partitions}); have \
+         the subnet manager add the port"
     )]
     NotInPartition {
         /// The partition.

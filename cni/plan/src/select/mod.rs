@@ -444,7 +444,8 @@ fn no_rail(naming: Naming, observed: &Observed, link: &Link) -> Option<String> {
     why.map(str::to_owned)
 }
 
-/// Returns true if `link` is a VLAN or the like without an RDMA device: patterns such as `bond*` ignore `bond0.100`.
+/// Returns true if the network requires RDMA, and `link` is a virtual netdev on another one (such as a VLAN) without an
+/// RDMA device. Patterns ignore such netdevs: `bond*` does not select `bond0.100`.
 fn is_plain_upper(conf: &Conf, observed: &Observed, link: &Link) -> bool {
     conf.require_rdma
         && link.parent.is_none()

@@ -3,7 +3,8 @@
 
 use attachments::Rail;
 
-/// The rails of an ADD, and remarks that are logged when the rails are made. One ADD plans several times.
+/// The rails of a plan, and its remarks. One ADD plans several times, and logs only the remarks of the plan that it
+/// applies.
 #[derive(Debug)]
 pub struct Selected {
     /// The rails, in order.

@@ -214,8 +214,8 @@ fn what_there_is_no_such_child_of_is_refused_in_words() {
         (
             json!({ "pkey": "0x8002" }),
             7,
-            "pkey: mlx5_0 port 1, which ib0 is of, is not in partition 0x8002 (its P_Keys are 0xffff, 0x0001); have the \
-             subnet manager put it there",
+            "pkey: port 1 of mlx5_0, the device of ib0, is not in partition 0x8002 (its P_Keys are 0xffff, 0x0001); have \
+             the subnet manager add the port",
         ),
     ] {
         let message = node.add(&pod, &with(fields)).must_fail(code);

@@ -217,7 +217,7 @@ impl Offer {
             return Err(missing.join("; "));
         }
         for why in missing {
-            log::warn!("{whose} is allocated without one device: {why}");
+            log::warn!("{whose} lacks a device: {why}");
         }
         Ok(found.into_iter().unzip())
     }

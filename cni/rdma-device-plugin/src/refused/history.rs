@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Decides when a refused pod is deleted, from earlier refusals and deletions. The module has no I/O.
 //!
-//! - After kubelet's second attempt, 10 to 15 s later: by then a refusal in the middle of a change is over, and the
-//!   name still belongs to the same pod.
-//! - A missing device may come back within a minute.
+//! - The daemon deletes a pod at kubelet's second attempt, 10 to 15 s after the first one: by then a refusal in the
+//!   middle of a change is over, and the pod's name still belongs to the same pod.
+//! - If a device is missing, the daemon waits a minute, because the device may come back.
 //! - A pod that a controller makes again, and that is refused again, waits a minute, then two, then four, up to an
 //!   hour. Pods that existed at the first deletion do not wait, so that the rule does not delay a whole job.
-//! - At most twenty pods of all owners are deleted in ten minutes.
+//! - The daemon deletes at most twenty pods of the node in ten minutes, of all owners together.
 
 use super::{Cure, Ids, PodName, pod::Pod};
 use std::{

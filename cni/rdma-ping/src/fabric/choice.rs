@@ -55,8 +55,8 @@ pub(super) fn order<T>(seed: u64, mut peers: Vec<(u64, T)>) -> Vec<T> {
     peers.into_iter().map(|(_, value)| value).collect()
 }
 
-/// Returns the time of the next request of `requests` in `interval`. After a pause of the program, no requests follow
-/// faster than before.
+/// Returns the time of the next request. The `requests` of an `interval` are spread over it, at least [`GAP`] apart, also
+/// after a pause of the program.
 pub(super) fn next(
     previous: Duration,
     now: Duration,

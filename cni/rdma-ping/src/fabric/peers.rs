@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The nodes' rails in the API server: one ConfigMap for each node, with its group as a label.
+//! The nodes' rails in the API server: one ConfigMap for each node. The label of a ConfigMap is the
+//! node's group, a hash of the node's name.
 
 use super::{FabricRail, choice::hash, watch::Peer};
 use crate::arguments::is_link_local;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A second call of this plugin within one ADD of the runtime. A second call happens if the entry is in the network's
 //! list and also in the network's directory, whose plugins libcni appends to the list (`NetworkConfFromFile()`,
-//! `libcni/conf.go`, since 1.3). The first call has attached the devices; the second call passes its result on.
+//! `libcni/conf.go`, since 1.3). The first call has attached the devices; the second call returns `prevResult`.
 
 use super::super::Node;
 use crate::error::Error;
