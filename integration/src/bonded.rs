@@ -3,7 +3,7 @@
 //! as an operator would configure it, and pods that are attached by it.
 
 use crate::{
-    Attachment, Conflist, Netns, Rails, Runtime, nics,
+    Attachment, Conflist, Netns, Rails, Runtime,
     plugin::rdma_cni,
     rails::{Bond, Side},
     traffic::{self, End, Write},
@@ -131,7 +131,14 @@ impl Bonded {
     /// Returns the number of GIDs of the RDMA device of `bond`.
     #[track_caller]
     pub fn gids(&self, bond: Bond) -> usize {
-        nics::gids(&bond.rdma())
+        let directory = format!("/sys/class/infiniband/{}/ports/1/gids", bond.rdma());
+        let files = std::fs::read_dir(directory).expect("the device's GIDs");
+        let text = files.map(|file| {
+            let path = file.expect("a GID").path();
+            std::fs::read_to_string(path).expect("a GID")
+        });
+        let is_used = |gid: &String| gid.bytes().any(|b| !matches!(b, b'0' | b':' | b'\n'));
+        text.filter(is_used).count()
     }
 }
 

@@ -48,19 +48,6 @@ pub fn rdma(rail: usize) -> String {
     format!("mlx5_bond_{rail}")
 }
 
-/// Returns the number of GIDs of the RDMA device `rdma`.
-#[track_caller]
-pub fn gids(rdma: &str) -> usize {
-    let directory = format!("/sys/class/infiniband/{rdma}/ports/1/gids");
-    let files = fs::read_dir(directory).expect("the device's GIDs");
-    let text = files.map(|file| {
-        let path = file.expect("a GID").path();
-        fs::read_to_string(path).expect("a GID")
-    });
-    let is_used = |gid: &String| gid.bytes().any(|b| !matches!(b, b'0' | b':' | b'\n'));
-    text.filter(is_used).count()
-}
-
 /// Returns the prefix of all IPv6 addresses of `rail`.
 pub fn ipv6_start(rail: usize) -> String {
     format!("fd00:c{rail}::")

@@ -96,16 +96,16 @@ fn has_the_rights_of_its_manifest(daemon: &DaemonPod) {
 /// Both NICs lose their carrier, and have it again.
 #[track_caller]
 fn health_is_told_at_once(node: &InstalledNode) {
-    for (state, healthy) in [("down", false), ("up", true)] {
+    for (state, healthy) in [("down", 0), ("up", 1000)] {
         for (rail, nic) in NICS.into_iter().enumerate() {
             node.nics.host.ip(&format!("link set dev {nic} {state}"));
             let carrier = format!("/sys/class/net/{}/carrier", nics::netdev(rail));
             wait::until("the bond's carrier follows", || {
-                fs::read_to_string(&carrier).is_ok_and(|it| (it.trim() == "1") == healthy)
+                fs::read_to_string(&carrier).is_ok_and(|it| (it.trim() == "1") == (healthy > 0))
             });
         }
         let told = node.kubelet.within(REPORT_LIMIT, HCA, |it| {
-            it.is_some_and(|it| it.healthy().is_empty() != healthy)
+            it.is_some_and(|it| it.healthy().len() == healthy)
         });
         assert!(told, "{state}: not told within {REPORT_LIMIT:?}");
     }
@@ -148,7 +148,7 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
     });
     assert!(told.0, "{}", told.1);
     node.kubelet
-        .wait_for(HCA, "its ids", |it| !it.healthy().is_empty());
+        .wait_for(HCA, "its ids", |it| it.healthy().len() == 1000);
     has_the_rights_of_its_manifest(&daemon);
 
     let server = node.pod("server");
@@ -166,7 +166,7 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
     assert!(installed == built, "it is another rdma-cni");
     has_the_rights_of_its_manifest(&daemon);
     node.kubelet
-        .wait_for(HCA, "its ids", |it| !it.healthy().is_empty());
+        .wait_for(HCA, "its ids", |it| it.healthy().len() == 1000);
     pod.assert_restored(&server.netns());
     assert_eq!(records(), record);
     let client = node.pod("client");
@@ -247,7 +247,7 @@ fn no_pod_starts_without_its_rails_while_its_network_writes_its_list_anew() {
     let manifest = manifest(&node);
     let (daemon, _) = node.daemon(&manifest, "daemon");
     node.kubelet
-        .wait_for(HCA, "its ids", |it| !it.healthy().is_empty());
+        .wait_for(HCA, "its ids", |it| it.healthy().len() == 1000);
     // the bridge, which stays, is made by the first
     node.remove(node.pod("first"));
     let network = Snapshot::of(&node.nics.host);

@@ -43,7 +43,7 @@ fn with_auto_the_entry_is_where_this_runtime_reads_it() {
     let manifest = Manifest::read("conf/manifests/lingjun.yaml").with_chain("placement", "auto");
     let (daemon, _) = node.daemon(&manifest, "daemon");
     node.kubelet
-        .wait_for(HCA, "its ids", |it| !it.healthy().is_empty());
+        .wait_for(HCA, "its ids", |it| it.healthy().len() == 1000);
     let stays = node.pod("stays");
     let network = Snapshot::of(&node.nics.host);
     let moves = node.runtime.engine().reads_directories();

@@ -200,25 +200,3 @@ fn a_container_has_as_many_objects_as_its_resource_allows() {
     }
     assert_eq!(metric("rdma_pod_objects", "limited"), None);
 }
-
-/// The number of ids is the daemon's.
-const UNCOUNTED: &str = r#"{"chain": {"confDir": "/run/no-networks"}, "resources": [
-    {"name": "rdma/hca", "kind": "shared"}
-]}"#;
-
-/// Soft-RoCE's table has 1024 entries, and the bond has three addresses: (1024 - 3) / 3.
-const FIT: usize = 340;
-
-#[test]
-fn as_many_pods_fit_as_there_are_ids() {
-    let node = SharedNode::of(UNCOUNTED, FIT);
-    let used = || [0, 1].map(|rail| nics::gids(&nics::rdma(rail)));
-    let before = used();
-    assert_eq!(before, [3, 3]);
-    let pods = ["first", "second"].map(|name| node.runtime.pod(&node.wish(name)));
-    assert_eq!(used(), [9, 9], "a pod takes as many as the bond");
-    for pod in pods {
-        node.remove(pod);
-    }
-    assert_eq!(used(), before);
-}

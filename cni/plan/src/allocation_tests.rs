@@ -107,7 +107,6 @@ fn a_grant_counts_more_than_what_is_published_and_that_more_than_the_id() {
                 devices: published::Devices::Every(vec![address("0000:5e:00.1")]),
                 parents: BTreeMap::new(),
                 limited: false,
-                ids: None,
             },
         )]
         .into(),
@@ -311,7 +310,6 @@ fn a_device_is_a_rail_for_each_netdev_that_resources_attach_to() {
         devices: published::Devices::Every(vec![address(nic)]),
         parents: [(address(nic), "bond0.200".to_owned())].into(),
         limited: false,
-        ids: None,
     };
     let published = Published {
         format: published::FORMAT,

@@ -10,7 +10,7 @@ use crate::{
     hardware::Hardware,
     health, ipv6_prerequisite,
     notices::notices,
-    offer::{PreviousOffers, fitting_offers, table},
+    offer::{PreviousOffers, offers, table},
 };
 use ::erdma::{instance, metadata::Metadata};
 use rdma_netns::Inventory;
@@ -50,11 +50,10 @@ async fn report(arguments: &Arguments) -> Result<String, StartError> {
     let mut health = health::Watch::still(&arguments.sysfs, &arguments.state_dir)
         .with_reporters(reporters.subscribe());
     let unhealthy = health.unhealthy(&inventory);
-    let mut previous = PreviousOffers::read(&arguments.state_dir);
+    let previous = PreviousOffers::read(&arguments.state_dir);
     let (found, unknown) = discovery(&parsed.conf.erdma, &inventory, &arguments.state_dir).await;
     let hidden = found.hidden_addresses();
-    let tables = (&mut previous, &*arguments.sysfs);
-    let (offers, remarks) = fitting_offers(&parsed.conf, &inventory, &hidden, &unhealthy, tables);
+    let (offers, remarks) = offers(&parsed.conf, &inventory, &hidden, &unhealthy, &previous);
     let mut remarks = [parsed.remarks, remarks, found.remarks.clone()].concat();
     remarks.extend(unknown);
     let errors = &parsed.conf.errors;

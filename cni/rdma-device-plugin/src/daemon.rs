@@ -25,7 +25,7 @@ use crate::{
     metrics::Metrics,
     node::{Node, Signal},
     notices::notices,
-    offer::{PreviousOffers, Unhealthy, connection_manager, fitting_offers},
+    offer::{PreviousOffers, Unhealthy, connection_manager, offers},
     peers::{Presence, Role},
     privilege,
     probes::Progress,
@@ -358,8 +358,7 @@ impl Daemon {
         };
         let unhealthy = self.erdma.withheld(&inventory, &self.unhealthy);
         let hidden = erdma.discovery.hidden_addresses();
-        let tables = (&mut self.previous, &*self.arguments.sysfs);
-        let (offers, mut remarks) = fitting_offers(&conf, &inventory, &hidden, &unhealthy, tables);
+        let (offers, mut remarks) = offers(&conf, &inventory, &hidden, &unhealthy, &self.previous);
         remarks.extend(erdma.discovery.remarks.iter().cloned());
         remarks.extend(self.erdma.sentences());
         let sysfs = &self.arguments.sysfs;

@@ -47,9 +47,6 @@ pub struct Resource {
     /// True if its containers have limits of the rdma controller.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub limited: bool,
-    /// Number of ids, if the resource is shared by a number of ids of its own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ids: Option<u32>,
 }
 
 /// Devices of a resource's ids.
@@ -117,7 +114,6 @@ mod tests {
             devices: Devices::Every(vec![address("0000:3b:00.0"), address("0000:5e:00.0")]),
             parents: BTreeMap::new(),
             limited: false,
-            ids: None,
         };
         let nic = address("mlx5_core.sf.4");
         let erdma = Resource {
@@ -125,7 +121,6 @@ mod tests {
             devices: Devices::ById([("erdma_0/1".to_owned(), vec![nic.clone()])].into()),
             parents: BTreeMap::new(),
             limited: false,
-            ids: None,
         };
         assert_eq!(hca.devices("17").map(<[_]>::len), Some(2));
         assert_eq!(erdma.devices("erdma_0/1"), Some([nic].as_slice()));

@@ -218,7 +218,6 @@ pub(crate) fn every(addresses: &[&str], sharing: Sharing) -> published::Resource
         devices: published::Devices::Every(addresses.collect()),
         parents: BTreeMap::new(),
         limited: false,
-        ids: None,
     }
 }
 

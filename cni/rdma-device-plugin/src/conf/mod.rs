@@ -99,8 +99,6 @@ pub struct ResourceConf {
     pub place: String,
     /// Scheme of the resource's ids.
     pub ids: Ids,
-    /// True if the configuration leaves the number of a shared resource's ids out.
-    pub has_default_count: bool,
     /// Selectors of the resource's devices: a device must fit one selector. Empty: all devices with an RDMA device.
     pub devices: Vec<Selector>,
     /// Patterns of the netdev that pods are attached to. Empty: `rdma-cni` chooses.
@@ -126,7 +124,6 @@ impl ResourceConf {
             name,
             place: place.to_owned(),
             ids,
-            has_default_count: false,
             devices,
             parents: Vec::new(),
             umad: false,
@@ -189,8 +186,8 @@ pub enum Allocate {
     Numa,
 }
 
-/// Default number of ids of a shared resource, unless fewer pods fit into the GID tables.
-pub(crate) const SHARED_IDS: u32 = 1000;
+/// Default number of ids of a shared resource.
+const SHARED_IDS: u32 = 1000;
 
 /// Default number of ids of each NIC.
 const NIC_IDS: u32 = 200;

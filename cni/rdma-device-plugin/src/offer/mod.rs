@@ -8,7 +8,6 @@
 //! | `previous` | devices of earlier offers, which are less observable while they are in a pod |
 //! | `unnamed` | devices that a resource has only if its selectors name them |
 //! | `required` | required number of devices, and the controller that limits their use |
-//! | `sharers` | number of ids of a shared resource, by GID tables |
 //! | `ids` | devices of each id |
 //! | `answer` | devices and variables of a container for ids |
 //! | `environment` | variables for libraries |
@@ -31,7 +30,6 @@ mod prefer;
 mod previous;
 mod required;
 mod select;
-mod sharers;
 mod table;
 mod unnamed;
 
@@ -51,10 +49,7 @@ use crate::conf::{Allocate, Conf, Ids, MOST_IDS, ResourceConf, ResourceName};
 use kubelet_api::device_plugin::{Device, HEALTHY, NumaNode, TopologyInfo, UNHEALTHY};
 use rdma_netns::{DeviceAddress, Hca, Inventory, PciPath, RdmaCgroup};
 use rdma_resources::{ContainerLimits, Resource, Sharing, published::Devices};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// An advertised resource.
 #[derive(Clone, Debug, PartialEq)]
@@ -194,7 +189,7 @@ pub fn offers(
             ));
             continue;
         }
-        let kind = limited(conf, resource, &devices, previous, &mut remarks);
+        let kind = limited(resource, devices.len(), &mut remarks);
         let gone = previous.gone(resource.name.as_str(), inventory);
         let cdi = conf.cdi || conf.by_claims(&resource.name);
         remarks.extend(devices.iter().filter_map(|device| {
@@ -218,39 +213,12 @@ pub fn offers(
     (offers, remarks)
 }
 
-/// Returns [`offers`] with the numbers of ids that fit the GID tables below `sysfs`, which `previous` keeps.
-pub fn fitting_offers(
-    conf: &Conf,
-    inventory: &Inventory,
-    hidden: &BTreeSet<DeviceAddress>,
-    unhealthy: &Unhealthy,
-    (previous, sysfs): (&mut PreviousOffers, &Path),
-) -> (Vec<Offer>, Vec<String>) {
-    let planned = offers(conf, inventory, hidden, unhealthy, previous);
-    match previous.measure(&planned.0, inventory, sysfs) {
-        true => offers(conf, inventory, hidden, unhealthy, previous),
-        false => planned,
-    }
-}
-
-/// Returns the scheme of the resource's ids, limited so that kubelet accepts the list and pods fit.
-fn limited(
-    conf: &Conf,
-    resource: &ResourceConf,
-    devices: &[OfferedDevice],
-    previous: &PreviousOffers,
-    remarks: &mut Vec<String>,
-) -> Ids {
-    let (count, allocate) = match resource.ids {
-        Ids::PerNic { count, allocate } => (count, allocate),
-        Ids::Shared { count, allocate }
-            if conf.chain.is_some() && !conf.by_claims(&resource.name) =>
-        {
-            return sharers::shared(resource, (count, allocate), devices, previous, remarks);
-        }
-        ids => return ids,
+/// Returns the scheme of the resource's ids, limited so that kubelet accepts the list.
+fn limited(resource: &ResourceConf, devices: usize, remarks: &mut Vec<String>) -> Ids {
+    let Ids::PerNic { count, allocate } = resource.ids else {
+        return resource.ids;
     };
-    let devices = u32::try_from(devices.len()).unwrap_or(u32::MAX);
+    let devices = u32::try_from(devices).unwrap_or(u32::MAX);
     let most = MOST_IDS / devices.max(1);
     if count > most {
         remarks.push(format!(
@@ -403,10 +371,6 @@ impl Offer {
             devices,
             parents: parents.collect(),
             limited: !self.limits.rdma.is_empty(),
-            ids: match self.kind {
-                Ids::Shared { count, .. } => Some(count),
-                Ids::PerNic { .. } | Ids::Exclusive => None,
-            },
         }
     }
 }

@@ -2,20 +2,15 @@
 //! Earlier offers. A device in a pod has no netdev in the daemon's namespace: selectors by the netdev's name or type
 //! then cannot match the device.
 
-use super::{Offer, OfferedDevice, sharers};
-use crate::conf::{Ids, ResourceName, SHARED_IDS};
-use rdma_netns::{DeviceAddress, Hca, Inventory, linux::offline::gid_table};
-use rdma_resources::{Published, Resource, Sharing, published::Devices};
+use super::Offer;
+use rdma_netns::{DeviceAddress, Hca, Inventory};
+use rdma_resources::Published;
 use std::{collections::BTreeMap, fmt, path::Path};
 
 /// Devices by resource, as last offered.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PreviousOffers {
     resources: BTreeMap<String, BTreeMap<DeviceAddress, Remembered>>,
-    /// Numbers of ids of shared resources.
-    counts: BTreeMap<String, u32>,
-    /// Numbers of pods that fit into the GID table of a device, with children on this netdev of a resource.
-    fitting: BTreeMap<(DeviceAddress, Option<String>), u32>,
 }
 
 /// Remembered attributes of a device.
@@ -72,9 +67,6 @@ impl PreviousOffers {
     /// temporarily not offered or configured, as their devices can be in pods all the time, and devices that are gone.
     pub fn remember(&mut self, offers: &[Offer], inventory: &Inventory) {
         for offer in offers {
-            if let Ids::Shared { count, .. } = offer.kind {
-                self.counts.insert(offer.name.to_string(), count);
-            }
             let devices = self.resources.entry(offer.name.to_string()).or_default();
             devices.retain(|address, seen| seen.is_gone(address, inventory));
             devices.extend(offer.devices.iter().map(|device| {
@@ -112,59 +104,14 @@ impl PreviousOffers {
             });
             (name.clone(), devices.collect())
         });
-        // an earlier version published no number
-        let count = |resource: &Resource| match &resource.devices {
-            Devices::Every(_) => resource.ids.unwrap_or(SHARED_IDS),
-            Devices::ById(each) => each.len() as u32,
-        };
-        let shared = published.resources.iter();
-        let shared = shared.filter(|(_, it)| it.sharing == Sharing::Shared);
         Self {
             resources: resources.collect(),
-            counts: shared.map(|(name, it)| (name.clone(), count(it))).collect(),
-            fitting: BTreeMap::new(),
         }
-    }
-
-    /// Measures the GID tables of shared devices, once each. Returns true if it has measured one: offers differ then.
-    pub(super) fn measure(
-        &mut self,
-        offers: &[Offer],
-        inventory: &Inventory,
-        sysfs: &Path,
-    ) -> bool {
-        let known = self.fitting.len();
-        for device in offers
-            .iter()
-            .filter(|it| it.sharing == Sharing::Shared)
-            .flat_map(|it| &it.devices)
-        {
-            if self.fitting(device).is_none() {
-                let table = |rdma: &str, port| gid_table(sysfs, rdma, port).ok();
-                let fits = sharers::fitting(device, inventory, table);
-                self.fitting.extend(fits.map(|fits| (key(device), fits)));
-            }
-        }
-        self.fitting.len() > known
-    }
-
-    /// Returns the number of pods that fit into the device's GID table, if it was measured.
-    pub(super) fn fitting(&self, device: &OfferedDevice) -> Option<u32> {
-        self.fitting.get(&key(device)).copied()
-    }
-
-    /// Returns the earlier number of ids of a shared resource.
-    pub(super) fn count(&self, resource: &ResourceName) -> Option<u32> {
-        self.counts.get(resource.as_str()).copied()
     }
 
     pub(super) fn device(&self, resource: &str, address: &DeviceAddress) -> Option<&Remembered> {
         self.resources.get(resource)?.get(address)
     }
-}
-
-fn key(device: &OfferedDevice) -> (DeviceAddress, Option<String>) {
-    (device.address.clone(), device.parent.clone())
 }
 
 /// Returns the physical functions of the virtual and sub-functions among `offers`; addresses alone do not show them.

@@ -72,10 +72,10 @@ fn write(running: &Running, container: &str, record: &str) {
 }
 
 /// The GIDs of the NIC's port: two places for each address, as mlx5 has them.
-pub(crate) fn gids(machine: &Machine, nic: &Nic<'_>, addresses: &[&str]) {
+fn gids(running: &Running, nic: &Nic<'_>, addresses: &[&str]) {
     let port = format!("sys/class/infiniband/{}/ports/1", nic.rdma);
     for directory in ["gids", "gid_attrs/types", "gid_attrs/ndevs"] {
-        let below = machine.path(&format!("{port}/{directory}"));
+        let below = running.machine.path(&format!("{port}/{directory}"));
         fs::create_dir_all(below).expect("a directory");
     }
     for index in 0..16 {
@@ -84,7 +84,7 @@ pub(crate) fn gids(machine: &Machine, nic: &Nic<'_>, addresses: &[&str]) {
         let gid = gid.segments().map(|it| format!("{it:04x}")).join(":");
         let write = |file: &str, text: &str| {
             let below = format!("{port}/{file}/{index}");
-            machine.write(&below, &format!("{text}\n"));
+            running.machine.write(&below, &format!("{text}\n"));
         };
         write("gids", &gid);
         if address.is_some() {
@@ -356,8 +356,8 @@ fn nccl_chooses_by_itself_only_where_it_chooses_the_pods() {
     let _pods = pod_resources(&running);
     let own = ids(&["3"]);
     let told = |first: &[&str], second: &[&str], indexes: [u64; 2]| {
-        gids(&running.machine, &FIRST, first);
-        gids(&running.machine, &SECOND, second);
+        gids(&running, &FIRST, first);
+        gids(&running, &SECOND, second);
         running.kubelet.ask_for("rdma/hca", &[&own]).expect("given");
         record(&running, "c1", &["3"], indexes);
         let started = running.kubelet.before_start("rdma/hca", &own);

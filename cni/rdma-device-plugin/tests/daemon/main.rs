@@ -11,7 +11,6 @@ mod environment;
 mod erdma;
 mod errors;
 mod fabric;
-mod gid_tables;
 mod memlock;
 mod multi_plane;
 mod nic_faults;

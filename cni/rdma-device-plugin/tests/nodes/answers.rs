@@ -350,7 +350,7 @@ fn the_chain_gets_the_devices_of_the_ids() {
     };
     assert_eq!(
         told(r#""kind":"shared""#),
-        serde_json::json!({"sharing": "shared", "every": ["0000:00:05.0", "0000:00:06.0"], "ids": 1000})
+        serde_json::json!({"sharing": "shared", "every": ["0000:00:05.0", "0000:00:06.0"]})
     );
     assert_eq!(
         told(r#""kind":"perNic","count":1"#),

@@ -396,8 +396,8 @@ resources:
   - {pf: '0000:3b:00.1', driver: mlx5_*}
 ";
     let json = r#"{"resources":[
-        {"name":"rdma/hca","kind":"shared","allocate":"all","umad":false,"topology":true},
-        {"name":"aliyun/erdma","kind":"perNic","allocate":"numa",
+        {"name":"rdma/hca","kind":"shared","count":1000,"allocate":"all","umad":false,"topology":true},
+        {"name":"aliyun/erdma","kind":"perNic","count":200,"allocate":"numa",
          "devices":[{"vendor":["1ded","15b3"],"linkType":["ether"]}]},
         {"name":"rdma/vf","kind":"exclusive","umad":true,"topology":false,
          "devices":[{"pf":["ens1f0#0-3,5"]},{"pf":"0000:3b:00.1","driver":"mlx5_*"}]}],"cdi":false}"#;

@@ -85,7 +85,6 @@ fn two_resources_are_two_tenants_of_one_nic() {
             "sharing": "shared",
             "every": ["0000:3b:00.0", "0000:5e:00.0"],
             "parents": {"0000:3b:00.0": "bond0.100", "0000:5e:00.0": "bond1.100"},
-            "ids": 1000,
         })
     );
     assert_eq!(

@@ -80,7 +80,6 @@ pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
         Some(name) => name_at(name, &file.at(CUSTOM))?,
         None => name_at(name, &file.at("mode"))?,
     };
-    let mut resource = ResourceConf::new(name, "mode", ids, devices);
-    resource.has_default_count = true;
+    let resource = ResourceConf::new(name, "mode", ids, devices);
     parsed(vec![resource], file, remarks)
 }

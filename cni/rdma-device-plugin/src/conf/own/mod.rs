@@ -204,7 +204,6 @@ impl Resource {
     fn checked(mut self, field: &Field<'_>) -> Result<ResourceConf, Wrong> {
         Ok(ResourceConf {
             ids: self.ids(field)?,
-            has_default_count: self.count.is_none(),
             parents: self.parents(field)?,
             name: self.name,
             place: field.place().to_owned(),
