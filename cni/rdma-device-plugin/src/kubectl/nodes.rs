@@ -110,22 +110,34 @@ fn row(name: &str, daemon: &str, node: &Value, slices: &Value, facts: Option<&Fa
     }
 }
 
-/// Adds to each node's health the rails on a switch that is another rail's on the other nodes.
+/// Adds to each node's health the rails on a switch that is another rail's on the other nodes. Only rails of one kind of
+/// node are compared: their names occur together on a node.
 fn mark_misplaced(nodes: &mut [Node]) {
-    let all: Vec<_> = nodes.iter().map(|it| it.switches.clone()).collect();
-    for (place, node) in nodes.iter_mut().enumerate() {
-        let others = all[..place].iter().chain(&all[place + 1..]).flatten();
+    let mut users: BTreeMap<String, BTreeMap<String, usize>> = BTreeMap::new();
+    let mut kinds: BTreeSet<(String, String)> = BTreeSet::new();
+    for node in &*nodes {
         for (rail, switch) in &node.switches {
-            let same = others.clone().filter(|(_, it)| *it == switch);
-            let rails: BTreeSet<&str> = same.map(|(rail, _)| rail.as_str()).collect();
-            if !rails.is_empty() && !rails.contains(rail.as_str()) {
-                let rails = rails.into_iter().collect::<Vec<_>>().join(", ");
-                let words = format!("{rail} is on {switch}, on other nodes the switch of {rails}");
-                node.health = match node.health.as_str() {
-                    "ok" => words,
-                    health => format!("{health}; {words}"),
-                };
+            let users = users.entry(switch.clone()).or_default();
+            *users.entry(rail.clone()).or_default() += 1;
+            kinds.extend(node.switches.keys().map(|it| (rail.clone(), it.clone())));
+        }
+    }
+    for node in nodes {
+        for (rail, switch) in &node.switches {
+            let elsewhere = users[switch].iter().filter(|(other, count)| {
+                let here = usize::from(node.switches.get(*other) == Some(switch));
+                **count > here && kinds.contains(&(rail.clone(), (*other).clone()))
+            });
+            let rails: Vec<&str> = elsewhere.map(|(other, _)| other.as_str()).collect();
+            if rails.is_empty() || rails.contains(&rail.as_str()) {
+                continue;
             }
+            let rails = rails.join(", ");
+            let words = format!("{rail} is on {switch}, on other nodes the switch of {rails}");
+            node.health = match node.health.as_str() {
+                "ok" => words,
+                health => format!("{health}; {words}"),
+            };
         }
     }
 }

@@ -137,4 +137,12 @@ fn a_rail_on_the_switch_of_another_rail_is_marked() {
         serde_json::to_value(&nodes[0].switches).expect("JSON"),
         json!({"ens1": "leaf1", "ens2": "leaf2"})
     );
+    // a NIC in a pod has no RDMA device on the host, and is called by its netdev
+    let mut nodes = [
+        node("a", &[("mlx5_0", "leaf1"), ("mlx5_1", "leaf2")]),
+        node("b", &[("ens1", "leaf1"), ("mlx5_1", "leaf2")]),
+        node("c", &[("bond0", "leaf1")]),
+    ];
+    mark_misplaced(&mut nodes);
+    assert!(nodes.iter().all(|it| it.health == "ok"));
 }
