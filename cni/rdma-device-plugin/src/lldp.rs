@@ -38,10 +38,9 @@ enum Source {
 struct FileSource {
     path: PathBuf,
     watch: Watch,
-    /// Neighbours of the last readable content.
-    read: Vec<(String, Neighbour)>,
-    /// Time of that content.
-    written: SystemTime,
+    /// Neighbours of the last readable content, and its time. `None`: none was readable yet, and the neighbours of an
+    /// earlier daemon stay until their TTL ends.
+    content: Option<(Vec<(String, Neighbour)>, SystemTime)>,
 }
 
 /// Follows the switches until the node's sender or the receiver of signals is dropped.
@@ -94,8 +93,7 @@ impl Source {
             Some(Lldp::File(path)) => Self::File(Box::new(FileSource {
                 watch: Watch::new(vec![path.parent().unwrap_or(path).to_owned()]),
                 path: path.clone(),
-                read: vec![],
-                written: SystemTime::UNIX_EPOCH,
+                content: None,
             })),
             Some(Lldp::Listen) => match Listener::new().and_then(register) {
                 Ok(listener) => Self::Listen(listener),
@@ -149,8 +147,9 @@ impl Source {
             }
             Self::File(file) => {
                 let failed = file.read().await.err();
-                let age = file.written.elapsed().unwrap_or_default();
-                table.take(&file.read, age, now);
+                if let Some((all, written)) = &file.content {
+                    table.take(all, written.elapsed().unwrap_or_default(), now);
+                }
                 failed.map(|error| {
                     format!(
                         "the neighbours of {:?} stay as they were: {error}",
@@ -168,7 +167,7 @@ impl FileSource {
     async fn read(&mut self) -> Result<(), String> {
         let path = self.path.clone();
         let read = tokio::task::spawn_blocking(move || content(&path)).await;
-        (self.read, self.written) = read.map_err(|error| error.to_string())??;
+        self.content = Some(read.map_err(|error| error.to_string())??);
         Ok(())
     }
 }

@@ -182,7 +182,7 @@ fn a_file_of_lldpd_is_another_source() {
     cabled
         .machine
         .configure(&configuration(&json!({"file": output})));
-    let daemon = cabled.start();
+    let mut daemon = cabled.start();
     daemon.says("No such file");
     fs::create_dir(cabled.machine.path("lldp")).expect("made");
     for format in ["json0", "json"] {
@@ -191,6 +191,10 @@ fn a_file_of_lldpd_is_another_source() {
         cabled.until(format, is_leaf1);
         // a broken file changes nothing, and a list without the NIC removes the switch
         fs::write(&output, "{\"lldp\":").expect("written");
+        daemon.says("stay as they were");
+        assert!(is_leaf1(&cabled.entry()));
+        daemon.end(Signal::SIGTERM);
+        daemon = cabled.start();
         daemon.says("stay as they were");
         assert!(is_leaf1(&cabled.entry()));
         fs::write(&output, "{\"lldp\":{}}").expect("written");
