@@ -26,7 +26,6 @@ use rdma_resources::{
 use serde::Deserialize;
 use serde_json::Value;
 use std::{
-    collections::BTreeMap,
     fs,
     io::{self, Read},
     path::{Path, PathBuf},
@@ -79,27 +78,27 @@ struct State {
     #[serde(default)]
     id: String,
     #[serde(default)]
-    annotations: BTreeMap<String, String>,
+    annotations: Value,
 }
 
 impl State {
     /// Returns the record of the container in this cgroup below the hierarchy's root. `None`: it is of no pod.
     fn record(&self, cgroup: PathBuf) -> Option<LimitedContainer> {
-        // containerd's and CRI-O's
+        // CRI-O's first: it copies the pod's annotations, and sets its own over them
         let name = |names: [&str; 2]| {
-            let mut values = names.iter().filter_map(|it| self.annotations.get(*it));
-            values.next().cloned()
+            let mut values = names.iter().filter_map(|it| self.annotations[*it].as_str());
+            values.next().map(str::to_owned)
         };
         Some(LimitedContainer {
             format: FORMAT,
             namespace: name([
-                "io.kubernetes.cri.sandbox-namespace",
                 "io.kubernetes.pod.namespace",
+                "io.kubernetes.cri.sandbox-namespace",
             ])?,
-            pod: name(["io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name"])?,
+            pod: name(["io.kubernetes.pod.name", "io.kubernetes.cri.sandbox-name"])?,
             container: name([
-                "io.kubernetes.cri.container-name",
                 "io.kubernetes.container.name",
+                "io.kubernetes.cri.container-name",
             ])?,
             cgroup,
         })
