@@ -40,7 +40,8 @@ impl Netdevs {
             name: offer.name.to_string(),
             whole: is_whole(offer),
             shared: offer.sharing == Sharing::Shared,
-            evict: node.conf.dra.as_ref().is_some_and(|dra| dra.evict),
+            // a fault of the parent netdev is one of configuration, and pods may work on
+            evict: !offer.has_parents && node.conf.dra.as_ref().is_some_and(|dra| dra.evict),
             short: offer.short.clone(),
             nics: self.nics(offer, &node.inventory, &node.switches),
         };
