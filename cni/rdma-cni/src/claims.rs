@@ -160,7 +160,8 @@ fn files<K: Kernel>(
                 let Some(text) = request.and_then(|it| it.files.get(file.name())) else {
                     continue;
                 };
-                fixed = fixed.or(Some(text));
+                // empty for a resource that the chain does not attach
+                fixed = fixed.max(Some(text));
                 ids.push((allocation::id_of(record, device), &*device.nics));
             }
         }
