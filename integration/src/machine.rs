@@ -38,6 +38,15 @@ pub struct Nic<'a> {
     pub number: u64,
 }
 
+/// The NIC of a machine that needs one NIC only.
+pub const NIC: Nic<'_> = Nic {
+    address: "0000:3b:00.0",
+    rdma: "mlx5_0",
+    netdev: "ens1",
+    numa_node: 0,
+    number: 0,
+};
+
 /// An eRDMA NIC of it: two PCI functions, one with the netdev, one with the RDMA device.
 #[derive(Clone, Copy, Debug)]
 pub struct Erdma<'a> {

@@ -8,7 +8,7 @@ pub use ended::Ended;
 use super::{End, Story, must_succeed, without_times};
 use crate::{
     Files, Invocation, Machine, Netns,
-    machine::Nic,
+    machine::NIC,
     tracer::{self, Fault, Report},
 };
 use std::{
@@ -38,14 +38,6 @@ const LIST: &str = r#"{
   ]
 }
 "#;
-
-const NIC: Nic<'_> = Nic {
-    address: "0000:3b:00.0",
-    rdma: "mlx5_0",
-    netdev: "ens1",
-    numa_node: 0,
-    number: 0,
-};
 
 /// Directories of a node that a runtime reads.
 const SEEN: [&str; 3] = ["opt", "etc", "state"];

@@ -7,7 +7,7 @@ use super::{
     text,
 };
 use integration::{
-    ControlPlane, Daemon, Machine, daemon::rdma_device_plugin, machine::Nic, stopwatch::Stopwatch,
+    ControlPlane, Daemon, Machine, daemon::rdma_device_plugin, machine::NIC, stopwatch::Stopwatch,
 };
 use rdma_resources::Published;
 use serde_json::json;
@@ -17,14 +17,6 @@ const CHART: &str = "integration/manifests/rendered/fabric.yaml";
 
 /// Words of the policy's refusal.
 const OWN_NODE: &str = "writes the ConfigMap of its own node only";
-
-const NIC: Nic<'_> = Nic {
-    address: "0000:3b:00.0",
-    rdma: "mlx5_0",
-    netdev: "ens1",
-    numa_node: 0,
-    number: 0,
-};
 
 /// The token writes one ConfigMap, which ends with the node. The watch writes it, and lists those of other nodes.
 pub(super) fn writes_the_config_map_of_its_node(cluster: &mut ControlPlane) {

@@ -9,7 +9,7 @@ use integration::{
         DeviceManager,
         pod_resources::{PodResourcesServer, pod},
     },
-    machine::Nic,
+    machine::NIC,
 };
 use serde_json::{Value, json};
 use std::{
@@ -24,14 +24,6 @@ const CHART: &str = "integration/manifests/rendered/refused-pods.yaml";
 
 /// Shortest time after which the daemon takes a start for kubelet's second try. Kubelet itself tries again after 10 s.
 const NEXT_TRY: Duration = Duration::from_millis(5_200);
-
-const NIC: Nic<'_> = Nic {
-    address: "0000:3b:00.0",
-    rdma: "mlx5_0",
-    netdev: "ens1",
-    numa_node: 0,
-    number: 0,
-};
 
 /// Returns an object of `kind` that makes pods on `node`.
 fn maker(kind: &str, name: &str, node: &str) -> Value {

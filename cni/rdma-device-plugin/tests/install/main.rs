@@ -15,7 +15,7 @@ mod stress;
 mod succeeding;
 mod without_kubelet;
 
-use integration::{Machine, machine::Nic};
+use integration::{Machine, machine::NIC};
 use std::{
     collections::BTreeMap,
     fs::{self, Permissions},
@@ -55,14 +55,6 @@ const PRESENT: [&str; 3] = ["flannel", "portmap", "terway"];
 fn plugin(name: &str, version: &str) -> String {
     format!("#!/bin/sh\n# {name} {version}\necho '{{\"supportedVersions\":[\"1.0.0\"]}}'\n")
 }
-
-const NIC: Nic<'_> = Nic {
-    address: "0000:3b:00.0",
-    rdma: "mlx5_0",
-    netdev: "ens1",
-    numa_node: 0,
-    number: 0,
-};
 
 /// A node, and the plugins that are to be put onto it.
 struct Node {
