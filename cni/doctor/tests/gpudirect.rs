@@ -12,7 +12,7 @@ fn write(root: &Path, file: &str, text: &str) {
     fs::write(path, text).expect("written");
 }
 
-/// Returns what is said of GPUs' memory on a node with one mlx5 NIC and the files below `root`.
+/// Returns `doctor`'s findings about GPUs' memory on a node with one mlx5 NIC and the files below `root`.
 fn said(root: &Path) -> Vec<String> {
     let mut world = World::new(Some(RdmaMode::Shared));
     world.plug(Nic::physical("0000:3b:00.0", "ens1", "mlx5_0"));

@@ -19,7 +19,8 @@ pub struct Seen {
     /// The neighbour.
     #[serde(flatten)]
     pub neighbour: Neighbour,
-    /// True if the netdev is not in the host's namespace now, so that nobody hears whether the neighbour is still there.
+    /// True if the netdev is not in the host's namespace now. The daemon then cannot hear whether the neighbour is still
+    /// there.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_away: bool,
 }
