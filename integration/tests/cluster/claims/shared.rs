@@ -149,7 +149,7 @@ fn a_nic_is_chosen_beside_its_gpu(cluster: &mut ControlPlane, driver: &Driver) {
     driver.daemon.signal(Signal::SIGHUP);
     cluster.until("the NIC has the root of its Data Direct function", |it| {
         let slices = it.get("resourceslices");
-        attribute(&slices, "rdma-hca-0000-3b-00-0", ROOT) == json!({"string": "pci0009:00"})
+        attribute(&slices, "rdma-hca-0000-3b-00-0", ROOT) == json!({"string": "pci0009:03"})
             && attribute(&slices, "rdma-hca-all", ROOT).is_null()
     });
     const GPU: &str = "gpu.nvidia.com";
@@ -157,7 +157,7 @@ fn a_nic_is_chosen_beside_its_gpu(cluster: &mut ControlPlane, driver: &Driver) {
         let root = json!({"string": root});
         json!({"name": name, "attributes": {ROOT: root}})
     };
-    let devices = [gpu("gpu-0", "pci0000:ff"), gpu("gpu-1", "pci0009:00")];
+    let devices = [gpu("gpu-0", "pci0000:ff"), gpu("gpu-1", "pci0009:03")];
     let pool = json!({"name": NODE, "generation": 1, "resourceSliceCount": 1});
     let slice = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "gpus"},
