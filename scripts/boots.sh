@@ -51,6 +51,7 @@ in_full cluster-two-nodes 'integration/lab_two_nodes' --tier full --shared --mem
 in_full cluster-erdma 'integration/lab_cluster_erdma' --tier erdma --shared --memory 4096 --timeout 900
 in_full cluster-1.37 'integration/lab_cluster' --tier full --shared --memory 4096 --timeout 2400
 in_full cluster-claims 'integration/lab_claims' --tier full --shared --memory 4096 --timeout 1500
+in_full cluster-claims-1.36 'integration/lab_claims' --tier full --shared --memory 4096 --timeout 1500
 in_full cluster-claims-killed 'integration/lab_claims_killed' --tier full --shared --memory 4096 --timeout 2400
 in_full cluster-claims-exclusive 'integration/lab_claims_exclusive' --tier full --exclusive --memory 4096 --timeout 1500
 in_full cluster-claims-1.34 'integration/lab_claims_exclusive' --tier full --exclusive --memory 4096 --timeout 1500
@@ -133,7 +134,7 @@ nodes_of() { [[ $1 == cluster-two-nodes ]] && echo 2 || echo 1; }
 # kubernetes_of MACHINE: the release of its control plane and kubelet
 kubernetes_of() {
 	case $1 in
-	*-1.34) echo 1.34 ;;
+	*-1.3[46]) echo "${1##*-}" ;;
 	cluster-1.37 | cluster-claims*) echo 1.37 ;;
 	*) echo 1.34 ;;
 	esac

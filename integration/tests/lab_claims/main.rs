@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, a real cluster of one node whose `rdma/hca` is allocated by claims (dynamic resource allocation), with
-//! Kubernetes 1.37: `scripts/test lab cluster-claims`. Scheduler, kubelet and container runtime are real; the pods are
-//! the unchanged examples, and some pods that name their claims.
+//! In the lab, a real cluster of one node whose `rdma/hca` is allocated by claims (dynamic resource allocation):
+//! `scripts/test --full lab cluster-claims` with Kubernetes 1.37, `cluster-claims-1.36` with 1.36. Scheduler, kubelet and
+//! container runtime are real; the pods are the unchanged examples, and some pods that name their claims.
 
 mod driver;
 mod named;

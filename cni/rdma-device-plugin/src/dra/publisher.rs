@@ -69,7 +69,7 @@ enum Failure {
     #[error(
         "the API server takes the node's ResourceSlices without their field {field}, so that they would say \
          something else: there are none; serve the resources by the device plugin (take dra out of the \
-         configuration), or bring the cluster to Kubernetes 1.37"
+         configuration), or bring the cluster to Kubernetes 1.36"
     )]
     Dropped { field: String },
     #[error("the API server has fewer taints of devices")]

@@ -19,7 +19,7 @@ pub(super) fn are_prepared_by_the_daemon_of_their_node(cluster: &mut ControlPlan
     exclusive::virtual_functions_are_claimed(cluster);
     taints::pods_have_degraded_nics_and_leave_unhealthy_ones(cluster);
     match release(cluster) {
-        37.. => shared::shared_nics_are_the_extended_resource(cluster),
+        36.. => shared::shared_nics_are_the_extended_resource(cluster),
         _ => shared::what_cannot_be_shared_is_refused_in_words(cluster),
     }
 }
