@@ -145,6 +145,10 @@ pub struct Fabric {
     /// Seconds in which each rail sends two requests, 1 to 3600. A node sends at most ten requests a second
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = interval)]
     pub interval: Duration,
+    /// Makes an unreachable rail unhealthy for the daemon while at most this share of the cluster's rails, or one, is
+    /// unreachable. 0: none
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub unhealthy_percent: u8,
     /// Address of /metrics, /healthz and /readyz
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9103", value_parser = address)]
     pub metrics_address: SocketAddr,

@@ -6,11 +6,12 @@ use crate::{
     api::{Api, ApiError},
     cli::Fabric as Arguments,
     hardware::Hardware,
+    log_once::LogOnce,
     metrics,
     signals::Signals,
 };
 use rdma_netns::{DeviceAddress, Inventory};
-use rdma_ping::fabric::{Account, Fabric, FabricRail};
+use rdma_ping::fabric::{Account, Event, Fabric, FabricRail, RailState, Report};
 use rdma_resources::Published;
 use std::{collections::BTreeSet, io, net::IpAddr, thread};
 use tokio::runtime;
@@ -42,6 +43,7 @@ pub fn run(arguments: &Arguments) -> Result<(), FabricError> {
         },
         manager: arguments.dev.join("infiniband/rdma_cm"),
         interval: arguments.interval,
+        percent: arguments.unhealthy_percent,
         runtime: runtime()?,
     };
     let figures = metrics::Fabric::new(arguments.interval);
@@ -57,14 +59,36 @@ pub fn run(arguments: &Arguments) -> Result<(), FabricError> {
             let inventory = hardware.observe().map_err(|it| it.to_string())?;
             Ok(published.map_or_else(Vec::new, |it| rails_of(&it, &inventory)))
         };
+        let mut report = report(arguments);
+        let take = move |event: Event<'_>| {
+            if let Event::States(rails) = &event {
+                report(rails);
+            }
+            figures.take(event);
+        };
         let watch = thread::Builder::new().name("watch".to_owned());
-        watch.spawn(move || fabric.run(rails, |event| figures.take(event)))?;
+        watch.spawn(move || fabric.run(rails, take))?;
         tokio::select! {
             () = signals.end() => {}
             () = serving => {}
         }
         Ok(())
     })
+}
+
+/// Returns a function that writes the states of the rails for the daemon.
+fn report(arguments: &Arguments) -> impl FnMut(&[RailState]) + use<> {
+    let (state_dir, mut failed) = (arguments.state_dir.clone(), LogOnce::default());
+    let patience = metrics::patience(arguments.interval);
+    move |rails| match Report::new(rails.to_vec(), patience).write(&state_dir) {
+        Ok(()) => drop(failed.ends()),
+        Err(error) => {
+            let line = format!("the daemon cannot know of unhealthy rails: {error}");
+            if failed.is_news(&line) {
+                log::warn!("{line}");
+            }
+        }
+    }
 }
 
 /// Returns the NICs of the daemon's resources whose netdev and RDMA device are in this namespace. A NIC of several
@@ -79,6 +103,7 @@ fn rails_of(published: &Published, inventory: &Inventory) -> Vec<FabricRail> {
                 number,
                 device,
                 addresses,
+                is_unreachable: false,
             });
             let is_new = |it: &FabricRail| rails.iter().all(|other| other.device != it.device);
             rails.extend(rail.filter(is_new));

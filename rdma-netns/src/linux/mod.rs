@@ -412,8 +412,8 @@ impl Kernel for Linux {
     }
 }
 
-/// Returns `CLOCK_BOOTTIME`, which unlike the monotonic clock goes on while the machine sleeps.
-fn seconds_since_boot() -> Option<u64> {
+/// Returns the seconds of `CLOCK_BOOTTIME`, which unlike the monotonic clock goes on while the machine sleeps.
+pub fn seconds_since_boot() -> Option<u64> {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).ok()?;
     u64::try_from(now.tv_sec()).ok()
 }

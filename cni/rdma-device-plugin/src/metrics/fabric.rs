@@ -18,8 +18,10 @@ use std::{
 /// Bounds of the buckets of answers' times, seconds.
 const TIMES: [f64; 5] = [0.000_1, 0.001, 0.01, 0.1, 1.0];
 
-/// Longest time of the watch's requests to the API server between two requests to rails.
-const LISTS: Duration = Duration::from_secs(180);
+/// Returns the longest time without an event of a watch that asks in this interval: the API server may take 180 s.
+pub(crate) fn patience(interval: Duration) -> Duration {
+    interval + Duration::from_secs(180)
+}
 
 /// Figures of a watch; clones share them.
 #[derive(Clone)]
@@ -63,7 +65,7 @@ impl Fabric {
             registry,
             requests,
             times,
-            patience: interval + LISTS,
+            patience: patience(interval),
             state: Mutex::new(State {
                 rails: vec![],
                 last: Instant::now(),
@@ -163,6 +165,7 @@ impl Fabric {
             is_unreachable,
             peers,
             not_asked,
+            ..
         } in rails
         {
             let labels = of(&device);
@@ -176,7 +179,7 @@ impl Fabric {
             let help = "Rails of other nodes that the rail asks";
             scrape.gauge("rdma_fabric_peers", help, labels.clone(), peers as u64);
             if let Some(reason) = not_asked {
-                let labels = [labels, vec![("reason", reason.to_owned())]].concat();
+                let labels = [labels, vec![("reason", reason)]].concat();
                 let help = "1 if the last request could not be sent";
                 scrape.gauge("rdma_fabric_not_asked", help, labels, 1);
             }

@@ -48,6 +48,11 @@ pub(super) fn wanted_next(wanted: u32, found: usize) -> u32 {
     }
 }
 
+/// Returns the number of the cluster's rails, by the `found` ones of `wanted` groups: exact if these are all groups.
+pub(super) fn cluster(found: usize, wanted: u32) -> usize {
+    found * GROUPS as usize / wanted.max(1) as usize
+}
+
 /// Shuffles `peers`, hashes with their values, by `seed`. A rail asks each of them once before it asks one again. With steps
 /// of a fixed length instead, rails met the same member of each group, and a minority of nodes looked like all nodes.
 pub(super) fn order<T>(seed: u64, mut peers: Vec<(u64, T)>) -> Vec<T> {

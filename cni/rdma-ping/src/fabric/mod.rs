@@ -7,14 +7,17 @@
 //! | `choice` | groups, order and pace: constant work for a node, however many nodes there are |
 //! | `watch` | rails, peers and verdicts |
 //! | `peers` | ConfigMaps with the rails of nodes |
+//! | `report` | the file from which the node's daemon knows its unhealthy rails |
 
 mod choice;
 mod peers;
+mod report;
 #[cfg(test)]
 mod simulation;
 mod watch;
 
 pub use peers::Account;
+pub use report::Report;
 
 use crate::rails::Here;
 use choice::{hash, mix, next};
@@ -45,6 +48,13 @@ pub struct FabricRail {
     pub device: String,
     /// Addresses, none of them link-local.
     pub addresses: Vec<IpAddr>,
+    /// Verdict of the node's watch, see [`RailState::is_unreachable`].
+    #[serde(
+        rename = "unreachable",
+        default,
+        skip_serializing_if = "std::ops::Not::not"
+    )]
+    pub is_unreachable: bool,
 }
 
 impl FabricRail {
@@ -60,16 +70,33 @@ impl FabricRail {
 }
 
 /// State of a rail.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct RailState {
     /// RDMA device.
     pub device: String,
     /// True if its last 12 requests to different peers were lost, until two of 12 are answered.
     pub is_unreachable: bool,
+    /// True if the daemon is to treat it as unhealthy: it is unreachable, others reach each other, and no more than
+    /// [`Fabric::percent`] of the cluster's rails were unreachable.
+    pub is_unhealthy: bool,
     /// Number of its peers.
     pub peers: usize,
     /// Reason why its last request was not sent.
-    pub not_asked: Option<&'static str>,
+    pub not_asked: Option<String>,
+    /// Peers that it asked lately, the last one first.
+    pub asked: Vec<Asked>,
+}
+
+/// Last request of a rail to a peer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Asked {
+    /// Name of the peer's node.
+    pub node: String,
+    /// Address of the peer's rail.
+    pub address: IpAddr,
+    /// Time of the answer in seconds; `None`: the request is lost.
+    pub seconds: Option<f64>,
 }
 
 /// News of the watch.
@@ -81,7 +108,7 @@ pub enum Event<'a> {
     NotAsked(&'a str, AskError),
     /// The device is unreachable (true), or reachable again.
     Verdict(&'a str, bool),
-    /// States after a request or at the beginning of a round.
+    /// States at the beginning of a round, or with a new verdict.
     States(Vec<RailState>),
     /// The API server has the own rails, and has given the peers.
     Listed,
@@ -98,6 +125,9 @@ pub struct Fabric {
     pub manager: PathBuf,
     /// Time in which each rail sends two requests.
     pub interval: Duration,
+    /// Largest share of the cluster's rails, percent, that may be unreachable for a rail to become unhealthy, and one rail at
+    /// least. 0: none becomes unhealthy.
+    pub percent: u8,
     /// Runtime for requests to the API server.
     pub runtime: Runtime,
 }
@@ -110,8 +140,6 @@ struct Running<'a, T> {
     begin: Instant,
     /// Time of the last request.
     previous: Duration,
-    /// Rails of the last round.
-    rails: Vec<FabricRail>,
     /// Rails in the API server.
     published: Option<Vec<FabricRail>>,
     /// Time of the next list.
@@ -128,20 +156,16 @@ impl Fabric {
         let seed = hash(&self.account.node);
         let mut running = Running {
             settings: self,
-            watch: Watch::new(seed),
+            watch: Watch::new(seed, self.percent),
             tell,
             begin: Instant::now(),
             previous: Duration::ZERO,
-            rails: vec![],
             published: None,
             list_at: Duration::ZERO,
         };
         loop {
             match rails() {
-                Ok(rails) => {
-                    running.watch.has(rails.clone());
-                    running.rails = rails;
-                }
+                Ok(rails) => running.watch.has(rails),
                 Err(problem) => running.tell(Event::Problem(problem)),
             }
             running.follow();
@@ -164,23 +188,27 @@ impl<T: FnMut(Event<'_>)> Running<'_, T> {
     /// Publishes the own rails if they have changed, and lists peers when it is time.
     fn follow(&mut self) {
         let is_due = self.begin.elapsed() >= self.list_at;
-        if !is_due && self.published.as_ref() == Some(&self.rails) {
+        let rails = self.watch.own();
+        if !is_due && self.published.as_ref() == Some(&rails) {
             return;
         }
         let Fabric {
             account, runtime, ..
         } = self.settings;
         let followed = runtime.block_on(async {
-            account.publish(self.watch.group(), &self.rails).await?;
+            account.publish(self.watch.group(), &rails).await?;
             if is_due {
                 self.watch.begin_list();
                 while !self.watch.listed(account.list(&self.watch.groups()).await?) {}
+                if self.watch.is_in_doubt() {
+                    self.watch.take_unreachable(&account.unreachable().await?);
+                }
             }
             Ok::<_, kubernetes_api::RequestError>(())
         });
         match followed {
             Ok(()) => {
-                self.published = Some(self.rails.clone());
+                self.published = Some(rails);
                 if is_due {
                     // nodes that started at the same time list at different times
                     let spread = mix(hash(&account.node)) % (LIST.as_secs() / 4);
@@ -218,7 +246,7 @@ impl<T: FnMut(Event<'_>)> Running<'_, T> {
         let outcome = match answered {
             Ok(time) => {
                 self.tell(Event::Asked(&device, Some(time)));
-                Outcome::Answered
+                Outcome::Answered(time)
             }
             Err(AskError::Silent { .. } | AskError::Unresolved(_) | AskError::NoPath(_)) => {
                 self.tell(Event::Asked(&device, None));
@@ -232,8 +260,11 @@ impl<T: FnMut(Event<'_>)> Running<'_, T> {
         };
         if let Some(is_unreachable) = self.watch.take(rail, outcome) {
             self.tell(Event::Verdict(&device, is_unreachable));
+            self.states();
+            // the verdict is published first
+            let soon = self.begin.elapsed() + self.settings.interval;
+            self.list_at = self.list_at.min(soon);
         }
-        self.states();
     }
 
     /// Waits until another of `requests` in the interval may be sent.

@@ -12,6 +12,8 @@ use std::sync::Arc;
 const PREFIX: &str = "rdma-fabric-";
 /// Label with the node's group.
 const GROUP: &str = "rdma-fabric-group";
+/// Label of nodes with unreachable rails.
+const UNREACHABLE: &str = "rdma-fabric-unreachable";
 /// Most rails of a node that others read.
 const MOST_RAILS: usize = 64;
 
@@ -61,11 +63,21 @@ impl Account {
     /// The API server does not answer, or refuses.
     pub(super) async fn list(&self, groups: &[u32]) -> Result<Vec<Arc<Peer>>, RequestError> {
         let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
-        let path = format!(
-            "{}?labelSelector={GROUP}%20in%20({})&resourceVersion=0",
-            self.collection(),
-            groups.join(",")
-        );
+        let selector = format!("{GROUP}%20in%20({})", groups.join(","));
+        self.selected(&selector).await
+    }
+
+    /// Lists the nodes with unreachable rails. The list is at least as new as this node's own ConfigMap in it.
+    ///
+    /// # Errors
+    /// The API server does not answer, or refuses.
+    pub(super) async fn unreachable(&self) -> Result<Vec<Arc<Peer>>, RequestError> {
+        self.selected(UNREACHABLE).await
+    }
+
+    async fn selected(&self, selector: &str) -> Result<Vec<Arc<Peer>>, RequestError> {
+        let collection = self.collection();
+        let path = format!("{collection}?labelSelector={selector}&resourceVersion=0");
         let list = self.client.ask(Method::GET, &path, None).await?;
         let items = list["items"].as_array().into_iter().flatten();
         Ok(items.filter_map(peer).map(Arc::new).collect())
@@ -84,6 +96,9 @@ fn object(
         "namespace": namespace,
         "labels": {GROUP: group.to_string()},
     });
+    if rails.iter().any(|it| it.is_unreachable) {
+        metadata["labels"][UNREACHABLE] = json!("true");
+    }
     if let Some(uid) = uid {
         let owner = json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid});
         metadata["ownerReferences"] = json!([owner]);
@@ -106,6 +121,7 @@ fn peer(object: &Value) -> Option<Peer> {
         rail.addresses.retain(|it| !is_link_local(*it));
     }
     Some(Peer {
+        node: node.to_owned(),
         hash: hash(node),
         rails,
     })
@@ -121,6 +137,7 @@ mod tests {
             number: 3,
             device: "mlx5_3".to_owned(),
             addresses: vec!["fd00:3::7".parse().expect("an address")],
+            is_unreachable: false,
         }
     }
 
@@ -131,6 +148,20 @@ mod tests {
         assert_eq!(object["metadata"]["ownerReferences"][0]["uid"], "0-1");
         let found = peer(&object).expect("a node");
         assert_eq!((found.hash, found.rails), (hash("node-1"), vec![rail()]));
+        assert_eq!(found.node, "node-1");
+        assert_eq!(object["metadata"]["labels"][UNREACHABLE], Value::Null);
+        let lost = FabricRail {
+            is_unreachable: true,
+            ..rail()
+        };
+        let marked = super::object(
+            ("node-1", None),
+            "kube-system",
+            17,
+            std::slice::from_ref(&lost),
+        );
+        assert_eq!(marked["metadata"]["labels"][UNREACHABLE], "true");
+        assert_eq!(peer(&marked).expect("a node").rails, [lost]);
         // a link-local address names no netdev
         object["data"]["rails"] =
             json!([{"resource": "rdma/hca", "number": 0, "device": "mlx5_0", "addresses": ["fe80::1", "10.0.0.1"]}])

@@ -1,17 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A cluster of 5,000 nodes with two rails each. Choice and verdicts are the program's own; fabric and API server are
-//! modelled. A silent request is repeated once, as the program does.
+//! modelled. A silent request is repeated once, as the program does. An unreachable rail becomes unhealthy while at most a
+//! tenth of the rails is unreachable.
 
 use super::{
     FabricRail,
     choice::{GROUPS, group, mix},
     watch::{Outcome, Peer, Watch},
 };
-use std::{collections::BTreeMap, net::IpAddr, ops::Range, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    ops::Range,
+    sync::Arc,
+    time::Duration,
+};
 
 const NODES: usize = 5000;
 const RAILS: usize = 2;
 const RACK: usize = 32;
+/// Largest share of unreachable rails, percent, and their number.
+const PERCENT: u8 = 10;
+const SHARE: usize = NODES * RAILS / 10;
 /// Rounds of 30 s between two lists.
 const LIST: u64 = 20;
 const ROUNDS: u64 = 24;
@@ -27,6 +37,14 @@ struct Run {
     back: BTreeMap<(usize, usize), u64>,
     /// Verdicts that ended during the fault.
     flaps: u32,
+    /// Round of the fault in which a rail became unhealthy, from 1.
+    unhealthy: BTreeMap<(usize, usize), u64>,
+    /// Most unreachable and most unhealthy rails at a time.
+    at_once: [usize; 2],
+    /// Lists of unreachable rails, and nodes in the longest one.
+    checks: [usize; 2],
+    /// Unhealthy rails at the end.
+    left: usize,
     packets: u64,
     /// Most packets of a node in a round, and most that reached a node in a round.
     most: [u32; 2],
@@ -53,10 +71,10 @@ fn node_of(address: IpAddr) -> usize {
     }
 }
 
-/// `works` says whether a packet passes from one node to another on a rail during the fault. One of `loss` packets is lost
+/// `works` says whether a packet passes in a round of the fault, from 1, from one node to another on a rail. One of `loss` packets is lost
 /// at any time; 0: none. With `jumps`, the clock of each twentieth node jumps in each round: the node does not know any more
 /// when it listed, and lists at once.
-fn run(works: impl Fn(usize, usize, usize) -> bool, loss: u64, jumps: bool) -> Run {
+fn run(works: impl Fn(u64, usize, usize, usize) -> bool, loss: u64, jumps: bool) -> Run {
     let hash = |node: usize| mix(node as u64 ^ 77);
     let rails = |node: usize| -> Vec<FabricRail> {
         let rail = |number: usize| FabricRail {
@@ -64,15 +82,28 @@ fn run(works: impl Fn(usize, usize, usize) -> bool, loss: u64, jumps: bool) -> R
             number,
             device: String::new(),
             addresses: vec![address(node, number)],
+            is_unreachable: false,
         };
         (0..RAILS).map(rail).collect()
     };
-    let mut members: Vec<Vec<Arc<Peer>>> = vec![vec![]; GROUPS as usize];
+    let config_map = |node: usize, rails: Vec<FabricRail>| {
+        Arc::new(Peer {
+            node: String::new(),
+            hash: hash(node),
+            rails,
+        })
+    };
+    let mut config_maps: Vec<_> = (0..NODES).map(|it| config_map(it, rails(it))).collect();
+    let mut members: Vec<Vec<usize>> = vec![vec![]; GROUPS as usize];
     for node in 0..NODES {
-        let (hash, rails) = (hash(node), rails(node));
-        members[group(hash) as usize].push(Arc::new(Peer { hash, rails }));
+        members[group(hash(node)) as usize].push(node);
     }
-    let mut nodes: Vec<Watch> = (0..NODES).map(|it| Watch::new(hash(it))).collect();
+    let watch = |node: usize| Watch::new(hash(node), PERCENT);
+    let mut nodes: Vec<Watch> = (0..NODES).map(watch).collect();
+    // rounds of the next lists after a verdict
+    let mut soon = vec![0; NODES];
+    let (mut unreachable, mut unhealthy) = (BTreeSet::new(), BTreeSet::new());
+    let mut published = BTreeSet::new();
     for (number, node) in nodes.iter_mut().enumerate() {
         node.has(rails(number));
     }
@@ -82,16 +113,37 @@ fn run(works: impl Fn(usize, usize, usize) -> bool, loss: u64, jumps: bool) -> R
         for (number, node) in nodes.iter_mut().enumerate() {
             let seed = hash(number);
             let has_jumped = jumps && mix(seed ^ round).is_multiple_of(20);
-            if round == 0 || round % LIST == seed % LIST || has_jumped {
+            let own = node.own();
+            if own != config_maps[number].rails {
+                match own.iter().any(|it| it.is_unreachable) {
+                    true => published.insert(number),
+                    false => published.remove(&number),
+                };
+                config_maps[number] = config_map(number, own);
+            }
+            let is_due = round % LIST == seed % LIST || round == soon[number];
+            if is_due || has_jumped {
                 node.begin_list();
                 loop {
                     let groups = node.groups();
                     let groups = groups.iter().flat_map(|it| &members[*it as usize]);
-                    let list: Vec<Arc<Peer>> = groups.cloned().collect();
+                    let list: Vec<_> = groups.map(|it| config_maps[*it].clone()).collect();
                     run.lists += 1;
                     run.longest_list = run.longest_list.max(list.len());
                     if node.listed(list) {
                         break;
+                    }
+                }
+                if node.is_in_doubt() {
+                    let list = published.iter().map(|it| config_maps[*it].clone());
+                    let list: Vec<Arc<Peer>> = list.collect();
+                    run.checks = [run.checks[0] + 1, run.checks[1].max(list.len())];
+                    node.take_unreachable(&list);
+                    let states = node.states().into_iter().enumerate();
+                    for (rail, _) in states.filter(|it| it.1.is_unhealthy) {
+                        unhealthy.insert((number, rail));
+                        let since = round + 1 - FAULT.start;
+                        run.unhealthy.entry((number, rail)).or_insert(since);
                     }
                 }
             }
@@ -104,37 +156,49 @@ fn run(works: impl Fn(usize, usize, usize) -> bool, loss: u64, jumps: bool) -> R
                     received[other] += 1;
                     dice = mix(dice);
                     let is_lost = loss > 0 && dice.is_multiple_of(loss);
-                    !is_lost && (!FAULT.contains(&round) || works(number, other, rail))
+                    !is_lost
+                        && (!FAULT.contains(&round)
+                            || works(round + 1 - FAULT.start, number, other, rail))
                 };
                 let outcome = match is_answered() || is_answered() {
-                    true => Outcome::Answered,
+                    true => Outcome::Answered(Duration::ZERO),
                     false => Outcome::Lost,
                 };
                 let key = (number, rail);
-                match node.take(rail, outcome) {
+                let verdict = node.take(rail, outcome);
+                match verdict {
                     Some(true) => {
+                        unreachable.insert(key);
                         run.seen.entry(key).or_insert(round + 1 - FAULT.start);
                     }
-                    Some(false) if round >= FAULT.end => {
-                        run.back.insert(key, round + 1 - FAULT.end);
+                    Some(false) => {
+                        unreachable.remove(&key);
+                        unhealthy.remove(&key);
+                        match round >= FAULT.end {
+                            true => drop(run.back.insert(key, round + 1 - FAULT.end)),
+                            false => run.flaps += 1,
+                        }
                     }
-                    Some(false) => run.flaps += 1,
-                    None => {}
+                    None => continue,
                 }
+                soon[number] = round + 2;
             }
             run.packets += u64::from(sent);
             run.most[0] = run.most[0].max(sent);
         }
+        run.at_once[0] = run.at_once[0].max(unreachable.len());
+        run.at_once[1] = run.at_once[1].max(unhealthy.len());
+        run.left = unhealthy.len();
         run.most[1] = run.most[1].max(received.into_iter().max().expect("nodes"));
     }
     run
 }
 
-/// Only the dead rail is unreachable, after 6 rounds, and reachable 1 round after its repair.
+/// Only the dead rail is unreachable, after 6 rounds, unhealthy after 8, and reachable 1 round after its repair.
 #[test]
 fn a_dead_rail() {
     let run = run(
-        |from, to, rail| rail != 1 || (from != 17 && to != 17),
+        |_, from, to, rail| rail != 1 || (from != 17 && to != 17),
         0,
         false,
     );
@@ -142,18 +206,23 @@ fn a_dead_rail() {
     assert_eq!(run.back, [((17, 1), 1)].into());
     // 4 packets of a node in a round
     assert_eq!((run.packets, run.most), (480_045, [6, 19]));
-    assert_eq!((run.lists, run.longest_list), (17_056, 105));
+    assert_eq!((run.lists, run.longest_list), (17_058, 105));
+    assert_eq!((run.unhealthy, run.left), ([((17, 1), 8)].into(), 0));
+    assert_eq!((run.at_once, run.checks), ([1, 1], [1, 1]));
 }
 
-/// All rails of the rack, and no others, are unreachable.
+/// All rails of the rack, and no others, are unreachable, and unhealthy.
 #[test]
 fn a_dead_rack_switch() {
     let is_dead = |node: usize| node / RACK == 5;
-    let run = run(|from, to, _| !is_dead(from) && !is_dead(to), 0, false);
+    let run = run(|_, from, to, _| !is_dead(from) && !is_dead(to), 0, false);
     assert!(run.seen.keys().all(|(node, _)| is_dead(*node)));
     assert_eq!([run.seen.len(), run.back.len()], [RACK * RAILS; 2]);
     assert_eq!([Run::latest(&run.seen), Run::latest(&run.back)], [6, 1]);
     assert_eq!((run.packets, run.most), (483_098, [8, 22]));
+    assert!(run.unhealthy.keys().eq(run.seen.keys()));
+    assert_eq!((Run::latest(&run.unhealthy), run.left), (8, 0));
+    assert_eq!((run.at_once, run.checks), ([64, 64], [32, 32]));
 }
 
 /// A tenth of the nodes is separated, and its rails still reach a tenth of their peers: most of them are unreachable at some
@@ -161,22 +230,47 @@ fn a_dead_rack_switch() {
 #[test]
 fn a_partition() {
     let is_small = |node: usize| node < NODES / 10;
-    let run = run(|from, to, _| is_small(from) == is_small(to), 0, false);
+    let run = run(|_, from, to, _| is_small(from) == is_small(to), 0, false);
     assert!(run.seen.keys().all(|(node, _)| is_small(*node)));
-    assert_eq!((run.seen.len(), run.flaps), (605, 151));
-    assert_eq!((run.packets, run.most), (523_889, [8, 32]));
+    assert!(run.unhealthy.keys().all(|(node, _)| is_small(*node)));
+    assert_eq!((run.seen.len(), run.flaps), (601, 142));
+    assert_eq!((run.at_once, run.left), ([459, 357], 0));
+    assert_eq!((run.packets, run.most), (523_863, [8, 32]));
 }
 
 /// With 1 % loss and clocks that jump, only the dead rail is unreachable.
 #[test]
 fn loss_and_clocks_that_jump() {
     let run = run(
-        |from, to, rail| rail != 1 || (from != 17 && to != 17),
+        |_, from, to, rail| rail != 1 || (from != 17 && to != 17),
         100,
         true,
     );
     assert_eq!(run.seen, [((17, 1), 6)].into());
     assert_eq!(run.back, [((17, 1), 1)].into());
     assert_eq!((run.packets, run.most), (484_903, [7, 19]));
-    assert_eq!(run.lists, 22_962);
+    assert_eq!(run.lists, 22_964);
+    assert_eq!((run.unhealthy, run.left), ([((17, 1), 8)].into(), 0));
+}
+
+/// Racks die one after the other, three in a round, a quarter of all. No more become unhealthy than the share.
+#[test]
+fn dead_racks_beyond_the_share() {
+    let is_dead = |round: u64, node: usize| (node / RACK) as u64 <= 3 * round;
+    let run = run(
+        |round, from, to, _| !is_dead(round, from) && !is_dead(round, to),
+        0,
+        false,
+    );
+    assert_eq!((run.at_once, run.left), ([1414, 792], 0));
+    assert!(run.at_once[1] <= SHARE);
+}
+
+/// Each rail reaches a hundredth of the others. The first that find it become unhealthy, and few nodes read the list of all.
+#[test]
+fn a_fabric_in_pieces() {
+    let run = run(|_, from, to, _| from % 100 == to % 100, 0, false);
+    assert_eq!((run.at_once, run.left), ([9874, 50], 0));
+    assert!(run.at_once[1] <= SHARE);
+    assert_eq!(run.checks, [32, 992]);
 }

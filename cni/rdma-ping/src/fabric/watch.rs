@@ -2,11 +2,11 @@
 //! The rails of a node, their peers, and the verdicts. No I/O.
 
 use super::{
-    FabricRail, RailState,
-    choice::{group, groups, mix, order, wanted_next},
+    Asked, FabricRail, RailState,
+    choice::{cluster, group, groups, mix, order, wanted_next},
 };
 use crate::rails::common;
-use std::{net::IpAddr, sync::Arc};
+use std::{collections::VecDeque, net::IpAddr, sync::Arc, time::Duration};
 
 /// Requests of each rail in an interval.
 const REQUESTS: usize = 2;
@@ -19,6 +19,8 @@ const ANSWERED: u32 = 2;
 /// A node whose rails can be asked.
 #[derive(Debug)]
 pub(super) struct Peer {
+    /// Name of the node.
+    pub(super) node: String,
     /// Hash of the node's name.
     pub(super) hash: u64,
     pub(super) rails: Vec<FabricRail>,
@@ -31,6 +33,8 @@ struct Judge {
     last: u32,
     requests: u32,
     is_unreachable: bool,
+    /// True if the daemon is to treat the rail as unhealthy, until it is reachable.
+    is_unhealthy: bool,
 }
 
 impl Judge {
@@ -41,18 +45,24 @@ impl Judge {
             false => self.requests == LOST && self.last == 0,
             true => self.last.count_ones() < ANSWERED,
         };
+        self.is_unhealthy &= self.is_unreachable;
     }
 }
+
+/// A peer, with own address and the peer's.
+type Target = (Arc<Peer>, (IpAddr, IpAddr));
 
 /// A rail of this node.
 #[derive(Debug)]
 struct Watched {
     rail: FabricRail,
     judge: Judge,
-    /// Own address and the peer's, in the order of the requests.
-    targets: Vec<(IpAddr, IpAddr)>,
+    /// Peers with own address and the peer's, in the order of the requests.
+    targets: Vec<Target>,
     /// Number of the next request.
     turn: usize,
+    /// The last [`LOST`] peers that were asked, with the times of their answers, the last one at the end.
+    asked: VecDeque<(Target, Option<Duration>)>,
     /// Reason why the last request was not sent.
     not_asked: Option<&'static str>,
 }
@@ -60,7 +70,8 @@ struct Watched {
 /// End of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    Answered,
+    /// The answer came after this time.
+    Answered(Duration),
     Lost,
     /// The request could not be sent, for the reason given: the answer says nothing about the fabric.
     NotAsked(&'static str),
@@ -76,13 +87,17 @@ pub(super) struct Watch {
     list: u64,
     peers: Vec<Arc<Peer>>,
     rails: Vec<Watched>,
+    /// Largest share of the cluster's rails that may be unreachable for a rail to become unhealthy, percent. 0: none becomes
+    /// unhealthy.
+    percent: u8,
 }
 
 impl Watch {
-    /// Returns the watch of the node whose name has this hash.
-    pub(super) fn new(seed: u64) -> Self {
+    /// Returns the watch of the node whose name has this hash, with the largest share of unreachable rails.
+    pub(super) fn new(seed: u64, percent: u8) -> Self {
         Self {
             seed,
+            percent,
             wanted: 1,
             list: 0,
             peers: vec![],
@@ -103,6 +118,7 @@ impl Watch {
                     targets: self.targets(&rail),
                     rail,
                     turn: 0,
+                    asked: VecDeque::new(),
                     not_asked: None,
                 },
             });
@@ -135,10 +151,11 @@ impl Watch {
     }
 
     /// Returns the peers of `rail` in the order of its requests.
-    fn targets(&self, rail: &FabricRail) -> Vec<(IpAddr, IpAddr)> {
+    fn targets(&self, rail: &FabricRail) -> Vec<Target> {
         let target = |peer: &Arc<Peer>| {
             let same = peer.rails.iter().find(|it| it.has_place_of(rail))?;
-            Some((peer.hash, common(&rail.addresses, &same.addresses)?))
+            let addresses = common(&rail.addresses, &same.addresses)?;
+            Some((peer.hash, (peer.clone(), addresses)))
         };
         let targets = self.peers.iter().filter_map(target).collect();
         let seed = self.seed ^ mix(rail.number as u64) ^ mix(self.list);
@@ -157,18 +174,29 @@ impl Watch {
         let rail = self.rails.get_mut(rail)?;
         let target = rail.targets.get(rail.turn % rail.targets.len().max(1))?;
         rail.turn += 1;
-        Some(*target)
+        Some(target.1)
     }
 
-    /// Takes the end of a request of `rail`. Returns the rail's new verdict, if it changed: true for unreachable.
+    /// Takes the end of the last request of `rail`. Returns the rail's new verdict, if it changed: true for unreachable.
     pub(super) fn take(&mut self, rail: usize, outcome: Outcome) -> Option<bool> {
         let rail = self.rails.get_mut(rail)?;
         let before = rail.judge.is_unreachable;
         rail.not_asked = None;
-        match outcome {
-            Outcome::Answered => rail.judge.take(true),
-            Outcome::Lost => rail.judge.take(false),
-            Outcome::NotAsked(why) => rail.not_asked = Some(why),
+        let time = match outcome {
+            Outcome::Answered(time) => Some(time),
+            Outcome::Lost => None,
+            Outcome::NotAsked(why) => {
+                rail.not_asked = Some(why);
+                return None;
+            }
+        };
+        rail.judge.take(time.is_some());
+        let last = rail.turn.wrapping_sub(1) % rail.targets.len().max(1);
+        if let Some(target) = rail.targets.get(last) {
+            rail.asked.retain(|it| it.0.0.hash != target.0.hash);
+            rail.asked.push_back((target.clone(), time));
+            let surplus = rail.asked.len().saturating_sub(LOST as usize);
+            rail.asked.drain(..surplus);
         }
         let after = rail.judge.is_unreachable;
         (before != after).then_some(after)
@@ -184,15 +212,81 @@ impl Watch {
         let state = |it: &Watched| RailState {
             device: it.rail.device.clone(),
             is_unreachable: it.judge.is_unreachable,
+            is_unhealthy: it.judge.is_unhealthy,
             peers: it.targets.len(),
-            not_asked: it.not_asked,
+            not_asked: it.not_asked.map(str::to_owned),
+            asked: it.asked.iter().rev().map(asked).collect(),
         };
         self.rails.iter().map(state).collect()
+    }
+
+    /// Returns the own rails for other nodes, with their verdicts.
+    pub(super) fn own(&self) -> Vec<FabricRail> {
+        let own = |it: &Watched| FabricRail {
+            is_unreachable: it.judge.is_unreachable,
+            ..it.rail.clone()
+        };
+        self.rails.iter().map(own).collect()
+    }
+
+    /// Returns true if a rail of this node can become unhealthy, by the peers of the last list: few of their rails are
+    /// unreachable. Without this, all nodes would read the list of unreachable rails when all of them are.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        let rails = self.peers.iter().flat_map(|it| &it.rails);
+        let unreachable = rails.clone().filter(|it| it.is_unreachable).count();
+        let is_new = |it: &Watched| !it.judge.is_unhealthy && self.is_at_fault(it);
+        self.rails.iter().any(is_new) && self.has_room(unreachable, rails.count())
+    }
+
+    /// Takes the nodes with unreachable rails, with this one, and decides which own rails become unhealthy: those of which
+    /// the list has the verdict, if the list is short enough. A rail whose verdict was published later is counted here, or
+    /// counts these: together they are never more than the share.
+    pub(super) fn take_unreachable(&mut self, nodes: &[Arc<Peer>]) {
+        let rails = nodes.iter().flat_map(|it| &it.rails);
+        let unreachable = rails.filter(|it| it.is_unreachable).count();
+        let peers: usize = self.peers.iter().map(|it| it.rails.len()).sum();
+        if !self.has_room(unreachable, cluster(peers, self.wanted) + self.rails.len()) {
+            return;
+        }
+        let listed = nodes.iter().filter(|it| it.hash == self.seed);
+        let listed: Vec<&FabricRail> = listed.flat_map(|it| &it.rails).collect();
+        let is_listed = |rail: &FabricRail| {
+            let mut listed = listed.iter();
+            listed.any(|it| it.is_unreachable && it.is_same(rail))
+        };
+        let falls = |it: &Watched| is_listed(&it.rail) && self.is_at_fault(it);
+        let falls: Vec<bool> = self.rails.iter().map(falls).collect();
+        for (rail, falls) in self.rails.iter_mut().zip(falls) {
+            rail.judge.is_unhealthy |= falls;
+        }
+    }
+
+    /// Returns true if `unreachable` of `rails` are few enough. One always is.
+    fn has_room(&self, unreachable: usize, rails: usize) -> bool {
+        self.percent > 0 && unreachable <= (rails * usize::from(self.percent) / 100).max(1)
+    }
+
+    /// Returns true if the silence is the rail's own: it reaches none of so many peers that they are not all dead, or others
+    /// of two or more dead ones answer another rail of this node. One dead node is no evidence.
+    fn is_at_fault(&self, rail: &Watched) -> bool {
+        let peers = rail.targets.len();
+        let reaches = |it: &Watched| !it.judge.is_unreachable && it.judge.last != 0;
+        let is_enough = peers >= LOST as usize || peers > 1 && self.rails.iter().any(reaches);
+        rail.judge.is_unreachable && is_enough
     }
 
     /// Returns the group of this node.
     pub(super) fn group(&self) -> u32 {
         group(self.seed)
+    }
+}
+
+fn asked((target, time): &(Target, Option<Duration>)) -> Asked {
+    let (peer, (_, address)) = target;
+    Asked {
+        node: peer.node.clone(),
+        address: *address,
+        seconds: time.map(|it| it.as_secs_f64()),
     }
 }
 
@@ -207,15 +301,21 @@ mod tests {
             number,
             device: format!("mlx5_{number}"),
             addresses: addresses.collect(),
+            is_unreachable: false,
         }
     }
 
+    const ANSWER: Outcome = Outcome::Answered(Duration::from_micros(250));
+
     fn watch(rails: Vec<FabricRail>, peers: Vec<Vec<FabricRail>>) -> Watch {
-        let mut watch = Watch::new(7);
+        let mut watch = Watch::new(7, 10);
         watch.has(rails);
         let peers = (0..).zip(peers);
         let peers: Vec<_> = peers
-            .map(|(hash, rails)| Arc::new(Peer { hash, rails }))
+            .map(|(hash, rails)| {
+                let node = format!("node-{hash}");
+                Arc::new(Peer { node, hash, rails })
+            })
             .collect();
         while !watch.listed(peers.clone()) {}
         watch
@@ -252,9 +352,9 @@ mod tests {
             assert_eq!(watch.take(0, Outcome::Lost), None);
             assert_eq!(watch.take(0, Outcome::NotAsked("no-route")), None);
         }
-        assert_eq!(watch.states()[0].not_asked, Some("no-route"));
+        assert_eq!(watch.states()[0].not_asked.as_deref(), Some("no-route"));
         assert_eq!(watch.take(0, Outcome::Lost), Some(true));
-        assert_eq!(watch.take(0, Outcome::Answered), None);
+        assert_eq!(watch.take(0, ANSWER), None);
         // the same rail with another address
         watch.has(vec![rail(0, &["10.0.0.3"])]);
         assert_eq!(
@@ -262,9 +362,121 @@ mod tests {
             Some("10.0.0.3")
         );
         assert!(watch.states()[0].is_unreachable);
-        assert_eq!(watch.take(0, Outcome::Answered), Some(false));
+        assert_eq!(watch.take(0, ANSWER), Some(false));
         // in the namespace of a pod
         watch.has(vec![]);
         assert!(watch.round().is_empty() && watch.target(0).is_none());
+    }
+
+    /// The own ConfigMap of a watch, as node 7 of the list of nodes with unreachable rails.
+    fn listed(watch: &Watch) -> Vec<Arc<Peer>> {
+        let (node, rails) = ("node-7".to_owned(), watch.own());
+        vec![Arc::new(Peer {
+            node,
+            hash: 7,
+            rails,
+        })]
+    }
+
+    fn lose(watch: &mut Watch, rail: usize) {
+        for _ in 0..LOST {
+            watch.target(rail);
+            watch.take(rail, Outcome::Lost);
+        }
+    }
+
+    /// One dead node is no evidence, nor are two without an answer to another rail.
+    #[test]
+    fn the_peers_are_not_dead_if_they_answer_another_rail_or_are_twelve() {
+        for (peers, other_rail_is_answered, is_unhealthy) in [
+            (1, true, false),
+            (2, false, false),
+            (2, true, true),
+            (11, false, false),
+            (12, false, true),
+        ] {
+            let own = vec![rail(0, &["10.0.0.1"]), rail(1, &["10.1.0.1"])];
+            let peer =
+                |it: usize| [0, 1].map(|rail| self::rail(rail, &[&format!("10.{rail}.1.{it}")]));
+            // one of the nodes is this one
+            let nodes = if peers > 7 { peers + 1 } else { peers };
+            let mut watch = watch(own, (0..nodes).map(|it| peer(it).to_vec()).collect());
+            if other_rail_is_answered {
+                watch.target(1);
+                watch.take(1, ANSWER);
+            }
+            let before = listed(&watch);
+            lose(&mut watch, 0);
+            watch.take_unreachable(&before);
+            assert!(!watch.states()[0].is_unhealthy, "not published yet");
+            assert_eq!(watch.is_in_doubt(), is_unhealthy, "{peers}");
+            watch.take_unreachable(&listed(&watch));
+            assert_eq!(watch.states()[0].is_unhealthy, is_unhealthy, "{peers}");
+            assert!(!watch.states()[1].is_unhealthy);
+            assert!(!watch.is_in_doubt());
+            watch.take(0, ANSWER);
+            watch.take(0, ANSWER);
+            assert!(!watch.states()[0].is_unhealthy);
+        }
+    }
+
+    /// One rail, or a tenth of the cluster's.
+    #[test]
+    fn a_larger_share_of_unreachable_rails_changes_no_health() {
+        let peer = |it: usize| vec![rail(0, &[&format!("10.0.1.{it}")])];
+        let others = |number: usize| {
+            (100..).take(number).map(|hash| {
+                let rails = vec![FabricRail {
+                    is_unreachable: true,
+                    ..rail(0, &[])
+                }];
+                Arc::new(Peer {
+                    node: String::new(),
+                    hash,
+                    rails,
+                })
+            })
+        };
+        for (nodes, unreachable, is_unhealthy) in
+            [(15, 0, true), (15, 1, false), (30, 2, true), (30, 3, false)]
+        {
+            let mut watch = watch(vec![rail(0, &["10.0.0.1"])], (0..nodes).map(peer).collect());
+            lose(&mut watch, 0);
+            let list = listed(&watch).into_iter().chain(others(unreachable));
+            watch.take_unreachable(&list.collect::<Vec<_>>());
+            assert_eq!(
+                watch.states()[0].is_unhealthy,
+                is_unhealthy,
+                "{nodes} {unreachable}"
+            );
+        }
+    }
+
+    /// The page shows each peer once, the last one first.
+    #[test]
+    fn the_last_peers_are_kept() {
+        let peer = |it: usize| vec![rail(0, &[&format!("10.0.1.{it}")])];
+        let mut watch = watch(vec![rail(0, &["10.0.0.1"])], (0..4).map(peer).collect());
+        let mut addresses = vec![];
+        for number in 0..6 {
+            addresses.insert(0, watch.target(0).expect("a peer").1);
+            watch.take(0, if number == 5 { Outcome::Lost } else { ANSWER });
+        }
+        let asked = watch.states().remove(0).asked;
+        let found: Vec<_> = asked.iter().map(|it| it.address).collect();
+        assert_eq!(found, addresses[..4]);
+        let times: Vec<_> = asked.iter().map(|it| it.seconds).collect();
+        assert_eq!(times[..2], [None, Some(0.00025)]);
+        assert_eq!(
+            asked[0].node,
+            format!(
+                "node-{}",
+                addresses[0]
+                    .to_string()
+                    .rsplit('.')
+                    .next()
+                    .expect("a number")
+            )
+        );
     }
 }
