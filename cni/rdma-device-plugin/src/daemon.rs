@@ -18,10 +18,12 @@ use crate::{
     dra,
     erdma::{Report, Side, discover, reconciler::AnyLoader},
     hardware::{Hardware, HardwareError},
-    health, ipv6_prerequisite,
+    health::{self, unreachable},
+    ipv6_prerequisite,
     kubelet::{Plugin, PluginContext, streams::End},
     leader::{Event, Leader},
     lldp,
+    log_once::LogOnce,
     metrics::Metrics,
     node::{Node, Signal},
     notices::notices,
@@ -38,6 +40,7 @@ use rdma_netns::Inventory;
 use std::{
     collections::BTreeMap,
     io,
+    path::Path,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -250,7 +253,14 @@ impl Daemon {
     fn follow_health(&mut self, inventory: &Inventory) -> Unhealthy {
         let (watch, remarks) =
             health::Watch::open(&self.arguments.sysfs, &self.arguments.state_dir);
+        let state_dir: Arc<Path> = self.arguments.state_dir.as_path().into();
+        let node = self.node.subscribe();
+        let is_on = node.borrow().conf.fabric;
+        // kubelet's first list has the verdicts from before this daemon
+        let unreachable = unreachable::read(&state_dir, is_on, &mut LogOnce::default());
+        let unreachable = watch::Sender::new(unreachable);
         let mut watch = watch
+            .with_unreachable(unreachable.subscribe().into())
             .with_errors(self.errors.subscribe())
             .with_reporters(self.reporters.subscribe())
             .observing_on(self.observe.clone());
@@ -276,6 +286,8 @@ impl Daemon {
             }
         };
         self.watchers.spawn(watch.follow(observe, send));
+        let reports = unreachable::follow(node, unreachable, state_dir);
+        self.watchers.spawn(reports);
         now
     }
 

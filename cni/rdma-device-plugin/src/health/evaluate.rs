@@ -15,6 +15,7 @@
 //! | its netdev is in a namespace that is not observable | unknown: as before; but as its physical function |
 //! | healthy otherwise, but an error counter of it grows faster than its threshold | unhealthy |
 //! | healthy otherwise, but its driver or its PCI link reports an error (`nic_faults`) | unhealthy |
+//! | healthy otherwise, but the fabric watch found it unhealthy (`unreachable`) | unhealthy |
 //!
 //! For a port of a bond the netdev is the bond. "As its physical function": unhealthy if that one has no carrier or
 //! active port, since both share one wire.

@@ -7,6 +7,7 @@
 //! DeviceState → evaluate → Verdict                   pure: the rule
 //! thresholds, counters → ErrorRates                  pure: error counters that grow too fast
 //! devlink, AER → NicFaults                           pure: errors that a NIC's driver and PCI link report
+//! the fabric watch's report → unreachable            rails that the watch found unhealthy
 //! (Verdict, time) → Damper → Unhealthy               pure: damping of flapping devices
 //! ```
 //! A device inside a pod is observed there. A device that is not observable keeps its health.
@@ -23,6 +24,8 @@ mod node;
 mod observe;
 pub(crate) mod ports;
 mod records;
+mod sources;
+pub(crate) mod unreachable;
 mod watch;
 
 pub use error_files::unknown_counters;

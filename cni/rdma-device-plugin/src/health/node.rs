@@ -3,9 +3,7 @@
 
 use super::{
     damper::{Change, DROPS, Damper, Verdict, WINDOW},
-    error_rates::ErrorRates,
     evaluate::{DeviceState, evaluate, with_errors},
-    nic_faults::NicFaults,
 };
 use crate::offer::Unhealthy;
 use rdma_netns::{Device, DeviceAddress};
@@ -40,13 +38,12 @@ impl Health {
         &self.doubtful
     }
 
-    /// Applies the observation at `now`, the state of the error counters, and the NICs' own faults.
+    /// Applies the observation at `now`; `fault` returns the reason why a device with a link is unusable.
     pub(super) fn observe(
         &mut self,
         now: Instant,
         seen: &[(&Device, DeviceState)],
-        errors: &ErrorRates,
-        faults: &NicFaults,
+        fault: impl Fn(&Device) -> Option<String>,
     ) {
         let is_there = |address: &DeviceAddress| seen.iter().any(|(it, _)| it.address == *address);
         self.dampers.retain(|address, _| is_there(address));
@@ -60,9 +57,7 @@ impl Health {
         for (device, state) in physical_ones.into_iter().chain(virtual_ones) {
             let physical = device.physical_function.as_ref();
             let verdict = evaluate(state, physical.and_then(|address| verdicts.get(address)));
-            let fault = faults.fault(device);
-            let fault = fault.as_deref().or(errors.fault(&device.address));
-            let verdict = with_errors(verdict, fault);
+            let verdict = with_errors(verdict, fault(device).as_deref());
             self.take(now, &device.address, state, &verdict);
             verdicts.insert(&device.address, verdict);
         }

@@ -9,25 +9,26 @@ use super::{
     observe::Pods,
     ports,
     records::{listen, listen_to_networks},
+    sources::{readable, register},
+    unreachable::Unreachable,
 };
 use crate::{conf::ErrorThreshold, offer::Unhealthy, watch::until};
 use attachments::{Store, pods};
 use inotify::{EventMask, Inotify};
 use rdma_netns::{
-    Hca, Inventory, Kernel, Link, Linux,
+    Device, Hca, Inventory, Kernel, Link, Linux,
     linux::monitor::{Event, Monitor, Nsid},
 };
 use std::{
     collections::HashMap,
     ffi::OsStr,
     io,
-    os::fd::AsRawFd,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
 use tokio::{
-    io::{Interest, unix::AsyncFd},
+    io::unix::AsyncFd,
     sync::{Notify, watch},
 };
 
@@ -57,6 +58,7 @@ pub struct Watch {
     health: Health,
     errors: Errors,
     reports: NicReports,
+    unreachable: Unreachable,
     /// Last reported netdevs: an event often repeats a known state.
     links: HashMap<(Option<Nsid>, u32), LinkState>,
     /// True if the records must be read again.
@@ -121,6 +123,14 @@ impl Watch {
         self
     }
 
+    /// Includes the verdicts of the fabric watch.
+    pub(crate) fn with_unreachable(self, unreachable: Unreachable) -> Self {
+        Self {
+            unreachable,
+            ..self
+        }
+    }
+
     /// Observes at once whenever `requests` is notified.
     pub fn observing_on(mut self, requests: Arc<Notify>) -> Self {
         self.requests = requests;
@@ -140,6 +150,7 @@ impl Watch {
             health: Health::default(),
             errors: Errors::none(sysfs),
             reports: NicReports::new(sysfs),
+            unreachable: Unreachable::default(),
             links: HashMap::new(),
             records_changed: true,
             due: Some(now),
@@ -172,6 +183,7 @@ impl Watch {
                 () = readable(self.inotify.as_mut()) => self.hear_of_records(),
                 () = self.errors.changed() => self.due = Some(Instant::now()),
                 () = self.reports.changed() => self.due = Some(Instant::now()),
+                () = self.unreachable.changed() => self.due = Some(Instant::now()),
                 () = self.requests.notified() => self.due = Some(Instant::now()),
             }
         }
@@ -213,7 +225,12 @@ impl Watch {
         self.errors.update(inventory);
         self.reports.update(inventory);
         let (rates, faults) = (self.errors.rates(), self.reports.faults());
-        self.health.observe(now, &seen, rates, faults);
+        let fault = |device: &Device| {
+            let own = faults.fault(device);
+            let own = own.or_else(|| rates.fault(&device.address).map(str::to_owned));
+            own.or_else(|| self.unreachable.fault(device, inventory))
+        };
+        self.health.observe(now, &seen, fault);
         for address in self.health.doubtful() {
             self.pods.doubt(address);
         }
@@ -465,25 +482,4 @@ impl Watch {
 /// Returns true if events cover pods' netdevs.
 fn covers_pods(monitor: Option<&Monitor>) -> bool {
     monitor.is_some_and(|monitor| monitor.losses().is_empty())
-}
-
-/// Waits until the source is readable; forever without a source.
-async fn readable<T: AsRawFd>(source: Option<&mut AsyncFd<T>>) {
-    match source {
-        Some(source) => match source.readable_mut().await {
-            // the data is read completely, or found in the next turn
-            Ok(mut guard) => guard.clear_ready(),
-            Err(error) => {
-                log::error!("waiting for events: {error}");
-                std::future::pending().await
-            }
-        },
-        None => std::future::pending().await,
-    }
-}
-
-fn register<T: AsRawFd>(source: T) -> io::Result<AsyncFd<T>> {
-    // SAFETY: both kinds of sources own one descriptor, which stays open and unchanged for their whole life.
-    let registered = unsafe { AsyncFd::register_with_interest(source, Interest::READABLE) };
-    Ok(registered?)
 }

@@ -23,6 +23,7 @@ use attachments::{
     pods::{self, PodNetns, PodRails, PodSmc},
 };
 use rdma_netns::{Inventory, Kernel, Linux, NetnsId, linux::inside};
+use rdma_ping::fabric::{RailState, Report};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
@@ -181,6 +182,14 @@ impl Collector {
     /// Returns the rails of the pods, which only the page shows.
     pub(super) async fn rails(&self) -> Vec<PodRails> {
         self.records(pods::rails).await
+    }
+
+    /// Returns the rails of the fabric watch, which only the page shows; none without a watch.
+    pub(super) async fn fabric(&self) -> Vec<RailState> {
+        let state_dir = self.sources.state_dir.clone();
+        // the health logs an unreadable report
+        let read = move || Report::read(&state_dir).unwrap_or_default().rails;
+        tokio::task::spawn_blocking(read).await.unwrap_or_default()
     }
 
     async fn smc(&self) -> Vec<PodSmc> {

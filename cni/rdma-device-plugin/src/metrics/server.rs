@@ -300,9 +300,11 @@ impl Site {
         };
         match (request.uri().path(), figures) {
             ("/", Some((metrics, collector))) => {
-                let (snapshot, rails) = tokio::join!(collector.collect(), collector.rails());
+                let (snapshot, rails, fabric) =
+                    tokio::join!(collector.collect(), collector.rails(), collector.fabric());
                 let probes = [self.live(), self.ready()];
                 let page = Page::new(collector.node(), metrics, &snapshot, &rails, probes);
+                let page = page.with_fabric(fabric);
                 let mut page = answer(StatusCode::OK, HTML, page.render());
                 // the page shows the node at the time of the request
                 for (name, value) in [

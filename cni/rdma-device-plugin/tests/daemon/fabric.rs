@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The fabric watch on a made-up node, whose NICs cannot send: what it publishes and tells. In the lab it asks.
 
-use crate::{FIRST, HCA, Running, SECOND};
+use crate::{FIRST, HCA, Running, SECOND, start};
 use integration::{
-    ApiServer, Daemon, Machine, api_server::NODE, machine::Nic, stopwatch::Stopwatch, wait,
+    ApiServer, Daemon, Machine, api_server::NODE, kubelet::DeviceManager, machine::Nic,
+    stopwatch::Stopwatch, wait,
 };
 use nix::sys::signal::Signal;
+use rdma_ping::fabric::{Asked, RailState, Report};
+use rdma_resources::Published;
 use serde_json::{Value, json};
-use std::process::Command;
+use std::{process::Command, time::Duration};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/rdma/configmaps";
 
@@ -55,6 +58,10 @@ fn the_watch_publishes_the_rails_of_the_daemons_resources() {
         let line = format!("rdma_fabric_peers{{device=\"{}\"}} 0\n", nic.rdma);
         assert!(metrics.contains(&line), "{metrics}");
     }
+    let report = Report::read(&node.machine.path("state")).expect("a report");
+    let states = report.rails.iter().map(|it| (&*it.device, it.is_unhealthy));
+    let states: Vec<_> = states.collect();
+    assert_eq!(states, [(FIRST.rdma, false), (SECOND.rdma, false)]);
     let mut probe = Command::new(env!("CARGO_BIN_EXE_rdma-device-plugin"));
     probe.args(["probe", "live", "--socket"]);
     let probe = probe.arg(node.machine.path("probe.sock")).output();
@@ -81,4 +88,78 @@ fn without_the_api_server_it_is_alive_and_not_ready() {
     assert_eq!(watch.count(why), 1);
     assert!(watch.get("/readyz").starts_with("HTTP/1.1 503 "));
     assert!(watch.get("/healthz").starts_with("HTTP/1.1 200 "));
+}
+
+/// The report of a watch that found the first NIC unhealthy, and the second one reachable.
+fn report(machine: &Machine, patience: Duration) {
+    let asked = |node: &str, seconds| Asked {
+        node: node.to_owned(),
+        address: "10.0.0.2".parse().expect("an address"),
+        seconds,
+    };
+    let rail = |nic: &Nic<'_>, is_unhealthy: bool, asked| RailState {
+        device: nic.rdma.to_owned(),
+        is_unreachable: is_unhealthy,
+        is_unhealthy,
+        peers: 31,
+        not_asked: None,
+        asked: vec![asked],
+    };
+    let rails = vec![
+        rail(&FIRST, true, asked("node-<7>", None)),
+        rail(&SECOND, false, asked("node-8", Some(0.000_31))),
+    ];
+    let report = Report::new(rails, patience);
+    report.write(&machine.path("state")).expect("written");
+}
+
+/// The daemon follows the watch's report with `fabric` alone, and only until the report is void.
+#[test]
+fn the_watch_makes_a_rail_unhealthy_while_it_lives() {
+    let resources = |fabric: bool| {
+        let resource = |name: &str, nic: &Nic<'_>| json!({"name": name, "kind": "exclusive", "devices": [{"rdma": nic.rdma}]});
+        let all = [resource("rdma/a", &FIRST), resource("rdma/b", &SECOND)];
+        json!({"fabric": fabric, "resources": all}).to_string()
+    };
+    let machine = Machine::with(&[FIRST, SECOND]);
+    machine.configure(&resources(true));
+    report(&machine, Duration::from_secs(600));
+    let kubelet = DeviceManager::started(&machine.path("kubelet"));
+    let daemon = start(&machine);
+    let has = |resource: &str, healthy: usize| {
+        let what = format!("{healthy} healthy ids");
+        kubelet.wait_for(resource, &what, |it| it.healthy().len() == healthy);
+    };
+    has("rdma/a", 0);
+    has("rdma/b", 1);
+    let address = FIRST.address;
+    daemon.says(&format!(
+        "{address} is unhealthy: it reaches no rail of other nodes"
+    ));
+    let page = daemon.get("/");
+    for text in [
+        "it reaches no rail of other nodes, which reach each other",
+        "<b class=\"bad\">unreachable</b></td><td>31</td><td>node-&lt;7&gt; <b class=\"bad\">lost</b></td>",
+        "<b class=\"ok\">reachable</b></td><td>31</td><td>node-8 0.31 ms</td>",
+    ] {
+        assert!(page.contains(text), "no {text} in\n{page}");
+    }
+    // the watch still asks it
+    let published = Published::read(&machine.path("state")).expect("read");
+    let published = published.expect("resources").resources;
+    let all = published["rdma/a"].all_devices();
+    assert_eq!(all[0].to_string(), FIRST.address);
+    machine.configure(&resources(false));
+    has("rdma/a", 1);
+    machine.configure(&resources(true));
+    has("rdma/a", 0);
+    // the watch ends, and its report becomes void
+    report(&machine, Duration::from_secs(1));
+    has("rdma/a", 1);
+    daemon.says(&format!("{address} is healthy again"));
+    assert!(!daemon.get("/").contains("Asked lately"));
+    // another watch comes
+    report(&machine, Duration::from_secs(600));
+    has("rdma/a", 0);
+    has("rdma/b", 1);
 }

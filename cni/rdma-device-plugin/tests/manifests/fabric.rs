@@ -34,7 +34,7 @@ fn only_the_enabled_watch_is_there_and_its_resource_offered() {
     }
 }
 
-/// The pod has no capability, no device but `rdma_cm`, and no host directory that it may write.
+/// The pod has no capability, no device but `rdma_cm`, and writes only its directory for the daemon.
 #[test]
 fn the_watch_has_the_connection_manager_and_no_right_on_the_node() {
     let pod = daemon_set().spec.template.spec.expect("a pod");
@@ -64,17 +64,20 @@ fn the_watch_has_the_connection_manager_and_no_right_on_the_node() {
     let mounts = watch.volume_mounts.iter().flatten();
     let written = mounts.filter(|it| it.read_only != Some(true));
     let written: Vec<&str> = written.map(|it| &*it.name).collect();
-    assert_eq!(written, ["probes"]);
+    assert_eq!(written, ["verdicts", "probes"]);
     let volumes = pod.volumes.iter().flatten();
-    let of_host: Vec<_> = volumes.filter_map(|it| it.host_path.as_ref()).collect();
-    assert_eq!(of_host.len(), 1);
+    let of_host = volumes.filter_map(|it| it.host_path.as_ref());
+    let of_host: Vec<&str> = of_host.map(|it| &*it.path).collect();
+    let state = "/var/lib/cni/rdma-cni";
+    assert_eq!(of_host, [state, &format!("{state}/fabric")]);
     let Some(Command::Fabric(fabric)) = arguments(watch).expect("arguments").command else {
         panic!("the command fabric");
     };
     assert_eq!(fabric.namespace, "kube-system");
     assert_eq!(fabric.interval, Duration::from_secs(60));
+    assert_eq!(fabric.unhealthy_percent, 10);
     assert_eq!(fabric.metrics_address.port(), 9103);
-    assert_eq!(fabric.state_dir.as_os_str(), "/var/lib/cni/rdma-cni");
+    assert_eq!(fabric.state_dir.as_os_str(), state);
     let socket = fabric.probe_socket.expect("a socket");
     for probe in [&watch.liveness_probe, &watch.readiness_probe] {
         let probe = probe

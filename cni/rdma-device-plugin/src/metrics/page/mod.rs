@@ -29,6 +29,7 @@ use crate::{
 use attachments::pods::PodRails;
 use nics::{Nic, Numa};
 use pods::Pod;
+use rdma_ping::fabric::RailState;
 use std::time::SystemTime;
 use text::{count, moment, text};
 
@@ -54,6 +55,8 @@ pub(super) struct Page {
     changes: Vec<Change>,
     /// Lines of the log, the last one first.
     lines: Vec<Line>,
+    /// Rails of the fabric watch.
+    fabric: Vec<RailState>,
 }
 
 /// A resource that kubelet allocates.
@@ -94,7 +97,13 @@ impl Page {
             since: history.since(),
             changes: history.changes(),
             lines: history.lines(),
+            fabric: vec![],
         }
+    }
+
+    /// Includes the rails of the fabric watch.
+    pub(super) fn with_fabric(self, fabric: Vec<RailState>) -> Self {
+        Self { fabric, ..self }
     }
 
     /// Renders the document.
@@ -103,8 +112,9 @@ impl Page {
             self.tiles(),
             self.unhealthy(),
             format!(
-                "<section><h2>Rails</h2>{}</section>",
-                drawing::drawing(&self.numa, &self.pods)
+                "<section><h2>Rails</h2>{}</section>{}",
+                drawing::drawing(&self.numa, &self.pods),
+                tables::fabric(&self.fabric)
             ),
             tables::changes(&self.changes, self.since),
             tables::lines(&self.lines, self.since),

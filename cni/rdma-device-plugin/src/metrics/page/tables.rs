@@ -5,12 +5,13 @@ use super::{
     Resource,
     nics::Numa,
     pods::{Pod, Rail},
-    text::{count, moment, text},
+    text::{count, cut, moment, text},
 };
 use crate::{
     chain::ChainStatus,
     history::{Change, Line},
 };
+use rdma_ping::fabric::{Asked, RailState};
 use std::time::SystemTime;
 
 /// Largest number of rows of a table.
@@ -18,6 +19,9 @@ const ROWS: usize = 256;
 
 /// Number of recent events that are not folded.
 const RECENT: usize = 8;
+
+/// Number of shown characters of a peer's name.
+const NODE: usize = 40;
 
 /// Number of shown addresses of a rail, and of containers of a pod.
 const LISTED: usize = 8;
@@ -184,6 +188,37 @@ pub(super) fn chain(chain: &ChainStatus, [live, ready]: &[Result<String, String>
     let (live, ready) = (probe("/healthz", live), probe("/readyz", ready));
     let list = format!("<dl><dt>chain</dt><dd>{chain}</dd>{live}{ready}</dl>");
     section("State of the daemon", &list)
+}
+
+/// Renders the rails of the fabric watch with the peers that they asked lately; empty without any.
+pub(super) fn fabric(rails: &[RailState]) -> String {
+    if rails.is_empty() {
+        return String::new();
+    }
+    let rows = rails.iter().map(|it| {
+        let state = match (&it.not_asked, it.is_unreachable) {
+            (Some(why), _) => format!("not asked: {}", text(why)),
+            (None, true) => "<b class=\"bad\">unreachable</b>".to_owned(),
+            (None, false) => "<b class=\"ok\">reachable</b>".to_owned(),
+        };
+        let asked: Vec<String> = it.asked.iter().map(answer).collect();
+        row(&[
+            &mono(&it.device),
+            &state,
+            &count(it.peers),
+            &asked.join(", "),
+        ])
+    });
+    let heads = ["Device", "State", "Peers", "Asked lately"];
+    section("Rails of other nodes", &table(&heads, rails.len(), rows))
+}
+
+fn answer(asked: &Asked) -> String {
+    let answer = match asked.seconds {
+        Some(seconds) => format!("{:.2} ms", seconds * 1000.0),
+        None => "<b class=\"bad\">lost</b>".to_owned(),
+    };
+    format!("{} {answer}", cut(&asked.node, NODE))
 }
 
 /// Renders the history of health.

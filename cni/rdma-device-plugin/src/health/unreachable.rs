@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//! RDMA devices that the fabric watch of this node found unhealthy.
+
+use super::errors::others;
+use crate::{log_once::LogOnce, node::Node, watch::until};
+use rdma_netns::{Device, Inventory};
+use rdma_ping::fabric::Report;
+use std::{collections::BTreeSet, path::Path, sync::Arc, time::Duration};
+use tokio::{sync::watch, time::Instant};
+
+/// Reason why the devices are unhealthy.
+const REASON: &str =
+    "it reaches no rail of other nodes, which reach each other (rdma-device-plugin fabric)";
+
+/// Interval of readings.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// Names of RDMA devices.
+pub(crate) type Devices = BTreeSet<String>;
+
+/// The devices, as the task that reads the reports sends them.
+#[derive(Debug, Default)]
+pub(crate) struct Unreachable(Option<watch::Receiver<Devices>>);
+
+impl From<watch::Receiver<Devices>> for Unreachable {
+    fn from(devices: watch::Receiver<Devices>) -> Self {
+        Self(Some(devices))
+    }
+}
+
+impl Unreachable {
+    /// Waits until the devices change.
+    pub(super) async fn changed(&mut self) {
+        others(&mut self.0).await;
+    }
+
+    /// Returns the reason for which the watch found the device unhealthy.
+    pub(super) fn fault(&self, device: &Device, inventory: &Inventory) -> Option<String> {
+        let devices = self.0.as_ref()?.borrow();
+        let mut hcas = inventory.function(&device.address)?.hcas.iter();
+        let is_among = hcas.any(|it| devices.contains(&it.name));
+        is_among.then(|| REASON.to_owned())
+    }
+}
+
+/// Reads the report of the watch; `is_on`: the configuration has `fabric`.
+pub(crate) fn read(state_dir: &Path, is_on: bool, failed: &mut LogOnce) -> Devices {
+    if !is_on {
+        return Devices::new();
+    }
+    let rails = match Report::read(state_dir) {
+        Ok(report) => {
+            failed.ends();
+            report.rails
+        }
+        Err(error) => {
+            let line = format!("the verdicts of the fabric watch do not count: {error}");
+            if failed.is_news(&line) {
+                log::warn!("{line}");
+            }
+            vec![]
+        }
+    };
+    let unhealthy = rails.into_iter().filter(|it| it.is_unhealthy);
+    unhealthy.map(|it| it.device).collect()
+}
+
+/// Sends the devices to `devices` until the node's sender is dropped.
+pub(crate) async fn follow(
+    mut node: watch::Receiver<Arc<Node>>,
+    devices: watch::Sender<Devices>,
+    state_dir: Arc<Path>,
+) {
+    let mut failed = LogOnce::default();
+    loop {
+        let is_on = node.borrow_and_update().conf.fabric;
+        let directory = state_dir.clone();
+        let reading = tokio::task::spawn_blocking(move || {
+            let found = read(&directory, is_on, &mut failed);
+            (found, failed)
+        });
+        let Ok((found, reported)) = reading.await else {
+            return;
+        };
+        failed = reported;
+        devices.send_if_modified(|last| {
+            let is_other = *last != found;
+            *last = found;
+            is_other
+        });
+        let next = is_on.then(|| Instant::now() + INTERVAL);
+        tokio::select! {
+            changed = node.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+            }
+            () = until(next) => {}
+        }
+    }
+}
