@@ -114,11 +114,11 @@ const LIMITED: &str = r#"{"cdi": true, "chain": {"confDir": "/run/no-networks"},
     {"name": "rdma/plain", "kind": "shared", "count": 8}
 ]}"#;
 
-/// What the rdma controller has in `file` for the pod's container and the first device.
+/// What the rdma controller has in `file` for the pod and the first device.
 #[track_caller]
 fn controlled(pod: &Pod, file: &str) -> String {
-    let path = format!("/sys/fs/cgroup/kubepods/{}/{file}", pod.main().id);
-    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let path = pod.cgroup.as_ref().expect("its own").join(file);
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
     let rdma = nics::rdma(0);
     let mut lines = text.lines();
     let line = lines.find_map(|line| line.strip_prefix(&format!("{rdma} ")));
@@ -126,22 +126,22 @@ fn controlled(pod: &Pod, file: &str) -> String {
     line.trim_end().to_owned()
 }
 
-/// Takes the limits away. The kernel else keeps them beyond their cgroup, and crashes when the test removes the device
-/// (`rdmacg_css_free()`, `rdmacg_unregister_device()`, `kernel/cgroup/rdma.c`; seen with 6.12).
+/// Loads the drivers of the RDMA devices again, as far as the kernel's controller is concerned.
 #[track_caller]
-fn lift_limits(pod: &Pod) {
-    let path = format!("/sys/fs/cgroup/kubepods/{}/rdma.max", pod.main().id);
-    for rdma in [0, 1].map(nics::rdma) {
-        let line = format!("{rdma} hca_handle=max hca_object=max");
-        fs::write(&path, line).expect("written");
+fn reload_devices(node: &SharedNode) {
+    for (number, rdma) in [0, 1].map(nics::rdma).into_iter().enumerate() {
+        let host = &node.nics.host;
+        host.run(&format!("rdma link delete {rdma}"));
+        let bond = nics::netdev(number);
+        host.run(&format!("rdma link add {rdma} type rxe netdev {bond}"));
     }
 }
 
 #[test]
-fn a_container_has_as_many_objects_as_its_resource_allows() {
+fn a_pod_has_as_many_objects_as_its_resource_allows() {
     let node = SharedNode::of(LIMITED, 8);
     install(&node);
-    // no container depends on its record
+    // nobody could lift its limits
     let records = node.node.path("state/limited");
     fs::write(&records, "").expect("written");
     let unrecorded = with_pingpong(
@@ -149,11 +149,12 @@ fn a_container_has_as_many_objects_as_its_resource_allows() {
         PodSpec::new("unrecorded"),
         &Wish::new("unrecorded", "main", HCA, 1),
     );
-    let unrecorded = unrecorded.expect("it runs");
-    let max = controlled(&unrecorded, "rdma.max");
-    assert_eq!(max, "hca_handle=max hca_object=4");
-    lift_limits(&unrecorded);
-    node.remove(unrecorded);
+    let why = unrecorded.expect_err("it has no record").to_string();
+    assert!(
+        why.contains("cannot limit the use of RDMA devices"),
+        "{why}"
+    );
+    node.node.free("unrecorded");
     fs::remove_file(&records).expect("removed");
 
     let rdma = nics::rdma(0);
@@ -186,7 +187,6 @@ fn a_container_has_as_many_objects_as_its_resource_allows() {
             ("device", rdma.as_str()),
             ("pod", pod),
             ("namespace", "default"),
-            ("container", "main"),
         ];
         node.node.metric(name, &labels)
     };
@@ -194,9 +194,44 @@ fn a_container_has_as_many_objects_as_its_resource_allows() {
         assert_eq!(metric(name, "limited"), Some(4.0), "{name}");
         assert_eq!(metric(name, "plain"), None, "{name}");
     }
-    lift_limits(&limited);
+
+    // of the new device the kernel has no limit
+    for pod in [&limited, &plain] {
+        pod.main()
+            .sh("killall ibv_rc_pingpong; while pidof ibv_rc_pingpong; do sleep 1; done");
+    }
+    reload_devices(&node);
+    let limits = || controlled(&limited, "rdma.max") == "hca_handle=max hca_object=4";
+    assert!(
+        wait::within(TO_REGISTER, limits),
+        "no limit of the new device"
+    );
     for pod in [limited, plain] {
         node.remove(pod);
     }
     assert_eq!(metric("rdma_pod_objects", "limited"), None);
+}
+
+#[test]
+fn the_kernel_outlives_devices_after_limited_pods_have_ended() {
+    let node = SharedNode::of(LIMITED, 8);
+    install(&node);
+    let started = ["chained", "of-host"].map(|name| {
+        let spec = match name {
+            // without DEL
+            "of-host" => PodSpec::new(name).host_network(),
+            _ => PodSpec::new(name),
+        };
+        with_pingpong(&node, spec, &Wish::new(name, "main", HCA, 1)).expect("it runs")
+    });
+    for pod in &started {
+        assert_eq!(controlled(pod, "rdma.max"), "hca_handle=max hca_object=4");
+    }
+    for pod in started {
+        node.remove(pod);
+    }
+    let left = fs::read_dir(node.node.path("state/limited")).expect("a directory");
+    assert_eq!(left.count(), 0);
+    // the lab finds the kernel's complaints
+    reload_devices(&node);
 }

@@ -34,6 +34,9 @@ pub struct Facts {
     pub naming: Option<Naming>,
     /// The kernel's rdma controller.
     pub rdma_cgroup: RdmaCgroup,
+    /// Pods whose cgroup went with its limits of RDMA devices.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub limits_left: Vec<String>,
     /// Conditions of GPUDirect; none: the node has no accelerators.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpudirect: Option<GpuDirect>,

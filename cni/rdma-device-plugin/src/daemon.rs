@@ -22,7 +22,7 @@ use crate::{
     ipv6_prerequisite,
     kubelet::{Plugin, PluginContext, streams::End},
     leader::{Event, Leader},
-    lldp,
+    limits, lldp,
     log_once::LogOnce,
     metrics::Metrics,
     node::{Node, Signal},
@@ -37,6 +37,7 @@ use crate::{
 };
 use ::lldp::Switches;
 use rdma_netns::Inventory;
+use rdma_resources::LimitedContainers;
 use std::{
     collections::BTreeMap,
     io,
@@ -156,6 +157,12 @@ impl Daemon {
         }
         let neighbours = lldp::follow(self.node.subscribe(), self.context.signals.clone());
         self.watchers.spawn(neighbours);
+        let containers = LimitedContainers::new(
+            &self.arguments.state_dir,
+            &self.arguments.sysfs.join("fs/cgroup"),
+        );
+        let limits = limits::keep(containers, self.node.subscribe());
+        self.watchers.spawn(limits);
         let claims = dra::serve(&self.arguments, &self.context, self.presence.as_deref());
         if let Some(serving) = claims.map_err(system("listen for kubelet's claims"))? {
             self.watchers.spawn(serving);

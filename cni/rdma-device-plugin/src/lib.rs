@@ -32,6 +32,7 @@ pub mod ipv6_prerequisite;
 pub mod kubectl;
 pub mod kubelet;
 pub mod leader;
+mod limits;
 mod lldp;
 mod log_once;
 pub mod metrics;

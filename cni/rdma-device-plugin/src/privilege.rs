@@ -83,6 +83,8 @@ pub struct Paths {
     pub cni_conf: Option<PathBuf>,
     /// Directories of plugins: `/opt/cni/bin`; empty: nothing was installed.
     pub cni_bins: Vec<PathBuf>,
+    /// The host's cgroups: `/sys/fs/cgroup`; `None`: no resource has limits.
+    pub cgroups: Option<PathBuf>,
     /// True if the eRDMA driver may be loaded.
     pub loads_driver: bool,
     /// True if the daemon listens to LLDP.
@@ -96,6 +98,7 @@ const NETNS: &str = "/run/netns";
 pub fn missing(arguments: &Arguments, conf: &Conf) -> Vec<String> {
     let record = Record::read(&arguments.state_dir).ok().flatten();
     let chain = conf.chain.as_ref();
+    let limits = conf.resources.iter().any(|it| !it.limits.rdma.is_empty());
     report(&Paths {
         kubelet_dir: arguments.kubelet_dir.clone(),
         cdi_dir: conf.cdi.then(|| arguments.cdi_dir.clone()),
@@ -106,6 +109,7 @@ pub fn missing(arguments: &Arguments, conf: &Conf) -> Vec<String> {
         cni_cache: chain.map(|_| arguments.cni_cache_dir.clone()),
         cni_conf: chain.map(|chain| chain.conf_dir.clone()),
         cni_bins: chain.and(record).map_or(vec![], |it| it.bin_dirs()),
+        cgroups: limits.then(|| arguments.sysfs.join("fs/cgroup")),
         loads_driver: conf.erdma.may_load(),
         listens: conf.lldp == Some(Lldp::Listen),
     })
@@ -186,6 +190,13 @@ fn mounts(places: &Paths) -> Vec<String> {
         want(
             directory(cni_bin),
             "the daemon cannot check whether the runtime finds the plugins, and does not add rdma-cni to its list",
+        );
+    }
+    if let Some(cgroups) = &places.cgroups {
+        want(
+            writable(cgroups),
+            "the limits of pods' use of RDMA devices end only at DEL, so that the kernel can crash when a device goes \
+             after a pod of the host's network",
         );
     }
     want(
@@ -294,6 +305,7 @@ mod tests {
             cni_cache: Some(root.join("results")),
             cni_conf: Some(root.join("net.d")),
             cni_bins: vec![root.join("bin")],
+            cgroups: None,
             loads_driver: false,
             listens: false,
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Waits for changes in directories through inotify, without activity at rest. If the kernel has no instance or watch
-//! left for this user (EMFILE, ENOSPC: `inotify_init(2)`, `inotify_add_watch(2)`), it reports a change every second.
+//! Waits for changes in directories and files through inotify, without activity at rest. If the kernel has no instance or
+//! watch left for this user (EMFILE, ENOSPC: `inotify_init(2)`, `inotify_add_watch(2)`), it reports a change every second.
 
 use inotify::{EventStream, Inotify, WatchMask};
 use std::{
@@ -118,13 +118,17 @@ async fn drain(events: &mut EventStream<[u8; BUFFER]>) {
 
 /// Watches `path`, or the nearest existing directory above it.
 fn arm(events: &EventStream<[u8; BUFFER]>, path: &Path) -> io::Result<()> {
-    let mask = WatchMask::CREATE
+    let mut mask = WatchMask::CREATE
         | WatchMask::MOVED_TO
         | WatchMask::MOVED_FROM
         | WatchMask::DELETE
         | WatchMask::CLOSE_WRITE
         | WatchMask::DELETE_SELF
         | WatchMask::MOVE_SELF;
+    if path.is_file() {
+        // the kernel writes files of cgroups
+        mask |= WatchMask::MODIFY;
+    }
     let mut ancestors = path.ancestors();
     let mut below: Option<&Path> = None;
     while let Some(ancestor) = ancestors.next() {

@@ -25,7 +25,7 @@ pub struct ContainerLimits {
     pub rdma: RdmaLimits,
 }
 
-/// Limits of a container's use of each RDMA device (`Documentation/admin-guide/cgroup-v2.rst`, RDMA).
+/// Limits of a pod's use of each RDMA device (`Documentation/admin-guide/cgroup-v2.rst`, RDMA).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RdmaLimits {
     /// Number of open contexts (`hca_handle`); `None`: no limit.
@@ -80,12 +80,13 @@ impl ContainerLimits {
 pub struct HookArguments {
     /// Limits that it sets.
     pub limits: ContainerLimits,
-    /// State directory for its record of the container; `None`: it writes none.
+    /// State directory for its record of the container, without which it limits no use of RDMA devices.
     pub state_dir: Option<PathBuf>,
 }
 
 impl HookArguments {
-    /// Reads the arguments. `None`: one of them is another argument, or there are no limits.
+    /// Reads the arguments. `None`: one of them is another argument, there are no limits, or nobody could lift those of
+    /// RDMA devices, as there is no state directory.
     pub fn of(arguments: &[String]) -> Option<Self> {
         let mut all = Self::default();
         let number = |text: &str| {
@@ -104,7 +105,8 @@ impl HookArguments {
                 all.limits.rdma.objects = Some(number(limit)?);
             }
         }
-        Some(all).filter(|it| !it.limits.is_empty())
+        let is_whole = |it: &Self| it.limits.rdma.is_empty() || it.state_dir.is_some();
+        Some(all).filter(|it| !it.limits.is_empty() && is_whole(it))
     }
 }
 
@@ -181,6 +183,7 @@ mod tests {
             "--rdma-objects=",
             "--other=1",
             "--state-dir=/var/lib/state",
+            "--rdma-objects=3",
         ] {
             let argument = [argument.to_owned()];
             assert_eq!(HookArguments::of(&argument), None, "{argument:?}");

@@ -8,7 +8,7 @@
 //! | [`grant`] | `<stateDir>/granted/<resource>/<id>.json`: the devices that one Allocate granted | the daemon | both |
 //! | [`cdi`] | `<CDI directory>/rdma-device-plugin-rdma.json` | the daemon; after a move `rdma-cni` | the runtime |
 //! | [`container`] | `<CDI directory>/rdma-device-plugin-container.json`, `<stateDir>/containers/<resource>/<id>/` | the daemon | the runtime; libraries in the container |
-//! | [`limited`] | `<stateDir>/limited/<container id>.json`: the cgroup of a container with limits | the hook | the daemon |
+//! | [`limited`] | `<stateDir>/limited/<container id>.json`: the cgroups of a container with limits, and its pod | the hook | both |
 //!
 //! [`hook`] has a container's limits, with the hook that sets them; [`memlock`] is that of locked memory.
 //!

@@ -5,7 +5,7 @@ use super::{
     ContainerRuntime, TOOLS,
     cri::{Cri, Ran, kill},
 };
-use crate::{Netns, kubelet::Allocation};
+use crate::{Netns, kubelet::Allocation, wait};
 use cri_api::{
     Capability, CdiDevice, ContainerConfig, ContainerMetadata, CreateContainerRequest, Device,
     ImageSpec, Int64Value, KeyValue, LinuxContainerConfig, LinuxContainerSecurityContext,
@@ -13,12 +13,16 @@ use cri_api::{
     PodSandboxConfig, PodSandboxMetadata,
 };
 use std::{
+    fs, io,
     path::{Path, PathBuf},
     time::Duration,
 };
 use tonic::Status;
 
-/// Limit for a program in a container.
+/// The host's hierarchy of cgroups.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// Limit for a program in a container, and for the removal of a cgroup.
 const LIMIT: Duration = Duration::from_secs(240);
 
 /// Kubelet's default, of the sandbox and of each container.
@@ -98,6 +102,11 @@ impl PodSpec {
         cri.run_sandbox(&self.sandbox())
     }
 
+    /// Path of the pod's cgroup below the hierarchy's root, as kubelet's driver `cgroupfs` has it.
+    fn cgroup(&self) -> String {
+        format!("kubepods/pod{}", self.uid)
+    }
+
     fn sandbox(&self) -> PodSandboxConfig {
         PodSandboxConfig {
             metadata: Some(PodSandboxMetadata {
@@ -112,7 +121,7 @@ impl PodSpec {
             },
             annotations: self.annotations.iter().cloned().collect(),
             linux: Some(LinuxPodSandboxConfig {
-                cgroup_parent: "/kubepods".into(),
+                cgroup_parent: format!("/{}", self.cgroup()),
                 security_context: Some(LinuxSandboxSecurityContext {
                     namespace_options: namespaces(self.host_network),
                     ..LinuxSandboxSecurityContext::default()
@@ -189,6 +198,8 @@ impl PodSpec {
 pub struct Pod {
     /// The pod's name.
     pub name: String,
+    /// The pod's cgroup. `None`: kubelet itself has made it, and removes it.
+    pub cgroup: Option<PathBuf>,
     /// The sandbox's id.
     pub sandbox: String,
     /// The pod's containers.
@@ -224,6 +235,7 @@ impl ContainerRuntime {
         let sandbox = spec.run_sandbox(self.cri())?;
         let mut pod = Pod {
             name: spec.name.clone(),
+            cgroup: Some(Path::new(CGROUPS).join(spec.cgroup())),
             sandbox,
             containers: vec![],
             cri: self.cri().clone(),
@@ -269,6 +281,7 @@ impl ContainerRuntime {
         };
         Pod {
             name: name.to_owned(),
+            cgroup: None,
             sandbox: sandbox.to_owned(),
             containers: containers.iter().map(container).collect(),
             cri: self.cri().clone(),
@@ -346,7 +359,22 @@ impl Pod {
     pub fn remove(self) {
         let removed = self.cri.remove(&self.sandbox);
         removed.unwrap_or_else(|status| panic!("{}: {}", self.name, status.message()));
+        if let Some(cgroup) = &self.cgroup {
+            let gone = wait::within(LIMIT, || remove_cgroup(cgroup).is_ok());
+            assert!(gone, "{cgroup:?}: not within {LIMIT:?}");
+        }
     }
+}
+
+/// Removes the cgroup and those below it.
+fn remove_cgroup(cgroup: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(cgroup)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            remove_cgroup(&entry.path())?;
+        }
+    }
+    fs::remove_dir(cgroup)
 }
 
 impl Container {

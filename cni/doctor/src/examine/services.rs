@@ -11,6 +11,7 @@ use std::path::Path;
 
 pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
     runtimes(facts, findings);
+    limits_left(facts, findings);
     if let Some(socket) = &facts.pod_resources {
         match &socket.silent {
             None => findings.ok("kubelet's pod-resources"),
@@ -151,6 +152,19 @@ fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
                 some(&limited)
             ),
             format!("{remedy}, or leave limits out of the daemon's configuration"),
+        );
+    }
+}
+
+/// Pods whose limits of RDMA devices the kernel keeps in freed memory ([`rdma_resources::limited`]).
+fn limits_left(facts: &Facts, findings: &mut Findings<'_>) {
+    if !facts.limits_left.is_empty() {
+        findings.warning(
+            format!(
+                "the cgroups of {} went with their limits of RDMA devices: the kernel can crash when an RDMA device goes",
+                some(&facts.limits_left)
+            ),
+            "reboot the node before you remove an RDMA device or unload its driver",
         );
     }
 }

@@ -83,6 +83,7 @@ pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
         boot_modes: system::boot_modes(&mut view),
         naming: system::naming(&mut view),
         rdma_cgroup: RdmaCgroup::observe(&view.path("/sys"), &view.path("/proc")),
+        limits_left: services::limits_left(&view, &state_dir),
         bond_modes: system::bond_modes(&mut view, observed.as_ref()),
         gpudirect,
         gids,

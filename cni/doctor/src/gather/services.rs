@@ -8,7 +8,7 @@ use super::{
 use kubelet_api::pod_resources::{self, AskError};
 use lldp::Switches;
 use network_conf::{Conf, Devices};
-use rdma_resources::Published;
+use rdma_resources::{LimitedContainers, Published, limited::CGROUPS};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -126,6 +126,14 @@ pub(super) fn daemon(view: &mut View, kubelet_dir: &Path, state_dir: &Path) -> D
 pub(super) fn switches(view: &mut View, state_dir: &Path) -> Switches {
     let read = Switches::read(&view.path(state_dir));
     view.keep("the NICs' switches", read).unwrap_or_default()
+}
+
+/// Returns the pods whose limits of RDMA devices the kernel keeps without their cgroup.
+pub(super) fn limits_left(view: &View, state_dir: &Path) -> Vec<String> {
+    let cgroups = view.path(CGROUPS);
+    let pods = LimitedContainers::new(&view.path(state_dir), &cgroups).outlasting();
+    let names = pods.iter().map(|it| format!("{}/{}", it.namespace, it.pod));
+    names.collect()
 }
 
 /// Connects to the host's socket.

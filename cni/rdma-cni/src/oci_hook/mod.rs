@@ -5,9 +5,10 @@
 //! | argument | limit |
 //! |---|---|
 //! | `--memlock=` | of locked memory, which is raised. The container's program inherits it, whatever its user |
-//! | `--rdma-handles=`, `--rdma-objects=` | of the container's cgroup, for each RDMA device, which is lowered |
+//! | `--rdma-handles=`, `--rdma-objects=` | of the pod's cgroup, for each RDMA device, which is lowered |
 //!
-//! With `--state-dir=` it then writes the container's cgroup there, for the daemon's metrics.
+//! It records a container of the latter in `--state-dir=`, so that the limits end before the pod's cgroup
+//! ([`rdma_resources::limited`]).
 //!
 //! The hook fails closed: its error ends the container's start. The container would otherwise start without its
 //! resource's limits: it would take others' objects, or fail later, when it registers memory, in a library that does not
@@ -16,12 +17,12 @@
 mod rdma_cgroup;
 
 use nix::unistd::Pid;
-use rdma_cgroup::CgroupError;
+use rdma_cgroup::{CgroupError, Cgroups, prepare};
 use rdma_netns::linux::raise_locked_memory;
 use rdma_resources::{
-    FileError, HookArguments, LimitedContainers, Memlock,
+    FileError, HookArguments, LimitedContainers, Memlock, RdmaLimits,
     hook::HOOK,
-    limited::{FORMAT, LimitedContainer},
+    limited::{CGROUPS, FORMAT, LimitedContainer, boot_id},
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -31,9 +32,6 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
 };
-
-/// Root of the host's hierarchy of cgroup version 2.
-const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// Reason why the hook ends the container's start.
 #[derive(Debug, thiserror::Error)]
@@ -82,25 +80,26 @@ struct State {
 }
 
 impl State {
-    /// Returns the record of the container in this cgroup below the hierarchy's root. `None`: it is of no pod.
-    fn record(&self, cgroup: PathBuf) -> Option<LimitedContainer> {
-        // CRI-O's first: it copies the pod's annotations, and sets its own over them
-        let name = |names: [&str; 2]| {
-            let mut values = names.iter().filter_map(|it| self.annotations[*it].as_str());
-            values.next().map(str::to_owned)
-        };
-        Some(LimitedContainer {
+    /// Returns the name that the first known annotation of `names` has; empty without one.
+    fn name(&self, names: [&str; 2]) -> String {
+        let mut values = names.iter().filter_map(|it| self.annotations[*it].as_str());
+        values.next().unwrap_or_default().to_owned()
+    }
+
+    /// Returns the record of the container in these cgroups.
+    fn record(&self, cgroups: Cgroups, limits: RdmaLimits) -> io::Result<LimitedContainer> {
+        Ok(LimitedContainer {
             format: FORMAT,
-            namespace: name([
+            boot_id: boot_id()?,
+            // CRI-O's first: it copies the pod's annotations, and sets its own over them
+            namespace: self.name([
                 "io.kubernetes.pod.namespace",
                 "io.kubernetes.cri.sandbox-namespace",
-            ])?,
-            pod: name(["io.kubernetes.pod.name", "io.kubernetes.cri.sandbox-name"])?,
-            container: name([
-                "io.kubernetes.container.name",
-                "io.kubernetes.cri.container-name",
-            ])?,
-            cgroup,
+            ]),
+            pod: self.name(["io.kubernetes.pod.name", "io.kubernetes.cri.sandbox-name"]),
+            cgroup: cgroups.container,
+            pod_cgroup: cgroups.pod,
+            limits,
         })
     }
 }
@@ -126,26 +125,20 @@ fn set(arguments: &[String], stdin: &mut dyn Read) -> Result<(), HookError> {
         outlasts_specification(&state.bundle, to)?;
         raise(pid, to)?;
     }
-    if limits.rdma.is_empty() {
+    let Some(state_dir) = state_dir.filter(|_| !limits.rdma.is_empty()) else {
         return Ok(());
-    }
-    let cgroups = Path::new(CGROUPS);
-    let limited = cgroup(&pid.to_string()).and_then(|of_process| {
-        let of_hook = cgroup("self")?;
-        rdma_cgroup::limit(cgroups, &of_process, &of_hook, limits.rdma)
-    });
-    let limited = limited.map_err(|source| HookError::Rdma {
+    };
+    limit(&state, &state_dir, limits.rdma).map_err(|source| HookError::Rdma {
         process: pid,
         source,
-    })?;
-    if let (Some(state_dir), Some(record)) = (state_dir, state.record(limited)) {
-        let written = LimitedContainers::new(&state_dir).write(&state.id, &record, cgroups);
-        // the limits hold without a metric
-        if let Err(error) = written {
-            eprintln!("rdma-cni: no metrics of the container's use of RDMA devices: {error}");
-        }
-    }
-    Ok(())
+    })
+}
+
+fn limit(state: &State, state_dir: &Path, limits: RdmaLimits) -> Result<(), CgroupError> {
+    let root = Path::new(CGROUPS);
+    let cgroups = prepare(root, &cgroup(&state.pid.to_string())?, &cgroup("self")?)?;
+    let record = state.record(cgroups, limits).map_err(CgroupError::Boot)?;
+    Ok(LimitedContainers::new(state_dir, root).limit(&state.id, &record)?)
 }
 
 /// Fails if the container's specification has a lower limit, which runc sets after its hooks (`setupRlimits()`,
@@ -283,27 +276,26 @@ mod tests {
         let record = |annotations: Value| {
             let state = json!({"pid": 1, "bundle": "/b", "id": "c1", "annotations": annotations});
             let state: State = serde_json::from_value(state).expect("a state");
-            state.record("kubepods/one".into())
+            let cgroups = Cgroups {
+                container: "kubepods/podone/c1".into(),
+                pod: "kubepods/podone".into(),
+            };
+            let record = state.record(cgroups, RdmaLimits::default());
+            let record = record.expect("a boot");
+            (record.namespace, record.pod)
         };
         let containerd = record(json!({
-            "io.kubernetes.cri.container-name": "main",
             "io.kubernetes.cri.sandbox-name": "a",
             "io.kubernetes.cri.sandbox-namespace": "team",
         }));
         let crio = record(json!({
-            "io.kubernetes.container.name": "main",
             "io.kubernetes.pod.name": "a",
             "io.kubernetes.pod.namespace": "team",
         }));
-        let expected = LimitedContainer {
-            format: FORMAT,
-            namespace: "team".into(),
-            pod: "a".into(),
-            container: "main".into(),
-            cgroup: "kubepods/one".into(),
-        };
-        assert_eq!((containerd.as_ref(), &crio), (Some(&expected), &containerd));
-        assert_eq!(record(json!({"io.kubernetes.pod.name": "a"})), None);
+        assert_eq!(containerd, ("team".to_owned(), "a".to_owned()));
+        assert_eq!(crio, containerd);
+        let unknown = record(json!({"io.kubernetes.pod.name": "a"}));
+        assert_eq!(unknown, (String::new(), "a".to_owned()));
     }
 
     #[test]
@@ -346,7 +338,7 @@ mod tests {
                 r#"and has ["--memlock=1", "--rdma-objects=max"]"#,
             ),
             (
-                &["--rdma-objects=3"],
+                &["--rdma-objects=3", "--state-dir=/gone"],
                 r#"{"pid":0,"bundle":"/gone"}"#,
                 r#"process 0: cannot read "/proc/0/cgroup": No such file"#,
             ),

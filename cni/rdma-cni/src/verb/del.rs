@@ -15,7 +15,9 @@ use attachments::{
 use cni_protocol::Command;
 use network_conf::Devices;
 use rdma_netns::{InterfaceName, Kernel, Link, Observed, Pod};
+use rdma_resources::limited::{CGROUPS, LimitedContainers};
 use serde_json::Value;
+use std::path::Path;
 
 /// Detaches the devices of the attachment.
 pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
@@ -24,6 +26,10 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         Some(path) => node.pod_if_there(path)?,
         None => None,
     };
+    let limited = LimitedContainers::new(node.store.root(), Path::new(CGROUPS));
+    if let Err(error) = limited.settle() {
+        log::warn!("{error}; the daemon tries to lift the pod's limits of RDMA devices again");
+    }
     if let Err(error) = node.store.sweep(None, None) {
         log::warn!("{error}; the next verb removes what killed processes left");
     }

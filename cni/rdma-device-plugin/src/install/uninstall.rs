@@ -17,6 +17,7 @@ use crate::{
 };
 use conflist::TYPE;
 use dra::Claims;
+use rdma_resources::limited::{CGROUPS, LimitedContainers};
 use std::{
     path::{Path, PathBuf},
     time::Duration,
@@ -223,6 +224,7 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>, InstallError
             named.join(", ")
         )));
     }
+    LimitedContainers::new(&state_dir, Path::new(CGROUPS)).lift_all()?;
     pods::sweep(&state_dirs)?;
     let done = binaries::take(&bin_dir, &state_dir, &record)?;
     done.iter().for_each(|line| println!("{line}"));

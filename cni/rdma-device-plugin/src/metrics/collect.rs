@@ -4,7 +4,7 @@
 use super::{
     counters::{self, PortFigures},
     holders::{Held, held},
-    limited::{self, Usage},
+    limited::{self, Limited},
     pod_list::PodList,
 };
 use crate::{
@@ -114,8 +114,8 @@ pub(super) struct Snapshot {
     pub(super) reports: Option<Reports>,
     /// Pods that request SMC-R.
     pub(super) smc: Vec<PodSmc>,
-    /// Use of RDMA devices by containers with limits.
-    pub(super) limited: Vec<Usage>,
+    /// Use of RDMA devices by pods with limits.
+    pub(super) limited: Limited,
     /// Number of prepared claims, by resource.
     pub(super) claims: BTreeMap<String, u64>,
     /// NICs that need an IPv6 address and lack it.
@@ -205,7 +205,7 @@ impl Collector {
         read.await.unwrap_or_default()
     }
 
-    async fn limited(&self) -> Vec<Usage> {
+    async fn limited(&self) -> Limited {
         let Sources {
             state_dir, sysfs, ..
         } = self.sources.clone();

@@ -1,25 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Use of RDMA devices by containers with limits, as the kernel's rdma controller counts it
+//! Use of RDMA devices by pods with limits, as the kernel's rdma controller counts it
 //! (`Documentation/admin-guide/cgroup-v2.rst`, RDMA).
 
-use super::scrape::Scrape;
+use super::{Labels, scrape::Scrape};
 use rdma_resources::{LimitedContainers, limited::LimitedContainer};
 use std::{collections::BTreeMap, fs, path::Path};
 
-/// A container, with the lines of `rdma.current` and `rdma.max` of its cgroup.
+/// A pod, with the lines of `rdma.current` and `rdma.max` of its cgroup.
 #[derive(Debug)]
 pub(super) struct Usage {
+    /// One of its limited containers.
     container: LimitedContainer,
     current: String,
     max: String,
 }
 
-/// Reads the files of all containers in `state_dir` whose cgroup is in the hierarchy at `cgroups`.
-pub(super) fn read(state_dir: &Path, cgroups: &Path) -> Vec<Usage> {
-    let containers = LimitedContainers::new(state_dir).all();
-    let usage = containers.into_iter().filter_map(|container| {
-        let cgroup = cgroups.join(&container.cgroup);
-        // the container has ended, or the node's hierarchy is not mounted here
+/// Pods with limits.
+#[derive(Debug, Default)]
+pub(super) struct Limited {
+    pods: Vec<Usage>,
+    /// Pods whose cgroup went with its limits.
+    outlasting: Vec<LimitedContainer>,
+}
+
+/// Reads the files of all pods with records in `state_dir` whose cgroup is in the hierarchy at `cgroups`.
+pub(super) fn read(state_dir: &Path, cgroups: &Path) -> Limited {
+    let containers = LimitedContainers::new(state_dir, cgroups);
+    let pods = containers.pods().into_iter().filter_map(|container| {
+        let cgroup = cgroups.join(&container.pod_cgroup);
+        // the pod may have ended since
         let read = |file: &str| fs::read_to_string(cgroup.join(file)).ok();
         Some(Usage {
             current: read("rdma.current")?,
@@ -27,7 +36,10 @@ pub(super) fn read(state_dir: &Path, cgroups: &Path) -> Vec<Usage> {
             container,
         })
     });
-    usage.collect()
+    Limited {
+        pods: pods.collect(),
+        outlasting: containers.outlasting(),
+    }
 }
 
 /// The controller's resources, with the metrics' nouns and helps.
@@ -40,27 +52,34 @@ const KINDS: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// Adds a container's use of each device and its limit, where it has one.
-pub(super) fn add(all: &[Usage], scrape: &mut Scrape) {
-    for (usage, (key, noun, help)) in all.iter().flat_map(|it| KINDS.map(|kind| (it, kind))) {
+/// Adds a pod's use of each device and its limit, where it has one, and the pods that the kernel may not forget.
+pub(super) fn add(all: &Limited, scrape: &mut Scrape) {
+    for (usage, (key, noun, help)) in all.pods.iter().flat_map(|it| KINDS.map(|kind| (it, kind))) {
         let container = &usage.container;
         let current = values(&usage.current, key);
         for (device, limit) in values(&usage.max, key) {
-            let labels = vec![
-                ("device", device.to_owned()),
-                ("pod", container.pod.clone()),
-                ("namespace", container.namespace.clone()),
-                ("container", container.container.clone()),
-            ];
+            let mut labels = of_pod(container);
+            labels.insert(0, ("device", device.to_owned()));
             let name = format!("rdma_pod_{noun}");
             if let Some(count) = current.get(device) {
-                let help = format!("{help} that the container has");
+                let help = format!("{help} that the pod has");
                 scrape.gauge(&name, &help, labels.clone(), *count);
             }
-            let help = format!("{help} that the container can have");
+            let help = format!("{help} that the pod can have");
             scrape.gauge(&format!("{name}_limit"), &help, labels, limit);
         }
     }
+    for container in &all.outlasting {
+        let help = "1: the pod's cgroup went with its limits, and the kernel can crash when an RDMA device goes";
+        scrape.gauge("rdma_pod_limits_left", help, of_pod(container), 1);
+    }
+}
+
+fn of_pod(container: &LimitedContainer) -> Labels {
+    vec![
+        ("pod", container.pod.clone()),
+        ("namespace", container.namespace.clone()),
+    ]
 }
 
 /// Returns each device's value of `key` in lines such as `mlx5_0 hca_handle=2 hca_object=max`; none for `max`.

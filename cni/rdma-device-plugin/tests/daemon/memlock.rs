@@ -2,11 +2,15 @@
 //! A resource whose containers may lock more memory than the runtime allows, and have a limit of RDMA objects.
 
 use crate::{Running, ids};
-use integration::Machine;
+use integration::{Machine, wait};
 use nix::sys::signal::Signal;
 use rdma_device_plugin::chain::record::Record;
+use rdma_resources::{
+    LimitedContainers, RdmaLimits,
+    limited::{FORMAT, LimitedContainer, boot_id},
+};
 use serde_json::{Value, json};
-use std::fs;
+use std::{fs, path::Path};
 
 const NAME: &str = "rdma-device-plugin/container=rdma--hca:3";
 
@@ -90,4 +94,52 @@ fn a_container_keeps_the_hook_that_it_was_promised() {
     let answer = running.kubelet.ask_for("rdma/hca", &[&own]).expect("given");
     let names = &answer.container_responses[0].cdi_devices;
     assert!(names.iter().all(|it| it.name != NAME), "{names:?}");
+}
+
+/// Files in place of the kernel's controller, which keep what was written.
+#[test]
+fn a_pod_is_limited_on_new_devices_and_until_its_container_ends() {
+    const NONE: &str = "mlx5_0 hca_handle=max hca_object=max \n";
+    const LIMITED: &str = "mlx5_0 hca_handle=max hca_object=3 \n";
+    let machine = Machine::with(&[crate::FIRST, crate::SECOND]);
+    let pod = Path::new("kubepods/poda");
+    let of_container = machine.path("sys/fs/cgroup").join(pod).join("c1");
+    fs::create_dir_all(of_container).expect("made");
+    machine.write("sys/fs/cgroup/cgroup.controllers", "cpu rdma\n");
+    let (max, events) = [("rdma.max"), ("c1/cgroup.events")]
+        .map(|file| format!("sys/fs/cgroup/{}/{file}", pod.display()))
+        .into();
+    machine.write(&events, "populated 1\nfrozen 0\n");
+    machine.write(&max, NONE);
+    let configuration = configuration(&machine, 8, "");
+    let running = Running::on(machine, &configuration).listed("rdma/hca", 8);
+    let machine = &running.machine;
+    let containers = LimitedContainers::new(&machine.path("state"), &machine.path("sys/fs/cgroup"));
+    let container = LimitedContainer {
+        format: FORMAT,
+        boot_id: boot_id().expect("a boot"),
+        namespace: "default".into(),
+        pod: "a".into(),
+        cgroup: pod.join("c1"),
+        pod_cgroup: pod.into(),
+        limits: RdmaLimits {
+            handles: None,
+            objects: Some(3),
+        },
+    };
+    containers.limit("c1", &container).expect("limited");
+    let has = |line: &str| {
+        let text = fs::read_to_string(machine.path(&max)).expect("the file");
+        text.contains(line)
+    };
+
+    machine.write(&max, NONE);
+    running.daemon.signal(Signal::SIGHUP);
+    wait::until("the device is limited", || has("mlx5_0 hca_object=3"));
+
+    machine.write(&max, LIMITED);
+    machine.write(&events, "populated 0\nfrozen 0\n");
+    wait::until("the limit is lifted", || has("mlx5_0 hca_object=max"));
+    let record = machine.path("state/limited/c1.json");
+    wait::until("it is forgotten", || !record.exists());
 }

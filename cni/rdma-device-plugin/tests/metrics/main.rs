@@ -13,7 +13,7 @@ mod site;
 use integration::{stopwatch::Stopwatch, wait};
 use rdma_device_plugin::offer::Gone;
 use rdma_resources::{
-    Grants, LimitedContainers, Sharing,
+    Grants, LimitedContainers, RdmaLimits, Sharing,
     grant::{Grant, GrantedDevice},
     limited::{self, LimitedContainer},
 };
@@ -344,36 +344,46 @@ async fn whether_pods_have_smc() {
 
 /// Files in place of the kernel's controller.
 #[tokio::test(flavor = "multi_thread")]
-async fn containers_with_limits_show_their_use() {
+async fn pods_with_limits_show_their_use() {
     let site = Site::new(vec![]);
-    let containers = LimitedContainers::new(site.path());
     let cgroups = site.path().join("sys/fs/cgroup");
-    for name in ["lives", "ended"] {
+    let write = |file: &str, text: &str| {
+        let path = cgroups.join(file);
+        fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+        fs::write(path, text).expect("written");
+    };
+    write("cgroup.controllers", "rdma\n");
+    let containers = LimitedContainers::new(site.path(), &cgroups);
+    for (pod, id) in [("lives", "one"), ("lives", "two"), ("left", "three")] {
         let container = LimitedContainer {
             format: limited::FORMAT,
+            boot_id: limited::boot_id().expect("a boot"),
             namespace: "team".into(),
-            pod: name.into(),
-            container: "main".into(),
-            cgroup: Path::new("kubepods.slice").join(name),
+            pod: pod.into(),
+            cgroup: Path::new("kubepods.slice").join(pod).join(id),
+            pod_cgroup: Path::new("kubepods.slice").join(pod),
+            limits: RdmaLimits::default(),
         };
-        let directory = cgroups.join(&container.cgroup);
-        fs::create_dir_all(&directory).expect("made");
-        let write = |file: &str, text: &str| {
-            fs::write(directory.join(file), text).expect("written");
-        };
-        write("rdma.current", "mlx5_0 hca_handle=2 hca_object=17 \n");
-        write("rdma.max", "mlx5_0 hca_handle=max hca_object=100 \n");
-        let written = containers.write(name, &container, &cgroups);
-        written.expect("written");
+        let file = |name: &str| format!("kubepods.slice/{pod}/{name}");
+        write(
+            &file("rdma.current"),
+            "mlx5_0 hca_handle=2 hca_object=17 \n",
+        );
+        write(&file("rdma.max"), "mlx5_0 hca_handle=max hca_object=100 \n");
+        write(&file(&format!("{id}/cgroup.events")), "populated 1\n");
+        containers.limit(id, &container).expect("limited");
     }
-    fs::remove_dir_all(cgroups.join("kubepods.slice/ended")).expect("removed");
+    fs::remove_dir_all(cgroups.join("kubepods.slice/left")).expect("removed");
     let text = site.serve().await.metrics().await;
     let lines = text.lines();
     let mut lines: Vec<&str> = lines.filter(|it| it.starts_with("rdma_pod_")).collect();
     lines.sort_unstable();
     // its other use has no limit
-    let labels = r#"{device="mlx5_0",pod="lives",namespace="team",container="main"}"#;
-    let expected = [("objects_limit", 100), ("objects", 17)];
-    let expected = expected.map(|(name, value)| format!("rdma_pod_{name}{labels} {value}"));
+    let labels = r#"{device="mlx5_0",pod="lives",namespace="team"}"#;
+    let expected = [
+        r#"rdma_pod_limits_left{pod="left",namespace="team"} 1"#.to_owned(),
+        format!("rdma_pod_objects_limit{labels} 100"),
+        format!("rdma_pod_objects{labels} 17"),
+    ];
     assert_eq!(lines, expected);
 }

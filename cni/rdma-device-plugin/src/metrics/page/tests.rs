@@ -9,6 +9,7 @@ use crate::{
         Metrics, View,
         collect::Snapshot,
         holders::{Held, Holder},
+        limited::Limited,
     },
     offer::{Environment, Gone, Offer, OfferedDevice},
 };
@@ -58,7 +59,7 @@ impl Found {
             ports: Some(BTreeMap::new()),
             reports: None,
             smc: vec![],
-            limited: vec![],
+            limited: Limited::default(),
             claims: BTreeMap::new(),
             without_ipv6: vec![],
         };

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Keeps the limits of pods' use of RDMA devices ([`rdma_resources::limited`]): lifts them when a pod's limited containers
+//! have ended, which no DEL does for pods of the host's network, and sets them for devices that come back.
+
+use crate::{node::Node, watch::Watch};
+use rdma_resources::LimitedContainers;
+use std::sync::Arc;
+use tokio::{sync::watch, task::spawn_blocking};
+
+/// Keeps the limits of `containers` until the daemon ends.
+pub(crate) async fn keep(containers: LimitedContainers, mut node: watch::Receiver<Arc<Node>>) {
+    let mut last = None;
+    loop {
+        // before the look, which else would miss a change
+        let mut changes = Watch::new(containers.watched());
+        let all = containers.clone();
+        let settled = spawn_blocking(move || {
+            let error = all.settle().err().map(|error| error.to_string());
+            let pods = all.outlasting().into_iter();
+            let pods: Vec<_> = pods
+                .map(|it| format!("{}/{}", it.namespace, it.pod))
+                .collect();
+            let outlasting = (!pods.is_empty()).then(|| {
+                format!(
+                    "the cgroups of {} went with their limits of RDMA devices: reboot the node before you remove an \
+                     RDMA device or unload its driver, which can crash the kernel then",
+                    pods.join(", ")
+                )
+            });
+            [error, outlasting]
+        });
+        let Ok(sentences) = settled.await else { return };
+        if last.as_ref() != Some(&sentences) {
+            sentences.iter().flatten().for_each(|it| log::warn!("{it}"));
+            last = Some(sentences);
+        }
+        tokio::select! {
+            () = changes.changed() => {}
+            changed = node.changed() => if changed.is_err() { return },
+        }
+    }
+}
