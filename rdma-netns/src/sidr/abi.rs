@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Commands and events of `/dev/infiniband/rdma_cm` (`include/uapi/rdma/rdma_user_cm.h`).
 
-use std::net::IpAddr;
+use std::{mem::offset_of, net::IpAddr};
 
 /// `RDMA_USER_CM_CMD_*`
 pub(super) mod command {
@@ -73,6 +73,36 @@ const _: () = {
     assert!(size_of::<Connect>() == CONNECT);
     assert!(size_of::<GetEvent>() == GET_EVENT);
     assert!(size_of::<Event>() == EVENT);
+};
+
+// the places of `PLACES` in tests/headers.rs, which compares them with the kernel's headers
+const _: () = {
+    assert!(offset_of!(Header, output) == 6);
+    assert!(offset_of!(CreateId, response) == 8);
+    assert!(offset_of!(CreateId, port_space) == 16);
+    assert!(offset_of!(CreateId, queue_pair) == 18);
+    assert!(offset_of!(Bind, size) == 4);
+    assert!(offset_of!(Bind, address) == 8);
+    assert!(offset_of!(ResolveAddress, timeout_ms) == 4);
+    assert!(offset_of!(ResolveAddress, source_size) == 8);
+    assert!(offset_of!(ResolveAddress, destination_size) == 10);
+    assert!(offset_of!(ResolveAddress, source) == 16);
+    assert!(offset_of!(ResolveAddress, destination) == 144);
+    assert!(offset_of!(ResolveRoute, timeout_ms) == 4);
+    assert!(offset_of!(SetOption, id) == 8);
+    assert!(offset_of!(SetOption, level) == 12);
+    assert!(offset_of!(SetOption, name) == 16);
+    assert!(offset_of!(SetOption, length) == 20);
+    assert!(offset_of!(Query, id) == 8);
+    assert!(offset_of!(Query, option) == 12);
+    assert!(offset_of!(Addresses, port) == 8);
+    assert!(offset_of!(Addresses, source) == 16);
+    assert!(offset_of!(Addresses, device) == 272);
+    assert!(offset_of!(Connect, valid) == 271);
+    assert!(offset_of!(Connect, id) == 272);
+    assert!(offset_of!(Event, event) == 12);
+    assert!(offset_of!(Event, status) == 16);
+    assert!(offset_of!(Event, reserved) == 324);
 };
 
 /// A structure of numbers without padding: each byte is initialized, and each value is valid.
