@@ -50,6 +50,7 @@
 //! | [`tmpfs`] | file systems of their own: full, read-only, or just plain |
 //! | [`power`] | in the lab, a machine that loses power and boots again with its disk |
 //! | [`verify`] | `ping --exchange` in two pods |
+//! | [`pinged`] | `ping` of one address |
 //! | [`wait`] | waiting for the kernel, with an end |
 
 pub mod api_server;
@@ -86,6 +87,7 @@ pub mod node;
 pub mod oci;
 pub mod odd_file;
 pub mod pages;
+pub mod pinged;
 pub mod plugin;
 pub mod power;
 pub mod qemu;

@@ -10,7 +10,8 @@ use integration::{
         shared::{address, has_all_rails},
     },
     daemon::doctor,
-    lab::Lab,
+    lab::{Lab, NICS, ipv4},
+    pinged::{is_silent_rdma, pinged},
     wait,
 };
 use serde_json::{Value, json};
@@ -81,4 +82,65 @@ fn virtual_functions_are_moved_by_device_id_and_by_driver() {
         ["rdma0", "rdma1"].iter().all(|it| lab.host.has_link(it))
     });
     del(&attached);
+}
+
+/// Both NICs of the machine in one network. Packets from one to the other pass the wire, although both addresses are the
+/// machine's own.
+struct Wire(Lab);
+
+impl Wire {
+    #[track_caller]
+    fn new() -> Self {
+        let lab = Lab::without_rdma(0);
+        let host = &lab.host;
+        for (nic, name) in NICS.into_iter().enumerate() {
+            lab.physical_function(name);
+            host.set_sysctl(&format!("ipv4/conf/{name}/accept_local"), "1");
+            let [own, other] = [nic, 1 - nic].map(|it| ipv4(0, it));
+            let table = 101 + nic;
+            for line in [
+                format!("address add {own}/24 dev {name}"),
+                format!("route add {other} dev {name} src {own} table {table}"),
+                format!("rule add pref {table} iif lo to {other} lookup {table}"),
+            ] {
+                host.ip(&line);
+            }
+        }
+        host.ip("rule add pref 110 lookup local");
+        host.ip("rule del pref 0");
+        Self(lab)
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        let host = &self.0.host;
+        host.ip("rule add pref 0 lookup local");
+        for (nic, name) in NICS.into_iter().enumerate() {
+            host.ip(&format!("rule del pref {}", 101 + nic));
+            host.ip(&format!("address flush dev {name}"));
+        }
+        host.ip("rule del pref 110");
+    }
+}
+
+/// The machine's own connection manager answers, by the other NIC, which drops UDP port 4791 afterwards.
+#[test]
+fn a_rail_pings_another_one_and_tells_that_rdma_alone_is_dropped() {
+    let Wire(lab) = &Wire::new();
+    let to = ipv4(0, 1);
+    let mut told = (1, Value::Null);
+    wait::until("the rail answers", || {
+        told = pinged(&lab.host, &to, "3");
+        told.0 == 0
+    });
+    assert_eq!(told.1["answered"], 2, "{}", told.1);
+    assert_eq!(told.1["from"]["device"], format!("r_{}", NICS[0]));
+
+    let dropped = format!("pref 100 ipproto udp dport 4791 iif {} blackhole", NICS[1]);
+    lab.host.ip(&format!("rule add {dropped}"));
+    let (code, pair) = pinged(&lab.host, &to, "3");
+    lab.host.ip(&format!("rule del {dropped}"));
+    assert_eq!(code, 1, "{pair}");
+    is_silent_rdma(&pair);
 }

@@ -2,7 +2,7 @@
 //! In the lab, siw (iWARP in software) of the kernel: `integration/lab/vm --tier fast --exclusive`. A siw device has
 //! one GID, made of the MAC, as an eRDMA device has. It cannot be moved.
 
-use integration::{Netns, Node, Snapshot, daemon::doctor};
+use integration::{Netns, Node, Snapshot, daemon::doctor, pinged::pinged};
 use serde_json::json;
 use std::process::Command;
 
@@ -60,4 +60,15 @@ fn a_rail_with_siw_is_refused_in_words_and_the_host_is_as_before() {
     assert!(found.contains("siw0: software devices"), "{found}");
     assert!(found.contains("ADD refuses eth1 (102)"), "{found}");
     assert!(!found.contains("ADD moves"), "{found}");
+}
+
+#[test]
+fn a_ping_from_a_rail_with_siw_is_refused_in_words() {
+    let Siw(node) = &Siw::new();
+    let neighbour = "192.0.2.6 lladdr 02:00:00:00:00:06 dev eth1 nud permanent";
+    node.host.ip(&format!("neigh add {neighbour}"));
+    let (code, pair) = pinged(&node.host, "192.0.2.6", "1");
+    assert_eq!(code, 1);
+    let reason = "siw0 speaks iWARP, which has no RDMA echo: its connections are TCP's, so use ping(8) or rping";
+    assert_eq!(pair["reason"], reason, "{pair}");
 }
