@@ -28,7 +28,7 @@ machine installed 'integration/lab_installed' --tier full --shared --memory 4096
 machine shared 'integration/lab_(kubelet_share|shared)' --tier full --shared --timeout 2400
 machine erdma 'integration/lab_erdma(_(claims|driver|faults|pods|node))?' --tier erdma --exclusive --monitor --timeout 1800
 machine mlx5 'integration/lab_mlx5(_ping)?' --tier mlx5 --exclusive --timeout 900
-machine fast 'rdma-netns/rdma|integration/lab_smc_readout' --tier fast --exclusive --timeout 1800
+machine fast 'rdma-netns/rdma|integration/lab_(fabric|smc_readout)' --tier fast --exclusive --timeout 1800
 machine reboot 'integration/lab_reboot' --tier full --exclusive --memory 2560 --timeout 1200 \
 	--disk /var/lib/cni --disk /var/lib/kubelet --disk /var/lib/containerd --disk /etc/cni/net.d \
 	--disk /opt/cni/bin --disk /var/lib/reboot
