@@ -148,7 +148,8 @@ fn reason(outcome: &Outcome) -> Option<String> {
     let rail = outcome.pair.rail.as_ref();
     let is_unseen = matches!(outcome.icmp, Some(Ok(false)))
         || matches!(outcome.failure, Some(AskError::Unresolved(_)));
-    match rail.filter(|it| it.is_of_node && is_unseen && outcome.times.is_empty()) {
+    let may_be_in_pod = is_unseen && outcome.swapped_with.is_none() && outcome.times.is_empty();
+    match rail.filter(|it| it.is_of_node && may_be_in_pod) {
         Some(PeerRail { peer, netdev, .. }) => Some(format!(
             "{reason}; or a pod has {netdev} of {peer}, and rails in pods do not answer (kubectl rdma pods -A)"
         )),
@@ -314,6 +315,9 @@ mod tests {
             "; or a pod has eth1 of node-2, and rails in pods do not answer (kubectl rdma pods -A)";
         let has_hint = |it: &Outcome| reason(it).expect("a reason").ends_with(hint);
         assert!(has_hint(&of_node));
+        of_node.swapped_with = Some("eth0".to_owned());
+        assert!(!has_hint(&of_node));
+        of_node.swapped_with = None;
         of_node.failure = Some(AskError::Silent {
             local: Local {
                 device: 1,
