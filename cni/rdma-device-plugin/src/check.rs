@@ -2,10 +2,10 @@
 //! `--check-config`: prints the devices that this node would advertise.
 
 use crate::{
+    cannot,
     chain::{Chain, ChainStatus},
     cli::Arguments,
     conf::Erdma,
-    daemon::StartError,
     erdma::{self, Discovery, discover, reconciler},
     hardware::Hardware,
     health, ipv6_prerequisite,
@@ -13,6 +13,7 @@ use crate::{
     offer::{PreviousOffers, offers, table},
 };
 use ::erdma::{instance, metadata::Metadata};
+use anyhow::Result;
 use rdma_netns::Inventory;
 use std::{io::Write, path::Path};
 use tokio::sync::watch;
@@ -21,25 +22,19 @@ use tokio::sync::watch;
 ///
 /// # Errors
 /// The configuration is wrong, sysfs is missing, or the output is closed.
-pub fn check(arguments: &Arguments) -> Result<(), StartError> {
+pub fn check(arguments: &Arguments) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|source| StartError::System {
-            what: "start",
-            source,
-        })?;
+        .map_err(cannot("start"))?;
     let text = runtime.block_on(report(arguments))?;
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
-        .map_err(|source| StartError::System {
-            what: "print",
-            source,
-        })
+        .map_err(cannot("print"))
 }
 
-async fn report(arguments: &Arguments) -> Result<String, StartError> {
+async fn report(arguments: &Arguments) -> Result<String> {
     let parsed = arguments.conf()?;
     let hardware = Hardware::new(&arguments.sysfs, &arguments.dev)
         .with_procfs(&arguments.procfs)

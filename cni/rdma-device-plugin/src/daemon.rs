@@ -9,15 +9,14 @@
 
 mod start;
 
-use start::system;
-
 use crate::{
+    cannot,
     chain::ChainStatus,
     cli::Arguments,
-    conf::{Conf, ConfError, ErrorThreshold, ResourceName},
+    conf::{Conf, ErrorThreshold, ResourceName},
     dra,
     erdma::{Report, Side, discover, reconciler::AnyLoader},
-    hardware::{Hardware, HardwareError},
+    hardware::Hardware,
     health::{self, unreachable},
     ipv6_prerequisite,
     kubelet::{Plugin, PluginContext, streams::End},
@@ -36,6 +35,7 @@ use crate::{
     watch::until,
 };
 use ::lldp::Switches;
+use anyhow::{Result, anyhow};
 use rdma_netns::Inventory;
 use rdma_resources::LimitedContainers;
 use std::{
@@ -67,25 +67,6 @@ const CHAIN_CHANGED: &str = "chain of the file has changed: it takes effect when
 
 /// Remark on a file whose `dra` differs from the one in force.
 const DRA_CHANGED: &str = "dra of the file has changed: it takes effect when this daemon restarts";
-
-/// Reason why the daemon cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The configuration is wrong.
-    #[error(transparent)]
-    Conf(#[from] ConfError),
-    /// The hardware cannot be observed.
-    #[error(transparent)]
-    Hardware(#[from] HardwareError),
-    /// A system call fails.
-    #[error("cannot {what}: {source}")]
-    System {
-        /// Action that failed: `listen at --probe-socket`.
-        what: &'static str,
-        /// Error of the system.
-        source: io::Error,
-    },
-}
 
 /// A running daemon.
 pub struct Daemon {
@@ -141,7 +122,7 @@ impl Daemon {
     ///
     /// # Errors
     /// A task that observes the node has ended.
-    pub async fn run(mut self, mut signals: Signals) -> Result<(), StartError> {
+    pub async fn run(mut self, mut signals: Signals) -> Result<()> {
         let conf = self.node.borrow().conf.clone();
         log_remarks(&privilege::missing(&self.arguments, &conf));
         let first = self.node.borrow().clone();
@@ -164,7 +145,7 @@ impl Daemon {
         let limits = limits::keep(containers, self.node.subscribe());
         self.watchers.spawn(limits);
         let claims = dra::serve(&self.arguments, &self.context, self.presence.as_deref());
-        if let Some(serving) = claims.map_err(system("listen for kubelet's claims"))? {
+        if let Some(serving) = claims.map_err(cannot("listen for kubelet's claims"))? {
             self.watchers.spawn(serving);
         }
         let (node, chain) = (self.node.subscribe(), self.chain.subscribe());
@@ -195,18 +176,16 @@ impl Daemon {
                         Signal::Configuration
                     }
                     Event::Ended => {
-                        break Err(StartError::System {
-                            what: "go on as the leader",
-                            source: io::Error::other("one of the leader's tasks has ended"),
-                        });
+                        break Err(anyhow!(
+                            "cannot go on as the leader: one of the leader's tasks has ended"
+                        ));
                     }
                 },
                 // a restart is better than missing changes; the log has the reason
                 Some(_) = self.watchers.join_next() => {
-                    break Err(StartError::System {
-                        what: "follow the node's changes any more",
-                        source: io::Error::other("a task that watches has ended"),
-                    });
+                    break Err(anyhow!(
+                        "cannot follow the node's changes any more: a task that watches has ended"
+                    ));
                 }
                 () = until(self.publish_at) => {
                     let node = self.node.borrow().clone();

@@ -50,3 +50,8 @@ pub mod release;
 pub mod report;
 pub mod signals;
 pub mod watch;
+
+/// Returns an error of the system as `cannot start: …`, for `what` the program was about to do.
+pub fn cannot(what: &str) -> impl Fn(std::io::Error) -> anyhow::Error {
+    move |error| anyhow::anyhow!("cannot {what}: {error}")
+}

@@ -6,10 +6,11 @@ use cni_protocol::{logging::line, state_file};
 use conf_reader::one_line;
 use doctor::Installed;
 use rdma_device_plugin::{
+    cannot,
     chain::record::Record,
     check,
     cli::{Arguments, Command},
-    daemon::{Daemon, StartError},
+    daemon::Daemon,
     fabric,
     history::{History, Recorder},
     install, kubectl,
@@ -20,6 +21,7 @@ use rdma_device_plugin::{
 };
 use std::{
     ffi::OsString,
+    fmt::Display,
     io::{Write, stderr, stdout},
     process::ExitCode,
 };
@@ -85,14 +87,14 @@ fn ping(line: Vec<OsString>) -> ExitCode {
     }
 }
 
-fn ended(done: Result<(), impl std::error::Error>) -> ExitCode {
+fn ended(done: Result<(), impl Display>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(&error),
     }
 }
 
-fn failed(error: &dyn std::error::Error) -> ExitCode {
+fn failed(error: &dyn Display) -> ExitCode {
     eprintln!("rdma-device-plugin: {}", one_line(&error.to_string()));
     ExitCode::FAILURE
 }
@@ -117,22 +119,15 @@ fn start_log(level: log::LevelFilter, history: History) {
 
 /// Serves all resources on one thread. Work that may wait for the disk or a lock runs on other threads, which end when
 /// idle.
-fn serve(arguments: Arguments, metrics: Metrics) -> Result<(), StartError> {
+fn serve(arguments: Arguments, metrics: Metrics) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(4)
         .thread_keep_alive(std::time::Duration::from_secs(2))
         .build()
-        .map_err(|source| StartError::System {
-            what: "start",
-            source,
-        })?;
+        .map_err(cannot("start"))?;
     let (served, presence) = runtime.block_on(async {
-        let handled = Signals::taken().map_err(|source| StartError::System {
-            what: "handle signals",
-            source,
-        });
-        let mut signals = match handled {
+        let mut signals = match Signals::taken().map_err(cannot("handle signals")) {
             Ok(signals) => signals,
             Err(error) => return (Err(error), None),
         };

@@ -30,25 +30,39 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileError> {
         .map_err(|error| FileError::new("read", path, error.into()))
 }
 
-/// Reads the record in the file. None: the file does not exist. A record of a format above `newest` is refused,
-/// regardless of its other content: it is never read in part.
+/// Reads the record in the file. None: the file does not exist.
 ///
 /// # Errors
-/// Same as [`read`]; or the format is newer.
+/// The file cannot be read, or [`parse_record`] fails.
 pub fn read_record<T: DeserializeOwned>(path: &Path, newest: u32) -> Result<Option<T>, FileError> {
-    let Some(content) = read::<Value>(path)? else {
-        return Ok(None);
-    };
-    let format = content["format"].as_u64();
-    if let Some(newer) = format.filter(|it| *it > newest.into()) {
-        let words = format!("its format is {newer}, of a newer rdma-device-plugin");
-        let error = io::Error::new(io::ErrorKind::Unsupported, words);
-        return Err(FileError::new("read", path, error));
+    match state_file::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        text => parse_record(&text.map_err(failed("read", path))?, path, newest).map(Some),
     }
-    let record = serde_json::from_value(content);
-    record
-        .map(Some)
-        .map_err(|error| FileError::new("read", path, error.into()))
+}
+
+/// Parses `text`, the content of the file `path`. A record of a format above `newest` is refused, regardless of its
+/// other content: it is never read in part.
+///
+/// # Errors
+/// The text is no `T`, or the format is newer.
+pub fn parse_record<T: DeserializeOwned>(
+    text: &[u8],
+    path: &Path,
+    newest: u32,
+) -> Result<T, FileError> {
+    let parse = || -> io::Result<T> {
+        let content: Value = serde_json::from_slice(text)?;
+        match content["format"].as_u64().filter(|it| *it > newest.into()) {
+            Some(newer) => {
+                let words =
+                    format!("its format is {newer}, of a newer rdma-device-plugin; use that one");
+                Err(io::Error::new(io::ErrorKind::Unsupported, words))
+            }
+            None => Ok(serde_json::from_value(content)?),
+        }
+    };
+    parse().map_err(failed("read", path))
 }
 
 /// Replaces the file, unless it has this content already. Returns true if it was replaced.

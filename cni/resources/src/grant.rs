@@ -188,7 +188,7 @@ mod tests {
         ] {
             fs::write(&path, text).expect("written");
             let error = grants.read("rdma/hca", "17").expect_err("newer");
-            let expected = "its format is 3, of a newer rdma-device-plugin";
+            let expected = "its format is 3, of a newer rdma-device-plugin; use that one";
             assert!(error.to_string().ends_with(expected), "{error}");
             assert_eq!(grants.all(), []);
         }

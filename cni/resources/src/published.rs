@@ -149,7 +149,7 @@ mod tests {
             let text = format!("{{\"format\": {}{rest}}}", FORMAT + 1);
             std::fs::write(path(directory.path()), text).expect("written");
             let error = Published::read(directory.path()).expect_err("newer");
-            let expected = "its format is 3, of a newer rdma-device-plugin";
+            let expected = "its format is 3, of a newer rdma-device-plugin; use that one";
             assert!(error.to_string().ends_with(expected), "{error}");
         }
     }

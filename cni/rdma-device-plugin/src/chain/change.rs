@@ -2,7 +2,7 @@
 //! One change of a directory of lists. The record has the change before the directory is changed.
 
 use super::{
-    Chain, ChainError, evidence,
+    Chain, evidence,
     file::{self, Held},
     record::{Placing, Record},
 };
@@ -69,7 +69,7 @@ impl Chain {
         change: &Change,
         directory: &Directory,
         record: &mut Record,
-    ) -> Result<Option<Option<Held>>, ChainError> {
+    ) -> Result<Option<Option<Held>>, FileError> {
         self.carry_out(change, &self.conf.entry, [directory; 2], record)
     }
 
@@ -81,7 +81,7 @@ impl Chain {
         entry: &Entry,
         [directory, actual]: [&'a Directory; 2],
         record: &mut Record,
-    ) -> Result<Option<Option<Held>>, ChainError> {
+    ) -> Result<Option<Option<Held>>, FileError> {
         let dir = &self.conf.conf_dir;
         let text_in = |directory: &'a Directory, name: &str| -> &'a str {
             let file = directory.file(name);

@@ -30,12 +30,6 @@ pub(crate) fn busy(dir: &Path) -> FileError {
     FileError::new("change", dir, io::Error::other(problem))
 }
 
-/// Converts an error of a system call at `path`.
-pub(crate) fn system(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileError {
-    let path = path.to_owned();
-    move |source| FileError::new(verb, &path, source)
-}
-
 /// A replaced file with its old and new text. A program that opened the file before may still write to it, and expects
 /// its text to take effect.
 #[derive(Debug)]

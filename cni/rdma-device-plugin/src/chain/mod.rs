@@ -38,7 +38,7 @@ use conflist::{
 };
 use file::Held;
 use rdma_resources::FileError;
-use record::{Record, RecordError};
+use record::Record;
 use std::{collections::BTreeSet, path::PathBuf};
 
 /// Our plugin in the chain, as configured.
@@ -72,17 +72,6 @@ pub struct Turn {
     pub hindered: bool,
     /// Reason for a step that was skipped without harm, in a sentence.
     pub remark: Option<String>,
-}
-
-/// Reason why a turn failed.
-#[derive(Debug, thiserror::Error)]
-pub enum ChainError {
-    /// The directory cannot be read, or a file cannot be written.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// The record cannot be read or written.
-    #[error(transparent)]
-    Record(#[from] RecordError),
 }
 
 impl Chain {
@@ -131,7 +120,7 @@ impl Chain {
         held: &mut Vec<Held>,
         claim: &mut Claim,
         blocker: impl FnOnce() -> Option<String>,
-    ) -> Result<Turn, ChainError> {
+    ) -> Result<Turn, FileError> {
         // nothing is made on a node without an installation, not even the lock file
         if Record::read(&self.state_dir)?.is_none() {
             (*claim, *held) = (Claim::default(), vec![]);
@@ -257,7 +246,7 @@ impl Chain {
     ///
     /// # Errors
     /// The directory, one of its files or the record cannot be read or written.
-    pub fn take_out(&self) -> Result<Vec<String>, ChainError> {
+    pub fn take_out(&self) -> Result<Vec<String>, FileError> {
         let _lock = record::lock(&self.state_dir)?;
         let directory = self.read()?;
         let Some(mut record) = Record::read(&self.state_dir)? else {
@@ -330,7 +319,7 @@ impl Chain {
     pub(crate) fn give_back(
         &self,
         record: &mut Record,
-    ) -> Result<(Vec<String>, Vec<Obstacle>), ChainError> {
+    ) -> Result<(Vec<String>, Vec<Obstacle>), FileError> {
         record.clear_copies(&self.conf.conf_dir)?;
         let placings = record.lists.clone();
         let mut files = vec![];
@@ -375,7 +364,7 @@ impl Chain {
                 return Ok((files, obstacles));
             }
         }
-        Err(file::busy(&self.conf.conf_dir).into())
+        Err(file::busy(&self.conf.conf_dir))
     }
 
     /// Returns the lists that still name our plugin, added by any program.

@@ -2,14 +2,17 @@
 //! Record of the changes of the node: `<stateDir>/install.json`. The record is written before the node is changed, so
 //! that a killed run leaves nothing unknown.
 
-use super::file::{self, Stamp, hash, system};
+use super::file::{self, Stamp, hash};
 use cni_protocol::{
     lock::{self, Held},
-    state_file,
+    state_file::{self, failed},
 };
 use conflist::{Directory, Entry, List, placement, single::SUFFIX};
 use doctor::Installed;
-use rdma_resources::{ContainerLimits, FileError, Hook};
+use rdma_resources::{
+    ContainerLimits, FileError, Hook,
+    file::{parse_record, read_record},
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::{
@@ -26,30 +29,6 @@ const FORMAT: u32 = 2;
 pub const BIN_DIR: &str = "/opt/cni/bin";
 
 const LOCK: &str = "install.lock";
-
-/// Reason why the record cannot be read, written or locked.
-#[derive(Debug, thiserror::Error)]
-pub enum RecordError {
-    /// The kernel refuses.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// The file is no record.
-    #[error("{path:?} is no record of an install: {problem}")]
-    Corrupt {
-        /// Path of the file.
-        path: PathBuf,
-        /// Message of the parser.
-        problem: String,
-    },
-    /// A later version wrote it.
-    #[error("{path:?} has format {format}, and this version knows {FORMAT}; use the newer one")]
-    Newer {
-        /// Path of the file.
-        path: PathBuf,
-        /// Format of the file.
-        format: u32,
-    },
-}
 
 /// Changes of the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -171,32 +150,16 @@ impl Record {
     ///
     /// # Errors
     /// The record cannot be read.
-    pub fn read(state_dir: &Path) -> Result<Option<Self>, RecordError> {
-        let path = path(state_dir);
-        let text = match state_file::read(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            text => text.map_err(system("read", &path))?,
-        };
-        Self::parse(&text, &path).map(Some)
+    pub fn read(state_dir: &Path) -> Result<Option<Self>, FileError> {
+        read_record(&path(state_dir), FORMAT)
     }
 
     /// Parses `text`, the content of the file `path`.
     ///
     /// # Errors
     /// The text is no record, or one of a later version.
-    pub fn parse(text: &[u8], path: &Path) -> Result<Self, RecordError> {
-        let path = || path.to_owned();
-        let record: Self = serde_json::from_slice(text).map_err(|error| RecordError::Corrupt {
-            path: path(),
-            problem: error.to_string(),
-        })?;
-        match record.format {
-            format if format > FORMAT => Err(RecordError::Newer {
-                path: path(),
-                format,
-            }),
-            _ => Ok(record),
-        }
+    pub fn parse(text: &[u8], path: &Path) -> Result<Self, FileError> {
+        parse_record(text, path, FORMAT)
     }
 
     /// Removes the temporary copies that a killed run left beside the lists of `conf_dir`. No runtime reads them. The
@@ -224,7 +187,7 @@ impl Record {
     ///
     /// # Errors
     /// The record cannot be written.
-    pub fn write(&self, state_dir: &Path) -> Result<(), RecordError> {
+    pub fn write(&self, state_dir: &Path) -> Result<(), FileError> {
         let path = path(state_dir);
         let write = || {
             let mut text = serde_json::to_vec_pretty(self)?;
@@ -235,7 +198,7 @@ impl Record {
             fs::create_dir_all(state_dir)?;
             state_file::replace(&path, &text, true)
         };
-        Ok(write().map_err(system("write", &path))?)
+        write().map_err(failed("write", &path))
     }
 
     /// Returns true if the file has the same content apart from the stamps of lists.
@@ -256,8 +219,8 @@ impl Record {
     ///
     /// # Errors
     /// The record cannot be removed.
-    pub fn remove(state_dir: &Path) -> Result<(), RecordError> {
-        Ok(file::remove(&path(state_dir))?)
+    pub fn remove(state_dir: &Path) -> Result<(), FileError> {
+        file::remove(&path(state_dir))
     }
 
     /// Returns the files of `directory` that have our plugin. A file in which our plugin now has another configuration
@@ -321,7 +284,7 @@ impl Record {
 ///
 /// # Errors
 /// The lock file cannot be made, or the temporary record cannot be removed.
-pub fn lock(state_dir: &Path) -> Result<Held, RecordError> {
+pub fn lock(state_dir: &Path) -> Result<Held, FileError> {
     let path = state_dir.join(LOCK);
     let open = || match state_file::open(&path) {
         // an existing file is not opened for writing: watchers of the directory would start a turn and lock again
@@ -331,7 +294,7 @@ pub fn lock(state_dir: &Path) -> Result<Held, RecordError> {
         }
         file => file,
     };
-    let held = lock::hold(&path, open).map_err(system("lock", &path))?;
+    let held = lock::hold(&path, open).map_err(failed("lock", &path))?;
     file::remove(&state_dir.join("install.json.new"))?;
     Ok(held)
 }
@@ -340,14 +303,14 @@ pub fn lock(state_dir: &Path) -> Result<Held, RecordError> {
 ///
 /// # Errors
 /// A file cannot be removed, or the change cannot be synced to the disk.
-pub fn unlock_for_good(lock: Held, state_dir: &Path) -> Result<(), RecordError> {
+pub fn unlock_for_good(lock: Held, state_dir: &Path) -> Result<(), FileError> {
     file::remove(&state_dir.join(LOCK))?;
     let changed = match fs::remove_dir(state_dir) {
         Ok(()) => state_dir.parent().unwrap_or(Path::new("/")),
         Err(error) if stays(&error) => state_dir,
-        Err(error) => return Err(system("remove", state_dir)(error).into()),
+        Err(error) => return Err(failed("remove", state_dir)(error)),
     };
-    file::sync(changed).map_err(system("sync", changed))?;
+    file::sync(changed).map_err(failed("sync", changed))?;
     drop(lock);
     Ok(())
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Start of a daemon: reads its configuration, observes the hardware, and opens its sockets and watches.
 
-use super::{Daemon, StartError, log_remarks};
+use super::{Daemon, log_remarks};
 use crate::{
+    cannot,
     cli::Arguments,
     conf::Conf,
     config_file,
@@ -25,10 +26,10 @@ use ::erdma::{
     instance,
 };
 use ::lldp::Switches;
+use anyhow::Result;
 use rdma_resources::{Containers, Grants};
 use std::{
     collections::BTreeMap,
-    io,
     path::Path,
     sync::{Arc, Mutex},
 };
@@ -46,7 +47,7 @@ impl Daemon {
     ///
     /// # Errors
     /// The configuration is wrong, sysfs is missing, or the probe socket cannot be made.
-    pub async fn start(arguments: Arguments, metrics: Metrics) -> Result<Self, StartError> {
+    pub async fn start(arguments: Arguments, metrics: Metrics) -> Result<Self> {
         let hardware = Hardware::new(&arguments.sysfs, &arguments.dev);
         let hardware = hardware.with_procfs(&arguments.procfs);
         let hardware = hardware.with_records(&arguments.state_dir);
@@ -62,7 +63,7 @@ impl Daemon {
             let stage = move || so_far.stage();
             let probes = Probes::new(metrics.clone(), &arguments.kubelet_dir, stage);
             let serving = metrics::serve_probes(socket, probes);
-            watchers.spawn(serving.map_err(system("listen at --probe-socket"))?);
+            watchers.spawn(serving.map_err(cannot("listen at --probe-socket"))?);
         }
         let inventory = Arc::new(hardware.observe_blocking().await?);
         let errors = watch::Sender::new(parsed.conf.errors.clone());
@@ -92,7 +93,7 @@ impl Daemon {
         let mut verdicts = Verdicts::default();
         let account = &arguments.service_account_dir;
         if arguments.refused_pods == RefusedPods::Delete {
-            let deleter = Deleter::new(account, metrics.clone());
+            let deleter = Deleter::new(account.clone(), metrics.clone());
             watchers.spawn(deleter.run(verdicts.queue()));
         }
         if arguments.report.contains(&Topic::Events) {
@@ -161,8 +162,4 @@ fn switches(state_dir: &Path, conf: &Conf) -> Switches {
         log::warn!("{error}; the switches of NICs in pods are not known");
         Switches::default()
     })
-}
-
-pub(super) fn system(what: &'static str) -> impl Fn(io::Error) -> StartError {
-    move |source| StartError::System { what, source }
 }

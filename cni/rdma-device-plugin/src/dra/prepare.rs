@@ -11,7 +11,7 @@ use crate::{
     offer::Offer,
 };
 use ::dra::{
-    Claim, ClaimError, ClaimName, Claims, Prepared, Record,
+    Claim, ClaimName, Claims, Prepared, Record,
     claim::{AllocationResult, PodReference},
     metadata::MetadataNames,
     pool::PoolDevice,
@@ -19,12 +19,14 @@ use ::dra::{
     slices::API,
     store::{Removed, Unreadable},
 };
+use anyhow::{Error, Result, anyhow, bail};
 use kubernetes_api::Method;
 use network_conf::Mode;
 use rdma_netns::{Inventory, Kernel, Linux};
 use rdma_resources::{ContainerLimits, FileError, Sharing, grant::GrantedDevice};
 use serde_json::Value;
 use std::{
+    fmt::Display,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -74,70 +76,21 @@ pub struct Preparer {
     pub hardware: Hardware,
 }
 
-/// Reason why a claim is not prepared or unprepared.
-#[derive(Debug, thiserror::Error)]
-pub enum PrepareError {
-    /// The claim's UID is unusable.
-    #[error("claim {0} has no usable uid")]
-    Uid(ClaimName),
-    /// The API server failed.
-    #[error("what claim {claim} was allocated is not known: {source}")]
-    Api {
-        /// Name of the claim.
-        claim: ClaimName,
-        /// Error of the request.
-        source: Box<ApiError>,
-    },
-    /// The claim has nothing to prepare.
-    #[error(transparent)]
-    Claim(#[from] ClaimError),
-    /// The claim's devices cannot be used.
-    #[error("claim {claim} cannot be prepared: {why}")]
-    Devices {
-        /// Name of the claim.
-        claim: ClaimName,
-        /// Reason.
-        why: String,
-    },
-    /// The record failed.
-    #[error("what claim {claim} is given cannot be recorded: {source}")]
-    Record {
-        /// Name of the claim.
-        claim: ClaimName,
-        /// Error of the file.
-        source: FileError,
-    },
-    /// The kernel or this program failed.
-    #[error("claim {claim} cannot be prepared: {problem}")]
-    System {
-        /// Name of the claim.
-        claim: ClaimName,
-        /// Reason.
-        problem: String,
-    },
-}
-
 impl Preparer {
     pub(super) fn driver(&self) -> &str {
         &self.driver
     }
 
     /// Prepares `claim`; a prepared claim stays unchanged. Waits for absent devices until `end`.
-    pub(super) async fn prepare(
-        &self,
-        claim: &ClaimName,
-        end: Instant,
-    ) -> Result<Record, PrepareError> {
+    pub(super) async fn prepare(&self, claim: &ClaimName, end: Instant) -> Result<Record> {
         if !claim.has_plain_uid() {
-            return Err(PrepareError::Uid(claim.clone()));
+            bail!("claim {claim} has no usable uid");
         }
         if let Some(record) = self.again(claim, end).await? {
             return Ok(record);
         }
-        let failed = |source: ApiError| PrepareError::Api {
-            claim: claim.clone(),
-            source: Box::new(source),
-        };
+        let failed =
+            |error: ApiError| anyhow!("what claim {claim} was allocated is not known: {error}");
         let api = Api::new(&self.account).map_err(failed)?;
         let ClaimName {
             namespace, name, ..
@@ -170,10 +123,7 @@ impl Preparer {
             None
         };
         if let Some(problem) = problem {
-            return Err(PrepareError::Devices {
-                claim: claim.clone(),
-                why: problem.to_owned(),
-            });
+            return Err(unprepared(claim, problem));
         }
         let record = Record {
             format: FORMAT,
@@ -200,9 +150,9 @@ impl Preparer {
     }
 
     /// Unprepares `claim`.
-    pub(super) async fn unprepare(&self, claim: &ClaimName) -> Result<(), PrepareError> {
+    pub(super) async fn unprepare(&self, claim: &ClaimName) -> Result<()> {
         if !claim.has_plain_uid() {
-            return Err(PrepareError::Uid(claim.clone()));
+            bail!("claim {claim} has no usable uid");
         }
         let (uid, cdi_dir) = (claim.uid.clone(), self.cdi_dir.clone());
         let remove = move |claims: &Claims| claims.remove(&uid, &cdi_dir);
@@ -219,7 +169,7 @@ impl Preparer {
 
     /// Returns the record of a claim that was prepared already. After a reboot devices have other numbers: waits until
     /// `end` for the numbers that no network corrects.
-    async fn again(&self, claim: &ClaimName, end: Instant) -> Result<Option<Record>, PrepareError> {
+    async fn again(&self, claim: &ClaimName, end: Instant) -> Result<Option<Record>> {
         let mut node = self.node.clone();
         loop {
             let (uid, boot_id) = (claim.uid.clone(), boot_id(claim)?);
@@ -253,17 +203,11 @@ impl Preparer {
         &self,
         claim: &ClaimName,
         work: impl FnOnce(&Claims) -> Result<T, FileError> + Send + 'static,
-    ) -> Result<T, PrepareError> {
+    ) -> Result<T> {
         let claims = Claims::new(&self.state_dir);
         let done = tokio::task::spawn_blocking(move || work(&claims)).await;
-        let done = done.map_err(|error| PrepareError::System {
-            claim: claim.clone(),
-            problem: error.to_string(),
-        })?;
-        done.map_err(|source| PrepareError::Record {
-            claim: claim.clone(),
-            source,
-        })
+        let done = done.map_err(|error| unprepared(claim, error))?;
+        done.map_err(|error| anyhow!("what claim {claim} is given cannot be recorded: {error}"))
     }
 
     /// Resolves the allocated devices, and waits for absent ones.
@@ -272,7 +216,7 @@ impl Preparer {
         claim: &ClaimName,
         allocated: &Claim,
         end: Instant,
-    ) -> Result<(Vec<Prepared>, Vec<Request>), PrepareError> {
+    ) -> Result<(Vec<Prepared>, Vec<Request>)> {
         let mut node = self.node.clone();
         loop {
             let known = node.borrow_and_update().clone();
@@ -308,13 +252,10 @@ async fn next_observation(
     node: &mut watch::Receiver<Arc<Node>>,
     why: String,
     end: Instant,
-) -> Result<(), PrepareError> {
+) -> Result<()> {
     let next = Instant::now() + OBSERVE_INTERVAL;
     if next >= end {
-        return Err(PrepareError::Devices {
-            claim: claim.clone(),
-            why,
-        });
+        return Err(unprepared(claim, why));
     }
     log::debug!("claim {claim} waits: {why}");
     let _ = timeout_at(next, node.changed()).await;
@@ -444,13 +385,13 @@ async fn has_own_network(
     Ok(!on_host)
 }
 
-fn boot_id(claim: &ClaimName) -> Result<String, PrepareError> {
-    Linux::default()
-        .boot_id()
-        .map_err(|error| PrepareError::System {
-            claim: claim.clone(),
-            problem: error.to_string(),
-        })
+fn boot_id(claim: &ClaimName) -> Result<String> {
+    let boot_id = Linux::default().boot_id();
+    boot_id.map_err(|error| unprepared(claim, error))
+}
+
+fn unprepared(claim: &ClaimName, why: impl Display) -> Error {
+    anyhow!("claim {claim} cannot be prepared: {why}")
 }
 
 /// Describes the devices: `rdma-hca-all: mlx5_0 (uverbs0), mlx5_1 (uverbs1); after its network`.

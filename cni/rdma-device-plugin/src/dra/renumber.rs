@@ -9,8 +9,9 @@ use crate::{
     watch::Watch,
 };
 use ::dra::{Claims, Record, store::Check};
+use anyhow::Result;
 use rdma_netns::{Kernel, Linux};
-use rdma_resources::{FileError, grant::GrantedDevice};
+use rdma_resources::grant::GrantedDevice;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::{sync::watch, task::spawn_blocking, time::sleep};
 
@@ -20,14 +21,6 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// Time after a failed check in which events of the claims are ignored: the check itself can take the claims' lock, and
 /// the release of the lock is an event.
 const QUIET: Duration = Duration::from_secs(1);
-
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error(transparent)]
-    Hardware(#[from] HardwareError),
-    #[error(transparent)]
-    File(#[from] FileError),
-}
 
 /// Checks the claims in `state_dir` now and whenever they or `node` change, until the node is no longer followed.
 pub async fn follow(mut node: watch::Receiver<Arc<Node>>, hardware: Hardware, state_dir: PathBuf) {
@@ -45,7 +38,7 @@ pub async fn follow(mut node: watch::Receiver<Arc<Node>>, hardware: Hardware, st
                 changed.iter().for_each(log_change);
                 failed.iter().map(ToString::to_string).collect()
             }
-            Err(failure) => vec![failure.to_string()],
+            Err(error) => vec![error.to_string()],
         };
         for line in failed.iter().filter(|line| !reported.contains(*line)) {
             log::error!("claims may give containers stale or no device files: {line}");
@@ -69,8 +62,8 @@ async fn claims_changed(records: &mut Watch, has_failed: bool) {
     records.changed().await;
 }
 
-fn check(claims: &Claims, hardware: &Hardware) -> Result<Check, Failure> {
-    let boot_id = Linux::default().boot_id().map_err(HardwareError::from)?;
+fn check(claims: &Claims, hardware: &Hardware) -> Result<Check> {
+    let boot_id = Linux::default().boot_id()?;
     claims.check(&boot_id, || Ok(hardware.presence()?))
 }
 

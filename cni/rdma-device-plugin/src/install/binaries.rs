@@ -5,11 +5,12 @@
 //! restored later.
 
 use crate::chain::{
-    file::{self, hash, system},
-    record::{Binary, Record, RecordError},
+    file::{self, hash},
+    record::{Binary, Record},
 };
+use anyhow::{Result, bail};
+use cni_protocol::state_file::failed;
 use conf_reader::one_line;
-use rdma_resources::FileError;
 use serde_json::Value;
 use std::{
     fs::{self, Permissions},
@@ -29,44 +30,6 @@ const REPLACED: &str = "replaced";
 
 const MODE: u32 = 0o755;
 
-/// Reason why a binary cannot be installed or removed.
-#[derive(Debug, thiserror::Error)]
-pub enum BinaryError {
-    /// A system call failed.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// The source directory lacks a binary.
-    #[error("{dir:?} has no {name}; give the directory of the plugins' binaries with --from")]
-    Absent {
-        /// Name of the plugin, such as `rdma-cni`.
-        name: &'static str,
-        /// The source directory.
-        dir: PathBuf,
-    },
-    /// A symbolic link is in place of a binary; it would be restored as a file.
-    #[error("{path:?} is a symbolic link of another installation; remove it first")]
-    Link {
-        /// Path of the link.
-        path: PathBuf,
-    },
-    /// The binary does not run in the runtime's directory.
-    #[error(
-        "{name} cannot be run in {dir:?}, where the runtime would run it: {why}; is that directory on a \
-         file system without execution (noexec), or are the binaries of another architecture?"
-    )]
-    Mute {
-        /// Name of the plugin, such as `rdma-cni`.
-        name: &'static str,
-        /// The directory.
-        dir: PathBuf,
-        /// Reason.
-        why: String,
-    },
-    /// The record cannot be written.
-    #[error(transparent)]
-    Record(#[from] RecordError),
-}
-
 /// Installs the binaries of `from` (by default those beside the running program) into `dir`. Returns one sentence for
 /// each binary.
 ///
@@ -77,7 +40,7 @@ pub(super) fn put(
     dir: &Path,
     state_dir: &Path,
     record: &mut Record,
-) -> Result<Vec<String>, BinaryError> {
+) -> Result<Vec<String>> {
     let from = match from {
         Some(from) => from.to_owned(),
         None => beside_this_program()?,
@@ -89,18 +52,20 @@ pub(super) fn put(
         match fs::read(&path) {
             Ok(content) => contents.push((name, content)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(BinaryError::Absent { name, dir: from });
+                bail!(
+                    "{from:?} has no {name}; give the directory of the plugins' binaries with --from"
+                );
             }
-            Err(error) => return Err(system("read", &path)(error).into()),
+            Err(error) => return Err(failed("read", &path)(error).into()),
         }
     }
     for name in NAMES {
         let path = dir.join(name);
-        if found(&path).map_err(system("read", &path))? == Found::Link {
-            return Err(BinaryError::Link { path });
+        if found(&path).map_err(failed("read", &path))? == Found::Link {
+            bail!("{path:?} is a symbolic link of another installation; remove it first");
         }
     }
-    fs::create_dir_all(dir).map_err(system("make", dir))?;
+    fs::create_dir_all(dir).map_err(failed("make", dir))?;
     // also marks the node as installed, before anything else is changed
     record.bin_dir = Some(dir.to_owned());
     record.write(state_dir)?;
@@ -108,7 +73,7 @@ pub(super) fn put(
     for (name, content) in contents {
         let path = dir.join(name);
         let sha256 = hash(&content);
-        let present = match found(&path).map_err(system("read", &path))? {
+        let present = match found(&path).map_err(failed("read", &path))? {
             Found::File(present) => Some(present),
             Found::Nothing | Found::Link => None,
         };
@@ -137,7 +102,7 @@ pub(super) fn put(
         }
         // trial run, before the binary replaces a file or is in a list
         let trial = file::temporary(&path);
-        write_at(&trial, &content, None).map_err(system("write", &trial))?;
+        write_at(&trial, &content, None).map_err(failed("write", &trial))?;
         let runs = run(name, dir, &trial);
         let _ = fs::remove_file(&trial);
         runs?;
@@ -146,7 +111,7 @@ pub(super) fn put(
         let kept = match &present {
             Some(present) if is_foreign => {
                 let kept = keep(&path, present, &kept(state_dir, name), had_replaced);
-                Some(kept.map_err(system("keep", &path))?)
+                Some(kept.map_err(failed("keep", &path))?)
             }
             _ => None,
         };
@@ -159,7 +124,7 @@ pub(super) fn put(
             },
         );
         record.write(state_dir)?;
-        write(&path, &content, None).map_err(system("write", &path))?;
+        write(&path, &content, None).map_err(failed("write", &path))?;
         done.push(match (kept, present) {
             (Some(kept), _) => {
                 format!("{path:?}: written; the previous file of another installation is kept as {kept:?}")
@@ -173,7 +138,7 @@ pub(super) fn put(
 
 /// Runs the program at `path` with VERSION, as a runtime does. Its answer proves that the file system allows execution
 /// and that the architecture matches. In a container it does not prove that the runtime's SELinux domain may run it.
-fn run(name: &'static str, dir: &Path, path: &Path) -> Result<(), BinaryError> {
+fn run(name: &str, dir: &Path, path: &Path) -> Result<()> {
     let mut command = Command::new(path);
     command.env_clear().env("CNI_COMMAND", "VERSION");
     let output = answer(command.stdin(Stdio::null()));
@@ -191,8 +156,10 @@ fn run(name: &'static str, dir: &Path, path: &Path) -> Result<(), BinaryError> {
             )
         }
     };
-    let dir = dir.to_owned();
-    Err(BinaryError::Mute { name, dir, why })
+    bail!(
+        "{name} cannot be run in {dir:?}, where the runtime would run it: {why}; is that directory on a \
+         file system without execution (noexec), or are the binaries of another architecture?"
+    )
 }
 
 /// Runs the command, and retries while its file is still open for writing.
@@ -213,11 +180,7 @@ fn answer(command: &mut Command) -> io::Result<Output> {
 ///
 /// # Errors
 /// A binary cannot be removed.
-pub(super) fn take(
-    dir: &Path,
-    state_dir: &Path,
-    record: &Record,
-) -> Result<Vec<String>, BinaryError> {
+pub(super) fn take(dir: &Path, state_dir: &Path, record: &Record) -> Result<Vec<String>> {
     let mut done = vec![];
     for name in NAMES {
         let path = dir.join(name);
@@ -225,9 +188,9 @@ pub(super) fn take(
         let _ = fs::remove_file(file::temporary(&path));
         let kept = kept(state_dir, name);
         let _ = fs::remove_file(file::temporary(&kept));
-        let copy = found(&kept).map_err(system("read", &kept))?;
+        let copy = found(&kept).map_err(failed("read", &kept))?;
         let ours = record.binaries.get(name);
-        let present = found(&path).map_err(system("read", &path))?;
+        let present = found(&path).map_err(failed("read", &path))?;
         let is_ours = match &present {
             Found::File(sha256) => ours.is_some_and(|ours| ours.is_ours(sha256)),
             Found::Nothing => ours.is_some(),
@@ -239,7 +202,7 @@ pub(super) fn take(
         let sentence = match (is_ours, has_copy) {
             // killed before the record was written, or after the file was restored
             (false, true) if is_back => {
-                fs::remove_file(&kept).map_err(system("remove", &kept))?;
+                fs::remove_file(&kept).map_err(failed("remove", &kept))?;
                 "the previous file is restored".to_owned()
             }
             (false, true) => {
@@ -248,14 +211,14 @@ pub(super) fn take(
             (false, false) if ours.is_some() => "stays; it is from another installation".to_owned(),
             (false, false) => continue,
             (true, true) if replaced => {
-                let content = fs::read(&kept).map_err(system("read", &kept))?;
-                write(&path, &content, Some(&kept)).map_err(system("write", &path))?;
-                fs::remove_file(&kept).map_err(system("remove", &kept))?;
+                let content = fs::read(&kept).map_err(failed("read", &kept))?;
+                write(&path, &content, Some(&kept)).map_err(failed("write", &path))?;
+                fs::remove_file(&kept).map_err(failed("remove", &kept))?;
                 "the previous file is restored".to_owned()
             }
             (true, _) if is_nothing => "gone already".to_owned(),
             (true, _) => {
-                fs::remove_file(&path).map_err(system("remove", &path))?;
+                fs::remove_file(&path).map_err(failed("remove", &path))?;
                 "removed".to_owned()
             }
         };
@@ -264,7 +227,7 @@ pub(super) fn take(
     // before the record of the binaries is removed
     match file::sync(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(system("sync", dir)(error).into());
+            return Err(failed("sync", dir)(error).into());
         }
         _ => {}
     }
@@ -302,8 +265,8 @@ fn kept(state_dir: &Path, name: &str) -> PathBuf {
     state_dir.join(REPLACED).join(name)
 }
 
-fn beside_this_program() -> Result<PathBuf, BinaryError> {
-    let program = std::env::current_exe().map_err(system("find", Path::new("/proc/self/exe")))?;
+fn beside_this_program() -> Result<PathBuf> {
+    let program = std::env::current_exe().map_err(failed("find", Path::new("/proc/self/exe")))?;
     let beside = program.parent();
     Ok(beside.unwrap_or(Path::new("/")).to_owned())
 }

@@ -12,24 +12,22 @@ mod uninstall;
 pub use uninstall::uninstall;
 
 use crate::{
+    cannot,
     chain::{
-        Chain, ChainError, ChainStatus,
+        Chain, ChainStatus,
         claim::Claim,
-        record::{self, BIN_DIR, Record, RecordError},
+        record::{self, BIN_DIR, Record},
     },
     cli::Install,
-    conf::{Conf, ConfError},
-    hardware::{Hardware, HardwareError},
+    conf::Conf,
+    hardware::Hardware,
     ipv6_prerequisite::{self, Parent},
 };
-use binaries::BinaryError;
+use anyhow::{Error, Result, anyhow, bail};
 use conflist::{Obstacle, TYPE};
-use pods::PodsError;
-use rdma_resources::FileError;
 use serde_json::{Map, Value};
 use stay::{Ends, is_first};
 use std::{
-    io,
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
@@ -44,166 +42,15 @@ const PAUSE: Duration = Duration::from_millis(25);
 /// Interval of checks for an address.
 const ADDRESS_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Reason why the installation or removal failed.
-#[derive(Debug, thiserror::Error)]
-pub enum InstallError {
-    /// The configuration is wrong.
-    #[error(transparent)]
-    Conf(#[from] ConfError),
-    /// Waiting for a signal failed.
-    #[error("cannot wait for SIGTERM: {0}")]
-    Stay(#[source] io::Error),
-    /// The hardware cannot be observed.
-    #[error(transparent)]
-    Hardware(#[from] HardwareError),
-    /// A path cannot be used.
-    #[error("a path on the command line cannot be used: {0}")]
-    Path(#[source] io::Error),
-    /// A binary cannot be installed or removed.
-    #[error(transparent)]
-    Binary(#[from] BinaryError),
-    /// The list cannot be changed.
-    #[error(transparent)]
-    Chain(#[from] ChainError),
-    /// A file with labels for node-feature-discovery, or with device information for Multus, cannot be removed.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// The record cannot be read or written.
-    #[error(transparent)]
-    Record(#[from] RecordError),
-    /// Our plugin cannot be added or removed.
-    #[error("{dir:?}: {obstacle}")]
-    Obstacle {
-        /// Directory of the lists.
-        dir: PathBuf,
-        /// The obstacle.
-        obstacle: Obstacle,
-    },
-    /// Our plugin was added, and the runtime would not call it.
-    #[error("{TYPE} was added to {dir:?}, and {why}")]
-    NotCalled {
-        /// Directory of the lists.
-        dir: PathBuf,
-        /// Reason.
-        why: String,
-    },
-    /// Other programs write the list all the time.
-    #[error(
-        "{dir:?}: other programs write the list all the time, and {TYPE} is not in it; try again"
-    )]
-    Busy {
-        /// Directory of the lists.
-        dir: PathBuf,
-    },
-    /// The plugins were installed into other directories.
-    #[error(
-        "nothing was changed: this node was installed with {was:?}, and {flag} is {dir:?} now; {remedy}"
-    )]
-    Elsewhere {
-        /// The flag, such as `--cni-bin-dir`.
-        flag: &'static str,
-        /// Directory of the installation.
-        was: PathBuf,
-        /// Directory of the flag.
-        dir: PathBuf,
-        /// Remedy.
-        remedy: &'static str,
-    },
-    /// The entry must not be in the network's own directory.
-    #[error("nothing was changed: --placement {0}")]
-    Placement(&'static str),
-    /// The lists are not in the directory.
-    #[error(
-        "nothing was changed: {TYPE} was added to {}, and {dir:?} has none of them: give their directory with \
-         --cni-conf-dir; if they were removed, use --force",
-        lists.join(", ")
-    )]
-    Gone {
-        /// Directory of the lists.
-        dir: PathBuf,
-        /// Names of the files.
-        lists: Vec<String>,
-    },
-    /// Kubelet's socket is not where the plugin would query it.
-    #[error(
-        "nothing was changed: {0}; on a node without kubelet (podman, nerdctl) name the devices in \
-         chain.plugin.devices of a file, and pass it with --config (docs/install.md#without-kubelet); \
-         where kubelet starts later, use --without-kubelet"
-    )]
-    Kubelet(String),
-    /// The plugin has another state directory than `--state-dir`.
-    #[error("chain.plugin.stateDir is {plugin:?}, and --state-dir {ours:?}: both must be the same")]
-    StateDir {
-        /// State directory of the plugin.
-        plugin: String,
-        /// State directory of this command.
-        ours: PathBuf,
-    },
-    /// The devices of pods are unknown.
-    #[error(transparent)]
-    Pods(#[from] PodsError),
-    /// Devices of ended pods are not restored.
-    #[error(
-        "nothing was changed: these pods ended without {TYPE}, and what they had could not be restored to \
-         the host: {}; the next pod with RDMA tries it again, or run uninstall on the node itself; --force \
-         takes {TYPE} out of the chain, and the plugins' binaries stay",
-        pods.join("; ")
-    )]
-    Left {
-        /// `namespace/name: reason` of each pod.
-        pods: Vec<String>,
-    },
-    /// `--check` found remains.
-    #[error("uninstall is not complete: files of install are still on this node")]
-    NotDone,
-    /// A signal ended the command.
-    #[error(
-        "ended by a signal before {TYPE} was added to the chain; the plugins' binaries are installed"
-    )]
-    Ended,
-    /// Pods were started meanwhile.
-    #[error(
-        "{TYPE} is out of the chain, and the binaries stay: these pods got devices meanwhile: {}; run \
-         uninstall again when they have ended",
-        pods.join(", ")
-    )]
-    Meanwhile {
-        /// `namespace/name` of each pod.
-        pods: Vec<String>,
-    },
-    /// Pods have devices.
-    #[error(
-        "nothing was changed: these pods have devices that only {TYPE} restores to the host: {}; delete \
-         them first, or use --force: then they keep the devices until they end, and the plugins' \
-         binaries stay",
-        pods.join(", ")
-    )]
-    Attached {
-        /// `namespace/name` of each pod.
-        pods: Vec<String>,
-    },
-    /// Claims are prepared.
-    #[error(
-        "nothing was changed: these claims are prepared, and their pods cannot end without the daemon: {}; start it \
-         again, delete the pods, and run uninstall then; or use --force: then the pods stay Terminating until a \
-         daemon runs here",
-        claims.join(", ")
-    )]
-    Claimed {
-        /// `namespace/name` of each claim.
-        claims: Vec<String>,
-    },
-}
-
 /// Installs the binaries and adds the list's entry, and prints the changes.
 ///
 /// # Errors
 /// The installation is incomplete, for the reason given. In an init container, only a failure to install the binaries
 /// is an error: obstacles in the list must not keep the daemon from its work, and the daemon reports them too.
-pub fn install(arguments: &Install) -> Result<(), InstallError> {
+pub fn install(arguments: &Install) -> Result<()> {
     // other processes are ended by the signal itself
     let ends = is_first().then(Ends::held).transpose();
-    let ends = ends.map_err(InstallError::Stay)?;
+    let ends = ends.map_err(cannot("wait for SIGTERM"))?;
     let configured = match &arguments.config {
         Some(file) => Some(Conf::read_for_install(file)?.conf),
         None => None,
@@ -223,16 +70,15 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
     if let Some(placement) = arguments.placement {
         conf.placement = placement;
         if let Some(why) = conf.misplaced() {
-            return Err(InstallError::Placement(why));
+            bail!("nothing was changed: --placement {why}");
         }
     }
     let state_dir = absolute(&arguments.state_dir)?;
     let of_plugin = state_dir_of(conf.entry.fields());
     if let Some(plugin) = of_plugin.filter(|it| Path::new(it) != state_dir) {
-        return Err(InstallError::StateDir {
-            plugin: plugin.to_owned(),
-            ours: state_dir,
-        });
+        bail!(
+            "chain.plugin.stateDir is {plugin:?}, and --state-dir {state_dir:?}: both must be the same"
+        );
     }
     let conf = conf.located(&state_dir, &absolute(&arguments.kubelet_dir)?);
     let mut chain = Chain {
@@ -246,7 +92,7 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
     let is_in = before.is_some_and(|it| !it.lists.is_empty());
     let hinders = chain.needs_kubelet && !arguments.init_container && !is_in;
     if let Some(why) = chain.conf.without_kubelet().filter(|_| hinders) {
-        return Err(InstallError::Kubelet(why));
+        return Err(without_kubelet(&why));
     }
     let is_in_no_list = {
         let _lock = record::lock(&chain.state_dir)?;
@@ -314,7 +160,7 @@ pub fn install(arguments: &Install) -> Result<(), InstallError> {
 }
 
 /// Adds our plugin to the list, and prints the changes.
-fn put_in(chain: &Chain, parents: &[Parent]) -> Result<(), InstallError> {
+fn put_in(chain: &Chain, parents: &[Parent]) -> Result<()> {
     let dir = chain.conf.conf_dir.clone();
     let (mut held, mut claim) = (vec![], Claim::default());
     let mut changed = vec![];
@@ -337,8 +183,8 @@ fn put_in(chain: &Chain, parents: &[Parent]) -> Result<(), InstallError> {
         }
         turn.remark.iter().for_each(|remark| println!("{remark}"));
         return match (turn.obstacle, turn.status) {
-            (None, ChainStatus::NotCalled(why)) if turn.hindered => Err(InstallError::Kubelet(why)),
-            (None, ChainStatus::NotCalled(why)) => Err(InstallError::NotCalled { dir, why }),
+            (None, ChainStatus::NotCalled(why)) if turn.hindered => Err(without_kubelet(&why)),
+            (None, ChainStatus::NotCalled(why)) => bail!("{TYPE} was added to {dir:?}, and {why}"),
             (None, status @ ChainStatus::Withheld(_)) => {
                 println!("{status}");
                 Ok(())
@@ -356,19 +202,15 @@ fn put_in(chain: &Chain, parents: &[Parent]) -> Result<(), InstallError> {
                 println!("{dir:?}: {obstacle}");
                 Ok(())
             }
-            (Some(obstacle), _) => Err(InstallError::Obstacle { dir, obstacle }),
+            (Some(obstacle), _) => bail!("{dir:?}: {obstacle}"),
         };
     }
-    Err(InstallError::Busy { dir })
+    bail!("{dir:?}: other programs write the list all the time, and {TYPE} is not in it; try again")
 }
 
 /// Waits for an address. A new node gets its addresses a little later (router advertisements, DHCPv6, duplicate address
 /// detection); until then pods would start without rails and without an error.
-fn await_address(
-    parents: &[Parent],
-    limit: Duration,
-    ends: Option<&Ends>,
-) -> Result<(), InstallError> {
+fn await_address(parents: &[Parent], limit: Duration, ends: Option<&Ends>) -> Result<()> {
     let end = Instant::now() + limit;
     while ipv6_prerequisite::blocker_now(parents).is_some() {
         let left = end.saturating_duration_since(Instant::now());
@@ -377,10 +219,12 @@ fn await_address(
         }
         let pause = left.min(ADDRESS_INTERVAL);
         let has_ended = ends.map(|ends| ends.within(pause)).transpose();
-        match has_ended.map_err(InstallError::Stay)? {
+        match has_ended.map_err(cannot("wait for SIGTERM"))? {
             None => thread::sleep(pause),
             Some(false) => {}
-            Some(true) => return Err(InstallError::Ended),
+            Some(true) => bail!(
+                "ended by a signal before {TYPE} was added to the chain; the plugins' binaries are installed"
+            ),
         }
     }
     Ok(())
@@ -388,12 +232,12 @@ fn await_address(
 
 /// Returns the directory for `flag`: the `given` directory, else that of the installation, else the default.
 fn chosen(
-    flag: &'static str,
+    flag: &str,
     requested: Option<&Path>,
     was: Option<&Path>,
     default: &str,
-    remedy: &'static str,
-) -> Result<PathBuf, InstallError> {
+    remedy: &str,
+) -> Result<PathBuf> {
     let Some(requested) = requested else {
         return Ok(was.unwrap_or(Path::new(default)).to_owned());
     };
@@ -404,19 +248,11 @@ fn chosen(
 
 /// Checks that `dir` is the directory of the installation. With another one, the daemon would remove binaries that
 /// another list names, or forget lists.
-fn same(
-    flag: &'static str,
-    dir: &Path,
-    was: Option<&Path>,
-    remedy: &'static str,
-) -> Result<(), InstallError> {
+fn same(flag: &str, dir: &Path, was: Option<&Path>, remedy: &str) -> Result<()> {
     match was {
-        Some(was) if was != dir => Err(InstallError::Elsewhere {
-            flag,
-            was: was.to_owned(),
-            dir: dir.to_owned(),
-            remedy,
-        }),
+        Some(was) if was != dir => bail!(
+            "nothing was changed: this node was installed with {was:?}, and {flag} is {dir:?} now; {remedy}"
+        ),
         _ => Ok(()),
     }
 }
@@ -426,6 +262,16 @@ fn state_dir_of(entry: &Map<String, Value>) -> Option<&str> {
     entry.get("stateDir")?.as_str()
 }
 
-fn absolute(path: &Path) -> Result<PathBuf, InstallError> {
-    std::path::absolute(path).map_err(InstallError::Path)
+fn absolute(path: &Path) -> Result<PathBuf> {
+    let absolute = std::path::absolute(path);
+    absolute.map_err(|error| anyhow!("a path on the command line cannot be used: {error}"))
+}
+
+/// Returns the error of a node where kubelet's socket is not where the plugin would query it.
+fn without_kubelet(why: &str) -> Error {
+    anyhow!(
+        "nothing was changed: {why}; on a node without kubelet (podman, nerdctl) name the devices in \
+         chain.plugin.devices of a file, and pass it with --config (docs/install.md#without-kubelet); \
+         where kubelet starts later, use --without-kubelet"
+    )
 }

@@ -2,42 +2,16 @@
 //! Pods that still need the installed `rdma-cni`, according to its records and their network namespaces.
 
 use crate::chain::programs::is_mounted;
+use anyhow::{Result, anyhow};
 use attachments::pods::{is_out_of_sight, netns_seen};
-use attachments::{
-    Attachment, Store,
-    store::{Record, StoreError},
-};
-use rdma_netns::{Kernel, Linux, ObserveError, OpenPodError, Pod};
+use attachments::{Attachment, Store, store::Record};
+use rdma_netns::{Kernel, Linux, OpenPodError, Pod};
 use serde_json::{Value, json};
 use std::{
     io,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
 };
-
-/// Reason why the pods with devices are unknown.
-#[derive(Debug, thiserror::Error)]
-pub enum PodsError {
-    /// The records cannot be read.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The boot id cannot be read.
-    #[error(transparent)]
-    Boot(#[from] ObserveError),
-    /// A record is unreadable.
-    #[error(
-        "the record of {key} in {state_dir:?} cannot be read: {why}; its pod may have devices: let it \
-         end, or remove the record"
-    )]
-    Unreadable {
-        /// Key of the record: `container c1 (eth0 of network pods)`.
-        key: String,
-        /// The state directory.
-        state_dir: PathBuf,
-        /// Reason.
-        why: String,
-    },
-}
 
 /// Pods that have devices, or addresses that are not released yet.
 #[derive(Debug, Default)]
@@ -58,25 +32,25 @@ struct Ended {
 ///
 /// # Errors
 /// A record cannot be read.
-pub(super) fn read(state_dirs: &[PathBuf]) -> Result<Pods, PodsError> {
+pub(super) fn read(state_dirs: &[PathBuf]) -> Result<Pods> {
     let kernel = Linux::new();
     let mut pods = Pods::default();
     for state_dir in state_dirs {
         let store = Store::new(state_dir);
         for key in store.keys(None)? {
-            let unreadable = |why| PodsError::Unreadable {
-                key: key.to_string(),
-                state_dir: state_dir.clone(),
-                why,
+            let unreadable = |why: &str| {
+                anyhow!(
+                    "the record of {key} in {state_dir:?} cannot be read: {why}; its pod may have devices: let it \
+                     end, or remove the record"
+                )
             };
             let attachment = match store.load(&key)? {
                 Record::None => continue,
                 Record::Good(attachment) => *attachment,
-                Record::Corrupt(why) => return Err(unreadable(why)),
+                Record::Corrupt(why) => return Err(unreadable(&why)),
                 Record::Newer(format) => {
-                    return Err(unreadable(format!(
-                        "its format is {format}, of a newer version"
-                    )));
+                    let why = format!("its format is {format}, of a newer version");
+                    return Err(unreadable(&why));
                 }
             };
             // after a reboot all devices are on the host
@@ -103,7 +77,7 @@ pub(super) fn read(state_dirs: &[PathBuf]) -> Result<Pods, PodsError> {
 ///
 /// # Errors
 /// The files cannot be listed.
-pub(super) fn sweep(state_dirs: &[PathBuf]) -> Result<(), PodsError> {
+pub(super) fn sweep(state_dirs: &[PathBuf]) -> Result<()> {
     for state_dir in state_dirs {
         Store::new(state_dir).sweep(None, None)?;
     }

@@ -2,12 +2,13 @@
 //! `rdma-device-plugin uninstall`: removes the installation from a node, the lists' entries first.
 
 use super::{
-    InstallError, absolute, binaries, chosen, pods, state_dir_of,
+    absolute, binaries, chosen, pods, state_dir_of,
     stay::{Ends, is_first},
 };
 use crate::{
+    cannot,
     chain::{
-        Chain, ChainError, evidence,
+        Chain, evidence,
         record::{self, BIN_DIR, Record},
     },
     cli::Uninstall,
@@ -15,6 +16,7 @@ use crate::{
     device_info, node_features,
     release::print_removed,
 };
+use anyhow::{Result, bail};
 use conflist::TYPE;
 use dra::Claims;
 use rdma_resources::limited::{CGROUPS, LimitedContainers};
@@ -34,11 +36,11 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// Pods still have devices, or something is left, for the reason given.
-pub fn uninstall(arguments: &Uninstall) -> Result<(), InstallError> {
+pub fn uninstall(arguments: &Uninstall) -> Result<()> {
     if arguments.check {
         return check(arguments);
     }
-    let held = || Ends::held().map_err(InstallError::Stay);
+    let held = || Ends::held().map_err(cannot("wait for SIGTERM"));
     // other processes, and their children, are ended by the signal itself
     let is_held = is_first() || arguments.stay;
     let ends = is_held.then(held).transpose()?;
@@ -75,16 +77,19 @@ pub fn uninstall(arguments: &Uninstall) -> Result<(), InstallError> {
         } else {
             AGAIN
         };
-        if ends.within(pause).map_err(InstallError::Stay)? {
+        if ends.within(pause).map_err(cannot("wait for SIGTERM"))? {
             return Ok(());
         }
     }
 }
 
+/// Error of `--check` if something is left.
+const NOT_DONE: &str = "uninstall is not complete: files of install are still on this node";
+
 /// Checks that [`uninstall`] has nothing left to do. The check changes nothing, and does not read the state of pods.
-fn check(arguments: &Uninstall) -> Result<(), InstallError> {
+fn check(arguments: &Uninstall) -> Result<()> {
     if has_files(arguments) {
-        return Err(InstallError::NotDone);
+        bail!(NOT_DONE);
     }
     let state_dir = absolute(&arguments.state_dir)?;
     let Some(record) = Record::read(&state_dir)? else {
@@ -104,9 +109,9 @@ fn check(arguments: &Uninstall) -> Result<(), InstallError> {
         needs_kubelet: false,
     };
     // an entry of another writer keeps the binaries permanently
-    match record.lists.is_empty() && !chain.still_named().map_err(ChainError::from)?.is_empty() {
+    match record.lists.is_empty() && !chain.still_named()?.is_empty() {
         true => Ok(()),
-        false => Err(InstallError::NotDone),
+        false => bail!(NOT_DONE),
     }
 }
 
@@ -118,7 +123,7 @@ fn has_files(arguments: &Uninstall) -> bool {
 
 /// Removes all files of `install`. Labels and device information come last: they are valid while pods have devices.
 /// Returns a sentence if files remain.
-fn take_away(arguments: &Uninstall) -> Result<Option<String>, InstallError> {
+fn take_away(arguments: &Uninstall) -> Result<Option<String>> {
     let left = take_chain_away(arguments)?;
     if let Some(directory) = &arguments.node_features
         && let Some(file) = node_features::remove(directory)?
@@ -129,7 +134,7 @@ fn take_away(arguments: &Uninstall) -> Result<Option<String>, InstallError> {
     Ok(left)
 }
 
-fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>, InstallError> {
+fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>> {
     let state_dir = absolute(&arguments.state_dir)?;
     let lock = record::lock(&state_dir)?;
     let Some(mut record) = Record::read(&state_dir)? else {
@@ -158,11 +163,14 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>, InstallError
         cni_cache: None,
         needs_kubelet: false,
     };
-    if !arguments.force && chain.has_none_of(&record).map_err(ChainError::from)? {
-        return Err(InstallError::Gone {
-            dir: chain.conf.conf_dir,
-            lists: record.lists_with_entry().cloned().collect(),
-        });
+    if !arguments.force && chain.has_none_of(&record)? {
+        let lists: Vec<&str> = record.lists_with_entry().map(String::as_str).collect();
+        bail!(
+            "nothing was changed: {TYPE} was added to {}, and {:?} has none of them: give their directory with \
+             --cni-conf-dir; if they were removed, use --force",
+            lists.join(", "),
+            chain.conf.conf_dir
+        );
     }
     // also the plugin's own state directory, if it differs
     let mut state_dirs = vec![state_dir.clone()];
@@ -172,7 +180,12 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>, InstallError
     state_dirs.dedup();
     let found = pods::read(&state_dirs)?;
     if !found.living.is_empty() && !arguments.force {
-        return Err(InstallError::Attached { pods: found.living });
+        bail!(
+            "nothing was changed: these pods have devices that only {TYPE} restores to the host: {}; delete \
+             them first, or use --force: then they keep the devices until they end, and the plugins' \
+             binaries stay",
+            found.living.join(", ")
+        );
     }
     let (prepared, unreadable) = Claims::new(&state_dir).all();
     let claims = prepared.iter().map(|it| it.claim.to_string());
@@ -183,11 +196,21 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>, InstallError
     );
     let claims: Vec<String> = claims.collect();
     if !claims.is_empty() && !arguments.force {
-        return Err(InstallError::Claimed { claims });
+        bail!(
+            "nothing was changed: these claims are prepared, and their pods cannot end without the daemon: {}; start \
+             it again, delete the pods, and run uninstall then; or use --force: then the pods stay Terminating until a \
+             daemon runs here",
+            claims.join(", ")
+        );
     }
     let left = found.restore_ended(&bin_dirs);
     if !left.is_empty() && !arguments.force {
-        return Err(InstallError::Left { pods: left });
+        bail!(
+            "nothing was changed: these pods ended without {TYPE}, and what they had could not be restored to \
+             the host: {}; the next pod with RDMA tries it again, or run uninstall on the node itself; --force \
+             takes {TYPE} out of the chain, and the plugins' binaries stay",
+            left.join("; ")
+        );
     }
     // from here on the daemon does not add the entry again, even if the rest fails
     record.withdrawn = true;
@@ -201,8 +224,7 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>, InstallError
         }
     }
     if let Some(obstacle) = obstacles.into_iter().next() {
-        let dir = chain.conf.conf_dir;
-        return Err(InstallError::Obstacle { dir, obstacle });
+        bail!("{:?}: {obstacle}", chain.conf.conf_dir);
     }
     // pods may have started before the runtime read the changed list
     let found = pods::read(&state_dirs)?;
@@ -210,14 +232,18 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>, InstallError
     pods.extend(found.restore_ended(&bin_dirs));
     if !pods.is_empty() {
         if !arguments.force {
-            return Err(InstallError::Meanwhile { pods });
+            bail!(
+                "{TYPE} is out of the chain, and the binaries stay: these pods got devices meanwhile: {}; run \
+                 uninstall again when they have ended",
+                pods.join(", ")
+            );
         }
         return Ok(Some(format!(
             "the binaries stay for {}; run uninstall again when they have ended",
             pods.join(", ")
         )));
     }
-    let named = chain.still_named().map_err(ChainError::from)?;
+    let named = chain.still_named()?;
     if !named.is_empty() {
         return Ok(Some(format!(
             "the binaries stay: {TYPE} is still in {}; remove it there and run uninstall again",
@@ -228,7 +254,7 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>, InstallError
     pods::sweep(&state_dirs)?;
     let done = binaries::take(&bin_dir, &state_dir, &record)?;
     done.iter().for_each(|line| println!("{line}"));
-    evidence::remove(&state_dir).map_err(ChainError::from)?;
+    evidence::remove(&state_dir)?;
     Record::remove(&state_dir)?;
     record::unlock_for_good(lock, &state_dir)?;
     Ok(None)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Runs of `kubectl` with the user's flags, and the pods of daemons.
 
+use anyhow::{Context, Error, Result, anyhow, bail};
 use clap::Args;
 use doctor::facts::Facts;
 use nix::sys::signal::SigSet;
@@ -55,53 +56,6 @@ pub(super) struct Flags {
     timeout: u64,
 }
 
-/// The plugin has no answer.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Error {
-    #[error("there is no program kubectl in PATH: install it, and run `kubectl rdma`")]
-    NoKubectl,
-    #[error("cannot run kubectl: {0}")]
-    NotRun(io::Error),
-    #[error("kubectl {line}: {why}")]
-    Failed { line: String, why: String },
-    #[error("cannot write to standard output: {0}")]
-    Output(io::Error),
-    #[error(
-        "no pod of the cluster has the label {LABEL}: install the DaemonSet, or use another --context"
-    )]
-    NoDaemons,
-    #[error("node {0} has no daemon: check that the DaemonSet's nodeSelector selects the node")]
-    NoDaemon(String),
-    #[error("{target} is neither a node with a daemon nor a pod: {source}")]
-    Unknown { target: String, source: Box<Error> },
-    #[error("pod {0} is on no node yet: `kubectl describe pod` says why")]
-    NotPlaced(String),
-    #[error("pod {0} has no rails: `kubectl rdma doctor {0}` says why")]
-    NoRails(String),
-    #[error(
-        "cannot read the answer of the daemon on node {node}, release {release}; this program is release {own}: {source}",
-        own = env!("CARGO_PKG_VERSION")
-    )]
-    Unreadable {
-        node: String,
-        release: String,
-        source: serde_json::Error,
-    },
-    #[error(
-        "pod {pod}, the daemon on node {node}, has not answered in {seconds} seconds: read its log, or give it more time \
-         with --timeout"
-    )]
-    Silent {
-        node: String,
-        pod: String,
-        seconds: u64,
-    },
-    #[error("cannot wait for Ctrl-C: {0}")]
-    Signals(io::Error),
-    #[error("pod {pod} has no result: {why}")]
-    NoResult { pod: String, why: String },
-}
-
 /// Returns the text at `pointer`, or none.
 pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     let text = object.pointer(pointer).and_then(Value::as_str);
@@ -136,14 +90,14 @@ impl Flags {
     }
 
     /// Returns the output of `kubectl ARGUMENTS`.
-    pub(super) fn output(&self, arguments: &[&str]) -> Result<Vec<u8>, Error> {
+    pub(super) fn output(&self, arguments: &[&str]) -> Result<Vec<u8>> {
         let mut command = self.command();
         let child = piped(command.args(arguments)).map_err(not_run)?;
         whole(arguments, child)
     }
 
     /// Returns the object that `kubectl ARGUMENTS` makes of `input`.
-    pub(super) fn create(&self, arguments: &[&str], input: &str) -> Result<Value, Error> {
+    pub(super) fn create(&self, arguments: &[&str], input: &str) -> Result<Value> {
         let mut command = self.command();
         let mut child = piped(command.args(arguments)).map_err(not_run)?;
         if let Some(mut stdin) = child.stdin.take() {
@@ -154,7 +108,7 @@ impl Flags {
     }
 
     /// Returns the objects of `kubectl get ARGUMENTS -o json`.
-    pub(super) fn get(&self, arguments: &[&str]) -> Result<Value, Error> {
+    pub(super) fn get(&self, arguments: &[&str]) -> Result<Value> {
         let all = [&["get"], arguments, &["-o", "json"]].concat();
         object(&all, &self.output(&all)?)
     }
@@ -175,7 +129,7 @@ impl Flags {
     }
 
     /// Runs `kubectl ARGUMENTS` at the user's terminal. Returns its exit code.
-    pub(super) fn show(&self, arguments: &[&str]) -> Result<ExitCode, Error> {
+    pub(super) fn show(&self, arguments: &[&str]) -> Result<ExitCode> {
         let status = self.command().args(arguments).status();
         status.map(exit_code).map_err(not_run)
     }
@@ -206,7 +160,7 @@ fn piped(command: &mut Command) -> io::Result<Child> {
 }
 
 /// Returns the output of `child`, which runs `kubectl ARGUMENTS`, or its last error.
-fn whole(arguments: &[&str], child: Child) -> Result<Vec<u8>, Error> {
+fn whole(arguments: &[&str], child: Child) -> Result<Vec<u8>> {
     let output = child.wait_with_output().map_err(not_run)?;
     match output.status.success() {
         true => Ok(output.stdout),
@@ -221,22 +175,21 @@ fn last_error(errors: &[u8]) -> String {
     last.unwrap_or_default().to_owned()
 }
 
-fn object(arguments: &[&str], output: &[u8]) -> Result<Value, Error> {
+fn object(arguments: &[&str], output: &[u8]) -> Result<Value> {
     serde_json::from_slice(output).map_err(|error| failed(arguments, &error.to_string()))
 }
 
 fn not_run(error: io::Error) -> Error {
     match error.kind() {
-        io::ErrorKind::NotFound => Error::NoKubectl,
-        _ => Error::NotRun(error),
+        io::ErrorKind::NotFound => {
+            anyhow!("there is no program kubectl in PATH: install it, and run `kubectl rdma`")
+        }
+        _ => anyhow!("cannot run kubectl: {error}"),
     }
 }
 
 fn failed(arguments: &[&str], why: &str) -> Error {
-    Error::Failed {
-        line: arguments.join(" "),
-        why: why.to_owned(),
-    }
+    anyhow!("kubectl {}: {why}", arguments.join(" "))
 }
 
 /// The pods of daemons, by node.
@@ -248,13 +201,13 @@ pub(super) struct Daemons(BTreeMap<String, Daemon>);
 pub(super) struct Daemon(pub(super) Value);
 
 impl Daemons {
-    pub(super) fn get(flags: &Flags) -> Result<Self, Error> {
+    pub(super) fn get(flags: &Flags) -> Result<Self> {
         let pods = flags.get(&["pods", "--all-namespaces", "--selector", LABEL])?;
         Self::of_list(&pods)
     }
 
     /// Returns the daemons of a list of pods. If a node has two daemons, as during an upgrade, the ready one counts.
-    pub(super) fn of_list(pods: &Value) -> Result<Self, Error> {
+    pub(super) fn of_list(pods: &Value) -> Result<Self> {
         let mut daemons: BTreeMap<String, Daemon> = BTreeMap::new();
         for pod in items(pods) {
             let (node, daemon) = (text(pod, "/spec/nodeName"), Daemon(pod.clone()));
@@ -264,7 +217,9 @@ impl Daemons {
             }
         }
         match daemons.is_empty() {
-            true => Err(Error::NoDaemons),
+            true => bail!(
+                "no pod of the cluster has the label {LABEL}: install the DaemonSet, or use another --context"
+            ),
             false => Ok(Self(daemons)),
         }
     }
@@ -274,28 +229,26 @@ impl Daemons {
     }
 
     /// Returns the daemon of the node `target`, or else of the node of the pod `target`, with the pod.
-    pub(super) fn find(
-        &self,
-        flags: &Flags,
-        target: &str,
-    ) -> Result<(&Daemon, Option<Pod>), Error> {
+    pub(super) fn find(&self, flags: &Flags, target: &str) -> Result<(&Daemon, Option<Pod>)> {
         if let Some(daemon) = self.on(target) {
             return Ok((daemon, None));
         }
-        let pod = Pod::get(flags, target).map_err(|error| Error::Unknown {
-            target: target.to_owned(),
-            source: Box::new(error),
+        let pod = Pod::get(flags, target).map_err(|error| {
+            anyhow!("{target} is neither a node with a daemon nor a pod: {error}")
         })?;
         Ok((self.of(&pod)?, Some(pod)))
     }
 
     /// The daemon of the pod's node.
-    pub(super) fn of(&self, pod: &Pod) -> Result<&Daemon, Error> {
+    pub(super) fn of(&self, pod: &Pod) -> Result<&Daemon> {
         match text(&pod.0, "/spec/nodeName") {
-            "" => Err(Error::NotPlaced(pod.name())),
-            node => self
-                .on(node)
-                .ok_or_else(|| Error::NoDaemon(node.to_owned())),
+            "" => bail!(
+                "pod {} is on no node yet: `kubectl describe pod` says why",
+                pod.name()
+            ),
+            node => self.on(node).with_context(|| {
+                format!("node {node} has no daemon: check that the DaemonSet's nodeSelector selects the node")
+            }),
         }
     }
 
@@ -308,7 +261,7 @@ impl Daemons {
         &self,
         flags: &Flags,
         nodes: &[&'a str],
-    ) -> Vec<(&'a str, Result<Facts, Error>)> {
+    ) -> Vec<(&'a str, Result<Facts>)> {
         let mut answers = vec![];
         let asked = |node: &'a str| Some((node, self.on(node)?.facts(flags)));
         for nodes in nodes.chunks(AT_A_TIME) {
@@ -360,16 +313,17 @@ impl Daemon {
     }
 
     fn silent(&self, flags: &Flags) -> Error {
-        let [namespace, name] = ["/metadata/namespace", "/metadata/name"];
-        Error::Silent {
-            node: text(&self.0, "/spec/nodeName").to_owned(),
-            pod: format!("{}/{}", text(&self.0, namespace), text(&self.0, name)),
-            seconds: flags.timeout,
-        }
+        anyhow!(
+            "pod {}, the daemon on node {}, has not answered in {} seconds: read its log, or give it more time \
+             with --timeout",
+            Pod(self.0.clone()).name(),
+            text(&self.0, "/spec/nodeName"),
+            flags.timeout
+        )
     }
 
     /// Runs the command at the user's terminal. Returns its exit code.
-    pub(super) fn exec(&self, flags: &Flags, command: &[&str]) -> Result<ExitCode, Error> {
+    pub(super) fn exec(&self, flags: &Flags, command: &[&str]) -> Result<ExitCode> {
         let mut kubectl = flags.command();
         let mut child = kubectl.args(self.at(command)).spawn().map_err(not_run)?;
         let status = flags.ended(&mut child).map_err(not_run)?;
@@ -377,7 +331,7 @@ impl Daemon {
     }
 
     /// Asks the daemon for its observations.
-    pub(super) fn facts(&self, flags: &Flags) -> Result<Facts, Error> {
+    pub(super) fn facts(&self, flags: &Flags) -> Result<Facts> {
         let line = self.at(&["doctor", "--facts"]);
         let mut command = flags.command();
         let mut child = piped(command.args(&line)).map_err(not_run)?;
@@ -395,10 +349,12 @@ impl Daemon {
             return Err(failed(&line, &last_error(&joined(errors))));
         };
         let release = text(&facts, "/version").to_owned();
-        serde_json::from_value(facts).map_err(|source| Error::Unreadable {
-            node: text(&self.0, "/spec/nodeName").to_owned(),
-            release,
-            source,
+        serde_json::from_value(facts).map_err(|error| {
+            anyhow!(
+                "cannot read the answer of the daemon on node {}, release {release}; this program is release {}: {error}",
+                text(&self.0, "/spec/nodeName"),
+                env!("CARGO_PKG_VERSION")
+            )
         })
     }
 }
@@ -409,7 +365,7 @@ pub(super) struct Pod(pub(super) Value);
 
 impl Pod {
     /// Returns the pod `namespace/name`, or `name` of the namespace of `flags`.
-    pub(super) fn get(flags: &Flags, name: &str) -> Result<Self, Error> {
+    pub(super) fn get(flags: &Flags, name: &str) -> Result<Self> {
         let pod = match name.split_once('/') {
             Some((namespace, name)) => flags.get(&["pod", name, "--namespace", namespace]),
             None => flags.get(&["pod", name]),
@@ -424,7 +380,7 @@ impl Pod {
     }
 
     /// Returns the events of the daemon's pod.
-    pub(super) fn events(&self, flags: &Flags) -> Result<Value, Error> {
+    pub(super) fn events(&self, flags: &Flags) -> Result<Value> {
         let name = text(&self.0, "/metadata/name");
         let selector = format!("involvedObject.kind=Pod,involvedObject.name={name}");
         let namespace = text(&self.0, "/metadata/namespace");

@@ -15,7 +15,9 @@ mod nodes;
 mod ping;
 mod pods;
 
-use api::{Daemons, Error, Flags, Pod, text};
+use crate::cannot;
+use anyhow::{Error, Result};
+use api::{Daemons, Flags, Pod, text};
 use clap::{Parser, Subcommand, ValueEnum};
 use conf_reader::one_line;
 use serde::Serialize;
@@ -107,7 +109,7 @@ pub fn run() -> ExitCode {
 }
 
 impl Command {
-    fn run(&self, flags: &Flags) -> Result<ExitCode, Error> {
+    fn run(&self, flags: &Flags) -> Result<ExitCode> {
         match self {
             Self::Nodes { output } => {
                 let (nodes, failed) = nodes::nodes(flags)?;
@@ -133,7 +135,7 @@ fn print<T: Serialize>(
     format: Option<Format>,
     rows: &[T],
     table: impl FnOnce() -> String,
-) -> Result<(), Error> {
+) -> Result<()> {
     let text = match format {
         Some(Format::Json) => format!("{:#}\n", serde_json::json!(rows)),
         None if rows.is_empty() => {
@@ -145,10 +147,12 @@ fn print<T: Serialize>(
     write(&text)
 }
 
-fn write(text: &str) -> Result<(), Error> {
+fn write(text: &str) -> Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         // the reader has ended
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Error::Output(error)),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(cannot("write to standard output")(error))
+        }
         _ => Ok(()),
     }
 }
@@ -165,7 +169,7 @@ fn reported(failed: &[Error]) -> ExitCode {
 }
 
 /// Prints what the API server has of the target, and the report of the daemon.
-fn doctor(flags: &Flags, target: &str, options: &[String]) -> Result<ExitCode, Error> {
+fn doctor(flags: &Flags, target: &str, options: &[String]) -> Result<ExitCode> {
     let daemons = Daemons::get(flags)?;
     let (daemon, pod) = daemons.find(flags, target)?;
     let mut command = vec!["doctor"];

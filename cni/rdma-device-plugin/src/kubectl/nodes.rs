@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Nodes with a daemon: their resources, rails and health.
 
-use super::api::{Daemons, Error, Flags, array, items, text};
+use super::api::{Daemons, Flags, array, items, text};
 use crate::{offer::columns, report::condition::Condition};
+use anyhow::{Error, Result};
 use doctor::{
     examine::{Severity, counted, examine},
     facts::Facts,
@@ -42,11 +43,11 @@ struct Amount {
 }
 
 /// Returns the nodes, and the errors of daemons that did not answer.
-pub(super) fn nodes(flags: &Flags) -> Result<(Vec<Node>, Vec<Error>), Error> {
+pub(super) fn nodes(flags: &Flags) -> Result<(Vec<Node>, Vec<Error>)> {
     let daemons = Daemons::get(flags)?;
     let nodes = flags.get(&["nodes"])?;
     let slices = match flags.get(&["resourceslices.resource.k8s.io"]) {
-        Err(Error::Failed { why, .. }) if why.contains(NO_SLICES) => Value::Null,
+        Err(error) if error.to_string().contains(NO_SLICES) => Value::Null,
         slices => slices?,
     };
     let names: Vec<&str> = daemons.by_node().map(|(node, _)| node.as_str()).collect();

@@ -7,9 +7,11 @@
 
 use super::{
     NAME,
-    api::{CONTAINER, Daemon, Daemons, Error, Flags, Pod, array, text},
+    api::{CONTAINER, Daemon, Daemons, Flags, Pod, array, text},
     pods::rails,
 };
+use crate::cannot;
+use anyhow::{Result, anyhow, bail};
 use conf_reader::one_line;
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::{Value, json};
@@ -38,12 +40,7 @@ const REQUEST: &str = "--request-timeout=30s";
 const START: Duration = Duration::from_secs(120);
 
 /// Pings `to` from `from`. Returns the exit code of `ping`.
-pub(super) fn ping(
-    flags: &Flags,
-    from: &str,
-    to: &str,
-    options: &[String],
-) -> Result<ExitCode, Error> {
+pub(super) fn ping(flags: &Flags, from: &str, to: &str, options: &[String]) -> Result<ExitCode> {
     let daemons = Daemons::get(flags)?;
     let mut arguments = vec!["ping".to_owned()];
     let (daemon, pod) = daemons.find(flags, from)?;
@@ -69,7 +66,7 @@ pub(super) fn ping(
         "json",
         REQUEST,
     ];
-    let interrupts = blocked().map_err(Error::Signals)?;
+    let interrupts = blocked().map_err(cannot("wait for Ctrl-C"))?;
     let (created, pod) = mpsc::channel();
     delete_on(interrupts, flags.clone(), namespace.to_owned(), pod);
     let made = flags.create(&create, &made)?;
@@ -112,30 +109,30 @@ fn delete_on(signals: SigSet, flags: Flags, namespace: String, created: Receiver
     });
 }
 
-fn delete(flags: &Flags, namespace: &str, name: &str) -> Result<Vec<u8>, Error> {
+fn delete(flags: &Flags, namespace: &str, name: &str) -> Result<Vec<u8>> {
     let pod = ["delete", "pod", name, "--namespace", namespace];
     flags.output(&[&pod[..], &["--wait=false", REQUEST]].concat())
 }
 
 /// Returns the addresses of the pod's rails.
-fn addresses(flags: &Flags, daemons: &Daemons, pod: &str) -> Result<Vec<String>, Error> {
+fn addresses(flags: &Flags, daemons: &Daemons, pod: &str) -> Result<Vec<String>> {
     let pod = Pod::get(flags, pod)?;
     let facts = daemons.of(&pod)?.facts(flags)?;
     let rails = rails(&facts).remove(&pod.name()).unwrap_or_default();
     let addresses = rails.iter().flat_map(|it| &it.addresses);
     let addresses: Vec<String> = addresses.map(|it| it.ip.to_string()).collect();
     match addresses.is_empty() {
-        true => Err(Error::NoRails(pod.name())),
+        true => {
+            let name = pod.name();
+            bail!("pod {name} has no rails: `kubectl rdma doctor {name}` says why")
+        }
         false => Ok(addresses),
     }
 }
 
 /// Waits for the end of the pod, and prints its output. Returns its exit code, or failure if the output cannot be had.
-fn outcome(flags: &Flags, namespace: &str, name: &str) -> Result<ExitCode, Error> {
-    let no_result = |why: String| Error::NoResult {
-        pod: format!("{namespace}/{name}"),
-        why,
-    };
+fn outcome(flags: &Flags, namespace: &str, name: &str) -> Result<ExitCode> {
+    let no_result = |why: &str| anyhow!("pod {namespace}/{name} has no result: {why}");
     let until = Instant::now() + START;
     let status = loop {
         let pod = flags.get(&["pod", name, "--namespace", namespace, REQUEST])?;
@@ -146,19 +143,18 @@ fn outcome(flags: &Flags, namespace: &str, name: &str) -> Result<ExitCode, Error
             ("Pending" | "", _) if Instant::now() >= until => {
                 let (node, limit) = (text(&pod, "/spec/nodeName"), START.as_secs());
                 let why = format!("kubelet of node {node} has not started it in {limit} seconds");
-                return Err(no_result(why));
+                return Err(no_result(&why));
             }
             (_, "" | "ContainerCreating" | "PodInitializing") => thread::sleep(INTERVAL),
-            (_, why) => return Err(no_result(why.to_owned())),
+            (_, why) => return Err(no_result(why)),
         }
     };
     let shown = flags.show(&["logs", name, "--namespace", namespace, REQUEST])?;
     let ended = text(&status, "/status/reason");
     if !ended.is_empty() {
         let message = text(&status, "/status/message");
-        return Err(no_result(format!(
-            "{ended} after at most {LIMIT} seconds: {message}"
-        )));
+        let why = format!("{ended} after at most {LIMIT} seconds: {message}");
+        return Err(no_result(&why));
     }
     let code = status.pointer("/status/containerStatuses/0/state/terminated/exitCode");
     let code = code
@@ -167,7 +163,7 @@ fn outcome(flags: &Flags, namespace: &str, name: &str) -> Result<ExitCode, Error
     match code {
         Some(0) => Ok(shown),
         Some(code) => Ok(ExitCode::from(code)),
-        None => Err(no_result("its container has no exit code".to_owned())),
+        None => Err(no_result("its container has no exit code")),
     }
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pods with rails, by the records of their nodes.
 
-use super::api::{Daemons, Error, Flags, Pod, items, text};
+use super::api::{Daemons, Flags, Pod, items, text};
 use crate::offer::columns;
+use anyhow::{Error, Result};
 use attachments::pods::{PodRail, PodRails};
 use doctor::facts::Facts;
 use serde::Serialize;
@@ -35,7 +36,7 @@ struct Address {
 }
 
 /// Returns the rails of the namespace's pods, and the errors of daemons that did not answer.
-pub(super) fn pods(flags: &Flags, all: bool) -> Result<(Vec<Row>, Vec<Error>), Error> {
+pub(super) fn pods(flags: &Flags, all: bool) -> Result<(Vec<Row>, Vec<Error>)> {
     let daemons = Daemons::get(flags)?;
     let pods = match all {
         true => flags.get(&["pods", "--all-namespaces"])?,

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-use super::{
-    api::{Daemons, Error},
-    *,
-};
+use super::{api::Daemons, *};
 use clap::CommandFactory;
 use serde_json::json;
 
@@ -52,10 +49,9 @@ fn a_nodes_daemon_is_the_one_that_is_ready() {
         found.collect::<Vec<_>>(),
         [("a", "Ready"), ("b", "CrashLoopBackOff"), ("c", "NotReady")]
     );
-    assert!(matches!(
-        Daemons::of_list(&json!({"items": []})),
-        Err(Error::NoDaemons)
-    ));
+    let none = Daemons::of_list(&json!({"items": []})).expect_err("no daemon");
+    let expected = "no pod of the cluster has the label app.kubernetes.io/name=rdma-device-plugin";
+    assert!(none.to_string().starts_with(expected), "{none}");
     let pod = |spec| Pod(json!({"metadata": {"namespace": "team", "name": "p"}, "spec": spec}));
     for (spec, expected) in [
         (json!({}), "pod team/p is on no node yet"),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `rdma-device-plugin probe`: queries the daemon of this container, and exits with 0 if the answer is positive.
 
+use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use http_client::{Bytes, Request, StatusCode, send};
 use std::{io, path::PathBuf, time::Duration};
@@ -31,27 +32,11 @@ pub enum Question {
     Live,
 }
 
-/// Reason why the probe fails.
-#[derive(Debug, thiserror::Error)]
-pub enum ProbeError {
-    /// The daemon does not answer.
-    #[error("no answer at {socket:?}: {source}")]
-    Silent {
-        /// Path of the socket.
-        socket: PathBuf,
-        /// Error of the connection.
-        source: io::Error,
-    },
-    /// Negative answer of the daemon.
-    #[error("{0}")]
-    No(String),
-}
-
 /// Queries the daemon, and prints the answer.
 ///
 /// # Errors
 /// The answer is negative or missing.
-pub fn ask(probe: &Probe) -> Result<(), ProbeError> {
+pub fn ask(probe: &Probe) -> Result<()> {
     let path = match probe.question {
         Question::Ready => "/readyz",
         Question::Live => "/healthz",
@@ -68,11 +53,8 @@ pub fn ask(probe: &Probe) -> Result<(), ProbeError> {
             print!("{words}");
             Ok(())
         }
-        Ok((_, words)) => Err(ProbeError::No(words.trim_end().to_owned())),
-        Err(source) => Err(ProbeError::Silent {
-            socket: probe.socket.clone(),
-            source,
-        }),
+        Ok((_, words)) => bail!("{}", words.trim_end()),
+        Err(error) => bail!("no answer at {:?}: {error}", probe.socket),
     }
 }
 

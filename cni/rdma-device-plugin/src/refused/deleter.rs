@@ -8,15 +8,11 @@ use super::{
     history::{History, Step},
     pod::Pod,
 };
-use crate::{
-    api::{AGENT, LIMIT},
-    log_once::LogOnce,
-    metrics::Metrics,
-    report::event::Event,
-};
-use kubernetes_api::{Access, AccessError, Client, Method, Refusal, RequestError};
+use crate::{api::Api, log_once::LogOnce, metrics::Metrics, report::event::Event};
+use anyhow::{Context, Result};
+use kubernetes_api::{Client, Method};
 use serde_json::{Value, json};
-use std::{path::Path, time::Instant};
+use std::{path::PathBuf, time::Instant};
 use tokio::sync::mpsc;
 
 /// Reason of the pod's event.
@@ -25,39 +21,19 @@ const REASON: &str = "RdmaPodDeleted";
 /// Deletes refused pods.
 #[derive(Debug)]
 pub struct Deleter {
-    client: Result<Client, String>,
+    /// Directory of the token.
+    account: PathBuf,
     history: History,
     metrics: Metrics,
     /// Last failure, which is logged once.
     reported: LogOnce,
 }
 
-/// Reason why a deletion fails.
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error("{0}")]
-    Client(String),
-    #[error(transparent)]
-    Access(#[from] AccessError),
-    #[error(transparent)]
-    Request(#[from] RequestError),
-    #[error("the API server's answer is not {0}")]
-    Other(&'static str),
-}
-
-/// Result of a request.
-enum Found<T> {
-    It(T),
-    /// The pod does not exist, or was replaced.
-    Gone,
-}
-
 impl Deleter {
-    /// Returns a deleter with the token in `directory`. Without a token the deleter only reports each pod.
-    pub fn new(directory: &Path, metrics: Metrics) -> Self {
-        let access = Access::of_pod(directory).map_err(|error| error.to_string());
+    /// Returns a deleter with the token in `account`. Without a token the deleter only reports each pod.
+    pub fn new(account: PathBuf, metrics: Metrics) -> Self {
         Self {
-            client: access.map(|access| Client::new(access, AGENT, LIMIT)),
+            account,
             history: History::default(),
             metrics,
             reported: LogOnce::default(),
@@ -66,8 +42,8 @@ impl Deleter {
 
     /// Runs until the sender of verdicts is dropped.
     pub async fn run(mut self, mut verdicts: mpsc::Receiver<Verdict>) {
-        if let Err(failure) = self.node() {
-            log::warn!("cannot delete pods whose containers may not start: {failure}");
+        if let Err(error) = Api::new(&self.account) {
+            log::warn!("cannot delete pods whose containers may not start: {error}");
         }
         while let Some(verdict) = verdicts.recv().await {
             match verdict {
@@ -96,9 +72,9 @@ impl Deleter {
             Ok(()) => {
                 self.reported.ends();
             }
-            Err(failure) => {
+            Err(error) => {
                 self.metrics.refused_pod(&ids.resource, "failed");
-                let line = failure.to_string();
+                let line = error.to_string();
                 if self.reported.is_news(&line) {
                     log::error!("cannot delete {name}, which cannot start: {line}");
                 }
@@ -106,25 +82,15 @@ impl Deleter {
         }
     }
 
-    fn client(&self) -> Result<&Client, Failure> {
-        let client = self.client.as_ref();
-        client.map_err(|error| Failure::Client(error.clone()))
-    }
-
-    /// Returns the node of the token.
-    fn node(&self) -> Result<String, Failure> {
-        let identity = self.client()?.access().identity()?;
-        Ok(identity.node()?.to_owned())
-    }
-
     /// Reads the pod.
-    async fn read(&mut self, ids: &Ids, name: &PodName) -> Result<(), Failure> {
+    async fn read(&mut self, ids: &Ids, name: &PodName) -> Result<()> {
         let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "dryRun": ["All"]});
-        let Found::It(object) = self.request_deletion(name, &options).await? else {
+        let api = Api::new(&self.account)?;
+        let Some(object) = request_deletion(&api.client, name, &options).await? else {
             return Ok(());
         };
-        let pod = Pod::read(&object).ok_or(Failure::Other("a pod"))?;
-        let stays = pod.stays(&self.node()?);
+        let pod = Pod::read(&object).context("the API server's answer is not a pod")?;
+        let stays = pod.stays(&api.node);
         if let Some(stays) = stays {
             log::warn!("{name} cannot start, and is not deleted: {stays}");
             self.metrics.refused_pod(&ids.resource, "kept");
@@ -143,11 +109,12 @@ impl Deleter {
         pod: Pod,
         event: Option<String>,
         why: &str,
-    ) -> Result<(), Failure> {
+    ) -> Result<()> {
+        let Api { client, .. } = Api::new(&self.account)?;
         let event = match event {
             Some(written) => written,
             None => {
-                let written = self.write_event(name, &pod, why).await?;
+                let written = write_event(&client, name, &pod, why).await?;
                 self.history.has_event(ids, &written);
                 written
             }
@@ -155,9 +122,9 @@ impl Deleter {
         let options = json!({
             "kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": pod.uid},
         });
-        match self.request_deletion(name, &options).await? {
-            Found::Gone => self.history.ended(ids),
-            Found::It(_) => {
+        match request_deletion(&client, name, &options).await? {
+            None => self.history.ended(ids),
+            Some(_) => {
                 let owner = pod.owner.as_ref();
                 let owner = owner.map(|it| format!("{} {}", it.kind, it.name));
                 log::warn!(
@@ -170,38 +137,35 @@ impl Deleter {
         }
         Ok(())
     }
+}
 
-    async fn request_deletion(
-        &self,
-        name: &PodName,
-        options: &Value,
-    ) -> Result<Found<Value>, Failure> {
-        let PodName { namespace, name } = name;
-        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
-        let client = self.client()?;
-        match client.ask(Method::DELETE, &path, Some(options)).await {
-            Ok(object) => Ok(Found::It(object)),
-            // not found, or of another UID
-            Err(RequestError::Refused(Refusal {
-                code: 404 | 409, ..
-            })) => Ok(Found::Gone),
-            Err(error) => Err(error.into()),
-        }
+/// Deletes the pod. Returns the pod, or `None` if it does not exist, or was replaced.
+async fn request_deletion(
+    client: &Client,
+    PodName { namespace, name }: &PodName,
+    options: &Value,
+) -> Result<Option<Value>> {
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
+    match client.ask(Method::DELETE, &path, Some(options)).await {
+        // not found, or of another UID
+        Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(None),
+        pod => Ok(Some(pod?)),
     }
+}
 
-    /// Writes the event. Returns its time by the API server's clock.
-    async fn write_event(&self, name: &PodName, pod: &Pod, why: &str) -> Result<String, Failure> {
-        let message = format!("deleted so that another one is made: {why}");
-        let event = Event {
-            pod: name,
-            uid: Some(&pod.uid),
-            node: &pod.node,
-            reason: REASON,
-            is_warning: true,
-            message: &message,
-        };
-        let written = event.write(self.client()?).await?;
-        let created = written["metadata"]["creationTimestamp"].as_str();
-        Ok(created.ok_or(Failure::Other("an event"))?.to_owned())
-    }
+/// Writes the event. Returns its time by the API server's clock.
+async fn write_event(client: &Client, name: &PodName, pod: &Pod, why: &str) -> Result<String> {
+    let message = format!("deleted so that another one is made: {why}");
+    let event = Event {
+        pod: name,
+        uid: Some(&pod.uid),
+        node: &pod.node,
+        reason: REASON,
+        is_warning: true,
+        message: &message,
+    };
+    let written = event.write(client).await?;
+    let created = written["metadata"]["creationTimestamp"].as_str();
+    let created = created.context("the API server's answer is not an event")?;
+    Ok(created.to_owned())
 }

@@ -7,10 +7,11 @@ use super::{
     rails::{News, PodKey, Reported, Trouble, Troubles},
 };
 use crate::{
-    api::{Api, ApiError, is_followed_for},
+    api::{Api, is_followed_for},
+    log_once::LogOnce,
     node::Node,
 };
-use kubelet_api::pod_resources::AskError;
+use anyhow::Result;
 use kubernetes_api::RequestError;
 use std::{
     path::PathBuf,
@@ -41,21 +42,7 @@ pub struct RailEvents {
     paths: Paths,
     reported: Reported,
     /// Last failure, which is logged once.
-    failure: Option<String>,
-}
-
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error(transparent)]
-    Kubelet(#[from] AskError),
-    #[error(transparent)]
-    Api(#[from] ApiError),
-}
-
-impl From<RequestError> for Failure {
-    fn from(error: RequestError) -> Self {
-        Self::Api(error.into())
-    }
+    failure: LogOnce,
 }
 
 impl RailEvents {
@@ -66,7 +53,7 @@ impl RailEvents {
             account,
             paths,
             reported: Reported::default(),
-            failure: None,
+            failure: LogOnce::default(),
         }
     }
 
@@ -77,7 +64,7 @@ impl RailEvents {
             match self.report().await {
                 Ok(next) => {
                     wait = AGAIN[0];
-                    self.failure = None;
+                    self.failure.ends();
                     let changed = timeout(next.unwrap_or(REST), self.node.changed()).await;
                     if matches!(changed, Ok(Err(_))) {
                         return;
@@ -86,11 +73,10 @@ impl RailEvents {
                         return;
                     }
                 }
-                Err(failure) => {
-                    let line = failure.to_string();
-                    if self.failure.as_ref() != Some(&line) {
+                Err(error) => {
+                    let line = error.to_string();
+                    if self.failure.is_news(&line) {
                         log::warn!("cannot report lost and recovered rails to pods: {line}");
-                        self.failure = Some(line);
                     }
                     if !is_followed_for(&mut self.node, wait).await {
                         return;
@@ -103,7 +89,7 @@ impl RailEvents {
 
     /// Writes the due events. Returns the delay until more are due. Continues after a refusal, and returns the first
     /// refusal.
-    async fn report(&mut self) -> Result<Option<Duration>, Failure> {
+    async fn report(&mut self) -> Result<Option<Duration>> {
         let node = self.node.borrow_and_update().clone();
         let troubles = troubles(&node);
         if troubles.is_empty() && self.reported.is_empty() {

@@ -56,16 +56,18 @@ fn a_record_of_the_installation_that_cannot_be_read_is_reported() {
     let root = Root::new();
     let path = root.path(&format!("{STATE}/install.json"));
     for (text, problem) in [
-        ("{\"format\":1,", "is no record of an install"),
+        ("{\"format\":1,", "EOF while parsing"),
         (
             "{\"format\":9}",
-            "has format 9, and this version knows 2; use the newer one",
+            "its format is 9, of a newer rdma-device-plugin; use that one",
         ),
     ] {
         root.write(&format!("{STATE}/install.json"), text);
         let (code, report, _) = run(told_in(&netns, &root, &[]));
         let report = joined(&report);
-        let sentence = format!("not seen where the installation put its files: {path:?} {problem}");
+        let sentence = format!(
+            "not seen where the installation put its files: cannot read {path:?}: {problem}"
+        );
         assert!(report.contains(&sentence), "{text}: {report}");
         assert_ne!(code, 0, "{text}: {report}");
     }
