@@ -3,7 +3,7 @@
 
 use crate::{
     conf::{
-        Conf, ConfError, Flags, Parsed,
+        Conf, Flags, Parsed,
         chain::{KUBELET_DIR, Placement, STATE_DIR, pod_resources},
     },
     probes::ask::Probe,
@@ -327,7 +327,7 @@ impl Arguments {
     ///
     /// # Errors
     /// The file cannot be used.
-    pub fn conf(&self) -> Result<Parsed, ConfError> {
+    pub fn conf(&self) -> anyhow::Result<Parsed> {
         let mut parsed = Conf::load(self.config.as_deref(), &self.erdma)?;
         if let Some(dir) = &self.cni_conf_dir {
             parsed.conf.chain.get_or_insert_default().conf_dir = dir.clone();

@@ -32,7 +32,7 @@ pub(super) const FIELD: &str = "chain";
 /// The section as written.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Section {
+struct Section {
     conf_dir: Option<AbsolutePath>,
     runtime: Option<RuntimeName>,
     network: Option<String>,
@@ -200,8 +200,9 @@ impl Chain {
     }
 }
 
-/// Checks the `section` of the whole `file`, in any format.
-pub(super) fn checked(section: Option<Section>, file: &Field<'_>) -> Result<Option<Chain>, Wrong> {
+/// Reads the section of the whole `file`, in any format.
+pub(super) fn read(file: &Field<'_>) -> Result<Option<Chain>, Wrong> {
+    let section: Option<Section> = file.get(FIELD)?;
     section
         .map(|section| section.checked(&file.at(FIELD)))
         .transpose()

@@ -18,7 +18,7 @@ const LONGEST_DRIVER: usize = 63;
 /// The section as written.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Section {
+struct Section {
     driver_name: Option<DriverName>,
     resources: Option<Vec<ResourceName>>,
     metadata: Option<bool>,
@@ -68,11 +68,8 @@ impl TryFrom<String> for DriverName {
 }
 
 /// Checks the `section` of the whole `file`, in any format; the file has `resources`.
-pub(super) fn checked(
-    section: Option<Section>,
-    file: &Field<'_>,
-    resources: &[ResourceConf],
-) -> Result<Option<Dra>, Wrong> {
+pub(super) fn read(file: &Field<'_>, resources: &[ResourceConf]) -> Result<Option<Dra>, Wrong> {
+    let section: Option<Section> = file.get(FIELD)?;
     let section = section.map(|section| section.checked(&file.at(FIELD), resources));
     section.transpose()
 }

@@ -18,7 +18,7 @@ const LONGEST_NAME: usize = 64;
 /// A threshold as written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Threshold {
+struct Threshold {
     counter: Name,
     above: Number<0, { u32::MAX }>,
     per: Option<Value>,
@@ -78,12 +78,9 @@ fn period(value: &Value) -> Option<Duration> {
 }
 
 /// Checks the `list` of the whole `file`, in any format.
-pub(super) fn checked(
-    list: Option<Vec<Threshold>>,
-    file: &Field<'_>,
-) -> Result<Vec<ErrorThreshold>, Wrong> {
+pub(super) fn read(file: &Field<'_>) -> Result<Vec<ErrorThreshold>, Wrong> {
     let field = file.at(FIELD);
-    let Some(list) = list else {
+    let Some(list) = field.read::<Option<Vec<Threshold>>>()? else {
         return Ok(Vec::new());
     };
     if list.is_empty() {

@@ -2,75 +2,17 @@
 //! The configuration file: JSON or YAML in one of the formats, and the rules that all formats share.
 
 use super::{CONNECTION_MANAGER, Conf, FABRIC, Flags, Parsed, ResourceConf, chain, foreign, own};
+use anyhow::{Result, anyhow};
 use conf_reader::{Field, Wrong, one_line};
 use serde_json::Value;
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
-
-/// Reason why the configuration cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfError {
-    /// The file cannot be read.
-    #[error("cannot read {file:?}: {source}")]
-    Read {
-        /// Path of the file.
-        file: PathBuf,
-        /// Error of the system.
-        source: io::Error,
-    },
-    /// The file is empty.
-    #[error(
-        "{file:?} is empty; write which resources the node offers, or {{\"mode\":\"hca\"}} for rdma/hca"
-    )]
-    Empty {
-        /// Path of the file.
-        file: PathBuf,
-    },
-    /// The file is neither JSON nor YAML.
-    #[error("{file:?}, line {line}, column {column}: no valid {language}: {problem}")]
-    Syntax {
-        /// Path of the file.
-        file: PathBuf,
-        /// `JSON` or `YAML`.
-        language: &'static str,
-        /// Line, from 1.
-        line: u64,
-        /// Column, from 1.
-        column: u64,
-        /// Message of the parser.
-        problem: String,
-    },
-    /// The file has none of the formats, or more than one.
-    #[error(
-        "{file:?}: {found}; at the top there must be one of resources or erdma \
-         (rdma-device-plugin), mode (k8s-rdma-sriov-dev-plugin), configList (k8s-rdma-shared-dev-plugin), resourceList \
-         (sriov-network-device-plugin)"
-    )]
-    Format {
-        /// Path of the file.
-        file: PathBuf,
-        /// Description of the content.
-        found: String,
-    },
-    /// A value cannot be used.
-    #[error("{file:?}: {wrong}")]
-    Value {
-        /// Path of the file.
-        file: PathBuf,
-        /// Place and reason.
-        #[source]
-        wrong: Wrong,
-    },
-}
+use std::path::Path;
 
 impl Conf {
     /// Loads the file and applies the flags; without a file, the flags alone.
     ///
     /// # Errors
     /// The file cannot be used.
-    pub fn load(file: Option<&Path>, flags: &Flags) -> Result<Parsed, ConfError> {
+    pub fn load(file: Option<&Path>, flags: &Flags) -> Result<Parsed> {
         let mut parsed = match file {
             Some(file) => Self::read(file)?,
             None => flags.alone(),
@@ -80,7 +22,7 @@ impl Conf {
     }
 
     /// Reads the file.
-    pub fn read(file: &Path) -> Result<Parsed, ConfError> {
+    pub fn read(file: &Path) -> Result<Parsed> {
         Self::parse(&text_of(file)?, file)
     }
 
@@ -88,20 +30,23 @@ impl Conf {
     ///
     /// # Errors
     /// The file cannot be used.
-    pub fn read_for_install(file: &Path) -> Result<Parsed, ConfError> {
+    pub fn read_for_install(file: &Path) -> Result<Parsed> {
         Self::parse_as(&text_of(file)?, file, true)
     }
 
     /// Parses `text`, the content of `file`.
-    pub fn parse(text: &str, file: &Path) -> Result<Parsed, ConfError> {
+    pub fn parse(text: &str, file: &Path) -> Result<Parsed> {
         Self::parse_as(text, file, false)
     }
 
-    fn parse_as(text: &str, file: &Path, chain_suffices: bool) -> Result<Parsed, ConfError> {
+    fn parse_as(text: &str, file: &Path, chain_suffices: bool) -> Result<Parsed> {
         let value = value_of(text, file)?;
-        let failed = |found: String| ConfError::Format {
-            file: file.to_owned(),
-            found,
+        let failed = |found: String| {
+            anyhow!(
+                "{file:?}: {found}; at the top there must be one of resources or erdma (rdma-device-plugin), mode \
+                 (k8s-rdma-sriov-dev-plugin), configList (k8s-rdma-shared-dev-plugin), resourceList \
+                 (sriov-network-device-plugin)"
+            )
         };
         let object = value
             .as_object()
@@ -153,18 +98,12 @@ impl Conf {
             parsed.conf.chain = chain.map(|it| it.attaching(names));
             Ok(parsed)
         });
-        parsed.map_err(|wrong| ConfError::Value {
-            file: file.to_owned(),
-            wrong,
-        })
+        parsed.map_err(|wrong| anyhow!("{file:?}: {wrong}"))
     }
 }
 
-fn text_of(file: &Path) -> Result<String, ConfError> {
-    std::fs::read_to_string(file).map_err(|source| ConfError::Read {
-        file: file.to_owned(),
-        source,
-    })
+fn text_of(file: &Path) -> Result<String> {
+    std::fs::read_to_string(file).map_err(|error| anyhow!("cannot read {file:?}: {error}"))
 }
 
 /// Checks the rules of every format.
@@ -195,35 +134,32 @@ fn checked(conf: &Conf) -> Result<(), Wrong> {
 }
 
 /// Parses YAML, or JSON if the text starts with a bracket: the JSON parser reports better errors.
-fn value_of(text: &str, file: &Path) -> Result<Value, ConfError> {
-    let file = || file.to_owned();
+fn value_of(text: &str, file: &Path) -> Result<Value> {
+    let empty = || {
+        anyhow!(
+            "{file:?} is empty; write which resources the node offers, or {{\"mode\":\"hca\"}} for rdma/hca"
+        )
+    };
     let text = text.trim_start_matches('\u{feff}');
     let start = text.trim_start();
     if start.is_empty() {
-        return Err(ConfError::Empty { file: file() });
+        return Err(empty());
     }
     if start.starts_with(['{', '[']) {
-        return serde_json::from_str(text).map_err(|error| ConfError::Syntax {
-            file: file(),
-            language: "JSON",
-            line: error.line() as u64,
-            column: error.column() as u64,
-            problem: error.to_string(),
+        return serde_json::from_str(text).map_err(|error| {
+            let (line, column) = (error.line(), error.column());
+            anyhow!("{file:?}, line {line}, column {column}: no valid JSON: {error}")
         });
     }
     let value: Value = serde_saphyr::from_str(text).map_err(|error| {
         let location = error.location();
-        let problem = error.without_snippet().to_string();
-        ConfError::Syntax {
-            file: file(),
-            language: "YAML",
-            line: location.as_ref().map_or(1, |location| location.line()),
-            column: location.as_ref().map_or(1, |location| location.column()),
-            problem,
-        }
+        let line = location.as_ref().map_or(1, |location| location.line());
+        let column = location.as_ref().map_or(1, |location| location.column());
+        let problem = error.without_snippet();
+        anyhow!("{file:?}, line {line}, column {column}: no valid YAML: {problem}")
     })?;
     if value.is_null() {
-        return Err(ConfError::Empty { file: file() });
+        return Err(empty());
     }
     Ok(value)
 }

@@ -90,14 +90,9 @@ impl Flags {
         Parsed {
             conf: Conf {
                 resources: name.map(|name| erdma.resource(name)).into_iter().collect(),
-                cdi: false,
                 erdma,
-                chain: None,
-                dra: None,
-                errors: Vec::new(),
-                lldp: None,
                 reporters: reporters::default(),
-                fabric: false,
+                ..Conf::default()
             },
             remarks: Vec::new(),
         }

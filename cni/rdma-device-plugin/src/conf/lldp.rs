@@ -11,7 +11,7 @@ pub(super) const FIELD: &str = "lldp";
 /// The section as written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Section {
+struct Section {
     listen: Option<bool>,
     file: Option<PathBuf>,
 }
@@ -26,8 +26,8 @@ pub enum Lldp {
 }
 
 /// Checks the `section` of the whole `file`, in any format.
-pub(super) fn checked(section: Option<Section>, file: &Field<'_>) -> Result<Option<Lldp>, Wrong> {
-    let Some(section) = section else {
+pub(super) fn read(file: &Field<'_>) -> Result<Option<Lldp>, Wrong> {
+    let Some(section) = file.get::<Section>(FIELD)? else {
         return Ok(None);
     };
     let field = file.at(FIELD);

@@ -30,7 +30,6 @@ pub use dra::Dra;
 pub use environment::Reader;
 pub use erdma::{Erdma, Exposed, Origin};
 pub use errors::ErrorThreshold;
-pub use file::ConfError;
 pub use flags::Flags;
 pub use lldp::Lldp;
 pub use name::ResourceName;
@@ -49,8 +48,22 @@ pub const CONNECTION_MANAGER: &str = "rdma/connection-manager";
 /// Field of [`Conf::fabric`].
 const FABRIC: &str = "fabric";
 
+/// Field of [`Conf::cdi`].
+const CDI: &str = "cdi";
+
+/// Fields that a file of any format can have.
+const COMMON: [&str; 7] = [
+    CDI,
+    chain::FIELD,
+    dra::FIELD,
+    errors::FIELD,
+    lldp::FIELD,
+    reporters::FIELD,
+    FABRIC,
+];
+
 /// A checked configuration.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conf {
     /// Resources in the file's order, with unique names.
     pub resources: Vec<ResourceConf>,
@@ -73,6 +86,25 @@ pub struct Conf {
 }
 
 impl Conf {
+    /// Reads the [`COMMON`] fields of `file` to its `resources` and `erdma`.
+    fn read_common(
+        file: &Field<'_>,
+        resources: Vec<ResourceConf>,
+        erdma: Erdma,
+    ) -> Result<Self, Wrong> {
+        Ok(Self {
+            cdi: file.get(CDI)?.unwrap_or(false),
+            chain: chain::read(file)?,
+            dra: dra::read(file, &resources)?,
+            errors: errors::read(file)?,
+            lldp: lldp::read(file)?,
+            reporters: reporters::read(file)?,
+            fabric: file.get(FABRIC)?.unwrap_or(false),
+            resources,
+            erdma,
+        })
+    }
+
     /// Returns true if claims serve `resource`, so that the device plugin does not advertise it.
     pub fn by_claims(&self, resource: &ResourceName) -> bool {
         let dra = self.dra.as_ref();

@@ -6,6 +6,7 @@
 //! uses none of the queues of the reporters `tx` and `rx`.
 
 use super::errors::is_name;
+use conf_reader::{Field, Wrong};
 use serde::Deserialize;
 
 /// Name of the field.
@@ -17,7 +18,7 @@ const DEFAULT: [&str; 2] = ["fw", "fw_fatal"];
 /// Name of a reporter.
 #[derive(Deserialize)]
 #[serde(try_from = "String")]
-pub(super) struct Name(String);
+struct Name(String);
 
 impl TryFrom<String> for Name {
     type Error = String;
@@ -38,7 +39,8 @@ pub(super) fn default() -> Vec<String> {
 }
 
 /// Returns the reporters that judge by the field.
-pub(super) fn chosen(names: Option<Vec<Name>>) -> Vec<String> {
+pub(super) fn read(file: &Field<'_>) -> Result<Vec<String>, Wrong> {
+    let names: Option<Vec<Name>> = file.get(FIELD)?;
     let names = names.map(|names| names.into_iter().map(|it| it.0).collect());
-    names.unwrap_or_else(default)
+    Ok(names.unwrap_or_else(default))
 }

@@ -2,24 +2,13 @@
 //! k8s-rdma-shared-dev-plugin's format (`pkg/types/types.go`, `ValidateConfigs` in
 //! `pkg/resources/resources_manager.go` there).
 
-use super::{CDI, exactly, link_types, name, parsed, passed_over, resources};
+use super::{exactly, link_types, name, parsed, passed_over, passed_over_at_top, resources};
 use crate::conf::{
-    Allocate, FABRIC, Ids, MOST_IDS, Parsed, ResourceConf, chain, dra, errors, lldp, reporters,
+    Allocate, Ids, MOST_IDS, Parsed, ResourceConf,
     selector::{Selector, Sort},
 };
 use conf_reader::{Field, Number, Texts, Wrong};
 
-const KEYS: [&str; 9] = [
-    "periodicUpdateInterval",
-    "configList",
-    CDI,
-    chain::FIELD,
-    dra::FIELD,
-    errors::FIELD,
-    lldp::FIELD,
-    reporters::FIELD,
-    FABRIC,
-];
 const RESOURCE_KEYS: [&str; 5] = [
     "resourceName",
     "resourcePrefix",
@@ -30,7 +19,7 @@ const RESOURCE_KEYS: [&str; 5] = [
 const SELECTOR_KEYS: [&str; 5] = ["vendors", "deviceIDs", "drivers", "ifNames", "linkTypes"];
 
 pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
-    let mut remarks = passed_over(file, &KEYS);
+    let mut remarks = passed_over_at_top(file, &["periodicUpdateInterval", "configList"]);
     let interval: Option<Number<0, { u32::MAX }>> = file.get("periodicUpdateInterval")?;
     if interval.is_some() {
         remarks.push(

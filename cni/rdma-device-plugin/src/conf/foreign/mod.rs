@@ -8,15 +8,11 @@ pub(super) mod mode;
 pub(super) mod resource_list;
 
 use super::{
-    Conf, Erdma, FABRIC, Parsed, ResourceConf, ResourceName, chain, dra, errors, lldp, name_at,
-    reporters,
+    COMMON, Conf, Erdma, Parsed, ResourceConf, ResourceName, name_at,
     selector::{self, Text},
 };
 use conf_reader::{Field, Texts, Wrong, nearest, one_line};
 use rdma_netns::LinkType;
-
-/// Our own field: whether containers get devices by CDI names.
-const CDI: &str = "cdi";
 
 /// Builds the configuration from a file of such a format.
 fn parsed(
@@ -24,21 +20,13 @@ fn parsed(
     file: &Field<'_>,
     remarks: Vec<String>,
 ) -> Result<Parsed, Wrong> {
-    let dra = dra::checked(file.get(dra::FIELD)?, file, &resources)?;
-    Ok(Parsed {
-        conf: Conf {
-            resources,
-            cdi: file.get(CDI)?.unwrap_or(false),
-            erdma: Erdma::foreign(),
-            chain: chain::checked(file.get(chain::FIELD)?, file)?,
-            dra,
-            errors: errors::checked(file.get(errors::FIELD)?, file)?,
-            lldp: lldp::checked(file.get(lldp::FIELD)?, file)?,
-            reporters: reporters::chosen(file.get(reporters::FIELD)?),
-            fabric: file.get(FABRIC)?.unwrap_or(false),
-        },
-        remarks,
-    })
+    let conf = Conf::read_common(file, resources, Erdma::foreign())?;
+    Ok(Parsed { conf, remarks })
+}
+
+/// Returns a remark on each field of the whole `file` that is neither `own` to the format nor common.
+fn passed_over_at_top(file: &Field<'_>, own: &[&str]) -> Vec<String> {
+    passed_over(file, &[own, &COMMON].concat())
 }
 
 /// Reads the list called `name`, each element by `one`, which leaves out resources of another plugin with a remark.

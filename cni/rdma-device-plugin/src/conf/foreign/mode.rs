@@ -3,10 +3,9 @@
 //! With that plugin a container gets all of `/dev/infiniband`; with this daemon it gets only the character devices of
 //! its own devices. ACK's add-on is derived from it and has a parameter `customResourceName`, which is accepted here.
 
-use super::{CDI, exactly, parsed, passed_over};
+use super::{exactly, parsed, passed_over_at_top};
 use crate::conf::{
-    Allocate, FABRIC, Ids, Parsed, ResourceConf, SHARED_IDS, chain, dra, errors, lldp, name_at,
-    reporters,
+    Allocate, Ids, Parsed, ResourceConf, SHARED_IDS, name_at,
     selector::{Parent, Selector, Sort},
 };
 use conf_reader::{Field, Wrong};
@@ -26,21 +25,7 @@ pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
     let mode: Mode = file.at("mode").read()?;
     let field = file.at("pfNetdevices");
     let netdevs = exactly(&field.read()?);
-    let mut remarks = passed_over(
-        file,
-        &[
-            "mode",
-            "pfNetdevices",
-            CUSTOM,
-            CDI,
-            chain::FIELD,
-            dra::FIELD,
-            errors::FIELD,
-            lldp::FIELD,
-            reporters::FIELD,
-            FABRIC,
-        ],
-    );
+    let mut remarks = passed_over_at_top(file, &["mode", "pfNetdevices", CUSTOM]);
     let (name, ids, devices) = match mode {
         Mode::Sriov if netdevs.is_empty() => {
             let must = "must name the netdevs of the physical functions in mode sriov";

@@ -3,9 +3,9 @@
 //!
 //! Resources without RDMA are left to their owner, with a remark.
 
-use super::{CDI, exactly, link_types, name, parsed, passed_over, resources};
+use super::{exactly, link_types, name, parsed, passed_over, passed_over_at_top, resources};
 use crate::conf::{
-    FABRIC, Ids, Parsed, ResourceConf, chain, dra, errors, lldp, reporters,
+    Ids, Parsed, ResourceConf,
     selector::{Parent, Selector, Sort, Text},
 };
 use conf_reader::{Field, Texts, Wrong};
@@ -62,19 +62,7 @@ enum DeviceType {
 }
 
 pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
-    let mut remarks = passed_over(
-        file,
-        &[
-            "resourceList",
-            CDI,
-            chain::FIELD,
-            dra::FIELD,
-            errors::FIELD,
-            lldp::FIELD,
-            reporters::FIELD,
-            FABRIC,
-        ],
-    );
+    let mut remarks = passed_over_at_top(file, &["resourceList"]);
     let resources = resources(file, "resourceList", &mut remarks, one)?;
     parsed(resources, file, remarks)
 }

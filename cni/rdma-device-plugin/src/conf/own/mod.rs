@@ -4,13 +4,13 @@
 mod erdma;
 
 use super::{
-    Allocate, Chain, Conf, Erdma, Ids, MOST_IDS, MOST_NIC_IDS, NIC_IDS, Parsed, Reader, Require,
-    ResourceConf, ResourceName, SHARED_IDS, chain, dra,
+    Allocate, COMMON, Chain, Conf, Erdma, Ids, MOST_IDS, MOST_NIC_IDS, NIC_IDS, Parsed, Reader,
+    Require, ResourceConf, ResourceName, SHARED_IDS, chain,
     erdma::RESOURCE,
-    errors, lldp, name_at, reporters,
+    name_at,
     selector::{Parent, Selector, Text, link_types},
 };
-use conf_reader::{Field, Number, Texts, Wrong};
+use conf_reader::{Field, Number, Texts, Wrong, not_known};
 use rdma_netns::DeviceAddress;
 use rdma_resources::{ContainerLimits, Memlock, RdmaLimits};
 use serde::Deserialize;
@@ -25,20 +25,6 @@ pub(super) const ERDMA: &str = "erdma";
 
 /// Largest number of devices of a resource.
 const MOST_DEVICES: u32 = 10_000;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    resources: Option<Vec<Resource>>,
-    erdma: Option<erdma::Section>,
-    cdi: Option<bool>,
-    chain: Option<chain::Section>,
-    dra: Option<dra::Section>,
-    errors: Option<Vec<errors::Threshold>>,
-    lldp: Option<lldp::Section>,
-    reporters: Option<Vec<reporters::Name>>,
-    fabric: Option<bool>,
-}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -90,26 +76,12 @@ struct Device {
 #[serde(try_from = "Texts")]
 struct Globs(Vec<Text>);
 
-/// A file for a node without kubelet.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ChainAlone {
-    chain: Option<chain::Section>,
-}
-
 /// Reads a file that has only `chain`: `install` adds the plugin to a network, and nothing is offered to kubelet.
 pub(super) fn read_chain(file: &Field<'_>) -> Result<Parsed, Wrong> {
-    let read: ChainAlone = file.read()?;
+    has_only(&[chain::FIELD], file)?;
     let conf = Conf {
-        resources: vec![],
-        cdi: false,
-        erdma: Erdma::default(),
-        chain: chain::checked(read.chain, file)?,
-        dra: None,
-        errors: vec![],
-        lldp: None,
-        reporters: vec![],
-        fabric: false,
+        chain: chain::read(file)?,
+        ..Conf::default()
     };
     Ok(Parsed {
         conf,
@@ -118,15 +90,14 @@ pub(super) fn read_chain(file: &Field<'_>) -> Result<Parsed, Wrong> {
 }
 
 pub(super) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
-    let read: File = file.read()?;
+    has_only(&[&MARKS[..], &COMMON].concat(), file)?;
     let mut remarks = Vec::new();
-    let erdma = match read.erdma {
+    let erdma = match file.get::<erdma::Section>(ERDMA)? {
         Some(section) => section.checked(&file.at(ERDMA), &mut remarks)?,
         None => Erdma::default(),
     };
     let list = file.at("resources");
-    let chain = chain::checked(read.chain, file)?;
-    let mut resources = match read.resources {
+    let resources = match list.read::<Option<Vec<Resource>>>()? {
         Some(resources) if resources.is_empty() => {
             return Err(list.wrong("must have at least one resource"));
         }
@@ -138,66 +109,59 @@ pub(super) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
         }
         None => vec![erdma.resource(name_at(RESOURCE, &file.at(ERDMA))?)],
     };
-    for resource in &mut resources {
-        resource.bonds = !chain.as_ref().is_some_and(Chain::moves);
+    let mut conf = Conf::read_common(file, resources, erdma)?;
+    let moves = conf.chain.as_ref().is_some_and(Chain::moves);
+    for resource in &mut conf.resources {
+        resource.bonds = !moves;
     }
-    let cdi = read.cdi.unwrap_or(false);
-    for (number, resource) in resources.iter().enumerate() {
-        if resource.environment.contains(&Reader::Rails) && !cdi {
-            return Err(list.element(number).at("environment").refused(
-                "has rails, which only containers with CDI names can get; set cdi to true, or leave it out",
-            ));
-        }
+    for (number, resource) in conf.resources.iter().enumerate() {
+        check_resource(resource, &list.element(number), &conf)?;
     }
-    let has_parents = |it: &(usize, &ResourceConf)| !it.1.parents.is_empty();
-    let moves = chain.as_ref().is_some_and(Chain::moves);
-    if let Some((number, _)) = resources
-        .iter()
-        .enumerate()
-        .find(has_parents)
-        .filter(|_| moves)
-    {
-        return Err(list.element(number).at("parents").refused(
+    Ok(Parsed { conf, remarks })
+}
+
+/// Checks that `file` has no other fields than `known`.
+fn has_only(known: &[&str], file: &Field<'_>) -> Result<(), Wrong> {
+    match file.unknown(known).first() {
+        Some(name) => Err(file.at(name).refused(not_known(name, known))),
+        None => Ok(()),
+    }
+}
+
+/// Checks that the rest of the configuration has what `resource` needs.
+fn check_resource(resource: &ResourceConf, field: &Field<'_>, conf: &Conf) -> Result<(), Wrong> {
+    if resource.environment.contains(&Reader::Rails) && !conf.cdi {
+        return Err(field.at("environment").refused(
+            "has rails, which only containers with CDI names can get; set cdi to true, or leave it out",
+        ));
+    }
+    if !resource.parents.is_empty() && conf.chain.as_ref().is_some_and(Chain::moves) {
+        return Err(field.at("parents").refused(
             "needs netdevs that stay on the host, and chain.plugin.mode is move; set it to auto or share, or leave \
              parents out",
         ));
     }
-    let dra = dra::checked(read.dra, file, &resources)?;
-    for (number, resource) in resources.iter().enumerate() {
-        let by_claims = dra
-            .as_ref()
-            .is_some_and(|it| it.serves(resource.name.as_str()));
-        if !resource.limits.is_empty() {
-            let name = resource.limits.memlock.map_or("limits", |_| "memlock");
-            let at = list.element(number).at(name);
-            if !cdi && !by_claims {
-                return Err(at.refused(format!(
-                    "needs devices by CDI names, whose entries have the hook that sets the limit; set cdi to true, or \
-                     leave {name} out"
-                )));
-            }
-            if chain.is_none() {
-                return Err(at.refused(format!(
-                    "needs rdma-cni on the node, which the container runtime runs as the hook that sets the limit; \
-                     add chain, or leave {name} out"
-                )));
-            }
-        }
+    if resource.limits.is_empty() {
+        return Ok(());
     }
-    Ok(Parsed {
-        conf: Conf {
-            resources,
-            cdi,
-            erdma,
-            chain,
-            dra,
-            errors: errors::checked(read.errors, file)?,
-            lldp: lldp::checked(read.lldp, file)?,
-            reporters: reporters::chosen(read.reporters),
-            fabric: read.fabric.unwrap_or(false),
-        },
-        remarks,
-    })
+    let name = resource.limits.memlock.map_or("limits", |_| "memlock");
+    let by_claims = conf
+        .dra
+        .as_ref()
+        .is_some_and(|it| it.serves(resource.name.as_str()));
+    if !conf.cdi && !by_claims {
+        return Err(field.at(name).refused(format!(
+            "needs devices by CDI names, whose entries have the hook that sets the limit; set cdi to true, or \
+             leave {name} out"
+        )));
+    }
+    if conf.chain.is_none() {
+        return Err(field.at(name).refused(format!(
+            "needs rdma-cni on the node, which the container runtime runs as the hook that sets the limit; \
+             add chain, or leave {name} out"
+        )));
+    }
+    Ok(())
 }
 
 impl Resource {
