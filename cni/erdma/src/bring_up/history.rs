@@ -2,7 +2,7 @@
 //! Earlier observations of NICs in this process. A single observation cannot show that a NIC is unconfigured: during
 //! DHCP a NIC has no address.
 
-use super::ownership::ForeignConfig;
+use super::{RETRY_INTERVAL, State, ownership::ForeignConfig};
 use rdma_netns::{DeviceAddress, InterfaceName};
 use std::{
     collections::BTreeMap,
@@ -18,15 +18,6 @@ pub(super) struct History {
     foreign: BTreeMap<DeviceAddress, (u32, String)>,
     /// Netdevs that are up without an address, by index, with the time of the first observation.
     bare: BTreeMap<DeviceAddress, (u32, Instant)>,
-}
-
-/// The reason why a NIC without an address is not brought up now.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Blocker {
-    /// Another program configures the NIC, which had an address.
-    Foreign(String),
-    /// Another program may still configure the NIC.
-    TooEarly(String),
 }
 
 impl History {
@@ -55,32 +46,34 @@ impl History {
     }
 
     /// Records that the NIC's netdev has no configuration of another program. `is_new`: the netdev is up, and the
-    /// daemon did not bring it up. Returns a blocker if the NIC must not be brought up yet.
+    /// daemon did not bring it up. Returns the state of a NIC that must not be brought up yet as
+    /// an error.
     pub(super) fn bare(
         &mut self,
         nic: &DeviceAddress,
         (index, netdev): (u32, &InterfaceName),
         is_new: bool,
-    ) -> Option<Blocker> {
+    ) -> Result<(), State> {
         if let Some((_, had)) = self.foreign.get(nic).filter(|it| it.0 == index) {
-            return Some(Blocker::Foreign(had.clone()));
+            return Err(State::left_alone(had));
         }
         self.foreign.remove(nic);
         if !is_new {
             self.bare.remove(nic);
-            return None;
+            return Ok(());
         }
         let now = Instant::now();
         let bare = self.bare.entry(nic.clone()).or_insert((index, now));
         if bare.0 != index {
             *bare = (index, now);
         }
-        (bare.1.elapsed() < self.quiet).then(|| {
-            let quiet = self.quiet;
-            Blocker::TooEarly(format!(
-                "{netdev} is up without an address: the daemon configures it if no other program does \
-                 within {quiet:?}"
-            ))
-        })
+        let quiet = self.quiet;
+        if bare.1.elapsed() >= quiet {
+            return Ok(());
+        }
+        let reason = format!(
+            "{netdev} is up without an address: the daemon configures it if no other program does within {quiet:?}"
+        );
+        Err(State::waiting(reason, RETRY_INTERVAL))
     }
 }

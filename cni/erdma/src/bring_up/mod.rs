@@ -34,13 +34,13 @@ use crate::conf;
 use apply::{ApplyError, Reached};
 use attachments::{Store, pods};
 use cni_protocol::lock::Held;
-use history::{Blocker, History};
+use history::History;
 use ownership::ForeignConfig;
 use plan::DesiredNic;
 use rdma_netns::{DeviceAddress, HardwareAddress, InterfaceName, Kernel};
 use rdma_resources::FileError;
 use record::Records;
-use sources::{Sources, Unknown};
+use sources::Sources;
 use std::{
     collections::BTreeMap,
     panic::resume_unwind,
@@ -89,18 +89,10 @@ impl<K> Clone for Node<K> {
     }
 }
 
-/// The status of a NIC.
-enum NicStatus {
-    /// The state is final for this call.
-    Final(State),
-    /// Another program configures the netdev with this index.
-    Foreign(u32, ForeignConfig),
-    /// The NIC needs an address.
-    Needs(Needs),
-}
-
-/// A NIC that needs an address, and that no other program is known to configure.
+/// A NIC that needs an address, unless another program configures it.
 struct Needs {
+    /// Configuration of the netdev by another program.
+    foreign: Option<ForeignConfig>,
     mac: HardwareAddress,
     index: u32,
     netdev: InterfaceName,
@@ -158,75 +150,61 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
         // the reason of the service's failure, after which this call sends it no further request
         let mut silent = None;
         for nic in nics {
-            let (state, remarks) = self.settle_one(&nic, &mut silent).await;
+            let settled = self.settle_one(&nic, &mut silent).await;
+            let (state, remarks) = settled.unwrap_or_else(|state| (state, vec![]));
             outcomes.push(self.outcome(&nic, state, remarks));
         }
         outcomes
     }
 
-    async fn settle_one(&mut self, nic: &Nic, silent: &mut Option<String>) -> (State, Vec<String>) {
-        if let Err(error) = self.take_lock() {
-            return (waiting(error.to_string(), RETRY_INTERVAL), vec![]);
-        }
-        let status = self.blocking(nic, |node, nic| node.status(nic)).await;
-        let needs = match self.needs(nic, status) {
+    /// Brings `nic` up. Returns its state, as an error if the NIC could not be configured, and remarks.
+    async fn settle_one(
+        &mut self,
+        nic: &Nic,
+        silent: &mut Option<String>,
+    ) -> Result<(State, Vec<String>), State> {
+        self.take_lock()
+            .map_err(|error| State::waiting(error, RETRY_INTERVAL))?;
+        let needs = match self.needs(nic).await {
             Ok(needs) => needs,
             Err(state) => {
                 self.no_carrier_since.remove(&nic.address);
-                return (state, vec![]);
+                return Err(state);
             }
         };
-        let index = needs.index;
-        let wanted = match self.sources.wanted(&needs.mac, needs.last, silent).await {
-            Ok(wanted) => wanted,
-            Err(Unknown::Configured(reason)) => return (State::Failed { reason }, vec![]),
-            Err(Unknown::Primary(reason)) => return (State::LeftAlone { reason }, vec![]),
-            Err(Unknown::Unanswered(it)) => return (waiting(it.reason, it.wait), vec![]),
-        };
-        let address = wanted.address;
-        let gateway = wanted.gateway;
+        let wanted = self.sources.wanted(&needs.mac, needs.last, silent).await?;
+        let (address, gateway) = (wanted.address, wanted.gateway);
         let done = self
             .blocking(nic, move |node, nic| {
                 apply::bring_up(&*node.kernel, &node.records, nic, &wanted)
             })
             .await;
-        let reached = match done {
-            Ok(reached) => reached,
-            Err(ApplyError::Foreign(foreign)) => {
-                self.history.configured(&nic.address, index, &foreign);
-                return (left_alone(&foreign), vec![]);
+        let reached = done.map_err(|error| match error {
+            ApplyError::Foreign(foreign) => {
+                self.history.configured(&nic.address, needs.index, &foreign);
+                State::left_alone(foreign)
             }
-            Err(error @ ApplyError::Gone) => {
-                return (waiting(error.to_string(), RETRY_INTERVAL), vec![]);
-            }
-            Err(error) => {
-                let reason = error.to_string();
-                return (State::Failed { reason }, vec![]);
-            }
-        };
+            ApplyError::Gone => State::waiting(error, RETRY_INTERVAL),
+            error => State::failed(error),
+        })?;
         let netdev = reached.link.name.to_string();
-        if reached.link.carrier {
+        let state = if reached.link.carrier {
             self.no_carrier_since.remove(&nic.address);
+            State::Configured {
+                netdev,
+                address,
+                changes: reached.changes,
+            }
         } else {
             let since = self.no_carrier_since.entry(nic.address.clone());
             let since = since.or_insert_with(Instant::now).elapsed();
-            let again = if since < CARRIER_TIMEOUT {
-                CARRIER_TIMEOUT
-            } else {
-                NO_CARRIER_INTERVAL
+            let again = match since < CARRIER_TIMEOUT {
+                true => CARRIER_TIMEOUT,
+                false => NO_CARRIER_INTERVAL,
             };
-            let reason = format!("{netdev} has {address}, and no carrier");
-            let remarks = remarks(&reached, gateway.is_some());
-            return (waiting(reason, again), remarks);
-        }
-        let remarks = remarks(&reached, gateway.is_some());
-        let changes = reached.changes;
-        let state = State::Configured {
-            netdev,
-            address,
-            changes,
+            State::waiting(format!("{netdev} has {address}, and no carrier"), again)
         };
-        (state, remarks)
+        Ok((state, remarks(&reached, gateway.is_some())))
     }
 
     /// Runs `work` on a thread that may block on the kernel and the disk.
@@ -251,22 +229,16 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
         Ok(())
     }
 
-    /// Returns the needs of a NIC, or its state, by the current and earlier observations.
-    fn needs(&mut self, nic: &Nic, status: NicStatus) -> Result<Needs, State> {
-        let needs = match status {
-            NicStatus::Final(state) => return Err(state),
-            NicStatus::Foreign(index, foreign) => {
-                self.history.configured(&nic.address, index, &foreign);
-                return Err(left_alone(&foreign));
-            }
-            NicStatus::Needs(needs) => needs,
-        };
-        let netdev = (needs.index, &needs.netdev);
-        match self.history.bare(&nic.address, netdev, needs.is_new) {
-            None => Ok(needs),
-            Some(Blocker::Foreign(reason)) => Err(State::LeftAlone { reason }),
-            Some(Blocker::TooEarly(reason)) => Err(waiting(reason, RETRY_INTERVAL)),
+    /// Returns the needs of a NIC, or its state as an error, by the current and earlier observations.
+    async fn needs(&mut self, nic: &Nic) -> Result<Needs, State> {
+        let needs = self.blocking(nic, |node, nic| node.needs(nic)).await?;
+        if let Some(foreign) = &needs.foreign {
+            self.history.configured(&nic.address, needs.index, foreign);
+            return Err(State::left_alone(foreign));
         }
+        let netdev = (needs.index, &needs.netdev);
+        self.history.bare(&nic.address, netdev, needs.is_new)?;
+        Ok(needs)
     }
 
     fn outcome(&mut self, nic: &Nic, state: State, remarks: Vec<String>) -> Outcome {
@@ -292,18 +264,6 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
         outcome.is_news = did_something || before != Some(words);
         outcome
     }
-}
-
-fn waiting(reason: String, retry_after: Duration) -> State {
-    State::Waiting {
-        reason,
-        retry_after,
-    }
-}
-
-fn left_alone(foreign: &ForeignConfig) -> State {
-    let reason = foreign.to_string();
-    State::LeftAlone { reason }
 }
 
 fn remarks(reached: &Reached, has_gateway: bool) -> Vec<String> {
@@ -333,29 +293,23 @@ fn remarks(reached: &Reached, has_gateway: bool) -> Vec<String> {
 }
 
 impl<K: Kernel> Node<K> {
-    /// Returns the status of `nic`.
-    fn status(&self, nic: &Nic) -> NicStatus {
-        let failed = |reason: String| NicStatus::Final(State::Failed { reason });
-        let alone = |reason: String| NicStatus::Final(State::LeftAlone { reason });
-        let observed = match self.kernel.observe(None) {
-            Ok(observed) => observed,
-            Err(error) => return failed(error.to_string()),
-        };
+    /// Returns the needs of `nic`, or its state as an error.
+    fn needs(&self, nic: &Nic) -> Result<Needs, State> {
+        let observed = self.kernel.observe(None).map_err(State::failed)?;
         let placed = pods::read(&self.attachments, &observed.boot_id);
         if let Some(placed) = placed.iter().find(|it| it.has(&nic.address)) {
-            return alone(format!("it is in pod {}", placed.pod.name));
+            let reason = format!("it is in pod {}", placed.pod.name);
+            return Err(State::left_alone(reason));
         }
         let Some(link) = apply::netdev(nic, &observed.host) else {
-            return alone("its netdev is not in this network namespace".to_owned());
+            return Err(State::left_alone(
+                "its netdev is not in this network namespace",
+            ));
         };
-        let record = match apply::record_of(&self.records, nic, link, &observed.boot_id) {
-            Ok(record) => record,
-            Err(error) => return failed(error.to_string()),
-        };
-        if let Some(foreign) = ownership::foreign_config(link, &observed.host, record.as_ref()) {
-            return NicStatus::Foreign(link.index, foreign);
-        }
-        NicStatus::Needs(Needs {
+        let record = apply::record_of(&self.records, nic, link, &observed.boot_id);
+        let record = record.map_err(State::failed)?;
+        Ok(Needs {
+            foreign: ownership::foreign_config(link, &observed.host, record.as_ref()),
             mac: link.mac.clone(),
             index: link.index,
             netdev: link.name.clone(),

@@ -57,6 +57,26 @@ pub enum State {
     },
 }
 
+impl State {
+    pub(super) fn left_alone(reason: impl ToString) -> Self {
+        let reason = reason.to_string();
+        Self::LeftAlone { reason }
+    }
+
+    pub(super) fn waiting(reason: impl ToString, retry_after: Duration) -> Self {
+        let reason = reason.to_string();
+        Self::Waiting {
+            reason,
+            retry_after,
+        }
+    }
+
+    pub(super) fn failed(reason: impl ToString) -> Self {
+        let reason = reason.to_string();
+        Self::Failed { reason }
+    }
+}
+
 impl Outcome {
     /// Returns the time until the next call of `settle` if there is no event before. `None`: no call is needed.
     pub fn retry_after(&self) -> Option<Duration> {

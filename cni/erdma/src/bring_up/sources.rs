@@ -3,6 +3,7 @@
 
 use super::{
     super::metadata::{InvalidBase, Metadata, MetadataError, Pace, unusable},
+    State,
     plan::DesiredNic,
 };
 use crate::conf::{self, NicAddress};
@@ -26,23 +27,13 @@ pub(super) struct Sources {
     unanswered: BTreeMap<HardwareAddress, Unanswered>,
 }
 
-/// The reason why there is no address.
-pub(super) enum Unknown {
-    /// The configured address is impossible.
-    Configured(String),
-    /// The NIC is the instance's primary one.
-    Primary(String),
-    /// The metadata service has not answered.
-    Unanswered(Unanswered),
-}
-
 /// An unanswered request, which will be repeated.
 #[derive(Clone, Debug)]
-pub(super) struct Unanswered {
+struct Unanswered {
     /// Reason.
-    pub(super) reason: String,
+    reason: String,
     /// Time until the next request.
-    pub(super) wait: Duration,
+    wait: Duration,
     due: Instant,
 }
 
@@ -68,7 +59,7 @@ impl Sources {
         mac: &HardwareAddress,
         last: Option<DesiredNic>,
         silent: &mut Option<String>,
-    ) -> Result<DesiredNic, Unknown> {
+    ) -> Result<DesiredNic, State> {
         let mtu = self.conf.mtu;
         let of = |it: &NicAddress| DesiredNic {
             address: it.address,
@@ -78,7 +69,7 @@ impl Sources {
         if let Some(by_hand) = self.conf.addresses.iter().find(|it| it.mac == *mac) {
             return match unusable(by_hand.address, by_hand.gateway) {
                 None => Ok(of(by_hand)),
-                Some(why) => Err(Unknown::Configured(wrong(by_hand, &why))),
+                Some(why) => Err(State::failed(wrong(by_hand, &why))),
             };
         }
         if let Some(known) = self.known.get(mac) {
@@ -91,7 +82,7 @@ impl Sources {
                     "{mac} is the instance's primary NIC, by the metadata service: the instance's own \
                      set-up configures it"
                 );
-                return Err(Unknown::Primary(reason));
+                return Err(State::left_alone(reason));
             }
             Err(unanswered) => unanswered,
         };
@@ -100,7 +91,7 @@ impl Sources {
                 log::debug!("{mac}: keeping the last address: {}", unanswered.reason);
                 Ok(DesiredNic { mtu, ..last })
             }
-            None => Err(Unknown::Unanswered(unanswered)),
+            None => Err(State::waiting(unanswered.reason, unanswered.wait)),
         }
     }
 
