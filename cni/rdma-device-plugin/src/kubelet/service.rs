@@ -303,7 +303,7 @@ fn answers(
     for request in requests {
         let (response, granted) = offer
             .answer(&request.devices_i_ds, inventory)
-            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+            .map_err(Status::invalid_argument)?;
         responses.push(response);
         grants.extend(granted);
     }

@@ -17,47 +17,6 @@ use rdma_resources::{
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Reason why an id cannot be allocated.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AnswerError {
-    /// The id is unknown.
-    #[error("{resource} has no id {id:?}")]
-    Unknown {
-        /// Name of the resource.
-        resource: String,
-        /// Kubelet's id.
-        id: String,
-    },
-    /// Its devices are not healthy.
-    #[error("{id:?} of {resource} cannot be allocated: {devices} is not healthy")]
-    Unhealthy {
-        /// Name of the resource.
-        resource: String,
-        /// Kubelet's id.
-        id: String,
-        /// Addresses of the devices.
-        devices: String,
-    },
-    /// The resource has fewer devices than required.
-    #[error("{id:?} cannot be allocated: {why}")]
-    Short {
-        /// Kubelet's id.
-        id: String,
-        /// Present and required numbers.
-        why: String,
-    },
-    /// None of its devices is usable.
-    #[error("{id:?} of {resource} cannot be allocated: {why}")]
-    Gone {
-        /// Name of the resource.
-        resource: String,
-        /// Kubelet's id.
-        id: String,
-        /// Missing parts of the devices.
-        why: String,
-    },
-}
-
 /// Devices and variables for a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
@@ -78,7 +37,7 @@ impl Offer {
         &self,
         ids: &[String],
         inventory: &Inventory,
-    ) -> Result<(ContainerAllocateResponse, Vec<Grant>), AnswerError> {
+    ) -> Result<(ContainerAllocateResponse, Vec<Grant>), String> {
         let mut grants = Vec::new();
         let mut granted: Vec<&OfferedDevice> = Vec::new();
         for id in ids {
@@ -88,11 +47,8 @@ impl Offer {
                 true => Ok((vec![], vec![])),
                 false => self.present(&id.devices, inventory, &whose),
             };
-            let (own, devices) = found.map_err(|why| AnswerError::Gone {
-                resource: self.name.to_string(),
-                id: id.id.clone(),
-                why,
-            })?;
+            let (own, devices) =
+                found.map_err(|why| format!("{whose} cannot be allocated: {why}"))?;
             for device in own {
                 if !granted.iter().any(|other| other.address == device.address) {
                     granted.push(device);
@@ -171,31 +127,24 @@ impl Offer {
         })
     }
 
-    fn id(&self, id: &str) -> Result<&OfferedId, AnswerError> {
-        let Some(found) = self.ids.iter().find(|offered| offered.id == id) else {
-            return Err(AnswerError::Unknown {
-                resource: self.name.to_string(),
-                id: id.to_owned(),
-            });
-        };
+    fn id(&self, id: &str) -> Result<&OfferedId, String> {
+        let found = self.ids.iter().find(|offered| offered.id == id);
+        let found = found.ok_or_else(|| format!("{} has no id {id:?}", self.name))?;
         if found.healthy {
             return Ok(found);
         }
         if let Some(why) = &self.short {
-            return Err(AnswerError::Short {
-                id: id.to_owned(),
-                why: why.clone(),
-            });
+            return Err(format!("{id:?} cannot be allocated: {why}"));
         }
         let addresses = found
             .devices
             .iter()
             .filter_map(|index| Some(&*self.devices.get(*index)?.address));
-        Err(AnswerError::Unhealthy {
-            resource: self.name.to_string(),
-            id: id.to_owned(),
-            devices: addresses.collect::<Vec<_>>().join(", "),
-        })
+        let devices = addresses.collect::<Vec<_>>().join(", ");
+        Err(format!(
+            "{id:?} of {} cannot be allocated: {devices} is not healthy",
+            self.name
+        ))
     }
 
     /// Returns the present and healthy devices at `places`, and their grants. The log names the missing ones of `whose`

@@ -3,59 +3,18 @@
 //! gives the RDMA device the lowest free number.
 
 use super::select::hca_of;
-use rdma_netns::{CharDevice, DeviceAddress, Inventory};
+use crate::refused::Cure;
+use rdma_netns::{CharDevice, Inventory};
 use rdma_resources::{CharNode, Grant};
 
 /// Difference between the grant and the container's devices.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Stale {
-    /// The device is absent.
-    #[error(
-        "{address}, granted for {id:?} of {resource}, has no RDMA device on this node now; \
-         delete the pod to get another one"
-    )]
-    Gone {
-        /// Name of the resource.
-        resource: String,
-        /// Kubelet's id.
-        id: String,
-        /// Address of the device.
-        address: DeviceAddress,
-    },
-    /// The path refers to another device.
-    #[error(
-        "{address} ({id:?} of {resource}) was granted as {granted}, and is {now} now; delete the pod to \
-         get a new allocation"
-    )]
-    Renumbered {
-        /// Name of the resource.
-        resource: String,
-        /// Kubelet's id.
-        id: String,
-        /// Address of the device.
-        address: DeviceAddress,
-        /// Granted path, with its number.
-        granted: String,
-        /// Present path of the device.
-        now: String,
-    },
-    /// The node in `/dev` is missing, or is another device's.
-    #[error(
-        "{path} of {address} ({id:?} of {resource}) is not in place: {found}; the container \
-         cannot start until it is"
-    )]
-    NotInPlace {
-        /// Name of the resource.
-        resource: String,
-        /// Kubelet's id.
-        id: String,
-        /// Address of the device.
-        address: DeviceAddress,
-        /// Granted path.
-        path: String,
-        /// Description of the node.
-        found: String,
-    },
+#[error("{why}")]
+pub struct Stale {
+    /// The difference, and the remedy.
+    pub why: String,
+    /// Event that ends it.
+    pub cure: Cure,
 }
 
 /// Checks that the granted paths of one container still belong to its devices. A path may now belong to another device
@@ -65,16 +24,17 @@ pub enum Stale {
 /// # Errors
 /// The first device that the container would not have, or the first path that would be another's device.
 pub fn still_as_granted(grants: &[&Grant], inventory: &Inventory) -> Result<(), Stale> {
+    let stale = |cure, why| Err(Stale { why, cure });
     let mut by_path = vec![];
     for grant in grants {
         for device in &grant.devices {
             let hca = inventory.function(&device.address).and_then(hca_of);
             let Some(hca) = hca.filter(|hca| !hca.char_devices.is_empty()) else {
-                return Err(Stale::Gone {
-                    resource: grant.resource.clone(),
-                    id: grant.id.clone(),
-                    address: device.address.clone(),
-                });
+                let why = format!(
+                    "{}, granted for {:?} of {}, has no RDMA device on this node now; delete the pod to get another one",
+                    device.address, grant.id, grant.resource
+                );
+                return stale(Cure::DeviceOrAnotherPod, why);
             };
             if !grant.cdi {
                 by_path.push((*grant, device, &hca.char_devices));
@@ -86,6 +46,8 @@ pub fn still_as_granted(grants: &[&Grant], inventory: &Inventory) -> Result<(), 
         nodes.any(|it| it.name == name)
     };
     for (grant, device, own) in &by_path {
+        let address = &device.address;
+        let id = format!("{:?} of {}", grant.id, grant.resource);
         for granted in &device.char_devices {
             // the runtime reads the number again at the path: after a reboot it can differ
             let mut theirs = by_path.iter().flat_map(|(_, _, all)| all.iter());
@@ -93,25 +55,23 @@ pub fn still_as_granted(grants: &[&Grant], inventory: &Inventory) -> Result<(), 
             let of_kind = |it: &&CharDevice| CharNode::from(*it).kind() == granted.kind();
             let is_had = own.iter().filter(of_kind).any(|it| is_granted(&it.name));
             let Some(present) = present.filter(|_| is_had) else {
-                return Err(Stale::Renumbered {
-                    resource: grant.resource.clone(),
-                    id: grant.id.clone(),
-                    address: device.address.clone(),
-                    granted: path(granted),
-                    now: now(granted.kind(), own),
-                });
+                let (granted, now) = (path(granted), now(granted.kind(), own));
+                let why = format!(
+                    "{address} ({id}) was granted as {granted}, and is {now} now; delete the pod to get a new allocation"
+                );
+                // neither a move nor a new network returns a number that another device has now
+                return stale(Cure::AnotherPod, why);
             };
             if !present.is_in_place() {
-                return Err(Stale::NotInPlace {
-                    resource: grant.resource.clone(),
-                    id: grant.id.clone(),
-                    address: device.address.clone(),
-                    path: format!("/dev/infiniband/{}", granted.name),
-                    found: match present.node {
-                        None => "there is no such node".to_owned(),
-                        Some((major, minor)) => format!("its number is {major}:{minor}"),
-                    },
-                });
+                let found = match present.node {
+                    None => "there is no such node".to_owned(),
+                    Some((major, minor)) => format!("its number is {major}:{minor}"),
+                };
+                let why = format!(
+                    "/dev/infiniband/{} of {address} ({id}) is not in place: {found}; the container cannot start until it is",
+                    granted.name
+                );
+                return stale(Cure::Time, why);
             }
         }
     }

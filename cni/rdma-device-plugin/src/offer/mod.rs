@@ -34,7 +34,7 @@ mod table;
 mod unnamed;
 
 pub use accelerators::Accelerators;
-pub use answer::{Allocation, AnswerError};
+pub use answer::Allocation;
 pub use cdi::cdi_entries;
 pub use environment::Environment;
 pub use granted::{Stale, still_as_granted};

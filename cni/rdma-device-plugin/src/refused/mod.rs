@@ -62,14 +62,8 @@ impl From<Status> for Refused {
 }
 
 impl From<Stale> for Refused {
-    fn from(stale: Stale) -> Self {
-        let cure = match &stale {
-            Stale::Gone { .. } => Cure::DeviceOrAnotherPod,
-            // neither a move nor a new network returns a number that another device has now
-            Stale::Renumbered { .. } => Cure::AnotherPod,
-            Stale::NotInPlace { .. } => Cure::Time,
-        };
-        let status = Status::failed_precondition(stale.to_string());
+    fn from(Stale { why, cure }: Stale) -> Self {
+        let status = Status::failed_precondition(why);
         Self { status, cure }
     }
 }
