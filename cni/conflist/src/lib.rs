@@ -11,12 +11,14 @@
 //! | [`entry`] | the configuration of our plugin |
 //! | [`fields`] | the fields that a user can write in it |
 //! | [`placement`] | the choice between the list and the network's own directory for our entry |
+//! | [`call`] | the file from which the runtime calls our plugin |
 //! | [`programs`] | the programs that a configuration names, and the missing ones |
 //! | [`plan`] | the changes that make the runtime call our plugin, or stop calling it |
 //!
 //! Only [`directory`] accesses the disk, and only by reading. Edits work on the text of a file: all bytes outside our
 //! entry stay unchanged.
 
+pub mod call;
 pub mod directory;
 pub mod entry;
 pub mod fields;
@@ -29,6 +31,7 @@ pub mod programs;
 pub mod single;
 mod style;
 
+pub use call::{Called, called};
 pub use directory::{Directory, File};
 pub use entry::Entry;
 pub use list::{Broken, List, Position};

@@ -8,10 +8,7 @@
 //! a file of ours in the directory has an entry that attaches nothing and records each verb ([`DETECT`]).
 
 use crate::{
-    Change, Directory, Entry, Picked, TYPES,
-    entry::DETECT,
-    list::List,
-    plan::{Obstacle, Placed},
+    Change, Directory, Entry, Picked, TYPES, entry::DETECT, list::List, plan::Obstacle,
     single::Single,
 };
 use serde_json::{Map, Value};
@@ -134,7 +131,7 @@ pub(crate) fn put_in_directory(
     picked: &Picked,
     (list, entry): (&List<'_>, &Entry),
     placed: &BTreeSet<String>,
-) -> Result<(Placed, Vec<Change>), Obstacle> {
+) -> Result<Vec<Change>, Obstacle> {
     let refused = |why| Obstacle::Refused {
         file: picked.file.clone(),
         why,
@@ -146,17 +143,8 @@ pub(crate) fn put_in_directory(
     };
     let mut changes = vec![];
     changes.extend(put(directory, picked, Some(entry), placed)?);
-    changes.extend(in_list.map(|text| Change::Write {
-        file: picked.file.clone(),
-        text,
-        like: picked.file.clone(),
-    }));
-    let placed = Placed {
-        file: file_of(&picked.network),
-        network: picked.network.clone(),
-        by_others: false,
-    };
-    Ok((placed, changes))
+    changes.extend(in_list.map(|text| Change::rewrite(&picked.file, text)));
+    Ok(changes)
 }
 
 /// Returns the removal of our files in the directories of networks that are no longer used. `placed` also names files

@@ -3,7 +3,7 @@
 
 use crate::{
     Directory, Entry, IPAM, TYPE,
-    list::{Broken, List, Ours, Position, Refused},
+    list::{Broken, List, Refused},
     pick::{Choice, Picked, Runtime, Skip, Skipped, follow, pick},
     placement::{self, Placement, Wanted},
     programs::{self, Dirs, Elsewhere, Names, Programs},
@@ -153,21 +153,22 @@ fn is(programs: &BTreeSet<String>) -> String {
 /// The changes, and their outcome.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// Changes, in this order.
+    /// Changes, in this order. After them the runtime calls our plugin ([`called`](crate::called)), unless there is an
+    /// obstacle.
     pub changes: Vec<Change>,
-    /// The file from which the runtime will call our plugin, or the reason why it will not.
-    pub place: Result<Placed, Obstacle>,
+    /// The reason why our plugin cannot be added.
+    pub obstacle: Option<Obstacle>,
 }
 
-/// The file from which the runtime calls our plugin.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Placed {
-    /// Name of the file.
-    pub file: String,
-    /// Name of the network.
-    pub network: String,
-    /// True if another program wrote the entry and owns its configuration.
-    pub by_others: bool,
+impl Change {
+    /// Returns the replacement of `file` by `text`.
+    pub(crate) fn rewrite(file: &str, text: String) -> Self {
+        Self::Write {
+            file: file.to_owned(),
+            text,
+            like: file.to_owned(),
+        }
+    }
 }
 
 /// Plans the changes that make the runtime call our plugin with `entry`. `placed` are the files to which this project
@@ -185,13 +186,13 @@ pub fn attach(
     if let Some(obstacle) = lacking(directory, runtime, entry, present) {
         return Plan {
             changes: vec![],
-            place: Err(obstacle),
+            obstacle: Some(obstacle),
         };
     }
     let others = directory.without(|file| file.name.ends_with(SUFFIX));
     let choice = pick(&others, runtime);
     let picked = match choice.choice {
-        Choice::Picked(picked) => Ok(called(directory, picked)),
+        Choice::Picked(picked) => Ok(in_use(directory, picked)),
         Choice::Blocked { file, why } => Err(Obstacle::Broken { file, why }),
         Choice::None => Err(nothing(&others, runtime, &choice.skipped)),
     };
@@ -211,13 +212,12 @@ pub fn attach(
             file: list.name.clone(),
         })
         .collect();
-    let place = picked.and_then(|picked| {
+    let put = picked.and_then(|picked| {
         changes.extend(placement::stale(&picked, placed));
-        let (placed, put) = put(directory, &picked, (entry, placement), placed)?;
-        changes.extend(put);
-        Ok(placed)
+        put(directory, &picked, (entry, placement), placed)
     });
-    Plan { changes, place }
+    let obstacle = put.map(|put| changes.extend(put)).err();
+    Plan { changes, obstacle }
 }
 
 /// Returns the obstacle if a program is missing that the runtime would call with `entry` in its list.
@@ -241,7 +241,7 @@ pub fn lacking(
         return Some(Obstacle::Gone { programs, dirs });
     }
     // Multus, then the list that it calls
-    let last = called(directory, first.clone());
+    let last = in_use(directory, first.clone());
     [first, last].into_iter().find_map(|picked| {
         let file = directory.file(&picked.file)?;
         let programs = present.missing(programs::named(file.text.as_ref().ok()?));
@@ -275,11 +275,7 @@ pub fn detach(directory: &Directory, placed: &BTreeSet<String>) -> (Vec<Change>,
                 .and_then(|list| list.without().map_err(|why| refused(name, why))),
         };
         match without {
-            Ok(Some(text)) => changes.push(Change::Write {
-                file: name.clone(),
-                text,
-                like: name.clone(),
-            }),
+            Ok(Some(text)) => changes.push(Change::rewrite(name, text)),
             Ok(None) => {}
             Err(obstacle) => obstacles.push(obstacle),
         }
@@ -289,7 +285,7 @@ pub fn detach(directory: &Directory, placed: &BTreeSet<String>) -> (Vec<Change>,
 
 /// Returns the file whose plugins the runtime finally calls. For a list that this project made, returns the single
 /// plugin's file from which the list is made.
-fn called(directory: &Directory, picked: Picked) -> Picked {
+fn in_use(directory: &Directory, picked: Picked) -> Picked {
     let picked = follow(directory, picked);
     let source = directory.files().iter().find_map(|file| {
         let is_source = single::is_from(&picked.file, &file.name);
@@ -305,90 +301,48 @@ fn put(
     picked: &Picked,
     (entry, placement): (&Entry, &Placement),
     placed: &BTreeSet<String>,
-) -> Result<(Placed, Vec<Change>), Obstacle> {
+) -> Result<Vec<Change>, Obstacle> {
     let file = &picked.file;
     let text = directory.file(file).and_then(|it| it.text.as_ref().ok());
     let text = text.map_or("", String::as_str);
     if picked.single {
-        let (placed, change) = put_beside(directory, picked, text, entry)?;
-        return Ok((placed, change.into_iter().collect()));
+        let change = put_beside(directory, picked, text, entry)?;
+        return Ok(change.into_iter().collect());
     }
     let list = List::parse(text).map_err(|why| broken(file, why))?;
     let wanted = placement.wanted(picked)?;
+    let update = placed.contains(file);
+    let mut changes = vec![];
     let mut in_directory = placement::in_directory(directory, picked);
-    if let Some(theirs) = in_directory.find(|it| !placed.contains(&it.file)) {
-        let ours = placed.contains(file).then(|| list.without()).transpose();
-        let ours = ours.map_err(|why| refused(file, why))?.flatten();
-        let mut changes = vec![];
-        changes.extend(ours.map(|text| Change::Write {
-            file: file.clone(),
-            text,
-            like: file.clone(),
-        }));
+    if in_directory.any(|it| !placed.contains(&it.file)) {
+        let without = update.then(|| list.without()).transpose();
+        let without = without.map_err(|why| refused(file, why))?.flatten();
+        changes.extend(without.map(|text| Change::rewrite(file, text)));
         changes.extend(placement::put(directory, picked, None, placed)?);
-        let placed = Placed {
-            file: theirs.file,
-            network: picked.network.clone(),
-            by_others: true,
-        };
-        return Ok((placed, changes));
+        return Ok(changes);
     }
-    let is_theirs = !placed.contains(file) && list.ours().is_some() || list.is_called_otherwise();
+    let is_theirs = !update && list.ours().is_some() || list.is_called_otherwise();
     if let (Wanted::Directory, false) = (&wanted, is_theirs) {
         return placement::put_in_directory(directory, picked, (&list, entry), placed);
     }
-    let (placed_in, change) = put_into(&list, picked, entry, placed)?;
-    let detecting = match (wanted, placed_in.by_others) {
+    let text = match update && is_theirs && list.own().is_some() {
+        // another program has added our plugin since: its entry stays, and ours is removed, since two calls would
+        // conflict
+        true => list.without(),
+        false => list.with(entry, update),
+    };
+    let text = text.map_err(|why| refused(file, why))?;
+    changes.extend(text.map(|text| Change::rewrite(file, text)));
+    let detecting = match (wanted, is_theirs) {
         (Wanted::Detection, false) => Some(entry.detecting()),
         _ => None,
     };
-    let mut changes: Vec<_> = change.into_iter().collect();
     match placement::put(directory, picked, detecting.as_ref(), placed) {
         Ok(change) => changes.extend(change),
         // only the detecting entry failed, and the list works without it
         Err(_) => debug_assert!(detecting.is_some()),
     }
-    Ok((placed_in, changes))
-}
-
-/// Plans our entry in the list.
-fn put_into(
-    list: &List<'_>,
-    picked: &Picked,
-    entry: &Entry,
-    placed: &BTreeSet<String>,
-) -> Result<(Placed, Option<Change>), Obstacle> {
-    let file = &picked.file;
-    let update = placed.contains(file);
-    // another program has added our plugin since: its entry stays, and ours is removed, since two calls would conflict
-    let is_twice = update && list.own().is_some() && list.is_called_otherwise();
-    let change = match is_twice {
-        true => list.without(),
-        false => list.with(entry, update),
-    };
-    let change = change.map_err(|why| refused(file, why))?;
-    let by_others = match list.ours() {
-        Some(Ours {
-            place: Position::Plugin(_),
-            ..
-        }) => !update || is_twice || list.own().is_none(),
-        Some(Ours {
-            place: Position::Delegate(_),
-            ..
-        }) => true,
-        None => false,
-    };
-    let change = change.map(|text| Change::Write {
-        file: file.clone(),
-        text,
-        like: file.clone(),
-    });
-    let placed = Placed {
-        file: file.clone(),
-        network: picked.network.clone(),
-        by_others,
-    };
-    Ok((placed, change))
+    Ok(changes)
 }
 
 /// Plans our entry in a list beside the single configuration `text`.
@@ -397,36 +351,30 @@ fn put_beside(
     picked: &Picked,
     text: &str,
     entry: &Entry,
-) -> Result<(Placed, Option<Change>), Obstacle> {
-    let file = &picked.file;
-    let placed_in = |file: &str, by_others| Placed {
-        file: file.to_owned(),
-        network: picked.network.clone(),
-        by_others,
-    };
+) -> Result<Option<Change>, Obstacle> {
     if picked.ours.is_some() {
-        return Ok((placed_in(file, true), None));
+        return Ok(None);
     }
+    let file = &picked.file;
     let single = Single::parse(text).map_err(|why| broken(file, why))?;
     let list = single::list_name(file);
     let present = directory.file(&list).and_then(|it| it.text.as_deref().ok());
     // plugins that other programs appended to our list stay, unless they call our plugin again
     let parsed = present.and_then(|text| List::parse(text).ok());
     let parsed = parsed.filter(|it| it.is_of(&single) && !it.is_called_otherwise());
-    let (like, change) = match parsed {
+    let (like, text) = match parsed {
         Some(parsed) => (&list, parsed.with(entry, true)),
         None => {
             let text = single.list(entry);
             (file, text.map(|it| (present != Some(&it)).then_some(it)))
         }
     };
-    let change = change.map_err(|why| refused(like, why))?;
-    let change = change.map(|text| Change::Write {
+    let text = text.map_err(|why| refused(like, why))?;
+    Ok(text.map(|text| Change::Write {
         file: list.clone(),
         text,
         like: like.clone(),
-    });
-    Ok((placed_in(&list, false), change))
+    }))
 }
 
 /// Returns the obstacle of a directory without a usable file.

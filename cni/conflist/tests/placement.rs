@@ -2,8 +2,8 @@
 //! The position of our entry: in the network's list, or in the network's own directory.
 
 use conflist::{
-    Change, Directory, Entry, File, Obstacle, Placement, Programs, Runtime,
-    plan::{self, Placed, Plan},
+    Called, Change, Directory, Entry, File, Obstacle, Placement, Programs, Runtime, called,
+    plan::{self, Plan},
 };
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,7 +71,7 @@ impl Net {
 
     /// Applies the plan until it is empty. After each change every pod has rails: our entry is in the list or in the
     /// directory.
-    fn turn(&mut self, placement: &Placement) -> (Vec<String>, Result<Placed, Obstacle>) {
+    fn turn(&mut self, placement: &Placement) -> (Vec<String>, Result<Called, Obstacle>) {
         let plan = self.plan(placement);
         let is_called = |net: &Self| {
             net.entries() != [0, 0] || THEIRS.iter().any(|it| net.files.contains_key(*it))
@@ -83,7 +83,9 @@ impl Net {
             assert!(!was_called || is_called(self), "{done:?}");
         }
         assert_eq!(self.plan(placement).changes, [], "there is more to do");
-        (done, plan.place)
+        let called =
+            || called(&self.directory(), &Runtime::Containerd, &self.placed).expect("called");
+        (done, plan.obstacle.map_or_else(|| Ok(called()), Err))
     }
 
     /// Returns the real entries in the list and in the directory.
@@ -106,8 +108,8 @@ fn auto(read: &[&str]) -> Placement {
 }
 
 #[track_caller]
-fn is_in(place: &Result<Placed, Obstacle>, file: &str) {
-    let expected = Placed {
+fn is_in(place: &Result<Called, Obstacle>, file: &str) {
+    let expected = Called {
         file: file.to_owned(),
         network: "cbr0".to_owned(),
         by_others: false,
@@ -279,10 +281,12 @@ fn a_directory_of_a_network_that_is_not_used_any_more_has_no_file_of_ours() {
         net.files
             .insert("05-new.conflist".into(), TEXT.replace("cbr0", "new"));
         let plan = net.plan(&placement);
-        assert_eq!(plan.place.expect("placed").file, "new/99-rdma-cni.conf");
+        assert_eq!(plan.obstacle, None);
         plan.changes
             .into_iter()
             .for_each(|it| drop(net.carry_out(it)));
+        let called = called(&net.directory(), &Runtime::Containerd, &net.placed);
+        assert_eq!(called.expect("called").file, "new/99-rdma-cni.conf");
         let names: Vec<&String> = net.files.keys().collect();
         assert_eq!(names, ["05-new.conflist", LIST, "new/99-rdma-cni.conf"]);
         // half-written: all stays

@@ -3,8 +3,8 @@
 
 use crate::{FLANNEL, TERWAY, crio, directory, present, set};
 use conflist::{
-    Change, Choice, Entry, Obstacle, Placement, Position, Runtime, pick,
-    plan::{self, Placed, Plan},
+    Called, Change, Choice, Entry, Obstacle, Placement, Position, Runtime, called, pick,
+    plan::{self, Plan},
 };
 use std::collections::BTreeSet;
 
@@ -24,15 +24,18 @@ fn planned(files: &[(String, String)], placed: &BTreeSet<String>) -> Plan {
     )
 }
 
-/// Applies the changes of `attach` until it plans none.
+/// Applies the changes of `attach` until it plans none. Returns the call of our plugin then.
 fn carried_out(
     files: &mut Vec<(String, String)>,
     placed: &mut BTreeSet<String>,
-) -> Result<Placed, Obstacle> {
+) -> Result<Called, Obstacle> {
     for _ in 0..3 {
         let plan = planned(files, placed);
         if plan.changes.is_empty() {
-            return plan.place;
+            let now = files.iter().map(|(a, b)| (a.as_str(), b.as_str()));
+            let now = directory(&now.collect::<Vec<_>>());
+            let called = || called(&now, &Runtime::Containerd, placed).expect("called");
+            return plan.obstacle.map_or_else(|| Ok(called()), Err);
         }
         for change in plan.changes {
             match change {
@@ -73,7 +76,7 @@ fn our_place_in_a_list_is_taken_once_and_given_back() {
     let mut files = vec![("10-flannel.conflist".to_owned(), FLANNEL.to_owned())];
     let mut placed = BTreeSet::new();
     let place = carried_out(&mut files, &mut placed).expect("placed");
-    let expected = Placed {
+    let expected = Called {
         file: "10-flannel.conflist".into(),
         network: "cbr0".into(),
         by_others: false,
@@ -107,7 +110,9 @@ fn what_is_in_a_list_of_somebody_elses_stays_theirs() {
         &present(&ALL),
     );
     assert_eq!(plan.changes, []);
-    assert!(plan.place.expect("placed").by_others);
+    assert_eq!(plan.obstacle, None);
+    let theirs = called(&files, &Runtime::Containerd, &set(&[]));
+    assert!(theirs.expect("called").by_others);
     assert_eq!(plan::detach(&files, &set(&[])).0, []);
     // the same list, where it is ours: the configuration is made to be as it is to be
     let placed = set(&["10-a.conflist"]);
@@ -119,7 +124,9 @@ fn what_is_in_a_list_of_somebody_elses_stays_theirs() {
         &present(&ALL),
     );
     assert_eq!(plan.changes.len(), 1);
-    assert!(!plan.place.expect("placed").by_others);
+    assert_eq!(plan.obstacle, None);
+    let ours = called(&files, &Runtime::Containerd, &placed);
+    assert!(!ours.expect("called").by_others);
 }
 
 #[test]
@@ -277,7 +284,7 @@ fn obstacles_are_reported() {
             &present(&ALL),
         );
         assert_eq!(plan.changes, []);
-        plan.place.expect_err("an obstacle").to_string()
+        plan.obstacle.expect("an obstacle").to_string()
     };
     let old = FLANNEL.replace("1.0.0", "0.2.0");
     assert!(attach(&[], &Runtime::Containerd).starts_with("there is no network configuration yet"));

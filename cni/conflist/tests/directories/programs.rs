@@ -26,7 +26,7 @@ fn nothing_is_put_in_while_a_program_is_missing_that_the_list_names() {
             programs,
         )
     };
-    assert!(attach(&list, &present(&complete)).place.is_ok());
+    assert!(attach(&list, &present(&complete)).obstacle.is_none());
     let without = |names: &[&str]| {
         let left = complete.iter().filter(|it| !names.contains(it));
         present(&left.copied().collect::<Vec<_>>())
@@ -64,7 +64,7 @@ fn nothing_is_put_in_while_a_program_is_missing_that_the_list_names() {
     ] {
         let plan = attach(files, &without(missing));
         assert_eq!(plan.changes, []);
-        let why = plan.place.expect_err("an obstacle");
+        let why = plan.obstacle.expect("an obstacle");
         assert!(why.is_of_programs());
         assert_eq!(why.is_ours_gone(), missing.contains(&"rdma-cni"));
         let why = why.to_string();
@@ -78,7 +78,7 @@ fn nothing_is_put_in_while_a_program_is_missing_that_the_list_names() {
         dirs: vec![dir],
         names: Ok(names),
     };
-    let why = attach(&multus, &programs).place.expect_err("an obstacle");
+    let why = attach(&multus, &programs).obstacle.expect("an obstacle");
     assert!(
         why.to_string()
             .starts_with("20-bridge.conflist names portmap"),
@@ -91,7 +91,7 @@ fn nothing_is_put_in_while_a_program_is_missing_that_the_list_names() {
     };
     let plan = attach(&list, &unseen);
     assert_eq!(plan.changes, []);
-    let why = plan.place.expect_err("an obstacle").to_string();
+    let why = plan.obstacle.expect("an obstacle").to_string();
     assert!(why.contains("are unknown (it is not mounted)"), "{why}");
 }
 

@@ -32,9 +32,7 @@ pub use status::ChainStatus;
 use crate::conf::Chain as Conf;
 use claim::Claim;
 use conflist::{
-    Change, Directory, File, List, Obstacle, Position, TYPE, follow, pick, placement,
-    plan::{self, Placed},
-    single::is_from,
+    Change, Directory, File, List, Obstacle, TYPE, called, placement, plan, single::is_from,
 };
 use file::Held;
 use rdma_resources::FileError;
@@ -225,18 +223,15 @@ impl Chain {
         file::announced(dir)?;
         claim.made(entry, &record);
         turn.status = self.status_in(&self.read()?);
-        match plan.place {
-            // a change that was not made is made in the next turn
-            Ok(Placed { .. }) => {}
-            Err(obstacle) => {
-                // a list of ours may still be in use
-                let is_called = matches!(turn.status, ChainStatus::Called { .. });
-                if !is_called || obstacle.is_of_programs() {
-                    turn.status = ChainStatus::NotCalled(obstacle.to_string());
-                }
-                turn.obstacle = Some(obstacle);
+        // without an obstacle, a change that was not made is made in the next turn
+        if let Some(obstacle) = &plan.obstacle {
+            // a list of ours may still be in use
+            let is_called = matches!(turn.status, ChainStatus::Called(_));
+            if !is_called || obstacle.is_of_programs() {
+                turn.status = ChainStatus::NotCalled(obstacle.to_string());
             }
         }
+        turn.obstacle = plan.obstacle;
         Ok(turn)
     }
 
@@ -282,7 +277,7 @@ impl Chain {
     fn left_alone(&self, directory: &Directory, why: &str) -> Turn {
         Turn {
             status: match self.status_in(directory) {
-                called @ ChainStatus::Called { .. } => called,
+                called @ ChainStatus::Called(_) => called,
                 _ => ChainStatus::NotCalled(why.into()),
             },
             ..Turn::default()
@@ -388,33 +383,11 @@ impl Chain {
     }
 
     fn status_in(&self, directory: &Directory) -> ChainStatus {
-        let picked = match pick(directory, &self.conf.runtime).choice {
-            conflist::Choice::Picked(picked) => follow(directory, picked),
-            conflist::Choice::Blocked { file, why } => {
-                return ChainStatus::NotCalled(Obstacle::Broken { file, why }.to_string());
-            }
-            conflist::Choice::None => return ChainStatus::NotCalled(Obstacle::Empty.to_string()),
-        };
         let record = Record::read(&self.state_dir).ok().flatten();
         let placed = record.map_or_else(BTreeSet::new, |it| it.placed(directory));
-        let in_directory = placement::in_directory(directory, &picked).next();
-        if let (None, Some(found)) = (&picked.ours, in_directory) {
-            return ChainStatus::Called {
-                by_others: !placed.contains(&found.file),
-                network: picked.network,
-                file: found.file,
-            };
-        }
-        let placed = placed.contains(&picked.file);
-        match picked.ours {
-            Some(ours) => ChainStatus::Called {
-                by_others: !placed
-                    || matches!(ours.place, Position::Delegate(_))
-                    || ours.configuration.get("type").is_none_or(|it| it != TYPE),
-                network: picked.network,
-                file: picked.file,
-            },
-            None => ChainStatus::NotCalled(format!("it is not in {}", picked.file)),
+        match called(directory, &self.conf.runtime, &placed) {
+            Ok(called) => ChainStatus::Called(called),
+            Err(why) => ChainStatus::NotCalled(why),
         }
     }
 }

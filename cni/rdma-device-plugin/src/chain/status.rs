@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Status of our plugin in the chain.
 
-use conflist::TYPE;
+use conflist::{Called, TYPE};
 use std::fmt;
 
 /// State of our plugin in the chain: whether the runtime would call it now.
@@ -15,14 +15,7 @@ pub enum ChainStatus {
     /// The chain is not configured, and `install` has added our plugin to these files, where it may still be.
     Left(Vec<String>),
     /// The runtime would call it.
-    Called {
-        /// Name of the file.
-        file: String,
-        /// Name of the network.
-        network: String,
-        /// True if another program added our plugin.
-        by_others: bool,
-    },
+    Called(Called),
     /// The runtime would not call it, for this reason.
     NotCalled(String),
     /// Our plugin is deliberately not added, for this reason.
@@ -33,7 +26,7 @@ impl ChainStatus {
     /// Returns the status with the reason why our plugin is not added. An entry of another program is still called.
     pub(super) fn withheld(self, why: String) -> Self {
         match self {
-            called @ Self::Called { .. } => called,
+            called @ Self::Called(_) => called,
             _ => Self::Withheld(why),
         }
     }
@@ -54,11 +47,11 @@ impl fmt::Display for ChainStatus {
                  rdma-device-plugin uninstall",
                 files.join(", ")
             ),
-            Self::Called {
+            Self::Called(Called {
                 file,
                 network,
                 by_others,
-            } => {
+            }) => {
                 let whose = if *by_others {
                     ", as somebody else configured it"
                 } else {

@@ -12,7 +12,7 @@ use crate::{
     conf::{ResourceName, chain::Placement},
     refused::{Cure, Refused},
 };
-use conflist::{TYPE, placement};
+use conflist::{Called, TYPE, placement};
 use kubelet_api::pod_resources::AskError;
 use std::{fs, path::Path, time::SystemTime};
 use tonic::Status;
@@ -99,11 +99,11 @@ pub(super) async fn check(
 /// another runtime: the network of `holder` was made without our plugin, after the entry was written.
 async fn is_unread(context: &PluginContext, network: &str, holder: &Holder) -> bool {
     let status = context.chain.borrow().clone();
-    let ChainStatus::Called {
+    let ChainStatus::Called(Called {
         file,
         network: of_file,
         by_others: false,
-    } = status
+    }) = status
     else {
         return false;
     };
@@ -153,7 +153,7 @@ fn remedy_for(status: &ChainStatus) -> (String, Cure) {
         }
         status => {
             let now = "delete it, so that its network is made again".to_owned();
-            let is_called = matches!(status, ChainStatus::Called { .. });
+            let is_called = matches!(status, ChainStatus::Called(_));
             (
                 now,
                 if is_called {

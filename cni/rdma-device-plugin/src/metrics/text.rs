@@ -70,7 +70,7 @@ fn resources(snapshot: &Snapshot, scrape: &mut Scrape) {
     }
     let is_chained = match snapshot.node.chain {
         ChainStatus::Unseen | ChainStatus::Off | ChainStatus::Left(_) => None,
-        ChainStatus::Called { .. } => Some(true),
+        ChainStatus::Called(_) => Some(true),
         ChainStatus::NotCalled(_) | ChainStatus::Withheld(_) => Some(false),
     };
     if let Some(is_chained) = is_chained {

@@ -132,7 +132,7 @@ impl Probes {
             ChainStatus::Unseen | ChainStatus::NotCalled(_) => false,
             ChainStatus::Off
             | ChainStatus::Left(_)
-            | ChainStatus::Called { .. }
+            | ChainStatus::Called(_)
             | ChainStatus::Withheld(_) => true,
         };
         // an absent kubelet does not affect readiness

@@ -77,11 +77,11 @@ pub(crate) fn eight_nics() -> Site {
         offers: vec![offered],
         inventory: Arc::new(inventory),
         unhealthy: unhealthy.into(),
-        chain: ChainStatus::Called {
+        chain: ChainStatus::Called(conflist::Called {
             file: "10-containerd-net.conflist".into(),
             network: "containerd-net".into(),
             by_others: false,
-        },
+        }),
         ..View::default()
     });
     site.kubelet(Kubelet::Answers(vec![

@@ -179,12 +179,12 @@ impl Page {
             ChainStatus::Unseen => ("off", "not known yet"),
             ChainStatus::Off => ("off", "not kept"),
             ChainStatus::Left(_) => ("bad", "left"),
-            ChainStatus::Called { .. } => ("ok", "called"),
+            ChainStatus::Called(_) => ("ok", "called"),
             ChainStatus::NotCalled(_) => ("bad", "not called"),
             ChainStatus::Withheld(_) => ("bad", "withheld"),
         };
         let chain = match &self.chain {
-            ChainStatus::Called { network, .. } => format!("for network {network}"),
+            ChainStatus::Called(called) => format!("for network {}", called.network),
             _ => "the reason is below".to_owned(),
         };
         let chain = tile(class, "rdma-cni", word, &chain);

@@ -161,11 +161,11 @@ fn eight_nics_on_two_numa_nodes() {
         pod("team/train-0", &nics[..4]),
         pod("team/train-1", &nics[4..]),
     ];
-    found.view.chain = ChainStatus::Called {
+    found.view.chain = ChainStatus::Called(conflist::Called {
         file: "10-net.conflist".into(),
         network: "net".into(),
         by_others: false,
-    };
+    });
     found.unhealthy("0000:4d:00.0", "ens4f0 has no carrier");
     let history = found.metrics.history();
     let at = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
@@ -281,11 +281,11 @@ fn names_from_outside_are_text() {
     history.line(true, HOSTILE, now);
     for chain in [
         ChainStatus::NotCalled(HOSTILE.into()),
-        ChainStatus::Called {
+        ChainStatus::Called(conflist::Called {
             file: HOSTILE.into(),
             network: HOSTILE.into(),
             by_others: true,
-        },
+        }),
     ] {
         found.view.chain = chain;
         let page = found.page();

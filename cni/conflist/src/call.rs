@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The runtime's call of our plugin.
+
+use crate::{Choice, Directory, Obstacle, Position, Runtime, TYPE, follow, pick, placement};
+use std::collections::BTreeSet;
+
+/// The file from which a runtime calls our plugin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Called {
+    /// Name of the file.
+    pub file: String,
+    /// Name of the network.
+    pub network: String,
+    /// True if another program wrote the entry and owns its configuration.
+    pub by_others: bool,
+}
+
+/// Returns the call of our plugin by `runtime`. `placed` are the files to which this project has added its entry.
+///
+/// # Errors
+/// The runtime does not call our plugin, for the reason given.
+pub fn called(
+    directory: &Directory,
+    runtime: &Runtime,
+    placed: &BTreeSet<String>,
+) -> Result<Called, String> {
+    let picked = match pick(directory, runtime).choice {
+        Choice::Picked(picked) => follow(directory, picked),
+        Choice::Blocked { file, why } => return Err(Obstacle::Broken { file, why }.to_string()),
+        Choice::None => return Err(Obstacle::Empty.to_string()),
+    };
+    let network = picked.network.clone();
+    let in_directory = placement::in_directory(directory, &picked).next();
+    match (picked.ours, in_directory) {
+        (None, Some(found)) => Ok(Called {
+            by_others: !placed.contains(&found.file),
+            file: found.file,
+            network,
+        }),
+        (Some(ours), _) => Ok(Called {
+            by_others: !placed.contains(&picked.file)
+                || matches!(ours.place, Position::Delegate(_))
+                || ours.configuration.get("type").is_none_or(|it| it != TYPE),
+            file: picked.file,
+            network,
+        }),
+        (None, None) => Err(format!("it is not in {}", picked.file)),
+    }
+}
