@@ -3,7 +3,7 @@
 //! the node's condition.
 
 use crate::node::Node;
-use kubernetes_api::{Access, AccessError, Client, RequestError};
+use kubernetes_api::{Access, AccessError, Client};
 use std::{path::Path, sync::Arc, time::Duration};
 use tokio::{
     sync::watch,
@@ -15,17 +15,6 @@ pub const AGENT: &str = "rdma-device-plugin";
 
 /// Time limit of a request.
 pub const LIMIT: Duration = Duration::from_secs(10);
-
-/// Reason why the daemon cannot use the API server.
-#[derive(Debug, thiserror::Error)]
-pub enum ApiError {
-    /// The pod has no address, node token or CA.
-    #[error(transparent)]
-    Access(#[from] AccessError),
-    /// The API server does not answer, or refuses the request.
-    #[error(transparent)]
-    Request(#[from] RequestError),
-}
 
 /// Client of the API server and the identity of its token.
 #[derive(Clone, Debug)]
@@ -43,7 +32,7 @@ impl Api {
     ///
     /// # Errors
     /// The directory has no token, or its token names no node.
-    pub fn new(directory: &Path) -> Result<Self, ApiError> {
+    pub fn new(directory: &Path) -> Result<Self, AccessError> {
         let access = Access::of_pod(directory)?;
         let identity = access.identity()?;
         Ok(Self {

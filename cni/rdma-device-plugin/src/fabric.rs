@@ -3,13 +3,10 @@
 //! `/dev/infiniband/rdma_cm`; the watch's container gets it as `rdma/connection-manager`.
 
 use crate::{
-    api::{Api, ApiError},
-    cli::Fabric as Arguments,
-    hardware::Hardware,
-    log_once::LogOnce,
-    metrics,
+    api::Api, cli::Fabric as Arguments, hardware::Hardware, log_once::LogOnce, metrics,
     signals::Signals,
 };
+use kubernetes_api::AccessError;
 use rdma_netns::{DeviceAddress, Inventory};
 use rdma_ping::fabric::{Account, Event, Fabric, FabricRail, RailState, Report};
 use rdma_resources::Published;
@@ -21,7 +18,7 @@ use tokio::runtime;
 pub enum FabricError {
     /// The pod cannot use the API server.
     #[error(transparent)]
-    Api(#[from] ApiError),
+    Api(#[from] AccessError),
     /// A system call failed.
     #[error("cannot watch the fabric: {0}")]
     System(#[from] io::Error),

@@ -3,12 +3,7 @@
 
 use super::pool;
 use crate::{
-    api::{Api, ApiError},
-    chain::record,
-    hardware::Hardware,
-    kubelet::chain_check,
-    node::Node,
-    offer::Offer,
+    api::Api, chain::record, hardware::Hardware, kubelet::chain_check, node::Node, offer::Offer,
 };
 use ::dra::{
     Claim, ClaimName, Claims, Prepared, Record,
@@ -20,7 +15,7 @@ use ::dra::{
     store::{Removed, Unreadable},
 };
 use anyhow::{Error, Result, anyhow, bail};
-use kubernetes_api::Method;
+use kubernetes_api::{Method, RequestError};
 use network_conf::Mode;
 use rdma_netns::{Inventory, Kernel, Linux};
 use rdma_resources::{ContainerLimits, FileError, Sharing, grant::GrantedDevice};
@@ -90,14 +85,14 @@ impl Preparer {
             return Ok(record);
         }
         let failed =
-            |error: ApiError| anyhow!("what claim {claim} was allocated is not known: {error}");
-        let api = Api::new(&self.account).map_err(failed)?;
+            |error: RequestError| anyhow!("what claim {claim} was allocated is not known: {error}");
+        let api = Api::new(&self.account).map_err(|error| failed(error.into()))?;
         let ClaimName {
             namespace, name, ..
         } = claim;
         let path = format!("{API}/namespaces/{namespace}/resourceclaims/{name}");
         let object = api.client.ask(Method::GET, &path, None).await;
-        let object = object.map_err(|error| failed(error.into()))?;
+        let object = object.map_err(failed)?;
         let allocated = Claim::read(&object, claim, &self.driver, &api.node)?;
         let (devices, requests) = self.devices(claim, &allocated, end).await?;
         let awaits_network = match self.are_attached(&devices).await {
@@ -367,7 +362,7 @@ async fn has_own_network(
     api: &Api,
     claim: &ClaimName,
     pods: &[PodReference],
-) -> Result<bool, ApiError> {
+) -> Result<bool, RequestError> {
     let mut on_host = false;
     for PodReference { name, uid } in pods {
         let path = format!("/api/v1/namespaces/{}/pods/{name}", claim.namespace);
@@ -375,7 +370,7 @@ async fn has_own_network(
             Ok(pod) if pod["metadata"]["uid"] == **uid => pod,
             Ok(_) => continue,
             Err(error) if error.code() == Some(404) => continue,
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         };
         if pod["spec"]["hostNetwork"] != Value::Bool(true) {
             return Ok(true);

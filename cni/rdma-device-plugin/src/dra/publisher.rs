@@ -5,7 +5,7 @@
 
 use super::pool::Netdevs;
 use crate::{
-    api::{Api, ApiError, is_followed_for},
+    api::{Api, is_followed_for},
     log_once::LogOnce,
     metrics::Metrics,
     node::Node,
@@ -63,7 +63,7 @@ pub struct Publisher {
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]
-    Api(#[from] ApiError),
+    Api(#[from] RequestError),
     #[error("the API server's answer is no {0}")]
     Other(&'static str),
     #[error(
@@ -87,12 +87,6 @@ impl Failure {
             Some(404 | 409) => Self::Stale(error),
             _ => error.into(),
         }
-    }
-}
-
-impl From<RequestError> for Failure {
-    fn from(error: RequestError) -> Self {
-        Self::Api(error.into())
     }
 }
 
@@ -173,7 +167,7 @@ impl Publisher {
 
     /// Lists the slices and watches them until the watch ends. Returns false if the node is no longer followed.
     async fn follow(&mut self) -> Result<bool, Failure> {
-        let api = Api::new(&self.account)?;
+        let api = Api::new(&self.account).map_err(RequestError::from)?;
         let owner = Owner {
             driver: self.driver.clone(),
             node: api.node.clone(),

@@ -3,7 +3,7 @@
 //! reports. A claim costs one `get` and one `update` when its pod has its network.
 
 use crate::{
-    api::{Api, ApiError, is_followed_for},
+    api::{Api, is_followed_for},
     log_once::LogOnce,
     node::Node,
     watch::Watch,
@@ -95,7 +95,7 @@ impl Reporter {
     }
 
     /// Reports the status that is not reported yet. Continues after an error, and returns the first error.
-    async fn report(&mut self) -> Result<(), ApiError> {
+    async fn report(&mut self) -> Result<(), RequestError> {
         let claims = self.claims.clone();
         let read = tokio::task::spawn_blocking(move || claims.all()).await;
         let (records, _) = read.unwrap_or_default();
@@ -126,14 +126,14 @@ impl Reporter {
 }
 
 /// Reports `own` for the devices of `record`, and retries if another client wrote the claim meanwhile.
-async fn say(api: &Api, record: &Record, own: &[Value]) -> Result<(), ApiError> {
+async fn say(api: &Api, record: &Record, own: &[Value]) -> Result<(), RequestError> {
     for _ in 1..TRIES {
         match try_to_say(api, record, own).await {
             Err(error) if error.code() == Some(409) => {}
-            said => return Ok(said?),
+            said => return said,
         }
     }
-    Ok(try_to_say(api, record, own).await?)
+    try_to_say(api, record, own).await
 }
 
 /// Reports once. A claim that is gone, was replaced or lost these devices gets no report.

@@ -7,11 +7,11 @@ use super::{
     event::rfc3339,
 };
 use crate::{
-    api::{Api, ApiError, is_followed_for},
+    api::{Api, is_followed_for},
     log_once::LogOnce,
     node::Node,
 };
-use kubernetes_api::Method;
+use kubernetes_api::{Method, RequestError};
 use serde_json::{Value, json};
 use std::{
     path::PathBuf,
@@ -87,7 +87,7 @@ impl ConditionWriter {
     }
 
     /// Writes `condition` if due. Returns the delay until the next write.
-    async fn keep(&mut self, condition: &Condition) -> Result<Duration, ApiError> {
+    async fn keep(&mut self, condition: &Condition) -> Result<Duration, RequestError> {
         let due = match &self.written {
             Some(written) => written.due(condition),
             None => {
@@ -159,9 +159,9 @@ impl Written {
 }
 
 /// Patches the node's status, and returns the node.
-async fn patch(api: &Api, patch: &Value) -> Result<Value, ApiError> {
+async fn patch(api: &Api, patch: &Value) -> Result<Value, RequestError> {
     let path = format!("/api/v1/nodes/{}/status", api.node);
-    Ok(api.client.ask(Method::PATCH, &path, Some(patch)).await?)
+    api.client.ask(Method::PATCH, &path, Some(patch)).await
 }
 
 #[cfg(test)]

@@ -7,9 +7,10 @@ use super::{
     pods,
 };
 use crate::{
-    api::{Api, ApiError},
+    api::Api,
     refused::{Ids, PodName, SECOND_TRY, Verdict},
 };
+use kubernetes_api::RequestError;
 use std::{
     collections::HashMap,
     path::PathBuf,
@@ -101,12 +102,8 @@ impl Refusals {
                 self.rest = Rest::default();
             }
             Err(error) => {
-                let code = match &error {
-                    ApiError::Access(_) => None,
-                    ApiError::Request(error) => error.code(),
-                };
                 let line = error.to_string();
-                if self.failed(ids, code, &line, Instant::now()) {
+                if self.failed(ids, error.code(), &line, Instant::now()) {
                     log::warn!("cannot report to {pod} why it cannot start: {line}");
                 }
             }
@@ -125,7 +122,7 @@ impl Refusals {
         }
     }
 
-    async fn write(&self, pod: &PodName, why: &str) -> Result<(), ApiError> {
+    async fn write(&self, pod: &PodName, why: &str) -> Result<(), RequestError> {
         let api = Api::new(&self.account)?;
         let uid = pods::uid(&self.cni_cache, pod).await;
         let event = Event {
@@ -138,7 +135,7 @@ impl Refusals {
         };
         match event.write(&api.client).await {
             // its namespace is gone, and the pod is about to go
-            Err(error) if error.code() != Some(404) => Err(error.into()),
+            Err(error) if error.code() != Some(404) => Err(error),
             _ => Ok(()),
         }
     }
