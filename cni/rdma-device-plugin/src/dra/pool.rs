@@ -8,30 +8,13 @@ use crate::{
 };
 use ::dra::{Nic, Resource};
 use ::lldp::{Neighbour, Switches, joined};
-use rdma_netns::{DeviceAddress, HardwareAddress, Inventory, LinkType};
+use rdma_netns::{DeviceAddress, Inventory, LinkType};
 use rdma_resources::Sharing;
-use std::{
-    collections::BTreeMap,
-    net::{Ipv4Addr, Ipv6Addr},
-};
+use std::collections::BTreeMap;
 
-/// Last observed netdevs of the node's namespace by device; a netdev that is in a pod keeps its attributes.
+/// Last observed NICs by device: a NIC whose netdev is in a pod keeps the attributes of its netdev.
 #[derive(Clone, Debug, Default)]
-pub struct Netdevs(BTreeMap<DeviceAddress, Netdev>);
-
-#[derive(Clone, Debug, Default)]
-struct Netdev {
-    name: Option<String>,
-    bond: Option<String>,
-    link_layer: Option<LinkType>,
-    mtu: Option<u32>,
-    speed: Option<u32>,
-    ipv6_prefix: Option<String>,
-    ipv6: Option<Ipv6Addr>,
-    ipv4: Option<Ipv4Addr>,
-    mac: Option<HardwareAddress>,
-    firmware: Option<String>,
-}
+pub struct Netdevs(BTreeMap<DeviceAddress, Nic>);
 
 impl Netdevs {
     /// Returns the resources of `node` that claims serve, and remembers the attributes of their netdevs.
@@ -50,10 +33,6 @@ impl Netdevs {
 
     /// Returns the NICs of `offer`, and remembers the attributes of their netdevs.
     pub fn nics(&mut self, offer: &Offer, inventory: &Inventory, switches: &Switches) -> Vec<Nic> {
-        for device in &offer.devices {
-            let known = self.0.entry(device.address.clone()).or_default();
-            known.see(device, inventory);
-        }
         let devices = offer.devices.iter();
         let mut nics: Vec<Nic> = devices
             .map(|it| self.nic(it, inventory, switches))
@@ -75,70 +54,54 @@ impl Netdevs {
         nics
     }
 
-    fn nic(&self, device: &OfferedDevice, inventory: &Inventory, switches: &Switches) -> Nic {
-        let switches = switches.of(&device.address, inventory);
-        let mut netdev = self.0.get(&device.address).cloned().unwrap_or_default();
-        let hardware = inventory.function(&device.address);
-        let hardware = hardware.map(|it| inventory.maker(it));
-        // Data Direct reaches the memory of GPUs below its own root
-        let path = device.data_direct.as_ref().unwrap_or(&device.path);
-        let own = [&netdev.name, &netdev.bond];
-        if device.parent.is_some() && !own.contains(&&device.parent) {
-            // the addresses of a VLAN are unknown
-            (netdev.ipv6_prefix, netdev.ipv6, netdev.ipv4) = (None, None, None);
+    /// Returns the NIC of `device`, and remembers it.
+    fn nic(&mut self, device: &OfferedDevice, inventory: &Inventory, switches: &Switches) -> Nic {
+        let known = self.0.entry(device.address.clone()).or_default();
+        let function = inventory.function(&device.address);
+        if let Some(seen) = function.and_then(|it| it.netdevs.first()) {
+            known.netdev = Some(seen.name.clone());
+            // a master that takes all frames of the netdev is no bond
+            known.bond = seen.master.clone().filter(|_| seen.taken_by.is_none());
+            known.mtu = seen.mtu;
+            known.ipv6_prefix.clone_from(&seen.ipv6_prefix);
+            known.ipv6_address = seen.ipv6.map(|it| it.to_string());
+            known.ipv4_address = seen.ipv4.map(|it| it.to_string());
+            known.hardware_address = Some(seen.mac.to_string());
+            // a netdev without a carrier has no speed
+            known.speed = seen.speed.or(known.speed);
         }
-        Nic {
-            address: device.address.to_string(),
-            rdma: device.hca.name.clone(),
-            netdev: netdev.name,
-            bond: netdev.bond,
-            link_layer: netdev.link_layer.and_then(|it| match it {
+        let firmware = device.hca.firmware.clone();
+        known.firmware = firmware.or(known.firmware.take());
+        if let Some(port) = device.hca.ports.first() {
+            known.link_layer = match port.link_type {
                 LinkType::Ether => Some("ethernet".to_owned()),
                 LinkType::Infiniband => Some("infiniband".to_owned()),
                 LinkType::Other => None,
-            }),
-            mtu: netdev.mtu,
-            speed: netdev.speed,
-            ipv6_prefix: netdev.ipv6_prefix,
-            ipv6_address: netdev.ipv6.map(|it| it.to_string()),
-            ipv4_address: netdev.ipv4.map(|it| it.to_string()),
-            hardware_address: netdev.mac.map(|it| it.to_string()),
-            firmware: netdev.firmware,
+            };
+        }
+        let hardware = function.map(|it| inventory.maker(it));
+        let physical_function = hardware.and_then(|it| it.physical_function.as_ref());
+        // Data Direct reaches the memory of GPUs below its own root
+        let path = device.data_direct.as_ref().unwrap_or(&device.path);
+        let switches = switches.of(&device.address, inventory);
+        let mut nic = Nic {
+            address: device.address.to_string(),
+            rdma: device.hca.name.clone(),
             driver: hardware.and_then(|it| it.driver.clone()),
             vendor: hardware.and_then(|it| it.vendor.clone()),
-            physical_function: hardware
-                .and_then(|it| it.physical_function.as_ref())
-                .map(ToString::to_string),
+            physical_function: physical_function.map(ToString::to_string),
             numa_node: device.numa_node,
             pcie_root: Some(path.host_bridge.clone()).filter(|it| !it.is_empty()),
             switch: joined(&switches, Neighbour::switch),
             switch_port: joined(&switches, Neighbour::port),
             fault: device.fault.clone(),
-            degraded: None,
+            ..known.clone()
+        };
+        if device.parent.is_some() && ![&nic.netdev, &nic.bond].contains(&&device.parent) {
+            // the addresses of a VLAN are unknown
+            (nic.ipv6_prefix, nic.ipv6_address, nic.ipv4_address) = (None, None, None);
         }
-    }
-}
-
-impl Netdev {
-    fn see(&mut self, device: &OfferedDevice, inventory: &Inventory) {
-        let function = inventory.function(&device.address);
-        if let Some(seen) = function.and_then(|it| it.netdevs.first()) {
-            self.name = Some(seen.name.clone());
-            // a master that takes all frames of the netdev is no bond
-            let bond = seen.master.clone().filter(|_| seen.taken_by.is_none());
-            self.bond = bond;
-            self.mtu = seen.mtu;
-            self.ipv6_prefix.clone_from(&seen.ipv6_prefix);
-            (self.ipv6, self.ipv4) = (seen.ipv6, seen.ipv4);
-            self.mac = Some(seen.mac.clone());
-            // a netdev without a carrier has no speed
-            self.speed = seen.speed.or(self.speed);
-        }
-        let firmware = device.hca.firmware.clone();
-        self.firmware = firmware.or(self.firmware.take());
-        if let Some(port) = device.hca.ports.first() {
-            self.link_layer = Some(port.link_type);
-        }
+        nic
     }
 }
 
