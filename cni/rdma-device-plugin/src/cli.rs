@@ -10,11 +10,13 @@ use crate::{
     refused::RefusedPods,
     report::Topic,
 };
-use clap::{Args, Parser, Subcommand};
+use clap::{
+    Args, Parser, Subcommand,
+    builder::{PathBufValueParser, TypedValueParser},
+};
 use log::LevelFilter;
 use smcr::readout::{self, Target};
 use std::{
-    io,
     net::{AddrParseError, SocketAddr},
     path::PathBuf,
     time::Duration,
@@ -34,19 +36,19 @@ pub struct Arguments {
     pub command: Option<Command>,
     /// File that selects the advertised devices: YAML or JSON, in this program's own format or in that of
     /// k8s-rdma-sriov-dev-plugin, k8s-rdma-shared-dev-plugin or sriov-network-device-plugin
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["erdma", "release"])]
+    #[arg(long, value_name = "FILE", value_parser = path(), required_unless_present_any = ["erdma", "release"])]
     pub config: Option<PathBuf>,
     /// Kubelet's directory, which contains device-plugins
-    #[arg(long, value_name = "DIRECTORY", default_value = KUBELET_DIR)]
+    #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = KUBELET_DIR)]
     pub kubelet_dir: PathBuf,
     /// Directory of the container runtime's CDI specs
-    #[arg(long, value_name = "DIRECTORY", default_value = "/var/run/cdi")]
+    #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = "/var/run/cdi")]
     pub cdi_dir: PathBuf,
     /// Address of /metrics, /healthz and /readyz
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9102", value_parser = address)]
     pub metrics_address: SocketAddr,
     /// Socket on which this daemon answers `probe`; without it there is none
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = path())]
     pub probe_socket: Option<PathBuf>,
     /// Prints the devices that this node would advertise, and exits
     #[arg(long)]
@@ -55,22 +57,22 @@ pub struct Arguments {
     #[arg(long, conflicts_with = "check_config")]
     pub release: bool,
     /// Mount point of sysfs
-    #[arg(long, value_name = "DIRECTORY", default_value = "/sys")]
+    #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = "/sys")]
     pub sysfs: PathBuf,
     /// Mount point of procfs, where NVIDIA's driver lists its GPUs
-    #[arg(long, value_name = "DIRECTORY", default_value = "/proc")]
+    #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = "/proc")]
     pub procfs: PathBuf,
     /// Directory of the node's device files
-    #[arg(long, value_name = "DIRECTORY", default_value = "/dev")]
+    #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = "/dev")]
     pub dev: PathBuf,
     /// The state directory of rdma-cni
-    #[arg(long, value_name = "DIRECTORY", default_value = STATE_DIR)]
+    #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = STATE_DIR)]
     pub state_dir: PathBuf,
     /// Keeps rdma-cni in the chain of the networks in this directory; overrides chain.confDir
-    #[arg(long, value_name = "DIRECTORY")]
+    #[arg(long, value_name = "DIRECTORY", value_parser = path())]
     pub cni_conf_dir: Option<PathBuf>,
     /// Directory of libcni's cache of pods' networks
-    #[arg(long, value_name = "DIRECTORY", default_value = "/var/lib/cni/results")]
+    #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = "/var/lib/cni/results")]
     pub cni_cache_dir: PathBuf,
     /// Handling of refused pods: keep them, or delete those that only a new pod can replace
     #[arg(
@@ -91,15 +93,15 @@ pub struct Arguments {
     )]
     pub report: Vec<Topic>,
     /// Directory of the token and the CA for the API server
-    #[arg(long, value_name = "DIRECTORY", default_value = kubernetes_api::access::DIRECTORY)]
+    #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = kubernetes_api::access::DIRECTORY)]
     pub service_account_dir: PathBuf,
     /// Directory where node-feature-discovery reads labels of the node, usually
     /// /etc/kubernetes/node-feature-discovery/features.d; without it the daemon writes none
-    #[arg(long, value_name = "DIRECTORY")]
+    #[arg(long, value_name = "DIRECTORY", value_parser = path())]
     pub node_features: Option<PathBuf>,
     /// Directory where Multus reads the device information of exclusive devices, usually
     /// /var/run/k8s.cni.cncf.io/devinfo/dp; without it the daemon writes none
-    #[arg(long, value_name = "DIRECTORY")]
+    #[arg(long, value_name = "DIRECTORY", value_parser = path())]
     pub device_info: Option<PathBuf>,
     /// Log level: off, error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = level)]
@@ -110,6 +112,11 @@ pub struct Arguments {
 }
 
 /// Parses a log level.
+/// Parses a path, and makes it absolute.
+fn path() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(std::path::absolute)
+}
+
 fn level(text: &str) -> Result<LevelFilter, &'static str> {
     let levels = "must be one of off, error, warn, info, debug, trace";
     text.parse().map_err(|_| levels)
@@ -153,19 +160,19 @@ pub struct Fabric {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9103", value_parser = address)]
     pub metrics_address: SocketAddr,
     /// Socket on which this watch answers `probe`; without it there is none
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = path())]
     pub probe_socket: Option<PathBuf>,
     /// Directory of the token and the CA for the API server
-    #[arg(long, value_name = "DIRECTORY", default_value = kubernetes_api::access::DIRECTORY)]
+    #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = kubernetes_api::access::DIRECTORY)]
     pub service_account_dir: PathBuf,
     /// State directory of rdma-cni, with the daemon's resources
-    #[arg(long, value_name = "DIRECTORY", default_value = STATE_DIR)]
+    #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = STATE_DIR)]
     pub state_dir: PathBuf,
     /// Mount point of sysfs
-    #[arg(long, value_name = "DIRECTORY", default_value = "/sys")]
+    #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = "/sys")]
     pub sysfs: PathBuf,
     /// Directory of the device files
-    #[arg(long, value_name = "DIRECTORY", default_value = "/dev")]
+    #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = "/dev")]
     pub dev: PathBuf,
 }
 
@@ -187,7 +194,7 @@ pub struct Smc {
     #[arg(long)]
     json: bool,
     /// State directory of rdma-cni, with the records of pods
-    #[arg(long, value_name = "DIRECTORY", default_value = STATE_DIR)]
+    #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = STATE_DIR)]
     state_dir: PathBuf,
 }
 
@@ -206,13 +213,13 @@ impl From<&Smc> for readout::Arguments {
 pub struct Install {
     /// Directory of the runtime's CNI plugins; repeat it for each directory. The first one gets ours. Without it the
     /// directory of the last installation, else /opt/cni/bin
-    #[arg(long, value_name = "DIRECTORY")]
+    #[arg(long, value_name = "DIRECTORY", value_parser = path())]
     pub cni_bin_dir: Vec<PathBuf>,
     /// Directory of the runtime's networks; without it chain.confDir, else /etc/cni/net.d
-    #[arg(long, value_name = "DIRECTORY")]
+    #[arg(long, value_name = "DIRECTORY", value_parser = path())]
     pub cni_conf_dir: Option<PathBuf>,
     /// The daemon's configuration, or a file with only its chain, which has the entry and the network
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = path())]
     pub config: Option<PathBuf>,
     /// Place of the entry; overrides chain.placement
     #[arg(
@@ -226,16 +233,16 @@ pub struct Install {
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub wait: u64,
     /// Directory of rdma-cni and rdma-ipam; without it that of this program
-    #[arg(long, value_name = "DIRECTORY")]
+    #[arg(long, value_name = "DIRECTORY", value_parser = path())]
     pub from: Option<PathBuf>,
     /// Mount point of sysfs
-    #[arg(long, value_name = "DIRECTORY", default_value = "/sys")]
+    #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = "/sys")]
     pub sysfs: PathBuf,
     /// The state directory of rdma-cni
-    #[arg(long, value_name = "DIRECTORY", default_value = STATE_DIR)]
+    #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = STATE_DIR)]
     pub state_dir: PathBuf,
     /// Kubelet's directory, which contains pod-resources
-    #[arg(long, value_name = "DIRECTORY", default_value = KUBELET_DIR)]
+    #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = KUBELET_DIR)]
     pub kubelet_dir: PathBuf,
     /// Skips the check of kubelet's socket, for an image where kubelet starts later. A node without kubelet needs
     /// chain.plugin.devices instead
@@ -252,16 +259,16 @@ pub struct Install {
 pub struct Uninstall {
     /// First directory of the runtime's CNI plugins; without it the directory of the last installation, else
     /// /opt/cni/bin
-    #[arg(long, value_name = "DIRECTORY")]
+    #[arg(long, value_name = "DIRECTORY", value_parser = path())]
     pub cni_bin_dir: Option<PathBuf>,
     /// Directory of the runtime's networks; without it that of the last installation
-    #[arg(long, value_name = "DIRECTORY")]
+    #[arg(long, value_name = "DIRECTORY", value_parser = path())]
     pub cni_conf_dir: Option<PathBuf>,
     /// The state directory of rdma-cni
-    #[arg(long, value_name = "DIRECTORY", default_value = STATE_DIR)]
+    #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = STATE_DIR)]
     pub state_dir: PathBuf,
     /// Directory of the daemon's --node-features
-    #[arg(long, value_name = "DIRECTORY")]
+    #[arg(long, value_name = "DIRECTORY", value_parser = path())]
     pub node_features: Option<PathBuf>,
     /// Removes rdma-cni from the chain although pods have devices, lists are gone, or directories differ
     #[arg(long)]
@@ -287,32 +294,6 @@ fn address(text: &str) -> Result<SocketAddr, AddrParseError> {
 }
 
 impl Arguments {
-    /// Returns the arguments with absolute paths: kubelet gets some of them, and has another working directory.
-    ///
-    /// # Errors
-    /// A path is empty, or there is no working directory.
-    pub fn absolute(mut self) -> io::Result<Self> {
-        for path in [
-            &mut self.kubelet_dir,
-            &mut self.cdi_dir,
-            &mut self.sysfs,
-            &mut self.dev,
-            &mut self.state_dir,
-            &mut self.cni_cache_dir,
-            &mut self.service_account_dir,
-        ]
-        .into_iter()
-        .chain(&mut self.config)
-        .chain(&mut self.cni_conf_dir)
-        .chain(&mut self.node_features)
-        .chain(&mut self.device_info)
-        .chain(&mut self.probe_socket)
-        {
-            *path = std::path::absolute(&*path)?;
-        }
-        Ok(self)
-    }
-
     /// Returns the directory of kubelet's registration socket and of the plugins' sockets.
     pub fn device_plugins(&self) -> PathBuf {
         self.kubelet_dir.join("device-plugins")

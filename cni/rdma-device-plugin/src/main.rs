@@ -59,10 +59,6 @@ fn main() -> ExitCode {
         Some(Command::Fabric(arguments)) => return ended(fabric::run(arguments)),
         None => {}
     }
-    let arguments = match arguments.absolute() {
-        Ok(arguments) => arguments,
-        Err(error) => return failed(&error),
-    };
     if arguments.release {
         return ended(release::run(&arguments));
     }
@@ -90,13 +86,11 @@ fn ping(line: Vec<OsString>) -> ExitCode {
 fn ended(done: Result<(), impl Display>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(&error),
+        Err(error) => {
+            eprintln!("rdma-device-plugin: {}", one_line(&error.to_string()));
+            ExitCode::FAILURE
+        }
     }
-}
-
-fn failed(error: &dyn Display) -> ExitCode {
-    eprintln!("rdma-device-plugin: {}", one_line(&error.to_string()));
-    ExitCode::FAILURE
 }
 
 fn start_log(level: log::LevelFilter, history: History) {

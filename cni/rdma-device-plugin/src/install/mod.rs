@@ -65,7 +65,7 @@ pub fn install(arguments: &Install) -> Result<()> {
     let is_configured = has_chain || arguments.cni_conf_dir.is_some();
     let mut conf = configured.unwrap_or_default();
     if let Some(dir) = &arguments.cni_conf_dir {
-        conf.conf_dir = absolute(dir)?;
+        conf.conf_dir.clone_from(dir);
     }
     if let Some(placement) = arguments.placement {
         conf.placement = placement;
@@ -73,14 +73,14 @@ pub fn install(arguments: &Install) -> Result<()> {
             bail!("nothing was changed: --placement {why}");
         }
     }
-    let state_dir = absolute(&arguments.state_dir)?;
+    let state_dir = arguments.state_dir.clone();
     let of_plugin = state_dir_of(conf.entry.fields());
     if let Some(plugin) = of_plugin.filter(|it| Path::new(it) != state_dir) {
         bail!(
             "chain.plugin.stateDir is {plugin:?}, and --state-dir {state_dir:?}: both must be the same"
         );
     }
-    let conf = conf.located(&state_dir, &absolute(&arguments.kubelet_dir)?);
+    let conf = conf.located(&state_dir, &arguments.kubelet_dir);
     let mut chain = Chain {
         conf,
         state_dir,
@@ -123,8 +123,7 @@ pub fn install(arguments: &Install) -> Result<()> {
             );
         }
         if let Some((_, further)) = bin_dirs {
-            let further: Result<_, _> = further.iter().map(|it| absolute(it)).collect();
-            record.further_bin_dirs = further?;
+            record.further_bin_dirs = further.to_vec();
         }
         record.conf_dir = Some(chain.conf.conf_dir.clone());
         record.network = chain.conf.runtime.network().map(str::to_owned);
@@ -241,9 +240,8 @@ fn chosen(
     let Some(requested) = requested else {
         return Ok(was.unwrap_or(Path::new(default)).to_owned());
     };
-    let dir = absolute(requested)?;
-    same(flag, &dir, was, remedy)?;
-    Ok(dir)
+    same(flag, requested, was, remedy)?;
+    Ok(requested.to_owned())
 }
 
 /// Checks that `dir` is the directory of the installation. With another one, the daemon would remove binaries that
@@ -260,11 +258,6 @@ fn same(flag: &str, dir: &Path, was: Option<&Path>, remedy: &str) -> Result<()> 
 /// Returns `stateDir` of the plugin's configuration.
 fn state_dir_of(entry: &Map<String, Value>) -> Option<&str> {
     entry.get("stateDir")?.as_str()
-}
-
-fn absolute(path: &Path) -> Result<PathBuf> {
-    let absolute = std::path::absolute(path);
-    absolute.map_err(|error| anyhow!("a path on the command line cannot be used: {error}"))
 }
 
 /// Returns the error of a node where kubelet's socket is not where the plugin would query it.

@@ -2,7 +2,7 @@
 //! `rdma-device-plugin uninstall`: removes the installation from a node, the lists' entries first.
 
 use super::{
-    absolute, binaries, chosen, pods, state_dir_of,
+    binaries, chosen, pods, state_dir_of,
     stay::{Ends, is_first},
 };
 use crate::{
@@ -47,7 +47,7 @@ pub fn uninstall(arguments: &Uninstall) -> Result<()> {
     let Some(ends) = ends.filter(|_| arguments.stay) else {
         return take_away(arguments).map(|left| left.into_iter().for_each(|it| println!("{it}")));
     };
-    let state_dir = absolute(&arguments.state_dir)?;
+    let state_dir = arguments.state_dir.clone();
     let (mut printed, mut is_done) = (None, false);
     // checked without a lock
     let is_gone = || Record::read(&state_dir).is_ok_and(|it| it.is_none()) && !has_files(arguments);
@@ -91,7 +91,7 @@ fn check(arguments: &Uninstall) -> Result<()> {
     if has_files(arguments) {
         bail!(NOT_DONE);
     }
-    let state_dir = absolute(&arguments.state_dir)?;
+    let state_dir = arguments.state_dir.clone();
     let Some(record) = Record::read(&state_dir)? else {
         println!("nothing is left to remove");
         return Ok(());
@@ -99,7 +99,7 @@ fn check(arguments: &Uninstall) -> Result<()> {
     let conf_dir = arguments.cni_conf_dir.as_deref();
     let conf_dir = conf_dir.or(record.conf_dir.as_deref());
     let conf = conf::Chain {
-        conf_dir: absolute(conf_dir.unwrap_or(Path::new(CONF_DIR)))?,
+        conf_dir: conf_dir.unwrap_or(Path::new(CONF_DIR)).to_owned(),
         ..conf::Chain::default()
     };
     let chain = Chain {
@@ -130,12 +130,12 @@ fn take_away(arguments: &Uninstall) -> Result<Option<String>> {
     {
         println!("{file:?}: removed");
     }
-    print_removed(device_info::remove(&absolute(&arguments.state_dir)?)?);
+    print_removed(device_info::remove(&arguments.state_dir)?);
     Ok(left)
 }
 
 fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>> {
-    let state_dir = absolute(&arguments.state_dir)?;
+    let state_dir = arguments.state_dir.clone();
     let lock = record::lock(&state_dir)?;
     let Some(mut record) = Record::read(&state_dir)? else {
         record::unlock_for_good(lock, &state_dir)?;
