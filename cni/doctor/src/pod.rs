@@ -10,7 +10,8 @@ use crate::{
     arguments::{STATE_DIR, absolute, below},
     gather::netns_below,
 };
-use attachments::{Attachment, Rail, RailGid, Store, store::StoreError};
+use anyhow::{Result, bail};
+use attachments::{Attachment, Rail, RailGid, Store};
 use clap::Args;
 use conf_reader::one_line;
 use rdma_netns::{GidKind, GidTable, Kernel, Pod as _};
@@ -46,31 +47,6 @@ pub struct Question {
     pub json: bool,
 }
 
-/// Reason for no answer.
-#[derive(Debug, thiserror::Error)]
-pub enum Unanswered {
-    /// No pod with this name has rails.
-    #[error(
-        "no pod {0:?} has rails on this node, by the records in {1}: kubectl get pod -o wide says which node it is on"
-    )]
-    NoPod(String, String),
-    /// No pod of the name of `--to` has rails here.
-    #[error(
-        "no pod {0:?} has rails on this node: give --to an address of its rails, or run `kubectl rdma ping` for a pod of \
-         another node"
-    )]
-    NoPeer(String),
-    /// Pods of several namespaces have the name.
-    #[error("{0:?} is the name of several pods: {1}; give the namespace too")]
-    Ambiguous(String, String),
-    /// The records cannot be read.
-    #[error(transparent)]
-    Records(#[from] StoreError),
-    /// The id of the boot cannot be read.
-    #[error(transparent)]
-    Boot(#[from] rdma_netns::ObserveError),
-}
-
 /// Returns the answer as text for people, and the arguments of `rdma-device-plugin` that ping `--to`, if it is given.
 ///
 /// # Errors
@@ -78,7 +54,7 @@ pub enum Unanswered {
 pub fn answer<K: Kernel>(
     kernel: &K,
     question: &Question,
-) -> Result<(String, Option<Vec<OsString>>), Unanswered> {
+) -> Result<(String, Option<Vec<OsString>>)> {
     let (root, state_dir) = (&question.root, &question.state_dir);
     let boot_id = kernel.boot_id()?;
     let all = Store::new(&below(root, state_dir)).of_boot(&boot_id)?;
@@ -107,10 +83,11 @@ pub fn answer<K: Kernel>(
         }
     }
     match text.is_empty() {
-        true => Err(Unanswered::NoPod(
-            question.pod.clone(),
-            state_dir.display().to_string(),
-        )),
+        true => bail!(
+            "no pod {:?} has rails on this node, by the records in {}: kubectl get pod -o wide says which node it is on",
+            question.pod,
+            state_dir.display()
+        ),
         false => Ok((text, ping(question, &all)?)),
     }
 }
@@ -119,7 +96,7 @@ pub fn answer<K: Kernel>(
 ///
 /// # Errors
 /// One of the two is no pod of `all`.
-fn ping(question: &Question, all: &[Attachment]) -> Result<Option<Vec<OsString>>, Unanswered> {
+fn ping(question: &Question, all: &[Attachment]) -> Result<Option<Vec<OsString>>> {
     let Some(to) = &question.to else {
         return Ok(None);
     };
@@ -138,12 +115,18 @@ fn ping(question: &Question, all: &[Attachment]) -> Result<Option<Vec<OsString>>
 }
 
 /// Returns the only pod of the name.
-fn only<'a>(pods: &BTreeSet<&'a str>, name: &str) -> Result<&'a str, Unanswered> {
+fn only<'a>(pods: &BTreeSet<&'a str>, name: &str) -> Result<&'a str> {
     let all: Vec<&str> = pods.iter().filter(|it| fits(name, it)).copied().collect();
     match all.as_slice() {
-        [] => Err(Unanswered::NoPeer(name.to_owned())),
+        [] => bail!(
+            "no pod {name:?} has rails on this node: give --to an address of its rails, or run `kubectl rdma ping` for a \
+             pod of another node"
+        ),
         [one] => Ok(one),
-        all => Err(Unanswered::Ambiguous(name.to_owned(), all.join(", "))),
+        all => bail!(
+            "{name:?} is the name of several pods: {}; give the namespace too",
+            all.join(", ")
+        ),
     }
 }
 

@@ -53,14 +53,6 @@ impl Cached {
     }
 }
 
-/// One network of a sandbox.
-struct Network {
-    container: String,
-    name: String,
-    made: SystemTime,
-    ours: bool,
-}
-
 /// Returns how the network of the pod's last sandbox was made. `cache` has the files, `attachments` our plugin's
 /// records. A file older than `since` was left by another pod of the same name.
 ///
@@ -79,44 +71,43 @@ pub fn made(
     let networks = files
         .flatten()
         .filter_map(|file| network(&file.path(), (namespace, pod), since));
-    let mut networks: Vec<Network> = networks.collect();
+    let mut networks: Vec<(SystemTime, CachedNetwork)> = networks.collect();
     // sandboxes that kubelet gave up may still exist
-    networks.sort_by_key(|it| it.made);
+    networks.sort_by_key(|(made, _)| *made);
+    let networks: Vec<CachedNetwork> = networks.into_iter().map(|(_, it)| it).collect();
     let Some(last) = networks.last() else {
         return Ok(Made::Unknown);
     };
     let of_last = || networks.iter().filter(|it| it.container == last.container);
-    let is_twice = |one: &&Network| {
-        let mut others = of_last().filter(|other| other.name == one.name);
+    let is_twice = |one: &&CachedNetwork| {
+        let mut others = of_last().filter(|other| other.network == one.network);
         one.ours && others.any(|other| !other.ours)
     };
     if let Some(twice) = of_last().find(is_twice) {
-        let network = twice.name.clone();
+        let network = twice.network.clone();
         return Ok(Made::Twice { network });
     }
     let ours = of_last().any(|it| it.ours);
     Ok(match ours || is_recorded(attachments, &last.container) {
         true => Made::WithUs,
         false => Made::WithoutUs {
-            network: last.name.clone(),
+            network: last.network.clone(),
         },
     })
 }
 
-/// Returns the pod's network in the file. Returns `None` if the file is older than `since`, belongs to another pod, is
-/// a loopback or has just gone.
-fn network(path: &Path, (namespace, pod): (&str, &str), since: SystemTime) -> Option<Network> {
+/// Returns the pod's network in the file, and when it was made. Returns `None` if the file is older than `since`,
+/// belongs to another pod, is a loopback or has just gone.
+fn network(
+    path: &Path,
+    pod: (&str, &str),
+    since: SystemTime,
+) -> Option<(SystemTime, CachedNetwork)> {
     let made = fs::metadata(path).ok()?.modified().ok()?;
     if made < since {
         return None;
     }
-    let cached = cached_network(&state_file::read(path).ok()?, (namespace, pod))?;
-    Some(Network {
-        container: cached.container,
-        name: cached.network,
-        made,
-        ours: cached.ours,
-    })
+    Some((made, cached_network(&state_file::read(path).ok()?, pod)?))
 }
 
 /// A pod's network in libcni's cache.
