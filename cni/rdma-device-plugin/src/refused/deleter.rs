@@ -8,9 +8,14 @@ use super::{
     history::{History, Step},
     pod::Pod,
 };
-use crate::{api::Api, log_once::LogOnce, metrics::Metrics, report::event::Event};
+use crate::{
+    api::{AGENT, LIMIT},
+    log_once::LogOnce,
+    metrics::Metrics,
+    report::event::Event,
+};
 use anyhow::{Context, Result};
-use kubernetes_api::{Client, Method};
+use kubernetes_api::{Access, AccessError, Client, Method};
 use serde_json::{Value, json};
 use std::{path::PathBuf, time::Instant};
 use tokio::sync::mpsc;
@@ -42,7 +47,7 @@ impl Deleter {
 
     /// Runs until the sender of verdicts is dropped.
     pub async fn run(mut self, mut verdicts: mpsc::Receiver<Verdict>) {
-        if let Err(error) = Api::new(&self.account) {
+        if let Err(error) = self.node() {
             log::warn!("cannot delete pods whose containers may not start: {error}");
         }
         while let Some(verdict) = verdicts.recv().await {
@@ -82,15 +87,25 @@ impl Deleter {
         }
     }
 
+    fn client(&self) -> Result<Client, AccessError> {
+        let access = Access::of_pod(&self.account)?;
+        Ok(Client::new(access, AGENT, LIMIT))
+    }
+
+    /// Returns the node of the token.
+    fn node(&self) -> Result<String, AccessError> {
+        let identity = self.client()?.access().identity()?;
+        Ok(identity.node()?.to_owned())
+    }
+
     /// Reads the pod.
     async fn read(&mut self, ids: &Ids, name: &PodName) -> Result<()> {
         let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "dryRun": ["All"]});
-        let api = Api::new(&self.account)?;
-        let Some(object) = request_deletion(&api.client, name, &options).await? else {
+        let Some(object) = request_deletion(&self.client()?, name, &options).await? else {
             return Ok(());
         };
         let pod = Pod::read(&object).context("the API server's answer is not a pod")?;
-        let stays = pod.stays(&api.node);
+        let stays = pod.stays(&self.node()?);
         if let Some(stays) = stays {
             log::warn!("{name} cannot start, and is not deleted: {stays}");
             self.metrics.refused_pod(&ids.resource, "kept");
@@ -110,7 +125,7 @@ impl Deleter {
         event: Option<String>,
         why: &str,
     ) -> Result<()> {
-        let Api { client, .. } = Api::new(&self.account)?;
+        let client = self.client()?;
         let event = match event {
             Some(written) => written,
             None => {
