@@ -106,13 +106,13 @@ impl Arguments {
     /// Returns the paths from the options, else from `installed`, else the defaults.
     pub(super) fn paths(&self, installed: Installed) -> Paths {
         let default = Paths::default();
-        let given = Some(self.cni_bin_dir.clone()).filter(|it| !it.is_empty());
+        let chosen = Some(self.cni_bin_dir.clone()).filter(|it| !it.is_empty());
         let recorded = Some(installed.bin_dirs).filter(|it| !it.is_empty());
         let conf_dir = self.cni_conf_dir.clone().or(installed.conf_dir);
         Paths {
             root: self.root.clone(),
             conf_dir: conf_dir.unwrap_or(default.conf_dir),
-            bin_dirs: given.or(recorded).unwrap_or(default.bin_dirs),
+            bin_dirs: chosen.or(recorded).unwrap_or(default.bin_dirs),
             network: self.network.clone().or(installed.network),
             state_dir: self.state_dir.clone(),
             kubelet_dir: self.kubelet_dir.clone(),

@@ -150,8 +150,8 @@ fn owners(all: &[Attachment]) -> Vec<(IpAddr, &str)> {
     let of = |it| {
         let Attachment { pod, rails, .. }: &Attachment = it;
         let pod = pod.as_deref().unwrap_or("a pod");
-        let given = rails.iter().flat_map(|rail| &rail.assigned.addresses);
-        given.map(move |address| (address.ip, pod))
+        let assigned = rails.iter().flat_map(|rail| &rail.assigned.addresses);
+        assigned.map(move |address| (address.ip, pod))
     };
     all.iter().flat_map(of).collect()
 }

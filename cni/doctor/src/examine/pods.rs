@@ -273,8 +273,8 @@ fn mtu(conf: &Conf, observed: &Observed, rail: &Rail, findings: &mut Findings<'_
             .addresses
             .iter()
             .any(|it| it.ip.is_ipv6() && it.scope == 0);
-    let given = families(conf).is_some_and(|families| families.contains(&Family::Ipv6));
-    if mtu < IPV6_MTU && (kept || given) {
+    let has_ipv6_ipam = families(conf).is_some_and(|families| families.contains(&Family::Ipv6));
+    if mtu < IPV6_MTU && (kept || has_ipv6_ipam) {
         findings.error(
             format!(
                 "the MTU of {} in a pod is {mtu}, and IPv6 needs {IPV6_MTU}",
@@ -357,8 +357,9 @@ fn user_eid(facts: &Facts, conf: &Conf, findings: &mut Findings<'_>) {
     let Some(smc) = &facts.smc else {
         return;
     };
-    let asked = conf.smc.smcr == Smcr::On || conf.raw.contains_key("smcr");
-    if conf.smc.smcr != Smcr::Off && asked && conf.smc.ueid.is_none() && smc.ueids.is_empty() {
+    let is_requested = conf.smc.smcr == Smcr::On || conf.raw.contains_key("smcr");
+    if conf.smc.smcr != Smcr::Off && is_requested && conf.smc.ueid.is_none() && smc.ueids.is_empty()
+    {
         findings.advice(
             "the node has no user EID: SMC-R is version 1 only, which is not routed",
             "set smcUeid, to the same on all nodes",

@@ -193,17 +193,16 @@ fn state(path: &Path, ours: bool) -> BinaryState {
 fn version(path: &Path) -> BinaryState {
     let mut program = Command::new(path);
     program.arg("--version").env_clear().stderr(Stdio::null());
-    let said = run::until(Instant::now() + LIMIT, program, &[]);
-    let (status, said) = match said {
-        Ok(said) => said,
+    let (status, output) = match run::until(Instant::now() + LIMIT, program, &[]) {
+        Ok(ended) => ended,
         Err(error) => {
             return BinaryState::Mute {
                 why: error.to_string(),
             };
         }
     };
-    let said = String::from_utf8_lossy(&said);
-    let words: Vec<&str> = said.split_ascii_whitespace().collect();
+    let output = String::from_utf8_lossy(&output);
+    let words: Vec<&str> = output.split_ascii_whitespace().collect();
     match words[..] {
         [name, version] if status.success() && OURS.contains(&name) => BinaryState::Version {
             version: version.to_owned(),
