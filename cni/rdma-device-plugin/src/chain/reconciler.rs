@@ -67,7 +67,7 @@ pub struct Reconciler {
     /// Time at which the program was first seen absent.
     gone: Option<Instant>,
     /// Error or obstacle that is logged once.
-    said: LogOnce,
+    warned: LogOnce,
     /// Remark that is logged once.
     remarked: Option<String>,
 }
@@ -93,7 +93,7 @@ impl Reconciler {
             dispute_reported: None,
             broken: None,
             gone: None,
-            said: LogOnce::default(),
+            warned: LogOnce::default(),
             remarked: None,
         }
     }
@@ -145,7 +145,7 @@ impl Reconciler {
         let mut watch = Watch::new(vec![record::path(&self.state_dir)]);
         loop {
             let record = Record::read(&self.state_dir).unwrap_or_else(|error| {
-                self.say(format!(
+                self.warn_once(format!(
                     "cannot read whether lists have an entry of {TYPE}: {error}"
                 ));
                 None
@@ -155,7 +155,7 @@ impl Reconciler {
             let mut status = ChainStatus::Off;
             if !left.is_empty() {
                 status = ChainStatus::Left(left);
-                self.say(status.to_string());
+                self.warn_once(status.to_string());
             }
             self.status.send_replace(status);
             tokio::select! {
@@ -216,7 +216,7 @@ impl Reconciler {
             Ok(turn) => turn,
             Err(error) => {
                 let status = ChainStatus::NotCalled(error.to_string());
-                self.say(status.to_string());
+                self.warn_once(status.to_string());
                 self.status.send_replace(status);
                 return Some(Duration::from_secs(1));
             }
@@ -306,13 +306,13 @@ impl Reconciler {
         }
         match &turn.status {
             status @ (ChainStatus::NotCalled(_) | ChainStatus::Withheld(_)) => {
-                self.say(status.to_string());
+                self.warn_once(status.to_string());
             }
             status => {
-                if *self.status.borrow() != *status || self.said.is_something() {
+                if *self.status.borrow() != *status || self.warned.is_something() {
                     log::info!("{status}");
                 }
-                self.said.ends();
+                self.warned.ends();
             }
         }
         let remarked = std::mem::replace(&mut self.remarked, turn.remark.clone());
@@ -338,8 +338,8 @@ impl Reconciler {
     }
 
     /// Logs a sentence unless it was the last one.
-    fn say(&mut self, sentence: String) {
-        if self.said.is_news(&sentence) {
+    fn warn_once(&mut self, sentence: String) {
+        if self.warned.is_news(&sentence) {
             log::warn!("{sentence}");
         }
     }

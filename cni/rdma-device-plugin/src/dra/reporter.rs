@@ -42,7 +42,7 @@ pub struct Reporter {
     account: PathBuf,
     claims: Claims,
     /// Reported devices, by the claims' UIDs.
-    said: BTreeMap<String, Vec<Value>>,
+    reported_networks: BTreeMap<String, Vec<Value>>,
     /// True after this daemon, as the leader, has reported all claims once.
     has_reported_all: bool,
     /// Last failure, which is logged once.
@@ -57,7 +57,7 @@ impl Reporter {
             node,
             account,
             claims: Claims::new(state_dir),
-            said: BTreeMap::new(),
+            reported_networks: BTreeMap::new(),
             has_reported_all: false,
             reported: LogOnce::default(),
         }
@@ -99,13 +99,13 @@ impl Reporter {
         let claims = self.claims.clone();
         let read = tokio::task::spawn_blocking(move || claims.all()).await;
         let (records, _) = read.unwrap_or_default();
-        let said = &mut self.said;
-        said.retain(|uid, _| records.iter().any(|it| it.claim.uid == *uid));
+        let reported_networks = &mut self.reported_networks;
+        reported_networks.retain(|uid, _| records.iter().any(|it| it.claim.uid == *uid));
         let (mut api, mut failed) = (None, None);
         for record in &records {
             let uid = &record.claim.uid;
             let own = of_record(record);
-            let known = said.get(uid);
+            let known = reported_networks.get(uid);
             let is_nothing = self.has_reported_all && known.is_none() && is_early(record);
             if is_nothing || known == Some(&own) {
                 continue;
@@ -114,8 +114,8 @@ impl Reporter {
                 Some(api) => api,
                 None => api.insert(Api::new(&self.account)?),
             };
-            match say(api, record, &own).await {
-                Ok(()) => drop(said.insert(uid.clone(), own)),
+            match write(api, record, &own).await {
+                Ok(()) => drop(reported_networks.insert(uid.clone(), own)),
                 Err(error) => drop(failed.get_or_insert(error)),
             }
         }
@@ -126,18 +126,18 @@ impl Reporter {
 }
 
 /// Reports `own` for the devices of `record`, and retries if another client wrote the claim meanwhile.
-async fn say(api: &Api, record: &Record, own: &[Value]) -> Result<(), RequestError> {
+async fn write(api: &Api, record: &Record, own: &[Value]) -> Result<(), RequestError> {
     for _ in 1..TRIES {
-        match try_to_say(api, record, own).await {
+        match try_to_write(api, record, own).await {
             Err(error) if error.code() == Some(409) => {}
-            said => return said,
+            written => return written,
         }
     }
-    try_to_say(api, record, own).await
+    try_to_write(api, record, own).await
 }
 
 /// Reports once. A claim that is gone, was replaced or lost these devices gets no report.
-async fn try_to_say(api: &Api, record: &Record, own: &[Value]) -> Result<(), RequestError> {
+async fn try_to_write(api: &Api, record: &Record, own: &[Value]) -> Result<(), RequestError> {
     let claim = &record.claim;
     let path = format!(
         "{API}/namespaces/{}/resourceclaims/{}",

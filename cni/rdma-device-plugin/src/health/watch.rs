@@ -65,7 +65,7 @@ pub struct Watch {
     records_changed: bool,
     /// Time of the observation after an event.
     due: Option<Instant>,
-    looked: Option<Instant>,
+    observed_at: Option<Instant>,
     beat: Instant,
     port_states: ports::States,
     /// True if a device is unhealthy whose recovery neither an event nor a port's state here reports.
@@ -154,7 +154,7 @@ impl Watch {
             links: HashMap::new(),
             records_changed: true,
             due: Some(now),
-            looked: None,
+            observed_at: None,
             beat: now + BEAT,
             port_states: Vec::new(),
             needs_polling: false,
@@ -234,7 +234,7 @@ impl Watch {
         for address in self.health.doubtful() {
             self.pods.doubt(address);
         }
-        self.looked = Some(now);
+        self.observed_at = Some(now);
         self.port_states = ports::eventless(&self.sysfs);
         self.needs_polling = self.needs_polling(inventory);
         self.beat = self.beat.min(now + self.pause());
@@ -302,7 +302,7 @@ impl Watch {
     /// Schedules another observation after a failed one.
     fn retry(&mut self) {
         let now = Instant::now();
-        self.looked = Some(now);
+        self.observed_at = Some(now);
         self.due = Some(now + BEAT);
     }
 
@@ -327,13 +327,13 @@ impl Watch {
     /// Returns the time of the next observation; `None`: after an event.
     fn next_observation(&self) -> Option<Instant> {
         let deadline = self.health.deadline();
-        let look = self.due.into_iter().chain(deadline).min();
-        let look = match self.looked {
-            Some(looked) => look.map(|at| at.max(looked + APART)),
-            None => look,
+        let next = self.due.into_iter().chain(deadline).min();
+        let next = match self.observed_at {
+            Some(observed_at) => next.map(|at| at.max(observed_at + APART)),
+            None => next,
         };
         let beat = self.beats().then_some(self.beat);
-        look.into_iter().chain(beat).min()
+        next.into_iter().chain(beat).min()
     }
 
     /// Returns true if an observation is due, and false if polling found no change. `states` are the ports' states;
@@ -342,7 +342,7 @@ impl Watch {
         if self.beats() && self.beat <= now {
             self.beat = now + self.pause();
             self.hear(); // reads events beyond one buffer
-            let since = |pause| self.looked.is_none_or(|at| at + pause <= now);
+            let since = |pause| self.observed_at.is_none_or(|at| at + pause <= now);
             let (pause, pause_is_over) = (since(WITHOUT_EVENTS), since(BEAT));
             let unheard = pause && !self.hears_all();
             if unheard
@@ -352,7 +352,7 @@ impl Watch {
                 self.due = Some(now);
             }
         }
-        let apart = self.looked.is_none_or(|at| at + APART <= now);
+        let apart = self.observed_at.is_none_or(|at| at + APART <= now);
         let wanted = self.due.into_iter().chain(self.health.deadline()).min();
         let is_time = apart && wanted.is_some_and(|at| at <= now);
         if is_time {

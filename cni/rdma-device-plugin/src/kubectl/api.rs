@@ -24,7 +24,7 @@ pub(super) const CONTAINER: &str = "rdma-device-plugin";
 const AT_A_TIME: usize = 16;
 
 /// Polling interval for a daemon's answer.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Flags that each `kubectl` gets.
 #[derive(Args, Clone, Debug)]
@@ -122,7 +122,7 @@ impl Flags {
             if let Some(status) = child.try_wait()? {
                 return Ok(Some(status));
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         child.kill()?;
         child.wait().map(|_| None)
@@ -263,10 +263,10 @@ impl Daemons {
         nodes: &[&'a str],
     ) -> Vec<(&'a str, Result<Facts>)> {
         let mut answers = vec![];
-        let asked = |node: &'a str| Some((node, self.on(node)?.facts(flags)));
+        let facts_of = |node: &'a str| Some((node, self.on(node)?.facts(flags)));
         for nodes in nodes.chunks(AT_A_TIME) {
             thread::scope(|scope| {
-                let threads = nodes.iter().map(|node| scope.spawn(move || asked(node)));
+                let threads = nodes.iter().map(|node| scope.spawn(move || facts_of(node)));
                 let threads: Vec<_> = threads.collect();
                 // no thread panics
                 answers.extend(

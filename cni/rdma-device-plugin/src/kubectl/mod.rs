@@ -174,7 +174,7 @@ fn doctor(flags: &Flags, target: &str, options: &[String]) -> Result<ExitCode> {
     let (daemon, pod) = daemons.find(flags, target)?;
     let mut command = vec!["doctor"];
     let name = pod.as_ref().map(Pod::name);
-    let told = match &pod {
+    let problems = match &pod {
         Some(pod) => warnings(&pod.events(flags)?),
         None => {
             let problem = nodes::problem(&flags.get(&["node", target])?);
@@ -182,7 +182,7 @@ fn doctor(flags: &Flags, target: &str, options: &[String]) -> Result<ExitCode> {
         }
     };
     command.extend(name.iter().flat_map(|it| ["pod", it]));
-    write(&told.unwrap_or_default())?;
+    write(&problems.unwrap_or_default())?;
     command.extend(options.iter().map(String::as_str));
     daemon.exec(flags, &command)
 }
