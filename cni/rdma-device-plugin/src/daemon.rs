@@ -40,7 +40,6 @@ use rdma_netns::Inventory;
 use rdma_resources::LimitedContainers;
 use std::{
     collections::BTreeMap,
-    io,
     path::Path,
     sync::Arc,
     time::{Duration, SystemTime},
