@@ -19,22 +19,22 @@ in_full() {
 	BOOT_IN_FULL[$1]=1
 }
 
-machine cluster 'integration/lab_cluster' --tier full --shared --memory 4096 --timeout 2400
 machine exclusive 'integration/lab_(exclusive|ping|vf|kubelet_exclusive|driver_settings)' --tier full --exclusive --timeout 3600
 machine bonds 'integration/lab_share' --tier fast --shared --timeout 2400
+machine erdma 'integration/lab_erdma(_(claims|driver|faults|pods|node))?' --tier erdma --exclusive --monitor --timeout 1800
+machine cluster 'integration/lab_cluster' --tier full --shared --memory 4096 --timeout 2400
 machine exclusive-containers 'integration/lab_(pods_exclusive|smc_exclusive|crash)' \
 	--tier full --exclusive --memory 2560 --timeout 2400
-machine installed 'integration/lab_installed' --tier full --shared --memory 4096 --timeout 1800
-machine shared 'integration/lab_(kubelet_share|shared)' --tier full --shared --timeout 2400
-machine erdma 'integration/lab_erdma(_(claims|driver|faults|pods|node))?' --tier erdma --exclusive --monitor --timeout 1800
-machine mlx5 'integration/lab_mlx5(_ping)?' --tier mlx5 --exclusive --timeout 900
 machine fast 'rdma-netns/rdma|integration/lab_(fabric|smc_readout)' --tier fast --exclusive --timeout 1800
+machine pods 'integration/lab_pods_(share|limits)' --tier full --shared --memory 4096 --timeout 1800
+machine installed 'integration/lab_installed' --tier full --shared --memory 4096 --timeout 1800
 machine reboot 'integration/lab_reboot' --tier full --exclusive --memory 2560 --timeout 1200 \
 	--disk /var/lib/cni --disk /var/lib/kubelet --disk /var/lib/containerd --disk /etc/cni/net.d \
 	--disk /opt/cni/bin --disk /var/lib/reboot
-machine pods 'integration/lab_pods_(share|limits)' --tier full --shared --memory 4096 --timeout 1800
-machine erdma-pair 'integration/lab_erdma_pair' --exclusive --memory 1024 --timeout 600
+machine shared 'integration/lab_(kubelet_share|shared)' --tier full --shared --timeout 2400
+machine mlx5 'integration/lab_mlx5(_ping)?' --tier mlx5 --exclusive --timeout 900
 machine rocev1-shared 'integration/lab_smc_shared' --tier full --shared --rocev1 --timeout 900
+machine erdma-pair 'integration/lab_erdma_pair' --exclusive --memory 1024 --timeout 600
 machine stock-rxe 'integration/lab_(stock_rxe|siw)' --tier fast --stock-rxe --timeout 600
 
 for runtime in containerd-2 crio; do

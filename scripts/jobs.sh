@@ -4,8 +4,9 @@
 # free. To be sourced. The caller's COUNTED has the output of the jobs that count tests.
 
 JOBS=() # in the order of the search
-declare -A JOB_LANE JOB_NEEDS JOB_COMMAND JOB_STATE JOB_PID JOB_START LANE_FREE LANE_SPARE RUNNING_JOBS=()
+declare -A JOB_LANE JOB_NEEDS JOB_COMMAND JOB_STATE JOB_PID JOB_START LANE_FREE RUNNING_JOBS=()
 JOB_LOGS=$(mktemp -d)
+AT_ONCE=3    # jobs of all lanes
 HEARTBEAT=30 # seconds without a line, after which one says what still runs
 # A job that has ended writes its name there. "wait -n" of bash 5.2 does not find one that ended while the shell did
 # something else.
@@ -14,21 +15,18 @@ exec {ENDED}<>"$JOB_LOGS/ended"
 TABLE=() # what took how long: "SECONDS CPU-SECONDS NAME"
 FAILED_JOBS=0 FAILURES=''
 
-# lane NAME NUMBER [ALONE]: at most NUMBER jobs of this lane at a time, or ALONE jobs if no job of another lane runs or waits.
-# Jobs of the lane called idle use only the free capacity of others, and do not count there.
-lane() {
-	LANE_FREE[$1]=$2
-	LANE_SPARE[$1]=$((${3:-$2} - $2))
-}
+# lane NAME NUMBER: at most NUMBER jobs of this lane at a time. Jobs of the lane called idle use only the free capacity of
+# others: AT_ONCE does not count them.
+lane() { LANE_FREE[$1]=$2; }
 
 # lane_is_free NAME: succeeds if one more job of this lane can start
 lane_is_free() {
-	local lane=$1 name
-	((LANE_FREE[$lane] <= 0)) || return 0
-	((LANE_FREE[$lane] + LANE_SPARE[$lane] > 0)) || return 1
-	for name in "${JOBS[@]}"; do
-		[[ ${JOB_LANE[$name]} == @("$lane"|idle) || ${JOB_STATE[$name]} == @(done|failed) ]] || return 1
+	local name others=0
+	((LANE_FREE[$1] > 0)) || return 1
+	for name in "${RUNNING_JOBS[@]}"; do
+		[[ ${JOB_LANE[$name]} == idle ]] || others=$((others + 1))
 	done
+	[[ $1 == idle ]] || ((others < AT_ONCE))
 }
 
 # job LANE NAME NEEDS COMMAND...: NEEDS are names of jobs, one a line. What needs a job that failed fails.

@@ -70,6 +70,23 @@ fn jobs_that_end_at_once_are_all_seen() {
     }
 }
 
+/// The first two lanes have room for three jobs. A job of the lane called idle does not count.
+#[test]
+fn no_more_jobs_run_at_once_than_the_machine_is_to_do() {
+    let told = run(
+        "lane idle 1\nAT_ONCE=2\njob idle least '' sleep 1\njob a one '' sleep 1\n\
+         job a two '' sleep 1\njob b three '' true",
+    );
+    let place = |what: &str| told.find(what).unwrap_or_else(|| panic!("{what}: {told}"));
+    let third = place(" started: three");
+    for name in ["least", "one", "two"] {
+        assert!(place(&format!(" started: {name}")) < third, "{told}");
+    }
+    let done = ["one", "two"].map(|name| place(&format!(" done: {name}")));
+    assert!(place(" started: two") < done[0], "{told}");
+    assert!(done[0].min(done[1]) < third, "{told}");
+}
+
 #[test]
 fn a_job_that_is_killed_has_failed() {
     let told = run("job a killed '' kill -KILL 0\njob b other '' sleep 3");
