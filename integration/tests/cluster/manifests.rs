@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The manifests, and the chart as it was rendered.
 
-use super::{DAEMON_SET, text, yaml_files};
+use super::{text, yaml_files};
 use integration::ControlPlane;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 const APPLY: &str = "apply --server-side --validate=strict -f -";
+const APPLY_ANY: &str = "apply --validate=strict -f -";
 
 /// Returns the manifests that an operator applies, and those that the chart renders with each of the tests' values, except
 /// the ones of claims.
@@ -32,17 +34,25 @@ fn daemon_set(file: &str) -> &'static str {
 #[track_caller]
 pub(super) fn roll_out(cluster: &mut ControlPlane, daemon_set: &str, pods: u64) {
     let what = format!("-n kube-system ds/{daemon_set}");
-    cluster.until(&format!("{daemon_set} has its pods"), |it| {
-        let status = &it.get(&what)[0]["status"];
-        status["observedGeneration"] == it.get(&what)[0]["metadata"]["generation"]
-            && status["currentNumberScheduled"] == pods
-            && status["desiredNumberScheduled"] == pods
-    });
-    cluster.until(&format!("{daemon_set} is rolled out"), |it| {
-        it.start_bound_pods();
-        let status = it.try_kubectl(&format!("rollout status --watch=false {what}"));
-        String::from_utf8_lossy(&status.stdout).contains("successfully rolled out")
-    });
+    cluster.until(
+        &format!("{daemon_set} has its pods, which are ready"),
+        |it| {
+            let daemon_set = &it.get(&what)[0];
+            let (status, generation) =
+                (&daemon_set["status"], &daemon_set["metadata"]["generation"]);
+            let is = |count: &str| status[count] == pods;
+            let has_pods = status["observedGeneration"] == *generation
+                && is("currentNumberScheduled")
+                && is("desiredNumberScheduled");
+            let are_ready = has_pods && is("updatedNumberScheduled") && is("numberAvailable");
+            if has_pods && !are_ready {
+                it.start_bound_pods();
+            }
+            are_ready
+        },
+    );
+    let told = cluster.kubectl(&format!("rollout status --watch=false {what}"));
+    assert!(told.contains("successfully rolled out"), "{told}");
 }
 
 /// Deletes what the text says, and waits until its pods are gone.
@@ -109,6 +119,20 @@ pub(super) fn taken_strictly_and_as_they_are(cluster: &mut ControlPlane) {
     }
 }
 
+/// Returns the numbers in a walk from `from` back to it, on which each number from there below `end` is followed by each
+/// other one, once.
+fn tour(from: usize, end: usize) -> Vec<usize> {
+    let mut walk = vec![];
+    for next in from + 1..end {
+        walk.push(next);
+        if next == from + 1 {
+            walk.extend(tour(next, end));
+        }
+        walk.push(from);
+    }
+    walk
+}
+
 /// Applied over any other one as the pages say, each manifest leaves nothing of the other one.
 pub(super) fn any_one_becomes_any_other(cluster: &mut ControlPlane) {
     let files = yaml_files("conf/manifests");
@@ -118,21 +142,26 @@ pub(super) fn any_one_becomes_any_other(cluster: &mut ControlPlane) {
         .map(|file| text(&file))
         .collect();
     assert_eq!(files.len(), 6, "the manifests of the daemon");
-    // each is followed by each
-    for from in 0..files.len() {
-        for to in (0..files.len()).filter(|&to| to != from) {
-            cluster.apply("apply --validate=strict -f -", &files[from]);
-            cluster.apply("apply --validate=strict -f -", &files[to]);
-            let differs = cluster.kubectl_with("diff -f -", &files[to]);
-            let shown = String::from_utf8_lossy(&differs.stdout).into_owned();
-            assert!(differs.status.success(), "from {from} to {to}: {shown}");
-            let daemon_set = &cluster.get(DAEMON_SET)[0]["spec"]["template"]["spec"];
-            let volumes = daemon_set["volumes"].as_array().expect("volumes").len();
-            let kinds = ["hostPath:", "configMap:", "emptyDir:"];
-            let written = kinds.iter().map(|it| files[to].matches(it).count());
-            assert_eq!(volumes, written.sum::<usize>());
-        }
+    let mut from = 0;
+    cluster.apply(APPLY_ANY, &files[from]);
+    let mut pairs = BTreeSet::new();
+    for to in tour(0, files.len()) {
+        pairs.insert((from, to));
+        let applied = cluster.apply(&format!("{APPLY_ANY} -o json"), &files[to]);
+        let differs = cluster.kubectl_with("diff -f -", &files[to]);
+        let shown = String::from_utf8_lossy(&differs.stdout).into_owned();
+        assert!(differs.status.success(), "from {from} to {to}: {shown}");
+        let applied: Value = serde_json::from_str(&applied).expect("kubectl prints JSON");
+        let mut items = applied["items"].as_array().expect("a list").iter();
+        let daemon_set = items.find(|it| it["kind"] == "DaemonSet");
+        let pod = &daemon_set.expect("a DaemonSet")["spec"]["template"]["spec"];
+        let volumes = pod["volumes"].as_array().expect("volumes").len();
+        let kinds = ["hostPath:", "configMap:", "emptyDir:"];
+        let written = kinds.iter().map(|it| files[to].matches(it).count());
+        assert_eq!(volumes, written.sum::<usize>());
+        from = to;
     }
+    assert_eq!(pairs.len(), 30, "each is followed by each");
     delete(cluster, &files[0]);
 }
 
