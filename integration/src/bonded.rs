@@ -3,13 +3,16 @@
 //! as an operator would configure it, and pods that are attached by it.
 
 use crate::{
-    Attachment, Conflist, Netns, Rails, Runtime,
+    Attachment, Conflist, Netns, Rails, Runtime, files,
     plugin::rdma_cni,
     rails::{Bond, Side},
     traffic::{self, End, Write},
 };
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+};
 use tempfile::TempDir;
 
 /// Both nodes, each with its own state.
@@ -132,10 +135,11 @@ impl Bonded {
     #[track_caller]
     pub fn gids(&self, bond: Bond) -> usize {
         let directory = format!("/sys/class/infiniband/{}/ports/1/gids", bond.rdma());
+        let opened = File::open(&directory).expect("the device's GIDs");
         let files = std::fs::read_dir(directory).expect("the device's GIDs");
         let text = files.map(|file| {
-            let path = file.expect("a GID").path();
-            std::fs::read_to_string(path).expect("a GID")
+            let name = file.expect("a GID").file_name();
+            files::read_short(&opened, name.to_str().expect("a number")).expect("a GID")
         });
         let is_used = |gid: &String| gid.bytes().any(|b| !matches!(b, b'0' | b':' | b'\n'));
         text.filter(is_used).count()

@@ -4,9 +4,8 @@
 
 use crate::{
     Netns, Runtime, StandInIpam,
-    netns::parse_list,
     plugin::{cni_path, rdma_cni},
-    udev, wait,
+    rails, udev, wait,
 };
 use rdma_netns::{Kernel as _, Linux, NetnsSide, Op, rdma::name};
 use serde_json::{Value, json};
@@ -434,12 +433,7 @@ fn add_rdma(host: &Netns, functions: &[Function]) {
     let add = |it: &Function| format!("link add {} type rxe netdev {}", it.rdma, it.netdev);
     host.rdma_batch(&functions.iter().map(add).collect::<Vec<_>>());
     wait::until("the RDMA devices' ports are active", || {
-        let ports = parse_list(&host.run("rdma -j link show"));
-        let is_active = |rdma: &str| {
-            let mut ports = ports.iter();
-            ports.any(|port| port["ifname"] == rdma && port["state"] == "ACTIVE")
-        };
-        functions.iter().all(|it| is_active(&it.rdma))
+        functions.iter().all(|it| rails::is_active(&it.rdma))
     });
 }
 

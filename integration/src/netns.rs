@@ -6,14 +6,22 @@
 //! mount namespace of its own where `/sys` shows the network namespace. Names have the
 //! process id in them: test processes never meet.
 
-use crate::wait;
+use nix::{
+    errno::Errno,
+    mount::{MntFlags, MsFlags, mount, umount2},
+    sched::{CloneFlags, unshare},
+};
 use serde_json::Value;
 use std::{
-    fs,
-    io::Write,
+    fs::{self, File},
+    io::{self, Write},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
 };
 use tempfile::NamedTempFile;
 
@@ -27,6 +35,9 @@ pub struct Netns {
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
+const FOLDER: &str = "/run/netns";
+const NONE: Option<&str> = None;
+
 impl Netns {
     /// A new, empty namespace. `label` is a word for a person who sees its name.
     #[track_caller]
@@ -37,8 +48,8 @@ impl Netns {
         );
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("rdma-{}-{count}-{label}", std::process::id());
-        check(Command::new("ip").args(["netns", "add", &name]));
-        let path = Path::new("/run/netns").join(&name);
+        let path = Path::new(FOLDER).join(&name);
+        make(&path).unwrap_or_else(|error| panic!("cannot make {path:?}: {error}"));
         Self {
             name: Some(name),
             path,
@@ -110,6 +121,16 @@ impl Netns {
         check(self.ip_command().arg("-batch").arg(file.path()));
     }
 
+    /// Runs `ip` once for all `lines`, whether they succeed or not.
+    pub(crate) fn ip_batch_of_attempts(&self, lines: &[String]) {
+        let file = file_of(&lines.join("\n"));
+        output(
+            self.ip_command()
+                .args(["-force", "-batch"])
+                .arg(file.path()),
+        );
+    }
+
     /// Runs `rdma` once for all `lines`, which must succeed.
     #[track_caller]
     pub fn rdma_batch(&self, lines: &[String]) {
@@ -155,7 +176,56 @@ impl Netns {
     /// Returns true if the namespace has a link called `name`.
     #[track_caller]
     pub fn has_link(&self, name: &str) -> bool {
-        self.link(name).is_some()
+        self.counters(name).is_some()
+    }
+
+    /// Returns the packets that `link` has received.
+    #[track_caller]
+    pub fn rx_packets(&self, link: &str) -> u64 {
+        self.counter(link, 1)
+    }
+
+    /// Returns the bytes that `link` has sent, with RDMA.
+    #[track_caller]
+    pub fn tx_bytes(&self, link: &str) -> u64 {
+        self.counter(link, 8)
+    }
+
+    #[track_caller]
+    fn counter(&self, link: &str, column: usize) -> u64 {
+        let counters = self.counters(link);
+        let counters = counters.unwrap_or_else(|| panic!("no link {link} in {self:?}"));
+        let count = counters.split_whitespace().nth(column);
+        count.and_then(|it| it.parse().ok()).expect("a count")
+    }
+
+    /// Returns true if a TCP socket inside listens on `port`, as `/proc/net/tcp` and `/proc/net/tcp6` show it.
+    #[track_caller]
+    pub(crate) fn listens(&self, port: u16) -> bool {
+        const LISTEN: &str = "0A"; // TCP_LISTEN, include/net/tcp_states.h
+        let read = |name| fs::read_to_string(format!("/proc/thread-self/net/{name}"));
+        let tables = self.inside(|| ["tcp", "tcp6"].map(read));
+        tables.into_iter().flatten().any(|table| {
+            table.lines().any(|line| {
+                let mut fields = line.split_whitespace().skip(1);
+                let is_port = fields
+                    .next()
+                    .is_some_and(|it| it.ends_with(&format!(":{port:04X}")));
+                is_port && fields.nth(1) == Some(LISTEN)
+            })
+        })
+    }
+
+    /// Returns what `/proc/net/dev` shows of the link called `name`.
+    #[track_caller]
+    fn counters(&self, name: &str) -> Option<String> {
+        let table = self.inside(|| fs::read_to_string("/proc/thread-self/net/dev"));
+        let table = table.expect("a table of links");
+        let of = |line: &str| {
+            let counters = line.trim_start().strip_prefix(name)?.strip_prefix(':')?;
+            Some(counters.to_owned())
+        };
+        table.lines().find_map(of)
     }
 
     /// The link's addresses, `10.0.0.1/24`, without IPv6 link-local ones.
@@ -176,33 +246,33 @@ impl Netns {
     /// The value of `/proc/sys/net/KEY`.
     #[track_caller]
     pub fn sysctl(&self, key: &str) -> String {
-        self.run(&format!("cat /proc/sys/net/{key}"))
-            .trim()
-            .to_owned()
+        let path = format!("/proc/sys/net/{key}");
+        let value = self.inside(|| fs::read_to_string(&path));
+        let value = value.unwrap_or_else(|error| panic!("{path}: {error}"));
+        value.trim().to_owned()
     }
 
     /// Writes `/proc/sys/net/KEY`.
     #[track_caller]
     pub fn set_sysctl(&self, key: &str, value: &str) {
         let path = format!("/proc/sys/net/{key}");
-        if self.name.is_none() {
-            let written = fs::write(&path, value);
-            return written.unwrap_or_else(|error| panic!("{path} = {value}: {error}"));
-        }
-        let script = format!("echo {value} >{path}");
-        check(self.command("sh").args(["-c", &script]));
+        let written = self.inside(|| fs::write(&path, value));
+        written.unwrap_or_else(|error| panic!("{path} = {value}: {error}"));
+    }
+
+    /// Returns the result of `work` on a thread inside, for which no program starts.
+    #[track_caller]
+    pub(crate) fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let netns = rdma_netns::netns::Netns::open(&self.path).expect("a namespace");
+        netns.run(work).expect("a thread")
     }
 
     /// Ends the namespace before its owner does, as a node does with a pod whose sandbox
     /// died. What the kernel destroys with it goes a little later.
     #[track_caller]
     pub fn die(&self) {
-        let name = self
-            .name
-            .as_ref()
-            .expect("the test's own namespace cannot end");
-        check(Command::new("ip").args(["netns", "del", name]));
-        wait::until("the namespace's path is gone", || !self.path.exists());
+        assert!(self.name.is_some(), "the test's own namespace cannot end");
+        remove(&self.path).unwrap_or_else(|error| panic!("cannot remove {self:?}: {error}"));
     }
 
     fn ip_command(&self) -> Command {
@@ -216,13 +286,65 @@ impl Netns {
 
 impl Drop for Netns {
     fn drop(&mut self) {
-        if let Some(name) = &self.name
-            && self.is_ours
-            && self.path.exists()
-        {
-            output(Command::new("ip").args(["netns", "del", name]));
+        if self.is_ours {
+            // one that has died has no path any more
+            let _ = remove(&self.path);
         }
     }
+}
+
+/// Makes a namespace at `path` as `ip netns add` does, without a program.
+fn make(path: &Path) -> io::Result<()> {
+    static IS_SHARED: Mutex<bool> = Mutex::new(false);
+    let mut is_shared = IS_SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*is_shared {
+        share_folder()?;
+        *is_shared = true;
+    }
+    drop(is_shared);
+    File::create_new(path)?;
+    let made = thread::scope(|scope| {
+        let inside = || {
+            unshare(CloneFlags::CLONE_NEWNET)?;
+            let own = Some("/proc/thread-self/ns/net");
+            mount(own, path, NONE, MsFlags::MS_BIND, NONE)
+        };
+        scope.spawn(inside).join().expect("no panic")
+    });
+    Ok(made?)
+}
+
+/// Has the end of a namespace reach every mount namespace.
+fn share_folder() -> io::Result<()> {
+    fs::create_dir_all(FOLDER)?;
+    let share = || {
+        mount(
+            NONE,
+            FOLDER,
+            NONE,
+            MsFlags::MS_SHARED | MsFlags::MS_REC,
+            NONE,
+        )
+    };
+    if share() == Err(Errno::EINVAL) {
+        // it is no mount yet
+        mount(
+            Some(FOLDER),
+            FOLDER,
+            NONE,
+            MsFlags::MS_BIND | MsFlags::MS_REC,
+            NONE,
+        )?;
+        share()?;
+    }
+    Ok(())
+}
+
+/// Ends the namespace at `path` as `ip netns del` does.
+fn remove(path: &Path) -> io::Result<()> {
+    // the removal of the file fails if this does
+    let _ = umount2(path, MntFlags::MNT_DETACH);
+    fs::remove_file(path)
 }
 
 /// A JSON list as iproute2 prints it; empty output is an empty list, and so are the empty

@@ -17,8 +17,8 @@
 //! have namespaces of their own, so what they send goes through the router; what the host
 //! itself sends from one side to the other does not.
 
-use crate::{Netns, netns::parse_list, wait};
-use std::{env, process::Command};
+use crate::{Netns, wait};
+use std::{env, fs};
 
 /// The two sides of the fabric: two nodes, or two groups of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,9 +179,8 @@ impl Rails {
             router.set_sysctl("ipv4/ip_forward", "1");
             router.set_sysctl("ipv6/conf/all/forwarding", "1");
         }
-        for bond in BONDS {
-            rails.make(bond);
-        }
+        rails.make();
+        BONDS.into_iter().for_each(wait_for_ports);
         for bond in BONDS {
             rails.wait_for(bond);
         }
@@ -196,10 +195,26 @@ impl Rails {
     /// Returns the bytes sent by `bond`.
     #[track_caller]
     pub fn sent(&self, bond: Bond) -> u64 {
-        tx_bytes(&self.host, &bond.netdev())
+        self.host.tx_bytes(&bond.netdev())
     }
 
-    fn make(&self, bond: Bond) {
+    /// Makes the bonds and their partners, by one program in each namespace.
+    fn make(&self) {
+        let (mut ours, mut theirs, mut devices) = (vec![], [vec![], vec![]], vec![]);
+        for bond in BONDS {
+            self.describe(bond, &mut ours, &mut theirs[bond.rail]);
+            let (rdma, netdev) = (bond.rdma(), bond.netdev());
+            devices.push(format!("link add {rdma} type rxe netdev {netdev}"));
+        }
+        self.host.ip_batch(&ours);
+        for (router, lines) in self.routers.iter().zip(&theirs) {
+            router.ip_batch(lines);
+        }
+        self.host.rdma_batch(&devices);
+    }
+
+    /// Adds lines for `ip` that make `bond`, to `ours`, and its partner, to `theirs`.
+    fn describe(&self, bond: Bond, ours: &mut Vec<String>, theirs: &mut Vec<String>) {
         let (netdev, partner, router) = (bond.netdev(), bond.partner(), self.router(bond));
         // An index that no netdev of a pod has. rdma_cm takes a change of a neighbour for one
         // of its own peer when index and address are the same, in whatever namespace
@@ -211,8 +226,8 @@ impl Rails {
         // With MACs of its own choice udev would come in between: it gives a port another one
         // when it is a port already, and what comes in by that is for nobody.
         let mac = format!("02:00:00:00:b0:{:02x}", bond.number() * 4);
-        let mut ours = vec![format!("link add name {netdev} address {mac} {lacp}")];
-        let mut theirs = vec![format!("link add name {partner} {index} {lacp}")];
+        ours.push(format!("link add name {netdev} address {mac} {lacp}"));
+        theirs.push(format!("link add name {partner} {index} {lacp}"));
         for port in 0..2 {
             let mac = format!("02:00:00:00:b0:{:02x}", bond.number() * 4 + 1 + port);
             ours.push(format!(
@@ -224,9 +239,9 @@ impl Rails {
             theirs.push(format!("link set dev {partner}p{port} master {partner}"));
         }
         for (lines, name, ipv4, ipv6) in [
-            (&mut ours, &*netdev, bond.ipv4(HOST), bond.ipv6(HOST)),
+            (&mut *ours, &*netdev, bond.ipv4(HOST), bond.ipv6(HOST)),
             (
-                &mut theirs,
+                &mut *theirs,
                 partner,
                 bond.ipv4_gateway(),
                 bond.ipv6_gateway(),
@@ -242,27 +257,18 @@ impl Rails {
                 "route add {prefix} via {gateway} dev {netdev} metric 1024"
             ));
         }
-        self.host.ip_batch(&ours);
-        router.ip_batch(&theirs);
-        let rdma = bond.rdma();
-        self.host
-            .run(&format!("rdma link add {rdma} type rxe netdev {netdev}"));
     }
 
     fn wait_for(&self, bond: Bond) {
-        let (netdev, partner, rdma) = (bond.netdev(), bond.partner(), bond.rdma());
-        for (netns, name) in [(&self.host, &*netdev), (self.router(bond), partner)] {
-            wait::until(&format!("{name} has both ports in one aggregate"), || {
-                let link = netns.link(name).expect("it was made");
+        let (netdev, partner) = (bond.netdev(), bond.partner());
+        wait::until(
+            &format!("{partner} has both ports in one aggregate"),
+            || {
+                let link = self.router(bond).link(partner).expect("it was made");
                 let lacp = &link["linkinfo"]["info_data"]["ad_info"];
-                lacp["num_ports"] == 2 && lacp["partner_mac"] != "00:00:00:00:00:00"
-            });
-        }
-        wait::until(&format!("{rdma} is active"), || {
-            parse_list(&self.host.run("rdma -j link show"))
-                .iter()
-                .any(|port| port["ifname"] == *rdma && port["state"] == "ACTIVE")
-        });
+                lacp["num_ports"] == 2 && lacp["partner_mac"] != NOBODY
+            },
+        );
         for gateway in [bond.ipv4_gateway(), bond.ipv6_gateway()] {
             wait::until(&format!("{gateway} answers by {netdev}"), || {
                 let mut ping = self.host.command("ping");
@@ -273,24 +279,40 @@ impl Rails {
     }
 }
 
-impl Drop for Rails {
-    fn drop(&mut self) {
-        for bond in BONDS {
-            // The RDMA device goes with it; the ports go with the router's namespace.
-            let mut delete = Command::new("ip");
-            let _ = delete.args(["link", "delete", &bond.netdev()]).output();
-            for port in 0..2 {
-                let mut delete = Command::new("ip");
-                let port = format!("{}p{port}", bond.netdev());
-                let _ = delete.args(["link", "delete", &port]).output();
-            }
-        }
-    }
+/// MAC of the partner of a bond that has none.
+const NOBODY: &str = "00:00:00:00:00:00";
+
+/// Waits until LACP is through on `bond`, and its RDMA device is active.
+#[track_caller]
+fn wait_for_ports(bond: Bond) {
+    let (netdev, rdma) = (bond.netdev(), bond.rdma());
+    let read = |path: String| fs::read_to_string(path).unwrap_or_default();
+    let lacp = |what: &str| read(format!("/sys/class/net/{netdev}/bonding/ad_{what}"));
+    wait::until(&format!("{netdev} has both ports in one aggregate"), || {
+        let partner = lacp("partner_mac");
+        lacp("num_ports").trim() == "2" && !["", NOBODY].contains(&partner.trim())
+    });
+    wait::until(&format!("{rdma} is active"), || is_active(&rdma));
 }
 
-/// Returns the bytes that `netdev` of `netns` has sent, with RDMA (sysfs `statistics/tx_bytes`).
-#[track_caller]
-pub fn tx_bytes(netns: &Netns, netdev: &str) -> u64 {
-    let text = netns.run(&format!("cat /sys/class/net/{netdev}/statistics/tx_bytes"));
-    text.trim().parse().expect("a count of bytes")
+/// Returns true if the port of an RDMA device of this namespace is active. sysfs tells, for which no program starts.
+pub(crate) fn is_active(rdma: &str) -> bool {
+    let state = fs::read_to_string(format!("/sys/class/infiniband/{rdma}/ports/1/state"));
+    state.is_ok_and(|it| it.contains("ACTIVE"))
+}
+
+impl Drop for Rails {
+    fn drop(&mut self) {
+        // The RDMA devices go with the bonds.
+        let lines = BONDS.map(|bond| {
+            let netdev = bond.netdev();
+            let delete = |name: &str| format!("link delete {name}");
+            [
+                delete(&netdev),
+                delete(&format!("{netdev}p0")),
+                delete(&format!("{netdev}p1")),
+            ]
+        });
+        self.host.ip_batch_of_attempts(&lines.concat());
+    }
 }

@@ -62,11 +62,13 @@ impl Machine {
         pod.ip(&format!(
             "link add name eth0 type veth peer name uplink netns {name}"
         ));
-        uplink.ip("link set dev lo up");
-        uplink.ip("link set dev uplink up");
+        uplink.ip_batch(&[
+            "link set dev lo up".to_owned(),
+            "link set dev uplink up".to_owned(),
+            "address add 10.20.0.1/32 dev lo".to_owned(),
+            "address add fd00:20::1/128 dev lo nodad".to_owned(),
+        ]);
         pod.ip("link set dev eth0 up");
-        uplink.ip("address add 10.20.0.1/32 dev lo");
-        uplink.ip("address add fd00:20::1/128 dev lo nodad");
         let (of_pod, of_uplink): (&[&str], &[&str]) = match primary {
             Primary::Routed => (
                 &[
@@ -74,13 +76,13 @@ impl Machine {
                     "address add fd00:172::5/128 dev eth0 nodad",
                     "route add 169.254.1.1 dev eth0 scope link",
                     "route add default via 169.254.1.1 dev eth0",
-                    "-6 route add default via fe80::ee dev eth0",
+                    "route add default via fe80::ee dev eth0",
                 ],
                 &[
                     "address add 169.254.1.1/32 dev uplink",
                     "address add fe80::ee/64 dev uplink nodad",
                     "route add 172.16.1.5/32 dev uplink",
-                    "-6 route add fd00:172::5/128 dev uplink",
+                    "route add fd00:172::5/128 dev uplink",
                 ],
             ),
             Primary::Bridged => (
@@ -88,7 +90,7 @@ impl Machine {
                     "address add 10.244.0.9/24 dev eth0",
                     "address add fd00:244::9/64 dev eth0 nodad",
                     "route add default via 10.244.0.1 dev eth0",
-                    "-6 route add default via fd00:244::1 dev eth0",
+                    "route add default via fd00:244::1 dev eth0",
                 ],
                 &[
                     "address add 10.244.0.1/24 dev uplink",
@@ -96,24 +98,26 @@ impl Machine {
                 ],
             ),
         };
-        of_uplink.iter().for_each(|line| drop(uplink.ip(line)));
-        of_pod.iter().for_each(|line| drop(pod.ip(line)));
+        let lines = |it: &[&str]| it.iter().map(ToString::to_string).collect::<Vec<_>>();
+        uplink.ip_batch(&lines(of_uplink));
+        pod.ip_batch(&lines(of_pod));
         // the rails' routers, which are the switch
-        node.switch.ip("link set dev lo up");
-        node.switch.ip("address add 198.51.100.1/32 dev lo");
-        node.switch
-            .ip("address add 2001:db8:99::1/128 dev lo nodad");
+        let mut of_switch = lines(&[
+            "link set dev lo up",
+            "address add 198.51.100.1/32 dev lo",
+            "address add 2001:db8:99::1/128 dev lo nodad",
+        ]);
         for rail in 0..rails {
             let [v4, v6] = [format!("10.2{rail}.0"), format!("fd00:2{rail}:")];
-            node.switch.ip(&format!("address add {v4}.254/24 dev br0"));
-            node.switch
-                .ip(&format!("address add {v6}:fe/64 dev br0 nodad"));
+            of_switch.push(format!("address add {v4}.254/24 dev br0"));
+            of_switch.push(format!("address add {v6}:fe/64 dev br0 nodad"));
             let answer = json!({"ips": [
                 {"address": format!("{v4}.7/24"), "gateway": format!("{v4}.254")},
                 {"address": format!("{v6}:7/64"), "gateway": format!("{v6}:fe")},
             ]});
             node.ipam.answer(&format!("ADD.rdma{rail}"), &answer);
         }
+        node.switch.ip_batch(&of_switch);
         Self {
             node,
             pod,
@@ -143,14 +147,9 @@ impl Machine {
 
     /// Counts the packets out of the pod: at `eth0`'s other end, and at the switch's port of each rail.
     pub fn received(&self) -> Vec<u64> {
-        let count = |netns: &Netns, link: &str| -> u64 {
-            let path = format!("/sys/class/net/{link}/statistics/rx_packets");
-            let text = netns.run(&format!("cat {path}"));
-            text.trim().parse().expect("a count")
-        };
         let ports = (1..=self.rails).map(|rail| format!("to-eth{rail}"));
-        let rails = ports.map(|port| count(&self.node.switch, &port));
-        let eth0 = count(&self.uplink, "uplink");
+        let rails = ports.map(|port| self.node.switch.rx_packets(&port));
+        let eth0 = self.uplink.rx_packets("uplink");
         std::iter::once(eth0).chain(rails).collect()
     }
 
@@ -194,19 +193,17 @@ impl Machine {
 
     /// Returns our rules, and the routes of their tables.
     pub fn policy(&self) -> Vec<String> {
+        let is_ours = |it: &Value| {
+            let table = it["table"].as_str().and_then(|it| it.parse().ok());
+            table.is_some_and(|it| (1000..1010).contains(&it))
+        };
         let mut policy = vec![];
-        for family in ["-4", "-6"] {
-            let rules = self.pod.ip(&format!("{family} rule show"));
-            let ours = rules.lines().filter(|it| it.contains("lookup 100"));
-            policy.extend(ours.map(str::to_owned));
-            for table in 1000..1004 {
-                let routes = format!("{family} -j route show table {table}");
-                // no such table, in the words of some versions of ip
-                if self.pod.ip_succeeds(&routes) {
-                    let routes = self.pod.show(&routes);
-                    policy.extend(routes.iter().map(ToString::to_string));
-                }
-            }
+        for family in [4, 6] {
+            let shown = self
+                .pod
+                .show_each(family, ["rule show", "route show table all"]);
+            let ours = shown.iter().flatten().filter(|it| is_ours(it));
+            policy.extend(ours.map(ToString::to_string));
         }
         policy
     }

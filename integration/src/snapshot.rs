@@ -20,7 +20,7 @@
 //! [`Snapshot::assert_restored`] waits for them.
 
 use crate::{
-    Netns,
+    Netns, files,
     netns::{self, parse_list},
     wait,
 };
@@ -30,7 +30,7 @@ use serde_json::{Map, Value, json};
 use std::{
     collections::BTreeMap,
     fmt::Write,
-    fs,
+    fs::{self, File},
     path::Path,
     process::Command,
     time::{Duration, Instant},
@@ -219,7 +219,7 @@ impl Snapshot {
                 read_settings(folder, &mut settings);
             }
         };
-        inside(netns, read);
+        netns.inside(read);
         for (key, value) in settings {
             self.0.insert(format!("sysctl {key}"), value);
         }
@@ -233,7 +233,7 @@ impl Snapshot {
         let show = |what: &str| {
             let mut rdma = Command::new("rdma");
             let rdma = rdma.args(["-j", what, "show"]);
-            parse_list(&inside(netns, || netns::check(rdma)))
+            parse_list(&netns.inside(|| netns::check(rdma)))
         };
         for device in show("dev") {
             self.count("rdma device", &without_passing(device, &["ifindex"]));
@@ -250,7 +250,7 @@ impl Snapshot {
             return;
         }
         let table = || smc::PnetTable::open()?.entries();
-        for entry in inside(netns, table).expect("a pnet table") {
+        for entry in netns.inside(table).expect("a pnet table") {
             self.count("pnet entry", &json!(entry));
         }
         let ueids = match smc::UserEids::open() {
@@ -264,13 +264,6 @@ impl Snapshot {
     }
 }
 
-/// Returns the result of `work` on a thread inside `netns`.
-#[track_caller]
-fn inside<T: Send>(netns: &Netns, work: impl FnOnce() -> T + Send) -> T {
-    let netns = rdma_netns::netns::Netns::open(netns.path()).expect("a namespace");
-    netns.run(work).expect("a thread")
-}
-
 /// Each setting of each link in `folder` of `/proc/sys/net`, with its key. A link that goes meanwhile has
 /// none, and a secret that is not set cannot be read.
 fn read_settings(folder: &str, settings: &mut Vec<(String, String)>) {
@@ -281,13 +274,13 @@ fn read_settings(folder: &str, settings: &mut Vec<(String, String)>) {
     };
     for link in entries(folder) {
         let link = format!("{folder}/{link}");
+        let Ok(directory) = File::open(Path::new("/proc/sys/net").join(&link)) else {
+            continue;
+        };
         for name in entries(&link) {
-            let key = format!("{link}/{name}");
-            let text = fs::read_to_string(Path::new("/proc/sys/net").join(&key));
-            for line in text.unwrap_or_default().lines() {
-                if !line.is_empty() {
-                    settings.push((key.clone(), line.to_owned()));
-                }
+            let text = files::read_short(&directory, &name).unwrap_or_default();
+            for line in text.lines().filter(|it| !it.is_empty()) {
+                settings.push((format!("{link}/{name}"), line.to_owned()));
             }
         }
     }

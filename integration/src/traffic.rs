@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! RDMA traffic between two pods: `rping` (connection manager) and `ib_write_bw` (verbs).
 
-use crate::{Netns, wait};
+use crate::{Netns, netns, wait};
 use std::{
     fs::File,
     net::{IpAddr, Ipv6Addr},
@@ -160,7 +160,10 @@ impl Serving {
 /// Returns true if a process in `pod` waits for connections of the connection manager.
 #[track_caller]
 fn listens(pod: &Netns) -> bool {
-    pod.run("rdma resource show cm_id").contains("LISTEN")
+    let mut rdma = Command::new("rdma");
+    let rdma = rdma.args(["resource", "show", "cm_id"]);
+    // from a thread inside, as `ip netns exec` mounts more than this needs
+    pod.inside(|| netns::check(rdma)).contains("LISTEN")
 }
 
 /// Run of `ib_write_bw`, described in detail.
@@ -218,8 +221,7 @@ impl<'a> Write<'a> {
         };
         let server = Process::start(command(self.ends[0], gids[0]), &log.path().join("server"));
         wait::until("ib_write_bw listens", || {
-            let listening = self.ends[0].pod.run("ss -Hltn");
-            listening.contains(&format!(":{port} "))
+            self.ends[0].pod.listens(self.port)
         });
         let mut asking = command(self.ends[1], gids[1]);
         asking.arg(self.by_tcp);
@@ -266,7 +268,7 @@ pub(crate) fn average(said: &str) -> f64 {
 #[track_caller]
 pub fn gid_index(end: End<'_>) -> usize {
     gid_of(end.rdma, end.address, |script| {
-        crate::netns::check(end.pod.command("sh").args(["-c", script]))
+        netns::check(end.pod.command("sh").args(["-c", script]))
     })
 }
 

@@ -4,7 +4,7 @@
 use crate::{gids_are, nothing_is_left};
 use integration::{
     Bonded, BondedPod, Snapshot,
-    rails::{BONDS, Bond, Side, tx_bytes},
+    rails::{BONDS, Bond, Side},
     traffic::{self, End, Write},
 };
 use serde_json::json;
@@ -103,7 +103,7 @@ fn two_tenants_have_a_vlan_each_of_one_bond() {
     }
     // the packets have the VLAN's tag: they come by the router's VLAN
     let router = bonded.rails.router(Bond::new(Side::A, 0));
-    let sent = |id: u32| tx_bytes(router, &format!("to-a.{id}"));
+    let sent = |id: u32| router.tx_bytes(&format!("to-a.{id}"));
     let tagged = [100, 200].map(sent);
     on_a_vlan(&server, &same, 0);
     on_a_vlan(&server, &both, 1);
