@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Settings of a netdev below `/proc/sys/net`, by name.
 //!
-//! A node has a netdev for each pod, and each observation reads the 35 settings of all of them. The settings are
+//! A node has a netdev for each pod, and each observation reads the 88 settings of all of them. The settings are
 //! therefore stored as numbers in the order of their names, without allocations. A record of a later version may have
 //! further settings.
 
@@ -12,131 +12,139 @@ use std::{borrow::Cow, collections::BTreeMap, ops::Index};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "BTreeMap<Cow<'static, str>, i32>")]
 pub struct Sysctls {
-    /// Values by index in [`SYSCTLS`]; 0 for missing settings.
+    /// Values by index in [`SYSCTLS`].
     values: Values,
-    /// Bit mask of the present settings, by index.
-    present: u128,
     /// Settings that are not in [`SYSCTLS`], in the order of their addition.
     others: Vec<(Cow<'static, str>, i32)>,
 }
 
-/// The settings of a netdev below `/proc/sys/net/ipv{4,6}/conf` that netlink reports, in order. A move to another
-/// namespace resets them. The list omits `mtu`, `mc_forwarding` (read only), `stable_secret` and `ioam6_id_wide`.
-pub const SYSCTLS: [&str; 88] = [
-    "ipv4/accept_local",
-    "ipv4/accept_redirects",
-    "ipv4/accept_source_route",
-    "ipv4/arp_accept",
-    "ipv4/arp_announce",
-    "ipv4/arp_evict_nocarrier",
-    "ipv4/arp_filter",
-    "ipv4/arp_ignore",
-    "ipv4/arp_notify",
-    "ipv4/bc_forwarding",
-    "ipv4/bootp_relay",
-    "ipv4/disable_policy",
-    "ipv4/disable_xfrm",
-    "ipv4/drop_gratuitous_arp",
-    "ipv4/drop_unicast_in_l2_multicast",
-    "ipv4/force_igmp_version",
-    "ipv4/forwarding",
-    "ipv4/igmpv2_unsolicited_report_interval",
-    "ipv4/igmpv3_unsolicited_report_interval",
-    "ipv4/ignore_routes_with_linkdown",
-    "ipv4/log_martians",
-    "ipv4/medium_id",
-    "ipv4/promote_secondaries",
-    "ipv4/proxy_arp",
-    "ipv4/proxy_arp_pvlan",
-    "ipv4/route_localnet",
-    "ipv4/rp_filter",
-    "ipv4/secure_redirects",
-    "ipv4/send_redirects",
-    "ipv4/shared_media",
-    "ipv4/src_valid_mark",
-    "ipv4/tag",
-    "ipv6/accept_dad",
-    "ipv6/accept_ra",
-    "ipv6/accept_ra_defrtr",
-    "ipv6/accept_ra_from_local",
-    "ipv6/accept_ra_min_hop_limit",
-    "ipv6/accept_ra_min_lft",
-    "ipv6/accept_ra_mtu",
-    "ipv6/accept_ra_pinfo",
-    "ipv6/accept_ra_rt_info_max_plen",
-    "ipv6/accept_ra_rt_info_min_plen",
-    "ipv6/accept_ra_rtr_pref",
-    "ipv6/accept_redirects",
-    "ipv6/accept_source_route",
-    "ipv6/accept_untracked_na",
-    "ipv6/addr_gen_mode",
-    "ipv6/autoconf",
-    "ipv6/dad_transmits",
-    "ipv6/disable_ipv6",
-    "ipv6/disable_policy",
-    "ipv6/drop_unicast_in_l2_multicast",
-    "ipv6/drop_unsolicited_na",
-    "ipv6/enhanced_dad",
-    "ipv6/force_forwarding",
-    "ipv6/force_mld_version",
-    "ipv6/force_tllao",
-    "ipv6/forwarding",
-    "ipv6/hop_limit",
-    "ipv6/ignore_routes_with_linkdown",
-    "ipv6/ioam6_enabled",
-    "ipv6/ioam6_id",
-    "ipv6/keep_addr_on_down",
-    "ipv6/max_addresses",
-    "ipv6/max_desync_factor",
-    "ipv6/mldv1_unsolicited_report_interval",
-    "ipv6/mldv2_unsolicited_report_interval",
-    "ipv6/ndisc_evict_nocarrier",
-    "ipv6/ndisc_notify",
-    "ipv6/ndisc_tclass",
-    "ipv6/optimistic_dad",
-    "ipv6/proxy_ndp",
-    "ipv6/ra_defrtr_metric",
-    "ipv6/regen_max_retry",
-    "ipv6/router_probe_interval",
-    "ipv6/router_solicitation_delay",
-    "ipv6/router_solicitation_interval",
-    "ipv6/router_solicitation_max_interval",
-    "ipv6/router_solicitations",
-    "ipv6/rpl_seg_enabled",
-    "ipv6/seg6_enabled",
-    "ipv6/seg6_require_hmac",
-    "ipv6/suppress_frag_ndisc",
-    "ipv6/temp_prefered_lft",
-    "ipv6/temp_valid_lft",
-    "ipv6/use_oif_addrs_only",
-    "ipv6/use_optimistic",
-    "ipv6/use_tempaddr",
+/// The settings of a netdev below `/proc/sys/net/ipv{4,6}/conf` that netlink reports, in order, each with its index:
+/// `IPV4_DEVCONF_*` (`include/uapi/linux/ip.h`), which counts from 1, or `DEVCONF_*` (`include/uapi/linux/ipv6.h`), which
+/// counts from 0. The list omits `mtu`, `mc_forwarding` (read only), `stable_secret` and `ioam6_id_wide`.
+const DEVCONF: [(&str, usize); 88] = [
+    ("ipv4/accept_local", 23),
+    ("ipv4/accept_redirects", 4),
+    ("ipv4/accept_source_route", 9),
+    ("ipv4/arp_accept", 21),
+    ("ipv4/arp_announce", 18),
+    ("ipv4/arp_evict_nocarrier", 33),
+    ("ipv4/arp_filter", 13),
+    ("ipv4/arp_ignore", 19),
+    ("ipv4/arp_notify", 22),
+    ("ipv4/bc_forwarding", 32),
+    ("ipv4/bootp_relay", 10),
+    ("ipv4/disable_policy", 16),
+    ("ipv4/disable_xfrm", 15),
+    ("ipv4/drop_gratuitous_arp", 31),
+    ("ipv4/drop_unicast_in_l2_multicast", 30),
+    ("ipv4/force_igmp_version", 17),
+    ("ipv4/forwarding", 1),
+    ("ipv4/igmpv2_unsolicited_report_interval", 27),
+    ("ipv4/igmpv3_unsolicited_report_interval", 28),
+    ("ipv4/ignore_routes_with_linkdown", 29),
+    ("ipv4/log_martians", 11),
+    ("ipv4/medium_id", 14),
+    ("ipv4/promote_secondaries", 20),
+    ("ipv4/proxy_arp", 3),
+    ("ipv4/proxy_arp_pvlan", 25),
+    ("ipv4/route_localnet", 26),
+    ("ipv4/rp_filter", 8),
+    ("ipv4/secure_redirects", 5),
+    ("ipv4/send_redirects", 6),
+    ("ipv4/shared_media", 7),
+    ("ipv4/src_valid_mark", 24),
+    ("ipv4/tag", 12),
+    ("ipv6/accept_dad", 27),
+    ("ipv6/accept_ra", 3),
+    ("ipv6/accept_ra_defrtr", 17),
+    ("ipv6/accept_ra_from_local", 33),
+    ("ipv6/accept_ra_min_hop_limit", 38),
+    ("ipv6/accept_ra_min_lft", 58),
+    ("ipv6/accept_ra_mtu", 35),
+    ("ipv6/accept_ra_pinfo", 18),
+    ("ipv6/accept_ra_rt_info_max_plen", 21),
+    ("ipv6/accept_ra_rt_info_min_plen", 49),
+    ("ipv6/accept_ra_rtr_pref", 19),
+    ("ipv6/accept_redirects", 4),
+    ("ipv6/accept_source_route", 24),
+    ("ipv6/accept_untracked_na", 57),
+    ("ipv6/addr_gen_mode", 47),
+    ("ipv6/autoconf", 5),
+    ("ipv6/dad_transmits", 6),
+    ("ipv6/disable_ipv6", 26),
+    ("ipv6/disable_policy", 48),
+    ("ipv6/drop_unicast_in_l2_multicast", 40),
+    ("ipv6/drop_unsolicited_na", 41),
+    ("ipv6/enhanced_dad", 46),
+    ("ipv6/force_forwarding", 59),
+    ("ipv6/force_mld_version", 16),
+    ("ipv6/force_tllao", 28),
+    ("ipv6/forwarding", 0),
+    ("ipv6/hop_limit", 1),
+    ("ipv6/ignore_routes_with_linkdown", 39),
+    ("ipv6/ioam6_enabled", 53),
+    ("ipv6/ioam6_id", 54),
+    ("ipv6/keep_addr_on_down", 42),
+    ("ipv6/max_addresses", 15),
+    ("ipv6/max_desync_factor", 14),
+    ("ipv6/mldv1_unsolicited_report_interval", 30),
+    ("ipv6/mldv2_unsolicited_report_interval", 31),
+    ("ipv6/ndisc_evict_nocarrier", 56),
+    ("ipv6/ndisc_notify", 29),
+    ("ipv6/ndisc_tclass", 50),
+    ("ipv6/optimistic_dad", 23),
+    ("ipv6/proxy_ndp", 22),
+    ("ipv6/ra_defrtr_metric", 52),
+    ("ipv6/regen_max_retry", 13),
+    ("ipv6/router_probe_interval", 20),
+    ("ipv6/router_solicitation_delay", 9),
+    ("ipv6/router_solicitation_interval", 8),
+    ("ipv6/router_solicitation_max_interval", 43),
+    ("ipv6/router_solicitations", 7),
+    ("ipv6/rpl_seg_enabled", 51),
+    ("ipv6/seg6_enabled", 44),
+    ("ipv6/seg6_require_hmac", 45),
+    ("ipv6/suppress_frag_ndisc", 32),
+    ("ipv6/temp_prefered_lft", 12),
+    ("ipv6/temp_valid_lft", 11),
+    ("ipv6/use_oif_addrs_only", 37),
+    ("ipv6/use_optimistic", 34),
+    ("ipv6/use_tempaddr", 10),
 ];
 
+/// The names of the settings that netlink reports, in order. A move to another namespace resets them.
+pub const SYSCTLS: [&str; DEVCONF.len()] = {
+    let mut names = [""; DEVCONF.len()];
+    let mut place = 0;
+    while place < names.len() {
+        names[place] = DEVCONF[place].0;
+        place += 1;
+    }
+    names
+};
+
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Values([i32; SYSCTLS.len()]);
+struct Values([Option<i32>; SYSCTLS.len()]);
 
 impl Default for Values {
     fn default() -> Self {
-        Self([0; SYSCTLS.len()])
+        Self([None; SYSCTLS.len()])
     }
 }
 
 impl Sysctls {
-    /// Sets the setting at the index `place` of [`SYSCTLS`].
-    pub(crate) fn set(&mut self, place: usize, value: i32) {
-        self.values.0[place] = value;
-        self.present |= 1 << place;
-    }
-
-    fn has(&self, place: usize) -> bool {
-        self.present & (1 << place) != 0
+    /// Collects the settings that `value` knows, by name and index in netlink's list.
+    pub(crate) fn by_place(value: impl Fn((&str, usize)) -> Option<i32>) -> Self {
+        Self {
+            values: Values(DEVCONF.map(value)),
+            others: vec![],
+        }
     }
 
     /// Returns the value of `name`.
     pub fn get(&self, name: &str) -> Option<&i32> {
         match place(name) {
-            Some(place) => self.has(place).then(|| &self.values.0[place]),
+            Some(place) => self.values.0[place].as_ref(),
             None => {
                 let mut others = self.others.iter();
                 others.find(|(it, _)| it == name).map(|(_, value)| value)
@@ -147,7 +155,7 @@ impl Sysctls {
     /// Returns a mutable reference to the value of `name`.
     pub fn get_mut(&mut self, name: &str) -> Option<&mut i32> {
         match place(name) {
-            Some(place) => self.has(place).then(|| &mut self.values.0[place]),
+            Some(place) => self.values.0[place].as_mut(),
             None => {
                 let mut others = self.others.iter_mut();
                 others.find(|(it, _)| it == name).map(|(_, value)| value)
@@ -162,20 +170,20 @@ impl Sysctls {
 
     /// Sets `name` to `value`, and returns the earlier value.
     pub fn insert(&mut self, name: Cow<'static, str>, value: i32) -> Option<i32> {
+        if let Some(place) = place(&name) {
+            return self.values.0[place].replace(value);
+        }
         if let Some(present) = self.get_mut(&name) {
             return Some(std::mem::replace(present, value));
         }
-        match place(&name) {
-            Some(place) => self.set(place, value),
-            None => self.others.push((name, value)),
-        }
+        self.others.push((name, value));
         None
     }
 
     /// Returns all settings: first those in [`SYSCTLS`], in their order, then all others.
     pub fn iter(&self) -> impl Iterator<Item = (&str, i32)> {
-        let known = { 0..SYSCTLS.len() }.filter(|place| self.has(*place));
-        let known = known.map(|place| (SYSCTLS[place], self.values.0[place]));
+        let known = SYSCTLS.into_iter().zip(self.values.0);
+        let known = known.filter_map(|(name, value)| Some((name, value?)));
         let others = self.others.iter();
         known.chain(others.map(|(name, value)| (&**name, *value)))
     }
@@ -200,7 +208,7 @@ impl Sysctls {
 
     /// Returns true if no setting is present.
     pub fn is_empty(&self) -> bool {
-        self.present == 0 && self.others.is_empty()
+        self.keys().next().is_none()
     }
 }
 
