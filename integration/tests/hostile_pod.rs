@@ -3,7 +3,9 @@
 //! kinds that this kernel has (veth, macvlan, bridge).
 
 use integration::{Netns, Node, Snapshot, wait};
-use rdma_netns::{InterfaceName, Kernel, Link, LinkFlag, LinkSetting, Linux, NetnsSide, Op};
+use rdma_netns::{
+    InterfaceName, Kernel, Link, LinkChange, LinkFlag, LinkSetting, Linux, NetnsSide, Op,
+};
 use serde_json::Value;
 use std::{
     fs,
@@ -323,16 +325,19 @@ fn every_number_and_flag_that_a_pod_can_set_is_restored() {
             continue;
         }
         let (at, link) = (NetnsSide::Host, link.clone());
-        ops.push(Op::SetLinkSetting {
+        ops.push(Op::Link {
             at,
             link,
-            setting: *setting,
-            value: if *value == 0 { 1 } else { value / 2 },
+            change: LinkChange::Setting(*setting, if *value == 0 { 1 } else { value / 2 }),
         });
     }
     for flag in LinkFlag::ALL {
         let (at, link, on) = (NetnsSide::Host, link.clone(), !before.has(flag));
-        ops.push(Op::SetFlag { at, link, flag, on });
+        ops.push(Op::Link {
+            at,
+            link,
+            change: LinkChange::Flag(flag, on),
+        });
     }
     inside(&pod, || {
         let kernel = Linux::new();

@@ -66,7 +66,7 @@ pub use linux::{GpuDirectReader, Linux, RdmaCgroup, accelerator_names, accelerat
 pub use name::InterfaceName;
 pub use netns::NetnsId;
 pub use observed::{Namespace, Observed};
-pub use op::{NetnsSide, Op};
+pub use op::{LinkChange, NetnsSide, Op};
 pub use probe::{Conflict, Neighbour, ProbeError, Probed, Question};
 pub use rdma::{CharDevice, RdmaDevice, RdmaMode, SubDevice};
 pub use reconcile::{Desired, Plan, Refusal, Unstable, reconcile};

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One change to a network namespace, and its equivalent command.
 
+mod change;
 mod words;
 
 use crate::{
-    Address, Child, DeviceAddress, HardwareAddress, InterfaceName, IpoibMode, LinkFlag,
-    LinkSetting, Route, Rule, VfSetting,
+    Child, DeviceAddress, InterfaceName, Rule, VfSetting,
     smc::{PnetEntry, PnetId},
 };
+pub use change::LinkChange;
 use serde::{Deserialize, Serialize};
-use std::{
-    fmt::{self, Write as _},
-    net::IpAddr,
-};
-use words::{address_words, device_setting, drivers, of_family, route_words, setting_words};
+use std::fmt::{self, Write as _};
+use words::{device_setting, drivers, of_family};
 
 /// Side of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,83 +71,22 @@ pub enum Op {
         name: InterfaceName,
         mtu: u32,
     },
-    /// `ip link del dev LINK`; a missing netdev is no error.
-    RemoveLink { at: NetnsSide, link: InterfaceName },
+    /// Changes one netdev.
+    Link {
+        at: NetnsSide,
+        link: InterfaceName,
+        change: LinkChange,
+    },
     /// `ip link del group GROUP` in the pod: one deletion removes all netdevs of the group. The kernel waits once until
     /// all are unused, and not for each (`rtnl_group_dellink()`, `net/core/rtnetlink.c`). An empty group is no error.
     /// If one netdev cannot be deleted, the kernel deletes none.
     RemoveGroup { group: u32 },
-    /// `ip link set dev LINK name NAME`; before Linux 6.2 only while the netdev is down.
-    RenameLink {
-        at: NetnsSide,
-        link: InterfaceName,
-        name: InterfaceName,
-    },
-    /// `ip link set dev LINK up|down`. Down removes IPv6 addresses and all routes.
-    SetUp {
-        at: NetnsSide,
-        link: InterfaceName,
-        up: bool,
-    },
-    /// `ip link set dev LINK mtu BYTES`
-    SetMtu {
-        at: NetnsSide,
-        link: InterfaceName,
-        mtu: u32,
-    },
-    /// `ip link set dev LINK address MAC`
-    SetMac {
-        at: NetnsSide,
-        link: InterfaceName,
-        mac: HardwareAddress,
-    },
-    /// `ip link set dev LINK broadcast MAC`
-    SetBroadcast {
-        at: NetnsSide,
-        link: InterfaceName,
-        mac: HardwareAddress,
-    },
-    /// `ip link set dev LINK txqueuelen PACKETS`
-    SetTxQueueLen {
-        at: NetnsSide,
-        link: InterfaceName,
-        packets: u32,
-    },
-    /// `ip link set dev LINK mode default|dormant`, `state up|dormant`, `group NUMBER`, `gso_max_size BYTES`,
-    /// `gso_max_segs COUNT`, `gro_max_size BYTES`, `gso_ipv4_max_size BYTES`, `gro_ipv4_max_size BYTES`, `xdp off`. XDP
-    /// programs can only be detached, not attached.
-    SetLinkSetting {
-        at: NetnsSide,
-        link: InterfaceName,
-        setting: LinkSetting,
-        value: u32,
-    },
     /// `echo VALUE > /sys/class/net/LINK/KEY`, on the host; for `ethtool/…` and `tcx/…` see
     /// [`DeviceSettings`](crate::DeviceSettings). Rules and programs that VALUE does not list are removed.
     SetDeviceSetting {
         link: InterfaceName,
         key: String,
         value: String,
-    },
-    /// `ip link set dev LINK type ipoib mode datagram|connected`. The MTU becomes the largest of the mode.
-    SetIpoibMode {
-        at: NetnsSide,
-        link: InterfaceName,
-        mode: IpoibMode,
-    },
-    /// `ip link set dev LINK type ipoib umcast 0|1`
-    SetUmcast {
-        at: NetnsSide,
-        link: InterfaceName,
-        on: bool,
-    },
-    /// `ip link set dev LINK promisc|allmulticast|multicast|arp|trailers|dynamic on|off`; `ip` has no words for debug,
-    /// portsel and automedia.
-    SetFlag {
-        at: NetnsSide,
-        link: InterfaceName,
-        flag: LinkFlag,
-        on: bool,
     },
     /// `ip link set dev PF vf NUMBER vlan|mac|max_tx_rate|spoofchk|trust|state|node_guid|port_guid VALUE`, on the host
     SetVf {
@@ -169,63 +106,10 @@ pub enum Op {
         device: DeviceAddress,
         driver: String,
     },
-    /// `ip link set dev LINK alias TEXT`; an empty text removes the alias.
-    SetAlias {
-        at: NetnsSide,
-        link: InterfaceName,
-        alias: String,
-    },
-    /// `ip link property add|del dev LINK altname NAME`
-    SetAltName {
-        at: NetnsSide,
-        link: InterfaceName,
-        name: String,
-        present: bool,
-    },
-    /// `sysctl -w net.ipv6.conf.LINK.KEY=VALUE`; `key` is one of [`SYSCTLS`](crate::link::SYSCTLS).
-    SetSysctl {
-        at: NetnsSide,
-        link: InterfaceName,
-        key: String,
-        value: i32,
-    },
-    /// `ip address replace ADDRESS dev LINK`
-    AddAddress {
-        at: NetnsSide,
-        link: InterfaceName,
-        address: Address,
-    },
-    /// `ip address del ADDRESS dev LINK`
-    RemoveAddress {
-        at: NetnsSide,
-        link: InterfaceName,
-        address: Address,
-    },
-    /// `ip route append ROUTE dev LINK`; an existing route is no error.
-    AddRoute {
-        at: NetnsSide,
-        link: InterfaceName,
-        route: Route,
-    },
-    /// `ip route del ROUTE dev LINK`; a missing route is no error.
-    RemoveRoute {
-        at: NetnsSide,
-        link: InterfaceName,
-        route: Route,
-    },
     /// `ip rule add RULE`; an existing rule is no error.
     AddRule { at: NetnsSide, rule: Rule },
     /// `ip rule del RULE`; a missing rule is no error.
     RemoveRule { at: NetnsSide, rule: Rule },
-    /// `arping -c 1 -U -I LINK ADDRESS`, for IPv6 `ndsend ADDRESS LINK`: announces the hardware address of ADDRESS
-    /// once, so that neighbours update their caches. The operation changes nothing, so no plan contains it. On links
-    /// without hardware addresses like Ethernet's (NOARP, InfiniBand), and on links that are down, it sends nothing and
-    /// returns no error.
-    Announce {
-        at: NetnsSide,
-        link: InterfaceName,
-        address: IpAddr,
-    },
     /// `smc_pnet -a ID -I NETDEV`, for an RDMA port `-D DEVICE -P PORT`, which the kernel accepts only in the initial
     /// namespace; an existing entry is no error.
     AddPnet { at: NetnsSide, entry: PnetEntry },
@@ -262,18 +146,8 @@ impl Op {
             NetnsSide::Host => "1",
             NetnsSide::Pod => pod,
         };
-        let set = |at: &NetnsSide, link: &InterfaceName, words: &dyn fmt::Display| {
-            format!("{} link set dev {link} {words}", ip(at))
-        };
         let smc = |key: &str, value: u8| {
             format!("{}sysctl -w net.smc.{key}={value}", exec(&NetnsSide::Pod))
-        };
-        let address = |at: &NetnsSide, verb: &str, address: String, link: &InterfaceName| {
-            format!("{} address {verb} {address} dev {link}", ip(at))
-        };
-        let route = |at: &NetnsSide, verb: &str, route: &Route, link: &InterfaceName| {
-            let ip = of_family(&ip(at), route.destination);
-            format!("{ip} route {verb} {}", route_words(route, link))
         };
         match self {
             Self::MoveRdma { device, from, to } => {
@@ -289,8 +163,8 @@ impl Op {
                 to,
                 name,
             } => {
-                let words = format_args!("netns {} name {name}", netns(to));
-                set(from, link, &words)
+                let (ip, to) = (ip(from), netns(to));
+                format!("{ip} link set dev {link} netns {to} name {name}")
             }
             Self::AddChild {
                 at,
@@ -309,43 +183,11 @@ impl Op {
                 };
                 format!("ip link add link {parent} name {name}{netns} {kind}")
             }
-            Self::RemoveLink { at, link } => format!("{} link del dev {link}", ip(at)),
+            Self::Link { at, link, change } => change.command(&ip(at), &exec(at), link),
             Self::RemoveGroup { group } => {
                 format!("{} link del group {group}", ip(&NetnsSide::Pod))
             }
-            Self::RenameLink { at, link, name } => set(at, link, &format_args!("name {name}")),
-            Self::SetUp { at, link, up } => set(at, link, &if *up { "up" } else { "down" }),
-            Self::SetMtu { at, link, mtu } => set(at, link, &format_args!("mtu {mtu}")),
-            Self::SetMac { at, link, mac } => set(at, link, &format_args!("address {mac}")),
-            Self::SetBroadcast { at, link, mac } => set(at, link, &format_args!("broadcast {mac}")),
-            Self::SetTxQueueLen { at, link, packets } => {
-                set(at, link, &format_args!("txqueuelen {packets}"))
-            }
-            Self::SetLinkSetting {
-                at,
-                link,
-                setting,
-                value,
-            } => set(at, link, &setting_words(*setting, *value)),
             Self::SetDeviceSetting { link, key, value } => device_setting(link, key, value),
-            Self::SetIpoibMode { at, link, mode } => {
-                set(at, link, &format_args!("type ipoib mode {}", mode.name()))
-            }
-            Self::SetUmcast { at, link, on } => set(
-                at,
-                link,
-                &format_args!("type ipoib umcast {}", u8::from(*on)),
-            ),
-            Self::SetFlag { at, link, flag, on } => {
-                let (flag, on) = match flag {
-                    LinkFlag::AllMulti => ("allmulticast", *on),
-                    LinkFlag::NoArp => ("arp", !on),
-                    LinkFlag::NoTrailers => ("trailers", !on),
-                    flag => (flag.name(), *on),
-                };
-                let on = if on { "on" } else { "off" };
-                set(at, link, &format_args!("{flag} {on}"))
-            }
             Self::SetVf {
                 pf,
                 number,
@@ -358,58 +200,12 @@ impl Op {
             Self::BindDriver { device, driver } => {
                 format!("echo {device} > {}/bind", drivers(device, driver))
             }
-            Self::SetAlias { at, link, alias } => set(at, link, &format_args!("alias {alias:?}")),
-            Self::SetAltName {
-                at,
-                link,
-                name,
-                present,
-            } => {
-                let verb = if *present { "add" } else { "del" };
-                format!("{} link property {verb} dev {link} altname {name}", ip(at))
-            }
-            Self::SetSysctl {
-                at,
-                link,
-                key,
-                value,
-            } => {
-                let (family, key) = key.split_once('/').unwrap_or(("", key));
-                format!(
-                    "{}sysctl -w net/{family}/conf/{link}/{key}={value}",
-                    exec(at)
-                )
-            }
-            Self::AddAddress {
-                at,
-                link,
-                address: it,
-            } => address(at, "replace", address_words(it, true), link),
-            Self::RemoveAddress {
-                at,
-                link,
-                address: it,
-            } => address(at, "del", address_words(it, false), link),
-            Self::AddRoute {
-                at,
-                link,
-                route: it,
-            } => route(at, "append", it, link),
-            Self::RemoveRoute {
-                at,
-                link,
-                route: it,
-            } => route(at, "del", it, link),
             Self::AddRule { at, rule } => {
                 format!("{} rule add {rule}", of_family(&ip(at), rule.from))
             }
             Self::RemoveRule { at, rule } => {
                 format!("{} rule del {rule}", of_family(&ip(at), rule.from))
             }
-            Self::Announce { at, link, address } => match address {
-                IpAddr::V4(_) => format!("{}arping -c 1 -U -I {link} {address}", exec(at)),
-                IpAddr::V6(_) => format!("{}ndsend {address} {link}", exec(at)),
-            },
             Self::AddPnet { at, entry } => {
                 let mut words = format!("{}smc_pnet -a {}", exec(at), entry.name);
                 if let Some(netdev) = &entry.netdev {

@@ -42,25 +42,26 @@ fn as_a_person_would_type_it() {
             "ip link add link ib0 name rdma-0123456789 type ipoib pkey 0x8001",
         ),
         (
-            Op::SetIpoibMode {
+            Op::Link {
                 at,
                 link: name("rdma0"),
-                mode: IpoibMode::Connected,
+                change: LinkChange::IpoibMode(IpoibMode::Connected),
             },
             "ip -n pod link set dev rdma0 type ipoib mode connected",
         ),
         (
-            Op::SetUmcast {
+            Op::Link {
                 at: NetnsSide::Host,
                 link: name("ib0"),
-                on: true,
+                change: LinkChange::Umcast(true),
             },
             "ip link set dev ib0 type ipoib umcast 1",
         ),
         (
-            Op::RemoveLink {
+            Op::Link {
                 at,
                 link: name("rdma0"),
+                change: LinkChange::Remove,
             },
             "ip -n pod link del dev rdma0",
         ),
@@ -80,18 +81,18 @@ fn as_a_person_would_type_it() {
             "ip -n pod -6 rule del from fd00::5/128 lookup 1000 priority 100",
         ),
         (
-            Op::Announce {
+            Op::Link {
                 at,
                 link: name("rdma0"),
-                address: Ipv4Addr::new(10, 0, 0, 5).into(),
+                change: LinkChange::Announce(Ipv4Addr::new(10, 0, 0, 5).into()),
             },
             "ip netns exec pod arping -c 1 -U -I rdma0 10.0.0.5",
         ),
         (
-            Op::Announce {
+            Op::Link {
                 at: NetnsSide::Host,
                 link: name("eth1"),
-                address: Ipv6Addr::LOCALHOST.into(),
+                change: LinkChange::Announce(Ipv6Addr::LOCALHOST.into()),
             },
             "ndsend ::1 eth1",
         ),

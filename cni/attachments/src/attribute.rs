@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Optional attributes of a netdev on the host.
 
-use rdma_netns::{LinkFlag, LinkSetting, Op, Route, VfSettingKind};
+use rdma_netns::{LinkChange, LinkFlag, LinkSetting, Op, Route, VfSettingKind};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
@@ -56,30 +56,32 @@ impl Attribute {
     /// Returns the attribute that `op` restores. `None`: the operation is mandatory.
     pub fn of(op: &Op) -> Option<Self> {
         let attribute = match op {
-            Op::SetMac { .. } => Self::Mac,
-            Op::SetBroadcast { .. } => Self::Broadcast,
+            Op::Link { change, .. } => match change {
+                LinkChange::Mac(_) => Self::Mac,
+                LinkChange::Broadcast(_) => Self::Broadcast,
+                LinkChange::Mtu(_) => Self::Mtu,
+                LinkChange::TxQueueLen(_) => Self::TxQueueLen,
+                LinkChange::Setting(setting, _) => Self::LinkSetting(*setting),
+                LinkChange::IpoibMode(_) => Self::IpoibMode,
+                LinkChange::Umcast(_) => Self::Umcast,
+                LinkChange::Flag(flag, _) => Self::Flag(*flag),
+                LinkChange::Alias(_) => Self::Alias,
+                LinkChange::AltName { name, .. } => Self::AltName(name.clone()),
+                LinkChange::Sysctl { key, .. } => Self::Sysctl(key.clone()),
+                LinkChange::Up(_) => Self::Up,
+                LinkChange::AddAddress(address) => Self::Address(address.ip, address.prefix),
+                LinkChange::AddRoute(route) => Self::Route(Box::new(Route {
+                    expires: None,
+                    ..route.clone()
+                })),
+                _ => return None,
+            },
             Op::SetDeviceSetting { key, value, .. } => {
                 Self::DeviceSetting(key.clone(), value.clone())
             }
-            Op::SetMtu { .. } => Self::Mtu,
-            Op::SetTxQueueLen { .. } => Self::TxQueueLen,
-            Op::SetLinkSetting { setting, .. } => Self::LinkSetting(*setting),
-            Op::SetIpoibMode { .. } => Self::IpoibMode,
-            Op::SetUmcast { .. } => Self::Umcast,
-            Op::SetFlag { flag, .. } => Self::Flag(*flag),
             Op::SetVf { setting, .. } => Self::Vf(setting.kind()),
             Op::RebindDriver { .. } => Self::Rebound,
-            Op::SetAlias { .. } => Self::Alias,
-            Op::SetAltName { name, .. } => Self::AltName(name.clone()),
             Op::RenameRdma { name, .. } => Self::RdmaName(name.clone()),
-            Op::SetSysctl { key, .. } => Self::Sysctl(key.clone()),
-            Op::SetUp { .. } => Self::Up,
-            Op::AddAddress { address, .. } => Self::Address(address.ip, address.prefix),
-            // the remaining lifetime does not identify the route
-            Op::AddRoute { route, .. } => Self::Route(Box::new(Route {
-                expires: None,
-                ..route.clone()
-            })),
             _ => return None,
         };
         Some(attribute)

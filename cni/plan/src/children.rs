@@ -2,7 +2,7 @@
 //! Removal of children of several rails by one deletion.
 
 use crate::RailPlan;
-use rdma_netns::{InterfaceName, Link, LinkSetting, NetnsSide, Observed, Op};
+use rdma_netns::{InterfaceName, Link, LinkChange, LinkSetting, NetnsSide, Observed, Op};
 use std::collections::BTreeSet;
 
 /// First netdev group (`IFLA_GROUP`) to try for children of several rails, which one deletion removes: `RDMA` in ASCII. The
@@ -52,11 +52,10 @@ pub fn children_together(plans: &[RailPlan], observed: &Observed) -> Vec<Op> {
         return vec![];
     };
     let outside = children.iter().filter(|it| group_of(it) != Some(group));
-    let join = outside.map(|link| Op::SetLinkSetting {
+    let join = outside.map(|link| Op::Link {
         at: NetnsSide::Pod,
         link: link.name.clone(),
-        setting: LinkSetting::Group,
-        value: group,
+        change: LinkChange::Setting(LinkSetting::Group, group),
     });
     join.chain([Op::RemoveGroup { group }]).collect()
 }
@@ -64,9 +63,10 @@ pub fn children_together(plans: &[RailPlan], observed: &Observed) -> Vec<Op> {
 /// Returns the child that `op` removes from the pod.
 pub fn child_removed(op: &Op) -> Option<&InterfaceName> {
     match op {
-        Op::RemoveLink {
+        Op::Link {
             at: NetnsSide::Pod,
             link,
+            change: LinkChange::Remove,
         } => Some(link),
         _ => None,
     }
@@ -95,7 +95,11 @@ mod tests {
     fn remove(link: &str) -> RailPlan {
         let link = InterfaceName::try_from(link).expect("a name");
         let at = NetnsSide::Pod;
-        Ok(vec![Op::RemoveLink { at, link }])
+        Ok(vec![Op::Link {
+            at,
+            link,
+            change: LinkChange::Remove,
+        }])
     }
 
     fn planned(plans: &[RailPlan], links: &[(&str, u32)]) -> Vec<String> {

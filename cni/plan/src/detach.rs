@@ -12,8 +12,8 @@ use super::{
 };
 use attachments::{Attachment, Attribute, Rail, Shared, Stage};
 use rdma_netns::{
-    Address, Child, Guid, InterfaceName, Link, LinkType, NetnsSide, Observed, Op, VfSetting,
-    VfSettingKind,
+    Address, Child, Guid, InterfaceName, Link, LinkChange, LinkType, NetnsSide, Observed, Op,
+    VfSetting, VfSettingKind,
 };
 
 /// Other records that a plan considers.
@@ -71,9 +71,10 @@ pub fn detach_beside(
                         indexes.push(link.index);
                         aliased.push(format!("{} of the pod has the alias {alias}", link.name));
                     }
-                    _ => interfaces.push(Op::RemoveLink {
+                    _ => interfaces.push(Op::Link {
                         at: NetnsSide::Pod,
                         link: link.name.clone(),
+                        change: LinkChange::Remove,
                     }),
                 }
             }
@@ -317,9 +318,10 @@ fn children(rail: &Rail, of_pod: &[Attachment], observed: &Observed) -> Vec<Op> 
     let to_go = to_go.map(|link| (NetnsSide::Pod, link));
     let on_host = locate::child_on_host(rail, shared, observed);
     let on_host = on_host.map(|link| (NetnsSide::Host, link));
-    ops.extend(to_go.chain(on_host).map(|(at, link)| Op::RemoveLink {
+    ops.extend(to_go.chain(on_host).map(|(at, link)| Op::Link {
         at,
         link: link.name.clone(),
+        change: LinkChange::Remove,
     }));
     ops
 }

@@ -6,7 +6,7 @@ use super::function::Function;
 use attachments::Attribute;
 use rdma_netns::{
     Address, Child, DeviceSettings, HardwareAddress, InterfaceName, Ipoib, IpoibMode, Link,
-    LinkFlag, LinkSetting, LinkType, NetnsSide, Op, Route, VfSetting,
+    LinkChange, LinkFlag, LinkSetting, LinkType, NetnsSide, Op, Route, VfSetting,
     link::{IFA_F_NODAD, IFA_F_OPTIMISTIC},
 };
 use std::collections::BTreeMap;
@@ -37,6 +37,12 @@ impl<'a> LinkPlanner<'a> {
     /// Leaves these attributes unchanged from now on.
     pub(super) fn give_up(&mut self, attributes: &[Attribute]) {
         self.given_up.extend_from_slice(attributes);
+    }
+
+    /// Adds a change of the netdev. Returns false if its attribute was given up.
+    fn set(&mut self, change: LinkChange) -> bool {
+        let (at, link) = (self.at, self.name());
+        self.push(Op::Link { at, link, change })
     }
 
     /// Adds an operation. Returns false if its attribute was given up.
@@ -116,12 +122,7 @@ impl<'a> LinkPlanner<'a> {
             return;
         }
         self.up(false);
-        let (at, link) = (self.at, self.name());
-        self.ops.push(Op::RenameLink {
-            at,
-            link,
-            name: name.clone(),
-        });
+        self.set(LinkChange::Rename(name.clone()));
         self.link.name = name.clone();
     }
 
@@ -130,8 +131,7 @@ impl<'a> LinkPlanner<'a> {
         if self.link.up == up {
             return;
         }
-        let (at, link) = (self.at, self.name());
-        if !self.push(Op::SetUp { at, link, up }) {
+        if !self.set(LinkChange::Up(up)) {
             return;
         }
         self.link.up = up;
@@ -146,8 +146,7 @@ impl<'a> LinkPlanner<'a> {
         let Some(ipoib) = self.link.ipoib.filter(|it| it.mode != mode) else {
             return;
         };
-        let (at, link) = (self.at, self.name());
-        if self.push(Op::SetIpoibMode { at, link, mode }) {
+        if self.set(LinkChange::IpoibMode(mode)) {
             self.link.ipoib = Some(Ipoib { mode, ..ipoib });
             self.link.mtu = UNKNOWN_MTU;
         }
@@ -155,8 +154,7 @@ impl<'a> LinkPlanner<'a> {
 
     pub(super) fn umcast(&mut self, on: bool) {
         if self.link.ipoib.is_some_and(|it| it.umcast != on) {
-            let (at, link) = (self.at, self.name());
-            self.push(Op::SetUmcast { at, link, on });
+            self.set(LinkChange::Umcast(on));
         }
     }
 
@@ -168,11 +166,8 @@ impl<'a> LinkPlanner<'a> {
     }
 
     pub(super) fn mtu(&mut self, mtu: u32) {
-        if self.link.mtu != mtu {
-            let (at, link) = (self.at, self.name());
-            if self.push(Op::SetMtu { at, link, mtu }) {
-                self.link.mtu = mtu;
-            }
+        if self.link.mtu != mtu && self.set(LinkChange::Mtu(mtu)) {
+            self.link.mtu = mtu;
         }
     }
 
@@ -189,12 +184,7 @@ impl<'a> LinkPlanner<'a> {
             return;
         }
         self.up(false);
-        let (at, link) = (self.at, self.name());
-        self.ops.push(Op::SetMac {
-            at,
-            link,
-            mac: mac.clone(),
-        });
+        self.set(LinkChange::Mac(mac.clone()));
         self.link.mac = mac;
     }
 
@@ -202,8 +192,7 @@ impl<'a> LinkPlanner<'a> {
     pub(super) fn broadcast(&mut self, mac: Option<&HardwareAddress>) {
         let differs = |mac: &&HardwareAddress| self.link.broadcast.as_ref() != Some(*mac);
         if let Some(mac) = mac.filter(differs).cloned() {
-            let (at, link) = (self.at, self.name());
-            self.push(Op::SetBroadcast { at, link, mac });
+            self.set(LinkChange::Broadcast(mac));
         }
     }
 
@@ -218,21 +207,14 @@ impl<'a> LinkPlanner<'a> {
 
     pub(super) fn tx_queue_len(&mut self, packets: u32) {
         if self.link.tx_queue_len != packets {
-            let (at, link) = (self.at, self.name());
-            self.push(Op::SetTxQueueLen { at, link, packets });
+            self.set(LinkChange::TxQueueLen(packets));
         }
     }
 
     pub(super) fn settings(&mut self, desired: &BTreeMap<LinkSetting, u32>) {
         for (setting, value) in desired {
             if self.link.settings.get(setting) != Some(value) {
-                let (at, link) = (self.at, self.name());
-                self.push(Op::SetLinkSetting {
-                    at,
-                    link,
-                    setting: *setting,
-                    value: *value,
-                });
+                self.set(LinkChange::Setting(*setting, *value));
             }
         }
     }
@@ -241,8 +223,7 @@ impl<'a> LinkPlanner<'a> {
         for flag in LinkFlag::ALL {
             let on = flags.contains(&flag);
             if self.link.has(flag) != on {
-                let (at, link) = (self.at, self.name());
-                self.push(Op::SetFlag { at, link, flag, on });
+                self.set(LinkChange::Flag(flag, on));
             }
         }
     }
@@ -260,32 +241,19 @@ impl<'a> LinkPlanner<'a> {
 
     pub(super) fn alias(&mut self, alias: Option<&str>) {
         if self.link.alias.as_deref() != alias {
-            let (at, link) = (self.at, self.name());
-            self.push(Op::SetAlias {
-                at,
-                link,
-                alias: alias.unwrap_or_default().to_owned(),
-            });
+            self.set(LinkChange::Alias(alias.unwrap_or_default().to_owned()));
         }
     }
 
     /// Removes alternative names that `desired` does not have.
     pub(super) fn drop_alt_names(&mut self, desired: &[String]) {
-        let (at, link) = (self.at, self.name());
-        let (kept, dropped) = self
-            .link
-            .alt_names
-            .drain(..)
-            .partition(|name| desired.contains(name));
+        let names = std::mem::take(&mut self.link.alt_names);
+        let (kept, dropped): (Vec<String>, Vec<String>) =
+            names.into_iter().partition(|name| desired.contains(name));
         self.link.alt_names = kept;
-        let dropped: Vec<String> = dropped;
         for name in dropped {
-            self.push(Op::SetAltName {
-                at,
-                link: link.clone(),
-                name,
-                present: false,
-            });
+            let present = false;
+            self.set(LinkChange::AltName { name, present });
         }
     }
 
@@ -293,26 +261,16 @@ impl<'a> LinkPlanner<'a> {
     pub(super) fn add_alt_names(&mut self, desired: &[String]) {
         for name in desired {
             if !self.link.alt_names.contains(name) {
-                let (at, link) = (self.at, self.name());
-                self.push(Op::SetAltName {
-                    at,
-                    link,
-                    name: name.clone(),
-                    present: true,
-                });
+                let (name, present) = (name.clone(), true);
+                self.set(LinkChange::AltName { name, present });
             }
         }
     }
 
     pub(super) fn sysctl(&mut self, key: &str, value: i32) {
         if self.link.sysctls.get(key) != Some(&value) {
-            let (at, link) = (self.at, self.name());
-            self.push(Op::SetSysctl {
-                at,
-                link,
-                key: key.to_owned(),
-                value,
-            });
+            let key = key.to_owned();
+            self.set(LinkChange::Sysctl { key, value });
         }
     }
 
@@ -339,37 +297,25 @@ impl<'a> LinkPlanner<'a> {
         };
         let present = self.link.address(desired);
         if !present.is_some_and(is_same) {
-            let (at, link) = (self.at, self.name());
-            if at == NetnsSide::Host && present.is_none() && desired.ip.is_ipv6() {
+            if self.at == NetnsSide::Host && present.is_none() && desired.ip.is_ipv6() {
                 // duplicate detection ran on the host already; and a route can have the address as source only after a
                 // detection
                 let flags = desired.flags & !IFA_F_OPTIMISTIC | IFA_F_NODAD;
-                let address = Address {
+                self.set(LinkChange::AddAddress(Address {
                     flags,
                     ..desired.clone()
-                };
-                let link = link.clone();
-                self.push(Op::AddAddress { at, link, address });
+                }));
                 if flags == desired.flags {
                     return;
                 }
             }
-            self.push(Op::AddAddress {
-                at,
-                link,
-                address: desired.clone(),
-            });
+            self.set(LinkChange::AddAddress(desired.clone()));
         }
     }
 
     pub(super) fn route(&mut self, desired: &Route) {
         if !self.link.routes.iter().any(|it| it.same_as(desired)) {
-            let (at, link) = (self.at, self.name());
-            self.push(Op::AddRoute {
-                at,
-                link,
-                route: desired.clone(),
-            });
+            self.set(LinkChange::AddRoute(desired.clone()));
         }
     }
 

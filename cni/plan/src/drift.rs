@@ -3,11 +3,13 @@
 
 use super::locate;
 use attachments::{Attachment, Rail};
-use rdma_netns::{Child, LinkFlag, NetnsSide, Observed, Op, Route, VfSetting, link::MAIN_TABLE};
+use rdma_netns::{
+    Address, Child, InterfaceName, LinkChange, LinkFlag, NetnsSide, Observed, Op, Route, VfSetting,
+    link::MAIN_TABLE,
+};
 
 /// Describes the deviation that `op` would correct.
 pub fn describe(op: &Op, observed: &Observed) -> String {
-    let present = |at, name: &str| observed.at(at).and_then(|namespace| namespace.link(name));
     match op {
         Op::MoveRdma { device, .. } => format!("RDMA device {device} is not in the pod"),
         Op::RenameRdma { device, name, .. } => format!("RDMA device {name} is called {device} now"),
@@ -21,47 +23,9 @@ pub fn describe(op: &Op, observed: &Observed) -> String {
             ..
         } => format!("{name} is not in the pod"),
         Op::AddChild { parent, .. } => format!("the pod has lost its child of {parent}"),
-        Op::RemoveLink { at, link } => match at {
-            NetnsSide::Host => format!("{link} is still on the host, and has to be removed"),
-            NetnsSide::Pod => format!("{link} is still in the pod, and has to be removed"),
-        },
         Op::RemoveGroup { group } => format!("netdevs of group {group} are in the pod"),
-        Op::RenameLink { link, name, .. } => format!("{name} is called {link} now"),
-        Op::SetUp { link, up, .. } => format!("{link} is {}", if *up { "down" } else { "up" }),
-        Op::SetMtu { at, link, mtu } => match present(*at, link) {
-            Some(present) => format!("the MTU of {link} is {}, not {mtu}", present.mtu),
-            None => format!("the MTU of {link} is not {mtu}"),
-        },
-        Op::SetMac { link, mac, .. } => format!("the hardware address of {link} is not {mac}"),
-        Op::SetBroadcast { link, mac, .. } => {
-            format!("the broadcast address of {link} is not {mac}")
-        }
+        Op::Link { at, link, change } => describe_change(change, (*at, link), observed),
         Op::SetDeviceSetting { link, key, .. } => format!("{key} of {link} differs"),
-        Op::SetTxQueueLen { link, packets, .. } => {
-            format!("the transmit queue of {link} is not {packets} packets long")
-        }
-        Op::SetLinkSetting {
-            link,
-            setting,
-            value,
-            ..
-        } => format!("{setting:?} of {link} is not {value}"),
-        Op::SetIpoibMode { link, mode, .. } => {
-            format!("IPoIB of {link} is not in {} mode", mode.name())
-        }
-        Op::SetUmcast { link, on, .. } => {
-            format!("umcast of {link} is {}", if *on { "off" } else { "on" })
-        }
-        Op::SetFlag { link, flag, on, .. } => {
-            let flag = match flag {
-                LinkFlag::Promisc => "promiscuous mode",
-                LinkFlag::AllMulti => "reception of all multicast",
-                LinkFlag::Multicast => "multicast",
-                LinkFlag::NoArp => "NOARP",
-                flag => flag.name(),
-            };
-            format!("{flag} of {link} is {}", if *on { "off" } else { "on" })
-        }
         Op::SetVf {
             pf,
             number,
@@ -74,84 +38,8 @@ pub fn describe(op: &Op, observed: &Observed) -> String {
             format!("{device} has not taken over the GUIDs that are set of it")
         }
         Op::BindDriver { device, driver } => format!("{driver} is not bound to {device}"),
-        Op::SetAlias { link, .. } => format!("{link} has another alias"),
-        Op::SetAltName {
-            link,
-            name,
-            present,
-            ..
-        } => {
-            let verb = if *present { "has lost" } else { "has got" };
-            format!("{link} {verb} the alternative name {name}")
-        }
-        Op::SetSysctl {
-            at,
-            link,
-            key,
-            value,
-        } => {
-            let (family, key_name) = key.split_once('/').unwrap_or(("", key));
-            let setting = format!("net.{family}.conf.{link}.{key_name}");
-            match present(*at, link).and_then(|present| present.sysctls.get(key)) {
-                Some(present) => format!("{setting} is {present}, not {value}"),
-                None => format!("{setting} is not {value}"),
-            }
-        }
-        Op::AddAddress { at, link, address }
-            if present(*at, link).is_some_and(|link| link.address(address).is_some()) =>
-        {
-            let (ip, prefix) = (address.ip, address.prefix);
-            match address.metric {
-                Some(metric) => format!(
-                    "the address {ip}/{prefix} of {link} differs from its record (metric {metric})"
-                ),
-                None => format!("the address {ip}/{prefix} of {link} differs from its record"),
-            }
-        }
-        Op::AddAddress { link, address, .. } => {
-            let end = address.peer.map(|peer| format!(" peer {peer}"));
-            format!(
-                "{link} has lost its address {}{}/{}",
-                address.ip,
-                end.unwrap_or_default(),
-                address.prefix
-            )
-        }
-        Op::RemoveAddress { link, address, .. } => {
-            format!(
-                "{link} has got the address {}/{}",
-                address.ip, address.prefix
-            )
-        }
-        Op::AddRoute { at, link, route }
-            if present(*at, link)
-                .is_some_and(|link| link.routes.iter().any(|it| replaces(it, route))) =>
-        {
-            format!(
-                "the route of {link} to {}/{} differs from its record",
-                route.destination, route.prefix
-            )
-        }
-        Op::AddRoute { link, route, .. } => {
-            let (destination, prefix) = (route.destination, route.prefix);
-            match route.table {
-                MAIN_TABLE => format!("{link} has lost its route to {destination}/{prefix}"),
-                table => {
-                    format!("{link} has lost its route to {destination}/{prefix} in table {table}")
-                }
-            }
-        }
-        Op::RemoveRoute { link, route, .. } => {
-            format!(
-                "{link} has got a route to {}/{}",
-                route.destination, route.prefix
-            )
-        }
         Op::AddRule { rule, .. } => format!("the rule \"{rule}\" is gone"),
         Op::RemoveRule { rule, .. } => format!("there is the rule \"{rule}\""),
-        Op::Announce { link, address, .. } => {
-            format!("{link} has not announced {address} to its neighbours")
-        }
         Op::AddPnet { entry, .. } => {
             let port = entry
                 .rdma
@@ -167,6 +55,99 @@ pub fn describe(op: &Op, observed: &Observed) -> String {
             format!("net.smc.smcr_max_links_per_lgr of the pod is not {links}")
         }
         Op::SetTcp2Smc { on } => format!("net.smc.tcp2smc is {}", u8::from(!on)),
+    }
+}
+
+fn describe_change(
+    change: &LinkChange,
+    (at, link): (NetnsSide, &InterfaceName),
+    observed: &Observed,
+) -> String {
+    let present = observed.at(at).and_then(|namespace| namespace.link(link));
+    match change {
+        LinkChange::Remove => match at {
+            NetnsSide::Host => format!("{link} is still on the host, and has to be removed"),
+            NetnsSide::Pod => format!("{link} is still in the pod, and has to be removed"),
+        },
+        LinkChange::Rename(name) => format!("{name} is called {link} now"),
+        LinkChange::Up(up) => format!("{link} is {}", if *up { "down" } else { "up" }),
+        LinkChange::Mtu(mtu) => match present {
+            Some(present) => format!("the MTU of {link} is {}, not {mtu}", present.mtu),
+            None => format!("the MTU of {link} is not {mtu}"),
+        },
+        LinkChange::Mac(mac) => format!("the hardware address of {link} is not {mac}"),
+        LinkChange::Broadcast(mac) => format!("the broadcast address of {link} is not {mac}"),
+        LinkChange::TxQueueLen(packets) => {
+            format!("the transmit queue of {link} is not {packets} packets long")
+        }
+        LinkChange::Setting(setting, value) => format!("{setting:?} of {link} is not {value}"),
+        LinkChange::IpoibMode(mode) => format!("IPoIB of {link} is not in {} mode", mode.name()),
+        LinkChange::Umcast(on) => {
+            format!("umcast of {link} is {}", if *on { "off" } else { "on" })
+        }
+        LinkChange::Flag(flag, on) => {
+            let flag = match flag {
+                LinkFlag::Promisc => "promiscuous mode",
+                LinkFlag::AllMulti => "reception of all multicast",
+                LinkFlag::Multicast => "multicast",
+                LinkFlag::NoArp => "NOARP",
+                flag => flag.name(),
+            };
+            format!("{flag} of {link} is {}", if *on { "off" } else { "on" })
+        }
+        LinkChange::Alias(_) => format!("{link} has another alias"),
+        LinkChange::AltName { name, present } => {
+            let verb = if *present { "has lost" } else { "has got" };
+            format!("{link} {verb} the alternative name {name}")
+        }
+        LinkChange::Sysctl { key, value } => {
+            let (family, key_name) = key.split_once('/').unwrap_or(("", key));
+            let setting = format!("net.{family}.conf.{link}.{key_name}");
+            match present.and_then(|present| present.sysctls.get(key)) {
+                Some(present) => format!("{setting} is {present}, not {value}"),
+                None => format!("{setting} is not {value}"),
+            }
+        }
+        LinkChange::AddAddress(address) => {
+            let (ip, prefix) = (address.ip, address.prefix);
+            match (
+                present.and_then(|link| link.address(address)),
+                address.metric,
+            ) {
+                (Some(_), Some(metric)) => format!(
+                    "the address {ip}/{prefix} of {link} differs from its record (metric {metric})"
+                ),
+                (Some(_), None) => {
+                    format!("the address {ip}/{prefix} of {link} differs from its record")
+                }
+                (None, _) => {
+                    let end = address.peer.map(|peer| format!(" peer {peer}"));
+                    let end = end.unwrap_or_default();
+                    format!("{link} has lost its address {ip}{end}/{prefix}")
+                }
+            }
+        }
+        LinkChange::RemoveAddress(Address { ip, prefix, .. }) => {
+            format!("{link} has got the address {ip}/{prefix}")
+        }
+        LinkChange::AddRoute(route) => {
+            let to = format!("{}/{}", route.destination, route.prefix);
+            let mut routes = present.iter().flat_map(|link| &link.routes);
+            match (routes.any(|it| replaces(it, route)), route.table) {
+                (true, _) => format!("the route of {link} to {to} differs from its record"),
+                (false, MAIN_TABLE) => format!("{link} has lost its route to {to}"),
+                (false, table) => format!("{link} has lost its route to {to} in table {table}"),
+            }
+        }
+        LinkChange::RemoveRoute(route) => {
+            format!(
+                "{link} has got a route to {}/{}",
+                route.destination, route.prefix
+            )
+        }
+        LinkChange::Announce(address) => {
+            format!("{link} has not announced {address} to its neighbours")
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use super::{
     locate::{self, Located},
 };
 use attachments::{Attachment, Phase, Rail, Sibling};
-use rdma_netns::{Link, NetnsSide, Observed, Op, RdmaDevice};
+use rdma_netns::{Link, LinkChange, NetnsSide, Observed, Op, RdmaDevice};
 use std::slice;
 
 /// Returns the pod's other children of the netdevs that it shares: netdevs that belong neither to this attachment nor
@@ -115,9 +115,10 @@ pub(super) fn uppers(
     let uppers = pod.flat_map(move |pod| pod.lying_on(side, link));
     uppers
         .filter(move |it| !rails.contains(&it.index))
-        .map(|it| Op::RemoveLink {
+        .map(|it| Op::Link {
             at: NetnsSide::Pod,
             link: it.name.clone(),
+            change: LinkChange::Remove,
         })
 }
 

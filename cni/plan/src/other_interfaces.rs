@@ -8,7 +8,7 @@ use super::{draft::LinkPlanner, routing};
 use attachments::{Attachment, OtherInterface, Rail};
 use ipnetwork::IpNetwork;
 use rdma_netns::{
-    Address, Link, Namespace, NetnsSide, Observed, Op, Route, Rule,
+    Address, Link, LinkChange, Namespace, NetnsSide, Observed, Op, Route, Rule,
     link::{MAIN_TABLE, PROTOCOL_RA, PROTOCOL_STATIC},
 };
 use std::{cmp::Reverse, net::IpAddr};
@@ -225,7 +225,11 @@ pub(super) fn detach(attachment: &Attachment, observed: &Observed) -> Vec<Op> {
     let has_rule = |route: &Route| rules.iter().any(|rule| rule.table == route.table);
     let routes = routes.filter(|(_, route)| has_rule(route));
     let mut ops: Vec<Op> = routes
-        .map(|(link, route)| Op::RemoveRoute { at, link, route })
+        .map(|(link, route)| Op::Link {
+            at,
+            link,
+            change: LinkChange::RemoveRoute(route),
+        })
         .collect();
     ops.extend(rules.iter().map(|rule| Op::RemoveRule {
         at,

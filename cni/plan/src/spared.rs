@@ -7,14 +7,14 @@
 
 use super::RailPlan;
 use attachments::Spared;
-use rdma_netns::{NetnsSide, Observed, Op, link::PROTOCOL_RA};
+use rdma_netns::{LinkChange, NetnsSide, Observed, Op, link::PROTOCOL_RA};
 
 const ACCEPT_RA: &str = "ipv6/accept_ra";
 const EVEN_IF_FORWARDING: i32 = 2;
 
 /// Returns true if the kernel drops the host's default routers with `op`.
 pub fn drops_routers(op: &Op) -> bool {
-    matches!(op, Op::SetSysctl { at: NetnsSide::Host, key, value, .. } if key == "ipv6/forwarding" && *value != 0)
+    matches!(op, Op::Link { at: NetnsSide::Host, change: LinkChange::Sysctl { key, value }, .. } if key == "ipv6/forwarding" && *value != 0)
 }
 
 /// Returns the netdevs of the host that lose default routers by `plans`. A netdev that accepts no advertisement is left
@@ -74,10 +74,12 @@ pub fn without_spared(spared: &[Spared], observed: &mut Observed) {
 }
 
 fn set(Spared { name, .. }: &Spared, value: i32) -> Op {
-    Op::SetSysctl {
+    Op::Link {
         at: NetnsSide::Host,
         link: name.clone(),
-        key: ACCEPT_RA.to_owned(),
-        value,
+        change: LinkChange::Sysctl {
+            key: ACCEPT_RA.to_owned(),
+            value,
+        },
     }
 }

@@ -12,8 +12,8 @@ use attachments::{Attachment, DesiredLink};
 use nix::libc;
 use plan::{self, Obstacle};
 use rdma_netns::{
-    Conflict, Desired, Kernel, NetnsSide, ObserveError, Observed, Op, OpError, Plan, RdmaDevice,
-    Refusal, Unstable, reconcile,
+    Conflict, Desired, Kernel, LinkChange, NetnsSide, ObserveError, Observed, Op, OpError, Plan,
+    RdmaDevice, Refusal, Unstable, reconcile,
 };
 use std::{net::IpAddr, time::Duration};
 
@@ -330,10 +330,10 @@ pub fn announce<K: Kernel>(kernel: &K, pod: &K::Pod, attachment: &Attachment, ob
         let given = rail.assigned.addresses.iter();
         let present = given.filter_map(|address| link.address(address));
         for address in present.filter(|it| !it.is_link_local() && !it.tentative) {
-            let op = Op::Announce {
+            let op = Op::Link {
                 at: NetnsSide::Pod,
                 link: rail.pod_name.clone(),
-                address: address.ip,
+                change: LinkChange::Announce(address.ip),
             };
             log::debug!("{op}");
             if let Err(error) = kernel.execute(&op, Some(pod)) {

@@ -6,7 +6,7 @@ use crate::{error::Error, verb::Node};
 use attachments::{Attachment, Rail, is_orphaned_child};
 use network_conf::Conf;
 use plan::select::SelectError;
-use rdma_netns::{Child, Kernel, LinkType, NetnsSide, Observed, Op, Pkey};
+use rdma_netns::{Child, Kernel, LinkChange, LinkType, NetnsSide, Observed, Op, Pkey};
 
 const NO_PARTITION: &str = "it is no InfiniBand netdev, and only such a one has partitions";
 
@@ -87,7 +87,14 @@ pub fn remove_orphans<K: Kernel>(node: &Node<'_, K>, observed: &Observed) -> Res
         }
         let (at, link) = (NetnsSide::Host, link.name.clone());
         log::warn!("removing {link}: it was the child of a pod that is gone, and has no record");
-        if let Err(error) = node.kernel.execute(&Op::RemoveLink { at, link }, None) {
+        if let Err(error) = node.kernel.execute(
+            &Op::Link {
+                at,
+                link,
+                change: LinkChange::Remove,
+            },
+            None,
+        ) {
             log::warn!("{error}; the next ADD tries again");
         }
     }

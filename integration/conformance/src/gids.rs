@@ -2,7 +2,7 @@
 //! GID tables: when an address has its GID, and who sees it.
 
 use crate::{Node, ops::*};
-use rdma_netns::{Gid, GidKind, Kernel, Op};
+use rdma_netns::{Gid, GidKind, Kernel, LinkChange, Op};
 use std::{io, time::Duration};
 
 const ADDRESSES: [&str; 2] = ["10.9.0.5/24", "fd09::5/64"];
@@ -17,7 +17,11 @@ fn set_up(node: &Node<'_, impl Kernel>) {
         } else {
             address(text)
         };
-        node.make(Op::AddAddress { at, link, address });
+        node.make(Op::Link {
+            at,
+            link,
+            change: LinkChange::AddAddress(address),
+        });
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::{Node, ops::*};
 use nix::errno::Errno;
-use rdma_netns::{Child, IpvlanMode, Kernel, Op};
+use rdma_netns::{Child, IpvlanMode, Kernel, LinkChange, Op};
 
 const IPVLAN: Child = Child::Ipvlan(IpvlanMode::L2);
 
@@ -17,10 +17,10 @@ pub fn it_has_its_parents_mac_for_good(node: &Node<'_, impl Kernel>) {
         (Some("ipvlan"), &parent.mac)
     );
     assert_eq!((made.child, made.lower), (Some(IPVLAN), Some(parent.index)));
-    let mac = Op::SetMac {
+    let mac = Op::Link {
         at: POD,
         link: name("rdma0"),
-        mac: node.host("nic1").mac,
+        change: LinkChange::Mac(node.host("nic1").mac),
     };
     assert_eq!(node.refused(mac), Errno::EOPNOTSUPP);
 }

@@ -3,7 +3,7 @@
 
 use crate::{Node, ops::*};
 use nix::errno::Errno;
-use rdma_netns::{Kernel, Link, LinkFlag, LinkSetting, Op};
+use rdma_netns::{Kernel, Link, LinkChange, LinkFlag, LinkSetting, Op};
 
 /// Returns the part of `link` that a move keeps.
 fn kept(link: Link) -> Link {
@@ -53,30 +53,29 @@ fn set(node: &Node<'_, impl Kernel>, wanted: &Link) {
     let now = node.host("nic0");
     node.make(mtu(at, "nic0", wanted.mtu));
     let mac = wanted.mac.clone();
-    node.make(Op::SetMac {
+    node.make(Op::Link {
         at,
         link: link(),
-        mac,
+        change: LinkChange::Mac(mac),
     });
     let packets = wanted.tx_queue_len;
-    node.make(Op::SetTxQueueLen {
+    node.make(Op::Link {
         at,
         link: link(),
-        packets,
+        change: LinkChange::TxQueueLen(packets),
     });
     for (&setting, &value) in &wanted.settings {
-        node.make(Op::SetLinkSetting {
+        node.make(Op::Link {
             at,
             link: link(),
-            setting,
-            value,
+            change: LinkChange::Setting(setting, value),
         });
     }
     let alias = wanted.alias.clone().unwrap_or_default();
-    node.make(Op::SetAlias {
+    node.make(Op::Link {
         at,
         link: link(),
-        alias,
+        change: LinkChange::Alias(alias),
     });
     for each in LinkFlag::ALL {
         node.make(flag("nic0", each, wanted.has(each)));

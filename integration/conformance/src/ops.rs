@@ -2,8 +2,8 @@
 //! Changes, in few words, and what is seen of them.
 
 use rdma_netns::{
-    Address, Child, InterfaceName, Link, LinkFlag, LinkSetting, MacvlanMode, NetnsSide, Op, Route,
-    Rule, link::IFA_F_NODAD,
+    Address, Child, InterfaceName, Link, LinkChange, LinkFlag, LinkSetting, MacvlanMode, NetnsSide,
+    Op, Route, Rule, link::IFA_F_NODAD,
 };
 use std::net::IpAddr;
 
@@ -67,68 +67,104 @@ pub fn up(link: &str, up: bool) -> Op {
 /// A netdev goes up or down.
 pub fn up_at(at: NetnsSide, link: &str, up: bool) -> Op {
     let link = name(link);
-    Op::SetUp { at, link, up }
+    Op::Link {
+        at,
+        link,
+        change: LinkChange::Up(up),
+    }
 }
 
 /// An address for a netdev of the host.
 pub fn add(link: &str, address: Address) -> Op {
     let (at, link) = (HOST, name(link));
-    Op::AddAddress { at, link, address }
+    Op::Link {
+        at,
+        link,
+        change: LinkChange::AddAddress(address),
+    }
 }
 
 /// An address that a netdev of the host has no longer.
 pub fn remove(link: &str, address: Address) -> Op {
     let (at, link) = (HOST, name(link));
-    Op::RemoveAddress { at, link, address }
+    Op::Link {
+        at,
+        link,
+        change: LinkChange::RemoveAddress(address),
+    }
 }
 
 /// A route by a netdev of the host.
 pub fn add_route(link: &str, route: Route) -> Op {
     let (at, link) = (HOST, name(link));
-    Op::AddRoute { at, link, route }
+    Op::Link {
+        at,
+        link,
+        change: LinkChange::AddRoute(route),
+    }
 }
 
 /// A route that a netdev of the host has no longer.
 pub fn remove_route(link: &str, route: Route) -> Op {
     let (at, link) = (HOST, name(link));
-    Op::RemoveRoute { at, link, route }
+    Op::Link {
+        at,
+        link,
+        change: LinkChange::RemoveRoute(route),
+    }
 }
 
 /// The MTU of a netdev.
 pub fn mtu(at: NetnsSide, link: &str, mtu: u32) -> Op {
     let link = name(link);
-    Op::SetMtu { at, link, mtu }
+    Op::Link {
+        at,
+        link,
+        change: LinkChange::Mtu(mtu),
+    }
 }
 
 /// A netdev of the host is called otherwise.
 pub fn rename(from: &str, to: &str) -> Op {
     let (at, link, name) = (HOST, name(from), name(to));
-    Op::RenameLink { at, link, name }
+    Op::Link {
+        at,
+        link,
+        change: LinkChange::Rename(name),
+    }
 }
 
 /// An alternative name of a netdev of the host.
 pub fn alt_name(link: &str, alternative: &str, present: bool) -> Op {
-    Op::SetAltName {
+    Op::Link {
         at: HOST,
         link: name(link),
-        name: alternative.to_owned(),
-        present,
+        change: LinkChange::AltName {
+            name: alternative.to_owned(),
+            present,
+        },
     }
 }
 
 /// A flag of a netdev of the host.
 pub fn flag(link: &str, flag: LinkFlag, on: bool) -> Op {
     let (at, link) = (HOST, name(link));
-    Op::SetFlag { at, link, flag, on }
+    Op::Link {
+        at,
+        link,
+        change: LinkChange::Flag(flag, on),
+    }
 }
 
 /// A setting of a netdev of the host.
 pub fn sysctl(link: &str, key: &str, value: i32) -> Op {
-    Op::SetSysctl {
+    Op::Link {
         at: HOST,
         link: name(link),
-        key: key.to_owned(),
-        value,
+        change: LinkChange::Sysctl {
+            key: key.to_owned(),
+            value,
+        },
     }
 }
 
@@ -146,17 +182,20 @@ pub fn add_child(parent: &str, child: Child, to: &str) -> Op {
 /// The end of a netdev.
 pub fn remove_link(at: NetnsSide, link: &str) -> Op {
     let link = name(link);
-    Op::RemoveLink { at, link }
+    Op::Link {
+        at,
+        link,
+        change: LinkChange::Remove,
+    }
 }
 
 /// A number of a netdev.
 pub fn setting(at: NetnsSide, link: &str, setting: LinkSetting, value: u32) -> Op {
     let link = name(link);
-    Op::SetLinkSetting {
+    Op::Link {
         at,
         link,
-        setting,
-        value,
+        change: LinkChange::Setting(setting, value),
     }
 }
 

@@ -3,13 +3,13 @@
 
 use crate::{Node, ops::*};
 use nix::errno::Errno;
-use rdma_netns::{HardwareAddress, Kernel, Op};
+use rdma_netns::{HardwareAddress, Kernel, LinkChange, Op};
 
 fn set_mac(mac: &HardwareAddress) -> Op {
-    Op::SetMac {
+    Op::Link {
         at: HOST,
         link: name("nic0"),
-        mac: mac.clone(),
+        change: LinkChange::Mac(mac.clone()),
     }
 }
 

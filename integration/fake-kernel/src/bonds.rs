@@ -5,7 +5,7 @@ use crate::{
     Nic,
     world::{HOST, World},
 };
-use rdma_netns::{Address, InterfaceName, NetnsSide, Op};
+use rdma_netns::{Address, InterfaceName, LinkChange, NetnsSide, Op};
 use std::net::IpAddr;
 
 impl World {
@@ -29,19 +29,19 @@ impl World {
         }
         let name = |text: &str| InterfaceName::try_from(text).expect("an interface name");
         for link in ports.iter().chain([&bond]) {
-            self.execute_on_host(Op::SetUp {
+            self.execute_on_host(Op::Link {
                 at: NetnsSide::Host,
                 link: name(link),
-                up: true,
+                change: LinkChange::Up(true),
             });
         }
         let ipv4 = IpAddr::from([10, number, 0, 1]);
         let ipv6 = IpAddr::from([0xfd00, u16::from(number), 0, 0, 0, 0, 0, 1]);
         for (ip, prefix) in [(ipv4, 16), (ipv6, 64)] {
-            self.execute_on_host(Op::AddAddress {
+            self.execute_on_host(Op::Link {
                 at: NetnsSide::Host,
                 link: name(&bond),
-                address: Address::new(ip, prefix),
+                change: LinkChange::AddAddress(Address::new(ip, prefix)),
             });
         }
         (0..self.detection).for_each(|_| self.pass_time());

@@ -3,7 +3,7 @@
 
 use crate::world::{HOST, Refusal, World};
 use nix::errno::Errno;
-use rdma_netns::{NetnsId, NetnsSide, Op};
+use rdma_netns::{InterfaceName, LinkChange, NetnsId, NetnsSide, Op};
 
 impl World {
     /// Makes the one change `op`; `pod` is the namespace that it may name. Tests use it
@@ -43,24 +43,12 @@ impl World {
                 name,
                 mtu,
             } => self.add_child(at(side)?, parent, *child, name, *mtu),
-            Op::RemoveLink { at: side, link } => self.remove_link(at(side)?, link),
+            Op::Link {
+                at: side,
+                link,
+                change,
+            } => self.change_link(at(side)?, link, change),
             Op::RemoveGroup { group } => self.remove_group(at(&NetnsSide::Pod)?, *group),
-            Op::RenameLink {
-                at: side,
-                link,
-                name,
-            } => self.rename_link(at(side)?, link, name),
-            Op::SetUp { at: side, link, up } => self.set_up(at(side)?, link, *up),
-            Op::SetMtu {
-                at: side,
-                link,
-                mtu,
-            } => self.set_mtu(at(side)?, link, *mtu),
-            Op::SetMac {
-                at: side,
-                link,
-                mac,
-            } => self.set_mac(at(side)?, link, mac),
             Op::SetVf {
                 pf,
                 number,
@@ -68,101 +56,59 @@ impl World {
             } => self.set_vf(pf, *number, setting),
             Op::RebindDriver { device, driver } => self.rebind_driver(device, driver),
             Op::BindDriver { device, driver } => self.bind_driver(device, driver),
-            Op::SetTxQueueLen {
-                at: side,
-                link,
-                packets,
-            } => {
-                self.netdev(at(side)?, link)?.link.tx_queue_len = *packets;
-                Ok(())
-            }
-            Op::SetBroadcast {
-                at: side,
-                link,
-                mac,
-            } => {
-                self.netdev(at(side)?, link)?.link.broadcast = Some(mac.clone());
-                Ok(())
-            }
             Op::SetDeviceSetting { link, key, value } => {
                 self.set_device_setting(HOST, link, (key, value))
             }
-            Op::SetLinkSetting {
-                at: side,
-                link,
-                setting,
-                value,
-            } => {
-                let netdev = self.netdev(at(side)?, link)?;
-                netdev.link.settings.insert(*setting, *value);
-                Ok(())
-            }
-            Op::SetIpoibMode {
-                at: side,
-                link,
-                mode,
-            } => self.set_ipoib_mode(at(side)?, link, *mode),
-            Op::SetUmcast { at: side, link, on } => self.set_umcast(at(side)?, link, *on),
-            Op::SetFlag {
-                at: side,
-                link,
-                flag,
-                on,
-            } => self.set_flag(at(side)?, link, *flag, *on),
-            Op::SetAlias {
-                at: side,
-                link,
-                alias,
-            } => {
-                let alias = Some(alias.clone()).filter(|alias| !alias.is_empty());
-                self.netdev(at(side)?, link)?.link.alias = alias;
-                Ok(())
-            }
-            Op::SetAltName {
-                at: side,
-                link,
-                name,
-                present,
-            } => self.set_alt_name(at(side)?, link, name, *present),
-            Op::SetSysctl {
-                at: side,
-                link,
-                key,
-                value,
-            } => self.set_sysctl(at(side)?, link, key, *value),
-            Op::AddAddress {
-                at: side,
-                link,
-                address,
-            } => self.add_address(at(side)?, link, address),
-            Op::RemoveAddress {
-                at: side,
-                link,
-                address,
-            } => self.remove_address(at(side)?, link, address),
-            Op::AddRoute {
-                at: side,
-                link,
-                route,
-            } => self.add_route(at(side)?, link, route),
-            Op::RemoveRoute {
-                at: side,
-                link,
-                route,
-            } => self.remove_route(at(side)?, link, route),
             Op::AddRule { at: side, rule } => self.add_rule(at(side)?, rule),
             Op::RemoveRule { at: side, rule } => self.remove_rule(at(side)?, rule),
-            Op::Announce {
-                at: side,
-                link,
-                address,
-            } => self.announce(at(side)?, link, *address),
             Op::AddPnet { at: side, entry } => self.add_pnet(at(side)?, entry),
             Op::RemovePnet { at: side, id } => self.remove_pnet(at(side)?, id),
             Op::AddUeid { ueid } => self.add_ueid(ueid),
             Op::RemoveUeid { ueid } => self.remove_ueid(ueid),
             Op::SetMaxLinks { links } => self.set_max_links(at(&NetnsSide::Pod)?, *links),
             Op::SetTcp2Smc { on } => self.set_tcp2smc(at(&NetnsSide::Pod)?, *on),
+        }
+    }
+    fn change_link(
+        &mut self,
+        at: NetnsId,
+        link: &InterfaceName,
+        change: &LinkChange,
+    ) -> Result<(), Refusal> {
+        match change {
+            LinkChange::Remove => self.remove_link(at, link),
+            LinkChange::Rename(name) => self.rename_link(at, link, name),
+            LinkChange::Up(up) => self.set_up(at, link, *up),
+            LinkChange::Mtu(mtu) => self.set_mtu(at, link, *mtu),
+            LinkChange::Mac(mac) => self.set_mac(at, link, mac),
+            LinkChange::TxQueueLen(packets) => {
+                self.netdev(at, link)?.link.tx_queue_len = *packets;
+                Ok(())
+            }
+            LinkChange::Broadcast(mac) => {
+                self.netdev(at, link)?.link.broadcast = Some(mac.clone());
+                Ok(())
+            }
+            LinkChange::Setting(setting, value) => {
+                let netdev = self.netdev(at, link)?;
+                netdev.link.settings.insert(*setting, *value);
+                Ok(())
+            }
+            LinkChange::IpoibMode(mode) => self.set_ipoib_mode(at, link, *mode),
+            LinkChange::Umcast(on) => self.set_umcast(at, link, *on),
+            LinkChange::Flag(flag, on) => self.set_flag(at, link, *flag, *on),
+            LinkChange::Alias(alias) => {
+                let alias = Some(alias.clone()).filter(|alias| !alias.is_empty());
+                self.netdev(at, link)?.link.alias = alias;
+                Ok(())
+            }
+            LinkChange::AltName { name, present } => self.set_alt_name(at, link, name, *present),
+            LinkChange::Sysctl { key, value } => self.set_sysctl(at, link, key, *value),
+            LinkChange::AddAddress(address) => self.add_address(at, link, address),
+            LinkChange::RemoveAddress(address) => self.remove_address(at, link, address),
+            LinkChange::AddRoute(route) => self.add_route(at, link, route),
+            LinkChange::RemoveRoute(route) => self.remove_route(at, link, route),
+            LinkChange::Announce(address) => self.announce(at, link, *address),
         }
     }
 }

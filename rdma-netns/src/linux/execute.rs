@@ -9,7 +9,7 @@ use super::{
     routes, rules, smc, sysctls, vfs, xdp,
 };
 use crate::{
-    Child, InterfaceName, LinkSetting, NetnsSide, Op,
+    Child, InterfaceName, LinkChange, LinkSetting, NetnsSide, Op,
     netlink::{NetlinkError, Socket},
 };
 use netlink_packet_route::{
@@ -59,15 +59,6 @@ impl<'a> Namespaces<'a> {
         socket.request(&change(index), flags as u16).map(drop)
     }
 
-    fn set(
-        self,
-        at: NetnsSide,
-        link: &InterfaceName,
-        attribute: LinkAttribute,
-    ) -> Result<(), NetlinkError> {
-        self.change(at, link, 0, |index| links::set(index, vec![attribute]))
-    }
-
     pub(super) fn execute(self, op: &Op) -> Result<(), NetlinkError> {
         match op {
             Op::MoveRdma { device, from, to } => {
@@ -93,29 +84,11 @@ impl<'a> Namespaces<'a> {
                 name,
                 mtu,
             } => self.add_child(*at, parent, (*child, name, *mtu)),
-            Op::RemoveLink { at, link } => {
-                tolerate(libc::ENODEV, self.change(*at, link, 0, links::remove))
-            }
+            Op::Link { at, link, change } => self.change_link(*at, link, change),
             Op::RemoveGroup { group } => {
                 let mut pod = self.at(NetnsSide::Pod)?.route();
                 let removed = pod.request(&links::remove_group(*group), 0);
                 tolerate(libc::ENODEV, removed.map(drop))
-            }
-            Op::RenameLink { at, link, name } => {
-                self.set(*at, link, LinkAttribute::IfName(name.to_string()))
-            }
-            Op::SetUp { at, link, up } => self.change(*at, link, 0, |index| {
-                links::set_flags(index, LinkFlags::Up, *up)
-            }),
-            Op::SetMtu { at, link, mtu } => self.set(*at, link, LinkAttribute::Mtu(*mtu)),
-            Op::SetMac { at, link, mac } => {
-                self.set(*at, link, LinkAttribute::Address(mac.0.clone()))
-            }
-            Op::SetTxQueueLen { at, link, packets } => {
-                self.set(*at, link, LinkAttribute::TxQueueLen(*packets))
-            }
-            Op::SetBroadcast { at, link, mac } => {
-                self.set(*at, link, LinkAttribute::Broadcast(mac.0.clone()))
             }
             Op::SetDeviceSetting { link, key, value } => {
                 let mut socket = self.host.route();
@@ -128,37 +101,6 @@ impl<'a> Namespaces<'a> {
                     setting,
                 )?)
             }
-            Op::SetLinkSetting {
-                at,
-                link,
-                setting: LinkSetting::Xdp,
-                value,
-            } => {
-                let mut socket = self.at(*at)?.route();
-                let index = index_of(&mut socket, link)?;
-                xdp::detach(&mut socket, index, *value)
-            }
-            Op::SetLinkSetting {
-                at,
-                link,
-                setting,
-                value,
-            } => self.set(*at, link, links::setting(*setting, *value)),
-            Op::SetIpoibMode { at, link, mode } => {
-                let space = self.at(*at)?;
-                let index = index_of(&mut space.route(), link)?;
-                let is_host = *at == NetnsSide::Host;
-                let netdev = (&**link, index);
-                let changed = ipoib::change_mode(space, is_host, self.sysfs, netdev, *mode);
-                // the netdev has the mode, and another process holds rtnl
-                tolerate(libc::EBUSY, changed)
-            }
-            Op::SetUmcast { at, link, on } => {
-                self.change(*at, link, 0, |index| ipoib::set_umcast(index, *on))
-            }
-            Op::SetFlag { at, link, flag, on } => {
-                self.change(*at, link, 0, |index| links::set_flag(index, *flag, *on))
-            }
             Op::SetVf {
                 pf,
                 number,
@@ -168,48 +110,6 @@ impl<'a> Namespaces<'a> {
             }),
             Op::RebindDriver { device, driver } => Ok(drivers::rebind(self.sysfs, device, driver)?),
             Op::BindDriver { device, driver } => Ok(drivers::bind(self.sysfs, device, driver)?),
-            Op::SetAlias { at, link, alias } => self.set(*at, link, links::alias(alias)),
-            Op::SetAltName {
-                at,
-                link,
-                name,
-                present: true,
-            } => {
-                let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
-                self.change(*at, link, flags, |index| {
-                    RouteNetlinkMessage::NewLinkProp(links::alt_name(index, name))
-                })
-            }
-            Op::SetAltName {
-                at,
-                link,
-                name,
-                present: false,
-            } => self.change(*at, link, 0, |index| {
-                RouteNetlinkMessage::DelLinkProp(links::alt_name(index, name))
-            }),
-            Op::SetSysctl {
-                at,
-                link,
-                key,
-                value,
-            } => Ok(self.at(*at)?.inside(|| sysctls::write(link, key, *value))?),
-            Op::AddAddress { at, link, address } => {
-                let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
-                self.change(*at, link, flags, |index| addresses::add(index, address))
-            }
-            Op::RemoveAddress { at, link, address } => {
-                self.change(*at, link, 0, |index| addresses::remove(index, address))
-            }
-            Op::AddRoute { at, link, route } => {
-                let flags = libc::NLM_F_CREATE | libc::NLM_F_APPEND;
-                let added = self.change(*at, link, flags, |index| routes::add(index, route));
-                tolerate(libc::EEXIST, added)
-            }
-            Op::RemoveRoute { at, link, route } => {
-                let removed = self.change(*at, link, 0, |index| routes::remove(index, route));
-                tolerate(libc::ESRCH, removed)
-            }
             Op::AddRule { at, rule } => {
                 let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
                 let mut socket = self.at(*at)?.route();
@@ -221,13 +121,81 @@ impl<'a> Namespaces<'a> {
                 let removed = socket.request(&rules::remove(rule), 0);
                 tolerate(libc::ENOENT, removed.map(drop))
             }
-            Op::Announce { at, link, address } => self.announce(*at, link, *address),
             Op::AddPnet { at, entry } => smc::add_pnet(self.at(*at)?, *at, entry),
             Op::RemovePnet { at, id } => smc::remove_pnet(self.at(*at)?, id),
             Op::AddUeid { ueid } => smc::add_ueid(ueid),
             Op::RemoveUeid { ueid } => smc::remove_ueid(ueid),
             Op::SetMaxLinks { links } => smc::set_max_links(self.at(NetnsSide::Pod)?, *links),
             Op::SetTcp2Smc { on } => smc::set_tcp2smc(self.at(NetnsSide::Pod)?, *on),
+        }
+    }
+
+    fn change_link(
+        self,
+        at: NetnsSide,
+        link: &InterfaceName,
+        change: &LinkChange,
+    ) -> Result<(), NetlinkError> {
+        const NEW: i32 = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
+        let request = |flags, message: &dyn Fn(u32) -> RouteNetlinkMessage| {
+            self.change(at, link, flags, message)
+        };
+        let set = |attribute: LinkAttribute| {
+            self.change(at, link, 0, |index| links::set(index, vec![attribute]))
+        };
+        match change {
+            LinkChange::Remove => tolerate(libc::ENODEV, request(0, &links::remove)),
+            LinkChange::Rename(name) => set(LinkAttribute::IfName(name.to_string())),
+            LinkChange::Up(up) => request(0, &|index| links::set_flags(index, LinkFlags::Up, *up)),
+            LinkChange::Mtu(mtu) => set(LinkAttribute::Mtu(*mtu)),
+            LinkChange::Mac(mac) => set(LinkAttribute::Address(mac.0.clone())),
+            LinkChange::Broadcast(mac) => set(LinkAttribute::Broadcast(mac.0.clone())),
+            LinkChange::TxQueueLen(packets) => set(LinkAttribute::TxQueueLen(*packets)),
+            LinkChange::Setting(LinkSetting::Xdp, program) => {
+                let mut socket = self.at(at)?.route();
+                let index = index_of(&mut socket, link)?;
+                xdp::detach(&mut socket, index, *program)
+            }
+            LinkChange::Setting(setting, value) => set(links::setting(*setting, *value)),
+            LinkChange::IpoibMode(mode) => {
+                let space = self.at(at)?;
+                let index = index_of(&mut space.route(), link)?;
+                let is_host = at == NetnsSide::Host;
+                let changed =
+                    ipoib::change_mode(space, is_host, self.sysfs, (&**link, index), *mode);
+                // the netdev has the mode, and another process holds rtnl
+                tolerate(libc::EBUSY, changed)
+            }
+            LinkChange::Umcast(on) => request(0, &|index| ipoib::set_umcast(index, *on)),
+            LinkChange::Flag(flag, on) => request(0, &|index| links::set_flag(index, *flag, *on)),
+            LinkChange::Alias(alias) => set(links::alias(alias)),
+            LinkChange::AltName { name, present } => {
+                let names = |index| links::alt_name(index, name);
+                match present {
+                    true => request(NEW, &|it| RouteNetlinkMessage::NewLinkProp(names(it))),
+                    false => request(0, &|it| RouteNetlinkMessage::DelLinkProp(names(it))),
+                }
+            }
+            LinkChange::Sysctl { key, value } => {
+                Ok(self.at(at)?.inside(|| sysctls::write(link, key, *value))?)
+            }
+            LinkChange::AddAddress(address) => {
+                let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
+                request(flags, &|index| addresses::add(index, address))
+            }
+            LinkChange::RemoveAddress(address) => {
+                request(0, &|index| addresses::remove(index, address))
+            }
+            LinkChange::AddRoute(route) => {
+                let flags = libc::NLM_F_CREATE | libc::NLM_F_APPEND;
+                let added = request(flags, &|index| routes::add(index, route));
+                tolerate(libc::EEXIST, added)
+            }
+            LinkChange::RemoveRoute(route) => {
+                let removed = request(0, &|index| routes::remove(index, route));
+                tolerate(libc::ESRCH, removed)
+            }
+            LinkChange::Announce(address) => self.announce(at, link, *address),
         }
     }
 

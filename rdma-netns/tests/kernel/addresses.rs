@@ -2,7 +2,7 @@
 //! Addresses that the kernel makes, and those of which there are two.
 
 use crate::world::{World, interface, to_pod, with_node};
-use rdma_netns::{Address, NetnsSide, Op};
+use rdma_netns::{Address, LinkChange, NetnsSide, Op};
 use std::{
     net::IpAddr,
     thread::sleep,
@@ -14,10 +14,10 @@ fn ip(text: &str) -> IpAddr {
 }
 
 fn add(address: &Address) -> Op {
-    Op::AddAddress {
+    Op::Link {
         at: NetnsSide::Host,
         link: interface("nic0"),
-        address: address.clone(),
+        change: LinkChange::AddAddress(address.clone()),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::world::{World, interface, to_pod, with_node};
 use nix::libc;
-use rdma_netns::{InterfaceName, NetnsSide, Op};
+use rdma_netns::{InterfaceName, LinkChange, NetnsSide, Op};
 use std::{
     thread::sleep,
     time::{Duration, Instant},
@@ -36,10 +36,10 @@ fn forget(world: &World) {
 }
 
 fn announce(at: NetnsSide, link: &InterfaceName, address: &str) -> Op {
-    Op::Announce {
+    Op::Link {
         at,
         link: link.clone(),
-        address: address.parse().expect("an IP address"),
+        change: LinkChange::Announce(address.parse().expect("an IP address")),
     }
 }
 

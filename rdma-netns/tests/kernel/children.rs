@@ -10,7 +10,7 @@ use netlink_packet_route::{
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::libc;
-use rdma_netns::{Child, MacvlanMode, NetnsSide, Op, netlink::Socket, netns::Netns};
+use rdma_netns::{Child, LinkChange, MacvlanMode, NetnsSide, Op, netlink::Socket, netns::Netns};
 
 const BRIDGE: Child = Child::Macvlan(MacvlanMode::Bridge);
 
@@ -26,7 +26,11 @@ fn add(child: Child, name: &str, mtu: u32) -> Op {
 
 fn remove(at: NetnsSide, link: &str) -> Op {
     let link = interface(link);
-    Op::RemoveLink { at, link }
+    Op::Link {
+        at,
+        link,
+        change: LinkChange::Remove,
+    }
 }
 
 /// Returns `IFLA_MACVLAN_BC_CUTOFF` of a pod's netdev.

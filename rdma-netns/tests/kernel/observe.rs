@@ -7,7 +7,9 @@ use netlink_packet_route::{
     link::{LinkAttribute, LinkExtentMask, LinkMessage},
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
-use rdma_netns::{Kernel, LinkType, NetnsSide, Observed, Op, RdmaMode, netlink::Socket};
+use rdma_netns::{
+    Kernel, LinkChange, LinkType, NetnsSide, Observed, Op, RdmaMode, netlink::Socket,
+};
 
 #[test]
 fn links_as_they_are() {
@@ -67,10 +69,10 @@ fn a_netdev_with_many_attributes_is_read_whole() {
             world.ip(&format!("link property add dev nic0 {}", some.join(" ")));
         }
         assert_eq!(world.host_link("nic0").alt_names, names);
-        world.execute(Op::SetMtu {
+        world.execute(Op::Link {
             at: NetnsSide::Host,
             link: interface("nic0"),
-            mtu: 4000,
+            change: LinkChange::Mtu(4000),
         });
         let after = world.host_link("nic0");
         assert_eq!((after.mtu, after.alt_names), (4000, names));

@@ -3,7 +3,7 @@
 
 use crate::world::{World, interface, to_host, to_pod, with_node};
 use rdma_netns::{
-    Conflict, Kernel, Linux, Pod, Question,
+    Conflict, Kernel, LinkChange, Linux, Pod, Question,
     probe::{PROBE_TIME, Sign, Unasked},
 };
 use std::{
@@ -146,10 +146,10 @@ fn who_takes_the_address_later_is_overheard() {
         let probed = world.kernel.probe(&world.pod, &asked).expect("a probe");
         assert_eq!(probed.conflicts, []);
         for (index, address) in FREE.iter().enumerate() {
-            let announce = rdma_netns::Op::Announce {
+            let announce = rdma_netns::Op::Link {
                 at: rdma_netns::NetnsSide::Host,
                 link: interface("nic0"),
-                address: ip(address),
+                change: LinkChange::Announce(ip(address)),
             };
             if index == 1 {
                 world.ip("address add fd01::9/64 dev nic0 nodad");

@@ -3,7 +3,7 @@
 
 use crate::world::{World, interface, with_node};
 use nix::libc;
-use rdma_netns::{NetnsSide, Op, Route};
+use rdma_netns::{LinkChange, NetnsSide, Op, Route};
 use std::net::IpAddr;
 
 fn ip(text: &str) -> IpAddr {
@@ -11,10 +11,10 @@ fn ip(text: &str) -> IpAddr {
 }
 
 fn add(route: &Route) -> Op {
-    Op::AddRoute {
+    Op::Link {
         at: NetnsSide::Host,
         link: interface("nic0"),
-        route: route.clone(),
+        change: LinkChange::AddRoute(route.clone()),
     }
 }
 

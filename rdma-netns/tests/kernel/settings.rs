@@ -4,7 +4,7 @@
 use crate::world::{interface, to_pod, with_node};
 use nix::libc;
 use rdma_netns::{
-    HardwareAddress, IpoibMode, NetnsSide, Op,
+    HardwareAddress, IpoibMode, LinkChange, NetnsSide, Op,
     link::{SYSCTLS, Sysctls},
 };
 use std::{fs, io};
@@ -41,11 +41,13 @@ fn settings_are_those_of_proc() {
                 (_, now) if key.ends_with("_report_interval") => now + 1000,
                 (_, now) => i32::from(now == 0),
             };
-            world.execute(Op::SetSysctl {
+            world.execute(Op::Link {
                 at,
                 link: link.clone(),
-                key: key.to_owned(),
-                value,
+                change: LinkChange::Sysctl {
+                    key: key.to_owned(),
+                    value,
+                },
             });
             let after = world.host_link("nic0").sysctls;
             assert_eq!(after[key], value, "{key}, number {number}");
@@ -60,11 +62,10 @@ fn a_setting_is_the_pods_own() {
         world.execute(to_pod("nic0", "wire0"));
         let key = "ipv6/accept_ra".to_owned();
         let before = world.host_link("wire0").sysctls;
-        world.execute(Op::SetSysctl {
+        world.execute(Op::Link {
             at: NetnsSide::Pod,
             link: interface("wire0"),
-            key,
-            value: 2,
+            change: LinkChange::Sysctl { key, value: 2 },
         });
         assert_eq!(world.pod_link("wire0").sysctls["ipv6/accept_ra"], 2);
         assert_eq!(world.host_link("wire0").sysctls, before);
@@ -81,10 +82,10 @@ fn a_setting_is_the_pods_own() {
 fn refusals_name_what_was_wrong() {
     with_node(|world| {
         let (at, link) = (NetnsSide::Host, interface("nic0"));
-        let error = world.refused(Op::SetMtu {
+        let error = world.refused(Op::Link {
             at,
             link: link.clone(),
-            mtu: 1,
+            change: LinkChange::Mtu(1),
         });
         assert_eq!(error.errno(), Some(libc::EINVAL));
         assert_eq!(
@@ -92,26 +93,27 @@ fn refusals_name_what_was_wrong() {
             Some("mtu less than device minimum")
         );
         let mac = HardwareAddress(vec![1, 0, 0, 0, 0, 1]); // a multicast address
-        let error = world.refused(Op::SetMac {
+        let error = world.refused(Op::Link {
             at,
             link: link.clone(),
-            mac,
+            change: LinkChange::Mac(mac),
         });
         assert_eq!(error.errno(), Some(libc::EADDRNOTAVAIL), "{error}");
         let name = "wire0".to_owned();
-        let error = world.refused(Op::SetAltName {
+        let error = world.refused(Op::Link {
             at,
             link,
-            name,
-            present: true,
+            change: LinkChange::AltName {
+                name,
+                present: true,
+            },
         });
         assert_eq!(error.errno(), Some(libc::EEXIST), "{error}");
         let key = "ipv6/accept_ra".to_owned();
-        let error = world.refused(Op::SetSysctl {
+        let error = world.refused(Op::Link {
             at,
             link: interface("none"),
-            key,
-            value: 1,
+            change: LinkChange::Sysctl { key, value: 1 },
         });
         assert_eq!(error.errno(), Some(libc::ENOENT), "{error}");
     });
@@ -130,18 +132,18 @@ fn an_ipoib_mode_without_a_file_is_the_kernels_to_refuse() {
         };
         let before = mounts();
         world.execute(to_pod("nic0", "rdma0"));
-        let mode = |at, link: &str| Op::SetIpoibMode {
+        let mode = |at, link: &str| Op::Link {
             at,
             link: interface(link),
-            mode: IpoibMode::Connected,
+            change: LinkChange::IpoibMode(IpoibMode::Connected),
         };
         for op in [
             mode(NetnsSide::Pod, "rdma0"),
             mode(NetnsSide::Host, "wire0"),
-            Op::SetUmcast {
+            Op::Link {
                 at: NetnsSide::Pod,
                 link: interface("rdma0"),
-                on: true,
+                change: LinkChange::Umcast(true),
             },
         ] {
             let refused = world.refused(op);

@@ -27,7 +27,11 @@ fn an_ipvlan_child_hears_who_has_an_address() {
     let execute = |op: Op| world.kernel.execute(&op, Some(&pod)).expect("done");
     execute(add("nic0", IPVLAN, "rdma0", 1500));
     let (at, link) = (NetnsSide::Pod, interface("rdma0"));
-    execute(Op::SetUp { at, link, up: true });
+    execute(Op::Link {
+        at,
+        link,
+        change: LinkChange::Up(true),
+    });
     run("ip netns add rdma-ipvlan-sibling");
     run("ip link add link nic0 name sib0 netns rdma-ipvlan-sibling type ipvlan mode l2");
     for line in [
@@ -77,7 +81,12 @@ fn a_name_of_the_host_is_free_for_the_pod() {
     // made again, it may get another number
     let link = interface("nic1");
     let at = NetnsSide::Pod;
-    execute(Op::RemoveLink { at, link }).expect("removed");
+    execute(Op::Link {
+        at,
+        link,
+        change: LinkChange::Remove,
+    })
+    .expect("removed");
     execute(add("nic0", BRIDGE, "nic1", 1500)).expect("a child");
 }
 
@@ -108,7 +117,12 @@ fn a_number_that_another_netdev_gets_meanwhile_is_no_error() {
     while others.try_wait().expect("our child").is_none() {
         execute(add("nic0", BRIDGE, "nic1", 1500)).expect("a child");
         let link = link.clone();
-        execute(Op::RemoveLink { at, link }).expect("removed");
+        execute(Op::Link {
+            at,
+            link,
+            change: LinkChange::Remove,
+        })
+        .expect("removed");
         rounds += 1;
     }
     writer.join().expect("written");

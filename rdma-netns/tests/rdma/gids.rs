@@ -14,19 +14,19 @@ fn address(world: &World, pod: &Space, link: &str) {
         done.unwrap_or_else(|error| panic!("{error}"));
     };
     let at = NetnsSide::Pod;
-    execute(Op::SetUp {
+    execute(Op::Link {
         at,
         link: interface(link),
-        up: true,
+        change: LinkChange::Up(true),
     });
     for (ip, prefix) in ADDRESSES {
-        execute(Op::AddAddress {
+        execute(Op::Link {
             at,
             link: interface(link),
-            address: Address {
+            change: LinkChange::AddAddress(Address {
                 flags: if ip.contains(':') { IFA_F_NODAD } else { 0 },
                 ..Address::new(ip.parse().expect("an address"), prefix)
-            },
+            }),
         });
     }
 }
@@ -74,7 +74,11 @@ fn in_shared_mode_a_childs_gids_are_seen_in_the_pod_too() {
     let inside = world.kernel.gids(Some(&pod), "rxe0", 1);
     assert_eq!(inside.expect("a table"), table);
     let (at, link) = (NetnsSide::Pod, interface("rdma0"));
-    let remove = Op::RemoveLink { at, link };
+    let remove = Op::Link {
+        at,
+        link,
+        change: LinkChange::Remove,
+    };
     world.kernel.execute(&remove, Some(&pod)).expect("removed");
     assert_eq!(wait(false, read), before);
     drop((pod, world));

@@ -10,7 +10,8 @@ mod smc;
 mod suite;
 
 use rdma_netns::{
-    InterfaceName, Kernel, Linux, NetnsSide, Observed, Op, RdmaDevice, RdmaMode, linux::Space,
+    InterfaceName, Kernel, LinkChange, Linux, NetnsSide, Observed, Op, RdmaDevice, RdmaMode,
+    linux::Space,
 };
 use std::{
     fs,
@@ -156,10 +157,10 @@ fn an_rdma_device_and_its_link_go_to_the_pod_and_back() {
         to: NetnsSide::Pod,
         name: interface("rdma0"),
     });
-    execute(Op::SetUp {
+    execute(Op::Link {
         at: NetnsSide::Pod,
         link: interface("rdma0"),
-        up: true,
+        change: LinkChange::Up(true),
     });
     let moved = observe();
     assert_eq!(rdma(&moved, NetnsSide::Host, "rxe0"), None);
@@ -181,10 +182,10 @@ fn an_rdma_device_and_its_link_go_to_the_pod_and_back() {
         name: interface("nic0"),
     });
     execute(device_to(NetnsSide::Pod, NetnsSide::Host));
-    execute(Op::SetUp {
+    execute(Op::Link {
         at: NetnsSide::Host,
         link: interface("nic0"),
-        up: true,
+        change: LinkChange::Up(true),
     });
     let after = observe();
     let back = rdma(&after, NetnsSide::Host, "rxe0").expect("back");

@@ -10,8 +10,8 @@ use super::{
 };
 use crate::Nic;
 use rdma_netns::{
-    Desired, Kernel, Link, Namespace, ObserveError, Observed, Op, OpError, Plan, Refusal, Unstable,
-    reconcile,
+    Desired, Kernel, Link, LinkChange, Namespace, ObserveError, Observed, Op, OpError, Plan,
+    Refusal, Unstable, reconcile,
 };
 use rdma_resources::FileError;
 use std::mem;
@@ -171,7 +171,10 @@ impl<K: Kernel> Desired for Given<'_, K> {
 
     fn refused(&mut self, error: OpError) -> Refusal<ApplyError> {
         match *error.op {
-            Op::SetSysctl { .. } => {
+            Op::Link {
+                change: LinkChange::Sysctl { .. },
+                ..
+            } => {
                 self.refused.push(error);
                 Refusal::DoWithout
             }

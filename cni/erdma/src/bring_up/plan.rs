@@ -14,7 +14,7 @@
 use super::record::{Given, Record};
 use ipnetwork::Ipv4Network;
 use rdma_netns::{
-    Address, InterfaceName, Link, Namespace, NetnsSide, Op, Route,
+    Address, InterfaceName, Link, LinkChange, Namespace, NetnsSide, Op, Route,
     link::{IFA_F_NOPREFIXROUTE, SCOPE_LINK},
 };
 use std::{
@@ -188,44 +188,43 @@ pub fn missing(link: &Link, given: &Given, superseded: &[Given]) -> Vec<Op> {
             .is_some_and(|present| present != value)
         {
             let (link, key, value) = (name(), key.clone(), *value);
-            ops.push(Op::SetSysctl {
+            ops.push(Op::Link {
                 at,
                 link,
-                key,
-                value,
+                change: LinkChange::Sysctl { key, value },
             });
         }
     }
     if let Some(mtu) = given.mtu.filter(|mtu| link.mtu != *mtu) {
-        ops.push(Op::SetMtu {
+        ops.push(Op::Link {
             at,
             link: name(),
-            mtu,
+            change: LinkChange::Mtu(mtu),
         });
     }
     if !link.up {
-        ops.push(Op::SetUp {
+        ops.push(Op::Link {
             at,
             link: name(),
-            up: true,
+            change: LinkChange::Up(true),
         });
     }
     // the same address with another prefix or other flags belongs to another program, and is kept
     if !link.addresses.iter().any(|it| it.ip == given.address.ip) {
         let address = given.address.clone();
-        ops.push(Op::AddAddress {
+        ops.push(Op::Link {
             at,
             link: name(),
-            address,
+            change: LinkChange::AddAddress(address),
         });
     }
     for route in &given.routes {
         if !link.routes.contains(route) {
             let route = route.clone();
-            ops.push(Op::AddRoute {
+            ops.push(Op::Link {
                 at,
                 link: name(),
-                route,
+                change: LinkChange::AddRoute(route),
             });
         }
     }
@@ -236,10 +235,10 @@ pub fn missing(link: &Link, given: &Given, superseded: &[Given]) -> Vec<Op> {
 pub(super) fn remove_routes<'a>(link: &Link, routes: impl Iterator<Item = &'a Route>) -> Vec<Op> {
     let present = routes.filter(|route| link.routes.contains(route));
     let mut ops: Vec<Op> = present
-        .map(|route| Op::RemoveRoute {
+        .map(|route| Op::Link {
             at: NetnsSide::Host,
             link: link.name.clone(),
-            route: route.clone(),
+            change: LinkChange::RemoveRoute(route.clone()),
         })
         .collect();
     // the default route depends on the connected one
@@ -252,10 +251,10 @@ pub(super) fn remove_routes<'a>(link: &Link, routes: impl Iterator<Item = &'a Ro
 /// as its source. The plan restores these addresses and routes.
 pub(super) fn remove_address(link: &Link, address: &Address) -> Vec<Op> {
     let at = NetnsSide::Host;
-    let mut ops = vec![Op::RemoveAddress {
+    let mut ops = vec![Op::Link {
         at,
         link: link.name.clone(),
-        address: address.clone(),
+        change: LinkChange::RemoveAddress(address.clone()),
     }];
     let network = |it: &Address| match it.ip {
         IpAddr::V4(ip) => Ipv4Network::new(ip, it.prefix).ok().map(|it| it.network()),
@@ -268,21 +267,17 @@ pub(super) fn remove_address(link: &Link, address: &Address) -> Vec<Op> {
         .skip(1);
     let others = after.filter(|it| it.prefix == address.prefix && network(it) == network(address));
     for other in others {
-        ops.push(Op::AddAddress {
+        ops.push(Op::Link {
             at,
             link: link.name.clone(),
-            address: other.clone(),
+            change: LinkChange::AddAddress(other.clone()),
         });
         let by_it = |route: &&Route| route.source == Some(other.ip);
-        ops.extend(
-            link.lasting_routes()
-                .filter(by_it)
-                .map(|route| Op::AddRoute {
-                    at,
-                    link: link.name.clone(),
-                    route: route.clone(),
-                }),
-        );
+        ops.extend(link.lasting_routes().filter(by_it).map(|route| Op::Link {
+            at,
+            link: link.name.clone(),
+            change: LinkChange::AddRoute(route.clone()),
+        }));
     }
     ops
 }

@@ -9,7 +9,7 @@ use super::{
     plan::{remove_address, remove_routes},
     record::Record,
 };
-use rdma_netns::{Address, Link, Namespace, NetnsSide, Op, Route};
+use rdma_netns::{Address, Link, LinkChange, Namespace, NetnsSide, Op, Route};
 
 /// The planned changes, and the differences that stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -101,10 +101,10 @@ impl PutBack {
             return;
         }
         if is_ours_alone {
-            self.ops.push(Op::SetUp {
+            self.ops.push(Op::Link {
                 at: NetnsSide::Host,
                 link: link.name.clone(),
-                up: false,
+                change: LinkChange::Up(false),
             });
         } else {
             self.left
@@ -120,7 +120,11 @@ impl PutBack {
         if record.gifts().any(|given| given.mtu == Some(link.mtu)) {
             let link = link.name.clone();
             let at = NetnsSide::Host;
-            self.ops.push(Op::SetMtu { at, link, mtu });
+            self.ops.push(Op::Link {
+                at,
+                link,
+                change: LinkChange::Mtu(mtu),
+            });
         } else {
             let words = format!(
                 "{} has MTU {}, which was set later: it stays",
@@ -139,11 +143,13 @@ impl PutBack {
                 .gifts()
                 .any(|given| given.settings.get(key) == Some(present))
             {
-                self.ops.push(Op::SetSysctl {
+                self.ops.push(Op::Link {
                     at: NetnsSide::Host,
                     link: link.name.clone(),
-                    key: key.clone(),
-                    value: *value,
+                    change: LinkChange::Sysctl {
+                        key: key.clone(),
+                        value: *value,
+                    },
                 });
             } else {
                 let words = format!(

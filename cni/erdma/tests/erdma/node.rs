@@ -11,7 +11,7 @@ use erdma::{
 use fake_kernel::{Died, FakeKernel, Nic as Hardware, Snapshot, Verdict, World};
 use integration::MetadataService;
 use nix::errno::Errno;
-use rdma_netns::{Address, InterfaceName, Link, NetnsSide, Op, RdmaMode, Route};
+use rdma_netns::{Address, InterfaceName, Link, LinkChange, NetnsSide, Op, RdmaMode, Route};
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
@@ -81,33 +81,35 @@ pub(crate) fn furnished() -> World {
         world.plug(hardware(rail));
     }
     let (at, link) = (NetnsSide::Host, name("eth0"));
-    let up = Op::SetUp {
+    let up = Op::Link {
         at,
         link: link.clone(),
-        up: true,
+        change: LinkChange::Up(true),
     };
-    let address = Op::AddAddress {
+    let address = Op::Link {
         at,
         link: link.clone(),
-        address: Address::new("10.0.0.5".parse().expect("an address"), 24),
+        change: LinkChange::AddAddress(Address::new("10.0.0.5".parse().expect("an address"), 24)),
     };
-    let route = Op::AddRoute {
+    let route = Op::Link {
         at,
         link,
-        route: Route {
+        change: LinkChange::AddRoute(Route {
             gateway: Some(GATEWAY.parse().expect("an address")),
             ..Route::new([0; 4].into(), 0)
-        },
+        }),
     };
     for op in [up, address, route] {
         make(&mut world, &op);
     }
     for (_, link, ..) in NICS {
-        let strict = Op::SetSysctl {
+        let strict = Op::Link {
             at,
             link: name(link),
-            key: "ipv4/rp_filter".to_owned(),
-            value: 1,
+            change: LinkChange::Sysctl {
+                key: "ipv4/rp_filter".to_owned(),
+                value: 1,
+            },
         };
         make(&mut world, &strict);
     }

@@ -3,7 +3,7 @@
 
 use crate::node::{NICS, Node, by_hand, changes, hardware, make, name};
 use erdma::bring_up::{End, ReleaseError, Released, release};
-use rdma_netns::{Address, NetnsSide, Op};
+use rdma_netns::{Address, LinkChange, NetnsSide, Op};
 use std::fs;
 
 fn ends(released: &[Released]) -> Vec<String> {
@@ -31,15 +31,15 @@ fn later_addresses_of_others_stay_and_are_reported() {
     let node = Node::new();
     node.settle(by_hand());
     let (at, link) = (NetnsSide::Host, name("eth1"));
-    node.make(&Op::AddAddress {
+    node.make(&Op::Link {
         at,
         link: link.clone(),
-        address: Address::new("10.9.9.9".parse().expect("an address"), 24),
+        change: LinkChange::AddAddress(Address::new("10.9.9.9".parse().expect("an address"), 24)),
     });
-    node.make(&Op::SetMtu {
+    node.make(&Op::Link {
         at,
         link,
-        mtu: 4200,
+        change: LinkChange::Mtu(4200),
     });
     let released = node.release();
     let told = "eth1: released, 4 changes; eth1 has 10.9.9.9/24, which was added later: it stays; \
@@ -96,10 +96,10 @@ fn another_nic_in_the_same_place_is_not_touched() {
         world.plug(hardware(0));
         make(
             world,
-            &Op::SetUp {
+            &Op::Link {
                 at: NetnsSide::Host,
                 link: name("eth1"),
-                up: true,
+                change: LinkChange::Up(true),
             },
         );
     });

@@ -7,7 +7,7 @@ use crate::node::{
 use erdma::bring_up::{Outcome, State};
 use fake_kernel::Verdict;
 use nix::errno::Errno;
-use rdma_netns::{Address, NetnsSide, Op};
+use rdma_netns::{Address, LinkChange, NetnsSide, Op};
 use std::{fs, time::Duration};
 
 pub(crate) const AT: NetnsSide = NetnsSide::Host;
@@ -18,16 +18,20 @@ fn retries(outcomes: &[Outcome]) -> Vec<u64> {
 }
 
 pub(crate) fn address(link: &str, ip: &str) -> Op {
-    Op::AddAddress {
+    Op::Link {
         at: AT,
         link: name(link),
-        address: Address::new(ip.parse().expect("an address"), 24),
+        change: LinkChange::AddAddress(Address::new(ip.parse().expect("an address"), 24)),
     }
 }
 
 pub(crate) fn set_up(link: &str, up: bool) -> Op {
     let link = name(link);
-    Op::SetUp { at: AT, link, up }
+    Op::Link {
+        at: AT,
+        link,
+        change: LinkChange::Up(up),
+    }
 }
 
 #[test]
@@ -164,15 +168,15 @@ fn a_changed_mtu_and_a_deleted_route_are_restored() {
             .find(|it| it.prefix == 0)
             .expect("a default route");
         let link = name("eth2");
-        node.make(&Op::SetMtu {
+        node.make(&Op::Link {
             at: AT,
             link: link.clone(),
-            mtu: 1500,
+            change: LinkChange::Mtu(1500),
         });
-        node.make(&Op::RemoveRoute {
+        node.make(&Op::Link {
             at: AT,
             link,
-            route,
+            change: LinkChange::RemoveRoute(route),
         });
     };
     mends(take, [0, 2]);
@@ -183,10 +187,10 @@ fn a_flushed_address_is_restored() {
     let flush = |node: &Node| {
         let link = node.link("eth1").expect("eth1");
         let given = link.addresses.iter().find(|it| it.ip.is_ipv4());
-        node.make(&Op::RemoveAddress {
+        node.make(&Op::Link {
             at: AT,
             link: link.name.clone(),
-            address: given.expect("an address").clone(),
+            change: LinkChange::RemoveAddress(given.expect("an address").clone()),
         });
     };
     let (node, mut process) = mends(flush, [3, 0]);
@@ -203,14 +207,14 @@ fn a_default_route_of_others_that_comes_later_stays_in_front() {
     let node = Node::new();
     let mut process = node.process(by_hand());
     process.settle(&node.nics());
-    node.make(&Op::AddRoute {
+    node.make(&Op::Link {
         at: AT,
         link: name("eth0"),
-        route: rdma_netns::Route {
+        change: LinkChange::AddRoute(rdma_netns::Route {
             gateway: Some([10, 0, 0, 253].into()),
             metric: Some(1024),
             ..rdma_netns::Route::new([0; 4].into(), 0)
-        },
+        }),
     });
     assert_eq!(changes(&process.settle(&node.nics())), [2, 2]);
     let metric = |netdev: &str| metrics(&node.link(netdev).expect("a NIC"))[0].1;
@@ -229,10 +233,10 @@ fn a_driver_reload_is_mended_with_the_metrics_that_were() {
     });
     // the fake assigns new hardware addresses; a NIC keeps its own
     let mac = node.link("eth1").expect("eth1").mac;
-    node.make(&Op::SetMac {
+    node.make(&Op::Link {
         at: AT,
         link: name("eth1"),
-        mac: NICS[0].3.parse().expect("a hardware address"),
+        change: LinkChange::Mac(NICS[0].3.parse().expect("a hardware address")),
     });
     assert_ne!(mac.to_string(), NICS[0].3);
     assert_eq!(changes(&process.settle(&node.nics())), [5, 0]);
@@ -267,7 +271,10 @@ fn a_setting_that_is_refused_keeps_no_nic_down() {
     let node = Node::new();
     let mut process = node.process(by_hand());
     node.kernel.intercept(|_, step| match step.op {
-        Op::SetSysctl { .. } => Verdict::Refuse(Errno::EROFS),
+        Op::Link {
+            change: LinkChange::Sysctl { .. },
+            ..
+        } => Verdict::Refuse(Errno::EROFS),
         _ => Verdict::Proceed,
     });
     let outcomes = process.settle(&node.nics());

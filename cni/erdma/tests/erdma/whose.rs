@@ -6,7 +6,7 @@ use crate::{
     settling::{AT, address, set_up},
 };
 use erdma::bring_up::{Outcome, State};
-use rdma_netns::Op;
+use rdma_netns::{LinkChange, Op};
 use std::time::{Duration, Instant};
 
 const QUIET: Duration = crate::metadata::PACE.quiet;
@@ -16,7 +16,15 @@ const EARLY: &str = "erdma_0: not ready yet: eth1 is up without an address: the 
 
 fn take(link: &str) -> Op {
     match address(link, "10.0.0.66") {
-        Op::AddAddress { at, link, address } => Op::RemoveAddress { at, link, address },
+        Op::Link {
+            at,
+            link,
+            change: LinkChange::AddAddress(address),
+        } => Op::Link {
+            at,
+            link,
+            change: LinkChange::RemoveAddress(address),
+        },
         other => panic!("{other}"),
     }
 }
@@ -87,10 +95,10 @@ fn a_nic_keeps_its_owner_while_it_has_no_address() {
         world.unplug(NICS[0].0);
         world.plug(hardware(0));
     });
-    node.make(&Op::SetMac {
+    node.make(&Op::Link {
         at: AT,
         link: name("eth1"),
-        mac: NICS[0].3.parse().expect("a hardware address"),
+        change: LinkChange::Mac(NICS[0].3.parse().expect("a hardware address")),
     });
     assert_eq!(changes(&process.settle(&node.nics()))[1], 0);
     let link = node.link("eth1").expect("eth1");

@@ -5,7 +5,7 @@
 //! a hardware address nor goes up (`iavf_set_mac()`, `iavf_open()`, `drivers/net/ethernet/intel/iavf/iavf_main.c`).
 
 use nix::libc;
-use rdma_netns::{Kernel, Op, OpError};
+use rdma_netns::{Kernel, LinkChange, Op, OpError};
 use std::time::{Duration, Instant};
 
 /// Time limit for tries of one operation, the same as sriov-cni's.
@@ -17,7 +17,15 @@ pub(super) const PAUSE: Duration = Duration::from_millis(50);
 pub(super) fn is_busy(error: &OpError) -> bool {
     let is_of_function = matches!(
         *error.op,
-        Op::SetVf { .. } | Op::SetMac { .. } | Op::SetUp { up: true, .. }
+        Op::SetVf { .. }
+            | Op::Link {
+                change: LinkChange::Mac(_),
+                ..
+            }
+            | Op::Link {
+                change: LinkChange::Up(true),
+                ..
+            }
     );
     is_of_function && matches!(error.errno(), Some(libc::EBUSY | libc::EAGAIN))
 }

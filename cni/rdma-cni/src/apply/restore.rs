@@ -12,7 +12,7 @@ use attachments::{Attachment, Attribute, Spared, Stage, given_up::Lack, store::S
 use nix::libc;
 use plan::{self, Obstacle, Others, RailPlan};
 use rdma_netns::{
-    Kernel, Link, Observed, Op, OpError,
+    Kernel, Link, LinkChange, Observed, Op, OpError,
     device_settings::{FLOW_RULES, UNREADABLE},
 };
 use std::time::Duration;
@@ -430,10 +430,10 @@ fn make<K: Kernel>(
                 op,
                 Op::MoveRdma { .. }
                     | Op::MoveLink { .. }
-                    | Op::RenameLink { .. }
-                    | Op::SetUp { .. }
+                    | Op::Link { change: LinkChange::Rename(_), .. }
+                    | Op::Link { change: LinkChange::Up(_), .. }
                     // a route of another interface, whose rules stay
-                    | Op::RemoveRoute { .. }
+                    | Op::Link { change: LinkChange::RemoveRoute(_), .. }
             );
             if is_basis {
                 break;

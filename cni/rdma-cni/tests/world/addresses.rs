@@ -3,7 +3,7 @@
 
 use crate::node::{Node, address, configure, furnished, name, route, settle};
 use fake_kernel::{Nic, World, world::HOST};
-use rdma_netns::{Address, NetnsSide, Op, RdmaMode, Route, link::IFA_F_NODAD};
+use rdma_netns::{Address, LinkChange, NetnsSide, Op, RdmaMode, Route, link::IFA_F_NODAD};
 use serde_json::json;
 
 const AT: NetnsSide = NetnsSide::Host;
@@ -31,18 +31,18 @@ fn goes_and_returns(extra: &[Op], fields: serde_json::Value) -> (Node, serde_jso
 }
 
 pub(crate) fn add_address(address: Address) -> Op {
-    Op::AddAddress {
+    Op::Link {
         at: AT,
         link: name("eth2"),
-        address,
+        change: LinkChange::AddAddress(address),
     }
 }
 
 pub(crate) fn add_route(route: Route) -> Op {
-    Op::AddRoute {
+    Op::Link {
         at: AT,
         link: name("eth2"),
-        route,
+        change: LinkChange::AddRoute(route),
     }
 }
 
@@ -148,10 +148,10 @@ fn mtu_is_the_configured_one_and_comes_back() {
 fn an_mtu_too_small_for_ipv6() {
     let mut world = World::new(Some(RdmaMode::Exclusive));
     world.plug(Nic::physical("0000:3b:00.2", "eth2", "mlx5_2"));
-    let mtu = Op::SetMtu {
+    let mtu = Op::Link {
         at: AT,
         link: name("eth2"),
-        mtu: 1200,
+        change: LinkChange::Mtu(1200),
     };
     world.execute(&mtu, None).unwrap();
     let node = Node::with(world);
@@ -168,17 +168,19 @@ fn a_rail_that_was_down_returns_to_the_host_down() {
         let mut world = World::new(Some(RdmaMode::Exclusive));
         world.plug(Nic::physical("0000:3b:00.2", "eth2", "mlx5_2"));
         configure(&mut world, "eth2", 2);
-        let mut ops = vec![Op::SetUp {
+        let mut ops = vec![Op::Link {
             at: AT,
             link: name("eth2"),
-            up: false,
+            change: LinkChange::Up(false),
         }];
         if ipv6_off {
-            ops.push(Op::SetSysctl {
+            ops.push(Op::Link {
                 at: AT,
                 link: name("eth2"),
-                key: "ipv6/disable_ipv6".to_owned(),
-                value: 1,
+                change: LinkChange::Sysctl {
+                    key: "ipv6/disable_ipv6".to_owned(),
+                    value: 1,
+                },
             });
         }
         for op in ops {
@@ -198,21 +200,21 @@ fn an_ipoib_netdev_is_made_anew_and_gets_everything_back() {
     for dies in [false, true] {
         let mut world = World::new(Some(RdmaMode::Exclusive));
         world.plug(Nic::infiniband("0000:5e:00.0", "mlx5_0"));
-        let address = |text| Op::AddAddress {
+        let address = |text| Op::Link {
             at: AT,
             link: name("ibp94s0"),
-            address: address(text),
+            change: LinkChange::AddAddress(address(text)),
         };
         for op in [
-            Op::RenameLink {
+            Op::Link {
                 at: AT,
                 link: name("ib0"),
-                name: name("ibp94s0"),
+                change: LinkChange::Rename(name("ibp94s0")),
             },
-            Op::SetUp {
+            Op::Link {
                 at: AT,
                 link: name("ibp94s0"),
-                up: true,
+                change: LinkChange::Up(true),
             },
             address("10.3.0.5/24"),
             address("fd03::5/64"),

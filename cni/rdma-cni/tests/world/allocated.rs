@@ -8,7 +8,7 @@ use crate::{
 };
 use fake_kernel::{Nic, world::HOST};
 use integration::kubelet::pod_resources::pod as kubelet_pod;
-use rdma_netns::{Kernel, NetnsSide, Op, RdmaMode};
+use rdma_netns::{Kernel, LinkChange, NetnsSide, Op, RdmaMode};
 use rdma_resources::Sharing;
 use serde_json::{Value, json};
 use std::fs;
@@ -310,10 +310,10 @@ fn a_shared_device_that_is_down_is_left_out_while_there_is_another() {
     let config = cluster.config(json!({}));
     let pod = cluster.pod("a", &[("rdma/hca", &["17"])]);
     let down = |link: &str| {
-        let op = Op::SetUp {
+        let op = Op::Link {
             at: NetnsSide::Host,
             link: link.try_into().unwrap(),
-            up: false,
+            change: LinkChange::Up(false),
         };
         cluster.node.kernel.execute(&op, None).unwrap();
     };

@@ -7,7 +7,7 @@ use crate::{
 };
 use fake_kernel::Verdict;
 use nix::errno::Errno;
-use rdma_netns::{HardwareAddress, NetnsSide, Op, RdmaMode};
+use rdma_netns::{HardwareAddress, LinkChange, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 
@@ -40,10 +40,10 @@ const LEASED: [(&str, &str); 4] = [
 #[test]
 fn each_address_is_announced_once() {
     let node = Node::new(RdmaMode::Exclusive);
-    let link_local = Op::AddAddress {
+    let link_local = Op::Link {
         at: NetnsSide::Host,
         link: name("eth2"),
-        address: address("fe80::77/64"),
+        change: LinkChange::AddAddress(address("fe80::77/64")),
     };
     node.change(None, &link_local);
     node.kernel.with(settle);
@@ -76,7 +76,12 @@ fn a_tentative_address_is_not_announced() {
         let pod = node.pod("a");
         let netns = node.netns(&pod);
         node.kernel.intercept(move |world, step| {
-            if let Op::Announce { link, address, .. } = step.op {
+            if let Op::Link {
+                link,
+                change: LinkChange::Announce(address),
+                ..
+            } = step.op
+            {
                 let mut addresses = world.link(netns, link).unwrap().addresses.iter();
                 let found = addresses.find(|it| it.ip == *address).unwrap();
                 assert!(!found.tentative, "{found:?}");
@@ -106,15 +111,15 @@ fn a_netdev_that_an_earlier_plugin_placed_is_not_ours_to_announce() {
     config["prevResult"] = json!({ "cniVersion": "1.1.0", "interfaces": [interface] });
     node.change(Some(&pod), &netdev);
     for op in [
-        Op::SetUp {
+        Op::Link {
             at: NetnsSide::Pod,
             link: name("net1"),
-            up: true,
+            change: LinkChange::Up(true),
         },
-        Op::AddAddress {
+        Op::Link {
             at: NetnsSide::Pod,
             link: name("net1"),
-            address: address("10.7.0.1/24"),
+            change: LinkChange::AddAddress(address("10.7.0.1/24")),
         },
     ] {
         node.change(Some(&pod), &op);
@@ -128,9 +133,18 @@ fn refuse(node: &Node, at: usize, verdict: Verdict) {
     let mut number = 0;
     node.kernel.begin();
     node.kernel.intercept(move |_, step| {
-        number += usize::from(matches!(step.op, Op::Announce { .. }));
+        number += usize::from(matches!(
+            step.op,
+            Op::Link {
+                change: LinkChange::Announce(_),
+                ..
+            }
+        ));
         match step.op {
-            Op::Announce { .. } if number == at => verdict,
+            Op::Link {
+                change: LinkChange::Announce(_),
+                ..
+            } if number == at => verdict,
             _ => Verdict::Proceed,
         }
     });

@@ -19,7 +19,7 @@ use integration::{
 use network_conf::{ChildConf, Mode, RoutingFields};
 use nix::errno::Errno;
 use rdma_netns::{
-    Kernel, NetnsSide, Op, RdmaDevice, RdmaMode, VfSetting, VfVlan, child::MacvlanMode,
+    Kernel, LinkChange, NetnsSide, Op, RdmaDevice, RdmaMode, VfSetting, VfVlan, child::MacvlanMode,
 };
 use rdma_resources::{CharNode, Sharing, grant::GrantedDevice};
 use serde_json::{Value, json};
@@ -195,7 +195,14 @@ fn a_bonds_rdma_in_software_is_given_as_soon_as_its_pod_has_a_network() {
     for link in ["eth6", "bond6"] {
         let (at, link) = (NetnsSide::Host, name(link));
         world
-            .execute(&Op::SetUp { at, link, up: true }, None)
+            .execute(
+                &Op::Link {
+                    at,
+                    link,
+                    change: LinkChange::Up(true),
+                },
+                None,
+            )
             .unwrap();
     }
     let cluster = Cluster::with(world);

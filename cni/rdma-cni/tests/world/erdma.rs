@@ -3,7 +3,7 @@
 
 use crate::node::{Node, name, settle};
 use fake_kernel::World;
-use rdma_netns::{NetnsSide, Op, RdmaMode};
+use rdma_netns::{LinkChange, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 
 /// Two NICs in the layout that `has_parent` says.
@@ -19,7 +19,11 @@ pub(crate) fn node(mode: RdmaMode, has_parent: bool) -> Node {
     }
     for link in ["eth1", "eth2"] {
         let (at, link) = (NetnsSide::Host, name(link));
-        let set_up = Op::SetUp { at, link, up: true };
+        let set_up = Op::Link {
+            at,
+            link,
+            change: LinkChange::Up(true),
+        };
         world.execute(&set_up, None).expect("set up");
     }
     settle(&mut world);

@@ -7,7 +7,7 @@ use crate::{
 };
 use integration::stopwatch::Stopwatch;
 use nix::sys::stat::{Mode, umask};
-use rdma_netns::{NetnsSide, Op, RdmaMode};
+use rdma_netns::{LinkChange, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
 
@@ -158,28 +158,28 @@ fn check_sees_another_index() {
     let (at, link) = (NetnsSide::Pod, crate::node::name("rdma0"));
     node.change(
         Some(&pod),
-        &Op::RemoveAddress {
+        &Op::Link {
             at,
             link: link.clone(),
-            address: given.clone(),
+            change: LinkChange::RemoveAddress(given.clone()),
         },
     );
     let drift = leases.check(&pod, &config, &result).must_fail(999);
     assert!(drift.contains("no RoCE v2 GID for 10.0.0.7"), "{drift}");
     node.change(
         None,
-        &Op::AddAddress {
+        &Op::Link {
             at: NetnsSide::Host,
             link: crate::node::name("bond0"),
-            address: address("10.99.0.1/24"),
+            change: LinkChange::AddAddress(address("10.99.0.1/24")),
         },
     );
     node.change(
         Some(&pod),
-        &Op::AddAddress {
+        &Op::Link {
             at,
             link,
-            address: given,
+            change: LinkChange::AddAddress(given),
         },
     );
     let after = index_of(node, "mlx5_bond_0", "10.0.0.7").unwrap();

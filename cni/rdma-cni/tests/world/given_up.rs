@@ -13,7 +13,7 @@ use integration::{
     stopwatch::{Stopwatch, WITHOUT_A_LOCK},
 };
 use nix::errno::Errno;
-use rdma_netns::{LinkFlag, NetnsSide, Op, RdmaMode};
+use rdma_netns::{LinkChange, LinkFlag, NetnsSide, Op, RdmaMode};
 use std::{
     fs::{self, File},
     time::Duration,
@@ -25,19 +25,123 @@ type Kind = fn(&Op) -> bool;
 
 /// Operations that a kernel may refuse on the host, with their number for `eth2`.
 const KINDS: [(&str, Kind, usize); 9] = [
-    ("MAC", |op| matches!(op, Op::SetMac { .. }), 1),
-    ("MTU", |op| matches!(op, Op::SetMtu { .. }), 1),
-    ("queue", |op| matches!(op, Op::SetTxQueueLen { .. }), 1),
-    ("flag", |op| matches!(op, Op::SetFlag { .. }), 1),
-    ("alias", |op| matches!(op, Op::SetAlias { .. }), 1),
     (
-        "name",
-        |op| matches!(op, Op::SetAltName { present: true, .. }),
+        "MAC",
+        |op| {
+            matches!(
+                op,
+                Op::Link {
+                    change: LinkChange::Mac(_),
+                    ..
+                }
+            )
+        },
         1,
     ),
-    ("sysctl", |op| matches!(op, Op::SetSysctl { .. }), 4),
-    ("address", |op| matches!(op, Op::AddAddress { .. }), 2),
-    ("route", |op| matches!(op, Op::AddRoute { .. }), 2),
+    (
+        "MTU",
+        |op| {
+            matches!(
+                op,
+                Op::Link {
+                    change: LinkChange::Mtu(_),
+                    ..
+                }
+            )
+        },
+        1,
+    ),
+    (
+        "queue",
+        |op| {
+            matches!(
+                op,
+                Op::Link {
+                    change: LinkChange::TxQueueLen(_),
+                    ..
+                }
+            )
+        },
+        1,
+    ),
+    (
+        "flag",
+        |op| {
+            matches!(
+                op,
+                Op::Link {
+                    change: LinkChange::Flag(_, _),
+                    ..
+                }
+            )
+        },
+        1,
+    ),
+    (
+        "alias",
+        |op| {
+            matches!(
+                op,
+                Op::Link {
+                    change: LinkChange::Alias(_),
+                    ..
+                }
+            )
+        },
+        1,
+    ),
+    (
+        "name",
+        |op| {
+            matches!(
+                op,
+                Op::Link {
+                    change: LinkChange::AltName { present: true, .. },
+                    ..
+                }
+            )
+        },
+        1,
+    ),
+    (
+        "sysctl",
+        |op| {
+            matches!(
+                op,
+                Op::Link {
+                    change: LinkChange::Sysctl { .. },
+                    ..
+                }
+            )
+        },
+        4,
+    ),
+    (
+        "address",
+        |op| {
+            matches!(
+                op,
+                Op::Link {
+                    change: LinkChange::AddAddress(_),
+                    ..
+                }
+            )
+        },
+        2,
+    ),
+    (
+        "route",
+        |op| {
+            matches!(
+                op,
+                Op::Link {
+                    change: LinkChange::AddRoute(_),
+                    ..
+                }
+            )
+        },
+        2,
+    ),
 ];
 
 fn notes(node: &Node) -> Vec<Note> {
@@ -56,42 +160,43 @@ fn spoilt(node: &Node) -> Pod {
 fn spoil(node: &Node, pod: &Pod) {
     let (at, link) = (NetnsSide::Pod, name("rdma0"));
     for op in [
-        Op::SetUp {
+        Op::Link {
             at,
             link: link.clone(),
-            up: false,
+            change: LinkChange::Up(false),
         },
-        Op::SetMac {
+        Op::Link {
             at,
             link: link.clone(),
-            mac: crate::node::mac("06:00:00:00:12:34"),
+            change: LinkChange::Mac(crate::node::mac("06:00:00:00:12:34")),
         },
-        Op::SetMtu {
+        Op::Link {
             at,
             link: link.clone(),
-            mtu: 1300,
+            change: LinkChange::Mtu(1300),
         },
-        Op::SetTxQueueLen {
+        Op::Link {
             at,
             link: link.clone(),
-            packets: 1,
+            change: LinkChange::TxQueueLen(1),
         },
-        Op::SetFlag {
+        Op::Link {
             at,
             link: link.clone(),
-            flag: LinkFlag::AllMulti,
-            on: false,
+            change: LinkChange::Flag(LinkFlag::AllMulti, false),
         },
-        Op::SetAlias {
+        Op::Link {
             at,
             link: link.clone(),
-            alias: String::new(),
+            change: LinkChange::Alias(String::new()),
         },
-        Op::SetAltName {
+        Op::Link {
             at,
             link,
-            name: "enp2s0v0".into(),
-            present: false,
+            change: LinkChange::AltName {
+                name: "enp2s0v0".into(),
+                present: false,
+            },
         },
     ] {
         node.change(Some(pod), &op);
@@ -186,7 +291,10 @@ fn what_is_in_the_place_of_a_note_is_not_written_to() {
         odd.put(&path, elsewhere.path());
         node.kernel.begin();
         node.kernel.intercept(|_, step| match step.op {
-            Op::SetMtu { .. } => Verdict::Refuse(Errno::EPERM),
+            Op::Link {
+                change: LinkChange::Mtu(_),
+                ..
+            } => Verdict::Refuse(Errno::EPERM),
             _ => Verdict::Proceed,
         });
         let began = Stopwatch::start();
@@ -223,11 +331,13 @@ fn an_alternative_name_that_is_taken_meanwhile() {
         node.kernel
             .with(|world| world.plug(Nic::virtual_link("dummy0", "dummy")));
         let (link, alt) = (name("dummy0"), "enp2s0v0".to_owned());
-        let take = Op::SetAltName {
+        let take = Op::Link {
             at: AT,
             link,
-            name: alt.clone(),
-            present: true,
+            change: LinkChange::AltName {
+                name: alt.clone(),
+                present: true,
+            },
         };
         node.change(None, &take);
         if dies {
@@ -252,18 +362,18 @@ fn a_gateway_that_is_not_reachable_any_more() {
     let pod = node.pod("a");
     node.add(&pod, &node.two_rails()).must_succeed();
     let (link, address) = (name("lo"), crate::node::address("fd00:2::1/128"));
-    let up = Op::SetUp {
+    let up = Op::Link {
         at: AT,
         link: link.clone(),
-        up: true,
+        change: LinkChange::Up(true),
     };
     node.change(None, &up);
     node.change(
         None,
-        &Op::AddAddress {
+        &Op::Link {
             at: AT,
             link,
-            address,
+            change: LinkChange::AddAddress(address),
         },
     );
     node.kernel.with(crate::node::settle);
@@ -283,7 +393,15 @@ fn a_gateway_that_is_not_reachable_any_more() {
 fn what_is_mandatory_keeps_the_record() {
     let kinds: [(&str, Kind); 3] = [
         ("place", |op| matches!(op, Op::MoveLink { .. })),
-        ("name", |op| matches!(op, Op::RenameLink { .. })),
+        ("name", |op| {
+            matches!(
+                op,
+                Op::Link {
+                    change: LinkChange::Rename(_),
+                    ..
+                }
+            )
+        }),
         ("RDMA device", |op| matches!(op, Op::MoveRdma { .. })),
     ];
     for (what, is_it) in kinds {
@@ -370,7 +488,15 @@ fn a_del_that_did_not_begin_was_no_try() {
     let (code, message) = node.del_within(&pod, &node.two_rails(), Duration::ZERO);
     assert_eq!(code, 11, "{message}");
     drop(file);
-    let is_mtu = |op: &Op| matches!(op, Op::SetMtu { .. });
+    let is_mtu = |op: &Op| {
+        matches!(
+            op,
+            Op::Link {
+                change: LinkChange::Mtu(_),
+                ..
+            }
+        )
+    };
     for expected in [Some(107), None] {
         without_memory(&node, is_mtu, usize::MAX);
         let del = node.del(&pod, &node.two_rails());
@@ -389,8 +515,16 @@ fn a_failed_add_was_a_try_as_well() {
     let node = Node::new(RdmaMode::Exclusive);
     let pod = node.pod("a");
     let is_refused = |op: &Op| match op {
-        Op::AddAddress { at, .. } => *at == NetnsSide::Pod,
-        Op::AddRoute { at, .. } => *at == AT,
+        Op::Link {
+            at,
+            change: LinkChange::AddAddress(_),
+            ..
+        } => *at == NetnsSide::Pod,
+        Op::Link {
+            at,
+            change: LinkChange::AddRoute(_),
+            ..
+        } => *at == AT,
         _ => false,
     };
     node.kernel.begin();

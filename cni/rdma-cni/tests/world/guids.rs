@@ -6,8 +6,8 @@ use attachments::{Attribute, Store, given_up};
 use fake_kernel::{Nic, Snapshot, Verdict, World, world::HOST};
 use nix::errno::Errno;
 use rdma_netns::{
-    DeviceAddress, Guid, Kernel as _, Link, NetnsId, NetnsSide, Op, RdmaMode, VfSetting,
-    VfSettingKind,
+    DeviceAddress, Guid, Kernel as _, Link, LinkChange, NetnsId, NetnsSide, Op, RdmaMode,
+    VfSetting, VfSettingKind,
 };
 use serde_json::{Value, json};
 
@@ -47,15 +47,15 @@ fn with_function(mode: RdmaMode, nic: Nic, [node, port]: [Guid; 2]) -> World {
             device,
             driver: "mlx5_core".to_owned(),
         },
-        Op::SetUp {
+        Op::Link {
             at,
             link: link.clone(),
-            up: true,
+            change: LinkChange::Up(true),
         },
-        Op::AddAddress {
+        Op::Link {
             at,
             link,
-            address: address("10.3.0.5/24"),
+            change: LinkChange::AddAddress(address("10.3.0.5/24")),
         },
     ] {
         world
@@ -203,7 +203,14 @@ fn an_address_that_was_set_on_the_host_is_put_back() {
     let mut mac = node.kernel.with(present);
     mac.0[19] = 0xee;
     let address = mac.clone();
-    node.change(None, &Op::SetMac { at, link, mac });
+    node.change(
+        None,
+        &Op::Link {
+            at,
+            link,
+            change: LinkChange::Mac(mac),
+        },
+    );
     let (pod, config) = (node.pod("a"), config(&node));
     node.add(&pod, &config).must_succeed();
     node.del(&pod, &config).must_succeed();

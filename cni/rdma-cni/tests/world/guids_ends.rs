@@ -7,7 +7,7 @@ use crate::{
 };
 use fake_kernel::{Snapshot, Verdict, World};
 use nix::errno::Errno;
-use rdma_netns::{Op, RdmaMode};
+use rdma_netns::{LinkChange, Op, RdmaMode};
 use serde_json::Value;
 
 const MODES: [RdmaMode; 2] = [RdmaMode::Exclusive, RdmaMode::Shared];
@@ -60,7 +60,15 @@ impl Case {
 fn changes(verb: &str, case: Case) -> usize {
     case.node.kernel.begin();
     case.node.run(verb, Some(&case.pod), &case.config);
-    let is_change = |op: &&Op| !matches!(op, Op::Announce { .. });
+    let is_change = |op: &&Op| {
+        !matches!(
+            op,
+            Op::Link {
+                change: LinkChange::Announce(_),
+                ..
+            }
+        )
+    };
     case.node.kernel.journal().iter().filter(is_change).count()
 }
 

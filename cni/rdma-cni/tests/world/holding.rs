@@ -11,7 +11,7 @@ use rdma_cni::{
     reply,
     verb::{add, gc},
 };
-use rdma_netns::{Kernel as _, NetnsSide, Op, RdmaMode};
+use rdma_netns::{Kernel as _, LinkChange, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 use std::{
     collections::BTreeSet, fs, os::unix::fs::MetadataExt as _, sync::mpsc, thread, time::Duration,
@@ -110,10 +110,10 @@ fn a_name_that_is_taken_on_the_host_is_waited_for() {
         .kernel
         .with(|world| world.link(netns, "rdma0").is_some_and(|link| link.up));
     assert!(intact, "{:?}", node.snapshot());
-    let rename = Op::RenameLink {
+    let rename = Op::Link {
         at: NetnsSide::Host,
         link: name("eth2"),
-        name: name("dummy0"),
+        change: LinkChange::Rename(name("dummy0")),
     };
     node.change(None, &rename);
     node.del(&pod, &node.two_rails()).must_succeed();
@@ -191,10 +191,10 @@ fn a_lock_that_is_not_had_again_is_no_sign_that_nothing_was_changed() {
     let (at, link) = (NetnsSide::Pod, name("rdma0"));
     let (from, to, netdev) = (NetnsSide::Pod, NetnsSide::Host, name("eth2"));
     for op in [
-        Op::SetUp {
+        Op::Link {
             at,
             link: link.clone(),
-            up: false,
+            change: LinkChange::Up(false),
         },
         Op::MoveRdma {
             device: "mlx5_2".into(),
@@ -262,7 +262,10 @@ fn an_add_that_fails_late_is_undone_while_other_pods_come_and_go() {
     let (sender, receiver) = mpsc::channel();
     let (answer, answered) = mpsc::channel();
     node.kernel.intercept(move |_, step| match step.op {
-        Op::AddAddress { .. } => {
+        Op::Link {
+            change: LinkChange::AddAddress(_),
+            ..
+        } => {
             sender.send(()).unwrap();
             answered.recv_timeout(PATIENCE).unwrap();
             Verdict::Refuse(nix::errno::Errno::EINVAL)

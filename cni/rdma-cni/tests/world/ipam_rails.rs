@@ -5,7 +5,7 @@ use crate::{
     leases::{Leases, bonds, run_named},
     node::{Node, name, route},
 };
-use rdma_netns::{NetnsSide, Op, RdmaMode};
+use rdma_netns::{LinkChange, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 
 /// Returns `field` of each configuration in the calls `what`.
@@ -20,10 +20,10 @@ fn with_router() -> Leases {
     let leases = Leases::new(2);
     leases.node.change(
         None,
-        &Op::AddRoute {
+        &Op::Link {
             at: NetnsSide::Host,
             link: name("bond0"),
-            route: route("172.16.0.0/12", "10.0.0.254"),
+            change: LinkChange::AddRoute(route("172.16.0.0/12", "10.0.0.254")),
         },
     );
     leases
@@ -266,10 +266,10 @@ fn status_minds_no_pod_that_shares() {
     node.run("STATUS", None, &config).must_succeed();
     node.change(
         None,
-        &Op::SetUp {
+        &Op::Link {
             at: NetnsSide::Host,
             link: name("bond0"),
-            up: false,
+            change: LinkChange::Up(false),
         },
     );
     let message = node.run("STATUS", None, &config).must_fail(50);

@@ -10,7 +10,7 @@ use fake_kernel::{Nic, World, world::HOST};
 use rdma_netns::{
     Child, InterfaceName, IpoibMode,
     IpoibMode::{Connected, Datagram},
-    Link, NetnsSide, Op, Pkey, RdmaMode,
+    Link, LinkChange, NetnsSide, Op, Pkey, RdmaMode,
 };
 use rdma_resources::Sharing;
 use serde_json::{Value, json};
@@ -27,10 +27,10 @@ pub(crate) fn world(rdma: RdmaMode, mode: IpoibMode) -> World {
     world.set_partitions("mlx5_0", &[Pkey(0xffff), Pkey(0x0001)]);
     let (at, link) = (NetnsSide::Host, name("ib0"));
     for op in [
-        Op::SetIpoibMode {
+        Op::Link {
             at,
             link: link.clone(),
-            mode,
+            change: LinkChange::IpoibMode(mode),
         },
         up("eth8"),
         up("ib0"),
@@ -45,7 +45,11 @@ pub(crate) fn world(rdma: RdmaMode, mode: IpoibMode) -> World {
 
 fn up(link: &str) -> Op {
     let (at, link) = (NetnsSide::Host, name(link));
-    Op::SetUp { at, link, up: true }
+    Op::Link {
+        at,
+        link,
+        change: LinkChange::Up(true),
+    }
 }
 
 /// Leases and a configuration of a child of `ib0`, with `fields`.
@@ -295,16 +299,24 @@ fn check_reports_the_state_of_a_child() {
     );
     changed(node, &pod, mode(at, "rdma0", Datagram));
     // its parent takes it down with it, and its addresses
-    let down = |up| Op::SetUp {
+    let down = |up| Op::Link {
         at: NetnsSide::Host,
         link: name("ib0"),
-        up,
+        change: LinkChange::Up(up),
     };
     node.change(None, &down(false));
     let message = told();
     assert!(message.contains("ib0 is down"), "{message}");
     node.change(None, &down(true));
-    changed(node, &pod, Op::RemoveLink { at, link });
+    changed(
+        node,
+        &pod,
+        Op::Link {
+            at,
+            link,
+            change: LinkChange::Remove,
+        },
+    );
     let message = told();
     assert!(
         message.contains("the pod has lost its child of ib0"),
@@ -314,7 +326,11 @@ fn check_reports_the_state_of_a_child() {
 
 fn mode(at: NetnsSide, link: &str, mode: IpoibMode) -> Op {
     let link = name(link);
-    Op::SetIpoibMode { at, link, mode }
+    Op::Link {
+        at,
+        link,
+        change: LinkChange::IpoibMode(mode),
+    }
 }
 
 /// The kernel makes the netdev again with its RDMA device, in datagram mode.
@@ -324,12 +340,16 @@ fn a_move_keeps_the_mode_both_ways() {
         let node = Node::with(world(rdma, Connected));
         let (at, link) = (NetnsSide::Host, name("ib0"));
         for op in [
-            Op::SetMtu {
+            Op::Link {
                 at,
                 link: link.clone(),
-                mtu: 32000,
+                change: LinkChange::Mtu(32000),
             },
-            Op::SetUmcast { at, link, on: true },
+            Op::Link {
+                at,
+                link,
+                change: LinkChange::Umcast(true),
+            },
         ] {
             node.change(None, &op);
         }

@@ -9,7 +9,7 @@ use crate::{
 };
 use fake_kernel::{Snapshot, Verdict};
 use nix::errno::Errno;
-use rdma_netns::{Child, IpoibMode, NetnsSide, Op, Pkey, RdmaMode};
+use rdma_netns::{Child, IpoibMode, LinkChange, NetnsSide, Op, Pkey, RdmaMode};
 use serde_json::{Value, json};
 
 struct Case {
@@ -83,7 +83,15 @@ impl Case {
 fn changes(verb: &str, case: &Case) -> usize {
     case.node.kernel.begin();
     case.node.run(verb, Some(&case.pod), &case.config);
-    let is_change = |op: &&Op| !matches!(op, Op::Announce { .. });
+    let is_change = |op: &&Op| {
+        !matches!(
+            op,
+            Op::Link {
+                change: LinkChange::Announce(_),
+                ..
+            }
+        )
+    };
     case.node.kernel.journal().iter().filter(is_change).count()
 }
 
@@ -183,20 +191,20 @@ fn add_and_del_are_killed_at_any_change() {
 fn a_child_that_its_namespace_gave_back_goes_at_del() {
     let at = NetnsSide::Pod;
     let link = || name("rdma0");
-    let rename = Op::RenameLink {
+    let rename = Op::Link {
         at,
         link: link(),
-        name: name("mine"),
+        change: LinkChange::Rename(name("mine")),
     };
-    let alias = |alias: &str| Op::SetAlias {
+    let alias = |alias: &str| Op::Link {
         at,
         link: link(),
-        alias: alias.to_owned(),
+        change: LinkChange::Alias(alias.to_owned()),
     };
-    let down = Op::SetUp {
+    let down = Op::Link {
         at,
         link: link(),
-        up: false,
+        change: LinkChange::Up(false),
     };
     for (ops, is_taken) in [
         (vec![], false),

@@ -7,7 +7,7 @@ use crate::{
     node::{Node, Pod, name, settle},
 };
 use fake_kernel::{Nic, Snapshot, World};
-use rdma_netns::{Link, NetnsSide, Op, RdmaMode};
+use rdma_netns::{Link, LinkChange, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -68,7 +68,14 @@ pub(crate) fn bonds(count: u8) -> World {
     world.plug(Nic::physical("0000:3b:00.0", "eth8", "mlx5_8"));
     let (at, link) = (NetnsSide::Host, name("eth8"));
     world
-        .execute(&Op::SetUp { at, link, up: true }, None)
+        .execute(
+            &Op::Link {
+                at,
+                link,
+                change: LinkChange::Up(true),
+            },
+            None,
+        )
         .unwrap();
     settle(&mut world);
     world

@@ -5,7 +5,7 @@ use crate::addresses::{add_address, add_route};
 use crate::node::{Node, address, furnished, name, route, settle};
 use fake_kernel::{World, world::HOST};
 use rdma_netns::{
-    Address, NetnsSide, Op, RdmaMode, Route,
+    Address, LinkChange, NetnsSide, Op, RdmaMode, Route,
     link::{IFA_F_NODAD, IFA_F_NOPREFIXROUTE, PROTOCOL_KERNEL, PROTOCOL_RA, SCOPE_LINK},
 };
 use serde_json::Value;
@@ -180,11 +180,13 @@ fn what_managers_have_set_comes_back() {
 #[test]
 fn what_the_kernel_makes_of_advertisements_is_left_to_it() {
     let mut ops = networkd(3600);
-    let accept = |value| Op::SetSysctl {
+    let accept = |value| Op::Link {
         at: AT,
         link: name("eth2"),
-        key: "ipv6/accept_ra".to_owned(),
-        value,
+        change: LinkChange::Sysctl {
+            key: "ipv6/accept_ra".to_owned(),
+            value,
+        },
     };
     ops.push(accept(2));
     let node = node(ops);

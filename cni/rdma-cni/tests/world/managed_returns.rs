@@ -7,7 +7,7 @@ use crate::node::{address, name};
 use crate::smc::{ask, one_rail_with_smc, seen};
 use fake_kernel::{Verdict, World, world::HOST};
 use nix::errno::Errno;
-use rdma_netns::{Kernel, NetnsSide, Op, Route};
+use rdma_netns::{Kernel, LinkChange, NetnsSide, Op, Route};
 use serde_json::{Value, json};
 use std::{fs::File, time::Duration};
 
@@ -32,10 +32,10 @@ fn a_manager_in_between_is_a_reason_to_observe_again() {
         ("sets its own MTU", |world| {
             let link = name("eth2");
             let _ = world.execute(
-                &Op::SetMtu {
+                &Op::Link {
                     at: AT,
                     link,
-                    mtu: 1500,
+                    change: LinkChange::Mtu(1500),
                 },
                 None,
             );
@@ -67,10 +67,10 @@ fn a_manager_in_between_is_a_reason_to_observe_again() {
 }
 
 fn up(up: bool) -> Op {
-    Op::SetUp {
+    Op::Link {
         at: AT,
         link: name("eth2"),
-        up,
+        change: LinkChange::Up(up),
     }
 }
 
@@ -98,7 +98,13 @@ fn a_change_that_is_refused_for_a_while_is_tried_again() {
     node.kernel.begin();
     let mut refused = 0;
     node.kernel.intercept(move |_, step| {
-        let is_address = matches!(step.op, Op::AddAddress { .. });
+        let is_address = matches!(
+            step.op,
+            Op::Link {
+                change: LinkChange::AddAddress(_),
+                ..
+            }
+        );
         if is_address && refused < 9 {
             refused += 1;
             return Verdict::Refuse(Errno::EBUSY);
@@ -144,10 +150,10 @@ fn take_addresses(world: &mut World) {
     };
     for address in link.addresses.into_iter().filter(|it| !it.automatic) {
         let link = link.name.clone();
-        let remove = Op::RemoveAddress {
+        let remove = Op::Link {
             at: AT,
             link,
-            address,
+            change: LinkChange::RemoveAddress(address),
         };
         let _ = world.execute(&remove, None);
     }
@@ -170,7 +176,11 @@ fn what_a_manager_takes_away_a_moment_later_is_restored_again() {
         });
         if fails {
             node.kernel.intercept(|_, step| match step.op {
-                Op::AddRoute { at, .. } if *at == NetnsSide::Pod => Verdict::Refuse(Errno::EINVAL),
+                Op::Link {
+                    at,
+                    change: LinkChange::AddRoute(_),
+                    ..
+                } if *at == NetnsSide::Pod => Verdict::Refuse(Errno::EINVAL),
                 _ => Verdict::Proceed,
             });
             let answer = node.add(&pod, &one_rail(&node));
@@ -204,10 +214,10 @@ fn a_manager_is_outlasted_although_another_netdev_cannot_return() {
     node.add(&pod, &config).must_succeed();
     node.change(
         None,
-        &Op::RenameLink {
+        &Op::Link {
             at: AT,
             link: name("ens1np0"),
-            name: name("eth3"),
+            change: LinkChange::Rename(name("eth3")),
         },
     );
     let mut looks = 0;
@@ -280,10 +290,10 @@ fn what_a_manager_does_its_own_way_is_left_to_it() {
                 let (link, remove) = (link.name.clone(), route);
                 let ops = [
                     add_route(other),
-                    Op::RemoveRoute {
+                    Op::Link {
                         at,
                         link,
-                        route: remove,
+                        change: LinkChange::RemoveRoute(remove),
                     },
                 ];
                 for op in ops {

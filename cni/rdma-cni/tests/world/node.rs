@@ -7,8 +7,8 @@ use cni_protocol::{Command, Environment, Input, Mistakes, lock::Patience};
 use fake_kernel::{FakeKernel, Nic, Snapshot, Verdict, World};
 use network_conf::Conf;
 use rdma_netns::{
-    Address, HardwareAddress, InterfaceName, Kernel, LinkFlag, NetnsId, NetnsSide, Op, RdmaMode,
-    Route,
+    Address, HardwareAddress, InterfaceName, Kernel, LinkChange, LinkFlag, NetnsId, NetnsSide, Op,
+    RdmaMode, Route,
 };
 use serde_json::{Value, json};
 use std::{
@@ -110,32 +110,33 @@ pub(crate) fn furnished(mode: RdmaMode) -> World {
 pub(crate) fn configure(world: &mut World, link: &str, rail: u8) {
     let (at, link) = (NetnsSide::Host, name(link));
     let mut ops = vec![
-        Op::SetMtu {
+        Op::Link {
             at,
             link: link.clone(),
-            mtu: 4200,
+            change: LinkChange::Mtu(4200),
         },
-        Op::SetTxQueueLen {
+        Op::Link {
             at,
             link: link.clone(),
-            packets: 500,
+            change: LinkChange::TxQueueLen(500),
         },
-        Op::SetFlag {
+        Op::Link {
             at,
             link: link.clone(),
-            flag: LinkFlag::AllMulti,
-            on: true,
+            change: LinkChange::Flag(LinkFlag::AllMulti, true),
         },
-        Op::SetAlias {
+        Op::Link {
             at,
             link: link.clone(),
-            alias: format!("rail {rail}"),
+            change: LinkChange::Alias(format!("rail {rail}")),
         },
-        Op::SetAltName {
+        Op::Link {
             at,
             link: link.clone(),
-            name: format!("enp{rail}s0v0"),
-            present: true,
+            change: LinkChange::AltName {
+                name: format!("enp{rail}s0v0"),
+                present: true,
+            },
         },
     ];
     let settings = [
@@ -144,31 +145,33 @@ pub(crate) fn configure(world: &mut World, link: &str, rail: u8) {
         ("ipv6/accept_ra", 0),
         ("ipv6/use_tempaddr", 0),
     ];
-    ops.extend(settings.map(|(key, value)| Op::SetSysctl {
+    ops.extend(settings.map(|(key, value)| Op::Link {
         at,
         link: link.clone(),
-        key: key.to_owned(),
-        value,
+        change: LinkChange::Sysctl {
+            key: key.to_owned(),
+            value,
+        },
     }));
-    ops.push(Op::SetUp {
+    ops.push(Op::Link {
         at,
         link: link.clone(),
-        up: true,
+        change: LinkChange::Up(true),
     });
     let addresses = [format!("10.0.{rail}.5/24"), format!("fd00:{rail}::5/64")];
-    ops.extend(addresses.map(|text| Op::AddAddress {
+    ops.extend(addresses.map(|text| Op::Link {
         at,
         link: link.clone(),
-        address: address(&text),
+        change: LinkChange::AddAddress(address(&text)),
     }));
     let routes = [
         (format!("10.{rail}.0.0/16"), format!("10.0.{rail}.1")),
         (format!("fd{rail}0::/32"), format!("fd00:{rail}::1")),
     ];
-    ops.extend(routes.map(|(destination, gateway)| Op::AddRoute {
+    ops.extend(routes.map(|(destination, gateway)| Op::Link {
         at,
         link: link.clone(),
-        route: route(&destination, &gateway),
+        change: LinkChange::AddRoute(route(&destination, &gateway)),
     }));
     for op in ops {
         world
@@ -435,7 +438,15 @@ impl Node {
     /// nothing follows it.
     pub(crate) fn changes(&self) -> usize {
         let journal = self.kernel.journal();
-        let is_change = |op: &Op| !matches!(op, Op::Announce { .. });
+        let is_change = |op: &Op| {
+            !matches!(
+                op,
+                Op::Link {
+                    change: LinkChange::Announce(_),
+                    ..
+                }
+            )
+        };
         let changes = journal.iter().filter(|op| is_change(op)).count();
         assert!(journal[..changes].iter().all(is_change), "{journal:?}");
         changes

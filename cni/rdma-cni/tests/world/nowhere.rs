@@ -7,7 +7,7 @@ use crate::{
     wrapped::Wrapped,
 };
 use fake_kernel::{Nic, World};
-use rdma_netns::{Kernel as _, NetnsSide, Op, RdmaMode};
+use rdma_netns::{Kernel as _, LinkChange, NetnsSide, Op, RdmaMode};
 use serde_json::json;
 use std::{fs, thread};
 
@@ -140,15 +140,15 @@ fn hardware_without_a_parent_is_waited_for() {
     let record = fs::read_to_string(node.record_of(&pod)).unwrap();
     assert!(!record.contains("\"parent\""), "{record}");
     let changes = [
-        Op::SetUp {
+        Op::Link {
             at: NetnsSide::Pod,
             link: name("rdma0"),
-            up: false,
+            change: LinkChange::Up(false),
         },
-        Op::SetMac {
+        Op::Link {
             at: NetnsSide::Pod,
             link: name("rdma0"),
-            mac: mac("06:00:00:00:12:34"),
+            change: LinkChange::Mac(mac("06:00:00:00:12:34")),
         },
     ];
     changes.iter().for_each(|op| node.change(Some(&pod), op));
@@ -327,7 +327,14 @@ fn a_function_is_bound_anew_before_another_try() {
             fs::create_dir_all(new.join("in the way")).unwrap();
         } else {
             let (at, link, name) = (NetnsSide::Host, name("ens1np0"), name("eth3"));
-            node.change(None, &Op::RenameLink { at, link, name });
+            node.change(
+                None,
+                &Op::Link {
+                    at,
+                    link,
+                    change: LinkChange::Rename(name),
+                },
+            );
         }
         node.kernel.begin();
         match is_disk_full {
@@ -351,10 +358,10 @@ fn a_rail_that_came_home_is_not_bound_anew_by_the_next_try() {
     node.add(&pod, &config).must_succeed();
     node.change(
         None,
-        &Op::RenameLink {
+        &Op::Link {
             at: NetnsSide::Host,
             link: name("ens1np0"),
-            name: name("eth3"),
+            change: LinkChange::Rename(name("eth3")),
         },
     );
     let message = node.del(&pod, &config).must_fail(107);

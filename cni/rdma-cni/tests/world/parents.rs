@@ -6,7 +6,7 @@ use crate::{
     node::{Node, configure, name, settle},
 };
 use fake_kernel::{Nic, World};
-use rdma_netns::{Child, IpvlanMode, MacvlanMode, NetnsSide, Op};
+use rdma_netns::{Child, IpvlanMode, LinkChange, MacvlanMode, NetnsSide, Op};
 use serde_json::json;
 
 const MACVLAN: Child = Child::Macvlan(MacvlanMode::Bridge);
@@ -33,7 +33,14 @@ fn with_child_on_host(child: Child) -> Node {
     ];
     ops.iter().for_each(|op| node.change(Some(&maker), op));
     let (at, up) = (NetnsSide::Host, true);
-    node.change(None, &Op::SetUp { at, link, up });
+    node.change(
+        None,
+        &Op::Link {
+            at,
+            link,
+            change: LinkChange::Up(up),
+        },
+    );
     node.kernel.with(settle);
     node
 }
@@ -94,7 +101,14 @@ fn team() -> World {
     }
     for link in ["team0", "eth9"] {
         let (at, link) = (NetnsSide::Host, name(link));
-        let done = world.execute(&Op::SetUp { at, link, up: true }, None);
+        let done = world.execute(
+            &Op::Link {
+                at,
+                link,
+                change: LinkChange::Up(true),
+            },
+            None,
+        );
         done.unwrap_or_else(|refusal| panic!("{refusal}"));
     }
     configure(&mut world, "team0", 6);

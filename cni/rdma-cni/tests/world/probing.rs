@@ -8,7 +8,7 @@ use crate::{
 use attachments::given_up;
 use fake_kernel::{Nic, Verdict};
 use nix::errno::Errno;
-use rdma_netns::{Link, Neighbour, NetnsSide, Op, RdmaMode};
+use rdma_netns::{Link, LinkChange, Neighbour, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 use std::{fs, net::IpAddr};
 
@@ -212,9 +212,9 @@ fn what_the_first_try_gave_up_is_not_forgotten_by_the_second() {
             .with(|world| world.taken_late.extend(late.clone()));
         let lost = ip("10.2.0.0");
         node.kernel.intercept(move |_, step| match step.op {
-            Op::AddRoute {
+            Op::Link {
                 at: NetnsSide::Host,
-                route,
+                change: LinkChange::AddRoute(route),
                 ..
             } if route.destination == lost => Verdict::Refuse(Errno::EPERM),
             _ => Verdict::Proceed,
@@ -314,7 +314,11 @@ fn without_a_carrier_the_pod_starts() {
     let mut world = bonds(1);
     world.plug(Nic::physical("0000:5e:00.0", "eth9", "mlx5_9"));
     let (at, link) = (NetnsSide::Host, name("eth9"));
-    let up = Op::SetUp { at, link, up: true };
+    let up = Op::Link {
+        at,
+        link,
+        change: LinkChange::Up(true),
+    };
     world.execute(&up, None).unwrap();
     world.cable("eth9", false).unwrap();
     let network = Network::on(Node::with(world), 1);
@@ -333,10 +337,10 @@ fn without_a_carrier_the_pod_starts() {
 fn an_address_of_the_parent_is_no_childs() {
     let network = Network::new(1);
     let node = &network.node;
-    let own = Op::AddAddress {
+    let own = Op::Link {
         at: NetnsSide::Host,
         link: name("bond0"),
-        address: crate::node::address("10.0.0.70/16"),
+        change: LinkChange::AddAddress(crate::node::address("10.0.0.70/16")),
     };
     node.change(None, &own);
     let pod = node.pod("a");

@@ -6,7 +6,7 @@ use crate::{
     node::{Node, Pod, name, route},
     routing::with_primary,
 };
-use rdma_netns::{Link, NetnsSide, Op, RdmaMode, Route, link::MAIN_TABLE};
+use rdma_netns::{Link, LinkChange, NetnsSide, Op, RdmaMode, Route, link::MAIN_TABLE};
 use serde_json::{Value, json};
 
 /// Gateway and metric, with the default for none, of a netdev's routes to `destination`.
@@ -147,7 +147,14 @@ fn kept_routes_of_several_next_hops_stay_such() {
                 let mut route = route(destination, gateway);
                 route.metric = metric;
                 let (at, link) = (NetnsSide::Host, name("eth2"));
-                node.change(None, &Op::AddRoute { at, link, route });
+                node.change(
+                    None,
+                    &Op::Link {
+                        at,
+                        link,
+                        change: LinkChange::AddRoute(route),
+                    },
+                );
             }
         }
         let mut config = match rails {

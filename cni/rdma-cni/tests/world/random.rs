@@ -6,7 +6,7 @@ use crate::node::{Answer, Node, Pod, address, mac, name, settle};
 use attachments::{Attachment, Phase, Store, store::Record};
 use fake_kernel::{Nic, Verdict, world::HOST};
 use nix::errno::Errno;
-use rdma_netns::{LinkFlag, NetnsSide, Op, RdmaMode};
+use rdma_netns::{LinkChange, LinkFlag, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 
 const HISTORIES: u64 = 100;
@@ -77,7 +77,14 @@ impl History {
                 for (link, _) in DEVICES {
                     let (at, link) = (NetnsSide::Host, name(link));
                     world
-                        .execute(&Op::SetUp { at, link, up: true }, None)
+                        .execute(
+                            &Op::Link {
+                                at,
+                                link,
+                                change: LinkChange::Up(true),
+                            },
+                            None,
+                        )
                         .unwrap();
                 }
                 settle(world);
@@ -176,53 +183,56 @@ impl History {
     fn tamper(&mut self, started: &Started) {
         let (at, link) = (NetnsSide::Pod, name(["rdma0", "rdma1"][self.dice.roll(2)]));
         let op = match self.dice.roll(10) {
-            0 => Op::SetMtu {
+            0 => Op::Link {
                 at,
                 link,
-                mtu: 1000,
+                change: LinkChange::Mtu(1000),
             },
-            1 => Op::SetMtu {
+            1 => Op::Link {
                 at,
                 link,
-                mtu: 9000,
+                change: LinkChange::Mtu(9000),
             },
-            2 | 3 => Op::SetUp {
+            2 | 3 => Op::Link {
                 at,
                 link,
-                up: false,
+                change: LinkChange::Up(false),
             },
-            4 => Op::RenameLink {
+            4 => Op::Link {
                 at,
                 link,
-                name: name(DEVICES[self.dice.roll(4)].0),
+                change: LinkChange::Rename(name(DEVICES[self.dice.roll(4)].0)),
             },
-            5 => Op::SetMac {
+            5 => Op::Link {
                 at,
                 link,
-                mac: mac("06:00:00:00:77:77"),
+                change: LinkChange::Mac(mac("06:00:00:00:77:77")),
             },
-            6 => Op::AddAddress {
+            6 => Op::Link {
                 at,
                 link,
-                address: address("fd99::1/64"),
+                change: LinkChange::AddAddress(address("fd99::1/64")),
             },
-            7 => Op::SetAltName {
+            7 => Op::Link {
                 at,
                 link,
-                name: DEVICES[self.dice.roll(4)].0.into(),
-                present: true,
+                change: LinkChange::AltName {
+                    name: DEVICES[self.dice.roll(4)].0.into(),
+                    present: true,
+                },
             },
-            8 => Op::SetFlag {
+            8 => Op::Link {
                 at,
                 link,
-                flag: LinkFlag::Promisc,
-                on: true,
+                change: LinkChange::Flag(LinkFlag::Promisc, true),
             },
-            _ => Op::SetSysctl {
+            _ => Op::Link {
                 at,
                 link,
-                key: "ipv6/disable_ipv6".into(),
-                value: 1,
+                change: LinkChange::Sysctl {
+                    key: "ipv6/disable_ipv6".into(),
+                    value: 1,
+                },
             },
         };
         let done = self.node.kernel.with(|world| {

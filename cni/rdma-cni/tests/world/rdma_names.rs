@@ -3,7 +3,7 @@
 
 use crate::node::{Node, Pod};
 use fake_kernel::{Nic, world::HOST};
-use rdma_netns::{NetnsSide, Op, RdmaMode, rdma::name};
+use rdma_netns::{LinkChange, NetnsSide, Op, RdmaMode, rdma::name};
 use serde_json::json;
 
 fn rename(from: &str, to: &[u8]) -> Op {
@@ -76,10 +76,10 @@ fn another_pod_gets_the_device_that_a_living_pod_renamed() {
     for selector in [json!({"rdma": "mlx5_0"}), json!({"netdev": "ens1np0"})] {
         for name in NAMES {
             let node = Node::new(RdmaMode::Shared);
-            let up = Op::SetUp {
+            let up = Op::Link {
                 at: NetnsSide::Host,
                 link: crate::node::name("ens1np0"),
-                up: true,
+                change: LinkChange::Up(true),
             };
             node.change(None, &up);
             let config = node.config(json!({"mode": "share", "devices": [selector]}));

@@ -5,7 +5,7 @@ use crate::node::{Answer, Node, Pod};
 use attachments::given_up;
 use fake_kernel::Verdict;
 use nix::errno::Errno;
-use rdma_netns::{NetnsSide, Op, RdmaMode};
+use rdma_netns::{LinkChange, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -105,14 +105,36 @@ type IsRefused = fn(&Op) -> bool;
 #[test]
 fn one_refused_change_keeps_no_nic_down() {
     let refused: [(&str, IsRefused); 4] = [
-        ("alias", |op| matches!(op, Op::SetAlias { .. })),
+        ("alias", |op| {
+            matches!(
+                op,
+                Op::Link {
+                    change: LinkChange::Alias(_),
+                    ..
+                }
+            )
+        }),
         (
             "arp_announce",
-            |op| matches!(op, Op::SetSysctl { at: NetnsSide::Host, key, .. } if key == "ipv4/arp_announce"),
+            |op| matches!(op, Op::Link { at: NetnsSide::Host, change: LinkChange::Sysctl { key, .. }, .. } if key == "ipv4/arp_announce"),
         ),
-        ("txqueuelen", |op| matches!(op, Op::SetTxQueueLen { .. })),
+        ("txqueuelen", |op| {
+            matches!(
+                op,
+                Op::Link {
+                    change: LinkChange::TxQueueLen(_),
+                    ..
+                }
+            )
+        }),
         ("enp2s0v0", |op| {
-            matches!(op, Op::SetAltName { present: true, .. })
+            matches!(
+                op,
+                Op::Link {
+                    change: LinkChange::AltName { present: true, .. },
+                    ..
+                }
+            )
         }),
     ];
     for (what, is_refused) in refused {
@@ -170,21 +192,23 @@ fn pod_changes(node: &Node, pod: &Pod) {
             .kernel
             .with(|world| world.link(shown, rail).unwrap().alt_names[0].clone());
         let changes = [
-            Op::SetAlias {
+            Op::Link {
                 at,
                 link: link.clone(),
-                alias: "the pod's".to_owned(),
+                change: LinkChange::Alias("the pod's".to_owned()),
             },
-            Op::SetTxQueueLen {
+            Op::Link {
                 at,
                 link: link.clone(),
-                packets: 7,
+                change: LinkChange::TxQueueLen(7),
             },
-            Op::SetAltName {
+            Op::Link {
                 at,
                 link,
-                name: alt,
-                present: false,
+                change: LinkChange::AltName {
+                    name: alt,
+                    present: false,
+                },
             },
         ];
         changes.iter().for_each(|op| node.change(Some(pod), op));

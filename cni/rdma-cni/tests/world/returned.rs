@@ -4,7 +4,7 @@
 use crate::node::{Node, Pod, name};
 use fake_kernel::Verdict;
 use nix::errno::Errno;
-use rdma_netns::{InterfaceName, NetnsSide, Op, RdmaMode};
+use rdma_netns::{InterfaceName, LinkChange, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -53,10 +53,10 @@ fn move_link(link: &InterfaceName, from: NetnsSide, name: &InterfaceName) -> Op 
 }
 
 fn rename(link: &str, to: &str) -> Op {
-    Op::RenameLink {
+    Op::Link {
         at: NetnsSide::Host,
         link: name(link),
-        name: name(to),
+        change: LinkChange::Rename(name(to)),
     }
 }
 
@@ -163,14 +163,21 @@ fn a_rail_that_came_home_keeps_what_its_next_owner_sets() {
     node.del(&pod, &config).must_fail(107);
     let (at, up) = (NetnsSide::Host, false);
     let link = name("eth2");
-    node.change(None, &Op::SetUp { at, link, up });
+    node.change(
+        None,
+        &Op::Link {
+            at,
+            link,
+            change: LinkChange::Up(up),
+        },
+    );
     node.change(None, &rename("eth2", "storage0"));
     node.change(
         None,
-        &Op::SetMtu {
+        &Op::Link {
             at: NetnsSide::Host,
             link: name("storage0"),
-            mtu: 1400,
+            change: LinkChange::Mtu(1400),
         },
     );
     let owned = node.snapshot();
@@ -214,7 +221,11 @@ fn a_rail_without_a_refused_attribute_is_left_to_its_next_owner() {
     node.change(None, &rename("ens1np0", "eth3"));
     node.kernel.begin();
     node.kernel.intercept(|_, step| match step.op {
-        Op::AddRoute { at, .. } if *at == NetnsSide::Host => Verdict::Refuse(Errno::EINVAL),
+        Op::Link {
+            at,
+            change: LinkChange::AddRoute(_),
+            ..
+        } if *at == NetnsSide::Host => Verdict::Refuse(Errno::EINVAL),
         _ => Verdict::Proceed,
     });
     let message = node.del(&pod, &config).must_fail(107);

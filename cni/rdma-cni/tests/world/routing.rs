@@ -7,7 +7,7 @@ use crate::{
 };
 use fake_kernel::{Nic, World};
 use rdma_netns::{
-    Link, NetnsSide, Op, RdmaMode, Route, Rule,
+    Link, LinkChange, NetnsSide, Op, RdmaMode, Route, Rule,
     link::{MAIN_TABLE, PROTOCOL_KERNEL},
 };
 use serde_json::json;
@@ -50,10 +50,10 @@ pub(crate) fn with_primary(leases: &Leases, metric: u32) -> Pod {
             to: AT,
             name: link.clone(),
         },
-        Op::SetUp {
+        Op::Link {
             at: AT,
             link: link.clone(),
-            up: true,
+            change: LinkChange::Up(true),
         },
     ];
     ops.iter().for_each(|op| node.change(Some(&pod), op));
@@ -62,10 +62,10 @@ pub(crate) fn with_primary(leases: &Leases, metric: u32) -> Pod {
         address.metric = Some(metric).filter(|metric| *metric != 0);
         node.change(
             Some(&pod),
-            &Op::AddAddress {
+            &Op::Link {
                 at: AT,
                 link: link.clone(),
-                address,
+                change: LinkChange::AddAddress(address),
             },
         );
     }
@@ -73,10 +73,10 @@ pub(crate) fn with_primary(leases: &Leases, metric: u32) -> Pod {
         let route = route(destination, gateway);
         node.change(
             Some(&pod),
-            &Op::AddRoute {
+            &Op::Link {
                 at: AT,
                 link: link.clone(),
-                route,
+                change: LinkChange::AddRoute(route),
             },
         );
     }

@@ -6,7 +6,7 @@ use crate::{
     node::{Node, Pod},
 };
 use fake_kernel::world::HOST;
-use rdma_netns::{Child, Link, MacvlanMode, NetnsSide, Op, RdmaMode};
+use rdma_netns::{Child, Link, LinkChange, MacvlanMode, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -182,10 +182,10 @@ fn refused_before_anything_is_changed() {
     let leases = Leases::new(1);
     let node = &leases.node;
     let pod = node.pod("a");
-    let down = |up| Op::SetUp {
+    let down = |up| Op::Link {
         at: NetnsSide::Host,
         link: crate::node::name("bond0"),
-        up,
+        change: LinkChange::Up(up),
     };
     let before = node.snapshot();
     for (fields, code, word) in [
@@ -219,10 +219,10 @@ fn exclusive_mode_shares_only_what_has_no_rdma_device() {
     let node = Node::with(world);
     node.change(
         None,
-        &Op::SetUp {
+        &Op::Link {
             at: NetnsSide::Host,
             link: crate::node::name("dummy0"),
-            up: true,
+            change: LinkChange::Up(true),
         },
     );
     let pod = node.pod("a");
@@ -270,14 +270,21 @@ fn a_child_is_found_by_more_than_its_name() {
     let config = leases.config(json!({}));
     let result = node.add(&pod, &config).must_succeed();
     let (at, link) = (NetnsSide::Pod, crate::node::name("rdma0"));
-    let up = Op::SetUp {
+    let up = Op::Link {
         at,
         link: link.clone(),
-        up: false,
+        change: LinkChange::Up(false),
     };
     node.change(Some(&pod), &up);
     let name = crate::node::name("net7");
-    node.change(Some(&pod), &Op::RenameLink { at, link, name });
+    node.change(
+        Some(&pod),
+        &Op::Link {
+            at,
+            link,
+            change: LinkChange::Rename(name),
+        },
+    );
     let message = leases.check(&pod, &config, &result).must_fail(999);
     assert!(message.contains("rdma0 is called net7 now"), "{message}");
     node.del(&pod, &config).must_succeed();

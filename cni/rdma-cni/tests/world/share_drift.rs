@@ -6,7 +6,7 @@ use crate::{
     node::{Node, Pod, name},
 };
 use fake_kernel::Verdict;
-use rdma_netns::{Child, IpvlanMode, NetnsSide, Op, Route, Rule, link::MAIN_TABLE};
+use rdma_netns::{Child, IpvlanMode, LinkChange, NetnsSide, Op, Route, Rule, link::MAIN_TABLE};
 use serde_json::{Value, json};
 
 const AT: NetnsSide = NetnsSide::Pod;
@@ -50,9 +50,10 @@ fn check_sees_what_became_of_rails_and_routes() {
         |node, pod| {
             node.change(
                 Some(pod),
-                &Op::RemoveLink {
+                &Op::Link {
                     at: AT,
                     link: link(),
+                    change: LinkChange::Remove,
                 },
             );
         },
@@ -78,10 +79,10 @@ fn check_sees_what_became_of_rails_and_routes() {
             let route = find(node, pod, |it| it.table == 1001 && it.prefix == 16);
             node.change(
                 Some(pod),
-                &Op::RemoveRoute {
+                &Op::Link {
                     at: AT,
                     link: link(),
-                    route,
+                    change: LinkChange::RemoveRoute(route),
                 },
             );
         },
@@ -93,10 +94,10 @@ fn check_sees_what_became_of_rails_and_routes() {
             let route = find(node, pod, |it| it.table == MAIN_TABLE && it.prefix == 12);
             node.change(
                 Some(pod),
-                &Op::RemoveRoute {
+                &Op::Link {
                     at: AT,
                     link: link(),
-                    route: route.clone(),
+                    change: LinkChange::RemoveRoute(route.clone()),
                 },
             );
             let route = Route {
@@ -105,10 +106,10 @@ fn check_sees_what_became_of_rails_and_routes() {
             };
             node.change(
                 Some(pod),
-                &Op::AddRoute {
+                &Op::Link {
                     at: AT,
                     link: link(),
-                    route,
+                    change: LinkChange::AddRoute(route),
                 },
             );
         },
@@ -122,10 +123,10 @@ fn check_sees_what_became_of_rails_and_routes() {
             address.metric = Some(9);
             node.change(
                 Some(pod),
-                &Op::AddAddress {
+                &Op::Link {
                     at: AT,
                     link: link(),
-                    address,
+                    change: LinkChange::AddAddress(address),
                 },
             );
         },
@@ -154,10 +155,10 @@ fn check_sees_what_became_of_rails_and_routes() {
         |node, _| {
             node.change(
                 None,
-                &Op::SetUp {
+                &Op::Link {
                     at: NetnsSide::Host,
                     link: name("bond1"),
-                    up: false,
+                    change: LinkChange::Up(false),
                 },
             );
         },
@@ -168,10 +169,10 @@ fn check_sees_what_became_of_rails_and_routes() {
         |node, pod| {
             node.change(
                 Some(pod),
-                &Op::SetMtu {
+                &Op::Link {
                     at: AT,
                     link: link(),
-                    mtu: 1400,
+                    change: LinkChange::Mtu(1400),
                 },
             );
         },
@@ -189,13 +190,17 @@ fn ipv6_that_the_pod_has_switched_off_is_reported() {
     node.kernel.begin();
     node.kernel.intercept(move |world, step| {
         // what net.ipv6.conf.default.disable_ipv6 does to a netdev that comes
-        if let Op::SetUp { link, up: true, .. } = step.op {
+        if let Op::Link {
+            link,
+            change: LinkChange::Up(true),
+            ..
+        } = step.op
+        {
             let key = "ipv6/disable_ipv6".to_owned();
-            let off = Op::SetSysctl {
+            let off = Op::Link {
                 at: AT,
                 link: link.clone(),
-                key,
-                value: 1,
+                change: LinkChange::Sysctl { key, value: 1 },
             };
             world.execute(&off, Some(netns)).unwrap();
         }
@@ -224,10 +229,10 @@ fn an_address_that_the_final_result_does_not_have_is_not_missed() {
     let link = name("rdma0");
     node.change(
         Some(&pod),
-        &Op::RemoveAddress {
+        &Op::Link {
             at: AT,
             link,
-            address,
+            change: LinkChange::RemoveAddress(address),
         },
     );
     leases.check(&pod, &config, &result).must_fail(999);
@@ -252,20 +257,20 @@ fn a_connected_route_that_is_gone_or_has_another_metric_is_drift() {
                 };
                 let route = routes.into_iter().find(is_it).unwrap();
                 let link = name("rdma1");
-                let remove = Op::RemoveRoute {
+                let remove = Op::Link {
                     at: AT,
                     link: link.clone(),
-                    route: route.clone(),
+                    change: LinkChange::RemoveRoute(route.clone()),
                 };
                 node.change(Some(pod), &remove);
                 if metric.is_some() {
                     let route = Route { metric, ..route };
                     node.change(
                         Some(pod),
-                        &Op::AddRoute {
+                        &Op::Link {
                             at: AT,
                             link,
-                            route,
+                            change: LinkChange::AddRoute(route),
                         },
                     );
                 }

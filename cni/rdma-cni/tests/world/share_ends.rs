@@ -8,7 +8,7 @@ use crate::{
 };
 use fake_kernel::{Snapshot, Verdict};
 use nix::errno::Errno;
-use rdma_netns::{Child, IpvlanMode, Kernel, MacvlanMode, NetnsSide, Op};
+use rdma_netns::{Child, IpvlanMode, Kernel, LinkChange, MacvlanMode, NetnsSide, Op};
 use serde_json::{Value, json};
 
 /// Returns the number of changes that ADD of two bonds makes, of the announcements after them, and of the changes of
@@ -36,9 +36,15 @@ fn children_of_several_rails_go_by_one_deletion() {
     node.kernel.begin();
     node.del(&pod, &config).must_succeed();
     let journal = node.kernel.journal();
-    let deletions = journal
-        .iter()
-        .filter(|op| matches!(op, Op::RemoveLink { .. } | Op::RemoveGroup { .. }));
+    let deletions = journal.iter().filter(|op| {
+        matches!(
+            op,
+            Op::Link {
+                change: LinkChange::Remove,
+                ..
+            } | Op::RemoveGroup { .. }
+        )
+    });
     assert_eq!(deletions.count(), 1, "{journal:?}");
 }
 
@@ -337,7 +343,11 @@ fn what_sets_the_mode_of_an_ipvlan_port_back_ends_with_del() {
         assert_ne!(link_of(node, &pod, "rdma0").child, before);
         let mut refusals = if is_late { 2 } else { 0 };
         node.kernel.intercept(move |_, step| match step.op {
-            Op::RemoveLink { link, .. } if **link == *"rdma0" && refusals > 0 => {
+            Op::Link {
+                link,
+                change: LinkChange::Remove,
+                ..
+            } if **link == *"rdma0" && refusals > 0 => {
                 refusals -= 1;
                 Verdict::Refuse(Errno::EBUSY)
             }
@@ -377,7 +387,14 @@ fn a_netdev_that_may_be_the_hosts_is_removed_after_a_del_that_named_it() {
             mtu: 1500,
         };
         let alias = "hosts0".to_owned();
-        for op in [made, Op::SetAlias { at, link, alias }] {
+        for op in [
+            made,
+            Op::Link {
+                at,
+                link,
+                change: LinkChange::Alias(alias),
+            },
+        ] {
             node.change(Some(&pod), &op);
         }
         assert!(node.kill(1, Verdict::DieBefore, |node| {
@@ -395,7 +412,11 @@ fn a_netdev_that_may_be_the_hosts_is_removed_after_a_del_that_named_it() {
         // a DEL that fails for another reason forgets nothing
         node.kernel.begin();
         node.kernel.intercept(|_, step| match step.op {
-            Op::RemoveLink { link, .. } if &**link == "net1" => Verdict::Refuse(Errno::EPERM),
+            Op::Link {
+                link,
+                change: LinkChange::Remove,
+                ..
+            } if &**link == "net1" => Verdict::Refuse(Errno::EPERM),
             _ => Verdict::Proceed,
         });
         node.del(&pod, &config).must_fail(107);

@@ -5,7 +5,7 @@ use crate::node::{Node, Pod, address, name};
 use fake_kernel::{Nic, Smc, Verdict, world::HOST};
 use nix::errno::Errno;
 use rdma_netns::{
-    NetnsSide, Op, RdmaMode,
+    LinkChange, NetnsSide, Op, RdmaMode,
     smc::{PnetEntry, PnetId, SmcState},
 };
 use serde_json::{Value, json};
@@ -86,20 +86,20 @@ pub(crate) fn primary(node: &Node, pod: &Pod, link: &str, addresses: &[&str]) ->
     let at = NetnsSide::Pod;
     node.change(
         Some(pod),
-        &Op::SetUp {
+        &Op::Link {
             at,
             link: link.clone(),
-            up: true,
+            change: LinkChange::Up(true),
         },
     );
     for text in addresses {
         let address = address(text);
         node.change(
             Some(pod),
-            &Op::AddAddress {
+            &Op::Link {
                 at,
                 link: link.clone(),
-                address,
+                change: LinkChange::AddAddress(address),
             },
         );
     }

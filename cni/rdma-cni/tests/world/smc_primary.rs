@@ -8,7 +8,7 @@ use crate::{
     smc::{ask, entry, id_of, one_rail_that_asks, one_rail_with_smc, primary, record, seen},
 };
 use fake_kernel::Verdict;
-use rdma_netns::{Address, NetnsSide, Op, RdmaMode, link::IFA_F_NOPREFIXROUTE};
+use rdma_netns::{Address, LinkChange, NetnsSide, Op, RdmaMode, link::IFA_F_NOPREFIXROUTE};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -205,7 +205,14 @@ fn as_left_by_an_earlier_version(node: &Node, pod: &Pod) {
     let at = NetnsSide::Pod;
     let entry = entry(&id, Some(PRIMARY), None);
     node.change(Some(pod), &Op::AddPnet { at, entry });
-    node.change(Some(pod), &Op::AddAddress { at, link, address });
+    node.change(
+        Some(pod),
+        &Op::Link {
+            at,
+            link,
+            change: LinkChange::AddAddress(address),
+        },
+    );
 }
 
 #[test]
@@ -258,7 +265,14 @@ fn check_reports_a_missing_address() {
     let mut addresses = addresses(&node, &pod, "rdma0").into_iter();
     let address = addresses.find(|it| it.peer.is_some()).unwrap();
     let (at, link) = (NetnsSide::Pod, name("rdma0"));
-    node.change(Some(&pod), &Op::RemoveAddress { at, link, address });
+    node.change(
+        Some(&pod),
+        &Op::Link {
+            at,
+            link,
+            change: LinkChange::RemoveAddress(address),
+        },
+    );
     let message = node.run("CHECK", Some(&pod), &config).must_fail(999);
     assert!(message.contains("SMC-R of net7: no GID fits"), "{message}");
 }

@@ -7,7 +7,7 @@ use crate::{
     smc::{ask, entry, id_of, one_rail_with_smc, record, seen},
 };
 use fake_kernel::{Verdict, World};
-use rdma_netns::{NetnsSide, Op, RdmaMode};
+use rdma_netns::{LinkChange, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 
 /// An answer of IPAM for a subnet of a pod's own, and one of a subnet that others have, too.
@@ -157,10 +157,10 @@ fn a_check_does_not_fail_by_a_later_pods_address() {
     let of_host = address("10.50.0.9/24");
     node.change(
         None,
-        &Op::AddAddress {
+        &Op::Link {
             at: NetnsSide::Host,
             link: name("bond0"),
-            address: of_host,
+            change: LinkChange::AddAddress(of_host),
         },
     );
     let message = check().must_fail(999);

@@ -7,7 +7,7 @@ use attachments::{Attachment, given_up};
 use fake_kernel::{Verdict, World, world::HOST};
 use nix::errno::Errno;
 use rdma_netns::{
-    Child, IpvlanMode, Kernel as _, NetnsSide, Op, RdmaMode, Route, link::PROTOCOL_RA,
+    Child, IpvlanMode, Kernel as _, LinkChange, NetnsSide, Op, RdmaMode, Route, link::PROTOCOL_RA,
 };
 use serde_json::{Value, json};
 use std::fs;
@@ -16,11 +16,13 @@ const ACCEPT_RA: &str = "ipv6/accept_ra";
 const FORWARDING: &str = "ipv6/forwarding";
 
 fn set(link: &str, key: &str, value: i32) -> Op {
-    Op::SetSysctl {
+    Op::Link {
         at: NetnsSide::Host,
         link: name(link),
-        key: key.to_owned(),
-        value,
+        change: LinkChange::Sysctl {
+            key: key.to_owned(),
+            value,
+        },
     }
 }
 
@@ -35,7 +37,14 @@ fn node() -> (Node, Pod) {
     };
     let (at, link) = (NetnsSide::Host, name("eth3"));
     let route = default;
-    node.change(None, &Op::AddRoute { at, link, route });
+    node.change(
+        None,
+        &Op::Link {
+            at,
+            link,
+            change: LinkChange::AddRoute(route),
+        },
+    );
     let pod = node.pod("a");
     node.add(&pod, &rail(&node, "eth2")).must_succeed();
     (node, pod)
@@ -56,7 +65,10 @@ fn what_is_not_taken_back_is_an_error_and_no_value_of_the_hosts() {
     let (node, pod) = node();
     node.kernel.begin();
     node.kernel.intercept(|_, step| match step.op {
-        Op::SetSysctl { key, value: 1, .. } if key == ACCEPT_RA => Verdict::Refuse(Errno::EIO),
+        Op::Link {
+            change: LinkChange::Sysctl { key, value: 1 },
+            ..
+        } if key == ACCEPT_RA => Verdict::Refuse(Errno::EIO),
         _ => Verdict::Proceed,
     });
     let message = node.del(&pod, &rail(&node, "eth2")).must_fail(107);
@@ -90,8 +102,7 @@ fn what_cannot_be_recorded_is_not_changed() {
     node.kernel.begin();
     let message = node.del(&pod, &rail(&node, "eth2")).must_fail(107);
     assert!(message.contains("cannot write"), "{message}");
-    let is_temporary =
-        |op: &&Op| matches!(op, Op::SetSysctl { key, value: 2, .. } if key == ACCEPT_RA);
+    let is_temporary = |op: &&Op| matches!(op, Op::Link { change: LinkChange::Sysctl { key, value: 2 }, .. } if key == ACCEPT_RA);
     let changed = node.kernel.journal().iter().filter(is_temporary).count();
     assert_eq!(changed, 0, "{:?}", node.kernel.journal());
     assert_eq!(setting(&node, "eth2", FORWARDING), Some(1), "it is home");
@@ -162,17 +173,22 @@ fn the_mode_of_the_hosts_other_ipvlan_netdevs_is_reported_and_not_changed() {
 #[test]
 fn a_del_without_a_readable_record_changes_no_other_netdev() {
     let (node, pod) = node();
-    let forwarding = Op::SetSysctl {
+    let forwarding = Op::Link {
         at: NetnsSide::Pod,
         link: name("rdma0"),
-        key: FORWARDING.to_owned(),
-        value: 2,
+        change: LinkChange::Sysctl {
+            key: FORWARDING.to_owned(),
+            value: 2,
+        },
     };
     node.change(Some(&pod), &forwarding);
     fs::write(node.record_of(&pod), "{").expect("it can be spoilt");
     node.kernel.begin();
     node.kernel.intercept(|_, step| match step.op {
-        Op::SetSysctl { key, value: 2, .. } if key == FORWARDING => Verdict::DieBefore,
+        Op::Link {
+            change: LinkChange::Sysctl { key, value: 2 },
+            ..
+        } if key == FORWARDING => Verdict::DieBefore,
         _ => Verdict::Proceed,
     });
     node.run("DEL", Some(&pod), &rail(&node, "eth2"));

@@ -5,7 +5,7 @@ use crate::node::{Node, Pod, address, mac, name, route};
 use attachments::{Attribute, given_up};
 use fake_kernel::{Verdict, world::HOST};
 use nix::errno::Errno;
-use rdma_netns::{Kernel, LinkFlag, LinkSetting, NetnsSide, Op, RdmaMode};
+use rdma_netns::{Kernel, LinkChange, LinkFlag, LinkSetting, NetnsSide, Op, RdmaMode};
 
 const AT: NetnsSide = NetnsSide::Pod;
 
@@ -37,10 +37,10 @@ fn rail() -> rdma_netns::InterfaceName {
 }
 
 fn up(up: bool) -> Op {
-    Op::SetUp {
+    Op::Link {
         at: AT,
         link: rail(),
-        up,
+        change: LinkChange::Up(up),
     }
 }
 
@@ -48,17 +48,24 @@ fn up(up: bool) -> Op {
 fn mtu() {
     for mtu in [1000, 1400, 9000] {
         let link = rail();
-        is_restored(&format!("MTU {mtu}"), &[Op::SetMtu { at: AT, link, mtu }]);
+        is_restored(
+            &format!("MTU {mtu}"),
+            &[Op::Link {
+                at: AT,
+                link,
+                change: LinkChange::Mtu(mtu),
+            }],
+        );
     }
 }
 
 #[test]
 fn hardware_address() {
     let mac = mac("06:00:00:00:12:34");
-    let change = Op::SetMac {
+    let change = Op::Link {
         at: AT,
         link: rail(),
-        mac,
+        change: LinkChange::Mac(mac),
     };
     is_restored("hardware address", &[up(false), change.clone(), up(true)]);
     is_restored("hardware address, left down", &[up(false), change]);
@@ -66,20 +73,20 @@ fn hardware_address() {
 
 #[test]
 fn names() {
-    let rename = |from: &str, to: &str| Op::RenameLink {
+    let rename = |from: &str, to: &str| Op::Link {
         at: AT,
         link: name(from),
-        name: name(to),
+        change: LinkChange::Rename(name(to)),
     };
     is_restored("name", &[up(false), rename("rdma0", "roce")]);
     // the name of the other rail on the host, and of a netdev that is there
     for other in ["eth3", "ens1np0"] {
         is_restored(other, &[up(false), rename("rdma0", other)]);
     }
-    let down = |rail: &str| Op::SetUp {
+    let down = |rail: &str| Op::Link {
         at: AT,
         link: name(rail),
-        up: false,
+        change: LinkChange::Up(false),
     };
     is_restored(
         "names swapped",
@@ -104,11 +111,13 @@ fn names() {
 
 #[test]
 fn alternative_names() {
-    let alt = |name: &str, present| Op::SetAltName {
+    let alt = |name: &str, present| Op::Link {
         at: AT,
         link: rail(),
-        name: name.to_owned(),
-        present,
+        change: LinkChange::AltName {
+            name: name.to_owned(),
+            present,
+        },
     };
     is_restored("one more", &[alt("roce-a", true)]);
     is_restored("one less", &[alt("enp2s0v0", false)]);
@@ -122,20 +131,20 @@ fn addresses_and_routes() {
     is_restored(
         "addresses and routes",
         &[
-            Op::AddAddress {
+            Op::Link {
                 at: AT,
                 link: rail(),
-                address: address("172.16.0.9/16"),
+                change: LinkChange::AddAddress(address("172.16.0.9/16")),
             },
-            Op::RemoveAddress {
+            Op::Link {
                 at: AT,
                 link: rail(),
-                address: address("10.0.2.5/24"),
+                change: LinkChange::RemoveAddress(address("10.0.2.5/24")),
             },
-            Op::AddRoute {
+            Op::Link {
                 at: AT,
                 link: rail(),
-                route: route("192.0.2.0/24", "172.16.0.1"),
+                change: LinkChange::AddRoute(route("192.0.2.0/24", "172.16.0.1")),
             },
         ],
     );
@@ -143,23 +152,23 @@ fn addresses_and_routes() {
 
 #[test]
 fn flags_and_settings() {
-    let flag = |flag, on| Op::SetFlag {
+    let flag = |flag, on| Op::Link {
         at: AT,
         link: rail(),
-        flag,
-        on,
+        change: LinkChange::Flag(flag, on),
     };
-    let setting = |key: &str, value| Op::SetSysctl {
+    let setting = |key: &str, value| Op::Link {
         at: AT,
         link: rail(),
-        key: key.to_owned(),
-        value,
+        change: LinkChange::Sysctl {
+            key: key.to_owned(),
+            value,
+        },
     };
-    let number = |setting, value| Op::SetLinkSetting {
+    let number = |setting, value| Op::Link {
         at: AT,
         link: rail(),
-        setting,
-        value,
+        change: LinkChange::Setting(setting, value),
     };
     is_restored(
         "flags and settings",
@@ -167,10 +176,10 @@ fn flags_and_settings() {
             flag(LinkFlag::Promisc, true),
             flag(LinkFlag::NoArp, true),
             flag(LinkFlag::AllMulti, false),
-            Op::SetTxQueueLen {
+            Op::Link {
                 at: AT,
                 link: rail(),
-                packets: 1,
+                change: LinkChange::TxQueueLen(1),
             },
             number(LinkSetting::Mode, 1),
             number(LinkSetting::Group, 7),
@@ -180,20 +189,20 @@ fn flags_and_settings() {
             number(LinkSetting::GsoIpv4MaxSize, 20_000),
             number(LinkSetting::GroIpv4MaxSize, 20_000),
             number(LinkSetting::Xdp, 12),
-            Op::SetBroadcast {
+            Op::Link {
                 at: AT,
                 link: rail(),
-                mac: mac("02:00:00:00:00:99"),
+                change: LinkChange::Broadcast(mac("02:00:00:00:00:99")),
             },
             flag(LinkFlag::NoTrailers, true),
             flag(LinkFlag::Dynamic, true),
             flag(LinkFlag::Debug, true),
             flag(LinkFlag::PortSel, true),
             flag(LinkFlag::AutoMedia, true),
-            Op::SetAlias {
+            Op::Link {
                 at: AT,
                 link: rail(),
-                alias: String::new(),
+                change: LinkChange::Alias(String::new()),
             },
             setting("ipv6/disable_ipv6", 1),
             setting("ipv4/rp_filter", 1),
@@ -241,10 +250,10 @@ fn two_pods(names: [Option<&str>; 2]) -> (Node, [(Pod, serde_json::Value); 2]) {
     for ((pod, _), to) in pods.iter().zip(names) {
         let Some(to) = to else { continue };
         node.change(Some(pod), &up(false));
-        let rename = Op::RenameLink {
+        let rename = Op::Link {
             at: AT,
             link: name("rdma0"),
-            name: name(to),
+            change: LinkChange::Rename(name(to)),
         };
         node.change(Some(pod), &rename);
     }
@@ -271,11 +280,13 @@ fn names_of_each_others_netdevs() {
 /// netdev, which need not wait for it.
 #[test]
 fn a_name_that_another_pods_netdev_gives_up() {
-    let alt = Op::SetAltName {
+    let alt = Op::Link {
         at: AT,
         link: name("rdma0"),
-        name: "eth2".to_owned(),
-        present: true,
+        change: LinkChange::AltName {
+            name: "eth2".to_owned(),
+            present: true,
+        },
     };
     for (has_alt, dies) in [(false, false), (false, true), (true, false), (true, true)] {
         let before = Node::new(RdmaMode::Exclusive).snapshot();
@@ -329,17 +340,22 @@ fn a_name_that_a_living_pods_netdev_has_is_waited_for() {
 fn a_name_that_another_pods_netdev_keeps_is_reported() {
     let before = Node::new(RdmaMode::Exclusive).snapshot();
     let (node, [(a, of_a), (b, of_b)]) = two_pods([None, None]);
-    let alt = Op::SetAltName {
+    let alt = Op::Link {
         at: AT,
         link: name("rdma0"),
-        name: "eth2".to_owned(),
-        present: true,
+        change: LinkChange::AltName {
+            name: "eth2".to_owned(),
+            present: true,
+        },
     };
     node.change(Some(&b), &alt);
     node.kernel.with(|world| world.unmount(&b.netns));
     node.kernel.begin();
     node.kernel.intercept(|_, step| match step.op {
-        Op::SetAltName { present: false, .. } => Verdict::Refuse(Errno::EPERM),
+        Op::Link {
+            change: LinkChange::AltName { present: false, .. },
+            ..
+        } => Verdict::Refuse(Errno::EPERM),
         _ => Verdict::Proceed,
     });
     let message = node.del(&a, &of_a).must_fail(107);

@@ -9,7 +9,7 @@ use crate::{
 };
 use fake_kernel::{Verdict, World, world::HOST};
 use nix::errno::Errno;
-use rdma_netns::{Address, NetnsSide, Op};
+use rdma_netns::{Address, LinkChange, NetnsSide, Op};
 use rdma_resources::{Sharing, published::Resource};
 use serde_json::{Value, json};
 use std::net::IpAddr;
@@ -26,12 +26,16 @@ fn vlans() -> World {
         let ip = IpAddr::from([0xfd00, id, 0, 0, 0, 0, 0, 1]);
         let address = Address::new(ip, 64);
         for op in [
-            Op::SetUp {
+            Op::Link {
                 at,
                 link: link.clone(),
-                up: true,
+                change: LinkChange::Up(true),
             },
-            Op::AddAddress { at, link, address },
+            Op::Link {
+                at,
+                link,
+                change: LinkChange::AddAddress(address),
+            },
         ] {
             world.execute(&op, None).unwrap();
         }
@@ -109,7 +113,11 @@ fn a_nic_is_not_moved_away_below_a_vlan_that_a_pod_shares() {
     let mut world = bonds(0);
     world.add_vlan("eth8", 100);
     let (at, link) = (NetnsSide::Host, name("eth8.100"));
-    let up = Op::SetUp { at, link, up: true };
+    let up = Op::Link {
+        at,
+        link,
+        change: LinkChange::Up(true),
+    };
     world.execute(&up, None).unwrap();
     settle(&mut world);
     let node = Node::with(world);
@@ -131,9 +139,10 @@ fn a_vlan_that_is_removed_below_its_pods_fails_no_del() {
     let (pod, other) = (node.pod("a"), node.pod("b"));
     let config = by_name(&leases);
     let result = node.add(&pod, &config).must_succeed();
-    let remove = Op::RemoveLink {
+    let remove = Op::Link {
         at: NetnsSide::Host,
         link: name("bond0.100"),
+        change: LinkChange::Remove,
     };
     node.kernel
         .with(|world| world.execute(&remove, None).unwrap());

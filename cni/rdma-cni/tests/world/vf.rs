@@ -6,8 +6,8 @@ use attachments::{Attribute, given_up};
 use fake_kernel::{Verdict, world::HOST};
 use nix::errno::Errno;
 use rdma_netns::{
-    InterfaceName, Kernel as _, NetnsSide, Op, RdmaMode, VfLinkState, VfRates, VfSetting,
-    VfSettingKind, VfVlan, VlanProtocol,
+    InterfaceName, Kernel as _, LinkChange, NetnsSide, Op, RdmaMode, VfLinkState, VfRates,
+    VfSetting, VfSettingKind, VfVlan, VlanProtocol,
 };
 use serde_json::{Value, json};
 
@@ -218,10 +218,10 @@ fn a_physical_function_can_have_another_name_by_then() {
     let before = settings(&node, "0000:3b:00.2");
     node.add(&pod, &config).must_succeed();
     let (at, link) = (NetnsSide::Host, name("ens1np0"));
-    let op = Op::RenameLink {
+    let op = Op::Link {
         at,
         link,
-        name: name("other"),
+        change: LinkChange::Rename(name("other")),
     };
     node.kernel.with(|world| world.execute(&op, None).unwrap());
     node.del(&pod, &config).must_succeed();
@@ -340,10 +340,10 @@ fn what_is_no_function_of_ours_is_refused_by_name_and_reason() {
 fn a_physical_function_whose_name_is_no_text_is_refused() {
     let node = Node::new(RdmaMode::Exclusive);
     let (pod, config) = (node.pod("a"), one_rail_set_up(&node));
-    let op = Op::RenameLink {
+    let op = Op::Link {
         at: NetnsSide::Host,
         link: name("ens1np0"),
-        name: InterfaceName::of_index(2),
+        change: LinkChange::Rename(InterfaceName::of_index(2)),
     };
     node.kernel.with(|world| world.execute(&op, None).unwrap());
     let before = node.snapshot();
@@ -385,6 +385,15 @@ fn what_an_earlier_plugin_has_put_into_the_pod_is_its_to_set_up() {
     node.must_be(&before, "refused");
     // of the whole attachment, and that plugin's to read
     node.add(&pod, &config).must_succeed();
-    let is_set = |op: &Op| matches!(op, Op::SetVf { .. } | Op::SetMac { .. });
+    let is_set = |op: &Op| {
+        matches!(
+            op,
+            Op::SetVf { .. }
+                | Op::Link {
+                    change: LinkChange::Mac(_),
+                    ..
+                }
+        )
+    };
     assert!(!node.kernel.journal().iter().any(is_set));
 }

@@ -9,7 +9,7 @@ use crate::{
 use attachments::{Attribute, given_up};
 use fake_kernel::Verdict;
 use nix::errno::Errno;
-use rdma_netns::{Kernel as _, Op, RdmaMode, VfSetting};
+use rdma_netns::{Kernel as _, LinkChange, Op, RdmaMode, VfSetting};
 use std::{cell::RefCell, time::Duration};
 
 type Kind = fn(&Op) -> bool;
@@ -22,8 +22,24 @@ const KINDS: [(&str, Kind); 4] = [
         matches!(setting, VfSetting::Mac(_))
     }),
     ("any setting", |op| matches!(op, Op::SetVf { .. })),
-    ("the netdev's address", |op| matches!(op, Op::SetMac { .. })),
-    ("up", |op| matches!(op, Op::SetUp { up: true, .. })),
+    ("the netdev's address", |op| {
+        matches!(
+            op,
+            Op::Link {
+                change: LinkChange::Mac(_),
+                ..
+            }
+        )
+    }),
+    ("up", |op| {
+        matches!(
+            op,
+            Op::Link {
+                change: LinkChange::Up(true),
+                ..
+            }
+        )
+    }),
 ];
 
 /// Each change of `kind` is refused `times` times before it is made.

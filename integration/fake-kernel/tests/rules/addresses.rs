@@ -8,10 +8,10 @@ fn with(text: &str, change: impl FnOnce(&mut Address)) -> Op {
     let mut address = address(text);
     change(&mut address);
     let link = name("eth0");
-    Op::AddAddress {
+    Op::Link {
         at: AT,
         link,
-        address,
+        change: LinkChange::AddAddress(address),
     }
 }
 
@@ -41,11 +41,10 @@ fn without_accept_dad_there_is_no_detection() {
     let value = 0;
     make(
         &mut world,
-        Op::SetSysctl {
+        Op::Link {
             at: AT,
             link,
-            key,
-            value,
+            change: LinkChange::Sysctl { key, value },
         },
     );
     make(&mut world, up("eth0", true));
@@ -62,20 +61,19 @@ fn without_accept_dad_there_is_no_detection() {
 #[test]
 fn an_announcement_has_the_hardware_address_of_now() {
     let (mut world, _) = addressed();
-    let announce = |link: &str| Op::Announce {
+    let announce = |link: &str| Op::Link {
         at: AT,
         link: name(link),
-        address: address("10.0.0.5/24").ip,
+        change: LinkChange::Announce(address("10.0.0.5/24").ip),
     };
     make(&mut world, announce("eth0"));
     make(&mut world, announce("lo"));
     let mac = host(&world, "eth0").mac.clone();
     assert_eq!(world.announced, [(mac, address("10.0.0.5/24").ip)]);
-    let no_arp = |on| Op::SetFlag {
+    let no_arp = |on| Op::Link {
         at: AT,
         link: name("eth0"),
-        flag: LinkFlag::NoArp,
-        on,
+        change: LinkChange::Flag(LinkFlag::NoArp, on),
     };
     for changes in [vec![no_arp(true)], vec![no_arp(false), up("eth0", false)]] {
         changes.into_iter().for_each(|op| make(&mut world, op));

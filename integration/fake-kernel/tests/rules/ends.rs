@@ -39,11 +39,10 @@ fn alternative_names_that_are_taken_are_dropped() {
         let (at, present) = (NetnsSide::Pod, true);
         make(
             &mut world,
-            Op::SetAltName {
+            Op::Link {
                 at,
                 link,
-                name,
-                present,
+                change: LinkChange::AltName { name, present },
             },
         );
     }

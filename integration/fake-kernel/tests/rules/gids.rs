@@ -61,10 +61,10 @@ fn a_place_is_free_when_the_address_goes() {
     make(&mut world, pod_address("10.0.0.6/16"));
     make(
         &mut world,
-        Op::RemoveAddress {
+        Op::Link {
             at: NetnsSide::Host,
             link: name("bond0"),
-            address: address("10.0.0.1/16"),
+            change: LinkChange::RemoveAddress(address("10.0.0.1/16")),
         },
     );
     make(&mut world, pod_address("10.0.0.7/16"));
@@ -87,10 +87,10 @@ fn the_other_end_of_an_ipv4_address_has_the_gid() {
     address.peer = "10.244.1.5".parse().ok();
     address.flags = IFA_F_NOPREFIXROUTE;
     let at = NetnsSide::Pod;
-    let add = Op::AddAddress {
+    let add = Op::Link {
         at,
         link: link.clone(),
-        address: address.clone(),
+        change: LinkChange::AddAddress(address.clone()),
     };
     make(&mut world, add);
     let of_child = |world: &mut World| -> Vec<String> {
@@ -100,7 +100,14 @@ fn the_other_end_of_an_ipv4_address_has_the_gid() {
     };
     assert_eq!(of_child(&mut world), ["10.1.0.5", "10.244.1.5"]);
     let routes = world.link(pod, "rdma0").unwrap().routes.clone();
-    make(&mut world, Op::RemoveAddress { at, link, address });
+    make(
+        &mut world,
+        Op::Link {
+            at,
+            link,
+            change: LinkChange::RemoveAddress(address),
+        },
+    );
     assert_eq!(of_child(&mut world), ["10.1.0.5"]);
     // it is a primary of its own, and the address stays the source of its routes
     assert_eq!(world.link(pod, "rdma0").unwrap().routes, routes);
@@ -127,7 +134,11 @@ fn a_full_table_takes_no_more_and_does_not_try_again() {
     assert!(!has_it(&mut world));
     let remove = |at, link: &str, text: &str| {
         let (link, address) = (name(link), address(text));
-        Op::RemoveAddress { at, link, address }
+        Op::Link {
+            at,
+            link,
+            change: LinkChange::RemoveAddress(address),
+        }
     };
     make(&mut world, remove(AT, "bond0", "10.0.0.1/16"));
     assert!(!has_it(&mut world));

@@ -32,12 +32,20 @@ fn child(at: NetnsSide, parent: &str, pkey: u16, to: &str) -> Op {
 
 fn mode(at: NetnsSide, link: &str, mode: IpoibMode) -> Op {
     let link = name(link);
-    Op::SetIpoibMode { at, link, mode }
+    Op::Link {
+        at,
+        link,
+        change: LinkChange::IpoibMode(mode),
+    }
 }
 
 fn mtu(link: &str, mtu: u32) -> Op {
     let link = name(link);
-    Op::SetMtu { at: AT, link, mtu }
+    Op::Link {
+        at: AT,
+        link,
+        change: LinkChange::Mtu(mtu),
+    }
 }
 
 /// `__ipoib_vlan_add()`, `is_child_unique()`, `ipoib_child_init()`.

@@ -6,12 +6,20 @@ use rdma_netns::HardwareAddress;
 
 fn mtu(link: &str, mtu: u32) -> Op {
     let link = name(link);
-    Op::SetMtu { at: AT, link, mtu }
+    Op::Link {
+        at: AT,
+        link,
+        change: LinkChange::Mtu(mtu),
+    }
 }
 
 fn rename(from: &str, to: &str) -> Op {
     let (link, name) = (name(from), name(to));
-    Op::RenameLink { at: AT, link, name }
+    Op::Link {
+        at: AT,
+        link,
+        change: LinkChange::Rename(name),
+    }
 }
 
 /// `netif_carrier_off()` of a driver; a netdev that is down tells of no carrier.
@@ -21,10 +29,10 @@ fn a_carrier_is_there_with_the_cable_and_up() {
     assert!(host(&world, "eth0").carrier);
     world.cable("eth0", false).unwrap();
     assert!(!host(&world, "eth0").carrier && host(&world, "eth0").up);
-    let up = |up| Op::SetUp {
+    let up = |up| Op::Link {
         at: AT,
         link: name("eth0"),
-        up,
+        change: LinkChange::Up(up),
     };
     make(&mut world, up(false));
     world.cable("eth0", true).unwrap();
@@ -83,10 +91,10 @@ fn a_bond_and_its_ports_stay() {
 fn some_drivers_change_the_hardware_address_only_while_down() {
     let mut world = World::new(None);
     world.plug(Nic::physical("0000:01:00.0", "eth0", "mlx5_0").with_mac_only_while_down());
-    let change = Op::SetMac {
+    let change = Op::Link {
         at: AT,
         link: name("eth0"),
-        mac: HardwareAddress(vec![6; 6]),
+        change: LinkChange::Mac(HardwareAddress(vec![6; 6])),
     };
     make(&mut world, up("eth0", true));
     assert_eq!(errno(&mut world, change.clone()), Errno::EBUSY);

@@ -18,7 +18,7 @@ mod suite;
 use fake_kernel::{Nic, World, world::HOST};
 use nix::errno::Errno;
 use rdma_netns::{
-    Address, Child, InterfaceName, Link, MacvlanMode, NetnsId, NetnsSide, Op, RdmaMode,
+    Address, Child, InterfaceName, Link, LinkChange, MacvlanMode, NetnsId, NetnsSide, Op, RdmaMode,
 };
 
 const AT: NetnsSide = NetnsSide::Host;
@@ -77,15 +77,19 @@ fn address(text: &str) -> Address {
 
 fn up(link: &str, up: bool) -> Op {
     let link = name(link);
-    Op::SetUp { at: AT, link, up }
+    Op::Link {
+        at: AT,
+        link,
+        change: LinkChange::Up(up),
+    }
 }
 
 fn add_address(link: &str, text: &str) -> Op {
     let (link, address) = (name(link), address(text));
-    Op::AddAddress {
+    Op::Link {
         at: AT,
         link,
-        address,
+        change: LinkChange::AddAddress(address),
     }
 }
 
@@ -104,15 +108,35 @@ fn add_child(parent: &str, child: Child, to: &str) -> Op {
 
 fn remove_link(at: NetnsSide, link: &str) -> Op {
     let link = name(link);
-    Op::RemoveLink { at, link }
+    Op::Link {
+        at,
+        link,
+        change: LinkChange::Remove,
+    }
 }
 
 /// `op` done in the pod instead of on the host.
 fn in_pod(op: Op) -> Op {
     let at = NetnsSide::Pod;
     match op {
-        Op::SetUp { link, up, .. } => Op::SetUp { at, link, up },
-        Op::AddAddress { link, address, .. } => Op::AddAddress { at, link, address },
+        Op::Link {
+            link,
+            change: LinkChange::Up(up),
+            ..
+        } => Op::Link {
+            at,
+            link,
+            change: LinkChange::Up(up),
+        },
+        Op::Link {
+            link,
+            change: LinkChange::AddAddress(address),
+            ..
+        } => Op::Link {
+            at,
+            link,
+            change: LinkChange::AddAddress(address),
+        },
         other => other,
     }
 }

@@ -110,10 +110,10 @@ fn ipoib_is_made_anew(mut world: World) {
     let (link, new) = (name("ib0"), name("ibp1s0"));
     make(
         &mut world,
-        Op::RenameLink {
+        Op::Link {
             at: AT,
             link,
-            name: new,
+            change: LinkChange::Rename(new),
         },
     );
     make(&mut world, up("ibp1s0", true));
@@ -128,10 +128,10 @@ fn ipoib_is_made_anew(mut world: World) {
     // another queue pair, the same port
     assert_ne!(before.mac.0[..12], after.mac.0[..12]);
     assert_eq!(before.mac.0[12..], after.mac.0[12..]);
-    let old = Op::SetMac {
+    let old = Op::Link {
         at,
         link: name("ib0"),
-        mac: before.mac,
+        change: LinkChange::Mac(before.mac),
     };
     assert_eq!(errno(&mut world, old), Errno::EINVAL);
 }
