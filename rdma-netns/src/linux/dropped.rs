@@ -3,35 +3,19 @@
 //! routes of other types than unicast.
 
 use super::{ip_of, routes};
-use crate::netlink::{Answers, Socket, attribute, text, u32_of};
-use netlink_packet_core::NetlinkSerializable;
+use crate::netlink::{Answers, Request, Socket, attribute, text, u32_of};
 use netlink_packet_route::{AddressFamily, route::RouteType};
 use nix::libc::{NDA_DST, TCA_KIND};
 
-/// `RTM_GETNEIGH` with `sizeof(struct ndmsg)`
-const NEIGHBOURS: Dump = Dump(30, 12);
+/// `RTM_GETNEIGH`, `sizeof(struct ndmsg)`
+const NEIGHBOURS: u16 = 30;
+const NEIGHBOUR_HEADER: usize = 12;
 /// `NUD_PERMANENT`
 const PERMANENT: u16 = 0x80;
 
-/// `RTM_GETQDISC` with `sizeof(struct tcmsg)`
-const QDISCS: Dump = Dump(38, 20);
-
-/// A request for all objects of a message type, and the length of its header in bytes.
-struct Dump(u16, usize);
-
-impl NetlinkSerializable for Dump {
-    fn message_type(&self) -> u16 {
-        self.0
-    }
-
-    fn buffer_len(&self) -> usize {
-        self.1
-    }
-
-    fn serialize(&self, buffer: &mut [u8]) {
-        buffer.fill(0);
-    }
-}
+/// `RTM_GETQDISC`, `sizeof(struct tcmsg)`
+const QDISCS: u16 = 38;
+const QDISC_HEADER: usize = 20;
 
 /// The index of a netdev, and the object in words.
 type Found = (u32, String);
@@ -50,21 +34,20 @@ pub(super) fn read(socket: &mut Socket, netdevs: &[u32]) -> Vec<Found> {
         let index = body.get(4..8).and_then(u32_of);
         index.filter(|it| netdevs.contains(it))
     };
-    let find = |Dump(_, header): Dump, body: &[u8], wanted| {
-        attribute(body.get(header..)?, wanted).map(<[u8]>::to_vec)
-    };
-    dumped(socket.dump(&QDISCS).ok(), &|body| {
+    let qdiscs = Request::new(QDISCS, &[0; QDISC_HEADER]);
+    dumped(socket.dump(&qdiscs).ok(), &|body| {
         // the kernel's own queueing disciplines have no number
         let number = body.get(8..12)?;
         let index = netdev(body).filter(|_| number != [0; 4])?;
-        let kind = find(QDISCS, body, TCA_KIND)?;
-        Some((index, format!("qdisc {}", text(&kind)?)))
+        let kind = attribute(body.get(QDISC_HEADER..)?, TCA_KIND)?;
+        Some((index, format!("qdisc {}", text(kind)?)))
     });
-    dumped(socket.dump(&NEIGHBOURS).ok(), &|body| {
+    let neighbours = Request::new(NEIGHBOURS, &[0; NEIGHBOUR_HEADER]);
+    dumped(socket.dump(&neighbours).ok(), &|body| {
         let state = u16::from_ne_bytes(body.get(8..10)?.try_into().ok()?);
         let index = netdev(body).filter(|_| state & PERMANENT != 0)?;
-        let address = find(NEIGHBOURS, body, NDA_DST)?;
-        Some((index, format!("permanent neighbour {}", ip_of(&address)?)))
+        let address = attribute(body.get(NEIGHBOUR_HEADER..)?, NDA_DST)?;
+        Some((index, format!("permanent neighbour {}", ip_of(address)?)))
     });
     for (kind, word) in [
         (RouteType::Multicast, "multicast"),

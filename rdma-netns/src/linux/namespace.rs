@@ -140,7 +140,7 @@ fn routes_of(
         }
     }
     if !by_object.is_empty() {
-        let answers = space.route().dump(&nexthops::Dump);
+        let answers = space.route().dump(&nexthops::dump());
         let answers = answers
             .map_err(|error| cannot_read(&format!("the nexthop objects of {whose}"), error))?;
         let nexthops = Nexthops::of(&answers);

@@ -2,8 +2,7 @@
 //! Nexthop objects in rtnetlink's words (`RTM_*NEXTHOP`, `include/uapi/linux/nexthop.h`; Linux 5.3): the destinations
 //! of routes that name an object.
 
-use crate::netlink::{Answers, attributes, u32_of};
-use netlink_packet_core::NetlinkSerializable;
+use crate::netlink::{Answers, Request, attributes, u32_of};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// `RTM_GETNEXTHOP`
@@ -17,21 +16,9 @@ const NHA_ID: u16 = 1;
 const NHA_GROUP: u16 = 2;
 const NHA_OIF: u16 = 5;
 
-/// The request for all nexthop objects, of both families.
-pub(super) struct Dump;
-
-impl NetlinkSerializable for Dump {
-    fn message_type(&self) -> u16 {
-        GET
-    }
-
-    fn buffer_len(&self) -> usize {
-        HEADER
-    }
-
-    fn serialize(&self, buffer: &mut [u8]) {
-        buffer.fill(0);
-    }
+/// Returns the request for all nexthop objects, of both families.
+pub(super) fn dump() -> Request {
+    Request::new(GET, &[0; HEADER])
 }
 
 /// Destination of a nexthop object: a netdev, or a group of objects.

@@ -7,10 +7,9 @@
 
 use crate::{
     RdmaMode,
-    netlink::{NetlinkError, Socket, attribute, attributes, text, u32_of, u64_of},
+    netlink::{NetlinkError, Request, Socket, attribute, attributes, text, u32_of, u64_of},
     rdma::name,
 };
-use netlink_packet_core::{DefaultNla, Emitable, NetlinkSerializable};
 use nix::libc;
 use std::{
     io,
@@ -67,46 +66,9 @@ mod attr {
     pub(super) const UVERBS_DRIVER_ID: u16 = 73;
 }
 
-/// A request of the nldev client.
-struct Request {
-    command: u16,
-    attributes: Vec<DefaultNla>,
-}
-
-impl Request {
-    fn new(command: u16) -> Self {
-        Self {
-            command,
-            attributes: Vec::new(),
-        }
-    }
-
-    fn number(self, kind: u16, value: u32) -> Self {
-        self.with(kind, value.to_ne_bytes().to_vec())
-    }
-
-    fn text(self, kind: u16, value: &str) -> Self {
-        self.with(kind, [value.as_bytes(), b"\0"].concat())
-    }
-
-    fn with(mut self, kind: u16, value: Vec<u8>) -> Self {
-        self.attributes.push(DefaultNla::new(kind, value));
-        self
-    }
-}
-
-impl NetlinkSerializable for Request {
-    fn message_type(&self) -> u16 {
-        CLIENT << 10 | self.command
-    }
-
-    fn buffer_len(&self) -> usize {
-        self.attributes.as_slice().buffer_len()
-    }
-
-    fn serialize(&self, buffer: &mut [u8]) {
-        self.attributes.as_slice().emit(buffer);
-    }
+/// Returns a request of the nldev client.
+fn request(command: u16) -> Request {
+    Request::new(CLIENT << 10 | command, &[])
 }
 
 /// An RDMA device as `RDMA_NLDEV_CMD_GET` reports it.
@@ -174,7 +136,7 @@ impl Nldev {
 
     /// Returns the namespace mode (`rdma system show`); a kernel without modes (before 5.2) is in shared mode.
     pub fn mode(&mut self) -> Result<RdmaMode, NetlinkError> {
-        let answers = self.0.request(&Request::new(command::SYS_GET), 0)?;
+        let answers = self.0.request(&request(command::SYS_GET), 0)?;
         let mode = answers.bodies().find_map(parse_mode);
         Ok(mode.unwrap_or(RdmaMode::Shared))
     }
@@ -185,26 +147,26 @@ impl Nldev {
             RdmaMode::Shared => 1,
             RdmaMode::Exclusive => 0,
         };
-        let request = Request::new(command::SYS_SET).with(attr::SYS_NETNS_MODE, vec![mode]);
+        let request = request(command::SYS_SET).with(attr::SYS_NETNS_MODE, vec![mode]);
         self.0.request(&request, 0).map(drop)
     }
 
     /// `rdma dev show`
     pub fn devices(&mut self) -> Result<Vec<DeviceInfo>, NetlinkError> {
-        let answers = self.0.dump(&Request::new(command::GET))?;
+        let answers = self.0.dump(&request(command::GET))?;
         Ok(answers.bodies().filter_map(parse_device).collect())
     }
 
     /// `rdma link show DEVICE`
     pub fn ports(&mut self, device: u32) -> Result<Vec<PortInfo>, NetlinkError> {
-        let request = Request::new(command::PORT_GET).number(attr::DEV_INDEX, device);
+        let request = request(command::PORT_GET).number(attr::DEV_INDEX, device);
         let answers = self.0.dump(&request)?;
         Ok(answers.bodies().filter_map(parse_port).collect())
     }
 
     /// Returns the number of objects of each kind (`pd`, `qp`, `ctx`) of a device (`rdma resource show DEVICE`).
     pub fn resources(&mut self, device: u32) -> Result<Vec<(String, u64)>, NetlinkError> {
-        let request = Request::new(command::RES_GET).number(attr::DEV_INDEX, device);
+        let request = request(command::RES_GET).number(attr::DEV_INDEX, device);
         let answers = self.0.request(&request, 0)?;
         Ok(answers.bodies().flat_map(parse_resources).collect())
     }
@@ -217,7 +179,7 @@ impl Nldev {
     /// SRP, which uses InfiniBand's own connection manager. A list of queue pairs would have SRP too, but each queue
     /// pair costs a query of the device's firmware (`fill_res_qp_entry()`, `drivers/infiniband/core/nldev.c`).
     pub fn kernel_users(&mut self, device: u32) -> Result<Vec<String>, NetlinkError> {
-        let request = Request::new(command::RES_CM_ID_GET).number(attr::DEV_INDEX, device);
+        let request = request(command::RES_CM_ID_GET).number(attr::DEV_INDEX, device);
         let answers = self.0.dump(&request)?;
         let mut users: Vec<String> = answers.bodies().flat_map(parse_kernel_users).collect();
         users.sort();
@@ -234,7 +196,7 @@ impl Nldev {
         device: u32,
         port: Option<u32>,
     ) -> Result<Option<CharDeviceInfo>, NetlinkError> {
-        let mut request = Request::new(command::GET_CHARDEV)
+        let mut request = request(command::GET_CHARDEV)
             .text(attr::CHARDEV_TYPE, client)
             .number(attr::DEV_INDEX, device);
         if let Some(port) = port {
@@ -287,7 +249,7 @@ impl Nldev {
         let device =
             devices.find(|it| it.name == name && (command != DELDEV || it.parent.is_some()));
         let device = device.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
-        Ok(Request::new(command).number(attr::DEV_INDEX, device.index))
+        Ok(request(command).number(attr::DEV_INDEX, device.index))
     }
 }
 

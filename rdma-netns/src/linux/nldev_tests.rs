@@ -2,6 +2,7 @@
 //! The codec on bytes; whole exchanges are tried on an RDMA kernel in the lab.
 
 use super::*;
+use netlink_packet_core::NetlinkSerializable;
 
 fn bytes(request: &Request) -> Vec<u8> {
     let mut bytes = vec![0; request.buffer_len()];
@@ -11,7 +12,7 @@ fn bytes(request: &Request) -> Vec<u8> {
 
 fn device() -> Vec<u8> {
     bytes(
-        &Request::new(command::GET)
+        &request(command::GET)
             .number(attr::DEV_INDEX, 3)
             .text(attr::DEV_NAME, "mlx5_2")
             .number(attr::PORT_INDEX, 1)
@@ -24,7 +25,7 @@ fn device() -> Vec<u8> {
 
 fn port() -> Vec<u8> {
     bytes(
-        &Request::new(command::PORT_GET)
+        &request(command::PORT_GET)
             .number(attr::PORT_INDEX, 1)
             .with(attr::PORT_STATE, vec![4])
             .number(attr::NDEV_INDEX, 7),
@@ -34,7 +35,7 @@ fn port() -> Vec<u8> {
 fn char_device() -> Vec<u8> {
     // 231:192, as `new_encode_dev(MKDEV(231, 192))` gives it.
     bytes(
-        &Request::new(command::GET_CHARDEV)
+        &request(command::GET_CHARDEV)
             .text(attr::CHARDEV_NAME, "uverbs0")
             .with(attr::CHARDEV, (231_u64 << 8 | 192).to_ne_bytes().to_vec())
             .number(attr::UVERBS_DRIVER_ID, 19),
@@ -50,7 +51,7 @@ fn cm_id(owner: Option<&str>, ip: std::net::IpAddr) -> Vec<u8> {
     };
     socket[..2].copy_from_slice(&(family as u16).to_ne_bytes());
     socket[at..at + octets.len()].copy_from_slice(&octets);
-    let request = Request::new(command::RES_CM_ID_GET);
+    let request = request(command::RES_CM_ID_GET);
     let request = match owner {
         Some(owner) => request.text(attr::RES_KERN_NAME, owner),
         None => request.number(28, 4711), // `RDMA_NLDEV_ATTR_RES_PID`
@@ -73,11 +74,11 @@ fn the_kernels_own_users_of_a_device() {
     ];
     let entries = ids
         .into_iter()
-        .fold(Request::new(command::RES_CM_ID_GET), |request, id| {
+        .fold(request(command::RES_CM_ID_GET), |request, id| {
             request.with(attr::RES_CM_ID_ENTRY | 0x8000, id)
         });
     let body = bytes(
-        &Request::new(command::RES_CM_ID_GET)
+        &request(command::RES_CM_ID_GET)
             .number(attr::DEV_INDEX, 3)
             .with(attr::RES_CM_ID | 0x8000, bytes(&entries)),
     );
@@ -88,18 +89,18 @@ fn the_kernels_own_users_of_a_device() {
 fn resources() -> Vec<u8> {
     let entry = |name: &str, count: u64| {
         bytes(
-            &Request::new(command::RES_GET)
+            &request(command::RES_GET)
                 .text(attr::RES_SUMMARY_ENTRY_NAME, name)
                 .with(attr::RES_SUMMARY_ENTRY_CURR, count.to_ne_bytes().to_vec()),
         )
     };
     let summary = bytes(
-        &Request::new(command::RES_GET)
+        &request(command::RES_GET)
             .with(attr::RES_SUMMARY_ENTRY | 0x8000, entry("qp", 3))
             .with(attr::RES_SUMMARY_ENTRY, entry("ctx", 1)),
     );
     bytes(
-        &Request::new(command::RES_GET)
+        &request(command::RES_GET)
             .number(attr::DEV_INDEX, 3)
             .with(attr::RES_SUMMARY | 0x8000, summary),
     )
@@ -107,17 +108,17 @@ fn resources() -> Vec<u8> {
 
 #[test]
 fn requests_are_addressed_to_nldev() {
-    let request = Request::new(command::SET)
+    let moved = request(command::SET)
         .number(attr::DEV_INDEX, 1)
         .number(attr::NET_NS_FD, 9);
-    assert_eq!(request.message_type(), 5122);
+    assert_eq!(moved.message_type(), 5122);
     assert_eq!(
-        bytes(&request),
+        bytes(&moved),
         [8, 0, 1, 0, 1, 0, 0, 0, 8, 0, 68, 0, 9, 0, 0, 0]
     );
     // A string's padding is not counted in its length.
     assert_eq!(
-        bytes(&Request::new(command::GET_CHARDEV).text(attr::CHARDEV_TYPE, "umad")),
+        bytes(&request(command::GET_CHARDEV).text(attr::CHARDEV_TYPE, "umad")),
         [9, 0, 69, 0, b'u', b'm', b'a', b'd', 0, 0, 0, 0]
     );
 }
@@ -134,12 +135,12 @@ fn answers_are_read() {
             is_iwarp: false,
         })
     );
-    let iwarp = Request::new(command::GET)
+    let iwarp = request(command::GET)
         .number(attr::DEV_INDEX, 5)
         .text(attr::DEV_NAME, "erdma_0")
         .text(attr::DEV_PROTOCOL, "iw");
     assert!(parse_device(&bytes(&iwarp)).is_some_and(|it| it.is_iwarp));
-    let sub_device = Request::new(command::GET)
+    let sub_device = request(command::GET)
         .number(attr::DEV_INDEX, 4)
         .text(attr::DEV_NAME, "smi1")
         .text(PARENT_NAME, "mlx5_2");
@@ -165,7 +166,7 @@ fn answers_are_read() {
     let counts = [("qp".to_owned(), 3), ("ctx".to_owned(), 1)];
     assert_eq!(parse_resources(&resources()), counts);
     for (byte, mode) in [(0, RdmaMode::Exclusive), (1, RdmaMode::Shared)] {
-        let body = bytes(&Request::new(command::SYS_GET).with(attr::SYS_NETNS_MODE, vec![byte]));
+        let body = bytes(&request(command::SYS_GET).with(attr::SYS_NETNS_MODE, vec![byte]));
         assert_eq!(parse_mode(&body), Some(mode));
     }
     assert_eq!(parse_mode(&[]), None, "Linux before 5.2");
@@ -176,7 +177,7 @@ fn large_device_numbers() {
     let (major, minor) = (0xabc_u64, 0x1_2345_u64);
     let number = minor & 0xff | major << 8 | (minor & !0xff) << 12;
     let body = bytes(
-        &Request::new(command::GET_CHARDEV)
+        &request(command::GET_CHARDEV)
             .text(attr::CHARDEV_NAME, "umad300")
             .with(attr::CHARDEV, number.to_ne_bytes().to_vec()),
     );
@@ -226,7 +227,7 @@ fn software_is_recognized_by_its_driver() {
         (Some(18), false),
         (Some(19), true),
     ] {
-        let mut request = Request::new(command::GET_CHARDEV)
+        let mut request = request(command::GET_CHARDEV)
             .text(attr::CHARDEV_NAME, "uverbs0")
             .with(attr::CHARDEV, (231_u64 << 8 | 192).to_ne_bytes().to_vec());
         if let Some(driver) = driver {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A generic netlink family. Its number is resolved once for all requests.
 
-use super::{Answers, NetlinkError, Socket, attribute, attributes, u32_of};
-use netlink_packet_core::{DefaultNla, Emitable, NetlinkSerializable};
+use super::{Answers, NetlinkError, Request, Socket, attribute, attributes, text, u32_of};
 use netlink_sys::protocols::NETLINK_GENERIC;
 use nix::libc;
 use std::io;
@@ -30,30 +29,6 @@ pub(crate) struct Family {
     id: u16,
 }
 
-/// A command of a family, with the attributes of its object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Request {
-    pub(crate) family: u16,
-    pub(crate) command: u8,
-    pub(crate) attributes: Vec<DefaultNla>,
-}
-
-impl NetlinkSerializable for Request {
-    fn message_type(&self) -> u16 {
-        self.family
-    }
-
-    fn buffer_len(&self) -> usize {
-        HEADER + self.attributes.as_slice().buffer_len()
-    }
-
-    fn serialize(&self, buffer: &mut [u8]) {
-        let (header, rest) = buffer.split_at_mut(HEADER);
-        header.copy_from_slice(&[self.command, VERSION, 0, 0]);
-        self.attributes.as_slice().emit(rest);
-    }
-}
-
 /// Returns the answers to `command` of the family called `name`. Empty if the kernel has no such family, or a family
 /// without this command.
 pub(crate) fn dump_if_known(name: &str, command: u8) -> Result<Answers, NetlinkError> {
@@ -75,11 +50,7 @@ pub(crate) fn group(name: &str, group: &str) -> Result<Option<u32>, NetlinkError
 
 /// Asks the controller for the family called `name`.
 fn ask(socket: &mut Socket, name: &str) -> Result<Answers, NetlinkError> {
-    let question = Request {
-        family: GENL_ID_CTRL,
-        command: CTRL_CMD_GETFAMILY,
-        attributes: vec![text(CTRL_ATTR_FAMILY_NAME, name)],
-    };
+    let question = request(GENL_ID_CTRL, CTRL_CMD_GETFAMILY).text(CTRL_ATTR_FAMILY_NAME, name);
     socket.request(&question, 0)
 }
 
@@ -108,38 +79,29 @@ impl Family {
     }
 
     /// Makes one change.
-    pub(crate) fn change(
-        &mut self,
-        command: u8,
-        attributes: Vec<DefaultNla>,
-    ) -> Result<(), NetlinkError> {
-        let request = self.request(command, attributes);
-        self.socket.request(&request, 0).map(drop)
+    pub(crate) fn change(&mut self, change: &Request) -> Result<(), NetlinkError> {
+        self.socket.request(change, 0).map(drop)
     }
 
     /// Requests all objects that `command` reports.
     pub(crate) fn dump(&mut self, command: u8) -> Result<Answers, NetlinkError> {
-        let request = self.request(command, vec![]);
+        let request = self.request(command);
         self.socket.dump(&request)
     }
 
-    fn request(&self, command: u8, attributes: Vec<DefaultNla>) -> Request {
-        Request {
-            family: self.id,
-            command,
-            attributes,
-        }
+    /// Returns a request for `command`, without attributes.
+    pub(crate) fn request(&self, command: u8) -> Request {
+        request(self.id, command)
     }
+}
+
+fn request(family: u16, command: u8) -> Request {
+    Request::new(family, &[command, VERSION, 0, 0])
 }
 
 /// Returns the attributes of an answer.
 pub(crate) fn attributes_of(body: &[u8]) -> &[u8] {
     body.get(HEADER..).unwrap_or_default()
-}
-
-/// Returns a string attribute, with its NUL.
-pub(crate) fn text(kind: u16, text: &str) -> DefaultNla {
-    DefaultNla::new(kind, [text.as_bytes(), b"\0"].concat())
 }
 
 pub(crate) fn parse_id(body: &[u8]) -> Option<u16> {
@@ -151,7 +113,7 @@ fn parse_group(body: &[u8], wanted: &str) -> Option<u32> {
     let groups = attribute(attributes_of(body), CTRL_ATTR_MCAST_GROUPS)?;
     attributes(groups).find_map(|(_, group)| {
         let of = |wanted| attribute(group, wanted);
-        let name = of(CTRL_ATTR_MCAST_GRP_NAME).and_then(super::text)?;
+        let name = of(CTRL_ATTR_MCAST_GRP_NAME).and_then(text)?;
         (name == wanted).then(|| u32_of(of(CTRL_ATTR_MCAST_GRP_ID)?))?
     })
 }
@@ -159,14 +121,11 @@ fn parse_group(body: &[u8], wanted: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use netlink_packet_core::NetlinkSerializable;
 
     #[test]
     fn a_request_on_the_wire() {
-        let request = Request {
-            family: 33,
-            command: 2,
-            attributes: vec![text(1, "A1"), DefaultNla::new(4, vec![1])],
-        };
+        let request = request(33, 2).text(1, "A1").with(4, vec![1]);
         let mut bytes = vec![0xff; request.buffer_len()];
         request.serialize(&mut bytes);
         let expected: &[&[u8]] = &[

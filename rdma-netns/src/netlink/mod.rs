@@ -5,8 +5,10 @@
 
 mod ext_ack;
 pub(crate) mod generic;
+mod request;
 mod socket;
 
+pub(crate) use request::Request;
 pub use socket::{Answers, Socket};
 
 use netlink_packet_core::{NLA_HEADER_SIZE, NLA_TYPE_MASK};

@@ -3,10 +3,9 @@
 
 use super::Reason;
 use crate::{
-    netlink::{NetlinkError, Socket, attributes, text, u32_of, u64_of},
+    netlink::{NetlinkError, Request, Socket, attributes, text, u32_of, u64_of},
     rdma::name,
 };
-use netlink_packet_core::NetlinkSerializable;
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use serde::Serialize;
 use std::{
@@ -149,23 +148,12 @@ impl Serialize for State {
     }
 }
 
-/// A request for every SMC socket of a namespace.
-struct Request;
-
-impl NetlinkSerializable for Request {
-    fn message_type(&self) -> u16 {
-        SOCK_DIAG_BY_FAMILY
-    }
-
-    fn buffer_len(&self) -> usize {
-        REQUEST
-    }
-
-    fn serialize(&self, buffer: &mut [u8]) {
-        buffer.fill(0);
-        buffer[0] = AF_SMC;
-        buffer[3] = 1 << (LGRINFO - 1) | 1 << (FALLBACK - 1);
-    }
+/// Returns a request for every SMC socket of a namespace.
+fn request() -> Request {
+    let mut header = [0; REQUEST];
+    header[0] = AF_SMC;
+    header[3] = 1 << (LGRINFO - 1) | 1 << (FALLBACK - 1);
+    Request::new(SOCK_DIAG_BY_FAMILY, &header)
 }
 
 /// Returns the SMC sockets of the calling thread's namespace. Sockets that were closed, or whose process has ended, are
@@ -173,7 +161,7 @@ impl NetlinkSerializable for Request {
 /// SMC, or does not report its sockets (`smc_diag`).
 pub fn connections() -> Result<Vec<Connection>, NetlinkError> {
     let mut socket = Socket::open(NETLINK_SOCK_DIAG)?;
-    let answers = socket.dump(&Request)?;
+    let answers = socket.dump(&request())?;
     Ok(answers.bodies().filter_map(parse).collect())
 }
 
@@ -246,6 +234,7 @@ fn fallback(value: &[u8]) -> Option<Fallback> {
 #[cfg(test)]
 mod tests {
     use super::{super::recorded, *};
+    use netlink_packet_core::NetlinkSerializable;
 
     /// Recorded from Linux 6.12: the server's end of an SMC-R connection, of one with a plain TCP
     /// client, and its listener.
@@ -326,8 +315,9 @@ mod tests {
 
     #[test]
     fn every_socket_is_requested() {
-        let mut bytes = vec![0xff; Request.buffer_len()];
-        Request.serialize(&mut bytes);
+        let request = request();
+        let mut bytes = vec![0xff; request.buffer_len()];
+        request.serialize(&mut bytes);
         assert_eq!(bytes[..4], [43, 0, 0, 0b1_0010]);
         assert!(bytes[4..].iter().all(|byte| *byte == 0));
     }

@@ -63,8 +63,8 @@ impl UserEids {
             });
         }
         let filled = format!("{ueid:LENGTH$}");
-        self.family
-            .change(command, vec![generic::text(ENTRY, &filled)])
+        let request = self.family.request(command).text(ENTRY, &filled);
+        self.family.change(&request)
     }
 }
 

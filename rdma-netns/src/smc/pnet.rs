@@ -8,12 +8,11 @@
 use crate::{
     HardwareAddress,
     netlink::{
-        NetlinkError, attributes,
+        NetlinkError, Request, attributes,
         generic::{self, Family},
         text,
     },
 };
-use netlink_packet_core::DefaultNla;
 use serde::{Deserialize, Serialize};
 use std::{fmt, ops::Deref};
 
@@ -129,18 +128,16 @@ impl PnetEntry {
         same_netdev || (self.rdma.is_some() && device(self) == device(other))
     }
 
-    fn attributes(&self) -> Vec<DefaultNla> {
-        let mut attributes = vec![generic::text(NAME, &self.name)];
-        attributes.extend(
-            self.netdev
-                .as_ref()
-                .map(|name| generic::text(ETHNAME, name)),
-        );
-        if let Some((device, port)) = &self.rdma {
-            attributes.push(generic::text(IBNAME, device));
-            attributes.push(DefaultNla::new(IBPORT, vec![*port]));
+    /// Adds the attributes of the entry to `request`.
+    fn added_to(&self, mut request: Request) -> Request {
+        request = request.text(NAME, &self.name);
+        if let Some(netdev) = &self.netdev {
+            request = request.text(ETHNAME, netdev);
         }
-        attributes
+        if let Some((device, port)) = &self.rdma {
+            request = request.text(IBNAME, device).with(IBPORT, vec![*port]);
+        }
+        request
     }
 }
 
@@ -190,17 +187,20 @@ impl PnetTable {
     /// (`smc_pnet_add_by_ndev()`, `smc_ib_add_dev()`; of the device observed on Linux 6.12). EEXIST: see [`missing`];
     /// also returned for an RDMA port outside of the initial namespace.
     pub fn add(&mut self, entry: &PnetEntry) -> Result<(), NetlinkError> {
-        self.family.change(ADD, entry.attributes())
+        let request = entry.added_to(self.family.request(ADD));
+        self.family.change(&request)
     }
 
     /// Removes every entry of the name (`smc_pnet -d NAME`). ENOENT: there is no such entry.
     pub fn remove(&mut self, name: &PnetId) -> Result<(), NetlinkError> {
-        self.family.change(DEL, vec![generic::text(NAME, name)])
+        let request = self.family.request(DEL).text(NAME, name);
+        self.family.change(&request)
     }
 
     /// `smc_pnet -f`
     pub fn flush(&mut self) -> Result<(), NetlinkError> {
-        self.family.change(FLUSH, vec![])
+        let request = self.family.request(FLUSH);
+        self.family.change(&request)
     }
 
     /// Returns the entries (`smc_pnet -s`): netdevs and RDMA ports, each in an entry of its own.
@@ -232,7 +232,7 @@ pub(super) fn parse_entry(body: &[u8]) -> Option<PnetEntry> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netlink_packet_core::Emitable;
+    use netlink_packet_core::NetlinkSerializable;
 
     fn id(text: &str) -> PnetId {
         PnetId::try_from(text).expect("an id")
@@ -256,14 +256,13 @@ mod tests {
 
     /// Returns an entry in the form of `smc_pnet_set_nla()`.
     fn answer(name: &str, netdev: &str, device: &str, port: u8) -> Vec<u8> {
-        let attributes = [
-            generic::text(NAME, name),
-            generic::text(ETHNAME, netdev),
-            generic::text(IBNAME, device),
-            DefaultNla::new(IBPORT, vec![port]),
-        ];
-        let mut body = vec![0; 4 + attributes.as_slice().buffer_len()];
-        attributes.as_slice().emit(&mut body[4..]);
+        let answer = Request::new(0, &[0; 4])
+            .text(NAME, name)
+            .text(ETHNAME, netdev)
+            .text(IBNAME, device)
+            .with(IBPORT, vec![port]);
+        let mut body = vec![0; answer.buffer_len()];
+        answer.serialize(&mut body);
         body
     }
 
@@ -284,9 +283,9 @@ mod tests {
             rdma: Some(("rxe0".to_owned(), 1)),
             ..netdev("A1", "eth0")
         };
-        let attributes = entry.attributes();
-        let mut bytes = vec![0; attributes.as_slice().buffer_len()];
-        attributes.as_slice().emit(&mut bytes);
+        let request = entry.added_to(Request::new(0, &[]));
+        let mut bytes = vec![0; request.buffer_len()];
+        request.serialize(&mut bytes);
         let expected: &[&[u8]] = &[
             &[7, 0, 1, 0, b'A', b'1', 0, 0],
             &[9, 0, 2, 0, b'e', b't', b'h', b'0', 0, 0, 0, 0],
