@@ -8,49 +8,26 @@ use std::fmt;
 /// Kind of a child netdev, and how it receives frames. One parent has either macvlan or ipvlan children, never both:
 /// each kind takes the parent's receive handler (`netdev_rx_handler_register()`, `net/core/dev.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(from = "Written", into = "Written")]
+#[serde(tag = "type", rename_all = "lowercase")]
 pub enum Child {
     /// Has a hardware address of its own.
-    Macvlan(MacvlanMode),
+    Macvlan {
+        /// Connectivity of the children of one parent.
+        mode: MacvlanMode,
+    },
     /// Has its parent's hardware address, and receives the packets for its own IP addresses.
-    Ipvlan(IpvlanMode),
+    Ipvlan {
+        /// Layer of the child.
+        mode: IpvlanMode,
+    },
     /// Child of an IPoIB netdev, with its own queue pair and the parent's GID. One parent can have several children in
     /// one partition (`is_child_unique()`, `drivers/infiniband/ulp/ipoib/ipoib_vlan.c`).
     Ipoib {
-        /// The partition, which can be another one than the parent's.
-        pkey: Pkey,
         /// Mode of sending.
         mode: IpoibMode,
+        /// The partition, which can be another one than the parent's.
+        pkey: Pkey,
     },
-}
-
-/// Form in a record.
-#[derive(Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "lowercase")]
-enum Written {
-    Macvlan { mode: MacvlanMode },
-    Ipvlan { mode: IpvlanMode },
-    Ipoib { mode: IpoibMode, pkey: Pkey },
-}
-
-impl From<Written> for Child {
-    fn from(written: Written) -> Self {
-        match written {
-            Written::Macvlan { mode } => Self::Macvlan(mode),
-            Written::Ipvlan { mode } => Self::Ipvlan(mode),
-            Written::Ipoib { mode, pkey } => Self::Ipoib { pkey, mode },
-        }
-    }
-}
-
-impl From<Child> for Written {
-    fn from(child: Child) -> Self {
-        match child {
-            Child::Macvlan(mode) => Self::Macvlan { mode },
-            Child::Ipvlan(mode) => Self::Ipvlan { mode },
-            Child::Ipoib { pkey, mode } => Self::Ipoib { mode, pkey },
-        }
-    }
 }
 
 /// Connectivity of macvlan children of one parent (`enum macvlan_mode`, `include/uapi/linux/if_link.h`). None of them
@@ -159,8 +136,8 @@ impl Child {
     /// The kernel's name of the kind (`IFLA_INFO_KIND`).
     pub fn kind(self) -> &'static str {
         match self {
-            Self::Macvlan(_) => "macvlan",
-            Self::Ipvlan(_) => "ipvlan",
+            Self::Macvlan { .. } => "macvlan",
+            Self::Ipvlan { .. } => "ipvlan",
             Self::Ipoib { .. } => "ipoib",
         }
     }
@@ -170,8 +147,8 @@ impl Child {
 impl fmt::Display for Child {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ((mode, flags), modes, names): (_, &[_], _) = match self {
-            Self::Macvlan(mode) => (mode.numbers(), &MACVLAN_MODES, MACVLAN_FLAGS),
-            Self::Ipvlan(mode) => (mode.numbers(), &IPVLAN_MODES, IPVLAN_FLAGS),
+            Self::Macvlan { mode } => (mode.numbers(), &MACVLAN_MODES, MACVLAN_FLAGS),
+            Self::Ipvlan { mode } => (mode.numbers(), &IPVLAN_MODES, IPVLAN_FLAGS),
             Self::Ipoib { pkey, mode } => {
                 return write!(f, "ipoib pkey {pkey} mode {}", mode.name());
             }
@@ -203,27 +180,37 @@ mod tests {
     fn written_as_in_a_configuration_and_as_in_ip() {
         for (child, json, words) in [
             (
-                Child::Macvlan(MacvlanMode::Bridge),
+                Child::Macvlan {
+                    mode: MacvlanMode::Bridge,
+                },
                 r#"{"type":"macvlan","mode":"bridge"}"#,
                 "macvlan mode bridge",
             ),
             (
-                Child::Ipvlan(IpvlanMode::L3s),
+                Child::Ipvlan {
+                    mode: IpvlanMode::L3s,
+                },
                 r#"{"type":"ipvlan","mode":"l3s"}"#,
                 "ipvlan mode l3s",
             ),
             (
-                Child::Macvlan(MacvlanMode::Other { mode: 16, flags: 2 }),
+                Child::Macvlan {
+                    mode: MacvlanMode::Other { mode: 16, flags: 2 },
+                },
                 r#"{"type":"macvlan","mode":{"other":{"mode":16,"flags":2}}}"#,
                 "macvlan mode source nodst",
             ),
             (
-                Child::Macvlan(MacvlanMode::Other { mode: 32, flags: 5 }),
+                Child::Macvlan {
+                    mode: MacvlanMode::Other { mode: 32, flags: 5 },
+                },
                 r#"{"type":"macvlan","mode":{"other":{"mode":32,"flags":5}}}"#,
                 "macvlan mode 32 nopromisc flags 4",
             ),
             (
-                Child::Ipvlan(IpvlanMode::Other { mode: 0, flags: 1 }),
+                Child::Ipvlan {
+                    mode: IpvlanMode::Other { mode: 0, flags: 1 },
+                },
                 r#"{"type":"ipvlan","mode":{"other":{"mode":0,"flags":1}}}"#,
                 "ipvlan mode l2 private",
             ),

@@ -22,7 +22,9 @@ fn as_a_person_would_type_it() {
             Op::AddChild {
                 at: NetnsSide::Pod,
                 parent: name("bond0"),
-                child: Child::Macvlan(MacvlanMode::Bridge),
+                child: Child::Macvlan {
+                    mode: MacvlanMode::Bridge,
+                },
                 name: name("rdma0"),
                 mtu: 4200,
             },

@@ -268,7 +268,7 @@ impl<'a> Medium<'a> {
     /// Describes a `child` of `parent`. `mtu` counts if the parent limits the child's MTU.
     fn of_child(attachment: &Attachment, child: Child, parent: &'a Link, mtu: u32) -> Self {
         let (mtu, ipoib) = match child {
-            Child::Macvlan(_) | Child::Ipvlan(_) => (Mtu::Exactly(mtu), None),
+            Child::Macvlan { .. } | Child::Ipvlan { .. } => (Mtu::Exactly(mtu), None),
             Child::Ipoib { pkey, mode } => {
                 let umcast = false;
                 let ipoib = Ipoib { pkey, mode, umcast };

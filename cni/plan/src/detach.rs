@@ -332,7 +332,7 @@ const PORT_RESET: &str = "rdmaport";
 /// Returns the temporary children of the rail's ipvlan port, by their names.
 fn port_resets<'a>(rail: &'a Rail, observed: &'a Observed) -> impl Iterator<Item = &'a Link> {
     let shared = rail.shared.as_ref();
-    let shared = shared.filter(|it| matches!(it.child, Child::Ipvlan(_)));
+    let shared = shared.filter(|it| matches!(it.child, Child::Ipvlan { .. }));
     let links = observed.pod.iter().flat_map(|pod| &pod.links);
     links.filter(move |link| {
         let is_child = shared.is_some_and(|it| {
@@ -346,7 +346,8 @@ fn port_resets<'a>(rail: &'a Rail, observed: &'a Observed) -> impl Iterator<Item
 /// mode of the last child that was made (`ipvlan_link_new()`, `drivers/net/ipvlan/ipvlan_main.c`), and children of
 /// other pods keep the port. The plan removes the temporary child as soon as it is observed.
 fn reset_port(shared: &Shared, link: &Link, observed: &Observed) -> Option<Op> {
-    let is_changed = matches!(shared.child, Child::Ipvlan(_)) && link.child != Some(shared.child);
+    let is_changed =
+        matches!(shared.child, Child::Ipvlan { .. }) && link.child != Some(shared.child);
     let parent = observed.host.link_by_index(shared.parent_index);
     let parent = parent.filter(|_| is_changed)?;
     let pod = observed.pod.as_ref()?;

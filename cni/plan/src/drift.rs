@@ -168,7 +168,7 @@ fn of_child(rail: &Rail, observed: &Observed) -> Option<String> {
     let differs = format!("{name} is {found}, not {made}");
     match found {
         _ if found == made => None,
-        Child::Ipvlan(_) => Some(format!(
+        Child::Ipvlan { .. } => Some(format!(
             "{differs}: all ipvlan children of {parent} are, and a pod with NET_ADMIN has set it; the next ADD on \
              {parent} sets it back"
         )),

@@ -15,7 +15,7 @@ pub(crate) fn report<K: Kernel>(
 ) {
     let ports = |it: &Attachment| -> Vec<u32> {
         let shares = it.rails.iter().filter_map(|rail| rail.shared.as_ref());
-        let is_port = |it: &&Shared| matches!(it.child, Child::Ipvlan(_));
+        let is_port = |it: &&Shared| matches!(it.child, Child::Ipvlan { .. });
         shares.filter(is_port).map(|it| it.parent_index).collect()
     };
     let own = ports(attachment);

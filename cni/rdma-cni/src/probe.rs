@@ -92,7 +92,7 @@ fn questions(attachment: &Attachment) -> Vec<Question> {
 
 fn shares_hardware_address(rail: &Rail) -> Option<u32> {
     let shared = rail.shared.as_ref()?;
-    matches!(shared.child, Child::Ipvlan(_)).then_some(shared.parent_index)
+    matches!(shared.child, Child::Ipvlan { .. }).then_some(shared.parent_index)
 }
 
 /// Returns conflicts with addresses of a child's lower netdev, which does not receive its children's probes

@@ -6,7 +6,9 @@ use crate::{Node, ops::*};
 use nix::errno::Errno;
 use rdma_netns::{Child, Kernel, LinkSetting, MacvlanMode, Op};
 
-const PASSTHRU: Child = Child::Macvlan(MacvlanMode::Passthru);
+const PASSTHRU: Child = Child::Macvlan {
+    mode: MacvlanMode::Passthru,
+};
 
 /// The child is down, and lies on no netdev of the host but its parent.
 pub fn made_in_the_pod_with_a_mac_of_its_own(node: &Node<'_, impl Kernel>) {
@@ -17,7 +19,7 @@ pub fn made_in_the_pod_with_a_mac_of_its_own(node: &Node<'_, impl Kernel>) {
         (MacvlanMode::Private, "rdma1"),
         (MacvlanMode::Vepa, "rdma2"),
     ] {
-        let child = Child::Macvlan(mode);
+        let child = Child::Macvlan { mode };
         node.make(Op::AddChild {
             at: POD,
             parent: name("nic0"),

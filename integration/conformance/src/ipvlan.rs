@@ -5,7 +5,9 @@ use crate::{Node, ops::*};
 use nix::errno::Errno;
 use rdma_netns::{Child, IpvlanMode, Kernel, LinkChange, Op};
 
-const IPVLAN: Child = Child::Ipvlan(IpvlanMode::L2);
+const IPVLAN: Child = Child::Ipvlan {
+    mode: IpvlanMode::L2,
+};
 
 /// `ipvlan_link_new()`, `drivers/net/ipvlan/ipvlan_main.c`; there is no `ndo_set_mac_address`.
 pub fn it_has_its_parents_mac_for_good(node: &Node<'_, impl Kernel>) {
@@ -29,7 +31,7 @@ pub fn it_has_its_parents_mac_for_good(node: &Node<'_, impl Kernel>) {
 pub fn all_have_one_mode(node: &Node<'_, impl Kernel>) {
     let modes = [IpvlanMode::L3, IpvlanMode::L3s, IpvlanMode::L2];
     for (mode, called) in modes.into_iter().zip(["rdma0", "rdma1", "rdma2"]) {
-        let child = Child::Ipvlan(mode);
+        let child = Child::Ipvlan { mode };
         node.make(add_child("nic0", child, called));
         for made in ["rdma0", called] {
             assert_eq!(node.pod(made).child, Some(child), "{made}");

@@ -12,7 +12,9 @@ pub const HOST: NetnsSide = NetnsSide::Host;
 /// The side of the pod.
 pub const POD: NetnsSide = NetnsSide::Pod;
 /// A macvlan child that its siblings reach.
-pub const BRIDGE: Child = Child::Macvlan(MacvlanMode::Bridge);
+pub const BRIDGE: Child = Child::Macvlan {
+    mode: MacvlanMode::Bridge,
+};
 
 /// A netdev's name.
 pub fn name(text: &str) -> InterfaceName {

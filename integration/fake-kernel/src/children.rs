@@ -49,7 +49,7 @@ impl World {
         }
         // ipvlan_set_port_mode(): one mode for all
         let siblings = self.netdevs.iter_mut().filter(|n| n.below == Some(id));
-        if let Child::Ipvlan(_) = child {
+        if let Child::Ipvlan { .. } = child {
             siblings.for_each(|sibling| sibling.link.child = Some(child));
         }
         Ok(())
@@ -65,7 +65,9 @@ impl World {
         (link.mac, link.mtu) = (lower.mac.clone(), lower.mtu);
         link.lower = Some(lower.index);
         link.kind = Some("macvlan".to_owned());
-        link.child = Some(Child::Macvlan(MacvlanMode::Bridge));
+        link.child = Some(Child::Macvlan {
+            mode: MacvlanMode::Bridge,
+        });
         link.index = self.index_in(netns, None);
         self.insert(netns, link);
         if let Some(netdev) = self.netdevs.last_mut() {
@@ -92,7 +94,9 @@ impl World {
         if parent.master.is_some() || siblings.iter().any(other_kind) {
             return Err(Errno::EBUSY.into());
         }
-        let passthru = Child::Macvlan(MacvlanMode::Passthru);
+        let passthru = Child::Macvlan {
+            mode: MacvlanMode::Passthru,
+        };
         if siblings.contains(&passthru) || (child == passthru && !siblings.is_empty()) {
             return Err(Errno::EINVAL.into());
         }
@@ -210,7 +214,7 @@ impl World {
                 link.mac = parent.mac.clone();
             }
             let mtu = match link.child {
-                Some(Child::Ipvlan(_)) => parent.mtu,
+                Some(Child::Ipvlan { .. }) => parent.mtu,
                 _ => link.mtu.min(parent.mtu),
             };
             if mtu != link.mtu {
@@ -231,7 +235,10 @@ impl World {
 fn shares_mac(child: Child) -> bool {
     matches!(
         child,
-        Child::Ipvlan(_) | Child::Macvlan(MacvlanMode::Passthru)
+        Child::Ipvlan { .. }
+            | Child::Macvlan {
+                mode: MacvlanMode::Passthru
+            }
     )
 }
 
@@ -239,10 +246,12 @@ fn shares_mac(child: Child) -> bool {
 pub(crate) fn is_routed(link: &Link) -> bool {
     matches!(
         link.child,
-        Some(Child::Ipvlan(IpvlanMode::L3 | IpvlanMode::L3s))
+        Some(Child::Ipvlan {
+            mode: IpvlanMode::L3 | IpvlanMode::L3s
+        })
     )
 }
 
 fn fits(child: Child, mtu: u32, parent: &Link) -> bool {
-    matches!(child, Child::Ipvlan(_) | Child::Ipoib { .. }) || mtu <= parent.mtu
+    matches!(child, Child::Ipvlan { .. } | Child::Ipoib { .. }) || mtu <= parent.mtu
 }

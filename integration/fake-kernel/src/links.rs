@@ -276,8 +276,10 @@ impl World {
     ) -> Result<(), Refusal> {
         let position = self.position(netns, link)?;
         let position = match self.netdevs[position].link.child {
-            Some(Child::Ipvlan(_)) => return Err(Errno::EOPNOTSUPP.into()),
-            Some(Child::Macvlan(MacvlanMode::Passthru)) => self.below(position).unwrap_or(position),
+            Some(Child::Ipvlan { .. }) => return Err(Errno::EOPNOTSUPP.into()),
+            Some(Child::Macvlan {
+                mode: MacvlanMode::Passthru,
+            }) => self.below(position).unwrap_or(position),
             _ => position,
         };
         let netdev = &mut self.netdevs[position];

@@ -31,11 +31,15 @@ pub(super) fn parse(info: &[u8]) -> Option<Child> {
     match text(attribute(info, IFLA_INFO_KIND)?)? {
         "macvlan" => {
             let mode = u32_of(value(MODE)?)?;
-            Some(Child::Macvlan(MacvlanMode::of(mode, flags)))
+            Some(Child::Macvlan {
+                mode: MacvlanMode::of(mode, flags),
+            })
         }
         "ipvlan" => {
             let mode = number(MODE)?.into();
-            Some(Child::Ipvlan(IpvlanMode::of(mode, flags)))
+            Some(Child::Ipvlan {
+                mode: IpvlanMode::of(mode, flags),
+            })
         }
         _ => None,
     }
@@ -66,13 +70,13 @@ impl NewChild<'_> {
     /// Builds the request that makes the child with the number `index`.
     pub(super) fn request(&self, index: u32) -> RouteNetlinkMessage {
         let (kind, data) = match self.child {
-            Child::Macvlan(mode) => {
+            Child::Macvlan { mode } => {
                 let mode = mode.numbers().0.into();
                 let cutoff = InfoMacVlan::BcCutoff(BC_CUTOFF_DISABLED);
                 let data = InfoData::MacVlan(vec![InfoMacVlan::Mode(mode), cutoff]);
                 (InfoKind::MacVlan, data)
             }
-            Child::Ipvlan(mode) => {
+            Child::Ipvlan { mode } => {
                 let (mode, flags) = mode.numbers();
                 let flags = InfoIpVlan::Flags(IpVlanFlags::from_bits_retain(flags));
                 // mode and flags are the parent's and apply to all its children: values that a pod has set are

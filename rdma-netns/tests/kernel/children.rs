@@ -12,7 +12,9 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::libc;
 use rdma_netns::{Child, LinkChange, MacvlanMode, NetnsSide, Op, netlink::Socket, netns::Netns};
 
-const BRIDGE: Child = Child::Macvlan(MacvlanMode::Bridge);
+const BRIDGE: Child = Child::Macvlan {
+    mode: MacvlanMode::Bridge,
+};
 
 fn add(child: Child, name: &str, mtu: u32) -> Op {
     Op::AddChild {

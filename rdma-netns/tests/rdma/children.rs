@@ -15,8 +15,12 @@ fn add(parent: &str, child: Child, name: &str, mtu: u32) -> Op {
     }
 }
 
-const BRIDGE: Child = Child::Macvlan(MacvlanMode::Bridge);
-const IPVLAN: Child = Child::Ipvlan(IpvlanMode::L2);
+const BRIDGE: Child = Child::Macvlan {
+    mode: MacvlanMode::Bridge,
+};
+const IPVLAN: Child = Child::Ipvlan {
+    mode: IpvlanMode::L2,
+};
 
 /// An ipvlan child has its parent's hardware address. IPv4's answers to its probes, from the other end and from its
 /// siblings, arrive at the parent.

@@ -60,7 +60,9 @@ fn in_shared_mode_a_childs_gids_are_seen_in_the_pod_too() {
     let add = Op::AddChild {
         at: NetnsSide::Pod,
         parent: interface("nic0"),
-        child: Child::Macvlan(MacvlanMode::Bridge),
+        child: Child::Macvlan {
+            mode: MacvlanMode::Bridge,
+        },
         name: interface("rdma0"),
         mtu: 1500,
     };

@@ -74,7 +74,7 @@ pub(super) fn shared(
     if let Some(own) = link.child {
         let what = match own {
             Child::Ipoib { .. } => "an IPoIB child",
-            Child::Macvlan(_) | Child::Ipvlan(_) => "a macvlan or ipvlan",
+            Child::Macvlan { .. } | Child::Ipvlan { .. } => "a macvlan or ipvlan",
         };
         return cannot(format!(
             "it is {what} itself; share the netdev that it lies on"
@@ -98,9 +98,13 @@ pub(super) fn shared(
 /// Returns the kind of `link`'s child in the pod, or the reason why there is none.
 fn child(conf: &Conf, link: &Link) -> Result<Child, &'static str> {
     let ipoib = match (link.link_type, conf.child) {
-        (LinkType::Ether, None) => return Ok(Child::Macvlan(MacvlanMode::Bridge)),
-        (LinkType::Ether, Some(ChildConf::Macvlan { mode })) => return Ok(Child::Macvlan(mode)),
-        (LinkType::Ether, Some(ChildConf::Ipvlan { mode })) => return Ok(Child::Ipvlan(mode)),
+        (LinkType::Ether, None) => {
+            return Ok(Child::Macvlan {
+                mode: MacvlanMode::Bridge,
+            });
+        }
+        (LinkType::Ether, Some(ChildConf::Macvlan { mode })) => return Ok(Child::Macvlan { mode }),
+        (LinkType::Ether, Some(ChildConf::Ipvlan { mode })) => return Ok(Child::Ipvlan { mode }),
         (LinkType::Ether, Some(ChildConf::Ipoib { .. })) => {
             return Err("child.type \"ipoib\" needs InfiniBand; leave child out for a macvlan");
         }

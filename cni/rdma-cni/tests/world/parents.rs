@@ -9,7 +9,9 @@ use fake_kernel::{Nic, World};
 use rdma_netns::{Child, IpvlanMode, LinkChange, MacvlanMode, NetnsSide, Op};
 use serde_json::json;
 
-const MACVLAN: Child = Child::Macvlan(MacvlanMode::Bridge);
+const MACVLAN: Child = Child::Macvlan {
+    mode: MacvlanMode::Bridge,
+};
 
 /// A child of `eth8` that the administrator made on the host.
 fn with_child_on_host(child: Child) -> Node {
@@ -47,7 +49,12 @@ fn with_child_on_host(child: Child) -> Node {
 
 #[test]
 fn what_lies_on_another_netdev_is_no_parent() {
-    for child in [MACVLAN, Child::Ipvlan(IpvlanMode::L2)] {
+    for child in [
+        MACVLAN,
+        Child::Ipvlan {
+            mode: IpvlanMode::L2,
+        },
+    ] {
         let node = with_child_on_host(child);
         let pod = node.pod("a");
         let before = node.snapshot();

@@ -10,7 +10,9 @@ use rdma_netns::{Child, Link, LinkChange, MacvlanMode, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 use std::fs;
 
-const BRIDGE: Child = Child::Macvlan(MacvlanMode::Bridge);
+const BRIDGE: Child = Child::Macvlan {
+    mode: MacvlanMode::Bridge,
+};
 
 fn on_host(node: &Node, name: &str) -> Option<Link> {
     node.kernel.with(|world| world.link(HOST, name).cloned())

@@ -142,7 +142,9 @@ fn check_sees_what_became_of_rails_and_routes() {
                 &Op::AddChild {
                     at: NetnsSide::Pod,
                     parent: name("bond1"),
-                    child: Child::Ipvlan(IpvlanMode::L3),
+                    child: Child::Ipvlan {
+                        mode: IpvlanMode::L3,
+                    },
                     name: name("x"),
                     mtu: 1500,
                 },

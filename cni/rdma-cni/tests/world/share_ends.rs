@@ -335,7 +335,7 @@ fn what_sets_the_mode_of_an_ipvlan_port_back_ends_with_del() {
         let child = |mode, name: &str| Op::AddChild {
             at: NetnsSide::Pod,
             parent: crate::node::name("bond0"),
-            child: Child::Ipvlan(mode),
+            child: Child::Ipvlan { mode },
             name: crate::node::name(name),
             mtu: 1500,
         };
@@ -382,7 +382,9 @@ fn a_netdev_that_may_be_the_hosts_is_removed_after_a_del_that_named_it() {
         let made = Op::AddChild {
             at,
             parent: crate::node::name("bond0"),
-            child: Child::Macvlan(MacvlanMode::Bridge),
+            child: Child::Macvlan {
+                mode: MacvlanMode::Bridge,
+            },
             name: link.clone(),
             mtu: 1500,
         };

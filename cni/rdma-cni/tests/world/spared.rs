@@ -125,7 +125,9 @@ fn the_mode_of_the_hosts_other_ipvlan_netdevs_is_reported_and_not_changed() {
         for link in children {
             let (from, to) = (NetnsSide::Pod, NetnsSide::Host);
             let [parent, name, link] = ["eth2", link, link].map(name);
-            let child = Child::Ipvlan(IpvlanMode::L2);
+            let child = Child::Ipvlan {
+                mode: IpvlanMode::L2,
+            };
             let (at, mtu) = (from, 1500);
             let made = Op::AddChild {
                 at,

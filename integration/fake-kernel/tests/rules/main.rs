@@ -93,7 +93,9 @@ fn add_address(link: &str, text: &str) -> Op {
     }
 }
 
-const BRIDGE: Child = Child::Macvlan(MacvlanMode::Bridge);
+const BRIDGE: Child = Child::Macvlan {
+    mode: MacvlanMode::Bridge,
+};
 
 /// A child of `parent` in the pod, with its parent's usual MTU.
 fn add_child(parent: &str, child: Child, to: &str) -> Op {
