@@ -2,7 +2,7 @@
 //! Parameters of a pod's attachment in a claim or its class: this driver's `opaque` parameters.
 
 use cni_protocol::ConfError;
-use conf_reader::{Field, Number, Wrong};
+use conf_reader::{Field, Number, Wrong, not_known};
 use network_conf::{ChildConf, Mode, PodArguments, RoutingFields, child, vf};
 use rdma_netns::VfSetting;
 use serde::{Deserialize, Serialize, de::IgnoredAny};
@@ -70,57 +70,34 @@ impl AttachmentParameters {
 struct Object {
     api_version: String,
     kind: String,
-    child: Option<ChildNames>,
+    child: Option<IgnoredAny>,
     mode: Option<Mode>,
     mtu: Option<Number<68, 65535>>,
     rails: Option<Vec<Number<0, 999>>>,
     #[serde(rename = "routing")]
-    _routing: Option<RoutingNames>,
+    _routing: IgnoredAny,
     smcr: Option<bool>,
-    vf: Option<VfNames>,
+    vf: Option<IgnoredAny>,
 }
 
-/// Fields of `child`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ChildNames {
-    #[serde(rename = "type")]
-    _kind: IgnoredAny,
-    #[serde(rename = "mode")]
-    _mode: IgnoredAny,
-}
-
-/// Fields of `vf`: without addresses, as a class is for many pods.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct VfNames {
-    #[serde(rename = "vlan")]
-    _vlan: IgnoredAny,
-    #[serde(rename = "vlanQoS")]
-    _qos: IgnoredAny,
-    #[serde(rename = "vlanProto")]
-    _protocol: IgnoredAny,
-    #[serde(rename = "min_tx_rate")]
-    _min: IgnoredAny,
-    #[serde(rename = "max_tx_rate")]
-    _max: IgnoredAny,
-    #[serde(rename = "spoofchk")]
-    _spoof_check: IgnoredAny,
-    #[serde(rename = "trust")]
-    _trust: IgnoredAny,
-    #[serde(rename = "link_state")]
-    _link_state: IgnoredAny,
-}
-
-/// Fields of `routing`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RoutingNames {
-    #[serde(rename = "metric")]
-    _metric: IgnoredAny,
-    #[serde(rename = "tableBase")]
-    _table_base: IgnoredAny,
-}
+/// The fields of the objects in the parameters. `vf` is without addresses, as a class is for many pods.
+const NAMES: [(&str, &[&str]); 3] = [
+    ("child", &["type", "mode"]),
+    ("routing", &["metric", "tableBase"]),
+    (
+        "vf",
+        &[
+            "vlan",
+            "vlanQoS",
+            "vlanProto",
+            "min_tx_rate",
+            "max_tx_rate",
+            "spoofchk",
+            "trust",
+            "link_state",
+        ],
+    ),
+];
 
 impl Parameters {
     /// Reads `parameters` from `source`. The parameters override the fields of `before`.
@@ -143,6 +120,12 @@ impl Parameters {
             smcr,
             vf,
         } = root.read()?;
+        for (name, known) in NAMES {
+            let object = root.object(name)?;
+            if let Some(unknown) = object.unknown(known).first() {
+                return Err(object.at(unknown).refused(not_known(unknown, known)));
+            }
+        }
         for (name, found, expected) in [
             ("apiVersion", api_version, API_VERSION),
             ("kind", kind, KIND),

@@ -31,32 +31,32 @@ pub enum ChildConf {
     },
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy)]
 enum Kind {
     Macvlan,
     Ipvlan,
     Ipoib,
 }
 
-/// Modes of a macvlan that a configuration can request.
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Macvlan {
-    Bridge,
-    Private,
-    Vepa,
-    Passthru,
-}
+const KINDS: [(&str, Kind); 3] = [
+    ("macvlan", Kind::Macvlan),
+    ("ipvlan", Kind::Ipvlan),
+    ("ipoib", Kind::Ipoib),
+];
 
-/// The modes of an ipvlan.
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Ipvlan {
-    L2,
-    L3,
-    L3s,
-}
+/// Modes of a macvlan that a configuration can request.
+const MACVLAN_MODES: [(&str, MacvlanMode); 4] = [
+    ("bridge", MacvlanMode::Bridge),
+    ("private", MacvlanMode::Private),
+    ("vepa", MacvlanMode::Vepa),
+    ("passthru", MacvlanMode::Passthru),
+];
+
+const IPVLAN_MODES: [(&str, IpvlanMode); 3] = [
+    ("l2", IpvlanMode::L2),
+    ("l3", IpvlanMode::L3),
+    ("l3s", IpvlanMode::L3s),
+];
 
 /// Reads `child` of `file`; a macvlan's mode is `bridge` by default, an ipvlan's `l2`.
 ///
@@ -64,29 +64,25 @@ enum Ipvlan {
 /// A value is wrong, or RDMA does not work with the child.
 pub fn parse(file: &Field<'_>) -> Result<Option<ChildConf>, ConfError> {
     let child = file.object("child")?;
-    let is_there = |name: &str| child.at(name).is_there();
-    let child = match child.get("type")? {
-        None if !is_there("mode") => return Ok(None),
-        None | Some(Kind::Macvlan) => {
-            let mode = match child.get("mode")?.unwrap_or(Macvlan::Bridge) {
-                Macvlan::Bridge => MacvlanMode::Bridge,
-                Macvlan::Private => MacvlanMode::Private,
-                Macvlan::Vepa => MacvlanMode::Vepa,
-                Macvlan::Passthru => {
-                    return Err(ConfError::Unsupported {
-                        field: "child.mode",
-                        value: "passthru".into(),
-                        remedy: "it allows one child, so that nothing is shared; use \"bridge\", or mode \"move\"",
-                    });
-                }
-            };
-            ChildConf::Macvlan { mode }
-        }
-        Some(Kind::Ipvlan) => match child.get("mode")?.unwrap_or(Ipvlan::L2) {
-            Ipvlan::L2 => ChildConf::Ipvlan {
+    let child = match child.choice("type", &KINDS)? {
+        None if !child.at("mode").is_there() => return Ok(None),
+        None | Some(Kind::Macvlan) => match child.choice("mode", &MACVLAN_MODES)? {
+            Some(MacvlanMode::Passthru) => {
+                return Err(ConfError::Unsupported {
+                    field: "child.mode",
+                    value: "passthru".into(),
+                    remedy: "it allows one child, so that nothing is shared; use \"bridge\", or mode \"move\"",
+                });
+            }
+            mode => ChildConf::Macvlan {
+                mode: mode.unwrap_or(MacvlanMode::Bridge),
+            },
+        },
+        Some(Kind::Ipvlan) => match child.choice("mode", &IPVLAN_MODES)? {
+            None | Some(IpvlanMode::L2) => ChildConf::Ipvlan {
                 mode: IpvlanMode::L2,
             },
-            Ipvlan::L3 | Ipvlan::L3s => {
+            Some(_) => {
                 return Err(ConfError::Unsupported {
                     field: "child.mode",
                     value: child.at("mode").read()?,
