@@ -16,14 +16,6 @@ use std::{collections::BTreeMap, fs, io, path::Path, sync::Once};
 const MAX_LINKS: &str = "/proc/sys/net/smc/smcr_max_links_per_lgr";
 const TCP2SMC: &str = "/proc/sys/net/smc/tcp2smc";
 
-/// Values that only a thread in the pod's namespace can read.
-type Inside = (
-    Result<Vec<PnetEntry>, NetlinkError>,
-    io::Result<Option<bool>>,
-    io::Result<Option<u8>>,
-    Result<Vec<Connection>, NetlinkError>,
-);
-
 /// Reads the SMC state; `None`: the kernel has no SMC.
 pub(super) fn read(
     host: &Space,
@@ -52,28 +44,24 @@ pub(super) fn read(
             .map_err(|error| cannot_read("the SMC connections of the host", error))?;
         return Ok(Some(state));
     };
-    let inside = || -> Inside {
+    // only a thread in the pod's namespace can read these
+    let inside = || -> Result<SmcState, ObserveError> {
         let entries = PnetTable::open().and_then(|mut table| table.entries());
-        let max_links = number(Path::new(MAX_LINKS));
-        (
-            entries,
-            switch(Path::new(TCP2SMC)),
-            max_links,
-            smc::connections(),
-        )
+        Ok(SmcState {
+            pod: entries.map_err(|error| cannot_read("the pod's pnet table", error))?,
+            tcp2smc: switch(Path::new(TCP2SMC))
+                .map_err(|error| cannot_read("net.smc.tcp2smc of the pod", error.into()))?,
+            max_links: number(Path::new(MAX_LINKS)).map_err(|error| {
+                cannot_read("net.smc.smcr_max_links_per_lgr of the pod", error.into())
+            })?,
+            held: known(smc::connections())
+                .map_err(|error| cannot_read("the SMC connections of the pod", error))?,
+            ..state
+        })
     };
-    let (entries, tcp2smc, max_links, connections) = pod
-        .netns()
-        .run(inside)
-        .map_err(|error| cannot_read("the pod's namespace", error.into()))?;
-    state.pod = entries.map_err(|error| cannot_read("the pod's pnet table", error))?;
-    state.tcp2smc =
-        tcp2smc.map_err(|error| cannot_read("net.smc.tcp2smc of the pod", error.into()))?;
-    state.max_links = max_links
-        .map_err(|error| cannot_read("net.smc.smcr_max_links_per_lgr of the pod", error.into()))?;
-    state.held =
-        known(connections).map_err(|error| cannot_read("the SMC connections of the pod", error))?;
-    Ok(Some(state))
+    let state = pod.netns().run(inside);
+    let state = state.map_err(|error| cannot_read("the pod's namespace", error.into()))?;
+    state.map(Some)
 }
 
 /// Returns true if the kernel has SMC: its protocol is registered for all namespaces (`/proc/net/protocols`), built in
@@ -126,19 +114,18 @@ pub(super) fn erdma_compat(sysfs: &Path) -> io::Result<Option<bool>> {
 
 /// Reads a file with Y or N, or with a number; `None`: the file is missing.
 fn switch(file: &Path) -> io::Result<Option<bool>> {
-    match fs::read_to_string(file) {
-        Ok(text) => Ok(Some(!matches!(text.trim_end(), "N" | "n" | "0"))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+    Ok(text(file)?.map(|text| !matches!(text.trim_end(), "N" | "n" | "0")))
 }
 
 /// Reads a file with a number; `None`: the file is missing.
 fn number(file: &Path) -> io::Result<Option<u8>> {
+    Ok(text(file)?.and_then(|text| text.trim_end().parse().ok()))
+}
+
+fn text(file: &Path) -> io::Result<Option<String>> {
     match fs::read_to_string(file) {
-        Ok(text) => Ok(text.trim_end().parse().ok()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+        text => text.map(Some),
     }
 }
 
