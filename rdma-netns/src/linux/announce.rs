@@ -3,6 +3,7 @@
 //! unsolicited neighbour advertisement by a raw socket. A packet socket would work for IPv6 too, but closing it takes
 //! some 15 ms (`Space::packet`).
 
+use super::packet_socket::{ARP, EVERYBODY, Mac, arp_request, send};
 use nix::{
     libc,
     sys::socket::{
@@ -13,28 +14,14 @@ use nix::{
 use std::{
     io::{self, IoSlice},
     net::{Ipv4Addr, Ipv6Addr, SocketAddrV6},
-    os::fd::{AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsRawFd, BorrowedFd},
 };
-
-/// `ETH_P_ARP` (`include/uapi/linux/if_ether.h`)
-const ARP: u16 = 0x0806;
-
-pub(super) type Mac = [u8; 6];
-
-const EVERYBODY: Mac = [0xff; 6];
 
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// Returns an ARP announcement: a broadcast request with `address` as sender and target, and with zero as the target's
-/// hardware address (RFC 5227, sections 2.3 and 3).
+/// Returns an ARP announcement: a broadcast request with `address` as sender and target (RFC 5227, sections 2.3 and 3).
 fn announcement(address: Ipv4Addr, mac: Mac) -> Vec<u8> {
-    // Ethernet, IPv4, the lengths of their addresses, request (RFC 826)
-    let mut packet = vec![0, 1, 0x08, 0x00, 6, 4, 0, 1];
-    packet.extend(mac);
-    packet.extend(address.octets());
-    packet.extend([0; 6]);
-    packet.extend(address.octets());
-    packet
+    arp_request(mac, address, address)
 }
 
 /// Returns an unsolicited neighbour advertisement (RFC 4861, sections 4.4 and 7.2.6). The override flag makes
@@ -80,18 +67,7 @@ pub(super) fn advertise(address: Ipv6Addr, mac: Mac, index: u32) -> io::Result<(
     Ok(())
 }
 
-/// Opens a packet socket of no protocol in the calling thread's namespace: it receives nothing.
-pub(super) fn open() -> io::Result<OwnedFd> {
-    Ok(socket(
-        AddressFamily::Packet,
-        SockType::Datagram,
-        SockFlag::SOCK_CLOEXEC,
-        None,
-    )?)
-}
-
-/// Announces by the netdev `index`, of the namespace of `socket`, that `mac` has `address`. The kernel writes the
-/// Ethernet header by the netdev's own rules (`packet_snd()`, `net/packet/af_packet.c`).
+/// Announces by the netdev `index`, of the namespace of `socket`, that `mac` has `address`.
 pub(super) fn announce(
     socket: BorrowedFd<'_>,
     address: Ipv4Addr,
@@ -99,32 +75,7 @@ pub(super) fn announce(
     index: u32,
 ) -> io::Result<()> {
     let packet = announcement(address, mac);
-    let mut everybody = [0; 8];
-    everybody[..EVERYBODY.len()].copy_from_slice(&EVERYBODY);
-    let to = libc::sockaddr_ll {
-        sll_family: libc::AF_PACKET as u16,
-        sll_protocol: ARP.to_be(),
-        sll_ifindex: index as i32,
-        sll_hatype: 0,
-        sll_pkttype: 0,
-        sll_halen: EVERYBODY.len() as u8,
-        sll_addr: everybody,
-    };
-    // SAFETY: both pointers are to memory that lives until the call returns, with their sizes; the descriptor is open.
-    let sent = unsafe {
-        libc::sendto(
-            socket.as_raw_fd(),
-            packet.as_ptr().cast(),
-            packet.len(),
-            0,
-            (&raw const to).cast(),
-            size_of_val(&to) as libc::socklen_t,
-        )
-    };
-    match sent {
-        ..0 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
+    send(socket, &packet, (ARP, EVERYBODY), index, MsgFlags::empty())
 }
 
 #[cfg(test)]

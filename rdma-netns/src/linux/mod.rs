@@ -15,6 +15,7 @@
 //! | `drivers` | unbinding and binding of drivers |
 //! | `announce` | announcements of an address to neighbours |
 //! | `probe` | probes whether an address is free |
+//! | `packet_socket` | packet sockets, and ARP requests |
 //! | `neighbours` | the neighbour tables |
 //! | `nexthops` | the netdevs of nexthop objects |
 //! | `listeners` | sockets that receive the events of netdevs, addresses and routes |
@@ -77,6 +78,7 @@ mod nexthops;
 pub mod nldev;
 mod nvlink;
 pub mod offline;
+mod packet_socket;
 mod probe;
 mod rdma;
 mod rdma_cgroup;

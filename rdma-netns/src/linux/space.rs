@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A network namespace, and the sockets that were opened inside it.
 
-use super::{announce, nldev::Nldev};
+use super::{nldev::Nldev, packet_socket};
 use crate::{
     NetnsId,
     netlink::{NetlinkError, Socket},
@@ -89,7 +89,7 @@ impl Space {
         let socket = match self.packet.get() {
             Some(socket) => socket,
             None => {
-                let socket = self.inside(announce::open)?;
+                let socket = self.inside(packet_socket::open)?;
                 self.packet.get_or_init(|| socket)
             }
         };

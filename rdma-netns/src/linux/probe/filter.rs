@@ -3,8 +3,9 @@
 //! limited room.
 
 use super::packet::{
-    ADVERTISEMENT, ARP, ASKED_FOR, ICMPV6, IPV6, NEXT_HEADER, SENDER, SOLICITATION, TARGET, TYPE,
+    ADVERTISEMENT, ASKED_FOR, ICMPV6, IPV6, NEXT_HEADER, SENDER, SOLICITATION, TARGET, TYPE,
 };
+use crate::linux::packet_socket::ARP;
 use nix::libc::{self, sock_filter};
 use std::{
     io,

@@ -10,20 +10,24 @@
 mod filter;
 mod packet;
 
-use super::{Linux, Space, links};
+use super::{
+    Linux, Space, links,
+    packet_socket::{self, ARP, EVERYBODY, Mac},
+};
 use crate::{
     HardwareAddress, InterfaceName,
     netlink::NetlinkError,
     probe::{Conflict, INTERVAL, PROBES, Probed, Question, Sign, Unasked},
 };
 use nix::{
+    errno::Errno,
     libc,
     poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::socket::MsgFlags,
+    sys::socket::{LinkAddr, MsgFlags, recvmsg},
 };
-use packet::{EVERYBODY, Mac, Said};
+use packet::Said;
 use std::{
-    io,
+    io::{self, IoSliceMut},
     net::IpAddr,
     os::fd::{AsRawFd, BorrowedFd},
     time::{Duration, Instant},
@@ -101,7 +105,7 @@ impl Linux {
         for ear in &ears {
             let socket = ear.space.packet()?;
             filter::attach(socket, &addresses)?;
-            bind(socket, ear.protocol)?;
+            packet_socket::bind(socket, ear.protocol)?;
         }
         join(pod, asked)?;
         let socket = pod.packet()?;
@@ -145,7 +149,7 @@ impl Linux {
         if asked.iter().any(|it| it.question.answered_at.is_some()) {
             ears.push(Ear {
                 space: self.host()?,
-                protocol: packet::ARP,
+                protocol: ARP,
                 is_host: true,
             });
         }
@@ -209,60 +213,15 @@ fn send(socket: BorrowedFd<'_>, asked: &Asked<'_>) -> io::Result<()> {
     let (packet, protocol, to) = match asked.question.address {
         IpAddr::V4(address) => {
             let packet = packet::arp_probe(address, asked.mac);
-            (packet, packet::ARP, EVERYBODY)
+            (packet, ARP, EVERYBODY)
         }
         IpAddr::V6(address) => {
             let to = packet::group_mac(packet::group(address));
             (packet::solicitation(address), packet::IPV6, to)
         }
     };
-    let to = link_address(protocol, asked.index, to);
-    // SAFETY: both pointers are to memory that lives until the call returns, with their sizes; the descriptor is open.
-    let sent = unsafe {
-        libc::sendto(
-            socket.as_raw_fd(),
-            packet.as_ptr().cast(),
-            packet.len(),
-            MsgFlags::MSG_DONTWAIT.bits(),
-            (&raw const to).cast(),
-            size_of_val(&to) as libc::socklen_t,
-        )
-    };
-    match sent {
-        ..0 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
-}
-
-/// Makes `socket` receive packets of `protocol` by all netdevs of its namespace.
-fn bind(socket: BorrowedFd<'_>, protocol: u16) -> io::Result<()> {
-    let address = link_address(protocol, 0, [0; 6]);
-    // SAFETY: the pointer is to memory that lives until the call returns, with its size; the descriptor is open.
-    let bound = unsafe {
-        libc::bind(
-            socket.as_raw_fd(),
-            (&raw const address).cast(),
-            size_of_val(&address) as libc::socklen_t,
-        )
-    };
-    match bound {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-fn link_address(protocol: u16, index: u32, mac: Mac) -> libc::sockaddr_ll {
-    let mut bytes = [0; 8];
-    bytes[..mac.len()].copy_from_slice(&mac);
-    libc::sockaddr_ll {
-        sll_family: libc::AF_PACKET as u16,
-        sll_protocol: protocol.to_be(),
-        sll_ifindex: index as i32,
-        sll_hatype: 0,
-        sll_pkttype: 0,
-        sll_halen: mac.len() as u8,
-        sll_addr: bytes,
-    }
+    let to = (protocol, to);
+    packet_socket::send(socket, &packet, to, asked.index, MsgFlags::MSG_DONTWAIT)
 }
 
 /// Reads all packets that `ear` has received, and adds a conflict for each address that is not free.
@@ -309,34 +268,29 @@ fn hear(
 /// Returns the next packet: the index of its netdev, and the address it is about. `None`: no packet is pending.
 fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(u32, Option<Said>)>> {
     let mut bytes = [0_u8; PACKET];
-    let mut from = link_address(0, 0, [0; 6]);
     loop {
-        let mut length = size_of_val(&from) as libc::socklen_t;
-        // SAFETY: the pointers are to memory that lives until the call returns, with their sizes; the descriptor is
-        // open.
-        let received = unsafe {
-            libc::recvfrom(
-                socket.as_raw_fd(),
-                bytes.as_mut_ptr().cast(),
-                bytes.len(),
-                libc::MSG_DONTWAIT,
-                (&raw mut from).cast(),
-                &raw mut length,
-            )
+        let mut buffers = [IoSliceMut::new(&mut bytes)];
+        let received = recvmsg::<LinkAddr>(
+            socket.as_raw_fd(),
+            &mut buffers,
+            None,
+            MsgFlags::MSG_DONTWAIT,
+        );
+        let (length, from) = match received {
+            Ok(received) => (received.bytes, received.address),
+            Err(Errno::EAGAIN) => return Ok(None),
+            // a netdev went down: this is reported once, and nothing was received
+            Err(Errno::ENETDOWN | Errno::EINTR) => continue,
+            Err(error) => return Err(error.into()),
         };
-        let Ok(received) = usize::try_from(received) else {
-            let error = io::Error::last_os_error();
-            match error.raw_os_error() {
-                Some(libc::EAGAIN) => return Ok(None),
-                // a netdev went down: this is reported once, and nothing was received
-                Some(libc::ENETDOWN | libc::EINTR) => continue,
-                _ => return Err(error),
-            }
+        // the address of an IPoIB netdev's packet is longer, and none of the questions is about it
+        let Some(from) = from.as_ref().map(LinkAddr::as_ref) else {
+            continue;
         };
         let mac = from.sll_addr.get(..from.sll_halen.into());
         let said = packet::read(
             u16::from_be(from.sll_protocol),
-            &bytes[..received],
+            &bytes[..length],
             mac.unwrap_or_default(),
         );
         return Ok(Some((from.sll_ifindex as u32, said)));

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Packets of a probe, and the parser of answers.
 
-use crate::{HardwareAddress, probe::Sign};
+use crate::{
+    HardwareAddress,
+    linux::packet_socket::{ARP, ETHERNET_AND_IPV4, Mac, arp_request},
+    probe::Sign,
+};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-pub(super) type Mac = [u8; 6];
-
-pub(super) const EVERYBODY: Mac = [0xff; 6];
-
-/// `ETH_P_ARP`, `ETH_P_IPV6` (`include/uapi/linux/if_ether.h`)
-pub(super) const ARP: u16 = 0x0806;
+/// `ETH_P_IPV6` (`include/uapi/linux/if_ether.h`)
 pub(super) const IPV6: u16 = 0x86dd;
 
 /// `IPPROTO_ICMPV6`, and its messages (RFC 4861, sections 4.3 and 4.4).
@@ -31,19 +30,10 @@ pub(super) const TYPE: usize = 40;
 pub(super) const ASKED_FOR: usize = 48;
 const END: usize = 64;
 
-/// Ethernet, IPv4, the lengths of their addresses (RFC 826).
-const ETHERNET_AND_IPV4: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
-
 /// Returns an ARP probe: a request with the sender 0.0.0.0, from which no host learns an address (RFC 5227, section
 /// 2.1.1).
 pub(super) fn arp_probe(address: Ipv4Addr, mac: Mac) -> Vec<u8> {
-    let mut packet = ETHERNET_AND_IPV4.to_vec();
-    packet.extend([0, 1]);
-    packet.extend(mac);
-    packet.extend(Ipv4Addr::UNSPECIFIED.octets());
-    packet.extend([0; 6]);
-    packet.extend(address.octets());
-    packet
+    arp_request(mac, Ipv4Addr::UNSPECIFIED, address)
 }
 
 /// Returns a neighbour solicitation of duplicate address detection, with its IPv6 header: from the unspecified address,
