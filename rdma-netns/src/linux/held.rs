@@ -9,11 +9,9 @@ impl Linux {
     /// Returns all addresses of all netdevs in the own namespace, in the kernel's order.
     pub fn addresses(&self) -> Result<Vec<IpAddr>, ObserveError> {
         let what = "the addresses of the host";
-        let host = self
-            .host()
-            .map_err(|error| cannot_read(what, error.into()))?;
+        let host = self.host().map_err(cannot_read(what))?;
         let answers = host.route().dump(&addresses::dump());
-        let answers = answers.map_err(|error| cannot_read(what, error))?;
+        let answers = answers.map_err(cannot_read(what))?;
         let seen = answers.bodies().filter_map(addresses::parse);
         Ok(seen.map(|it| it.address.ip).collect())
     }

@@ -60,7 +60,7 @@ impl Linux {
         };
         reader
             .inventory()
-            .map_err(|error| cannot_read("the RDMA hardware in sysfs", error.into()))
+            .map_err(cannot_read("the RDMA hardware in sysfs"))
     }
 }
 

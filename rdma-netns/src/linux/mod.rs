@@ -112,7 +112,7 @@ use nldev::Nldev;
 use rdma::DeviceContext;
 use std::{
     collections::BTreeMap,
-    fs, io,
+    fmt, fs, io,
     net::IpAddr,
     path::{Path, PathBuf},
     sync::{Mutex, OnceLock, PoisonError},
@@ -222,7 +222,7 @@ impl Kernel for Linux {
         if let Some(id) = self.boot_id.get() {
             return Ok(id.clone());
         }
-        let id = fs::read_to_string(BOOT_ID).map_err(|error| cannot_read(BOOT_ID, error.into()))?;
+        let id = fs::read_to_string(BOOT_ID).map_err(cannot_read(BOOT_ID))?;
         Ok(self
             .boot_id
             .get_or_init(|| id.trim_end().to_owned())
@@ -240,16 +240,14 @@ impl Kernel for Linux {
     }
 
     fn observe(&self, pod: Option<&Space>) -> Result<Observed, ObserveError> {
-        let host = self
-            .host()
-            .map_err(|error| cannot_read("the host's namespace", error.into()))?;
+        let host = self.host().map_err(cannot_read("the host's namespace"))?;
         let boot_id = self.boot_id()?;
         let at = seconds_since_boot();
         let has_nldev = self.has_nldev();
         // ib_uverbs is loaded after ib_core
         let verbs = has_nldev.then(|| devices::verbs(&self.sysfs)).transpose();
         let verbs = verbs
-            .map_err(|error| cannot_read("the RDMA devices in sysfs", error.into()))?
+            .map_err(cannot_read("the RDMA devices in sysfs"))?
             .unwrap_or_default();
         let scope = self.scope.lock().unwrap_or_else(PoisonError::into_inner);
         let mut rdma_mode = None;
@@ -258,15 +256,14 @@ impl Kernel for Linux {
             let has_routes = whose == HOST || !scope.as_ref().is_some_and(|it| it.no_pod_routes);
             let nldev = has_nldev.then(|| space.nldev()).transpose();
             let mut nldev = nldev
-                .map_err(|error| cannot_read(&format!("RDMA netlink of {whose}"), error.into()))?
+                .map_err(cannot_read(format_args!("RDMA netlink of {whose}")))?
                 .flatten();
             let (rdma, sub_devices) = match &mut nldev {
                 None => Default::default(),
                 Some(nldev) => {
-                    let failed =
-                        |what| move |error| cannot_read(&format!("{what} of {whose}"), error);
                     if rdma_mode.is_none() {
-                        rdma_mode = Some(nldev.mode().map_err(failed("the RDMA mode"))?);
+                        let what = format_args!("the RDMA mode of {whose}");
+                        rdma_mode = Some(nldev.mode().map_err(cannot_read(what))?);
                     }
                     let context = DeviceContext {
                         sysfs: &self.sysfs,
@@ -276,7 +273,7 @@ impl Kernel for Linux {
                         ports: scope.as_ref().map(|it| &it.ports),
                     };
                     rdma::read(nldev, &context, &mut hardware)
-                        .map_err(failed("the RDMA devices"))?
+                        .map_err(cannot_read(format_args!("the RDMA devices of {whose}")))?
                 }
             };
             Ok(Namespace {
@@ -297,7 +294,7 @@ impl Kernel for Linux {
         let links = pod.iter().chain([&host]).flat_map(|it| &it.links);
         let devices = self
             .devices(scope.as_ref(), links, &verbs)
-            .map_err(|error| cannot_read("the devices in sysfs", error.into()))?;
+            .map_err(cannot_read("the devices in sysfs"))?;
         let parentless = verbs.into_iter().filter(|it| it.parent.is_none());
         let mut observed = Observed {
             vfs: BTreeMap::new(),
@@ -324,14 +321,12 @@ impl Kernel for Linux {
     }
 
     fn vf(&self, function: &DeviceAddress) -> Result<Option<Vf>, ObserveError> {
-        let read = || {
+        let read = || -> Result<_, NetlinkError> {
             let mut socket = self.host()?.route();
             vfs::read(&self.sysfs, &mut socket, function)
         };
-        read().map_err(|error: NetlinkError| {
-            let what = format!("how {function} is set up by its physical function's netdev");
-            cannot_read(&what, error)
-        })
+        let what = format_args!("how {function} is set up by its physical function's netdev");
+        read().map_err(cannot_read(what))
     }
 
     fn device_settings(&self, link: &Link) -> DeviceSettings {
@@ -353,20 +348,14 @@ impl Kernel for Linux {
             None => gids::read(&self.sysfs, device, port),
             Some(pod) => gids::read_inside(pod.netns(), &self.sysfs, device, port),
         };
-        table.map_err(|error| {
-            let whose = if pod.is_some() { "pod" } else { "host" };
-            let what = format!("the GIDs of {device}, port {port}, as seen by the {whose}");
-            cannot_read(&what, error.into())
-        })
+        let whose = if pod.is_some() { "pod" } else { "host" };
+        let what = format_args!("the GIDs of {device}, port {port}, as seen by the {whose}");
+        table.map_err(cannot_read(what))
     }
 
     fn partitions(&self, device: &str, port: u32) -> Result<Vec<Pkey>, ObserveError> {
-        ipoib::partitions(&self.sysfs, device, port).map_err(|error| {
-            cannot_read(
-                &format!("the P_Keys of {device}, port {port}"),
-                error.into(),
-            )
-        })
+        let what = format_args!("the P_Keys of {device}, port {port}");
+        ipoib::partitions(&self.sysfs, device, port).map_err(cannot_read(what))
     }
 
     fn has_smc(&self) -> bool {
@@ -374,9 +363,7 @@ impl Kernel for Linux {
     }
 
     fn smc(&self, pod: Option<&Space>) -> Result<Option<SmcState>, ObserveError> {
-        let host = self
-            .host()
-            .map_err(|error| cannot_read("the host's namespace", error.into()))?;
+        let host = self.host().map_err(cannot_read("the host's namespace"))?;
         smc::read(host, pod, &self.sysfs)
     }
 
@@ -460,13 +447,17 @@ impl Linux {
     }
 }
 
-fn cannot_read(what: &str, error: NetlinkError) -> ObserveError {
-    if let Some(message) = &error.message {
-        log::debug!("{what}: {message}");
-    }
-    ObserveError {
-        what: what.to_owned(),
-        source: error.source,
+/// Returns the conversion of the error of reading `what`.
+fn cannot_read<E: Into<NetlinkError>>(what: impl fmt::Display) -> impl FnOnce(E) -> ObserveError {
+    move |error| {
+        let error = error.into();
+        if let Some(message) = &error.message {
+            log::debug!("{what}: {message}");
+        }
+        ObserveError {
+            what: what.to_string(),
+            source: error.source,
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{Link, Namespace, ObserveError, Route, netlink::Answers};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage, route::RouteType};
-use std::{collections::BTreeSet, io, path::Path};
+use std::{collections::BTreeSet, path::Path};
 
 /// Reads a namespace: netdevs and rules, and routes if `has_routes`. RDMA devices and the number of the other namespace
 /// are left out.
@@ -53,7 +53,7 @@ pub(super) fn number_of(
         return Ok(None);
     }
     let number = nsid::ask(&mut space.route(), other.netns().file());
-    let number = number.map_err(|error| cannot_read("the number of a namespace", error))?;
+    let number = number.map_err(cannot_read("the number of a namespace"))?;
     Ok(number.map(|it| it.0))
 }
 
@@ -65,7 +65,7 @@ fn dump(
     request: &RouteNetlinkMessage,
 ) -> Result<Answers, ObserveError> {
     let answers = space.route().dump(request);
-    answers.map_err(|error| cannot_read(&format!("the {what} of {whose}"), error))
+    answers.map_err(cannot_read(format_args!("the {what} of {whose}")))
 }
 
 /// Returns all netdevs of a namespace with their addresses.
@@ -89,17 +89,13 @@ fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Vec<Link>, Obser
         links.push(link);
     }
     if !without_hardware.is_empty() {
-        let failed = |error: io::Error| {
-            cannot_read(
-                &format!("the hardware of the netdevs of {whose}"),
-                error.into(),
-            )
-        };
         let hidden: Vec<(&str, u32)> = without_hardware
             .iter()
             .map(|place| (&*links[*place].name, links[*place].index))
             .collect();
-        let found = inside::hardware(space.netns(), sysfs, &hidden).map_err(failed)?;
+        let found = inside::hardware(space.netns(), sysfs, &hidden);
+        let what = format_args!("the hardware of the netdevs of {whose}");
+        let found = found.map_err(cannot_read(what))?;
         for (place, parent) in without_hardware.into_iter().zip(found) {
             links[place].parent = parent;
         }
@@ -141,8 +137,8 @@ fn routes_of(
     }
     if !by_object.is_empty() {
         let answers = space.route().dump(&nexthops::dump());
-        let answers = answers
-            .map_err(|error| cannot_read(&format!("the nexthop objects of {whose}"), error))?;
+        let answers =
+            answers.map_err(cannot_read(format_args!("the nexthop objects of {whose}")))?;
         let nexthops = Nexthops::of(&answers);
         for (object, route) in by_object {
             let netdevs = nexthops.netdevs(object).into_iter();

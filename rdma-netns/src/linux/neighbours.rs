@@ -17,12 +17,10 @@ impl Linux {
     /// Returns the neighbours of the own namespace, by all netdevs.
     pub fn neighbours(&self) -> Result<Vec<Neighbour>, ObserveError> {
         let what = "the neighbours of the host";
-        let host = self
-            .host()
-            .map_err(|error| cannot_read(what, error.into()))?;
+        let host = self.host().map_err(cannot_read(what))?;
         let question = RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default());
         let answers = host.route().dump(&question);
-        let answers = answers.map_err(|error| cannot_read(what, error))?;
+        let answers = answers.map_err(cannot_read(what))?;
         Ok(answers.bodies().filter_map(parse).collect())
     }
 }

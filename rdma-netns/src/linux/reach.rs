@@ -39,9 +39,7 @@ impl Reach {
 
 impl Linux {
     pub(super) fn reach(&self) -> Result<Reach, ObserveError> {
-        let host = self
-            .host()
-            .map_err(|error| cannot_read(HOST, error.into()))?;
+        let host = self.host().map_err(cannot_read(HOST))?;
         let namespace = namespace::read(host, HOST, &self.sysfs, true)?;
         let uplinks = namespace.uplinks(&api_server::addresses());
         let uplinks = uplinks

@@ -24,43 +24,39 @@ pub(super) fn read(
 ) -> Result<Option<SmcState>, ObserveError> {
     let mut table = match host.pnet() {
         Err(error) if error.errno() == Some(libc::ENOENT) => return Ok(None),
-        opened => opened.map_err(|error| cannot_read("the host's pnet table", error))?,
+        opened => opened.map_err(cannot_read("the host's pnet table"))?,
     };
     let mut state = SmcState {
         host: table
             .entries()
-            .map_err(|error| cannot_read("the host's pnet table", error))?,
-        ueids: smc::user_eids().map_err(|error| cannot_read("the user EIDs", error))?,
-        erdma_compat: erdma_compat(sysfs)
-            .map_err(|error| cannot_read("the erdma driver's mode", error.into()))?,
-        devices: smc::used_devices()
-            .map_err(|error| cannot_read("the RDMA devices that SMC uses", error))?,
+            .map_err(cannot_read("the host's pnet table"))?,
+        ueids: smc::user_eids().map_err(cannot_read("the user EIDs"))?,
+        erdma_compat: erdma_compat(sysfs).map_err(cannot_read("the erdma driver's mode"))?,
+        devices: smc::used_devices().map_err(cannot_read("the RDMA devices that SMC uses"))?,
         ..SmcState::default()
     };
     let Some(pod) = pod else {
         let connections = host.netns().run(smc::connections);
         let connections = connections.map_err(NetlinkError::from).flatten();
-        state.held = known(connections)
-            .map_err(|error| cannot_read("the SMC connections of the host", error))?;
+        state.held = known(connections).map_err(cannot_read("the SMC connections of the host"))?;
         return Ok(Some(state));
     };
     // only a thread in the pod's namespace can read these
     let inside = || -> Result<SmcState, ObserveError> {
         let entries = PnetTable::open().and_then(|mut table| table.entries());
         Ok(SmcState {
-            pod: entries.map_err(|error| cannot_read("the pod's pnet table", error))?,
+            pod: entries.map_err(cannot_read("the pod's pnet table"))?,
             tcp2smc: switch(Path::new(TCP2SMC))
-                .map_err(|error| cannot_read("net.smc.tcp2smc of the pod", error.into()))?,
-            max_links: number(Path::new(MAX_LINKS)).map_err(|error| {
-                cannot_read("net.smc.smcr_max_links_per_lgr of the pod", error.into())
-            })?,
+                .map_err(cannot_read("net.smc.tcp2smc of the pod"))?,
+            max_links: number(Path::new(MAX_LINKS))
+                .map_err(cannot_read("net.smc.smcr_max_links_per_lgr of the pod"))?,
             held: known(smc::connections())
-                .map_err(|error| cannot_read("the SMC connections of the pod", error))?,
+                .map_err(cannot_read("the SMC connections of the pod"))?,
             ..state
         })
     };
     let state = pod.netns().run(inside);
-    let state = state.map_err(|error| cannot_read("the pod's namespace", error.into()))?;
+    let state = state.map_err(cannot_read("the pod's namespace"))?;
     state.map(Some)
 }
 
