@@ -11,6 +11,7 @@
 use crate::{attribute::Attribute, record::Attachment, store::StoreError};
 use cni_protocol::state_file;
 use rdma_netns::{InterfaceName, Link};
+use rdma_resources::file;
 use serde::{Deserialize, Serialize};
 use std::{
     fs, io,
@@ -122,11 +123,5 @@ pub fn write(root: &Path, note: &Note) -> Result<(), StoreError> {
 /// # Errors
 /// It cannot be removed.
 pub fn remove(root: &Path, netdev: &InterfaceName) -> Result<(), StoreError> {
-    let path = path(root, netdev);
-    match fs::remove_file(&path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(StoreError::new("remove", &path, error))
-        }
-        _ => Ok(()),
-    }
+    file::remove(&path(root, netdev)).map(drop)
 }

@@ -276,7 +276,7 @@ impl Claims {
                 Removed::Record
             }
             Some(why) => {
-                remove(&file::unfinished(&path))?;
+                file::remove(&file::unfinished(&path))?;
                 let file = path.with_extension(ASIDE);
                 let renamed = fs::rename(&path, &file);
                 renamed.map_err(|error| FileError::new("rename", &path, error))?;
@@ -312,7 +312,7 @@ impl Claims {
         let specification = cdi::path(&record.cdi_dir, uid);
         // removed first: a crash leaves no number that may be another device's by now
         if !record.is_final() || !cdi::gives(&specification, record) {
-            remove(&specification)?;
+            file::remove(&specification)?;
         }
         if file::replace(&self.path(uid), record, 0o600)? {
             self.settle()?;
@@ -384,15 +384,6 @@ fn has_specification(record: &Record) -> bool {
 
 /// Removes the file at `path`, and the unfinished file of a killed writer.
 fn remove_all(path: PathBuf) -> Result<(), FileError> {
-    remove(&path)?;
-    remove(&file::unfinished(&path))
-}
-
-fn remove(path: &Path) -> Result<(), FileError> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(FileError::new("remove", path, error))
-        }
-        _ => Ok(()),
-    }
+    file::remove(&path)?;
+    file::remove(&file::unfinished(&path)).map(drop)
 }

@@ -84,18 +84,10 @@ impl Cdi {
     fn put(&self, mut devices: Vec<Value>) -> Result<bool, FileError> {
         devices.retain(|entry| !kinds(entry).is_empty());
         if devices.is_empty() {
-            return self.remove();
+            return file::remove(&self.path);
         }
         let spec = json!({ "cdiVersion": VERSION, "kind": KIND, "devices": devices });
         file::replace(&self.path, &spec, 0o644)
-    }
-
-    fn remove(&self) -> Result<bool, FileError> {
-        match std::fs::remove_file(&self.path) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(FileError::new("remove", &self.path, error)),
-        }
     }
 }
 

@@ -213,13 +213,7 @@ impl Records {
     /// # Errors
     /// The file cannot be removed.
     pub fn remove(&self, address: &DeviceAddress) -> Result<(), FileError> {
-        let path = self.path(address);
-        match fs::remove_file(&path) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                Err(FileError::new("remove", &path, source))
-            }
-            _ => Ok(()),
-        }
+        file::remove(&self.path(address)).map(drop)
     }
 
     fn path(&self, address: &DeviceAddress) -> PathBuf {
