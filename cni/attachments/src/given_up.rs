@@ -14,7 +14,7 @@ use rdma_netns::{InterfaceName, Link};
 use rdma_resources::file;
 use serde::{Deserialize, Serialize};
 use std::{
-    fs, io,
+    fs,
     path::{Path, PathBuf},
 };
 
@@ -83,16 +83,13 @@ pub fn forget(root: &Path, attachment: &Attachment) {
 /// Returns all notes in the order of the netdevs' names. Ignores files that are no notes.
 pub fn read(root: &Path) -> Result<Vec<Note>, StoreError> {
     let directory = directory(root);
-    let failed = |source| StoreError::new("read", &directory, source);
-    let entries = match fs::read_dir(&directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
-        entries => entries.map_err(failed)?,
+    let names = state_file::names(&directory);
+    let names = names.map_err(|source| StoreError::new("read", &directory, source))?;
+    let note = |name: &String| {
+        let text = state_file::read(&directory.join(name)).ok()?;
+        serde_json::from_slice(&text).ok()
     };
-    let mut notes: Vec<Note> = vec![];
-    for entry in entries {
-        let text = state_file::read(&entry.map_err(failed)?.path());
-        notes.extend(text.ok().and_then(|it| serde_json::from_slice(&it).ok()));
-    }
+    let mut notes: Vec<Note> = names.iter().filter_map(note).collect();
     notes.sort_by(|a, b| a.host_link.name.cmp(&b.host_link.name));
     Ok(notes)
 }

@@ -265,7 +265,7 @@ impl Store {
 
     fn files(&self, network: Option<&str>) -> Result<Files, StoreError> {
         let networks = match network {
-            Some(network) => vec![network.to_owned()],
+            Some(network) => [network.to_owned()].into(),
             None => names(&self.root.join("attachments"))?,
         };
         let mut files = Files::default();
@@ -366,15 +366,11 @@ fn is_absent(kind: io::ErrorKind) -> bool {
     matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-fn names(directory: &Path) -> Result<Vec<String>, StoreError> {
-    let entries = match fs::read_dir(directory) {
-        Err(error) if is_absent(error.kind()) => return Ok(vec![]),
-        entries => entries.map_err(failed("read", directory))?,
-    };
-    entries
-        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
-        .collect::<io::Result<_>>()
-        .map_err(failed("read", directory))
+fn names(directory: &Path) -> Result<BTreeSet<String>, StoreError> {
+    match state_file::names(directory) {
+        Err(error) if is_absent(error.kind()) => Ok(BTreeSet::new()),
+        names => names.map_err(failed("read", directory)),
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use nix::libc::{ELOOP, ENXIO, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, makedev};
 use nix::sys::stat::{Mode, umask};
 use std::{
     borrow::Cow,
+    collections::BTreeSet,
     fs::{self, File, OpenOptions},
     hash::Hasher,
     io::{self, Read, Write},
@@ -49,6 +50,19 @@ impl FileError {
                 | io::ErrorKind::ReadOnlyFilesystem
                 | io::ErrorKind::NotADirectory
         )
+    }
+}
+
+/// Returns the names in `directory`. Empty: there is no directory.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn names(directory: &Path) -> io::Result<BTreeSet<String>> {
+    match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeSet::new()),
+        entries => entries?
+            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+            .collect(),
     }
 }
 

@@ -5,9 +5,9 @@ use super::{
     AVOIDED, Change, Lease, Locked, OWN, Owner, POINTER, Store, StoreError, failed, is_within,
     make, note,
 };
+use cni_protocol::state_file;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
     net::IpAddr,
     path::{Path, PathBuf},
 };
@@ -179,12 +179,5 @@ impl Store<'_> {
 
 /// Returns the names in `directory`, which need not exist.
 pub(super) fn names(directory: &Path) -> Result<BTreeSet<String>, StoreError> {
-    let entries = match fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
-        entries => entries.map_err(failed("read", directory))?,
-    };
-    entries
-        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
-        .collect::<io::Result<_>>()
-        .map_err(failed("read", directory))
+    state_file::names(directory).map_err(failed("read", directory))
 }

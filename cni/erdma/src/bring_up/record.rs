@@ -6,7 +6,7 @@
 
 use cni_protocol::{
     lock::{self, Held},
-    state_file::failed,
+    state_file::{self, failed},
 };
 use rdma_netns::{Address, DeviceAddress, HardwareAddress, InterfaceName, Link, Namespace, Route};
 use rdma_resources::{FileError, file};
@@ -183,20 +183,11 @@ impl Records {
     /// # Errors
     /// The directory cannot be read.
     pub fn all(&self) -> Result<Vec<Result<Record, FileError>>, FileError> {
-        let entries = match fs::read_dir(&self.root) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
-            entries => entries.map_err(failed("read", &self.root))?,
-        };
-        let mut paths = vec![];
-        for entry in entries {
-            let path = entry.map_err(failed("read", &self.root))?.path();
-            if path.extension().is_some_and(|end| end == "json") {
-                paths.push(path);
-            }
-        }
-        paths.sort();
+        let names = state_file::names(&self.root).map_err(failed("read", &self.root))?;
+        let paths = names.iter().map(|name| self.root.join(name));
+        let paths = paths.filter(|path| path.extension().is_some_and(|end| end == "json"));
         let read = |path: PathBuf| file::read_record(&path, FORMAT).transpose();
-        Ok(paths.into_iter().filter_map(read).collect())
+        Ok(paths.filter_map(read).collect())
     }
 
     /// Writes the record, unless the file has the same content.
