@@ -5,7 +5,7 @@
 use crate::hardware::{Input, MEMORY, SIZE};
 use hardware::mlx5::{
     control,
-    fabric::{Fabric, LinkLayer},
+    fabric::{Card, Fabric, LinkLayer},
     objects::KINDS,
 };
 use std::time::Duration;
@@ -179,8 +179,12 @@ pub fn guest(input: &[u8]) {
 }
 
 fn guest_of(layer: LinkLayer, mut input: Input<'_>) {
+    let card = Card {
+        macs: MACS.to_vec(),
+        is_virtual: false,
+    };
     let mut guest = Guest {
-        fabric: Fabric::new(layer, &[MACS.to_vec()]),
+        fabric: Fabric::new(layer, &[card]),
         position: 0,
     };
     for position in 0..2 {
@@ -265,6 +269,25 @@ fn guest_of(layer: LinkLayer, mut input: Input<'_>) {
                 guest.store(PAIR_RECORD + 3, &[posted.wrapping_add(1)]);
                 let time = Duration::from_millis(u64::from(input.byte()));
                 guest.fabric.advance(time);
+            }
+            10 => {
+                let mut frame = [0; 128];
+                frame[..6].copy_from_slice(&[1, 0x80, 0xc2, 0, 0, 2]);
+                frame[12..16].copy_from_slice(&[0x88, 9, 1, 1]);
+                change(&mut frame[16..], &mut input);
+                let [slot, len] = input.bytes();
+                let mut request = [0; 64];
+                (request[3], request[6], request[7], request[11]) = (0xa, 1, 4, 8);
+                request[29] = 16;
+                request[30..46].copy_from_slice(&frame[..16]);
+                request[51] = len % 113;
+                request[52..56].copy_from_slice(&KEY.to_be_bytes());
+                request[56..].copy_from_slice(&MEMORY.to_be_bytes());
+                guest.store(MEMORY, &frame[16..]);
+                guest.store(PAGES + 2 * 4096 + u64::from(slot % 16) * 64, &request);
+                guest.store(RECORDS + 7, &[slot % 16 + 1]);
+                let ring = [0, 0, 0, 0, 0, 0, 1, 4];
+                guest.fabric.write(guest.position, UAR + 0x800, &ring);
             }
             _ => guest.start(),
         }

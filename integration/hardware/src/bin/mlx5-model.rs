@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `mlx5-model [--control SOCKET] [--link ethernet|infiniband] SOCKET=MAC[+SOCKET=MAC]...`: cards for QEMU's
+//! `mlx5-model [--control SOCKET] [--link ethernet|infiniband] SOCKET=MAC[+SOCKET=MAC][,virtual]...`: cards for QEMU's
 //! `vfio-user-pci`. Each argument is a card, with one or two functions. The README of the package says more.
 
 use hardware::{
     mlx5::{
-        Mac, control,
-        fabric::{Fabric, LinkLayer},
+        control,
+        fabric::{Card, Fabric, LinkLayer},
         port::{Port, Shared},
     },
     orders, transport,
@@ -13,7 +13,7 @@ use hardware::{
 use std::{env, io, process::ExitCode, sync::Arc};
 
 const USAGE: &str = "usage: mlx5-model [--control SOCKET] [--link ethernet|infiniband] \
-                     SOCKET=MAC[+SOCKET=MAC]...";
+                     SOCKET=MAC[+SOCKET=MAC][,virtual]...";
 
 /// The command line.
 #[derive(Default)]
@@ -22,7 +22,7 @@ struct Arguments {
     link: LinkLayer,
     /// The sockets of all functions, card by card.
     sockets: Vec<String>,
-    cards: Vec<Vec<Mac>>,
+    cards: Vec<Card>,
 }
 
 fn main() -> ExitCode {
@@ -53,14 +53,16 @@ fn arguments(mut given: impl Iterator<Item = String>) -> Result<Arguments, Strin
             };
             continue;
         }
-        let mut card = Vec::new();
-        for function in argument.split('+') {
+        let mut card = Card::default();
+        let functions = argument.strip_suffix(",virtual");
+        card.is_virtual = functions.is_some();
+        for function in functions.unwrap_or(&argument).split('+') {
             let (socket, mac) = function.split_once('=').ok_or(USAGE)?;
             let mac = orders::mac(mac).ok_or_else(|| format!("{argument}: {mac:?} is no MAC"))?;
             arguments.sockets.push(socket.to_owned());
-            card.push(mac);
+            card.macs.push(mac);
         }
-        if card.len() > 2 {
+        if card.macs.len() > 2 {
             return Err(format!("{argument}: a card has one or two functions"));
         }
         arguments.cards.push(card);

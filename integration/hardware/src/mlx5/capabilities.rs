@@ -110,6 +110,9 @@ const INFINIBAND_FIELDS: &[Capability] = &[
     ("roce_rw_supported", field(0x3a1, 1), 0),
 ];
 
+/// The values of a virtual function that differ: it manages no other functions.
+const VIRTUAL_FIELDS: &[Capability] = &[("vport_group_manager", field(0x1a0, 1), 0)];
+
 /// An Ethernet card with more than one port: the driver bonds its functions.
 const LAG_FIELDS: &[(&str, Field)] = &[
     ("lag_master", field(0x27b, 1)),
@@ -242,6 +245,9 @@ impl Capabilities {
                 put(GENERAL_FIELDS, 0);
                 let Place { port, ports, .. } = self.place;
                 let lag = [1, ports, port];
+                if self.place.is_virtual {
+                    put(VIRTUAL_FIELDS, 0);
+                }
                 if self.place.lid.is_some() {
                     put(INFINIBAND_FIELDS, 0);
                 } else if ports > 1 {

@@ -4,6 +4,7 @@
 use super::{
     Mac,
     administrator::Administrator,
+    aggregation,
     function::{self, Function},
     infiniband::{FIRST_GROUP, FIRST_LID},
     verbs::Place,
@@ -20,6 +21,15 @@ pub enum LinkLayer {
     InfiniBand,
 }
 
+/// The functions of a slot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Card {
+    /// The hardware addresses of its functions, by port.
+    pub macs: Vec<Mac>,
+    /// The functions are virtual ones, whose physical functions another machine has.
+    pub is_virtual: bool,
+}
+
 /// All functions of a process.
 #[derive(Debug, Default)]
 pub struct Fabric {
@@ -31,15 +41,16 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// Cards, each with the hardware addresses of its ports.
-    pub fn new(layer: LinkLayer, cards: &[Vec<Mac>]) -> Fabric {
-        let places = cards.iter().flat_map(|macs| {
-            (1..).zip(macs).map(|(port, mac)| function::Place {
+    /// The functions of `cards`, on one fabric.
+    pub fn new(layer: LinkLayer, cards: &[Card]) -> Fabric {
+        let places = cards.iter().flat_map(|card| {
+            (1..).zip(&card.macs).map(|(port, mac)| function::Place {
                 mac: *mac,
-                card: macs[0],
+                card: card.macs[0],
                 port,
-                ports: macs.len() as u8,
+                ports: card.macs.len() as u8,
                 lid: None,
+                is_virtual: card.is_virtual,
             })
         });
         let functions = places.zip(FIRST_LID..FIRST_GROUP).map(|(place, lid)| {
@@ -77,17 +88,29 @@ impl Fabric {
         self.execute_rung();
     }
 
-    /// Hands a frame to all functions that accept its target, but its sender.
+    /// Hands a frame to all functions that accept its target, but its sender. Of the functions of an aggregate one gets
+    /// the frame, and none if one of them is the sender. The switch keeps frames to reserved groups.
     fn switch(&mut self, from: usize, frame: &[u8]) {
         let Some(target) = frame.first_chunk::<6>() else {
             return;
         };
-        self.functions[from]
-            .vport
-            .count(false, *target, frame.len());
+        let sender = &mut self.functions[from];
+        sender.vport.count(false, *target, frame.len());
+        if aggregation::is_reserved(*target) {
+            if let Some(answer) = sender.aggregate(frame) {
+                sender.vport.count(true, *target, answer.len());
+                sender.receive(&answer);
+            }
+            return;
+        }
+        let mut reached: BTreeSet<Mac> = sender.aggregate_of().into_iter().collect();
         for (position, function) in self.functions.iter_mut().enumerate() {
             let is_there = function.link.is_present && function.has_carrier();
-            if position != from && is_there && function.vport.accepts(*target) {
+            if position != from
+                && is_there
+                && function.vport.accepts(*target)
+                && (function.aggregate_of()).is_none_or(|aggregate| reached.insert(aggregate))
+            {
                 function.vport.count(true, *target, frame.len());
                 function.receive(frame);
             }

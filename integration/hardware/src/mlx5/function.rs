@@ -32,6 +32,8 @@ pub struct Place {
     pub ports: u8,
     /// The LID of an InfiniBand port. None if the port is one of Ethernet.
     pub lid: Option<u16>,
+    /// The function is virtual: the driver does not switch its port.
+    pub is_virtual: bool,
 }
 
 /// The port's cable and the function's slot.
@@ -69,6 +71,8 @@ pub struct Function {
     pub is_started: bool,
     /// The context of `CREATE_LAG`, while the driver bonds the card's functions.
     pub lag: Option<[u8; 8]>,
+    /// The driver asked the switch to aggregate its link.
+    pub(super) is_aggregated: bool,
     /// The capabilities of its InfiniBand port that the driver added.
     pub(super) added_capabilities: u32,
     pub(super) capabilities: Capabilities,
@@ -105,6 +109,7 @@ impl Function {
             pages: Vec::new(),
             is_started: false,
             lag: None,
+            is_aggregated: false,
             added_capabilities: 0,
             capabilities: Capabilities::new(place),
             ports: Ports::default(),
@@ -177,7 +182,10 @@ impl Function {
         let subtype = match self.has_carrier() {
             now if now == before => return,
             true => port_change::ACTIVE,
-            false => port_change::DOWN,
+            false => {
+                self.is_aggregated = false;
+                port_change::DOWN
+            }
         };
         // the number of the port is in the upper half of byte 8
         self.report(Event::Port, subtype, &[0, 0, 0, 0, 0, 0, 0, 0, 1 << 4]);

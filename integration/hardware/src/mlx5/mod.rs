@@ -25,6 +25,7 @@
 //! | [`frames`] | checksums, VLANs and segments of frames |
 //! | [`infiniband`] | the InfiniBand port: LIDs, GIDs, partitions, its management agent |
 //! | [`administrator`] | the subnet administrator: paths and multicast groups |
+//! | [`aggregation`] | the switch's end of a link aggregation |
 //! | [`vport`] | the virtual port: addresses, RoCE addresses, state, counters |
 //! | [`ports`] | the registers of the physical port |
 //! | [`function`] | one function |
@@ -34,6 +35,7 @@
 //! | [`fields`] | places of numbers in structures |
 
 pub mod administrator;
+pub mod aggregation;
 pub mod capabilities;
 pub mod commands;
 pub mod context;

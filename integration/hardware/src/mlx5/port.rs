@@ -16,6 +16,8 @@ use std::{
 const VENDOR: u16 = 0x15b3;
 /// ConnectX-5.
 const DEVICE: u16 = 0x1017;
+/// A virtual function of any ConnectX.
+const VIRTUAL_DEVICE: u16 = 0x101e;
 /// Controllers of Ethernet, and of InfiniBand.
 const ETHERNET: [u8; 3] = [2, 0, 0];
 const INFINIBAND: [u8; 3] = [2, 7, 0];
@@ -86,7 +88,10 @@ impl Function for Port {
         let place = self.shared.fabric().functions()[self.position].place;
         Identity {
             vendor: VENDOR,
-            device: DEVICE,
+            device: match place.is_virtual {
+                true => VIRTUAL_DEVICE,
+                false => DEVICE,
+            },
             class: place.lid.map_or(ETHERNET, |_| INFINIBAND),
             bars: [registers::BAR_SIZE, 0, VECTOR_BAR_SIZE as u64, 0, 0, 0],
             vectors: VECTORS,

@@ -107,7 +107,7 @@ impl Function {
                 ]
             }
             PAOS => {
-                if is_write && PAOS_SET_ADMIN.get(value) == 1 {
+                if is_write && PAOS_SET_ADMIN.get(value) == 1 && !self.place.is_virtual {
                     let admin = PAOS_ADMIN.get(value);
                     self.change_link(|it| it.ports.admin = admin);
                 }

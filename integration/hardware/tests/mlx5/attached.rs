@@ -25,11 +25,12 @@ impl Drop for Model {
 }
 
 impl Model {
-    fn start(link: &str) -> Model {
+    /// `kind` ends the argument that is the card.
+    fn start(link: &str, kind: &str) -> Model {
         let directory = tempfile::tempdir().expect("a directory");
         let path = |name: &str| directory.path().join(name).display().to_string();
         let card = format!(
-            "{}=52:54:00:bb:00:01+{}=52:54:00:bb:00:02",
+            "{}=52:54:00:bb:00:01+{}=52:54:00:bb:00:02{kind}",
             path("0"),
             path("1")
         );
@@ -54,18 +55,22 @@ impl Model {
 
 #[test]
 fn a_machine_finds_a_card_of_two_functions() {
-    for (link, class) in [("ethernet", [0, 0, 2]), ("infiniband", [0, 7, 2])] {
-        is_a_card(&Model::start(link), class);
+    for (link, kind, device, class) in [
+        ("ethernet", "", 0x17, [0, 0, 2]),
+        ("ethernet", ",virtual", 0x1e, [0, 0, 2]),
+        ("infiniband", "", 0x17, [0, 7, 2]),
+    ] {
+        is_a_card(&Model::start(link, kind), device, class);
     }
 }
 
-/// `class` is the programming interface, the subclass and the class.
-fn is_a_card(model: &Model, class: [u8; 3]) {
+/// `device` is the lower half of the device's number; `class` is the programming interface, the subclass and the class.
+fn is_a_card(model: &Model, device: u8, class: [u8; 3]) {
     for name in ["0", "1"] {
         let mut client = Client::new(&model.socket(name)).expect("a connection");
         let mut config = [0; 256];
         (client.region_read(7, 0, &mut config)).expect("the configuration space");
-        assert_eq!(config[..4], [0xb3, 0x15, 0x17, 0x10]);
+        assert_eq!(config[..4], [0xb3, 0x15, device, 0x10]);
         assert_eq!(config[9..12], class);
         assert_eq!(client.region(0).expect("BAR 0").size, 32 << 20);
         assert_eq!(client.get_irq_info(2).expect("MSI-X").count, 64);
@@ -77,7 +82,7 @@ fn is_a_card(model: &Model, class: [u8; 3]) {
 
 #[test]
 fn orders_are_executed() {
-    let model = Model::start("ethernet");
+    let model = Model::start("ethernet", "");
     let mut stream = UnixStream::connect(model.socket("control")).expect("the socket of orders");
     let mut lines = BufReader::new(stream.try_clone().expect("a second handle")).lines();
     for (order, answer) in [

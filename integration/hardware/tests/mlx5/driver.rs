@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A driver as the header describes it: it posts commands, and reads events. It shares no code with the model.
 
-use hardware::mlx5::fabric::{Fabric, LinkLayer};
+use hardware::mlx5::fabric::{Card, Fabric, LinkLayer};
 
 pub(crate) const MACS: [[u8; 6]; 2] = [[0x52, 0x54, 0, 0xbb, 0, 1], [0x52, 0x54, 0, 0xbb, 0, 2]];
 pub(crate) const MEMORY: u64 = 0x10_0000;
@@ -69,8 +69,17 @@ impl Driver {
 
     /// A card with ports of this link layer.
     pub(crate) fn with(layer: LinkLayer) -> Driver {
-        let mut fabric = Fabric::new(layer, &[MACS.to_vec()]);
-        for position in 0..2 {
+        let card = Card {
+            macs: MACS.to_vec(),
+            is_virtual: false,
+        };
+        Driver::of(layer, &[card])
+    }
+
+    /// These cards.
+    pub(crate) fn of(layer: LinkLayer, cards: &[Card]) -> Driver {
+        let mut fabric = Fabric::new(layer, cards);
+        for position in 0..fabric.functions().len() {
             let memory = &mut fabric.function_mut(position).memory;
             memory.map_anonymous(MEMORY, MEMORY_SIZE).expect("memory");
         }

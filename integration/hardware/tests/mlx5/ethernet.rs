@@ -2,6 +2,10 @@
 //! Ethernet between the functions of a card: send and receive queues with their completions.
 
 use crate::driver::{Driver, MACS, MEMORY, command, number, with};
+use hardware::mlx5::{
+    control::order,
+    fabric::{Card, LinkLayer},
+};
 
 const PAGES: u64 = MEMORY + 0x9_0000;
 const RECORDS: u64 = MEMORY + 0xa_0000;
@@ -209,17 +213,82 @@ fn frames_reach_the_function_of_their_target() {
 fn frames_are_lost_without_carrier_or_buffers() {
     let (mut it, mut here, _) = both();
     let request = here.send(&frame(MACS[1], 100), &mut it);
-    for order in ["link 52:54:00:bb:00:02 down", "link all down"] {
-        hardware::mlx5::control::order(&mut it.fabric, order).expect("an order");
+    for line in ["link 52:54:00:bb:00:02 down", "link all down"] {
+        order(&mut it.fabric, line).expect("an order");
         here.post(&mut it, request, 4);
     }
-    hardware::mlx5::control::order(&mut it.fabric, "link all up").expect("an order");
+    order(&mut it.fabric, "link all up").expect("an order");
     for _ in 0..6 {
         here.post(&mut it, request, 4);
     }
     it.position = 1;
     assert!(completion(&it, 1, 3).is_some());
     assert_eq!(completion(&it, 1, 4), None, "it has four buffers");
+}
+
+/// A LACPDU whose actor has this state.
+fn lacpdu(state: u8) -> Vec<u8> {
+    let mut frame = frame([1, 0x80, 0xc2, 0, 0, 2], 124);
+    frame[12..18].copy_from_slice(&[0x88, 9, 1, 1, 1, 20]);
+    frame[32] = state;
+    frame
+}
+
+/// The lengths of the frames that a function received.
+fn received(it: &mut Driver, position: usize) -> Vec<u64> {
+    it.position = position;
+    let completions = (0..4).map_while(|index| completion(it, 1, index));
+    completions.map(|it| number(&it[44..48])).collect()
+}
+
+#[test]
+fn the_functions_that_ask_for_it_are_one_aggregate_of_the_switch() {
+    let other = [0x52, 0x54, 0, 0xbb, 1, 1];
+    let cards = [MACS.to_vec(), vec![other]].map(|macs| Card {
+        macs,
+        is_virtual: false,
+    });
+    let mut it = Driver::of(LinkLayer::Ethernet, &cards);
+    let mut queues = [0, 1, 2].map(|position| Queues::new(&mut it, position));
+    let mut send = |it: &mut Driver, position: usize, frame: &[u8]| {
+        it.position = position;
+        let request = queues[position].send(frame, it);
+        queues[position].post(it, request, 4);
+    };
+    send(&mut it, 0, &lacpdu(0x0d));
+    send(&mut it, 0, &lacpdu(0x0d)[..120]);
+    send(&mut it, 1, &lacpdu(0x0d));
+    for position in [0, 1] {
+        assert_eq!(received(&mut it, position), [124], "the switch's answer");
+        let at = DATA + 0x4000;
+        let answer = [it.load(at, 64), it.load(at + 0x100, 60)].concat();
+        assert_eq!(answer[..6], [1, 0x80, 0xc2, 0, 0, 2]);
+        assert_eq!(answer[12..18], [0x88, 9, 1, 1, 1, 20]);
+        let system = [0xff, 0xff, 0x52, 0x54, 0, 0xbb, 0xff, 0xff];
+        assert_eq!(
+            (&answer[18..26], &answer[26..28]),
+            (&system[..], &[0, 1][..])
+        );
+        assert_eq!(number(&answer[30..32]), position as u64 + 1, "the port");
+        assert_eq!(answer[32], 0x3f, "in the aggregate, and fast");
+        assert_eq!(answer[36..38], [2, 20]);
+        assert_eq!(answer[38..53], lacpdu(0x0d)[18..33], "the partner");
+    }
+    assert_eq!(received(&mut it, 2), [0; 0], "no function's frame");
+
+    send(&mut it, 0, &frame([0xff; 6], 60));
+    send(&mut it, 2, &frame([0xff; 6], 70));
+    assert_eq!(received(&mut it, 0), [124, 70]);
+    assert_eq!(received(&mut it, 1), [124], "the other one got it");
+    assert_eq!(received(&mut it, 2), [60]);
+
+    // without the carrier, and by its own word, it is alone again
+    order(&mut it.fabric, "link 52:54:00:bb:00:01 down").expect("an order");
+    order(&mut it.fabric, "link all up").expect("an order");
+    send(&mut it, 1, &lacpdu(0x09));
+    send(&mut it, 2, &frame([0xff; 6], 80));
+    assert_eq!(received(&mut it, 0), [124, 70, 80]);
+    assert_eq!(received(&mut it, 1), [124, 124, 80]);
 }
 
 #[test]

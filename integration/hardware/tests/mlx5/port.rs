@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The port: its state, RoCE addresses, registers and the orders of a test.
 
-use crate::driver::{Driver, command, with};
-use hardware::mlx5::control::order;
+use crate::driver::{Driver, MACS, command, with};
+use hardware::mlx5::{
+    control::order,
+    fabric::{Card, LinkLayer},
+};
 
 fn state(it: &mut Driver) -> u8 {
     it.execute(&command(0x750, 0, 16), 16).output[15] & 0xf
@@ -46,6 +49,26 @@ fn the_driver_switches_its_port() {
     assert_eq!(it.execute(&with(down, 18, &[1]), 32).status(), 0);
     assert_eq!(it.execute(&speed, 80).number(16 + 0x24, 4), 1 << 20);
     assert_eq!(state(&mut it), 1);
+}
+
+#[test]
+fn a_virtual_function_follows_the_link_alone_and_manages_none() {
+    let virtual_card = Card {
+        macs: vec![MACS[0]],
+        is_virtual: true,
+    };
+    let mut it = Driver::of(LinkLayer::Ethernet, &[virtual_card]);
+    let input = with(command(0x805, 0, 32), 10, &[0x50, 6]);
+    let down = with(input, 16, &[0, 1, 2, 0, 0x80]);
+    assert_eq!(it.execute(&down, 32).status(), 0);
+    assert_eq!(state(&mut it), 1);
+    order(&mut it.fabric, "link all down").expect("an order");
+    assert_eq!(state(&mut it), 0);
+    let manages = |it: &mut Driver| {
+        let general = it.execute(&command(0x100, 0, 16), 16 + 4096);
+        general.output[16 + 0x34] >> 7
+    };
+    assert_eq!((manages(&mut it), manages(&mut Driver::new())), (0, 1));
 }
 
 #[test]
