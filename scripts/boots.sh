@@ -43,6 +43,7 @@ for runtime in containerd-2 crio; do
 	in_full "exclusive-$runtime" 'integration/lab_pods_exclusive' --tier full --exclusive --memory 2560 --timeout 1500
 done
 
+in_full mlx5-virtual 'integration/lab_mlx5_vf' --tier mlx5 --virtual --exclusive --timeout 900
 in_full mlx5-infiniband 'integration/lab_mlx5_ib' --tier mlx5 --infiniband --exclusive --timeout 900
 in_full erdma-removed 'integration/lab_erdma_removed' --tier erdma --exclusive --timeout 600 \
 	--expect 'unregister_netdevice: waiting'

@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154  # the variables are vm's
 # functions.sh - the modelled PCI functions of the tiers erdma and mlx5, and the process that models them.
-# To be sourced by vm, which sets tier, link, node, run and tick.
+# To be sourced by vm, which sets tier, link, virtual, node, run and tick.
 # shellcheck disable=SC2154
 
 # find_model: sets 'model', the program that models the tier's functions
@@ -42,14 +42,21 @@ add_erdma() {
 	fi
 }
 
-# add_mlx5: on NUMA node 0 a card with two functions, of the link layer 'link'. A port of the guest's takes orders for
-# the model.
+# add_mlx5: on NUMA node 0 a card with two functions, or two virtual functions, of the link layer 'link'. A port of the
+# guest's takes orders for the model.
 add_mlx5() {
 	local mac=52:54:00:bb:0$node:0
-	functions=(--link "$link" "$run/function0=${mac}1+$run/function1=${mac}2")
 	qemu_args+=(-device "i82801b11-bridge,id=bridge0,bus=pxb0")
-	function_device function0 bridge0 1.0 "$run/function0" '"multifunction":true,'
-	function_device function1 bridge0 1.1 "$run/function1"
+	functions=(--link "$link")
+	if ((virtual)); then
+		functions+=("$run/function0=${mac}1,virtual" "$run/function1=${mac}2,virtual")
+		function_device function0 bridge0 1 "$run/function0"
+		function_device function1 bridge0 2 "$run/function1"
+	else
+		functions+=("$run/function0=${mac}1+$run/function1=${mac}2")
+		function_device function0 bridge0 1.0 "$run/function0" '"multifunction":true,'
+		function_device function1 bridge0 1.1 "$run/function1"
+	fi
 	qemu_args+=(-chardev "socket,id=orders,path=${run//,/,,}/orders" -device "virtserialport,chardev=orders,nr=4")
 }
 

@@ -3,8 +3,9 @@
 //! kernel are real, the card is a model.
 
 use crate::{
-    Netns, Node,
+    Daemon, Netns, Node,
     daemon::rdma_device_plugin,
+    kubelet::DeviceManager,
     model_orders::ModelOrders,
     netns::{self, parse_list},
     wait,
@@ -19,8 +20,12 @@ use std::{
 
 /// The card's functions.
 pub const FUNCTIONS: [&str; 2] = ["0000:21:01.0", "0000:21:01.1"];
+/// The virtual functions, in the machine that has them in the card's place.
+pub const VIRTUAL_FUNCTIONS: [&str; 2] = ["0000:21:01.0", "0000:21:02.0"];
 /// Their netdevs.
 pub const NETDEVS: [&str; 2] = ["enp33s1f0np0", "enp33s1f1np1"];
+/// The virtual functions' netdevs.
+pub const VIRTUAL_NETDEVS: [&str; 2] = ["enp33s1", "enp33s2"];
 /// Their IPoIB netdevs, if the ports are InfiniBand.
 pub const IPOIB: [&str; 2] = ["ibp33s1f0", "ibp33s1f1"];
 /// Their permanent MACs.
@@ -60,7 +65,11 @@ impl Mlx5Card {
             set.expect("rdma of iproute2").status.success()
         });
         let is_infiniband = env::var("RDMA_LAB_LINK").as_deref() == Ok("infiniband");
-        let netdevs = if is_infiniband { IPOIB } else { NETDEVS };
+        let netdevs = match (is_infiniband, functions() == VIRTUAL_FUNCTIONS) {
+            (true, _) => IPOIB,
+            (false, true) => VIRTUAL_NETDEVS,
+            (false, false) => NETDEVS,
+        };
         let card = Self { host, netdevs };
         card.order("link all up");
         card.host.run("modprobe mlx5_core");
@@ -133,13 +142,13 @@ impl Mlx5Card {
         node
     }
 
-    /// Makes `bond0` of both functions, active-backup, with `address`; comes back when the driver has made the bonded RDMA
-    /// device.
+    /// Makes `bond0` of both functions in a mode of bonds, with `address`; comes back when the driver has made the bonded
+    /// RDMA device.
     #[track_caller]
-    pub fn bond(&self, address: &str) {
+    pub fn bond(&self, mode: &str, address: &str) {
         self.host.run("modprobe bonding");
         self.host
-            .ip("link add bond0 type bond mode active-backup miimon 100");
+            .ip(&format!("link add bond0 type bond mode {mode} miimon 100"));
         for netdev in self.netdevs {
             self.host.ip(&format!("link set dev {netdev} master bond0"));
         }
@@ -212,6 +221,20 @@ pub fn shared_configuration(node: &Node, netdev: &str) -> Value {
     configuration
 }
 
+/// Adds two pods by their configurations, a child of a netdev each. Returns the pods, and their IPv4 addresses.
+#[track_caller]
+pub fn pods_with_children(node: &Node, configurations: &[Value; 2]) -> ([Netns; 2], [String; 2]) {
+    let pods = ["server", "client"].map(|label| node.pod(label));
+    let addresses = [0, 1].map(|it: usize| {
+        node.add(&configurations[it], &format!("c{it}"), &pods[it]);
+        let child = pods[it].link("rdma0").expect("a child");
+        assert_eq!(child["linkinfo"]["info_kind"], "macvlan", "{child}");
+        let address = pods[it].addresses("rdma0")[0].clone();
+        address.split('/').next().unwrap_or_default().to_owned()
+    });
+    (pods, addresses)
+}
+
 /// The answer of `--check-config` for a resource `rdma/hca` of this kind.
 #[track_caller]
 pub fn offered(node: &Node, kind: &str) -> String {
@@ -230,7 +253,7 @@ pub fn offered(node: &Node, kind: &str) -> String {
 pub fn are_healthy(table: &str, netdevs: [&str; 2]) {
     for function in 0..2 {
         let mut lines = table.lines();
-        let line = lines.find(|line| line.contains(FUNCTIONS[function]));
+        let line = lines.find(|line| line.contains(functions()[function]));
         let line = line.unwrap_or_else(|| panic!("{table}"));
         for word in [RDMA[function], netdevs[function], "healthy"] {
             assert!(line.contains(word), "{word}: {table}");
@@ -238,9 +261,49 @@ pub fn are_healthy(table: &str, netdevs: [&str; 2]) {
     }
 }
 
+/// Starts a kubelet, and the daemon. The daemon offers the functions as the resources `rdma/a` and `rdma/b`.
+#[track_caller]
+pub fn offering(node: &Node) -> (DeviceManager, Daemon) {
+    let path = |below: &str| node.directory().join(below);
+    let resources = json!({"resources": [
+        {"name": "rdma/a", "kind": "exclusive", "devices": [{"rdma": RDMA[0]}]},
+        {"name": "rdma/b", "kind": "exclusive", "devices": [{"rdma": RDMA[1]}]},
+    ]});
+    fs::write(path("config.json"), resources.to_string()).expect("written");
+    let kubelet = DeviceManager::started(&path("kubelet"));
+    let mut command = Command::new(rdma_device_plugin());
+    for (flag, below) in [
+        ("--config", "config.json"),
+        ("--kubelet-dir", "kubelet"),
+        ("--state-dir", "state"),
+        ("--cdi-dir", "cdi"),
+    ] {
+        command.arg(flag).arg(path(below));
+    }
+    let daemon = Daemon::start(command.args(["--metrics-address", "127.0.0.1:0"]));
+    has_ids(&kubelet, "rdma/a", 1);
+    has_ids(&kubelet, "rdma/b", 1);
+    (kubelet, daemon)
+}
+
+/// Waits until a resource has so many healthy ids.
+#[track_caller]
+pub fn has_ids(kubelet: &DeviceManager, resource: &str, count: usize) {
+    let what = format!("{count} healthy ids");
+    kubelet.wait_for(resource, &what, |it| it.healthy().len() == count);
+}
+
+/// The machine's functions: those of the card, or the virtual ones.
+pub fn functions() -> [&'static str; 2] {
+    match env::var("RDMA_LAB_VIRTUAL").as_deref() {
+        Ok("1") => VIRTUAL_FUNCTIONS,
+        _ => FUNCTIONS,
+    }
+}
+
 /// The directory of the function in sysfs.
 pub fn directory(function: usize) -> PathBuf {
-    Path::new("/sys/bus/pci/devices").join(FUNCTIONS[function])
+    Path::new("/sys/bus/pci/devices").join(functions()[function])
 }
 
 /// The GIDs of the RDMA device in `netns`, with their types.

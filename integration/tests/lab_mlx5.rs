@@ -3,18 +3,15 @@
 //! `integration/lab/vm --tier mlx5`, one test at a time. Driver and kernel are real, the card is a model.
 
 use integration::{
-    Daemon, Netns, Node, Snapshot,
-    daemon::rdma_device_plugin,
-    kubelet::DeviceManager,
+    Netns, Node, Snapshot,
     mlx5_card::{
         ADDRESSES, FUNCTIONS, MACS, Mlx5Card, NETDEVS, RDMA, are_healthy, configuration, directory,
-        gids, links, offered, read, shared_configuration,
+        gids, has_ids, links, offered, offering, pods_with_children, read, shared_configuration,
     },
     traffic::{self, End},
     wait,
 };
-use serde_json::json;
-use std::{fs, process::Command};
+use std::fs;
 
 /// `rping`, and 30 queue pairs that read 100 times 4 KiB each. `netns` is that of the server's device.
 #[track_caller]
@@ -152,9 +149,28 @@ fn pods_get_netdev_and_device_and_the_host_is_as_before() {
 
 #[test]
 fn a_bond_of_both_functions_is_one_device_that_pods_share() {
+    is_one_device_that_pods_share("active-backup");
+}
+
+#[test]
+#[ignore = "scripts/test --full: the same, in mode 802.3ad"]
+fn a_bond_in_mode_802_3ad_is_one_device_that_pods_share() {
+    is_one_device_that_pods_share("802.3ad");
+}
+
+#[track_caller]
+fn is_one_device_that_pods_share(mode: &str) {
     let card = Mlx5Card::new("shared");
     let node = Node::on(Netns::own());
-    card.bond("10.0.0.1/24");
+    card.bond(mode, "10.0.0.1/24");
+    if mode == "802.3ad" {
+        // the switch takes part
+        let aggregate =
+            || node.host.link("bond0").expect("a bond")["linkinfo"]["info_data"]["ad_info"].clone();
+        let has_both =
+            || aggregate()["num_ports"] == 2 && aggregate()["partner_mac"] == "52:54:00:bb:ff:ff";
+        assert!(wait::within(wait::PATIENCE, has_both), "{}", aggregate());
+    }
     let shown = links(&node.host);
     assert_eq!(shown.len(), 1, "{shown:?}");
     for function in 0..2 {
@@ -171,15 +187,9 @@ fn a_bond_of_both_functions_is_one_device_that_pods_share() {
     }
 
     let before = Snapshot::of(&node.host);
-    let pods = ["server", "client"].map(|label| node.pod(label));
-    let configuration = shared_configuration(&node, "bond0");
-    let addresses = [0, 1].map(|it: usize| {
-        let pod = &pods[it];
-        node.add(&configuration, &format!("c{it}"), pod);
-        let child = pod.link("rdma0").expect("a child");
-        assert_eq!(child["linkinfo"]["info_kind"], "macvlan", "{child}");
-        let address = pod.addresses("rdma0")[0].clone();
-        let address = address.split('/').next().unwrap_or_default();
+    let configurations = ["bond0"; 2].map(|netdev| shared_configuration(&node, netdev));
+    let (pods, addresses) = pods_with_children(&node, &configurations);
+    for (pod, address) in pods.iter().zip(&addresses) {
         let octet: u8 = (address.strip_prefix("10.0.0."))
             .and_then(|it| it.parse().ok())
             .unwrap_or_else(|| panic!("{address}"));
@@ -188,8 +198,7 @@ fn a_bond_of_both_functions_is_one_device_that_pods_share() {
             let all = gids(pod, "mlx5_bond_0");
             assert!(all.contains(&(gid.clone(), kind.to_owned())), "{all:?}");
         }
-        address.to_owned()
-    });
+    }
     let [server, client] = [0, 1].map(|it: usize| End {
         pod: &pods[it],
         rdma: "mlx5_bond_0",
@@ -197,7 +206,7 @@ fn a_bond_of_both_functions_is_one_device_that_pods_share() {
     });
     passes(server, client, &node.host);
     for (index, pod) in pods.iter().enumerate() {
-        node.del(&configuration, &format!("c{index}"), pod);
+        node.del(&configurations[index], &format!("c{index}"), pod);
     }
     node.assert_restored(&before);
 
@@ -219,32 +228,7 @@ fn a_bond_of_both_functions_is_one_device_that_pods_share() {
 fn an_error_of_the_firmware_makes_its_nic_unhealthy() {
     let card = Mlx5Card::new("exclusive");
     let node = card.node();
-    let path = |below: &str| node.directory().join(below);
-    let resources = json!({"resources": [
-        {"name": "rdma/a", "kind": "exclusive", "devices": [{"rdma": RDMA[0]}]},
-        {"name": "rdma/b", "kind": "exclusive", "devices": [{"rdma": RDMA[1]}]},
-    ]});
-    fs::write(path("config.json"), resources.to_string()).expect("written");
-    let kubelet = DeviceManager::started(&path("kubelet"));
-    let start = || {
-        let mut command = Command::new(rdma_device_plugin());
-        for (flag, below) in [
-            ("--config", "config.json"),
-            ("--kubelet-dir", "kubelet"),
-            ("--state-dir", "state"),
-            ("--cdi-dir", "cdi"),
-        ] {
-            command.arg(flag).arg(path(below));
-        }
-        Daemon::start(command.args(["--metrics-address", "127.0.0.1:0"]))
-    };
-    let has = |resource: &str, healthy: usize| {
-        let what = format!("{healthy} healthy ids");
-        kubelet.wait_for(resource, &what, |it| it.healthy().len() == healthy);
-    };
-    let daemon = start();
-    has("rdma/a", 1);
-    has("rdma/b", 1);
+    let (kubelet, daemon) = offering(&node);
     let reporter = |state: u8| {
         let device = RDMA[0];
         format!(r#"rdma_nic_reporter_error{{device="{device}",reporter="fw"}} {state}"#)
@@ -254,7 +238,7 @@ fn an_error_of_the_firmware_makes_its_nic_unhealthy() {
 
     assert_eq!(card.order(&format!("syndrome {} 16", MACS[0])), "ok");
     // the driver looks every two seconds
-    has("rdma/a", 0);
+    has_ids(&kubelet, "rdma/a", 0);
     let line = daemon.line(&format!("{} is unhealthy:", FUNCTIONS[0]));
     let reason = "its driver reports an error of fw and no recovery (devlink health show \
                   pci/0000:21:01.0 reporter fw)";
@@ -263,7 +247,7 @@ fn an_error_of_the_firmware_makes_its_nic_unhealthy() {
     assert!(metrics.contains(&reporter(1)), "{metrics}");
     // its link is well, and the other function too
     card.has_state(&node.host, RDMA[0], "ACTIVE");
-    has("rdma/b", 1);
+    has_ids(&kubelet, "rdma/b", 1);
     drop(daemon);
 
     // a daemon that starts later knows it from the beginning
