@@ -64,6 +64,9 @@ for series in 5.10 6.1 7.3; do
 	in_full "kernel-$series" 'integration/lab_(kernels|kubelet_share)' --kernel "$series" \
 		--tier full --shared --memory 4096 --timeout 900
 done
+for series in 6.1 7.3; do
+	in_full "mlx5-$series" 'integration/lab_mlx5' --kernel "$series" --tier mlx5 --exclusive --timeout 900
+done
 
 # boot NAME [PATTERN [WORD]]: runs the machine's programs that PATTERN describes, and in them the tests
 # whose names contain WORD
@@ -102,7 +105,7 @@ make_for() {
 	case $1 in
 	*-containerd-2) name_runtime containerd ;;
 	*-crio) name_runtime crio ;;
-	kernel-*) integration/lab/kernel "${1#kernel-}" >/dev/null ;;
+	kernel-* | mlx5-[567].*) integration/lab/kernel "${1#*-}" >/dev/null ;;
 	cluster-1.37 | cluster-claims*) export RDMA_TEST_FULL=0 ;;
 	esac
 	case $1 in
@@ -159,7 +162,7 @@ cannot_boot() {
 	case $1 in
 	*-containerd-2) can_name_runtime containerd || return 0 ;;
 	*-crio) can_name_runtime crio || return 0 ;;
-	kernel-*) integration/lab/kernel --check "${1#kernel-}" || return 0 ;;
+	kernel-* | mlx5-[567].*) integration/lab/kernel --check "${1#*-}" || return 0 ;;
 	esac
 	case $1 in
 	installed | pods-*) scripts/versions --check || echo "this clone has no history: rdma-cni of the earlier commit cannot be built" ;;
