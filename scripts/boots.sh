@@ -64,7 +64,7 @@ for series in 5.10 6.1 7.3; do
 	in_full "kernel-$series" 'integration/lab_(kernels|kubelet_share)' --kernel "$series" \
 		--tier full --shared --memory 4096 --timeout 900
 done
-for series in 6.1 7.3; do
+for series in 5.10 6.1 7.3; do
 	in_full "mlx5-$series" 'integration/lab_mlx5' --kernel "$series" --tier mlx5 --exclusive --timeout 900
 done
 

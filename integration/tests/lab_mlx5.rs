@@ -261,3 +261,27 @@ fn an_error_of_the_firmware_makes_its_nic_unhealthy() {
         node.host.ip(&format!("link set dev {netdev} down"));
     }
 }
+
+#[test]
+#[ignore = "scripts/test --full: a driver that is bound anew"]
+fn a_function_in_a_pod_whose_driver_is_unbound_is_gone_until_it_is_bound() {
+    let card = Mlx5Card::new("exclusive");
+    let node = card.node();
+    let (kubelet, daemon) = offering(&node);
+    let pod = node.pod("pod");
+    node.add(&configuration(&node, NETDEVS[0]), "c0", &pod);
+    let driver = |file: &str| {
+        let path = format!("/sys/bus/pci/drivers/mlx5_core/{file}");
+        fs::write(path, FUNCTIONS[0]).expect("the driver's file");
+    };
+    driver("unbind");
+    assert!(links(&pod).is_empty(), "{:?}", links(&pod));
+    assert!(!pod.has_link("rdma0"));
+    has_ids(&kubelet, "rdma/a", 0);
+    node.del(&configuration(&node, NETDEVS[0]), "c0", &pod);
+    driver("bind");
+    card.are_home();
+    has_ids(&kubelet, "rdma/a", 1);
+    has_ids(&kubelet, "rdma/b", 1);
+    drop(daemon);
+}
