@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Executes plans: moves the rails of an attachment into the pod, and back. No other module changes devices.
+//! Executes the plans that move an attachment's rails into the pod or back to the host. No other module changes
+//! devices.
 
 mod busy;
 mod rebound;
@@ -17,9 +18,9 @@ use rdma_netns::{
 };
 use std::{net::IpAddr, time::Duration};
 
-/// Maximum number of plans per reconcile. Not counted are the last plan, which is empty, and one plan for each rail,
-/// whose IPoIB netdev udev may rename meanwhile. An IPoIB netdev needs two plans, and one more if its driver is bound
-/// again; all other netdevs need one.
+/// Maximum number of plans in one reconcile. The limit does not include the final empty plan, nor one plan per rail for
+/// an IPoIB netdev that udev renames meanwhile. A rail with an IPoIB netdev needs two plans, or three if its driver is
+/// bound again. Any other rail needs one plan.
 const ROUNDS: usize = 4;
 
 /// Time that a character device may take to appear in `/dev`.
@@ -45,7 +46,7 @@ pub enum ApplyError {
     /// Another machine has the address.
     #[error("{0} is in use by another machine: duplicate address detection found it")]
     Duplicate(IpAddr),
-    /// Another machine answered a probe for the address, or probes for the same address.
+    /// Another machine answered a probe for the address, or is probing for the same address.
     #[error(
         "{0}; set \"probe\" to \"off\" if a machine answers for every address, as proxy ARP does"
     )]
@@ -90,8 +91,8 @@ pub enum ApplyError {
     },
 }
 
-/// Brings every rail into the pod, with the `desired` addresses and routes. `observed` is the present state. Returns
-/// the state afterwards.
+/// Attaches every rail to the pod and sets the `desired` addresses and routes. `observed` is the state before the first
+/// change. Returns the state after the last change.
 pub fn attach<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,
@@ -154,8 +155,9 @@ impl<K: Kernel> Desired for Attached<'_, K> {
         Ok(Plan::Missing(ops))
     }
 
-    /// Retries for a while if a driver is busy, and plans again if udev has renamed the netdev. Otherwise returns the
-    /// obstacle that the present state shows, or else the kernel's error.
+    /// Decides how to continue after the kernel refused an operation. A busy driver: repeats the operation for a
+    /// limited time. A netdev that udev renamed: plans again. Any other refusal: returns the obstacle that a new plan
+    /// reports, or else the kernel's error.
     fn refused(&mut self, error: OpError) -> Refusal<ApplyError> {
         if busy::is_busy(&error) && self.patience.wait(self.kernel, &error) {
             return Refusal::TryAgain;
@@ -177,8 +179,8 @@ impl<K: Kernel> Desired for Attached<'_, K> {
     }
 }
 
-/// Waits until the nodes of the moved RDMA devices' character devices are in place, and logs the devices that got
-/// another number by the move.
+/// Waits until `/dev/infiniband` has the character devices of the moved RDMA devices. Logs each RDMA device whose
+/// character devices got new numbers in the move.
 pub fn check_char_devices<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,
@@ -225,7 +227,7 @@ pub fn check_char_devices<K: Kernel>(
     Ok(observed)
 }
 
-/// Returns true if the record has the character devices that containers were promised. In this case another step
+/// Returns true if the record lists the character devices that kubelet promised to containers. A later step then
 /// updates the CDI entry, or fails ADD.
 fn promises_are_known(attachment: &Attachment, before: &RdmaDevice) -> bool {
     let allocated = attachment.allocated_with(before);
@@ -255,13 +257,13 @@ pub fn misplaced(attachment: &Attachment, observed: &Observed) -> Option<ApplyEr
     })
 }
 
-/// Returns true if the kernel makes new character devices for the attachment's RDMA devices: by a move, or by binding a
-/// driver again.
+/// Returns true if a move, or a driver that is bound again, makes the kernel create new character devices for the
+/// attachment's RDMA devices.
 pub(crate) fn renumbers(attachment: &Attachment) -> bool {
     attachment.moves_rdma() || attachment.rails.iter().any(|it| it.driver.is_some())
 }
 
-/// Returns the RDMA devices with new character devices, each before and after the change.
+/// Returns the RDMA devices whose character devices are new, each in its state before and after the change.
 pub(crate) fn moved<'a>(
     attachment: &'a Attachment,
     observed: &'a Observed,
@@ -313,15 +315,15 @@ pub fn await_detection<K: Kernel>(
     }
 }
 
-/// Announces to the rails' neighbours the hardware address of each assigned address. A router that cached the address
-/// with another pod's hardware address would go on sending there, for 46 s in the lab. The kernel does not announce
-/// them: `arp_notify` announces when a netdev goes up, before it has an address, and `ndisc_notify` at the end of
-/// duplicate address detection, if it runs (`inetdev_event()`, `net/ipv4/devinet.c`; `addrconf_dad_completed()`,
-/// `net/ipv6/addrconf.c`).
+/// Announces the rails' addresses with their hardware addresses to the neighbours. Without an announcement, a router
+/// that has another pod's hardware address in its cache sends to the other pod (for 46 s in the lab). The kernel makes
+/// no such announcement: `arp_notify` takes effect when a netdev goes up, before the netdev has an address;
+/// `ndisc_notify` takes effect at the end of duplicate address detection, which may be off (`inetdev_event()`,
+/// `net/ipv4/devinet.c`; `addrconf_dad_completed()`, `net/ipv6/addrconf.c`).
 ///
-/// Two kinds of addresses are not announced: link-local addresses, which derive from the hardware address, and
-/// tentative addresses, which may turn out to be another machine's (RFC 4862, section 5.4; RFC 4429, section 2.1). A
-/// refusal is only logged, because neighbours notice the change later without an announcement.
+/// Link-local addresses are not announced, because they derive from the hardware address. Tentative addresses are not
+/// announced, because another machine may have them (RFC 4862, section 5.4; RFC 4429, section 2.1). A failed
+/// announcement is only logged, because neighbours later detect the new hardware address by themselves.
 pub fn announce<K: Kernel>(kernel: &K, pod: &K::Pod, attachment: &Attachment, observed: &Observed) {
     for rail in attachment.rails.iter().filter(|rail| rail.is_ours()) {
         let Some(link) = rail.in_pod(observed) else {

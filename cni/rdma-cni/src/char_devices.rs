@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The character devices of containers after a move. The kernel makes the character devices of a moved RDMA device
-//! again, with the lowest free number, after kubelet's Allocate has answered.
+//! Keeps the character devices that kubelet promised to containers valid after a move. The kernel creates new character
+//! devices for a moved RDMA device, with the lowest free numbers. At this time Allocate has already answered.
 //!
-//! A container gets a device in one of two ways. For a CDI name, this module corrects the CDI entry before the
-//! container starts. For a path, Allocate's answer cannot be corrected any more: ADD fails if the path leads to
-//! another device.
+//! A container gets a device by CDI name or by path. For a CDI name, this module updates the CDI entry before the
+//! container starts. A path in Allocate's answer is final: ADD fails if the path leads to another device.
 
 use crate::apply;
 use attachments::{Attachment, Rail};
@@ -44,8 +43,8 @@ pub enum CharDeviceError {
     },
 }
 
-/// Updates CDI entries after the moves of an ADD, under the node's lock, and checks that promised paths still lead to
-/// their devices.
+/// Updates the CDI entries after the moves of an ADD, under the node's lock. Then checks that promised paths still lead
+/// to their devices.
 pub fn settle(
     state_dir: &Path,
     attachment: &Attachment,
@@ -66,8 +65,8 @@ pub fn settle(
     }
 }
 
-/// Updates CDI entries after devices have returned to the host, because the daemon may be down. If an entry cannot be
-/// written, the daemon or the next move updates it.
+/// Updates the CDI entries after devices have returned to the host, in place of a daemon that may be down. If an entry
+/// cannot be written, the daemon or the next move updates the entry.
 pub fn settle_on_host(state_dir: &Path, attachment: &Attachment, observed: &Observed) {
     if apply::renumbers(attachment) {
         tell(&follow(state_dir, attachment, observed, false));
@@ -88,8 +87,8 @@ fn tell(failed: &[Failed]) {
     }
 }
 
-/// Updates the CDI entries of the attachment's RDMA devices, if the runtime has any. With `need`, missing entries that
-/// containers need are created. Continues after an error.
+/// Updates the CDI entries of the attachment's RDMA devices. `need` also creates missing entries that containers use.
+/// An error with one entry does not stop the others.
 fn follow(
     state_dir: &Path,
     attachment: &Attachment,
@@ -137,11 +136,11 @@ fn follow(
     all
 }
 
-/// Returns the first path that kubelet promised a container and that no longer leads to the moved device.
+/// Returns an error for the first promised path that no longer leads to its moved RDMA device.
 fn broken_promise(attachment: &Attachment, observed: &Observed) -> Option<CharDeviceError> {
     apply::moved(attachment, observed).find_map(|(before, after)| {
         let allocated = attachment.allocated_with(before)?;
-        // only the name counts, because the runtime looks the path up; a reboot may have changed the number
+        // compares names only: the runtime resolves the path by name, and a reboot may have changed the number
         let kept = |node: &CharNode| after.char_devices.iter().any(|it| it.name == node.name);
         let promised = allocated.by_path.iter().find(|node| !kept(node))?;
         Some(CharDeviceError::Promised {

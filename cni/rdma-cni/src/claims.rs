@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Claims (dynamic resource allocation). Their CDI specifications are written when the pod's network is ready, because
-//! only then the containers' devices are final. Without a specification the runtime makes no container.
+//! CDI specifications of claims (dynamic resource allocation). ADD writes a specification when the pod's network is
+//! ready, because a move may change character devices before. Without the specification, the runtime creates no
+//! container.
 
 use crate::verb::Node;
 use attachments::{Attachment, Id, Rail, libraries::Allocation};
@@ -17,7 +18,7 @@ use serde::Serialize;
 use serde_json::json;
 use std::{borrow::Cow, collections::BTreeMap, path::Path};
 
-/// The CDI specification of a claim cannot be written, so that the runtime refuses its container.
+/// The CDI specification of a claim cannot be written, so the runtime will refuse the claim's container.
 #[derive(Debug, thiserror::Error)]
 #[error("the CDI specification of claim {uid} cannot be written: {source}")]
 pub struct ClaimError {
@@ -27,7 +28,7 @@ pub struct ClaimError {
     source: FileError,
 }
 
-/// Returns `conf` with the settings of the pod's claims and of its annotations; annotations take precedence.
+/// Returns `conf` with the settings of the pod's claims and annotations. An annotation overrides a claim.
 ///
 /// # Errors
 /// Claims or annotations contradict each other, or a value is wrong.
@@ -43,7 +44,8 @@ pub fn of_pod<'a>(conf: &'a Conf, choice: &Choice<'_>) -> Result<Cow<'a, Conf>, 
     Ok(by_pod.map_or(by_claims, Cow::Owned))
 }
 
-/// Returns `conf` with the settings of the claims that `choice` was allocated by; `None`: the claims have no settings.
+/// Returns `conf` with the settings of the claims that allocated the devices of `choice`. `None`: the claims have no
+/// settings.
 ///
 /// # Errors
 /// The claims contradict each other.
@@ -73,7 +75,7 @@ fn applied(conf: &Conf, choice: &Choice<'_>) -> Result<Option<Conf>, ConfError> 
     Ok(Some(conf))
 }
 
-/// Returns the value of a parameter that all claims with this parameter agree on.
+/// Returns a parameter's value, if all claims that set the parameter agree.
 fn one_of<T: PartialEq + Serialize>(
     name: &str,
     all: &[&AttachmentParameters],
@@ -94,8 +96,8 @@ fn one_of<T: PartialEq + Serialize>(
     }
 }
 
-/// Writes the CDI specifications of the claims that `choice` was allocated by, with the `observed` character devices,
-/// after the network of `attachment` is ready.
+/// Writes the CDI specifications of the claims that allocated the devices of `choice`, with the `observed` character
+/// devices. The caller calls this function when the network of `attachment` is ready.
 pub fn joined<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
@@ -141,8 +143,8 @@ pub fn joined<K: Kernel>(
     Ok(())
 }
 
-/// Returns the library files of the pod's containers, by name: for all devices of the pod's claims `records` that have
-/// the file, as a container can have several claims.
+/// Returns the library files for the pod's containers, by name. A container can have several claims, so each file
+/// covers the devices of all claims in `records` that use the file.
 fn files<K: Kernel>(
     kernel: &K,
     attachment: &Attachment,
@@ -193,8 +195,8 @@ fn is_of(meaning: &Meaning, uid: &str) -> bool {
     meaning.claim.as_ref().is_some_and(|claim| claim.uid == uid)
 }
 
-/// Returns `rail` once for each of the claim's `own` devices that the rail belongs to; if there is none, once as
-/// another claim's rail.
+/// Returns `rail` once for each device in `own`, the claim's devices, that belongs to the rail. If no device in `own`
+/// belongs to the rail, returns `rail` once as a rail of another claim.
 fn joined_rails(
     rail: &Rail,
     own: &[&Meaning],
@@ -223,8 +225,8 @@ fn joined_rails(
     joined.collect()
 }
 
-/// Removes the CDI specifications of the sandbox `container`, whose network ends. A failure is only logged and does not
-/// delay the pod's end: the claim's files go with its last pod.
+/// Removes the CDI specifications of the sandbox `container` when its network ends. A failure is only logged, and does
+/// not delay the pod's end. The daemon removes the claim's files after the claim's last pod.
 pub fn left(state_dir: &Path, container: &str) {
     if let Err(error) = Claims::new(state_dir).left(container) {
         log::warn!(
@@ -244,7 +246,7 @@ fn rdma<'a>(nic: &GrantedDevice, observed: &'a Observed) -> Option<&'a RdmaDevic
     let function = observed.device(&nic.address);
     let is_its = |rdma: &&RdmaDevice| match &rdma.parent {
         Some(parent) => *parent == nic.address,
-        // RDMA in software, as on a bond, has no hardware that identifies it
+        // a software RDMA device, such as on a bond, has no parent device: compare names
         None => rdma.name == nic.rdma || function.is_some_and(|it| it.rdma.contains(&rdma.name)),
     };
     let pod = observed.pod.iter().flat_map(|pod| &pod.rdma);

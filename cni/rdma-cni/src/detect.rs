@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `detect`: an entry that attaches nothing, and notes that the runtime called it. The daemon puts this entry into the
-//! network's own directory to find out whether the runtime calls the plugins in the directory (`conflist::placement`).
-//! If the note cannot be written, the pod starts nevertheless, and the daemon leaves the list unchanged.
+//! `detect`: an entry without devices that records each call by the runtime. The daemon puts this entry into the
+//! network's own directory to find out whether the runtime calls plugins of the directory (`conflist::placement`). If
+//! the call cannot be recorded, the pod starts nevertheless, and the daemon leaves the list unchanged.
 
 use cni_protocol::{Command, Environment, result};
 use network_conf::Conf;
@@ -41,18 +41,18 @@ pub(crate) fn answer<K: Kernel>(
     (environment.command == Command::Add).then(result)
 }
 
-/// Returns true if the pod's namespace exists, as at the end of a running pod. CRI-O's GC after a reboot calls DEL for
-/// pods of the boot before.
+/// Returns true if the pod's namespace exists, so that this DEL ends a running pod. After a reboot CRI-O's GC calls DEL
+/// for pods of the previous boot, whose namespaces are gone.
 fn has_namespace<K: Kernel>(kernel: &K, environment: &Environment) -> bool {
     let target = environment.target.as_ref();
     let netns = target.and_then(|it| it.netns.as_ref());
     netns.is_some_and(|it| kernel.open_pod(it).is_ok())
 }
 
-/// Returns true if libcni has a cached result of ADD (`getCacheFilePath()`, `libcni/api.go`). With a cached result this
-/// DEL ends a running pod, without one a failed start. At a pod's end CRI-O calls the cached list, which lacks the
-/// plugins of the directory; after a failed start CRI-O calls the list with them. DEL gets the result itself since
-/// version 0.4.0 only.
+/// Returns true if libcni has cached a result of ADD (`getCacheFilePath()`, `libcni/api.go`). With a cached result this
+/// DEL ends a running pod; without a cached result it ends a failed start. The difference matters with CRI-O: at a
+/// pod's end CRI-O calls the cached list, which lacks the directory's plugins; after a failed start CRI-O calls the
+/// list with these plugins. DEL receives the result itself only since version 0.4.0.
 fn is_cached(conf: &Conf, environment: &Environment) -> bool {
     let Some(target) = &environment.target else {
         return false;
@@ -62,7 +62,7 @@ fn is_cached(conf: &Conf, environment: &Environment) -> bool {
     Path::new(RESULT_CACHE).join(name).is_file()
 }
 
-/// Writes the note, if the daemon has made the directory for it.
+/// Writes the record of the call, if the daemon has created the directory for it.
 fn note(conf: &Conf, verb: &str) -> io::Result<()> {
     let name = format!("{verb}@{}", conf.network.name);
     match File::create_new(conf.state_dir.join("detected").join(name)) {

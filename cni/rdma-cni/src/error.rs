@@ -50,7 +50,7 @@ pub enum Error {
         "{0}; some devices may be back on the host already, others are not, and the record stays: try again"
     )]
     Unfinished(StoreError),
-    /// The work is done, but the record could not be removed, or its removal not be written to disk.
+    /// The verb is done, but its record could not be removed, or the removal could not be synced to disk.
     #[error("everything is back on the host, but {0}")]
     Forget(StoreError),
     /// The record is of a later version, and is left unchanged.
@@ -64,7 +64,7 @@ pub enum Error {
     /// GC found a record that cannot be read.
     #[error("its record cannot be read ({0}): DEL restores its devices to the host")]
     Unreadable(String),
-    /// GC could not determine the leases that the IPAM plugin must keep.
+    /// GC could not determine which leases the IPAM plugin must keep.
     #[error("{0}; therefore GC did not call the IPAM plugin")]
     Unasked(StoreError),
     /// The kernel's state could not be read.
@@ -94,7 +94,7 @@ pub enum Error {
         cause: Cause,
         /// The devices that are not restored.
         left: Option<Box<Incomplete>>,
-        /// Attributes that the devices on the host lack, a sentence for each.
+        /// Attributes that the restored devices lack, one sentence per attribute.
         given_up: Box<[String]>,
         /// Reason why addresses may still be assigned.
         held: Option<Box<IpamError>>,
@@ -111,7 +111,7 @@ pub enum Error {
     /// STATUS: ADD would fail.
     #[error("ADD cannot work: {}", reasons.join("; "))]
     NotReady {
-        /// True if running pods are affected too, as the IPAM plugin says (code 51).
+        /// True if the IPAM plugin reports that running pods are affected too (code 51).
         limited: bool,
         /// Reasons, a sentence each.
         reasons: Vec<String>,
@@ -135,7 +135,7 @@ pub enum Cause {
     /// A change failed.
     #[error(transparent)]
     Apply(#[from] ApplyError),
-    /// A container of the pod would get another device than the promised one.
+    /// A container of the pod would get another device than kubelet promised.
     #[error(transparent)]
     CharDevice(Box<CharDeviceError>),
     /// A container of the pod would not get the devices of its claim.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The GIDs of a pod's addresses. An address can be used for RDMA only when the kernel has added it to the GID table of
-//! the RDMA device. The kernel adds it a little later than it sets the address. If the table is full, the kernel sets
-//! the address without a GID, and only its log tells (`ib_cache_gid_add()`, `drivers/infiniband/core/cache.c`).
+//! Waits for the GIDs of a pod's addresses. RDMA can use an address only when the RDMA device's GID table has a GID for
+//! the address. The kernel adds the GID shortly after it sets the address. If the table is full, the kernel sets the
+//! address without a GID, and reports this only in its log (`ib_cache_gid_add()`, `drivers/infiniband/core/cache.c`).
 
 use crate::apply::ApplyError;
 use attachments::{Attachment, Rail, RailGid};
@@ -14,13 +14,13 @@ use std::{
 /// Time limit for a GID. 11 to 58 ms were observed, on a machine that emulates its processor.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Time limit if the table is full, or if ADD succeeds without the GID.
+/// Time limit if the table is full, or if ADD does not need the GID.
 const SHORT_PATIENCE: Duration = Duration::from_secs(1);
 
 const POLL: Duration = Duration::from_millis(10);
 
-/// Waits for the RoCE v2 GIDs of every rail. A missing GID is an error for a child of a shared netdev, which is useless
-/// without a GID. For a moved netdev, GIDs are information only.
+/// Waits for the RoCE v2 GIDs of every rail. A missing GID is an error for a child of a shared netdev, because RDMA
+/// needs it. A missing GID of a moved netdev is only logged.
 pub fn wait<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,
@@ -95,8 +95,8 @@ pub fn drift<K: Kernel>(
     drift
 }
 
-/// Returns the addresses of shared netdevs that are still in use although the pod's namespace cannot be found any more:
-/// a process keeps the namespace alive.
+/// Returns the addresses of an ended pod that shared netdevs still have. A process keeps the pod's namespace alive,
+/// although no path leads to the namespace.
 pub fn lingering<K: Kernel>(
     kernel: &K,
     attachment: &Attachment,
@@ -136,8 +136,8 @@ fn tables<K: Kernel>(
         .collect()
 }
 
-/// Returns true if the device is not RoCE. An iWARP device (`erdma`, `siw`, `irdma`) has one GID, its hardware address
-/// (`gid_tbl_len` of 1 in `erdma_get_port_immutable()`).
+/// Returns true if the device's GIDs do not come from IP addresses. An iWARP device (`erdma`, `siw`, `irdma`) has a
+/// single GID, its hardware address (`gid_tbl_len` of 1 in `erdma_get_port_immutable()`).
 fn is_without_addresses(tables: &[Table]) -> bool {
     !tables.is_empty() && tables.iter().all(|(_, table)| table.size == 1)
 }
@@ -154,8 +154,8 @@ fn locate(tables: &[Table], ip: IpAddr) -> Option<RailGid> {
     })
 }
 
-/// Searches for the GID of `ip` until it is in a table, or is no longer expected. Without success, returns the last
-/// tables.
+/// Searches the GID tables for `ip`, until a table has the GID or the kernel is no longer expected to add it. If no
+/// table has the GID, returns the last tables.
 fn find<K: Kernel>(
     kernel: &K,
     whose: Option<&K::Pod>,
@@ -184,7 +184,7 @@ fn find<K: Kernel>(
     }
 }
 
-/// Evaluates a search. A missing GID is an error only if the rail is useless without it.
+/// Decides on the result of a search. A missing GID is an error only if the rail needs it.
 fn settle(
     rail: &Rail,
     rdma: &RdmaDevice,

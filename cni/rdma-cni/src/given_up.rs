@@ -21,8 +21,8 @@ const MAX_NOTED: usize = 100;
 /// `RTPROT_BOOT`: the protocol of iproute2's routes by default.
 const PROTOCOL_BOOT: u8 = 3;
 
-/// Records the attributes that each restored netdev still lacks, and removes the note of a netdev that lacks nothing.
-/// Returns all missing attributes.
+/// Records which attributes each restored netdev lacks. Removes the note of a netdev that lacks nothing. Returns all
+/// missing attributes.
 pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<Lack> {
     let mut lacks = vec![];
     for (index, rail) in attachment.rails.iter().enumerate() {
@@ -81,8 +81,8 @@ pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<La
     lacks
 }
 
-/// Returns the routes of a netdev that its move removes permanently. Routes of a routing daemon are not among them,
-/// because the daemon sets its routes again.
+/// Returns the routes of a netdev that its move removes permanently. Routes of a routing daemon are left out, because
+/// the daemon sets them again.
 pub fn routes_of(netdev: u32, observed: &Observed) -> Vec<Route> {
     let by_hand = [PROTOCOL_KERNEL, PROTOCOL_BOOT, PROTOCOL_STATIC];
     let routes = observed.host.unkept_by(netdev);
@@ -90,7 +90,7 @@ pub fn routes_of(netdev: u32, observed: &Observed) -> Vec<Route> {
     routes.take(MAX_NOTED).cloned().collect()
 }
 
-/// Returns the routes that a move ends, in words; `None`: there are none.
+/// Describes the routes that a move removes. `None`: there are no such routes.
 pub fn routes(unkept: &[Route]) -> Option<String> {
     let destinations: Vec<String> = unkept.iter().map(destination).collect();
     let named = some(&destinations)?;
@@ -112,7 +112,7 @@ fn destination(route: &Route) -> String {
     format!("{}/{}", route.destination, route.prefix)
 }
 
-/// Returns the routes of `rail` that a move has ended, if the rail was moved.
+/// Returns the routes of `rail` that its move removed, if the rail was moved.
 fn unkept(rail: &Rail) -> impl Iterator<Item = Lack> {
     let routes = rail.unkept_routes.iter();
     routes.map(|route| Lack {

@@ -26,7 +26,8 @@ use std::{
 /// Time limit of one call. The reference `dhcp` tries for about a minute.
 pub const LIMIT: Duration = Duration::from_secs(90);
 
-/// Returns the time for limits of IPAM calls: the clock of processes, and not [`rdma_netns::Kernel::now`].
+/// Returns the current time for limits of IPAM calls. Processes run by the real clock, and not by
+/// [`rdma_netns::Kernel::now`].
 #[expect(
     clippy::disallowed_methods,
     reason = "an IPAM plugin is a process, which no fake kernel can hurry"
@@ -47,8 +48,8 @@ pub struct Ipam<'a> {
     later: Option<&'a Rails>,
 }
 
-/// The IPAM calls of one verb, one for each rail. The built-in IPAM syncs all calls to disk at once, because
-/// `rdma-cni` uses their addresses only after the sync. An IPAM plugin that runs as a program syncs each call itself.
+/// The IPAM calls of one verb, one for each rail. The built-in IPAM syncs all its files in one step at the end of the
+/// calls, because `rdma-cni` uses no address before this step. An IPAM program syncs its files in each call.
 #[derive(Debug, Default)]
 pub struct Rails(Deferred);
 
@@ -94,7 +95,7 @@ impl<'a> Ipam<'a> {
         })
     }
 
-    /// Limits all calls together by `deadline`, in place of [`LIMIT`] for each.
+    /// Sets a common `deadline` for all calls, instead of [`LIMIT`] for each call.
     pub fn until(self, deadline: Instant) -> Self {
         Self {
             deadline: Some(deadline),
@@ -110,7 +111,8 @@ impl<'a> Ipam<'a> {
         }
     }
 
-    /// Requests addresses for the rail `pod_name`, whose netdev on the host is, or was, `master`.
+    /// Requests addresses for the rail `pod_name`. `master` is the rail's netdev on the host; the netdev may be in the
+    /// pod by now.
     pub fn add(&self, pod_name: &str, master: &Master<'_>) -> Result<Answer, IpamError> {
         let config = master.handed_on(self.config);
         let args = self.environment.all.get("CNI_ARGS");
@@ -121,14 +123,14 @@ impl<'a> Ipam<'a> {
         Answer::parse(self.name, &output)
     }
 
-    /// Releases the addresses of the rail `pod_name`, or checks that they are held.
+    /// Calls DEL or CHECK for the rail `pod_name`: releases its addresses, or checks that they are held.
     pub fn rail(&self, command: Command, rail: RailCall<'_>) -> Result<(), IpamError> {
         let netns = rail.netns.unwrap_or_default();
         let variables = [
             ("CNI_CONTAINERID", rail.container),
             ("CNI_NETNS", netns),
             ("CNI_IFNAME", rail.pod_name),
-            // the attachment's arguments: in GC and in a recovery the environment is another pod's
+            // the attachment's own arguments: in GC and recovery, the environment belongs to another pod
             ("CNI_ARGS", rail.args.unwrap_or_default()),
         ];
         let mut config = self.config.clone();
@@ -214,7 +216,7 @@ impl<'a> Ipam<'a> {
     }
 }
 
-/// Returns the program of the plugin `name`: the first one in `CNI_PATH`.
+/// Returns the path of the plugin `name`, in the first directory of `CNI_PATH` that has it.
 ///
 /// # Errors
 /// `CNI_PATH` has no such program.
@@ -313,7 +315,7 @@ fn prefix(text: &str) -> Option<(IpAddr, u8)> {
     Some((network.ip(), network.prefix()))
 }
 
-/// Parses a route. A route without a gateway gets the gateway of its family's address, as in the reference plugins
+/// Parses a route. A route without a gateway gets the gateway of an address of its family, as the reference plugins do
 /// (`ipam.ConfigureIface`).
 fn route(value: &Value, gateways: &[IpAddr]) -> Option<Route> {
     let (address, length) = prefix(value["dst"].as_str()?)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Devices that kubelet allocated to a pod. `rdma-cni` asks kubelet for the ids, and finds their devices in the
-//! daemon's files.
+//! Determines the devices that kubelet allocated to a pod. Kubelet reports the ids; the daemon's files contain their
+//! devices.
 
 use attachments::Id;
 use cni_protocol::Environment;
@@ -11,8 +11,8 @@ use plan::allocation::{self, AllocationError, Meaning};
 use rdma_resources::{FileError, Grants, Published};
 use std::{cell::OnceCell, io::ErrorKind, time::Duration};
 
-/// Time limit for kubelet's answer, over all tries. The pod's sandbox waits for the answer, and kubelet retries a
-/// failed sandbox.
+/// Time limit for kubelet's answer, over all tries. The pod's sandbox waits for this answer. After a failure kubelet
+/// retries the sandbox.
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// Reason why kubelet's allocation is not available.
@@ -58,8 +58,8 @@ const ALLOCATE_AGAIN: &str = "; rdma-device-plugin writes this file: delete the 
 const REMEDY: &str = "; set podResourcesSocket to kubelet's, or name the devices by deviceID or \
                       devices";
 
-/// Returns the ids and devices of `resources` that the pod got, from kubelet's device plugins or by claims, in the
-/// order of `resources`.
+/// Returns the pod's ids of `resources` and their devices, in the order of `resources`. The ids come from device
+/// plugins or from claims.
 pub fn allocated(
     conf: &Conf,
     environment: &Environment,
@@ -99,15 +99,15 @@ pub fn allocated(
     Ok(in_order)
 }
 
-/// Returns the claims that were prepared for the pod. Kubelet does not report claims that only init containers use,
-/// unless they are sidecars.
+/// Returns the claims that the daemon prepared for the pod. Kubelet's answer lacks claims that only init containers
+/// use, except for sidecars.
 fn prepared_for(environment: &Environment, claims: &Claims) -> Vec<Record> {
     let Some(uid) = environment.args.get("K8S_POD_UID") else {
         return vec![];
     };
     let (records, unreadable) = claims.of_pod(uid);
     for error in unreadable {
-        // containers of the claim do not start, because its specification is written from the record
+        // ADD cannot write the CDI specification without the claim's record, so its containers do not start
         log::warn!("pod {uid}: {error}; containers with this claim do not start");
     }
     records

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-cni`: a chained CNI plugin that moves RDMA netdevs and RDMA devices into pods, or gives them children of
-//! netdevs that stay, and restores the devices to the host, even after a crash.
+//! `rdma-cni`: a chained CNI plugin that moves RDMA netdevs and RDMA devices into pods, or makes children of netdevs
+//! that stay on the host. The plugin restores the devices to the host, also after a crash.
 //!
 //! ```text
 //! environment + stdin → conf        checked; bad input stops here
 //!            kubelet, allocation    the pod's allocation, if the configuration names no devices
 //!       kernel.observe → Observed   read-only, before anything is changed
-//!         plan::attach → Vec<Op>    pure; only what is missing
+//!         plan::attach → Vec<Op>    pure; only the operations that remain
 //!          store::save              on disk before the first change
 //!                apply              the only loop that changes anything
-//!     char_devices, claims          device files still are those that kubelet promised
+//!     char_devices, claims          the containers' character devices are the promised ones
 //!         ipam, routing             addresses; metrics, tables and rules of their routes
-//!          gids, rails              what programs have to name
+//!          gids, rails              names for programs in the pod
 //! cni_protocol::result              prevResult + ours
 //! ```
-//! The record holds the state before the move. DEL, GC, a failed ADD and the recovery after a crash all call
-//! `plan::detach`, which computes the differences that remain from the record.
+//! The record contains the state before the move. DEL, GC, a failed ADD and the recovery after a crash call
+//! `plan::detach`, which returns the operations from the present state to the recorded state.
 
 pub mod apply;
 pub mod char_devices;
@@ -65,7 +65,7 @@ A container runtime also starts rdma-cni oci-hook, for containers whose resource
 ",
 };
 
-/// Runs one verb, or the hook of a container. Writes one JSON object to `output`, as CNI requires.
+/// Runs one CNI verb, or the OCI hook of a container. A verb writes one JSON object to `output`.
 pub fn run<K: Kernel>(
     input: Input,
     stdin: &mut dyn Read,

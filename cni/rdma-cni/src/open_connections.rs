@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RDMA devices that cannot be moved. While a process has an SMC connection over the device open, the kernel waits in
-//! the move for its end, without a limit, and the moving process cannot be killed (`smc_smcr_terminate_all()`,
-//! `net/smc/smc_core.c`; measured in docs/dev/lab.md).
+//! Refuses to move an RDMA device while a process has an SMC connection over it. The kernel would wait in the move
+//! until the connection ends. The wait has no limit, and the waiting process cannot be killed
+//! (`smc_smcr_terminate_all()`, `net/smc/smc_core.c`; measured in docs/dev/lab.md).
 
 use plan::Obstacle;
 use rdma_netns::{Kernel, NetnsSide, Op};
 
-/// Refuses `ops` that would move an RDMA device over which a process has connections. Connections are read only if
-/// `ops` has moves and the kernel has SMC.
+/// Returns an obstacle if `ops` would move an RDMA device over which a process has SMC connections. Reads the
+/// connections only if `ops` has moves and the kernel has SMC.
 pub fn check<K: Kernel>(kernel: &K, pod: Option<&K::Pod>, ops: &[Op]) -> Result<(), Obstacle> {
     let moves = ops.iter().filter_map(|op| match op {
         Op::MoveRdma { device, from, .. } => Some((device, *from)),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `pkey`: the InfiniBand partition. A child gets this partition, and its port must be in the partition. For a function
-//! that moves, the subnet manager sets the partition.
+//! `pkey`: the InfiniBand partition of a child. The child's port must be a member of the partition. The subnet manager
+//! sets the partition of a function that moves.
 
 use crate::{error::Error, verb::Node};
 use attachments::{Attachment, Rail, is_orphaned_child};
@@ -10,8 +10,8 @@ use rdma_netns::{Child, Kernel, LinkChange, LinkType, NetnsSide, Observed, Op, P
 
 const NO_PARTITION: &str = "it is no InfiniBand netdev, and only such a one has partitions";
 
-/// Refuses a `pkey` for rails without partitions, and for a child whose port is not in the partition. The kernel would
-/// make such a child, but it would never have a carrier (`ipoib_ib_dev_open()`,
+/// Returns an error if a rail has a `pkey` but no partitions, or if a child's port is not in the partition. The kernel
+/// would create such a child, but the child would never have a carrier (`ipoib_ib_dev_open()`,
 /// `drivers/infiniband/ulp/ipoib/ipoib_ib.c`).
 ///
 /// # Errors
@@ -70,8 +70,8 @@ pub fn log(conf: &Conf, attachment: &Attachment) {
     }
 }
 
-/// Removes children that came back to the host after their records were gone: a process that held the namespace open
-/// kept them there. The caller holds the node's lock.
+/// Removes IPoIB children that are on the host and have no record. Such a child returns late if a process keeps the
+/// pod's namespace open until after DEL. The caller holds the node's lock.
 pub fn remove_orphans<K: Kernel>(node: &Node<'_, K>, observed: &Observed) -> Result<(), Error> {
     let ipoib = observed.host.links.iter();
     let ipoib = ipoib.filter(|it| matches!(it.child, Some(Child::Ipoib { .. })));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Probes the network for users of the addresses that IPAM assigned, before the addresses are set.
+//! Probes the network for other users of the addresses that IPAM assigned, before ADD sets the addresses.
 //!
-//! IPAM keeps the pods of one node apart. Other nodes on the network assign addresses of the same prefix, and do not
-//! know the leases of this node. `docs/dev/decisions/` explains the duration of probes and why it suffices.
+//! IPAM assigns an address to one pod of the node only. Other nodes assign addresses of the same prefix without knowing
+//! this node's leases. `docs/dev/decisions/` explains how long probes last, and why this time suffices.
 
 use attachments::{Attachment, Rail};
 use rdma_netns::{
@@ -33,8 +33,8 @@ impl Budget {
     }
 }
 
-/// Probes all addresses that `attachment` will have. A netdev that cannot send probes counts as unanswered, and is
-/// logged.
+/// Probes all addresses that `attachment` will have. If a netdev cannot send probes, its addresses count as free, and a
+/// warning is logged.
 pub fn conflicts<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,
@@ -64,7 +64,7 @@ pub fn conflicts<K: Kernel>(
     probed.conflicts
 }
 
-/// Returns a machine that was found to have one of the addresses while they were set.
+/// Returns a machine that announced one of the addresses while ADD set them.
 pub fn overheard<K: Kernel>(kernel: &K, pod: &K::Pod, attachment: &Attachment) -> Option<Conflict> {
     match kernel.overheard(pod, &questions(attachment)) {
         Ok(conflicts) => conflicts.into_iter().next(),
@@ -95,8 +95,8 @@ fn shares_hardware_address(rail: &Rail) -> Option<u32> {
     matches!(shared.child, Child::Ipvlan { .. }).then_some(shared.parent_index)
 }
 
-/// Returns conflicts with addresses of a child's lower netdev, which does not receive its children's probes
-/// (`macvlan_broadcast()`, `drivers/net/macvlan.c`).
+/// Returns conflicts with addresses of the children's lower netdevs. A lower netdev does not receive the probes of its
+/// children (`macvlan_broadcast()`, `drivers/net/macvlan.c`).
 fn of_parents(attachment: &Attachment, observed: &Observed) -> Vec<Conflict> {
     let mut conflicts = vec![];
     for rail in &attachment.rails {

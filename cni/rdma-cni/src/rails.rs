@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names that programs in a pod need to use RDMA. ADD writes the names into its result, and into a file that can be
-//! mounted into the pod's containers.
+//! `rails.json`: the names that programs in a pod need to use RDMA. ADD writes the names into its result and into this
+//! file, which containers can mount.
 //!
 //! ```text
 //! <stateDir>/rails/<network>/<pod namespace>_<pod name>/rails.json
 //! ```
-//! If the runtime does not name the pod, the directory is called by the container id. A name that is too long for a
-//! file is cut and hashed. The file has all attachments of a pod to the network. If a pod is created again while its
-//! old sandbox still ends, the file has only the new pod's attachments. Pods may mount these directories, and be root
-//! in them: see the module `directory`.
+//! If the runtime does not pass the pod's name, the directory has the container id as its name. A name that exceeds the
+//! limit for file names is cut, and a hash is appended. The file lists all attachments of the pod to the network. If a
+//! pod is created again while its old sandbox ends, the file lists only attachments of the new pod. Pods may mount
+//! these directories, and may have root in them: see the module `directory`.
 
 mod directory;
 
@@ -28,7 +28,8 @@ use std::{
 /// The format of the file.
 const FORMAT: u32 = 1;
 
-/// Size limit in bytes, larger than any file of this module: of a file that a pod has put in place, no more is read.
+/// Size limit in bytes, above the size of any file that this module writes. A pod can replace the file: no more than
+/// this is read.
 pub const LARGEST: usize = 1 << 20;
 
 /// Name of the file.
@@ -37,7 +38,8 @@ const FILE: &str = "rails.json";
 /// Temporary name of the file, in a directory that no pod mounts: no network's name begins with `.`.
 const TEMPORARY: &str = ".rails.json.new";
 
-/// Lock for all changes below `rails/`, except changes of the networks' directories. No network's name begins with `.`.
+/// Lock for all changes below `rails/`, except for changes of the networks' own directories. No network's name begins
+/// with `.`.
 const LOCK: &str = ".lock";
 
 /// Returns the name of the pod's directory.
@@ -87,8 +89,8 @@ fn lock(root: &Path, all: &Directory, patience: Patience) -> Result<Held, StoreE
     all.lock(LOCK, patience).map_err(failed)
 }
 
-/// Opens or makes the pod's directory. A pod that mounts the network's directory can have put a file there, which is
-/// removed.
+/// Opens or creates the pod's directory. Removes a file at this path, which a pod that mounts the network's directory
+/// can have created.
 fn pod_directory(network: &Directory, name: &str) -> io::Result<Directory> {
     match network.make(name) {
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
@@ -99,7 +101,7 @@ fn pod_directory(network: &Directory, name: &str) -> io::Result<Directory> {
     }
 }
 
-/// Removes the rails of `key` from the file, and an empty file with its directory.
+/// Removes the rails of `key` from the file. Removes the file and its directory if no rails remain.
 pub fn remove(
     root: &Path,
     patience: Patience,
@@ -149,7 +151,7 @@ pub fn remove(
     remove().map_err(failed)
 }
 
-/// Returns the rails of the pod's other attachments in the file; `None`: the file is another pod's.
+/// Returns the rails in the file that belong to other attachments of the pod. `None`: the file belongs to another pod.
 fn others(pods: &Directory, key: &Key) -> io::Result<Option<Vec<Value>>> {
     Ok(match pods.read(FILE)? {
         Some(text) => others_of(&text, key),
@@ -157,10 +159,11 @@ fn others(pods: &Directory, key: &Key) -> io::Result<Option<Vec<Value>>> {
     })
 }
 
-/// Returns the rails of the pod's other attachments in the file with this `text`; `None`: the file is another pod's.
+/// Parses `text`, and returns the rails that belong to other attachments of the pod. `None`: the file belongs to
+/// another pod.
 pub fn others_of(text: &[u8], key: &Key) -> Option<Vec<Value>> {
     let Ok(content) = serde_json::from_slice::<Value>(text) else {
-        // the machine lost power just after the write: the pod of the file is gone
+        // power failed just after the write: the file's pod did not survive the reboot
         return Some(vec![]);
     };
     if content["containerID"] != key.container {
@@ -171,9 +174,9 @@ pub fn others_of(text: &[u8], key: &Key) -> Option<Vec<Value>> {
     Some(others.cloned().collect())
 }
 
-/// Returns the file's text: the unchanged rails of the pod's other attachments, and the rails of `key`. The pod can
-/// have written the former, and indentation would make them many times as long: if the text would exceed [`LARGEST`],
-/// they are dropped.
+/// Returns the file's text: `others`, the unchanged rails of the pod's other attachments, and `own`, the rails of
+/// `key`. The pod can have written `others`, and indentation would multiply their size. If the text would exceed
+/// [`LARGEST`], `others` are dropped.
 pub fn text(pod: Option<&str>, key: &Key, others: Vec<Value>, own: Vec<Value>) -> Vec<u8> {
     let written = |rails: Vec<Value>, most: usize| {
         let content = json!({

@@ -85,7 +85,7 @@ pub fn code(error: &Error) -> u32 {
     }
 }
 
-/// Returns code 11 ("try again") for errors that pass by themselves, and other codes for errors that need a person.
+/// Returns code 11 ("try again") for temporary errors, and other codes for errors that need an administrator.
 fn kubelet(error: &KubeletError) -> u32 {
     match error {
         KubeletError::Nameless => code::CONFIGURATION,

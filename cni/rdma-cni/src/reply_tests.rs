@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests the NICs of a node that an ADD takes, and the codes of refusals.
+//! Tests the NICs that an ADD selects on a node, and the codes of refusals.
 //!
-//! The node: the default route leaves by eth0; storage goes over mlx5_2; eth3 bears a VLAN; eth4 accelerates the netdev
-//! hv0, as on Azure; eth5 and eth6 are rails, bond0 is one with the VLAN bond0.100, and bond1 has the route to the
-//! API server.
+//! The node: the default route leaves by eth0; storage uses mlx5_2; eth3 has a VLAN; eth4 accelerates the netdev hv0,
+//! as on Azure; eth5 and eth6 are rails; bond0 is a rail with the VLAN bond0.100; bond1 has the route to the API
+//! server.
 
 use super::{own, select as code};
 use crate::error::Error;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Drivers that are busy with a virtual function. Each setting resets the function. During the reset ice refuses the
-//! next setting with `EBUSY` (`ice_check_vf_ready_for_cfg()`, `drivers/net/ethernet/intel/ice/ice_vf_lib.c`) and i40e
-//! with `EAGAIN` (`i40e_check_vf_init_timeout()`, `i40e_virtchnl_pf.c`), and the function's own netdev neither accepts
-//! a hardware address nor goes up (`iavf_set_mac()`, `iavf_open()`, `drivers/net/ethernet/intel/iavf/iavf_main.c`).
+//! Retries for drivers that are busy resetting a virtual function. Each setting of the function starts a reset. During
+//! the reset ice refuses the next setting with `EBUSY` (`ice_check_vf_ready_for_cfg()`,
+//! `drivers/net/ethernet/intel/ice/ice_vf_lib.c`), and i40e refuses with `EAGAIN` (`i40e_check_vf_init_timeout()`,
+//! `i40e_virtchnl_pf.c`). During the reset the function's netdev cannot go up, and refuses a hardware address
+//! (`iavf_set_mac()`, `iavf_open()`, `drivers/net/ethernet/intel/iavf/iavf_main.c`).
 
 use nix::libc;
 use rdma_netns::{Kernel, LinkChange, Op, OpError};
@@ -35,7 +36,7 @@ pub(super) fn is_busy(error: &OpError) -> bool {
 pub(super) struct Patience(Option<(Op, Instant)>);
 
 impl Patience {
-    /// Waits before the refused operation is retried. Returns false if its time is over.
+    /// Pauses before the next try of the refused operation. Returns false if the time limit has expired.
     pub(super) fn wait<K: Kernel>(&mut self, kernel: &K, error: &OpError) -> bool {
         let until = match &self.0 {
             Some((op, until)) if *op == *error.op => *until,

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Drivers that were bound again. When the bind returns, the kernel has made their devices; udev names the devices a
-//! moment later.
+//! Waits for the devices of a driver that was bound again. The kernel makes the devices before the bind returns. Udev
+//! names the devices shortly afterwards.
 
 use attachments::Attachment;
 use rdma_netns::{Kernel, Op};
 use std::time::Duration;
 
-/// Time limit for udev's renaming. The limit expires if another program gave the recorded names. The restore then finds
-/// the devices by PCI address.
+/// Time limit for udev to rename the devices. The limit expires if another program gave the devices their recorded
+/// names. The restore then finds the devices by PCI address.
 const NAMING: Duration = Duration::from_secs(2);
 
 const POLL: Duration = Duration::from_millis(10);
 
-/// Returns true if `op` binds a driver, which makes its devices again.
+/// Returns true if `op` binds a driver, so that the kernel makes the driver's devices again.
 pub(super) fn is_rebound(op: &Op) -> bool {
     matches!(op, Op::RebindDriver { .. } | Op::BindDriver { .. })
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The restore to the host. Rails are restored independently, and so are the attributes of a rail: one failure does not
-//! delay the others.
+//! Restores rails to the host. A failure of one rail, or of one attribute, does not stop the others.
 
 use super::{
     ROUNDS,
@@ -17,8 +16,8 @@ use rdma_netns::{
 };
 use std::time::Duration;
 
-/// Time for further tries while another program changes the netdev, such as a network manager, counted from when the
-/// netdev is on the host. The same limit applies while the machine lacks memory or a driver is busy.
+/// Time limit for repeated tries, counted from the netdev's return to the host. The restore repeats its tries while
+/// another program such as a network manager changes the netdev, while memory is short, or while a driver is busy.
 const SETTLING: Duration = Duration::from_secs(2);
 
 /// The reasons why an attachment is not restored, a sentence for each.
@@ -27,14 +26,13 @@ const SETTLING: Duration = Duration::from_secs(2);
 pub struct Incomplete {
     /// The sentences.
     pub left: Vec<String>,
-    /// True if time may help: a dying namespace returns its devices a little later.
+    /// True if a later try may succeed: a dying namespace returns its devices a little later.
     pub awaited: bool,
-    /// True if more netdevs of the pod are left than one verb removes under the node's lock. The next try continues.
+    /// True if the pod has more netdevs than one verb removes under the node's lock. The next verb removes the rest.
     pub continues: bool,
-    /// Indexes of the netdevs in the pod that a sentence names as they may be the host's.
+    /// Indexes of netdevs in the pod that may belong to the host, and that the message names.
     pub named: Vec<u32>,
-    /// Rails that are restored, except for the attributes that were given up. `None`: the record keeps its claim on all
-    /// rails.
+    /// Rails that are restored, except for attributes that were given up. `None`: the record still claims all rails.
     pub restored: Option<Box<Restored>>,
 }
 
@@ -57,7 +55,7 @@ impl Incomplete {
         self.restored.as_ref().map_or(&[], |it| &it.rails)
     }
 
-    /// Returns true if nothing failed: the next DEL, GC or ADD only continues the removal.
+    /// Returns true if nothing failed. The next DEL, GC or ADD then removes the remaining netdevs.
     pub fn only_continues(&self) -> bool {
         self.continues && self.left.len() == 1
     }
@@ -114,13 +112,13 @@ pub struct GivenUp {
 /// Reason of a verb that leaves netdevs to the next verb.
 const CONTINUES: &str = "the removal of the netdevs that the pod made on its rails continues with the next DEL, GC or ADD";
 
-/// Number of rounds with the same plan and refusals after which the restore expects no further change.
+/// Number of rounds after which the restore expects no change, if each round had the same plan and the same refusals.
 const SAME_ROUNDS: usize = 2;
 
-/// Errors that come from the machine's present state, and not from the request.
+/// Errors whose cause is a temporary state of the machine, and not the request.
 const PASSING: [i32; 4] = [libc::ENOMEM, libc::ENOBUFS, libc::EAGAIN, libc::EINTR];
 
-/// Returns the sentence of a refusal, and true if a later try may succeed.
+/// Returns a sentence about the refusal, and true if a later try may succeed.
 fn refusal_of(error: OpError) -> (String, bool) {
     let is_passing = busy::is_busy(&error) || error.errno().is_some_and(|it| PASSING.contains(&it));
     (error.to_string(), is_passing)
@@ -134,12 +132,12 @@ struct Refusal {
     is_passing: bool,
 }
 
-/// Restores everything of `attachment` to the host. Namespace, name and RDMA device are mandatory. Any other attribute
-/// is tried in every round, and given up when it is refused and nothing changes any more. If the machine's present
-/// state is the reason, an attribute is given up only after `SETTLING`, and only if an earlier verb has tried too
-/// (`tried_before`). The restore continues after an error as long as further rounds make progress. `restore` calls
-/// `others` only if the plans need other attachments, and `record` before it changes other netdevs of the host
-/// temporarily.
+/// Restores all rails of `attachment` to the host. A rail must get back its namespace, its name and its RDMA device.
+/// Other attributes are tried in every round, and are given up if the kernel still refuses them when nothing else
+/// changes. An attribute that the machine's temporary state prevents is given up after `SETTLING`, and only if an
+/// earlier verb tried too (`tried_before`). After an error the restore continues while rounds make progress. `others`
+/// is called only if a plan depends on other attachments. `record` is called before a temporary change of the host's
+/// other netdevs.
 pub fn restore<K: Kernel>(
     kernel: &K,
     pod: Option<&K::Pod>,
@@ -152,7 +150,7 @@ pub fn restore<K: Kernel>(
     let functions = attachment.vfs();
     let mut known: Option<Others> = None;
     let mut given_up: Vec<GivenUp> = vec![];
-    // settings that were made and that the driver does not report, so no observation shows them
+    // settings that the driver accepted and does not report; no observation shows them
     let mut set: Vec<(usize, Attribute)> = vec![];
     let mut refused: Vec<Refusal> = vec![];
     // the plans of the last round
@@ -217,7 +215,7 @@ pub fn restore<K: Kernel>(
         let nothing_to_do = plans
             .iter()
             .all(|plan| plan.as_ref().map_or(true, Vec::is_empty));
-        // firmware can leave a function with the pod's GUIDs, however often its driver is bound
+        // firmware can keep the pod's GUIDs after every bind of the driver
         let rebinds = plans.iter().flatten().flatten().any(rebound::is_rebound);
         let is_same = last.as_ref() == Some(&plans) && (rebinds || !refused.is_empty());
         same = if is_same { same + 1 } else { 0 };
@@ -257,7 +255,7 @@ pub fn restore<K: Kernel>(
         let round_made = make(kernel, pod, (&plans, spared), &observed);
         refused = round_made.refused;
         if continues {
-            // the refusals of this batch count; the plans' remaining operations are for the next verb
+            // only this batch's refusals count: the next verb executes the rest of the plans
             let mut incomplete = incomplete(vec![], refused);
             incomplete.left.push(CONTINUES.to_owned());
             return Err(Incomplete {
@@ -274,7 +272,7 @@ pub fn restore<K: Kernel>(
         if is_rebound {
             rebound::wait(kernel, attachment);
         }
-        // the time that a driver or a move takes does not count: the limit starts again
+        // a rebind or a move may take long, so the limit starts again afterwards
         if is_rebound || round < ROUNDS && made(is_move) {
             deadline = kernel.now() + SETTLING;
         }
@@ -290,7 +288,7 @@ fn log_given_up(attachment: &Attachment, given_up: &[GivenUp]) {
     }
 }
 
-/// Logs the removal of netdevs that lie on moved rails, because another plugin may have made one of them.
+/// Logs the netdevs on moved rails that the plans remove, because another plugin may have made one of them.
 fn log_uppers(attachment: &Attachment, plans: &[RailPlan]) {
     let moved = plans.iter().zip(&attachment.rails);
     let moved = moved.filter(|(_, rail)| rail.host_link.is_some());
@@ -307,8 +305,8 @@ fn log_uppers(attachment: &Attachment, plans: &[RailPlan]) {
     }
 }
 
-/// Adds to `observed` the settings outside rtnetlink of those netdevs of the rails that are on the host under their
-/// names.
+/// Adds the rails' settings that rtnetlink does not report to `observed`, for netdevs that are on the host under their
+/// own names.
 fn observe_device_settings<K: Kernel>(
     kernel: &K,
     attachment: &Attachment,
@@ -331,15 +329,14 @@ fn observe_device_settings<K: Kernel>(
     }
 }
 
-/// Returns true if `op` moves a device into another namespace. Network managers of the target namespace see a new
-/// device.
+/// Returns true if `op` moves a device into another namespace, where network managers then see a new device.
 fn is_move(op: &Op) -> bool {
     matches!(op, Op::MoveRdma { .. } | Op::MoveLink { .. })
 }
 
-/// Returns the attributes to give up: the refused ones, or all missing ones if none was refused. A rail gives up
-/// nothing in two cases: a mandatory operation is still in its plan; or a refusal may pass and no earlier verb tried
-/// (`tried_before`).
+/// Returns the attributes to give up: the refused attributes, or all missing attributes if none was refused. Nothing of
+/// a rail is given up while its plan has a mandatory operation, or while a refusal may be temporary and no earlier verb
+/// tried (`tried_before`).
 fn dispensable(plans: &[RailPlan], refused: &[Refusal], tried_before: bool) -> Vec<GivenUp> {
     let mut missing = vec![];
     for (rail, plan) in plans.iter().enumerate() {
@@ -387,10 +384,10 @@ struct Made {
     set: Vec<(usize, Attribute)>,
 }
 
-/// Executes the plans of all rails. If an operation fails on which others depend, its rail's plan ends. Other failed
-/// operations are skipped, so that a refused alias does not keep a NIC down. Children are removed first, and together.
-/// The netdevs in `spared` keep their default routers; if `spared` could not be recorded, operations by which they
-/// would lose the routers are refused.
+/// Executes the plans of all rails. A failed operation ends its rail's plan if later operations depend on it. Other
+/// failed operations are skipped: a refused alias does not keep a NIC down. Children are removed first, all in one
+/// deletion. The netdevs in `spared` keep their default routers. If `spared` could not be recorded, operations that
+/// would drop these routers are refused.
 fn make<K: Kernel>(
     kernel: &K,
     pod: Option<&K::Pod>,
@@ -443,8 +440,8 @@ fn make<K: Kernel>(
     made
 }
 
-/// Executes an operation by which the netdevs in `spared` would lose their default routers. If their old values cannot
-/// be written back, the next verb that reads the record does so.
+/// Executes an operation that makes the kernel drop default routers, and protects the routers of the netdevs in
+/// `spared`. If the old `accept_ra` of a netdev cannot be written back, the next verb that reads the record writes it.
 fn sparing<K: Kernel>(kernel: &K, spared: &[Spared], op: &Op) -> Result<(), OpError> {
     let change = |op: Op, consequence: &str| {
         if let Err(error) = kernel.execute(&op, None) {
@@ -457,8 +454,8 @@ fn sparing<K: Kernel>(kernel: &K, spared: &[Spared], op: &Op) -> Result<(), OpEr
     done
 }
 
-/// Removes the children of several rails by one deletion. Returns false if the kernel refuses: the rails' own plans
-/// then remove them one by one, and report errors.
+/// Removes the children of several rails by one deletion. Returns false if the kernel refuses the deletion. Each rail's
+/// own plan then removes its child, and reports errors.
 fn remove_together<K: Kernel>(kernel: &K, pod: Option<&K::Pod>, ops: &[Op]) -> bool {
     let made = ops.iter().try_for_each(|op| {
         log::debug!("{op}");

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-ipam` without a process of its own. A pod with eight rails would start it eight times.
+//! `rdma-ipam` inside this process. Otherwise a pod with eight rails would start eight `rdma-ipam` processes.
 //!
-//! Delegation means the program in `CNI_PATH`. The built-in plugin is therefore used only if the program in `CNI_PATH`
-//! is of the same build as this program, and would do the same. `scripts/build` appends the same stamp to both files,
-//! behind the part that the kernel loads. A wrapper, another version or a build by hand has another stamp or none, and
-//! is started as a program.
+//! CNI delegation requires the program in `CNI_PATH`. The built-in plugin therefore runs only if that program is the
+//! `rdma-ipam` of the same build, so that both would do the same. `scripts/build` appends an identical stamp to both
+//! files, behind the part that the kernel loads. A wrapper, another version or a manual build has another stamp or
+//! none. `rdma-cni` starts such a program as a process.
 
 use cni_protocol::lock::Patience;
 use rdma_ipam::store::{Deferred, Disk, RealDisk};
@@ -34,7 +34,8 @@ pub(super) struct BuiltIn {
 }
 
 impl BuiltIn {
-    /// Returns the built-in plugin if `program`, the plugin called `name`, is the `rdma-ipam` of this program's build.
+    /// Returns the built-in plugin if `program` is the `rdma-ipam` of the same build as this program. `name` is the
+    /// plugin's type.
     pub(super) fn of(name: &str, program: &Path) -> Option<Self> {
         let is_it = name == NAME && {
             static OWN: OnceLock<Option<[u8; LENGTH]>> = OnceLock::new();
@@ -46,8 +47,8 @@ impl BuiltIn {
         })
     }
 
-    /// Runs a verb. Returns its output; if the verb fails, the output is the error. `deadline` limits the wait for
-    /// locks. The directories of leases are synced when `later` is settled, or without `later` when this function
+    /// Runs a verb and returns its output, which is an error object if the verb fails. `deadline` limits the wait for
+    /// locks. The leases' directories are synced when `later` is settled; without `later`, before this function
     /// returns.
     pub(super) fn call(
         &self,

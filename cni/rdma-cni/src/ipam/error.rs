@@ -8,7 +8,7 @@ use rdma_ipam::{error::own, store::StoreError};
 use serde_json::Value;
 use std::{io, path::PathBuf, process::ExitStatus};
 
-/// Maximum number of characters of another program's output in a message: a program may print anything.
+/// Maximum number of characters that a message quotes from another program's output, which can have any length.
 const SHOWN: usize = 400;
 
 /// Delegation failed.
@@ -70,8 +70,8 @@ pub enum IpamError {
 }
 
 impl IpamError {
-    /// Parses the `output` of a failed `command` of the plugin `name`. `without` is the message if `output` is no error
-    /// of CNI.
+    /// Parses the `output` of the plugin `name` after its `command` failed. If `output` is no CNI error, the message is
+    /// `without`.
     pub fn refused(name: &str, command: &'static str, output: &[u8], without: &str) -> Self {
         let error: Value = serde_json::from_slice(output).unwrap_or_default();
         let words = [&error["msg"], &error["details"]]
@@ -89,8 +89,9 @@ impl IpamError {
         }
     }
 
-    /// Returns true if the plugin is missing, or answered with an error of CNI: then it has certainly not done the
-    /// request. A killed plugin may have done the request, and so may `rdma-ipam` with the code [`own::STILL_HELD`].
+    /// Returns true if the failed request certainly had no effect: the plugin is missing, or it answered with a CNI
+    /// error. A killed plugin may have executed the request. `rdma-ipam` may have executed it too if the code is
+    /// [`own::STILL_HELD`].
     pub fn is_answer(&self) -> bool {
         match self {
             Self::NotFound { .. } => true,
@@ -102,7 +103,7 @@ impl IpamError {
         }
     }
 
-    /// Returns true if another call may succeed: the plugin reports so (code 11), took too long, or was killed.
+    /// Returns true if a later call may succeed: the plugin reports code 11, exceeded its time limit, or was killed.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Refused { code, .. } => *code == Some(u64::from(code::TRY_LATER)),
@@ -112,7 +113,7 @@ impl IpamError {
         }
     }
 
-    /// Returns true if the plugin rejects its configuration, which another call does not change.
+    /// Returns true if the plugin rejects its configuration. A later call would fail in the same way.
     pub fn is_configuration(&self) -> bool {
         let codes = [
             code::INCOMPATIBLE_VERSION,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The description of a rail's netdev for an IPAM plugin. In `move` mode netdev and addresses have left the host by
-//! then, so the plugin cannot observe them.
+//! Describes a rail's netdev to an IPAM plugin. In mode `move` the netdev and its addresses are no longer on the host
+//! when the plugin runs, so the plugin cannot observe them.
 
 use ipnetwork::IpNetwork;
 use rdma_ipam::host::is_a_nics;
@@ -13,7 +13,8 @@ use std::net::IpAddr;
 pub struct Known {
     /// Addresses of the host's own netdevs that are away in pods.
     pub away: Vec<IpAddr>,
-    /// Addresses of other machines, from the host's neighbour tables. A netdev loses its entries when it moves.
+    /// Addresses of other machines, from the host's neighbour tables. The kernel removes the entries of a netdev that
+    /// moves.
     pub neighbours: Vec<Neighbour>,
 }
 
@@ -48,9 +49,9 @@ impl<'a> Master<'a> {
             .collect()
     }
 
-    /// Returns `config` with `master`, `masterAddresses`, `masterRoutes`, `hostAddresses`, `neighbourAddresses` and
-    /// `nodeAddresses`, and without the requested addresses (`runtimeConfig.ips`, `args.cni.ips`) that are in another
-    /// rail's network.
+    /// Returns the IPAM configuration for this rail. Adds `master`, `masterAddresses`, `masterRoutes`, `hostAddresses`,
+    /// `neighbourAddresses` and `nodeAddresses`. Removes requested addresses (`runtimeConfig.ips`, `args.cni.ips`) that
+    /// belong to the network of another rail.
     pub(super) fn handed_on(&self, config: &Map<String, Value>) -> Map<String, Value> {
         let mut config = config.clone();
         let addresses = usable(self.link).map(|it| format!("{}/{}", it.ip, it.prefix).into());
@@ -85,7 +86,7 @@ impl<'a> Master<'a> {
         config
     }
 
-    /// Returns `CNI_ARGS` without the requested addresses (`IP=`) that are in another rail's network.
+    /// Returns `CNI_ARGS` without requested addresses (`IP=`) that belong to the network of another rail.
     pub(super) fn args(&self, args: &str) -> String {
         args_without(args, &self.elsewhere)
     }
@@ -97,7 +98,7 @@ impl<'a> Master<'a> {
     }
 }
 
-/// Returns the addresses of those `neighbours` for whose hardware address `is_it` returns true.
+/// Returns the IP addresses of the `neighbours` whose hardware address `is_it` accepts.
 fn addresses_of(neighbours: &[&Neighbour], is_it: impl Fn(&HardwareAddress) -> bool) -> Value {
     let found = neighbours.iter().filter(|it| is_it(&it.mac));
     found.map(|it| it.address.to_string()).collect()

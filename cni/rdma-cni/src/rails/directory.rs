@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A directory that pods may mount, and write to if they are root: every name is opened by itself relative to its
-//! directory, and no link is followed.
+//! A directory that pods may mount, and in which they may have root. Every name is opened relative to its directory,
+//! and no link is followed.
 
 use super::LARGEST;
 use cni_protocol::lock::{self, Held, Patience};
@@ -25,8 +25,8 @@ const DIRECTORY: OFlag = OFlag::O_DIRECTORY
     .union(OFlag::O_NOFOLLOW)
     .union(OFlag::O_CLOEXEC);
 
-/// Limits for the removal of a directory that a pod has put in place of a file. A pod could make one with more entries
-/// or levels, to keep verbs busy or to exhaust their stack and descriptors.
+/// Limits for the removal of a directory that a pod has created at the path of a file. Without the limits, a pod could
+/// keep a verb busy, or exhaust its stack and descriptors, with many entries or levels.
 const ENTRIES: u32 = 1000;
 const LEVELS: u32 = 32;
 
@@ -41,8 +41,8 @@ fn too_much() -> io::Error {
 pub(super) struct Directory(OwnedFd);
 
 impl Directory {
-    /// Opens the directory at `path`, which only root can write to. `None`: it does not exist. Opening does not wait
-    /// for a pipe in its place.
+    /// Opens the directory at `path`, which only root can write to. `None`: the path does not exist. A pipe at the path
+    /// does not block the call.
     pub(super) fn open(path: &Path) -> io::Result<Option<Self>> {
         let mut options = OpenOptions::new();
         let options = options.read(true).custom_flags(OFlag::O_DIRECTORY.bits());
@@ -60,7 +60,7 @@ impl Directory {
         }
     }
 
-    /// Opens the subdirectory `name`, and creates it readable by everybody if it does not exist.
+    /// Opens the subdirectory `name`. Creates a missing subdirectory, readable by everybody.
     pub(super) fn make(&self, name: &str) -> io::Result<Self> {
         let mode = Mode::from_bits_truncate(0o755);
         let fd = match openat(self.0.as_fd(), name, DIRECTORY, Mode::empty()) {
@@ -115,7 +115,7 @@ impl Directory {
         }
     }
 
-    /// Removes `name`: a link itself, a directory with its content.
+    /// Removes `name`. Removes a link and not its target, and a directory with its content.
     ///
     /// # Errors
     /// The directory has more than [`ENTRIES`] entries, or is deeper than [`LEVELS`]; or the system refuses the

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ADD: writes the record, moves devices, requests addresses, sets them, and answers. If a step after the record fails,
-//! ADD plans back to the recorded state.
+//! ADD: writes the record, moves the devices, requests addresses, sets them, and prints the result. If a later step
+//! than the record fails, ADD restores the recorded state.
 
 mod answer;
 mod observation;
@@ -30,8 +30,8 @@ use std::{collections::BTreeSet, io, net::IpAddr};
 pub enum Outcome<K: Kernel> {
     /// The pod has devices.
     Added(Box<Added<K>>),
-    /// The pod has no allocated device, or an earlier call in this ADD has attached its devices. Contains the result of
-    /// the earlier plugins.
+    /// The pod has no allocated device, or an earlier call in this ADD has attached its devices. Contains the previous
+    /// plugins' result.
     NothingToDo(Value),
 }
 
@@ -104,7 +104,7 @@ impl Attempt {
     }
 }
 
-/// Runs one try of ADD. If it fails, the host is restored; the error lists whatever could not be restored.
+/// Runs one try of ADD. If the try fails, the host is restored, and the error lists what could not be restored.
 fn attempt<K: Kernel>(
     node: &Node<'_, K>,
     request: (&Choice<'_>, SmcRequirement),
@@ -116,7 +116,7 @@ fn attempt<K: Kernel>(
     let started = match begin(node, request, key, pod) {
         Ok(started) => started,
         Err(error) => {
-            // nothing was changed, and a complete record of another ADD may exist already
+            // this try changed nothing; a complete record may exist, which belongs to another ADD
             return Err(match node.store.remove(key, lock) {
                 Ok(()) => error,
                 Err(left) => Error::Recorded {
@@ -161,7 +161,7 @@ impl<K: Kernel> Added<K> {
     }
 }
 
-/// An attachment after its record was written and its devices were moved.
+/// An attachment whose record is written and whose devices are moved.
 struct Started {
     attachment: Attachment,
     /// Known addresses, for IPAM plugins.
@@ -169,9 +169,10 @@ struct Started {
     moved: Result<Observed, Cause>,
 }
 
-/// Runs the steps under the node's lock: recover, choose, record, move. Recovered attachments release their addresses
-/// when the lock is free again. If the selection depends on the ports of all RDMA devices, they are queried without the
-/// lock. A refusal then counts if the holders of devices are the same as before, or the second time.
+/// Runs the steps that need the node's lock: recovery, selection, record, move. The addresses of recovered attachments
+/// are released after the lock. If the selection depends on the ports of all RDMA devices, the ports are queried
+/// without the lock. A refusal by such a selection is final if the holders of devices have not changed meanwhile, or
+/// the second time.
 fn begin<K: Kernel>(
     node: &Node<'_, K>,
     request: (&Choice<'_>, SmcRequirement),
@@ -202,7 +203,8 @@ fn begin<K: Kernel>(
     }
 }
 
-/// Returns `None` if the selection depends on the ports of all RDMA devices and `selected` is `None`.
+/// Returns `None` if the selection depends on the ports of all RDMA devices, and `selected` does not contain the
+/// selected devices.
 fn start<K: Kernel>(
     node: &Node<'_, K>,
     (choice, smc_requirement): (&Choice<'_>, SmcRequirement),
@@ -220,7 +222,7 @@ fn start<K: Kernel>(
     }
     give(&mut attachment, &observed);
     let desired = given(&attachment);
-    // if no plan is possible, ADD fails here, before anything is written or changed
+    // ADD fails here if no plan is possible: nothing is written or changed yet
     let ops = plan::attach(&attachment, &observed, &desired)?;
     open_connections::check(node.kernel, Some(pod), &ops)?;
     for rail in &mut attachment.rails {
@@ -291,7 +293,8 @@ pub fn draft<K: Kernel>(
     Ok((attachment, remarks))
 }
 
-/// Sets the rails' desired state before IPAM: empty if an IPAM plugin is configured, else the netdevs' own addresses.
+/// Sets the rails' desired state before IPAM: no addresses if an IPAM plugin is configured, otherwise the netdevs' own
+/// addresses.
 pub fn give(attachment: &mut Attachment, observed: &Observed) {
     let kept = |host_link: &Link| match &attachment.ipam {
         Some(_) => DesiredLink::default(),
@@ -312,7 +315,7 @@ pub fn given(attachment: &Attachment) -> Vec<DesiredLink> {
         .collect()
 }
 
-/// Runs the steps that need not delay other moves: addresses, GIDs, SMC-R, result.
+/// Runs the steps that do not need the node's lock: addresses, GIDs, SMC-R, result.
 fn finish<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
@@ -338,15 +341,15 @@ fn finish<K: Kernel>(
     }
     smcr::apply::set_up(node.smcr(), smc_requirement, pod, attachment, &observed)?;
     rails::write(node.store.root(), node.store.patience(), attachment)?;
-    // after all steps that may fail, except for the record: an ADD that is undone need not be announced
+    // nearly last, so that an ADD that fails is not announced; only the record may fail later
     apply::announce(node.kernel, pod, attachment, &observed);
     if answers.is_some() && node.conf.probe {
-        // if two machines have set the address at the same moment, at least one has received the other's announcement
+        // if two machines set the same address at one time, at least one of them has received the other's announcement
         // by now
         let conflict = probe::overheard(node.kernel, pod, attachment);
         conflict.map_or(Ok(()), |it| Err(ApplyError::TakenMeanwhile(it)))?;
     }
-    // before the record's phase becomes attached, so that a failure is undone
+    // while the record's phase is `attaching`, so that a failure restores the devices
     claims::joined(node, attachment, choice, &observed)
         .map_err(|error| Cause::Claim(Box::new(error)))?;
     attachment.phase = Phase::Attached;
@@ -379,14 +382,14 @@ fn undo<K: Kernel>(
         _ => vec![],
     };
     if attachment.phase == Phase::Attached {
-        // if this process is killed, the next verb knows that the pod does not have the devices
+        // if this process is killed, the phase shows the next verb that the pod does not use the devices
         teardown::mark(node, attachment, Phase::Detaching);
     }
     let restored = match node.store.lock_node() {
-        // another attachment's move is under way: DEL, or the next ADD, restores the devices to the host
+        // another attachment holds the node's lock: DEL or the next ADD restores the devices
         Err(error) if error.is_held() => Err(vec![error.to_string()].into()),
         moves => {
-            // no process can take the lock: devices that stay away harm more than a concurrent move
+            // the lock cannot be taken at all: unrestored devices do more harm than a concurrent move
             if let Err(error) = &moves {
                 log::warn!("{error}; undoing without the node's lock");
             }
@@ -404,7 +407,7 @@ fn undo<K: Kernel>(
             lacking = home.lacks;
             match teardown::addresses(node, attachment, Some(&netns), &conflicts) {
                 Ok(()) => forget(node, &attachment.key, lock),
-                // an IPAM plugin that failed ADD may well fail DEL: the runtime's DEL calls it again
+                // the runtime's DEL calls the IPAM plugin again, which would probably fail again now
                 Err(error) => {
                     held = Some(error);
                     None
@@ -454,7 +457,7 @@ fn log_rails<K: Kernel>(kernel: &K, attachment: &Attachment) {
             (None, Some(shared)) => {
                 let Shared { parent, child, .. } = shared;
                 log::info!("{name} in {netns} is {child} on {parent}, {rdma}");
-                // programs without an address only time out, and no other message gives the reason
+                // programs without an address only report a timeout, and no other message gives the reason
                 if attachment.ipam.is_none() && !attachment.accept_ra {
                     log::warn!(
                         "{name} has no address but IPv6's link-local one: a child of {parent} has \

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ADD's result: addresses and routes of the rails, with all other fields of IPAM's answers.
+//! Builds ADD's result: addresses and routes of the rails, and all other fields of IPAM's answers.
 
 use crate::ipam::Answer;
 use attachments::{Attachment, DesiredLink};
@@ -10,7 +10,7 @@ use rdma_netns::{Observed, link::MAIN_TABLE};
 use serde_json::{Value, json};
 use std::{net::IpAddr, path::Path};
 
-/// Returns the result's part for each rail of the attachment. `answers` are the IPAM plugin's, if one is configured.
+/// Returns the result's part for each rail of the attachment. `answers` are from the IPAM plugin, if one is configured.
 pub(super) fn of_rails(
     attachment: &Attachment,
     observed: &Observed,
@@ -51,7 +51,7 @@ pub(super) fn of_rails(
     results
 }
 
-/// Returns the `routes` that were set, each with the other fields of IPAM's answer.
+/// Returns the `routes` that ADD set, each with the other fields of its route in IPAM's answer.
 fn complete(routes: Vec<Value>, answered: &[Value]) -> Vec<Value> {
     let destination = |route: &Value| route["dst"].as_str()?.parse::<IpNetwork>().ok();
     let network =
@@ -64,7 +64,7 @@ fn complete(routes: Vec<Value>, answered: &[Value]) -> Vec<Value> {
             let same_way = it["gw"].is_null() || gateway(it) == gateway(&set);
             network(it) == network(&set) && table(it) == table(&set) && same_way
         };
-        // each answered route counts once: several routes to one destination are in the same order
+        // each route of the answer is used once: several routes to one destination keep their order
         let found = answered.iter().position(is_it);
         let mut route = found.map_or_else(|| json!({}), |index| answered.remove(index));
         for (key, value) in set.as_object().into_iter().flatten() {
@@ -75,8 +75,8 @@ fn complete(routes: Vec<Value>, answered: &[Value]) -> Vec<Value> {
     routes.into_iter().map(complete).collect()
 }
 
-/// Returns addresses and routes in the form of an IPAM plugin's answer. Routes of the rail's own `table` are left out,
-/// because they repeat the routes of the main table.
+/// Returns addresses and routes in the format of an IPAM plugin's answer. Leaves out the routes of the rail's own
+/// `table`, which are copies of the main table's routes.
 fn answer_of(desired: &DesiredLink, table: Option<u32>) -> Answer {
     let ips = desired.addresses.iter();
     let ips = ips

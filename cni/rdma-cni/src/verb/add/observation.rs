@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Observations before ADD changes anything. An observation queries as few ports of RDMA devices as the selection
-//! allows.
+//! Observes the kernel before ADD changes anything. Queries only those ports of RDMA devices that the selection needs.
 
 use super::draft;
 use crate::{error::Error, verb::Node, vf};
@@ -9,9 +8,9 @@ use plan::select::{self, Choice, Remark};
 use rdma_netns::{DeviceAddress, Kernel, Neighbour, ObservationScope, Observed};
 use std::collections::BTreeSet;
 
-/// Returns the present state, the record of the attachment, and remarks for the log. Only ports of devices that will be
-/// attached are queried, because other pods wait for the node's lock. Returns `None` if the `selected` devices are
-/// unknown and the selection needs ports.
+/// Returns the present state, the attachment's record, and remarks for the log. Queries only the ports of devices that
+/// ADD will attach, because other pods wait for the node's lock. Returns `None` if `selected` is missing and the
+/// selection needs the ports of all devices.
 pub(super) fn present<K: Kernel>(
     node: &Node<'_, K>,
     choice: &Choice<'_>,
@@ -43,15 +42,15 @@ pub(super) fn present<K: Kernel>(
     }
 }
 
-/// Returns the present state, after two corrections: RDMA devices of `holders` get back the names that pods have
-/// changed, and temporary values of other verbs are replaced by the recorded ones.
+/// Returns the present state after two corrections. RDMA devices of `holders` that pods have renamed get their names
+/// back. Temporary values that another verb has set are replaced by the recorded values.
 fn observe<K: Kernel>(
     node: &Node<'_, K>,
     choice: &Choice<'_>,
     pod: &K::Pod,
     holders: &[Attachment],
 ) -> Result<Observed, Error> {
-    // a name that is taken needs a second round; a pod may go on renaming, so rounds are limited
+    // two rounds, because a name may be taken in the first; not more, because a pod may rename without end
     let mut tries = 0..2;
     loop {
         let mut observed = node.observe(choice, Some(pod))?;
@@ -92,8 +91,8 @@ fn without_ports<K: Kernel>(
     })
 }
 
-/// Limits the next observations to the devices that `choice` can select, and queries only the ports of the RDMA devices
-/// of `ports`. Devices that others hold are in no observed namespace, and are added: a selector may match their driver.
+/// Limits later observations to the devices that `choice` can select, and queries the ports of `ports` only. Also
+/// includes devices that other attachments hold: no observed namespace has them, but a selector may match their driver.
 fn limit_observation<K: Kernel>(
     node: &Node<'_, K>,
     choice: &Choice<'_>,
@@ -113,7 +112,7 @@ fn limit_observation<K: Kernel>(
     }));
 }
 
-/// Returns the devices that `choice` selects by the ports of all RDMA devices. The caller does not hold the node's
+/// Returns the devices that `choice` selects by the ports of all RDMA devices. The caller must not hold the node's
 /// lock, because a broken device takes a minute to answer.
 pub(super) fn by_all_ports<K: Kernel>(
     node: &Node<'_, K>,
@@ -128,7 +127,8 @@ pub(super) fn by_all_ports<K: Kernel>(
     Ok(attachment.devices())
 }
 
-/// Returns the other machines in the host's neighbour tables. If the tables cannot be read, ADD continues without them.
+/// Returns the entries of the host's neighbour tables, without entries for the host's own netdevs. If the tables cannot
+/// be read, ADD continues without them.
 pub(super) fn neighbours<K: Kernel>(node: &Node<'_, K>, observed: &Observed) -> Vec<Neighbour> {
     let mut neighbours = node.kernel.neighbours().unwrap_or_else(|error| {
         log::warn!("{error}; IPAM plugins are not told the addresses of neighbours");

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A second call of this plugin within one ADD of the runtime. A second call happens if the entry is in the network's
-//! list and also in the network's directory, whose plugins libcni appends to the list (`NetworkConfFromFile()`,
-//! `libcni/conf.go`, since 1.3). The first call has attached the devices; the second call returns `prevResult`.
+//! Recognizes a second call of this plugin within one ADD of the runtime. The runtime calls the plugin twice if both
+//! the network's list and the network's directory have the entry: libcni appends the directory's plugins to the list
+//! (`NetworkConfFromFile()`, `libcni/conf.go`, since 1.3). The first call attaches the devices. The second call returns
+//! `prevResult`.
 
 use super::super::Node;
 use crate::error::Error;
@@ -10,9 +11,9 @@ use network_conf::Conf;
 use rdma_netns::{Kernel, Pod};
 use serde_json::Value;
 
-/// Returns the result to pass on, if the devices of `key` were attached earlier in this ADD. Two cases are no second
-/// call. A runtime that repeats an ADD begins with the first plugin, so `prevResult` has no rails. An entry that
-/// requests other devices is another request.
+/// Returns the result to pass on, if an earlier call in this ADD attached the devices of `key`. Returns `None` in two
+/// similar cases: the runtime repeats the whole ADD, so that `prevResult` has no rails; or the entry requests other
+/// devices than the recorded call.
 pub(super) fn result<K: Kernel>(
     node: &Node<'_, K>,
     key: &Key,
@@ -31,8 +32,9 @@ pub(super) fn result<K: Kernel>(
     Ok(is_second.then(|| previous.clone()))
 }
 
-/// Returns true if `result` has every interface that the first call added. An attachment without an interface cannot be
-/// told from an earlier ADD's attachment, because libcni drops the result's `rails`.
+/// Returns true if `result` has every interface that the first call added. For an attachment without interfaces the
+/// function returns false, because libcni drops `rails` from the result and nothing else shows whether the call belongs
+/// to this ADD.
 fn has_rails(result: &Value, attachment: &Attachment, pod: &impl Pod) -> bool {
     let interfaces = result["interfaces"].as_array();
     let sandbox = pod.path().to_str();
