@@ -29,10 +29,10 @@ pub struct Allocated {
     /// True if a container gets the device by its CDI name.
     #[serde(default)]
     pub cdi: bool,
-    /// The character devices that containers get by the device's CDI name, as they were at Allocate.
+    /// The character devices, at the time of Allocate, that containers get by the RDMA device's CDI name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_name: Vec<CharNode>,
-    /// The character devices that containers get by path, as they were at Allocate.
+    /// The character devices, at the time of Allocate, that containers get by path.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_path: Vec<CharNode>,
 }

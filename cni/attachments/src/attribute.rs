@@ -5,8 +5,8 @@ use rdma_netns::{LinkChange, LinkFlag, LinkSetting, Op, Route, VfSettingKind};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// An attribute of a netdev on the host that is restored if possible. Namespace, name and RDMA device are no
-/// attributes: a netdev without them is not restored.
+/// An attribute of a netdev on the host, which is restored if possible. Namespace, name and RDMA device are not
+/// attributes: a netdev counts as restored only with these three.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Attribute {
@@ -36,7 +36,7 @@ pub enum Attribute {
     Alias,
     /// An alternative name. Another netdev can have it by now.
     AltName(String),
-    /// The name of the RDMA device. Another RDMA device can have it by now.
+    /// The name of the RDMA device, which another RDMA device may have now.
     RdmaName(String),
     /// A setting by its key in [`rdma_netns::link::SYSCTLS`].
     Sysctl(String),
@@ -46,7 +46,7 @@ pub enum Attribute {
     Address(IpAddr, u8),
     /// A route. Its gateway can be unreachable by now.
     Route(Box<Route>),
-    /// A route that the record does not describe completely, and that `rdma-cni` does not set.
+    /// A route that the record describes only in part, so that `rdma-cni` does not set it again.
     UnkeptRoute(Box<Route>),
     /// The netdev itself: the pod deleted it, and `rdma-cni` cannot create it again.
     Netdev,

@@ -5,8 +5,8 @@
 use crate::{Attachment, Rail};
 use serde_json::{Value, json};
 
-/// Index of the GID that an InfiniBand port derives from its GUID (InfiniBand Architecture Specification, volume 1,
-/// 4.1.1), without an address.
+/// Index of the GID that an InfiniBand port derives from its GUID, without an IP address (InfiniBand Architecture
+/// Specification, volume 1, 4.1.1).
 pub const PORTS_OWN_GID: u32 = 0;
 
 impl Attachment {

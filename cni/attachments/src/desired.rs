@@ -25,9 +25,9 @@ pub struct DesiredLink {
 }
 
 impl DesiredLink {
-    /// Returns the lasting addresses and routes of the netdev on the host. Three kinds are omitted: addresses that the
-    /// pod's kernel makes by itself (`ipv6`), addresses that are replaced within days, and routes that need one of
-    /// them. The pod keeps the addresses for its whole life, as no program in the pod renews a lease.
+    /// Returns the addresses and routes of the netdev on the host that the pod may keep for its whole life. Leaves out
+    /// addresses that the pod's kernel makes itself (`ipv6`), addresses that change within days, and routes that need a
+    /// left-out address. No program in the pod renews a lease.
     pub fn kept(host_link: &Link, ipv6: Ipv6) -> Self {
         let lasts = |address: &&Address| {
             !address.automatic || (!ipv6.accept_ra && address.names_a_network())

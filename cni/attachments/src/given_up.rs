@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Attributes that a netdev lacks after it returned to the host. Each netdev has a file, which `doctor` reads.
+//! Attributes that a netdev lacks after its return to the host. `rdma-cni` writes a file for each such netdev, and
+//! `doctor` reads the files.
 //!
 //! ```text
 //! <stateDir>/given-up/<netdev>.json
 //! ```
-//! `doctor` reports a missing attribute as long as the netdev lacks it in this boot. `rdma-cni` removes the file when
-//! another pod gets the netdev in its present state, or restores it completely. An attachment that gets the netdev
-//! again, such as the second try of an ADD, is not another pod.
+//! `doctor` reports an attribute while the netdev lacks it in this boot. `rdma-cni` removes the file when it restores
+//! the netdev completely, or when another pod gets the netdev in its present state. An attachment that gets its own
+//! netdev again, as in the second try of an ADD, does not count as another pod.
 
 use crate::{attribute::Attribute, record::Attachment, store::StoreError};
 use cni_protocol::state_file;
@@ -46,8 +47,8 @@ pub struct Lack {
 }
 
 impl Lack {
-    /// Returns true if `rdma-cni` tried to set the attribute. False for a route that the record does not describe
-    /// completely, and for a netdev that is gone.
+    /// Returns true if `rdma-cni` tried to restore the attribute. Returns false for a netdev that is gone, and for a
+    /// route that the record describes only in part.
     pub fn was_tried(&self) -> bool {
         !matches!(
             self.attribute,
@@ -56,7 +57,7 @@ impl Lack {
     }
 }
 
-/// Returns the note that an earlier try of `attachment` itself left about the netdev recorded as `host_link`.
+/// Returns the note about the netdev recorded as `host_link`, if an earlier try of the same `attachment` wrote it.
 pub fn earlier(root: &Path, attachment: &Attachment, host_link: &Link) -> Option<Note> {
     let text = state_file::read(&path(root, &host_link.name)).ok()?;
     let note: Note = serde_json::from_slice(&text).ok()?;
@@ -64,7 +65,8 @@ pub fn earlier(root: &Path, attachment: &Attachment, host_link: &Link) -> Option
     is_own.then_some(note)
 }
 
-/// Removes the notes of other attachments about the netdevs of `attachment`: the new pod takes the netdevs as they are.
+/// Removes the notes of other attachments about the netdevs of `attachment`. The new pod's record takes the netdevs'
+/// present state as the host state.
 pub fn forget(root: &Path, attachment: &Attachment) {
     let host_links = attachment
         .rails

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The variables of libraries for a container's RDMA devices and GIDs, from kubelet's allocation: ADD leaves out shared
-//! NICs that are down or not selected by the pod, although kubelet already gave their character devices to a container.
+//! The variables of libraries for a container's RDMA devices and GIDs, from kubelet's allocation. ADD leaves out shared
+//! NICs that are down or that the pod did not select, although kubelet gave their character devices to a container.
 
 use crate::{Attachment, Id, Rail};
 use rdma_netns::Kernel;
@@ -37,8 +37,8 @@ pub struct Variables {
 }
 
 impl<K: Kernel> Allocation<'_, K> {
-    /// Returns the variables of `file`. `port` returns the number of a device's first port, and true if the port is
-    /// InfiniBand; `attaches` is true for resources that ADD attaches.
+    /// Returns the variables of `file`. `port` returns the number of a device's first port, and true for InfiniBand.
+    /// `attaches` returns true for a resource whose devices ADD attaches.
     pub fn variables(
         &self,
         file: LibraryFile,
@@ -65,7 +65,8 @@ impl<K: Kernel> Allocation<'_, K> {
         Variables { all, undecided }
     }
 
-    /// Returns `NCCL_IB_HCA`: exactly these `devices`; without devices, a value that excludes the allocated ones.
+    /// Returns `NCCL_IB_HCA` with exactly these `devices`. Without devices, returns a value that excludes all allocated
+    /// devices.
     fn nccl_devices(&self, devices: &[(String, u32)]) -> String {
         if devices.is_empty() {
             let allocated = self.ids.iter().flat_map(|(_, devices)| *devices);
@@ -88,8 +89,8 @@ impl<K: Kernel> Allocation<'_, K> {
         self.rails().filter(move |(_, rail)| ids(rail).any(is_own))
     }
 
-    /// Returns the RDMA devices of the allocated ids, each with its port: the devices of rails in their order, and the
-    /// devices that need no rail. A pod without rails, as with `hostNetwork`, has all devices.
+    /// Returns the RDMA devices of the allocated ids, each with its port: first the devices of rails, in rail order,
+    /// then the devices that need no rail. A pod without rails (`hostNetwork`) gets all allocated devices.
     fn devices(
         &self,
         first_port: impl Fn(&Id, &GrantedDevice) -> Option<(u32, bool)>,

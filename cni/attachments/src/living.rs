@@ -27,7 +27,7 @@ impl Store {
         Ok(records.into_iter().zip(settled).filter_map(lives).collect())
     }
 
-    /// Returns the records of the boot `boot_id` whose devices are not restored yet, for living and ended pods.
+    /// Returns the records of the boot `boot_id` whose devices are not restored yet. The pods may be running or gone.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -47,8 +47,8 @@ impl Store {
         Ok(good.collect())
     }
 
-    /// Returns the other attachments of `attachment`'s boot. The last attachment of a boot removes the settings of the
-    /// node that several share.
+    /// Returns the other attachments of the same boot. The boot's last attachment removes node settings that several
+    /// attachments share.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -58,8 +58,8 @@ impl Store {
         Ok(others)
     }
 
-    /// Returns the other attachments of `attachment`'s pod that can have netdevs in the pod. Included are attachments
-    /// whose ADD is under way or was killed, and attachments whose DEL has not returned a netdev to the host.
+    /// Returns the pod's other attachments that may have netdevs in the pod. They include attachments whose ADD is
+    /// running or was killed, and attachments whose DEL has not yet returned a netdev to the host.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -84,7 +84,8 @@ impl Store {
         Ok(others.filter(is_of_pod).collect())
     }
 
-    /// Returns the keys of records that cannot be read. Their pods and their share of the node's settings are unknown.
+    /// Returns the keys of records that cannot be read. Nothing is known about their pods, or about node settings that
+    /// they use.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -112,8 +113,7 @@ impl Store {
         settled(kernel, &attachment.boot_id, &others).contains(&true)
     }
 
-    /// Returns the record of `key`. A record that cannot be read counts as corrupt, so that it stops no verb of another
-    /// pod.
+    /// Returns the record of `key`. Returns an unreadable record as corrupt, so that verbs of other pods can continue.
     pub fn record(&self, key: &Key) -> Record {
         let record = self.load(key);
         record.unwrap_or_else(|error| Record::Corrupt(error.to_string()))
@@ -125,7 +125,7 @@ impl Store {
     }
 }
 
-/// Returns for each of `attachments`, in order, whether it is settled: its ADD has answered, and its pod lives.
+/// Returns true for each of `attachments`, in order, that is settled: its ADD has answered, and its pod lives.
 pub fn settled<K: Kernel>(
     kernel: &K,
     boot_id: &str,
@@ -140,8 +140,8 @@ pub fn settled<K: Kernel>(
     attachments.map(is_settled).collect()
 }
 
-/// Returns for each of `pods`, in order, whether it lives. A pod is an attachment and the expected path of its
-/// namespace. If the namespace exists but cannot be opened, the pod counts as living, and keeps its devices.
+/// Returns true for each of `pods`, in order, that lives. A pod is an attachment and the expected path of its
+/// namespace. A pod whose namespace exists but cannot be opened counts as living, and keeps its devices.
 fn living<K: Kernel>(kernel: &K, boot_id: &str, pods: &[(&Attachment, &Path)]) -> Vec<bool> {
     let is_of_boot = |(it, _): &(&Attachment, &Path)| it.boot_id == boot_id;
     let of_boot = pods.iter().filter(|pod| is_of_boot(pod));
@@ -163,8 +163,8 @@ fn living<K: Kernel>(kernel: &K, boot_id: &str, pods: &[(&Attachment, &Path)]) -
 }
 
 impl Attachment {
-    /// Returns true if the attachment still has devices or settings of the node in the boot `boot_id`. A reboot
-    /// restores all of them.
+    /// Returns true if the attachment changed devices or node settings in the boot `boot_id`, and they are not
+    /// restored. A reboot restores all of them.
     pub fn is_away(&self, boot_id: &str) -> bool {
         self.boot_id == boot_id && self.phase != Phase::Restored
     }

@@ -4,12 +4,12 @@
 use rdma_netns::{InterfaceName, Link, Namespace, Route, Rule};
 use serde::{Deserialize, Serialize};
 
-/// An interface of the pod that another plugin made. A rail's route in the main table would attract packets from the
-/// interface's addresses to the rail's network. Therefore rules before the main table lead these packets to a table of
-/// the interface.
+/// Rules and routes for an interface of the pod that another plugin made. In the main table, a rail's route would
+/// attract packets from this interface's addresses to the rail's network. Rules before the main table therefore send
+/// these packets to a table of the interface.
 ///
-/// DEL does not read the pod's routes. So ADD adds the rules before the routes, and DEL removes the routes before the
-/// rules. A present rule means that its table may have routes.
+/// ADD adds the rules before the routes, and DEL removes the routes before the rules. So DEL need not read the pod's
+/// routes: while a rule is present, its table may have routes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtherInterface {
     /// The interface's name at ADD.
@@ -18,7 +18,7 @@ pub struct OtherInterface {
     pub index: u32,
     /// The routing table of this interface. No other attachment uses it.
     pub table: u32,
-    /// The rules that lead to the table: one for each address of the interface and each network of a rail.
+    /// The rules that select the table: one for each pair of an address of the interface and a network of a rail.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
     /// The interface's routes in its own table, and in the tables of the attachment's other interfaces.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Devices in pods, by the records of this boot whose devices are not restored yet. Records that cannot be read and
-//! records of a newer `rdma-cni` are left out; `doctor` reports them.
+//! Devices in pods, from the records of this boot whose devices are not restored. Leaves out records that are
+//! unreadable, or that a newer `rdma-cni` wrote; `doctor` reports both.
 
 pub mod netns;
 mod rails;
@@ -18,11 +18,11 @@ use std::{
 /// A device in a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodDevice {
-    /// The PCI function or auxiliary device of its RDMA device, or else of its netdev.
+    /// The PCI function or auxiliary device of the RDMA device, or of the netdev if there is no RDMA device.
     pub address: DeviceAddress,
     /// The address of its netdev, or else of its RDMA device.
     pub netdev: DeviceAddress,
-    /// Index of its netdev in the pod, if the netdev has no hardware address that identifies it.
+    /// Index of the netdev in the pod, if no hardware address identifies the netdev.
     pub index: Option<u32>,
     /// The pod.
     pub pod: PodNetns,
@@ -92,9 +92,9 @@ fn records(store: &Store, boot_id: &str) -> Vec<Attachment> {
         .unwrap_or_default()
 }
 
-/// Returns the path at which this process sees the namespace `id` that the runtime calls `given`. Runtimes use
-/// `/var/run/netns/…`. On a node this is a link to `/run/netns/…`, but a container may lack the link. If both paths
-/// exist, the path that leads to the namespace `id` is returned. If neither exists, the namespace is gone.
+/// Returns the path of the namespace `id` for this process. The runtime's path is `given`. Runtimes use
+/// `/var/run/netns/…`, which a node links to `/run/netns/…`, but a container may lack the link. If both paths exist,
+/// returns the path of the namespace `id`. If neither path exists, the namespace is gone.
 pub fn netns_seen(given: PathBuf, id: NetnsId) -> PathBuf {
     let Ok(below) = given.strip_prefix("/var/run") else {
         return given;
@@ -109,8 +109,8 @@ pub fn netns_seen(given: PathBuf, id: NetnsId) -> PathBuf {
     given
 }
 
-/// Returns true if a namespace that is missing at `netns` may exist nevertheless: this process runs in a container
-/// without the directory of namespaces.
+/// Returns true if this process runs in a container that cannot see the directory of namespaces. A namespace that is
+/// missing at `netns` may then exist nevertheless.
 pub fn is_out_of_sight(netns: &Path) -> bool {
     !netns.parent().is_some_and(Path::is_dir)
 }

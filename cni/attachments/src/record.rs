@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The record of an attachment: the pod's devices, and their host state. A restore needs nothing else, at any time.
+//! The record of an attachment: the pod's devices, and their host state. A restore needs no other data.
 
 use crate::{
     allocated::Allocated, desired::DesiredLink, made_as::made_as, other_interface::OtherInterface,
@@ -19,10 +19,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The format of the record. A reader refuses a higher format, so that it never reads half of a record as the whole.
+/// The format of the record. A reader refuses a record with a higher format, because it would not see all fields.
 ///
-/// Raise the number when a reader of the present format would leave something behind that a new field describes. There
-/// are no readers of earlier formats.
+/// Raise the number if a reader of the present format, without knowing a new field, would fail to remove or restore
+/// something. There are no readers of earlier formats.
 pub const FORMAT: u32 = 10;
 
 /// The identity of an attachment: CNI's triple.
@@ -62,7 +62,8 @@ pub struct Attachment {
     pub args: Option<String>,
     /// Boot id of ADD. After a reboot all devices are on the host.
     pub boot_id: String,
-    /// Time of the recorded observation of the rails, as [`Observed::at`]. Lifetimes count from this time.
+    /// Time of the observation that the record contains, as [`Observed::at`]. Lifetimes of addresses and routes count
+    /// from this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_at: Option<u64>,
     /// `CNI_NETNS` of ADD.
@@ -71,11 +72,12 @@ pub struct Attachment {
     pub netns_id: NetnsId,
     /// Progress of the attachment.
     pub phase: Phase,
-    /// True after a restore that did not finish. The next restore gives up attributes that only the machine's momentary
-    /// state prevents.
+    /// True after a restore that did not finish. The next restore gives up attributes that only a temporary state of
+    /// the machine prevents.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tried: bool,
-    /// Indexes of the pod's netdevs that the last DEL named because they may be the host's. The next DEL removes them.
+    /// Indexes of netdevs in the pod that the last DEL named, because they may belong to the host. The next DEL removes
+    /// them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub named: Vec<u32>,
     /// Mode of the RDMA subsystem at ADD.
@@ -107,7 +109,7 @@ pub struct Attachment {
     /// Netdevs of the host that a restore changed temporarily.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spared: Vec<Spared>,
-    /// The pod's interfaces that are no rails, with the tables that they need beside the rails.
+    /// The pod's other interfaces, which are not rails, with the tables that they need because of the rails.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_interfaces: Vec<OtherInterface>,
     /// The network configuration of ADD, for the IPAM plugin's DEL.
@@ -129,9 +131,10 @@ pub enum Phase {
     Attaching,
     /// ADD has answered: the pod has its devices.
     Attached,
-    /// A verb restores the devices to the host, or was killed or failed while it did.
+    /// A verb is restoring the devices to the host, or it failed or was killed during the restore.
     Detaching,
-    /// The devices are restored, and another pod may have them; addresses of [`ipam`](Attachment::ipam) are still held.
+    /// The devices are restored, and another pod may have them. Addresses of [`ipam`](Attachment::ipam) may still be
+    /// held.
     #[serde(rename = "home")]
     Restored,
 }
@@ -148,8 +151,8 @@ impl fmt::Display for Phase {
 pub struct Rail {
     /// Name of the netdev in the pod.
     pub pod_name: InterfaceName,
-    /// The netdev's host state, if the netdev was moved. `None`, also without `shared`: an earlier plugin of the chain
-    /// put the netdev into the pod and restores it to the host.
+    /// The netdev's host state, if this plugin moved the netdev. If `shared` is `None` too, an earlier plugin of the
+    /// chain put the netdev into the pod, and also restores it.
     #[serde(rename = "home", default, skip_serializing_if = "Option::is_none")]
     pub host_link: Option<Link>,
     /// Host settings of the netdev that rtnetlink does not report. None if the netdev stays on the host.
@@ -158,37 +161,36 @@ pub struct Rail {
     /// Current owner of the devices.
     #[serde(default, skip_serializing_if = "Stage::is_pods")]
     pub stage: Stage,
-    /// Routes by the host's netdev that the kernel drops in a move and that `rdma-cni` cannot set again.
+    /// Routes over the host's netdev that a move removes, and that `rdma-cni` cannot set again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unkept_routes: Vec<Route>,
     /// The netdev that stays on the host, if the pod has a child of this netdev.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<Shared>,
-    /// Settings of the virtual function by its physical function while the pod has it. `host_link` has the earlier
-    /// settings.
+    /// Settings that the physical function makes for the virtual function while the pod has it. `host_link` contains
+    /// the settings before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vf: Vec<VfSetting>,
-    /// The driver that is bound again to the function so that it adopts other GUIDs. `vf` has the GUIDs.
+    /// The driver that is bound to the function again, so that it adopts the GUIDs in `vf`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
     /// True if the rail has an RDMA device and no netdev.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bare: bool,
-    /// Other netdevs of the same PCI function, which must not be mistaken for the rail's netdev. With `shared`: the
-    /// host's netdevs that lay on the shared netdev at ADD.
+    /// Other netdevs of the same PCI function, so that a restore does not confuse them with the rail's netdev. With
+    /// `shared`: the host's netdevs that lay on the shared netdev at ADD.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub siblings: Vec<Sibling>,
-    /// Index in the pod, if the netdev has no hardware address on a bus that identifies it.
+    /// Index of the netdev in the pod, if no hardware address on a bus identifies the netdev.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_index: Option<u32>,
-    /// The lower netdev of the rail's netdev, seen from the pod, under the same condition as `pod_index`.
+    /// The lower netdev of the rail's netdev, as seen from the pod, if no hardware address identifies the netdev.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_origin: Option<Origin>,
     /// The addresses, routes and rules that ADD sets, as soon as they are known.
     #[serde(default, rename = "given")]
     pub assigned: DesiredLink,
-    /// True if IPAM refused an address to ADD, or ADD did not ask for one: the rail holds no address. False if ADD was
-    /// killed.
+    /// True if the rail holds no address: IPAM refused one, or ADD did not call IPAM. False if ADD was killed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ipam_refused: bool,
     /// The RDMA device in its host state.
@@ -217,8 +219,8 @@ pub struct Shared {
     pub device: Option<DeviceAddress>,
     /// The kind of the pod's child netdev.
     pub child: Child,
-    /// Name under which an IPoIB child is created on the host. The name remains the child's alias: the end of the pod's
-    /// namespace returns the child to the host.
+    /// Name under which an IPoIB child is created on the host. The name stays as the child's alias, because the child
+    /// returns to the host when the pod's namespace ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_as: Option<InterfaceName>,
 }
@@ -237,8 +239,8 @@ pub struct RailGid {
     pub index: u32,
 }
 
-/// A netdev of the host that has the same PCI function as a rail's netdev (the other port, a representor), or lies on a
-/// shared netdev.
+/// A netdev of the host that shares the PCI function of a rail's netdev (the other port, a representor), or that lies
+/// on a shared netdev.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sibling {
     /// Name on the host.
@@ -291,8 +293,8 @@ impl Attachment {
         }
     }
 
-    /// Returns the table of the routes of rail `index`; `None` without `routing.tableBase`, and for a netdev that an
-    /// earlier plugin put into the pod.
+    /// Returns the routing table of rail `index`. `None`: `routing.tableBase` is not set, or an earlier plugin put the
+    /// netdev into the pod.
     pub fn table(&self, index: usize) -> Option<u32> {
         let base = Some(self.routing.table_base).filter(|base| *base != 0)?;
         let is_ours = self.rails.get(index)?.is_ours();
@@ -307,9 +309,9 @@ impl Attachment {
         self.rdma_mode == Some(RdmaMode::Exclusive)
     }
 
-    /// Returns true if the attachment changes something of the host: a moved netdev or RDMA device, a driver, SMC-R's
-    /// tables. Otherwise the pod has only children of netdevs that stay on the host. An IPoIB child also changes the
-    /// host, because it is on the host for a moment.
+    /// Returns true if the attachment changes the host: it moves a netdev or RDMA device, binds a driver, or changes
+    /// SMC-R's tables. An IPoIB child also changes the host, because the child is created there. Returns false for
+    /// other children of netdevs that stay on the host.
     pub fn changes_host(&self) -> bool {
         let is_child = |rail: &Rail| {
             rail.shared.is_some()
@@ -330,7 +332,7 @@ impl Attachment {
         }
     }
 
-    /// Returns kubelet's allocation for the rail with the RDMA device `rdma`, given in its host state.
+    /// Returns kubelet's allocation for the rail whose RDMA device had the host state `rdma`.
     pub fn allocated_with(&self, rdma: &RdmaDevice) -> Option<&Allocated> {
         let mut rails = self.rails.iter();
         let rail = rails.find(|rail| rail.rdma.as_ref() == Some(rdma))?;
@@ -344,7 +346,7 @@ impl Attachment {
         times.map_or(0, |(then, now)| now.saturating_sub(then))
     }
 
-    /// Returns the addresses that moved netdevs have when they are on the host.
+    /// Returns the addresses that moved netdevs have on the host.
     pub fn away(&self) -> impl Iterator<Item = IpAddr> {
         let host_links = self.rails.iter().filter_map(|rail| rail.host_link.as_ref());
         let addresses = host_links.flat_map(|host_link| &host_link.addresses);
@@ -387,7 +389,8 @@ impl Shared {
         }
     }
 
-    /// Returns true if `link`, on the host, is the parent. When the parent is gone, another netdev can get its index.
+    /// Returns true if `link`, a netdev of the host, is the parent. The index is not enough: after the parent is gone,
+    /// another netdev can get its index.
     pub fn is_of(&self, link: &Link) -> bool {
         let same = link.parent == self.device;
         link.index == self.parent_index
@@ -445,7 +448,7 @@ impl Rail {
         Some(port.number)
     }
 
-    /// Returns the driver that a restore may find unbound from its function, because a restore binds it again.
+    /// Returns the driver that a restore binds again, and that a restore may therefore find unbound.
     pub fn rebound_driver(&self) -> Option<&String> {
         match &self.stage {
             Stage::Rebinding { driver, .. } => Some(driver),

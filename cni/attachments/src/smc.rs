@@ -23,8 +23,8 @@ pub struct Smc {
     /// The pnet entries that this plugin has added; other records can have equal entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<PlacedEntry>,
-    /// Entries of other programs with this plugin's pnet id. The removal of the id also removes these entries; the plugin
-    /// then adds them again.
+    /// Entries of other programs that have this plugin's pnet id. Removing the id also removes these entries, and the
+    /// plugin then adds them again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub returning: Vec<PlacedEntry>,
     /// The user EID that this plugin has added; other records can have the same EID.
@@ -78,7 +78,8 @@ pub enum Fit {
     V1,
     /// SMC-Rv2.
     V2,
-    /// The driver chooses. An iWARP device, such as erdma's, has one GID, which is no address.
+    /// The driver chooses the device's GID. An iWARP device, such as erdma's, has one GID, which does not contain an IP
+    /// address.
     Device,
 }
 
@@ -113,7 +114,7 @@ impl Smc {
         has_entries || self.ueid.is_some() || self.tcp2smc || self.max_links.is_some()
     }
 
-    /// Returns true if the pod uses settings of the whole node, which other pods can share.
+    /// Returns true if the pod uses node-wide settings, which other pods can share.
     pub fn has_nodes(&self) -> bool {
         self.ueid.is_some() || self.entries.iter().any(|it| it.at == NetnsSide::Host)
     }

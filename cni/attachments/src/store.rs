@@ -7,11 +7,11 @@
 //!                                                    .lock  one attachment: its verbs
 //! <stateDir>/rails/…                                       names for programs: `rdma-cni`
 //! ```
-//! The order is: the attachment's lock, then the node's. A verb that holds the node's lock only tries the lock of another
-//! attachment, and does not wait for it.
+//! A verb takes the attachment's lock before the node's lock. While a verb holds the node's lock, it may try the lock
+//! of another attachment, but does not wait for that lock.
 //!
-//! Neither a container id nor a network's name can contain `@` or `/`, so that no two attachments share a file. A lock
-//! is held on an open file, so that the lock ends with its process.
+//! Container ids and network names cannot contain `@` or `/`, so no two attachments share a file. A lock belongs to an
+//! open file, so it ends with its process.
 
 use crate::record::{Attachment, FORMAT, Key};
 pub use cni_protocol::state_file::FileError as StoreError;
@@ -91,13 +91,13 @@ impl Store {
         &self.root
     }
 
-    /// Checks that records can be written. STATUS calls it and writes no record.
+    /// Checks that records can be written. STATUS calls this function, because STATUS itself writes no record.
     pub fn probe(&self) -> Result<(), StoreError> {
         room::check(&self.root).map_err(failed("write", &self.root))
     }
 
-    /// Waits for the node's lock, under which only one move runs at a time: two moves could swap the numbers of their
-    /// character devices.
+    /// Waits for the node's lock, which allows only one move at a time: two simultaneous moves could swap the numbers
+    /// of their character devices.
     pub fn lock_node(&self) -> Result<Lock, StoreError> {
         let path = self.root.join("lock");
         let file = open_first_lock(&path)?;
@@ -132,8 +132,8 @@ impl Store {
         }
     }
 
-    /// Returns true if a verb works on the attachment. Creates no file. The check itself holds the lock for a moment,
-    /// and a verb that starts then finds it taken.
+    /// Returns true if a verb is running for the attachment. Creates no file. The check takes the lock for a moment, so
+    /// a verb that starts at this moment finds the lock taken.
     pub fn is_at_work(&self, key: &Key) -> bool {
         let file = state_file::open(&self.path(key, "lock"));
         let lock = file.map(|file| file.try_lock_shared());
@@ -145,14 +145,14 @@ impl Store {
         self.write(attachment, true)
     }
 
-    /// Overwrites a record. The new record is not synced: the progress of ADD only matters until the next boot, and
-    /// after a power loss the machine has this record or the one before.
+    /// Overwrites a record without syncing it. ADD's progress matters only until the next boot. After a power loss, the
+    /// machine has the new or the old record.
     pub fn update(&self, attachment: &Attachment) -> Result<(), StoreError> {
         self.write(attachment, false)
     }
 
-    /// Overwrites a record as [`Store::update`] does, unless its text cannot be read: a record that was guessed without
-    /// that text must not replace it.
+    /// Overwrites a record like [`Store::update`], but not if the present record cannot be read: a record that was
+    /// built without the present one must not replace it.
     pub fn amend(&self, attachment: &Attachment) -> Result<(), StoreError> {
         match self.record(&attachment.key) {
             Record::Corrupt(why) => {
@@ -181,8 +181,7 @@ impl Store {
         }
     }
 
-    /// Returns the time since the record of `key` was written. `None`: the time is unknown, or the clock was set back,
-    /// as on a machine with an empty battery.
+    /// Returns the time since the record of `key` was written. `None`: the time is unknown, or the clock was set back.
     pub fn age(&self, key: &Key) -> Option<Duration> {
         let written = fs::metadata(self.path(key, "json")).and_then(|it| it.modified());
         written.ok()?.elapsed().ok()
@@ -195,8 +194,8 @@ impl Store {
         Ok(())
     }
 
-    /// Removes an attachment's record and its unfinished file. The lock stays held. A failure to remove the unfinished
-    /// file is not reported: [`Store::sweep`] tries again.
+    /// Removes an attachment's record and its unfinished file. Does not release the lock. If the unfinished file cannot
+    /// be removed, the next [`Store::sweep`] tries again.
     pub fn forget(&self, key: &Key) -> Result<(), StoreError> {
         let _ = fs::remove_file(self.path(key, UNFINISHED));
         let path = self.path(key, "json");
@@ -206,10 +205,10 @@ impl Store {
         }
     }
 
-    /// Removes the remains of killed processes, for the attachments of one network or of all: an unfinished record
-    /// without a writer, and a free lock file without a record. The next verb removes remains that this call cannot
-    /// remove. `own` is the caller's attachment, whose lock the caller holds. Returns the attachments that have a
-    /// record, as [`Store::keys`] does.
+    /// Removes files that killed processes left, for one network or for all: an unfinished record without a writer, and
+    /// a lock file without a record that nobody holds. Remains that this call cannot remove are left to the next verb.
+    /// `own` is the caller's attachment, whose lock the caller holds. Returns the attachments that have a record, like
+    /// [`Store::keys`].
     pub fn sweep(&self, network: Option<&str>, own: Option<&Key>) -> Result<Vec<Key>, StoreError> {
         let Files { records, killed } = self.files(network)?;
         for key in killed {
@@ -222,7 +221,7 @@ impl Store {
         Ok(records.into_iter().collect())
     }
 
-    /// Removes the remains of an attachment whose verb could not begin. Returns true if no other verb works on the
+    /// Removes the files of an attachment whose verb could not begin. Returns true if no other verb is running for the
     /// attachment.
     pub fn tidy(&self, key: &Key) -> bool {
         // the writer of an unfinished record has the lock
@@ -237,7 +236,7 @@ impl Store {
         true
     }
 
-    /// Renames a corrupt record, so that it blocks nothing and is not lost.
+    /// Renames a corrupt record, so that it blocks no verb and stays available.
     pub fn set_aside(&self, key: &Key) -> Result<PathBuf, StoreError> {
         let path = self.path(key, "json");
         let aside = self.path(key, "corrupt");
@@ -302,8 +301,8 @@ impl Store {
 }
 
 impl Lock {
-    /// Removes the lock's file when no record needs the lock any more. Tries twice; [`Store::sweep`] removes a file
-    /// that stays.
+    /// Removes the lock's file if no record needs the lock. Tries twice. If the file still stays, the next
+    /// [`Store::sweep`] removes it.
     pub fn discard(self) {
         let remove = || fs::remove_file(&self.path);
         let _ = remove().or_else(|_| remove());
@@ -326,7 +325,7 @@ struct Head {
     format: u64,
 }
 
-/// Parses `text` as the record of `key`. A record of this version is parsed only once, because an ADD reads the records
+/// Parses `text` as the record of `key`. Parses a record of this version only once, because each ADD reads the records
 /// of all pods.
 pub fn decode(text: &[u8], key: &Key) -> Record {
     // both error texts can quote the writer of the file

@@ -18,7 +18,7 @@ pub struct Meaning {
     pub sharing: Sharing,
     /// The devices.
     pub devices: Named,
-    /// The netdev to which the pod is attached, for each device whose resource names one.
+    /// The netdev to which the pod is attached, for each device whose resource has a `parents` setting.
     pub parents: BTreeMap<DeviceAddress, String>,
     /// The recorded access of containers to the devices.
     pub given: Vec<Given>,
@@ -71,8 +71,8 @@ pub struct Given {
 pub struct Allotment {
     /// The device.
     pub address: DeviceAddress,
-    /// The netdev to which the pod is attached: the device's own netdev, its bond, or a VLAN of either. `None`: the
-    /// device's own netdev or its bond.
+    /// The netdev to which the pod is attached: the device's own netdev, its bond, or a VLAN of one of these. `None`:
+    /// the device's own netdev or its bond.
     pub parent: Option<String>,
     /// Number of pods that may have the device: one or several.
     pub sharing: Sharing,
@@ -106,8 +106,8 @@ pub enum AllocationError {
     },
 }
 
-/// Returns the ids of `resources` that the pod's containers have, each once, in the order of `resources`. Several
-/// containers can have the same id. Kubelet lists a resource once for each NUMA node.
+/// Returns the ids of `resources` that the pod's containers have, in the order of `resources` and without duplicates.
+/// Several containers can have the same id. Kubelet lists a resource once for each NUMA node.
 pub fn ids(pod: &PodResources, resources: &[String]) -> Vec<Id> {
     let devices = || pod.containers.iter().flat_map(|it| &it.devices);
     let mut found: Vec<Id> = vec![];
@@ -128,8 +128,8 @@ pub fn ids(pod: &PodResources, resources: &[String]) -> Vec<Id> {
     found
 }
 
-/// Returns the devices of claims that the pod's containers use, each once. Omits devices of other drivers, whose CDI
-/// names have another format.
+/// Returns the claims' devices that the pod's containers use, without duplicates. Leaves out devices of other drivers,
+/// whose CDI names have another format.
 pub fn claims(pod: &PodResources) -> Vec<ClaimDevice> {
     let resources = pod.containers.iter().flat_map(|it| &it.dynamic_resources);
     let mut found: Vec<ClaimDevice> = vec![];
@@ -163,7 +163,7 @@ pub fn id_of(record: &Record, device: &Prepared) -> Id {
     }
 }
 
-/// Resolves a device of a claim by the claim's record. `None`: the device belongs to none of `resources`.
+/// Resolves a claim's device by the claim's record. `None`: the device belongs to none of `resources`.
 pub fn of_claim(device: &ClaimDevice, record: &Record, resources: &[String]) -> Option<Meaning> {
     let is_it = |it: &&Prepared| it.device == device.device && resources.contains(&it.resource);
     let prepared = record.devices.iter().find(is_it)?;
@@ -182,7 +182,8 @@ pub fn of_claim(device: &ClaimDevice, record: &Record, resources: &[String]) -> 
     })
 }
 
-/// Resolves `id` by its grant, else by the resource that the daemon published, else by the id's own text.
+/// Resolves `id` to its devices: from its grant, else from the resource that the daemon published, else from the id's
+/// own text.
 pub fn meaning(
     id: &Id,
     grant: Option<Grant>,
@@ -234,7 +235,7 @@ pub fn meaning(
     }
 }
 
-/// Returns the netdev to which the pod is attached, for each of `devices` whose resource names one.
+/// Returns the netdev to which the pod is attached, for each of `devices` whose resource has a `parents` setting.
 fn parents(devices: &[GrantedDevice]) -> BTreeMap<DeviceAddress, String> {
     let devices = devices.iter();
     let named = devices.filter_map(|it| Some((it.address.clone(), it.parent.clone()?)));
@@ -249,9 +250,9 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// Returns the devices of `meanings`, each once for each netdev to which the pod is attached. The order is that of the
-/// resources, then of the addresses, so that rails get the same numbers each time. `devices` are the node's devices
-/// that have an RDMA device.
+/// Returns the devices of `meanings`, each once for each netdev to which the pod is attached. They are ordered by
+/// resource, then by address, so that rails always get the same numbers. `devices` are the node's devices that have an
+/// RDMA device.
 pub fn devices(
     meanings: &[Meaning],
     devices: &[Device],

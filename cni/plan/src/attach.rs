@@ -13,11 +13,11 @@ use attachments::{Attachment, DesiredLink, Rail, Shared};
 use network_conf::Dad;
 use rdma_netns::{Child, Ipoib, IpoibMode, Link, LinkType, NetnsSide, Observed, Op, RdmaDevice};
 
-/// `IPV6_MIN_MTU` (`include/uapi/linux/ipv6.h`): with a smaller MTU the kernel removes IPv6 from a netdev.
+/// `IPV6_MIN_MTU` (`include/uapi/linux/ipv6.h`): the kernel removes IPv6 from a netdev with a smaller MTU.
 const IPV6_MIN_MTU: u32 = 1280;
 
-/// Returns the operations that remain until every rail is in the pod in its `desired` state, rail by rail. Operations
-/// for the pod's other interfaces come first, so that their replies do not take a rail's route.
+/// Returns the operations that remain until every rail is in the pod in its `desired` state, rail by rail. The
+/// operations for the pod's other interfaces come first, so that no rail's route diverts their replies.
 pub fn attach(
     attachment: &Attachment,
     observed: &Observed,
@@ -51,8 +51,8 @@ pub fn attach_rail(
     }
     let moved = move_rdma(attachment, rail, observed, &mut ops)?;
     match (&rail.host_link, &rail.shared) {
-        // the kernel makes the IPoIB netdev again, on the host, from Linux 6.17 on in the pod: the plan continues when
-        // it is observed
+        // the kernel makes the IPoIB netdev again: on the host, from Linux 6.17 on in the pod; the plan continues after
+        // the next observation
         (Some(host_link), _) if moved && host_link.link_type == LinkType::Infiniband => {}
         (Some(host_link), _) => {
             let draft = placed(rail, host_link, observed, &mut ops)?;
@@ -79,14 +79,14 @@ pub fn attach_rail(
     Ok(ops)
 }
 
-/// Plans the settings of a virtual function by its physical function, before the function is moved. Drivers adopt
+/// Plans the settings that the physical function makes for a virtual function before the function moves. Drivers adopt
 /// another hardware address only when the function restarts, and GUIDs only when the driver is bound. Returns true if
-/// the driver is bound again: the plan continues when the new devices are observed.
+/// the driver is bound again; the plan then continues after the new devices are observed.
 fn set_up(rail: &Rail, host_link: &Link, observed: &Observed, ops: &mut Vec<Op>) -> bool {
     let Some(function) = Function::of(host_link, observed) else {
         return false;
     };
-    // settings that the driver does not report were made before the move
+    // before the move, settings that the driver does not report were made
     let is_moved = matches!(
         locate::link(rail, host_link, observed),
         Ok(Located::At(NetnsSide::Pod, _))
@@ -130,7 +130,7 @@ fn move_rdma(
     }
 }
 
-/// Plans the move of the netdev recorded as `host_link` into the pod, with its name there.
+/// Plans the move of the netdev recorded as `host_link` into the pod, under its pod-side name.
 fn placed<'a>(
     rail: &Rail,
     host_link: &Link,
@@ -149,7 +149,7 @@ fn placed<'a>(
     Ok(draft)
 }
 
-/// Refuses a name that another netdev than `present` has in the pod.
+/// Returns an error if another netdev than `present` has the rail's name in the pod.
 fn check_name(rail: &Rail, present: Option<&Link>, observed: &Observed) -> Result<(), Obstacle> {
     let pod = observed.pod.as_ref();
     let named = pod.and_then(|pod| pod.link(&rail.pod_name));
@@ -163,13 +163,13 @@ fn check_name(rail: &Rail, present: Option<&Link>, observed: &Observed) -> Resul
     }
 }
 
-/// Returns the parent of a child with `mtu`, if the parent can have such a child.
+/// Returns the parent of a child with `mtu`. Returns an obstacle if the parent cannot have such a child.
 pub fn bearer<'a>(shared: &Shared, mtu: u32, observed: &'a Observed) -> Result<&'a Link, Obstacle> {
     let Some(parent) = observed.host.link_by_index(shared.parent_index) else {
         let device = shared.parent.to_string();
         return Err(Obstacle::Vanished { device });
     };
-    // an IPoIB child has the MTU of its own mode and partition
+    // the mode and partition of an IPoIB child determine its MTU
     let is_limit = !matches!(shared.child, Child::Ipoib { .. });
     if is_limit && mtu > parent.mtu {
         return Err(Obstacle::MtuTooLarge {
@@ -233,9 +233,9 @@ enum Mtu {
 }
 
 impl Mtu {
-    /// Returns the desired MTU of an IPoIB child that sends in `mode`: the parent's MTU if parent and child send in one
-    /// mode. In datagram mode the partition's broadcast group limits it as soon as the netdev has joined the group
-    /// (`ipoib_mcast_carrier_on_task()`, `drivers/infiniband/ulp/ipoib/ipoib_multicast.c`).
+    /// Returns the desired MTU of an IPoIB child with the send mode `mode`. It is the parent's MTU if parent and child
+    /// have the same mode. In datagram mode the broadcast group of the partition limits the MTU after the netdev has
+    /// joined the group (`ipoib_mcast_carrier_on_task()`, `drivers/infiniband/ulp/ipoib/ipoib_multicast.c`).
     fn of_ipoib_child(attachment: &Attachment, mode: IpoibMode, parent: &Link) -> Self {
         let is_alike = parent.ipoib.is_some_and(|it| it.mode == mode);
         let mtu = attachment.mtu.or(Some(parent.mtu).filter(|_| is_alike));
@@ -265,7 +265,7 @@ struct Medium<'a> {
 }
 
 impl<'a> Medium<'a> {
-    /// Describes a `child` of `parent`. `mtu` counts if the parent limits the child's MTU.
+    /// Describes a `child` of `parent`. `mtu` is used if the parent limits the child's MTU.
     fn of_child(attachment: &Attachment, child: Child, parent: &'a Link, mtu: u32) -> Self {
         let (mtu, ipoib) = match child {
             Child::Macvlan { .. } | Child::Ipvlan { .. } => (Mtu::Exactly(mtu), None),
@@ -323,8 +323,8 @@ fn configure(
         }
     }
     if attachment.rails.len() > 1 {
-        // with rails on one segment each rail must answer only for its own addresses: otherwise a peer's frames arrive
-        // at another rail, whose RDMA device drops them
+        // if rails share one segment, each rail must answer only for its own addresses: otherwise a peer sends frames
+        // to another rail, whose RDMA device drops them
         draft.sysctl("ipv4/arp_ignore", 1);
         draft.sysctl("ipv4/arp_announce", 2);
     }

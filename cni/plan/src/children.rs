@@ -5,16 +5,16 @@ use crate::RailPlan;
 use rdma_netns::{InterfaceName, Link, LinkChange, LinkSetting, NetnsSide, Observed, Op};
 use std::collections::BTreeSet;
 
-/// First netdev group (`IFLA_GROUP`) to try for children of several rails, which one deletion removes: `RDMA` in ASCII. The
-/// plan takes the next number if another netdev of the pod has this group.
+/// First netdev group (`IFLA_GROUP`) to try for the children of several rails, so that one deletion removes them:
+/// `RDMA` in ASCII. If another netdev of the pod has this group, the plan tries the next number.
 const CHILD_GROUP: u32 = 0x5244_4d41;
 
-/// Maximum number of netdevs that are removed at a time. The kernel removes some thousands in a second, and no other
-/// program can change a netdev meanwhile.
+/// Maximum number of netdevs in one removal. The kernel removes some thousands of netdevs in a second, and meanwhile no
+/// other program can change a netdev.
 const BATCH: usize = 512;
 
-/// Limits each rail's plan so that all plans together remove at most one batch of netdevs. Returns true if netdevs are
-/// left out: a pod can have as many netdevs on its rails as its memory holds, and other verbs wait for the node's lock.
+/// Limits the rails' plans so that together they remove at most one batch of netdevs. Returns true if a plan was cut. A
+/// pod can make as many netdevs on its rails as its memory allows, and other verbs wait for the node's lock meanwhile.
 pub fn limit_to_batch(plans: &mut [RailPlan]) -> bool {
     let mut removed = 0;
     let mut is_limited = false;
@@ -32,9 +32,9 @@ pub fn limit_to_batch(plans: &mut [RailPlan]) -> bool {
     is_limited
 }
 
-/// Returns the operations that remove all children that `plans` remove, by one deletion. A single deletion waits once
-/// for the netdevs' last references; separate deletions wait once for each netdev. Returns nothing for fewer than two
-/// children. The children get a netdev group that no other netdev of the pod has.
+/// Returns operations that remove all children of `plans` in one deletion. One deletion waits once for the last
+/// references to the netdevs; separate deletions wait once for each netdev. Returns no operations for fewer than two
+/// children. The operations first put the children into a netdev group that no other netdev of the pod has.
 pub fn children_together(plans: &[RailPlan], observed: &Observed) -> Vec<Op> {
     let Some(pod) = &observed.pod else {
         return vec![];

@@ -19,18 +19,18 @@ use rdma_netns::{
 /// Other records that a plan considers.
 #[derive(Debug, Default)]
 pub struct Others {
-    /// Records of this boot whose devices are not restored yet. If one of their netdevs has a name that this attachment
-    /// needs, the plan renames that netdev: two pods can have exchanged the names of their netdevs.
+    /// Records of this boot whose devices are not restored. Two pods can have exchanged the names of their netdevs: if
+    /// a netdev of these records has a name that this attachment needs, the plan renames it.
     pub unrestored: Vec<Attachment>,
     /// Other attachments of the same pod, whose children stay.
     pub of_pod: Vec<Attachment>,
-    /// True if netdevs beside the rails stay that may be the host's. Only the pod's own DEL removes them, and only if
-    /// the DEL before has named them.
+    /// True if netdevs of the pod that are not rails stay, because they may belong to the host. Only the pod's own DEL
+    /// removes such netdevs, and only if the previous DEL has named them.
     pub keeps_aliased: bool,
 }
 
 impl Others {
-    /// Returns true if `plans`, which are made without others, may differ with them.
+    /// Returns true if `plans`, which were made without other attachments, may be different with them.
     pub fn are_needed(plans: &[RailPlan], attachment: &Attachment, observed: &Observed) -> bool {
         let is_taken = |plan: &RailPlan| matches!(plan, Err(Obstacle::HostNameTaken { .. }));
         let mut rails = attachment.rails.iter();
@@ -40,14 +40,14 @@ impl Others {
     }
 }
 
-/// Returns the operations that still lead to the recorded state, as a plan for each rail. A rail that cannot return to
-/// the host does not stop the others.
+/// Returns the operations that lead from the present to the recorded state, one plan for each rail. A rail that cannot
+/// return to the host does not stop the others.
 pub fn detach(attachment: &Attachment, observed: &Observed) -> Vec<RailPlan> {
     detach_beside(attachment, &Others::default(), observed, &[])
 }
 
-/// Plans as [`detach`] does, but considers `others` and omits the attributes that were `given_up`. Each of these comes
-/// with its rail's index.
+/// Plans like [`detach`], but takes `others` into account, and leaves out the attributes in `given_up`. Each of these
+/// attributes has its rail's index.
 pub fn detach_beside(
     attachment: &Attachment,
     others: &Others,
@@ -101,9 +101,9 @@ pub fn detach_beside(
     rails.collect()
 }
 
-/// Returns the indexes of the restored rails. The host has the rail with all recorded attributes but `given_up`, and the
-/// pod has no rule, no other interface and no netdev for the rail. A rail whose netdev does not exist is not restored,
-/// because the netdev can come back.
+/// Returns the indexes of restored rails. A rail is restored if the host has it with all recorded attributes except
+/// `given_up`, and the pod has no rule, no other interface and no netdev because of the rail. A rail without a netdev
+/// is not restored, because the netdev can come back.
 pub fn home(
     attachment: &Attachment,
     others: &Others,
@@ -119,7 +119,7 @@ pub fn home(
     rails.filter(is_home).collect()
 }
 
-/// Plans the return of the rail `index`; if its driver is due to be bound again, by the driver.
+/// Plans the return of the rail `index`. If the rail's driver must be bound again, the rebind returns the rail.
 fn return_rail(
     (attachment, others): (&Attachment, &Others),
     index: usize,
@@ -153,7 +153,7 @@ pub fn gone<'a>(
     gone.map(|(index, _, host_link)| (index, host_link))
 }
 
-/// Removes the rules that ADD set for the rail: unlike routes, rules stay when the netdev leaves.
+/// Removes the rules that ADD set for the rail. Rules stay after the netdev leaves the pod, unlike routes.
 fn rules(rail: &Rail, observed: &Observed) -> Vec<Op> {
     let rules = observed.pod.iter().flat_map(|pod| &pod.rules);
     let ours = rules.filter(|rule| rail.assigned.rules.contains(rule));
@@ -221,7 +221,7 @@ fn rail_to_host(
         return Ok(ops);
     };
     if !ops.is_empty() && host_link.link_type == LinkType::Infiniband {
-        // the kernel makes the IPoIB netdev again, on the host: the plan continues when it is observed
+        // the kernel makes the IPoIB netdev again, on the host: the plan continues after the next observation
         return Ok(ops);
     }
     let lacks = |function: &Function<'_>| {
@@ -240,7 +240,7 @@ fn rail_to_host(
         false => locate::link(rail, host_link, observed)?,
     };
     let Located::At(side, link) = located else {
-        // the physical function still has the function, as after an unbinding of its driver
+        // the physical function has the function without a netdev, as after its driver was unbound
         ops.extend(function.iter().filter(|it| it.is_there()).flat_map(lacks));
         ops.extend(bind);
         return Ok(ops);
@@ -254,7 +254,7 @@ fn rail_to_host(
             ops.extend(rebind.filter(|_| !given_up.contains(&Attribute::Rebound)));
         }
         if !ops.is_empty() {
-            // the driver then makes its devices again: the plan continues when they are observed
+            // the driver then makes its devices again: the plan continues after the next observation
             return Ok(ops);
         }
     }
@@ -299,8 +299,8 @@ fn rail_to_host(
     Ok(ops)
 }
 
-/// Removes the rail's child of a netdev that stays on the host, and the temporary children that restored the mode of
-/// its port. Keeps rails of the pod's other attachments, `of_pod`.
+/// Removes the rail's child of a shared netdev, and temporary children that restored an ipvlan port's mode. Does not
+/// remove rails of `of_pod`, the pod's other attachments.
 fn children(rail: &Rail, of_pod: &[Attachment], observed: &Observed) -> Vec<Op> {
     let Some(shared) = &rail.shared else {
         return vec![];
@@ -342,9 +342,9 @@ fn port_resets<'a>(rail: &'a Rail, observed: &'a Observed) -> impl Iterator<Item
     })
 }
 
-/// Restores the mode of an ipvlan port if the pod's child `link` shows that somebody changed the mode. A port has the
-/// mode of the last child that was made (`ipvlan_link_new()`, `drivers/net/ipvlan/ipvlan_main.c`), and children of
-/// other pods keep the port. The plan removes the temporary child as soon as it is observed.
+/// Restores the mode of an ipvlan port, if the mode of the pod's child `link` shows that a program changed it. A new
+/// child sets the port's mode (`ipvlan_link_new()`, `drivers/net/ipvlan/ipvlan_main.c`), and the port exists as long as
+/// other pods have children. So the plan creates a temporary child, and removes it after the next observation.
 fn reset_port(shared: &Shared, link: &Link, observed: &Observed) -> Option<Op> {
     let is_changed =
         matches!(shared.child, Child::Ipvlan { .. }) && link.child != Some(shared.child);
@@ -363,8 +363,8 @@ fn reset_port(shared: &Shared, link: &Link, observed: &Observed) -> Option<Op> {
     })
 }
 
-/// Returns a temporary name for `link` of `rail` while its own name belongs to `other`, the netdev of another rail that
-/// has a wrong name. A pod can have exchanged the names of two netdevs, and each would wait for the other.
+/// Returns a temporary name for `link`, a netdev of `rail`, while `other`, a misnamed netdev of another rail, has its
+/// recorded name. A pod can have exchanged the names of two netdevs: each would wait for the other.
 fn temporary_name(
     attachment: &Attachment,
     rail: &Rail,
@@ -386,15 +386,15 @@ fn temporary_name(
     kernel_name(link, observed).filter(|_| is_there)
 }
 
-/// Returns the name that the kernel gives to a netdev whose own name is taken (`default_device_exit_net()`,
+/// Returns the name that the kernel gives to a returning netdev whose own name is taken (`default_device_exit_net()`,
 /// `net/core/dev.c`), if that name is free.
 fn kernel_name(link: &Link, observed: &Observed) -> Option<InterfaceName> {
     let name = InterfaceName::try_from(format!("dev{}", link.index)).ok()?;
     observed.host.link(&name).is_none().then_some(name)
 }
 
-/// Takes `name` from `link`, which is on the host, if `link` is a netdev of `others` that should not have `name`. The
-/// restore of that netdev finds it under any name.
+/// Renames `link`, a netdev of the host that has `name`, if `link` belongs to `others` and should have another name.
+/// The restore of `link` finds it under any name.
 fn release_name(
     others: &[Attachment],
     link: &Link,
@@ -422,16 +422,16 @@ fn release_name(
     }
 }
 
-/// Plans the move to the host under the recorded name. The move resets all other attributes. They are planned when the
-/// netdev is observed on the host.
+/// Plans the move to the host under the recorded name. The move resets all other attributes. A later plan restores
+/// them, when the netdev is observed on the host.
 fn to_host(host_link: &Link, mut draft: LinkPlanner<'_>, observed: &Observed) {
     if let Some(function) = Function::of(host_link, observed) {
-        // a function adopts its hardware address while it is moved; its other settings stay the pod's until it has left
+        // a function adopts a hardware address only while it moves; its other settings stay until it has left the pod
         let is_mac = |it: &&VfSetting| it.kind() == VfSettingKind::Mac;
         draft.vf(&function, function.before().filter(is_mac));
     }
-    // an alternative name can be taken on the host, whether the pod or the host gave it: the kernel then refuses the
-    // whole move (`__dev_change_net_namespace()`, `net/core/dev.c`)
+    // the host may have another netdev with an alternative name of this one; the kernel would then refuse the whole
+    // move (`__dev_change_net_namespace()`, `net/core/dev.c`)
     let free = host_link.alt_names.iter();
     let free = free.filter(|name| observed.host.link(name).is_none());
     draft.drop_alt_names(&free.cloned().collect::<Vec<_>>());
@@ -456,7 +456,7 @@ fn restore_attributes(
     if let Some(function) = &function {
         draft.vf(function, function.before());
     }
-    // the address ends with the port's own GUID, which the physical function has restored, unless somebody has set
+    // the address ends with the port's GUID, which the physical function has restored, unless an administrator had set
     // another one
     let is_given = function.is_none_or(|it| !it.has_guids()) || Guid::is_changed(host_link);
     if is_given {
@@ -480,7 +480,7 @@ fn restore_attributes(
     draft.up(host_link.up);
     let lasting = |address: &&Address| !address.automatic;
     draft.addresses(host_link.addresses.iter().filter(lasting));
-    // a route that needs an address of the kernel can only be restored when the kernel has made the address
+    // wait for the address that the kernel makes before restoring a route that needs it
     let to_be: Vec<_> = host_link
         .addresses
         .iter()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A netdev in the state after the operations planned so far. Each step adds its operation only if it changes
-//! something, and applies the kernel's side effects.
+//! The planned state of a netdev after the operations so far. Each step adds an operation only if it changes something,
+//! and models the kernel's side effects.
 
 use super::function::Function;
 use attachments::Attribute;
@@ -98,7 +98,7 @@ impl<'a> LinkPlanner<'a> {
         self.link.sysctls.get("ipv6/disable_ipv6") == Some(&1)
     }
 
-    /// Plans the move to the other namespace. The move sets the netdev down, and removes addresses, routes and
+    /// Plans the move to the other namespace. The kernel then sets the netdev down, and removes addresses, routes and
     /// settings.
     pub(super) fn relocate(&mut self, to: NetnsSide, name: &InterfaceName) {
         if self.at == to {
@@ -116,7 +116,7 @@ impl<'a> LinkPlanner<'a> {
         forget(&mut self.link);
     }
 
-    /// Plans another name. Sets the netdev down first: kernels before 6.2 rename no netdev that is up.
+    /// Plans another name. Sets the netdev down first, because kernels before 6.2 cannot rename a netdev that is up.
     pub(super) fn rename(&mut self, name: &InterfaceName) {
         if self.link.name == *name {
             return;
@@ -126,7 +126,7 @@ impl<'a> LinkPlanner<'a> {
         self.link.name = name.clone();
     }
 
-    /// Plans the state up or down. Down removes IPv6 addresses and all routes.
+    /// Plans the state up or down. The kernel removes IPv6 addresses and all routes of a netdev that goes down.
     pub(super) fn up(&mut self, up: bool) {
         if self.link.up == up {
             return;
@@ -171,12 +171,13 @@ impl<'a> LinkPlanner<'a> {
         }
     }
 
-    /// Plans the hardware address. Sets the netdev down first: not every driver changes the address while it is up.
+    /// Plans the hardware address. Sets the netdev down first, because some drivers refuse a new address while it is
+    /// up.
     pub(super) fn mac(&mut self, mac: &HardwareAddress) {
         let mut mac = mac.clone();
         if self.link.link_type == LinkType::Infiniband && self.link.mac.0.len() == mac.0.len() {
-            // only the port's GUID at the address' end can be set: the kernel chooses queue pair and subnet prefix of
-            // the new netdev (`ipoib_check_lladdr()`, `ipoib_main.c`)
+            // only the port GUID at the end of the address can be set: the kernel chooses queue pair and subnet prefix
+            // of a new netdev (`ipoib_check_lladdr()`, `ipoib_main.c`)
             let own = mac.0.len().min(IPOIB_OWN);
             mac.0[..own].copy_from_slice(&self.link.mac.0[..own]);
         }
@@ -274,8 +275,8 @@ impl<'a> LinkPlanner<'a> {
         }
     }
 
-    /// Plans IPv4 addresses in order, and IPv6 addresses from the last to the first, because the kernel lists the
-    /// newest address first (`ipv6_link_dev_addr()`, `net/ipv6/addrconf.c`).
+    /// Plans IPv4 addresses in order. Plans IPv6 addresses in reverse order, because the kernel lists the newest one
+    /// first (`ipv6_link_dev_addr()`, `net/ipv6/addrconf.c`).
     pub(super) fn addresses<'b>(
         &mut self,
         desired: impl DoubleEndedIterator<Item = &'b Address> + Clone,
@@ -291,7 +292,7 @@ impl<'a> LinkPlanner<'a> {
             // the kernel removes IFA_F_OPTIMISTIC when detection ends
             (present.flags ^ desired.flags) & !IFA_F_OPTIMISTIC == 0
                 && present.metric == desired.metric
-                // the kernel derives the scope of an IPv6 address from the address
+                // the kernel derives the scope of an IPv6 address itself
                 && (desired.ip.is_ipv6() || present.scope == desired.scope)
                 && present.label == desired.label
         };
@@ -324,7 +325,7 @@ impl<'a> LinkPlanner<'a> {
     }
 }
 
-/// Clears the state that a netdev loses when it enters a namespace.
+/// Clears the state that a netdev loses when it moves to another namespace.
 fn forget(link: &mut Link) {
     link.up = false;
     link.addresses.clear();

@@ -160,7 +160,7 @@ pub fn of_children(attachment: &Attachment, observed: &Observed) -> Vec<String> 
 }
 
 fn of_child(rail: &Rail, observed: &Observed) -> Option<String> {
-    // the partition of an IPoIB child cannot change, and the plan includes its mode
+    // leaves out IPoIB children: their partition cannot change, and the plan restores their mode
     let shared = rail.shared.as_ref().filter(|_| !rail.has_ipoib_child())?;
     let link = locate::child(rail, shared, observed)?;
     let (found, made) = (link.child?, shared.child);
@@ -179,7 +179,7 @@ fn of_child(rail: &Rail, observed: &Observed) -> Option<String> {
     }
 }
 
-/// Returns the present setting of function `number` of `pf` that has the kind of `setting`.
+/// Returns the present value of the setting `setting` for virtual function `number` of `pf`.
 fn present_of_vf<'a>(
     observed: &'a Observed,
     pf: &str,

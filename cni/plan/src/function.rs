@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A virtual function of a record: its settings by the physical function, and its driver. The driver adopts GUIDs when
-//! it is bound (mlx5 reads them once, `mlx5_ib_init_node_data()` in `drivers/infiniband/hw/mlx5/main.c`).
+//! A virtual function of a record: the settings that its physical function makes, and its driver. The driver adopts
+//! GUIDs only when it is bound (mlx5 reads them once, `mlx5_ib_init_node_data()`, `drivers/infiniband/hw/mlx5/main.c`).
 
 use super::{locate, locate::Located};
 use attachments::{Attachment, Phase, Rail, Stage};
@@ -15,7 +15,8 @@ pub(super) struct Function<'a> {
 }
 
 impl<'a> Function<'a> {
-    /// Returns the function whose netdev was recorded as `host_link`. `None`: no setting of the function was changed.
+    /// Returns the function whose netdev was recorded as `host_link`. `None`: the attachment changed no setting of the
+    /// function.
     pub(super) fn of(host_link: &'a Link, observed: &'a Observed) -> Option<Self> {
         let known = host_link.vf.as_ref()?;
         let present = host_link.parent.as_ref();
@@ -38,14 +39,14 @@ impl<'a> Function<'a> {
         self.before().any(|it| it.guid().is_some())
     }
 
-    /// Returns true if the function's driver reports settings of `kind`. A plan sets other settings once, and does not
-    /// compare them.
+    /// Returns true if the function's driver reports settings of `kind`. A plan makes unreported settings once, without
+    /// comparing.
     pub(super) fn reports(&self, kind: VfSettingKind) -> bool {
         self.present.is_none_or(|vf| vf.setting(kind).is_some())
     }
 
-    /// Returns the operations that set those `desired` settings that the function lacks: all of them, if the physical
-    /// function does not report them.
+    /// Returns the operations for the `desired` settings that the function does not have. A setting that the physical
+    /// function does not report always needs an operation.
     pub(super) fn lacks<'b>(&self, desired: impl Iterator<Item = &'b VfSetting>) -> Vec<Op> {
         let is_missing = |it: &&VfSetting| self.present.is_none_or(|vf| !vf.settings.contains(it));
         let vf = self.present.unwrap_or(self.known);
@@ -57,15 +58,15 @@ impl<'a> Function<'a> {
         desired.filter(is_missing).map(op).collect()
     }
 
-    /// Returns true if a GUID of `kind` is restored to another value than the pod's in `rail`.
+    /// Returns true if a restore sets the GUID of `kind` to another value than the pod's value in `rail`.
     pub(super) fn gets_back(&self, rail: &Rail, kind: VfSettingKind) -> bool {
         let mut before = self.before().filter(|it| it.kind() == kind);
         before.any(|it| !rail.vf.contains(it))
     }
 }
 
-/// Returns true if `op` makes a setting that the function's driver does not report. No observation shows whether the
-/// operation succeeded.
+/// Returns true if `op` makes a setting that the function's driver does not report. No observation shows the result of
+/// such an operation.
 pub fn is_unreported(op: &Op, observed: &Observed) -> bool {
     let Op::SetVf {
         pf,
@@ -80,16 +81,16 @@ pub fn is_unreported(op: &Op, observed: &Observed) -> bool {
     function.is_some_and(|vf| vf.setting(setting.kind()).is_none())
 }
 
-/// Returns the operation that makes the driver of `rail`'s function, on the host, use the configured GUIDs. `None`:
-/// the driver uses these GUIDs already.
+/// Returns the operation that makes the driver of `rail`'s function adopt the configured GUIDs, while the function is
+/// on the host. `None`: the driver has adopted them.
 pub(super) fn takes_over(rail: &Rail, host_link: &Link, observed: &Observed) -> Option<Op> {
     rebind(rail, host_link, observed, |setting, own| {
         setting.guid() != Some(own)
     })
 }
 
-/// Returns the operation that removes the pod's GUIDs, of the kinds that `is_to_go` accepts, from the function of `rail`
-/// on the host. `None`: the function has no such GUID.
+/// Returns the operation that removes the pod's GUIDs from the function of `rail` on the host, for the kinds of GUID
+/// that `is_to_go` accepts. `None`: the function has no such GUID.
 pub(super) fn gives_back(
     rail: &Rail,
     host_link: &Link,
@@ -101,8 +102,8 @@ pub(super) fn gives_back(
     })
 }
 
-/// Returns the operation that binds the driver of `rail`'s function again, if `is_due` accepts one of the pod's
-/// settings together with the function's present GUID.
+/// Returns the operation that binds the driver of `rail`'s function again. `is_due` decides for each of the pod's
+/// settings, together with the function's present GUID.
 fn rebind(
     rail: &Rail,
     host_link: &Link,
@@ -128,11 +129,15 @@ fn rebind(
 /// Index of a rail in its record, and the index and driver for its [`Stage::Rebinding`].
 pub type Rebind = (usize, u32, String);
 
-/// Returns the rails whose drivers are bound again before a verb leaves the rails to other owners. There are two cases.
-/// Of the rails that are `home`, netdevs in unseen namespaces may lie on the netdev. As the last resort, of the rails
-/// in a namespace that is neither the host's nor the pod's, the driver makes new devices on the host. `alone()` must
-/// accept the function. Empty without `rebindDriver`: a function that returned by its namespace's end can have another
-/// owner by now, without a record.
+/// Returns the rails whose drivers must be bound again before their devices become free for other pods. There are two
+/// cases:
+///
+/// - the rail is `home`, but netdevs in unseen namespaces may lie on its netdev;
+/// - as the last resort, the rail is in a namespace that is neither the host's nor the pod's: the driver makes new
+///   devices on the host.
+///
+/// The function must pass `alone()`. Empty without `rebindDriver`: a function that returned when its namespace ended
+/// can already have another owner without a record.
 pub fn rebinds(
     attachment: &Attachment,
     others: &[Attachment],
@@ -172,11 +177,11 @@ pub fn is_rebound(rail: &Rail, observed: &Observed) -> bool {
     matches!(located, Ok(Located::At(NetnsSide::Host, link)) if link.index != *index)
 }
 
-/// Returns the driver of `rail`'s function, if a new binding ends only the recorded devices of the rail. `None` for
-/// - a device of one of `others`, which are records of this boot whose devices are not restored;
-/// - further netdevs, virtual functions or sub-functions;
+/// Returns the driver of `rail`'s function, if binding it again affects no devices except the rail's. `None` for
+/// - a device of one of `others`, the records of this boot whose devices are not restored;
+/// - a function with further netdevs, virtual functions or sub-functions;
 /// - a netdev whose RDMA device can belong to another function, as with erdma: the kernel would wait for that RDMA
-///   device for ever.
+///   device forever.
 fn alone<'a>(rail: &Rail, others: &[Attachment], observed: &'a Observed) -> Option<&'a str> {
     let address = rail.device()?;
     let device = observed.device(address)?;
@@ -195,8 +200,8 @@ fn alone<'a>(rail: &Rail, others: &[Attachment], observed: &'a Observed) -> Opti
     driver.filter(|_| !has_more && !is_paired && !is_theirs)
 }
 
-/// Returns the operation that binds the driver of `rail` again, if its [`Stage::Rebinding`] names the netdev with this
-/// `index` on the host. Index 0: the netdev is in another namespace.
+/// Returns the operation that binds the driver of `rail` again, if its [`Stage::Rebinding`] has `index`, the index of
+/// the netdev on the host. Index 0: the netdev is in another namespace.
 pub(super) fn bind_anew(rail: &Rail, index: u32) -> Option<Op> {
     let Stage::Rebinding {
         index: recorded,
@@ -209,8 +214,8 @@ pub(super) fn bind_anew(rail: &Rail, index: u32) -> Option<Op> {
     (*recorded == index).then_some(Op::RebindDriver { device, driver })
 }
 
-/// Returns the operation that binds the driver to `rail`'s function, if the function has no driver: the verb that
-/// unbound the driver was killed, or the driver refused.
+/// Returns the operation that binds a driver to `rail`'s function, if the function has none. The driver is missing if
+/// it refused, or if a verb was killed between unbind and bind.
 pub(super) fn bind(rail: &Rail, observed: &Observed) -> Option<Op> {
     let (device, driver) = rail.device().zip(rail.rebound_driver().cloned())?;
     let is_bound = observed.device(device)?.driver.is_some();
@@ -218,8 +223,8 @@ pub(super) fn bind(rail: &Rail, observed: &Observed) -> Option<Op> {
     (!is_bound).then_some(Op::BindDriver { device, driver })
 }
 
-/// Returns true if the devices of functions whose drivers were bound again are on the host, under their recorded names.
-/// Udev renames them a moment after the kernel has made them.
+/// Returns true if the devices of rebound functions are on the host under their recorded names. Udev renames them
+/// shortly after the kernel has made them.
 pub fn are_named(attachment: &Attachment, observed: &Observed) -> bool {
     let rails = attachment.rails.iter();
     let mut rebound = rails.filter(|it| it.rebound_driver().is_some());

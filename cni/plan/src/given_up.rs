@@ -5,7 +5,7 @@ use super::missing_of;
 use attachments::{Attribute, given_up::Note};
 use rdma_netns::{Guid, Link, Observed, VfSetting};
 
-/// Returns the reasons for the attributes that the netdev of `note` still lacks, a sentence for each.
+/// Returns the recorded reasons for those attributes that the netdev of `note` still lacks, one sentence for each.
 pub fn left<'a>(note: &'a Note, observed: &Observed) -> Vec<&'a str> {
     let missing = missing(note, observed);
     let left = note.lacks.iter();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Objects that a pod made on its devices. DEL removes them before the devices leave the pod.
+//! Objects that a pod made on its devices, and that DEL removes before the devices leave the pod.
 
 use super::{
     Obstacle, Others,
@@ -9,20 +9,20 @@ use attachments::{Attachment, Phase, Rail, Sibling};
 use rdma_netns::{Link, LinkChange, NetnsSide, Observed, Op, RdmaDevice};
 use std::slice;
 
-/// Returns the pod's other children of the netdevs that it shares: netdevs that belong neither to this attachment nor
-/// to `of_pod`, the other attachments of the pod. They are removed at the DEL of the pod's primary interface (`eth0`),
-/// which ends the pod, because they would receive others' frames as long as the namespace exists. A pod with
-/// `NET_ADMIN` makes a macvlan of the host's netdev by making a macvlan of its own child (`macvlan_common_newlink()`,
-/// `drivers/net/macvlan.c`).
+/// Returns the pod's children of its shared netdevs that belong neither to this attachment nor to `of_pod`, the pod's
+/// other attachments. The DEL of the pod's primary interface (`eth0`) ends the pod and removes these children, because
+/// they would receive other pods' frames as long as the namespace exists. A pod with `NET_ADMIN` can make a macvlan of
+/// the host's netdev: it makes a macvlan of its own child (`macvlan_common_newlink()`, `drivers/net/macvlan.c`).
 ///
-/// Each child is returned with the host's netdev that it may be, if another plugin moved that netdev into the pod.
-/// CNI's host-device stores the host's name of a moved netdev in its alias, and the kernel usually keeps its index.
+/// If another plugin moved a netdev of the host into the pod, a child may be this netdev. It is returned together with
+/// the child. CNI's host-device stores the host's name in the alias of a moved netdev, and the kernel usually keeps its
+/// index.
 pub(super) fn siblings<'a>(
     attachment: &'a Attachment,
     of_pod: &[Attachment],
     observed: &'a Observed,
 ) -> impl Iterator<Item = (&'a Link, Option<&'a Sibling>)> {
-    // neither a failed ADD nor the DEL of one network of a living pod ends the pod: other plugins' netdevs stay
+    // other plugins' netdevs stay after a failed ADD, and after DEL of one network, because the pod lives on
     let ends = attachment.phase != Phase::Attaching && &*attachment.key.interface == "eth0";
     let links = observed.pod.iter().filter(move |_| ends);
     let is_on = |rail: &Rail, link: &Link| {
@@ -50,7 +50,7 @@ pub(super) fn siblings<'a>(
     })
 }
 
-/// Returns a sentence for each of the pod's other children that stay in the pod, as they may be the host's.
+/// Returns a sentence for each of the pod's other children that stay in the pod because they may belong to the host.
 pub fn left_in_pod(attachment: &Attachment, others: &Others, observed: &Observed) -> Vec<String> {
     let siblings = siblings(attachment, &others.of_pod, observed);
     let sentences = siblings.filter_map(|(link, hosts)| {
@@ -63,8 +63,8 @@ pub fn left_in_pod(attachment: &Attachment, others: &Others, observed: &Observed
     sentences.collect()
 }
 
-/// Returns the indexes in the pod of the rails of `attachments`: of the netdevs that ADD put there. Another netdev can
-/// have a rail's name and index as soon as the rail has left the pod.
+/// Returns the indexes in the pod of the netdevs that ADD put there for `attachments`. After a rail has left the pod,
+/// another netdev can get the rail's name and index.
 pub(super) fn rails_in_pod(attachments: &[Attachment], observed: &Observed) -> Vec<u32> {
     let rails = attachments.iter().flat_map(|it| &it.rails);
     let indexes = rails.filter_map(|rail| {
@@ -81,8 +81,9 @@ pub(super) fn rails_in_pod(attachments: &[Attachment], observed: &Observed) -> V
     indexes.collect()
 }
 
-/// Deletes the sub-devices of an RDMA device that is not back on the host. The pod made them, because ADD moves no
-/// device with sub-devices. A move of the RDMA device waits for them, even at the namespace's end.
+/// Deletes the sub-devices of an RDMA device that is not back on the host. The pod made the sub-devices, because ADD
+/// moves no device that has some. A move of the RDMA device waits until its sub-devices are gone, even when the
+/// namespace ends.
 pub(super) fn sub_devices(
     host_device: &RdmaDevice,
     located: &Result<Located<'_, RdmaDevice>, Obstacle>,
@@ -101,10 +102,10 @@ pub(super) fn sub_devices(
     ops.collect()
 }
 
-/// Removes the pod's netdevs that lie on `link`, the netdev of a rail. Most kinds of upper netdevs stay when `link`
-/// leaves the namespace, and send and receive through it (`macvlan_device_event()`, `drivers/net/macvlan.c`;
-/// `vlan_device_event()`, `net/8021q/vlan.c`). A bridge or bond releases `link` when it leaves. Netdevs of other rails
-/// stay: ADD refuses rails that lie on each other, and their own plans move them to the host.
+/// Removes the pod's netdevs that lie on `link`, the netdev of a rail. Most kinds of upper netdevs stay in the pod when
+/// `link` leaves, and still send and receive through `link` (`macvlan_device_event()`, `drivers/net/macvlan.c`;
+/// `vlan_device_event()`, `net/8021q/vlan.c`). A bridge or bond releases `link`. Netdevs of other rails stay: their own
+/// plans move them to the host. ADD refuses a rail that lies on another rail.
 pub(super) fn uppers(
     attachment: &Attachment,
     (side, link): (NetnsSide, &Link),
@@ -122,8 +123,8 @@ pub(super) fn uppers(
         })
 }
 
-/// Returns true if `op` sets the mode or the flags of an ipvlan port, which apply to all its children
-/// (`ipvlan_nl_changelink()`, `drivers/net/ipvlan/ipvlan_main.c`), and the host has another child of the port.
+/// Returns true if `op` sets the mode or flags of an ipvlan port, and the host has another child of this port. Mode and
+/// flags apply to all children of a port (`ipvlan_nl_changelink()`, `drivers/net/ipvlan/ipvlan_main.c`).
 pub fn is_of_others(op: &Op, observed: &Observed) -> bool {
     let Op::SetDeviceSetting { link, key, .. } = op else {
         return false;

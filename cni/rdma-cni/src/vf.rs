@@ -34,7 +34,7 @@ const NO_DRIVER: &str = "no driver is bound to it that could take a GUID over";
 
 const ONE_ADDRESS: &str = "it is one of several rails, and an address or a GUID belongs to one device; request one device";
 
-/// Records the settings by `conf` for each of the `rails`, and their present values.
+/// Records the configured settings for each of the `rails`, and the present values.
 ///
 /// # Errors
 /// A rail is no virtual function that moves, or its physical function cannot be queried.
@@ -110,9 +110,9 @@ pub fn record<K: Kernel>(
     Ok(())
 }
 
-/// Completes the GUIDs in `vf` if the physical function has set none, which it reports as zero
-/// (`mlx5_ib_get_vf_guid()`, `drivers/infiniband/hw/mlx5/ib_virt.c`): then the function's own GUIDs count. A function
-/// that has none either gets all-ones GUIDs back, as from ib-sriov-cni, because the kernel accepts no zero GUID.
+/// Replaces zero GUIDs in `vf`. The physical function reports zero for a GUID that it has not set
+/// (`mlx5_ib_get_vf_guid()`, `drivers/infiniband/hw/mlx5/ib_virt.c`); the function's own GUID then applies. A function
+/// without a GUID gets all-ones GUIDs, as with ib-sriov-cni, because the kernel accepts no zero GUID.
 fn name_guids(vf: &mut Vf, host_link: &Link, rdma: Option<&RdmaDevice>) {
     let or_own = |told: Guid, own: Option<Guid>| match own.filter(|it| it.is_valid()) {
         _ if told != Guid::ZERO => told,
@@ -127,8 +127,8 @@ fn name_guids(vf: &mut Vf, host_link: &Link, rdma: Option<&RdmaDevice>) {
     }
 }
 
-/// Adds to `observed` the kernel's settings of the record's functions. The record can differ in GUIDs and presumed
-/// settings.
+/// Adds the present settings of the record's virtual functions to `observed`. The record can contain other GUIDs, and
+/// settings that were assumed.
 ///
 /// # Errors
 /// A physical function cannot be queried.
@@ -150,7 +150,7 @@ pub fn observe<K: Kernel>(
     Ok(())
 }
 
-/// Updates the record with the names of the RDMA devices after their drivers were bound again.
+/// Records the new names of RDMA devices whose drivers were bound again.
 pub fn renew(attachment: &mut Attachment, observed: &Observed) {
     let rails = attachment.rails.iter_mut();
     for rail in rails.filter(|rail| rail.driver.is_some()) {

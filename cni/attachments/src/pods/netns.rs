@@ -47,8 +47,8 @@ pub struct Sandbox {
     pub rails: Vec<PodRail>,
 }
 
-/// Opens the current sandbox of `pod` (`namespace/name`). If a pod of the same name was created again, records and
-/// namespaces of earlier sandboxes may still exist: the newest record counts.
+/// Opens the current sandbox of `pod` (`namespace/name`). Records and namespaces of earlier pods with this name may
+/// still exist: the newest record determines the sandbox.
 ///
 /// # Errors
 /// See [`PodNetnsError`].
@@ -56,7 +56,7 @@ pub fn open(pod: &str, store: &Store) -> Result<Sandbox, PodNetnsError> {
     let attachments = attachments(pod, store)?;
     let mut gone = None;
     for attachment in newest_first(&attachments) {
-        // inside a container, the namespace may have another path than the recorded one
+        // a container may see the namespace at another path than the recorded one
         match Netns::open(&netns_seen(attachment.netns.clone(), attachment.netns_id)) {
             Ok(netns) if netns.id() == attachment.netns_id => {
                 let of_sandbox = attachments.iter().filter(|it| it.netns_id == netns.id());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rails of each pod, for people: NIC, addresses, and the GIDs that programs name.
+//! The rails of each pod, for administrators: NIC, addresses, and the GIDs that programs use.
 
 use crate::{Attachment, Rail, Store};
 use rdma_netns::DeviceAddress;
@@ -38,7 +38,8 @@ pub struct PodRail {
 pub struct RailAddress {
     /// The address.
     pub ip: IpAddr,
-    /// Index of the address' RoCE v2 GID in the port's table (`NCCL_IB_GID_INDEX`), once the GID exists.
+    /// Index of the address's RoCE v2 GID in the port's GID table (`NCCL_IB_GID_INDEX`). `None`: the kernel has not
+    /// made the GID yet.
     pub gid_index: Option<u32>,
 }
 

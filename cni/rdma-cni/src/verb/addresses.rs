@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rails' addresses: IPAM assigns addresses, probes check that they are free, and for those that are not IPAM
-//! assigns others.
+//! Obtains the rails' addresses: IPAM assigns addresses, and probes check that they are free. For an address in use,
+//! IPAM assigns another one.
 
 use super::Node;
 use crate::{
@@ -14,12 +14,12 @@ use cni_protocol::Command;
 use rdma_netns::{Conflict, Kernel, Link, Neighbour, Observed, Pod};
 use std::{borrow::Cow, net::IpAddr};
 
-/// Maximum number of requests to IPAM for a rail. Probing finds an address in use within milliseconds. One ADD in half a
-/// million needs more requests if other nodes have two thirds of a /24.
+/// Maximum number of requests to IPAM for a rail. A probe finds an address in use within milliseconds. If other nodes
+/// use two thirds of a /24, one ADD in half a million needs more requests.
 const TRIES: usize = 32;
 
-/// Returns one answer for each rail. The answer is empty for rails that an earlier plugin placed. `None`: no IPAM
-/// plugin is configured. The record with the addresses is on disk before an address is used.
+/// Returns one answer for each rail. A rail that an earlier plugin put into the pod gets an empty answer. `None`: no
+/// IPAM plugin is configured. An address is recorded on disk before it is used.
 pub(super) fn obtain<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
@@ -50,10 +50,10 @@ pub(super) fn obtain<K: Kernel>(
     if let Err(error) = &answers
         && error.is_answer()
     {
-        // IPAM has certainly assigned nothing to these rails, so DEL need not retry their release for ever
+        // IPAM has certainly assigned nothing to these rails, so DEL need not retry forever to release their addresses
         let refused = attachment.rails.iter_mut().skip(asked - 1);
         refused.for_each(|rail| rail.ipam_refused = true);
-        // if the undoing does not finish, DEL reads it from the record
+        // if the undoing fails, DEL reads the conflict from the record
         if let Err(error) = node.store.update(attachment) {
             log::warn!(
                 "{}: {error}; DEL does not know which rails IPAM refused",
@@ -65,7 +65,7 @@ pub(super) fn obtain<K: Kernel>(
     for number in 1.. {
         calls.settle()?;
         answered(attachment, observed, &answers);
-        // if this process is killed, the record has the addresses that must not be in use any more
+        // if this process is killed, the record shows which addresses must no longer be in use
         node.store.update(attachment)?;
         if !node.conf.probe {
             break;
@@ -77,7 +77,7 @@ pub(super) fn obtain<K: Kernel>(
         if number == TRIES || !budget.is_enough() {
             return Err(ApplyError::InUse(first.clone()).into());
         }
-        // the IPAM plugin remembers conflicts, because the other machine may be off later
+        // the IPAM plugin must remember conflicts, because the other machine may be off during later probes
         for (rail, link) in attachment.rails.iter().zip(&links) {
             let defended = conflicts.iter().filter(|it| it.link == rail.pod_name);
             known
@@ -125,7 +125,7 @@ fn answered(attachment: &mut Attachment, observed: &Observed, answers: &[Answer]
     give(attachment, observed, desired);
 }
 
-/// Records the rails' desired state, and the rules and routes of the pod's other interfaces that follow from it.
+/// Records the rails' desired state, and the rules and routes that the pod's other interfaces need with this state.
 pub fn give(attachment: &mut Attachment, observed: &Observed, desired: Vec<DesiredLink>) {
     for (rail, desired) in attachment.rails.iter_mut().zip(desired) {
         rail.assigned = desired;
@@ -133,7 +133,7 @@ pub fn give(attachment: &mut Attachment, observed: &Observed, desired: Vec<Desir
     plan::divert(attachment, observed);
 }
 
-/// Returns IPAM's next answer for the rail `index`, if `conflicts` has one of its addresses.
+/// Returns IPAM's next answer for the rail `index`, if one of the rail's addresses is in `conflicts`.
 fn another<P: Pod>(
     ipam: &Ipam<'_>,
     attachment: &Attachment,

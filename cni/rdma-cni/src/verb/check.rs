@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CHECK succeeds if the plan from the present state to the recorded one is empty. Otherwise it reports the plan's
-//! operations as differences, in words.
+//! CHECK: succeeds if the plan from the present state to the recorded state is empty. Otherwise CHECK reports each
+//! operation of the plan as a difference in words.
 
 use super::Node;
 use crate::{
@@ -44,9 +44,9 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         .limit_observation(Some(attachment.devices().into()));
     let observed = node.kernel.observe_vfs(Some(&pod), &attachment.vfs())?;
     let (mut drift, mut left) = (vec![], vec![]);
-    // each rail by itself, so that one difference does not hide another
+    // one plan per rail, so that a difference of one rail does not hide another rail's
     for (index, rail) in attachment.rails.iter().enumerate() {
-        // with the MTU of the final result, because a later plugin may have changed it
+        // compare the MTU with the final result, because a later plugin may have changed the MTU
         let mtu = result::find_interface(previous, &rail.pod_name).and_then(|it| it.mtu);
         let mtu = mtu.or(attachment.mtu);
         let expected = Attachment {
@@ -86,7 +86,7 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     check_addresses(node, &attachment, &pod)
 }
 
-/// Succeeds for a pod without an allocation from kubelet, which ADD has passed through.
+/// Succeeds if kubelet allocated nothing to the pod, so that ADD attached nothing.
 fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     let mut drift = format!("there is no record of {key}");
     if let Some(Devices::Resources(_)) = &node.conf.devices {
@@ -103,8 +103,8 @@ fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error>
     Err(Error::Drift(vec![drift]))
 }
 
-/// Returns the state that ADD set, without the parts that the final result lacks: a later plugin may have removed them.
-/// A later plugin can remove addresses that the result does not have only together with their interface.
+/// Returns the state that ADD set, without addresses that are missing from the final result. A later plugin may have
+/// removed them: it can remove an address that the result lacks only together with the interface.
 fn desired(attachment: &Attachment, index: usize, rail: &Rail, result: &Value) -> DesiredLink {
     let Some(interface) = result::find_interface(result, &rail.pod_name) else {
         return DesiredLink::default();
@@ -144,7 +144,7 @@ fn mac_drift(rail: &Rail, namespace: &Namespace, previous: &Value) -> Option<Str
     differs.then(|| format!("the hardware address of {name} is {mac}, not {desired}"))
 }
 
-/// Returns differences of the routes that the kernel makes with addresses, and that no plan has.
+/// Describes differences of connected routes, which the kernel makes with addresses. No plan includes connected routes.
 fn connected_drift(rail: &Rail, desired: &DesiredLink, namespace: &Namespace) -> Vec<String> {
     let Some(Link { name, routes, .. }) = namespace.link(&rail.pod_name).filter(|link| link.up)
     else {
@@ -182,7 +182,8 @@ fn check_addresses<K: Kernel>(
     let mut config = node.conf.raw.clone();
     if let (ResultIps::None, Some(previous)) = (attachment.result_ips, config.get_mut("prevResult"))
     {
-        // the IPAM plugin gets its own addresses in `prevResult`: the reference `static` searches for them there
+        // the IPAM plugin finds its own addresses in `prevResult`, where the reference plugin `static` searches for
+        // them
         for rail in &attachment.rails {
             let given = rail.assigned.addresses.iter();
             let given = given.filter_map(|it| IpNetwork::new(it.ip, it.prefix).ok());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! DEL: restores everything to the host, whatever became of pod, record and namespace. A device or record that is gone
-//! already is never an error.
+//! DEL: restores everything to the host, even if pod, record or namespace are gone. A missing device or record is never
+//! an error.
 
 use super::{Node, teardown};
 use crate::{
@@ -34,7 +34,7 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         log::warn!("{error}; the next verb removes what killed processes left");
     }
     let lock = match node.store.lock(&key) {
-        // a pod that was passed through has no lock file yet, and must end even on a full disk
+        // a pod without attached devices has no lock file yet; its DEL must succeed even on a full disk
         Err(error) if error.lacks_room() && matches!(node.store.load(&key), Ok(Record::None)) => {
             log::warn!("{error}; {key} has no record");
             let released = unrecorded(node, &key);
@@ -66,17 +66,17 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     }
 }
 
-/// Removes the rails file as [`teardown::forget_rails`] does, for an attachment without a record.
+/// Removes the rails file of an attachment without a record. See [`teardown::forget_rails`].
 fn forget_rails<K>(node: &Node<'_, K>, key: &Key) {
     let pod = node.environment.pod();
     claims::left(node.store.root(), &key.container);
     teardown::remove_from_rails_file(node, key, pod.as_deref());
 }
 
-/// Releases addresses as [`without_record`] does, for an attachment whose DEL has ended already, or whose ADD did not
-/// begin. IPAM holds nothing in either case: ADD writes the record before it calls IPAM, and DEL removes the record
-/// last. DEL fails here only if a later try may succeed: a plugin that is missing, or always refuses, would keep the
-/// pod for ever ("Plugins should generally complete a DEL action without error even if some resources are missing", CNI
+/// Releases the addresses of an attachment whose DEL has ended, or whose ADD did not begin. IPAM normally holds no
+/// address in these cases: ADD writes the record before it calls IPAM, and DEL removes the record last. DEL therefore
+/// fails only if a later try may succeed. A missing plugin, or one that always refuses, would otherwise block the pod's
+/// end forever ("Plugins should generally complete a DEL action without error even if some resources are missing", CNI
 /// specification, section 2, DEL).
 fn unrecorded<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     match without_record(node, key) {
@@ -123,7 +123,7 @@ fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error>
     first.map_or(Ok(()), |error| Err(Error::Release(error)))
 }
 
-/// Returns the names of the rails of the pod's other attachments, whose leases this attachment must not release.
+/// Returns the rail names of the pod's other attachments. Leases under these names must not be released.
 fn names_of_others<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Vec<InterfaceName> {
     let keys = node.store.keys(Some(&key.network)).unwrap_or_default();
     let others = keys
@@ -136,9 +136,9 @@ fn names_of_others<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Vec<InterfaceNam
     records.flatten().map(|rail| rail.pod_name).collect()
 }
 
-/// Returns the pod-side names that this attachment's rails have, or would have: this plugin's names in `prevResult`,
-/// and the first possible name. A pod that was passed through has no rails. Therefore, if kubelet decides what is
-/// attached, the first name counts only without a `prevResult`.
+/// Returns the possible names of this attachment's rails in the pod: this plugin's names in `prevResult`, and the first
+/// name that the configuration gives. A pod to which kubelet allocated nothing has no rails. If kubelet decides what is
+/// attached, the first name is therefore left out when there is a `prevResult`.
 fn rail_names<K>(node: &Node<'_, K>) -> Vec<InterfaceName> {
     let result = node.conf.network.prev_result.as_ref();
     let interfaces = result.and_then(|result| result["interfaces"].as_array());
@@ -161,8 +161,8 @@ fn rail_names<K>(node: &Node<'_, K>) -> Vec<InterfaceName> {
     names
 }
 
-/// Returns `CNI_IFNAME`, if the result shows that it is the name of the only rail: the pod has no other interface,
-/// because this plugin is the first of the list.
+/// Returns `CNI_IFNAME`, if it is the name of the only rail. This is so if the plugin is the first of the list, so that
+/// the pod has no other interface.
 fn named_by_runtime<K>(node: &Node<'_, K>) -> Option<InterfaceName> {
     let conf = node.conf;
     let is_named = matches!(
@@ -181,9 +181,9 @@ fn named_by_runtime<K>(node: &Node<'_, K>) -> Option<InterfaceName> {
     (only["name"] == *name).then_some(name)
 }
 
-/// Restores the pod's devices of this plugin although the record is lost. Netdevs are found by the pod-side names of
-/// this configuration. They get their old names if the configuration has them, else the names that the kernel gives to
-/// netdevs of a dead namespace.
+/// Restores the pod's devices after the record was lost. Finds netdevs by the configuration's names in the pod. A
+/// netdev gets its old name if the configuration has that name, else the name that the kernel gives to netdevs of a
+/// dead namespace.
 fn salvage<K: Kernel>(
     node: &Node<'_, K>,
     key: &Key,
@@ -202,7 +202,7 @@ fn salvage<K: Kernel>(
         }
         let mut attachment = node.record(key, pod, &observed, rails);
         attachment.phase = Phase::Detaching;
-        // no record says whether an earlier verb tried, so assume that one did
+        // without a record, assume that an earlier verb tried
         attachment.tried = true;
         let links = observed.pod.iter().flat_map(|pod| &pod.links);
         attachment.named = links.map(|link| link.index).collect();
@@ -242,7 +242,7 @@ fn lost_rails<K>(node: &Node<'_, K>, observed: &Observed) -> Vec<Rail> {
         })
         .collect();
     if let Some(Devices::Address(address)) = &node.conf.devices {
-        // an RDMA device that was moved without its netdev, as the drop-in does
+        // an RDMA device that the drop-in moved without its netdev
         let is_ours = |rail: &Rail| {
             rail.rdma
                 .as_ref()
@@ -268,7 +268,7 @@ fn lost_rails<K>(node: &Node<'_, K>, observed: &Observed) -> Vec<Rail> {
     rails
 }
 
-/// Returns the shared netdev of `link`, if `link` is a child of a netdev that stayed on the host.
+/// Returns the shared netdev on the host that is the parent of `link`, if `link` is a child.
 fn shared_again(observed: &Observed, link: &Link) -> Option<Shared> {
     let child = link.child?;
     let parent = observed.host.link_by_index(link.lower?)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The verbs. Each verb is a function of a checked configuration, an environment and a kernel.
+//! The verbs. Each verb is a function with a checked configuration, an environment and a kernel as input.
 
 pub mod add;
 pub mod addresses;
@@ -45,7 +45,7 @@ impl<'a, K: Kernel> Node<'a, K> {
         }
     }
 
-    /// Returns this node with a time of at least `least`, from now on, to wait for locks.
+    /// Returns this node with a time limit for locks of at least `least` from now on.
     pub fn with_patience(&self, least: Duration) -> Self {
         let patience = self.store.patience().at_least(least);
         Self {
@@ -94,8 +94,8 @@ impl<'a, K: Kernel> Node<'a, K> {
         Ok((target, key))
     }
 
-    /// Returns the source that names the devices. `None`: kubelet allocated nothing to the pod. The call asks kubelet,
-    /// and opens, locks or observes nothing else.
+    /// Returns the source that names the pod's devices. `None`: kubelet allocated nothing to the pod. Asks kubelet, but
+    /// observes nothing and takes no lock.
     pub fn choice(&self) -> Result<Option<Choice<'a>>, Error> {
         Ok(match self.conf.required_devices()? {
             Devices::Address(address) => Some(Choice::Address(address)),

@@ -7,8 +7,8 @@ use attachments::{Attachment, Phase, Smc, Stage};
 use rdma_netns::Kernel;
 use std::time::Duration;
 
-/// Time without a change after which a network manager has finished with a returned netdev. NetworkManager takes up to
-/// some tenths of a second on a busy node.
+/// Quiet time after which a network manager is expected to make no more changes to a returned netdev. NetworkManager
+/// needs up to some tenths of a second on a busy node.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// Maximum wait for network managers.
@@ -17,10 +17,10 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Pause between two observations.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Records that an attachment with settings of the whole node for SMC-R is restored, while the node's lock is held.
-/// Without the record, another attachment that ends would leave the common settings to this one. If network managers
-/// are awaited, this is recorded later. If this process is killed before IPAM was called, DEL releases the addresses,
-/// or another ADD does so some minutes later.
+/// Records that an attachment with node-wide SMC-R settings is restored, while the node's lock is held. Without this
+/// record, another attachment that ends would leave the shared settings for this attachment to remove. If this verb
+/// waits for network managers, it records the restore later. If this process is killed before it calls IPAM, the
+/// addresses are released by DEL, or by another ADD some minutes later.
 pub(super) fn record_restored<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
@@ -32,8 +32,8 @@ pub(super) fn record_restored<K: Kernel>(
     }
 }
 
-/// Waits without the node's lock until network managers are quiet, and restores the addresses that one has removed
-/// ([`plan::taken_away`]). If the restore remains incomplete, rails that are on the host are then left to other owners.
+/// Waits until network managers are quiet, without the node's lock, and restores addresses that a manager has removed
+/// ([`plan::taken_away`]). If the restore remains incomplete, rails on the host become free for other owners.
 /// `tried_before`: an earlier verb has tried the restore.
 pub(super) fn managers<K: Kernel>(
     node: &Node<'_, K>,
@@ -93,8 +93,8 @@ pub(super) fn managers<K: Kernel>(
     }
 }
 
-/// Records the rails that are back on the host as returned, after a verb that failed for another reason. From then on
-/// these rails may have other owners.
+/// Records rails on the host as returned, after the verb failed because of another rail. Returned rails are free for
+/// other owners.
 pub(super) fn leave<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
@@ -118,8 +118,8 @@ pub(super) fn watched(restored: &Result<Restored, Incomplete>) -> Option<&Restor
     restored.filter(|it| it.has_to_outlast)
 }
 
-/// Removes SMC-R settings that the pod shared with an attachment that ended meanwhile. Each of the two has left the
-/// settings to the other; the last one whose record is not marked as restored removes them.
+/// Removes SMC-R settings that the pod shared with an attachment that has also ended. Each of the two left the settings
+/// for the other to remove. The last attachment that is not recorded as restored removes them.
 fn leave_smc<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-cni plan`, for people: prints the changes that ADD would make, each as its `ip`/`rdma` equivalent. Reads the
-//! same state as ADD, and changes nothing.
+//! `rdma-cni plan`, for administrators: prints the changes that ADD would make, each as its `ip`/`rdma` equivalent.
+//! Reads the same state as ADD, and changes nothing.
 
 use super::{Node, add};
 use crate::{claims, error::Error, vf};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads all records before an ADD: finds the holders of devices, and recovers stale attachments.
+//! Reads all records before an ADD. Determines which attachments hold devices, and recovers attachments whose pod is
+//! gone.
 
 use super::{
     Node, outlast,
@@ -16,7 +17,7 @@ use std::time::Duration;
 /// Time that the addresses of other pods may delay an ADD.
 const BUDGET: Duration = Duration::from_secs(5);
 
-/// Time for which other ADDs do not retry to release the addresses of a record whose IPAM plugin refused.
+/// Time for which other ADDs do not retry an IPAM plugin that refused to release a record's addresses.
 const BACK_OFF: Duration = Duration::from_secs(300);
 
 /// Result of reading all records.
@@ -24,12 +25,13 @@ const BACK_OFF: Duration = Duration::from_secs(300);
 pub struct Recovery {
     /// Attachments whose devices are not available.
     pub holders: Vec<Attachment>,
-    /// Attachments whose devices were restored to the host. [`Recovery::release`] still must release their addresses.
+    /// Attachments whose devices are restored to the host, and whose addresses [`Recovery::release`] still must
+    /// release.
     recovered: Vec<(Attachment, Lock)>,
 }
 
-/// Restores the devices of pods that are gone, and of killed ADDs. containerd does not call GC, so ADD is where a crash
-/// is recovered. Devices that cannot be restored have a holder.
+/// Restores the devices of pods that are gone, and of killed ADDs. Recovery runs in ADD because containerd does not
+/// call GC. Devices that cannot be restored count as held.
 ///
 /// The caller holds the node's lock and the lock of `own`.
 pub fn recover<K: Kernel>(node: &Node<'_, K>, own: &Key, boot_id: &str) -> Result<Recovery, Error> {
@@ -48,7 +50,7 @@ pub fn recover<K: Kernel>(node: &Node<'_, K>, own: &Key, boot_id: &str) -> Resul
     Ok(recovery)
 }
 
-/// Returns the records of these attachments; logs the reason for each one that cannot be read.
+/// Returns the records of these attachments. Logs why a record cannot be read.
 fn others<'a, K: Kernel>(
     node: &Node<'_, K>,
     keys: impl Iterator<Item = &'a Key>,
@@ -73,8 +75,8 @@ fn others<'a, K: Kernel>(
     others
 }
 
-/// Takes the lock of `key` for an ADD, after an earlier record is removed. After an error the lock's file is removed,
-/// unless a record needs it.
+/// Recovers an earlier attachment with this `key`, and takes its lock for an ADD. After an error the lock's file is
+/// removed, unless a record needs it.
 pub fn lock_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<Lock, Error> {
     let lock = node.store.lock(key).map_err(Error::from);
     let own = lock.and_then(|lock| recover_own(node, key).map(|()| lock));
@@ -83,8 +85,8 @@ pub fn lock_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<Lock, Error>
     })
 }
 
-/// Clears the way for an ADD: an existing record of the same attachment is of a killed ADD, or of a pod that is gone.
-/// The caller holds the lock of `key`, and not the node's.
+/// Recovers an earlier attachment with the same `key`. Its record is from a killed ADD, or from a pod that is gone. The
+/// caller holds the lock of `key`, but not the node's lock.
 fn recover_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     let mut attachment = match node.store.load(key)? {
         Record::Good(attachment) => *attachment,
@@ -113,8 +115,8 @@ fn recover_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
 }
 
 impl Recovery {
-    /// Releases the addresses of the recovered attachments. If an IPAM plugin fails, the record stays for another try,
-    /// and holds no device. Because an unrelated pod waits meanwhile, all releases together take at most `BUDGET`.
+    /// Releases the addresses of the recovered attachments. If an IPAM plugin fails, the record stays for a later try,
+    /// but holds no device. The ADD of an unrelated pod waits for these releases, so all of them take at most `BUDGET`.
     pub fn release<K: Kernel>(self, node: &Node<'_, K>) {
         let deadline = ipam::now() + BUDGET;
         for (attachment, lock) in self.recovered {
@@ -127,8 +129,8 @@ impl Recovery {
                 Ok(()) => lock.discard(),
                 Err(error) => {
                     log::warn!("{}: {error}", attachment.key);
-                    // other ADDs now leave the record alone for a while; the attachment's own DEL waits for the lock
-                    // until that is written
+                    // from here on other ADDs ignore the record for a while; the attachment's own DEL waits for the
+                    // lock until this write is done
                     teardown::mark(node, &attachment, Phase::Restored);
                     drop(lock);
                 }
@@ -150,12 +152,12 @@ fn recover_other<K: Kernel>(
     if seen.phase == Phase::Restored && seen.ipam.is_some() && is_young() {
         return;
     }
-    // an ADD or DEL that is under way holds the lock; a killed one does not
+    // a running ADD or DEL holds the lock; a killed one does not
     let lock = node.store.try_lock(key).unwrap_or_else(|error| {
         log::warn!("{key}: {error}");
         None
     });
-    // an ADD that is under way does not change its devices while another process holds the node's lock
+    // the caller holds the node's lock, so a running ADD does not change its devices now
     if lock.is_none() && seen.phase == Phase::Attaching {
         recovery.holders.push(seen);
         return;
@@ -193,9 +195,9 @@ fn recover_other<K: Kernel>(
     }
 }
 
-/// Restores the devices; the addresses follow when the node's lock is free. ADD does not wait for a namespace's end or
-/// a network manager. If neither is awaited, the first try leaves rails that are on the host to other owners; otherwise
-/// a try at least [`PATIENCE`] after an earlier one does.
+/// Restores the devices; the caller releases the addresses after the node's lock. ADD does not wait for the end of a
+/// namespace, or for a network manager. If there is nothing to wait for, rails that the first try brings to the host
+/// become free for other owners. Otherwise they become free by a try at least [`PATIENCE`] after an earlier one.
 fn restore_devices<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Netdevs of the host that `rdma-cni` changes temporarily, so that the kernel keeps their default routers.
+//! Netdevs of the host whose `accept_ra` `rdma-cni` changes temporarily, so that the kernel keeps their default
+//! routers.
 
 use super::Node;
 use crate::apply::ApplyError;
 use attachments::{Attachment, Phase, Spared, store::StoreError};
 use rdma_netns::Kernel;
 
-/// Records that `more` netdevs in addition to `spared` are about to be changed. If this process is killed, the next verb
+/// Records the netdevs in `more` and `spared` before they are changed. If this process is killed, the next verb
 /// restores them.
 ///
 /// # Errors
@@ -33,7 +34,7 @@ pub(super) fn record<K: Kernel>(
     })
 }
 
-/// Restores `accept_ra` of the recorded netdevs that still have the temporary value, and clears the list in the record.
+/// Restores `accept_ra` of the recorded netdevs that still have the temporary value. Then clears the record's list.
 ///
 /// # Errors
 /// A netdev could not be restored; the record keeps the list.

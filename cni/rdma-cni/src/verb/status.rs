@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! STATUS: checks whether ADD would work: state directory, RDMA subsystem, devices, IPAM. STATUS writes nothing,
+//! STATUS: checks the requirements of ADD: state directory, RDMA subsystem, devices, IPAM. STATUS writes nothing,
 //! because runtimes call it every few seconds.
 
 use super::Node;
@@ -16,12 +16,12 @@ use plan::{
 };
 use rdma_netns::{Kernel, Link};
 
-/// Reports only conditions that would make every ADD fail, whatever its pod: a node whose network is not ready gets no
+/// Reports only conditions that make every ADD fail for every pod, because a node whose network is not ready gets no
 /// pods at all.
 ///
-/// If kubelet's allocation decides what a pod gets, only the configuration is checked. A full range and a state
-/// directory that cannot be written affect only pods that request devices; a missing kubelet socket is temporary. The
-/// affected ADDs report these conditions, and so does `rdma-device-plugin doctor`.
+/// If kubelet's allocation determines a pod's devices, only the configuration is checked. A full address range and a
+/// read-only state directory affect only pods that request devices, and a missing kubelet socket is temporary. The
+/// affected ADDs and `rdma-device-plugin doctor` report these conditions.
 pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     node.conf.network.since("STATUS", SpecVersion::V1_1_0)?;
     if let Some(Devices::Resources(_)) = &node.conf.devices {
@@ -62,7 +62,7 @@ pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
             }
             // a device that a pod has is a working one
             Err(SelectError::InUse { .. } | SelectError::Elsewhere(_)) => {}
-            // at ADD runtimeConfig names the device; the address here may be an example
+            // the address in the configuration may be an example, because runtimeConfig names the device at ADD
             Err(SelectError::NotFound(_)) if matches!(choice, Choice::Address(_)) => {}
             Err(error) => reasons.push(error.to_string()),
         }
@@ -89,7 +89,7 @@ pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     }
 }
 
-/// Returns IPAM's errors, for each of the rails' netdevs if they are known.
+/// Returns the errors of IPAM's STATUS, called once for each netdev of the rails if the netdevs are known.
 fn ask<K>(node: &Node<'_, K>, name: &str, masters: &[Master<'_>]) -> Vec<IpamError> {
     let ipam = match Ipam::find(name, node.environment, &node.conf.raw) {
         Ok(ipam) => ipam,
@@ -104,7 +104,7 @@ fn ask<K>(node: &Node<'_, K>, name: &str, masters: &[Master<'_>]) -> Vec<IpamErr
     };
     let mut complaints: Vec<IpamError> = vec![];
     for error in asked.into_iter().filter_map(Result::err) {
-        // an error that is the same for several rails is reported once
+        // several rails can have the same error: report it once
         if !complaints
             .iter()
             .any(|it| it.to_string() == error.to_string())

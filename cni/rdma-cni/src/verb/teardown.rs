@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Steps of every restore: the pod's namespace if it is still the same one, devices, addresses, record.
+//! Steps of every restore: open the pod's namespace, if it is still the recorded one; restore devices; release
+//! addresses; remove the record.
 
 use super::{Node, outlast, spared};
 use crate::{
@@ -25,13 +26,13 @@ use std::{
 /// Maximum wait for the devices of a dying namespace.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Maximum time to remove a pod's netdevs on its rails. A program in the pod may make new ones as fast.
+/// Time limit for the removal of a pod's netdevs on its rails, because a program in the pod may keep making new ones.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// Pause during which other verbs may move devices.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Opens the namespace of `attachment`, if it still exists; another namespace at the same path does not count.
+/// Opens the namespace of `attachment`, if it still exists. Ignores another namespace at the same path.
 pub fn pod_of<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
@@ -40,8 +41,8 @@ pub fn pod_of<K: Kernel>(
     Ok(pod.filter(|pod| pod.id() == attachment.netns_id))
 }
 
-/// Restores `attachment` to the host, releases its addresses and removes its record. The record stays until everything
-/// is done, so that a later verb can try again.
+/// Restores `attachment` to the host, releases its addresses and removes its record. The record stays until all steps
+/// have succeeded, so that a later verb can try again.
 pub fn attachment<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
@@ -49,7 +50,7 @@ pub fn attachment<K: Kernel>(
     lock: Lock,
 ) -> Result<(), Error> {
     if attachment.phase == Phase::Attached {
-        // if this process is killed, the next verb knows that the pod no longer needs the devices
+        // if this process is killed, the phase shows the next verb that the pod no longer needs the devices
         attachment.phase = Phase::Detaching;
         mark(node, attachment, Phase::Detaching);
     }
@@ -62,7 +63,8 @@ pub fn attachment<K: Kernel>(
         .map_err(Error::Forget)
 }
 
-/// Records the netdevs that the `error` of this DEL names because they may be the host's. The next DEL removes them.
+/// Records the netdevs that the `error` of this DEL names because they may belong to the host. The next DEL removes
+/// them.
 fn remember_named<K: Kernel>(node: &Node<'_, K>, attachment: &mut Attachment, error: &Error) {
     if let Error::Incomplete(Incomplete { named, .. }) = error
         && node.environment.command == Command::Del
@@ -74,17 +76,17 @@ fn remember_named<K: Kernel>(node: &Node<'_, K>, attachment: &mut Attachment, er
     }
 }
 
-/// Removes the attachment from the rails file when its devices have left the pod, whatever IPAM answers later. A file
-/// that stays too long is harmless. Also removes the CDI specifications of the pod's claims, so that no container
-/// starts with these claims' devices.
+/// Removes the attachment's rails file after its devices have left the pod, even if IPAM fails later. A file that stays
+/// too long does no harm. Also removes the CDI specifications of the pod's claims, so that no container starts with the
+/// devices of these claims.
 pub fn forget_rails<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment) {
     let (key, pod) = (&attachment.key, attachment.pod.as_deref());
     claims::left(node.store.root(), &key.container);
     remove_from_rails_file(node, key, pod);
 }
 
-/// Removes the rails of `key` from its pod's file. No later verb would remove them, so a temporary failure is retried
-/// once. A file that a pod may have put there does not stop the release of its devices.
+/// Removes the rails of `key` from its pod's file. Retries a temporary failure once, because no later verb removes
+/// them. A file that a pod has created at this path does not stop the restore of the pod's devices.
 pub fn remove_from_rails_file<K>(node: &Node<'_, K>, key: &Key, pod: Option<&str>) {
     let remove = || rails::remove(node.store.root(), node.store.patience(), key, pod);
     if let Err(error) = remove().or_else(|_| remove()) {
@@ -92,9 +94,9 @@ pub fn remove_from_rails_file<K>(node: &Node<'_, K>, key: &Key, pod: Option<&str
     }
 }
 
-/// Records the phase of `attachment`, and logs a failure to do so. Without this record another verb repeats the work
-/// later, DEL reports netdevs that may be the host's once more, and an attachment that ends at the same moment does not
-/// know which objects of SMC-R it shares.
+/// Records the phase of `attachment`, and logs a failure to do so. Without the phase on disk, another verb repeats the
+/// work; DEL again reports netdevs that may belong to the host; and an attachment that ends at the same time does not
+/// know whether it shares SMC-R settings.
 pub fn mark<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, phase: Phase) {
     let marked = Attachment {
         phase,
@@ -105,8 +107,8 @@ pub fn mark<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, phase: Phase
     }
 }
 
-/// Restores the devices to the host, and waits a while for the devices of a namespace that is just ending. After a
-/// reboot every device is on the host already, with the settings of the node's set-up.
+/// Restores the devices to the host. Waits for a limited time for devices whose namespace is just ending. After a
+/// reboot nothing is left to do: every device is on the host, with the settings of the node's set-up.
 pub fn devices<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
@@ -152,7 +154,7 @@ pub fn devices<K: Kernel>(
 /// Treatment of devices in a namespace that is neither the host's nor the pod's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Elsewhere {
-    /// The same verb tries again: no rail is left to other owners yet.
+    /// The same verb tries again later: no rail becomes free for other owners yet.
     Awaited,
     /// The devices stay in that namespace.
     Left,
@@ -173,16 +175,16 @@ pub fn restore<K: Kernel>(
     restored
 }
 
-/// Removes SMC-R first, so that no connection uses a device that leaves. Then restores netdevs and RDMA devices to the
-/// host, and updates their CDI entries. The caller holds the node's lock if the restore [changes the
-/// host](Attachment::changes_host). `tried_before`: an earlier verb has tried the restore.
+/// Removes SMC-R first, so that no connection uses a device that leaves the pod. Then restores netdevs and RDMA devices
+/// to the host, and updates their CDI entries. If the restore [changes the host](Attachment::changes_host), the caller
+/// must hold the node's lock. `tried_before`: an earlier verb has tried the restore.
 fn restore_once<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
     attachment: &mut Attachment,
     tried_before: bool,
 ) -> Result<Restored, Incomplete> {
-    // only requested hardware and no pod routes, because other verbs wait for the node's lock
+    // observe only the record's hardware, and no routes in the pod, because other verbs wait for the node's lock
     node.kernel.limit_observation(Some(ObservationScope {
         no_pod_routes: true,
         ..attachment.devices().into()
@@ -211,7 +213,7 @@ fn restore_once<K: Kernel>(
     }
     let tell = |restored: &mut Restored| {
         restored.lacks = given_up::note(node.store.root(), attachment, restored);
-        // after a refused attribute no manager is awaited: every wait would try the attribute again
+        // do not wait for a manager after a refused attribute: each further restore would try the attribute again
         restored.has_to_outlast = !restored.lacks.iter().any(Lack::was_tried)
             && plan::has_to_outlast(attachment, &restored.rails)
             && node.kernel.is_watched();
@@ -235,8 +237,8 @@ fn restore_once<K: Kernel>(
     }
 }
 
-/// Records the result of a try for the rails, while the node's lock is held. The phase of a killed ADD stays, because
-/// that ADD may have moved nothing.
+/// Records the result of a restore in the rails' stages, while the node's lock is held. Keeps the phase of a killed
+/// ADD, because the killed ADD may have moved nothing.
 fn note<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
@@ -269,8 +271,8 @@ fn note<K: Kernel>(
     }
 }
 
-/// Restores the devices to the host as far as possible. The caller holds the lock, as for [`restore`]. With
-/// `rebind_driver` the function binds drivers again before it leaves rails to other owners.
+/// Restores the devices to the host as far as possible. The caller holds the lock as for [`restore`]. With
+/// `rebind_driver`, drivers are bound again before rails become free for other owners.
 pub fn restore_devices<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
@@ -310,9 +312,9 @@ pub fn restore_devices<K: Kernel>(
     restored
 }
 
-/// Records the drivers that the next try binds again, as [`plan::rebinds`] determines from the result `restored` and
-/// from all unrestored records of this boot. Returns false if there are none, or if one of the functions may be in a
-/// record that cannot be read.
+/// Records which drivers the next try binds again ([`plan::rebinds`]), from the result `restored` and all unrestored
+/// records of this boot. Returns false if no driver is to be bound again, or if a record that cannot be read may have
+/// one of the functions.
 fn bind_anew<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
@@ -350,8 +352,8 @@ fn bind_anew<K: Kernel>(
         rail.stage = Stage::Rebinding { index, driver };
     }
     match node.store.update(attachment) {
-        // a failed write is only logged if the device is on the host; if this process is killed before the driver is
-        // bound, the function stays without a driver
+        // if the device is on the host, a failed write is only logged; but if this process is killed while the driver
+        // is unbound, the function stays without a driver
         Err(error) if !is_lost => log::warn!(
             "{}: {error}; the driver is bound again without a record",
             attachment.key
@@ -361,8 +363,8 @@ fn bind_anew<K: Kernel>(
     Ok(true)
 }
 
-/// Returns `restored`, unless an address of an ended pod is still on the host's RDMA devices: then a process keeps the
-/// pod's namespace alive, and the restore is incomplete.
+/// Returns `restored`, or an error if the host's RDMA devices still have an address of the ended pod. A process then
+/// keeps the pod's namespace alive, and the restore is incomplete.
 fn no_address_lingers<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
@@ -394,12 +396,12 @@ fn no_address_lingers<K: Kernel>(
     })
 }
 
-/// Releases the addresses of all rails, whose devices are on the host, with the configuration of ADD. If IPAM refuses,
-/// the present configuration is tried too, which may have been corrected since. The present configuration is tried for
-/// a rail that IPAM refused at ADD, and for any rail if IPAM reports an error of its configuration. A rail that was
-/// refused at ADD, and that both configurations refuse, holds nothing. Addresses that were assigned, or may have been,
-/// are never forgotten: an IPAM plugin of another kind would not know them. `conflicts` are addresses that another
-/// machine was found to have; each rail's call gets its own.
+/// Releases the addresses of all rails after their devices returned to the host, with ADD's IPAM configuration. The
+/// present configuration is tried in addition, because an administrator may have corrected it: for a rail that IPAM
+/// refused at ADD, and for any rail if IPAM reports an error in its configuration. A rail that was refused at ADD, and
+/// that both configurations refuse, holds no address. Addresses that were or may have been assigned are never
+/// forgotten, because another IPAM plugin would not know them. `conflicts` are addresses that other machines use; each
+/// rail's call gets its own.
 pub fn addresses<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
@@ -407,8 +409,7 @@ pub fn addresses<K: Kernel>(
     conflicts: &[IpAddr],
 ) -> Result<(), IpamError> {
     if attachment.ipam.is_some() {
-        // IPAM may take its time: meanwhile others can have the devices, and do not leave common settings to this
-        // attachment
+        // before IPAM, which may take long: others can get the devices, and leave no shared settings to this one
         mark(node, attachment, Phase::Restored);
     }
     addresses_until(
@@ -466,7 +467,7 @@ pub fn addresses_until<K: Kernel>(
         if is_corrected {
             log::info!("{pod_name}: the present configuration releases its addresses");
         } else if rail.ipam_refused && attachment.phase == Phase::Restored && error.is_answer() {
-            // the failed ADD has tried already, and left the record to this verb
+            // the failed ADD already tried to release, and left the record for this verb
             log::info!("{pod_name}: IPAM refused this rail an address at ADD, so it holds none");
         } else {
             first.get_or_insert(error);
@@ -479,8 +480,8 @@ pub fn addresses_until<K: Kernel>(
     first.map_or(Ok(()), Err)
 }
 
-/// Returns the network's present IPAM plugin, if its configuration was changed since ADD. `None` if another network's
-/// verb recovers the attachment.
+/// Returns the present IPAM plugin of the network, if its configuration changed since ADD. `None` also if a verb of
+/// another network recovers the attachment.
 fn present_ipam<'a, K>(node: &Node<'a, K>, attachment: &Attachment) -> Option<&'a str> {
     // fields that a runtime adds differ from verb to verb
     let added =
