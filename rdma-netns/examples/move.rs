@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Moves a netdev into a network namespace under another name, and restores it: `move NETDEV NETNS-PATH NAME`.
-//! Prints each operation as the `ip` command that does the same. Needs root.
+//! Moves a netdev into a network namespace under another name, and back: `move NETDEV NETNS-PATH NAME`. Prints each
+//! operation as the equivalent `ip` command. Needs root.
 //!
-//! The namespace must be a named one that does not need the netdev. What the netdev had in the host's
-//! namespace except for its name, such as addresses, is lost: `rdma-cni` records and restores it, this example
-//! does not.
+//! Use a named namespace in which nothing depends on the netdev. The moves remove the netdev's addresses and other
+//! settings. `rdma-cni` records and restores them; this example does not.
 
 use rdma_netns::{InterfaceName, Kernel, Linux, NetnsSide, Op};
 use std::{env, error::Error, path::Path};

@@ -5,8 +5,8 @@ use crate::{IpoibMode, Pkey};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Kind of a child netdev, and how it receives frames. One parent has either macvlan or ipvlan children, never both:
-/// each kind takes the parent's receive handler (`netdev_rx_handler_register()`, `net/core/dev.c`).
+/// Kind of a child netdev, and how the child receives frames. One parent has either macvlan or ipvlan children, but not
+/// both: each kind occupies the parent's receive handler (`netdev_rx_handler_register()`, `net/core/dev.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum Child {
@@ -45,11 +45,10 @@ pub enum MacvlanMode {
     Passthru,
     /// Another mode, which no configuration can request: a pod with `NET_ADMIN` has set it.
     Other {
-        /// The kernel's number (`IFLA_MACVLAN_MODE`). 16 is `source`: the child lists senders, and receives their
-        /// frames for any recipient.
+        /// The kernel's number (`IFLA_MACVLAN_MODE`). 16 is `source`: the child has a list of senders, and receives all
+        /// frames from these senders.
         mode: u32,
-        /// `MACVLAN_FLAG_*`: 2 is `nodst`: a child in mode `source` keeps the frames of its senders from all other
-        /// netdevs.
+        /// `MACVLAN_FLAG_*`. 2 is `nodst`: frames from the senders of a child in mode `source` reach no other netdev.
         flags: u16,
     },
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hardware of netdevs and RDMA devices: PCI functions and auxiliary devices (sub-functions) in sysfs, regardless of
-//! the namespace of their netdev.
+//! PCI functions and auxiliary devices (sub-functions) from sysfs, which have netdevs and RDMA devices. The namespace
+//! of the netdev does not matter.
 
 use serde::{Deserialize, Serialize};
 use std::{borrow::Borrow, fmt, ops::Deref};
 
-/// A PCI function (`0000:3b:00.2`) or an auxiliary device (`mlx5_core.sf.4`), by its name on the bus. Renames and moves
-/// of its netdev do not change the name.
+/// Name of a PCI function (`0000:3b:00.2`) or of an auxiliary device (`mlx5_core.sf.4`) on its bus. The name does not
+/// change when the netdev is renamed or moved.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct DeviceAddress(String);
@@ -99,8 +99,8 @@ fn is_auxiliary_name(text: &str) -> bool {
     parts.len() == 3 && parts.iter().all(word) && parts[2].bytes().all(|b| b.is_ascii_digit())
 }
 
-/// Drivers of netdevs, and the modules that make RDMA devices of the same functions (aliases of
-/// auxiliary devices, `drivers/infiniband/hw/*`).
+/// Drivers of netdevs, each with the module that makes RDMA devices of the same functions (aliases of auxiliary
+/// devices, `drivers/infiniband/hw/*`).
 pub const RDMA_DRIVERS: [(&str, &str); 12] = [
     ("bnxt_en", "bnxt_re"),
     ("cxgb4", "iw_cxgb4"),
@@ -149,24 +149,26 @@ pub struct Device {
     /// Names of the RDMA devices, in any namespace (`/sys/class/infiniband_verbs` is not filtered by namespace).
     #[serde(default)]
     pub rdma: Vec<String>,
-    /// The functions whose driver can have made the RDMA device, if the RDMA device has no parent in sysfs and is
-    /// paired with this device by the netdev ([`pairing`](crate::pairing)). More than one: the maker is unknown.
+    /// The functions whose driver may have made the RDMA device. Set if the RDMA device has no parent in sysfs, and is
+    /// paired with this device by its netdev ([`pairing`](crate::pairing)). If there is more than one function, the
+    /// maker is unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rdma_functions: Vec<DeviceAddress>,
-    /// True if the device is no network: it manages the switches of NVLink. An [`Inventory`](crate::Inventory) always
-    /// sets this field, an observation only on request ([`Kernel::manages_nvlink`](crate::Kernel::manages_nvlink)).
+    /// True if the device manages NVLink's switches, and so is no network device. An [`Inventory`](crate::Inventory)
+    /// always sets this field. An observation sets it on request
+    /// ([`Kernel::manages_nvlink`](crate::Kernel::manages_nvlink)).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub manages_nvlink: bool,
 }
 
 impl Device {
-    /// Returns true if the function at `address`, of this device's NIC, is known to belong to this device. False for
-    /// each of several functions that can have made the RDMA device.
+    /// Returns true if the function at `address` certainly belongs to this device's NIC. Returns false if several
+    /// functions may have made the RDMA device.
     pub fn has_function(&self, address: &DeviceAddress) -> bool {
         !self.rdma_functions.contains(address) || self.rdma_functions.len() == 1
     }
 
-    /// Returns the reason why the RDMA device is no rail, whatever the configured patterns match.
+    /// Returns the reason why the RDMA device is never a rail, even if a configured pattern matches.
     pub fn no_rail(&self) -> Option<&'static str> {
         const WHY: &str = "it manages NVLink's switches (SW_MNG), and is no network";
         self.manages_nvlink.then_some(WHY)

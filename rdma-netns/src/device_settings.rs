@@ -1,27 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Settings of a netdev outside rtnetlink that its administrator can change and that survive a move.
+//! Settings of a netdev that rtnetlink does not report, that an administrator can change, and that survive a move.
 
 use serde::{Deserialize, Serialize};
 
 /// Settings of a netdev of the host by key:
 ///
-/// - an attribute by its path in the netdev's directory of sysfs: `gro_flush_timeout`, `queues/rx-0/rps_cpus`;
+/// - an attribute by its path in the netdev's sysfs directory: `gro_flush_timeout`, `queues/rx-0/rps_cpus`;
 /// - a setting below `/proc/sys/net` that netlink does not report, without the netdev's name:
 ///   `sysctl/ipv6/neigh/locktime`;
-/// - a setting of its driver, `ethtool/coalesce`: the 32-bit words of ethtool's structure that can be set, in
-///   hexadecimal;
-/// - `ethtool/rules`: flow rules, each as 32-bit words in hexadecimal, divided by spaces; or [`UNREADABLE`];
-/// - `tcx/ingress`, `tcx/egress`: the ids of attached programs, in decimal, divided by spaces;
+/// - a driver setting, `ethtool/coalesce`: the writable 32-bit words of ethtool's structure, in hexadecimal;
+/// - `ethtool/rules`: flow rules, each as 32-bit words in hexadecimal, separated by spaces; or [`UNREADABLE`];
+/// - `tcx/ingress`, `tcx/egress`: the ids of attached programs, in decimal, separated by spaces;
 /// - settings of the netdev's kind, in hexadecimal: `kind/1`, an attribute of `IFLA_INFO_DATA`, and
 ///   `kind/proto_down_reason`.
 ///
-/// The settings are one text with a line for each: key, space, value. The record stores the text unchanged; a NIC has
+/// All settings are one text. Each line has key, space, value. The record stores the text unchanged, because a NIC has
 /// hundreds of settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct DeviceSettings(String);
 
-/// Value of a setting that the driver has and that could not be read. No plan changes such a setting.
+/// Value of a setting that the driver has, but that could not be read. Plans do not change such a setting.
 pub const UNREADABLE: &str = "?";
 
 /// Flow rules of a driver.
@@ -51,9 +50,9 @@ impl DeviceSettings {
             .map(|(_, value)| value)
     }
 
-    /// Returns the changes from `present` to these settings: keys with values. Three kinds of keys are skipped: a key
-    /// without a default that either side lacks, as the driver does not have it; a key that is [`UNREADABLE`] here; a
-    /// key with its default here that is [`UNREADABLE`] in `present`.
+    /// Returns the keys and values to set so that `present` becomes equal to these settings. Skips three kinds of keys:
+    /// a key without a default that is missing on either side, because the driver lacks the setting; a key that is
+    /// [`UNREADABLE`] here; and a key with its default value here that is [`UNREADABLE`] in `present`.
     pub fn lacking<'a>(&'a self, present: &'a Self) -> Vec<(&'a str, &'a str)> {
         if self == present {
             return vec![];
@@ -70,7 +69,7 @@ impl DeviceSettings {
     }
 }
 
-/// Returns the default of a setting, if all drivers have the same one (`DQL_MAX_LIMIT`,
+/// Returns a setting's default value, if all drivers have the same default (`DQL_MAX_LIMIT`,
 /// `include/linux/dynamic_queue_limits.h`; `dql_init()` with HZ).
 fn default_of(key: &str) -> Option<&'static str> {
     if key.starts_with("tcx/") || key == FLOW_RULES {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Registration of accelerators' memory with RDMA devices (GPUDirect RDMA). Drivers and kernel have two ways:
+//! Registration of accelerators' memory with RDMA devices (GPUDirect RDMA). There are two mechanisms:
 //!
 //! - **dma-buf**: the accelerator's driver exports memory, and the RDMA driver imports it (`ibv_reg_dmabuf_mr(3)`,
-//!   `UVERBS_METHOD_REG_DMABUF_MR`, `drivers/infiniband/core/uverbs_std_types_mr.c`, Linux 5.12). Of NVIDIA's kernel
-//!   modules only the open ones export CUDA allocations (NVIDIA's driver README, "Open Linux Kernel Modules").
-//! - **peer memory**: a module of the accelerator's vendor registers with `ib_core`
-//!   (`ib_register_peer_memory_client()`), which mainline Linux does not have. `nvidia_peermem` does not load without it
-//!   (`nv_mem_client_init()`, `kernel-open/nvidia-peermem/nvidia-peermem.c`).
+//!   `UVERBS_METHOD_REG_DMABUF_MR`, `drivers/infiniband/core/uverbs_std_types_mr.c`, Linux 5.12). NVIDIA's open kernel
+//!   modules export CUDA allocations; its closed modules do not (NVIDIA's driver README, "Open Linux Kernel Modules").
+//! - **peer memory**: the accelerator vendor's module registers with `ib_core` by `ib_register_peer_memory_client()`, a
+//!   function that mainline Linux lacks. Without the function `nvidia_peermem` does not load (`nv_mem_client_init()`,
+//!   `kernel-open/nvidia-peermem/nvidia-peermem.c`).
 
 use crate::{Device, DeviceAddress};
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ pub(crate) const AMD: &str = "1002";
 /// Modules that use peer memory, where `ib_core` has it: those of NVIDIA's RDMA stack.
 const PEER_MEMORY_USERS: [&str; 2] = ["mlx4_ib", "mlx5_ib"];
 
-/// State of a node that decides whether its RDMA devices can register its accelerators' memory.
+/// The node's state that determines whether its RDMA devices can register its accelerators' memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct GpuDirect {
@@ -34,8 +34,8 @@ pub struct GpuDirect {
     pub symbols: Option<Symbols>,
     /// Accelerators and NICs whose addresses the IOMMU translates.
     pub translated: BTreeSet<DeviceAddress>,
-    /// Ports of switches above both a GPU and a NIC that send the traffic between the two through the CPU, by ACS. Empty
-    /// without the right to read all of a port's configuration space.
+    /// Switch ports above both a GPU and a NIC whose ACS setting sends traffic between the two through the CPU. Empty
+    /// if this program may not read a port's whole configuration space.
     pub redirecting: BTreeSet<DeviceAddress>,
 }
 
@@ -59,7 +59,7 @@ pub struct Symbols {
     pub peer_memory: bool,
 }
 
-/// Answer to the question whether one RDMA driver can register the memory of one vendor's accelerators.
+/// Whether one RDMA driver can register the memory of one vendor's accelerators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Registration {
     /// By dma-buf.
@@ -90,7 +90,8 @@ impl Registration {
 }
 
 impl GpuDirect {
-    /// Returns the answer for each vendor and each driver of the RDMA devices that `makers` have made.
+    /// Returns the result for each pair of an accelerator vendor and a driver of the RDMA devices that `makers` have
+    /// made.
     pub fn registrations<'a>(
         &'a self,
         makers: impl Iterator<Item = &'a Device>,
@@ -103,7 +104,7 @@ impl GpuDirect {
         self.vendors.iter().flat_map(|vendor| of(vendor)).collect()
     }
 
-    /// Returns the answer for accelerators of the PCI vendor `vendor` and the RDMA driver `module`.
+    /// Returns the result for accelerators of the PCI vendor `vendor` and the RDMA driver `module`.
     fn registration(&self, vendor: &str, module: &str) -> Registration {
         let imports = self.symbols.as_ref().map(|it| it.dma_buf.contains(module));
         let has_peer_memory = self.peer_memory.contains(vendor);

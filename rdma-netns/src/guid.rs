@@ -5,14 +5,14 @@ use crate::{HardwareAddress, Link, LinkType, RdmaDevice};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// Bytes of an IPoIB hardware address: flags and queue pair, then the port's GID (`INFINIBAND_ALEN`,
+/// Length in bytes of an IPoIB hardware address: flags and queue pair, then the port's GID (`INFINIBAND_ALEN`,
 /// `include/uapi/linux/if_infiniband.h`).
 const IPOIB_ADDRESS: usize = 20;
 
 /// Offset of the GUID in the address.
 const IN_ADDRESS: usize = 12;
 
-/// A GUID. Its first byte is the highest one of the number, as in `struct ifla_vf_guid`.
+/// A GUID. The number's highest byte is the GUID's first byte, as in `struct ifla_vf_guid`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Guid(pub u64);
@@ -26,7 +26,7 @@ impl Guid {
     /// GUID of a port without an assigned one.
     pub const ZERO: Self = Self(0);
 
-    /// GUID that ib-sriov-cni sets for a virtual function without a GUID, because zero cannot be set.
+    /// GUID for a virtual function without a GUID, as in ib-sriov-cni. The kernel accepts no zero GUID.
     pub const ONES: Self = Self(u64::MAX);
 
     /// Returns true if the GUID can identify a device.
@@ -34,8 +34,8 @@ impl Guid {
         self != Self::ZERO && self != Self::ONES
     }
 
-    /// Returns the GUID of the port of the IPoIB netdev `link`, by the netdev's permanent address: an administrator can
-    /// change the present one. `None`: `link` is no IPoIB netdev.
+    /// Returns the port GUID of the IPoIB netdev `link`, from its permanent address. An administrator can change the
+    /// present address. `None`: `link` is no IPoIB netdev.
     pub fn of_port(link: &Link) -> Option<Self> {
         let permanent = link.permanent_mac.as_ref().and_then(Self::in_address);
         let present = || Self::in_address(&link.mac);
@@ -43,7 +43,8 @@ impl Guid {
         guid.filter(|_| link.link_type == LinkType::Infiniband)
     }
 
-    /// Returns true if an administrator has set another GUID for the IPoIB netdev `link` than the GUID of its port.
+    /// Returns true if an administrator has set an address for the IPoIB netdev `link` that contains another GUID than
+    /// its port's.
     pub fn is_changed(link: &Link) -> bool {
         Self::of_port(link) != Self::in_address(&link.mac)
     }

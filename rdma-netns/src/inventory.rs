@@ -19,8 +19,8 @@ pub struct Inventory {
     /// by address.
     #[serde(default)]
     pub functions: Vec<Function>,
-    /// RDMA devices without a parent in sysfs whose netdev is not visible, as the netdev or both are in a pod
-    /// ([`Self::pair`]). The list includes software RDMA devices whose namespace is not visible.
+    /// RDMA devices without a parent in sysfs and without a visible netdev, because the netdev or both devices are in a
+    /// pod ([`Self::pair`]). Includes software RDMA devices of namespaces that this program does not see.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unpaired: Vec<Hca>,
     /// Namespace mode of the RDMA subsystem (ib_core's parameter `netns_mode`), if known.
@@ -41,7 +41,7 @@ pub struct Inventory {
     /// The rdma controller, if its observer has looked for it.
     #[serde(default)]
     pub rdma_cgroup: RdmaCgroup,
-    /// Conditions of GPUDirect. `None`: the node has no accelerators, or its observer has not looked for them.
+    /// Conditions of GPUDirect. `None`: the node has no accelerators, or the observer did not check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpudirect: Option<GpuDirect>,
 }
@@ -49,7 +49,7 @@ pub struct Inventory {
 /// The module `erdma`, which serves all eRDMA NICs of the node in one mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErdmaModule {
-    /// Parameter `compat_mode`; `None`: the module has no such parameter, as the driver of mainline Linux.
+    /// Value of the parameter `compat_mode`. `None`: the module has no such parameter (mainline Linux).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compat: Option<bool>,
     /// True if the RDMA stack is MLNX_OFED's: its module `mlx_compat` is loaded.
@@ -63,22 +63,22 @@ pub struct Function {
     /// The device.
     #[serde(flatten)]
     pub device: Device,
-    /// Index of the virtual function in its physical function, from 0, or the number of a sub-function. `None`: the
-    /// device is neither.
+    /// Index of a virtual function in its physical function, from 0, or number of a sub-function. `None`: any other
+    /// device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<u32>,
     /// PCI path; of an auxiliary device, the path of its function.
     #[serde(default)]
     pub path: PciPath,
-    /// Netdevs of the function in this program's namespace; if it has none, the netdevs of its RDMA device
+    /// Netdevs of the function in this program's namespace. If the function has none, the netdevs of its RDMA device
     /// ([`pairing`]).
     #[serde(default)]
     pub netdevs: Vec<Netdev>,
     /// The function of [`Self::netdevs`], if it is another function than this one, as with eRDMA.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netdev_function: Option<DeviceAddress>,
-    /// PCI path of another function through which this one reaches a GPU's memory: ConnectX-8's Data Direct, below the
-    /// GPU's switch.
+    /// PCI path of a second function of the NIC that is below a GPU's switch and reaches the GPU's memory: ConnectX-8's
+    /// Data Direct.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_direct: Option<PciPath>,
     /// RDMA devices of the function, in all namespaces.
@@ -86,7 +86,7 @@ pub struct Function {
     pub hcas: Vec<Hca>,
 }
 
-/// The way from the root of PCI to a function, the function itself left out.
+/// PCI path from the root to a function, without the function itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PciPath {
     /// `pci0000:3a`; empty: not known.
@@ -122,14 +122,15 @@ pub struct Netdev {
     /// The bond or bridge of which the netdev is a port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<String>,
-    /// Owner of all its frames: `the bridge br0`, `Open vSwitch`, `hv0, which it accelerates` (Azure). A bond does not
-    /// count, because bond and ports share an RDMA device.
+    /// Master that receives all of the netdev's frames: `the bridge br0`, `Open vSwitch`, `hv0, which it accelerates`
+    /// (Azure). A bond is no such master, because the bond and its ports share an RDMA device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_by: Option<String>,
     /// VLANs in this program's namespace on the netdev, or on the bond of which it is a port, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vlans: Vec<Vlan>,
-    /// Network of the first IPv6 address that is not link-local, `fd00:1::/64`; of a bond's port, the bond's network.
+    /// Network of the first IPv6 address that is not link-local, such as `fd00:1::/64`. For a bond's port, the bond's
+    /// network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv6_prefix: Option<String>,
     /// First IPv6 address that is not link-local; of a bond's port, the bond's address.
@@ -138,13 +139,13 @@ pub struct Netdev {
     /// First IPv4 address that is not link-local; of a bond's port, the bond's address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv4: Option<Ipv4Addr>,
-    /// True if the default route leaves by the netdev or by an upper netdev: without it the node would be cut off
+    /// True if the default route uses the netdev or an upper netdev of it. A move of the netdev would cut the node off
     /// ([`uplink`](crate::uplink)).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub default_route: bool,
 }
 
-/// A VLAN, with the properties that resources need. Its carrier is the carrier of its lower netdev
+/// A VLAN, with the properties that resources select by. A VLAN has the carrier of its lower netdev
 /// (`vlan_stacked_transfer_operstate()`, `net/8021q/vlan.c`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vlan {
@@ -159,21 +160,21 @@ pub struct Vlan {
 pub struct Hca {
     /// Name.
     pub name: String,
-    /// Ports, from 1. Empty: the device is in a namespace whose sysfs this program does not see.
+    /// Ports, from 1. Empty: this program does not see the sysfs of the device's namespace.
     #[serde(default)]
     pub ports: Vec<HcaPort>,
     /// `uverbs0`, `umad0`, `issm0`, and the character devices of the sub-devices.
     #[serde(default)]
     pub char_devices: Vec<CharDevice>,
-    /// RDMA devices of the same function for subnet management alone (`RDMA_DEVICE_TYPE_SMI`), by name: `smi1` of a
-    /// multi-plane NIC, with a port for each plane. Sub-devices have `umad` devices and no `uverbs` device
+    /// Names of further RDMA devices of the function that serve subnet management only (`RDMA_DEVICE_TYPE_SMI`): `smi1`
+    /// of a multi-plane NIC has one port for each plane. Sub-devices have `umad` devices and no `uverbs` device
     /// (`ib_uverbs_add_one()`, `drivers/infiniband/core/uverbs_main.c`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sub_devices: Vec<String>,
-    /// Firmware version; `None`: the device is in another namespace or has none, or ports were not observed.
+    /// Firmware version. `None`: the device has none or is in another namespace, or ports were not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firmware: Option<String>,
-    /// True for RDMA in software on a NIC: the driver is rxe or siw. A software device on a bond counts as the bond's.
+    /// True for a software RDMA device on a NIC (rxe or siw). A software RDMA device on a bond belongs to the bond.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub soft: bool,
     /// True if the device has no parent in sysfs, and eRDMA's driver ([`pairing::is_erdma`]).
@@ -211,14 +212,14 @@ pub struct Accelerator {
 }
 
 impl Netdev {
-    /// Returns the name of the netdev whose addresses are the RDMA device's GIDs: the bond of which this netdev is a
-    /// port, or else this netdev.
+    /// Returns the name of the netdev whose addresses become the RDMA device's GIDs: this netdev's bond, or without a
+    /// bond this netdev.
     pub fn base(&self) -> &str {
         let bond = self.master.as_deref().filter(|_| self.taken_by.is_none());
         bond.unwrap_or(&self.name)
     }
 
-    /// Returns true if the netdev accelerates its master, which is the netdev of a paravirtual NIC.
+    /// Returns true if the netdev accelerates a master, the netdev of a paravirtual NIC.
     pub fn accelerates(&self) -> bool {
         let taken_by = self.taken_by.as_deref();
         taken_by.is_some_and(|it| it.ends_with(ACCELERATED))
@@ -233,8 +234,8 @@ impl Inventory {
             .find(|function| function.device.address == *address)
     }
 
-    /// Returns the functions of the NIC that has the RDMA device of `function`: `function`, the function of the netdev,
-    /// and those that can have made the RDMA device.
+    /// Returns the functions of the NIC that has the RDMA device of `function`: `function`, the netdev's function, and
+    /// functions that may have made the RDMA device.
     pub fn functions_of<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = &'a Device> {
         let made_by = &function.device.rdma_functions;
         let others = function.netdev_function.iter().chain(made_by);
@@ -242,19 +243,19 @@ impl Inventory {
         std::iter::once(&function.device).chain(others)
     }
 
-    /// Returns the device that has made the RDMA device of `function`. If the RDMA device has no parent, one of the
-    /// possible makers is returned; all of them have one driver and one PCI ID.
+    /// Returns the device that made the RDMA device of `function`. If an RDMA device without a parent has several
+    /// possible makers, returns one of them. All of them have the same driver and PCI ID.
     pub fn maker<'a>(&'a self, function: &'a Function) -> &'a Device {
         let made_by = function.device.rdma_functions.first();
         let made_by = made_by.and_then(|address| self.function(address));
         &made_by.unwrap_or(function).device
     }
 
-    /// Pairs the unpaired RDMA device `rdma` with the function at `address`, which has its netdev. Does nothing if
-    /// either does not exist, or if the function has an RDMA device already.
+    /// Pairs the unpaired RDMA device `rdma` with the function at `address`, which has its netdev. Does nothing if one
+    /// of the two does not exist, or if the function already has an RDMA device.
     ///
-    /// For a device of eRDMA the function gets the PCI path and NUMA node of the functions that can have made it, if
-    /// all of them have the same: these functions reach the memory of GPUs.
+    /// For an eRDMA device, the function gets the PCI path and the NUMA node of the functions that may have made the
+    /// device, if all of them have the same values. The path shows which GPUs' memory these functions reach.
     pub fn pair(&mut self, rdma: &str, address: &DeviceAddress) {
         let place = self.unpaired.iter().position(|it| it.name == rdma);
         let made_by = match place.is_some_and(|place| self.unpaired[place].is_erdma) {
@@ -278,7 +279,7 @@ impl Inventory {
     }
 }
 
-/// Returns the value of `of`, if it is the same for all functions at `addresses`.
+/// Returns `of` for the functions at `addresses`, if the value is the same for all of them.
 fn common<T: PartialEq>(
     inventory: &Inventory,
     addresses: &[DeviceAddress],

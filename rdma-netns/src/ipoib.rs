@@ -45,7 +45,7 @@ pub struct Pkey(pub u16);
 const FULL_MEMBER: u16 = 0x8000;
 
 impl Pkey {
-    /// Returns true if both P_Keys are of one partition, by the kernel's comparison (`ib_find_pkey()`,
+    /// Returns true if both P_Keys belong to one partition. Compares like the kernel (`ib_find_pkey()`,
     /// `drivers/infiniband/core/device.c`).
     pub fn is_of_partition(self, other: Self) -> bool {
         (self.0 ^ other.0) & !FULL_MEMBER == 0

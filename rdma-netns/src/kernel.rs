@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The seam between plans and a kernel. [`Linux`](crate::Linux) is the real kernel; the tests' fake keeps a small world
-//! of namespaces and devices in memory.
+//! Interface between plans and a kernel. [`Linux`](crate::Linux) implements it with the real kernel. The tests' fake
+//! kernel models namespaces and devices in memory.
 
 use crate::{
     DeviceAddress, DeviceSettings, GidTable, Link, NetnsId, Observed, Op, Pkey, Vf,
@@ -18,14 +18,15 @@ use std::{
 /// The hardware that an observation covers. A node has hundreds of PCI functions that no caller needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObservationScope {
-    /// PCI functions and auxiliary devices whose RDMA devices' ports are observed; the ports of other RDMA devices are
-    /// not. A port query reaches the device's firmware (`ib_query_port()`, `drivers/infiniband/core/device.c`), and
+    /// PCI functions and auxiliary devices for whose RDMA devices ports are observed. Ports of other RDMA devices are
+    /// not observed. A port query reaches the firmware (`ib_query_port()`, `drivers/infiniband/core/device.c`), and
     /// faulty firmware takes a minute to answer.
     pub ports: BTreeSet<DeviceAddress>,
     /// Further hardware, which is observed without querying its firmware.
     pub besides: BTreeSet<DeviceAddress>,
-    /// True to leave out the pod's routes. A pod with `CAP_NET_ADMIN` can have as many as its memory holds, and a
-    /// restore needs none of them: routes of rails go with the netdevs, routes of other interfaces are recorded.
+    /// True to leave out the pod's routes. A pod with `CAP_NET_ADMIN` can have as many routes as its memory holds. A
+    /// restore needs none of them: a rail's routes disappear with its netdev, and the record has the routes of other
+    /// interfaces.
     pub no_pod_routes: bool,
 }
 
@@ -49,7 +50,7 @@ pub trait Kernel {
     /// Opens the namespace at `path` (`CNI_NETNS`).
     fn open_pod(&self, path: &Path) -> Result<Self::Pod, OpenPodError>;
 
-    /// Returns the namespaces at `paths`, in their order, for callers that do not work in them.
+    /// Returns the identities of the namespaces at `paths`, in order, without opening the namespaces for later work.
     ///
     /// # Errors
     /// Each as [`Kernel::open_pod`].
@@ -81,15 +82,15 @@ pub trait Kernel {
     /// missing.
     fn device_settings(&self, link: &Link) -> DeviceSettings;
 
-    /// Returns the objects that a move of the host's `netdevs` drops permanently, in words, with the index of their
-    /// netdev: queueing disciplines, permanent neighbours, multicast and anycast routes. Unreadable objects are
-    /// missing.
+    /// Describes the objects that a move of the host's `netdevs` removes permanently, each with its netdev's index:
+    /// queueing disciplines, permanent neighbours, multicast and anycast routes. Leaves out objects that cannot be
+    /// read.
     fn dropped(&self, _netdevs: &[u32]) -> Vec<(u32, String)> {
         vec![]
     }
 
-    /// Observes as [`Kernel::observe`], and reads the set-up of `functions`. A function whose physical function cannot
-    /// be queried is missing.
+    /// Observes like [`Kernel::observe`], and also reads the set-up of `functions`. Leaves out functions whose physical
+    /// function cannot be queried.
     fn observe_vfs(
         &self,
         pod: Option<&Self::Pod>,
@@ -107,7 +108,7 @@ pub trait Kernel {
         Ok(observed)
     }
 
-    /// Reads the GID table of the RDMA device's `port` (from 1), as the pod's namespace sees it, or without a pod the
+    /// Reads the GID table of the RDMA device's `port` (from 1). The pod's namespace is used, or without a pod the
     /// host's. Error `NotFound`: there is no such device.
     fn gids(
         &self,
@@ -128,14 +129,14 @@ pub trait Kernel {
     /// required or was set up: the kernel loads the module for the query.
     fn smc(&self, pod: Option<&Self::Pod>) -> Result<Option<SmcState>, ObserveError>;
 
-    /// Returns true if a program listens on one socket to all events of the host's netdevs, addresses and routes, as
-    /// network managers and routing daemons do.
+    /// Returns true if a program receives all events of the host's netdevs, addresses and routes on one socket, like
+    /// network managers and routing daemons.
     fn is_watched(&self) -> bool;
 
     /// Returns the neighbours in the host's neighbour tables, by all netdevs.
     fn neighbours(&self) -> Result<Vec<Neighbour>, ObserveError>;
 
-    /// Probes all addresses on the wire at once. Returns as soon as one address turns out not to be free, or after
+    /// Probes all addresses on the wire at once. Returns when a probe finds one address in use, or after
     /// [`PROBE_TIME`](crate::probe::PROBE_TIME). Changes nothing.
     fn probe(&self, pod: &Self::Pod, questions: &[Question]) -> Result<Probed, ProbeError>;
 
@@ -178,7 +179,7 @@ pub enum OpenPodError {
     /// The path is a file that is no network namespace.
     #[error("{0:?} is no network namespace")]
     NotNamespace(PathBuf),
-    /// The path is the namespace that this program runs in: nothing can be moved into it.
+    /// The path leads to the namespace of this program, into which nothing can be moved.
     #[error("{0:?} is the host's own network namespace")]
     HostNamespace(PathBuf),
     /// The system refused.

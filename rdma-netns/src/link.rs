@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A netdev with everything that a move between namespaces loses or a pod can change.
+//! A netdev, with all attributes that a move between namespaces resets or that a pod can change.
 
 mod address;
 mod route;
@@ -23,14 +23,14 @@ use std::{collections::BTreeMap, net::IpAddr};
 /// A netdev as seen in one namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
-    /// Index of the netdev in its namespace. A move keeps the index, unless another netdev of the new namespace has it.
+    /// Index of the netdev in its namespace. A move keeps the index, unless it is taken in the new namespace.
     pub index: u32,
     /// Name in its namespace.
     pub name: InterfaceName,
     /// Present hardware address.
     pub mac: HardwareAddress,
-    /// Address of broadcasts and of neighbour queries (`IFLA_BROADCAST`), for Ethernet only: the broadcast address of
-    /// InfiniBand belongs to its partition.
+    /// Link-layer broadcast address (`IFLA_BROADCAST`), for Ethernet only: the broadcast address of an InfiniBand
+    /// netdev belongs to its partition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broadcast: Option<HardwareAddress>,
     /// Permanent hardware address, if the driver reports it (Linux 5.6, `IFLA_PERM_ADDRESS`).
@@ -55,8 +55,8 @@ pub struct Link {
     /// Numbers that an administrator of its namespace can set, and that no move resets.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<LinkSetting, u32>,
-    /// Alternative names, in the kernel's order. A name that is no UTF-8 is stored as a NUL, which no name contains,
-    /// and a character for each byte.
+    /// Alternative names, in the kernel's order. A name that is not UTF-8 is stored as a NUL and one character for each
+    /// byte. No name contains a NUL otherwise.
     #[serde(default)]
     pub alt_names: Vec<String>,
     /// Free text (`ip link set alias`); bytes that are no UTF-8 as in `alt_names`.
@@ -77,12 +77,12 @@ pub struct Link {
     /// Index of the bond or bridge of which the netdev is a port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<u32>,
-    /// Index of the lower netdev (`IFLA_LINK`), in whichever namespace the lower netdev is: of a macvlan in a pod this
-    /// is an index of the host. The ends of a pair (`veth`) have none.
+    /// Index of the lower netdev (`IFLA_LINK`) in the lower netdev's own namespace. A macvlan in a pod thus has an
+    /// index of the host. `None` for the ends of a pair (`veth`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lower: Option<u32>,
-    /// Lower netdev of a virtual netdev, which never changes. It distinguishes this netdev from a later one with the
-    /// same index and kind. `None`: the netdev has no lower one, or the lower one is unknown.
+    /// Lower netdev of a virtual netdev, which never changes. The origin distinguishes this netdev from a later netdev
+    /// with the same index and kind. `None`: there is no lower netdev, or it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
     /// Kind of child, if a pod can get this kind.
@@ -91,12 +91,12 @@ pub struct Link {
     /// The partition and the mode of an IPoIB netdev.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipoib: Option<Ipoib>,
-    /// Set-up by the physical function before a change, in the record of a virtual function.
+    /// In the record of a virtual function: the set-up by its physical function before the first change.
     /// [`Observed::vfs`](crate::Observed::vfs) has the present set-up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vf: Option<Vf>,
-    /// Settings under `/proc/sys/net/ipv{4,6}/conf/<name>/` that a move resets, by names like `ipv6/accept_ra`: the
-    /// settings in [`SYSCTLS`].
+    /// Settings in [`SYSCTLS`], under `/proc/sys/net/ipv{4,6}/conf/<name>/`, by names like `ipv6/accept_ra`. A move
+    /// resets them.
     #[serde(default)]
     pub sysctls: Sysctls,
     /// Addresses, in the kernel's order (the first of an IPv4 prefix is its primary).
@@ -112,7 +112,7 @@ pub struct Link {
 pub struct Origin {
     /// Index of the lower netdev, or of the other end of a pair (`IFLA_LINK`).
     pub index: u32,
-    /// Number that the lower netdev's namespace has in this one (`IFLA_LINK_NETNSID`); -1: both netdevs are in one
+    /// Number of the lower netdev's namespace in this namespace (`IFLA_LINK_NETNSID`). -1: both netdevs are in one
     /// namespace.
     pub netns: i32,
     /// Protocol and id of a VLAN (`IFLA_VLAN_PROTOCOL`, `IFLA_VLAN_ID`); 0: the netdev is no VLAN.
@@ -124,8 +124,8 @@ pub struct Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum LinkSetting {
-    /// Mode `IF_LINK_MODE_*` (`include/uapi/linux/if.h`): 0 default, 1 dormant: a netdev that is up has no carrier for
-    /// routing.
+    /// Mode `IF_LINK_MODE_*` (`include/uapi/linux/if.h`): 0 default, 1 dormant. Routing sees no carrier on a dormant
+    /// netdev, even if it is up.
     Mode,
     /// Group of the netdev, which rules can name (`IFLA_GROUP`).
     Group,
@@ -139,12 +139,12 @@ pub enum LinkSetting {
     GsoIpv4MaxSize,
     /// Same as [`Self::GroMaxSize`] for IPv4 (Linux 6.3, `IFLA_GRO_IPV4_MAX_SIZE`). The kernel changes both together.
     GroIpv4MaxSize,
-    /// Operational state (`IFLA_OPERSTATE`), 1: up, but dormant or under test, so that IPv6 does not use the netdev.
-    /// The kernel updates the state when the carrier changes, which may never happen on a netdev without a medium of
-    /// its own.
+    /// Operational state (`IFLA_OPERSTATE`). 1: the netdev is up, but dormant or under test, so IPv6 does not use it.
+    /// The kernel updates the state when the carrier changes. On a netdev without a medium of its own this may never
+    /// happen.
     Dormant,
-    /// Id of the XDP program (`IFLA_XDP`); of several programs, the sum of their ids; 0: none. No move detaches a
-    /// program.
+    /// Id of the XDP program (`IFLA_XDP`). With several programs, the sum of their ids; 0: no program. A move does not
+    /// detach programs.
     Xdp,
 }
 
@@ -226,8 +226,9 @@ impl Link {
         self.flags.contains(&flag)
     }
 
-    /// Returns true if the kernel would accept `route` with `addresses`: its source is one of `addresses`, and its
-    /// gateway is reachable on the link, by one of `addresses`, by a route, or because it is link-local.
+    /// Returns true if the kernel would accept `route` on a netdev with `addresses`. The route's source must be one of
+    /// `addresses`. Its gateway must be link-local, or be reachable by one of `addresses` or by another route of the
+    /// netdev.
     pub fn can_have(&self, route: &Route, addresses: &[Address]) -> bool {
         let has_source = route
             .source
@@ -247,16 +248,16 @@ impl Link {
         has_source && (route.onlink || link_local || by_address || by_route)
     }
 
-    /// Returns true if the kernel itself makes `route` of this netdev: with one of the netdev's addresses, or from a
-    /// router advertisement.
+    /// Returns true if the kernel made `route` by itself, from one of the netdev's addresses or from a router
+    /// advertisement.
     ///
-    /// NetworkManager sets its addresses with `IFA_F_NOPREFIXROUTE` and makes the prefix route itself with
-    /// `RTPROT_KERNEL`; systemd-networkd makes advertised routes with `RTPROT_RA`. Both programs keep the kernel from
-    /// accepting advertisements, so the kernel does not make these routes again.
+    /// Two programs make routes that look like the kernel's. NetworkManager sets addresses with `IFA_F_NOPREFIXROUTE`,
+    /// and makes the prefix route with `RTPROT_KERNEL`. systemd-networkd makes advertised routes with `RTPROT_RA`. Both
+    /// programs make the kernel ignore advertisements, so the kernel does not make these routes again.
     ///
     /// The kernel makes routes in the main table (`fib_magic()`, `net/ipv4/fib_frontend.c`; `RT6_TABLE_PREFIX`,
-    /// `include/net/ip6_fib.h`), or in the table of the netdev's VRF. A route of `RTPROT_KERNEL` in another table is a
-    /// script's copy, for rules by source.
+    /// `include/net/ip6_fib.h`), or in the table of the netdev's VRF. A route with `RTPROT_KERNEL` in any other table
+    /// is a copy, made by a script for rules that select by source.
     pub fn makes_itself(&self, route: &Route) -> bool {
         if route.table != MAIN_TABLE && self.master.is_none() {
             return false;
@@ -273,8 +274,8 @@ impl Link {
         }
     }
 
-    /// Returns true if the kernel itself makes addresses and routes of router advertisements (`ipv6_accept_ra()`,
-    /// `include/net/ipv6.h`). An unknown setting counts as the kernel's default.
+    /// Returns true if the kernel makes addresses and routes from router advertisements (`ipv6_accept_ra()`,
+    /// `include/net/ipv6.h`). Assumes the kernel's default for an unknown setting.
     fn takes_advertisements(&self) -> bool {
         let setting = |key: &str, default| self.sysctls.get(key).copied().unwrap_or(default);
         match setting("ipv6/accept_ra", 1) {
@@ -283,8 +284,8 @@ impl Link {
         }
     }
 
-    /// Returns the expected state of the netdev `seconds` later, without other changes: lifetimes are shorter, and
-    /// expired objects are gone.
+    /// Returns the netdev as expected after `seconds` without other changes: lifetimes are shorter, and expired objects
+    /// are gone.
     pub fn aged(&self, seconds: u64) -> Self {
         let seconds = u32::try_from(seconds).unwrap_or(u32::MAX - 1);
         let left = |lifetime: u32| match lifetime {
@@ -309,8 +310,8 @@ impl Link {
         link
     }
 
-    /// Returns the routes that the kernel does not make by itself, in the order in which they can be set: a gateway
-    /// must be on the link before a route can lead through it.
+    /// Returns the routes that the kernel does not make by itself. The order allows setting them one after the other: a
+    /// route to a gateway comes before routes through this gateway.
     pub fn lasting_routes(&self) -> impl Iterator<Item = &Route> {
         let lasting = || self.routes.iter().filter(|route| !self.makes_itself(route));
         let on_link = lasting().filter(|route| route.gateway.is_none());
@@ -334,7 +335,7 @@ impl Link {
         name.contains("pf") && (name.contains("vf") || name.contains("sf"))
     }
 
-    /// Returns this netdev's address that is the same as `wanted`, with its present flags and lifetimes.
+    /// Returns this netdev's address that equals `wanted` except for flags and lifetimes.
     pub fn address(&self, wanted: &Address) -> Option<&Address> {
         self.addresses.iter().find(|a| a.same_as(wanted))
     }

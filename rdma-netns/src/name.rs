@@ -25,7 +25,7 @@ pub enum InvalidName {
     /// `.` and `..` would be directories in sysfs.
     #[error("interface name {0:?} is reserved")]
     Reserved(String),
-    /// `/`, `:`, `%` or white space, or a character with a byte that the kernel takes for white space.
+    /// `/`, `:`, `%` or white space, or a character with a byte that the kernel treats as white space.
     #[error("interface name {name:?} contains {character:?}")]
     Character {
         /// The whole name.
@@ -60,8 +60,8 @@ impl TryFrom<String> for InterfaceName {
 }
 
 impl InterfaceName {
-    /// Returns a replacement for the name of the netdev `index` if its name is no text: a pod may use any bytes. No
-    /// netdev has such a name, since `:` is refused.
+    /// Returns a replacement for the name of the netdev `index` if the name is not UTF-8, because a pod may use any
+    /// bytes. The replacement contains `:`, which no real name has.
     pub fn of_index(index: u32) -> Self {
         Self(format!(":{index}"))
     }

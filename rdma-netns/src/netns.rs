@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Network namespaces: opening, identifying and entering.
 //!
-//! [`Netns::run`] runs work on a thread that enters, works and ends. `Netns::visit` moves the calling thread into a
-//! namespace for a moment. Neither an early return nor a panic can leave the caller in the wrong namespace: if the
-//! return from a visit is refused, the process ends.
+//! [`Netns::run`] runs work on a new thread in the namespace. `Netns::visit` moves the calling thread into the
+//! namespace for a moment, and back. The caller never stays in the wrong namespace after an early return or a panic. If
+//! the kernel refuses the return, the process ends.
 
 use nix::{
     errno::Errno,
@@ -27,7 +27,8 @@ use std::{
     process, thread,
 };
 
-/// Identity of a namespace within one boot. A path or an inode number alone may belong to another namespace later.
+/// Identity of a namespace within one boot. A path or an inode number is not enough, because another namespace may have
+/// it later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NetnsId {
     /// Device of the namespace's file (nsfs).
@@ -50,7 +51,7 @@ const SIOCGSKNS: libc::c_int = 0x894c;
 /// The calling thread's namespace.
 const CURRENT: &str = "/proc/thread-self/ns/net";
 
-/// Number of attempts to return from a visit: entering a namespace needs kernel memory (`create_new_namespaces()`,
+/// Number of tries to return from a visit, because entering a namespace needs kernel memory (`create_new_namespaces()`,
 /// `kernel/nsproxy.c`).
 const RETURN_ATTEMPTS: usize = 3;
 
@@ -119,7 +120,7 @@ impl Netns {
         Self::by_socket(&UnixDatagram::unbound()?)
     }
 
-    /// Opens the namespace of the calling thread by `socket`, which the thread has made in that namespace.
+    /// Opens the calling thread's namespace by `socket`, which the thread has opened in this namespace.
     pub(crate) fn by_socket(socket: &impl AsFd) -> io::Result<Self> {
         let netns = Self::identify(here(socket)?, Path::new(CURRENT))?;
         Ok(Self {
@@ -170,11 +171,11 @@ impl Netns {
         .flatten()
     }
 
-    /// Runs `work` in the namespace on the calling thread, which then returns to its own namespace, after a panic too.
-    /// Short work is not worth a thread. Sockets that `work` opens stay tied to the namespace.
+    /// Runs `work` in the namespace on the calling thread. The thread then returns to its own namespace, also after a
+    /// panic. This is faster than a new thread for short work. Sockets that `work` opens stay tied to the namespace.
     ///
     /// # Errors
-    /// The namespace cannot be entered, or there would be no way back. `work` has not run then.
+    /// The namespace cannot be entered, or the way back cannot be opened. `work` has not run then.
     pub(crate) fn visit<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
         let _way_back = WayBack::from_here()?;
         self.enter()?;
@@ -191,8 +192,8 @@ impl Netns {
 struct WayBack(File);
 
 impl WayBack {
-    /// Opens the return to the calling thread's namespace. Fails for a program in a user namespace of its own that has
-    /// left its parent's network namespace for one made in its user namespace (`netns_install()`,
+    /// Opens the calling thread's namespace for the return. Fails for a program that runs in a user namespace of its
+    /// own and has left its parent's network namespace for one of its own (`netns_install()`,
     /// `net/core/net_namespace.c`).
     fn from_here() -> io::Result<Self> {
         let here = here(&UnixDatagram::unbound()?)?;
@@ -206,15 +207,15 @@ impl Drop for WayBack {
         let Self(home) = self;
         let enter = |_| setns(&*home, CloneFlags::CLONE_NEWNET).is_ok();
         if !(0..RETURN_ATTEMPTS).any(enter) {
-            // further work of this process would change the pod; the next verb completes the work
+            // more work of this process would change the pod instead of the host; the next verb completes the work
             log::error!("the network namespace of this program cannot be entered again");
             process::abort();
         }
     }
 }
 
-/// Returns the identities of the namespaces at `paths`, in their order. One thread visits the namespaces one after the
-/// other and finally enters `home`, so that the thread keeps none of them alive.
+/// Returns the identities of the namespaces at `paths`, in order. One thread visits them one after the other. It
+/// finally enters `home`, so that it keeps none of them alive.
 pub(crate) fn ids_at(paths: &[&Path], home: &Netns) -> io::Result<Vec<Result<NetnsId, OpenError>>> {
     let id = |path: &&Path| {
         let cookie = |netns: &Netns| {
@@ -229,7 +230,7 @@ pub(crate) fn ids_at(paths: &[&Path], home: &Netns) -> io::Result<Vec<Result<Net
     }
     on_a_thread(|| {
         let ids = paths.iter().map(id).collect();
-        // if this is refused, the thread keeps its last namespace alive until it ends, a moment later
+        // after a refusal, the thread keeps its last namespace alive until it ends, a moment later
         let _ = home.enter();
         ids
     })
@@ -250,7 +251,7 @@ impl AsFd for Netns {
     }
 }
 
-/// Opens the file at `path`; if it is a FIFO, without waiting for a writer.
+/// Opens the file at `path`. Does not wait for a writer if the file is a FIFO.
 pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
@@ -258,21 +259,21 @@ pub(crate) fn open_file(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Returns the calling thread's namespace through a `socket` that the thread has made. A path in `/proc` would take
-/// many times as long, because the kernel generates `/proc` for each process.
+/// Returns the calling thread's namespace by a `socket` that the thread has opened. A path in `/proc` takes many times
+/// as long, because the kernel generates `/proc` for each process.
 fn here(socket: &impl AsFd) -> io::Result<File> {
     // SAFETY: this request takes no argument; the descriptor is open.
     let file = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCGSKNS as _) };
     match Errno::result(file) {
         // SAFETY: the kernel has just made the descriptor for this caller.
         Ok(file) => Ok(File::from(unsafe { OwnedFd::from_raw_fd(file) })),
-        // for a thread without CAP_NET_ADMIN in the namespace's user namespace, and for QEMU's emulation of a process
+        // the thread lacks CAP_NET_ADMIN in the namespace's user namespace, or runs in QEMU's user-mode emulation
         Err(_) => File::open(CURRENT),
     }
 }
 
-/// Returns the cookie of the namespace of `socket`; 0 on a kernel without cookies, before 5.14. A failed query is an
-/// error and not 0: with 0 the namespace would count as another one, and its pod would not be restored.
+/// Returns the cookie of the namespace of `socket`. Returns 0 on a kernel without cookies (before 5.14). A failed query
+/// must be an error: with 0, the namespace would seem to be another one, and its pod would not be restored.
 pub(crate) fn cookie_of(socket: &impl AsFd) -> io::Result<u64> {
     let mut cookie = 0_u64;
     let mut length = size_of_val(&cookie) as libc::socklen_t;
@@ -289,8 +290,8 @@ pub(crate) fn cookie_of(socket: &impl AsFd) -> io::Result<u64> {
     };
     match Errno::result(outcome) {
         Ok(_) => Ok(cookie),
-        // QEMU's emulation of a process returns EINVAL for options that it does not know; the kernel returns EINVAL
-        // only for a wrong length (`sk_getsockopt()`, `net/core/sock.c`)
+        // QEMU's user-mode emulation returns EINVAL for options that it does not know; the kernel returns EINVAL only
+        // for a wrong length (`sk_getsockopt()`, `net/core/sock.c`)
         Err(Errno::ENOPROTOOPT | Errno::EINVAL) => Ok(0),
         Err(error) => Err(error.into()),
     }

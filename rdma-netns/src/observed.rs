@@ -16,18 +16,18 @@ use std::{
 pub struct Observed {
     /// `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
-    /// Time of the observation: seconds since the boot, including sleep (`CLOCK_BOOTTIME`), which cannot be set.
-    /// `None`: unknown.
+    /// Time of the observation: seconds since the boot, including suspend (`CLOCK_BOOTTIME`). Nobody can set this
+    /// clock. `None`: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<u64>,
     /// Namespace mode of the RDMA subsystem. `None`: the kernel has no RDMA subsystem (`ib_core` is not loaded).
     pub rdma_mode: Option<RdmaMode>,
-    /// PCI functions and auxiliary devices that have, or can have, a netdev or an RDMA device, in any namespace: all,
-    /// or [the relevant ones](crate::Kernel::limit_observation).
+    /// PCI functions and auxiliary devices that have, or can have, a netdev or an RDMA device, in any namespace.
+    /// Contains all devices, or [the relevant ones](crate::Kernel::limit_observation).
     #[serde(default)]
     pub devices: Vec<Device>,
-    /// RDMA devices in any namespace that have neither a parent in sysfs nor a known netdev here, by name: RDMA in
-    /// software, and devices in a namespace that is not observed.
+    /// Names of RDMA devices, in any namespace, with neither a parent in sysfs nor a known netdev in the observed
+    /// namespaces: software RDMA devices, and devices in namespaces that are not observed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unpaired: Vec<String>,
     /// Set-up of requested virtual functions, wherever their netdevs are
@@ -55,8 +55,8 @@ pub struct Namespace {
     pub id: NetnsId,
     /// Netdevs of the namespace.
     pub links: Vec<Link>,
-    /// Routes that cannot be set again as they are, such as routes with several next hops: each next hop with the index
-    /// of its netdev. [`Link::routes`] lacks these routes.
+    /// Routes that `rdma-cni` cannot set again unchanged, such as routes with several next hops. Each next hop has the
+    /// index of its netdev. [`Link::routes`] does not contain these routes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unkept_routes: Vec<(u32, Route)>,
     /// RDMA devices that the namespace sees (in shared mode all of the node).
@@ -71,11 +71,11 @@ pub struct Namespace {
     /// Routing rules that name neither a source nor a netdev, in the kernel's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub general_rules: Vec<GeneralRule>,
-    /// Number that the other namespace, the pod's or the host's, has in this one (`RTM_GETNSID`). `None`: it has none,
+    /// Number of the other namespace (the pod's or the host's) in this one (`RTM_GETNSID`). `None`: there is no number,
     /// or no netdev here lies on a netdev of another namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_number: Option<i32>,
-    /// Tables that a rule of any kind leads to; of a pod, also tables that have a route of any type.
+    /// Tables of rules of any kind. For a pod, also tables that have a route of any type.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub tables: BTreeSet<u32>,
 }
@@ -90,7 +90,7 @@ impl Observed {
     }
 
     /// Returns the sub-devices of the RDMA device `name`, and their namespaces. The kernel makes sub-devices on the
-    /// host, wherever the RDMA device is (`ib_alloc_device()`).
+    /// host, even if the RDMA device is in a pod (`ib_alloc_device()`).
     pub fn sub_devices_of<'a>(
         &'a self,
         name: &'a str,
@@ -120,8 +120,8 @@ impl Observed {
             .find(|device| device.address == *address)
     }
 
-    /// Returns the functions of the NIC that has the netdev `link` and the RDMA device `rdma`: the netdev's function,
-    /// the RDMA device's, and those that can have made the RDMA device.
+    /// Returns the functions of the NIC with the netdev `link` and the RDMA device `rdma`: the netdev's function, the
+    /// RDMA device's function, and functions that may have made the RDMA device.
     pub fn functions_of<'a>(&'a self, link: &Link, rdma: Option<&RdmaDevice>) -> Vec<&'a Device> {
         let own = [link.parent.as_ref(), rdma.and_then(|it| it.parent.as_ref())];
         let mut functions: Vec<&Device> = vec![];
@@ -139,8 +139,8 @@ impl Observed {
         functions
     }
 
-    /// Sets the parents of the unpaired RDMA devices in `hardware` (name and driver id) to the function of their
-    /// netdev, in whichever namespaces RDMA device and netdev are ([`pairing`]).
+    /// Sets the parent of each unpaired RDMA device in `hardware` (name and driver id) to the function of its netdev.
+    /// RDMA device and netdev can be in different namespaces ([`pairing`]).
     pub fn pair(&mut self, hardware: &BTreeMap<String, u32>) {
         let made_by = pairing::makers(&self.devices);
         let Self {
@@ -198,7 +198,7 @@ impl Namespace {
     }
 
     /// Returns the netdevs of this namespace, a pod's, that lie on `link`, which is on `side`. The ends of a pair lie
-    /// on nothing. IPoIB netdevs are left out, because the kernel does not report the namespace of their lower netdev.
+    /// on no netdev. Leaves out IPoIB netdevs, because the kernel does not report the namespace of their lower netdev.
     pub fn lying_on<'a>(&'a self, side: NetnsSide, link: &Link) -> impl Iterator<Item = &'a Link> {
         let netns = match side {
             NetnsSide::Pod => Some(-1),
@@ -211,7 +211,7 @@ impl Namespace {
         })
     }
 
-    /// Returns the routes by the netdev with `index` that cannot be set again as they are.
+    /// Returns the routes through the netdev `index` that `rdma-cni` cannot set again unchanged.
     pub fn unkept_by(&self, index: u32) -> impl Iterator<Item = &Route> {
         let routes = self.unkept_routes.iter();
         routes
@@ -219,30 +219,33 @@ impl Namespace {
             .map(|(_, route)| route)
     }
 
-    /// Returns true if one of the routes that cannot be set again is `route`, regardless of age.
+    /// Returns true if `route` is among the routes that `rdma-cni` cannot set again, regardless of its age.
     pub fn has_unkept(&self, index: u32, route: &Route) -> bool {
         self.unkept_by(index).any(|it| it.same_as(route))
     }
 
-    /// Returns the RDMA device with `link` as its port; else the RDMA device of the same PCI function or auxiliary
-    /// device; else the one whose GUID derives from the address of `link` ([`pairing`]). A bond has the RDMA device of
-    /// one of its ports too: some kernels report the netdev of `mlx5_bond_0` as the bond, others as a port, and the
-    /// device's hardware is the first port's. A VLAN without an RDMA device of its own has the RDMA device of its lower
-    /// netdev ([`Self::below_vlan`]).
+    /// Returns the RDMA device of `link`. First choice: the RDMA device with `link` as its port. Second: the RDMA
+    /// device of the same PCI function or auxiliary device. Third: the RDMA device whose GUID derives from the address
+    /// of `link` ([`pairing`]).
     ///
-    /// `link` may be of another namespace: then only its hardware counts, not its index.
+    /// A bond also has the RDMA device of one of its ports: some kernels report the bond as the netdev of
+    /// `mlx5_bond_0`, others report a port, and the device has the hardware of the first port. A VLAN without an RDMA
+    /// device of its own has its lower netdev's RDMA device ([`Self::below_vlan`]).
+    ///
+    /// `link` may be of another namespace; then its index is ignored.
     pub fn rdma_of(&self, link: &Link) -> Option<&RdmaDevice> {
         self.own_rdma_of(link)
             .or_else(|| self.own_rdma_of(self.below_vlan(link)?))
     }
 
-    /// Returns the NIC or bond on which `vlan`, of this namespace, lies, and whose RDMA device has the VLAN's addresses
-    /// as GIDs. The addresses of a netdev's upper devices are in its RDMA device's GID table, and packets with such a
-    /// GID get the tag of the GID's netdev, if it is a VLAN or lies on one (`is_eth_port_of_netdev_filter()`,
-    /// `drivers/infiniband/core/roce_gid_mgmt.c`; `rdma_read_gid_l2_fields()`, `cache.c`).
+    /// Returns the NIC or bond on which `vlan`, a netdev of this namespace, lies, if the VLAN's addresses are GIDs of
+    /// the lower netdev's RDMA device. The GID table of an RDMA device has the addresses of its netdev's upper netdevs.
+    /// A packet with such a GID gets the VLAN tag of the GID's netdev, if that netdev is a VLAN or lies on one
+    /// (`is_eth_port_of_netdev_filter()`, `drivers/infiniband/core/roce_gid_mgmt.c`; `rdma_read_gid_l2_fields()`,
+    /// `cache.c`).
     ///
-    /// `None` for a VLAN of a VLAN, as a packet gets one tag, and for a VLAN of a bond's port, as the RDMA device has
-    /// the addresses of the bond.
+    /// `None` for a VLAN of a VLAN, because a packet gets one tag only. `None` for a VLAN of a bond's port, because the
+    /// RDMA device has the bond's addresses.
     pub fn below_vlan(&self, vlan: &Link) -> Option<&Link> {
         let lower = vlan.lower.filter(|_| vlan.is_vlan() && self.has(vlan))?;
         let lower = self.link_by_index(lower)?;
@@ -252,16 +255,15 @@ impl Namespace {
     }
 
     /// Returns the netdev that `link` accelerates: its master, if the master is the netdev of a paravirtual NIC
-    /// (`hv_netvsc`, as on Azure, or virtio's failover). The node's addresses are the master's, and the hypervisor
-    /// removes the accelerating function when it migrates the machine. Such a master is recognized by its missing kind:
-    /// neither driver has an `rtnl_link_ops` (`drivers/net/hyperv/netvsc_drv.c`, `drivers/net/net_failover.c`).
+    /// (`hv_netvsc`, as on Azure, or virtio's failover). The node's addresses are on the master, and the hypervisor
+    /// removes the accelerating function when it migrates the machine. Such a master has no kind, because neither
+    /// driver has an `rtnl_link_ops` (`drivers/net/hyperv/netvsc_drv.c`, `drivers/net/net_failover.c`).
     pub fn accelerated_by(&self, link: &Link) -> Option<&Link> {
         let master = self.link_by_index(link.master?)?;
         master.kind.is_none().then_some(master)
     }
 
-    /// Returns the netdev that accelerates `master` ([`Self::accelerated_by`]); a netdev with an RDMA device comes
-    /// first.
+    /// Returns the netdev that accelerates `master` ([`Self::accelerated_by`]). Prefers a netdev with an RDMA device.
     pub fn accelerator_of(&self, master: &Link) -> Option<&Link> {
         let is_it = |link: &&Link| {
             let own = self.accelerated_by(link);
@@ -302,8 +304,8 @@ impl Namespace {
             .any(|link| rdma.has_netdev(link.index) || of_function(link))
     }
 
-    /// Returns the netdevs of the PCI function or auxiliary device at `address`. If it has none, returns the netdevs of
-    /// its RDMA device, which is in the namespace `rdma`, perhaps another one than this.
+    /// Returns the netdevs of the PCI function or auxiliary device at `address`. If there are none, returns the netdevs
+    /// of its RDMA device, which is in the namespace `rdma`.
     pub fn links_of<'a>(&'a self, address: &DeviceAddress, rdma: &Namespace) -> Vec<&'a Link> {
         let own = |link: &&Link| link.parent.as_ref() == Some(address);
         let found: Vec<&Link> = self.links.iter().filter(own).collect();

@@ -25,8 +25,8 @@ pub enum NetnsSide {
 
 /// A change that the kernel makes whole or not at all.
 ///
-/// `Display` gives its `ip`/`rdma`/`sysctl` equivalent with the pod's namespace called `pod`; [`Op::command`] takes the
-/// namespace's real name.
+/// `Display` prints the equivalent `ip`/`rdma`/`sysctl` command, with `pod` as the name of the pod's namespace.
+/// [`Op::command`] uses the namespace's real name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(
@@ -34,8 +34,8 @@ pub enum NetnsSide {
     reason = "the fields are the capital words of their variant's command"
 )]
 pub enum Op {
-    /// `rdma dev set DEVICE netns NS` (`RDMA_NLDEV_CMD_SET` with `NET_NS_FD`). A thread inside `from` makes it: the
-    /// kernel checks the caller's namespace, not the socket's.
+    /// `rdma dev set DEVICE netns NS` (`RDMA_NLDEV_CMD_SET` with `NET_NS_FD`). A thread inside `from` sends the
+    /// request, because the kernel checks the caller's namespace and not the socket's.
     MoveRdma {
         device: String,
         from: NetnsSide,
@@ -49,8 +49,8 @@ pub enum Op {
     },
     /// `rdma dev delete DEVICE`: a [sub-device](crate::SubDevice) (`RDMA_NLDEV_CMD_DELDEV`).
     DeleteSubDevice { at: NetnsSide, device: String },
-    /// `ip link set dev LINK netns NS name NAME`: moves and renames in one step, so that the netdev never meets a
-    /// netdev with its old name. The netdev loses addresses, routes and up.
+    /// `ip link set dev LINK netns NS name NAME`: moves and renames in one step, so that the old name cannot collide in
+    /// the new namespace. The netdev goes down, and loses its addresses and routes.
     MoveLink {
         link: InterfaceName,
         from: NetnsSide,
@@ -58,12 +58,12 @@ pub enum Op {
         name: InterfaceName,
     },
     /// `ip link add link PARENT name NAME netns NS mtu BYTES type macvlan|ipvlan mode MODE`: one request makes the
-    /// child in the pod from a netdev of the host, so that the child is never on the host and cannot be left there.
+    /// child in the pod from a netdev of the host. The child is never on the host, so it cannot be left behind there.
     ///
-    /// `ip link add link PARENT name NAME type ipoib pkey PKEY`: makes the child on the host, in datagram mode, and
-    /// with the MTU of the port. mlx5 searches for the parent in the child's own namespace (`mlx5i_parent_get()`,
-    /// `drivers/net/ethernet/mellanox/mlx5/core/ipoib/ipoib.c`), and IPoIB accepts no MTU in the request
-    /// (`ipoib_ndo_init()`).
+    /// `ip link add link PARENT name NAME type ipoib pkey PKEY`: makes the child on the host, in datagram mode and with
+    /// the port's MTU. The child cannot be made in the pod: mlx5 searches for the parent in the child's namespace
+    /// (`mlx5i_parent_get()`, `drivers/net/ethernet/mellanox/mlx5/core/ipoib/ipoib.c`). IPoIB accepts no MTU in the
+    /// request (`ipoib_ndo_init()`).
     AddChild {
         at: NetnsSide,
         parent: InterfaceName,
@@ -94,9 +94,9 @@ pub enum Op {
         number: u32,
         setting: VfSetting,
     },
-    /// `echo DEVICE > /sys/bus/pci/drivers/DRIVER/unbind`, then `bind`. The device's netdevs and RDMA devices end,
-    /// wherever they are, and new ones appear on the host with the configured GUIDs. Only this operation can be left
-    /// half done: [`Op::BindDriver`] then completes it.
+    /// `echo DEVICE > /sys/bus/pci/drivers/DRIVER/unbind`, then `bind`. The kernel removes the device's netdevs and
+    /// RDMA devices from their namespaces, and makes new ones on the host with the configured GUIDs. This is the only
+    /// operation that can stop halfway; [`Op::BindDriver`] then completes it.
     RebindDriver {
         device: DeviceAddress,
         driver: String,
@@ -113,13 +113,13 @@ pub enum Op {
     /// `smc_pnet -a ID -I NETDEV`, for an RDMA port `-D DEVICE -P PORT`, which the kernel accepts only in the initial
     /// namespace; an existing entry is no error.
     AddPnet { at: NetnsSide, entry: PnetEntry },
-    /// `smc_pnet -d ID`: removes every entry of the id in the namespace; no entry is no error.
+    /// `smc_pnet -d ID`: removes all entries with this id in the namespace. A missing entry is no error.
     RemovePnet { at: NetnsSide, id: PnetId },
     /// `smcr ueid add UEID`, for the whole node; an existing EID is no error.
     AddUeid { ueid: String },
     /// `smcr ueid del UEID`; a missing EID is no error.
     RemoveUeid { ueid: String },
-    /// `sysctl -w net.smc.tcp2smc=0|1` in the pod: with 1, TCP sockets that are opened later are SMC sockets.
+    /// `sysctl -w net.smc.tcp2smc=0|1` in the pod. With 1, TCP sockets that are opened later become SMC sockets.
     SetTcp2Smc { on: bool },
     /// `sysctl -w net.smc.smcr_max_links_per_lgr=LINKS` in the pod, for later link groups.
     SetMaxLinks { links: u8 },
@@ -132,7 +132,7 @@ impl fmt::Display for Op {
 }
 
 impl Op {
-    /// Returns the command that a person would type on the host, with `pod` as the name of the pod's namespace.
+    /// Returns the equivalent command for an administrator on the host. `pod` is the name of the pod's namespace.
     pub fn command(&self, pod: &str) -> String {
         let ip = |at: &NetnsSide| match at {
             NetnsSide::Host => "ip".to_owned(),

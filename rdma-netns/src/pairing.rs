@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pairing of netdevs and RDMA devices of one NIC: the rules for all callers.
+//! Pairing of the netdev and the RDMA device of one NIC. All callers use these rules:
 //!
 //! 1. The netdev is the RDMA device's port, if the kernel reports it.
-//! 2. Netdev and RDMA device are of the same PCI function or auxiliary device.
-//! 3. Neither rule 1 nor rule 2 applies, and the RDMA device's node GUID derives from the netdev's hardware address. An
-//!    eRDMA NIC is two PCI functions, one with the virtio netdev, the other with the RDMA device; the driver finds the
-//!    netdev by its address and derives the GUID (`erdma_enum_and_get_netdev()`, `erdma_device_register()` in
-//!    `drivers/infiniband/hw/erdma/erdma_main.c`). A VLAN or macvlan has its parent's address, so the third rule only
-//!    applies to netdevs that have hardware and no RDMA device of their own. If the RDMA device's driver is known, it
-//!    must be `erdma`.
+//! 2. Netdev and RDMA device belong to the same PCI function or auxiliary device.
+//! 3. If neither rule applies: the RDMA device's node GUID derives from the netdev's hardware address. An eRDMA NIC has
+//!    two PCI functions, one with the virtio netdev, the other with the RDMA device. The driver finds the netdev by its
+//!    address, and derives the GUID from it (`erdma_enum_and_get_netdev()`, `erdma_device_register()` in
+//!    `drivers/infiniband/hw/erdma/erdma_main.c`). A VLAN or macvlan has its parent's address, so this rule applies
+//!    only to netdevs with hardware and without another RDMA device. If the RDMA device's driver is known, it must be
+//!    `erdma`.
 //!
 //! An RDMA device can have no parent in sysfs (`/sys/class/infiniband_verbs/uverbs0/device` is missing): mainline's
-//! `erdma` sets no parent, Alibaba's own driver does. Such a device has the identity of its netdev's function, which
-//! the first and third rule find. If the device is eRDMA's, its maker is one of the functions that are bound to
-//! [`ERDMA`] and have no RDMA device. sysfs does not tell which function made which device: interrupts are named by
-//! function, RDMA devices by a number of their own, and binding a function again changes the order. An identity by that
-//! order could exchange two NICs; an identity by netdev cannot.
+//! `erdma` sets no parent, Alibaba's own driver does. Such a device is identified by the function of its netdev,
+//! according to rule 1 or 3. Its maker, if the device is eRDMA's, is one of the functions that are bound to [`ERDMA`]
+//! and have no RDMA device. Sysfs does not show which of these functions made it: interrupts are named by function,
+//! RDMA devices by a separate number, and the order changes when a function is bound again. Identification by this
+//! order could exchange two NICs; identification by netdev cannot.
 //!
-//! RDMA in software has no parent either, and its GUID derives from its netdev's address: only the driver tells it
-//! apart.
+//! Software RDMA devices also have no parent, and a GUID that derives from the netdev's address. Only the driver
+//! distinguishes them.
 
 use crate::{Device, DeviceAddress, HardwareAddress};
 
@@ -28,8 +28,8 @@ pub const ERDMA: &str = "erdma";
 /// Driver id of eRDMA (`RDMA_DRIVER_ERDMA` of `enum rdma_driver_id`, `include/uapi/rdma/ib_user_ioctl_verbs.h`).
 pub const ERDMA_ID: u32 = 19;
 
-/// Returns true if the driver of the RDMA device called `name` is eRDMA's: by its id if the kernel reports the id, else
-/// by the name that the driver gives its devices (`erdma_%d`, `erdma_device_register()`).
+/// Returns true if the RDMA device called `name` has eRDMA's driver. Uses the driver id if the kernel reports it, else
+/// the name that the driver gives to its devices (`erdma_%d`, `erdma_device_register()`).
 pub fn is_erdma(driver: Option<u32>, name: &str) -> bool {
     driver.map_or_else(|| name.starts_with(ERDMA), |it| it == ERDMA_ID)
 }
@@ -40,16 +40,16 @@ pub fn is_erdma_function(vendor: Option<&str>, device: Option<&str>) -> bool {
     vendor == Some("1ded") && device == Some("107f")
 }
 
-/// Returns the functions that can have made an RDMA device of eRDMA without a parent.
+/// Returns the functions that may have made an eRDMA device without a parent.
 pub fn makers<'a>(devices: impl IntoIterator<Item = &'a Device>) -> Vec<DeviceAddress> {
     let devices = devices.into_iter();
     let bare = devices.filter(|it| it.driver.as_deref() == Some(ERDMA) && it.rdma.is_empty());
     bare.map(|it| it.address.clone()).collect()
 }
 
-/// Returns true if the node GUID `guid` (`0216:3eff:fe0a:0b01`) is the EUI-64 of `mac`, with or without the bit
-/// "locally administered" inverted (RFC 4291, appendix A; the kernel's `addrconf_addr_eui48()` inverts the bit,
-/// `addrconf_addr_eui48_base()` does not).
+/// Returns true if the node GUID `guid` (`0216:3eff:fe0a:0b01`) is the EUI-64 of `mac`. The bit "locally administered"
+/// may be inverted or not (RFC 4291, appendix A): the kernel's `addrconf_addr_eui48()` inverts it,
+/// `addrconf_addr_eui48_base()` does not.
 pub fn is_guid_of(guid: &str, mac: &HardwareAddress) -> bool {
     let &[first, b, c, d, e, f] = mac.0.as_slice() else {
         return false;

@@ -7,8 +7,8 @@ use std::{fmt, io, net::IpAddr, time::Duration};
 /// Number of probes of an address (`PROBE_NUM` of RFC 5227, section 1.1).
 pub const PROBES: u32 = 3;
 
-/// Time from one probe to the next, and from the last probe to the verdict. RFC 5227 uses one or two seconds
-/// (`PROBE_MIN`, `ANNOUNCE_WAIT`); `docs/dev/decisions/` has the reason for less.
+/// Time between two probes, and between the last probe and the result. RFC 5227 requires one or two seconds
+/// (`PROBE_MIN`, `ANNOUNCE_WAIT`); `docs/dev/decisions/` explains why this is shorter.
 pub const INTERVAL: Duration = Duration::from_millis(10);
 
 /// Longest time for which one [`Kernel::probe`](crate::Kernel::probe) waits for answers.
@@ -21,8 +21,8 @@ pub struct Question {
     pub link: InterfaceName,
     /// The address, which the netdev does not have yet.
     pub address: IpAddr,
-    /// Index of the host's netdev that has the same hardware address and receives IPv4's answers: the lower netdev of
-    /// an ipvlan child (`ipvlan_addr_lookup()`, `drivers/net/ipvlan/ipvlan_core.c`).
+    /// Index of the host's netdev that receives ARP answers for this netdev, because both have the same hardware
+    /// address: the lower netdev of an ipvlan child (`ipvlan_addr_lookup()`, `drivers/net/ipvlan/ipvlan_core.c`).
     pub answered_at: Option<u32>,
 }
 

@@ -29,15 +29,15 @@ impl fmt::Display for RdmaMode {
 /// An RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RdmaDevice {
-    /// Name, as [`name::text`]; can be changed, and is unique on the node as of Linux 6.12.
+    /// Name, in the form of [`name::text`]. The name can be changed. It is unique on the node (Linux 6.12).
     pub name: String,
     /// Number that the device keeps for life, over renames and moves
     /// (`RDMA_NLDEV_ATTR_DEV_INDEX`).
     pub index: u32,
     /// Node GUID, `0000:1122:3344:5566`-like.
     pub node_guid: String,
-    /// PCI function or auxiliary device of the RDMA device; if sysfs names no hardware, the netdev's function
-    /// ([`pairing`]). Soft devices may have none.
+    /// PCI function or auxiliary device of the RDMA device. If sysfs has none, the netdev's function ([`pairing`]).
+    /// Software devices may have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<DeviceAddress>,
     /// Ports, from 1.
@@ -47,15 +47,15 @@ pub struct RdmaDevice {
     #[serde(default)]
     pub char_devices: Vec<CharDevice>,
     /// Kernel modules that have connections through the device, or listen at one of its addresses: `nvme_rdma`,
-    /// `rpcrdma` (NFS), `ko2iblnd` (Lustre). Known in the host's namespace only.
+    /// `rpcrdma` (NFS), `ko2iblnd` (Lustre). Reported for devices in the host's namespace only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kernel_users: Vec<String>,
 }
 
-/// An RDMA device that is a part of another one: `smi1` of a multi-plane NIC, for subnet management alone
+/// An RDMA device that is a part of another one, for subnet management only: `smi1` of a multi-plane NIC
 /// (`RDMA_DEVICE_TYPE_SMI`). It has `umad` devices and no `uverbs` device (`ib_uverbs_add_one()`,
 /// `drivers/infiniband/core/uverbs_main.c`). A sub-device holds a reference to its parent (`ib_add_sub_device()`), and
-/// a move of the parent waits until there is none (`disable_device()`, `drivers/infiniband/core/device.c`).
+/// a move of the parent waits until its references are gone (`disable_device()`, `drivers/infiniband/core/device.c`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubDevice {
     /// Name, as [`name::text`].
@@ -74,8 +74,8 @@ pub struct RdmaPort {
     pub netdev: Option<u32>,
     /// Logical state (`enum ib_port_state`): 1 down, 4 active.
     pub state: u8,
-    /// Link layer of a port without netdev, from this program's sysfs: an Ethernet port is useless without a netdev, an
-    /// InfiniBand port is not.
+    /// Link layer of a port without a netdev, from this program's sysfs. RDMA needs the netdev of an Ethernet port, but
+    /// not of an InfiniBand port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_layer: Option<LinkType>,
 }
@@ -107,15 +107,15 @@ impl RdmaDevice {
         self.ports.iter().any(|port| port.netdev == Some(index))
     }
 
-    /// Returns true if the device has an Ethernet port (RoCE, iWARP) without a netdev in its namespace: no address
-    /// becomes a GID of such a port.
+    /// Returns true if the device has an Ethernet port (RoCE, iWARP) without a netdev in its namespace. Such a port
+    /// gets no GIDs from IP addresses.
     pub fn lacks_netdev(&self) -> bool {
         let lacks =
             |port: &RdmaPort| port.netdev.is_none() && port.link_layer == Some(LinkType::Ether);
         self.ports.iter().any(lacks)
     }
 
-    /// Returns true if the node GUID derives from the hardware address of `link`, which has hardware.
+    /// Returns true if the node GUID derives from the hardware address of `link`, a netdev with hardware.
     pub(crate) fn has_guid_of(&self, link: &Link) -> bool {
         let macs = || std::iter::once(&link.mac).chain(&link.permanent_mac);
         link.parent.is_some() && macs().any(|mac| pairing::is_guid_of(&self.node_guid, mac))

@@ -17,12 +17,12 @@ pub enum Plan<T> {
 pub enum Refusal<E> {
     /// The desired state does without it; the round goes on.
     DoWithout,
-    /// The change is tried again at once. The implementation that returns this must bound the attempts.
+    /// Repeats the change at once. The implementation of [`Desired`] must limit the number of tries.
     TryAgain,
-    /// The round goes on; the error counts if the next rounds do not reach the desired state.
+    /// Continues the round. The error is returned if later rounds do not reach the desired state.
     GoOn(OpError),
-    /// The round ends, and the next one plans the rest again: other changes depend on this one, or the state has
-    /// changed since the observation.
+    /// Ends the round and plans again, because later changes depend on this change, or because the state has changed
+    /// since the observation.
     PlanAgain(OpError),
     /// The desired state cannot be reached.
     End(E),
@@ -40,8 +40,8 @@ pub trait Desired {
     /// Reason why the state was not reached.
     type Error: From<OpError> + From<Unstable>;
 
-    /// Observes the present state, plans the missing changes, and if necessary records them before they are made.
-    /// [`reconcile`] calls this once before each round, and once after the last one.
+    /// Observes the present state, and plans the missing changes. Records the changes before they are made, if
+    /// necessary. [`reconcile`] calls this function before each round, and once after the last round.
     ///
     /// # Errors
     /// The present state cannot be read, or the desired state cannot be reached from it.
@@ -51,8 +51,8 @@ pub trait Desired {
     fn refused(&mut self, error: OpError) -> Refusal<Self::Error>;
 }
 
-/// Makes the missing changes and observes again until none is missing, for at most `rounds`. Returns the reached state,
-/// and the number of changes.
+/// Makes missing changes and observes again until no change is missing, for at most `rounds` rounds. Returns the
+/// reached state and the number of changes.
 ///
 /// # Errors
 /// The error of `desired`; else the kernel's last refusal; else a change that another process undoes.

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use std::{fmt, net::IpAddr};
 
 /// A rule that selects by source, and optionally by destination, and leads to a table (`FR_ACT_TO_TBL`,
-/// `include/uapi/linux/fib_rules.h`). A rule belongs to a namespace, not to a netdev: it stays when the netdev with the
-/// source address leaves.
+/// `include/uapi/linux/fib_rules.h`). A rule belongs to a namespace and not to a netdev: it remains when the netdev
+/// with the source address leaves.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Rule {
     /// Source, network address.
@@ -24,7 +24,8 @@ pub struct Rule {
     pub priority: u32,
 }
 
-/// A rule for packets of all sources and netdevs: it leads to a table with routes of the namespace's own packets.
+/// A rule that applies to packets of all sources and netdevs. Its table therefore has routes for the namespace's own
+/// packets.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct GeneralRule {
     /// Destination, network address; all zeros with prefix 0 for every address of the family.
@@ -37,7 +38,7 @@ pub struct GeneralRule {
     /// Largest prefix length of routes that the rule ignores (`suppress_prefixlength`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suppressed: Option<u8>,
-    /// True if the rule has further selectors, such as a mark or a port: packets that do not match skip it.
+    /// True if the rule has further selectors, such as a mark or a port, so that it applies to some packets only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub conditional: bool,
 }

@@ -37,8 +37,8 @@ pub struct Address {
     /// True while the address is unusable: duplicate address detection is in progress, or has failed.
     #[serde(default)]
     pub tentative: bool,
-    /// True if duplicate address detection found the address on another host (`IFA_F_DADFAILED`): the address is set
-    /// and unusable.
+    /// True if duplicate address detection found the address on another host (`IFA_F_DADFAILED`). The address stays
+    /// set, but the kernel does not use it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dad_failed: bool,
     /// True if the kernel made the address itself: link-local, from a router advertisement, or temporary.
@@ -94,10 +94,10 @@ impl Address {
         }
     }
 
-    /// Returns true if the address' prefix identifies the netdev's network: the address is global, in use and
-    /// permanent. Addresses of scope link or host, link-local, loopback and multicast addresses do not identify a
-    /// network. Tentative, duplicate, deprecated (preferred lifetime 0) and temporary addresses may be another
-    /// machine's, or expire soon.
+    /// Returns true if the address's prefix identifies the netdev's network: the address is global, in use and
+    /// permanent. Returns false for addresses of scope link or host, and for link-local, loopback and multicast
+    /// addresses. Returns false for tentative, duplicate, deprecated (preferred lifetime 0) and temporary addresses
+    /// too, because they may belong to another machine or expire soon.
     pub fn names_a_network(&self) -> bool {
         let is_global = match self.ip {
             IpAddr::V4(ip) => !ip.is_link_local(),
@@ -115,9 +115,9 @@ impl Address {
         self.ip == other.ip && self.prefix == other.prefix && self.peer == other.peer
     }
 
-    /// Returns true if `route`, of `RTPROT_KERNEL`, is the prefix route of this address (`fib_add_ifaddr()`,
-    /// `net/ipv4/fib_frontend.c`; `addrconf_prefix_route()`, `net/ipv6/addrconf.c`). With `IFA_F_NOPREFIXROUTE` there
-    /// is none.
+    /// Returns true if `route`, with `RTPROT_KERNEL`, is the prefix route of this address (`fib_add_ifaddr()`,
+    /// `net/ipv4/fib_frontend.c`; `addrconf_prefix_route()`, `net/ipv6/addrconf.c`). An address with
+    /// `IFA_F_NOPREFIXROUTE` has no prefix route.
     pub(super) fn brings(&self, route: &Route) -> bool {
         if self.flags & IFA_F_NOPREFIXROUTE != 0 || route.gateway.is_some() {
             return false;

@@ -29,7 +29,7 @@ pub struct Route {
     /// `RT_SCOPE_*`: 0 global, 253 link.
     #[serde(default)]
     pub scope: u8,
-    /// True if the gateway counts as reachable on the link although no route leads to it.
+    /// True if the kernel treats the gateway as reachable on the link without a route to it.
     #[serde(default)]
     pub onlink: bool,
     /// Path MTU, bytes.
@@ -63,7 +63,7 @@ pub struct RouteMetrics {
     /// Congestion control of TCP (`RTAX_CC_ALGO`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub congestion: Option<String>,
-    /// Realms of source and destination, by which packets are counted and classified (`RTA_FLOW`, IPv4 only).
+    /// Realms of source and destination, by which the kernel counts and classifies packets (`RTA_FLOW`, IPv4 only).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub realm: Option<u32>,
 }

@@ -12,8 +12,8 @@ use std::{
     path::Path,
 };
 
-/// PCI vendors whose display controllers compute (pci.ids): NVIDIA, AMD, Intel, Moore Threads. Display controllers of
-/// other vendors serve a server's console.
+/// PCI vendors whose display controllers are accelerators (pci.ids): NVIDIA, AMD, Intel, Moore Threads. Display
+/// controllers of other vendors only drive a server's console.
 const GPU_VENDORS: [&str; 4] = ["10de", "1002", "8086", "1ed5"];
 
 /// Directory of NVIDIA's driver below procfs, with the node's GPUs. A container without GPUs of its own sees the same
@@ -49,8 +49,8 @@ pub fn accelerators(
     Ok(found)
 }
 
-/// Processing accelerators, 3D controllers, and the graphics cards of vendors whose cards
-/// compute. A display controller on the root bus is part of the processor. NVSwitches are bridges (class 0x0680).
+/// Returns true for processing accelerators, 3D controllers, and graphics cards of the vendors above. A display
+/// controller on the root bus is part of the processor. NVSwitches are bridges (class 0x0680).
 fn is_accelerator(class: u32, vendor: &str, path: &PciPath) -> bool {
     match (class >> 16, class >> 8) {
         (0x12, _) | (_, 0x0302) => true,
@@ -59,9 +59,9 @@ fn is_accelerator(class: u32, vendor: &str, path: &PciPath) -> bool {
     }
 }
 
-/// Returns further names of PCI functions in device plugins: the UUID (`GPU-…`) and the device file (`nvidia3`) of
-/// NVIDIA's, and DRM's device file (`card1`). Unreadable names are missing: an unused GPU can have question marks
-/// instead of its UUID.
+/// Returns other names that device plugins use for PCI functions: the UUID (`GPU-…`) and the device file (`nvidia3`) of
+/// NVIDIA GPUs, and the DRM device file (`card1`). Leaves out names that cannot be read: an unused GPU can have
+/// question marks instead of a UUID.
 pub fn accelerator_names(sysfs: &Path, procfs: &Path) -> BTreeMap<String, DeviceAddress> {
     let mut names = BTreeMap::new();
     for directory in entries(&procfs.join(NVIDIA)).unwrap_or_default() {

@@ -47,7 +47,7 @@ pub(super) struct Seen {
 /// Adds each address of a dump to its netdev among `links`.
 pub(super) fn distribute(answers: &Answers, links: &mut [Link]) {
     let seen: Vec<Seen> = answers.bodies().filter_map(parse).collect();
-    // Before Linux 5.18 no address reports who made it; since then, the addresses of `lo` always do.
+    // whether this kernel reports who made an address: since Linux 5.18 it does, at least for the addresses of `lo`
     let tells = seen.iter().any(|seen| seen.protocol.is_some());
     for Seen {
         index,

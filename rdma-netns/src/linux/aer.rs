@@ -15,8 +15,8 @@ pub struct PciErrors {
     pub fatal: u64,
 }
 
-/// Returns the errors of the function at `address`, below `sysfs`. `None`: the function counts no errors, as virtual
-/// functions, or the kernel does not handle errors of PCI.
+/// Returns the PCI errors of the function at `address`, below `sysfs`. `None`: the function does not count errors (a
+/// virtual function), or the kernel does not handle PCI errors.
 pub fn pci_errors(sysfs: &Path, address: &DeviceAddress) -> Option<PciErrors> {
     let directory = sysfs.join("bus/pci/devices").join(&**address);
     let total = |file: &str, name: &str| -> Option<u64> {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Announcements of the hardware address that an IP address now has: an ARP announcement by a packet socket, an
-//! unsolicited neighbour advertisement by a raw socket. A packet socket would work for IPv6 too, but closing it takes
-//! some 15 ms (`Space::packet`).
+//! Announces the hardware address of an IP address: ARP announcements through a packet socket, unsolicited neighbour
+//! advertisements through a raw socket. A packet socket would work for IPv6 too, but takes some 15 ms to close
+//! (`Space::packet`).
 
 use super::packet_socket::{ARP, EVERYBODY, Mac, arp_request, send};
 use nix::{
@@ -37,8 +37,8 @@ fn advertisement(address: Ipv6Addr, mac: Mac) -> Vec<u8> {
     message
 }
 
-/// Announces to all nodes on the netdev `index` of the calling thread's namespace that `mac` has `address`. The source
-/// is `address`; the hop limit is 255, as receivers drop others (RFC 4861, section 7.1.2).
+/// Announces that `mac` has `address` to all nodes on the netdev `index` of the calling thread's namespace. The
+/// packet's source is `address`. Its hop limit is 255, because receivers drop any other (RFC 4861, section 7.1.2).
 pub(super) fn advertise(address: Ipv6Addr, mac: Mac, index: u32) -> io::Result<()> {
     let socket = socket(
         AddressFamily::Inet6,

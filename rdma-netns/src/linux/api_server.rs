@@ -9,7 +9,7 @@ const KUBECONFIGS: [&str; 2] = [
     "/var/lib/kubelet/kubeconfig",
 ];
 
-/// Returns the API servers that kubelet's kubeconfigs name by address. Host names are not resolved: an ADD does not
+/// Returns the addresses of API servers in kubelet's kubeconfigs. Does not resolve host names, so that ADD does not
 /// wait for a name server.
 pub(super) fn addresses() -> Vec<IpAddr> {
     let texts = KUBECONFIGS

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! BPF programs on a netdev: XDP programs, and tc programs without a queueing discipline (tcx). A move detaches neither
-//! (`__dev_change_net_namespace()`, `net/core/dev.c`).
+//! kind (`__dev_change_net_namespace()`, `net/core/dev.c`).
 
 use crate::DeviceSettings;
 use nix::libc;

@@ -48,10 +48,10 @@ pub(super) fn parse(info: &[u8]) -> Option<Child> {
 /// The kernel chooses the index.
 pub(super) const ANY_INDEX: u32 = 0;
 
-/// Cutoff that makes the kernel pass broadcasts and multicasts to all children at once. Without it a kernel thread
-/// passes them on; on a busy machine that thread is later than a probe waits for its answer
-/// (`macvlan_recompute_bc_filter()`, `drivers/net/macvlan.c`). The cutoff belongs to the lower netdev, and ends with
-/// its last child. Linux before 6.4 ignores it.
+/// Cutoff by which the kernel passes broadcasts and multicasts to all children at once. Otherwise a kernel thread
+/// passes them. On a busy machine the thread is too late for a probe (`macvlan_recompute_bc_filter()`,
+/// `drivers/net/macvlan.c`). The cutoff is a setting of the lower netdev until its last child is removed. Linux before
+/// 6.4 ignores the cutoff.
 const BC_CUTOFF_DISABLED: i32 = -1;
 
 /// A child to be made.
@@ -79,8 +79,8 @@ impl NewChild<'_> {
             Child::Ipvlan { mode } => {
                 let (mode, flags) = mode.numbers();
                 let flags = InfoIpVlan::Flags(IpVlanFlags::from_bits_retain(flags));
-                // mode and flags are the parent's and apply to all its children: values that a pod has set are
-                // overwritten
+                // mode and flags belong to the parent and apply to all its children: this overwrites values that a pod
+                // has set
                 let mode = InfoIpVlan::Mode((mode as u16).into());
                 let data = InfoData::IpVlan(vec![mode, flags]);
                 (InfoKind::IpVlan, data)

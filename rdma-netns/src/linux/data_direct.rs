@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Data Direct: a ConnectX-8 below a CPU's root port has a second function below the switch of a GPU, by which it
-//! reaches that GPU's memory (`drivers/infiniband/hw/mlx5/data_direct.c`). The NIC is therefore as near to the GPU as
-//! its second function. Both functions have the same id in their vital product data, by which rdma-core's `rdma_topo`
-//! pairs them, too (`kernel-boot/rdma_topo`, `vpd_v3`).
+//! Data Direct: a ConnectX-8 below a CPU's root port has a second function below a GPU's switch, by which it reaches
+//! the GPU's memory (`drivers/infiniband/hw/mlx5/data_direct.c`). The second function determines the NIC's distance to
+//! the GPU. Both functions have the same id in their vital product data; rdma-core's `rdma_topo` also pairs them by
+//! this id (`kernel-boot/rdma_topo`, `vpd_v3`).
 
 use super::{
     devices::{Uevent, entries},
@@ -19,8 +19,8 @@ const DATA_DIRECT: &str = "2100";
 /// The keyword of the id that functions of one card share.
 const ID: &[u8; 2] = b"V3";
 
-/// Sets the PCI path of the Data Direct function in each of `functions` with RDMA devices. If the node has no Data
-/// Direct function, no vital product data is read.
+/// Sets the PCI path of the Data Direct function in `functions` that have RDMA devices. Reads vital product data only
+/// if the node has a Data Direct function.
 pub(super) fn find(sysfs: &Path, functions: &mut [Function]) -> io::Result<()> {
     let devices = sysfs.join("bus/pci/devices");
     let mut found: BTreeMap<Vec<u8>, PciPath> = BTreeMap::new();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! [`DeviceSettings`] of the host's netdevs: attributes in sysfs, ethtool settings, BPF programs, and settings of the
-//! netdevs' kinds.
+//! Reads and writes [`DeviceSettings`] of the host's netdevs: attributes in sysfs, ethtool settings, BPF programs, and
+//! settings of the netdevs' kinds.
 //!
-//! The code is marked cold: it runs a few times for a rail, so its size matters more than its speed.
+//! The code is marked cold, because it runs only a few times for each rail: size matters more than speed.
 
 use super::{bpf, devices, ethtool, kind_data};
 use crate::{
@@ -36,8 +36,8 @@ const QUEUE_ATTRIBUTES: [&str; 8] = [
     "byte_queue_limits/limit_min",
 ];
 
-/// Settings below `/proc/sys/net/ipv{4,6}/neigh/NETDEV` (`neigh_sysctl_table`, `net/core/neighbour.c`), without those that
-/// name a value a second time. The kernel resets them when the netdev moves.
+/// Settings below `/proc/sys/net/ipv{4,6}/neigh/NETDEV` (`neigh_sysctl_table`, `net/core/neighbour.c`), without second
+/// names of the same value. The kernel resets them when the netdev moves.
 const NEIGHBOUR_SETTINGS: [&str; 14] = [
     "anycast_delay",
     "app_solicit",
@@ -66,8 +66,8 @@ const IPV6_SETTINGS: [&str; 4] = [
 /// Directory of a driver's byte limits of its queues.
 const LIMITS: &str = "byte_queue_limits";
 
-/// Returns the settings of `link`, which is in the namespace of `sysfs` and `socket`. Defaults (`default_of()`,
-/// `device_settings.rs`) and settings that the driver does not have are left out.
+/// Returns the settings of `link`, which is in the namespace of `sysfs` and `socket`. Leaves out defaults
+/// (`default_of()`, `device_settings.rs`) and settings that the driver lacks.
 #[cold]
 pub(super) fn read(sysfs: &Path, socket: &mut Socket, link: &Link) -> DeviceSettings {
     let mut settings = DeviceSettings::default();
@@ -154,7 +154,7 @@ fn sysctls() -> impl Iterator<Item = String> {
     neighbours.chain(ipv6.map(|it| format!("sysctl/ipv6/conf/{it}")))
 }
 
-/// Returns the file of the setting `key` of the netdev `name`, of the calling thread's namespace. `None`: `key` is no
+/// Returns the file of the setting `key` for the netdev `name` in the calling thread's namespace. `None`: there is no
 /// such setting.
 fn sysctl(name: &str, key: &str) -> Option<PathBuf> {
     let mut parts = key.strip_prefix("sysctl/")?.split('/');

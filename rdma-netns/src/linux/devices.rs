@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! PCI functions and auxiliary devices from sysfs, regardless of the namespaces of their netdevs and RDMA devices.
 //!
-//! Each pod's ADD reads them. A node has hundreds of PCI functions, and reading one file of each took 8 to 10 us in a
-//! measurement. Therefore only functions with observed netdevs or RDMA devices, or requested ones, are read. When all
-//! are required, one file (`uevent`) is read of each, and more only of relevant ones. A run of a plugin observes
-//! several times, and reads most functions only once.
+//! Each pod's ADD reads them. A node has hundreds of PCI functions, and reading one file takes 8 to 10 us. Therefore
+//! only requested functions, and functions with observed netdevs or RDMA devices, are read. If all functions are
+//! required, one file (`uevent`) of each is read, and further files only of relevant functions. A plugin observes
+//! several times in one run, but reads most functions once.
 
 use super::Linux;
 use crate::{
@@ -29,7 +29,8 @@ pub(super) struct Verbs {
     pub(super) name: String,
     /// Name of the RDMA device, as [`name::text`].
     pub(super) device: String,
-    /// Parent of the RDMA device; `None` for soft devices, and for those of some drivers ([`pairing`](crate::pairing)).
+    /// Parent of the RDMA device. `None` for software devices, and for devices of some drivers
+    /// ([`pairing`](crate::pairing)).
     pub(super) parent: Option<DeviceAddress>,
 }
 
@@ -53,14 +54,14 @@ pub(super) fn verbs(sysfs: &Path) -> io::Result<Vec<Verbs>> {
     Ok(found)
 }
 
-/// Returns the RDMA device of a directory of the classes `infiniband_verbs` and `infiniband_mad`, as [`name::text`].
+/// Returns the RDMA device of a directory below `infiniband_verbs` or `infiniband_mad`, in the form of [`name::text`].
 pub(super) fn rdma_device(directory: &Path) -> Option<String> {
     let name = bytes(directory, "ibdev")?;
     Some(name::text(name.strip_suffix(b"\n").unwrap_or(&name)))
 }
 
-/// Constant attributes of the PCI functions from earlier observations. `None`: a function whose driver makes no netdev
-/// and no RDMA device.
+/// Constant attributes of PCI functions from earlier observations. `None`: the function's driver makes neither netdevs
+/// nor RDMA devices.
 pub(super) type Known = BTreeMap<DeviceAddress, Option<PciFunction>>;
 
 /// See [`Known`].
@@ -140,8 +141,8 @@ fn those(
     addresses.iter().filter_map(device).collect()
 }
 
-/// Returns the PCI function or auxiliary device of the netdev's parent `name` on `bus`. The parent of a virtio NIC, as
-/// eRDMA's, is `virtio3` on the bus `virtio`, below a PCI function.
+/// Returns the PCI function or auxiliary device for the parent `name` on `bus` of a netdev. A virtio NIC, such as
+/// eRDMA's, has the parent `virtio3` on the bus `virtio`, below a PCI function.
 pub(super) fn hardware(sysfs: &Path, bus: &str, name: &str) -> Option<DeviceAddress> {
     match bus {
         "pci" | "auxiliary" => name.to_owned().try_into().ok(),
@@ -160,7 +161,7 @@ pub(super) fn of_netdev(sysfs: &Path, name: &str, index: u32) -> Option<DeviceAd
     let class = sysfs.join("class/net");
     let index = index.to_string();
     let is_it = |directory: &PathBuf| read(directory, "ifindex").is_some_and(|it| it == index);
-    // a name that is no text was replaced by another one, which sysfs does not have
+    // a name that is not UTF-8 was replaced by a name that sysfs does not have
     let directory = Some(class.join(name)).filter(is_it);
     let directory =
         directory.or_else(|| entries(&class).unwrap_or_default().into_iter().find(is_it))?;
@@ -332,8 +333,8 @@ fn has_netdev(directory: &Path) -> bool {
     directory.join("net").exists()
 }
 
-/// Returns true if a virtio NIC has a netdev, whose directory is one level deeper, below `virtio3`
-/// (`register_virtio_device()`, `drivers/virtio/virtio.c`). The `known` directory is checked first.
+/// Returns true if a virtio NIC has a netdev. The netdev's directory is one level deeper than usual, below `virtio3`
+/// (`register_virtio_device()`, `drivers/virtio/virtio.c`). The directory in `known` is tried first.
 fn has_virtio_netdev(directory: &Path, known: &mut Option<PathBuf>) -> bool {
     if known.as_ref().is_some_and(|it| it.exists()) {
         return true;
@@ -382,9 +383,9 @@ pub(super) fn names(directory: &Path) -> io::Result<Vec<OsString>> {
     }
 }
 
-/// Returns the content of a file; `None`: the device disappeared, or does not have the file.
+/// Returns the content of a file. `None`: the device disappeared, or lacks the file.
 ///
-/// sysfs returns a whole file at one read, one page at most.
+/// One read is enough, because sysfs returns at most one page.
 pub(super) fn read(directory: &Path, file: &str) -> Option<String> {
     let text = String::from_utf8(bytes(directory, file)?).ok()?;
     Some(text.trim_end().to_owned())

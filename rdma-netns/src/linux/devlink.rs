@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Health reporters of devlink (`net/devlink/health.c`; before Linux 6.3 `net/core/devlink.c`): errors that a driver
-//! has of its firmware (`fw`, `fw_fatal`) and its queues (`tx`, `rx`).
+//! reports about its firmware (`fw`, `fw_fatal`) and its queues (`tx`, `rx`).
 
 use crate::{
     DeviceAddress,
@@ -45,7 +45,7 @@ pub struct Reporter {
     pub port: Option<u32>,
     /// Name: `fw`, `fw_fatal`, `tx`, `rx`, `vnic`.
     pub name: String,
-    /// True in the state `error`: the driver reported an error from which the device has not recovered.
+    /// True in the state `error`: the driver reported an error, and the device has not recovered yet.
     pub is_error: bool,
     /// Errors so far, including recovered ones.
     pub errors: u64,
@@ -73,8 +73,8 @@ impl Reporter {
     }
 }
 
-/// Returns the reporters of all devices in the calling thread's namespace. Empty if the kernel has no devlink. A driver
-/// that recovers its device holds the device's lock, and the call waits for the lock.
+/// Returns the health reporters of all devices in the calling thread's namespace. Empty if the kernel has no devlink. A
+/// driver that recovers its device holds the device's lock; the call then waits.
 ///
 /// # Errors
 /// The kernel refuses the request.

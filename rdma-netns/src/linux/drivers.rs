@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Unbinding and binding of drivers by sysfs (`unbind_store()` and `bind_store()`, `drivers/base/bus.c`). Both writes
-//! return when the driver has finished. A driver that waits for the users of its devices may never finish, and no
-//! signal ends the write: `unregister_netdevice()` waits for an RDMA device that keeps a reference, as erdma's does.
+//! Unbinds and binds drivers by sysfs (`unbind_store()` and `bind_store()`, `drivers/base/bus.c`). Each write returns
+//! when the driver has finished. A driver that waits for its devices' users may never finish, and no signal interrupts
+//! the write: with erdma, `unregister_netdevice()` waits for an RDMA device that keeps a reference.
 
 use super::devices;
 use crate::DeviceAddress;
@@ -68,8 +68,8 @@ fn write(sysfs: &Path, device: &DeviceAddress, driver: &str, file: &str) -> io::
     within_limit(&file, device.as_bytes())
 }
 
-/// Writes `bytes` to `file` in a child process, which is left running if the kernel does not let it end. The child
-/// keeps the lock of `file` until it ends, so that at most one child runs for a file.
+/// Writes `bytes` to `file` in a child process. If the kernel does not let the write end, the child keeps running. The
+/// child holds the lock of `file` until it ends, so only one child at a time writes to a file.
 fn within_limit(file: &fs::File, bytes: &[u8]) -> io::Result<()> {
     if file.try_lock().is_err() {
         let why = "an earlier bind or unbind of this driver has not ended";
@@ -81,7 +81,7 @@ fn within_limit(file: &fs::File, bytes: &[u8]) -> io::Result<()> {
         ForkResult::Parent { child } => child,
         // SAFETY: the descriptors are open, and `bytes` is in the child's own memory
         ForkResult::Child => unsafe {
-            // the child keeps nothing of this process open: neither locks nor the runtime's standard output
+            // close everything else in the child: it must keep neither locks nor the runtime's standard output open
             libc::dup2(file.as_raw_fd(), 0);
             libc::dup2(end.as_raw_fd(), 1);
             libc::syscall(libc::SYS_close_range, 2, libc::c_uint::MAX, 0);

@@ -9,11 +9,11 @@ use crate::{
 };
 use std::path::Path;
 
-/// Pairs RDMA devices of eRDMA whose function has no netdev with the netdev of another function without an RDMA device,
-/// by their GUID ([`pairing`](crate::pairing)). Only eRDMA is paired, because a virtual function of another vendor can
-/// have the GUID of an address that is assigned to it and to a netdev beside it. The GID table names a port's netdev
-/// too, but not its namespace, and another netdev here can have that name. Therefore the name only counts for netdevs
-/// whose MAC was changed, which no GUID matches.
+/// Pairs RDMA devices of eRDMA whose function has no netdev. The netdev is on another function without an RDMA device,
+/// and both have the same GUID ([`pairing`](crate::pairing)). Only eRDMA devices are paired by GUID: a virtual function
+/// of another vendor can have a GUID that also derives from another netdev's address. The GID table has the name of a
+/// port's netdev, but not its namespace, and another netdev in this namespace can have this name. The name is therefore
+/// used only for netdevs with a changed MAC, because no GUID matches them.
 pub(super) fn pair(sysfs: &Path, functions: &mut [Function]) {
     let peers: Vec<_> = functions
         .iter()
@@ -27,7 +27,8 @@ pub(super) fn pair(sysfs: &Path, functions: &mut [Function]) {
     }
 }
 
-/// Returns the netdev of `function`'s RDMA device among the netdevs of other functions, and the function that has it.
+/// Returns the netdev of `function`'s RDMA device from the other functions' netdevs, and the function that has this
+/// netdev.
 fn peer(
     sysfs: &Path,
     function: &Function,
@@ -53,8 +54,8 @@ fn peer(
     find(&|it| is_guid_of(&guid, &it.mac)).or_else(|| find(&is_port))
 }
 
-/// Returns true if the netdev's MAC was set (`NET_ADDR_SET`, `include/uapi/linux/netdevice.h`). The GUID still derives
-/// from the earlier MAC, until the driver is reloaded.
+/// Returns true if the netdev's MAC was changed (`NET_ADDR_SET`, `include/uapi/linux/netdevice.h`). The RDMA device's
+/// GUID derives from the earlier MAC until the driver is reloaded.
 fn has_another_mac(sysfs: &Path, netdev: &Netdev) -> bool {
     let directory = sysfs.join("class/net").join(&netdev.name);
     read(&directory, "addr_assign_type").as_deref() == Some("3")

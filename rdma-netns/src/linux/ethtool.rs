@@ -283,8 +283,8 @@ fn words_of(text: &str) -> Option<Vec<u32>> {
     digits.map(word).collect()
 }
 
-/// Passes `words`, whose first one is the command, to the driver of the netdev `name`, which writes its answer into
-/// `words`. Any socket in the netdev's namespace will do (`sock_do_ioctl()`, `net/socket.c`).
+/// Passes `words` to the driver of the netdev `name`. The first word is the command. The driver writes its answer into
+/// `words`. Any socket in the netdev's namespace works (`sock_do_ioctl()`, `net/socket.c`).
 fn ioctl(socket: BorrowedFd<'_>, name: &str, words: &mut [u32]) -> io::Result<()> {
     // SAFETY: the structure consists of numbers and pointers.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

@@ -19,8 +19,8 @@ use netlink_packet_route::{
 use nix::libc;
 use std::{io, net::IpAddr, os::fd::AsFd, path::Path};
 
-/// Number of attempts for a child's index, and the distance between two of them: another netdev can have got the index
-/// meanwhile.
+/// Number of tries to find a free index for a child, and step between two tries. Another netdev can get an index in the
+/// meantime.
 const INDEX_TRIES: u32 = 8;
 const INDEX_GAP: u32 = 64;
 
@@ -202,9 +202,9 @@ impl<'a> Namespaces<'a> {
     /// Sends one request on the host's socket, where the parent is found, with the child's namespace as an attribute.
     /// `NLM_F_EXCL` prevents changes of an existing netdev of that name.
     ///
-    /// Linux before 6.15 searches for a netdev of that name in the socket's namespace instead of the child's
-    /// (`rtnl_newlink()`, `net/core/rtnetlink.c`), so that a pod could not use the name of any netdev of the host. If
-    /// the request has an index, the kernel does not search.
+    /// Linux before 6.15 searches for an existing netdev in the socket's namespace instead of the child's
+    /// (`rtnl_newlink()`, `net/core/rtnetlink.c`), so a child could not have the name of any netdev of the host. If the
+    /// request has an index, the kernel does not search.
     fn add_child(
         self,
         at: NetnsSide,
@@ -239,7 +239,7 @@ impl<'a> Namespaces<'a> {
             let index = highest + 1 + attempt * INDEX_GAP;
             match host.request(&new.request(index), flags) {
                 Ok(_) => return Ok(()),
-                // the index or the name belongs to a netdev of the host or of the pod (`register_netdevice()`)
+                // index or name are taken, on the host or in the pod (`register_netdevice()`)
                 Err(taken) if matches!(taken.errno(), Some(libc::EEXIST | libc::EBUSY)) => {
                     log::debug!("{name} cannot be number {index}: {taken}");
                     refusal = taken;
@@ -286,8 +286,9 @@ impl<'a> Namespaces<'a> {
         })?
     }
 
-    /// Checks the new name first: `do_setlink()` in `net/core/rtnetlink.c` moves under the old name if that is free,
-    /// and renames afterwards, so a taken new name would leave the netdev moved but not renamed.
+    /// Checks the new name before the move. If the old name is free in the new namespace, `do_setlink()`
+    /// (`net/core/rtnetlink.c`) moves the netdev under its old name and renames it afterwards. If the new name is
+    /// taken, the netdev would be moved but not renamed.
     fn move_link(
         self,
         link: &InterfaceName,
@@ -321,8 +322,8 @@ pub(super) fn tolerate(errno: i32, outcome: Result<(), NetlinkError>) -> Result<
     }
 }
 
-/// Returns the highest index of a netdev. The result of an interrupted dump counts: netdevs that appear during the dump
-/// may have higher indices, and while containers keep starting no dump would be complete.
+/// Returns the highest index of a netdev. Accepts the result of an interrupted dump: only netdevs that appear during
+/// the dump can have higher indices. While containers keep starting, no dump is complete.
 fn highest_index(socket: &mut Socket) -> Result<u32, NetlinkError> {
     let answers = socket.dump_once(&links::dump())?;
     let indices = answers.bodies().filter_map(links::index);

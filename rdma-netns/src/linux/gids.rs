@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! GID tables from sysfs (`drivers/infiniband/core/sysfs.c`).
 //!
-//! ADD waits for a pod's GIDs, so it reads the table often: one file for each index, by three system calls, and further
-//! files only for used indices.
+//! ADD waits for a pod's GIDs, so it reads the table often. Each index costs one file, with three system calls. Further
+//! files are read for used indices only.
 
 use super::inside;
 use crate::{Gid, GidKind, GidTable, netns::Netns, rdma::name};
@@ -59,7 +59,7 @@ fn gid(gids: &File, index: u32) -> io::Result<Ipv6Addr> {
     Ok(text.trim_end().parse().unwrap_or(Ipv6Addr::UNSPECIFIED))
 }
 
-/// Reads a GID table as seen in `netns`: the thread that enters it mounts its own sysfs.
+/// Reads a GID table as `netns` shows it: a thread enters the namespace and mounts its own sysfs.
 pub(super) fn read_inside(
     netns: &Netns,
     sysfs: &Path,

@@ -18,8 +18,8 @@ use std::{
     path::Path,
 };
 
-/// Traces of registered peer memory in sysfs, by PCI vendor: as NCCL (`src/transport/net_ib/gdr.cc`), UCX
-/// (`src/uct/ib/base/ib_md.c`) and RCCL (`src/transport/net_ib.cc`) look for them.
+/// Paths in sysfs that show registered peer memory, by PCI vendor. NCCL (`src/transport/net_ib/gdr.cc`), UCX
+/// (`src/uct/ib/base/ib_md.c`) and RCCL (`src/transport/net_ib.cc`) check the same paths.
 const PEER_MEMORY: [(&str, &[&str]); 2] = [
     (
         NVIDIA,
@@ -40,16 +40,16 @@ const PEER_MEMORY: [(&str, &[&str]); 2] = [
     ),
 ];
 
-/// Ending of the functions that import dma-bufs, `mlx5_ib_reg_user_mr_dmabuf`: all drivers name them after the field of
-/// `struct ib_device_ops` (`drivers/infiniband/hw/*`).
+/// Suffix of the functions that import dma-bufs, such as `mlx5_ib_reg_user_mr_dmabuf`. All drivers name them after the
+/// field of `struct ib_device_ops` (`drivers/infiniband/hw/*`).
 const IMPORT: &str = "_reg_user_mr_dmabuf";
 /// Beginning of the functions of ib_uverbs that these call.
 const CORE_IMPORT: &str = "ib_umem_dmabuf_get";
 /// Function of `ib_core` by which modules register peer memory.
 const REGISTER_PEER: &str = "ib_register_peer_memory_client";
 
-/// Reader of a node's state. It reads the kernel's symbols again only after a module came or went, as their list has
-/// some ten megabytes.
+/// Reads a node's GPUDirect state. Reads the kernel's symbols again only after a module was loaded or removed, because
+/// the list has some ten megabytes.
 #[derive(Debug, Default)]
 pub struct GpuDirectReader {
     /// Inodes of the modules' directories, and the symbols with these modules.
@@ -57,7 +57,7 @@ pub struct GpuDirectReader {
 }
 
 impl GpuDirectReader {
-    /// Returns the state of a node with sysfs and procfs mounted there, and these accelerators and NICs. `None`: the
+    /// Returns the state of a node with these accelerators and NICs. `sysfs` and `procfs` are mount points. `None`: the
     /// node has no accelerators, or virtual machines have all of them.
     pub fn read(
         &mut self,
@@ -123,8 +123,8 @@ impl GpuDirectReader {
     }
 }
 
-/// Parses lines `0000000000000000 t mlx5_ib_reg_user_mr_dmabuf [mlx5_ib]`; the module is absent if it is built in, and
-/// the address is 0 for all but root. `None`: no symbol, or an error.
+/// Parses lines like `0000000000000000 t mlx5_ib_reg_user_mr_dmabuf [mlx5_ib]`. A built-in driver has no module in the
+/// line. The address is 0 unless root reads it. `None`: there is no symbol, or an error occurred.
 fn parse(mut list: impl BufRead) -> Option<Symbols> {
     let mut symbols = Symbols::default();
     let (mut has_core, mut has_any) = (false, false);
@@ -151,7 +151,7 @@ fn parse(mut list: impl BufRead) -> Option<Symbols> {
     has_any.then_some(symbols)
 }
 
-/// Returns the ports below the last one that two functions have in common. Empty if the functions have none in common.
+/// Returns the ports between two functions, below the last port that is above both. Empty if no port is above both.
 fn ports_between<'a>(
     one: &'a PciPath,
     other: &'a PciPath,

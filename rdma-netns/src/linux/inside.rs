@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads that need a thread in a pod's namespace: the pod's exclusive RDMA devices, over RDMA netlink and in the
+//! Reads data that need a thread in a pod's namespace: the pod's exclusive RDMA devices, over RDMA netlink and in the
 //! namespace's sysfs.
 //!
-//! The namespace is held open only during the call. Entering needs `CAP_SYS_ADMIN`.
+//! The namespace is open only during the call. Entering it needs `CAP_SYS_ADMIN`.
 
 use super::{
     devices,
@@ -52,8 +52,8 @@ impl InsideError {
         matches!(self, Self::Open(OpenError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound)
     }
 
-    /// Returns true if a capability is missing, for entering the namespace or, with newer kernels, for opening it:
-    /// security modules refuse with `EACCES`.
+    /// Returns true if a capability is missing for entering the namespace or, with newer kernels, for opening it.
+    /// Security modules refuse with `EACCES`.
     pub fn lacks_capability(&self) -> bool {
         let errno = match self {
             Self::Open(OpenError::Io { source, .. }) => source.raw_os_error(),
@@ -84,8 +84,8 @@ pub fn ports(path: &Path, id: NetnsId) -> Result<Vec<Ports>, InsideError> {
     })
 }
 
-/// Runs `work` with the path of a `sysfs` as the namespace at `path` sees it: the content of `/sys/class/infiniband`
-/// depends on the namespace in which sysfs was mounted.
+/// Runs `work` with the path of a sysfs that was mounted in the namespace at `path`. The content of
+/// `/sys/class/infiniband` depends on the namespace of the mount.
 pub fn with_sysfs<T: Send>(
     path: &Path,
     id: NetnsId,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hardware of resources, only from sysfs and `/dev`. Classes that are not filtered by namespace show the character
+//! Hardware of resources, from sysfs and `/dev` only. Sysfs classes without a namespace filter show the character
 //! devices of RDMA devices in any namespace.
 //!
-//! Hardware that disappears while it is read is absent, without an error.
+//! Hardware that disappears while it is read is left out, without an error.
 
 use super::{
     Linux, accelerators, cannot_read, data_direct,
@@ -38,7 +38,8 @@ impl Linux {
         self.hardware(true)
     }
 
-    /// Returns the inventory without the ports of RDMA devices: broken firmware answers a port query after a minute.
+    /// Returns the inventory without the ports of RDMA devices, because broken firmware takes a minute to answer a port
+    /// query.
     pub fn inventory_without_ports(&self) -> Result<Inventory, ObserveError> {
         self.hardware(false)
     }
@@ -297,9 +298,9 @@ impl Reader<'_> {
         })
     }
 
-    /// Returns the owner of all frames of the netdev at `directory`: its master, unless that is a bond. A bridge has a
-    /// directory of its own (`br_sysfs_addbr()`, `net/bridge/br_sysfs_br.c`), Open vSwitch's has a fixed name
-    /// (`ovs_netdev_link()`), and a master with hardware of its own is Hyper-V's netdev (`netvsc_vf_join()`,
+    /// Returns the master that receives all frames of the netdev at `directory`, unless the master is a bond.
+    /// Recognizes a bridge by its own directory (`br_sysfs_addbr()`, `net/bridge/br_sysfs_br.c`), Open vSwitch by its
+    /// fixed name (`ovs_netdev_link()`), and Hyper-V's netdev because it is a master with hardware (`netvsc_vf_join()`,
     /// `drivers/net/hyperv/netvsc_drv.c`).
     fn taken_by(&self, directory: &Path) -> Option<String> {
         let name = link_name(directory, "master")?;
@@ -316,8 +317,9 @@ impl Reader<'_> {
     }
 
     /// Returns true if the driver of an RDMA device in this namespace is rxe or siw. Only rxe has the attribute
-    /// `parent` (`drivers/infiniband/sw/rxe/rxe_verbs.c`), and siw's description cannot be changed. Older kernels
-    /// report the NIC's hardware as the parent of rxe and siw devices.
+    /// `parent` (`drivers/infiniband/sw/rxe/rxe_verbs.c`). siw is recognized by its description, which cannot be
+    /// changed. The parent is no criterion: older kernels report the NIC's hardware as the parent of rxe and siw
+    /// devices.
     fn is_soft(&self, device: &str) -> bool {
         let directory = name::directory(self.sysfs, device);
         directory.join("parent").exists()
@@ -368,8 +370,8 @@ impl Reader<'_> {
         Ok(found)
     }
 
-    /// Adds sub-devices, which have `umad` devices and no `uverbs` device, with their `umad` devices to the RDMA device
-    /// of the same function (`ib_umad_init_port_dev()`, `drivers/infiniband/core/user_mad.c`).
+    /// Finds sub-devices, which have `umad` devices and no `uverbs` device. Adds their `umad` devices to the RDMA
+    /// device of the same function (`ib_umad_init_port_dev()`, `drivers/infiniband/core/user_mad.c`).
     fn add_sub_devices(
         &self,
         verbs: &[Verbs],
@@ -396,7 +398,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Returns the character device of a class's directory, with the numbers of its node in `/dev`.
+    /// Returns the character device that a directory of a class describes, with major and minor number from its node in
+    /// `/dev`.
     fn char_device(&self, directory: &Path) -> Option<CharDevice> {
         let name = directory.file_name()?.to_str()?.to_owned();
         let number = read(directory, "dev")?;
@@ -436,9 +439,9 @@ impl Reader<'_> {
         ports
     }
 
-    /// Returns the index in `functions` of the function of a parentless RDMA device in this namespace, by the device's
-    /// netdev: rxe names the netdev in `parent`, other drivers in the GID table. For a bond the function of the first
-    /// port is returned.
+    /// Returns the index in `functions` for a parentless RDMA device of this namespace. Finds the function by the
+    /// device's netdev: rxe names it in `parent`, other drivers name it in the GID table. For a bond, returns the
+    /// function of the first port.
     fn netdev_place(&self, device: &str, functions: &[Function]) -> Option<usize> {
         let directory = name::directory(self.sysfs, device);
         let netdev =

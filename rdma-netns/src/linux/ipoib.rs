@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! IPoIB netdevs: attributes by rtnetlink (`IFLA_IPOIB_*`, `include/uapi/linux/if_link.h`), the mode by its file in
-//! sysfs if it exists, and the partitions of ports by sysfs.
+//! IPoIB netdevs. Attributes come from rtnetlink (`IFLA_IPOIB_*`, `include/uapi/linux/if_link.h`), the mode from its
+//! sysfs file if there is one, and the partitions of ports from sysfs.
 
 use super::{Space, devices, inside, links};
 use crate::{
@@ -62,9 +62,10 @@ fn set_mode(index: u32, mode: IpoibMode) -> RouteNetlinkMessage {
 
 /// Changes the mode of the netdev `name` with the index `index`.
 ///
-/// `ipoib_set_mode()` releases the rtnl lock briefly, and continues without the lock if another process has taken it
-/// meanwhile. Writes to sysfs handle this case (`mode_store()`, `ipoib_cm.c`). Netlink does not: it would release
-/// another process' lock. A child made by netlink has no such file in sysfs, so its mode is changed by netlink.
+/// `ipoib_set_mode()` releases the rtnl lock for a moment. If another process takes the lock then, the function
+/// continues without it. A write to sysfs handles this case (`mode_store()`, `ipoib_cm.c`). A netlink request does not:
+/// it would release the lock of the other process. A child made by netlink has no file for the mode, so its mode is
+/// changed by netlink nevertheless.
 pub(super) fn change_mode(
     space: &Space,
     is_host: bool,

@@ -39,9 +39,9 @@ enum Form {
     Mappings,
 }
 
-/// Attributes of macvlan: mode, flags, length of the queue for broadcasts, addresses of senders, in the order in which
-/// they can be set (`macvlan_changelink()`, `drivers/net/macvlan.c`). The cutoff for broadcasts is missing: it applies
-/// to all children of the lower netdev.
+/// Attributes of macvlan, in the order in which they can be set: mode, flags, length of the broadcast queue, sender
+/// addresses (`macvlan_changelink()`, `drivers/net/macvlan.c`). The broadcast cutoff is left out, because it applies to
+/// all children of the lower netdev.
 const MACVLAN: &[(u16, Form)] = &[
     (1, Form::Plain),
     (2, Form::Plain),
@@ -191,8 +191,8 @@ impl Present {
         attributes(attribute(&self.data, kind).unwrap_or_default()).map(|(_, value)| value)
     }
 
-    /// Returns the value in hexadecimal; of a list, the sorted elements divided by commas. `None`: the kernel does not
-    /// report the attribute.
+    /// Returns the value in hexadecimal. For a list: the sorted elements, separated by commas. `None`: the kernel does
+    /// not report the attribute.
     fn text(&self, kind: u16, form: Form) -> Option<String> {
         match form {
             Form::Plain => attribute(&self.data, kind).map(text),
@@ -204,8 +204,8 @@ impl Present {
             Form::Senders | Form::Mappings => {
                 let mut items: Vec<String> = self.items(kind).map(text).collect();
                 items.sort_unstable();
-                // an empty list is one element without bytes, so that it differs from a setting that an earlier record
-                // does not have
+                // an empty list is written as one empty element, because an empty text means that an earlier record
+                // lacks the setting
                 Some(if items.is_empty() {
                     ",".into()
                 } else {

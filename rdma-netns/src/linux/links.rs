@@ -101,8 +101,8 @@ pub(super) fn index(body: &[u8]) -> Option<u32> {
     LinkHeader::parse(body).ok().map(|header| header.index)
 }
 
-/// Returns the hardware address by which neighbours find the Ethernet netdev of an `RTM_NEWLINK`. None: another medium,
-/// `IFF_NOARP`, or the netdev is down.
+/// Returns the hardware address by which neighbours reach the Ethernet netdev of an `RTM_NEWLINK`. `None`: the netdev
+/// is down, has `IFF_NOARP`, or is not Ethernet.
 pub(super) fn neighbours_find(body: &[u8]) -> Option<[u8; 6]> {
     let header = LinkHeader::parse(body).ok()?;
     let is_found = header.link_layer_type == LinkLayerType::Ether
@@ -112,7 +112,8 @@ pub(super) fn neighbours_find(body: &[u8]) -> Option<[u8; 6]> {
     address.try_into().ok()
 }
 
-/// Returns the hardware address from which the netdev of an `RTM_NEWLINK` can send ARP and neighbour discovery now.
+/// Returns the hardware address with which the netdev of an `RTM_NEWLINK` can send ARP and neighbour discovery at
+/// present.
 pub(super) fn can_ask(body: &[u8]) -> Result<[u8; 6], Unasked> {
     let header = LinkHeader::parse(body).map_err(|_| Unasked::NotEthernet)?;
     if header.link_layer_type != LinkLayerType::Ether {
@@ -247,9 +248,9 @@ fn name_of(body: &[u8], index: u32) -> InterfaceName {
     name.unwrap_or_else(|| InterfaceName::of_index(index))
 }
 
-/// Returns true if the netdev of an `RTM_NEWLINK` can have hardware that the message omits: Linux reports it since 5.14
-/// (`rtnl_fill_ifinfo()`, `net/core/rtnetlink.c`). Virtual netdevs have a kind; of the netdevs with hardware, only
-/// IPoIB's have one.
+/// Returns true if the netdev of an `RTM_NEWLINK` may have hardware that the message leaves out. Linux reports hardware
+/// since 5.14 (`rtnl_fill_ifinfo()`, `net/core/rtnetlink.c`). Virtual netdevs have a kind. Netdevs with hardware have
+/// no kind, except for IPoIB.
 pub(super) fn hides_hardware(body: &[u8], link: &Link) -> bool {
     let can_have =
         link.link_type != LinkType::Other && matches!(link.kind.as_deref(), None | Some("ipoib"));

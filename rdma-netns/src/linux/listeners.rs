@@ -14,7 +14,7 @@ const SOCKETS: &str = "/proc/thread-self/net/netlink";
 const EVERYTHING: i32 =
     RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_IFADDR | RTMGRP_IPV6_ROUTE;
 
-/// Returns true if a socket of this thread's namespace receives all events. An unreadable table counts as none.
+/// Returns true if a socket of this thread's namespace receives all events. Returns false if the table cannot be read.
 pub(super) fn of_everything() -> bool {
     let table = fs::read_to_string(SOCKETS).unwrap_or_else(|error| {
         log::debug!("{SOCKETS}: {error}");

@@ -124,7 +124,7 @@ const HOST: &str = "the host";
 /// File with an id that changes at every boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The kernel this program runs on, as seen from the namespace of the first thread that uses this value.
+/// The kernel of this machine, seen from the namespace of the first thread that uses this value.
 #[derive(Debug)]
 pub struct Linux {
     sysfs: PathBuf,
@@ -150,8 +150,8 @@ impl Linux {
         Self::with_roots("/sys", "/dev")
     }
 
-    /// Returns the kernel for one short run of a plugin. The attributes of PCI functions and the address of the API
-    /// server are read once and cached; a function that is plugged in meanwhile in the place of another may be missed.
+    /// Returns the kernel for one short run of a plugin. Attributes of PCI functions and the address of the API server
+    /// are read once. If a function is replaced by another one during the run, the change may be missed.
     pub fn for_one_run() -> Self {
         Self {
             known: Some(Mutex::default()),
@@ -159,8 +159,8 @@ impl Linux {
         }
     }
 
-    /// Returns the kernel with `/sys` and `/dev` at other paths: in a test, or in a container that has the host's
-    /// mounted.
+    /// Returns the kernel with other paths for `/sys` and `/dev`, for tests and for containers that mount the host's
+    /// directories.
     pub fn with_roots(sysfs: impl Into<PathBuf>, dev: impl Into<PathBuf>) -> Self {
         Self {
             sysfs: sysfs.into(),
@@ -173,8 +173,8 @@ impl Linux {
         }
     }
 
-    /// Sets the namespace mode of the RDMA subsystem: `rdma system set netns MODE`. Exclusive mode can only be set
-    /// while there are no other namespaces, at boot; else EBUSY.
+    /// Sets the namespace mode of the RDMA subsystem: `rdma system set netns MODE`. The kernel accepts exclusive mode
+    /// only while there are no other namespaces, as at boot, and returns EBUSY otherwise.
     pub fn set_rdma_mode(&self, mode: RdmaMode) -> Result<(), NetlinkError> {
         let unsupported = || io::Error::from(io::ErrorKind::Unsupported);
         self.host()?
@@ -208,8 +208,8 @@ impl Linux {
         }
     }
 
-    /// Returns true if ib_core is loaded, by its directory in sysfs. Opening RDMA netlink without ib_core would make
-    /// the kernel search for a module each time.
+    /// Returns true if the directory of ib_core in sysfs exists. Without ib_core, each opening of RDMA netlink would
+    /// make the kernel search for a module.
     fn has_nldev(&self) -> bool {
         self.sysfs.join("class/infiniband").exists()
     }
@@ -408,7 +408,7 @@ pub fn seconds_since_boot() -> Option<u64> {
 }
 
 impl Linux {
-    /// Returns the kernel users of the RDMA devices of this program's namespace, by the devices' names.
+    /// Returns the kernel users of the RDMA devices in this program's namespace, by device name.
     fn kernel_users(&self) -> BTreeMap<String, Vec<String>> {
         let nldev = self.host().and_then(|host| self.nldev(host));
         let Ok(Some(mut nldev)) = nldev else {
@@ -422,8 +422,8 @@ impl Linux {
         users.collect()
     }
 
-    /// Returns the driver ids of the RDMA devices in this program's namespace that have no parent in sysfs, by the
-    /// devices' names.
+    /// Returns the driver ids of the RDMA devices in this program's namespace without a parent in sysfs, by device
+    /// name.
     fn parentless_drivers(&self) -> BTreeMap<String, u32> {
         let verbs = devices::verbs(&self.sysfs).unwrap_or_default();
         let is_parentless = |name: &str| {

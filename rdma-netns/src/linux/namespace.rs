@@ -9,8 +9,8 @@ use crate::{Link, Namespace, ObserveError, Route, netlink::Answers};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage, route::RouteType};
 use std::{collections::BTreeSet, path::Path};
 
-/// Reads a namespace: netdevs and rules, and routes if `has_routes`. RDMA devices and the number of the other namespace
-/// are left out.
+/// Reads a namespace: netdevs, rules, and with `has_routes` routes. Leaves out RDMA devices and the number of the other
+/// namespace.
 pub(super) fn read(
     space: &Space,
     whose: &str,
@@ -38,7 +38,7 @@ pub(super) fn read(
     })
 }
 
-/// Returns the number that the namespace `other` has in `space`, if one of `links`, the netdevs of `space`, lies on a
+/// Returns the number of the namespace `other` in `space`, if a netdev in `links`, the netdevs of `space`, lies on a
 /// netdev of another namespace.
 pub(super) fn number_of(
     other: &Space,
@@ -105,7 +105,7 @@ fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Vec<Link>, Obser
     Ok(links)
 }
 
-/// Adds the routes of a namespace to its netdevs, and `tables` of a pod. Returns routes with several netdevs.
+/// Adds a namespace's routes to its netdevs, and for a pod also its `tables`. Returns the routes with several netdevs.
 fn routes_of(
     space: &Space,
     whose: &str,
@@ -114,7 +114,7 @@ fn routes_of(
 ) -> Result<Vec<(u32, Route)>, ObserveError> {
     let mut unkept_routes = Vec::new();
     let mut by_object = Vec::new();
-    // a host can have thousands of local addresses, and no caller chooses a table there
+    // a host can have thousands of local addresses, and needs no free table
     let kind = match space.is_own() {
         true => RouteType::Unicast,
         false => RouteType::Unspec,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nexthop objects in rtnetlink's words (`RTM_*NEXTHOP`, `include/uapi/linux/nexthop.h`; Linux 5.3): the destinations
-//! of routes that name an object.
+//! Nexthop objects in rtnetlink (`RTM_*NEXTHOP`, `include/uapi/linux/nexthop.h`; Linux 5.3): the destinations of routes
+//! that refer to an object.
 
 use crate::netlink::{Answers, Request, attributes, u32_of};
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +36,8 @@ impl Nexthops {
         Self(answers.bodies().filter_map(parse).collect())
     }
 
-    /// Returns the indices of the netdevs by which the object `id` leads. Empty: it is a black hole, or gone.
+    /// Returns the indices of the netdevs that the nexthop object `id` uses. Empty: the object is a black hole, or
+    /// gone.
     pub(super) fn netdevs(&self, id: u32) -> BTreeSet<u32> {
         match self.0.get(&id) {
             None => BTreeSet::new(),

@@ -2,7 +2,7 @@
 //! RDMA netlink (`include/uapi/rdma/rdma_netlink.h`): the system's namespace mode, RDMA devices, their ports and
 //! character devices, and the move of a device.
 //!
-//! Reads concern the namespace in which the socket was opened. For a move the *sending thread* must be in the device's
+//! A query sees the namespace in which the socket was opened. For a move, the *sending thread* must be in the device's
 //! namespace (`ib_device_set_netns_put()` in `drivers/infiniband/core/device.c` checks `current`).
 
 use crate::{
@@ -171,13 +171,13 @@ impl Nldev {
         Ok(answers.bodies().flat_map(parse_resources).collect())
     }
 
-    /// Returns the kernel modules that have a connection through a device, or listen at an address of the device (`rdma
-    /// resource show cm_id dev DEVICE`). Each module is returned once. A module that listens at every address of the
-    /// node does not count, nor does SMC, which reconnects through another device.
+    /// Returns the kernel modules that have a connection through a device, or listen at one of its addresses (`rdma
+    /// resource show cm_id dev DEVICE`), without duplicates. Leaves out modules that listen at every address of the
+    /// node, and SMC, which reconnects through another device.
     ///
-    /// The result has all kernel users of the RDMA connection manager: NVMe, NFS, Lustre, iSER, SMB. The result lacks
-    /// SRP, which uses InfiniBand's own connection manager. A list of queue pairs would have SRP too, but each queue
-    /// pair costs a query of the device's firmware (`fill_res_qp_entry()`, `drivers/infiniband/core/nldev.c`).
+    /// The result includes all kernel users of the RDMA connection manager: NVMe, NFS, Lustre, iSER, SMB. It does not
+    /// include SRP, which uses InfiniBand's own connection manager. A list of queue pairs would include SRP, but costs
+    /// a firmware query for each queue pair (`fill_res_qp_entry()`, `drivers/infiniband/core/nldev.c`).
     pub fn kernel_users(&mut self, device: u32) -> Result<Vec<String>, NetlinkError> {
         let request = request(command::RES_CM_ID_GET).number(attr::DEV_INDEX, device);
         let answers = self.0.dump(&request)?;
@@ -187,9 +187,9 @@ impl Nldev {
         Ok(users)
     }
 
-    /// Returns the character device that the kernel client `client` (`uverbs`, `umad`) has for a device or, with umad,
-    /// for a port of the device. The kernel *loads* a missing client for this request (`ib_get_client_nl_info()`): call
-    /// this only if the client is loaded.
+    /// Returns the character device of the kernel client `client` (`uverbs`, `umad`) for a device or, with umad, for a
+    /// port of the device. Call this only if the client is loaded: the kernel *loads* a missing client for this request
+    /// (`ib_get_client_nl_info()`).
     pub fn char_device(
         &mut self,
         client: &str,
@@ -235,8 +235,8 @@ impl Nldev {
             .map(drop)
     }
 
-    /// Deletes a sub-device: `rdma dev delete DEVICE`. Never call this for another RDMA device:
-    /// `ib_del_sub_device_and_put()` refuses, and keeps a reference.
+    /// Deletes a sub-device: `rdma dev delete DEVICE`. Never call this for an RDMA device that is no sub-device:
+    /// `ib_del_sub_device_and_put()` refuses, and leaks a reference.
     pub fn delete_sub_device(&mut self, name: &str) -> Result<(), NetlinkError> {
         let request = self.change(DELDEV, name)?;
         self.0.request(&request, 0).map(drop)
@@ -308,8 +308,8 @@ pub(super) fn parse_resources(body: &[u8]) -> Vec<(String, u64)> {
         .collect()
 }
 
-/// Returns the kernel modules that own CM ids; a process' CM id has a PID instead of a name (`fill_res_name_pid()`,
-/// `drivers/infiniband/core/nldev.c`).
+/// Returns the kernel modules that own CM ids. A CM id of a process has a PID instead of a module name
+/// (`fill_res_name_pid()`, `drivers/infiniband/core/nldev.c`).
 pub(super) fn parse_kernel_users(body: &[u8]) -> Vec<String> {
     let table = attribute(body, attr::RES_CM_ID).unwrap_or_default();
     attributes(table)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The ConnectX functions by which a node's fabric manager speaks to NVLink's switches, on HGX B200 and later. These
-//! functions are RDMA devices of the InfiniBand class, but no network: the model in their vital product data is
-//! `SW_MNG` (`SMDL=SW_MNG`). The fabric manager's start scripts find the functions by the same mark (Bottlerocket's
-//! script reads `/sys/class/infiniband/*/device/vpd`).
+//! Detects the ConnectX functions by which a node's fabric manager controls NVLink's switches, on HGX B200 and later.
+//! These functions are RDMA devices of the InfiniBand class, but no network devices. Their vital product data has the
+//! model `SW_MNG` (`SMDL=SW_MNG`). The fabric manager's start scripts use the same criterion (Bottlerocket's script
+//! reads `/sys/class/infiniband/*/device/vpd`).
 
 use super::{devices::Uevent, vpd};
 use crate::DeviceAddress;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Decoding without a kernel: messages, packets and trees of files that were constructed or recorded elsewhere, with
-//! the decoders of the rest of this crate. `integration/fuzz` runs them on hostile input.
+//! Decoders without a kernel: they decode messages, packets and directory trees that were constructed or recorded
+//! elsewhere, with the code of the rest of this crate. `integration/fuzz` runs them on hostile input.
 //!
 //! The body of a message follows `struct nlmsghdr`.
 
@@ -53,7 +53,7 @@ pub fn routes(body: &[u8]) -> Vec<(u32, Route)> {
     parsed.hops.into_iter().chain(parsed.by_object).collect()
 }
 
-/// Returns the rule of an `RTM_NEWRULE`: one that selects by source, or a general one.
+/// Returns the rule of an `RTM_NEWRULE`: either a rule that selects by source, or a general rule.
 pub fn rule(body: &[u8]) -> (Option<Rule>, Option<GeneralRule>) {
     (rules::parse(body), rules::parse_general(body))
 }
@@ -63,7 +63,7 @@ pub fn neighbour(body: &[u8]) -> Option<Neighbour> {
     neighbours::parse(body)
 }
 
-/// Returns the netdevs by which the nexthop object `id` leads, from a dump of `RTM_NEWNEXTHOP`.
+/// Returns the netdevs that the nexthop object `id` uses, from a dump of `RTM_NEWNEXTHOP`.
 pub fn nexthop(answers: &Answers, id: u32) -> BTreeSet<u32> {
     nexthops::Nexthops::of(answers).netdevs(id)
 }
@@ -98,7 +98,7 @@ pub fn vital_product_data<'a>(data: &'a [u8], keyword: &[u8; 2]) -> Option<&'a [
     vpd::value(data, keyword)
 }
 
-/// Returns true if one of the sockets in `table`, in the form of `/proc/net/netlink`, receives all events of netdevs.
+/// Returns true if a socket in `table` receives all events of netdevs. `table` has the format of `/proc/net/netlink`.
 pub fn is_heard_of(table: &str) -> bool {
     listeners::has_one(table)
 }

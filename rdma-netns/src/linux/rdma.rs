@@ -26,15 +26,14 @@ pub(super) struct DeviceContext<'a> {
     pub(super) dev: &'a Path,
     /// Content of `/sys/class/infiniband_verbs`; `None`: ib_uverbs is not loaded.
     pub(super) verbs: &'a [Verbs],
-    /// Devices whose ports are observed; `None`: all. RDMA devices without hardware have no firmware, and are always
-    /// read.
+    /// Devices whose ports are read; `None`: all. Software RDMA devices are always read, because they have no firmware.
     pub(super) ports: Option<&'a BTreeSet<DeviceAddress>>,
     /// True for the host's namespace.
     pub(super) is_host: bool,
 }
 
-/// Returns the RDMA devices that the namespace of `nldev` sees. Adds the RDMA devices with a driver for hardware to
-/// `hardware`, each with the driver's id.
+/// Returns the RDMA devices that the namespace of `nldev` sees. Also adds each RDMA device with a hardware driver to
+/// `hardware`, with the driver's id.
 pub(super) fn read(
     nldev: &mut Nldev,
     context: &DeviceContext<'_>,

@@ -30,7 +30,7 @@ impl RdmaCgroup {
         if Self::is_among(&controllers) {
             return Self::Usable;
         }
-        // the root alone has no type; a container with a cgroup namespace sees its own cgroup there
+        // only the root has no type; in a cgroup namespace a container's own cgroup takes the root's place
         let is_root = !root.join("cgroup.type").exists();
         let all = fs::read_to_string(procfs.join("cgroups")).unwrap_or_default();
         match !is_root && all.lines().any(is_usable) {
@@ -61,8 +61,8 @@ impl RdmaCgroup {
     }
 }
 
-/// Reports whether a line of `/proc/cgroups` (name, hierarchy, number of cgroups, enabled) is of the controller, and no
-/// hierarchy of version 1 has it (`proc_cgroupstats_show()`, `kernel/cgroup/cgroup-v1.c`).
+/// Returns true if a line of `/proc/cgroups` (name, hierarchy, number of cgroups, enabled) describes the rdma
+/// controller, and no cgroup v1 hierarchy uses it (`proc_cgroupstats_show()`, `kernel/cgroup/cgroup-v1.c`).
 fn is_usable(line: &str) -> bool {
     let mut words = line.split_whitespace();
     let is_it = words.next() == Some(CONTROLLER) && words.next() == Some("0");

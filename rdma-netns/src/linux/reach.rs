@@ -26,7 +26,7 @@ pub(super) struct Addresses {
 }
 
 impl Reach {
-    /// Returns the addresses of the netdev `name`; for a family without an address, the address of its `master`.
+    /// Returns the addresses of the netdev `name`. A family without an address gets the addresses of `master`.
     pub(super) fn addresses_of(&self, name: &str, master: Option<&str>) -> Addresses {
         let of = |name| self.addresses.get(name).copied().unwrap_or_default();
         let (own, of_master) = (of(name), master.map(of).unwrap_or_default());

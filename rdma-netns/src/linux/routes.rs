@@ -2,14 +2,14 @@
 //! Routes in rtnetlink (`RTM_*ROUTE`, `include/uapi/linux/rtnetlink.h`).
 //!
 //! Only unicast routes through one netdev are returned. The kernel reports IPv6 routes of one destination and metric as
-//! one route with several next hops, but adds and removes the routes one by one: each is returned separately.
+//! one route with several next hops, but adds and removes them one by one. They are returned separately.
 //!
-//! Some routes are left out: IPv4 routes with several next hops, routes with a nexthop object or an encapsulation, and
-//! routes by source prefix. A [`Route`] cannot represent them, and setting a part of a route would be worse than
-//! omitting it. Their netdevs are returned nevertheless. The netdevs of nexthop objects are requested
-//! ([`super::nexthops`]), since the kernel need not report them with the route (`net.ipv4.nexthop_compat_mode`).
+//! A [`Route`] cannot represent IPv4 routes with several next hops, routes with a nexthop object or an encapsulation,
+//! and routes by source prefix. Such routes are left out, because setting a part of a route is worse than setting none.
+//! Their netdevs are returned. The netdevs of a nexthop object are queried separately ([`super::nexthops`]), because
+//! the kernel may report the route without them (`net.ipv4.nexthop_compat_mode`).
 //!
-//! The kernel reports when an IPv6 route expires; IPv4 routes do not expire.
+//! The kernel reports when an IPv6 route expires. IPv4 routes do not expire.
 
 use super::ip_of;
 use crate::{
@@ -64,8 +64,8 @@ pub(super) fn table(body: &[u8]) -> Option<u32> {
     attributes.find_map(|(kind, value)| u32_of(value).filter(|_| kind == RTA_TABLE))
 }
 
-/// Returns netdev and destination of an `RTM_NEWROUTE`, if the route leaves by one of `netdevs`, is of the type `kind`,
-/// and was not made by the kernel.
+/// Returns netdev and destination of an `RTM_NEWROUTE`. `None`: the route uses none of `netdevs`, is not of the type
+/// `kind`, or was made by the kernel.
 #[cold]
 pub(super) fn special(body: &[u8], kind: RouteType, netdevs: &[u32]) -> Option<(u32, String)> {
     let header = RouteHeader::parse(body).ok()?;
@@ -95,7 +95,7 @@ pub(super) struct Parsed {
     pub(super) kept: bool,
     /// One route for each next hop, with the index of its netdev.
     pub(super) hops: Vec<(u32, Route)>,
-    /// Nexthop object of the route, if the kernel does not report the next hops with the route.
+    /// The route and its nexthop object, if the kernel reports the route without next hops.
     pub(super) by_object: Option<(u32, Route)>,
 }
 
@@ -239,8 +239,8 @@ pub(super) fn add(index: u32, route: &Route) -> RouteNetlinkMessage {
     RouteNetlinkMessage::NewRoute(message(index, route))
 }
 
-/// Builds the request that removes a route through the netdev `index`. The kernel compares the given fields; for metric
-/// 0 it removes the route with the lowest metric.
+/// Builds the request that removes a route through the netdev `index`. The kernel compares only the fields of the
+/// request. Metric 0 removes the route with the lowest metric.
 pub(super) fn remove(index: u32, route: &Route) -> RouteNetlinkMessage {
     let metric = route.metric.unwrap_or(route.default_metric());
     let route = Route {

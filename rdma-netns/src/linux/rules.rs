@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Routing rules in rtnetlink's words (`RTM_*RULE`, `include/uapi/linux/fib_rules.h`).
+//! Routing rules in rtnetlink (`RTM_*RULE`, `include/uapi/linux/fib_rules.h`).
 //!
-//! This module reports three things: rules that a [`Rule`] can represent (source, destination and table, and no other
-//! selector); the tables that any rule leads to; and, as [`GeneralRule`]s, all rules that lead to a table without
-//! naming a source or a netdev.
+//! This module reports rules that a [`Rule`] can represent (source, destination and table, and no other selector). It
+//! reports the tables of all rules. As [`GeneralRule`]s it reports rules with a table that select neither by source nor
+//! by netdev.
 
 use super::{ip_of, routes::LOCAL_TABLE};
 use crate::{
@@ -33,7 +33,7 @@ const FRA_PROTOCOL: u16 = 21;
 /// Incoming netdev of the packets that the namespace itself sends.
 const LOOPBACK: &str = "lo";
 
-/// Builds the request for the rules of all families: a request for IPv6 alone fails if the kernel has no IPv6.
+/// Builds the request for the rules of all families. A request for IPv6 only would fail if the kernel has no IPv6.
 pub(super) fn dump() -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetRule(RuleMessage::default())
 }
@@ -77,7 +77,7 @@ pub(super) fn table(body: &[u8]) -> Option<u32> {
     attributes.find_map(|(kind, value)| u32_of(value).filter(|_| kind == FRA_TABLE))
 }
 
-/// Returns the rule of an `RTM_NEWRULE`, if it is a general one and leads to another table than `local`.
+/// Returns the rule of an `RTM_NEWRULE`, if it is a general rule with another table than `local`.
 pub(super) fn parse_general(body: &[u8]) -> Option<GeneralRule> {
     let header = RuleHeader::parse(body).ok()?;
     let to = match header.family {

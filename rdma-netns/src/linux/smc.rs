@@ -60,14 +60,13 @@ pub(super) fn read(
     state.map(Some)
 }
 
-/// Returns true if the kernel has SMC: its protocol is registered for all namespaces (`/proc/net/protocols`), built in
-/// or loaded.
+/// Returns true if the kernel has SMC, built in or loaded: `/proc/net/protocols` then lists the protocol.
 pub(super) fn is_there() -> bool {
     let protocols = fs::read_to_string("/proc/thread-self/net/protocols").unwrap_or_default();
     protocols.lines().any(|line| line.starts_with("SMC"))
 }
 
-/// Returns the held connections if the kernel reports them. The first failure to report is logged.
+/// Returns the held connections. `None`: the kernel does not report them; the first such failure is logged.
 fn known(
     connections: Result<Vec<Connection>, NetlinkError>,
 ) -> Result<Vec<HeldConnections>, NetlinkError> {
@@ -86,9 +85,10 @@ fn known(
     }
 }
 
-/// Returns the connections on an RDMA device. A connection that its process has closed, or whose process was killed, is
-/// no longer reported (`__smc_release()`, `net/smc/af_smc.c`). A connection that its listener has yet to accept is
-/// reported: a move with such a connection waited for over 300 s (Linux 6.12), also after the listener had ended.
+/// Returns the connections that use an RDMA device. The kernel no longer reports a connection that its process has
+/// closed, or whose process was killed (`__smc_release()`, `net/smc/af_smc.c`). The kernel reports a connection that
+/// its listener has not accepted. A move with such a connection waited for over 300 s (Linux 6.12), even after the
+/// listener had ended.
 fn held(connections: &[Connection]) -> Vec<HeldConnections> {
     let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
     for connection in connections {
@@ -140,7 +140,7 @@ pub(super) fn add_pnet(
     let mut table = open_table(space)?;
     for half in missing(&mut table, entry)? {
         match table.add(&half) {
-            // another process was faster, or the object has a pnet id that the table does not show
+            // another process was faster, or the object has a pnet id that the kernel's table does not show
             Err(error) if error.errno() == Some(libc::EEXIST) => {
                 if !missing(&mut table, &half)?.is_empty() {
                     return Err(refused(libc::EEXIST, already(&half)));
@@ -176,7 +176,7 @@ fn open_table(space: &Space) -> Result<PnetTable, NetlinkError> {
     space.pnet().map_err(no_smc)
 }
 
-/// Adds a user EID. A full table reports itself full even for an EID that it has.
+/// Adds a user EID. If the table is full, the kernel reports this error even for an EID that is in the table.
 pub(super) fn add_ueid(ueid: &str) -> Result<(), NetlinkError> {
     let mut ueids = UserEids::open().map_err(no_smc)?;
     if ueids.list()?.iter().any(|present| present == ueid) {

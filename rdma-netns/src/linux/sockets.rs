@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The socket of each NUMA node. One socket can have several NUMA nodes: parts of its processor (sub-NUMA clustering,
-//! NPS), and nodes of memory without processors, such as a GPU's beside a Grace CPU. A node without processors belongs
-//! to the socket that is nearest by the firmware's distances (ACPI SLIT, `/sys/devices/system/node/nodeN/distance`).
+//! Returns the processor socket of each NUMA node. One socket can have several NUMA nodes: parts of its processor
+//! (sub-NUMA clustering, NPS), and memory without processors, such as a GPU's beside a Grace CPU. A node without
+//! processors belongs to the socket with the smallest distance in the firmware's table (ACPI SLIT,
+//! `/sys/devices/system/node/nodeN/distance`).
 
 use super::devices::{entries, read};
 use std::{

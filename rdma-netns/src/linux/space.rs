@@ -83,8 +83,8 @@ impl Space {
         self.netns.visit(work)?
     }
 
-    /// Returns a packet socket, which stays open from its first use: closing it takes some 15 ms, as the kernel waits
-    /// until no CPU can be receiving by it (`packet_release()`, `net/packet/af_packet.c`).
+    /// Returns a packet socket, which stays open after its first use. Closing a packet socket takes some 15 ms, because
+    /// the kernel waits until no CPU can receive through it (`packet_release()`, `net/packet/af_packet.c`).
     pub(super) fn packet(&self) -> io::Result<BorrowedFd<'_>> {
         let socket = match self.packet.get() {
             Some(socket) => socket,
@@ -112,9 +112,9 @@ impl Space {
         }
     }
 
-    /// Leaves all groups. The netdevs must still be in the namespace, because the kernel identifies a member by index
-    /// alone. If a netdev came again with the same index, the socket would not be a member for this netdev, and leaving
-    /// would remove the netdev from a group of its own address (`__ipv6_sock_mc_close()`, `net/ipv6/mcast.c`).
+    /// Leaves all groups. Call this before the netdevs leave the namespace, because the kernel identifies a membership
+    /// by the netdev's index. A netdev that returns with the same index would have no membership by this socket, and
+    /// leaving would remove the netdev from a group of its own address (`__ipv6_sock_mc_close()`, `net/ipv6/mcast.c`).
     pub(super) fn leave(&self) {
         *self.groups.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }

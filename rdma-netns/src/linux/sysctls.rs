@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The settings below `/proc/sys/net/ipv{4,6}/conf/NETDEV`: read for all netdevs at once
-//! from `IFLA_AF_SPEC`, written through `/proc`.
+//! Settings below `/proc/sys/net/ipv{4,6}/conf/NETDEV`. They are read for all netdevs at once from `IFLA_AF_SPEC`, and
+//! written through `/proc`.
 
 use crate::{
     link::{SYSCTLS, Sysctls},
@@ -18,7 +18,7 @@ const IFLA_INET6_CONF: u16 = 2;
 /// `net/ipv6/addrconf.c`).
 const TIMES: [usize; 4] = [20, 9, 8, 43];
 
-/// Parses `IFLA_AF_SPEC`. A protocol that the netdev does not have (IPv6 on an MTU below 1280) has no settings.
+/// Parses `IFLA_AF_SPEC`. A protocol that the netdev lacks has no settings, such as IPv6 with an MTU below 1280.
 pub(super) fn parse(families: &[u8]) -> Sysctls {
     let (mut ipv4, mut ipv6): (&[[u8; 4]], &[[u8; 4]]) = (&[], &[]);
     for (family, list) in attributes(families) {
@@ -45,8 +45,8 @@ pub(super) fn parse(families: &[u8]) -> Sysctls {
     })
 }
 
-/// Writes a setting of a netdev of the calling thread's namespace: the files below `/proc/sys/net` depend on the thread
-/// (`net_ctl_header_lookup()` in `net/sysctl_net.c`).
+/// Writes a setting of a netdev in the calling thread's namespace, because the files below `/proc/sys/net` depend on
+/// the thread (`net_ctl_header_lookup()` in `net/sysctl_net.c`).
 pub(super) fn write(link: &str, key: &str, value: i32) -> io::Result<()> {
     let Some((family, key)) = key.split_once('/').filter(|_| SYSCTLS.contains(&key)) else {
         return Err(io::Error::new(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The VLANs on a netdev, by sysfs: the netdev's directory has a link to each upper netdev in its namespace
-//! (`netdev_adjacent_sysfs_add()`, `net/core/dev.c`), and the type of a netdev tells VLANs apart (`vlan_type`,
+//! Finds the VLANs on a netdev in sysfs. A netdev's directory has a link to each upper netdev in its namespace
+//! (`netdev_adjacent_sysfs_add()`, `net/core/dev.c`). A VLAN is recognized by its device type (`vlan_type`,
 //! `net/8021q/vlan_dev.c`).
 
 use super::devices::{entries, read};

@@ -15,7 +15,7 @@ const LARGE: u8 = 0x80;
 /// Tag that ends the data (`PCI_VPD_STIN_END`).
 const END: u8 = 0x78;
 
-/// Data from earlier reads: vital product data is constant, and is read four bytes at a time from the device.
+/// Cache of vital product data, which is constant, and which the kernel reads from the device in steps of four bytes.
 static READ: Mutex<BTreeMap<PathBuf, Vec<u8>>> = Mutex::new(BTreeMap::new());
 
 /// Returns the vital product data of the function at `directory`; `None`: absent or unreadable.

@@ -54,8 +54,8 @@ impl From<io::Error> for NetlinkError {
     }
 }
 
-/// Returns the attributes of `bytes` as (type, value), up to the first malformed one. Callers read one attribute at a
-/// time, so that an unknown or odd attribute hides no other.
+/// Returns the attributes of `bytes` as (type, value), up to the first malformed one. Callers read attributes one by
+/// one, so that an unknown attribute does not hide others.
 pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let header: [u8; 4] = bytes.get(..NLA_HEADER_SIZE)?.try_into().ok()?;

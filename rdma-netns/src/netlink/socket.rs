@@ -23,27 +23,27 @@ use std::{
 /// `sizeof(struct nlmsghdr)`
 const HEADER: usize = 16;
 
-/// Number of attempts of a dump whose objects changed meanwhile, and of an exchange whose buffer was too small.
+/// Number of tries for a dump during which objects changed, and for an exchange with too small a buffer.
 const DUMP_ATTEMPTS: usize = 10;
 
-/// Seconds to wait for an answer. The kernel carries a request out before the send returns, so an answer that is not
-/// there by then will not come. The limit turns a kernel defect into an error.
+/// Seconds to wait for an answer. The kernel executes a request before the send returns, so a missing answer will not
+/// come later. The limit turns a defect of the kernel into an error.
 const ANSWER_SECONDS: i64 = 30;
 
-/// Buffer size for the largest part of most dumps (32 KiB, `netlink_dump()` in `net/netlink/af_netlink.c`). The answer
-/// about a physical function with many virtual functions is longer.
+/// Buffer size that holds the largest part of most dumps (32 KiB, `netlink_dump()` in `net/netlink/af_netlink.c`). The
+/// answer about a physical function with many virtual functions is longer.
 const DATAGRAM: usize = 32 << 10;
 
 /// Initial capacity for an answer: most answers fit beside a [`DATAGRAM`], without a reallocation.
 const ANSWER: usize = 2 * DATAGRAM;
 
-/// A netlink socket. Its requests concern the namespace of the thread that opened it, whichever thread uses it later.
-/// (A move of an RDMA device is the exception: there the kernel checks the sending thread.)
+/// A netlink socket. Its requests apply to the namespace of the thread that opened it, even if another thread uses it
+/// later. Exception: for the move of an RDMA device, the kernel checks the sending thread.
 #[derive(Debug)]
 pub struct Socket {
     socket: netlink_sys::Socket,
     sequence: u32,
-    /// Size for one datagram, bytes: [`DATAGRAM`], or the size of a longer datagram that was received.
+    /// Buffer size in bytes for one datagram: [`DATAGRAM`], or the length of the longest datagram so far.
     room: usize,
 }
 
@@ -58,7 +58,7 @@ pub struct Answers {
 /// End of an exchange that the kernel did not refuse.
 enum Ending {
     Complete,
-    /// The objects of the dump changed meanwhile, or a part of the dump was lost.
+    /// Objects changed during the dump, or a part of the dump was lost.
     Interrupted,
     /// A part was longer than the buffer, which has been enlarged since.
     Cut,
@@ -131,8 +131,8 @@ impl Socket {
         Ok(answers)
     }
 
-    /// Exchanges a request and its answer, again if the buffer was too small. Only queries have such long answers, and
-    /// repeating a query changes nothing.
+    /// Exchanges a request and its answer, and repeats the exchange if the buffer was too small. Only queries have long
+    /// answers, so repeating changes nothing.
     fn whole(&mut self, mut request: Vec<u8>) -> Result<(Answers, Ending), NetlinkError> {
         let mut answers = Answers::default();
         for _ in 0..DUMP_ATTEMPTS {
@@ -163,7 +163,7 @@ impl Socket {
                 Ok(Received::Whole) => {}
                 Ok(Received::Cut) => return self.drain().map(|()| Ending::Cut),
                 Ok(Received::Others) => continue,
-                // The kernel dropped something. A dump still comes to its end; a dropped answer never arrives.
+                // the kernel dropped a message: a dump still ends, but a dropped answer never arrives
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
                     if !is_dump {
                         return Err(error.into());
@@ -186,8 +186,8 @@ impl Socket {
         }
     }
 
-    /// Discards the rest of an answer, before the next exchange. The rest is either pending already, or the kernel
-    /// generates it during the read.
+    /// Discards the rest of an answer before the next exchange. The rest is pending, or the kernel generates it during
+    /// the read.
     fn drain(&mut self) -> Result<(), NetlinkError> {
         loop {
             let mut rest = &mut [0_u8; 0][..];
@@ -200,7 +200,8 @@ impl Socket {
         }
     }
 
-    /// Adds one datagram to `datagrams`. A query of its length before would double the number of calls.
+    /// Adds one datagram to `datagrams`. Does not query the datagram's length first, which would double the number of
+    /// calls.
     fn receive(&mut self, datagrams: &mut Vec<u8>) -> io::Result<Received> {
         let before = datagrams.len();
         datagrams.reserve(self.room);

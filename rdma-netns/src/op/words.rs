@@ -8,8 +8,8 @@ pub(super) fn drivers(device: &DeviceAddress, driver: &str) -> String {
     format!("/sys/bus/{}/drivers/{driver}", device.bus())
 }
 
-/// Returns the command that sets a device setting. Settings of ethtool and tcx are only described, because neither
-/// ethtool nor bpftool accepts the form in which records keep them.
+/// Returns the command that sets a device setting. Only describes settings of ethtool and tcx, because neither ethtool
+/// nor bpftool accepts the format of the record.
 pub(super) fn device_setting(link: &str, key: &str, value: &str) -> String {
     match key.split_once('/') {
         Some((tool @ ("ethtool" | "tcx"), setting)) => {
@@ -45,7 +45,8 @@ pub(super) fn setting_words(setting: LinkSetting, value: u32) -> String {
     }
 }
 
-/// Returns the command for the family: `ip route` and `ip rule` accept IPv6 only with a flag, or after an IPv6 address.
+/// Returns the command for an address family. `ip route` and `ip rule` need a flag for IPv6, unless an IPv6 address
+/// precedes.
 pub(super) fn of_family(ip: &str, address: IpAddr) -> String {
     match address {
         IpAddr::V4(_) => ip.to_owned(),
@@ -92,8 +93,8 @@ pub(super) fn address_words(address: &Address, whole: bool) -> String {
     words
 }
 
-/// [`link::RouteMetrics::numbers`] in iproute2's words (`RTAX_*`, `include/uapi/linux/rtnetlink.h`). The list omits the
-/// mask of locked metrics and the features, which iproute2 writes in other ways.
+/// Names of [`link::RouteMetrics::numbers`] in iproute2 (`RTAX_*`, `include/uapi/linux/rtnetlink.h`). Leaves out the
+/// mask of locked metrics and the features, because iproute2 writes them in another form.
 const METRICS: [(u16, &str); 12] = [
     (3, "window"),
     (4, "rtt"),

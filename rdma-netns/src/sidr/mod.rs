@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RDMA echo that needs no program on the other side.
+//! RDMA echo that needs no program on the peer.
 //!
-//! The connection manager of the peer's kernel answers a service id resolution request (SIDR REQ, InfiniBand
-//! specification, volume 1, chapter 12) also for a service without a provider (`cm_sidr_req_handler()`,
-//! `drivers/infiniband/core/cm.c`). Request and answer pass QP1 of both RDMA devices: GID tables, RoCE v2's UDP port
-//! 4791, VLAN and traffic class are those of the pods' traffic. The echo needs only `/dev/infiniband/rdma_cm`.
+//! The connection manager in the peer's kernel answers a service id resolution request (SIDR REQ, InfiniBand
+//! specification, volume 1, chapter 12), even if no program provides the service (`cm_sidr_req_handler()`,
+//! `drivers/infiniband/core/cm.c`). Request and answer use QP1 of both RDMA devices. They have the same GID tables, UDP
+//! port (4791, RoCE v2), VLAN and traffic class as the pods' traffic. The echo needs only `/dev/infiniband/rdma_cm`.
 //!
-//! The kernel repeats a request after 4 seconds, up to 15 times. [`ask`] ends before the first repetition, so that one
-//! call is one packet.
+//! The kernel repeats a request after 4 seconds, up to 15 times. [`ask`] returns before the first repetition, so that
+//! one call sends one packet.
 
 mod abi;
 

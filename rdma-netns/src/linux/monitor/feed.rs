@@ -8,8 +8,8 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd},
 };
 
-/// Size of the receive buffer in bytes, for bursts: 256 virtual functions that appear at once, with pods starting
-/// beside them.
+/// Size of the receive buffer in bytes, large enough for a burst: 256 virtual functions appear at once while pods
+/// start.
 const BURST: u32 = 1 << 20;
 
 /// Size of the largest event in bytes: a netdev's message is below 4 KiB, a uevent's is a little over 2 KiB at most
@@ -64,7 +64,7 @@ impl Feed {
         self.socket.add_membership(group)
     }
 
-    /// Receives events of all namespaces that have a number in this one. EPERM without `CAP_NET_BROADCAST`.
+    /// Receives events of all namespaces that have a number in this namespace. EPERM: `CAP_NET_BROADCAST` is missing.
     pub(super) fn listen_to_all_namespaces(&self) -> io::Result<()> {
         self.socket.set_listen_all_namespaces(true)
     }

@@ -2,17 +2,16 @@
 //! Events of the kernel: netdevs of this namespace and of pods' namespaces, RDMA devices, hardware, and health
 //! reporters.
 //!
-//! Nothing stays open in a pod's namespace: a socket there would keep the namespace alive after the pod's end, and the
-//! devices would not return to the host. Instead a pod's namespace gets a number in this one (`RTM_NEWNSID`), which
-//! keeps nothing alive. The number identifies the pod's events on a socket of this namespace
-//! (`NETLINK_LISTEN_ALL_NSID`), and selects the pod's netdevs in requests (`IFLA_TARGET_NETNSID`), without a thread
-//! that enters the namespace.
+//! The monitor opens nothing in a pod's namespace. A socket there would keep the namespace alive after the pod's end,
+//! so that its devices would not return to the host. Instead, the monitor assigns a number to the pod's namespace in
+//! this namespace (`RTM_NEWNSID`). A number keeps nothing alive. The number identifies the pod's events on a socket of
+//! this namespace (`NETLINK_LISTEN_ALL_NSID`). In requests it selects the pod's netdevs (`IFLA_TARGET_NETNSID`), so
+//! that no thread needs to enter the namespace.
 //!
 //! | needs | for |
 //! |---|---|
 //! | `CAP_NET_BROADCAST` | events of pods' namespaces (`netlink_setsockopt()`, `net/netlink/af_netlink.c`) |
-//! | `CAP_NET_ADMIN` | a number for a namespace, and requests for the netdevs of a namespace by its number
-//! (`net/core/rtnetlink.c`) |
+//! | `CAP_NET_ADMIN` | a number for a namespace, and requests for the netdevs of a namespace by its number (`net/core/rtnetlink.c`) |
 //!
 //! [`Monitor::losses`] reports missing capabilities; the monitor works without them.
 
@@ -55,7 +54,7 @@ const UNIVERSE: u8 = 0;
 /// `sizeof(struct nlmsghdr)`
 const HEADER: usize = 16;
 
-/// Number of datagrams that one call reads at most, so that other waiting work gets its turn.
+/// Maximum number of datagrams that one call reads, so that other work is not delayed.
 const BATCH: usize = 4096;
 
 /// Something changed.
@@ -197,7 +196,7 @@ impl Monitor {
     /// Opens a monitor of the calling thread's namespace. `sysfs` is the path of `/sys`.
     ///
     /// # Errors
-    /// The netdevs of this namespace cannot be followed.
+    /// The events of this namespace's netdevs cannot be received.
     pub fn open(sysfs: impl Into<PathBuf>) -> io::Result<Self> {
         let mut losses = Vec::new();
         let routes = Feed::open(NETLINK_ROUTE, RTNLGRP_LINK)?;
@@ -248,8 +247,8 @@ impl Monitor {
         &self.losses
     }
 
-    /// Follows the namespace at `path` too, if it is still the one with the identity `id`. The cookie in `id` is not
-    /// compared, because only a thread inside the namespace can read it.
+    /// Starts to monitor the namespace at `path`, if it still has the identity `id`. Does not compare the cookie in
+    /// `id`, which only a thread inside the namespace can read.
     pub fn watch(&mut self, path: &Path, id: NetnsId) -> Result<Nsid, WatchError> {
         let nsid = nsid::of(&mut self.requests, path, id)?;
         self.watched.insert(nsid, id);
@@ -261,7 +260,7 @@ impl Monitor {
         self.watched.remove(&namespace);
     }
 
-    /// Returns the netdevs of a watched namespace, or with `None` of this one; without addresses and routes.
+    /// Returns the netdevs of a watched namespace, or of this namespace for `None`. Leaves out addresses and routes.
     pub fn links(&mut self, namespace: Option<Nsid>) -> Result<Vec<Link>, NetlinkError> {
         let request = namespace.map_or_else(links::dump, |nsid| links::dump_of(nsid.0));
         let answers = self.requests.dump(&request)?;

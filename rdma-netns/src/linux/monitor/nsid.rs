@@ -20,8 +20,8 @@ use std::{
     path::Path,
 };
 
-/// The number that a namespace has in this one. The number keeps nothing alive. After the namespace's end the kernel
-/// can give the number to another one.
+/// Number of a namespace in this namespace. The number does not keep the namespace alive. After the namespace's end,
+/// the kernel can give the number to another namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nsid(pub(in crate::linux) i32);
 
@@ -35,7 +35,7 @@ impl fmt::Display for Nsid {
 const HEADER: usize = 4;
 const NETNSA_NSID: u16 = 1;
 
-/// Returns the number of the namespace at `path`, after assigning one if it has none. The namespace is open only during
+/// Returns the number of the namespace at `path`. Assigns a number if there is none. The namespace is open only during
 /// this call.
 pub(super) fn of(socket: &mut Socket, path: &Path, id: NetnsId) -> Result<Nsid, WatchError> {
     let failed = |source: io::Error| WatchError::Open {

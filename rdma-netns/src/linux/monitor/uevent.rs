@@ -12,7 +12,8 @@ const SUBSYSTEMS: [&str; 7] = [
     "module",
 ];
 
-/// Modules that let RDMA devices register GPUs' memory. Events of other modules are ignored, because devices follow.
+/// Modules that allow RDMA devices to register GPUs' memory. Other modules' events are ignored, because such a module's
+/// devices have events of their own.
 const MODULES: [&str; 2] = ["/module/nvidia_peermem", "/module/nv_peer_mem"];
 
 /// `kobject_actions`; `bind` and `unbind` are of drivers.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Socket filter that accepts only packets about certain addresses: the kernel keeps packets between two reads, and has
-//! limited room.
+//! Socket filter that accepts only packets about certain addresses. Without the filter, other packets could fill the
+//! socket's limited buffer between two reads.
 
 use super::packet::{
     ADVERTISEMENT, ASKED_FOR, ICMPV6, IPV6, NEXT_HEADER, SENDER, SOLICITATION, TARGET, TYPE,

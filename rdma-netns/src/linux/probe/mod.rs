@@ -2,10 +2,10 @@
 //! Probes on the wire whether an address is free: ARP probes (RFC 5227, section 2.1.1), and neighbour solicitations
 //! from the unspecified address (RFC 4862, section 5.4).
 //!
-//! One packet socket in the pod's namespace sends and receives for all netdevs; announcements use it too
-//! (`Space::packet`). The socket stays open, so that the second of two reads receives the packets between them. An
-//! ipvlan child has its parent's hardware address, and an answer to a probe, which is addressed to no IP address,
-//! reaches the parent. Therefore the host's socket receives answers to its probes.
+//! One packet socket in the pod's namespace sends and receives for all netdevs, also for announcements
+//! (`Space::packet`). The socket stays open, so that no packet between two reads is lost. An ipvlan child has its
+//! parent's hardware address. An ARP answer to its probe contains no IP address of the child, and so reaches the
+//! parent. The host's socket therefore receives the answers for an ipvlan child.
 
 mod filter;
 mod packet;
@@ -49,15 +49,16 @@ struct Asked<'a> {
 /// Hosts whose packets count as an answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whose {
-    /// Any hardware address except the netdev's own, from which a switch may send the probes back. For a netdev with
-    /// its own hardware address.
+    /// Any hardware address except the netdev's own: a switch may send the netdev's own probes back. For a netdev that
+    /// shares its hardware address with no other.
     Any,
     /// Hardware addresses of other hosts only.
     Others,
 }
 
 impl Linux {
-    /// Probes addresses in the own namespace, as [`Kernel::probe`](crate::Kernel::probe) does in a pod's.
+    /// Probes addresses in this program's namespace, in the same way as [`Kernel::probe`](crate::Kernel::probe) in a
+    /// pod's.
     ///
     /// # Errors
     /// The kernel refuses the packet socket (`CAP_NET_RAW`), or a netdev does not exist.
@@ -65,7 +66,7 @@ impl Linux {
         self.ask(self.host()?, questions)
     }
 
-    /// Probes by all netdevs at once, and waits for a conflict or the end of the probe time.
+    /// Sends probes through all netdevs at once, and waits for a conflict or the end of the probe time.
     pub(super) fn ask(&self, pod: &Space, questions: &[Question]) -> io::Result<Probed> {
         let (asked, unasked) = sort(pod, questions)?;
         let (conflicts, waited) = match asked.is_empty() {
@@ -80,8 +81,8 @@ impl Linux {
         })
     }
 
-    /// Returns conflicts that were received since the probe, without waiting. From then on the kernel is a member of
-    /// the groups of the addresses that were set.
+    /// Returns conflicts that were received since the probe, without waiting. Afterwards the kernel itself is a member
+    /// of the multicast groups, because the addresses are set.
     pub(super) fn listen(&self, pod: &Space, questions: &[Question]) -> io::Result<Vec<Conflict>> {
         let heard = self.listen_all(pod, questions);
         pod.leave();
@@ -224,7 +225,7 @@ fn send(socket: BorrowedFd<'_>, asked: &Asked<'_>) -> io::Result<()> {
     packet_socket::send(socket, &packet, to, asked.index, MsgFlags::MSG_DONTWAIT)
 }
 
-/// Reads all packets that `ear` has received, and adds a conflict for each address that is not free.
+/// Reads all packets that the socket `ear` has received. Adds a conflict for each address that is in use.
 fn hear(
     ear: Ear<'_>,
     asked: &[Asked<'_>],
@@ -265,7 +266,7 @@ fn hear(
     Ok(())
 }
 
-/// Returns the next packet: the index of its netdev, and the address it is about. `None`: no packet is pending.
+/// Returns the next packet: the index of its netdev, and the address that it concerns. `None`: no packet is pending.
 fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(u32, Option<Said>)>> {
     let mut bytes = [0_u8; PACKET];
     loop {
@@ -311,7 +312,8 @@ fn wait(ears: &[Ear<'_>], left: Duration) -> io::Result<()> {
     }
 }
 
-/// Returns the host and the address of a received packet that has or requests an address, for [`super::offline`].
+/// Decodes a packet for [`super::offline`]: returns the address that its sender has or requests, and the sender's
+/// hardware address.
 pub(super) fn said(protocol: u16, packet: &[u8], from: &[u8]) -> Option<(IpAddr, HardwareAddress)> {
     packet::read(protocol, packet, from).map(|said| (said.address, said.by))
 }

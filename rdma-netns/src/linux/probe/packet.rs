@@ -90,8 +90,8 @@ pub(super) struct Said {
     pub(super) sign: Sign,
 }
 
-/// Decodes the packet of `protocol` from `from`. `None` for packets that only search for a neighbour: a solicitation
-/// from an address, and an ARP request of a host that has an address.
+/// Decodes the packet of `protocol` from `from`. Returns `None` for packets that only look up a neighbour: a
+/// solicitation with a source address, and an ARP request of a host with an address.
 pub(super) fn read(protocol: u16, packet: &[u8], from: &[u8]) -> Option<Said> {
     match protocol {
         ARP => read_arp(packet),
