@@ -22,7 +22,7 @@ impl Family {
         }
     }
 
-    /// Returns the address of this family with `number`. For IPv4, the low 32 bits count.
+    /// Returns the address of this family with `number`. For IPv4, only the low 32 bits are used.
     pub fn address(self, number: u128) -> IpAddr {
         match self {
             #[expect(
@@ -34,8 +34,8 @@ impl Family {
         }
     }
 
-    /// Returns the longest prefix with an address to assign, bits. Without the network and broadcast addresses (IPv4)
-    /// or the anycast address (IPv6), two or three are left.
+    /// Returns the length in bits of the longest prefix that has an address to assign. Two or three addresses remain
+    /// without the network and broadcast addresses (IPv4), or without the anycast address (IPv6).
     pub fn longest_prefix(self) -> u8 {
         match self {
             Self::V4 => 30,
@@ -61,8 +61,8 @@ pub fn number(ip: IpAddr) -> u128 {
     }
 }
 
-/// Parses `ADDRESS/LENGTH` strictly. `ipnetwork` would also accept `10.0.0.1` and `10.0.0.0/255.0.0.0`. IPv4-mapped
-/// addresses (`::ffff:10.0.0.1`) belong to neither family, and are refused.
+/// Parses `ADDRESS/LENGTH` strictly. `ipnetwork` would also accept `10.0.0.1` and `10.0.0.0/255.0.0.0`. Refuses
+/// IPv4-mapped addresses (`::ffff:10.0.0.1`), which belong to neither family.
 pub fn cidr(text: &str) -> Option<IpNetwork> {
     let (address, length) = text.split_once('/')?;
     if !length.bytes().all(|byte| byte.is_ascii_digit()) {

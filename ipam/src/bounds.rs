@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `rangeStart`, `rangeEnd`, `perNode` and `exclude`: the part of a prefix that pods get.
 //!
-//! With `from: parent` each rail of each node has a prefix of its own. A bound is therefore an [`Offset`] into it, so
-//! that one configuration serves all nodes.
+//! With `from: parent`, each rail of each node has another prefix. A bound is an [`Offset`] in the prefix, so that all
+//! nodes can have the same configuration.
 //!
-//! `perNode` cuts the part between the bounds into blocks of that size. A node takes the block whose number is the
-//! offset of its own address in the prefix. Two nodes have different addresses, therefore different blocks: no
-//! coordinator is necessary. Blocks by a hash of the node's name would collide.
+//! `perNode` divides the part between the bounds into blocks of this size. The offset of a node's own address in the
+//! prefix is the number of the node's block. Two nodes have different addresses and so different blocks, without a
+//! coordinator. Blocks by a hash of the node's name would collide.
 
 use crate::{
     address::{Family, cidr, number, plain},
@@ -85,7 +85,7 @@ pub enum Excluded {
 pub const EXCLUDED: &str = "must be an address, a prefix, an offset as +9, or two addresses or offsets in order, as +1..+49";
 
 impl Excluded {
-    /// Parses an element of `exclude`. `None`: the text is malformed, or the end is before the start.
+    /// Parses an element of `exclude`. `None`: the text is malformed, or its end is before its start.
     pub fn parse(text: &str) -> Option<Self> {
         if let Some(prefix) = cidr(text) {
             return Some(Self::Addresses(prefix.network(), prefix.broadcast()));
@@ -182,7 +182,7 @@ impl Bounds {
         }
     }
 
-    /// Checks what can be checked without a prefix.
+    /// Checks the bounds as far as possible without a prefix.
     ///
     /// # Errors
     /// `rangeEnd` is before `rangeStart` in every prefix.
@@ -193,9 +193,9 @@ impl Bounds {
         }
     }
 
-    /// Cuts `range`, which is a whole prefix, to the bounds. Returns the excluded addresses in it. `own` are the
-    /// addresses of the netdev with the prefix: if each node's own addresses are out of bounds, no node assigns the
-    /// address of another node to a pod.
+    /// Reduces `range`, which is a whole prefix, to the bounds. Returns the excluded addresses in it. `own` are the
+    /// addresses of the netdev with the prefix. They must be out of bounds: if this holds on each node, no node assigns
+    /// another node's address to a pod.
     ///
     /// # Errors
     /// A bound does not fit the prefix, or one of `own` is within `rangeStart` and `rangeEnd`.
@@ -226,7 +226,7 @@ impl Bounds {
         if let Some(ip) = inside.filter(|_| is_bounded) {
             return Err(BoundsError::Own(*ip));
         }
-        // not the first one, because the kernel's order of IPv6 addresses changes with each added address
+        // the lowest one and not the first one, because each added IPv6 address changes the kernel's order
         let lowest = own.iter().filter(|ip| prefix.contains(**ip)).min();
         if let Some((size, own)) = self.per_node.zip(lowest) {
             let node = number(*own) - number(prefix.network());

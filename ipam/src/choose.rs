@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The choice of one free address of a pool.
+//! Chooses one free address of a pool.
 //!
-//! A strategy determines the order in which addresses are tried. After [`TRIES`] tries all leases are read once, and
-//! the first gap is chosen: a long run of held addresses costs one reading of the directory, whatever the size of the
-//! range.
+//! A strategy determines the order of the tries. After [`TRIES`] tries, all leases are read once, and the first free
+//! address is chosen. A long run of leased addresses thus costs one reading of the directory, however large the range
+//! is.
 
 use crate::{address::Family, address::number, forbidden::Forbidden, range::Pool};
 use std::{collections::BTreeSet, net::IpAddr};
@@ -51,8 +51,8 @@ impl Choice {
     }
 }
 
-/// Returns all addresses of `pool` in the order of its ranges. The order starts after `last` and ends with `last`, if
-/// the pool has it: host-local's round robin.
+/// Returns all addresses of `pool` in the order of its ranges, as in host-local's round robin. The order starts after
+/// `last`. If the pool has `last`, it ends with `last`.
 pub fn round_robin(pool: &Pool, last: Option<IpAddr>) -> Vec<Segment> {
     let all: Vec<Segment> = pool
         .ranges()
@@ -86,7 +86,7 @@ pub fn round_robin(pool: &Pool, last: Option<IpAddr>) -> Vec<Segment> {
     segments
 }
 
-/// Returns the first free address: first among `tries`, at most [`TRIES`] of them, then in `segments`.
+/// Returns the first free address: first of `tries` (at most [`TRIES`]), then of `segments`.
 pub fn choose<O: Occupancy>(
     pool: &Pool,
     forbidden: &Forbidden,

@@ -130,7 +130,8 @@ pub enum Error {
         /// Reason of the failure.
         cause: Box<Error>,
     },
-    /// ADD failed after it had assigned addresses, and they are still held, or will be held again after a power loss.
+    /// ADD failed after it had assigned addresses. The addresses are still leased, or a power loss can bring their
+    /// leases back.
     #[error(
         "{cause}; {} could not be given back, DEL or GC will: {source}",
         list(ips)

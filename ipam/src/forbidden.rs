@@ -14,7 +14,7 @@ pub enum Why {
     /// The address is a gateway or another router.
     #[error("the gateway")]
     Gateway,
-    /// A netdev of this host has the address, or had it before it moved into a pod.
+    /// A netdev of this host has the address, or had it before the netdev moved into a pod.
     #[error("an address of this host itself")]
     Own,
     /// The address is the first one of a prefix whose router is unknown.
@@ -38,7 +38,7 @@ pub enum Why {
 }
 
 /// Interface identifiers of a /64 that RFC 5453 reserves: IANA's Ethernet block (with proxy mobile IPv6), and the
-/// subnet anycast addresses of RFC 2526. The third reserved identifier, all zeros, is [`Why::Anycast`].
+/// subnet anycast addresses of RFC 2526. [`Why::Anycast`] covers the third reserved identifier, all zeros.
 const IDENTIFIERS: [(u64, u64); 2] = [
     (0x0200_5eff_fe00_0000, 0x0200_5eff_feff_ffff),
     (0xfdff_ffff_ffff_ff80, 0xfdff_ffff_ffff_ffff),

@@ -17,8 +17,8 @@ pub fn addresses(linux: &Linux) -> Result<Vec<IpAddr>, ObserveError> {
     linux.addresses()
 }
 
-/// Returns the netdev `name` of this host: its addresses that identify a network, and its gateway routes in the main
-/// table. None: the host has no such netdev.
+/// Returns the netdev `name` of this host, with the addresses that identify a network, and the routes to gateways in
+/// the main table. `None`: the host has no such netdev.
 pub fn parent(linux: &Linux, name: &str) -> Result<Option<Parent>, ObserveError> {
     let host = state(linux)?;
     let Some(link) = host.link(name) else {
@@ -60,8 +60,8 @@ pub fn neighbours(linux: &Linux, name: &str) -> Result<Vec<Neighbour>, ObserveEr
     Ok(others.collect())
 }
 
-/// Reports whether a machine with this hardware address is probably a node, and not a pod: the maker of a NIC assigned
-/// it (IEEE 802, section 8.2: neither a group's nor locally administered). A pod's macvlan has a random address.
+/// Returns true if a machine with this hardware address is probably a node and not a pod. A NIC has an address from its
+/// maker (IEEE 802, section 8.2: neither a group's nor locally administered). A pod's macvlan has a random address.
 pub fn is_a_nics(mac: &HardwareAddress) -> bool {
     matches!(mac.0[..], [first, _, _, _, _, _] if first & 3 == 0)
 }

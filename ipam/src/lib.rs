@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-ipam`, a CNI IPAM plugin. The plugin assigns addresses from ranges, as host-local does and in host-local's
-//! directory, or from the prefixes of the netdev to which the pod's interface belongs.
+//! `rdma-ipam`, a CNI IPAM plugin. It assigns addresses from ranges, in host-local's way and in host-local's directory,
+//! or from the prefixes of the parent netdev of the pod's interface.
 //!
 //! ```text
 //! environment + stdin → conf      checked; bad input stops here
 //!          host, parent → Pool    the candidates for one address
-//!     forbidden, choose → address pure: strategy, excluded and held addresses
+//!     forbidden, choose → address pure: strategy, excluded and leased addresses
 //!        store::reserve           a note and the leases, on disk before the result
 //! ```
 //! | module | owns |
@@ -78,9 +78,8 @@ pub fn run(
     })
 }
 
-/// Runs one verb for a program with this plugin built in. `environment` and `stdin` are the same as for a separate
-/// process of the plugin. Returns the output; if the verb fails, the output is the error. `patience` limits the wait
-/// for locks.
+/// Runs one verb for a program that has this plugin built in. `environment` and `stdin` are as for a separate process.
+/// Returns the output, which contains a CNI error if the verb fails. `patience` limits the wait for locks.
 ///
 /// # Errors
 /// The output has the error of CNI.

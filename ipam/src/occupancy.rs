@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The unavailable addresses: leased ones, and those of other machines on the network.
+//! Determines unavailable addresses: leased addresses, and addresses of other machines on the network.
 //!
-//! The host has only traces of other machines: an address was in use a while ago, a neighbour table has an entry, or
-//! another node had the address within a month. These traces may be outdated. `rdma-ipam` therefore assigns such an address
-//! if no other one is left: the caller probes the wire before it uses an address.
+//! The host has only indirect information about other machines: a conflict was recorded, a neighbour table has an
+//! entry, or another node had the address within a month. This information may be outdated. `rdma-ipam` therefore
+//! assigns such an address if no other is free. The caller probes the network before it uses an address.
 
 use crate::{
     choose::{self, Choice, Occupancy, Segment},
@@ -48,8 +48,8 @@ impl Occupancy for Taken<'_> {
     }
 }
 
-/// Returns the first free address of `pool`, as [`choose::choose`] does. An address with a trace of another machine is
-/// chosen only if there is no other address.
+/// Returns the first free address of `pool`, like [`choose::choose`]. An address that another machine may have is
+/// chosen only if no other address is free.
 pub fn choose(
     locked: &Locked<'_>,
     neighbours: &BTreeSet<IpAddr>,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pools from the prefixes of the parent netdev, and gateways from its routes.
 //!
-//! Each family has one prefix: the prefix of a requested address, otherwise the first usable prefix in the order of the
-//! kernel or of `masterAddresses`. The parent's gateway inside the prefix becomes the `gateway` of the result's
-//! address. Routers are never assigned. If the parent has no gateway inside the prefix, the prefix's first address,
-//! which routers usually have, is never assigned either.
+//! Each family has one prefix: the prefix of a requested address, or else the first usable prefix, in the kernel's
+//! order or in the order of `masterAddresses`. If the parent has a gateway inside the prefix, the gateway becomes the
+//! `gateway` of the address in the result. Otherwise the first address of the prefix is never assigned, because routers
+//! usually have it. A router's address is never assigned.
 
 use crate::{
     address::{Family, prefix},
@@ -90,7 +90,7 @@ fn of_rail(rail: &Option<String>) -> String {
     }
 }
 
-/// Reports whether an address identifies a network. `masterAddresses` may have any address, without its state.
+/// Returns true if an address identifies a network. `masterAddresses` may contain any address, without its state.
 fn names_a_network(address: &IpNetwork) -> bool {
     Address::new(address.ip(), address.prefix()).names_a_network()
 }
@@ -163,8 +163,8 @@ impl Parent {
         let first = range.family().address(range.start);
         let own: Vec<IpAddr> = self.addresses.iter().map(IpNetwork::ip).collect();
         let excluded = bounds.cut(&mut range, &own)?;
-        // excluded and not cut from the range: a stable address depends on the range's size, which must not change
-        // with the routes
+        // exclude the first address instead of shortening the range: a stable address depends on the range's size,
+        // which must not change with the routes
         let router_address = range.gateway.is_none().then_some(first);
         // the pointer is a file name, and people read it
         let pointer = subnet.to_string().replace('/', "_");
@@ -175,8 +175,8 @@ impl Parent {
         Ok(pool)
     }
 
-    /// Returns the parent's gateway routes that a pod with an address of each of `pools` can use: the gateway is in a
-    /// pool's prefix, or link-local.
+    /// Returns the parent's routes to gateways that a pod with an address of each of `pools` can use. The gateway must
+    /// be in a pool's prefix, or link-local.
     pub fn routes_for(&self, pools: &[Pool]) -> Vec<Value> {
         let usable = |route: &&GatewayRoute| {
             pools.iter().any(|pool| {

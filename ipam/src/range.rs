@@ -20,7 +20,7 @@ pub struct Range {
     pub gateway: Option<IpAddr>,
 }
 
-/// The reason why a range is invalid. The text states the rule for the field.
+/// The reason why a range is invalid. The text says which rule the field must follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
     /// The subnet has host bits, such as `10.0.0.5/24`.
@@ -66,9 +66,10 @@ impl RangeError {
 }
 
 impl Range {
-    /// Returns the range from `start` to `end` in `subnet`. Defaults are the address after the network's, and the
-    /// last one before the broadcast address. The default `gateway` is the subnet's first address. A gateway outside
-    /// the subnet is valid, as in host-local: it may be link-local, or the next plugin makes it reachable.
+    /// Returns the range from `start` to `end` in `subnet`. The defaults are the second address of the subnet, and the
+    /// last address before the broadcast address. The default `gateway` is the subnet's first address after the
+    /// network's. A gateway outside the subnet is valid, as in host-local: it may be link-local, or the next plugin may
+    /// make it reachable.
     pub fn new(
         subnet: IpNetwork,
         start: Option<IpAddr>,
@@ -237,8 +238,8 @@ impl Pool {
         }
     }
 
-    /// Returns the name of the round robin's file if another pool uses [`Self::pointer`]: the first address, which no
-    /// other pool has.
+    /// Returns a unique name for the round-robin file, for a pool whose [`Self::pointer`] another pool also has: the
+    /// pool's first address.
     pub fn own_pointer(&self) -> String {
         let first = self.family().address(self.ranges[0].start);
         first.to_string()

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The node's secret, which makes stable addresses unguessable and different on each node (RFC 7217, section 5:
-//! `secret_key`).
+//! The node's secret. Because of the secret, stable addresses cannot be guessed, and differ between nodes (RFC 7217,
+//! section 5: `secret_key`).
 //!
-//! The file is `<dataDir>/.rdma-ipam.secret`, 32 bytes, mode 0600. No network can have this name. The first use makes
-//! the file under the lock of `.rdma-ipam.secret.lock`, and renames it into place: two concurrent first users get the
-//! same secret, and a killed process leaves only an unused draft, which the next DEL or GC removes.
+//! The file is `<dataDir>/.rdma-ipam.secret`, 32 bytes, mode 0600. No network can have this name. The first user makes
+//! the file under the lock of `.rdma-ipam.secret.lock`, and renames it into place. So two concurrent first users get
+//! the same secret. A killed process leaves only an unused draft, which the next DEL or GC removes.
 
 use crate::{
     stable::SECRET,
@@ -87,7 +87,7 @@ pub fn secret(disk: &dyn Disk, data_dir: &Path) -> Result<[u8; SECRET], SecretEr
     Ok(secret)
 }
 
-/// Removes the draft of a killed maker. A running maker holds the lock, and its draft stays.
+/// Removes the draft of a killed process. Does not remove the draft of a running process, which holds the lock.
 pub fn forget_draft(disk: &dyn Disk, data_dir: &Path) {
     let new = draft(data_dir);
     if fs::symlink_metadata(&new).is_err() {
@@ -126,7 +126,7 @@ fn read(path: &Path) -> Result<Option<[u8; SECRET]>, SecretError> {
     bytes.try_into().map(Some).map_err(wrong)
 }
 
-/// Source of randomness, which does not block once the kernel is seeded, long before pods start.
+/// Source of randomness. It does not block after the kernel is seeded, which is long before pods start.
 const RANDOM: &str = "/dev/urandom";
 
 /// Returns a random number.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stable addresses of RFC 7217: a pod gets the same address again, without state that nodes share.
+//! Stable addresses of RFC 7217: a pod gets the same address again, without state shared between nodes.
 //!
-//! The interface identifier is `F(Prefix, Net_Iface, Network_ID, DAD_Counter, secret_key)` (RFC 7217, section 5). F
-//! is HMAC-SHA-256 with the node's secret as its key. Net_Iface is the rail, which consists of the network's name and
-//! the interface's name in the pod. Network_ID is the pod, so that two pods on one rail differ. The number is taken
-//! modulo the size of the pool: this works for any prefix length, for IPv4, and for `rangeStart`…`rangeEnd`.
+//! The interface identifier is `F(Prefix, Net_Iface, Network_ID, DAD_Counter, secret_key)` (RFC 7217, section 5). F is
+//! HMAC-SHA-256 with the node's secret as its key. Net_Iface is the rail: the network's name and the interface's name
+//! in the pod. Network_ID is the pod, so that two pods on one rail have different addresses. The number is taken modulo
+//! the size of the pool, which works for any prefix length, for IPv4, and for `rangeStart`…`rangeEnd`.
 
 use crate::range::Pool;
 use hmac::{Hmac, KeyInit, Mac};

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The instance's id, stored for the next start: until the id is known, the NICs that depend on it are hidden.
+//! The instance's id, stored for the daemon's next start. Until the id is known, the daemon does not offer NICs that
+//! depend on it.
 //!
-//! The file is `<stateDir>/erdma/instance`. The file is valid for one boot, because the disk may belong to another
-//! instance afterwards.
+//! The file is `<stateDir>/erdma/instance`. The file is valid for one boot only, because the disk may be attached to
+//! another instance later.
 
 use rdma_netns::{Kernel, Linux};
 use rdma_resources::{FileError, file};

@@ -55,7 +55,7 @@ pub(super) fn excluded(ipam: &Field<'_>, mut pools: Vec<Pool>) -> Result<Vec<Poo
     Ok(pools)
 }
 
-/// Returns the part of `field` for `family`: the whole field, or a member of an object.
+/// Returns the part of `field` for `family`: the whole field, or the family's member if the field is an object.
 fn part<'a>(field: &Field<'a>, family: Family, families: &[Family]) -> Result<Field<'a>, Wrong> {
     if !field.is_object() {
         return Ok(field.clone());

@@ -2,8 +2,8 @@
 //! The plugin's fields of the network configuration: host-local's fields with host-local's meaning, and `exclude`,
 //! `family`, `from`, `perNode`, `strategy`.
 //!
-//! [`Place`] is what DEL and GC need: a mistake in the ranges that is made after ADD must not keep a lease from being
-//! removed. [`Plan`] is what ADD and STATUS need.
+//! DEL and GC need only [`Place`], so that a mistake in the ranges after ADD does not prevent the removal of a lease.
+//! ADD and STATUS need [`Plan`].
 
 mod bounds;
 mod ranges;
@@ -98,16 +98,16 @@ pub struct Plan {
     pub requested: Vec<IpAddr>,
     /// `hostAddresses`: addresses of the host on NICs that are currently in pods.
     pub away: Vec<IpAddr>,
-    /// `neighbourAddresses`: addresses of other machines in the parent's neighbour tables. None: the caller has not
-    /// passed them.
+    /// `neighbourAddresses`: addresses of other machines in the parent's neighbour tables. `None`: the caller did not
+    /// pass them.
     pub neighbours: Option<Vec<IpAddr>>,
     /// `nodeAddresses`: addresses of other nodes, which are remembered.
     pub nodes: Vec<IpAddr>,
 }
 
 impl Place {
-    /// Reads the fields that every verb needs. A wrong `dataDir` is always an error: leases in another directory are
-    /// not the attachment's.
+    /// Reads the fields that every verb needs. A wrong `dataDir` is always an error, because leases in another
+    /// directory belong to other attachments.
     pub fn parse(raw: &Map<String, Value>, mistakes: &mut Mistakes) -> Result<Self, ConfError> {
         let network = Network::parse(raw, mistakes)?;
         let ipam = Field::root(raw).object("ipam")?;
@@ -129,8 +129,8 @@ fn address(value: &Value) -> Option<IpAddr> {
     plain(value.as_str()?)
 }
 
-/// Returns the elements of a list, parsed by `one`. `None`: the list is missing. If an element cannot be parsed, the
-/// error says that the list must be as in `must`.
+/// Returns the elements of a list, each parsed by `one`. `None`: the list is missing. The error for a wrong element
+/// says that the list must be as in `must`.
 fn list<T>(
     field: &Field<'_>,
     must: &str,

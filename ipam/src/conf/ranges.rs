@@ -9,8 +9,8 @@ use conf_reader::{Field, Wrong};
 use serde_json::Value;
 use std::net::IpAddr;
 
-/// Reads all range sets, and checks each one and their overlaps. A pool's round robin is named after the number of
-/// its set, as in host-local. `from_parent`: `rangeStart` and `rangeEnd` belong to the parent's prefix.
+/// Reads all range sets, checks each set, and checks that no two overlap. The number of a pool's set is in the name of
+/// its round-robin file, as in host-local. `from_parent`: `rangeStart` and `rangeEnd` apply to the parent's prefix.
 pub(super) fn pools(
     root: &Field<'_>,
     ipam: &Field<'_>,
@@ -41,8 +41,8 @@ pub(super) fn pools(
 }
 
 /// Checks `rangeStart`, `rangeEnd` and `gateway` of a configuration without `ipam.subnet`. Host-local ignores these
-/// fields (`LoadIPAMConfig()`, `plugins/ipam/host-local/backend/allocator/config.go`). Without any range, these fields
-/// are an error.
+/// fields then (`LoadIPAMConfig()`, `plugins/ipam/host-local/backend/allocator/config.go`). They are an error if there
+/// is no other range.
 fn without_subnet(ipam: &Field<'_>, has_no_range: bool, from_parent: bool) -> Result<(), Wrong> {
     let bounds = ["rangeStart", "rangeEnd"];
     let bounds = bounds.into_iter().filter(|_| !from_parent);

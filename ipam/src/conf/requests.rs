@@ -42,8 +42,8 @@ fn check_route(route: &Field<'_>) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Reads the addresses that are requested by `CNI_ARGS` (`IP=`), `args.cni.ips` and `runtimeConfig.ips`. A prefix
-/// length of an address is ignored.
+/// Reads the addresses that `CNI_ARGS` (`IP=`), `args.cni.ips` and `runtimeConfig.ips` request. Ignores their prefix
+/// lengths.
 pub(super) fn requested(
     root: &Field<'_>,
     environment: &Environment,

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changes of the disk, and the seam that makes them.
+//! Changes of the disk, and the trait that makes them.
 //!
-//! Everything that the plugin does to a disk is a [`Change`]. A test uses a [`Disk`] of its own that stops after the
-//! n-th change.
+//! Every write of the plugin to a disk is a [`Change`]. A test implements a [`Disk`] that stops after the n-th change.
 
 use super::{StoreError, make};
 use std::{
@@ -38,7 +37,8 @@ pub enum Change {
         /// New name.
         to: PathBuf,
     },
-    /// Makes a note: a symbolic link that leads nowhere. A note is therefore never observed without its text.
+    /// Makes a note: a symbolic link without a real target. A link is made together with its text, so no process sees a
+    /// note without text.
     Note {
         /// Path. The change fails if something exists there.
         path: PathBuf,
@@ -54,7 +54,7 @@ pub enum Change {
     },
     /// Removes a file.
     Remove(PathBuf),
-    /// Syncs the directory: entries that were made or removed before are then on the disk.
+    /// Syncs the directory to disk, with all entries that were made or removed before.
     Sync(PathBuf),
 }
 
@@ -117,8 +117,8 @@ impl Disk for RealDisk {
     }
 }
 
-/// The real disk with deferred syncs of directories. The syncs are done once for several calls, before the caller
-/// reports any result.
+/// The real disk, which defers the sync of directories. One sync then serves several calls, before the caller reports a
+/// result.
 #[derive(Debug, Default)]
 pub struct Deferred {
     directories: RefCell<BTreeSet<PathBuf>>,
@@ -137,10 +137,10 @@ impl Disk for Deferred {
 }
 
 impl Deferred {
-    /// Does the deferred syncs.
+    /// Makes the deferred syncs.
     ///
     /// # Errors
-    /// A directory cannot be synced. The next call syncs it and those after it.
+    /// A directory cannot be synced. The next call syncs it, and the directories after it.
     pub fn settle(&self) -> Result<(), StoreError> {
         let mut directories = self.directories.borrow_mut();
         while let Some(path) = directories.first().cloned() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The content of an ADD's leases, written to the disk before the lock is taken.
+//! The content of an ADD's leases, written to disk before ADD takes the lock.
 //!
-//! Each process has a file of its own, so that no process links a file that another one still writes.
+//! Each process has its own file, so that no process links a file that another process is still writing.
 
 use super::{Change, OWN, Owner, Store, StoreError, make, walk::names};
 use std::{
@@ -79,14 +79,14 @@ impl Store<'_> {
         }
     }
 
-    /// Removes `draft`, from which no lease was made. A failure is only logged: DEL removes it later.
+    /// Removes `draft`, which no lease uses. A failure is only logged: DEL removes the file later.
     pub fn discard(&self, draft: Draft) {
         if let Err(error) = self.remove(draft.path) {
             log::warn!("{error}; DEL removes the unfinished lease");
         }
     }
 
-    /// Removes the drafts of owners for which `are_gone` returns true, as killed processes have left them.
+    /// Removes drafts that killed processes left, for owners for which `are_gone` returns true.
     ///
     /// # Errors
     /// The system call fails.

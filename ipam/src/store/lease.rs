@@ -20,7 +20,7 @@ impl Owner {
         format!("{}\r\n{}", self.container, self.interface)
     }
 
-    /// Returns a file name that only this owner has. No container id has an `@`.
+    /// Returns a file name that no other owner has, because container ids contain no `@`.
     pub fn file_name(&self) -> String {
         format!("{}@{}", self.container, self.interface)
     }
@@ -48,8 +48,8 @@ pub enum Lease {
     Of(Owner),
     /// A container holds the address. An old host-local did not write the interface.
     OfContainer(String),
-    /// The file is empty: host-local was killed between creating and writing it, or the power was lost before the
-    /// content was on the disk. No attachment can have this address.
+    /// The file is empty. Either host-local was killed after creating it, or the power failed before its content was on
+    /// disk. No attachment can have this address.
     Empty,
     /// No IPAM plugin wrote the file.
     Foreign,

@@ -11,42 +11,43 @@
 //!                     rdma-ipam/<container>@<ifname>.<process>.new content of the leases, during an ADD
 //!                     rdma-ipam/pointer.new                        the pointer, while it is written
 //! ```
-//! host-local walks the whole directory, reads every file, and treats a file as a lease if its content is a
-//! container's id (and an interface's name). The files under `rdma-ipam/` are therefore *notes*: symbolic links that
-//! lead nowhere, which host-local cannot read and ignores. Making a link is one atomic change, so that a note is
-//! never incomplete. Only a [`Draft`] looks like a lease; host-local removes it with the attachment.
+//! host-local walks the whole directory and reads every file. It treats a file as a lease if the content is a
+//! container's id (and an interface's name). The files under `rdma-ipam/` are therefore *notes*: symbolic links without
+//! a real target, which host-local cannot read and ignores. Making a link is one atomic change, so no note is ever
+//! incomplete. Only a [`Draft`] looks like a lease; host-local removes it with the attachment.
 //!
 //! # State after a kill or a power loss
 //!
-//! No process syncs the disk while it holds the lock: many pods that start at once wait together for one write of the
-//! file system. ADD makes these changes in this order:
+//! No process syncs the disk while it holds the lock, so that many pods that start at once share one write of the file
+//! system. ADD makes these changes in this order:
 //!
-//! 1. before the lock, a [`Draft`] with the leases' content, and fsync;
-//! 2. under the lock, the attachment's note, with all addresses of the ADD;
-//! 3. for each address a hard link of the draft: an existing lease is complete, and making the link fails if the address
-//!    is held, even by a process that does not take the lock;
-//! 4. after the lock, removal of the draft, and fsync of the notes' directory and of the leases'; then the result.
+//! 1. before the lock: a [`Draft`] with the leases' content, and fsync;
+//! 2. under the lock: the attachment's note, with all addresses of the ADD;
+//! 3. for each address, a hard link to the draft. An existing lease is thus always complete. Making the link fails if
+//!    the address is leased, even by a process that does not take the lock;
+//! 4. after the lock: removal of the draft, and fsync of both directories, for notes and leases; then the result.
 //!
-//! Before step 3, a kill leaves a draft, or a note without leases. During step 3, it leaves a note, and leases for a
-//! part of its addresses. In both cases the note and the leases differ, and DEL or the same attachment's next ADD
-//! walks the directory and removes the leases. After step 3, the attachment holds all its addresses. The plugin
-//! cannot know whether the runtime got the result: it refuses the next ADD, and the runtime has to call DEL, as the
-//! specification requires after a failed ADD. A note may name an address that another attachment holds meanwhile: a
-//! lease is removed only if its content names the attachment.
+//! A kill before step 3 leaves a draft, or a note without leases. A kill during step 3 leaves a note, and leases for a
+//! part of its addresses. In both cases note and leases differ. DEL, or the same attachment's next ADD, then walks the
+//! directory and removes the leases. After step 3, the attachment holds all its addresses. The plugin cannot know
+//! whether the runtime got the result. It therefore refuses the next ADD, and the runtime has to call DEL, as the
+//! specification requires after a failed ADD. A note may contain an address that another attachment has leased
+//! meanwhile, so a lease is removed only if its content names the attachment.
 //!
-//! DEL removes the leases and the note, and syncs the leases' directory after it has released the lock. After a kill,
-//! DEL is repeated. DEL does not sync the removal of the note: a note that comes back after a power loss names leases
-//! that do not exist. This is harmless, and the next ADD, DEL or GC removes the note. DEL also removes drafts of the
-//! attachment that a killed ADD has left.
+//! DEL removes the leases and the note. After it has released the lock, it syncs the leases' directory. A killed DEL is
+//! repeated. DEL does not sync the removal of the note: a note that a power loss brings back names leases that do not
+//! exist. This is harmless, and the next ADD, DEL or GC removes the note. DEL also removes drafts of a killed ADD of
+//! the attachment.
 //!
-//! DEL walks the directory if there is no note (a lease of host-local, or a note that a power loss before the end of
-//! step 4 removed), or if note and leases differ. If the note agrees with its leases, DEL relies on it. A lease that
-//! host-local gave the same attachment before, without a DEL in between, is then removed by the next DEL, which finds
-//! no note, or by GC. So no lease stays for ever. GC uses leases, not notes. It always syncs both directories after
-//! it has released the lock: the removals of a killed GC may not be on the disk yet.
+//! DEL walks the directory if there is no note, or if note and leases differ. A note is missing if host-local made the
+//! lease, or if the power failed before the end of step 4. If the note agrees with its leases, DEL relies on it.
+//! host-local may have leased another address to the same attachment before, without a DEL in between. The next DEL
+//! removes this lease because it finds no note, or GC removes it. So no lease stays forever. GC uses leases, not notes.
+//! After it has released the lock, it always syncs both directories, because the removals of an earlier killed GC may
+//! not be on disk yet.
 //!
-//! The pointer of the round robin is renamed into place and not synced: an old pointer only costs the check of an
-//! address that is held.
+//! The round robin's pointer is renamed into place and not synced: an old pointer only costs the check of a leased
+//! address.
 
 mod change;
 mod draft;
@@ -110,7 +111,7 @@ pub enum Holding {
     Nothing,
     /// The attachment holds all addresses of its note.
     Complete(Vec<IpAddr>),
-    /// The attachment lacks an address of its note: its ADD or DEL was killed, or host-local ran its DEL.
+    /// The attachment's note has an address without a lease: its ADD or DEL was killed, or host-local ran its DEL.
     Partial,
 }
 
@@ -139,8 +140,8 @@ pub(crate) fn make(disk: &dyn Disk, change: Change) -> Result<(), StoreError> {
 }
 
 impl<'a> Store<'a> {
-    /// Returns the leases of `network` in `data_dir`, which need not exist yet. `patience` limits the wait for their
-    /// lock.
+    /// Returns the leases of `network` in `data_dir`. The directory need not exist yet. `patience` limits the wait for
+    /// the lock.
     pub fn new(disk: &'a dyn Disk, data_dir: &Path, network: &str, patience: Patience) -> Self {
         Self {
             disk,
@@ -283,7 +284,7 @@ impl Locked<'_> {
         self.store.remove(path)
     }
 
-    /// Removes files that a killed or failed writer has left. A failure is harmless, and the next call tries again.
+    /// Removes files that a killed or failed writer left. A failure is harmless, because the next call tries again.
     fn sweep_unfinished(&self) {
         for path in [NEW_LEASE, NEW_POINTER].map(|name| self.store.own(name)) {
             if fs::symlink_metadata(&path).is_ok()
@@ -294,7 +295,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Removes `path`, which a killed process may have left, and makes `change`, which makes that file.
+    /// Makes `change`, which creates `path`. First removes a file at `path` that a killed process may have left.
     fn make_anew(&self, path: &Path, change: Change) -> Result<(), StoreError> {
         self.remove(path.to_owned())?;
         self.make(change)
@@ -333,8 +334,8 @@ impl Locked<'_> {
         }
     }
 
-    /// Assigns all of `ips` to the owner of `draft`, which holds none. After an error it still holds none. The leases
-    /// are on the disk after [`Draft::settle`].
+    /// Leases all of `ips` to the owner of `draft`, which has no lease. After an error it has none either.
+    /// [`Draft::settle`] syncs the leases to disk.
     pub fn reserve(&self, draft: &Draft, ips: &[IpAddr]) -> Result<(), StoreError> {
         let reserved = self.try_reserve(draft, ips);
         if reserved.is_err()
@@ -359,8 +360,8 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Removes the leases of `owner` among `ips`, and its note. Returns the released addresses. The removal is on the
-    /// disk after [`Store::sync`].
+    /// Removes the leases of `owner` among `ips`, and its note. Returns the released addresses. [`Store::sync`] syncs
+    /// the removal to disk.
     pub fn release(&self, owner: &Owner, ips: &[IpAddr]) -> Result<Vec<IpAddr>, StoreError> {
         let mut released = vec![];
         for ip in ips {

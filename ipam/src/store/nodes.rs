@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory of other nodes' addresses, which must not go to pods while a node is off.
+//! Remembers other nodes' addresses, so that no pod gets the address of a node that is off.
 //!
-//! The notes are not synced: a power loss costs the memory of the last seconds, and the next ADD that meets the
-//! neighbour makes the note again.
+//! The notes are not synced. A power loss costs the notes of the last seconds; the next ADD that sees the neighbour
+//! makes its note again.
 
 use super::{Change, Locked, Store, StoreError, is_within, make, note, seconds, walk::names};
 use std::{collections::BTreeSet, net::IpAddr, path::PathBuf, time::Duration};
@@ -10,14 +10,14 @@ use std::{collections::BTreeSet, net::IpAddr, path::PathBuf, time::Duration};
 /// Time for which a node's address is remembered after it was last seen.
 pub const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// The largest number of notes: a machine that answers for every address must not fill the disk.
+/// Maximum number of notes, so that a machine that answers for every address cannot fill the disk.
 const MOST: usize = 4096;
 
 /// Time after which a note is written again.
 const REFRESHED: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl Locked<'_> {
-    /// Records that other nodes have `ips` now. Leased addresses are skipped: they belong to pods of this node.
+    /// Records that other nodes have `ips` now. Ignores leased addresses, which belong to pods of this node.
     ///
     /// # Errors
     /// A note cannot be read or written.
@@ -53,7 +53,7 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Reports whether another node had `ip` within [`REMEMBERED`].
+    /// Returns true if another node had `ip` within [`REMEMBERED`].
     ///
     /// # Errors
     /// The note cannot be read.

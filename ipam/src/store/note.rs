@@ -14,8 +14,8 @@ pub fn addresses(text: &str) -> Option<Vec<IpAddr>> {
     text.split(',').map(|ip| ip.parse().ok()).collect()
 }
 
-/// Reports whether a conflict at `seen` is no more than `time` from `now`. Both times are seconds since 1970. Since the
-/// clock may have been set back, a conflict in the near future counts.
+/// Returns true if a conflict at `seen` is at most `time` before `now`, both in seconds since 1970. Also returns true
+/// for a conflict in the near future, because the clock may have been set back.
 pub fn is_within(seen: &str, now: u64, time: Duration) -> bool {
     seen.parse()
         .is_ok_and(|seen: u64| now.abs_diff(seen) < time.as_secs())

@@ -12,7 +12,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Largest number of conflict marks that a DEL with a conflict checks. Other processes wait for the lock meanwhile.
+/// Maximum number of conflict marks that a DEL with a conflict checks, because other processes wait for the lock
+/// meanwhile.
 const MARKS: usize = 64;
 
 /// The content of a network's directory.
@@ -56,7 +57,7 @@ fn warning(path: &Path) -> String {
     format!("{path:?} is not a lease: it stays, move it elsewhere")
 }
 
-/// Reports whether host-local or this plugin has a file `name` that is not a lease.
+/// Returns true if `name` is a file of host-local or of this plugin that is not a lease.
 fn is_known(name: &str) -> bool {
     name == "lock" || name == OWN || name.starts_with(POINTER)
 }
@@ -75,8 +76,8 @@ impl Locked<'_> {
         Ok(contents)
     }
 
-    /// Returns all leases of `owner`, independent of its note, and including host-local's. A lease with only the
-    /// container counts if no lease names the interface, as in host-local.
+    /// Returns all leases of `owner`, with or without a note, including host-local's. If no lease names the interface,
+    /// also returns leases that name only the container, as host-local does.
     pub fn leases_of(&self, owner: &Owner) -> Result<Vec<IpAddr>, StoreError> {
         let contents = self.read()?;
         for warning in contents.warnings() {
@@ -89,9 +90,9 @@ impl Locked<'_> {
         })
     }
 
-    /// Removes every lease for which `is_stale` returns true, notes of such attachments, expired conflict marks, and
-    /// files of killed ADDs. Continues after an error, and returns all errors. The removals are on the disk after
-    /// [`Store::sync_swept`].
+    /// Removes every lease for which `is_stale` returns true, the notes of these attachments, expired conflict marks,
+    /// and files of killed ADDs. Continues after an error, and returns all errors. [`Store::sync_swept`] syncs the
+    /// removals to disk.
     pub fn sweep(
         &self,
         contents: &Contents,
@@ -127,8 +128,8 @@ impl Locked<'_> {
         (swept, errors)
     }
 
-    /// Removes expired conflict marks. With `beside`, it checks a limited number of marks, starting with the names
-    /// after that address.
+    /// Removes expired conflict marks. With `beside`, checks a limited number of marks, beginning after the name of
+    /// that address.
     pub fn forget_old_conflicts(&self, beside: Option<&IpAddr>) -> Result<(), StoreError> {
         let directory = self.store.conflicts();
         let all = names(&directory)?;
@@ -157,8 +158,8 @@ impl Locked<'_> {
 }
 
 impl Store<'_> {
-    /// Syncs the directories of leases and notes, so that the removals of any sweep are on the disk. Earlier sweeps
-    /// may have been killed, or failed to sync. A GC without removals therefore takes some milliseconds more, outside
+    /// Syncs the directories of leases and notes, with the removals of all sweeps so far. An earlier sweep may have
+    /// been killed, or its sync may have failed. A GC that removes nothing thus takes some milliseconds longer, without
     /// the lock.
     pub fn sync_swept(&self) -> Vec<StoreError> {
         let directories = [self.attachments(), self.directory.clone()].into_iter();
@@ -166,8 +167,7 @@ impl Store<'_> {
         synced.filter_map(Result::err).collect()
     }
 
-    /// Returns a warning for each file that neither host-local nor this plugin made. The function uses only the names
-    /// and reads no lease.
+    /// Returns a warning for each file that neither host-local nor this plugin made. Reads only names, and no leases.
     pub fn foreign(&self) -> Result<Vec<String>, StoreError> {
         let names = names(&self.directory)?.into_iter();
         let foreign = names.filter(|name| name.parse::<IpAddr>().is_err() && !is_known(name));

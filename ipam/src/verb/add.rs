@@ -17,7 +17,7 @@ use cni_protocol::{result, state_file};
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeSet, io, net::IpAddr};
 
-/// An ADD whose addresses are on the disk, and whose result is not yet written.
+/// An ADD whose addresses are on disk, and whose result is not written yet.
 #[derive(Debug)]
 pub struct Added {
     /// Result of the ADD.
@@ -61,7 +61,8 @@ pub fn add(node: &Node<'_>) -> Result<Added, Error> {
 }
 
 impl Added {
-    /// Releases the addresses, since `cause` keeps the caller from getting the result. Returns the error of ADD.
+    /// Releases the addresses, because the caller does not get the result for the reason `cause`. Returns the error of
+    /// ADD.
     pub fn take_back(self, node: &Node<'_>, cause: Error) -> Error {
         let cause = Box::new(cause);
         let back = node.store.lock();
@@ -77,7 +78,7 @@ impl Added {
     }
 }
 
-/// Does all work under the lock. Afterwards no other attachment can get the addresses. The leases are on the disk after
+/// Does all work under the lock. Afterwards no other attachment can get the addresses. The leases are on disk after
 /// `draft` is settled.
 fn give(
     node: &Node<'_>,
@@ -150,9 +151,9 @@ struct Pointer {
 }
 
 impl Pointer {
-    /// Returns host-local's file if it belongs to this pool. Another plugin of the list with the same directory may
-    /// use the file for its own set with the same number. Two plugins that write one file would start with the lowest
-    /// free address each time.
+    /// Returns host-local's round-robin file if it belongs to this pool. Another plugin of the list with the same
+    /// directory may use the file for its own set with the same number. If two plugins wrote one file, each ADD would
+    /// start at the lowest free address.
     fn of(locked: &Locked<'_>, pool: &Pool) -> Self {
         match locked.last(&pool.pointer) {
             Some(ip) if pool.range_of(ip).is_none() => {
@@ -168,7 +169,7 @@ impl Pointer {
     }
 }
 
-/// Returns the requested address of each pool. Each request has to belong to one pool.
+/// Returns the requested address of each pool. Each requested address must belong to one pool.
 fn requests(offer: &Offer, requested: &[IpAddr]) -> Result<Vec<Option<IpAddr>>, Error> {
     let mut requests = vec![None; offer.pools.len()];
     for ip in requested {
@@ -211,8 +212,8 @@ fn requested(locked: &Locked<'_>, forbidden: &Forbidden, ip: IpAddr) -> Result<I
     }
 }
 
-/// Chooses by `sequential`. If another machine uses the last assigned address, the search starts at a random address:
-/// otherwise two nodes that share a range would follow each other from address to address.
+/// Chooses an address by `sequential`. If another machine uses the last assigned address, the search starts at a random
+/// address. Otherwise two nodes that share a range would try the same addresses one after the other.
 fn sequential_address(
     locked: &Locked<'_>,
     neighbours: &BTreeSet<IpAddr>,
@@ -235,7 +236,7 @@ fn sequential_address(
     found(pool, choice)
 }
 
-/// Chooses by `stable`. If all tries are held, it chooses the first gap after the first try.
+/// Chooses an address by `stable`. If all tries are leased, chooses the first free address after the first try.
 fn stable_address(
     locked: &Locked<'_>,
     neighbours: &BTreeSet<IpAddr>,

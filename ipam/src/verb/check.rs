@@ -10,9 +10,9 @@ use cni_protocol::{SpecVersion, result};
 use serde_json::Value;
 use std::net::IpAddr;
 
-/// Checks that every lease of ADD exists, and that every address of the attachment in `prevResult` that this plugin
-/// assigned is leased to the attachment. Other plugins may have added addresses to the interface, or removed an address
-/// from `prevResult`; their own CHECK covers these addresses.
+/// Checks that every lease of ADD exists, and that every address in `prevResult` that this plugin assigned is leased to
+/// the attachment. Ignores addresses that other plugins added to the interface, and addresses that they removed from
+/// `prevResult`; their own CHECK covers these.
 pub fn check(node: &Node<'_>) -> Result<(), Error> {
     node.place.network.since("CHECK", SpecVersion::V0_4_0)?;
     let owner = node.owner()?;
@@ -56,8 +56,8 @@ pub fn check(node: &Node<'_>) -> Result<(), Error> {
     }
 }
 
-/// Returns the addresses of `interface` in the chain's result. A result of an IPAM plugin has no interfaces: all its
-/// addresses count. `None`: the configuration has no `prevResult`.
+/// Returns the addresses of `interface` in the chain's result. An IPAM plugin's result has no interfaces, so all its
+/// addresses are returned. `None`: the configuration has no `prevResult`.
 fn reported(previous: Option<&Value>, interface: &str) -> Option<Vec<IpAddr>> {
     let previous = previous?;
     if let Some(found) = result::find_interface(previous, interface) {

@@ -10,8 +10,8 @@ use crate::{
 };
 use std::net::IpAddr;
 
-/// Removes all leases of the attachment. DEL needs neither namespace nor parent, and of the configuration only the
-/// directory of the leases. An attachment without leases is no error.
+/// Removes all leases of the attachment. DEL needs neither namespace nor parent, and only the leases' directory from
+/// the configuration. An attachment without leases is no error.
 pub fn del(node: &Node<'_>) -> Result<(), Error> {
     let owner = node.owner()?;
     secret::forget_draft(node.disk, &node.place.data_dir);
@@ -24,10 +24,10 @@ pub fn del(node: &Node<'_>) -> Result<(), Error> {
     };
     avoid(&locked, &owner, &conflicts)?;
     let ips = match locked.holding(&owner)? {
-        // The note has all addresses that this plugin assigned. host-local may have assigned more, if no DEL came
-        // between its ADD and ours, which CNI forbids. To find them, every DEL or every ADD would have to read all
-        // leases of the node, which are named after the address alone. This DEL removes the note, so that the next
-        // one reads all leases. GC always does.
+        // The note has all addresses that this plugin assigned. host-local may have assigned more, if there was no DEL
+        // between its ADD and this plugin's, which CNI forbids. Lease files are named after addresses only, so finding
+        // such leases requires reading all leases of the node. Only the next DEL and GC do this: this DEL removes the
+        // note, and the next DEL finds no note.
         Holding::Complete(ips) => ips,
         // host-local ran ADD or DEL of this attachment
         Holding::Partial | Holding::Nothing => locked.leases_of(&owner)?,
@@ -45,7 +45,7 @@ pub fn del(node: &Node<'_>) -> Result<(), Error> {
 }
 
 /// Marks the addresses of `conflicts` that `owner` holds as used by another machine. Also removes some expired marks,
-/// since many runtimes never call GC.
+/// because many runtimes never call GC.
 fn avoid(locked: &Locked<'_>, owner: &Owner, conflicts: &[IpAddr]) -> Result<(), Error> {
     if let Some(first) = conflicts.first()
         && let Err(error) = locked.forget_old_conflicts(Some(first))

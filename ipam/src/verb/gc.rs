@@ -10,8 +10,9 @@ use crate::{
 use cni_protocol::{SpecVersion, ValidAttachment};
 use std::collections::BTreeSet;
 
-/// Removes every lease of this network whose attachment is not in `cni.dev/valid-attachments`, and every empty
-/// lease. A lease that names only a container stays while the container has a valid attachment. Other files stay. Without the list, GC removes nothing.
+/// Removes every lease of this network whose attachment is not in `cni.dev/valid-attachments`, and every empty lease.
+/// Keeps a lease that names only a container, if the container has a valid attachment. Keeps other files. Without the
+/// list, GC removes nothing.
 pub fn gc(node: &Node<'_>) -> Result<(), Error> {
     node.place.network.since("GC", SpecVersion::V1_1_0)?;
     let Some(valid) = &node.place.network.valid_attachments else {

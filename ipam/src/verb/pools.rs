@@ -66,8 +66,8 @@ impl Node<'_> {
         }
     }
 
-    /// Returns the neighbours that the caller passed, or otherwise those in the host's neighbour table of the parent,
-    /// and the neighbours among them that are nodes.
+    /// Returns the neighbours that the caller passed, or else those in the host's neighbour table of the parent. Also
+    /// returns those neighbours that are nodes.
     fn neighbours(&self, plan: &Plan) -> Result<(BTreeSet<IpAddr>, Vec<IpAddr>), Error> {
         let known = match (&plan.neighbours, &plan.source) {
             (Some(passed), _) => {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! STATUS: reports whether ADD would work, by configuration, data directory, secret, free addresses and parent. STATUS
-//! writes and locks nothing, because runtimes call it every few seconds.
+//! STATUS: reports whether ADD would work. STATUS checks configuration, data directory, secret, free addresses and
+//! parent. It writes and locks nothing, because runtimes call it every few seconds.
 
 use super::Node;
 use crate::{

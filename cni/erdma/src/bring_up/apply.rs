@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The only module that changes NICs: it plans the missing changes, records and applies them, and observes again,
-//! until nothing is missing.
+//! Brings NICs up. No other module changes NICs. It plans the missing changes, records them, makes them and observes
+//! again, until no change is missing.
 
 use super::{
     ownership::{ForeignConfig, foreign_config},
@@ -183,7 +183,8 @@ impl<K: Kernel> Desired for Given<'_, K> {
     }
 }
 
-/// Removes the configuration in `record`. Returns the number of changes, and a sentence for each thing that stays.
+/// Removes the configuration in `record` from the NIC. Returns the number of changes, and a sentence for each part that
+/// could not be removed.
 pub(super) fn release<K: Kernel>(
     kernel: &K,
     record: &Record,

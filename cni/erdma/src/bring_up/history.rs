@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Earlier observations of NICs in this process. A single observation cannot show that a NIC is unconfigured: during
-//! DHCP a NIC has no address.
+//! Earlier observations of NICs in this process. One observation does not show that a NIC is unconfigured, because a
+//! NIC has no address while DHCP runs.
 
 use super::{RETRY_INTERVAL, State, ownership::ForeignConfig};
 use rdma_netns::{DeviceAddress, InterfaceName};
@@ -9,14 +9,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Earlier observations. A netdev with another index counts as new, because its driver was reloaded.
+/// Earlier observations of NICs. A netdev with another index counts as new: its driver was reloaded.
 #[derive(Debug)]
 pub(super) struct History {
     /// Time without an address after which a NIC that is up counts as unconfigured.
     quiet: Duration,
-    /// Netdevs that had an address of another program, by index, with a sentence about it.
+    /// Netdevs that had configuration of another program: index, and a sentence about the configuration.
     foreign: BTreeMap<DeviceAddress, (u32, String)>,
-    /// Netdevs that are up without an address, by index, with the time of the first observation.
+    /// Netdevs that are up without an address: index, and time of the first such observation.
     bare: BTreeMap<DeviceAddress, (u32, Instant)>,
 }
 

@@ -2,16 +2,16 @@
 //! Bring-up of unconfigured NICs: up, MTU, address and routes from the cloud.
 //!
 //! ```text
-//! kernel.observe → ForeignConfig          finds NICs that another program configures, which stay unchanged
-//! History                                 and NICs that another program has configured before, or may configure soon
+//! kernel.observe → ForeignConfig          NICs that another program configures: unchanged
+//! History                                 NICs that another program configured earlier, or may configure soon: wait
 //! conf, metadata → Sources → DesiredNic   the address, its network and router
 //! (Link, host, DesiredNic) → plan::give   pure: address and routes with their metrics
 //!                          → plan::missing   pure: the changes
-//! Records::write                          the state of the NIC before the first change
+//! Records::write                          the NIC's state before the first change
 //! apply                                   the only module that makes changes
 //! release → put_back                      pure: the removal of the configuration
 //! ```
-//! All steps are idempotent: a correct NIC is not changed.
+//! All steps are idempotent: a NIC with the right configuration is not changed.
 
 mod apply;
 mod history;
@@ -51,10 +51,11 @@ use std::{
 
 /// Interval after which an obstacle is checked again if there is no event.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
-/// Time for which a missing carrier is not reported: a NIC that was just set up negotiates its speed first.
+/// Time limit for a new NIC to get a carrier, because it first negotiates its speed. Until then a missing carrier is
+/// not reported.
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Interval after which a NIC without carrier is checked again, once the missing carrier was reported. A new carrier
-/// causes an event.
+/// Interval of checks of a NIC without a carrier, after the missing carrier was reported. The kernel sends an event
+/// when the carrier appears.
 const NO_CARRIER_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The bring-up of the node's NICs.
@@ -103,8 +104,8 @@ struct Needs {
 }
 
 impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
-    /// Returns the bring-up for `conf`, with records in `rdma-cni`'s state directory `state_dir`. Nothing is changed
-    /// yet.
+    /// Returns the bring-up for `conf`, which keeps its records in `rdma-cni`'s state directory `state_dir`. Changes
+    /// nothing.
     ///
     /// # Errors
     /// The address of the metadata service is invalid.
@@ -112,7 +113,7 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
         Self::with_pace(conf, state_dir, kernel, Pace::default())
     }
 
-    /// Does the same as [`BringUp::new`], with other limits.
+    /// Like [`BringUp::new`], but with other time limits.
     ///
     /// # Errors
     /// The address of the metadata service is invalid.
@@ -136,10 +137,10 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
         })
     }
 
-    /// Configures every NIC of `nics`, and returns the outcomes in order of their addresses.
+    /// Configures all `nics`, and returns the outcomes in order of their addresses.
     ///
-    /// The caller calls this at the start, when NICs or links change, and after the shortest
-    /// [`Outcome::retry_after`]. If the metadata service is needed and does not answer, the call takes some seconds.
+    /// Call this function at the start, when NICs or links change, and after the shortest [`Outcome::retry_after`]. The
+    /// call takes some seconds if the metadata service is needed but does not answer.
     pub async fn settle(&mut self, nics: &[Nic]) -> Vec<Outcome> {
         let mut nics = nics.to_vec();
         nics.sort_by(|a, b| a.address.cmp(&b.address));
@@ -147,7 +148,7 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
         self.reported.retain(|address, _| is_there(address));
         self.history.retain(is_there);
         let mut outcomes = vec![];
-        // the reason of the service's failure, after which this call sends it no further request
+        // set after the metadata service failed: this call then sends no further requests
         let mut silent = None;
         for nic in nics {
             let settled = self.settle_one(&nic, &mut silent).await;

@@ -5,10 +5,11 @@ use ipnetwork::Ipv4Network;
 use rdma_netns::DeviceAddress;
 use std::{fmt, time::Duration};
 
-/// Interval after which a failed NIC is tried again without an event: the reason may have gone without an event.
+/// Interval after which a failed NIC is tried again without an event, because the cause may have disappeared without an
+/// event.
 const FAILED_AGAIN: Duration = Duration::from_secs(60);
 
-/// Interval after which a configured NIC is checked again: the daemon gets no events about addresses and routes.
+/// Interval of checks of a configured NIC, because the daemon receives no events about addresses and routes.
 const CONFIGURED_AGAIN: Duration = Duration::from_secs(30);
 
 /// The outcome for one NIC.
@@ -78,7 +79,7 @@ impl State {
 }
 
 impl Outcome {
-    /// Returns the time until the next call of `settle` if there is no event before. `None`: no call is needed.
+    /// Returns the time until the next call of `settle` if no event comes first. `None`: only an event requires a call.
     pub fn retry_after(&self) -> Option<Duration> {
         match &self.state {
             State::Waiting { retry_after, .. } => Some(*retry_after),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The owner of a NIC's configuration. Pure: computed from the netdev's state and from the netdevs on it.
+//! Determines which program configured a NIC, from the state of its netdev and of the netdevs on it. Pure.
 
 use super::record::{Given, Record};
 use rdma_netns::{Address, InterfaceName, Link, Namespace, Route};
@@ -42,11 +42,11 @@ pub enum ForeignConfig {
     },
 }
 
-/// Returns the configuration of another program on `link`. The daemon does not configure such a netdev. `record` has the
-/// daemon's own earlier configuration.
+/// Returns the configuration of another program on `link`. The daemon does not configure such a netdev. `record`
+/// contains the daemon's own earlier configuration.
 ///
-/// Addresses and routes that the kernel makes do not count, and neither does IPv6 if there is a record. While the
-/// netdev has the address that the daemon assigned, other configuration does not count.
+/// Ignores addresses and routes that the kernel makes, and IPv6 if there is a record. Ignores all other configuration
+/// while the netdev has the address that the daemon assigned.
 pub fn foreign_config(
     link: &Link,
     host: &Namespace,

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The configuration that a NIC should have, and the missing changes. Pure: nothing is observed or changed.
+//! The desired configuration of a NIC, and the missing changes. Pure: nothing is observed or changed.
 //!
-//! The routes have higher metrics than the node's own ones: its default route, and its route to the vSwitch's
-//! network, which is the NIC's network too if both are in one vSwitch. Therefore the address has no prefix route of
-//! the kernel, whose metric would be 0.
+//! The NIC's routes have higher metrics than the node's own routes: the default route, and the route to the vSwitch's
+//! network. (The latter is also the NIC's network, if both NICs are in one vSwitch.) The kernel's prefix route would
+//! have the metric 0, so the address gets none.
 //!
-//! `rp_filter` is 2 (loose). With two NICs in one network, the way back to a neighbour is by the node's first NIC, and
-//! strict filtering would drop all packets from the neighbour to the second one, including RDMA connection requests.
-//! The kernel uses the larger one of this value and of `conf/all` (`IN_DEV_RPFILTER`, `include/linux/inetdevice.h`), so
-//! only 2 works with any value of `conf/all`. ARP settings stay: in a VPC the vSwitch answers for all addresses, and no
-//! instance gets ARP requests.
+//! `rp_filter` is 2 (loose). If two NICs are in one network, the route back to a neighbour uses the node's first NIC.
+//! Strict filtering would then drop all packets from the neighbour to the second NIC, including RDMA connection
+//! requests. The kernel uses the larger one of this value and `conf/all` (`IN_DEV_RPFILTER`,
+//! `include/linux/inetdevice.h`), so only 2 works with any value of `conf/all`. ARP settings are unchanged: in a VPC
+//! the vSwitch answers for all addresses, and instances receive no ARP requests.
 
 use super::record::{Given, Record};
 use ipnetwork::Ipv4Network;
@@ -62,8 +62,8 @@ pub struct Siblings {
     pub routes: Vec<Route>,
 }
 
-/// Returns the configuration of `link`. `record` has the earlier configuration: a metric that is still valid stays, and
-/// an MTU that is no longer configured is restored.
+/// Returns the configuration to give to `link`. Keeps the metric in `record` if it is still valid. Restores the
+/// recorded MTU if no MTU is configured any more.
 ///
 /// # Errors
 /// [`Obstacle`]
@@ -115,10 +115,10 @@ pub fn give(
     })
 }
 
-/// Returns the metric of `route`: higher than those of other netdevs' routes to the same destination.
+/// Returns a metric for `route` that is higher than the metrics of other netdevs' routes to the same destination.
 ///
-/// An earlier metric stays while it is unique and higher than the metrics of foreign netdevs. Otherwise each of several
-/// NICs would move behind the others again and again.
+/// Keeps the earlier metric if it is unique and higher than the metrics of foreign netdevs. Otherwise, several NICs
+/// would raise their metrics above each other without end.
 fn metric(
     route: &Route,
     link: &Link,
@@ -149,9 +149,9 @@ fn metric(
     })
 }
 
-/// Returns the assigned route to the NIC's network if no other netdev has a route there. The node's own traffic to
-/// that network then leaves by `link`, since the route is more specific than the default route. Routes of the
-/// daemon's other NICs do not count.
+/// Returns the assigned route to the NIC's network, if no other netdev has a route to that network. The node's own
+/// traffic to the network then leaves by `link`, because this route is more specific than the default route. Ignores
+/// routes of the daemon's other NICs.
 pub fn exclusive_route<'a>(
     link: &Link,
     host: &Namespace,
@@ -209,7 +209,7 @@ pub fn missing(link: &Link, given: &Given, superseded: &[Given]) -> Vec<Op> {
             change: LinkChange::Up(true),
         });
     }
-    // the same address with another prefix or other flags belongs to another program, and is kept
+    // do not touch the same address with another prefix or flags: another program set it
     if !link.addresses.iter().any(|it| it.ip == given.address.ip) {
         let address = given.address.clone();
         ops.push(Op::Link {
@@ -246,9 +246,9 @@ pub(super) fn remove_routes<'a>(link: &Link, routes: impl Iterator<Item = &'a Ro
     ops
 }
 
-/// Returns the removal of an existing address. The kernel also removes later addresses of the same network, unless
-/// `promote_secondaries` is set (`__inet_del_ifa()`, `net/ipv4/devinet.c`), and every route that has a removed address
-/// as its source. The plan restores these addresses and routes.
+/// Returns the operations that remove an address and repair the side effects. The kernel also removes later addresses
+/// of the same network, unless `promote_secondaries` is set (`__inet_del_ifa()`, `net/ipv4/devinet.c`), and routes with
+/// a removed address as their source. The operations set these addresses and routes again.
 pub(super) fn remove_address(link: &Link, address: &Address) -> Vec<Op> {
     let at = NetnsSide::Host;
     let mut ops = vec![Op::Link {
@@ -283,7 +283,7 @@ pub(super) fn remove_address(link: &Link, address: &Address) -> Vec<Op> {
 }
 
 impl DesiredNic {
-    /// Returns the desired state from which `given` was made. None: the address is not IPv4.
+    /// Returns the desired state from which `given` was made. `None`: the address is not IPv4.
     pub fn of(given: &Given) -> Option<Self> {
         let IpAddr::V4(ip) = given.address.ip else {
             return None;

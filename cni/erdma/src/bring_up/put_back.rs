@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plan that restores a NIC's state from before the bring-up. Pure.
+//! Plans the restore of a NIC's state from before the bring-up. Pure.
 //!
-//! Only unchanged configuration of the daemon is removed. Whatever another program has changed since stays, and is
-//! reported.
+//! The plan removes the daemon's configuration only if it is unchanged. Configuration that another program has changed
+//! since is left, and reported.
 
 use super::{
     ownership::uppers,

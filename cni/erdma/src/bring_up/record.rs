@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The configuration that the daemon gave a NIC, and the NIC's state before. The record is written before the first
-//! change, so that the changes can be undone after a crash.
+//! The record of the configuration that the daemon gave a NIC, and of the NIC's state before. The record is written
+//! before the first change, so that the changes can be undone after a crash.
 //!
-//! The files are `<stateDir>/erdma/<PCI address>.json`. The daemon that brings NICs up holds `<stateDir>/erdma/lock`.
+//! The files are `<stateDir>/erdma/<PCI address>.json`. The daemon that brings NICs up holds the lock
+//! `<stateDir>/erdma/lock`.
 
 use cni_protocol::{
     lock::{self, Held},
@@ -40,7 +41,7 @@ pub struct Record {
     /// Hardware of the netdev, if the kernel reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<DeviceAddress>,
-    /// Kind, such as `veth`. A NIC has none, unlike a bond or VLAN with the same MAC address.
+    /// Kind of the netdev, such as `veth`. A NIC has none, but a bond or VLAN with the same MAC address has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// State of the netdev before the bring-up.
@@ -81,7 +82,7 @@ pub struct Given {
     pub settings: BTreeMap<String, i32>,
 }
 
-/// Reports whether `link` has the MAC address `mac`, or had it before it became a bond's port.
+/// Returns true if `link` has the MAC address `mac`, or had it before it became a bond's port.
 pub(super) fn has_mac(link: &Link, mac: &HardwareAddress) -> bool {
     link.mac == *mac || link.permanent_mac.as_ref() == Some(mac)
 }
@@ -133,7 +134,7 @@ impl Record {
         std::iter::once(&self.given).chain(&self.superseded)
     }
 
-    /// Returns the record with the new configuration `given`; the current one becomes an earlier one.
+    /// Returns the record with the new configuration `given`. The current configuration becomes an earlier one.
     pub fn regiven(mut self, given: Given) -> Self {
         if self.given != given {
             let earlier = std::mem::replace(&mut self.given, given);
@@ -170,7 +171,7 @@ impl Records {
         held.map_err(failed("lock", &path))
     }
 
-    /// Returns the record of the NIC at `address`. None: the daemon has not brought it up.
+    /// Returns the record of the NIC at `address`. `None`: the daemon has not brought the NIC up.
     ///
     /// # Errors
     /// The file is not a record.
@@ -178,7 +179,7 @@ impl Records {
         file::read_record(&self.path(address), FORMAT)
     }
 
-    /// Returns all records. The inner error is the reason why a record cannot be read.
+    /// Returns all records. An inner error says why a record cannot be read.
     ///
     /// # Errors
     /// The directory cannot be read.

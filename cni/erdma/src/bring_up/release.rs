@@ -46,14 +46,14 @@ pub enum End {
     Gone,
     /// The node was booted since, so that no configuration exists.
     Rebooted,
-    /// The NIC is in this pod, and must be released again after its return to the host.
+    /// The NIC is in this pod, and must be released again when it is back on the host.
     InPod(String),
     /// Some of the former state could not be restored.
     Failed(String),
 }
 
 impl Released {
-    /// Reports whether no configuration of the daemon is left. Otherwise the NIC must be released again.
+    /// Returns true if the NIC has no configuration of the daemon any more. Otherwise it must be released again.
     pub fn is_complete(&self) -> bool {
         matches!(self.end, End::Done { .. } | End::Gone | End::Rebooted)
     }
@@ -85,8 +85,8 @@ impl fmt::Display for Released {
     }
 }
 
-/// Releases every NIC that has a record in `state_dir`. Records of completely released NICs are removed; others stay
-/// for the next call.
+/// Releases every NIC that has a record in `state_dir`. Removes the records of completely released NICs. The next call
+/// retries the others.
 ///
 /// # Errors
 /// [`ReleaseError`]. The failure of a single NIC is its [`End::Failed`].

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The desired addresses of NICs: from the configuration, from the metadata service, or from its earlier answers.
+//! Finds the desired addresses of NICs: in the configuration, from the metadata service, or in the service's earlier
+//! answers.
 
 use super::{
     super::metadata::{InvalidBase, Metadata, MetadataError, Pace, unusable},
@@ -19,7 +20,7 @@ pub(super) struct Sources {
     conf: conf::BringUp,
     metadata: Metadata,
     pace: Pace,
-    /// MAC address of the instance's primary NIC, requested once. The inner none: the service does not have it.
+    /// MAC address of the instance's primary NIC, queried once. Inner `None`: the service does not report it.
     primary: Option<Option<HardwareAddress>>,
     /// Answers of the service in this process.
     known: BTreeMap<HardwareAddress, NicAddress>,
@@ -51,9 +52,9 @@ impl Sources {
         })
     }
 
-    /// Returns the desired address of the NIC `mac`: the configured one, otherwise the service's answer, otherwise
-    /// `last`. Sends no request while `silent` is set. Sets `silent` to the reason if the service itself fails, so that
-    /// the caller's other NICs do not query the service.
+    /// Returns the desired address of the NIC `mac`: from the configuration, else from the service, else `last`. If the
+    /// service fails as a whole, sets `silent` to the reason. While `silent` is set, sends no request, so that the
+    /// caller's other NICs do not wait for the service.
     pub(super) async fn wanted(
         &mut self,
         mac: &HardwareAddress,
@@ -95,8 +96,8 @@ impl Sources {
         }
     }
 
-    /// Sends the request, unless an earlier one failed a moment ago. Further calls of `settle` therefore cause no
-    /// additional requests. `None`: the NIC is the primary one.
+    /// Sends the request, unless an earlier request failed a moment ago, so that further calls of `settle` send
+    /// nothing. `None`: the NIC is the primary NIC.
     async fn ask(
         &mut self,
         mac: &HardwareAddress,

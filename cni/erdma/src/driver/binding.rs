@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Functions to which the loaded driver is not bound. During a probe the driver searches the initial network namespace
-//! for the function's netdev, and defers the probe if it is absent (`erdma_enum_and_get_netdev()`,
-//! `drivers/infiniband/hw/erdma/erdma_main.c`). The kernel repeats deferred probes when any driver is bound to any
-//! device (`driver_deferred_probe_trigger()`, `drivers/base/dd.c`). A netdev that returns from a pod binds none.
+//! Binds the loaded driver to functions that lack it. In its probe the driver searches the initial network namespace
+//! for the function's netdev. If the netdev is not there, the driver defers the probe (`erdma_enum_and_get_netdev()`,
+//! `drivers/infiniband/hw/erdma/erdma_main.c`). The kernel repeats deferred probes whenever some driver is bound to
+//! some device (`driver_deferred_probe_trigger()`, `drivers/base/dd.c`). The return of a netdev from a pod is no such
+//! event.
 //!
-//! sysfs does not report the netdev of a function, whose MAC is in the function's registers. The daemon therefore binds
-//! every function with a deferred probe when a netdev without an RDMA device appears, unless a netdev has the MAC of a
-//! pod ([`super::held`]). The driver defers the probe again if the function's netdev is absent. A function that an
-//! administrator has unbound, or whose probe failed, has no deferred probe, and stays unbound.
+//! Sysfs does not show which netdev belongs to a function, because its MAC is only in the function's registers. When a
+//! netdev without an RDMA device appears, the daemon therefore binds every function with a deferred probe, unless a
+//! netdev has the MAC of a pod ([`super::held`]). The driver defers the probe again if the function's netdev is
+//! missing. A function that an administrator has unbound, or whose probe failed, has no deferred probe and stays
+//! unbound.
 
 use super::{Problem, State};
 use crate::conf::DRIVER;
@@ -45,7 +47,7 @@ struct Tried {
 const WAITS: &str = "its probe waits for a netdev of its MAC in the node's network namespace, and the daemon binds it when \
                      the netdev is back from its pod";
 
-/// Returns the problem of functions that the daemon did not try to bind. None: the driver is bound to all.
+/// Returns a problem about functions that the daemon did not try to bind. `None`: the driver is bound to all functions.
 pub fn waiting(state: &State) -> Option<Problem> {
     let by_hand = |function: &DeviceAddress| {
         format!("bind it on the node: echo {function} >/sys/bus/pci/drivers/{DRIVER}/bind")
@@ -95,21 +97,22 @@ pub struct Bindings {
     tried: Tried,
     /// Refusal of the kernel. The daemon tries again after a change.
     refused: Option<String>,
-    /// Functions bound by the last attempt. sysfs shows a probe in progress as bound; the driver can still defer it.
+    /// Functions that the last attempt bound. Sysfs shows a function as bound during its probe, which the driver can
+    /// still defer.
     bound: Vec<DeviceAddress>,
 }
 
 impl Bindings {
-    /// Returns true if a function that lacks the driver in `state` had it at the last observation. While the driver is
-    /// being loaded or unloaded this is temporary.
+    /// Returns true if a function without a driver in `state` had the driver at the last observation. This is temporary
+    /// while the driver is being loaded or unloaded.
     pub fn has_news(&self, state: &State) -> bool {
         let mut unbound = state.unbound.iter();
         unbound.any(|it| !self.unbound.contains(it))
     }
 
-    /// Binds the functions with a deferred probe, if a netdev or a function is new since the last attempt. `hold` keeps
-    /// the netdevs of pods in their namespaces until its value is dropped. `bind` binds the driver to one function, and
-    /// returns true if it is then bound: the driver may have deferred the probe again.
+    /// Binds the functions with a deferred probe, if a netdev or function has appeared since the last attempt. `hold`
+    /// keeps pods' netdevs in their namespaces until its value is dropped. `bind` binds the driver to one function. It
+    /// returns true if the driver is bound afterwards, and false if the driver deferred the probe again.
     ///
     /// # Errors
     /// Some function is not bound.

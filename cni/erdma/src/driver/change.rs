@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The change of the driver's mode. If loading fails, the driver is loaded again in its former mode.
+//! Changes the driver's mode. If loading fails, loads the driver again in its former mode.
 
 use super::{Change, LoadError, Loader, Problem, User, mode, plan::parameter};
 use crate::conf::{DRIVER, DriverMode};
@@ -8,7 +8,7 @@ use rdma_netns::ErdmaModule;
 /// Makes `change`. `observe` returns the module's present state.
 ///
 /// # Errors
-/// The change failed, or had no effect. The problem has the driver's current state.
+/// The change failed or had no effect. The problem contains the driver's present state.
 pub fn apply(
     change: &Change,
     loader: &mut dyn Loader,
@@ -60,8 +60,8 @@ fn restore(error: &LoadError, before: DriverMode, loader: &mut dyn Loader) -> St
     }
 }
 
-/// Returns the module's parameters. Mainline's driver has no such parameter, and ignores it with a line in the
-/// kernel's log (`unknown_module_param_cb()`, `kernel/module/main.c`).
+/// Returns the module's parameters for a mode. Mainline's driver has no such parameter; the kernel then only logs a
+/// line (`unknown_module_param_cb()`, `kernel/module/main.c`).
 fn parameters(mode: DriverMode) -> Vec<String> {
     vec![format!("compat_mode={}", parameter(mode))]
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the netdevs of pods where they are while the driver is bound to a function. The driver makes the node GUID of the
-//! netdev's present MAC (`erdma_device_register()`, `drivers/infiniband/hw/erdma/erdma_main.c`), which is the pod's until
-//! `rdma-cni` has restored the netdev. Which netdev is a function's is not known before.
+//! Keeps pods' netdevs in place while the driver is bound to a function. The driver derives the node GUID from the
+//! netdev's present MAC (`erdma_device_register()`, `drivers/infiniband/hw/erdma/erdma_main.c`). Until `rdma-cni` has
+//! restored the netdev, this is the pod's MAC. All pods' netdevs are kept, because the driver alone knows which netdev
+//! belongs to a function.
 
 use attachments::{Attachment, Rail, Stage, Store, pods::netns_seen};
 use nix::libc::O_NONBLOCK;
@@ -12,7 +13,7 @@ use std::{
     path::Path,
 };
 
-/// Holds the node's lock, so that no verb moves a netdev, and the namespaces of the pods with a netdev, so that no
+/// Holds the node's lock, so that no verb moves a netdev. Also holds the namespaces of pods with netdevs, so that no
 /// namespace ends and returns its netdev.
 #[derive(Debug)]
 pub struct Hold {
@@ -20,10 +21,10 @@ pub struct Hold {
     _pods: Vec<File>,
 }
 
-/// Holds the netdevs of all pods of the records below `state_dir`.
+/// Holds the netdevs of all pods that have records below `state_dir`.
 ///
 /// # Errors
-/// A netdev of a pod is, or may be, on the host or on its way to the host. The text is for people.
+/// A sentence about a pod's netdev that is, or may be, on the host or on its way to the host.
 pub fn hold(kernel: &Linux, state_dir: &Path) -> Result<Hold, String> {
     let store = Store::new(state_dir);
     let moves = store.lock_node().map_err(|it| it.to_string())?;
@@ -75,8 +76,8 @@ fn has_moved(attachment: &Attachment, inventory: &Inventory) -> Result<bool, Str
     Ok(found)
 }
 
-/// Opens the namespace of the pod of `attachment`, which lives as long as the file is open. The namespace is not
-/// entered, as that would require `CAP_SYS_ADMIN`.
+/// Opens the namespace of the pod of `attachment`. The namespace lives as long as the file is open. It is not entered,
+/// because entering requires `CAP_SYS_ADMIN`.
 fn opened(attachment: &Attachment) -> Result<File, String> {
     let id = attachment.netns_id;
     let netns = netns_seen(attachment.netns.clone(), id);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Loading and unloading of modules.
+//! Loads and unloads modules.
 //!
-//! A module is unloaded by the system call: it returns EWOULDBLOCK while the module is in use, and never removes
-//! another module. A module is loaded by `modprobe`, which is run by its path and without a shell: `modprobe` knows a
-//! module's dependencies, its compression (kernels before 5.17 do not decompress modules themselves), and the
-//! administrator's settings in `/etc/modprobe.d`. In a container loading and unloading need `CAP_SYS_MODULE`, and
-//! loading also the image's `kmod` and the host's `/lib/modules`.
+//! Unloading uses the system call, which returns EWOULDBLOCK while the module is in use, and never removes another
+//! module. Loading uses `modprobe`, started by its path and without a shell. `modprobe` knows a module's dependencies
+//! and compression (kernels before 5.17 do not decompress modules), and the administrator's settings in
+//! `/etc/modprobe.d`. In a container both need `CAP_SYS_MODULE`; loading also needs the image's `kmod` and the host's
+//! `/lib/modules`.
 
 use nix::{
     errno::Errno,
@@ -199,7 +199,8 @@ mod tests {
         };
         assert!(why.contains(words), "{why}");
         assert!(Modprobe.load(module, &[]).is_err());
-        // an unloaded module is no error, unless the kernel has no modules or the caller no permission
+        // succeeds also for a module that is not loaded; fails if the kernel has no modules, or the caller no
+        // permission
         if let Err(error) = Modprobe.unload(module) {
             let LoadError::Unload { source, .. } = &error else {
                 panic!("{error}");

@@ -3,13 +3,13 @@
 //!
 //! ```text
 //! sysfs, Loader::check → State
-//! plan(wanted, State)  → Plan              pure: keep, change, or the problem
+//! plan(wanted, State)  → Plan              pure: no change, a change, or the problem
 //! users::gather        → users of the driver's devices; with a user nothing is changed
 //! binding::Bindings    → functions without the driver, bound when the netdev of one returns
 //! held::hold           → netdevs of pods stay in their namespaces meanwhile
 //! change::apply(Change, Loader)            unload, load, observe; after a failure load as before
 //! ```
-//! All NICs of a node have one driver, and so one mode.
+//! All NICs of a node have the same driver, and so the same mode.
 //!
 //! | mode | `compat_mode` | RDMA stack | `rdma_cm`, SMC-R |
 //! |---|---|---|---|
@@ -33,8 +33,8 @@ use nix::unistd::{AccessFlags, access};
 use rdma_netns::{DeviceAddress, ErdmaModule, Inventory};
 use std::{collections::BTreeSet, fs, io, path::Path};
 
-/// The PCI function of an eRDMA NIC's RDMA device (`erdma_pci_tbl`,
-/// `drivers/infiniband/hw/erdma/erdma_main.c`), as `uevent` has it.
+/// PCI ID of an eRDMA NIC's function with the RDMA device (`erdma_pci_tbl`,
+/// `drivers/infiniband/hw/erdma/erdma_main.c`), in the form of `uevent`.
 const PCI_ID: &str = "PCI_ID=1DED:107F";
 
 /// Returns the mode of the loaded driver.
@@ -46,8 +46,8 @@ pub fn mode(module: &ErdmaModule) -> DriverMode {
     }
 }
 
-/// Returns the mode of an eRDMA device, if neither `rdma_cm` nor SMC-R works with the device in this mode. `None`: both
-/// work, or the device is not eRDMA's.
+/// Returns the mode of an eRDMA device if neither `rdma_cm` nor SMC-R works in this mode. `None`: both work, or the
+/// device is not eRDMA's.
 pub fn limit(inventory: &Inventory, address: &DeviceAddress) -> Option<DriverMode> {
     let driver = &inventory.maker(inventory.function(address)?).driver;
     driver.as_deref().filter(|it| *it == DRIVER)?;
@@ -64,13 +64,13 @@ pub struct State {
     pub functions: usize,
     /// Modules that use the driver, and that must be unloaded first.
     pub holders: Vec<String>,
-    /// Functions without any driver while the module is loaded, by address. A function that `driver_override` keeps for
-    /// another driver is excluded.
+    /// Functions without any driver while the module is loaded, by address. Leaves out a function that
+    /// `driver_override` reserves for another driver.
     pub unbound: Vec<DeviceAddress>,
-    /// Devices whose probe the kernel repeats later, regardless of their driver. None: unknown. A function that an
-    /// administrator unbound, or whose probe failed, is excluded.
+    /// Devices whose probe the kernel will repeat, whatever their driver. `None`: unknown. Leaves out a function that
+    /// an administrator unbound, or whose probe failed.
     pub deferred: Option<BTreeSet<DeviceAddress>>,
-    /// Reason why this program cannot bind the driver to a function. `None`: this program can.
+    /// Reason why this program cannot bind the driver to a function. `None`: it can.
     pub not_writable: Option<String>,
 }
 
@@ -122,8 +122,8 @@ impl State {
     }
 }
 
-/// Reads the devices on the kernel's list of deferred probes (`deferred_devs_show()`, `drivers/base/dd.c`). A line
-/// begins with the device's name.
+/// Reads the kernel's list of devices with deferred probes (`deferred_devs_show()`, `drivers/base/dd.c`). Each line
+/// begins with a device's name.
 fn deferred(sysfs: &Path) -> Option<BTreeSet<DeviceAddress>> {
     let text = fs::read_to_string(sysfs.join("kernel/debug/devices_deferred")).ok()?;
     let names = text.lines().filter_map(|it| it.split_whitespace().next());
@@ -134,7 +134,7 @@ fn deferred(sysfs: &Path) -> Option<BTreeSet<DeviceAddress>> {
     )
 }
 
-/// Returns the address of the eRDMA function at `directory` if no driver is bound to it and `erdma` may be
+/// Returns the address of the eRDMA function at `directory`, if no driver is bound to it and `erdma` can be bound
 /// (`pci_match_device()`, `drivers/pci/pci-driver.c`).
 fn unbound(directory: &Path) -> Option<DeviceAddress> {
     let chosen = fs::read_to_string(directory.join("driver_override")).unwrap_or_default();

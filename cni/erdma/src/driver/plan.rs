@@ -119,8 +119,8 @@ impl Problem {
         }
     }
 
-    /// Returns the time after which the problem may have ended without an event: no event reports the end of a pod or
-    /// the installation of a driver. `None`: the problem does not end by itself.
+    /// Returns the time until the next check of a problem that may end without an event. No event reports the end of a
+    /// pod, or the installation of a driver. `None`: the problem does not end by itself.
     pub fn passes(&self, soon: Duration) -> Option<Duration> {
         match self {
             Self::InUse { .. } | Self::Unbound { .. } => Some(soon),
@@ -129,7 +129,7 @@ impl Problem {
         }
     }
 
-    /// Returns true if `other` is the same problem, regardless of details that differ between observations.
+    /// Returns true if `other` is the same problem. Ignores details that differ between observations.
     pub fn is_like(&self, other: &Self) -> bool {
         self.kind() == other.kind()
     }
@@ -166,8 +166,8 @@ fn also(others: &[DeviceAddress]) -> String {
     }
 }
 
-/// Plans the change to the mode `wanted` (none: any). The caller makes the change only if no device has a user.
-/// `may_reload` permits to unload a loaded module.
+/// Plans the change to the mode `wanted` (`None`: any mode). The caller makes the change only if no device has a user.
+/// With `may_reload`, a loaded module may be unloaded.
 pub fn plan(wanted: Option<DriverMode>, state: &State, may_reload: bool) -> Plan {
     let Some(module) = state.module else {
         return match wanted {
@@ -203,15 +203,15 @@ pub fn plan(wanted: Option<DriverMode>, state: &State, may_reload: bool) -> Plan
     })
 }
 
-/// Returns true if the loaded mode satisfies the configured one. MLNX_OFED's driver in compatible mode satisfies both
+/// Returns true if the loaded mode fulfils the configured mode. MLNX_OFED's driver in compatible mode fulfils both
 /// `compat` and `ofed`.
 fn is_met(wanted: DriverMode, loaded: DriverMode) -> bool {
     wanted == loaded || (wanted == DriverMode::Compat && loaded == DriverMode::Ofed)
 }
 
 impl Change {
-    /// Returns the problem that `users` cause. `None`: there are no users, or the driver is not loaded, so that loading
-    /// it takes no device from a user.
+    /// Returns the problem that `users` prevent the change. `None`: there are no users, or the driver is not loaded, so
+    /// that loading it harms no user.
     pub fn hindered(&self, users: Vec<User>) -> Option<Problem> {
         let loaded = mode(self.from.as_ref()?);
         let wanted = self.to;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The users of the driver's devices, who would lose them.
+//! Finds the users of the driver's devices, who would lose the devices.
 //!
-//! The module's reference count does not show them: a driver that can take its devices away from processes
-//! (`disassociate_ucontext`) is not held by processes that have opened them (`ib_uverbs_open()`,
+//! The module's reference count does not show all users: a process that has opened a device does not hold the module if
+//! the driver can take devices back from processes (`disassociate_ucontext`; `ib_uverbs_open()`,
 //! `drivers/infiniband/core/uverbs_main.c`).
 
 use crate::conf::DriverMode;
@@ -27,7 +27,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 pub enum User {
     /// A pod to which kubelet or the chain assigned the device.
     Pod(String),
-    /// A claim that has the device. The pods of the claim may be about to start.
+    /// A claim that has the device. The claim's pods may be starting.
     Claim(String),
     /// A process that has the device open.
     Process {
@@ -115,8 +115,8 @@ pub struct Paths {
     pub proc: PathBuf,
 }
 
-/// Returns the users of `devices`, whose driver is in `mode`. `offers` gives the devices of ids for which an earlier
-/// daemon wrote no grant. A source that cannot be read counts as a user.
+/// Returns the users of `devices`, whose driver is in `mode`. `offers` returns an id's devices if an earlier daemon
+/// wrote no grant. A source that cannot be read counts as a user.
 pub async fn gather(
     paths: &Paths,
     devices: &[WatchedDevice],
@@ -217,7 +217,7 @@ fn of_kubelet(
         .collect()
 }
 
-/// Part of the path of an RDMA character device, as a descriptor's link shows it.
+/// Part of the path of an RDMA character device in a descriptor's link.
 const DIRECTORY: &str = "infiniband/";
 
 /// Returns the processes that have one of the character devices open, as far as `/proc` shows them.
@@ -246,9 +246,9 @@ fn processes(paths: &Paths, devices: &[WatchedDevice]) -> Vec<User> {
     users
 }
 
-/// Reports whether one of the descriptors is a device with one of the numbers. A process that has ended has no
-/// descriptors. Only descriptors with such a device's path are examined: stat(2) on a file of an unreachable server can
-/// block for ever.
+/// Returns true if one of the descriptors is a device with one of the numbers. A process that has ended has no
+/// descriptors. Calls stat(2) only for descriptors with the path of an RDMA device, because stat(2) on a file of an
+/// unreachable server can block forever.
 fn has_open(descriptors: &Path, numbers: &[(u32, u32)]) -> io::Result<bool> {
     let entries = match fs::read_dir(descriptors) {
         Err(error) if has_ended(&error) => return Ok(false),
@@ -320,9 +320,9 @@ fn of_counts(counted: Result<Vec<(String, Counts)>, String>, mode: DriverMode) -
     users.collect()
 }
 
-/// Returns the number of objects that belong to users. Contexts belong to processes. A queue pair without a context
-/// belongs to the kernel. In compat mode, one queue pair for management always exists. In default mode, which is iWARP,
-/// there is no such queue pair: every queue pair is a link of SMC-R.
+/// Describes the number of objects that belong to users. A context belongs to a process. A queue pair without a context
+/// belongs to the kernel: in compat mode there is always one, for management; in default mode (iWARP) there is none, so
+/// each such queue pair is a link of SMC-R.
 fn of_users(counts: &[(String, u64)], mode: DriverMode) -> Option<String> {
     let count = |name: &str| {
         let mut counts = counts.iter();

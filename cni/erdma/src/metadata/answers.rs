@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 /// Largest part of a wrong value in an error, characters.
 const SHOWN: usize = 60;
 
-/// Returns the body as one line without spaces. `place` is the path of the answer.
+/// Returns the body as one line without spaces. `place` is the URL's path, for errors.
 ///
 /// # Errors
 /// The body is empty, or has more than one word.
@@ -24,7 +24,7 @@ pub fn line(place: &str, body: &[u8]) -> Result<String, MetadataError> {
     }
 }
 
-/// Returns the address of a NIC with the prefix length of its vSwitch. Each value comes with its path.
+/// Returns the address of a NIC with the prefix length of its vSwitch. Each value has its URL's path, for errors.
 ///
 /// # Errors
 /// A value is malformed, or the network does not contain the address.
@@ -69,8 +69,8 @@ pub fn gateway(
     }
 }
 
-/// Returns the reason why no NIC can have `address`, or `gateway` as its router. The text continues a sentence after
-/// the value.
+/// Returns the reason why a NIC cannot have `address`, or cannot have `gateway` as its router. The text continues a
+/// sentence that begins with the value.
 pub fn unusable(address: Ipv4Network, gateway: Option<Ipv4Addr>) -> Option<String> {
     let network = Ipv4Network::new(address.network(), address.prefix()).ok()?;
     let ends = |ip| address.prefix() < 31 && (ip == network.network() || ip == network.broadcast());

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One request over HTTP/1.1, with limits of time and size: without TLS, proxy and redirects, on a connection of its
-//! own.
+//! One HTTP/1.1 request with limits of time and size. Uses a new connection, without TLS, proxy or redirects.
 
 use super::{MetadataError, Pace};
 use http_client::{Bytes, HttpError, Request, Uri, send};

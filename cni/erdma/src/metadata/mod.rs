@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The cloud's metadata service, with data of this instance and its NICs.
+//! The cloud's metadata service, with data about this instance and its NICs.
 //!
 //! | path | content |
 //! |---|---|
@@ -8,10 +8,9 @@
 //! | `/latest/meta-data/mac` | the MAC address of the instance's primary NIC |
 //! | `/latest/meta-data/network/interfaces/macs/<mac>/` | `primary-ip-address`, `vswitch-cidr-block`, `gateway` |
 //!
-//! Every request has the token in `X-aliyun-ecs-metadata-token`, which an instance can require ("security hardening
-//! mode"). An old instance's service has no tokens, and gets requests without one. Requests go directly to the
-//! configured address, in plain HTTP, and ignore proxies of the environment: the service answers only the instance
-//! itself.
+//! Each request has a token in `X-aliyun-ecs-metadata-token`, because an instance can require it ("security hardening
+//! mode"). If an old instance's service has no tokens, requests have none. Requests use plain HTTP to the configured
+//! address, and ignore proxies of the environment, because the service answers only the instance itself.
 
 pub mod answers;
 pub mod http;
@@ -45,7 +44,7 @@ pub struct Pace {
     pub connect: Duration,
     /// Time limit for a whole request, including the connection.
     pub whole: Duration,
-    /// Number of attempts for a request without an answer, or with status 429 or 5xx.
+    /// Number of tries for a request that gets no answer, or status 429 or 5xx.
     pub attempts: u32,
     /// Pause before the second attempt. The pause doubles before each later attempt.
     pub pause: Duration,
@@ -53,7 +52,8 @@ pub struct Pace {
     pub again: Duration,
     /// Upper limit of `again`.
     pub longest: Duration,
-    /// Time without an address after which a NIC that is up counts as unconfigured: DHCP may still assign one.
+    /// Time after which a NIC that is up without an address counts as unconfigured. Before, DHCP may still assign an
+    /// address.
     pub quiet: Duration,
 }
 
@@ -180,7 +180,7 @@ impl Metadata {
         self.line(INSTANCE_ID).await
     }
 
-    /// Returns the MAC address of the instance's primary NIC. None: the service does not have it.
+    /// Returns the MAC address of the instance's primary NIC. `None`: the service does not report it.
     ///
     /// # Errors
     /// [`MetadataError`]

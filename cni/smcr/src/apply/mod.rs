@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SMC-R for a pod: choosing, recording, applying and removing. One attachment at a time on a node changes SMC-R, as
-//! with moves: several pods can share entries, and the last pod removes them.
+//! SMC-R for a pod: choosing, recording, applying and removing. Only one attachment of a node at a time changes SMC-R,
+//! under the same lock as moves. Several pods can share an entry, and the last of them removes it.
 
 mod error;
 mod take_away;
@@ -41,8 +41,8 @@ impl<K> Copy for Node<'_, K> {}
 /// Largest number of plans.
 const ROUNDS: usize = 3;
 
-/// Checks before the first change whether the pod can have SMC-R. If not, `foresee` returns an error if SMC-R is
-/// required, and otherwise writes the reason into the record.
+/// Checks before the first change whether the pod can have SMC-R. If it cannot, returns an error if SMC-R is required.
+/// If SMC-R is optional, writes the reason into the record.
 pub fn foresee<K: Kernel>(
     node: Node<'_, K>,
     requirement: SmcRequirement,
@@ -73,7 +73,7 @@ pub fn foresee<K: Kernel>(
     }
 }
 
-/// Sets SMC-R up for a pod whose rails are in the pod and have their GIDs.
+/// Sets up SMC-R for a pod, after its rails are in the pod and have their GIDs.
 pub fn set_up<K: Kernel>(
     node: Node<'_, K>,
     requirement: SmcRequirement,
@@ -107,14 +107,14 @@ pub fn set_up<K: Kernel>(
         Err(error) => {
             let smc_off = off(&attachment.key, &error);
             give_up(node, pod, attachment, smc_off);
-            // saved under the lock: another pod must not rely on entries that this one no longer has
+            // save while the lock is held: another pod must not rely on entries that this pod has removed
             node.store.update(attachment)?;
         }
     }
     Ok(())
 }
 
-/// Removes the pod's SMC-R. `smc_off` becomes the record; it keeps what could not be removed, for DEL.
+/// Removes the pod's SMC-R. `smc_off` becomes the record. It also gets the entries that could not be removed, for DEL.
 fn give_up<K: Kernel>(
     node: Node<'_, K>,
     pod: &K::Pod,
@@ -136,7 +136,7 @@ fn give_up<K: Kernel>(
     attachment.smc = Some(smc_off);
 }
 
-/// Returns the SMC-R to set up, and the observed state on which it is based.
+/// Decides which SMC-R set-up the pod gets. Returns it with the observed state on which it is based.
 fn decide<K: Kernel>(
     node: Node<'_, K>,
     requirement: SmcRequirement,
@@ -197,8 +197,8 @@ fn gids<K: Kernel>(
     (0..attachment.rails.len()).map(of_rail).collect()
 }
 
-/// Returns the pod's primary interface: the first one that earlier plugins made in the pod, otherwise the one that
-/// the runtime names.
+/// Returns the name of the pod's primary interface: the first interface that an earlier plugin made in the pod, or else
+/// the interface that the runtime names.
 pub fn primary<K>(node: Node<'_, K>, key: &Key) -> String {
     let previous = node.conf.network.prev_result.as_ref();
     let interfaces = previous.and_then(|result| result["interfaces"].as_array());
@@ -303,7 +303,7 @@ pub fn drift<K: Kernel>(
     Ok(drift)
 }
 
-/// Returns the commands of the changes that ADD would make for SMC-R if the GIDs allow it.
+/// Returns the commands by which ADD would set up SMC-R, if the GIDs allow it.
 pub fn preview<K: Kernel>(
     node: Node<'_, K>,
     requirement: SmcRequirement,
@@ -349,7 +349,7 @@ pub fn preview<K: Kernel>(
     Ok(text)
 }
 
-/// Returns the reason of STATUS if SMC-R is required for all pods and the kernel does not have it.
+/// Returns an error text for STATUS if all pods require SMC-R, and the kernel has no SMC.
 pub fn status<K: Kernel>(node: Node<'_, K>) -> Option<String> {
     if node.conf.smc.smcr != Smcr::On {
         return None;

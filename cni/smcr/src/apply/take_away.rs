@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Removal of a pod's SMC-R. The last pod that has an entry or the user EID removes it.
+//! Removes a pod's SMC-R. Entries and the user EID are removed by the last pod that uses them.
 
 use super::{Error, Node, ROUNDS};
 use crate::decision::{self, Others};
 use attachments::{Attachment, Phase, Smc};
 use rdma_netns::{Kernel, NetnsSide, Op};
 
-/// Removes the parts of the attachment's SMC-R that no other attachment has, and returns the failures. The removal
-/// continues after an error. The caller holds the node's lock. The entries of a dead namespace are gone already, and
-/// with an unloaded module all entries are.
+/// Removes the parts of the attachment's SMC-R that no other attachment uses, and returns the failures. Continues after
+/// a failure. The caller holds the node's lock. Entries of a namespace that has ended are gone, and so are all entries
+/// if the module is unloaded.
 ///
-/// `take_away` also restores entries of others that had to be removed. If one cannot be restored, it stays in
-/// `attachment` and its record. The failure is only logged, so that the pod can be deleted.
+/// The kernel removes others' entries with the same id too; `take_away` adds them again. If an entry cannot be added
+/// again, it stays in `attachment` and in its record. This failure is only logged, so that the pod can be deleted.
 pub fn take_away<K: Kernel>(
     node: Node<'_, K>,
     pod: Option<&K::Pod>,
@@ -108,7 +108,8 @@ fn remove_once<K: Kernel>(
     Ok(round)
 }
 
-/// Logs the pnet entries that a lost record may have had. The entries stay, since an operator may have added them.
+/// Logs pnet entries that the attachment may have added, after its record was lost. Does not remove them, because an
+/// administrator may have added them.
 pub fn tell_lost<K: Kernel>(node: Node<'_, K>, attachment: &Attachment) {
     if !node.kernel.has_smc() {
         return;

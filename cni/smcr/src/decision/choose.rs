@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Chooses the RDMA port for each interface of a pod, and the entries for the port.
+//! Chooses the RDMA port for each interface of a pod, and the pnet entries for this port.
 
 pub use super::fits::{SkipReason, SmcInput};
 
@@ -14,7 +14,7 @@ use rdma_netns::{
     smc::{PnetEntry, PnetId},
 };
 
-/// Pnet id of interfaces that must stay TCP. Unlike the ids of RDMA ports, this id is no hardware address.
+/// Pnet id of interfaces that must stay TCP. No RDMA port has this id, because the ids of ports are hardware addresses.
 const NO_PORTS_ID: &str = "TCPONLY";
 
 /// The SMC-R to set up, and the interfaces without it.
@@ -103,8 +103,8 @@ impl SmcBuilder<'_> {
         fits(self.input, carrier, name)
     }
 
-    /// Chooses a rail for the pod's primary interface: a rail of the primary's subnet if possible, otherwise the first
-    /// rail that would carry its connections.
+    /// Chooses a rail for the pod's primary interface. Prefers a rail of the primary's subnet. Otherwise chooses the
+    /// first rail that would carry the connections.
     fn primary(&mut self, name: &str, usable: &[&Carrier]) {
         let Some(link) = self.link(name) else {
             return;
@@ -120,7 +120,7 @@ impl SmcBuilder<'_> {
                 Err(reason) => first = first.or(Some(reason)),
             }
         }
-        // as with a rail, a missing IPv4 address is no problem if another interface has SMC-R
+        // a missing IPv4 address is no problem if another interface has SMC-R
         let is_carried = !self.smc.interfaces.is_empty();
         let first = first.filter(|it| !(is_carried && *it == SkipReason::NoIpv4));
         self.without
@@ -175,8 +175,8 @@ impl SmcBuilder<'_> {
         entries.any(|it| it.entry.name == *id && it.entry.netdev.as_deref() == Some(name))
     }
 
-    /// Adds `entry`. The attachment becomes an owner of the entry if the table lacks it, or if the record of another
-    /// attachment has it.
+    /// Adds `entry` to the set-up. The attachment owns the entry if the kernel's table lacks it, or if another
+    /// attachment's record has it.
     fn place(&mut self, at: NetnsSide, entry: &PnetEntry) {
         let SmcInput {
             attachment,
@@ -238,9 +238,9 @@ impl SmcBuilder<'_> {
         self.into_chosen()
     }
 
-    /// Gives interfaces that might be carried with a foreign GID an id that no RDMA port has. The kernel then stops
-    /// searching; without an id it would use the RDMA device of the netdev, or of the netdev below it
-    /// (`smc_pnet_find_rdma_dev()`). If the netdev below has an id, the kernel uses that id, and only the id's owner
+    /// Adds entries for interfaces that the kernel might carry with a foreign GID. Their id belongs to no RDMA port, so
+    /// the kernel finds no port. Without an id, the kernel would use the RDMA device of the netdev, or of the netdev
+    /// below (`smc_pnet_find_rdma_dev()`). If the netdev below has an id, the kernel uses this id, and only its owner
     /// can remove it.
     fn block_foreign_gids(&mut self) {
         let Ok(id) = PnetId::try_from(NO_PORTS_ID) else {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The removal of a pod's SMC-R. The kernel removes all entries of an id in a namespace at once, so that entries of
-//! others must be restored.
+//! Plans the removal of a pod's SMC-R. The kernel removes all entries of an id in a namespace at once, so other
+//! attachments' entries must be added again.
 
 use super::{ONE, add, of_id, table};
 use attachments::{Attachment, PlacedEntry, Smc};
@@ -18,8 +18,8 @@ pub struct Others<'a> {
     pub unreadable: bool,
 }
 
-/// Returns the changes that remove the attachment's SMC-R. Entries that `others` also have stay, or are restored if
-/// they had to be removed. `has_pod`: the pod's namespace exists.
+/// Returns the changes that remove the attachment's SMC-R. Entries that `others` use too are kept, or added again if
+/// they were removed with the id. `has_pod`: the pod's namespace exists.
 pub fn detach(
     attachment: &Attachment,
     others: Others<'_>,
@@ -66,9 +66,9 @@ pub fn detach(
     ops
 }
 
-/// Returns the entries of others that [`detach`] removes and restores, or that an earlier call has removed. The caller
-/// records these entries first, because it may be killed before they are restored. Restored entries are left out, and
-/// entries whose device has got another id meanwhile.
+/// Returns the entries of others that [`detach`] removes and adds again, and those that an earlier call has removed.
+/// The caller records these entries first, because it may be killed before they are added again. Leaves out entries
+/// that exist again, and entries whose device has another id now.
 pub fn returning(
     attachment: &Attachment,
     others: Others<'_>,
@@ -152,8 +152,8 @@ impl<'a> Users<'a> {
         self.smc.has(at, entry) && !unknown && !others.iter().any(|other| other.has(at, entry))
     }
 
-    /// Reports whether `placed` can be restored: nobody has given its netdev or RDMA device another id, which the
-    /// kernel would keep.
+    /// Returns true if `placed` can be added again. If its netdev or RDMA device has another id now, the kernel would
+    /// keep that id.
     fn may_return(&self, placed: &PlacedEntry, smc_state: &SmcState) -> bool {
         let PlacedEntry { at, entry } = placed;
         let keeps_out = |it: &PnetEntry| it.excludes(entry) && !self.is_only_ours(*at, it);

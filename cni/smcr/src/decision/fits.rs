@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The check that an interface's connections would be carried, according to the observed state and the records of other
+//! Checks whether the kernel would carry an interface's connections, from the observed state and the records of other
 //! pods.
 
 use super::{
@@ -24,7 +24,8 @@ pub struct SmcInput<'a> {
     pub observed: &'a Observed,
     /// Observed state of SMC.
     pub smc_state: &'a SmcState,
-    /// GIDs of each rail's port, as the pod sees them. None: the rails are not yet in the pod, and count as fitting.
+    /// GIDs of each rail's port, as the pod sees them. `None`: the rails are not in the pod yet, and are assumed to
+    /// fit.
     pub gids: Option<&'a [Option<GidTable>]>,
     /// Primary interface of the pod, whose connections SMC-R carries in addition to the rails'.
     pub primary: Option<&'a str>,
@@ -47,7 +48,7 @@ pub enum SkipReason {
     /// Another program has given the interface another id.
     #[error("its pnet id is already {0}, which is not the RDMA device's")]
     OtherId(PnetId),
-    /// The netdev on the host below the interface has an id, which counts before the pod's.
+    /// The netdev on the host below the interface has an id, which takes precedence over the pod's.
     #[error(
         "{netdev} on the host has pnet id {id}, which counts before the pod's own and is not the \
          RDMA device's: AF_SMC sockets use any RDMA device with that id; remove the id of {netdev} on \
@@ -82,9 +83,9 @@ pub enum SkipReason {
         /// Pod that has SMC-R.
         holder: String,
     },
-    /// Only SMC-Rv1 would fit. SMC-Rv1 is not routed, and the kernel compares only the prefixes of the TCP interfaces
-    /// (`smc_listen_prfx_check()`, `net/smc/af_smc.c`). If the RDMA NICs are on two links, a connection waits 5 s, and
-    /// its data can be corrupt (docs/dev/smc-r-kernel.md).
+    /// Only SMC-Rv1 would fit. SMC-Rv1 is not routed, but the kernel compares only the prefixes of the TCP interfaces
+    /// (`smc_listen_prfx_check()`, `net/smc/af_smc.c`). If the two RDMA NICs are on different links, a connection waits
+    /// 5 s, and its data can be corrupt (docs/dev/smc-r-kernel.md).
     #[error(
         "only SMC-Rv1 could carry it, which needs the RDMA NICs of both ends on one link, and this \
          cannot be verified; connections by the RDMA interfaces' own addresses can have SMC-R"
@@ -96,7 +97,7 @@ pub enum SkipReason {
 }
 
 impl SkipReason {
-    /// Reports whether the interface might be carried with an address that is not the pod's.
+    /// Returns true if the kernel might carry the interface's connections with an address that is not the pod's.
     pub(super) fn may_use_foreign_gid(&self) -> bool {
         match self {
             Self::Misfit(misfit) => matches!(
@@ -109,8 +110,8 @@ impl SkipReason {
     }
 }
 
-/// Returns how `carrier` carries connections of the pod's interface `name`. Returns an error if the netdev on the host
-/// below the interface has another id.
+/// Returns by which SMC version `carrier` carries connections of the pod's interface `name`. Returns an error if the
+/// host's netdev below the interface has another id.
 pub(super) fn fits(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit, SkipReason> {
     let fit = fit_by_gids(input, carrier, name);
     match base(input, name) {
@@ -124,13 +125,13 @@ pub(super) fn fits(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result
     }
 }
 
-/// Returns the entry on the host that counts before the pod's own entry of the interface `name`.
+/// Returns the host's entry that takes precedence over the pod's entry for the interface `name`.
 pub(super) fn base<'a>(input: SmcInput<'a>, name: &str) -> Option<&'a PnetEntry> {
     rails::base(input.attachment, name, input.observed, input.smc_state)
 }
 
-/// Returns how connections are carried by the GIDs of the carrier's port: by SMC-Rv2, if SMC-Rv2 carries one of the
-/// addresses. Returns an error if one of the addresses would be carried incorrectly, or if none would be carried.
+/// Returns the SMC version by which the GIDs of the carrier's port carry connections: SMC-Rv2 if it carries one of the
+/// addresses. Returns an error if an address would be carried incorrectly, or if none would be carried.
 fn fit_by_gids(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit, SkipReason> {
     let Some(gids) = input.gids else {
         return Ok(Fit::V2);
@@ -176,16 +177,16 @@ pub(super) fn sources<'a>(input: SmcInput<'a>, link: &'a Link) -> impl Iterator<
     Source::of(link, is_vlan(input.observed, link))
 }
 
-/// Reports whether a netdev of the pod is a VLAN, or a child of one (`smc_vlan_by_tcpsk()`, `net/smc/smc_core.c`).
+/// Returns true if a netdev of the pod is a VLAN, or a child of a VLAN (`smc_vlan_by_tcpsk()`, `net/smc/smc_core.c`).
 fn is_vlan(observed: &Observed, link: &Link) -> bool {
     let is_vlan_netdev = |link: &Link| link.kind.as_deref() == Some("vlan");
     let parent = parent_on_host(link).and_then(|index| observed.host.link_by_index(index));
     is_vlan_netdev(link) || parent.is_some_and(is_vlan_netdev)
 }
 
-/// Returns another pod whose connections would share link groups with this pod's, if RDMA devices are shared. A server
-/// distinguishes link groups only by the peer's GID, whatever pod and device they belong to (`smcr_lgr_match()`,
-/// `net/smc/smc_core.c`). Connections by the device's own GID do not depend on other pods.
+/// Returns another pod that uses the same RDMA device, if its connections would share link groups with this pod's. A
+/// server distinguishes link groups only by the peer's GID, and not by pod or device (`smcr_lgr_match()`,
+/// `net/smc/smc_core.c`). Connections with the device's own GID do not depend on other pods.
 fn other_user(input: SmcInput<'_>) -> Option<&Attachment> {
     let attachment = input.attachment;
     let uses = |other: &&Attachment| {
@@ -199,7 +200,7 @@ fn other_user(input: SmcInput<'_>) -> Option<&Attachment> {
         .filter(|_| attachment.rdma_mode == Some(RdmaMode::Shared))
 }
 
-/// Returns the interfaces of the record whose connections would currently not be carried, and the reasons.
+/// Returns the record's interfaces whose connections the kernel would not carry at present, and the reasons.
 pub fn misfits(input: SmcInput<'_>) -> Vec<(String, SkipReason)> {
     let Some(smc) = &input.attachment.smc else {
         return vec![];
@@ -232,7 +233,7 @@ pub fn misfits(input: SmcInput<'_>) -> Vec<(String, SkipReason)> {
     misfits
 }
 
-/// Returns the tables of `gids` without the addresses of other pods. `others` may have attachments of the same pod.
+/// Returns the tables of `gids` without other pods' addresses. `others` may include attachments of the same pod.
 pub fn without_other_pods(
     attachment: &Attachment,
     others: &[Attachment],
@@ -258,8 +259,8 @@ pub fn without_other_pods(
     gids
 }
 
-/// Returns the netdevs that can have GIDs on the RDMA port of `rail`: the pod's, the host's, and those that other
-/// pods' records name.
+/// Returns the netdevs that can have GIDs on the RDMA port of `rail`: netdevs of the pod, of the host, and in other
+/// pods' records.
 fn netdevs(input: SmcInput<'_>, rail: &Rail) -> Vec<Netdev> {
     let observed = input.observed;
     let of = |link: &Link, owner, is_on_port| Netdev {

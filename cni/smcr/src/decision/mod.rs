@@ -2,8 +2,8 @@
 //! Pure plans for SMC-R: pnet ids, the user EID and `net.smc.tcp2smc`.
 //!
 //! The kernel carries a connection by RDMA if its netdev and an RDMA port have the same pnet id
-//! (`smc_pnet_find_roce_by_pnetid()`, `net/smc/smc_pnet.c`). A netdev's id is in the table of its namespace, an RDMA
-//! port's id in the table of the initial namespace, wherever the RDMA device is.
+//! (`smc_pnet_find_roce_by_pnetid()`, `net/smc/smc_pnet.c`). A netdev's id is in the table of its own namespace. An
+//! RDMA port's id is in the table of the initial namespace, even if the RDMA device is in a pod.
 //!
 //! | module | owns |
 //! |---|---|
@@ -31,13 +31,13 @@ use rdma_netns::{
     smc::{PnetEntry, PnetId, SmcState},
 };
 
-/// Number of links in a pod's link groups. The kernel makes a second link over an RDMA device with the same pnet id,
-/// or over the same device with the first GID that fits, and does not check the route (`smc_llc_srv_add_link()`,
-/// `net/smc/smc_llc.c`). If that link does not reach the peer, the first connection waits 5 s for it.
+/// Number of links in a pod's link groups. The kernel would make a second link over an RDMA device with the same pnet
+/// id, or over the same device with the first GID that fits, without checking the route (`smc_llc_srv_add_link()`,
+/// `net/smc/smc_llc.c`). If the second link did not reach the peer, the first connection would wait 5 s.
 const ONE: u8 = 1;
 
-/// Returns the missing changes for `smc`. `tcp2smc` comes last, so that sockets that are opened with it find all
-/// entries.
+/// Returns the missing changes for `smc`. `tcp2smc` is last, so that all entries exist before the first socket uses
+/// them.
 pub fn attach(smc: &Smc, smc_state: &SmcState) -> Vec<Op> {
     let ueid = smc
         .ueid
@@ -61,11 +61,11 @@ pub fn attach(smc: &Smc, smc_state: &SmcState) -> Vec<Op> {
     ops
 }
 
-/// Returns the changes for the drift of CHECK: the changes of [`attach`], and the missing entries of others that the
-/// interfaces need.
+/// Returns the changes that CHECK reports as differences: the changes of [`attach`], and other attachments' entries
+/// that are missing but needed.
 ///
-/// If SMC-R is off, only entries with ids that no RDMA port has are expected. All other entries in the record could not
-/// be removed.
+/// If SMC-R is off, only the entries with ids of no RDMA port are expected. The record's other entries are those that
+/// could not be removed.
 pub fn missing(smc: &Smc, smc_state: &SmcState) -> Vec<Op> {
     if smc.state == SmcStatus::Off {
         let placed = smc.entries.iter().map(|it| &it.entry);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The RDMA ports that can carry a pod's connections, and their pnet ids.
 //!
-//! Each NIC has its own id, which is its hardware address. If several NICs had one id, each connection for which the
-//! kernel chooses a NIC that does not reach the peer would wait 5 s.
+//! Each NIC has an id of its own, its hardware address. With one id for several NICs, the kernel could choose a NIC
+//! that does not reach the peer, and such a connection would wait 5 s.
 
 use attachments::{Attachment, Rail};
 use rdma_netns::{
@@ -35,7 +35,7 @@ pub enum Blocker {
     /// No rail has an RDMA device.
     #[error("the pod has no RDMA device")]
     NoRdma,
-    /// The eRDMA driver is in the mode for programs that use RDMA's own connection manager.
+    /// The eRDMA driver is in the mode for programs that use RDMA's connection manager.
     #[error(
         "{device} is an eRDMA device, and its driver is in compat mode, which has no SMC-R: load \
          erdma with compat_mode=N"
@@ -66,7 +66,7 @@ pub enum Blocker {
         /// The RDMA device.
         device: String,
     },
-    /// Another port of the device has an id, and the kernel keeps one entry for a device.
+    /// Another port of the device has an id. The kernel stores only one entry for a device.
     #[error("another port of {device} has pnet id {id}, and the kernel keeps one for a device")]
     OtherPort {
         /// The RDMA device.
@@ -89,9 +89,9 @@ pub enum Blocker {
     },
 }
 
-/// Returns the reason why the pod's connections stay TCP, as far as the reason is known before the first change. If
-/// SMC-R is `required`, one unusable rail is a reason; otherwise there is a reason only if no rail is usable. A rail
-/// without an RDMA device is a reason only if there is no other rail.
+/// Returns the reason why the pod's connections must stay TCP, if it is known before the first change. If SMC-R is
+/// `required`, one unusable rail is a reason. If SMC-R is optional, there is a reason only if no rail is usable. A rail
+/// without an RDMA device is a reason only if it is the only rail.
 pub fn blocker(
     attachment: &Attachment,
     observed: &Observed,
@@ -111,7 +111,7 @@ pub fn blocker(
     }
 }
 
-/// Returns the carrier of each rail, or the reason why it has none. `moved`: the rails are in the pod.
+/// Returns the carrier of each rail, or the reason why a rail has none. `moved`: the rails are in the pod.
 pub fn carriers(
     attachment: &Attachment,
     observed: &Observed,
@@ -131,8 +131,8 @@ pub fn carriers(
     found
 }
 
-/// Refuses an id that another RDMA device has. The id is accepted if the table has the entry already, because an
-/// operator may give two devices one id.
+/// Refuses an id that another RDMA device has. Accepts the id if the kernel's table has this entry already, because an
+/// administrator may give two devices one id.
 fn check_id<'a>(
     carrier: Carrier,
     mut entries: impl Iterator<Item = &'a PnetEntry> + Clone,
@@ -154,7 +154,7 @@ fn check_id<'a>(
     }
 }
 
-/// Returns the RDMA device and port of rail `index`. None: the rail has no RDMA device.
+/// Returns the RDMA device and port of rail `index`. `None`: the rail has no RDMA device.
 pub fn port_of(attachment: &Attachment, index: usize, observed: &Observed) -> Option<(String, u8)> {
     let rail = attachment.rails.get(index)?;
     let rdma = rail.rdma.as_ref()?;
@@ -175,7 +175,7 @@ fn carrier(
     if smc_state.erdma_compat == Some(true) && is_erdma(rdma, observed) {
         return Err(Blocker::Compat { device });
     }
-    // if the kernel does not report SMC's devices, it uses eRDMA if it has tcp2smc
+    // if the kernel does not list SMC's devices, assume that it uses eRDMA if it has tcp2smc
     let is_used = match &smc_state.devices {
         Some(devices) => devices.contains(&device),
         None => smc_state.tcp2smc.is_some() || !is_erdma(rdma, observed),
@@ -227,8 +227,8 @@ fn is_erdma(rdma: &RdmaDevice, observed: &Observed) -> bool {
     device.is_some_and(|it| it.driver.as_deref() == Some(ERDMA) || !it.rdma_functions.is_empty())
 }
 
-/// Returns the number of the RDMA port of `link`, the rail's netdev on the host; for a bond, the RDMA port of one of
-/// its ports; otherwise the first port.
+/// Returns the number of the RDMA port of `link`, the rail's netdev on the host. For a bond, returns the RDMA port of
+/// one of its ports. If there is none, returns the first port.
 fn port(rdma: &RdmaDevice, link: Option<&Link>, observed: &Observed) -> u8 {
     let index = link.map(|link| link.index);
     let of_bond = |netdev: u32| {
@@ -245,9 +245,9 @@ fn port(rdma: &RdmaDevice, link: Option<&Link>, observed: &Observed) -> u8 {
 /// Largest depth of stacked netdevs (`MAX_NEST_DEV`).
 const NESTED: usize = 8;
 
-/// Returns the entry of the netdev on the host at the bottom of the pod's interface `name`. The kernel looks this entry
-/// up first, also for connections of children in pods (`pnet_find_base_ndev()`,
-/// `smc_pnet_find_ndev_pnetid_by_table()`). The entry therefore takes precedence over the pod's own.
+/// Returns the entry of the host's lowest netdev below the pod's interface `name`. The kernel looks this entry up
+/// first, also for children in pods (`pnet_find_base_ndev()`, `smc_pnet_find_ndev_pnetid_by_table()`). The entry
+/// therefore takes precedence over the pod's.
 pub(super) fn base<'a>(
     attachment: &Attachment,
     name: &str,
@@ -284,8 +284,8 @@ pub(super) fn parent_on_host(link: &Link) -> Option<u32> {
     link.lower.filter(|_| is_child)
 }
 
-/// Returns the NIC's own id, which is its hardware address on the host. A driver can change the address with a move
-/// (igbvf). For a netdev that an earlier plugin moved, the permanent address counts.
+/// Returns the NIC's own id: its hardware address on the host, because a driver can change the address in a move
+/// (igbvf). If an earlier plugin moved the netdev, returns its permanent address.
 fn own_id(rail: &Rail, link: Option<&Link>) -> Option<PnetId> {
     let link = link?;
     let burnt_in = link.permanent_mac.as_ref().filter(|_| !rail.is_ours());

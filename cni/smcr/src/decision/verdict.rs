@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The prediction of the GID that the kernel chooses for a connection. The prediction prevents connections that wait
-//! for 5 s, and connections that use a foreign address.
+//! Predicts the GID that the kernel chooses for a connection. Without the prediction, some connections would wait for 5
+//! s, and others would use a foreign address.
 
 use attachments::Fit;
 use rdma_netns::{Address, Gid, GidKind, GidTable, Link};
@@ -28,7 +28,7 @@ pub struct Netdev {
     pub vlan: bool,
     /// Owner.
     pub owner: Owner,
-    /// True if the netdev is known to use the RDMA port, even if it currently has no GID there.
+    /// True if the netdev certainly uses the RDMA port, even if it has no GID there at present.
     pub is_on_port: bool,
 }
 
@@ -50,7 +50,7 @@ pub struct View<'a> {
     pub gids: &'a GidTable,
     /// Known netdevs, the pod's first.
     pub netdevs: &'a [Netdev],
-    /// True if only the pod has the port: a GID of an unknown netdev then belongs to the pod.
+    /// True if only the pod has the port. Then a GID of an unknown netdev belongs to the pod.
     pub alone: bool,
     /// True if the kernel has a user EID.
     pub has_ueid: bool,
@@ -75,7 +75,7 @@ pub enum Misfit {
          pod an interface without a VLAN tag for SMC-R"
     )]
     Vlan,
-    /// No GID's netdev has an address of the source's subnet, and there is no RoCE v1 GID.
+    /// No GID's netdev has an address in the source's subnet, and there is no RoCE v1 GID.
     #[error(
         "no GID fits {ip}/{prefix}: SMC-Rv2 needs one whose netdev has an IPv4 address of that subnet, \
          and SMC-Rv1 needs a RoCE v1 GID; connections by the RDMA interfaces' own addresses can have \
@@ -87,7 +87,7 @@ pub enum Misfit {
         /// Length of the source's prefix, bits.
         prefix: u8,
     },
-    /// The first GID that fits is the peer of a point-to-point address. No machine reaches the port by this GID.
+    /// The first GID that fits is the other end of a point-to-point address. No machine reaches the port by this GID.
     #[error(
         "the kernel would choose GID {address}, which {netdev} has only as the other end of an address: \
          peers cannot reach it; remove that address from {netdev}, and set it again after the others \
@@ -125,17 +125,17 @@ fn strange(address: IpAddr, owner: &str, by: Fit) -> String {
 
 /// Predicts how the kernel carries a connection from `source`.
 ///
-/// The kernel tries SMC-Rv2 first, if it has a user EID (`smc_find_proposal_devices()`, `net/smc/af_smc.c`). For
-/// SMC-Rv2 the kernel chooses the first RoCE v2 GID that is an IPv4 address and whose netdev, in any namespace, has an
-/// address with the source in its prefix. The GID itself need not be of that prefix. SMC-Rv1 uses the first RoCE v1
-/// GID, whatever its address: on a shared netdev the parent's. A connection by a VLAN uses only GIDs of VLANs with the
-/// same id; any other connection uses no GID of a VLAN (`smc_ib_determine_gid()`, `smc_ib_determine_gid_rcu()`,
-/// `net/smc/smc_ib.c`, Linux 6.12).
+/// The kernel first tries SMC-Rv2, if it has a user EID (`smc_find_proposal_devices()`, `net/smc/af_smc.c`). For
+/// SMC-Rv2 it chooses the first RoCE v2 GID that is an IPv4 address, and whose netdev has an address with `source` in
+/// its prefix. The netdev may be in any namespace, and the GID itself may have another prefix. For SMC-Rv1 the kernel
+/// uses the first RoCE v1 GID, whatever its address; on a shared netdev this is the parent's. A connection by a VLAN
+/// uses only GIDs of VLANs with the same id. Any other connection uses no GID of a VLAN (`smc_ib_determine_gid()`,
+/// `smc_ib_determine_gid_rcu()`, `net/smc/smc_ib.c`, Linux 6.12).
 ///
-/// `verdict` does not rely on the order of the table, since the kernel reuses free indexes: all GIDs that fit must be
-/// the pod's. There is one exception: the other end of a point-to-point address, which also has a GID, may fit, but
-/// must not be the first. Earlier versions set such an address on a rail, after the rail's own. CHECK repeats the
-/// prediction.
+/// The kernel reuses free indexes, so the table's order can change. `verdict` therefore requires that all GIDs that fit
+/// belong to the pod. There is one exception. The other end of a point-to-point address also has a GID, which may fit
+/// if it is not the first. Earlier versions set such an address on a rail, after the rail's own address. CHECK repeats
+/// the prediction.
 pub fn verdict(view: View<'_>, source: Source) -> Result<Fit, Misfit> {
     if view.gids.size == 1 {
         return Ok(Fit::Device);
@@ -172,11 +172,10 @@ pub fn verdict(view: View<'_>, source: Source) -> Result<Fit, Misfit> {
 impl View<'_> {
     /// Refuses GIDs that are not the pod's.
     ///
-    /// The parent's GIDs are refused for SMC-Rv1 too, although any peer reaches the port by them. The parent's GIDs
-    /// would be correct only under two conditions: all RDMA NICs are on one link, which a pod cannot observe; and the
-    /// first GID remains the parent's link-local one, which is false for soft-RoCE over a bond
-    /// (docs/dev/smc-r-kernel.md). An arm here for `Owner::Host` with `Fit::V1` would allow them for any number of
-    /// pods.
+    /// The parent's GIDs are refused for SMC-Rv1 too, although any peer reaches the port by them. They would be correct
+    /// only under two conditions. All RDMA NICs must be on one link, which a pod cannot observe. The first GID must
+    /// remain the parent's link-local one, which is false for soft-RoCE over a bond (docs/dev/smc-r-kernel.md). An arm
+    /// here for `Owner::Host` with `Fit::V1` would allow them for any number of pods.
     fn all_own<'g>(&self, gids: impl Iterator<Item = &'g Gid>, by: Fit) -> Result<(), Misfit> {
         for gid in gids {
             let owner = match self.netdev(gid) {
@@ -191,7 +190,8 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Refuses the other end of an address as the first GID, which the kernel sends to peers.
+    /// Refuses the other end of a point-to-point address as the first GID, because the kernel sends the first GID to
+    /// peers.
     fn no_other_end(&self, first: Option<&Gid>) -> Result<(), Misfit> {
         let Some((gid, netdev)) = first.and_then(|gid| Some((gid, self.netdev(gid)?))) else {
             return Ok(());
@@ -207,8 +207,8 @@ impl View<'_> {
         }
     }
 
-    /// Refuses a foreign netdev on the same port whose GIDs would fit once they exist: the netdev may be down, or get
-    /// its address later.
+    /// Refuses a foreign netdev on the same port whose GIDs may fit later: the netdev may be down now, or get its
+    /// address later.
     fn none_near(&self, source: Source) -> Result<(), Misfit> {
         let is_others = |it: &&Netdev| it.is_on_port && it.owner != Owner::Pod;
         for netdev in self.netdevs.iter().filter(is_others) {
@@ -230,7 +230,7 @@ impl View<'_> {
             named && netdev.has_gid_of(gid.address())
         };
         let by_name = |netdev: &&Netdev| gid.netdev.as_ref() == Some(&netdev.name);
-        // the driver makes the port's own GID from its hardware address, even if the netdev lacks that address
+        // the driver derives the port's own GID from its hardware address, even if the netdev has another address
         let made = || {
             let is_made = !self.alone && gid.ip.is_unicast_link_local();
             let hosts = self.netdevs.iter().filter(|it| it.owner == Owner::Host);
@@ -243,8 +243,8 @@ impl View<'_> {
         self.netdev(gid).is_some_and(|netdev| netdev.vlan)
     }
 
-    /// Reports whether `gid` is an IPv4 address and its netdev has an address with `source` in its prefix. For an
-    /// unknown netdev, the prefix of the source is applied to the GID itself.
+    /// Returns true if `gid` is an IPv4 address and its netdev has an address with `source` in its prefix. If the
+    /// netdev is unknown, applies the source's prefix to the GID itself.
     fn reaches(&self, gid: &Gid, source: Source) -> bool {
         let IpAddr::V4(ip) = gid.address() else {
             return false;
@@ -257,8 +257,8 @@ impl View<'_> {
 }
 
 impl Netdev {
-    /// Reports whether one of the netdev's addresses makes the GID of `ip`. The GID of a point-to-point IPv4 address is
-    /// the other end (`inetaddr_event()`, `drivers/infiniband/core/roce_gid_mgmt.c`).
+    /// Returns true if one of the netdev's addresses creates a GID for `ip`. A point-to-point IPv4 address creates a
+    /// GID for its other end (`inetaddr_event()`, `drivers/infiniband/core/roce_gid_mgmt.c`).
     fn has_gid_of(&self, ip: IpAddr) -> bool {
         let mut addresses = self.addresses.iter();
         addresses.any(|it| match it.ip {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin smc`: the state of SMC-R in a namespace. The command reads the kernel, and the records to find a
-//! pod, and changes nothing.
+//! `rdma-device-plugin smc`: prints the state of SMC-R in a namespace. The command finds a pod by the records. It
+//! changes nothing.
 
 mod arguments;
 mod table;

@@ -106,7 +106,7 @@ fn connection(connection: &Connection) -> String {
     )
 }
 
-/// Returns the mode, or `-` for a socket without a peer, for which the kernel reports SMCR.
+/// Returns the mode, or `-` for a socket without a peer, for which the kernel always reports SMCR.
 fn mode(connection: &Connection) -> String {
     match connection.peer {
         None => "-".to_owned(),
