@@ -84,8 +84,8 @@ async fn report(arguments: &Arguments) -> Result<String> {
     Ok(text)
 }
 
-/// Discovers the NICs. Queries the metadata service only if the result depends on it, and returns the reason if the
-/// service does not answer.
+/// Discovers the NICs. Queries the metadata service only if the result depends on its answer. If the service does not
+/// answer, also returns the reason.
 async fn discovery(
     erdma: &Erdma,
     inventory: &Inventory,

@@ -25,8 +25,8 @@ pub struct Watched {
 type Fingerprint = (PathBuf, [u64; 3], [i64; 2]);
 
 impl Watched {
-    /// Watches the file, its directory and its real location: a mounted ConfigMap changes by the replacement of a
-    /// symbolic link in the directory.
+    /// Watches the file, its directory and the file's real path. If a ConfigMap is mounted, kubelet changes the file by
+    /// replacing a symbolic link in the directory.
     pub fn new(path: &Path) -> Self {
         let mut watched = vec![path.to_owned()];
         watched.extend(path.parent().map(Path::to_owned));

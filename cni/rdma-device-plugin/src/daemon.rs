@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's loop. After each change it plans everything again and applies the differences.
+//! The daemon's loop. After each change the daemon plans everything again and applies the differences.
 //!
 //! ```text
 //! SIGHUP, the file, netlink → Signal → Node → files for the chain → streams → plugins
 //! ```
-//! A resource that is offered before and after a change keeps its plugin: its socket, server, streams and registration
-//! stay untouched.
+//! A resource that is offered before and after a change keeps its plugin: socket, server, streams and registration are
+//! unchanged.
 
 mod start;
 
@@ -99,7 +99,7 @@ pub struct Daemon {
     errors: watch::Sender<Vec<ErrorThreshold>>,
     /// Names of the health reporters that judge devices.
     reporters: watch::Sender<Vec<String>>,
-    /// Starts an observation in the health task: this loop does not wait for a device's firmware.
+    /// Starts an observation in the health task, so that this loop does not wait for a device's firmware.
     observe: Arc<Notify>,
     /// Latest state of the eRDMA NICs.
     erdma: Arc<Report>,
@@ -111,8 +111,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Returns this daemon's entry for other daemons. Drop the entry after everything of the daemon has ended, streams
-    /// included: another daemon then owns kubelet's registration.
+    /// Returns this daemon's entry for other daemons. Drop the entry last, after all streams have ended: another daemon
+    /// then takes over the registration with kubelet.
     pub fn presence(&self) -> Option<Arc<Presence>> {
         self.presence.clone()
     }
@@ -200,7 +200,7 @@ impl Daemon {
         stop(plugins.into_values(), End::Daemon).await;
         self.leader.stop().await;
         self.watchers.shutdown().await;
-        // a driver that is unloaded at this moment is loaded first: there may be no next daemon
+        // a driver that is being unloaded is loaded again first, because no other daemon may follow
         if let Some(loader) = self.loader.take() {
             let free = tokio::task::spawn_blocking(move || drop(loader.lock()));
             let _ = tokio::time::timeout(DRIVER_RELOAD_TIMEOUT, free).await;
@@ -234,7 +234,7 @@ impl Daemon {
         }
     }
 
-    /// Returns the devices that are unhealthy now, and starts the task that sends later changes as signals.
+    /// Returns the devices that are unhealthy now. Starts the task that reports later changes as signals.
     fn follow_health(&mut self, inventory: &Inventory) -> Unhealthy {
         let (watch, remarks) =
             health::Watch::open(&self.arguments.sysfs, &self.arguments.state_dir);
@@ -298,7 +298,8 @@ impl Daemon {
     /// Returns the new configuration, or the present one if the new one is wrong.
     fn reload(&mut self, present: Arc<Conf>) -> Arc<Conf> {
         let parsed = self.arguments.conf().map(|mut parsed| {
-            // a wrong chain would reach the lists of all nodes at once: it changes with the roll-out only
+            // keep the present chain: a wrong one would reach the lists of all nodes at once, so it takes effect only
+            // with the roll-out
             let other = std::mem::replace(&mut parsed.conf.chain, present.chain.clone());
             if other != parsed.conf.chain {
                 parsed.remarks.push(CHAIN_CHANGED.to_owned());
@@ -339,7 +340,7 @@ impl Daemon {
         }
     }
 
-    /// Writes the files of `node` for the chain and the runtime, if this daemon leads.
+    /// If this daemon is the leader, writes the files of `node` for the chain and the runtime.
     async fn publish(&mut self, node: &Arc<Node>) {
         self.publish_at = None;
         if self.role.borrow().leads && !self.publisher.publish(node.clone()).await {
@@ -347,7 +348,7 @@ impl Daemon {
         }
     }
 
-    /// Plans and advertises the offers. The chain's files are written before kubelet sees the offers.
+    /// Plans the offers and advertises them. Writes the chain's files before kubelet sees the offers.
     async fn take(&mut self, conf: Arc<Conf>, inventory: Arc<Inventory>) {
         let erdma = Side {
             discovery: discover(&conf.erdma, &inventory, self.erdma.instance.as_deref()),

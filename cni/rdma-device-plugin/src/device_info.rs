@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Device information that Multus copies into a pod's `network-status`, where KubeVirt and app-netutil read it: one
-//! file for each id of an exclusive device (Device Information Specification 1.1.0 of the Network Plumbing Working
-//! Group, sections 3.1.3 and 4.1).
+//! Device information for Multus, which copies it into a pod's `network-status`. KubeVirt and app-netutil read it
+//! there. Each id of an exclusive device has one file (Device Information Specification 1.1.0 of the Network Plumbing
+//! Working Group, sections 3.1.3 and 4.1).
 //!
-//! Other device plugins have files in the same directory, and a file does not name its owner. The daemon therefore
-//! records its files before it writes them, and a later daemon removes the files of a killed one.
+//! Other device plugins have files in the same directory, and a file does not name the program that wrote it. The
+//! daemon therefore records its files before it writes them, so that a later daemon can remove the files of a killed
+//! one.
 //!
-//! The specification requires a device plugin to delete its files when it stops. These files stay while a daemon is
-//! replaced, since kubelet does not allocate again to a pod with a new sandbox. They are removed with the device, by
-//! `uninstall` or by `--release`.
+//! The specification requires a device plugin to delete its files when it stops. This daemon keeps the files while it
+//! is replaced, because kubelet does not call Allocate again for a pod with a new sandbox. The daemon removes a file
+//! when the device is gone. `uninstall` and `--release` remove all files.
 
 use crate::offer::Offer;
 use rdma_netns::{DeviceAddress, Inventory};
@@ -53,8 +54,8 @@ pub struct Record {
 }
 
 impl Record {
-    /// Reads the record of the state directory, without paths whose names cannot be the daemon's. A user without root
-    /// on the node may write there, but `uninstall` removes the recorded files as root.
+    /// Reads the record of the state directory. Ignores paths with names that the daemon does not use: a user without
+    /// root on the node may write to this directory, but `uninstall` removes recorded files as root.
     fn read(path: &Path) -> Result<Option<Self>, FileError> {
         let record: Option<Self> = file::read(path)?;
         Ok(record.map(Self::ours))
@@ -89,8 +90,8 @@ fn is_named_as_ours(path: &Path) -> bool {
     path.is_absolute() && address.is_some_and(|it| it.bus() == "pci")
 }
 
-/// Returns the files for `offers`, by name. Shared devices have none, and the specification has no type for a
-/// sub-function.
+/// Returns the files for `offers`, by name. Shared devices have no file, nor do sub-functions, for which the
+/// specification has no type.
 pub fn files<'a>(
     offers: impl IntoIterator<Item = &'a Offer>,
     inventory: &Inventory,
@@ -121,7 +122,7 @@ pub fn files<'a>(
     .collect()
 }
 
-/// Writes the `required` files to `directory` and removes all others of ours. Returns true if a file changed.
+/// Writes the `required` files to `directory`, and removes all other recorded files. Returns true if a file changed.
 ///
 /// # Errors
 /// A file, or the record in `state_dir`, cannot be read, written or removed.
@@ -179,7 +180,7 @@ pub fn remove(state_dir: &Path) -> Result<usize, FileError> {
     Ok(removed)
 }
 
-/// Removes the file at `path`, and the unfinished file of a killed writer. Returns true if it existed.
+/// Removes the file at `path`, and the unfinished file of a killed process. Returns true if the file existed.
 fn take_away(path: &Path) -> Result<bool, FileError> {
     file::remove(&file::unfinished(path))?;
     file::remove(path)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin fabric`: the watch over the fabric, in a pod of its own. The daemon's container may not open
-//! `/dev/infiniband/rdma_cm`; the watch's container gets it as `rdma/connection-manager`.
+//! `rdma-device-plugin fabric`: the fabric watch, which runs in a pod of its own. The daemon's container may not open
+//! `/dev/infiniband/rdma_cm`; the watch's container gets this device by the resource `rdma/connection-manager`.
 
 use crate::{
     api::Api, cli::Fabric as Arguments, hardware::Hardware, log_once::LogOnce, metrics,
@@ -24,7 +24,7 @@ pub enum FabricError {
     System(#[from] io::Error),
 }
 
-/// Watches until SIGTERM or SIGINT, on a thread of its own beside the one for metrics and probes.
+/// Watches until SIGTERM or SIGINT. The watch has a thread of its own, beside the thread for metrics and probes.
 ///
 /// # Errors
 /// The pod has no access to the API server, or an address or socket cannot be bound.
@@ -89,7 +89,7 @@ fn report(arguments: &Arguments) -> impl FnMut(&[RailState]) + use<> {
 }
 
 /// Returns the NICs of the daemon's resources whose netdev and RDMA device are in this namespace. A NIC of several
-/// resources counts once.
+/// resources is returned once.
 fn rails_of(published: &Published, inventory: &Inventory) -> Vec<FabricRail> {
     let mut rails: Vec<FabricRail> = vec![];
     for (resource, devices) in &published.resources {

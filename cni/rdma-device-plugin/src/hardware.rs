@@ -32,11 +32,11 @@ pub struct Hardware {
 /// Knowledge about devices from earlier observations.
 #[derive(Debug, Default)]
 struct Memory {
-    /// The kernel's users of devices. The daemon remembers a user after its end: NFS closes an idle connection, and a
-    /// resource's devices must not change with the connection.
+    /// The kernel's users of devices. The daemon remembers a user after its end: NFS closes idle connections, and a
+    /// resource's devices must not change each time.
     storage: BTreeMap<DeviceAddress, Vec<String>>,
-    /// The last function of each RDMA device, by name. A device without a parent in sysfs is matched only through its
-    /// netdev, which a pod may have.
+    /// The last known function of each RDMA device, by name. A device without a parent in sysfs is matched by its
+    /// netdev only, and the netdev may be in a pod.
     functions: BTreeMap<String, DeviceAddress>,
     gpudirect: GpuDirectReader,
 }
@@ -57,7 +57,8 @@ impl Memory {
         }
     }
 
-    /// Pairs unpaired RDMA devices with their earlier function, or else with the one in the record of a pod's rail.
+    /// Pairs unpaired RDMA devices with their last known function. If there is none, uses the function in the record of
+    /// a pod's rail.
     fn pair(&mut self, inventory: &mut Inventory, rails: impl FnOnce() -> Vec<PodRails>) {
         let names: Vec<String> = inventory
             .unpaired
@@ -148,7 +149,7 @@ impl Hardware {
         Ok(inventory)
     }
 
-    /// Observes which devices exist, without their ports, so that no device's firmware is awaited.
+    /// Observes which devices exist. Does not query ports, so it does not wait for a device's firmware.
     ///
     /// # Errors
     /// sysfs cannot be read.
@@ -191,8 +192,8 @@ impl Hardware {
         tokio::task::spawn_blocking(move || hardware.observe()).await?
     }
 
-    /// Returns device plugins' names of accelerators ([`rdma_netns::accelerator_names`]), on a thread that may wait for
-    /// the driver.
+    /// Returns the names that device plugins use for accelerators ([`rdma_netns::accelerator_names`]). Uses a separate
+    /// thread, because the driver may block.
     ///
     /// # Errors
     /// The thread panicked.

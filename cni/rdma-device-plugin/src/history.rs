@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Recent events for users: changes of devices' health, and errors and warnings of the log.
 //!
-//! The history is bounded, kept in memory and starts with the daemon; the log is persistent.
+//! The history is limited in size, is kept in memory only, and begins with the daemon's start. The log is persistent.
 
 use crate::offer::{Gone, Unhealthy};
 use conf_reader::one_line;
@@ -18,7 +18,8 @@ use std::{
 pub const CHANGES: usize = 100;
 /// Number of kept lines of the log.
 pub const LINES: usize = 50;
-/// Number of devices that are named if several change at once for one reason, such as all virtual functions of a NIC.
+/// Maximum number of devices that are listed by name if several change at once for one reason, such as all virtual
+/// functions of a NIC.
 pub const NAMED: usize = 4;
 /// Number of kept characters of a reason or a line.
 pub const LONGEST: usize = 400;
@@ -36,7 +37,8 @@ struct Kept {
     lines: VecDeque<Line>,
 }
 
-/// Name and fault of each device, by address: an RDMA device can disappear and come back under another name.
+/// Name and fault of each unhealthy device, by address, because an RDMA device can disappear and come back with another
+/// name.
 type Sick = BTreeMap<DeviceAddress, (String, String)>;
 
 /// Devices that became unhealthy or healthy.
@@ -92,7 +94,7 @@ impl History {
         self.kept().lines.iter().rev().cloned().collect()
     }
 
-    /// Records the state of devices at `at`: unhealthy devices, and devices that are gone from their bus.
+    /// Records the state of devices at the time `at`: unhealthy devices, and devices that are gone from their bus.
     pub fn follow<'a>(
         &self,
         inventory: &Inventory,

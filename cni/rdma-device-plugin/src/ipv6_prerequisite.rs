@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Checks that NICs have the addresses from which `rdma-ipam` derives pods' addresses with `from: parent`. A pod with a
-//! NIC without such an address does not start (104), and the daemon does not add the plugin to the chain on a node
-//! where all NICs lack the address.
+//! Checks that NICs have the addresses from which `rdma-ipam` derives pods' addresses with `from: parent`. If a NIC of
+//! a pod has no such address, the pod does not start (104). If all NICs of a node lack such an address, the daemon does
+//! not add the plugin to the chain.
 
 use crate::{
     conf::{Chain, Conf},
@@ -18,11 +18,11 @@ use std::{collections::BTreeSet, fmt, net::IpAddr, path::Path};
 pub struct Parent {
     /// Name of the RDMA device.
     pub rdma: String,
-    /// Name of the netdev, which may be a port of a bond; or the resource's parent netdev.
+    /// Name of the netdev, which may be a port of a bond, or of the resource's parent netdev.
     pub netdev: String,
 }
 
-/// Returns true if `chain.plugin.ipam` requires NICs to have an IPv6 address. With the family `both` a NIC needs an
+/// Returns true if `chain.plugin.ipam` requires an IPv6 address on each NIC. With the family `both`, a NIC needs an
 /// address of each family.
 fn is_required(chain: &Chain) -> bool {
     let ipam = chain.entry.fields().get("ipam");
@@ -58,8 +58,8 @@ pub fn parents(chain: Option<&Chain>, offers: &[Offer], inventory: &Inventory) -
     parents.into_iter().collect()
 }
 
-/// Returns the NICs of this node that need an IPv6 address, for programs other than the daemon. The function reads
-/// sysfs only if addresses are required.
+/// Returns the NICs of this node that need an IPv6 address. Used by programs other than the daemon. Reads sysfs only if
+/// addresses are required.
 ///
 /// # Errors
 /// sysfs cannot be read.
@@ -79,8 +79,8 @@ pub fn of_node(
     Ok(parents(conf.chain.as_ref(), &offers, &inventory))
 }
 
-/// Returns the NICs without an IPv6 address, by the netdev that should have it: the bond of a port. A netdev that is
-/// not in `links` is in a pod, and is left out.
+/// Returns the NICs without an IPv6 address, with the netdev that should have it; for a port this is its bond. Leaves
+/// out netdevs that are not in `links`, because they are in pods.
 pub fn without_ipv6(parents: &[Parent], links: &[Link]) -> Vec<Parent> {
     let lacking = parents
         .iter()
@@ -90,7 +90,8 @@ pub fn without_ipv6(parents: &[Parent], links: &[Link]) -> Vec<Parent> {
     lacking.into_iter().collect()
 }
 
-/// Returns the netdev without an address; inner `None`: the netdev has one; outer `None`: the daemon does not know.
+/// Returns the netdev without an address. Inner `None`: the netdev has an address. Outer `None`: the daemon cannot see
+/// the netdev.
 fn lacks(parent: &Parent, links: &[Link]) -> Option<Option<Parent>> {
     let own = links.iter().find(|it| *it.name == *parent.netdev)?;
     let master = links.iter().find(|it| Some(it.index) == own.master);
@@ -103,8 +104,8 @@ fn lacks(parent: &Parent, links: &[Link]) -> Option<Option<Parent>> {
     }))
 }
 
-/// Returns the reason not to add our plugin to the chain: NICs need an IPv6 address, and all of them lack it. `None` if
-/// a NIC has an address, or may have one.
+/// Returns the reason not to add `rdma-cni` to the chain: NICs need an IPv6 address, and all of them lack it. `None`: a
+/// NIC has an address, or may have one.
 pub fn blocker(parents: &[Parent], links: &[Link]) -> Option<String> {
     let lack = |parent| matches!(lacks(parent, links), Some(Some(_)));
     if parents.is_empty() || !parents.iter().all(lack) {
@@ -119,12 +120,12 @@ pub fn blocker(parents: &[Parent], links: &[Link]) -> Option<String> {
     ))
 }
 
-/// Returns the reason of [`blocker`] on this node now. The function reads the kernel's state only if there are parents.
+/// Returns the reason of [`blocker`] for this node at present. Reads the kernel's state only if there are parents.
 pub fn blocker_now(parents: &[Parent]) -> Option<String> {
     blocker(parents, &links_for(parents))
 }
 
-/// Returns those `parents` that lack an address now. The function reads the kernel's state only if there are parents.
+/// Returns those `parents` that lack an address at present. Reads the kernel's state only if there are parents.
 pub async fn lacking(parents: Vec<Parent>) -> Vec<Parent> {
     if parents.is_empty() {
         return Vec::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tasks of the one leader among a node's daemons ([`peers`](crate::peers)): the leader keeps our plugin in the chain,
+//! Tasks of the leader, one of a node's daemons ([`peers`](crate::peers)). The leader keeps `rdma-cni` in the chain,
 //! maintains eRDMA NICs, writes the node's labels and condition, reports pods' rails, and serves metrics and probes.
 
 use crate::{
@@ -173,7 +173,8 @@ impl Leader {
         }
     }
 
-    /// Retires: closes the address at once, and ends the other tasks after their current step in the background.
+    /// Stops being the leader: closes the address at once. The other tasks end after their current step, in the
+    /// background.
     pub async fn retire(&mut self) {
         self.status.shutdown().await;
         self.elected = None;
@@ -199,7 +200,7 @@ impl Leader {
     }
 }
 
-/// Serves metrics. A failure to bind the address is retried and does not stop the daemon: pods take precedence.
+/// Serves metrics. If the address cannot be bound, retries, and does not stop the daemon: pods are more important.
 fn serve(
     arguments: &Arguments,
     node: watch::Receiver<Arc<Node>>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Follows the switches of the node's NICs ([`lldp`](mod@::lldp)), and sends changes as signals. Off, it waits for a
-//! configuration with `lldp`.
+//! Observes the switches of the node's NICs ([`lldp`](mod@::lldp)), and sends changes as signals. Without `lldp` in the
+//! configuration, waits for a configuration with `lldp`.
 
 use crate::{
     conf::Lldp,
@@ -22,10 +22,10 @@ use tokio::{
     sync::{mpsc, watch},
 };
 
-/// Shortest interval between two readings: a flood of frames or of changes does not keep the daemon.
+/// Minimum interval between two readings, so that many frames or changes do not keep the daemon busy.
 const APART: Duration = Duration::from_secs(2);
 
-/// Interval of attempts to listen to all netdevs, also to those whose end caused no event.
+/// Interval of attempts to listen to all netdevs. Also covers netdevs that disappeared without an event.
 const AGAIN: Duration = Duration::from_secs(30);
 
 /// Source of the neighbours.
@@ -38,8 +38,8 @@ enum Source {
 struct FileSource {
     path: PathBuf,
     watch: Watch,
-    /// Neighbours of the last readable content, and its time. `None`: none was readable yet, and the neighbours of an
-    /// earlier daemon stay until their TTL ends.
+    /// Neighbours in the last file content that could be read, and the content's time. `None`: no content could be read
+    /// yet; the neighbours of an earlier daemon are kept until their TTL ends.
     content: Option<(Vec<(String, Neighbour)>, SystemTime)>,
 }
 

@@ -15,7 +15,7 @@ impl LogOnce {
         is_news
     }
 
-    /// Ends the problem, so that its return is logged again. Returns true if there was a problem.
+    /// Ends the problem, so that it is logged again when it returns. Returns true if there was a problem.
     pub(crate) fn ends(&mut self) -> bool {
         self.0.take().is_some()
     }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Warnings about a node that works in part: pods start, and lack something. `--check-config` and the log print these
-//! warnings among the remarks, and `/readyz` prints them after its answer. `doctor` derives the same warnings from the
-//! node's files.
+//! Warnings about a node on which pods start, but lack something. `--check-config` and the log print these warnings
+//! among the remarks. `/readyz` prints them after its answer. `doctor` derives the same warnings from the node's files.
 
 use crate::{conf::Conf, offer::Offer};
 use ::erdma::driver;
@@ -14,8 +13,8 @@ pub fn notices(conf: &Conf, offers: &[Offer], inventory: &Inventory) -> Vec<Stri
     unattached.into_iter().chain(no_manager).collect()
 }
 
-/// Finds offered resources that the chain does not attach: `chain.plugin.resources` names others, or the daemon started
-/// before they were offered.
+/// Finds offered resources that the chain does not attach: `chain.plugin.resources` lists other resources, or the
+/// daemon started before these were offered.
 fn unattached(conf: &Conf, offers: &[Offer]) -> Option<String> {
     let chain = conf.chain.as_ref()?;
     let names = chain.unattached(offers.iter().map(|it| &it.name));

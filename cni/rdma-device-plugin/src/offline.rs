@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's reads of RDMA ports from a tree of files in place of `/sys`: `integration/fuzz` runs them on hostile
+//! The daemon's reads of RDMA ports, from a directory tree in place of `/sys`. `integration/fuzz` runs them on hostile
 //! input.
 
 use crate::{
@@ -20,7 +20,8 @@ pub struct PortFiles {
     pub metrics: Vec<Vec<(String, u64)>>,
 }
 
-/// Reads the files of `rdma`, the device at `address`, below `sysfs`; of its error counters only the `named` ones.
+/// Reads the files of the RDMA device `rdma` at `address`, below `sysfs`. Reads only those error counters that are in
+/// `named`.
 pub fn port_files(sysfs: &Path, address: DeviceAddress, rdma: &str, named: &[String]) -> PortFiles {
     let errors = error_files::read(sysfs, &vec![(address, rdma.to_owned())], named);
     let metrics = counters::read(sysfs, rdma).into_iter().map(|port| {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Several daemons on one node: while a DaemonSet is updated, the new one starts before the old one ends.
+//! Several daemons on one node: while a DaemonSet is updated, the new daemon starts before the old one ends.
 //!
 //! | file below `<stateDir>/daemons` | held (flock) by |
 //! |---|---|
 //! | `<number>-<name>.daemon` | that daemon, as long as it runs; a newer one has a higher number |
 //! | `lead.lock` | the leader |
 //!
-//! The newest daemon leads. Only the leader manages the chain's lists, eRDMA NICs and their driver, the files for the
-//! chain and the runtime, and the address for metrics. The earlier leader releases all of them, and the new leader gets
-//! the lock when the earlier leader's tasks have ended. A lock ends with its process, however the process ends: if the
-//! new daemon dies, the earlier one leads again.
+//! The newest daemon is the leader. Only the leader manages the chain's lists, eRDMA NICs and their driver, the files
+//! for the chain and the runtime, and the address for metrics. When a newer daemon appears, the earlier leader ends
+//! these tasks and then releases `lead.lock`, and the newer daemon takes the lock. A lock ends with its process. If the
+//! new daemon dies, the earlier daemon becomes the leader again.
 
 use crate::watch::Watch;
 use cni_protocol::{
@@ -29,11 +29,11 @@ use tokio::{sync::watch, task::JoinSet};
 /// Suffix of a daemon's file.
 const SUFFIX: &str = ".daemon";
 
-/// Delay between the event that a killed process's file was closed and the release of its lock (`__fput` in
+/// Delay between the event that a killed process's file was closed, and the release of the file's lock (`__fput` in
 /// `fs/file_table.c`).
 const AFTER_AN_EVENT: Duration = Duration::from_millis(100);
 
-/// Intervals of attempts to lock: at first, and for a lock that is held for long.
+/// Intervals of attempts to lock: first the short one, later the long one for a lock that is held for long.
 const TRIES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
 
 /// Role of a daemon among the daemons of its node.
@@ -61,8 +61,7 @@ struct Place {
 }
 
 impl Place {
-    /// Returns the names of the files of the other running daemons, the oldest first. Removes the files of killed
-    /// daemons.
+    /// Returns the names of the other running daemons' files, the oldest first. Removes the files of killed daemons.
     fn others(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.directory)
             .into_iter()
@@ -139,8 +138,8 @@ impl Presence {
         })
     }
 
-    /// Announces this daemon, and follows the others in a task of `watchers`. `None`: the state directory is unusable,
-    /// so that other daemons would not be noticed.
+    /// Announces this daemon, and observes the others in a task of `watchers`. `None`: the state directory is unusable,
+    /// so other daemons would not be noticed.
     pub fn announce_and_follow(
         state_dir: &Path,
         watchers: &mut JoinSet<()>,
@@ -212,13 +211,13 @@ pub struct Lead {
 }
 
 impl Lead {
-    /// Waits until the earlier leader has released it.
+    /// Waits until the earlier leader has released the lock.
     ///
     /// # Errors
     /// The file cannot be made or locked.
     pub async fn wait(state_dir: &Path) -> io::Result<Self> {
         let path = make(state_dir)?.join("lead.lock");
-        // opened once: each close of a file that was open for writing is an event for watchers of the directory
+        // open once only: each close of a file that was open for writing is an event for watchers of the directory
         let file = lock::open(&path)?;
         let mut tried = 0;
         loop {

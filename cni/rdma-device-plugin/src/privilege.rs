@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Checks the daemon's capabilities and mounts, and names the loss without each. No privileged container is needed: two
-//! capabilities, a few mounts and the host's network namespace suffice. Counters of devices inside pods need one more
-//! capability, and loading the eRDMA driver three.
+//! Checks the daemon's capabilities and mounts, and describes the effect of each missing one. The daemon needs no
+//! privileged container: two capabilities, a few mounts and the host's network namespace suffice. It needs one more
+//! capability for counters of devices inside pods, and three more for loading the eRDMA driver.
 
 use crate::{
     chain::record::Record,
@@ -115,7 +115,7 @@ pub fn missing(arguments: &Arguments, conf: &Conf) -> Vec<String> {
     })
 }
 
-/// Returns one sentence for each missing capability or mount, with the loss. Empty: nothing is missing.
+/// Returns one sentence for each missing capability or mount, with the effect. Empty: nothing is missing.
 pub fn report(places: &Paths) -> Vec<String> {
     let mut missing = match fs::read_to_string("/proc/thread-self/status") {
         Ok(status) => match effective(&status) {
@@ -228,7 +228,7 @@ fn directory(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Checks that the directory at `path` is writable, or that it can be made if it does not exist.
+/// Checks that the directory at `path` is writable, or that a missing directory can be made.
 fn writable(path: &Path) -> Result<(), String> {
     let present = path.ancestors().find(|it| it.exists()).unwrap_or(path);
     let is_child = present.parent().is_some() && path.parent() == Some(present);
@@ -248,10 +248,9 @@ fn absent(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// Checks that the daemon runs in the host's network namespace. A PCI function whose netdevs are all in other namespaces
-/// has an empty `net`; if `net` is empty for all functions, the daemon is not in the host's namespace. The netdev of any
-/// other device proves that the daemon is in the host's namespace: all RDMA NICs can be in pods while the node's own NIC
-/// is a virtio or USB device.
+/// Checks that the daemon runs in the host's network namespace. A PCI function has an empty `net` if all its netdevs
+/// are in other namespaces. If `net` is empty for all functions, the daemon is not in the host's namespace. A netdev of
+/// any other device proves that it is: all RDMA NICs can be in pods while the node's own NIC is a virtio or USB device.
 fn host_namespace(sysfs: &Path) -> Result<(), String> {
     let here = fs::read_dir(sysfs.join("class/net"));
     let mut here = here.into_iter().flatten().flatten();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Publishes files for the chain, the container runtime, Multus, `doctor` and a later daemon: the devices of a resource's
-//! ids, CDI entries, device information, and the NICs' switches.
+//! Publishes files for the chain, the container runtime, Multus, `doctor` and a later daemon: the devices of a
+//! resource's ids, CDI entries, device information, and the NICs' switches.
 //!
-//! The files stay when the daemon ends. A restarted container is not allocated again: the runtime resolves its CDI
-//! names, and the chain its ids, without the daemon.
+//! The files stay when the daemon ends, because kubelet does not call Allocate again for a restarted container. Without
+//! the daemon, the runtime still resolves the container's CDI names, and the chain its ids.
 
 use crate::{cli::Arguments, device_info, hardware::Hardware, node::Node, offer};
 use rdma_resources::{Cdi, FileError, Published, published::FORMAT};
@@ -22,8 +22,8 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Returns a publisher into the state directory of `rdma-cni`, the runtime's CDI directory, and Multus' directory
-    /// for device information.
+    /// Returns a publisher that writes to the state directory of `rdma-cni`, the runtime's CDI directory, and Multus'
+    /// directory for device information.
     pub fn new(arguments: &Arguments, hardware: Hardware) -> Self {
         Self {
             state_dir: arguments.state_dir.clone(),
@@ -34,10 +34,10 @@ impl Publisher {
         }
     }
 
-    /// Writes the differences, and logs failures. Returns true if all files are up to date.
+    /// Writes changed files, and logs failures. Returns true if all files are up to date.
     pub async fn publish(&mut self, node: Arc<Node>) -> bool {
         let here = self.clone();
-        // a move of rdma-cni can hold the lock of the CDI file for a moment
+        // on another thread: a move by rdma-cni can hold the lock of the CDI file for a moment
         let written = tokio::task::spawn_blocking(move || {
             let written = [
                 here.resources(&node),
@@ -89,7 +89,7 @@ impl Publisher {
         if !self.has_entries(node) {
             return Ok(());
         }
-        // device numbers are read under the file's lock; if reading fails, the last ones count
+        // read device numbers under the file's lock; if reading fails, use the last ones
         let written = self.entries().write(|| match self.hardware.presence() {
             Ok(now) => offer::cdi_entries(&node.offers, &now),
             Err(error) => {
@@ -121,8 +121,8 @@ impl Publisher {
         Cdi::new(&self.cdi_dir, &self.state_dir)
     }
 
-    /// Returns true if containers get devices by CDI names, or got them before `cdi` was turned off: their restart uses
-    /// the same names.
+    /// Returns true if containers get devices by CDI names, or got them before `cdi` was switched off: a restart of
+    /// such a container uses the same names.
     fn has_entries(&self, node: &Node) -> bool {
         node.conf.cdi || self.entries().is_there()
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Signals of the daemon. As a container's first process the daemon must handle signals from its start on: for such a
-//! process the kernel's default action is to ignore them (`pid_namespaces(7)`).
+//! Signals of the daemon. As a container's first process, the daemon must handle signals from its start on, because the
+//! kernel ignores them by default for such a process (`pid_namespaces(7)`).
 
 use std::io;
 use tokio::signal::unix::{Signal, SignalKind, signal};

@@ -44,7 +44,7 @@ impl Watch {
         watch
     }
 
-    /// Waits for an event in one of the paths. All pending events count as one change, which need not be a difference.
+    /// Waits for an event in one of the paths. Returns once for all pending events. The content need not differ.
     pub async fn changed(&mut self) {
         let heard = async {
             if let Some(events) = &mut self.events {
@@ -72,8 +72,8 @@ impl Watch {
         }
     }
 
-    /// Watches every path again, as a directory that was made again is another one. Paths that are watched already are
-    /// not affected.
+    /// Watches every path again, because a directory that was removed and made again needs a new watch. Does not affect
+    /// existing watches.
     fn arm(&mut self) {
         let armed = self.try_to_arm();
         match &armed {

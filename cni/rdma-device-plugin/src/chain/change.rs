@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One change of a directory of lists. The record has the change before the directory is changed.
+//! One change of a directory of CNI lists. The change is recorded before the directory is changed.
 
 use super::{
     Chain, evidence,
@@ -17,10 +17,10 @@ pub(super) fn is_below(change: &Change) -> bool {
 }
 
 impl Chain {
-    /// Makes the directory for evidence if `change` writes an entry that only gathers evidence.
+    /// Makes the directory for evidence, if `change` writes an entry whose only purpose is evidence.
     ///
     /// # Errors
-    /// The directory or the entry's place cannot be made.
+    /// The directory, or the directory of the entry's file, cannot be made.
     pub(super) fn prepare(&self, change: &Change, entry: &Entry) -> Result<(), FileError> {
         match change {
             Change::Write { file, text, .. }
@@ -33,8 +33,8 @@ impl Chain {
         }
     }
 
-    /// Removes the network's own directory that was made for `file`. The directory stays if other programs have files
-    /// in it, or have replaced it.
+    /// Removes the network's own directory that was made for `file`. Does not remove it if other programs have files in
+    /// it, or have replaced it.
     ///
     /// # Errors
     /// The directory is empty and cannot be removed.
@@ -73,8 +73,8 @@ impl Chain {
         self.carry_out(change, &self.conf.entry, [directory; 2], record)
     }
 
-    /// Records and makes one change that was planned for `directory`. `actual` is the content of the directory and
-    /// `entry` the entry to insert. Returns `None` if the file changed meanwhile.
+    /// Records and makes one change that was planned for `directory`. `actual` is the directory's present content, and
+    /// `entry` is the entry to insert. Returns `None` if the file has changed meanwhile.
     pub(super) fn carry_out<'a>(
         &self,
         change: &Change,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Selects the configuration of our plugin that stays in the lists.
+//! Selects which configuration of `rdma-cni` the lists get.
 //!
-//! During an update the init container of the new pod writes the new entry while the old daemon still leads. The old
-//! daemon must not replace the new entry: after a downgrade the older binaries may refuse the newer entry. A new leader
-//! therefore writes its own entry, and from then on keeps the entry that was written last, by any process.
+//! During an update, the init container of the new pod writes the new entry while the old daemon is still the leader.
+//! The old daemon must not replace the new entry. A new leader writes its own entry at first, because after a downgrade
+//! the older binaries may refuse the newer entry. From then on the leader keeps the entry that any process has written
+//! last.
 
 use super::record::Record;
 use conflist::Entry;
@@ -23,7 +24,8 @@ struct Last {
 }
 
 impl Claim {
-    /// Returns the entry for the lists: `own` at first, then the entry that another process wrote since the last turn.
+    /// Returns the entry for the lists: at first `own`, later the entry that another process has written since the last
+    /// turn.
     pub(super) fn entry(&self, own: &Entry, record: &Record) -> Entry {
         let Some(last) = &self.0 else {
             return own.clone();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Evidence that the runtime calls the plugins of a network's own directory at ADD and at DEL. When the runtime calls
-//! `rdma-cni` by an entry with `detect`, `rdma-cni` writes the evidence to `<stateDir>/detected/<VERB>@<network>` (its
-//! `detect.rs`).
+//! Evidence that the runtime calls plugins of a network's own directory at ADD and at DEL. The daemon writes an entry
+//! with `detect`. When the runtime calls `rdma-cni` by this entry, `rdma-cni` writes
+//! `<stateDir>/detected/<VERB>@<network>` (its `detect.rs`).
 
 use super::{Chain, record::Record};
 use crate::conf;
@@ -17,8 +17,8 @@ use std::{
 const VERBS: [&str; 2] = ["ADD", "DEL"];
 
 impl Chain {
-    /// Returns the place of the entry. Evidence selects the network's own directory only where the daemon can also
-    /// discover that the runtime stopped reading it: through libcni's cache of the networks of kubelet's pods.
+    /// Returns where the entry belongs. The daemon uses the network's own directory only if it could also detect that
+    /// the runtime no longer reads this directory. It detects this by libcni's cache of the networks of kubelet's pods.
     pub(super) fn placement(&self, record: &Record) -> Placement {
         let is_seen =
             || self.cni_cache.as_ref().is_none_or(|it| it.is_dir()) && !self.shows_nothing(record);
@@ -34,8 +34,9 @@ impl Chain {
         }
     }
 
-    /// Returns true if libcni's cache is empty, because an empty cache may be a directory that kubelet made for the
-    /// daemon's pod. After the entry has moved, an empty cache only means that the node has no pods.
+    /// Returns true if libcni's cache is empty before the entry has moved: the directory may be one that kubelet made
+    /// for the daemon's pod, and not libcni's. After the entry has moved, an empty cache only means that the node has
+    /// no pods.
     fn shows_nothing(&self, record: &Record) -> bool {
         let has_moved = record.lists_with_entry().any(|it| placement::is_ours(it));
         let files = self.cni_cache.as_ref().map(fs::read_dir);

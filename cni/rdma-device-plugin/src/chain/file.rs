@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Atomic replacement of a file: readers see the old text or the new one.
+//! Replaces a file atomically: readers see the old text or the new text.
 //!
 //! The new file is made in the same directory, under a name that no runtime reads. containerd reads its configuration
-//! again when a file of the directory is written or renamed *away from a name*, and not when one appears
-//! (`cni_conf_syncer.go`): the rename within the directory is the event that makes containerd read again.
+//! again when a file in the directory is written or renamed *away from a name*, but not when a file appears
+//! (`cni_conf_syncer.go`). The rename within the directory therefore makes containerd read again.
 
 use conflist::{Directory, Picked};
 use rdma_resources::FileError;
@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-/// Time in which a program that opened a file before the replacement may still write to it.
+/// Time in which a program that opened the file before its replacement may still write to it.
 const LATE: Duration = Duration::from_secs(3);
 
 /// Returns the error for a directory whose files change all the time.
@@ -47,8 +47,8 @@ impl Held {
         &self.name
     }
 
-    /// Returns the text that was written to the replaced file after its replacement, if the text is complete and the
-    /// replacement is still in place.
+    /// Returns text that a program has written to the replaced file since the replacement, if the text is complete and
+    /// the new file is still in place.
     pub(crate) fn written_since(&mut self, directory: &Directory) -> Option<String> {
         let size = self.file.metadata().ok()?.len();
         let mut text = vec![0; usize::try_from(size).ok()?];
@@ -88,10 +88,10 @@ pub fn hash(content: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns the stamp of `path` with the content `text`, or `None` if the file is missing or has a time before 1970.
+/// Returns the stamp of `path` with the content `text`. `None`: the file is missing, or its time is before 1970.
 ///
 /// # Errors
-/// The file's time cannot be read, so that it could not be restored.
+/// The file's time cannot be read, so it could not be restored later.
 pub(crate) fn stamp(path: &Path, text: &str) -> Result<Option<Stamp>, FileError> {
     let modified = match fs::metadata(path).and_then(|it| it.modified()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -104,8 +104,9 @@ pub(crate) fn stamp(path: &Path, text: &str) -> Result<Option<Stamp>, FileError>
     }))
 }
 
-/// Replaces `file` of `dir` by the text `new` with the mode and owner of `like`. `modified` sets its modification time.
-/// Returns `None`, and changes nothing, if `like` no longer has the text `expected`; otherwise the replaced file.
+/// Replaces `file` of `dir` by a file with the text `new`, and mode and owner of `like`. `modified` is the new
+/// modification time. Returns the replaced file. Returns `None`, and changes nothing, if `like` no longer has the text
+/// `expected`.
 ///
 /// # Errors
 /// The file cannot be written, or is a symbolic link.
@@ -131,7 +132,7 @@ pub(crate) fn replace(
             made.set_modified(modified)?;
         }
         give(&made, &found)?;
-        // after a power loss the file has the old text or the new one, and is not empty
+        // sync before the rename, so that a power loss leaves the old or the new text, and no empty file
         made.sync_data()?;
         if fs::read(dir.join(like))? != expected.as_bytes() {
             return Ok(None);
@@ -162,9 +163,9 @@ pub(crate) fn replace(
     replaced.map_err(|error| FileError::new("write", &path, error))
 }
 
-/// File in the directory of lists that exists during a change in a network's own directory. Runtimes read no file of
-/// this name and watch the directory of lists only. Its removal makes containerd read the lists again (`syncLoop()`,
-/// `cni_conf_syncer.go`).
+/// File in the directory of lists during a change in a network's own directory. Runtimes do not read a file with this
+/// name, and they watch only the directory of lists. When the file is removed, containerd reads the lists again
+/// (`syncLoop()`, `cni_conf_syncer.go`).
 const ANNOUNCEMENT: &str = ".rdma-cni-changes";
 
 /// Announces a change in a network's own directory below `dir`.
@@ -177,7 +178,7 @@ pub(crate) fn announce(dir: &Path) -> Result<(), FileError> {
     made.map_err(|error| FileError::new("write", &path, error))
 }
 
-/// Ends an announcement, also one of a killed run.
+/// Ends an announcement by this run or by a killed run.
 ///
 /// # Errors
 /// The file cannot be removed.
@@ -190,13 +191,13 @@ pub(crate) fn announced(dir: &Path) -> Result<(), FileError> {
     }
 }
 
-/// Returns true if `path` does not exist. A path that cannot be read at the moment may exist.
+/// Returns true if `path` does not exist. Returns false if `path` cannot be read at present, because it may exist.
 pub(crate) fn is_absent(path: &Path) -> bool {
     path.symlink_metadata()
         .is_err_and(|error| says_absent(&error))
 }
 
-/// Returns true if `path` is a file, or may be one because it cannot be read at the moment.
+/// Returns true if `path` is a file, or if it cannot be read at present, because it may be a file.
 pub(crate) fn may_be_there(path: &Path) -> bool {
     match path.symlink_metadata() {
         Ok(found) => found.is_file(),
@@ -204,7 +205,7 @@ pub(crate) fn may_be_there(path: &Path) -> bool {
     }
 }
 
-/// Returns true if the error means that the path does not exist, also because a file is in place of its directory.
+/// Returns true if the error means that the path does not exist, or that one of its directories is a file.
 fn says_absent(error: &io::Error) -> bool {
     use io::ErrorKind::{NotADirectory, NotFound};
     matches!(error.kind(), NotFound | NotADirectory)
@@ -297,7 +298,8 @@ pub(crate) fn make(temporary: &Path, mode: u32) -> io::Result<File> {
     options.open(temporary)
 }
 
-/// Gives a file the mode and owner of `like`. The owner comes last, as another user's file can no longer be changed.
+/// Sets a file's mode and owner to those of `like`. Sets the owner last, because afterwards this program may not change
+/// the file.
 ///
 /// # Errors
 /// The system refuses it.
@@ -311,8 +313,8 @@ pub(crate) fn give(file: &File, like: &Metadata) -> io::Result<()> {
     Ok(())
 }
 
-/// Exchanges `new`, which is open as `made`, with `path`, and returns the replaced file. Returns `None` and undoes the
-/// exchange if that file does not have the content `expected`.
+/// Exchanges the file `new`, which is open as `made`, with `path`, and returns the replaced file. If that file does not
+/// have the content `expected`, undoes the exchange and returns `None`.
 fn exchange(new: &Path, made: &File, path: &Path, expected: &[u8]) -> io::Result<Option<File>> {
     if !swap(new, path)? {
         // the file system cannot exchange files

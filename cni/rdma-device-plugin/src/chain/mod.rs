@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Adds our plugin to the CNI list of the node's network, keeps it there and removes it again.
+//! Adds `rdma-cni` to the CNI list of the node's network, keeps the entry there, and removes it again.
 //!
 //! | module | owns |
 //! |---|---|
@@ -14,8 +14,8 @@
 //! | `status` | status: whether the runtime would call our plugin |
 //! | [`sandbox`] | whether a pod's network was made by a list with our plugin in it |
 //!
-//! A lock beside the record serializes the turns of all processes. Nothing is written on a node without a record: a
-//! list must not name a plugin that is not installed.
+//! A lock beside the record makes the turns of all processes run one after the other. Without a record on the node
+//! nothing is written, because a list must not name a plugin that is not installed.
 
 mod change;
 pub mod claim;
@@ -47,7 +47,7 @@ pub struct Chain {
     /// Directory of the record.
     pub state_dir: PathBuf,
     /// Directory of libcni's cache of pods' networks, if it is visible. The cache shows pods whose network was made
-    /// without our plugin.
+    /// without `rdma-cni`.
     pub cni_cache: Option<PathBuf>,
     /// Requires that our plugin can reach kubelet before it is added.
     pub needs_kubelet: bool,
@@ -103,13 +103,13 @@ impl Chain {
         }
     }
 
-    /// Adds our plugin to the chain if it is missing. `held` are the files that earlier turns replaced. If another
-    /// program has written text to a replaced file since, that text takes precedence over the replacement.
+    /// Adds our plugin to the chain if it is missing. `held` are files that earlier turns replaced: if another program
+    /// has written text to such a file since, this text replaces the present file.
     ///
-    /// `claim` selects the entry that is written; a new claim selects ours.
+    /// `claim` selects the entry that is written. A new claim selects this daemon's entry.
     ///
-    /// `blocker` returns the reason why our plugin must not be added. `blocker` is called only while no list has our
-    /// plugin: an existing entry stays, because DEL of pods with devices needs it.
+    /// `blocker` returns the reason why our plugin must not be added. It is called only if no list has our plugin. An
+    /// existing entry is never removed because of a blocker, because DEL of pods with devices needs the entry.
     ///
     /// # Errors
     /// The directory, one of its files or the record cannot be read or written.
@@ -209,7 +209,8 @@ impl Chain {
             let old = self.carry_out(&change, &entry, [&directory, &actual], &mut record)?;
             let Some(old) = old else {
                 turn.again = true;
-                // of two changes that belong together, the second must not be made without the first
+                // stop after a failure: the second of two changes that belong together must not be made without the
+                // first
                 if needs_reload {
                     break;
                 }
@@ -235,9 +236,9 @@ impl Chain {
         Ok(turn)
     }
 
-    /// Removes our plugin from the lists because its program is gone; otherwise ADD fails for every pod of the node.
-    /// The record keeps the lists, and the plugin is added again when the program is back. Returns the files that were
-    /// written or removed.
+    /// Removes our plugin from the lists because its program is missing, so that ADD does not fail for every pod of the
+    /// node. The record remembers the lists, and a later turn adds the plugin again when the program is back. Returns
+    /// the files that were written or removed.
     ///
     /// # Errors
     /// The directory, one of its files or the record cannot be read or written.
@@ -284,9 +285,9 @@ impl Chain {
         }
     }
 
-    /// Returns true if none of the record's lists is in the directory, The directory may then be another one than at
-    /// the installation. A file of ours in a network's own directory is removed before the record is updated, so a list
-    /// of its network counts too.
+    /// Returns true if the directory has none of the record's lists. It may then be another directory than at the
+    /// installation. A list of the same network also counts as a list of the record, because a file in the network's
+    /// own directory is removed before the record is updated.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -306,8 +307,8 @@ impl Chain {
         Ok(lists.peek().is_some() && !lists.any(is_there))
     }
 
-    /// Removes our plugin from the chain. The caller holds the lock. Returns the changed files and the obstacles for
-    /// the other files.
+    /// Removes our plugin from the chain. The caller holds the lock. Returns the changed files, and for each file that
+    /// could not be changed the reason.
     ///
     /// # Errors
     /// The directory, one of its files or the record cannot be read or written.
@@ -362,7 +363,7 @@ impl Chain {
         Err(file::busy(&self.conf.conf_dir))
     }
 
-    /// Returns the lists that still name our plugin, added by any program.
+    /// Returns the lists that still contain our plugin, whichever program added it.
     ///
     /// # Errors
     /// The directory cannot be read.

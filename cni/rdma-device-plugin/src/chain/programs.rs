@@ -9,9 +9,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Returns the programs in `dirs`. In a container these directories are mounts of the node's, and a symbolic link that
-/// leads outside the container counts as a program. `others` are further directories that a container has mounted: if
-/// one of them is a mount, a missing directory of `dirs` counts as not mounted.
+/// Returns the programs in `dirs`. In a container these directories are mounts of the node's directories, so a symbolic
+/// link that leads outside the container counts as a program. `others` are more directories that a container mounts: if
+/// one of them is a mount point, a missing directory of `dirs` counts as not mounted.
 pub fn read(dirs: Vec<PathBuf>, others: &[&Path]) -> Programs {
     let read = |dir: &PathBuf| match names(dir) {
         Ok(names) => Ok(names),
@@ -42,8 +42,8 @@ fn names(dir: &Path) -> io::Result<BTreeSet<String>> {
     Ok(names)
 }
 
-/// Returns true if `dir` is a mount point: then this process is in a container that has only the node's mounted
-/// directories.
+/// Returns true if `dir` is a mount point. This process is then in a container, and sees only mounted directories of
+/// the node.
 pub(crate) fn is_mounted(dir: &Path) -> bool {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let dir = dir.canonicalize().unwrap_or(dir.to_owned());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps our plugin in the chain: networks rewrite their lists when they start.
+//! Keeps our plugin in the chain, although network programs rewrite their lists when they start.
 //!
-//! Each change of the directory starts a turn. A turn that changed something is followed by another one soon, as
-//! another program may have written at the same moment. A half-written file is read again until it is complete. If a
+//! Each change of the directory causes a turn. After a turn that changed something, another turn follows soon, because
+//! another program may have written at the same time. A half-written file is read again until it is complete. If a
 //! program removes our plugin repeatedly, the interval between turns grows, to at most 250 ms.
 
 use super::{
@@ -30,7 +30,7 @@ use tokio::sync::watch;
 
 /// Time in which successive events are handled together.
 const TOGETHER: Duration = Duration::from_millis(20);
-/// Delay before the next turn if a file is incomplete or may be written late.
+/// Delay before the next turn if a file is incomplete, or if a program may still write to a replaced file.
 const SOON: Duration = Duration::from_millis(200);
 /// Largest interval between two turns, however often the files change.
 const SLOWEST: Duration = Duration::from_millis(250);
@@ -38,11 +38,12 @@ const SLOWEST: Duration = Duration::from_millis(250);
 const LATELY: Duration = Duration::from_secs(10);
 /// Number of changes by another program that is reported as a dispute.
 const DISPUTE: usize = 10;
-/// Time for which a broken file is read again without an event: it may still be written.
+/// Time for which a broken file is read again without an event, because a program may still be writing it.
 const UNFINISHED: Duration = Duration::from_secs(5);
 /// Interval of turns while an obstacle exists: no event reports a new address.
 const HINDERED: Duration = Duration::from_secs(2);
-/// Time for which our plugin's program may be absent, as during its replacement, before the lists lose the entry.
+/// Time for which our plugin's program may be missing before the entry is removed from the lists. The program is
+/// missing for a moment while it is replaced.
 const VANISHED: Duration = Duration::from_secs(1);
 /// Interval of the report of a dispute.
 const DISPUTE_REPORT_INTERVAL: Duration = Duration::from_secs(60);
@@ -139,8 +140,8 @@ impl Reconciler {
         }
     }
 
-    /// Waits while the chain is not configured, and reports entries that an earlier daemon left. Returns false when the
-    /// daemon ends.
+    /// Waits while the chain is not configured. Reports entries that an earlier daemon left in the lists. Returns false
+    /// when the daemon ends.
     async fn off(&mut self) -> bool {
         let mut watch = Watch::new(vec![record::path(&self.state_dir)]);
         loop {
@@ -165,7 +166,7 @@ impl Reconciler {
         }
     }
 
-    /// Returns the paths to watch: lists, plugins, our files in networks' own directories, and evidence.
+    /// Returns the paths to watch: lists, plugins, our files in networks' own directories, and the evidence.
     fn paths(&self, chain: &Chain) -> Vec<PathBuf> {
         let record = Record::read(&self.state_dir).ok().flatten();
         let record = record.unwrap_or_default();
@@ -240,8 +241,8 @@ impl Reconciler {
         }
     }
 
-    /// Returns true while our plugin's program has just gone and may come back. Removes the plugin from the lists when
-    /// the program stays away.
+    /// Returns true while our plugin's program has just disappeared and may come back. Removes the plugin from the
+    /// lists if the program does not come back in time.
     async fn is_gone(&mut self, chain: &Chain, obstacle: Option<&Obstacle>) -> bool {
         if !obstacle.is_some_and(Obstacle::is_ours_gone) {
             self.gone = None;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Record of the changes of the node: `<stateDir>/install.json`. The record is written before the node is changed, so
-//! that a killed run leaves nothing unknown.
+//! Record of the changes that were made to the node: `<stateDir>/install.json`. The record is written before each
+//! change, so that it also lists the changes of a killed run.
 
 use super::file::{self, Stamp, hash};
 use cni_protocol::{
@@ -44,7 +44,7 @@ pub struct Record {
     /// Directory of the lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conf_dir: Option<PathBuf>,
-    /// Network of the entry, where the runtime selects networks by name; from the last installation.
+    /// Network of the entry, from the last installation, if the runtime selects networks by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
     /// Installed plugins by name.
@@ -53,12 +53,13 @@ pub struct Record {
     /// Lists that our plugin was added to, by file name.
     #[serde(default)]
     pub lists: BTreeMap<String, Placing>,
-    /// Set after `uninstall` removed our plugin from the lists while the binaries stay. Only `install` adds it again.
+    /// True after `uninstall` removed our plugin from the lists but could not remove the binaries. Only `install` adds
+    /// the plugin again.
     #[serde(default, skip_serializing_if = "is_false")]
     pub withdrawn: bool,
 }
 
-/// Returns the hook by which the installed `rdma-cni` sets a container's limits; `None`: `limits` has no limit.
+/// Returns the hook that sets a container's limits by the installed `rdma-cni`. `None`: `limits` has no limit.
 ///
 /// # Errors
 /// `rdma-cni` is not installed, or the record below `state_dir` cannot be read.
@@ -101,7 +102,8 @@ impl From<Record> for Installed {
 pub struct Binary {
     /// SHA-256 of the binary's content, hexadecimal.
     pub sha256: String,
-    /// SHA-256 of our earlier binary, which this one replaces: a run may have been killed before it wrote the new one.
+    /// SHA-256 of our earlier binary. A run that was killed before it wrote the new binary leaves the earlier one in
+    /// place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
     /// True if our binary replaced a foreign one, which is kept in `replaced`.
@@ -119,10 +121,11 @@ impl Binary {
 /// A list that has our plugin.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placing {
-    /// Stamp of the file without our plugin; `None` if there was no file or the stamp is unknown.
+    /// Stamp of the file without our plugin. `None`: there was no file, or its stamp is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Stamp>,
-    /// Our plugin's last configuration, and the one before: a run may have been killed before it wrote the list.
+    /// The last two configurations of our plugin. A run that was killed before it wrote the list leaves the earlier one
+    /// in place.
     #[serde(default)]
     pub entries: Vec<Map<String, Value>>,
     /// True if the network's own directory was made for this file.
@@ -201,7 +204,7 @@ impl Record {
         write().map_err(failed("write", &path))
     }
 
-    /// Returns true if the file has the same content apart from the stamps of lists.
+    /// Returns true if the file has the same content except for the stamps of lists.
     pub(crate) fn is_known(&self, state_dir: &Path) -> bool {
         let present = Self::read(state_dir).ok().flatten();
         present.is_some_and(|it| it.without_stamps() == self.without_stamps())
@@ -223,8 +226,8 @@ impl Record {
         file::remove(&path(state_dir))
     }
 
-    /// Returns the files of `directory` that have our plugin. A file in which our plugin now has another configuration
-    /// belongs to another writer.
+    /// Returns the files of `directory` that have our plugin with a recorded configuration. A file with another
+    /// configuration belongs to another program.
     pub fn placed(&self, directory: &Directory) -> BTreeSet<String> {
         let is_ours = |(file, placing): &(&String, &Placing)| {
             let text = directory.file(file).and_then(|it| it.text.as_deref().ok());
@@ -237,7 +240,7 @@ impl Record {
         lists.map(|(file, _)| file.clone()).collect()
     }
 
-    /// Records that our plugin is added to `file`; `before` is the stamp of the file without it, if known.
+    /// Records that our plugin is added to `file`. `before` is the stamp of the file without the plugin, if known.
     pub(crate) fn put(&mut self, file: &str, entry: &Entry, before: Option<Stamp>) {
         let placing = self.lists.entry(file.to_owned()).or_default();
         let present = entry.fields();
@@ -249,8 +252,8 @@ impl Record {
         }
     }
 
-    /// Records that our plugin's `entry` is added to `file` of a network's own directory, which is made if necessary.
-    /// `None` is an entry that only gathers evidence.
+    /// Records that our plugin's `entry` is added to `file` of a network's own directory. `None`: an entry whose only
+    /// purpose is evidence.
     pub(crate) fn put_in_directory(&mut self, file: &str, entry: Option<&Entry>, is_there: bool) {
         let placing = self.lists.entry(file.to_owned()).or_default();
         placing.entries = entry.map(|it| it.fields().clone()).into_iter().collect();
@@ -279,7 +282,7 @@ impl Record {
     }
 }
 
-/// Waits for the turns of other processes. Dropping the result releases the lock. Removes the temporary record that a
+/// Waits for the turns of other processes. Dropping the returned lock releases it. Removes a temporary record that a
 /// killed run or a power loss left.
 ///
 /// # Errors
@@ -287,7 +290,8 @@ impl Record {
 pub fn lock(state_dir: &Path) -> Result<Held, FileError> {
     let path = state_dir.join(LOCK);
     let open = || match state_file::open(&path) {
-        // an existing file is not opened for writing: watchers of the directory would start a turn and lock again
+        // does not open an existing file for writing: this would cause an event, so that watchers of the directory
+        // start a turn and lock again
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             fs::create_dir_all(state_dir)?;
             state_file::make(&path, 0o600)
@@ -315,8 +319,8 @@ pub fn unlock_for_good(lock: Held, state_dir: &Path) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Returns true if the error means that the directory stays: it has other files, is mounted, or its parent is
-/// read-only.
+/// Returns true if the error means that the directory cannot be removed: it has other files, is mounted, or its parent
+/// is read-only.
 fn stays(error: &io::Error) -> bool {
     use io::ErrorKind::{DirectoryNotEmpty, PermissionDenied, ReadOnlyFilesystem, ResourceBusy};
     matches!(

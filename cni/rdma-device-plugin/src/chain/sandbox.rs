@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Origin of a pod's network. A network program that rewrites its list removes our plugin until the reconciler adds it
-//! again. A pod that starts in that moment has no rails although no program failed. The runtime's cache of each sandbox
-//! shows whether our plugin was in the list.
+//! Determines how a pod's network was made. When a network program rewrites its list, our plugin is missing from the
+//! list until the reconciler adds it again. A pod that starts in this moment has no rails, although no program failed.
+//! The runtime's cache shows for each sandbox whether our plugin was in the list.
 //!
-//! libcni's cache has a file for each network of a sandbox. libcni writes it with the text of the list when all plugins
-//! have succeeded (`cacheAdd` in `libcni/api.go`), and removes it after DEL. A pod with `hostNetwork` has none.
+//! libcni's cache has a file for each network of a sandbox. After all plugins have succeeded, libcni writes the file
+//! with the text of the list (`cacheAdd` in `libcni/api.go`). libcni removes the file after DEL. A pod with
+//! `hostNetwork` has no file.
 
 use crate::refused::PodName;
 use base64::{Engine, prelude::BASE64_STANDARD};
@@ -18,10 +19,10 @@ use std::{collections::HashMap, fs, io, path::Path, time::SystemTime};
 pub enum Made {
     /// Unknown: the pod has the host's network, or the runtime keeps its cache elsewhere.
     Unknown,
-    /// A list with our plugin made the network, or our plugin has a record of the network.
+    /// The network was made by a list with our plugin, or our plugin has a record of the network.
     WithUs,
-    /// A list with our plugin made the network, and a list without our plugin made the network once more: containerd
-    /// uses a single plugin's file and the list made of it, as its `max_conf_num` is not 1.
+    /// The network was made twice, by a list with our plugin and by a list without it. With `max_conf_num` other than
+    /// 1, containerd uses both a single plugin's file and the list that the daemon made of this file.
     Twice {
         /// Name of both networks.
         network: String,
@@ -121,7 +122,7 @@ pub struct CachedNetwork {
     pub ours: bool,
 }
 
-/// Parses the `text` of a cache file. Returns `None` if it belongs to another pod, is a loopback or is invalid.
+/// Parses the `text` of a cache file. `None`: the file belongs to another pod, describes a loopback, or is invalid.
 pub fn cached_network(text: &[u8], (namespace, pod): (&str, &str)) -> Option<CachedNetwork> {
     let cached: Cached = serde_json::from_slice(text).ok()?;
     let is = |key: &str, value: &str| cached.arg(key) == Some(value);
@@ -138,8 +139,8 @@ pub fn cached_network(text: &[u8], (namespace, pod): (&str, &str)) -> Option<Cac
     })
 }
 
-/// Returns the UIDs of all pods that have a network. The runtime passes them to plugins; kubelet does not report them.
-/// Of two pods with the same name the later one counts.
+/// Returns the UIDs of all pods that have a network. Kubelet does not report UIDs, but the runtime passes them to
+/// plugins. If two pods have the same name, the later one is returned.
 pub fn uids(cache: &Path) -> HashMap<PodName, String> {
     let files = fs::read_dir(cache).into_iter().flatten().flatten();
     let named = files.filter_map(|file| {
@@ -162,8 +163,8 @@ pub fn uid(text: &[u8]) -> Option<(PodName, String)> {
     Some((pod, cached.arg("K8S_POD_UID")?.to_owned()))
 }
 
-/// Returns true if our plugin has a record of the container on any network: Multus does not publish its delegates'
-/// lists.
+/// Returns true if our plugin has a record of the container on any network. This covers Multus, which does not write
+/// its delegates' lists anywhere.
 fn is_recorded(attachments: &Path, container: &str) -> bool {
     let entries = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten();
     let mut records = entries(attachments).flat_map(|it| entries(&it.path()));

@@ -12,7 +12,8 @@ pub enum ChainStatus {
     Unseen,
     /// The chain is not configured.
     Off,
-    /// The chain is not configured, and `install` has added our plugin to these files, where it may still be.
+    /// The chain is not configured, but `install` has added our plugin to these files, and the plugin may still be
+    /// there.
     Left(Vec<String>),
     /// The runtime would call it.
     Called(Called),
@@ -23,7 +24,8 @@ pub enum ChainStatus {
 }
 
 impl ChainStatus {
-    /// Returns the status with the reason why our plugin is not added. An entry of another program is still called.
+    /// Returns the status with the reason `why` our plugin is not added. If another program has added our plugin, the
+    /// runtime still calls it.
     pub(super) fn withheld(self, why: String) -> Self {
         match self {
             called @ Self::Called(_) => called,

@@ -53,7 +53,7 @@ enum RuntimeName {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Placement {
-    /// The network's own directory if evidence shows that the runtime calls the plugins in the directory; otherwise the
+    /// The network's own directory if evidence shows that the runtime calls plugins in this directory; otherwise the
     /// list.
     Auto,
     /// A file of ours in the network's own directory.
@@ -72,7 +72,7 @@ pub struct Chain {
     pub runtime: Runtime,
     /// Place of the entry.
     pub placement: Placement,
-    /// True if the file names the resources that the entry attaches. Otherwise the entry names all offered ones.
+    /// True if the file names the resources that the entry attaches. False: the entry gets all offered resources.
     pub names_resources: bool,
     /// Our plugin's configuration.
     pub entry: Entry,
@@ -91,7 +91,7 @@ impl Default for Chain {
 }
 
 impl Chain {
-    /// Adds the state directory and kubelet's socket to the entry if they differ from the defaults and the file does
+    /// Adds the state directory and kubelet's socket to the entry, if they differ from the defaults and the file does
     /// not set them.
     pub fn located(mut self, state_dir: &Path, kubelet_dir: &Path) -> Self {
         let mut set = |field: &str, path: PathBuf, is_default: bool| {
@@ -130,7 +130,7 @@ impl Chain {
         names.filter(|name| !self.attaches(name)).collect()
     }
 
-    /// Returns the reason why the plugin cannot query kubelet for a pod now, if it must.
+    /// Returns the reason why `rdma-cni` cannot query kubelet at present, if it needs kubelet to find a pod's devices.
     pub fn without_kubelet(&self) -> Option<String> {
         let conf = parsed(&self.entry).ok()?;
         let socket = conf.pod_resources_socket;
@@ -145,8 +145,8 @@ impl Chain {
         })
     }
 
-    /// Returns true if the plugin queries kubelet for a pod's devices. Then a pod whose network was made without the
-    /// plugin does not start.
+    /// Returns true if `rdma-cni` queries kubelet for a pod's devices. The daemon then refuses to start a pod whose
+    /// network was made without `rdma-cni`.
     pub fn asks_kubelet(&self) -> bool {
         let devices = parsed(&self.entry).map(|conf| conf.devices);
         matches!(devices, Ok(Some(Devices::Resources(_))))
@@ -177,12 +177,12 @@ impl Chain {
         }
     }
 
-    /// Returns true if the mode is to move every netdev into pods, which is not possible for a bond.
+    /// Returns true if the mode moves every netdev into pods. A bond cannot be moved.
     pub fn moves(&self) -> bool {
         parsed(&self.entry).is_ok_and(|conf| conf.mode == Mode::Move)
     }
 
-    /// Returns the prefix of rails' names in pods. `None`: names of other netdevs can begin with the same prefix.
+    /// Returns the prefix of rails' names in pods. `None`: names of other netdevs may begin with this prefix.
     pub fn rails_names(&self) -> Option<String> {
         let prefix = parsed(&self.entry).ok()?.interface_name.prefix().to_owned();
         let is_own = prefix.len() > 1 && !"eth".starts_with(&prefix) && !prefix.starts_with("eth");
@@ -257,7 +257,7 @@ fn named(network: Option<String>, default: &str) -> Runtime {
     Runtime::Named { network }
 }
 
-/// Parses the entry as the plugin does: a wrong value would make ADD fail for every pod of the node.
+/// Parses the entry like `rdma-cni` does, because a wrong value would make ADD fail for every pod of the node.
 fn parsed(entry: &Entry) -> Result<network_conf::Conf, String> {
     let conf = network_conf::Conf::parse(whole(entry)).map_err(|error| error.to_string())?;
     conf.smc.check_ueid().map_err(|error| error.to_string())?;

@@ -53,7 +53,7 @@ impl Dra {
 impl TryFrom<String> for DriverName {
     type Error = String;
 
-    /// Checks the name as the API server does: a DNS subdomain in lower case. The name is also the vendor of CDI names,
+    /// Checks the name like the API server: a DNS subdomain in lower case. The name is also the vendor of CDI names,
     /// which must begin with a letter (`ValidateVendorName` in CDI's `pkg/parser`).
     fn try_from(name: String) -> Result<Self, String> {
         let begins = name.starts_with(|it: char| it.is_ascii_lowercase());

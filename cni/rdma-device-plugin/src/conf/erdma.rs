@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Configuration of eRDMA NICs: `erdma` in our own format, or flags with the eRDMA agent's names.
+//! Configuration of eRDMA NICs: `erdma` in the daemon's own format, or flags with the names of the eRDMA agent's flags.
 
 use super::{
     Allocate, Ids, NIC_IDS, ResourceConf, ResourceName, Selector,
@@ -111,7 +111,7 @@ impl Erdma {
 }
 
 impl Exposed {
-    /// Returns true if the pattern applies to every instance, so that the id is not needed.
+    /// Returns true if the pattern matches every instance, so that the instance's id is not needed.
     pub fn is_for_every_instance(&self) -> bool {
         self.instance.to_string() == "i-*"
     }

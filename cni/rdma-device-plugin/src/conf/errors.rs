@@ -9,7 +9,7 @@ use std::{ops::RangeInclusive, time::Duration};
 /// Name of the field.
 pub(super) const FIELD: &str = "errors";
 
-/// Range of `per` in seconds: counters are read ten times within it, at most once a second.
+/// Range of `per` in seconds. Within `per`, counters are read ten times, but at most once a second.
 const PER: RangeInclusive<u64> = 10..=3600;
 
 /// Longest accepted name of a counter or a reporter.
@@ -55,7 +55,7 @@ impl TryFrom<String> for Name {
     }
 }
 
-/// Reports whether the kernel may have given the name to a counter or a reporter.
+/// Returns true if the kernel can use this name for a counter or a health reporter.
 pub(super) fn is_name(name: &str) -> bool {
     let inner = |it: u8| it.is_ascii_alphanumeric() || it == b'_' || it == b'-';
     (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(inner)

@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::path::Path;
 
 impl Conf {
-    /// Loads the file and applies the flags; without a file, the flags alone.
+    /// Reads the file and then applies the flags, which override it. Without a file, only the flags apply.
     ///
     /// # Errors
     /// The file cannot be used.
@@ -26,7 +26,7 @@ impl Conf {
         Self::parse(&text_of(file)?, file)
     }
 
-    /// Reads the file for `install`, where `chain` alone suffices.
+    /// Reads the file for `install`, which needs only `chain`.
     ///
     /// # Errors
     /// The file cannot be used.

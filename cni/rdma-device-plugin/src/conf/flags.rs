@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Flags of the eRDMA agent (`cmd/agent/main.go` of alibabacloud-erdma-controller). Each overrides the file, and the
-//! daemon reports it.
+//! Flags of the eRDMA agent (`cmd/agent/main.go` of alibabacloud-erdma-controller). A flag overrides the file, and the
+//! daemon logs this.
 
 use super::{
     Allocate, Conf, Erdma, Ids, Parsed, ResourceName,
@@ -150,8 +150,8 @@ impl Flags {
         }
     }
 
-    /// Returns true if a container gets all NICs, or `None` if no flag decides it. As with the agent, named NICs are
-    /// allocated together.
+    /// Returns true if a container gets all NICs. `None`: no flag decides this. As in the eRDMA agent, a container gets
+    /// all NICs if a flag names NICs.
     fn allocates_all(&self) -> Option<bool> {
         let named = self.exposed_local_eris.as_ref();
         let together = named.filter(|patterns| !patterns.0.is_empty());

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The configuration file, in the daemon's own format or one of the three that users have.
+//! The configuration file, in the daemon's own format or in one of three formats of other programs.
 //!
 //! | module | format | recognised by |
 //! |---|---|---|
-//! | `own` | ours | `resources`, `erdma` |
+//! | `own` | the daemon's own | `resources`, `erdma` |
 //! | `foreign::mode` | k8s-rdma-sriov-dev-plugin | `mode` |
 //! | `foreign::config_list` | k8s-rdma-shared-dev-plugin | `configList` |
 //! | `foreign::resource_list` | sriov-network-device-plugin | `resourceList` |
 //!
-//! Each may also have `chain`, `dra`, `errors`, `lldp`, `reporters` and `fabric`. `file` recognises the format. The command line, in
-//! `flags`, overrides the file. The other modules are parts of a configuration.
+//! A file of each format may also have `chain`, `dra`, `errors`, `lldp`, `reporters` and `fabric`. The module `file`
+//! recognises the format. The command line, in `flags`, overrides the file. The other modules are parts of a
+//! configuration.
 
 pub mod chain;
 pub mod dra;
@@ -75,7 +76,8 @@ pub struct Conf {
     pub chain: Option<Chain>,
     /// Resources that claims serve; `None`: none.
     pub dra: Option<Dra>,
-    /// Error counters that decide on health; empty: health depends on no counter, and none is read.
+    /// Thresholds of error counters for devices' health. Empty: no counter is read, and health does not depend on
+    /// counters.
     pub errors: Vec<ErrorThreshold>,
     /// Source of the NICs' switches; `None`: they are not observed.
     pub lldp: Option<Lldp>,
@@ -131,7 +133,8 @@ pub struct ResourceConf {
     pub place: String,
     /// Scheme of the resource's ids.
     pub ids: Ids,
-    /// Selectors of the resource's devices: a device must fit one selector. Empty: all devices with an RDMA device.
+    /// Selectors of the resource's devices. A device must match one of the selectors. Empty: all devices with an RDMA
+    /// device.
     pub devices: Vec<Selector>,
     /// Patterns of the netdev that pods are attached to. Empty: `rdma-cni` chooses.
     pub parents: Vec<Text>,
@@ -224,10 +227,10 @@ const SHARED_IDS: u32 = 1000;
 /// Default number of ids of each NIC.
 const NIC_IDS: u32 = 200;
 
-/// Largest number of ids: more ids do not fit into one message to kubelet (4 MiB, gRPC's default).
+/// Maximum number of ids of a resource: one message to kubelet cannot contain more (4 MiB, gRPC's default).
 pub(crate) const MOST_IDS: u32 = 50_000;
 
-/// Largest number of ids of each NIC; a node may have more than eight NICs.
+/// Maximum number of ids of each NIC, so that a node may have more than eight NICs.
 const MOST_NIC_IDS: u32 = 5_000;
 
 /// Checks a resource's name that `field` implies.

@@ -23,7 +23,7 @@ const LONGEST_PREFIX: usize = 253;
 /// Longest name after the prefix (`qualifiedNameMaxLength`).
 const LONGEST_NAME: usize = 63;
 
-/// Prefix that kubelet adds for the name of a quota, which must be valid too.
+/// Prefix that kubelet adds to the name for a quota. The name with the prefix must be valid too.
 const QUOTA: usize = "requests.".len();
 
 impl ResourceName {

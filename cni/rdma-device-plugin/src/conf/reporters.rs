@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `reporters`, beside the resources of any format. `docs/device-plugin-conf.md` describes it.
+//! `reporters`, beside the resources in any format: the health reporters of devlink that decide about a NIC's health.
+//! `docs/device-plugin-conf.md` describes it.
 //!
-//! Most reporters must not judge a NIC. Devlink also sets a reporter to the state `error` when it skips a recovery
-//! within the grace period of the last one (`net/devlink/health.c`), as after two timeouts of a transmit queue. RDMA
-//! uses none of the queues of the reporters `tx` and `rx`.
+//! Most reporters are not suitable. Devlink also sets a reporter to the state `error` when it skips a recovery within
+//! the grace period after the last one (`net/devlink/health.c`), as after two timeouts of a transmit queue. The
+//! reporters `tx` and `rx` are about queues that RDMA does not use.
 
 use super::errors::is_name;
 use conf_reader::{Field, Wrong};

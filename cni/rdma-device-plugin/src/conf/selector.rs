@@ -7,12 +7,12 @@ use rdma_netns::LinkType;
 use regex_lite::Regex;
 use std::{fmt, ops::RangeInclusive};
 
-/// A selector. A device must fit one element of each list that is not empty.
+/// A selector. A device must match one element of each list that is not empty.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Selector {
     /// Place in the file.
     pub place: String,
-    /// Names of the device's netdev, or of the bond that the netdev is a port of.
+    /// Names of the device's netdev, or of the bond with this netdev as a port.
     pub netdev: Vec<Text>,
     /// Names of the RDMA device.
     pub rdma: Vec<Text>,
@@ -26,7 +26,8 @@ pub struct Selector {
     pub device: Vec<Text>,
     /// Link types of the netdev, or else of the RDMA device's ports.
     pub link_type: Vec<LinkType>,
-    /// Netdevs of the physical function. A device that is no virtual or sub-function is its own physical function.
+    /// Netdevs of the physical function. A device that is neither a virtual function nor a sub-function counts as its
+    /// own physical function.
     pub pf: Vec<Parent>,
     /// Addresses of the physical function.
     pub root: Vec<Parent>,
@@ -109,9 +110,9 @@ impl Text {
         })
     }
 
-    /// Returns a pattern for the text itself or a regular expression in it, as in sriov-network-device-plugin's
-    /// `pfNames` and `rootDevices` (`getItem` in `pkg/resources/deviceSelectors.go`). In this daemon a name without
-    /// special characters is no expression: `eth1` does not match `eth10`.
+    /// Returns a pattern that matches the text itself, or the text as a regular expression, as in
+    /// sriov-network-device-plugin's `pfNames` and `rootDevices` (`getItem` in `pkg/resources/deviceSelectors.go`).
+    /// Unlike there, a name without special characters is no expression: `eth1` does not match `eth10`.
     pub fn exactly_or_regex(written: &str) -> Self {
         let special = written.contains(|c: char| r"\^$*+?()[]{}|".contains(c));
         let how = match Regex::new(written) {

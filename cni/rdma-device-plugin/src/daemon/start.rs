@@ -43,7 +43,7 @@ const SIGNALS: usize = 16;
 
 impl Daemon {
     /// Reads the configuration and observes the hardware. Meanwhile this daemon answers only probes, and an earlier
-    /// daemon continues to serve.
+    /// daemon still serves kubelet.
     ///
     /// # Errors
     /// The configuration is wrong, sysfs is missing, or the probe socket cannot be made.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ids of a resource that the device plugin allocated before claims served the resource.
+//! Ids that the device plugin allocated before claims served the resource.
 //!
-//! Kubelet (1.37.0) treats a container's resource as a device plugin's while it counts ids of the resource as
-//! allocated, even for a container with a claim. Five minutes after the end of the device plugin kubelet refuses such a
+//! While kubelet (1.37.0) counts ids of a resource as allocated, it treats each container's request for the resource as
+//! the device plugin's, even with a claim. Five minutes after the device plugin has ended, kubelet refuses such a
 //! container: `endpoint not found in cache for a registered resource`. Kubelet drops the ids of ended pods only when a
 //! pod with ids starts, or when a client lists pod-resources (`isDevicePluginResource()`,
 //! `callPreStartContainerIfNeeded()` and `UpdateAllocatedDevices()` in `pkg/kubelet/cm/devicemanager/manager.go`). At
-//! its start kubelet reads its count from a file that may be older than the pod's end. The daemon therefore lists
-//! pod-resources.
+//! its start, kubelet reads the allocated ids from a file, which may be older than a pod's end. The daemon therefore
+//! lists pod-resources.
 
 use super::pool;
 use crate::{kubelet::PluginContext, node::Node};
@@ -29,7 +29,7 @@ const LIMIT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// Time after kubelet's start in which kubelet may drop no ids, because it has not read its pods from all sources yet
-/// (`sourcesReady`). Kubelet does not report the end of this time.
+/// (`sourcesReady`). Kubelet does not report when it has.
 const START: Duration = Duration::from_secs(60);
 
 /// Makes kubelet drop the ids of ended pods.
@@ -60,13 +60,13 @@ impl FormerIds {
         }
     }
 
-    /// Returns the notification for kubelet's registration of the driver, which means that kubelet or the driver has
-    /// started.
+    /// Returns a notification of each registration of the driver by kubelet. A registration means that kubelet or the
+    /// driver has started.
     pub(super) fn registered(&self) -> Arc<Notify> {
         self.registered.clone()
     }
 
-    /// Makes kubelet drop ids. Returns true if a pod still has ids.
+    /// Makes kubelet drop the ids of ended pods. Returns true if a pod still has ids.
     ///
     /// # Errors
     /// Kubelet is absent, or does not answer.
@@ -77,7 +77,8 @@ impl FormerIds {
         Ok(have_ids(&pods, &by_claims))
     }
 
-    /// Calls [`drop_ended`](Self::drop_ended) after each registration and while a pod has ids. The call never returns.
+    /// Calls [`drop_ended`](Self::drop_ended) after each registration, and repeatedly while a pod has ids. Never
+    /// returns.
     pub(super) async fn follow(&self) {
         loop {
             self.registered.notified().await;

@@ -20,8 +20,8 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-/// Interval of reports of unchanged devices: after 30 s kubelet treats their health as unknown (`DefaultHealthTimeout`
-/// in `cm/dra/healthinfo.go`).
+/// Interval of reports about unchanged devices. Kubelet treats a device's health as unknown after 30 s without a report
+/// (`DefaultHealthTimeout` in `cm/dra/healthinfo.go`).
 const REPEATED: Duration = Duration::from_secs(10);
 
 /// Service that reports the health of a node's devices.

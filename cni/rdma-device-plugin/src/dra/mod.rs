@@ -34,8 +34,8 @@ use crate::{
 };
 use std::io;
 
-/// Serves claims until the result is dropped; `None`: claims serve no resource. Removes sockets of killed daemons if
-/// `presence` knows which daemons run.
+/// Serves claims until the result is dropped. `None`: claims serve no resource. If `presence` knows which daemons run,
+/// removes the sockets of killed daemons.
 ///
 /// # Errors
 /// A socket cannot be made.

@@ -23,7 +23,7 @@ impl Netdevs {
             name: offer.name.to_string(),
             whole: is_whole(offer),
             shared: offer.sharing == Sharing::Shared,
-            // a fault of the parent netdev is one of configuration, and pods may work on
+            // no eviction for a parent netdev: its fault is in the configuration, and the pods may still work
             evict: !offer.has_parents && node.conf.dra.as_ref().is_some_and(|dra| dra.evict),
             short: offer.short.clone(),
             nics: self.nics(offer, &node.inventory, &node.switches),
@@ -114,7 +114,8 @@ fn without_port(nic: &Nic, inventory: &Inventory) -> Option<String> {
     Some(format!("{} in {bond} has no carrier", port.name))
 }
 
-/// Returns a sentence if the NIC is slower than the `fastest` NIC of the same model in its resource.
+/// Returns a sentence if the NIC is slower than `fastest`, the speed of the fastest NIC of the same model in the
+/// resource.
 fn slower(nic: &Nic, fastest: Option<u32>) -> Option<String> {
     let (speed, fastest) = (nic.speed?, fastest?);
     (speed < fastest)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Prepares a claim: resolves its devices, and records them before kubelet gets them. No device moves.
+//! Prepares a claim: resolves its devices, and records them before kubelet gets the answer. Does not move devices.
 
 use super::pool;
 use crate::{
@@ -31,8 +31,8 @@ use tokio::{
     time::{Instant, sleep_until, timeout_at},
 };
 
-/// Time for which all claims of a call together wait for absent devices. Kubelet ends a call after 45 s and repeats it
-/// after more than a minute.
+/// Time limit for all claims of a call together to wait for missing devices. Kubelet ends a call after 45 s, and
+/// repeats it after more than a minute.
 pub(super) const PATIENCE: Duration = Duration::from_secs(25);
 
 /// Error if a claim has parameters other than `rails` that cannot take effect.
@@ -47,7 +47,7 @@ const MOVE_OF_SHARED: &str = "its class says mode move, which would take the NIC
 const VF_OF_SHARED: &str = "its class sets vf, the set-up of virtual functions, and its devices are shared, so that pods get \
                             children of them: use the class for a resource of exclusive virtual functions";
 
-/// Error if a claim with `adminAccess` on exclusive devices is for a pod without `hostNetwork`.
+/// Error for a claim with `adminAccess` on exclusive devices, if its pod does not have `hostNetwork`.
 const ADMIN_WITHOUT_HOST_NETWORK: &str = "it asks for adminAccess, and rdma-cni would take the devices into its pod's network, away from the \
                       pods that they are allocated to: give the pod hostNetwork";
 
@@ -241,7 +241,7 @@ impl Preparer {
     }
 }
 
-/// Waits for the next observation for `claim`; `why` names the missing object, and is the error if `end` comes first.
+/// Waits for the next observation for `claim`. `why` names the missing object; it is the error if `end` comes first.
 async fn next_observation(
     claim: &ClaimName,
     node: &mut watch::Receiver<Arc<Node>>,
@@ -356,8 +356,8 @@ fn find<'a>(
     Ok((offer, places))
 }
 
-/// Returns true if one of `pods` has a network namespace of its own, which the chain sets up. A pod that is gone does
-/// not count. Without any pod the answer is unknown, and the network is awaited.
+/// Returns true if one of `pods` has its own network namespace, which the chain sets up. Ignores pods that are gone. If
+/// no pod is known, returns true, so that the network is awaited.
 async fn has_own_network(
     api: &Api,
     claim: &ClaimName,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Keeps the node's ResourceSlices up to date. Kubelet deletes the slices when it starts, and when the driver was away
-//! for 30 s; the publisher watches and rewrites them. At rest the publisher makes one list and one watch request in
-//! half an hour.
+//! for 30 s; the publisher notices this by a watch, and writes the slices again. Without changes, the publisher makes
+//! one list request and one watch request in half an hour.
 
 use super::pool::Netdevs;
 use crate::{
@@ -38,7 +38,7 @@ const MUCH_LATER: Duration = Duration::from_secs(600);
 /// Field of a device's taints.
 const TAINTS: &str = "taints";
 
-/// Part of the refusal by an API server that does not know a taint's effect (`validateDeviceTaint` in
+/// Text in the refusal of an API server that does not know a taint's effect (`validateDeviceTaint` in
 /// `resource/validation/validation.go`).
 const REFUSED: &str = "effect: Unsupported value: \"None\"";
 
@@ -52,11 +52,12 @@ pub struct Publisher {
     netdevs: Netdevs,
     /// Set if the API server drops taints: unhealthy devices are then left out.
     without_taints: bool,
-    /// Set if the API server has no taints without an effect (Kubernetes before 1.35): degraded devices then have none.
+    /// True if the API server does not support taints without an effect (Kubernetes before 1.35). Degraded devices then
+    /// get no taint.
     without_remarks: bool,
     /// Last failure, which is logged once.
     reported: LogOnce,
-    /// True if the slices were up to date since the last failure, so that the next failure is logged as a new one.
+    /// True if the slices were up to date since the last failure. The next failure is then logged again.
     was_kept: bool,
 }
 
@@ -125,7 +126,8 @@ impl Publisher {
         loop {
             let begun = Instant::now();
             let failure = match self.follow().await {
-                // an API server that ends watches at once is not queried all the time; changes of the node are written
+                // if an API server ends watches at once, pause before the next one; changes of the node are still
+                // written
                 Ok(true) if begun.elapsed() < SHORT => {
                     tokio::select! {
                         () = sleep(wait) => wait = (wait * 2).min(AGAIN[1]),
@@ -165,7 +167,7 @@ impl Publisher {
         }
     }
 
-    /// Lists the slices and watches them until the watch ends. Returns false if the node is no longer followed.
+    /// Lists the slices, and watches them until the watch ends. Returns false if the node's sender is gone.
     async fn follow(&mut self) -> Result<bool, Failure> {
         let api = Api::new(&self.account).map_err(RequestError::from)?;
         let owner = Owner {
@@ -285,7 +287,7 @@ impl Publisher {
     }
 }
 
-/// Applies `change`. Returns the field that the API server would drop, and writes nothing then.
+/// Applies `change`. If the API server would drop a field, returns the field and writes nothing.
 async fn put(api: &Api, change: &Change, slices: &mut Slices) -> Result<Option<String>, Failure> {
     let of = |name: &str| format!("{API}/resourceslices/{name}");
     let (method, path, object) = match change {
@@ -302,7 +304,7 @@ async fn put(api: &Api, change: &Change, slices: &mut Slices) -> Result<Option<S
             return Ok(None);
         }
     };
-    // a dry run, because a scheduler uses a slice as soon as it is written
+    // a dry run first, because a scheduler uses a slice as soon as it is written
     let tried = format!("{path}?dryRun=All");
     let tried = api.client.ask(method.clone(), &tried, Some(object)).await;
     let tried = tried.map_err(Failure::of_write)?;
@@ -327,12 +329,13 @@ async fn next(watch: &mut Watch) -> Result<Option<(String, Value)>, Failure> {
     Ok(Some((kind, event["object"].take())))
 }
 
-/// Returns true if the API server no longer has the version at which the watch began, as for every long watch.
+/// Returns true if the API server no longer has the version at which the watch began. This happens to every long watch.
 fn is_too_old(kind: &str, object: &Value) -> bool {
     kind == "ERROR" && object["code"] == 410
 }
 
-/// Applies an event of the API server. An event older than the known slice is an echo of our write, and is ignored.
+/// Applies an event of the API server. Ignores an event that is older than the known slice: the daemon's own write
+/// caused it.
 fn follow(slices: &mut Slices, kind: &str, object: Value) -> Result<(), Failure> {
     if kind == "ERROR" {
         let message = object["message"].as_str().unwrap_or_default().to_owned();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Updates prepared claims: devices are renumbered, disappear and come back while pods have them, and a container that
-//! restarts must get its own devices or no devices.
+//! Updates prepared claims while pods have their devices. Devices can get other numbers, disappear and come back. A
+//! container that restarts must get its own devices, or none.
 
 use super::prepare::in_words;
 use crate::{
@@ -18,8 +18,8 @@ use tokio::{sync::watch, task::spawn_blocking, time::sleep};
 /// Delay after a failed check.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Time after a failed check in which events of the claims are ignored: the check itself can take the claims' lock, and
-/// the release of the lock is an event.
+/// Time after a failed check in which events of the claims are ignored. The check itself may lock the claims, and the
+/// release of this lock is an event.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// Checks the claims in `state_dir` now and whenever they or `node` change, until the node is no longer followed.

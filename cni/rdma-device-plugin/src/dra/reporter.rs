@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reports prepared claims to the API server: `status.devices` with their networks. Nothing on the node depends on the
-//! reports. A claim costs one `get` and one `update` when its pod has its network.
+//! Reports prepared claims to the API server: `status.devices` with their networks. Nothing on the node depends on
+//! these reports. A claim costs one `get` and one `update`, after its pod has its network.
 
 use crate::{
     api::{Api, is_followed_for},
@@ -50,8 +50,8 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Returns a reporter that follows the claims in `state_dir` as long as `node` is followed, with the token in
-    /// `account`.
+    /// Returns a reporter for the claims in `state_dir`. The reporter works until the sender of `node` is gone, and
+    /// uses the token in `account`.
     pub fn new(node: watch::Receiver<Arc<Node>>, account: PathBuf, state_dir: &Path) -> Self {
         Self {
             node,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The driver's two sockets. Kubelet watches the directory of registrations, queries each socket there and thereby
-//! finds the driver's socket. Each daemon of a node has its own sockets; kubelet uses the newest.
+//! The driver's two sockets. Kubelet watches the directory of registration sockets, and queries each socket there for
+//! the path of the driver's socket. Each daemon of a node has its own two sockets; kubelet uses the newest ones.
 
 use super::{
     health::Health,
@@ -77,7 +77,7 @@ impl Paths {
 /// The driver at both of its sockets, until the value is dropped.
 #[derive(Debug)]
 pub struct Served {
-    // the registration is dropped first, so that kubelet does not dial a socket that is about to close
+    // drop the registration first, so that kubelet does not connect to a socket that is about to close
     registration: Socket,
     driver: Socket,
     tasks: JoinSet<()>,
@@ -118,9 +118,9 @@ impl Served {
         })
     }
 
-    /// Keeps the sockets in place: without both sockets kubelet has no driver. If the registration socket was removed,
-    /// kubelet unregisters the driver until it finds the new socket. Returns when a server has ended, which only
-    /// happens after an error.
+    /// Makes the sockets again if they are removed. Kubelet needs both. If the registration socket was removed, kubelet
+    /// unregisters the driver until it finds the new socket. Returns when a server has ended, which happens only after
+    /// an error.
     pub async fn keep(mut self) {
         let directories = [&self.driver, &self.registration].map(|it| it.directory().to_owned());
         let mut watch = Watch::new(directories.into());
@@ -168,7 +168,7 @@ impl Socket {
         self.bound.state() == SocketState::Empty
     }
 
-    /// Makes the socket again if it was removed. Returns true if the socket exists now.
+    /// Makes the socket again if it was removed. Returns true if the socket exists afterwards.
     fn keep(&mut self) -> bool {
         if !self.is_gone() {
             return true;

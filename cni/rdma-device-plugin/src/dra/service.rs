@@ -31,7 +31,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Returns a service that prepares claims with `preparer`, makes kubelet drop `former_ids`, and counts in
+    /// Returns a service that prepares claims by `preparer`, makes kubelet drop `former_ids`, and counts its calls in
     /// `metrics`.
     pub fn new(preparer: Preparer, former_ids: FormerIds, metrics: Metrics) -> Self {
         Self {
@@ -101,8 +101,7 @@ impl api::dra_plugin_server::DraPlugin for Service {
     ) -> Result<Response<NodePrepareResourcesResponse>, Status> {
         // the call proves the registration, whatever kubelet reported about it
         self.metrics.driver(self.preparer.driver(), Known::Yes);
-        // kubelet repeats the call only for claims that are not prepared, so this is the last moment before the
-        // container
+        // last opportunity before the container starts: kubelet calls again only for claims that are not prepared
         let (response, dropped) = tokio::join!(
             self.prepare(&request.get_ref().claims),
             self.former_ids.drop_ended()

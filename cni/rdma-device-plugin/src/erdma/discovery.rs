@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Discovers the eRDMA NICs, and selects those to use: a pure function of configuration, hardware and the instance's
+//! Discovers the eRDMA NICs, and selects those to use. A pure function of configuration, hardware and the instance's
 //! id.
 
 use crate::{
@@ -23,8 +23,8 @@ pub struct Discovery {
     pub remarks: Vec<String>,
 }
 
-/// Discovers the eRDMA NICs of `inventory`. `instance` is this instance's id; if the id is unknown, NICs that depend on
-/// it are hidden.
+/// Discovers the eRDMA NICs of `inventory`. `instance` is this instance's id. If the id is unknown, NICs whose
+/// selection depends on the id are hidden.
 pub fn discover(conf: &Erdma, inventory: &Inventory, instance: Option<&str>) -> Discovery {
     let mut found = Discovery::default();
     for function in &inventory.functions {
@@ -74,8 +74,8 @@ enum Exposure {
     Unknown,
 }
 
-/// Returns whether the daemon uses `nic`. As in the agent, patterns for every instance apply only to instances that no
-/// other pattern names.
+/// Returns whether the daemon uses `nic`. As in the eRDMA agent, patterns for every instance apply only to instances
+/// that no other pattern matches.
 fn exposure(patterns: &[Exposed], nic: &Nic, instance: Option<&str>) -> Exposure {
     if patterns.is_empty() {
         return Exposure::Yes;

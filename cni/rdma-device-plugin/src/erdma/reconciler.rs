@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Maintains the eRDMA NICs in a running daemon: queries the instance's id, brings the driver into its mode and NICs
-//! up, and reports the results to the daemon.
+//! Maintains the eRDMA NICs in a running daemon: queries the instance's id, changes the driver's mode, brings NICs up,
+//! and reports the results to the daemon.
 //!
-//! The reconciler runs whenever the node changes, and periodically while something is missing. It does nothing on a
-//! node without eRDMA NICs.
+//! The reconciler runs when the node changes, and periodically while something is missing. It does nothing on a node
+//! without eRDMA NICs.
 
 use super::Report;
 use crate::{
@@ -32,12 +32,12 @@ use std::{
 };
 use tokio::sync::{mpsc, watch};
 
-/// Interval of queries of the instance's id and of a device's users, as the end of a pod is not reported. Missing
-/// programs are retried after six times as long.
+/// Interval of queries of the instance's id and of a device's users, because the end of a pod causes no event. A
+/// missing program is retried after six intervals.
 pub const AGAIN: Duration = Duration::from_secs(10);
 
-/// Divisor of [`AGAIN`]: the part of the interval for which a function may lack its driver while the driver is loaded
-/// or unloaded.
+/// Divisor of [`AGAIN`]. A function may lack its driver for this part of the interval, because the driver may be in the
+/// course of loading or unloading.
 const SETTLING: u32 = 5;
 
 /// Loader of modules; `None` if sysfs is not the kernel's own.
@@ -110,7 +110,7 @@ impl Reconciler {
         }
     }
 
-    /// Performs the changes that are possible now. Returns the delay of the next attempt if no event comes.
+    /// Makes the changes that are possible now. Returns the delay until the next attempt, if no event comes first.
     async fn reconcile(&mut self, node: &Node) -> Option<Duration> {
         let mut report = Report {
             instance: self.reported.instance.clone(),
@@ -240,7 +240,7 @@ impl Reconciler {
             .ok()
     }
 
-    /// Binds the driver to functions whose probe the driver deferred, when a function's netdev may be back.
+    /// Binds the driver to functions with a deferred probe, when a function's netdev may be back.
     async fn bind(&mut self, node: &Node, mut state: State) -> Result<(), Problem> {
         if node.conf.erdma.origin == Origin::Foreign || self.context.loader.is_none() {
             return Ok(());
@@ -304,7 +304,7 @@ impl Reconciler {
         checked.await?;
         if change.from.is_some() {
             self.nobody_uses(node, &change).await?;
-            // from here on kubelet sees no devices, so the second check finds every earlier user
+            // kubelet sees no devices from here on, so the next check finds all users
             let Some(now) = self.withhold().await else {
                 return Ok(());
             };
@@ -356,8 +356,8 @@ impl Reconciler {
         change.hindered(users).map_or(Ok(()), Err)
     }
 
-    /// Withholds the driver's devices from kubelet until the end of this round, and returns the node's state after
-    /// that; `None`: the daemon is ending.
+    /// Withholds the driver's devices from kubelet until the end of this round. Returns the node's state afterwards.
+    /// `None`: the daemon is ending.
     async fn withhold(&mut self) -> Option<Arc<Node>> {
         let report = Report {
             changing: true,
@@ -370,8 +370,8 @@ impl Reconciler {
     }
 }
 
-/// Binds the driver to `function`, whose probe takes as long as the function's firmware. Returns true if the driver is
-/// bound then: kernels before 5.11 report a deferred probe as success, later ones as `EAGAIN`
+/// Binds the driver to `function`. The call lasts as long as the function's firmware needs. Returns true if the driver
+/// is bound afterwards. Kernels before 5.11 report a deferred probe as success, later ones as `EAGAIN`
 /// (`device_driver_attach()`, `drivers/base/dd.c`).
 fn bind(kernel: &Linux, sysfs: &Path, function: &DeviceAddress) -> io::Result<bool> {
     let op = Op::BindDriver {
@@ -409,8 +409,8 @@ fn planned(erdma: &conf::Erdma, state: &State) -> Plan {
     }
 }
 
-/// Returns the driver's devices. A device without a present RDMA device can have users too: the driver makes the RDMA
-/// device again when a pod's netdev moves.
+/// Returns the driver's devices. Includes devices whose RDMA device is missing at present, because they can have users:
+/// the driver makes the RDMA device again when a pod's netdev moves.
 fn devices(inventory: &Inventory) -> Vec<WatchedDevice> {
     let functions = inventory.functions.iter();
     let of_driver = functions.filter(|it| {

@@ -15,7 +15,7 @@ pub struct Report {
     pub instance: Option<String>,
     /// State of the driver.
     pub driver: DriverStatus,
-    /// True while the driver is about to be reloaded: its devices are withheld from kubelet.
+    /// True before a reload of the driver, while its devices are withheld from kubelet.
     pub changing: bool,
     /// Results for the NICs to be brought up.
     pub outcomes: Vec<bring_up::Outcome>,
@@ -49,7 +49,7 @@ impl Report {
         unhealthy
     }
 
-    /// Returns true if `other` is equal apart from details that change between observations, such as a user's process
+    /// Returns true if `other` is equal except for details that differ between observations, such as a user's process
     /// id.
     pub fn is_like(&self, other: &Self) -> bool {
         let problems = (&self.driver.problem, &other.driver.problem);

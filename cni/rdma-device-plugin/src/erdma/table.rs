@@ -9,7 +9,7 @@ use rdma_netns::Inventory;
 
 const HEAD: [&str; 5] = ["ERDMA", "DEVICE", "NETDEV", "MAC", "USED"];
 
-/// Formats the table; it is empty on a node without eRDMA. `change` is the mode in which the driver would be loaded.
+/// Formats the table. Empty on a node without eRDMA. `change` is the mode in which the driver would be loaded.
 pub fn table(
     found: &Discovery,
     inventory: &Inventory,

@@ -7,7 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time for which a device must be down before it counts as down: a move makes its netdev and its RDMA device again.
+/// Time for which a device must be down before it is reported as down. During a move, netdev and RDMA device disappear
+/// for a moment.
 pub const DOWN_AFTER: Duration = Duration::from_millis(300);
 /// Time for which a device must be up before it counts as up again.
 pub const UP_AFTER: Duration = Duration::from_millis(500);
@@ -15,7 +16,7 @@ pub const UP_AFTER: Duration = Duration::from_millis(500);
 pub const DROPS: usize = 3;
 /// Time in which drops are counted.
 pub const WINDOW: Duration = Duration::from_secs(60);
-/// Time for which a flapping device must be up; it doubles with each further drop.
+/// Time for which a flapping device must be up before it is reported as up. The time doubles with each further failure.
 pub const HOLD: Duration = Duration::from_secs(10);
 /// Upper limit of the hold.
 pub const LONGEST_HOLD: Duration = Duration::from_secs(160);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads error counters from sysfs (`drivers/infiniband/core/sysfs.c`): only the configured ones, as each read queries
-//! firmware.
+//! Reads error counters from sysfs (`drivers/infiniband/core/sysfs.c`). Reads only configured counters, because each
+//! read queries the firmware.
 
 use super::error_rates::Reading;
 use crate::conf::ErrorThreshold;
@@ -24,12 +24,13 @@ pub(super) struct Readings {
     pub(super) at: Instant,
     /// Places of the thresholds for which it was done.
     pub(super) due: Vec<usize>,
-    /// Values read. A counter that the driver does not count answers `N/A (no PMA)` or an error, and has no value.
+    /// Values that were read. A counter that the driver does not support reads as `N/A (no PMA)` or fails, and has no
+    /// value here.
     pub(super) values: Vec<Reading>,
 }
 
-/// Returns a sentence on each threshold whose counter no RDMA device of the node has, or nothing if no device is
-/// visible. The function reads no counter.
+/// Returns a sentence for each threshold whose counter no RDMA device of the node has. Returns nothing if no device is
+/// visible. Reads no counter.
 pub fn unknown_counters(
     sysfs: &Path,
     thresholds: &[ErrorThreshold],
@@ -110,8 +111,8 @@ fn file(port: &Path, counter: &str) -> Option<(PathBuf, u64)> {
     })
 }
 
-/// Returns the width of a counter. Counters of a port stop at their maximum until they are reset (`PortCounters`, IBTA
-/// 16.1.3.5); the widths are in `PORT_PMA_ATTR` in `drivers/infiniband/core/sysfs.c`.
+/// Returns the width of a counter in bits. A port's counter stops at its maximum until it is reset (`PortCounters`,
+/// IBTA 16.1.3.5). The widths are in `PORT_PMA_ATTR` in `drivers/infiniband/core/sysfs.c`.
 fn bits(counter: &str) -> u32 {
     match counter {
         "local_link_integrity_errors" | "excessive_buffer_overrun_errors" => 4,

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Compares the growth of error counters with their thresholds: the rule.
+//! Compares the growth of error counters with their thresholds.
 //!
-//! The growth of a counter is summed over the readings of the last `per`. If readings are further apart, the growth is
-//! scaled to `per`. A device is therefore unhealthy as soon as the growth exceeds the threshold, and healthy again
-//! after a whole `per` below the threshold.
+//! A counter's growth is the sum over the readings of the last `per`. If readings are further apart, the growth is
+//! scaled to `per`. A device becomes unhealthy as soon as the growth exceeds the threshold, and healthy after a whole
+//! `per` below the threshold.
 //!
 //! | a reading | counts as |
 //! |---|---|
 //! | above the last value | the difference |
 //! | below the last value: the counter was reset, or wrapped at 2^32 | the value, as in Prometheus' `rate()` |
-//! | at its maximum as before: it stops there until it is reset | nothing; the last state holds, and counting restarts
-//! after it |
+//! | at its maximum, as before: the counter stops there until it is reset | nothing; the last state holds, and counting restarts afterwards |
 //! | missing, as for a device inside a pod in exclusive mode | nothing; the last state holds |
 
 use crate::conf::ErrorThreshold;
@@ -103,7 +102,7 @@ impl ErrorRates {
         threshold.map_or("", |it| it.counter.as_str())
     }
 
-    /// Applies the readings at `now` for the thresholds `due`. Returns true if a device's health changed.
+    /// Applies the readings at `now` to the thresholds in `due`. Returns true if a device's health changed.
     pub(super) fn take(&mut self, now: Instant, due: &[usize], readings: &[Reading]) -> bool {
         let mut is_news = false;
         for place in due {

@@ -80,7 +80,8 @@ impl Errors {
         }
     }
 
-    /// Reads on a thread of its own: firmware that does not answer must not delay kubelet or the state of links.
+    /// Reads on a separate thread, so that firmware that does not answer delays neither kubelet nor the states of
+    /// links.
     fn read(&mut self) {
         let at = Instant::now();
         let due = self.rates.due(at);
@@ -114,7 +115,8 @@ pub(super) async fn others<T: Clone>(settings: &mut Option<watch::Receiver<T>>) 
     std::future::pending().await
 }
 
-/// Waits for the reading in progress; forever if there is none. Returns `None` if its thread ended without an answer.
+/// Waits for the reading in progress, or forever if there is none. `None`: the reading's thread ended without an
+/// answer.
 pub(super) async fn answered<T>(reading: &mut Option<oneshot::Receiver<T>>) -> Option<T> {
     let Some(answer) = reading else {
         return std::future::pending().await;

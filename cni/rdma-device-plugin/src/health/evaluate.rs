@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Decides whether a device is usable: the rule.
+//! Decides whether a device is usable.
 //!
 //! | observation | verdict |
 //! |---|---|
-//! | the chain is moving it | unknown: as before |
-//! | the function is there, its RDMA device is not | unhealthy |
+//! | the chain is moving the device | unknown: the health does not change |
+//! | the function exists, its RDMA device does not | unhealthy |
 //! | a port of its RDMA device is active | healthy |
-//! | InfiniBand without an active port | unhealthy; a virtual function that is down on the host is as its physical
-//! function |
+//! | InfiniBand without an active port | unhealthy; a virtual function that is down on the host has its physical function's verdict |
 //! | Ethernet, its netdev is up and has no carrier | unhealthy |
-//! | Ethernet, its netdev has carrier, and no port is active | unhealthy |
-//! | its netdev is administratively down | healthy, as the chain brings it up; but as its physical function |
+//! | Ethernet, its netdev has a carrier, and no port is active | unhealthy |
+//! | its netdev is administratively down | healthy, because the chain brings it up; but unhealthy if its physical function is |
 //! | eRDMA without a parent, its netdev is in no namespace | unhealthy |
 //! | its netdev is in a namespace that is not observable | unknown: as before; but as its physical function |
 //! | healthy otherwise, but an error counter of it grows faster than its threshold | unhealthy |
 //! | healthy otherwise, but its driver or its PCI link reports an error (`nic_faults`) | unhealthy |
 //! | healthy otherwise, but the fabric watch found it unhealthy (`unreachable`) | unhealthy |
 //!
-//! For a port of a bond the netdev is the bond. "As its physical function": unhealthy if that one has no carrier or
-//! active port, since both share one wire.
+//! For a port of a bond, the netdev is the bond. A physical function makes its virtual functions unhealthy if it has no
+//! carrier or no active port, because all of them share one wire.
 
 use super::damper::{Fault, Verdict};
 use rdma_netns::LinkType;
@@ -37,7 +36,8 @@ pub struct DeviceState {
     pub rdma: Option<String>,
     /// Netdevs without representors of other functions; a bond in place of its port.
     pub netdevs: Vec<Carrier>,
-    /// True if no namespace has a netdev of a function that must have one: the function is being removed.
+    /// True if a function's netdev is in no namespace although the function must have one: the function is being
+    /// removed.
     pub netdev_is_gone: bool,
     /// Ports of the RDMA device; empty: not observable.
     pub ports: Vec<Port>,
@@ -67,7 +67,7 @@ pub struct Port {
     pub link_type: LinkType,
 }
 
-/// Returns the verdict on a device; `physical` is the verdict on the device's physical function, if there is one.
+/// Returns the verdict on a device. `physical` is the verdict on its physical function, if there is one.
 pub fn evaluate(state: &DeviceState, physical: Option<&Verdict>) -> Verdict {
     if state.moving {
         return Verdict::Unknown("it is on its way".into());
@@ -121,7 +121,8 @@ pub fn evaluate(state: &DeviceState, physical: Option<&Verdict>) -> Verdict {
     or_as(physical, Verdict::Up)
 }
 
-/// Returns `verdict`, or a fault for the reason `errors` if the device would be usable.
+/// Returns `verdict`. If the device would be usable and there are `errors`, returns a fault with `errors` as the
+/// reason.
 pub fn with_errors(verdict: Verdict, errors: Option<&str>) -> Verdict {
     match (verdict, errors) {
         // the reader of the counters, and of the NIC's reports, reports the end

@@ -10,7 +10,8 @@
 //! the fabric watch's report → unreachable            rails that the watch found unhealthy
 //! (Verdict, time) → Damper → Unhealthy               pure: damping of flapping devices
 //! ```
-//! A device inside a pod is observed there. A device that is not observable keeps its health.
+//! A device inside a pod is observed in the pod's namespace. The health of a device that cannot be observed does not
+//! change.
 
 pub mod damper;
 pub(crate) mod error_files;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Judges the errors that a NIC's driver and PCI link report: the rule.
+//! Decides about health by the errors that a NIC's driver and PCI link report.
 //!
 //! | report | verdict |
 //! |---|---|
-//! | a health reporter of devlink that judges is in the state `error` | unhealthy until it is not |
+//! | a configured health reporter of devlink is in the state `error` | unhealthy until the state changes |
 //! | another reporter is in the state `error` | nothing |
-//! | AER counted another fatal error of the PCI function, which Linux does from 6.16 on | unhealthy for [`PCI_HOLD`] after the last one |
-//! | AER counted errors before the first report, or non-fatal or corrected ones | nothing |
+//! | AER counted another fatal error of the PCI function (from Linux 6.16 on) | unhealthy for [`PCI_HOLD`] after the last one |
+//! | AER counted errors before the first report, or non-fatal or corrected errors | nothing |
 //! | a report is missing | nothing; the last state holds |
 //!
-//! The configuration names the reporters that judge (`reporters`).
+//! The setting `reporters` names the reporters that count.
 //!
-//! A PF's faults are its VFs' too: they share firmware and PCI link.
+//! A fault of a PF is also a fault of its VFs, because they share firmware and PCI link.
 
 use rdma_netns::{
     Device, DeviceAddress,
@@ -54,7 +54,7 @@ struct PciLink {
 }
 
 impl NicFaults {
-    /// Judges by the reporters with these names alone. Returns true if a device's fault ended.
+    /// Uses only the reporters with these names from now on. Returns true if a device's fault ended by this.
     pub(super) fn judge_by(&mut self, names: Vec<String>) -> bool {
         self.judges = names;
         let before = self.failed.len();

@@ -67,8 +67,8 @@ impl NicReports {
         &self.faults
     }
 
-    /// Sets the node's devices, and requests a reading. The first time it reads at once, so that kubelet's first list
-    /// has the faults from before the daemon.
+    /// Sets the node's devices, and requests a reading. The first call reads at once, so that kubelet's first list
+    /// includes older faults.
     pub(super) fn update(&mut self, inventory: &Inventory) {
         self.addresses = addresses(inventory);
         // a driver that recovers its device takes the RDMA device away for a while
@@ -136,7 +136,7 @@ impl NicReports {
         self.reading = Some(reading);
     }
 
-    /// Reads on a thread of its own: a driver that recovers its device holds the lock of devlink for up to minutes.
+    /// Reads on a separate thread, because a driver that recovers its device holds devlink's lock for up to minutes.
     fn start(&self, answer: impl FnOnce(Reports) + Send + 'static) {
         let (sysfs, addresses) = (self.sysfs.clone(), self.addresses.clone());
         let reader = std::thread::Builder::new().name("nics".into());
@@ -147,7 +147,7 @@ impl NicReports {
     }
 }
 
-/// Returns the functions whose reports matter: those with an RDMA device, and their physical functions.
+/// Returns the functions whose reports count: functions with an RDMA device, and their physical functions.
 pub(crate) fn addresses(inventory: &Inventory) -> BTreeSet<DeviceAddress> {
     let functions = inventory.functions.iter().filter(|it| !it.hcas.is_empty());
     let devices = functions.map(|it| &it.device);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Observation of every device, on the host and in pods.
+//! Observes every device, on the host and in pods.
 //!
-//! A pod is observed again only after an event from its namespace, or if the last observation found an unhealthy
-//! device, because entering a namespace is expensive.
+//! Entering a pod's namespace is expensive. A pod is therefore observed again only after an event from its namespace,
+//! or if the last observation found an unhealthy device.
 
 use super::evaluate::{Carrier, DeviceState, Port};
 use attachments::pods::{PodDevice, PodNetns};
@@ -85,8 +85,8 @@ impl Pods {
         }
     }
 
-    /// Forgets all namespaces' numbers after lost events: the kernel may have given the number of an ended namespace to
-    /// another one.
+    /// Forgets the numbers of all namespaces after lost events, because the kernel may have given an ended namespace's
+    /// number to another namespace.
     pub(super) fn lost(&mut self, mut monitor: Option<&mut Monitor>) {
         for pod in &mut self.seen {
             let nsid = pod.nsid.take();
@@ -193,9 +193,9 @@ impl Pods {
     }
 }
 
-/// Returns true if the netdev of an RDMA device without a parent is in no namespace. In this case the netdev's function
-/// was removed: the driver `erdma` keeps the RDMA device until the driver is unloaded, and the removal of the netdev's
-/// function waits for the RDMA device.
+/// Returns true if the netdev of an RDMA device without a parent is in no namespace. The netdev's function was then
+/// removed. The driver `erdma` keeps the RDMA device until the driver is unloaded, and the removal of the netdev's
+/// function waits for this.
 fn is_netdev_gone(function: &Function) -> bool {
     !function.device.rdma_functions.is_empty() && !function.device.has_netdev
 }
@@ -209,7 +209,7 @@ fn is(device: &PodDevice, link: &Link) -> bool {
 }
 
 impl Pod {
-    /// Observes the pod again. A value that cannot be read becomes unknown; the error has the reason.
+    /// Observes the pod again. A value that cannot be read becomes unknown; the error contains the reason.
     fn observe(&mut self, monitor: Option<&mut Monitor>) -> Result<(), String> {
         let links = monitor.map_or(Ok(Vec::new()), |monitor| self.links(monitor));
         let ports = match self.place.exclusive {
@@ -232,7 +232,7 @@ impl Pod {
             Some(nsid) => nsid,
             None => match monitor.watch(&self.place.netns, self.place.id) {
                 Ok(nsid) => nsid,
-                // the chain does not know yet that the pod is gone: its devices return to the host
+                // the pod is gone, but its record still exists: its devices return to the host
                 Err(WatchError::Open { source, .. })
                     if source.kind() == io::ErrorKind::NotFound =>
                 {
@@ -246,7 +246,8 @@ impl Pod {
     }
 }
 
-/// Returns the bond that `link` is a port of, whose carrier counts for the RDMA device: one port with carrier suffices.
+/// Returns the bond with `link` as a port, or else `link`. The RDMA device works as long as one port of the bond has a
+/// carrier, so the bond's carrier counts.
 fn bond_of<'a>(link: &'a Link, host: &'a [Link]) -> &'a Link {
     let master = host.iter().find(|it| Some(it.index) == link.master);
     master.filter(|it| it.is_bond()).unwrap_or(link)

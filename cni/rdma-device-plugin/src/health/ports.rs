@@ -10,9 +10,9 @@ use std::{
 /// States of ports by file.
 pub(crate) type States = Vec<(PathBuf, String)>;
 
-/// Reads the states of the host's ports that change without an event: a subnet manager changes an InfiniBand port's. A
-/// RoCE port is active while its netdev runs and has carrier (`ib_get_curr_port_state()`, `include/rdma/ib_verbs.h`),
-/// which events report.
+/// Reads the states of the host's ports that change without an event. A subnet manager changes the state of an
+/// InfiniBand port. A RoCE port needs no reading: it is active while its netdev runs and has a carrier
+/// (`ib_get_curr_port_state()`, `include/rdma/ib_verbs.h`), and events report both.
 pub(crate) fn eventless(sysfs: &Path) -> States {
     let entries = |directory: &Path| fs::read_dir(directory).into_iter().flatten().flatten();
     let devices = entries(&sysfs.join("class/infiniband"));
@@ -38,8 +38,8 @@ pub(super) fn has_device(states: &States, sysfs: &Path, device: &str) -> bool {
     states.iter().any(|(file, _)| file.starts_with(&directory))
 }
 
-/// Reads as [`eventless`] does, on a thread of its own: firmware that does not answer must not block the thread that
-/// answers kubelet. Returns `None` if no thread can be started.
+/// Reads like [`eventless`], on a separate thread: firmware that does not answer must not block the thread that answers
+/// kubelet. `None`: no thread can be started.
 pub(super) async fn eventless_blocking(sysfs: &Path) -> Option<States> {
     let (answer, read) = tokio::sync::oneshot::channel();
     let sysfs = sysfs.to_owned();

@@ -4,7 +4,7 @@
 use inotify::{Inotify, WatchMask};
 use std::{fs, io, path::Path};
 
-/// Watches the records below `attachments`, which is made if necessary, with the mode that `rdma-cni` uses.
+/// Watches the records below `attachments`. Makes a missing directory, with the same mode as `rdma-cni`.
 pub(super) fn listen(attachments: &Path) -> io::Result<Inotify> {
     fs::create_dir_all(attachments)?;
     let mut inotify = Inotify::init()?;

@@ -38,8 +38,8 @@ const TOGETHER: Duration = Duration::from_millis(50);
 const APART: Duration = Duration::from_millis(200);
 /// Interval of polling for changes without an event, if any can occur.
 const BEAT: Duration = Duration::from_secs(1);
-/// Interval of polling for InfiniBand ports: kubelet must learn of a change within a second, and it is reported after
-/// [`DOWN_AFTER`](super::damper::DOWN_AFTER).
+/// Interval of polling InfiniBand ports. Kubelet must learn of a change within a second, and a change is reported only
+/// after [`DOWN_AFTER`](super::damper::DOWN_AFTER).
 const BEAT_OF_PORTS: Duration = Duration::from_millis(400);
 const _: () = assert!(BEAT_OF_PORTS.as_millis() + super::damper::DOWN_AFTER.as_millis() < 1000);
 /// Interval of observations without events, or without events of pods.
@@ -68,7 +68,8 @@ pub struct Watch {
     observed_at: Option<Instant>,
     beat: Instant,
     port_states: ports::States,
-    /// True if a device is unhealthy whose recovery neither an event nor a port's state here reports.
+    /// True if an unhealthy device's recovery is reported neither by an event nor by the state of a port in this
+    /// namespace.
     needs_polling: bool,
     /// True if an event came since the last report.
     heard: bool,
@@ -77,8 +78,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Opens the sources, within a tokio runtime that drives I/O and time. `sysfs` is the mount point of sysfs and
-    /// `state_dir` the directory of `rdma-cni`. Returns a sentence on each missing source.
+    /// Opens the sources of events. Must run in a tokio runtime with I/O and time. `sysfs` is the mount point of sysfs,
+    /// and `state_dir` is the directory of `rdma-cni`. Also returns a sentence for each missing source.
     pub fn open(sysfs: &Path, state_dir: &Path) -> (Self, Vec<String>) {
         let mut losses = Vec::new();
         let monitor = Monitor::open(sysfs).and_then(register);
@@ -105,7 +106,7 @@ impl Watch {
         (watch, losses)
     }
 
-    /// Returns a watch for a single observation, which opens no sources and makes no files.
+    /// Returns a watch for a single observation, without sources of events. Makes no files.
     pub fn still(sysfs: &Path, state_dir: &Path) -> Self {
         let monitor = Monitor::open(sysfs).and_then(register);
         Self::new(sysfs, state_dir, monitor.ok())
@@ -163,8 +164,8 @@ impl Watch {
         }
     }
 
-    /// Waits until the hardware and [`unhealthy`](Self::unhealthy) must be observed again; the first call returns at
-    /// once. A caller may cancel and repeat the call without missing an event.
+    /// Waits until the hardware and [`unhealthy`](Self::unhealthy) must be observed again. The first call returns at
+    /// once. A caller may cancel the call and repeat it later without missing an event.
     pub async fn next(&mut self) {
         loop {
             let at = self.next_observation();
@@ -189,8 +190,8 @@ impl Watch {
         }
     }
 
-    /// Returns the unhealthy devices of `inventory`. The call reads the kernel's state for some milliseconds, so the
-    /// caller must be allowed to block.
+    /// Returns the unhealthy devices of `inventory`. Reads the kernel's state for some milliseconds, so the caller must
+    /// be allowed to block.
     pub fn unhealthy(&mut self, inventory: &Inventory) -> Unhealthy {
         let mut monitor = self.monitor.as_mut().map(AsyncFd::get_mut);
         if self.records_changed || self.inotify.is_none() {
@@ -241,7 +242,7 @@ impl Watch {
         self.health.unhealthy()
     }
 
-    /// Observes whenever an observation is due, and sends the results to `send` until `send` returns false. `observe`
+    /// Observes whenever an observation is due, and passes the result to `send`, until `send` returns false. `observe`
     /// observes the hardware; `None`: the observation failed.
     pub async fn follow<L, T>(
         mut self,
@@ -289,8 +290,8 @@ impl Watch {
         monitor.is_some() && (covers_pods(monitor) || self.pods.are_none())
     }
 
-    /// Returns true if no event will report the recovery of an unhealthy device: its port is in another namespace, or
-    /// is an Ethernet port.
+    /// Returns true if no event will report the recovery of an unhealthy device, because its port is an Ethernet port
+    /// or in another namespace.
     fn needs_polling(&self, inventory: &Inventory) -> bool {
         let is_seen = |hca: &Hca| ports::has_device(&self.port_states, &self.sysfs, &hca.name);
         self.health.doubtful().iter().any(|address| {
@@ -336,8 +337,8 @@ impl Watch {
         next.into_iter().chain(beat).min()
     }
 
-    /// Returns true if an observation is due, and false if polling found no change. `states` are the ports' states;
-    /// `None`: not read.
+    /// Returns true if an observation is due. Returns false if polling found no change. `states` are the ports' states;
+    /// `None`: they were not read.
     fn is_time(&mut self, now: Instant, states: Option<ports::States>) -> bool {
         if self.beats() && self.beat <= now {
             self.beat = now + self.pause();

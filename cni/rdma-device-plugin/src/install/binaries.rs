@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Installation of the CNI plugins' binaries.
+//! Installs the binaries of the CNI plugins.
 //!
-//! A running binary is not disturbed: its file is replaced, not written. Another installation's binary is kept and
-//! restored later.
+//! A file is replaced and not overwritten, so that a running binary is not disturbed. Another installation's binary is
+//! stored, and restored later.
 
 use crate::chain::{
     file::{self, hash},
@@ -271,9 +271,9 @@ fn beside_this_program() -> Result<PathBuf> {
     Ok(beside.unwrap_or(Path::new("/")).to_owned())
 }
 
-/// Copies a file with its metadata, and returns the path of the copy. An existing copy is never overwritten. With
-/// `is_taken` the existing copy is the one to restore, and the new copy is put beside it; otherwise the existing copy
-/// is an older one, and is renamed.
+/// Copies a file with its metadata, and returns the path of the copy. Never overwrites an existing copy. With
+/// `is_taken` the existing copy is the one to restore, and the new copy gets a name beside it. Otherwise the existing
+/// copy is outdated, and is renamed.
 fn keep(path: &Path, sha256: &str, copy: &Path, is_taken: bool) -> io::Result<PathBuf> {
     fs::create_dir_all(copy.parent().unwrap_or(Path::new("/")))?;
     let beside = |sha256: &str| copy.with_extension(sha256.get(..12).unwrap_or(sha256));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin install` and `uninstall`: install the CNI plugins' binaries, add the plugin to the chain, and
-//! remove binaries and plugin again.
+//! `rdma-device-plugin install` and `uninstall`. `install` installs the CNI plugins' binaries and adds `rdma-cni` to
+//! the chain. `uninstall` removes both.
 //!
-//! No list ever names a plugin that is not installed: the binaries are installed first and removed last.
+//! A list never names a plugin that is not installed: the binaries are installed first and removed last.
 
 mod binaries;
 mod pods;
@@ -229,7 +229,7 @@ fn await_address(parents: &[Parent], limit: Duration, ends: Option<&Ends>) -> Re
     Ok(())
 }
 
-/// Returns the directory for `flag`: the `given` directory, else that of the installation, else the default.
+/// Returns the directory for `flag`: `given`, or else the directory of the installation, or else the default.
 fn chosen(
     flag: &str,
     requested: Option<&Path>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods that still need the installed `rdma-cni`, according to its records and their network namespaces.
+//! Finds pods that still need the installed `rdma-cni`, by its records and their network namespaces.
 
 use crate::chain::programs::is_mounted;
 use anyhow::{Result, anyhow};
@@ -72,8 +72,8 @@ pub(super) fn read(state_dirs: &[PathBuf]) -> Result<Pods> {
     Ok(pods)
 }
 
-/// Removes files that killed calls of `rdma-cni` left below `state_dirs` for pods without a record; after the removal
-/// of `rdma-cni`, no other program would remove them.
+/// Removes files that killed calls of `rdma-cni` left below `state_dirs` for pods without a record. After `rdma-cni` is
+/// removed, no other program would remove them.
 ///
 /// # Errors
 /// The files cannot be listed.
@@ -85,8 +85,8 @@ pub(super) fn sweep(state_dirs: &[PathBuf]) -> Result<()> {
 }
 
 impl Pods {
-    /// Runs the `rdma-cni` of the first of `bin_dirs` to restore the devices of ended pods. Returns the pods that were
-    /// not restored, with the reasons.
+    /// Restores the devices of ended pods by running `rdma-cni` from the first of `bin_dirs` that has it. Returns the
+    /// pods that were not restored, with the reasons.
     pub(super) fn restore_ended(&self, bin_dirs: &[PathBuf]) -> Vec<String> {
         let mut left = vec![];
         for ended in &self.ended {
@@ -140,8 +140,8 @@ fn run(command: &mut Command, conf: &Value) -> io::Result<Output> {
     command.stdin(reader).stdout(Stdio::piped()).output()
 }
 
-/// Returns true if the pod may be alive: a namespace that cannot be read counts as alive. Without `CAP_SYS_ADMIN` that
-/// is each namespace that still exists.
+/// Returns true if the pod may be alive. A namespace that cannot be read counts as alive. Without `CAP_SYS_ADMIN`, no
+/// existing namespace can be read.
 fn lives(kernel: &Linux, attachment: &Attachment) -> bool {
     let netns = netns_seen(attachment.netns.clone(), attachment.netns_id);
     match kernel.open_pod(&netns) {

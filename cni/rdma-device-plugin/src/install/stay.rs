@@ -7,8 +7,8 @@ use nix::{
 };
 use std::{io, time::Duration};
 
-/// Blocked signals that end the program. The first process of a container must handle them itself: for this process the
-/// kernel's default action is to ignore them (`signal(7)`, `pid_namespaces(7)`).
+/// Blocked signals that end the program. A container's first process must handle them itself, because the kernel
+/// ignores them by default for this process (`signal(7)`, `pid_namespaces(7)`).
 pub(super) struct Ends(SigSet);
 
 /// Returns true if this is a container's first process.

@@ -31,8 +31,8 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// Interval of checks for another installation.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Removes the files of [`install`](super::install) and of the daemon, and prints the changes. With `--stay` it retries
-/// until all is removed, and returns at a signal.
+/// Removes the files of [`install`](super::install) and of the daemon, and prints the changes. With `--stay`, retries
+/// until all files are removed, and returns only after a signal.
 ///
 /// # Errors
 /// Pods still have devices, or something is left, for the reason given.
@@ -212,7 +212,7 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>> {
             left.join("; ")
         );
     }
-    // from here on the daemon does not add the entry again, even if the rest fails
+    // from here on the daemon does not add the entry again, even if a later step fails
     record.withdrawn = true;
     record.write(&state_dir)?;
     let (files, obstacles) = chain.give_back(&mut record)?;

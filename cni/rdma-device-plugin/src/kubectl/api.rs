@@ -113,8 +113,8 @@ impl Flags {
         object(&all, &self.output(&all)?)
     }
 
-    /// Waits for the end of `child`, for at most the time limit of a daemon. If the child does not end, kills it and
-    /// returns `None`.
+    /// Waits for the end of `child`, up to the time limit for a daemon. After the limit, kills `child` and returns
+    /// `None`.
     fn ended(&self, child: &mut Child) -> io::Result<Option<ExitStatus>> {
         let limit = Duration::from_secs(self.timeout);
         let begin = Instant::now();
@@ -140,7 +140,7 @@ fn exit_code(status: ExitStatus) -> ExitCode {
     code.map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
-/// Reads a pipe to its end on a separate thread, which may outlast the command.
+/// Reads a pipe to its end on a separate thread, which may run longer than the command.
 fn read(pipe: Option<impl Read>) -> Vec<u8> {
     // only the thread that waits for signals may receive them
     let _ = SigSet::all().thread_block();

@@ -111,8 +111,8 @@ fn row(name: &str, daemon: &str, node: &Value, slices: &Value, facts: Option<&Fa
     }
 }
 
-/// Adds to each node's health the rails on a switch that is another rail's on the other nodes. Only rails of one kind of
-/// node are compared: their names occur together on a node.
+/// Adds a remark to each rail that is on a different switch than the same rail of the other nodes. Compares only rails
+/// of nodes of one kind, whose rails have the same names.
 fn mark_misplaced(nodes: &mut [Node]) {
     let mut users: BTreeMap<String, BTreeMap<String, usize>> = BTreeMap::new();
     let mut kinds: BTreeSet<(String, String)> = BTreeSet::new();
@@ -143,7 +143,7 @@ fn mark_misplaced(nodes: &mut [Node]) {
     }
 }
 
-/// Returns `ok`, or the number of errors and warnings that `doctor` has of the node.
+/// Returns `ok`, or the number of errors and warnings that `doctor` reports about the node.
 fn health(facts: Option<&Facts>) -> String {
     let Some(facts) = facts else {
         return "not known".to_owned();
@@ -158,7 +158,7 @@ struct Device<'a> {
     is_tainted: bool,
 }
 
-/// Returns the NICs of the node's slices, by name. The daemon gives each the attributes `resource` and `scope`.
+/// Returns the NICs in the node's slices, by name. The daemon sets the attributes `resource` and `scope` of each NIC.
 fn devices<'a>(node: &str, slices: &'a Value) -> BTreeMap<&'a str, Device<'a>> {
     let slices = items(slices).filter(|it| text(it, "/spec/nodeName") == node);
     let devices = slices.flat_map(|it| array(it, "/spec/devices"));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RDMA requests from a node, or from inside one of its pods.
+//! Sends RDMA requests from a node, or from inside one of its pods.
 //!
 //! The daemon's container can neither open `/dev/infiniband/rdma_cm` nor enter a pod's network namespace, and a command
-//! by `kubectl exec` has the container's rights. Therefore a separate privileged pod of the daemon's image sends the
-//! requests. It has the daemon's view of records and namespaces.
+//! by `kubectl exec` has only the container's rights. A separate privileged pod with the daemon's image therefore sends
+//! the requests. It sees the same records and namespaces as the daemon.
 
 use super::{
     NAME,
@@ -78,7 +78,7 @@ pub(super) fn ping(flags: &Flags, from: &str, to: &str, options: &[String]) -> R
     code.and_then(|code| deleted.map(|_| code))
 }
 
-/// Blocks SIGINT, SIGTERM and SIGHUP for this process and each `kubectl` that it starts from now on. Returns the set.
+/// Blocks SIGINT, SIGTERM and SIGHUP for this process, and for each `kubectl` that it starts later. Returns the set.
 fn blocked() -> io::Result<SigSet> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGINT);
@@ -88,8 +88,8 @@ fn blocked() -> io::Result<SigSet> {
     Ok(signals)
 }
 
-/// Deletes the created pod when one of the signals arrives, and ends the process with the shell's exit code for the
-/// signal. A second signal ends the process at once.
+/// Deletes the created pod when one of the signals arrives. Then ends the process with the exit code that a shell uses
+/// for this signal. A second signal ends the process at once.
 fn delete_on(signals: SigSet, flags: Flags, namespace: String, created: Receiver<String>) {
     thread::spawn(move || {
         let Ok(signal) = signals.wait() else {
@@ -167,8 +167,8 @@ fn outcome(flags: &Flags, namespace: &str, name: &str) -> Result<ExitCode> {
     }
 }
 
-/// Returns a pod beside the daemon that runs `rdma-device-plugin ARGUMENTS` once. The plugin deletes this pod; else
-/// Kubernetes does so with the daemon's pod, which owns it.
+/// Returns a pod for the daemon's node that runs `rdma-device-plugin ARGUMENTS` once. `kubectl rdma` deletes this pod.
+/// The daemon's pod owns it, so that Kubernetes deletes it at the latest together with the daemon's pod.
 fn pod(daemon: &Daemon, arguments: &[String]) -> Value {
     let Daemon(daemon) = daemon;
     let container = array(daemon, "/spec/containers").find(|it| text(it, "/name") == CONTAINER);

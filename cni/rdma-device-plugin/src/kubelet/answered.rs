@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Answers to kubelet about containers' starts, for the log and for the handling of refused pods.
+//! The daemon's answers to kubelet about containers' starts, for the log and for the handling of refused pods.
 
 use super::{
     holder::{self, Holder},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Checks that a pod's network was made by the chain before its container starts; otherwise the container would have
-//! its devices and lack the rails.
+//! Checks before a container starts that the chain made its pod's network. Otherwise the container would have its
+//! character devices, but no rails.
 
 use super::{holder::Holder, plugin_context::PluginContext};
 use crate::{
@@ -17,17 +17,16 @@ use kubelet_api::pod_resources::AskError;
 use std::{fs, path::Path, time::SystemTime};
 use tonic::Status;
 
-/// Returns true if our plugin was added to a list of this node, so that the networks of new pods are made with our
-/// plugin.
+/// Returns true if `rdma-cni` was added to a list of this node, so that it is called for new pods.
 pub(crate) fn is_chained(state_dir: &Path) -> bool {
     let record = Record::read(state_dir).ok().flatten();
     record.is_some_and(|it| !it.lists.is_empty())
 }
 
-/// Checks that the chain made the network of the pod with `ids` of `resource`; `holder` is the container.
+/// Checks that the chain made the network of the pod with `ids` of `resource`. `holder` is the container.
 ///
 /// # Errors
-/// It did not, or kubelet does not report the pod and repeats the call later.
+/// The chain did not make it, or kubelet does not report the pod. Kubelet repeats the call later.
 pub(super) async fn check(
     context: &PluginContext,
     resource: &ResourceName,
@@ -95,8 +94,8 @@ pub(super) async fn check(
     }
 }
 
-/// Returns true if the runtime does not read the directory that has our plugin's entry, as after its replacement by
-/// another runtime: the network of `holder` was made without our plugin, after the entry was written.
+/// Returns true if the runtime does not read the directory with `rdma-cni`'s entry, as after another runtime was
+/// installed. The network of `holder` was then made without `rdma-cni`, although the entry existed before.
 async fn is_unread(context: &PluginContext, network: &str, holder: &Holder) -> bool {
     let status = context.chain.borrow().clone();
     let ChainStatus::Called(Called {
@@ -122,8 +121,8 @@ async fn is_unread(context: &PluginContext, network: &str, holder: &Holder) -> b
     matches!(made, Ok(Some(Made::WithoutUs { .. })))
 }
 
-/// Returns the remedy if the directory is not read. With `auto` the entry moves back to the list, as the evidence is
-/// removed here.
+/// Returns the remedy if the runtime does not read the directory. With `auto`, removes the evidence, so that the entry
+/// moves back to the list.
 fn without_directory(context: &PluginContext, network: &str) -> Option<(String, Cure)> {
     log::warn!(
         "the runtime does not call the plugins in the directory of network {network}, and did before, or \

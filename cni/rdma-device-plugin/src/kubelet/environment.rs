@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Passes a container its pod's rails and its limits before its creation; the rails are known by then.
+//! Writes a pod's rails and limits for a container before the container is created. At this time the rails are known.
 
 use super::{holder::Holder, plugin_context::PluginContext, service::Promised};
 use crate::{chain::record, conf::ResourceName, node::Node, offer::Environment};
@@ -21,7 +21,8 @@ pub(super) struct Container {
     resource: String,
     /// Its ids of `resource`.
     ids: Vec<String>,
-    /// All that kubelet allocated to it, also of other resources; without kubelet's report, those ids.
+    /// All ids that kubelet allocated to the container, of all resources. If kubelet does not report the container,
+    /// only the ids of the call.
     allocated: Vec<(String, String)>,
 }
 
@@ -48,11 +49,11 @@ impl Container {
     }
 }
 
-/// Writes the files of `environment` and of the container's other resources, and what it is `promised`. A pod with
-/// `hostNetwork` has no rails.
+/// Writes the files of `environment` and of the container's other resources, and the record of what it is `promised`. A
+/// pod with `hostNetwork` has no rails.
 ///
 /// # Errors
-/// The rails are unknown or a file cannot be written: kubelet repeats the call.
+/// The rails are unknown, or a file cannot be written. Kubelet repeats the call.
 pub(super) async fn write(
     context: &PluginContext,
     container: Container,
@@ -127,8 +128,8 @@ fn in_words(error: impl Display) -> String {
     error.to_string()
 }
 
-/// Writes the files that the resources of `container` require, each for the `grants` of those resources: two resources
-/// with a file mount one directory, and either mount may win.
+/// Writes the files that the resources of `container` require. Each file covers the `grants` of all resources with this
+/// file, because two resources with one file mount the same directory, and the runtime may use either mount.
 fn write_libraries<K: Kernel>(
     containers: &Containers,
     container: &Container,
@@ -190,8 +191,8 @@ fn held(attachment: &Attachment) -> impl Iterator<Item = ContainerId<'_>> {
     })
 }
 
-/// Returns the attachments of the pod of `container`. Some of its ids may have no rail: the NIC is down, or the pod did
-/// not select the NIC. Of a pod with several sandboxes the attachments of the last sandbox count.
+/// Returns the attachments of the pod of `container`. An id may have no rail, because the NIC is down, or because the
+/// pod did not select the NIC. If a pod has several sandboxes, returns the attachments of the last one.
 fn of_pod<'a>(all: &'a [Attachment], container: &Container) -> Vec<&'a Attachment> {
     let is_its = |held: ContainerId<'_>| {
         let mut allocated = container.allocated.iter();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds the container of allocated devices: kubelet reports it only through pod-resources, and in no call of a device
-//! plugin.
+//! Finds the container that has allocated devices. Calls of a device plugin do not name the container; only
+//! pod-resources does.
 
 use crate::conf::ResourceName;
 use kubelet_api::pod_resources::{
@@ -19,7 +19,7 @@ pub(super) struct Holder {
     pub(super) namespace: String,
     pub(super) pod: String,
     pub(super) container: String,
-    /// Kubelet's allocations to the container: resources, each with an id. Empty if kubelet was not queried.
+    /// Kubelet's allocations to the container, as pairs of resource and id. Empty if kubelet was not queried.
     pub(super) allocated: Vec<(String, String)>,
 }
 
@@ -36,7 +36,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Returns the container that has `ids` of `resource`; `None`: kubelet does not report it, as for an init container.
+/// Returns the container that has `ids` of `resource`. `None`: kubelet does not report it, as for an init container.
 pub(super) async fn of(
     socket: &Path,
     resource: &ResourceName,

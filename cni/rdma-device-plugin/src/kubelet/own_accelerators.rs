@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finds the accelerators of the container for which kubelet requests a preference.
 //!
-//! Kubelet does not name that container. But pod-resources lists the allocations up to this call, including that
-//! container's: a pod is known before it is admitted (`HandlePodAdditions()`, `pkg/kubelet/kubelet.go`), its devices as
-//! soon as their plugin has answered, and kubelet does not hold the device manager's lock meanwhile
+//! Kubelet's request does not name the container. But kubelet's pod-resources list already contains the allocations of
+//! this container: kubelet knows a pod before its admission (`HandlePodAdditions()`, `pkg/kubelet/kubelet.go`), knows
+//! its devices as soon as their plugin has answered, and does not hold the device manager's lock during the request
 //! (`allocateContainerResources()`, `callGetPreferredAllocationIfAvailable()`,
-//! `pkg/kubelet/cm/devicemanager/manager.go`). The container is therefore among those that have accelerators and no id
-//! of the resource yet. Some of these containers never get an id, but they were also listed at kubelet's last request.
-//! Therefore only newer containers count.
+//! `pkg/kubelet/cm/devicemanager/manager.go`). So the container is one of those that have accelerators and no id of the
+//! resource yet. Some containers never get an id. They were already in the list at kubelet's previous request, so only
+//! containers that are new in the list are considered.
 //!
-//! The result may be empty: kubelet allocates a container's resources in no order (a Go map's), so its accelerators may
-//! come after its NICs; and pod-resources does not list init containers.
+//! The result may be empty. Kubelet allocates a container's resources in random order (a Go map's), so its accelerators
+//! may come after its NICs. Also, pod-resources does not list init containers.
 
 use super::holder::Holder;
 use crate::conf::ResourceName;
@@ -21,13 +21,13 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Containers with accelerators and without an id of a resource, as of kubelet's last request.
+/// Containers with accelerators and without an id of a resource, at kubelet's last request.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Waiting(Arc<Mutex<BTreeSet<Holder>>>);
 
 impl Waiting {
-    /// Returns the accelerators of the container of kubelet's request, or none if unknown. If several containers
-    /// appeared since the last request, the accelerators of all of them are returned.
+    /// Returns the accelerators of the container of kubelet's request; none if they are unknown. If several containers
+    /// have appeared since the last request, returns the accelerators of all of them.
     pub(super) fn own(
         &self,
         pods: &[PodResources],
@@ -81,18 +81,17 @@ fn accelerators(
         .collect()
 }
 
-/// Returns the accelerator of a device plugin's `id`:
+/// Returns the accelerator for an `id` of a device plugin:
 ///
-/// | id | of |
+/// | id | device plugin |
 /// |---|---|
-/// | `0000:c1:00.0` | ROCm's plugin, and others that use the PCI address |
-/// | `GPU-…`, `GPU-…::3` | NVIDIA's; with the suffix, a replica of a shared GPU (`NewAnnotatedID()`,
-/// `internal/rm/devices.go`) |
+/// | `0000:c1:00.0` | ROCm's, and others that use the PCI address |
+/// | `GPU-…`, `GPU-…::3` | NVIDIA's; with the suffix, a replica of a shared GPU (`NewAnnotatedID()`, `internal/rm/devices.go`) |
 /// | `MIG-GPU-…/1/0` | NVIDIA's, a part of a GPU with a driver before 470 |
 /// | `nvidia3`, `nvidia3/vgpu1`, `nvidia3/gi1` | GKE's (`pkg/gpu/nvidia/manager.go`) |
 /// | `card1-0` | Intel's (`cmd/gpu_plugin/gpu_plugin.go`) |
 ///
-/// Only NVML can resolve a `MIG-…` of a later driver.
+/// The id `MIG-…` of a later NVIDIA driver can be resolved by NVML only, and is ignored.
 fn address(id: &str, names: &BTreeMap<String, DeviceAddress>) -> Option<DeviceAddress> {
     let name = id.split_once("::").map_or(id, |(name, _)| name);
     let name = name.split_once('/').map_or(name, |(name, _)| name);

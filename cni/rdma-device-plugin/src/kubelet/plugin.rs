@@ -109,7 +109,7 @@ struct Registered {
     at: Instant,
     /// Number of streams opened before it.
     streams: u64,
-    /// True if kubelet would not notice the plugin's end, as [`takeover`] arranges while another daemon runs.
+    /// True if kubelet would not notice the plugin's end, because of [`takeover`] while another daemon runs.
     detached: bool,
 }
 
@@ -140,7 +140,7 @@ impl Task {
             _ = end.wait_for(|end| *end != End::NotYet) => {}
             () = self.keep_registered() => {}
         }
-        // the files are removed first, so that kubelet does not dial a socket that is about to close
+        // remove the files first, so that kubelet does not connect to a socket that is about to close
         drop(self);
         if timeout(STOP_TIMEOUT / 2, &mut server).await.is_err() {
             server.abort();
@@ -177,8 +177,8 @@ impl Task {
         }
     }
 
-    /// Rests while a newer daemon has the resource: answers kubelet's calls and does nothing else until that daemon has
-    /// gone.
+    /// Answers kubelet's calls, and does nothing else, while a newer daemon serves the resource. Returns when that
+    /// daemon is gone.
     async fn rest(&mut self) {
         self.info("another daemon takes over".into());
         if self.role.wait_for(|role| role.leads).await.is_err() {
@@ -190,8 +190,8 @@ impl Task {
         self.take_another_socket();
     }
 
-    /// Changes to another socket. Kubelet 1.37 refuses a second registration of a socket that it has a stream of, and
-    /// then does not notice that stream's end.
+    /// Changes to another socket. Kubelet 1.37 refuses to register a socket again while it has a stream from it, and
+    /// then does not notice the stream's end.
     fn take_another_socket(&mut self) {
         self.turn += 1;
         self.serving = None;
@@ -302,7 +302,8 @@ impl Task {
         }
     }
 
-    /// Registers through another socket: the other daemon has gone, and kubelet must notice the end of this one.
+    /// Registers through another socket after the other daemon has gone, so that kubelet notices the end of this
+    /// daemon.
     async fn attach(&mut self) {
         self.take_another_socket();
         if let (true, Some(kubelet)) = (self.keep_socket(), Identity::of(&self.kubelet())) {
@@ -317,8 +318,8 @@ impl Task {
         }
     }
 
-    /// Keeps the end of another daemon's plugin from ending this one in kubelet ([`takeover`]).
-    /// Returns true if kubelet would no longer notice it.
+    /// Prevents that the end of another daemon's plugin disconnects this plugin in kubelet ([`takeover`]). Returns true
+    /// if kubelet would no longer notice this plugin's end.
     async fn detach(&mut self, streams: u64, requests: u64) -> bool {
         // kubelets that do not query options do not confuse the two
         if self.role.borrow().is_alone || self.count.borrow().options_requests == requests {
@@ -421,7 +422,7 @@ async fn other(directories: &mut watch::Receiver<u64>, path: &std::path::Path, k
     }
 }
 
-/// Returns when kubelet's last stream has ended, or if kubelet opens no stream in time.
+/// Returns when kubelet's last stream has ended, or when kubelet has not opened a stream in time.
 async fn lost(count: &mut watch::Receiver<Count>, registered: Registered) {
     let comes = count.wait_for(|count| count.opened > registered.streams);
     let came = tokio::time::timeout_at(registered.at + STREAM_TIMEOUT, comes)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One registration, and the delay before the next attempt.
+//! One registration with kubelet, and the delay before the next attempt.
 //!
-//! The plugin registers only at `kubelet.sock`, which every kubelet serves. A kubelet that also found the resource
-//! through its plugin watcher would make a second client with a stream, and keep one endpoint
-//! (`devicemanager/manager.go`): the end of either client then stops the endpoint permanently.
+//! The plugin registers only at `kubelet.sock`, which every kubelet serves. It does not use kubelet's plugin watcher in
+//! addition: kubelet would then make a second client with a stream, but keep one endpoint (`devicemanager/manager.go`),
+//! and the end of either client would stop the endpoint permanently.
 
 use super::service::OPTIONS;
 use crate::conf::ResourceName;
@@ -23,7 +23,8 @@ const LIMIT: Duration = Duration::from_secs(3);
 /// Beginning of kubelet's refusal of a socket that it has a stream of (1.37).
 const ALREADY_CONNECTED: &str = "device plugin already connected";
 
-/// Shortest and longest delay between attempts. A kubelet that has just made its socket may need a moment to listen.
+/// Minimum and maximum delay between attempts. A kubelet that has just made its socket may not accept connections for a
+/// moment.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
 /// Reason why a registration failed.
@@ -57,10 +58,11 @@ fn root_cause(error: &dyn std::error::Error) -> String {
     cause.to_string()
 }
 
-/// Registers `resource` with kubelet at `kubelet`, served at the socket `endpoint` beside it.
+/// Registers `resource` with the kubelet at `kubelet`. The plugin serves the resource at the socket `endpoint` in the
+/// same directory.
 ///
 /// # Errors
-/// Kubelet is absent, silent, or refuses.
+/// Kubelet is absent, does not answer, or refuses.
 pub async fn register(
     kubelet: &Path,
     resource: &ResourceName,
@@ -90,8 +92,8 @@ pub async fn register(
     answer.unwrap_or(Err(RegisterError::Silent))
 }
 
-/// Returns the delay after `failures` attempts in a row: it doubles each time, and varies by a quarter so that a node's
-/// resources do not register all at once.
+/// Returns the delay after `failures` failed attempts in a row. The delay doubles each time, and varies by a quarter,
+/// so that a node's resources do not all register at once.
 pub fn back_off(failures: u32) -> Duration {
     let (first, longest) = BACK_OFF;
     let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(16));

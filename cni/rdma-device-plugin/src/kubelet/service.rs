@@ -41,12 +41,12 @@ pub const OPTIONS: DevicePluginOptions = DevicePluginOptions {
     get_preferred_allocation_available: true,
 };
 
-/// Time limit of Allocate. Kubelet sets none (`allocate` in `devicemanager/endpoint.go`), and admits no other pod
-/// meanwhile.
+/// Time limit of Allocate. Kubelet has no limit (`allocate` in `devicemanager/endpoint.go`), and admits no other pod
+/// while it waits.
 const ALLOCATE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time limit for finding the container of a preference. Kubelet sets none either; without a result the preference
-/// ignores it.
+/// Time limit for finding the container of a preference. Kubelet has no limit. After the limit, the preference ignores
+/// the container's accelerators.
 const HOLDER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Promises that a container's Allocate made.
@@ -90,7 +90,7 @@ impl Service {
             .ok_or_else(|| Status::unavailable(format!("{} is no longer offered", self.resource)))
     }
 
-    /// Returns the containers' devices by the known hardware; if a character device is no longer in place, it observes
+    /// Returns the containers' devices, from the known hardware. If a character device is no longer in place, observes
     /// the hardware again.
     async fn answers(
         &self,
@@ -150,8 +150,8 @@ impl Service {
         chain.is_some_and(|chain| chain.attaches(self.resource.as_str()))
     }
 
-    /// Returns the accelerators of the container for which kubelet requests a preference; empty if they are unknown or
-    /// do not matter.
+    /// Returns the accelerators of the container for which kubelet requests a preference. Empty if they are unknown, or
+    /// if the preference does not depend on them.
     async fn own_accelerators(&self, offer: &Offer, node: &Node) -> BTreeSet<DeviceAddress> {
         if node.inventory.accelerators.is_empty() || !offer.has_choice() {
             return BTreeSet::new();
@@ -220,7 +220,7 @@ impl Service {
         offer.map_or_else(Environment::default, |it| it.environment.clone())
     }
 
-    /// Mounts a directory of its own into each container, for values that are known at its creation.
+    /// Adds a mount to each container: a directory for values that are known only when the container is created.
     async fn mount(
         &self,
         requests: &[ContainerAllocateRequest],
@@ -265,7 +265,7 @@ impl Service {
         }
     }
 
-    /// Checks that the devices of a container with `ids` are in place; the error names the reason.
+    /// Checks that the devices of a container with `ids` are in place. The error contains the reason.
     async fn are_in_place(&self, ids: &[String]) -> Result<Promised, Refused> {
         // firmware of another device that does not answer must not delay this container
         let now = self.context.hardware.presence_blocking().await;

@@ -24,8 +24,8 @@ const AFTER_AN_ERROR: Duration = Duration::from_millis(200);
 /// A connection, in the form that a server takes.
 pub type Connection = Result<UnixStream, Infallible>;
 
-/// Identity of the file at a path: a new socket at an old path has another identity. The identity includes the time of
-/// the last change of content, which for a socket is its creation, because inode numbers are reused.
+/// Identity of the file at a path. A new socket at an old path has another identity. The identity includes the
+/// modification time, which for a socket is its creation, because inode numbers are reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     device: u64,
@@ -52,8 +52,8 @@ const AFFIXES: (&str, &str) = ("rdma-device-plugin-", ".sock");
 /// Separator after a resource's name; no resource's name has it.
 const SEPARATOR: char = '~';
 
-/// Separator in the name of a driver's registration. Kubelet uses the socket's path as the host of a call
-/// (`encodeAuthority` in grpc-go). The crate `http` accepts its escaped slashes in no host, but ignores the part before
+/// Separator in the file name of a driver's registration socket. Kubelet uses the socket's path as the host of a call
+/// (`encodeAuthority` in grpc-go). The crate `http` rejects its escaped slashes in a host, but ignores the part before
 /// an `@`.
 const REGISTRATION_SEPARATOR: char = '@';
 
@@ -66,10 +66,10 @@ pub fn registration_name(directory: &Path, driver: &str, owner: &str) -> String 
     }
 }
 
-/// Returns the file name of a resource's socket in `directory` by the daemon `owner`, unique for each resource: a
-/// resource's name has one `/`, and no `_` before it.
+/// Returns the file name in `directory` for the socket of `resource` by the daemon `owner`. It is unique for each
+/// resource, because a resource's name has one `/` and no `_` before it.
 ///
-/// Two daemons have two sockets: kubelet (1.37) distinguishes plugins of one resource by their sockets, and the old
+/// Two daemons have two sockets: kubelet (1.37) distinguishes two plugins of a resource by their sockets, and the old
 /// daemon removes only its own socket when it ends.
 ///
 /// A name that is too long for a socket path ends in a hash of the whole name.
@@ -87,7 +87,8 @@ pub fn file_name(directory: &Path, resource: &str, owner: &str) -> String {
     ))
 }
 
-/// Removes the sockets of killed daemons in `directory`; `runs` returns true for an owner that runs.
+/// Removes the sockets of killed daemons in `directory`. `runs` returns true for the owner of a socket if its daemon
+/// runs.
 pub fn remove_stale(directory: &Path, runs: impl Fn(&str) -> bool) {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     for path in entries.map(|entry| entry.path()) {
@@ -113,9 +114,9 @@ pub struct BoundSocket {
     identity: Option<Identity>,
 }
 
-/// Listens at `path`. A socket that an earlier daemon left is replaced.
+/// Listens at `path`. Replaces a socket that an earlier daemon left.
 ///
-/// The socket is made under a hidden name, which kubelet ignores, and renamed, so that it accepts connections as soon
+/// The socket is made under a hidden name, which kubelet ignores, and then renamed. So it accepts connections as soon
 /// as it is visible.
 ///
 /// # Errors

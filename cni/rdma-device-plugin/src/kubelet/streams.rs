@@ -9,8 +9,8 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-/// Number of kubelet's streams. Kubelet has more than one for a moment after its restart and after a
-/// [takeover](super::takeover); it uses only the newest.
+/// Number of kubelet's streams. For a moment after its restart and after a [takeover](super::takeover), kubelet has
+/// more than one stream, and uses the newest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Open streams.
@@ -30,9 +30,9 @@ pub struct Count {
 pub enum End {
     /// No stream yet: the resource is served.
     NotYet,
-    /// The daemon ends. Kubelet keeps the last list for a while: another daemon may come.
+    /// The daemon ends. Kubelet keeps the last list for a while, because another daemon may follow.
     Daemon,
-    /// The resource is no longer offered. The last list is empty, so that the node's capacity does not keep it for
+    /// The resource is no longer offered. The last list is empty, so that the node's capacity does not include it for
     /// minutes.
     Withdrawn,
 }

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Replaces another daemon's plugin so that kubelet has ids at every moment.
+//! Replaces another daemon's plugin, so that kubelet has healthy ids all the time.
 //!
 //! Kubelet 1.25 to 1.36 has one client for each resource's name
-//! (`pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go`). The new plugin's client takes the name while the stream
-//! of the old client continues. When the old stream ends, `runClient` disconnects the client that has the name, which
-//! is the *new* client. All ids are then unhealthy until the new plugin registers again, and a pod that arrives
-//! meanwhile fails permanently (kubernetes/kubernetes issues 121994, 127803; fixed in 1.37).
+//! (`pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go`). When the new plugin registers, its client replaces the
+//! old client under this name, while the old client's stream continues. When the old stream ends, `runClient`
+//! disconnects the client that has the name, which is the *new* client. All ids are then unhealthy until the new plugin
+//! registers again, and a pod that arrives meanwhile fails permanently (kubernetes/kubernetes issues 121994, 127803;
+//! fixed in 1.37).
 //!
-//! Therefore no client may have the name when the old stream ends. A failed registration removes the name's client
-//! (`connectClient` → `deregisterClient`) and keeps the endpoint. When the other daemon is gone, the plugin registers
-//! again through another socket, so that kubelet notices the plugin's own end. The earlier stream stays open, because
-//! its end would disconnect the new client, but kubelet no longer uses that stream.
+//! So no client may have the name when the old stream ends. A failed registration removes the client of the name
+//! (`connectClient` → `deregisterClient`), but keeps the endpoint: the new plugin therefore makes a registration fail.
+//! When the other daemon is gone, the plugin registers again through another socket, so that kubelet will notice the
+//! plugin's own end. The earlier stream stays open, because its end would disconnect the new client. Kubelet no longer
+//! uses the earlier stream.
 //!
 //! | kubelet | failed registration | another registration |
 //! |---|---|---|
@@ -33,8 +35,8 @@ use tonic::{Request, Status, transport::Server};
 /// Error of the failed registration, which appears in kubelet's log.
 const WHY: &str = "no plugin: one daemon replaces another one";
 
-/// Makes kubelet at `kubelet` forget the client of the name `resource`, through a socket at which `service` refuses all
-/// calls. The error is the reason if kubelet did not.
+/// Makes the kubelet at `kubelet` forget the client with the name `resource`, by registering a socket at which
+/// `service` refuses all calls. The error is the reason if kubelet still has the client.
 pub async fn detach(
     kubelet: &Path,
     resource: &ResourceName,

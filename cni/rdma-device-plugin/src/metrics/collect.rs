@@ -128,7 +128,7 @@ type Ports = BTreeMap<String, Vec<PortFigures>>;
 pub(super) struct Collector {
     pods: PodList,
     sources: Sources,
-    /// Limits readers of counters to one: further readers must not join a reader that hangs in a driver.
+    /// Limits the readers of counters to one, so that no further readers wait when one hangs in a driver.
     reading: Arc<Semaphore>,
     /// Limits readers of NICs' reports to one, for the same reason.
     reporting: Arc<Semaphore>,
@@ -250,7 +250,7 @@ impl Collector {
     }
 }
 
-/// Returns what `read` reads on a thread called `name`, when it is its turn, and within the time limit.
+/// Runs `read` on a new thread called `name`, after earlier readers, and returns the result within the time limit.
 async fn limited<T: Send + 'static>(
     turns: &Arc<Semaphore>,
     name: &str,
@@ -259,7 +259,7 @@ async fn limited<T: Send + 'static>(
     let read = async {
         let turn = turns.clone().acquire_owned().await.ok()?;
         let (answer, answered) = oneshot::channel();
-        // not a thread of the runtime, because the runtime's end must not wait for a reader that hangs
+        // not a thread of the runtime: the runtime's end would wait for a reader that hangs
         let reader = std::thread::Builder::new().name(name.into());
         let started = reader.spawn(move || {
             // the receiver may be gone
@@ -277,7 +277,7 @@ async fn limited<T: Send + 'static>(
     tokio::time::timeout(LIMIT, read).await.ok().flatten()
 }
 
-/// Reads the counters of all RDMA devices. Counters of a pod's exclusive devices are read in the pod's namespace.
+/// Reads the counters of all RDMA devices. Reads the counters of a pod's exclusive devices in the pod's namespace.
 fn read(inventory: &Inventory, sources: &Sources, lost: &Lost) -> Ports {
     let sysfs = &*sources.sysfs;
     let mut ports = Ports::new();

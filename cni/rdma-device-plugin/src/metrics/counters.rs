@@ -47,7 +47,7 @@ pub(crate) fn read(sysfs: &Path, device: &str) -> Vec<PortFigures> {
 fn figures_in(directory: &Path, named: fn(&str, u64) -> Option<Counter>) -> Vec<Counter> {
     let mut counters: Vec<_> = entries(directory)
         .filter_map(|(name, file)| {
-            // a counter that the driver does not count reads as `N/A (no PMA)`, or is an error
+            // an unsupported counter reads as `N/A (no PMA)`, or fails
             let value = text(&file)?.trim().parse().ok()?;
             named(&name, value)
         })

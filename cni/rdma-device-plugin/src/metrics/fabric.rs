@@ -138,10 +138,10 @@ impl Fabric {
         }
     }
 
-    /// Checks that the watch once published its rails and listed its peers.
+    /// Checks that the fabric watch has published its rails and listed its peers at least once.
     ///
     /// # Errors
-    /// It did not.
+    /// The watch has not.
     pub(super) fn ready(&self) -> Result<String, String> {
         let state = self.state();
         let unreachable = state.rails.iter().filter(|it| it.is_unreachable).count();

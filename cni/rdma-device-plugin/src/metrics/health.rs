@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 pub(super) const GRACE: Duration = Duration::from_secs(10);
 
 impl Metrics {
-    /// Returns a description of the health, as `Ok` or `Err`. The daemon is unhealthy if kubelet's socket exists and
-    /// kubelet does not know an offered resource for longer than a registration takes.
+    /// Returns a description of the health: `Ok` if healthy. The daemon is unhealthy if kubelet's socket exists, but
+    /// kubelet has not known an offered resource for longer than a registration takes.
     pub(crate) fn health(
         &self,
         offered: &[&str],
@@ -43,7 +43,7 @@ impl Metrics {
         }
     }
 
-    /// Checks that kubelet has the list of each offered resource from this daemon; the error names the missing ones.
+    /// Checks that kubelet has received this daemon's list of each offered resource. The error names the missing ones.
     pub(crate) fn lists_are_out(&self, offered: &[&str]) -> Result<(), String> {
         let known = self.now();
         let is_out = |name: &&&str| {
@@ -61,7 +61,7 @@ impl Metrics {
         }
     }
 
-    /// Checks that kubelet has registered the DRA driver of this daemon, if the daemon has one.
+    /// Checks that kubelet has registered this daemon's DRA driver, if there is one.
     pub(crate) fn driver_is_known(&self) -> Result<(), String> {
         let driver = self.driver_now();
         let Some(Driver { name, known }) = &*driver else {

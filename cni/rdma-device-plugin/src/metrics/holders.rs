@@ -40,9 +40,8 @@ pub(crate) struct Held {
     pub(super) only: BTreeMap<DeviceAddress, Holder>,
 }
 
-/// Evaluates kubelet's list for resources with their offers, if they still exist. The devices of an id are the devices
-/// of its grant in `state_dir`. The function reads a file for each id, so it must not be called on the thread that
-/// answers kubelet.
+/// Evaluates kubelet's list for resources whose offers still exist. The devices of an id are in its grant in
+/// `state_dir`. Reads a file for each id, so do not call it on the thread that answers kubelet.
 pub(crate) fn held<'a>(
     pods: &[PodResources],
     offers: impl IntoIterator<Item = (&'a str, Option<&'a Offer>)>,
@@ -55,8 +54,8 @@ pub(crate) fn held<'a>(
     })
 }
 
-/// Evaluates kubelet's list for `offers`. `granted` returns the granted devices of a resource's id if known; otherwise
-/// the id's present devices count.
+/// Evaluates kubelet's list for `offers`. `granted` returns the granted devices of a resource's id, if known. Otherwise
+/// the id's present devices are used.
 fn held_by<'a>(
     pods: &[PodResources],
     offers: impl IntoIterator<Item = (&'a str, Option<&'a Offer>)>,

@@ -82,7 +82,8 @@ fn of_pod(container: &LimitedContainer) -> Labels {
     ]
 }
 
-/// Returns each device's value of `key` in lines such as `mlx5_0 hca_handle=2 hca_object=max`; none for `max`.
+/// Returns each device's value of `key` from lines such as `mlx5_0 hca_handle=2 hca_object=max`. Leaves out the value
+/// `max`.
 fn values<'a>(text: &'a str, key: &str) -> BTreeMap<&'a str, u64> {
     let lines = text.lines().filter_map(|line| {
         let mut words = line.split_whitespace();

@@ -87,12 +87,14 @@ type Labels = Vec<(&'static str, String)>;
 
 type Latency = Family<Labels, Histogram, fn() -> Histogram>;
 
-/// Bounds of the buckets of Allocate's latency, seconds: it takes below a millisecond, or waits for a disk.
+/// Bounds of the buckets of Allocate's latency, in seconds. Allocate takes less than a millisecond, or waits for a
+/// disk.
 const LATENCIES: [f64; 10] = [
     0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0,
 ];
 
-/// Bounds for preparing a claim, which queries the API server and may wait for devices.
+/// Bounds of the buckets for preparing a claim, in seconds. The preparation queries the API server, and may wait for
+/// devices.
 const PREPARATIONS: [f64; 10] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 25.0];
 
 /// The daemon's own metrics; clones share them.
@@ -122,7 +124,7 @@ struct Registered {
     since: Instant,
     /// True if its list was sent.
     listed: bool,
-    /// True if another daemon with the same resource may end without an effect on this one's registration.
+    /// True if another daemon with the same resource may end without affecting this daemon's registration.
     settled: bool,
 }
 
@@ -244,7 +246,7 @@ impl Metrics {
         self.is_registered(resource, ok);
     }
 
-    /// Notes that kubelet no longer knows `resource`: kubelet has ended, or has removed the resource.
+    /// Records that kubelet no longer knows `resource`, because kubelet has ended or has removed the resource.
     pub fn forgotten(&self, resource: &str) {
         self.is_registered(resource, false);
     }
@@ -274,7 +276,8 @@ impl Metrics {
         latency.observe(took.as_secs_f64());
     }
 
-    /// Sets whether the API server has up-to-date ResourceSlices of the node; `None`: this daemon does not keep them.
+    /// Sets whether the API server has up-to-date ResourceSlices of the node. `None`: this daemon does not maintain
+    /// them.
     pub fn slices(&self, kept: Option<bool>) {
         let labels = Labels::new();
         match kept {
@@ -314,8 +317,8 @@ impl Metrics {
         self.0.reloads.get_or_create(&outcome(ok)).inc();
     }
 
-    /// Counts the outcome for a pod that was refused with `resource`: `deleted`, `kept`, or `failed` for an attempt
-    /// without effect.
+    /// Counts the outcome for a pod that was refused with `resource`: `deleted`, `kept`, or `failed` if an attempt had
+    /// no effect.
     pub fn refused_pod(&self, resource: &str, outcome: &'static str) {
         let outcome = vec![("outcome", outcome.to_owned())];
         let labels = [of(resource), outcome].concat();

@@ -47,8 +47,7 @@ pub(super) fn add(snapshot: &Snapshot, scrape: &mut Scrape) {
     }
 }
 
-/// Returns state, errors and recoveries by the reporters' names. Reporters of the same name on several ports are
-/// combined.
+/// Returns state, errors and recoveries by reporter name. Reporters with the same name on several ports are combined.
 fn by_name<'a>(
     reporters: impl Iterator<Item = &'a Reporter>,
 ) -> BTreeMap<&'a str, (bool, u64, u64)> {

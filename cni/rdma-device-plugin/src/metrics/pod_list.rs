@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kubelet's list of pods for scrapes: one request at a time, and one a second, for any number of clients. Kubelet
-//! limits the requests of all its clients together, and ADD of every pod needs one
+//! Kubelet's list of pods for scrapes. The daemon makes at most one request at a time and one request a second, for any
+//! number of clients. Kubelet limits the requests of all its clients together, and each pod's ADD needs one
 //! (`pkg/kubelet/apis/grpc/ratelimit.go`).
 
 use kubelet_api::pod_resources::{self, v1::PodResources};
@@ -35,7 +35,7 @@ impl PodList {
         }
     }
 
-    /// Returns kubelet's answer, or an answer of the last second. Waits for a request in progress.
+    /// Returns kubelet's answer, which may be up to a second old. Waits for a request in progress.
     pub(super) async fn get(&self) -> Answer {
         let mut last = self.last.clone().lock_owned().await;
         if let Some((at, answer)) = &*last

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The HTTP server: `/`, `/metrics`, `/healthz` and `/readyz` at an address, and the last two also at a socket.
+//! The HTTP server. Serves `/`, `/metrics`, `/healthz` and `/readyz` at an address, and `/healthz` and `/readyz` also
+//! at a socket.
 
 use super::{Fabric, Metrics, Sources, collect::Collector, page::Page, text};
 use crate::{
@@ -32,7 +33,7 @@ use tokio::{
     task::{AbortHandle, JoinSet},
 };
 
-/// Largest number of connections. A further one replaces the oldest that is not being answered.
+/// Maximum number of connections. A further connection replaces the oldest one without a request in progress.
 const CONNECTIONS: usize = 64;
 /// Time limit of a request's head.
 const HEAD: Duration = Duration::from_secs(3);
@@ -78,7 +79,7 @@ pub async fn serve(address: SocketAddr, metrics: Metrics, sources: Sources) -> i
     Ok(Server { address, task })
 }
 
-/// Serves `/healthz` and `/readyz` at a socket, forever. A socket that an earlier daemon left is replaced.
+/// Serves `/healthz` and `/readyz` at a socket, forever. Replaces a socket that an earlier daemon left.
 ///
 /// # Errors
 /// The socket cannot be made.
@@ -114,8 +115,7 @@ pub async fn serve_fabric(
     })
 }
 
-/// Serves as soon as the address can be bound. The function retries after every `again`, and logs a lasting failure
-/// once.
+/// Serves as soon as the address can be bound. Retries after every `again`, and logs a lasting failure once.
 pub async fn serve_when_free(
     address: SocketAddr,
     metrics: Metrics,
@@ -199,8 +199,8 @@ impl Connections {
         self.all.push(Connection { task, is_answered });
     }
 
-    /// Makes room for one more connection by ending the oldest one that is not being answered. If all are being
-    /// answered, waits until one of them ends.
+    /// Ends the oldest connection without a request in progress, to make room for one more. If all connections have
+    /// one, waits until a connection ends.
     async fn make_room(&mut self) {
         while self.tasks.try_join_next().is_some() {}
         self.all.retain(|it| !it.task.is_finished());

@@ -169,7 +169,7 @@ fn devices(snapshot: &Snapshot, scrape: &mut Scrape) {
             }
         }
     }
-    // a NIC that is gone from its bus is unhealthy, and its name may be another's by now
+    // a NIC that is gone from its bus is unhealthy, and another NIC may have its name by now
     let functions = &snapshot.node.inventory.functions;
     let is_there = |rdma: &str| {
         let mut hcas = functions.iter().flat_map(|function| &function.hcas);

@@ -31,7 +31,7 @@ use std::{
     hash::Hasher,
 };
 
-/// Prefix in NFD's own namespace, for which its master needs no flag. NFD's own labels begin otherwise.
+/// Prefix in NFD's own namespace, so that NFD's master needs no flag. NFD's own labels begin with other prefixes.
 const PREFIX: &str = "feature.node.kubernetes.io/rdma-nics.";
 const COUNT: &str = "count";
 /// Labels that a newly started daemon cannot observe of a NIC in a pod.
@@ -49,8 +49,8 @@ const LONGEST_VALUE: usize = 63;
 pub struct Labels(BTreeMap<String, String>);
 
 impl Labels {
-    /// Returns the labels of `node`. `netdevs` remembers attributes of netdevs. Attributes that are not observable now
-    /// are taken from `before`, as long as the number of NICs has not changed.
+    /// Returns the labels of `node`. `netdevs` remembers attributes of netdevs. Attributes that cannot be observed at
+    /// present are copied from `before`, if the number of NICs has not changed.
     pub(super) fn of(node: &Node, netdevs: &mut Netdevs, before: &Self) -> Self {
         let mut nics: BTreeMap<String, Nic> = BTreeMap::new();
         for offer in &node.offers {
@@ -83,7 +83,7 @@ impl Labels {
         labels
     }
 
-    /// Adds the labels of the switches. Those that are not known now are taken from `before`.
+    /// Adds the labels of the switches. Labels of unknown switches are copied from `before`.
     fn add_switches(&mut self, nics: &[Nic], before: &BTreeMap<&String, &String>) {
         let mut rails: BTreeMap<&str, Option<&str>> = BTreeMap::new();
         for nic in nics {
@@ -168,7 +168,7 @@ impl Labels {
     }
 }
 
-/// Returns the ways by which the node's RDMA devices can register the memory of its accelerators.
+/// Returns the mechanisms by which the node's RDMA devices can register its accelerators' memory.
 fn gpudirect(inventory: &Inventory) -> BTreeSet<&'static str> {
     let functions = inventory.functions.iter();
     let with_rdma = functions.filter(|function| function.hcas.iter().any(|hca| !hca.soft));
@@ -189,8 +189,8 @@ impl fmt::Display for Labels {
     }
 }
 
-/// Returns a switch's name as a label's value: `_` for each character that a value may not have. A name that is too long
-/// ends in a hash of the whole.
+/// Returns a switch's name as the value of a label, with `_` for each invalid character. A name that is too long ends
+/// in a hash of the whole name.
 fn value(switch: &str) -> String {
     let letter = |it: char| match it {
         '-' | '.' | '_' => it,
@@ -216,7 +216,7 @@ fn hash(text: &str) -> u64 {
 }
 
 /// Returns true if Kubernetes accepts the label (`IsQualifiedName` and `IsValidLabelValue` in
-/// `apimachinery/pkg/util/validation`). `key` must have a prefix, as NFD requires.
+/// `apimachinery/pkg/util/validation`). `key` must have a prefix, because NFD requires one.
 pub fn is_valid(key: &str, value: &str) -> bool {
     const LONGEST_PREFIX: usize = 253;
     let Some((prefix, name)) = key.split_once('/') else {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Features of the node as labels that node-feature-discovery adds: one file among those of NFD's source `local`
+//! Features of the node as labels that node-feature-discovery (NFD) adds: one file for NFD's source `local`
 //! (`docs/usage/customization-guide.md` of kubernetes-sigs/node-feature-discovery, "Local feature source").
 //!
-//! The file has no `+expiry-time`: features do not expire, the NICs exist while the daemon is away, and renewal would
-//! wake a daemon at rest. The removal of the daemon removes the file.
+//! The file has no `+expiry-time`. The features do not expire, because the NICs exist while the daemon is away, and
+//! renewals would wake an idle daemon. The file is removed together with the daemon.
 
 mod labels;
 mod writer;
@@ -23,7 +23,7 @@ const FILE: &str = "rdma-device-plugin";
 /// Name of the unfinished file: NFD ignores files whose names begin with a dot.
 const UNFINISHED: &str = ".rdma-device-plugin";
 
-/// Writes `labels` into `directory` unless the file has the same labels. Returns true if the file changed.
+/// Writes `labels` into `directory`, unless the file already has them. Returns true if the file changed.
 fn write(directory: &Path, labels: &Labels) -> Result<bool, FileError> {
     let (file, unfinished) = (directory.join(FILE), directory.join(UNFINISHED));
     let text = labels.to_string();
@@ -53,8 +53,7 @@ pub fn is_there(directory: &Path) -> bool {
     directory.join(FILE).exists()
 }
 
-/// Removes the file in `directory`, and the unfinished file of a killed daemon. Returns the path of the file if it
-/// existed.
+/// Removes the file in `directory`, and the unfinished file of a killed daemon. Returns the path if the file existed.
 ///
 /// # Errors
 /// The file cannot be removed.

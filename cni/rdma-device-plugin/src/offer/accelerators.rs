@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Accelerators that a container's NICs should be near to, and the distance of each NIC.
+//! The accelerators that a container's NICs should be close to, and the distance of each NIC.
 
 use super::{OfferedDevice, distance::Distance};
 use rdma_netns::{Accelerator, DeviceAddress, Inventory};
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Accelerators of the selection.
 #[derive(Clone, Debug)]
 pub struct Accelerators<'a> {
-    /// True if the accelerators are the container's own; false if they are all of the node.
+    /// True if the accelerators are the container's own. False if they are all accelerators of the node.
     pub own: bool,
     /// Accelerators by address.
     pub all: Vec<&'a Accelerator>,
@@ -33,7 +33,8 @@ impl<'a> Accelerators<'a> {
         }
     }
 
-    /// Returns the container's accelerators at `own`, or all of the node if `own` has no accelerator of the node.
+    /// Returns the container's accelerators at `own`. If none of `own` is on the node, returns all accelerators of the
+    /// node.
     pub fn of_container(inventory: &'a Inventory, own: &BTreeSet<DeviceAddress>) -> Self {
         let node = Self::of_node(inventory);
         let mut all = node.all.clone();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Devices and variables of a container for its ids.
+//! Devices and variables that a container gets for its ids.
 //!
-//! Character devices get `rw`, as in sriov-network-device-plugin, and not `rwm` as in others: `m` lets a container make
-//! device nodes of its own, and the runtime makes the nodes.
+//! Character devices get the permissions `rw`, as in sriov-network-device-plugin. Others use `rwm`; with `m`, a
+//! container could make device nodes itself, which only the runtime needs to do.
 
 use super::{Offer, OfferedDevice, OfferedId, select::hca_of};
 use crate::conf::Ids;
@@ -31,8 +31,8 @@ pub struct Allocation {
 impl Offer {
     /// Returns the container's devices for `ids`, and the grant of each id.
     ///
-    /// Only present and healthy devices are granted. Of an id with several devices, only these are granted; the log
-    /// names the missing ones.
+    /// Grants only devices that are present and healthy. If an id has several devices, its other devices are left out,
+    /// and the log names them.
     pub fn answer(
         &self,
         ids: &[String],
@@ -108,10 +108,10 @@ impl Offer {
 
     /// Returns the container's devices at `places`, for a claim.
     ///
-    /// Only present and healthy devices are granted; the log names the missing ones.
+    /// Grants only devices that are present and healthy. The log names the others.
     ///
     /// # Errors
-    /// No device is usable, for the reason in the error.
+    /// No device is usable. The error contains the reason.
     pub fn allocate(&self, places: &[usize], inventory: &Inventory) -> Result<Allocation, String> {
         if let Some(why) = &self.short {
             return Err(why.clone());
@@ -147,8 +147,8 @@ impl Offer {
         ))
     }
 
-    /// Returns the present and healthy devices at `places`, and their grants. The log names the missing ones of `whose`
-    /// container. The error is the reason if there is none.
+    /// Returns the present and healthy devices at `places`, and their grants. The log names the others; `whose` is the
+    /// container. If there is none, the error contains the reason.
     fn present(
         &self,
         places: &[usize],
@@ -252,8 +252,9 @@ impl Offer {
         self.environment.variables(&names.collect::<Vec<_>>())
     }
 
-    /// Returns sriov-network-device-plugin's `PCIDEVICE_…_INFO`, by id (`pkg/infoprovider` there). The variable has
-    /// paths only without CDI: a CDI name resolves to the device under its name after a move.
+    /// Returns the variable `PCIDEVICE_…_INFO` of sriov-network-device-plugin, by id (`pkg/infoprovider` there). Only
+    /// without CDI does the variable contain paths, because a device that is resolved by CDI name can have another path
+    /// after a move.
     fn information(
         &self,
         grants: &[Grant],
@@ -331,7 +332,7 @@ pub(super) fn containers_devices(
 }
 
 /// Returns the variable's name as in sriov-network-device-plugin (`getEnvs` in `pkg/resources/server.go`):
-/// `PCIDEVICE_INTEL_COM_SRIOV_RDMA`. Other characters stay unchanged, as there.
+/// `PCIDEVICE_INTEL_COM_SRIOV_RDMA`. As there, other characters are not replaced.
 fn pci_device(resource: &str) -> String {
     format!("PCIDEVICE_{}", resource.replace(['.', '/'], "_")).to_uppercase()
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Distance of two PCI functions, in the steps of NVIDIA's tools (`nvidia-smi topo -m`; NCCL has the same without NODE,
-//! `ncclTopoSetPaths()` in `src/graph/paths.cc`).
+//! Distance of two PCI functions, in the steps of NVIDIA's tools (`nvidia-smi topo -m`; NCCL uses the same steps
+//! without NODE, `ncclTopoSetPaths()` in `src/graph/paths.cc`).
 
 use rdma_netns::PciPath;
 use std::{collections::BTreeMap, fmt};
@@ -16,8 +16,8 @@ pub enum Distance {
     RootPort,
     /// The host bridge: PHB.
     HostBridge,
-    /// Memory of one NUMA node: NODE. This is the smallest distance if GPU and NIC each have a root port, as on GB200;
-    /// rdma-core's `rdma_topo` also pairs them by NUMA node in this case.
+    /// Same NUMA node: NODE. This is the smallest distance if GPU and NIC have a root port each, as on GB200. In this
+    /// case rdma-core's `rdma_topo` also pairs them by NUMA node.
     NumaNode,
     /// Link between NUMA nodes of one socket.
     Socket,
@@ -26,8 +26,8 @@ pub enum Distance {
 }
 
 impl Distance {
-    /// Returns the distance of two functions, each with its PCI path and NUMA node; `sockets` has the socket of each
-    /// NUMA node.
+    /// Returns the distance of two functions, each given by PCI path and NUMA node. `sockets` maps NUMA nodes to
+    /// sockets.
     pub fn between(
         a: (&PciPath, Option<u32>),
         b: (&PciPath, Option<u32>),

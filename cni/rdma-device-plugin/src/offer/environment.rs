@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Variables for libraries that are known at Allocate: kubelet puts these variables before the variables of the pod's
-//! specification, which override them. At Allocate the pod's devices are unknown; libraries that read a file get the
-//! devices from that file.
+//! Variables for libraries, as far as Allocate knows them. Variables in the pod's specification override them. Allocate
+//! does not know the pod's rails. Libraries that can read a file therefore get the devices from a file.
 
 use crate::conf::{Conf, Reader, ResourceConf};
 use rdma_resources::container::LibraryFile;
@@ -11,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
     readers: BTreeSet<Reader>,
-    /// Prefix of rails' names; `None`: there are no rails, or another netdev's name can begin with the prefix.
+    /// Prefix of rails' names. `None`: there are no rails, or another netdev's name may begin with the prefix.
     rails: Option<String>,
     /// True if rails have only IPv6 addresses.
     ipv6: bool,
@@ -60,8 +59,8 @@ impl Environment {
         variables
     }
 
-    /// Returns the files of a claim's containers, with the variables that do not depend on the pod. A claim cannot
-    /// set them as variables: those of its CDI specification override the pod's own.
+    /// Returns the files of a claim's containers, with the variables that do not depend on the pod. A claim cannot set
+    /// them as variables, because variables of its CDI specification would override the pod's own.
     pub fn files(&self) -> BTreeMap<String, String> {
         let all = LibraryFile::ALL.into_iter();
         let own = all.filter(|file| self.has_file(*file));
@@ -69,7 +68,7 @@ impl Environment {
             .collect()
     }
 
-    /// Returns the variables of a container with the RDMA `devices`, by name, each with its used port.
+    /// Returns the variables, by name, of a container with the RDMA `devices`. Each device is given with its port.
     pub(super) fn variables(&self, devices: &[(&str, u32)]) -> BTreeMap<String, String> {
         let ports = devices.iter().map(|(name, port)| format!("{name}:{port}"));
         let ports = ports.collect::<Vec<_>>().join(",");

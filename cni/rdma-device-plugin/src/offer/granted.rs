@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Checks that a starting container still gets its granted devices. Allocate comes before the chain's ADD, and a move
-//! gives the RDMA device the lowest free number.
+//! Checks that a starting container still gets the devices of its grant. Allocate is called before the chain's ADD, and
+//! in ADD a moved RDMA device gets character devices with the lowest free numbers.
 
 use super::select::hca_of;
 use crate::refused::Cure;
@@ -18,11 +18,11 @@ pub struct Stale {
 }
 
 /// Checks that the granted paths of one container still belong to its devices. A path may now belong to another device
-/// of the same container. For a grant by CDI names the devices only must be present, because the move corrects the
-/// entry.
+/// of the same container. For a grant by CDI names, checks only that the devices are present, because the move updates
+/// the CDI entry.
 ///
 /// # Errors
-/// The first device that the container would not have, or the first path that would be another's device.
+/// The first device that the container would not get, or the first path that leads to a device of another grant.
 pub fn still_as_granted(grants: &[&Grant], inventory: &Inventory) -> Result<(), Stale> {
     let stale = |cure, why| Err(Stale { why, cure });
     let mut by_path = vec![];
@@ -49,7 +49,7 @@ pub fn still_as_granted(grants: &[&Grant], inventory: &Inventory) -> Result<(), 
         let address = &device.address;
         let id = format!("{:?} of {}", grant.id, grant.resource);
         for granted in &device.char_devices {
-            // the runtime reads the number again at the path: after a reboot it can differ
+            // compare paths only: the runtime reads the number at the path again, which can differ after a reboot
             let mut theirs = by_path.iter().flat_map(|(_, _, all)| all.iter());
             let present = theirs.find(|it| it.name == granted.name);
             let of_kind = |it: &&CharDevice| CharNode::from(*it).kind() == granted.kind();

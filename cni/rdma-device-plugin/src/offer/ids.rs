@@ -70,11 +70,11 @@ fn numa_nodes(indices: &[usize], devices: &[OfferedDevice]) -> Vec<u32> {
     }
 }
 
-/// Returns the device of each of `count` ids, with equal shares of all devices. When a device comes or goes, as few ids
-/// as possible change their device.
+/// Returns the device of each of `count` ids. All devices get equal numbers of ids. When a device appears or
+/// disappears, as few ids as possible change their device.
 ///
-/// Every pair of id and device has a weight (rendezvous hashing). Pairs are assigned in descending order of weight
-/// until a device has its share.
+/// Every pair of id and device has a weight (rendezvous hashing). The function assigns pairs in descending order of
+/// weight, until each device has its share.
 fn spread(count: u32, devices: &[OfferedDevice]) -> Vec<usize> {
     let share = (count as usize).div_ceil(devices.len().max(1));
     let mut pairs: Vec<(u64, usize, usize)> = Vec::new();
@@ -95,8 +95,8 @@ fn spread(count: u32, devices: &[OfferedDevice]) -> Vec<usize> {
     chosen.into_iter().flatten().collect()
 }
 
-/// Returns a weight that is equal on every node, version and run: FNV-1a over id and address, and the last step of
-/// MurmurHash3, as FNV's upper bits hardly depend on the last byte.
+/// Returns a weight that is the same on every node, in every version and run: FNV-1a over id and address, then the last
+/// step of MurmurHash3, because FNV's upper bits hardly depend on the last byte.
 fn weight(id: u64, address: &str) -> u64 {
     let mut hasher = FnvHasher::default();
     hasher.write(address.as_bytes());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Offer of `/dev/infiniband/rdma_cm` without a NIC: a container's device cgroup lets the fabric watch open the device by
-//! no other way.
+//! Offer of `/dev/infiniband/rdma_cm` without a NIC, for the fabric watch. A container's device cgroup allows the
+//! device only if kubelet allocated it.
 
 use super::{Environment, Offer, OfferedId};
 use crate::conf::{Allocate, CONNECTION_MANAGER, Conf, Ids, ResourceName};

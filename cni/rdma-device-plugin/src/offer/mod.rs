@@ -74,7 +74,7 @@ pub struct Offer {
     pub limits: ContainerLimits,
     /// Environment of containers.
     pub environment: Environment,
-    /// Expected number of devices: the configured number, or else the number of present and gone devices.
+    /// Expected number of devices: the configured number, or without one the number of present and gone devices.
     pub expected: usize,
     /// Reason why no id is healthy: the resource has fewer devices than required, or the node cannot limit their use.
     pub short: Option<String>,
@@ -119,9 +119,10 @@ pub type Unhealthy = BTreeMap<DeviceAddress, String>;
 
 /// Returns the offers of a node, and remarks on the configuration.
 ///
-/// `previous` are earlier offers: a device in a pod cannot be selected by its netdev, and therefore stays in its
-/// resource. A device that has lost its RDMA device also stays, with the health in `unhealthy`, because a move takes
-/// the RDMA device away for a moment. A resource without devices is not offered. `hidden` devices are in no resource.
+/// `previous` are earlier offers. A device in a pod cannot be selected by its netdev, so it stays in its earlier
+/// resource. A device without an RDMA device also stays, with its health in `unhealthy`, because the RDMA device
+/// disappears for a moment during a move. A resource without devices is not offered. `hidden` devices belong to no
+/// resource.
 pub fn offers(
     conf: &Conf,
     inventory: &Inventory,
@@ -325,8 +326,8 @@ impl Offer {
         self.devices.iter().filter(|it| it.fault.is_none()).count()
     }
 
-    /// Returns the devices that are not `unhealthy` but unusable for this resource, with the reasons: the netdev that
-    /// pods are attached to is missing or down.
+    /// Returns devices that are healthy but unusable for this resource, with the reasons: the netdev that pods are
+    /// attached to is missing or down.
     pub(crate) fn own_faults(&self, unhealthy: &Unhealthy) -> Vec<(String, String)> {
         let own = self.devices.iter();
         let own = own.filter(|it| !unhealthy.contains_key(&it.address));
@@ -339,7 +340,7 @@ impl Offer {
         .collect()
     }
 
-    /// Returns the devices of the ids for the chain, without devices that lack the netdev that pods are attached to.
+    /// Returns the devices of the ids for the chain. Leaves out devices without the netdev that pods are attached to.
     pub fn published(&self) -> Resource {
         let can_be_attached = |it: &&OfferedDevice| !self.has_parents || it.parent.is_some();
         let address = |index: &usize| {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Netdev that pods are attached to, if `parents` of a resource names it: the device's own netdev, the bond that has
-//! this netdev as a port, or a VLAN on either.
+//! The netdev that pods are attached to, if the resource's `parents` names it: the device's own netdev, its bond, or a
+//! VLAN on one of these.
 //!
-//! A VLAN has the carrier of its parent, which is part of the device's health. Only administrative changes of the VLAN
-//! are checked here: it was removed, or set down.
+//! A VLAN has the carrier of its parent, and the parent's carrier is part of the device's health. This module therefore
+//! checks only administrative changes of the VLAN: it was removed or set down.
 
 use crate::conf::{ResourceConf, selector::Text};
 use rdma_netns::{Function, LinkType};
@@ -79,8 +79,8 @@ pub(super) fn required(parents: &[Text]) -> String {
     texts.join(" or ")
 }
 
-/// Returns the netdevs that pods of the device can be attached to, and whether each can have children now. The device's
-/// own netdev need not be up, because its state is part of the device's health.
+/// Returns the netdevs that pods of the device can be attached to, each with true if it can have children at present.
+/// The device's own netdev counts even if it is down, because its state is part of the device's health.
 fn candidates(function: &Function) -> Vec<(String, bool)> {
     let mut found: Vec<(String, bool)> = vec![];
     let netdevs = function.netdevs.iter();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Preferred ids of an allocation: together on as few NUMA nodes and as many NICs as possible, near the accelerators;
-//! of shared NICs, the least used ones.
+//! Preferred ids of an allocation. They are on as few NUMA nodes and as many NICs as possible, and close to the
+//! accelerators. Of shared NICs, the least used ones are preferred.
 
 use super::{
     Offer,
@@ -53,11 +53,11 @@ struct NodeIds {
 }
 
 impl Offer {
-    /// Chooses `size` of `available`, with `must_include` first; fewer if there are not enough.
+    /// Chooses `size` ids of `available`, those in `must_include` first. Chooses fewer if there are not enough.
     ///
-    /// If `accelerators` are the container's own, NICs near them come first, and each accelerator gets one. If they are
-    /// all of the node, any of them may be the container's; with shared ids, a low number of users then takes
-    /// precedence over a short distance. The result is deterministic.
+    /// If `accelerators` are the container's own, prefers NICs close to them, one for each accelerator. If they are all
+    /// accelerators of the node, any of them may be the container's; for shared ids, few users then count more than a
+    /// short distance. The result is deterministic.
     pub fn prefer(
         &self,
         available: &[String],
@@ -149,9 +149,9 @@ impl Offer {
         }
     }
 
-    /// Returns the number of each device's ids that containers have, for the devices of `open`: healthy ids that
-    /// kubelet does not offer. Kubelet may have held back all ids of other devices, on another NUMA node than the
-    /// topology manager requires.
+    /// Returns for each device of `open` how many of its ids containers have: the healthy ids that kubelet does not
+    /// offer. Other devices are left out, because kubelet may not offer any of their ids for another reason: they are
+    /// on another NUMA node than the topology manager requires.
     fn in_use(&self, open: &[Candidate<'_>], offered: &BTreeSet<&str>) -> BTreeMap<usize, usize> {
         let devices = open.iter().flat_map(|candidate| candidate.devices);
         let mut in_use: BTreeMap<usize, usize> = devices.map(|index| (*index, 0)).collect();
@@ -232,7 +232,7 @@ impl Chosen {
         Some(in_use.get(&index).copied().unwrap_or(0))
     }
 
-    /// Returns the load of the busiest of these devices if `missing` ids are spread over them.
+    /// Returns the highest number of users of one of these devices, if `missing` more ids are distributed over them.
     fn busiest(&self, devices: &BTreeSet<usize>, missing: usize) -> usize {
         let used = devices.iter().filter_map(|index| self.used(*index));
         let mut used: Vec<usize> = used.collect();
@@ -243,8 +243,8 @@ impl Chosen {
             .map_or(0, |used| used + share)
     }
 
-    /// Returns the best of `open` for the container's own accelerators: a device that was not chosen yet, for an
-    /// accelerator that has fewest NICs, the nearest one, the least used one. `None` if none is near.
+    /// Returns the best of `open` for the container's own accelerators: a device that was not chosen yet; then for an
+    /// accelerator with the fewest NICs; then the nearest one; then the least used one. `None`: no device is near.
     fn nearest(&self, open: &[Candidate<'_>], near: &[Near]) -> Option<usize> {
         let candidates = open.iter().enumerate().filter_map(|(index, candidate)| {
             let (times, used, distance, served, place) = self.rank(candidate, near);
@@ -254,8 +254,8 @@ impl Chosen {
         candidates.min().map(|(_, index)| index)
     }
 
-    /// Returns the rank, smaller is better: a device that was not chosen yet, that is used least, near accelerators, of
-    /// which one has no NIC yet; then the order of the list.
+    /// Returns the rank of a device; the smallest is best. The criteria in order: not chosen yet; least used; near
+    /// accelerators, of which one has no NIC yet; order of the list.
     fn rank(
         &self,
         candidate: &Candidate<'_>,
@@ -296,9 +296,10 @@ fn distance_of<'a>(near: impl Iterator<Item = &'a Near>) -> Distance {
 
 /// Returns the NUMA node of the next id, and the reason.
 ///
-/// It prefers a node that has ids already. Otherwise it prefers a node that can hold all: with the least used devices,
-/// nearest to accelerators, and of these the fullest, so that larger ones stay whole, or the emptiest if ids are
-/// shared. Otherwise it returns the node that holds most.
+/// Prefers a node that already has chosen ids. If there is none, prefers nodes that can provide all ids; of these,
+/// nodes with the least used devices, and then nodes nearest to the accelerators. Among the rest, prefers the fullest
+/// node, so that emptier nodes remain for large requests; for shared ids, the emptiest node. If no node can provide all
+/// ids, returns the node with the most.
 fn node_for(
     open: &[Candidate<'_>],
     missing: usize,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Earlier offers. A device in a pod has no netdev in the daemon's namespace: selectors by the netdev's name or type
-//! then cannot match the device.
+//! Remembers earlier offers. While a device is in a pod, its netdev is not in the daemon's namespace, and selectors by
+//! the netdev's name or type cannot match the device.
 
 use super::Offer;
 use rdma_netns::{DeviceAddress, Hca, Inventory};
@@ -24,8 +24,8 @@ pub(super) struct Remembered {
     physical_function: Option<DeviceAddress>,
 }
 
-/// A device that a resource had and that is gone from the node's bus. A virtual function whose physical function still
-/// exists does not count: an administrator removed it.
+/// A device of a resource that is gone from the node's bus. Leaves out virtual functions whose physical function still
+/// exists, because an administrator removed them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gone {
     /// PCI function or auxiliary device.
@@ -63,8 +63,8 @@ impl PreviousOffers {
         previous
     }
 
-    /// Remembers the devices of `offers`, which were made from `inventory`. Two kinds are kept: resources that are
-    /// temporarily not offered or configured, as their devices can be in pods all the time, and devices that are gone.
+    /// Remembers the devices of `offers`, which were made from `inventory`. Also keeps devices that are gone, and
+    /// resources that are not offered or configured at present, because their devices can still be in pods.
     pub fn remember(&mut self, offers: &[Offer], inventory: &Inventory) {
         for offer in offers {
             let devices = self.resources.entry(offer.name.to_string()).or_default();
@@ -114,7 +114,8 @@ impl PreviousOffers {
     }
 }
 
-/// Returns the physical functions of the virtual and sub-functions among `offers`; addresses alone do not show them.
+/// Returns the physical functions of the virtual functions and sub-functions in `offers`; their addresses alone do not
+/// show this.
 pub fn physical_functions(
     offers: &[Offer],
     inventory: &Inventory,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Requirements of a resource as a whole: its number of devices, for jobs that must wait instead of running with fewer,
-//! and the kernel's controller, without which `rdma-cni` refuses each container that has limits.
+//! Requirements of a resource as a whole. The number of devices is for jobs that must wait instead of running with
+//! fewer devices. The kernel's rdma controller is required for limits: without it, `rdma-cni` refuses each container
+//! with limits.
 
 use super::{Gone, OfferedDevice};
 use crate::conf::{Require, ResourceConf};
@@ -18,7 +19,8 @@ pub(super) fn expected(
     }
 }
 
-/// Returns the reason why no pod may get the resource, if any, with the missing devices.
+/// Returns the reason why no pod may get the resource because devices are missing, with these devices. `None`: no
+/// reason.
 pub(super) fn short(
     resource: &ResourceConf,
     devices: &[OfferedDevice],

@@ -27,8 +27,8 @@ impl From<bool> for Fit {
     }
 }
 
-/// Returns the devices of `resource`, by address. Remarks name matching devices that are unusable. `with_netdevs`: pods
-/// also get netdevs of the devices.
+/// Returns the devices of `resource`, by address. Also returns remarks about matching devices that are unusable.
+/// `with_netdevs`: pods also get netdevs of the devices.
 pub(super) fn devices(
     resource: &ResourceConf,
     inventory: &Inventory,
@@ -54,7 +54,7 @@ pub(super) fn devices(
         let Some(hca) = hca_of(function).cloned().or_else(|| before().map(gone)) else {
             continue;
         };
-        // the ids of a NIC have its RDMA device's name, which another NIC's new device can get
+        // the ids of a NIC contain its RDMA device's name; another NIC's new RDMA device can get this name
         let is_anothers = hca_of(function).is_none() && is_name_of_one(&hca.name, inventory);
         if matches!(resource.ids, Ids::PerNic { .. }) && is_anothers {
             continue;
@@ -120,7 +120,7 @@ pub(super) fn devices(
             None => found.push(device),
         }
     }
-    // a node without another NIC offers this one to its pods, which get no netdev of it
+    // if all NICs are uplinks, pods get one without its netdev
     let (own, left_out): (Vec<_>, Vec<_>) = uplinks.into_iter().unzip();
     match found.is_empty() && !with_netdevs {
         true => found = own,
@@ -163,7 +163,8 @@ fn is_named(selectors: &[Selector], function: &Function, inventory: &Inventory) 
     named.any(|it| fit(it, function, inventory) != Fit::No)
 }
 
-/// Returns the RDMA device of a function. A second one, soft-RoCE on a netdev with its own RDMA device, comes after it.
+/// Returns the RDMA device of a function. A second RDMA device, soft-RoCE on a netdev that has a hardware RDMA device,
+/// is ignored.
 pub(super) fn hca_of(function: &Function) -> Option<&Hca> {
     function.hcas.first()
 }
@@ -219,7 +220,7 @@ fn unfit(resource: &ResourceConf, function: &Function, inventory: &Inventory) ->
     })
 }
 
-/// Returns the reason why a bond cannot be exclusive through this one of its ports: another port is offered.
+/// Returns the reason why a bond cannot be exclusive through this port: another port of the bond is offered.
 fn another_port(
     resource: &ResourceConf,
     function: &Function,
@@ -331,7 +332,7 @@ fn is_of(sort: Sort, device: &Device) -> bool {
     }
 }
 
-/// Matches `parents` with the function by `fits` and number. The first parent whose name fits decides, as in
+/// Matches `parents` with the function, by `fits` and by number. The first parent with a matching name decides, as in
 /// sriov-network-device-plugin.
 fn parent(parents: &[Parent], function: &Function, fits: impl Fn(&Text) -> Fit) -> Fit {
     if parents.is_empty() {
@@ -347,7 +348,7 @@ fn parent(parents: &[Parent], function: &Function, fits: impl Fn(&Text) -> Fit) 
     }
 }
 
-/// Matches the names of the function's netdevs, or of the bonds that they are ports of.
+/// Matches the names of the function's netdevs, or of bonds with these netdevs as ports.
 fn named(function: &Function, fits: impl Fn(&str) -> bool) -> Fit {
     if function.netdevs.is_empty() {
         return Fit::Hidden;
@@ -356,7 +357,7 @@ fn named(function: &Function, fits: impl Fn(&str) -> bool) -> Fit {
     function.netdevs.iter().any(names).into()
 }
 
-/// Matches the link type of the function's netdevs, else of its RDMA device's ports, else of its physical function.
+/// Matches the link type: of the function's netdevs, else of its RDMA device's ports, else of its physical function.
 fn link_type(types: &[LinkType], function: &Function, physical: Option<&Function>) -> Fit {
     if types.is_empty() {
         return Fit::Yes;

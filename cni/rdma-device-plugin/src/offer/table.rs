@@ -10,7 +10,7 @@ const HEAD: [&str; 8] = [
     "RESOURCE", "KIND", "IDS", "DEVICE", "RDMA", "NETDEV", "NUMA", "HEALTH",
 ];
 
-/// Formats one line for each device of each resource, one for a resource without devices, and the remarks below.
+/// Formats one line for each device of each resource, or one line for a resource without devices. Remarks follow.
 pub fn table(
     resources: &[ResourceConf],
     offers: &[Offer],
@@ -105,7 +105,7 @@ fn kind(kind: Ids) -> &'static str {
     }
 }
 
-/// Returns the names of the netdevs, and of the netdev that pods are attached to if the resource names it.
+/// Returns the names of the netdevs, and of the netdev that pods are attached to if `parents` names it.
 fn attached(device: &OfferedDevice, inventory: &Inventory) -> String {
     let netdevs = netdevs(device, inventory);
     match &device.parent {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Devices that a shared resource has only if its selectors name them: by netdev, RDMA device or address, or a pattern
-//! of these.
+//! Devices that a shared resource has only if its selectors name them by netdev, RDMA device or address, also by a
+//! pattern.
 
 use crate::conf::Selector;
 use rdma_netns::{Function, Hca, Netdev};
 
-/// Returns true if the selector has a list of names, so that every matching device is matched by its name.
+/// Returns true if the selector has a list of names, so that it matches devices by name.
 pub(super) fn has_names(selector: &Selector) -> bool {
     !(selector.netdev.is_empty()
         && selector.rdma.is_empty()
@@ -14,13 +14,13 @@ pub(super) fn has_names(selector: &Selector) -> bool {
         && selector.root.is_empty())
 }
 
-/// Returns the reason why a resource of all devices, or of all of a kind, does not include the device.
+/// Returns the reason why the device is left out of a resource of all devices, or of all devices of a kind.
 pub(super) fn not_selected(function: &Function, hca: &Hca) -> Option<String> {
     let port = function.netdevs.iter().find_map(port);
     port.or_else(|| hca.soft.then(|| "it is RDMA in software".to_owned()))
 }
 
-/// Returns the reason for a NIC that accelerates the node's own netdev: no pod gets a netdev of the NIC.
+/// Returns the reason for leaving out a NIC that accelerates the node's own netdev: no pod gets a netdev of such a NIC.
 pub(super) fn accelerator(function: &Function) -> Option<String> {
     let mut netdevs = function.netdevs.iter();
     netdevs.find(|it| it.accelerates()).and_then(port)

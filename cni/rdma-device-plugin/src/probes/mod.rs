@@ -6,9 +6,9 @@
 //! | this one | answers of one daemon from its start on |
 //! | [`ask`] | `rdma-device-plugin probe`, which kubelet runs in the container |
 //!
-//! While a DaemonSet is updated, two daemons run in the network of their node, and only one of them has the address for
-//! metrics: it would answer the probes of both. A container's probes therefore use a socket that only this container
-//! has (`--probe-socket`).
+//! While a DaemonSet is updated, two daemons run in the node's network namespace, and only one of them has the address
+//! for metrics. This daemon would answer the probes of both. A container's probes therefore use a socket that only this
+//! container has (`--probe-socket`).
 
 pub mod ask;
 
@@ -29,7 +29,7 @@ use tokio::sync::watch;
 /// Stage of a daemon.
 #[derive(Clone, Debug)]
 pub enum Stage {
-    /// The daemon has not observed the node's devices yet, which may take as long as a device's firmware.
+    /// The daemon has not observed the node's devices yet. This can last as long as a device's firmware needs.
     Starting,
     /// The daemon serves, or is about to.
     Serving(Box<View>),
@@ -111,12 +111,12 @@ impl Probes {
         }
     }
 
-    /// Checks that kubelet has the daemon's lists and DRA driver, and that the runtime would call our plugin if
-    /// configured. A superseded daemon is ready: it still answers kubelet, and leads again when the newer one ends.
-    /// Kubernetes deletes an old pod that is not ready regardless of the new one.
+    /// Checks that kubelet has the daemon's lists and DRA driver, and that the runtime would call `rdma-cni` if a chain
+    /// is configured. A daemon that is no longer the leader is ready: it still answers kubelet, and leads again when
+    /// the newer one ends. If it were not ready, Kubernetes would delete its pod without waiting for the new one.
     ///
     /// # Errors
-    /// The daemon is not ready, for the reason given.
+    /// The daemon is not ready. The error contains the reason.
     pub fn ready(&self) -> Result<String, String> {
         let View {
             chain,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Task that deletes refused pods, one after the other. The task needs only `delete` of pods and `create` of events. To
-//! read a pod it requests a deletion as `dryRun`, whose answer is the pod. A policy that limits deletions to the pods
-//! of its own node therefore limits reading too.
+//! Task that deletes refused pods one after the other. It needs only the rights to `delete` pods and to `create`
+//! events. It reads a pod by a deletion with `dryRun`, whose answer is the pod. A policy that restricts deletion to
+//! pods of the daemon's own node thus restricts reading too.
 
 use super::{
     Cure, Ids, PodName, Verdict,

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Decides when a refused pod is deleted, from earlier refusals and deletions. The module has no I/O.
 //!
-//! - The daemon deletes a pod at kubelet's second attempt, 10 to 15 s after the first one: by then a refusal in the
-//!   middle of a change is over, and the pod's name still belongs to the same pod.
+//! - The daemon deletes a pod at kubelet's second attempt, 10 to 15 s after the first. A refusal in the middle of a
+//!   change has ended by then, and the name still belongs to the same pod.
 //! - If a device is missing, the daemon waits a minute, because the device may come back.
-//! - A pod that a controller makes again, and that is refused again, waits a minute, then two, then four, up to an
-//!   hour. Pods that existed at the first deletion do not wait, so that the rule does not delay a whole job.
+//! - If the pod's controller makes a new pod, and the daemon refuses it again, the daemon waits a minute before it
+//!   deletes the new pod; then two minutes, then four, up to an hour. Pods that existed at the first deletion do not
+//!   wait, so that a whole job is not delayed.
 //! - The daemon deletes at most twenty pods of the node in ten minutes, of all owners together.
 
 use super::{Cure, Ids, PodName, pod::Pod};
@@ -14,14 +15,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Shortest time until kubelet's next attempt, which follows 10 to 15 s after a failure (`backOffPeriod` and its jitter
+/// Minimum time until kubelet's next attempt, which follows 10 to 15 s after a failure (`backOffPeriod` and its jitter
 /// in `pkg/kubelet/kubelet.go` and `pod_workers.go`).
 pub const SECOND_TRY: Duration = Duration::from_secs(5);
 
 /// Time for which a device may be missing; reloading a NIC's driver takes less.
 const DEVICE_AWAY: Duration = Duration::from_secs(60);
 
-/// Time after which a refusal is forgotten: longer than kubelet's longest delay for a container that crashed
+/// Time after which a refusal is forgotten. It is longer than kubelet's longest delay for a container that crashed
 /// (`MaxContainerBackOff`, five minutes).
 const FORGOTTEN: Duration = Duration::from_secs(10 * 60);
 
@@ -56,7 +57,7 @@ struct RefusedPod {
     event: Option<String>,
 }
 
-/// Deletions of pods of one owner. The owner made all of these pods before the first deletion.
+/// Deletions of pods of one owner. The owner had made all of these pods before the first deletion.
 #[derive(Clone, Debug)]
 struct Round {
     /// Time of the first deletion, by the API server's clock.

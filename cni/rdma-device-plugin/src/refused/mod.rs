@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods whose container may not start (PreStartContainer). Kubelet retries in the same pod forever. No controller
-//! removes the pod, because it has not failed: it waits for an administrator. With `--refused-pods delete` the daemon
-//! deletes the pod, so that its controller makes another one.
+//! Pods whose container may not start (PreStartContainer). Kubelet retries forever in the same pod. No controller
+//! replaces the pod, because it has not failed, so it waits for an administrator. With `--refused-pods delete` the
+//! daemon deletes the pod, and its controller makes another one.
 //!
 //! | module | |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | [`history`] | time of deletion: pure, from earlier refusals and deletions |
 //! | [`deleter`] | task that uses the API server: read, event, deletion |
 //!
-//! Kubelet never waits for these tasks: refusals go into a bounded queue, and a refusal without room in the queue comes
+//! Kubelet never waits for these tasks. Refusals go into a queue of limited length. A refusal that does not fit comes
 //! again with kubelet's next attempt.
 
 pub mod deleter;

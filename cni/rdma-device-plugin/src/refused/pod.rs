@@ -17,7 +17,7 @@ pub struct Pod {
     pub created: String,
     /// Controller that makes another pod after a deletion.
     pub owner: Option<Owner>,
-    /// True for the mirror of a static pod, which its kubelet owns: its deletion has no effect.
+    /// True for the mirror of a static pod. Kubelet owns the pod, so a deletion of the mirror has no effect.
     pub is_mirror: bool,
 }
 

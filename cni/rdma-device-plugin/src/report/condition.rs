@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Condition of the node: a pure function of the node's offers, and the times of its writes.
+//! Condition of the node: a pure function of the node's offers and of the times of its writes.
 //!
-//! The condition is `True` if there is a problem, like the conditions of node-problem-detector and kubelet's
+//! The condition is `True` if there is a problem, as with the conditions of node-problem-detector and kubelet's
 //! `…Pressure`.
 
 use crate::{
@@ -45,7 +45,7 @@ pub struct Condition {
 
 impl Condition {
     /// Returns the condition of `node`. A rail is missing if its device is unhealthy, unusable for one of its
-    /// resources, gone from its bus, or required by the configuration and never seen.
+    /// resources, gone from its bus, or never seen although the configuration requires it.
     pub fn of(node: &Node) -> Self {
         let mut devices: BTreeMap<&DeviceAddress, BTreeSet<String>> = BTreeMap::new();
         for offer in &node.offers {
@@ -124,7 +124,7 @@ impl Condition {
     }
 }
 
-/// Returns the delay until `condition` must be written; `written` is the last write. Zero: now.
+/// Returns the delay until `condition` must be written; zero: now. `written` is the last write.
 pub fn due(
     written: Option<(&Condition, Instant)>,
     condition: &Condition,
@@ -143,8 +143,8 @@ pub fn due(
     (at + pause).saturating_duration_since(now)
 }
 
-/// Describes a fault: `0000:3b:00.0 (mlx5_0): its netdev ens1 has no carrier`, or `0000:3b:00.0 (mlx5_0) in rdma/a:
-/// bond0.100 is down` if the device itself is healthy.
+/// Describes a fault: `0000:3b:00.0 (mlx5_0): its netdev ens1 has no carrier`. If the device itself is healthy:
+/// `0000:3b:00.0 (mlx5_0) in rdma/a: bond0.100 is down`.
 fn faulty(node: &Node, offer: &Offer, device: &OfferedDevice) -> Option<String> {
     let fault = device.fault.as_ref()?;
     let by = match node.unhealthy.contains_key(&device.address) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the node's condition up to date. The condition stays while a daemon is replaced, and the next daemon continues
-//! it. The daemon may only patch the status of its own node, so it reads the status by an empty patch.
+//! Keeps the node's condition up to date. The condition stays while a daemon is replaced, and the next daemon updates
+//! it. The daemon has only the right to patch the status of its own node, so it reads the status by an empty patch.
 
 use super::{
     condition::{self, Condition},
@@ -123,7 +123,7 @@ impl ConditionWriter {
 }
 
 impl Written {
-    /// Parses the API server's node. A condition whose time is invalid or in the future counts as written now.
+    /// Parses the API server's node. If the time of a condition is invalid or in the future, uses the present time.
     fn read(node: &Value) -> Self {
         let found = Condition::read(node);
         let age = found.as_ref().and_then(|(_, heartbeat, _)| {
@@ -138,8 +138,8 @@ impl Written {
         }
     }
 
-    /// Returns the time since when the node's condition has the status of `condition`. An invalid time is not written
-    /// back, because the API server refuses it.
+    /// Returns the time since which the node's condition has the status of `condition`. Replaces an invalid time,
+    /// because the API server would refuse it.
     fn since(&self, condition: &Condition, now: &str) -> String {
         let before = self.condition.as_ref();
         let is_same = before.is_some_and(|it| it.is_missing == condition.is_missing);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One event of a pod in the API server (`core/v1`), and the limit of events.
+//! One event about a pod in the API server (`core/v1`), and the limit on the number of events.
 
 use crate::{api::AGENT, refused::PodName};
 use conf_reader::one_line;
@@ -13,8 +13,8 @@ use std::{
 /// Longest message that the API server accepts for the new kind (`NoteLengthLimit`, 1024).
 const LONGEST_MESSAGE: usize = 1000;
 
-/// Largest number of events of one kind within [`MOST_WITHIN`]: a node has 110 pods, and all of them lose a shared NIC
-/// at once.
+/// Maximum number of events of one kind within [`MOST_WITHIN`]. A node has up to 110 pods, and all of them can lose a
+/// shared NIC at once.
 const MOST: usize = 120;
 const MOST_WITHIN: Duration = Duration::from_secs(10 * 60);
 
@@ -23,7 +23,7 @@ const MOST_WITHIN: Duration = Duration::from_secs(10 * 60);
 pub struct Event<'a> {
     /// Name of the pod.
     pub pod: &'a PodName,
-    /// UID, which distinguishes pods of one name; without a UID `kubectl describe pod` does not show the event.
+    /// UID, which distinguishes pods with the same name. `kubectl describe pod` does not show an event without a UID.
     pub uid: Option<&'a str>,
     /// Name of the node.
     pub node: &'a str,

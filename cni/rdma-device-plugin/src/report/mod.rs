@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reports the node's rails to the API server (`--report`): events of pods whose network differs from the promised one,
-//! and a condition of the node if rails are missing.
+//! Reports the node's rails to the API server (`--report`): events about pods whose network differs from the promised
+//! one, and a condition of the node if rails are missing.
 //!
 //! | module | |
 //! |---|---|
@@ -12,8 +12,8 @@
 //! | [`pods`] | pods and their devices |
 //! | [`refusals`] | reports to pods why their containers may not start |
 //!
-//! Nothing on the node depends on the reports: kubelet never waits for them, and requests to an absent API server are
-//! retried.
+//! Nothing on the node depends on these reports. Kubelet never waits for them. If the API server is absent, the daemon
+//! retries.
 
 pub mod condition;
 pub mod condition_writer;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods and their devices: by the records of `rdma-cni`, which have the interfaces, and by kubelet for pods without a
-//! record, such as those with `hostNetwork`.
+//! Pods and their devices. The records of `rdma-cni` have the devices and interfaces. Kubelet has the devices of pods
+//! without a record, such as pods with `hostNetwork`.
 
 use super::rails::{PodDevice, PodDevices, PodKey};
 use crate::{chain::sandbox, metrics::held, node::Node, refused::PodName};
@@ -34,7 +34,7 @@ pub struct Paths {
 /// Returns the pods that have devices of `node`.
 ///
 /// # Errors
-/// Kubelet is temporarily unavailable. A missing socket is no error.
+/// Kubelet does not answer at present. A missing socket of kubelet is no error.
 pub async fn with_devices(paths: &Paths, node: &Arc<Node>) -> Result<Vec<PodDevices>, AskError> {
     let resources = match pod_resources::all(&paths.pod_resources, LIMIT).await {
         Ok(pods) => pods,

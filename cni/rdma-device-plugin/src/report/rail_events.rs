@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reports lost and recovered rails to running pods through events. Without faulty devices it makes no request.
+//! Reports lost and recovered rails to running pods by events. Makes no request while no device is faulty.
 
 use super::{
     event::Event,
@@ -28,7 +28,8 @@ const RECOVERED: &str = "RdmaRailRecovered";
 /// First and longest delay after a failure.
 const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
-/// Time in which successive changes are reported together: a NIC's functions do not fail at the same moment.
+/// Time within which successive changes are reported together, because a NIC's functions do not fail at exactly the
+/// same time.
 const TOGETHER: Duration = Duration::from_secs(1);
 
 /// Interval of checks without held-back reports; changes of the node start further ones.
@@ -140,7 +141,8 @@ impl RailEvents {
     }
 }
 
-/// Returns the devices that are unusable in general or for one resource, devices that are gone, and usable devices.
+/// Returns three groups of devices: unusable ones (in general or for one resource), devices that are gone, and usable
+/// ones.
 fn troubles(node: &Node) -> Troubles {
     let mut troubles = Troubles::default();
     for offer in &node.offers {

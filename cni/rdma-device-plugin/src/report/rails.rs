@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Decides the reports to pods about their rails, from the devices' state, the pods' devices and earlier reports. The
-//! module has no I/O.
+//! Decides which reports pods get about their rails, from the devices' state, the pods' devices and earlier reports.
+//! The module has no I/O.
 //!
-//! Reports depend on states, not on changes: a failed or held-back report is made later if it is still due. A pod gets
-//! a report at once, and then every ten seconds at most; health's damping limits flapping devices further.
+//! Reports depend on states and not on changes: a report that failed or was delayed is made later if its state still
+//! holds. A pod gets the first report at once, and then at most one in ten seconds. The damping of health limits
+//! reports about flapping devices further.
 
 use super::event::Budget;
 use crate::refused::PodName;
@@ -57,7 +58,8 @@ pub struct Trouble {
 pub struct Troubles {
     /// Devices that are unusable in general.
     pub devices: BTreeMap<DeviceAddress, Trouble>,
-    /// Healthy devices that one resource cannot use: the netdev that its pods are attached to is missing or down.
+    /// Healthy devices that one resource cannot use, because the netdev that its pods are attached to is missing or
+    /// down.
     pub own: BTreeMap<(String, DeviceAddress), Trouble>,
     /// Usable devices by resource.
     pub usable: BTreeSet<(String, DeviceAddress)>,
@@ -69,7 +71,7 @@ impl Troubles {
         self.devices.is_empty() && self.own.is_empty()
     }
 
-    /// Returns the fault of `device`, and the affected resource if the device itself is healthy.
+    /// Returns the fault of `device`. If the device itself is healthy, also returns the affected resource.
     fn of(&self, address: &DeviceAddress, device: &PodDevice) -> Option<(&Trouble, Option<&str>)> {
         if let Some(trouble) = self.devices.get(address) {
             return Some((trouble, None));
@@ -82,7 +84,7 @@ impl Troubles {
         })
     }
 
-    /// Returns true if the device is offered and usable: for `resource`, or if `None`, for any resource.
+    /// Returns true if the device is offered and usable: for `resource`, or for any resource if `resource` is `None`.
     fn is_usable(&self, address: &DeviceAddress, resource: Option<&str>) -> bool {
         let mut usable = self.usable.iter().filter(|(_, it)| it == address);
         usable.any(|(name, _)| resource.is_none_or(|it| it == name))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reports to pods why their containers may not start, through an event: once for each reason, at kubelet's second
-//! attempt, as a refusal in the middle of a change is over then. Each daemon of a node reports its own refusals.
+//! Reports by an event to a pod why its container may not start. The daemon reports each reason once, at kubelet's
+//! second attempt, because a refusal in the middle of a change has ended by then. Each daemon of a node reports its own
+//! refusals.
 
 use super::{
     event::{Budget, Event},
@@ -21,13 +22,13 @@ use tokio::sync::mpsc;
 /// Reason of the event.
 const REASON: &str = "RdmaPodRefused";
 
-/// Time after which a refusal is forgotten: kubelet retries more often, or has given up.
+/// Time after which a refusal is forgotten: kubelet retries within this time, unless it has given up.
 const FORGOTTEN: Duration = Duration::from_secs(10 * 60);
 
 /// Shortest interval before a report of another reason.
 const OTHER_REASON: Duration = Duration::from_secs(60);
 
-/// Lifetime of an event (`--event-ttl` of the API server), after which the same report is repeated.
+/// Lifetime of an event in the API server (`--event-ttl`). Afterwards the same report is made again.
 const EXPIRED: Duration = Duration::from_secs(60 * 60);
 
 /// First and longest delay after a failure.
@@ -110,8 +111,8 @@ impl Refusals {
         }
     }
 
-    /// Records a failure. A refusal of the API server concerns one pod (a quota, a name, a policy) and does not delay
-    /// others. Returns true if `line` must be logged.
+    /// Records a failure. If the API server refuses a request, the reason concerns one pod (a quota, a name, a policy),
+    /// and other pods' reports are not delayed. Returns true if `line` must be logged.
     fn failed(&mut self, ids: &Ids, code: Option<u16>, line: &str, now: Instant) -> bool {
         match (code, self.reported.seen.get_mut(ids)) {
             (None | Some(401), _) | (_, None) => self.rest.failed(line, now),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Formats of other systems. Field names match in upper and lower case, as in Go's decoder. An unknown field is a
-//! remark, as its owner ignores it. A known field that is not implemented here is a remark if it has no effect, and
-//! otherwise an error.
+//! Formats of other programs. Field names match regardless of case, as in Go's decoder. An unknown field causes a
+//! remark, because the program of the format ignores it too. A known field that this daemon does not implement causes a
+//! remark if it has no effect, and an error otherwise.
 
 pub(super) mod config_list;
 pub(super) mod mode;
@@ -29,7 +29,7 @@ fn passed_over_at_top(file: &Field<'_>, own: &[&str]) -> Vec<String> {
     passed_over(file, &[own, &COMMON].concat())
 }
 
-/// Reads the list called `name`, each element by `one`, which leaves out resources of another plugin with a remark.
+/// Reads the list `name`, and parses each element by `one`. Resources of another plugin are left out with a remark.
 fn resources(
     file: &Field<'_>,
     name: &str,

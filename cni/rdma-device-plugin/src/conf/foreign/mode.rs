@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Format of k8s-rdma-sriov-dev-plugin: `{"mode":"hca"}`, or `{"mode":"sriov"}` with the physical functions' netdevs.
-//! With that plugin a container gets all of `/dev/infiniband`; with this daemon it gets only the character devices of
-//! its own devices. ACK's add-on is derived from it and has a parameter `customResourceName`, which is accepted here.
+//! With k8s-rdma-sriov-dev-plugin a container gets all of `/dev/infiniband`; with this daemon it gets only the
+//! character devices of its own devices. ACK's add-on is derived from that plugin. Its additional parameter
+//! `customResourceName` is accepted here.
 
 use super::{exactly, parsed, passed_over_at_top};
 use crate::conf::{

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Format of sriov-network-device-plugin (`pkg/types/types.go`, `pkg/netdevice`, `pkg/auxnetdevice` there).
 //!
-//! Resources without RDMA are left to their owner, with a remark.
+//! Resources without RDMA are left to sriov-network-device-plugin, with a remark.
 
 use super::{exactly, link_types, name, parsed, passed_over, passed_over_at_top, resources};
 use crate::conf::{
@@ -40,7 +40,7 @@ const SELECTOR_KEYS: [&str; 17] = [
     "numaNodes",
 ];
 
-/// Unsupported selectors that narrow the selection: ignoring them would give pods devices that the configuration
+/// Unsupported selectors that restrict the selection. Ignoring them would give pods devices that the configuration
 /// excludes.
 const NARROWER: [&str; 5] = [
     "ddpProfiles",

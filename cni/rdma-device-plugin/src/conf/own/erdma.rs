@@ -131,7 +131,7 @@ fn mac<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HardwareAddress, D:
     })
 }
 
-/// Parses an address with its prefix length, which is required: without it the NIC would be alone in its network.
+/// Parses an address with its prefix length. The length is required: without it the NIC would be alone in its network.
 fn network<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ipv4Network, D::Error> {
     let expected = "an IPv4 address with the length of its network's prefix, as 192.168.3.4/24";
     parsed(deserializer, expected, |text| {

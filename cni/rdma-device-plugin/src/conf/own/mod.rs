@@ -18,8 +18,8 @@ use serde_json::Value;
 
 pub(crate) use erdma::MTU;
 
-/// Fields that identify the format. `erdma` identifies it only without a field of another format, as the owners of
-/// other formats ignore `erdma`.
+/// Fields that identify the format. `erdma` identifies the format only if the file has no field of another format,
+/// because programs of other formats ignore `erdma`.
 pub(super) const MARKS: [&str; 2] = ["resources", ERDMA];
 pub(super) const ERDMA: &str = "erdma";
 

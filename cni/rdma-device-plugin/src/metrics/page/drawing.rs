@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Draws the node as SVG: NUMA nodes with their NICs on the left, pods on the right, and a line for each rail. Elements
-//! without room are counted, and are in the tables.
+//! that do not fit are counted; the tables list them.
 
 use super::{
     nics::{Child, Link, Nic, Numa},
@@ -19,7 +19,7 @@ const RAILS: usize = 64;
 /// Number of colours of rails in the style.
 const COLOURS: usize = 8;
 
-/// Width in the drawing's own unit, which is a pixel where the page has room.
+/// Width in the drawing's own unit, one pixel if the page is wide enough.
 const WIDTH: usize = 1160;
 /// Width of a NUMA node's box.
 const NUMA: usize = 540;
@@ -55,7 +55,7 @@ pub(super) fn drawing(numa: &[Numa], pods: &[Pod]) -> String {
     )
 }
 
-/// Draws the NUMA nodes. Returns also the ports of their rails, and the lower edge.
+/// Draws the NUMA nodes. Also returns the ports of their rails, and the lower edge.
 fn nodes(numa: &[Numa]) -> (String, Vec<Port<'_>>, usize) {
     let (mut drawn, mut ports, mut y) = (String::new(), Vec::new(), 0);
     if numa.is_empty() {
@@ -178,7 +178,7 @@ fn state(nic: &Nic) -> (&'static str, String) {
     }
 }
 
-/// Draws the numbers of functions, in total and in pods, and a square for each of `cells`.
+/// Draws the number of functions, the number of functions in pods, and a square for each of `cells`.
 fn functions(functions: &[Child], cells: &[Child], (x, y): (usize, usize)) -> String {
     let held = functions.iter().filter(|it| it.pod.is_some()).count();
     let bad = functions.iter().filter(|it| it.fault.is_some());

@@ -75,7 +75,7 @@ struct Resource {
 }
 
 impl Page {
-    /// Returns the page of `node` for a scrape; `probes` are the answers of `/healthz` and `/readyz`.
+    /// Returns the page of `node` for a scrape. `probes` are the answers of `/healthz` and `/readyz`.
     pub(super) fn new(
         node: &str,
         metrics: &Metrics,

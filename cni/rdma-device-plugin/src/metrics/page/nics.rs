@@ -17,7 +17,7 @@ pub(super) struct Numa {
     pub(super) nics: Vec<Nic>,
 }
 
-/// A NIC: a physical function, or, if only its virtual functions are visible, the visible part of it.
+/// A NIC: a physical function or, if only virtual functions are visible, the visible functions together.
 #[derive(Debug)]
 pub(super) struct Nic {
     /// PCI function or auxiliary device.
@@ -283,7 +283,7 @@ fn link(snapshot: &Snapshot, function: &Function, held: &Holders<'_>) -> Link {
     }
 }
 
-/// Returns the states of the ports: from this scrape, or else the last observed ones.
+/// Returns the states of the ports, from this scrape or, if it has none, from the last observation.
 fn states(snapshot: &Snapshot, hca: &Hca) -> Vec<u8> {
     let ports = snapshot.ports.as_ref().and_then(|it| it.get(&hca.name));
     let now = ports.into_iter().flatten().filter_map(|port| port.state);

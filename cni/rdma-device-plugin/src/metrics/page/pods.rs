@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods and their rails: by the records of `rdma-cni`, or by kubelet without a record.
+//! Pods and their rails: from the records of `rdma-cni`, and from kubelet for pods without a record.
 
 use super::super::collect::Snapshot;
 use attachments::pods::{PodRail, PodRails, RailAddress};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tables of the page. Each has a limited number of rows, and counts omitted rows.
+//! Tables of the page. Each table has a limited number of rows, and shows how many rows are left out.
 
 use super::{
     Resource,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! External text for HTML and SVG: any user can choose a name on this page.
+//! Escapes external text for HTML and SVG, because any user can choose a name that the page shows.
 
 use conf_reader::steers;
 use std::{
@@ -47,7 +47,7 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// Returns true for control characters, and for those that change the direction of later text.
+/// Returns true for control characters, and for characters that change the direction of the following text.
 fn is_hidden(c: char) -> bool {
     steers(c) && !matches!(c, '\n' | '\t')
 }
