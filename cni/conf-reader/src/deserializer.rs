@@ -128,8 +128,7 @@ impl<'de> SeqAccess<'de> for Elements<'de> {
     }
 }
 
-/// The fields of an object, for serde: unknown names first, and then all names of the structure, with or without a
-/// value.
+/// The fields of an object for serde: first unknown names, then all names of the structure, even if they have no value.
 struct Members<'a>(Peekable<IntoIter<(&'a str, Field<'a>)>>);
 
 impl<'de> MapAccess<'de> for Members<'de> {

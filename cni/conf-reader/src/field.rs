@@ -190,7 +190,7 @@ impl<'a> Field<'a> {
             .collect()
     }
 
-    /// Returns the error that the value is not as it `must` be. The error's text appends the value.
+    /// Returns an error that the value is not what it `must` be. The error's text ends with the value.
     pub fn wrong(&self, must: impl Into<String>) -> Wrong {
         self.placed(Wrong::must(must))
     }

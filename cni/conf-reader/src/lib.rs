@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads configurations into types that derive `Deserialize`. The error for a wrong value has its path and a plain
-//! sentence: `resources[1].count: must be a whole number from 1 to 5000, and is "many"`. All three programs of this
-//! project read their configurations with this crate.
+//! Reads configurations into types that derive `Deserialize`. The error about a wrong value has the value's path and a
+//! plain sentence: `resources[1].count: must be a whole number from 1 to 5000, and is "many"`. All three programs of
+//! this project read their configurations with this crate.
 //!
 //! | module | owns |
 //! |---|---|
@@ -11,12 +11,13 @@
 //! | [`wrong`] | the error: path, problem, value |
 //! | [`mod@line`] | escaping of text to one line, for people and logs |
 //!
-//! Rules that differ from `serde_json`:
+//! Two rules differ from `serde_json`:
 //!
-//! - `null` means no value, as for Go's decoders. A structure reads each of its fields, whether the configuration has it
-//!   or not: an `Option` gets `None`, any other type fails because its value is missing. `#[serde(default)]` has no effect.
-//! - If several values are wrong, the error is about the first field in the structure's order. Denied unknown fields
-//!   come before.
+//! - `null` means that there is no value, as for Go's decoders. A structure reads all of its fields, even if the
+//!   configuration lacks them: an `Option` becomes `None`, and any other type is an error about the missing value.
+//!   `#[serde(default)]` has no effect.
+//! - If several values are wrong, the error is about the first field in the structure's order. An unknown field that is
+//!   not allowed comes before all others.
 
 mod deserializer;
 pub mod field;

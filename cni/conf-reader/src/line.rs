@@ -4,9 +4,9 @@
 use serde_json::Value;
 use std::{borrow::Cow, fmt::Write as _};
 
-/// Returns `text` as one line that cannot control a terminal or a log viewer. Escaped, in Rust's notation, are
-/// control characters, separators of lines and paragraphs, and marks that change the direction of text (Unicode
-/// Standard Annex 9). All other characters stay.
+/// Returns `text` as one line that cannot control a terminal or a log viewer. Escapes, in Rust's notation, control
+/// characters, separators of lines and paragraphs, and characters that change the direction of text (Unicode Standard
+/// Annex 9).
 pub fn one_line(text: &str) -> Cow<'_, str> {
     if !text.contains(steers) {
         return text.into();
@@ -21,8 +21,8 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
     line.into()
 }
 
-/// Returns `value` as JSON in one line without control characters. JSON itself only escapes control characters before
-/// the space (RFC 8259, section 7). Parsing the text yields the same value.
+/// Returns `value` as JSON in one line without control characters. JSON requires escapes only for the control
+/// characters before the space (RFC 8259, section 7). Parsing the line returns the same value.
 pub fn json(value: &Value) -> String {
     escaped(value.to_string())
 }

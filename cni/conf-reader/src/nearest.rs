@@ -4,8 +4,8 @@
 /// Largest edit distance, letters.
 const MOST_EDITS: usize = 2;
 
-/// Returns the one of `known` with the smallest edit distance to `name`. The distance is at most two inserted,
-/// deleted, replaced or exchanged letters, and less than half of the known name's length. Case is ignored.
+/// Returns the name in `known` with the smallest edit distance to `name`. The distance is at most two inserted,
+/// deleted, replaced or exchanged letters, and less than half of the known name's length. Ignores case.
 pub fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let name = name.to_lowercase();
     let edits = |known: &str| strsim::osa_distance(&name, &known.to_lowercase());

@@ -59,8 +59,8 @@ impl fmt::Display for Wrong {
 
 impl std::error::Error for Wrong {}
 
-/// Converts the errors of `Deserialize` implementations: an invalid value "must be" the expected one, and any other
-/// error is the whole text.
+/// Converts the errors of `Deserialize` implementations. For an invalid value, the text says what it "must be". Any
+/// other error is taken as the whole text.
 impl de::Error for Wrong {
     fn custom<T: fmt::Display>(problem: T) -> Self {
         Self::sentence(problem.to_string())

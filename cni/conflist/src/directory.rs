@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The files of the directory and of the networks' own directories, read once.
+//! The files of the CNI directory and of the networks' own directories, read once.
 //!
-//! Since version 1.3, libcni appends the plugins of `<network>/*.conf` to those of the network's list, sorted by name
-//! (`NetworkPluginConfsFromFiles()`, `libcni/conf.go`). Earlier versions ignore directories.
+//! Since version 1.3, libcni appends the plugins of `<network>/*.conf`, sorted by name, to the plugins of the network's
+//! list (`NetworkPluginConfsFromFiles()`, `libcni/conf.go`). Earlier versions ignore such directories.
 
 use crate::{Broken, list::is_network_name};
 use std::{fs, io, path::Path};
@@ -46,11 +46,11 @@ impl Directory {
         Self { files, plugins }
     }
 
-    /// Reads the directory at `path`. Returns none if the directory does not exist.
+    /// Reads the directory at `path`. `None`: the directory does not exist.
     ///
     /// # Errors
-    /// The directory cannot be read. An unreadable file is no error, since runtimes treat it differently: its
-    /// [`File`] has the reason.
+    /// The directory cannot be read. A file that cannot be read is no error, because runtimes differ in this case: its
+    /// [`File`] contains the reason.
     pub fn read(path: &Path) -> io::Result<Option<Self>> {
         let entries = match fs::read_dir(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -95,8 +95,8 @@ impl Directory {
         self.all().find(|file| file.name == name)
     }
 
-    /// Returns the directory without the files for which `leave` returns true. Files of networks' own directories
-    /// stay.
+    /// Returns the directory without the files for which `leave` returns true. Keeps files of networks' own
+    /// directories.
     pub(crate) fn without(&self, leave: impl Fn(&File) -> bool) -> Self {
         let files = self.files.iter().filter(|file| !leave(file));
         Self {
@@ -106,8 +106,8 @@ impl Directory {
     }
 }
 
-/// Adds the files of the directory of `network`. An unreadable or deleted directory is ignored: the network's list does
-/// not depend on this directory.
+/// Adds the files of the directory of `network`. Ignores a directory that cannot be read or was deleted, because the
+/// network's list does not depend on it.
 fn add_plugins(path: &Path, network: &str, files: &mut Vec<File>) {
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -117,8 +117,8 @@ fn add_plugins(path: &Path, network: &str, files: &mut Vec<File>) {
     }
 }
 
-/// Adds the file at `path`, unless it was deleted since its directory was read. A dangling link is added as
-/// unreadable: a runtime fails at it, or it resolves the link if only this container lacks the target.
+/// Adds the file at `path`, unless it was deleted after its directory was read. Adds a dangling link as unreadable. A
+/// runtime fails at such a link, unless only this container lacks the link's target.
 fn add(path: &Path, name: String, files: &mut Vec<File>) {
     match read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && path.is_symlink() => {
@@ -136,7 +136,7 @@ fn add(path: &Path, name: String, files: &mut Vec<File>) {
     }
 }
 
-/// Reads a file's text. The inner error is the reason why a runtime cannot use the file.
+/// Reads a file's text. The inner error says why a runtime cannot use the file.
 fn read(path: &Path) -> io::Result<Result<String, Broken>> {
     let found = fs::metadata(path)?;
     if !found.is_file() {

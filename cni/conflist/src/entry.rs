@@ -5,10 +5,10 @@ use crate::{TYPE, programs::ipam};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
-/// The capability by which containerd and CRI-O pass the pod's annotations. A pod requests SMC-R by an annotation.
+/// The capability by which containerd and CRI-O pass the pod's annotations. An annotation can request SMC-R for a pod.
 pub const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
-/// The field of an entry that attaches nothing, and only records that the runtime called it.
+/// Field of an entry that attaches nothing. Such an entry only records that the runtime called it.
 pub const DETECT: &str = "detect";
 
 /// A resource that no pod can request.
@@ -25,8 +25,8 @@ impl Default for Entry {
 }
 
 impl Entry {
-    /// Returns an entry with these fields. Its `type` is always [`TYPE`]. The entry requests the pod's annotations,
-    /// unless its `capabilities` refuse them.
+    /// Returns an entry with these fields, and [`TYPE`] as its `type`. The entry requests the pod's annotations, unless
+    /// its `capabilities` exclude them.
     pub fn new(fields: Map<String, Value>) -> Self {
         let mut entry = Map::from_iter([("type".to_owned(), TYPE.into())]);
         entry.extend(fields.into_iter().filter(|(name, _)| name != "type"));
@@ -38,7 +38,8 @@ impl Entry {
         Self(entry)
     }
 
-    /// Returns an entry with exactly these fields, as an earlier version may have written it.
+    /// Returns an entry with exactly these fields. An earlier version may have written an entry without the default
+    /// fields.
     pub fn as_it_is(fields: Map<String, Value>) -> Self {
         Self(fields)
     }
@@ -47,7 +48,7 @@ impl Entry {
     pub fn detecting(&self) -> Self {
         let mut entry = Map::from_iter([("type".to_owned(), TYPE.into())]);
         entry.insert(DETECT.to_owned(), Value::Bool(true));
-        // a version that does not know `detect` asks kubelet for the resource, and passes the pod through
+        // a version without `detect` asks kubelet for this resource, gets none, and attaches nothing
         entry.insert("resources".to_owned(), json!([UNUSED_RESOURCE]));
         let state_dir = self.0.get("stateDir").cloned();
         entry.extend(state_dir.map(|it| ("stateDir".to_owned(), it)));

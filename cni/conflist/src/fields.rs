@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The fields of our entry and of its `ipam`, checked by the readers of the plugins that get them. The plugins ignore
-//! unknown fields, as the CNI specification requires. In the daemon's configuration an unknown field is an error. In an
-//! entry that somebody wrote, only an unknown field that resembles a known one is an error.
+//! The fields of our entry and of its `ipam`. `rdma-cni` and `rdma-ipam` ignore unknown fields, as the CNI
+//! specification requires. In the daemon's configuration, any unknown field is an error. In an entry that an
+//! administrator wrote, an unknown field is an error only if its name resembles a known one.
 
 use crate::{IPAM, entry::DETECT};
 use cni_protocol::{Command, ConfError, Environment};
@@ -22,10 +22,10 @@ enum Unknown {
     Misspelt,
 }
 
-/// Checks `chain.plugin`. `whole` is the same object as the plugin gets it, and was read without an error.
+/// Checks `chain.plugin`. `whole` is the object that `rdma-cni` gets; it was read without an error.
 ///
 /// # Errors
-/// An unknown field, an `ipam` without `type`, a value that `rdma-ipam` refuses.
+/// An unknown field, an `ipam` without `type`, or a value that `rdma-ipam` refuses.
 pub fn check(plugin: &Field<'_>, whole: &Map<String, Value>) -> Result<(), Wrong> {
     known_fields(plugin, Unknown::All)?;
     ipam(whole).map_err(|error| plugin.refused(error.to_string()))
@@ -36,10 +36,10 @@ pub fn misspelt(entry: &Map<String, Value>) -> Option<Wrong> {
     known_fields(&Field::root(entry), Unknown::Misspelt).err()
 }
 
-/// Reads `ipam` of `entry` as `rdma-ipam` does, if its `type` is `rdma-ipam`.
+/// Reads `ipam` of `entry` like `rdma-ipam`, if its `type` is `rdma-ipam`.
 ///
 /// # Errors
-/// The refusal with which ADD would fail.
+/// The error with which ADD would fail.
 pub fn ipam(entry: &Map<String, Value>) -> Result<(), ConfError> {
     let root = Field::root(entry);
     if kind(&root) != Some(IPAM) {
@@ -69,7 +69,7 @@ fn kind<'a>(entry: &Field<'a>) -> Option<&'a str> {
     kind.filter(|it| !it.is_empty())
 }
 
-/// Checks the names of fields. The plugins distinguish upper and lower case, whatever the format of the file.
+/// Checks the names of fields. The plugins distinguish upper and lower case in every file format.
 fn known_fields(entry: &Field<'_>, unknown: Unknown) -> Result<(), Wrong> {
     let entry = &entry.clone().exact_case();
     let ipam = entry.object("ipam")?;

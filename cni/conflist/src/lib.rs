@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CNI's configuration directory (`/etc/cni/net.d`): the file that a runtime uses, and the entry of this project's
-//! plugin in the file.
+//! CNI's configuration directory (`/etc/cni/net.d`): the file that a runtime uses, and `rdma-cni`'s entry in this file.
 //!
 //! | module | owns |
 //! |---|---|
@@ -15,8 +14,8 @@
 //! | [`programs`] | the programs that a configuration names, and the missing ones |
 //! | [`plan`] | the changes that make the runtime call our plugin, or stop calling it |
 //!
-//! Only [`directory`] accesses the disk, and only by reading. Edits work on the text of a file: all bytes outside our
-//! entry stay unchanged.
+//! Only [`directory`] accesses the disk, and only for reading. Edits change the text of a file: all bytes outside our
+//! entry are kept.
 
 pub mod call;
 pub mod directory;
@@ -40,7 +39,7 @@ pub use placement::Placement;
 pub use plan::{Change, Obstacle, Plan};
 pub use programs::Programs;
 
-/// The `type` values that call our plugin: its own name, and the name of the plugin that it can replace.
+/// The `type` values of our plugin: its own name, and `rdma`, the name of the plugin that it can replace.
 pub const TYPES: [&str; 2] = [TYPE, "rdma"];
 
 /// The IPAM plugin that `install` copies together with ours.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One list: its plugins, and its text with our entry added or removed.
 //!
-//! Our entry is the last one. The plugins before it then get the result that they expect. DEL calls the plugins from
-//! the last to the first, so that the rails are restored before the pod's own network is removed.
+//! Our entry is the last one, so that the plugins before it get the result that they expect. DEL calls the plugins from
+//! last to first, so the rails are restored before the pod's own network is removed.
 
 use crate::{
     Entry, TYPE, TYPES,
@@ -199,7 +199,8 @@ impl<'a> List<'a> {
         &self.name
     }
 
-    /// Reports whether this list was made from `single`: same name and version, and `single` is the first plugin.
+    /// Returns true if this list was made from `single`: both have the same name and version, and `single` is the
+    /// list's first plugin.
     pub(crate) fn is_of(&self, single: &Single<'_>) -> bool {
         let first = self.elements.first().map(|it| object(it.raw));
         self.name == single.name()
@@ -207,9 +208,9 @@ impl<'a> List<'a> {
             && first.as_ref() == Some(single.configuration())
     }
 
-    /// Returns the version of the specification that the runtime uses for the plugins: the latest that both the list
-    /// and this program know, as libcni's `NetworkConfFromBytes` chooses since version 1.2. None: the list has no
-    /// version.
+    /// Returns the version of the CNI specification that the runtime uses for the plugins: the latest version that both
+    /// the list and this program support, as in libcni's `NetworkConfFromBytes` since version 1.2. `None`: the list has
+    /// no version.
     pub fn version(&self) -> Option<&str> {
         let all = self.version.iter().chain(&self.versions);
         let known = all.filter_map(|it| Some((SpecVersion::parse(it)?, it.as_str())));
@@ -258,7 +259,7 @@ impl<'a> List<'a> {
         Some(object(self.elements[first].raw))
     }
 
-    /// Reports whether our plugin is called by another type than [`TYPE`], or as a delegate of Multus.
+    /// Returns true if our plugin has another type than [`TYPE`], or is a delegate of Multus.
     pub(crate) fn is_called_otherwise(&self) -> bool {
         let mut elements = self.elements.iter();
         elements.any(|it| {
@@ -268,9 +269,9 @@ impl<'a> List<'a> {
         })
     }
 
-    /// Returns the text with `entry` as the last plugin. If the list has our plugin already, `update` replaces its
-    /// configuration by `entry` and removes repetitions; without `update` the text stays. None: the text needs no
-    /// change.
+    /// Returns the text with `entry` as the last plugin. If the list already has our plugin, `update` replaces its
+    /// configuration by `entry` and removes duplicates; without `update` the text is not changed. `None`: the text
+    /// needs no change.
     ///
     /// # Errors
     /// The list cannot be edited, or the chain would not work with our plugin.
@@ -369,7 +370,7 @@ impl<'a> List<'a> {
         elements.filter_map(move |(index, it)| (it.kind == kind).then_some(index))
     }
 
-    /// Returns the layout of the element at `index`, or of another element if there is no index.
+    /// Returns the layout (line breaks and spaces) of the element at `index`, or without an index of some element.
     fn style(&self, index: Option<usize>) -> Style {
         let index = index.unwrap_or_else(|| usize::from(self.elements.len() > 1));
         let at = self.span(index);
@@ -380,7 +381,7 @@ impl<'a> List<'a> {
         span(self.text, self.elements[index].raw)
     }
 
-    /// Returns the range of the element at `index`, with the comma before it. The element must not be the first.
+    /// Returns the range of the element at `index`, including the comma before it. The element must not be the first.
     fn cut(&self, index: usize) -> Range<usize> {
         self.span(index - 1).end..self.span(index).end
     }
@@ -417,8 +418,8 @@ pub(crate) fn text_of(raw: Option<&RawValue>, field: &str) -> Result<Option<Stri
         .map_err(|_| wrong(field, "must be a text"))
 }
 
-/// Reports whether a field is true by the rules of `readBool` in `NetworkConfFromBytes()`. A value that libcni
-/// refuses counts as true.
+/// Returns true if a field is true by the rules of `readBool` in `NetworkConfFromBytes()`, or if libcni refuses its
+/// value.
 fn is_true(raw: &RawValue) -> bool {
     match serde_json::from_str(raw.get()) {
         Ok(Value::Bool(value)) => value,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The members of a JSON object in the order of the text. Repeated names are kept, and each value knows its position.
+//! The members of a JSON object in the order of the text. Repeated names are kept. Each value has its position in the
+//! text.
 
 use serde::{
     Deserialize, Deserializer,
@@ -18,7 +19,7 @@ impl<'a> Members<'a> {
         serde_json::from_str(text)
     }
 
-    /// Returns the value of `name`. If the name is repeated, the last value counts, as for the runtimes.
+    /// Returns the value of `name`. If the name is repeated, returns the last value, which runtimes use.
     pub(crate) fn get(&self, name: &str) -> Option<&'a RawValue> {
         let found = self.0.iter().rfind(|(key, _)| key == name);
         found.map(|(_, value)| *value)

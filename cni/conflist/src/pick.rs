@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The file of the directory that a runtime uses.
+//! Determines which file of the directory a runtime uses.
 //!
 //! All runtimes read `.conf`, `.conflist` and `.json`, sorted by name, including hidden files.
 //!
-//! - containerd (go-cni's `loadFromConfDir`, `max_conf_num` 1) uses the first file. If that file is broken, containerd
-//!   stops: no pod gets a network.
-//! - CRI-O (ocicni's `loadNetworks`) skips broken files, and uses the first one that is left, or with
-//!   `cni_default_network` the first one of that name. CRI-O also skips a file with a plugin whose binary is missing,
-//!   which this module does not check.
-//! - podman's CNI backend (`loadNetworks()` of containers/common, `libnetwork/cni`) and nerdctl (`pkg/netutil`) read all
-//!   files, skip broken ones, and use the network that the container names. podman uses the first file of a name, and
-//!   only `.conflist`.
+//! - containerd (go-cni's `loadFromConfDir`, `max_conf_num` 1) uses the first file. If the first file is broken, no pod
+//!   gets a network.
+//! - CRI-O (ocicni's `loadNetworks`) skips broken files. It uses the first of the other files or, with
+//!   `cni_default_network`, the first file of that network. CRI-O also skips a file with a plugin whose binary is
+//!   missing, which this module does not check.
+//! - podman's CNI backend (`loadNetworks()` of containers/common, `libnetwork/cni`) and nerdctl (`pkg/netutil`) read
+//!   all files, skip broken ones, and use the network that the container names. podman reads only `.conflist`, and uses
+//!   the first file of a network.
 
 use crate::{
     Directory, File,
@@ -88,7 +88,7 @@ pub struct Picked {
     pub ours: Option<Ours>,
     /// Network that Multus calls from this file: a path or a name.
     pub cluster_network: Option<String>,
-    /// True if a runtime with libcni 1.3 or later also calls the plugins of the network's own directory.
+    /// True if a runtime with libcni 1.3 or later also calls plugins of the network's own directory.
     pub reads_directory: bool,
 }
 
@@ -156,10 +156,10 @@ pub fn pick(directory: &Directory, runtime: &Runtime) -> Pick {
     Pick { choice, skipped }
 }
 
-/// Returns the list whose plugins are finally called. If `clusterNetwork` is set, Multus reads the file of that
-/// network at each call (`getNetDelegate` in its `k8sclient.go`). If the value is a path, the file there is meant. If
-/// it is a name, an object of the cluster may be meant as well. Therefore a name counts only for a list that has our
-/// entry already, which must not be called twice.
+/// Returns the list whose plugins are called after Multus, or `picked` without Multus. If `clusterNetwork` is set,
+/// Multus reads the file of that network at each call (`getNetDelegate` in its `k8sclient.go`). A value that is a path
+/// names a file. A value that is a name can also mean an object of the cluster. A name is therefore followed only to a
+/// list that already has our entry, because our plugin must not be called twice.
 pub fn follow(directory: &Directory, picked: Picked) -> Picked {
     let Some(network) = &picked.cluster_network else {
         return picked;

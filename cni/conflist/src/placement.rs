@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The position of our entry: in the network's list, or in a file of ours in the network's own directory.
+//! The place of our entry: the network's list, or a file of ours in the network's own directory.
 //!
 //! The directory needs a runtime that calls its plugins at ADD **and** at DEL. libcni's cache of a pod's network
-//! (`cacheAdd()`, `libcni/api.go`) is no evidence: it has the text of the list, without the appended plugins. For the
-//! same reason CRI-O does not call the directory's plugins at DEL: it loads the network from the cache
-//! (`loadNetworkFromCache()`, ocicni 0.4.3). The evidence is therefore a call: the real entry stays in the list, and
-//! a file of ours in the directory has an entry that attaches nothing and records each verb ([`DETECT`]).
+//! (`cacheAdd()`, `libcni/api.go`) does not show this, because it contains the text of the list without the appended
+//! plugins. For the same reason CRI-O does not call the directory's plugins at DEL: it loads the network from the cache
+//! (`loadNetworkFromCache()`, ocicni 0.4.3). Therefore only a call is evidence. The real entry stays in the list
+//! meanwhile, and our file in the directory has an entry that attaches nothing and records each verb ([`DETECT`]).
 
 use crate::{
     Change, Directory, Entry, Picked, TYPES, entry::DETECT, list::List, plan::Obstacle,
@@ -22,7 +22,7 @@ pub enum Placement {
     List,
     /// The network's own directory.
     Directory,
-    /// The network's own directory if the runtime is known to call its plugins, otherwise the list.
+    /// The network's own directory if the runtime is known to call its plugins, or else the list.
     Auto {
         /// Networks whose directories the runtime has read at ADD and at DEL.
         read: BTreeSet<String>,
@@ -52,7 +52,7 @@ pub struct InDirectory {
 }
 
 /// Returns our entries in the directory of the picked network, in the order of the calls. Returns none if the runtime
-/// does not read that directory. Entries that only detect do not count.
+/// does not read the directory. Leaves out entries with `detect`.
 pub fn in_directory(directory: &Directory, picked: &Picked) -> impl Iterator<Item = InDirectory> {
     let files = directory.plugins_of(&picked.network);
     let files = files.filter(|_| picked.reads_directory);
@@ -96,7 +96,7 @@ impl Placement {
     }
 }
 
-/// Returns the change that writes `entry` to our file for the network, or removes the file if `entry` is none.
+/// Returns the change that writes `entry` to our file for the network, or that removes the file if there is no `entry`.
 /// `placed` are the files that belong to this project.
 pub(crate) fn put(
     directory: &Directory,
@@ -124,8 +124,8 @@ pub(crate) fn put(
     }))
 }
 
-/// Plans the entry in the directory only. The file is written before the list is changed, so that every pod has rails
-/// in between.
+/// Plans the move of the entry to the directory. The file is written before the list is changed, so that pods that
+/// start in between get rails.
 pub(crate) fn put_in_directory(
     directory: &Directory,
     picked: &Picked,
@@ -147,8 +147,8 @@ pub(crate) fn put_in_directory(
     Ok(changes)
 }
 
-/// Returns the removal of our files in the directories of networks that are no longer used. `placed` also names files
-/// that were never written.
+/// Returns changes that remove our files from the directories of networks that are no longer used. `placed` also lists
+/// files that were never written.
 pub(crate) fn stale(picked: &Picked, placed: &BTreeSet<String>) -> Vec<Change> {
     let used = (!picked.single).then(|| file_of(&picked.network));
     let ours = placed.iter().filter(|file| is_ours(file));

@@ -20,8 +20,8 @@ pub enum Change {
         file: String,
         /// New text of the whole file.
         text: String,
-        /// The file from which the text was made, and whose mode and owner the new file gets. For a file in a network's
-        /// own directory: the list.
+        /// The file from which the text was made. The new file gets its mode and owner. For a file in a network's own
+        /// directory, this is the list.
         like: String,
     },
     /// Removes a file.
@@ -78,7 +78,7 @@ pub enum Obstacle {
         /// Reason.
         why: &'static str,
     },
-    /// A program that the list names is missing in all known plugin directories of the runtime.
+    /// A program of the list is missing in all known plugin directories of the runtime.
     #[error("{file} names {}, {}", Names(.programs), Elsewhere(.dirs))]
     Elsewhere {
         /// Name of the file.
@@ -110,8 +110,8 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
-    /// Reports whether the obstacle concerns programs. If so, the runtime may be unable to call our plugin even if
-    /// the list has the entry.
+    /// Returns true if the obstacle concerns programs. The runtime may then be unable to call our plugin, even if the
+    /// list has the entry.
     pub fn is_of_programs(&self) -> bool {
         matches!(
             self,
@@ -119,14 +119,14 @@ impl Obstacle {
         )
     }
 
-    /// Reports whether the program of our plugin is missing: every pod then fails if a list has the entry.
+    /// Returns true if our plugin's program is missing. Every pod then fails if a list has the entry.
     pub fn is_ours_gone(&self) -> bool {
         matches!(self, Self::Gone { programs, .. } if programs.contains(TYPE))
     }
 }
 
-/// Returns the advice for missing programs of the entry. `install` copies our two programs; any other comes from its
-/// owner.
+/// Returns advice about missing programs of the entry. `install` copies the two programs of this project; any other
+/// program must be installed by its provider.
 fn remedy(programs: &BTreeSet<String>) -> String {
     let (ours, theirs): (Vec<&String>, Vec<&String>) = programs
         .iter()
@@ -171,11 +171,12 @@ impl Change {
     }
 }
 
-/// Plans the changes that make the runtime call our plugin with `entry`. `placed` are the files to which this project
-/// has added its entry; in all other files the entry belongs to its author. The plan changes nothing while a program
-/// that the list names or that `entry` needs is missing.
+/// Plans the changes that make the runtime call our plugin with `entry`. `placed` are the files in which this project
+/// has added its entry. In any other file, the entry belongs to the file's author. If a program that the list or
+/// `entry` needs is missing, the plan is empty.
 ///
-/// A single configuration has no directory: for any `placement`, its list beside it belongs to this project.
+/// `placement` does not apply to a single plugin's configuration, which has no directory: the list beside it belongs to
+/// this project.
 pub fn attach(
     directory: &Directory,
     runtime: &Runtime,
@@ -220,7 +221,7 @@ pub fn attach(
     Plan { changes, obstacle }
 }
 
-/// Returns the obstacle if a program is missing that the runtime would call with `entry` in its list.
+/// Returns an obstacle if the list with `entry` needs a program that is missing.
 pub fn lacking(
     directory: &Directory,
     runtime: &Runtime,
@@ -254,7 +255,7 @@ pub fn lacking(
     })
 }
 
-/// Plans the removal of our entry from the files of `placed`. Also returns the obstacles.
+/// Plans the removal of our entry from the files in `placed`. Also returns the obstacles.
 pub fn detach(directory: &Directory, placed: &BTreeSet<String>) -> (Vec<Change>, Vec<Obstacle>) {
     let mut changes = vec![];
     let mut obstacles = vec![];
@@ -359,7 +360,7 @@ fn put_beside(
     let single = Single::parse(text).map_err(|why| broken(file, why))?;
     let list = single::list_name(file);
     let present = directory.file(&list).and_then(|it| it.text.as_deref().ok());
-    // plugins that other programs appended to our list stay, unless they call our plugin again
+    // keep plugins that other programs appended to our list, except for our own plugin
     let parsed = present.and_then(|text| List::parse(text).ok());
     let parsed = parsed.filter(|it| it.is_of(&single) && !it.is_called_otherwise());
     let (like, text) = match parsed {

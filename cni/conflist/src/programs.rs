@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The programs that a configuration names, and their presence in the runtime's plugin directories.
+//! The programs that a configuration names, and the runtime's plugin directories that have them.
 //!
-//! A runtime finds a plugin by its `type` in these directories (`CNI_PATH`; containerd's `bin_dirs`, CRI-O's
-//! `plugin_dirs`), and uses the first match. A plugin finds its IPAM plugin there too. If an earlier plugin of the
-//! network is in none of these directories, then the runtime uses others: it would not find our plugin either, and
+//! A runtime searches these directories for a plugin by its `type` (`CNI_PATH`; containerd's `bin_dirs`, CRI-O's
+//! `plugin_dirs`), and uses the first match. A plugin finds its IPAM plugin in the same way. If none of the directories
+//! has an earlier plugin of the network, the runtime uses other directories. It would not find our plugin either, and
 //! every pod of the node would fail.
 
 use crate::TYPES;
 use serde_json::Value;
 use std::{collections::BTreeSet, fmt, path::PathBuf};
 
-/// IPAM types that are not programs: the plugin in the first column serves them itself.
+/// IPAM types that are not programs: the plugin in the first column implements them itself.
 const BUILT_IN: [(&str, &str); 2] = [
     // `cni/network/network.go` of Azure/azure-container-networking: the plugin asks its own service
     ("azure-vnet", "azure-cns"),
@@ -40,8 +40,8 @@ impl Programs {
     }
 }
 
-/// Returns the types that `text`, a list or a single configuration, names: plugins, their IPAM plugins, and the
-/// delegates of Multus. Our own types are left out.
+/// Returns the types in `text`, a list or a single configuration: plugins, their IPAM plugins, and delegates of Multus.
+/// Leaves out our own types.
 pub fn named(text: &str) -> BTreeSet<String> {
     let mut types = BTreeSet::new();
     if let Ok(whole) = serde_json::from_str(text) {

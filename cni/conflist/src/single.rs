@@ -130,7 +130,7 @@ pub fn list_name(file: &str) -> String {
     format!("{}{SUFFIX}", stem(file))
 }
 
-/// Reports whether `list` is the name of the list that is made from the single configuration `file`.
+/// Returns true if `list` is the file name of the list that is made from the single configuration `file`.
 pub fn is_from(list: &str, file: &str) -> bool {
     list.strip_suffix(SUFFIX) == Some(stem(file)) && !file.ends_with(".conflist")
 }

@@ -71,8 +71,7 @@ pub struct Facts {
     pub given_up: Vec<Note>,
     /// Leases of the IPAM plugin, if its directory has host-local's format.
     pub leases: Vec<Lease>,
-    /// Attachments in libcni's cache, as file names `network-container-interface`; `None`: the runtime has no such
-    /// cache.
+    /// Attachments in libcni's cache, as file names `network-container-interface`. `None`: there is no such cache.
     pub cached: Option<BTreeSet<String>>,
 }
 
@@ -86,7 +85,7 @@ pub struct Unseen {
     pub why: String,
 }
 
-/// Why a part of the node is unseen: this program's container does not have it.
+/// Reason why a part of the node is unseen: it is not mounted in this program's container.
 pub const NOT_MOUNTED: &str = "not visible from here";
 
 /// Why netdevs are unseen.
@@ -109,8 +108,7 @@ impl Unseen {
     }
 }
 
-/// A part of the node that may be invisible in a container. If a part is invisible, nothing of it is reported as
-/// missing.
+/// A part of the node that may be invisible in a container. Nothing of an invisible part is reported as missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Part {
@@ -182,7 +180,7 @@ pub struct PortGids {
 pub struct Chain {
     /// The directory.
     pub directory: PathBuf,
-    /// Name of the examined network, if the caller named one. None: the network that the runtime uses for pods.
+    /// Name of the network to examine, if the caller gave one. `None`: the network that the runtime uses for pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
     /// The network that the runtime uses; `None`: the directory has no usable network.
@@ -213,7 +211,7 @@ pub struct Picked {
     pub in_directory: bool,
     /// This plugin's configuration, as the runtime passes it.
     pub ours: Option<Map<String, Value>>,
-    /// Fields of this plugin's second and later entries in the list. A correct list has none.
+    /// Fields of further entries of `rdma-cni` in the list. A correct list has only one entry.
     pub again: Vec<Map<String, Value>>,
 }
 
@@ -326,7 +324,7 @@ pub enum Record {
         /// Time since it was written, seconds.
         #[serde(default)]
         age: u64,
-        /// The pod's children of shared netdevs whose mode differs from the mode at ADD, a sentence for each.
+        /// One sentence for each child in the pod whose mode has changed since ADD.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         changed_children: Vec<String>,
     },
@@ -370,7 +368,7 @@ impl Facts {
         state.unwrap_or(ModuleState::Unknown)
     }
 
-    /// Returns the switches of the node's rails, by the bond, the RDMA device, or else the netdev. A bond on two switches
+    /// Returns the switches of the node's rails, by the name of the bond, RDMA device or netdev. A bond on two switches
     /// has both.
     pub fn switches_of_rails(&self) -> BTreeMap<String, String> {
         let mut rails: BTreeMap<String, Vec<&Seen>> = BTreeMap::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin doctor`: observes a node, and reports each defect with its remedy, without changing anything.
+//! `rdma-device-plugin doctor`: observes a node, and reports each defect with its remedy. It changes nothing.
 //!
 //! ```text
 //! gather   → Facts          sysfs, netlink, files, sockets; what is not visible is reported
@@ -34,9 +34,9 @@ use std::{
 const ERRORS: u8 = 1;
 const NOT_SEEN: u8 = 2;
 
-/// Runs `doctor`. `ping` runs `rdma-device-plugin ARGUMENTS` and returns its exit code. The report goes to `output`; a
-/// failure to produce it is one sentence on `errors`. The options of `arguments` take precedence over the record
-/// `installed`. A record that cannot be read is reported as unseen, with its error, and the defaults apply.
+/// Runs `doctor`. `ping` runs `rdma-device-plugin ARGUMENTS` and returns its exit code. The report is written to
+/// `output`. If there is no report, `errors` gets one sentence. The options in `arguments` override the record
+/// `installed`. A record that cannot be read is reported as unseen with its error, and the defaults are used.
 pub fn run<E: Display>(
     arguments: &Arguments,
     installed: Result<Installed, E>,

@@ -211,7 +211,7 @@ fn of_rail(
     text
 }
 
-/// Describes the sender of packets from a program of `rail`'s pod that uses the GID `index` of `table`.
+/// Describes the source address of packets, if a program of `rail`'s pod uses the GID `index` of `table`.
 fn hit(table: &GidTable, index: u32, rail: &Rail, owners: &[(IpAddr, &str)]) -> String {
     let Some(gid) = table.gids.iter().find(|gid| gid.index == index) else {
         let (there, size) = (table.gids.len(), table.size);

@@ -57,8 +57,8 @@ pub(super) fn text(facts: &Facts, findings: &[Finding]) -> String {
     text
 }
 
-/// Ends the line with `words`, and continues in column `indent` of the next line if there is no room. A word that is
-/// longer than a line stays whole.
+/// Appends `words` to the line, and continues in column `indent` of the next line when the line is full. A word that is
+/// longer than a line is not split.
 fn push_wrapped(text: &mut String, words: &str, indent: usize) {
     let mut column = indent;
     // parts of the words come from others: a NIC's name, a file's text

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CDI specification of a claim: one file, with a device for each of the claim's requests. A container that uses a
-//! request gets all its allocated devices.
+//! CDI specification of a claim: one file, with one device for each of the claim's requests. A container that uses a
+//! request gets all devices that were allocated for this request.
 
 use crate::{
     metadata,
@@ -46,8 +46,8 @@ pub(crate) fn path(directory: &Path, uid: &str) -> PathBuf {
 /// Variable with the pod's rails, equal for all requests of a claim.
 const RAILS: &str = "RDMA_RAILS";
 
-/// Returns true if the file at `path` gives containers the character devices of `record`. Other content, such as the path
-/// of mounted files, is ignored: another version of this program, which runs briefly beside this one, may have written it.
+/// Returns true if the CDI specification at `path` contains the character devices of `record`. Ignores other content,
+/// such as the path of mounted files, because a daemon of another version may have written it during an upgrade.
 pub(crate) fn gives(path: &Path, record: &Record) -> bool {
     let there: Option<Value> = file::read(path).ok().flatten();
     there.is_some_and(|it| char_devices(&it) == char_devices(&specification(record, path)))
@@ -66,7 +66,8 @@ fn char_devices(specification: &Value) -> Vec<(&Value, Vec<[&Value; 3]>)> {
     devices.collect()
 }
 
-/// Returns the directory of library files in `files`, the directory of a claim. Containers see it as [`MOUNTED`].
+/// Returns the directory of library files in `files`, the directory of a claim. It is mounted in containers at
+/// [`MOUNTED`].
 pub(crate) fn libraries(files: &Path) -> PathBuf {
     files.join("libraries")
 }

@@ -35,7 +35,7 @@ impl ClaimName {
     }
 }
 
-/// Returns true if `uid` is in the API server's form (a UUID), and no path.
+/// Returns true if `uid` is a UUID, the form of the API server, and not a path.
 pub(crate) fn is_plain(uid: &str) -> bool {
     let inner = |it: u8| it.is_ascii_alphanumeric() || it == b'-';
     !uid.is_empty() && uid.len() <= 128 && uid.bytes().all(inner)
@@ -65,8 +65,8 @@ pub struct AllocationResult {
     pub device: String,
     /// Share id, which distinguishes several allocations of the device.
     pub share: Option<String>,
-    /// True for administrative access to a device that others may have (`adminAccess`), which does not count as an
-    /// allocation.
+    /// True for administrative access (`adminAccess`) to a device, which other claims may have too. This access does
+    /// not count as an allocation.
     pub is_admins: bool,
     /// Parameters of the claim and its class.
     pub parameters: Parameters,
@@ -126,7 +126,7 @@ pub enum ClaimError {
 }
 
 impl Claim {
-    /// Reads the allocation by `driver` from the pool `pool` in `object`, the claim `name` in the API server.
+    /// Reads the devices of pool `pool` that `driver` allocated, from `object`, the claim `name` in the API server.
     ///
     /// # Errors
     /// Another claim has the name, or the claim has no device from `pool`.
@@ -225,14 +225,15 @@ struct Configured<'a> {
 }
 
 impl Configured<'_> {
-    /// Returns true if they apply to `request`. Parameters of a request apply to all its subrequests.
+    /// Returns true if the parameters apply to `request`. Parameters of a request apply to all its subrequests.
     fn is_for(&self, request: &str) -> bool {
         let is_it = |it: &&str| *it == request || *it == base(request);
         self.requests.is_empty() || self.requests.iter().any(is_it)
     }
 }
 
-/// Returns the parameters of `driver` in `config`: parameters of classes first, as parameters of claims override them.
+/// Returns the parameters of `driver` in `config`. Parameters of classes come first, because parameters of claims
+/// override them.
 fn configured<'a>(config: &'a Value, driver: &str) -> Vec<Configured<'a>> {
     let own = list(config).filter(|it| it["opaque"]["driver"] == driver);
     let of = |it: &'a Value| Configured {

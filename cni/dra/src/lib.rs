@@ -13,9 +13,10 @@
 //! | [`status`] | status of a claim's devices, from its record: pure |
 //! | [`cdi`] | CDI specification of a claim, from its record: pure |
 //!
-//! A claim is prepared before its first pod has a network, and the network may change devices' numbers. The record
-//! therefore comes first, and the CDI specification is written when the numbers are final: for a pod with rails, at its
-//! ADD. Without the specification no runtime makes a container, so none starts without its rails.
+//! A claim is prepared before its first pod has a network, and attaching the network may change device numbers. The
+//! daemon therefore first writes the record. The CDI specification is written when the numbers are final: for a pod
+//! with rails, in its ADD. A runtime makes no container without the specification, so no container starts without its
+//! rails.
 //!
 //! The callers access the API server, kubelet and the kernel.
 

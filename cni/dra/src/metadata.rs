@@ -14,7 +14,7 @@ use std::fmt::Write;
 /// `k8s.io/dynamic-resource-allocation` 0.37).
 const DIRECTORY: &str = "/var/run/kubernetes.io/dra-device-attributes";
 
-/// Versions of the format, the newest first: a reader takes the first that it knows.
+/// Versions of the format, the newest first. A reader uses the first version that it supports.
 const VERSIONS: [&str; 2] = ["v1beta1", "v1alpha1"];
 
 /// Names in a request's metadata that only the API server knows.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Parameters of a pod's attachment in a claim or its class: this driver's `opaque` parameters.
+//! Parameters of a pod's attachment in a claim or in its class: the `opaque` parameters of this driver.
 
 use cni_protocol::ConfError;
 use conf_reader::{Field, Number, Wrong, not_known};
@@ -43,7 +43,7 @@ pub struct AttachmentParameters {
     /// `smcr`: whether RDMA may carry the pod's TCP connections; `None`: by its annotation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub smcr: Option<bool>,
-    /// `mode`, only in a class: netdevs are moved or shared; `None`: by the chain's configuration.
+    /// `mode`, only in a class: netdevs are moved or shared. `None`: the chain's configuration decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
     /// `child`, only in a class: the kind of the pod's child of a shared netdev; `None`: the chain's configuration
@@ -53,7 +53,8 @@ pub struct AttachmentParameters {
     /// `vf`, only in a class: settings of a virtual function while the pod has it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vf: Vec<VfSetting>,
-    /// `routing`: metrics and tables of the routes in the pod; unset fields are by the chain's configuration.
+    /// `routing`: metrics and tables of the routes in the pod. For fields that are not set, the chain's configuration
+    /// decides.
     #[serde(default, skip_serializing_if = "RoutingFields::is_empty")]
     pub routing: RoutingFields,
 }
@@ -100,7 +101,7 @@ const NAMES: [(&str, &[&str]); 3] = [
 ];
 
 impl Parameters {
-    /// Reads `parameters` from `source`. The parameters override the fields of `before`.
+    /// Reads `parameters` from `source`. They override fields of `before`.
     ///
     /// # Errors
     /// A field is wrong, unknown, or not allowed in a claim.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The devices of a node's pool.
 //!
-//! A resource whose ids each have all NICs has one device for all NICs, which corresponds to its extended resource, and
-//! one device for each NIC, for claims of a single one. Any other resource has one device for each NIC. Devices that
-//! several pods may have can be allocated several times (`allowMultipleAllocations`).
+//! If each id of a resource has all NICs, the pool has one device for all NICs, as in the extended resource, and one
+//! device for each NIC, for claims of a single NIC. For any other resource, the pool has one device for each NIC.
+//! Devices that several pods may have can be allocated several times (`allowMultipleAllocations`).
 
 use fnv::FnvHasher;
 use rdma_netns::DeviceAddress;
@@ -75,15 +75,15 @@ pub struct Nic {
     pub physical_function: Option<String>,
     /// NUMA node.
     pub numa_node: Option<u32>,
-    /// PCIe root of the NIC, or of its Data Direct function if it has one: `pci0000:3a`.
+    /// PCIe root of the NIC, such as `pci0000:3a`; if the NIC has a Data Direct function, the root of that function.
     pub pcie_root: Option<String>,
-    /// Switches that its ports are connected to, by LLDP: `leaf1`, or `leaf1,leaf2` of a bond.
+    /// Switches of its ports, from LLDP: `leaf1`, or for a bond `leaf1,leaf2`.
     pub switch: Option<String>,
     /// Ports of these switches: `Ethernet1/1`.
     pub switch_port: Option<String>,
     /// Reason if it is unhealthy.
     pub fault: Option<String>,
-    /// Reason if it is usable, but slower than it can be, or without its redundancy.
+    /// Reason why the device is slower than possible, or lacks its redundancy, although it is usable.
     pub degraded: Option<String>,
 }
 
@@ -189,8 +189,8 @@ fn of_resource(resource: &Resource) -> Vec<PoolDevice> {
     devices
 }
 
-/// Returns the attributes of a device's resource and scope. Multus hands `device_id` to the plugins of a network that
-/// names the resource.
+/// Returns the attributes for a device's resource and scope. Multus passes `device_id` to the plugins of a network with
+/// this resource.
 fn common(resource: &Resource, scope: &str, device_id: &str) -> Map<String, Value> {
     let mut attributes = Map::new();
     let extended = resource.whole == (scope == "all");
@@ -209,7 +209,8 @@ fn common(resource: &Resource, scope: &str, device_id: &str) -> Map<String, Valu
 }
 
 fn of_all(resource: &Resource) -> Map<String, Value> {
-    // no address: without a device id Multus refuses pods of the extended resource that have a network with a resource
+    // a device id that is no address: without one, Multus refuses pods of the extended resource whose network has a
+    // resource
     let mut attributes = common(resource, "all", &name(&resource.name, "all"));
     attributes.insert("rails".into(), json!({"int": resource.nics.len()}));
     // common attributes of all NICs are attributes of the whole
@@ -274,7 +275,7 @@ fn standard(attributes: &mut Map<String, Value>, name: &str, value: Value) {
 }
 
 /// Returns the name of a device: `rdma-hca-all`, `rdma-hca-0000-3b-00-0`. A name that would be too long or ambiguous
-/// ends in a hash of the whole.
+/// ends in a hash of the whole name.
 fn name(resource: &str, part: &str) -> String {
     let whole = format!("{resource}-{part}");
     let flat = |text: &str| -> String {

@@ -31,8 +31,8 @@ pub struct Record {
     pub boot_id: String,
     /// Directory of the runtime's CDI specifications.
     pub cdi_dir: PathBuf,
-    /// UIDs of the pods for which the claim was reserved at its preparation. Kubelet's pod-resources does not list the
-    /// claims of init containers.
+    /// UIDs of the pods for which the claim was reserved at its preparation. They are needed for claims of init
+    /// containers, which kubelet's pod-resources does not list.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub pods: BTreeSet<String>,
     /// True if a pod's containers wait for its network: no specification exists before.
@@ -46,7 +46,7 @@ pub struct Record {
     /// Library files of these sandboxes' containers, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub files: BTreeMap<String, BTreeMap<String, String>>,
-    /// NICs that disappeared after containers could have them: no specification exists until they are back.
+    /// NICs that disappeared after containers could have them. While a NIC is absent, there is no CDI specification.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub absent: BTreeSet<DeviceAddress>,
     /// Parameters of the pod's attachment.
@@ -108,7 +108,7 @@ pub struct Request {
     /// `rdma_cm`, if it works with the NICs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection_manager: Option<CharNode>,
-    /// Library files of containers, by name, with the lines that do not depend on the pod.
+    /// Library files of containers, by name, with those lines that do not depend on the pod.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub files: BTreeMap<String, String>,
     /// Names in the metadata of its devices; `None`: containers get no metadata.
@@ -125,7 +125,7 @@ impl Record {
         self.is_begun() && self.absent.is_empty()
     }
 
-    /// Returns the rails of the claim's only pod in the form of `rails.json`. `None`: no pod has its network, or
+    /// Returns the rails of the claim's only pod in the form of `rails.json`. `None`: no pod has its network yet, or
     /// several pods have different rails.
     pub fn rails_of_one_pod(&self) -> Option<Vec<&Value>> {
         let mut all = self.rails.values();
@@ -142,8 +142,8 @@ impl Record {
         (!entries.is_empty()).then_some(entries)
     }
 
-    /// Returns the library files of the claim's only pod, by name. `None`: no pod has its network, or several pods have
-    /// different files.
+    /// Returns the library files of the claim's only pod, by name. `None`: no pod has its network yet, or several pods
+    /// have different files.
     pub fn files_of_one_pod(&self) -> Option<&BTreeMap<String, String>> {
         let mut sandboxes = self.rails.keys();
         let (sandbox, None) = (sandboxes.next()?, sandboxes.next()) else {
@@ -167,8 +167,8 @@ impl Record {
         self.nics().filter(|nic| self.absent.contains(&nic.address))
     }
 
-    /// Updates the character devices of each NIC, of the kinds that containers get. A NIC becomes absent if `now` does not
-    /// have it, or if it lacks one of these kinds.
+    /// Updates the character devices of each NIC, for the kinds that containers get. A NIC becomes absent if `now` does
+    /// not return it, or returns it without one of these kinds.
     pub(crate) fn follow(&mut self, now: impl Fn(&GrantedDevice) -> Option<Vec<CharNode>>) {
         for nic in self.devices.iter_mut().flat_map(|device| &mut device.nics) {
             match present_kinds(nic, &now) {
@@ -183,8 +183,8 @@ impl Record {
         }
     }
 
-    /// Returns the first NIC that `now` lacks and whose numbers must be read before the claim is prepared again in the
-    /// boot `boot_id`. A pod's network corrects the numbers of the others later.
+    /// Returns the first NIC that `now` does not return, although its numbers must be read before the claim is prepared
+    /// again in the boot `boot_id`. The numbers of other NICs are updated later, by the pod's network.
     pub fn missing(
         &self,
         boot_id: &str,
@@ -207,7 +207,7 @@ impl Record {
     }
 }
 
-/// Returns the present character devices of `nic`, of the kinds that containers get. `None`: one is missing.
+/// Returns the present character devices of `nic`, for the kinds that containers get. `None`: a kind is missing.
 fn present_kinds(
     nic: &GrantedDevice,
     now: impl Fn(&GrantedDevice) -> Option<Vec<CharNode>>,

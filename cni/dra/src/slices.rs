@@ -2,7 +2,7 @@
 //! ResourceSlices of a node's pool, and the plan of their changes.
 //!
 //! A scheduler uses a pool only when all its slices have the newest generation. A change therefore writes all slices,
-//! in order, and deletes surplus ones last.
+//! in order, and finally deletes surplus slices.
 
 use crate::pool::{Effect, PoolDevice, hash};
 use serde_json::{Map, Value, json};
@@ -55,8 +55,8 @@ impl Owner {
     }
 }
 
-/// Plans the changes from the `existing` slices to `devices`, in order; empty if they are equal. A plan has one new
-/// generation.
+/// Plans the changes from the `existing` slices to `devices`, in order. Empty if they are equal. All slices of a plan
+/// get one new generation.
 pub fn plan(owner: &Owner, devices: &[PoolDevice], existing: &[Value]) -> Vec<Change> {
     // an empty pool has an empty slice, until kubelet removes it with the driver
     let mut parts: Vec<&[PoolDevice]> = devices.chunks(MOST_DEVICES).collect();
@@ -152,8 +152,9 @@ fn spec(owner: &Owner, devices: &[PoolDevice]) -> Value {
     })
 }
 
-/// Adds to the taints of `spec` the times of equal taints of the `existing` slices. The API server gives a taint without a
-/// time the present one, and a pod that tolerates a taint for some seconds would have them once more.
+/// Copies the times of equal taints from the `existing` slices to the taints of `spec`. The API server sets the present
+/// time for a taint without a time. A pod that tolerates a taint for some seconds would then get these seconds once
+/// more.
 fn keep_times(spec: &mut Value, existing: &[Value]) {
     let list = spec["devices"].as_array_mut();
     let tainted = list.into_iter().flatten();
@@ -172,8 +173,8 @@ fn keep_times(spec: &mut Value, existing: &[Value]) {
     }
 }
 
-/// Returns the first field of `required`, the spec of a slice, that `slice` lacks: an API server drops fields that are
-/// unknown, or turned off by a feature gate.
+/// Returns the first field of `required`, the spec of a slice, that `slice` lacks. An API server drops fields that it
+/// does not know, or that a feature gate switches off.
 pub fn lacks(required: &Value, slice: &Value) -> Option<String> {
     differs(required, &slice["spec"])
 }
@@ -209,7 +210,7 @@ fn differs(required: &Value, found: &Value) -> Option<String> {
     }
 }
 
-/// Returns true if `found` has fields that `required` lacks, among those that this driver writes.
+/// Returns true if `found` has fields that this driver writes and that `required` lacks.
 fn has_surplus(required: &Value, found: &Value) -> bool {
     let mut pairs = devices(required).zip(devices(found));
     pairs.any(|(required, found)| {

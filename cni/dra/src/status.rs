@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Status of a claim's devices (`status.devices`): whether containers can use them, and their network. Pure.
+//! Status of a claim's devices (`status.devices`): whether containers can use the devices, and their network. Pure.
 
 use crate::record::{JoinedRail, Prepared, Record};
 use serde_json::{Value, json};
@@ -36,12 +36,12 @@ fn is_of(a: &Value, b: &Value) -> bool {
     fields.iter().all(|field| a[field] == b[field])
 }
 
-/// Returns true if no pod has a network of the claim yet: its status would add nothing.
+/// Returns true if no pod has a network of the claim yet, so that the status would contain nothing new.
 pub fn is_early(record: &Record) -> bool {
     record.awaits_network && record.networks.is_empty()
 }
 
-/// Merges `own`, the status of the devices of `driver`, into the `present` `status.devices`. Returns `None` if nothing
+/// Merges `own`, the status of the devices of `driver`, into `present`, the claim's `status.devices`. `None`: nothing
 /// changes. `now` is a time in Kubernetes' format.
 pub fn merged(own: &[Value], driver: &str, present: &Value, now: &str) -> Option<Vec<Value>> {
     let present: Vec<&Value> = present.as_array().into_iter().flatten().collect();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Records of a node's claims: `<stateDir>/claims/<uid>.json`. The daemon writes them, and `rdma-cni` when a pod gets
-//! or releases its network. Each change updates the claim's CDI specification too, which is written after the record
-//! and removed before it, and so never contains more than the record.
+//! Records of a node's claims: `<stateDir>/claims/<uid>.json`. The daemon writes them, and `rdma-cni` updates them when
+//! a pod gets or loses its network. Each change also updates the claim's CDI specification. The specification is
+//! written after the record and removed before it, so it never contains more than the record.
 
 use crate::{
     cdi, metadata,
@@ -20,7 +20,7 @@ use std::{
 /// Result of checking the claims.
 #[derive(Debug, Default)]
 pub struct Check {
-    /// Claims whose NICs were renumbered, disappeared or came back, as recorded now, and those whose specification was
+    /// Records of claims whose NICs got other numbers, disappeared or came back, and of claims whose specification was
     /// outdated.
     pub changed: Vec<Record>,
     /// Claims that could not be read or written.
@@ -80,7 +80,7 @@ impl Claims {
         (records, unreadable)
     }
 
-    /// Reads the record of the claim `uid`; `None`: it is not prepared.
+    /// Reads the record of the claim `uid`. `None`: the claim is not prepared.
     ///
     /// # Errors
     /// The record cannot be read, is of a later version, or belongs to another claim.
@@ -104,8 +104,8 @@ impl Claims {
         self.put(record)
     }
 
-    /// Updates a claim that is prepared again in the boot `boot_id`, and returns its record. Numbers that a pod's
-    /// network corrected stay; all others are taken from `now`. `None`: the claim is not prepared.
+    /// Updates a claim that is prepared again in the boot `boot_id`, and returns its record. Keeps numbers that a pod's
+    /// network has updated, and reads the others by `now`. `None`: the claim is not prepared.
     ///
     /// One of the files cannot be read or written.
     pub fn again(
@@ -127,8 +127,8 @@ impl Claims {
         Ok(Some(record))
     }
 
-    /// Records that a pod of the claim `uid` has its network with `rails`, in the sandbox `container`, and its library
-    /// `files`; `now` has the character devices of its NICs. Returns true if the claim exists.
+    /// Records that a pod of the claim `uid` has its network: `rails`, the sandbox `container`, and the library
+    /// `files`. `now` returns the character devices of its NICs. Returns true if the claim exists.
     ///
     /// One of the files cannot be read or written.
     pub fn joined(
@@ -153,8 +153,8 @@ impl Claims {
     }
 
     /// Updates the specifications of claims of the boot `boot_id` by the inventory that `observe` returns. A claim with
-    /// absent NICs has no specification until they are back. Without a change nothing is locked, as locking is an event
-    /// for watchers of the directory.
+    /// absent NICs has no specification until they are back. If nothing changes, takes no lock, because locking is an
+    /// event for watchers of the directory.
     ///
     /// # Errors
     /// The observation or the lock failed.
@@ -203,7 +203,7 @@ impl Claims {
         (records, unreadable)
     }
 
-    /// Records that the sandbox `container` has lost its network. Continues after an error, and returns the first
+    /// Records that the sandbox `container` no longer has its network. Continues after an error, and returns the first
     /// error.
     ///
     /// # Errors
@@ -239,8 +239,8 @@ impl Claims {
         left.into_iter().collect()
     }
 
-    /// Removes the record and the specification of the claim `uid`. An unreadable record is renamed; its specification
-    /// is removed from the directory that it names, if any, and from `cdi_dir`.
+    /// Removes the record and the specification of the claim `uid`. Renames a record that cannot be read. Removes its
+    /// specification from `cdi_dir`, and from the directory in the record if it can be determined.
     ///
     /// # Errors
     /// A file cannot be removed or renamed.
@@ -363,7 +363,7 @@ impl Claims {
 /// Suffix of a renamed unreadable record.
 const ASIDE: &str = "corrupt";
 
-/// Returns `record` of the boot `boot_id` with its NICs as in `inventory`, if a file must change.
+/// Returns `record` of the boot `boot_id` with its NICs as in `inventory`. `None`: no file needs a change.
 fn followed(record: Record, boot_id: &str, inventory: &Inventory) -> Option<Record> {
     if record.boot_id != boot_id || !record.is_begun() {
         return None;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One HTTP/1.1 request on a connection of its own: to the API server over TLS, to the cloud's metadata service over
-//! TCP, to a daemon's probe socket. The caller connects, and limits the time.
+//! One HTTP/1.1 request on a new connection: to the API server over TLS, to the cloud's metadata service over TCP, or
+//! to a daemon's probe socket. The caller connects, and limits the time.
 //!
-//! There are no redirects, no proxies and no pools: each of them would send a token to where it does not belong.
+//! The client has no redirects, proxies or connection pools, because each of them could send a token to another server.
 
 pub use hyper::{
     Method, Request, StatusCode, Uri,

@@ -7,8 +7,8 @@
 //! | `device_plugin` | the daemon; kubelet for `Registration` | kubelet; the daemon for `Registration` |
 //! | `dra`, `dra_health`, `plugin_registration` | the daemon | kubelet |
 //!
-//! Without the feature `device-plugin`, the crate has only the client of pod-resources, on a runtime with one thread:
-//! a CNI plugin starts for every pod.
+//! Without the feature `device-plugin`, the crate contains only the client of pod-resources, on a runtime with one
+//! thread, because a CNI plugin starts for every pod.
 
 pub mod pod_resources;
 

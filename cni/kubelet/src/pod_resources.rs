@@ -75,9 +75,9 @@ pub enum AskError {
 }
 
 impl AskError {
-    /// Reports whether a later request can succeed: kubelet restarts, is busy, or exceeded the limit. Kubelet leaves
-    /// its socket file behind when it ends, and makes it again when it starts. A path without a socket is therefore a
-    /// permanent failure.
+    /// Returns true if a later request can succeed, because kubelet restarts, is busy, or exceeded the time limit. When
+    /// kubelet ends, its socket file stays until kubelet makes it again at its start. A path without a socket is
+    /// therefore a permanent failure.
     pub fn passes(&self) -> bool {
         match self {
             Self::Away { .. } | Self::Silent { .. } | Self::Runtime(_) => true,
@@ -90,14 +90,14 @@ impl AskError {
     }
 }
 
-/// Returns the devices that kubelet allocated to the pod's containers. None: kubelet does not know the pod (yet).
+/// Returns the devices that kubelet allocated to the pod's containers. `None`: kubelet does not know the pod (yet).
 ///
-/// The client calls `Get` for the one pod first, and `List` if kubelet has `Get` turned off. The client repeats the
-/// request until `limit` is over, if kubelet is unavailable (it restarts) or limits the rate of requests (100 a second,
-/// `pkg/kubelet/apis/grpc/ratelimit.go`).
+/// The client first calls `Get` for the pod. If `Get` is switched off in kubelet, the client calls `List`. If kubelet
+/// is unavailable because it restarts, or limits the rate of requests (100 a second,
+/// `pkg/kubelet/apis/grpc/ratelimit.go`), the client repeats the request until `limit`.
 ///
-/// Of the init containers, the result has only restartable ones (sidecars): kubelet reports no others, and their
-/// devices are also allocated to later containers.
+/// The result includes only those init containers that are restartable (sidecars). Kubelet does not report the others,
+/// whose devices are also allocated to later containers.
 pub async fn of_pod(
     socket: &Path,
     namespace: &str,
@@ -107,8 +107,8 @@ pub async fn of_pod(
     retry(socket, limit, || get_or_list(socket, namespace, name)).await
 }
 
-/// Repeats a request until `limit` is over, if kubelet is unavailable or limits the rate. If the limit interrupts a
-/// request, the error is kubelet's answer to the previous one.
+/// Repeats a request until `limit`, if kubelet is unavailable or limits the rate. If `limit` interrupts a request, the
+/// error is kubelet's answer to the previous request.
 async fn retry<T, A: Future<Output = Result<T, AskError>>>(
     socket: &Path,
     limit: Duration,
@@ -178,7 +178,7 @@ pub fn probe_blocking(socket: &Path, limit: Duration) -> Result<(), AskError> {
     }))
 }
 
-/// Does the same as [`of_pod`] for a program without a runtime. The runtime ends before the function returns.
+/// Like [`of_pod`], but for a program without a tokio runtime. The runtime ends before the function returns.
 pub fn of_pod_blocking(
     socket: &Path,
     namespace: &str,
@@ -201,8 +201,7 @@ pub async fn all(socket: &Path, limit: Duration) -> Result<Vec<PodResources>, As
     within(socket, limit, list_all(socket)).await
 }
 
-/// Does the same as [`all`], and repeats the request until `limit` is over if kubelet is unavailable or limits the
-/// rate.
+/// Like [`all`], but repeats the request until `limit` if kubelet is unavailable or limits the rate.
 pub async fn all_patiently(socket: &Path, limit: Duration) -> Result<Vec<PodResources>, AskError> {
     retry(socket, limit, || list_all(socket)).await
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Address, CA and token of the API server. Kubelet passes the address in the container's environment, and CA and
-//! token as files. Kubelet replaces both files while the program runs, so that each request reads them again.
+//! Address, CA and token of the API server. The address is in the container's environment. CA and token are in files,
+//! which kubelet replaces while the program runs, so each request reads them again.
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde::Deserialize;
@@ -59,7 +59,7 @@ pub struct Access {
     directory: PathBuf,
 }
 
-/// The claims of a token that name its pod and node. Kubernetes 1.30 and later set the node
+/// The fields of a token that name its pod and node. Kubernetes 1.30 and later sets the node
 /// (`ServiceAccountTokenPodNodeInfo`).
 #[derive(Deserialize)]
 struct Claims {
@@ -163,7 +163,7 @@ impl Access {
         }
     }
 
-    /// Returns the pod and node that the token names. The API server alone decides the token's permissions.
+    /// Returns the pod and node in the token. Only the API server decides which permissions the token has.
     ///
     /// # Errors
     /// There is no token, or it is not a service account's token.

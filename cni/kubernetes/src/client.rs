@@ -33,7 +33,7 @@ use tokio_rustls::{
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// Content type of a patch that merges lists by the keys of Kubernetes' types, such as a node's conditions by `type`.
+/// Content type of a patch that merges lists by keys of Kubernetes' types; for instance, a node's conditions by `type`.
 const STRATEGIC_MERGE: HeaderValue =
     HeaderValue::from_static("application/strategic-merge-patch+json");
 
@@ -46,7 +46,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Returns a client with the user agent `agent`, and `limit` as the longest duration of a request.
+    /// Returns a client with the user agent `agent`. `limit` is the time limit of a request.
     pub fn new(access: Access, agent: &'static str, limit: Duration) -> Self {
         Self {
             access,
@@ -76,8 +76,8 @@ impl Client {
         self.object(end, response).await
     }
 
-    /// Opens the watch at `path`. The limit applies until the response begins, not to the events. TCP keepalive
-    /// detects a vanished API server within a minute.
+    /// Opens the watch at `path`. The time limit applies until the response begins, and not to the events. TCP
+    /// keepalive detects within a minute that the API server is gone.
     ///
     /// # Errors
     /// There is no token, no answer within the limit, or the API server refuses.
@@ -160,7 +160,7 @@ impl Client {
         request.map_err(|error| RequestError::Garbage(format!("{path}: {error}")))
     }
 
-    /// Returns the TLS configuration, which is made for each request: requests are rare, and the CA can be replaced.
+    /// Returns a new TLS configuration for a request. Requests are rare, and the CA can be replaced between them.
     fn config(&self) -> Result<ClientConfig, RequestError> {
         let (text, file) = self.access.certificates()?;
         let mut roots = RootCertStore::empty();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A watch: events, one JSON object in each line, until the API server closes the stream.
+//! A watch: a stream of events, each one JSON object in a line, until the API server closes the stream.
 
 use crate::refusal::{LONGEST, RequestError};
 use http_client::Response;
@@ -41,7 +41,7 @@ impl Watch {
         Self { response, lines }
     }
 
-    /// Returns the next event. None: the API server has ended the watch, as it regularly does. The future is
+    /// Returns the next event. `None`: the API server has ended the watch, which it does regularly. The future is
     /// cancel-safe: dropping it loses no event.
     ///
     /// # Errors

@@ -25,7 +25,7 @@ const TTL: u8 = 3;
 const PORT_DESCRIPTION: u8 = 4;
 const SYSTEM_NAME: u8 = 5;
 
-/// Kinds of an identifier that are no text: a hardware address and a network address (tables 8-2 and 8-3).
+/// Types of identifiers that are not text: hardware address and network address (tables 8-2 and 8-3).
 const CHASSIS_KINDS: [u8; 2] = [4, 5];
 const PORT_KINDS: [u8; 2] = [3, 4];
 
@@ -38,10 +38,10 @@ const IPV6: u8 = 2;
 #[error("the LLDP frame {0}")]
 pub struct Malformed(&'static str);
 
-/// Parses a frame that begins with its Ethernet header.
+/// Parses a frame, beginning with its Ethernet header.
 ///
 /// # Errors
-/// The frame is not LLDP's, is cut off, or its mandatory TLVs are not the first three in their order.
+/// The frame is not LLDP, is cut off, or does not begin with the three mandatory TLVs in their order.
 pub fn parse(frame: &[u8]) -> Result<Neighbour, Malformed> {
     let header = frame.split_at_checked(HEADER);
     let (header, mut rest) = header.ok_or(Malformed("has no Ethernet header"))?;
@@ -80,7 +80,7 @@ pub fn parse(frame: &[u8]) -> Result<Neighbour, Malformed> {
     })
 }
 
-/// Takes the first TLV of `rest`: 7 bits of type, 9 bits of length, the value.
+/// Removes the first TLV from `rest`: 7 bits of type, 9 bits of length, then the value.
 fn tlv<'a>(rest: &mut &'a [u8]) -> Result<(u8, &'a [u8]), Malformed> {
     let cut_off = Malformed("is cut off");
     let (header, value) = rest.split_first_chunk().ok_or(cut_off)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Switches that a node's NICs are connected to, as LLDP reports them (IEEE 802.1AB). This node sends nothing.
+//! Switches that a node's NICs are connected to, from received LLDP frames (IEEE 802.1AB). This node sends no frames.
 //!
 //! | module | content |
 //! |---|---|
@@ -9,8 +9,7 @@
 //! | `table` | age of the neighbours |
 //! | `switches` | the neighbours at one time, and their file |
 //!
-//! LLDP has no authentication: everything here is the word of a foreign device. Texts that leave the parsers are
-//! printable ASCII.
+//! LLDP has no authentication, so all data are unverified input. Texts that the parsers return are printable ASCII.
 
 mod frame;
 mod listener;
@@ -53,7 +52,7 @@ impl Neighbour {
         self.name.as_deref().unwrap_or(&self.chassis)
     }
 
-    /// Returns the name of the switch's port: its identifier, or its description where the identifier is a hardware
+    /// Returns the name of the switch's port: its identifier, or its description if the identifier is a hardware
     /// address.
     pub fn port(&self) -> &str {
         let is_mac = self.port_id.split(':').count() == 6;
@@ -67,8 +66,8 @@ impl Neighbour {
     }
 }
 
-/// Returns `bytes` as printable ASCII without white space at its ends, with `?` for all other bytes. `None`: nothing is
-/// left, or it is longer than a text may be.
+/// Returns `bytes` as printable ASCII without white space at its ends, and with `?` for all other bytes. `None`: the
+/// text is empty or too long.
 fn printable(bytes: &[u8]) -> Option<String> {
     if bytes.len() > LONGEST_TEXT {
         return None;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sockets that receive LLDP frames, one for each netdev, and send none.
+//! Sockets that receive LLDP frames, one for each netdev. They send nothing.
 //!
-//! Each is bound to its netdev: an inactive port of a bond delivers frames to such sockets only
-//! (`bond_should_deliver_exact_match()`, `drivers/net/bonding/bond_main.c`), and other netdevs' frames, such as those of
-//! a pod, fill no buffer of it.
+//! Each socket is bound to its netdev for two reasons. An inactive port of a bond delivers frames only to such sockets
+//! (`bond_should_deliver_exact_match()`, `drivers/net/bonding/bond_main.c`). And frames of other netdevs, such as a
+//! pod's, do not fill the socket's buffer.
 
 use crate::{
     Neighbour,
@@ -25,16 +25,16 @@ use std::{
     os::fd::{AsRawFd, OwnedFd, RawFd},
 };
 
-/// Length of the longest frame that is read; a longer one is cut off, and discarded by the parser.
+/// Maximum length of a frame that is read. A longer frame is cut off, and the parser then rejects it.
 const LONGEST_FRAME: usize = 2048;
 
-/// Size of a socket's buffer in bytes: some frames, as a neighbour sends one in 30 s.
+/// Size of a socket's buffer in bytes. A few frames fit, which is enough because a neighbour sends one frame in 30 s.
 const BUFFER: usize = 16 * 1024;
 
-/// Number of frames of a netdev that one call reads: a flood does not keep the caller.
+/// Maximum number of frames of a netdev that one call reads, so that many frames do not keep the caller busy.
 const MOST_FRAMES: usize = 16;
 
-/// Receiver of LLDP frames. Its descriptor is readable when a frame or a socket's end waits.
+/// Receiver of LLDP frames. Its descriptor becomes readable when a frame arrives or a socket ends.
 #[derive(Debug)]
 pub struct Listener {
     epoll: Epoll,
@@ -53,9 +53,9 @@ impl Listener {
         })
     }
 
-    /// Listens to these netdevs and no others. Returns those that it cannot listen to, with the reason. Call it again
-    /// after changes of netdevs: the socket of one that has ended or left the namespace receives nothing any more, even
-    /// if the netdev returns. A socket outlasts that its netdev is down.
+    /// Listens to exactly these netdevs. Returns the netdevs for which this fails, with the reasons. Call this function
+    /// again after changes of netdevs: the socket of a netdev that was removed or left the namespace receives nothing
+    /// any more, even if the netdev returns. A netdev that only goes down keeps its socket.
     pub fn follow(&mut self, netdevs: &BTreeSet<&str>) -> Vec<(String, io::Error)> {
         self.sockets
             .retain(|name, socket| netdevs.contains(name.as_str()) && is_bound(socket, name));
@@ -116,8 +116,8 @@ fn frames(socket: &OwnedFd) -> Vec<Neighbour> {
     heard
 }
 
-/// Returns true if the socket receives from the netdev that has this name now. The kernel unbinds the socket of a netdev
-/// that ends or leaves the namespace (`packet_notifier()`, `net/packet/af_packet.c`).
+/// Returns true if the socket receives from the netdev that has this name at present. The kernel unbinds the socket if
+/// its netdev is removed or leaves the namespace (`packet_notifier()`, `net/packet/af_packet.c`).
 fn is_bound(socket: &OwnedFd, netdev: &str) -> bool {
     let mut bound = address_of(-1);
     let mut length = size_of_val(&bound) as libc::socklen_t;

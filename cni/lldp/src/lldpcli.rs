@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Parser of the output of `lldpcli -f json0 show neighbors` and `-f json`.
 //!
-//! `json0` has lists of objects everywhere, and a text in the field `value`. `json` has a list of one element as the
-//! element, a text without `value`, and the names of netdevs and systems as names of fields.
+//! `json0` always uses lists of objects, and has a text in the field `value`. `json` replaces a list of one element by
+//! the element, writes a text without `value`, and uses names of netdevs and systems as field names.
 
 use crate::{Neighbour, printable};
 use serde_json::Value;
 
-/// Returns netdevs with their neighbours. A netdev with several neighbours is there several times. A neighbour without
-/// identifiers is left out.
+/// Returns pairs of a netdev and a neighbour. A netdev with several neighbours is returned several times. Leaves out
+/// neighbours without identifiers.
 ///
 /// # Errors
 /// The text is not JSON, or has no `lldp` as lldpd writes it.
@@ -37,7 +37,8 @@ fn one(value: &Value) -> &Value {
     list(value).first().unwrap_or(&Value::Null)
 }
 
-/// Returns the netdevs of an element with their fields: one with its name in the field `name`, or one for each field.
+/// Returns the netdevs of an element with their fields. The element is one netdev with its name in `name`, or has a
+/// field for each netdev.
 fn interfaces(element: &Value) -> Vec<(String, &Value)> {
     match (&element["name"], element) {
         (Value::String(name), _) => vec![(name.clone(), element)],
@@ -54,7 +55,7 @@ fn interfaces(element: &Value) -> Vec<(String, &Value)> {
 fn neighbour(interface: &Value) -> Option<Neighbour> {
     let chassis = one(&interface["chassis"]);
     let port = one(&interface["port"]);
-    // without a system name json has the fields of the chassis here, else the name as the only field
+    // without a system name, json has the chassis's fields here; otherwise the name is the only field
     let (name, chassis) = match chassis.as_object()?.iter().next()? {
         (name, fields) if text(&chassis["id"]).is_none() => (printable(name.as_bytes()), fields),
         _ => (text(&chassis["name"]), chassis),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The neighbours at one time, and their file, from which a later daemon knows those of netdevs in pods.
+//! The neighbours at one time, and their file. A later daemon reads the file for netdevs that are in pods.
 
 use crate::Neighbour;
 use rdma_netns::{DeviceAddress, Function, Inventory};
@@ -19,8 +19,7 @@ pub struct Seen {
     /// The neighbour.
     #[serde(flatten)]
     pub neighbour: Neighbour,
-    /// True if the netdev is not in the host's namespace now. The daemon then cannot hear whether the neighbour is still
-    /// there.
+    /// True if the netdev is not in the host's namespace now, so that the daemon cannot hear its neighbour.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_away: bool,
 }
@@ -50,15 +49,15 @@ impl Switches {
         }
     }
 
-    /// Returns the neighbours of the NIC that has the function at `address`: of each port of its bond, and of the
-    /// physical function of a virtual one, which hears LLDP alone.
+    /// Returns the neighbours of the NIC with the function at `address`. A bond has the neighbours of all its ports. A
+    /// virtual function has those of its physical function, because only the physical function receives LLDP frames.
     pub fn of<'a>(&'a self, address: &DeviceAddress, inventory: &Inventory) -> Vec<&'a Seen> {
         let functions = functions(address, inventory).into_iter();
         functions.filter_map(|it| self.0.get(&it)).collect()
     }
 }
 
-/// Returns the functions whose netdevs hear the neighbours of the NIC with the function at `address`.
+/// Returns the functions whose netdevs receive the LLDP frames for the NIC with the function at `address`.
 pub(crate) fn functions(address: &DeviceAddress, inventory: &Inventory) -> BTreeSet<DeviceAddress> {
     let function = inventory.function(address);
     let netdev_function = function.and_then(|it| it.netdev_function.as_ref());
@@ -82,7 +81,7 @@ fn bond(function: &Function) -> Option<&str> {
         .filter(|_| netdev.taken_by.is_none())
 }
 
-/// Returns the texts of `part` in the order of switches and their ports, equal texts beside each other once: two ports of
+/// Returns the texts of `part`, in the order of switches and ports; equal neighbouring texts are combined. Two ports of
 /// a bond may be on two switches. `None`: there is no neighbour.
 pub fn joined<'a>(seen: &[&'a Seen], part: impl Fn(&'a Neighbour) -> &'a str) -> Option<String> {
     let mut neighbours: Vec<&Neighbour> = seen.iter().map(|it| &it.neighbour).collect();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Age of the neighbours, by the clock of the caller.
+//! Stores the neighbours and their age. The caller provides the time.
 //!
-//! A neighbour holds its netdev until it ends, its TTL is over, or the netdev loses carrier. Until then another one on
-//! the same netdev is not heard: two agents behind one port do not alternate, and a pod whose virtual function sends LLDP
-//! does not replace the switch.
+//! A netdev keeps its neighbour until the neighbour says that it ends, its TTL expires, or the netdev loses its
+//! carrier. Until then, other neighbours on this netdev are ignored. So two agents behind one port do not alternate,
+//! and a pod whose virtual function sends LLDP does not replace the switch.
 
 use crate::{Neighbour, Seen, Switches, switches::functions};
 use rdma_netns::{DeviceAddress, Inventory, LinkType};
@@ -22,8 +22,8 @@ pub struct Port {
 }
 
 impl Port {
-    /// Returns the netdevs of the RDMA NICs in `inventory`, by their functions. A virtual function is represented by its
-    /// physical one.
+    /// Returns the netdevs of the RDMA NICs in `inventory`, by function. A virtual function has its physical function's
+    /// netdev.
     pub fn all(inventory: &Inventory) -> BTreeMap<DeviceAddress, Self> {
         let with_rdma = inventory.functions.iter().filter(|it| !it.hcas.is_empty());
         let functions = with_rdma.flat_map(|it| functions(&it.device.address, inventory));
@@ -43,7 +43,7 @@ impl Port {
 #[derive(Clone, Debug)]
 struct Entry {
     seen: Seen,
-    /// End of its TTL; `None`: its netdev is away, or the TTL exceeds the clock.
+    /// Time at which its TTL expires. `None`: its netdev is away, or the time cannot be represented.
     until: Option<Instant>,
     /// True if another neighbour replaces it at once.
     is_doubtful: bool,
@@ -71,8 +71,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// Returns a table of the neighbours that an earlier one had. Their TTL begins again, and the first neighbour that is
-    /// heard replaces them.
+    /// Returns a table with the neighbours of an earlier daemon. Their TTL begins again, and the first neighbour that
+    /// is heard replaces them.
     pub fn restored(switches: &Switches, now: Instant) -> Self {
         let entry = |(address, seen): (&DeviceAddress, &Seen)| {
             let mut entry = Entry::new(&seen.netdev, seen.neighbour.clone(), now);
@@ -85,8 +85,8 @@ impl Table {
         }
     }
 
-    /// Follows the netdevs of `inventory`. The neighbour of a netdev in a pod stays as last heard; after its return the
-    /// TTL begins again. Neighbours of functions that are not on the node any more are removed.
+    /// Updates the netdevs from `inventory`. Keeps the last neighbour of a netdev in a pod; its TTL begins again when
+    /// the netdev returns. Removes neighbours of functions that are no longer on the node.
     pub fn follow(&mut self, inventory: &Inventory, now: Instant) {
         self.ports = Port::all(inventory);
         self.entries
@@ -130,8 +130,8 @@ impl Table {
         }
     }
 
-    /// Takes all neighbours that another LLDP agent of the node has, `age` ago. The first of a netdev counts; netdevs of
-    /// the host without one lose theirs.
+    /// Stores all neighbours that another LLDP agent of the node heard `age` ago. Uses the first neighbour of each
+    /// netdev. Removes the neighbours of other netdevs on the host.
     pub fn take(&mut self, all: &[(String, Neighbour)], age: Duration, now: Instant) {
         for (address, port) in &self.ports {
             let first = all.iter().find(|(netdev, _)| *netdev == port.netdev);

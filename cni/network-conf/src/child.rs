@@ -58,7 +58,7 @@ const IPVLAN_MODES: [(&str, IpvlanMode); 3] = [
     ("l3s", IpvlanMode::L3s),
 ];
 
-/// Reads `child` of `file`; a macvlan's mode is `bridge` by default, an ipvlan's `l2`.
+/// Reads `child` of `file`. The default mode of a macvlan is `bridge`, of an ipvlan `l2`.
 ///
 /// # Errors
 /// A value is wrong, or RDMA does not work with the child.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The names of the fields that a user can write, for programs in which other names are mistakes. A plugin itself
+//! The names of all fields that a user can write, for programs that report other names as mistakes. A plugin itself
 //! ignores unknown fields, as the CNI specification requires.
 
 /// The fields of a network configuration.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `ibKubernetesEnabled`, a field of ib-sriov-cni. ib-kubernetes gives each pod of the network a GUID, and makes the
-//! subnet manager add the GUID to the partition of `pkey`. ib-kubernetes reports both in the pod's annotation, which
-//! Multus passes on (`getNetConfNetns()`, `cmd/ib-sriov-cni/main.go` of k8snetworkplumbingwg/ib-sriov-cni).
+//! `ibKubernetesEnabled`, a field of ib-sriov-cni. ib-kubernetes assigns a GUID to each pod of the network, and
+//! requests that the subnet manager adds the GUID to the partition of `pkey`. It reports both in the pod's annotation,
+//! which Multus passes to plugins (`getNetConfNetns()`, `cmd/ib-sriov-cni/main.go` of
+//! k8snetworkplumbingwg/ib-sriov-cni).
 
 use crate::Conf;
 use conf_reader::{Field, Wrong};

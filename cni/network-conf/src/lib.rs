@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The network configuration, read from standard input. Every known field is checked before anything is changed.
-//! Unknown fields are kept in [`Conf::raw`] and otherwise ignored.
+//! The network configuration from standard input. Every known field is checked before the first change. Unknown fields
+//! are stored in [`Conf::raw`] and are otherwise ignored.
 
 pub mod child;
 pub mod fields;
@@ -41,8 +41,8 @@ pub const STATE_DIR: &str = "/var/lib/cni/rdma-cni";
 pub struct Conf {
     /// Fields that every plugin's configuration has.
     pub network: Network,
-    /// True if the plugin is installed and configured as `rdma`, the name of the plugin that it replaces: only RDMA
-    /// devices are moved, and the RDMA subsystem must be in exclusive mode.
+    /// True if the plugin is installed and configured as `rdma`, the name of the plugin that it replaces. It then moves
+    /// only RDMA devices, and requires exclusive mode.
     pub drop_in: bool,
     /// Which devices to attach; ADD needs it. Only a drop-in can have none.
     pub devices: Option<Devices>,
@@ -111,8 +111,8 @@ pub enum Devices {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Mode {
-    /// Share bonds, ports of bonds, devices that kubelet gives to several pods, and devices that are shared already;
-    /// move all others.
+    /// Shares bonds, ports of bonds, devices that kubelet gives to several pods, and devices that are shared already.
+    /// Moves all other devices.
     #[default]
     Auto,
     /// The netdev goes into the pod.
@@ -128,9 +128,10 @@ pub enum ResultIps {
     /// The rails' addresses are in the result.
     #[default]
     All,
-    /// The rails' addresses are in `rails` and in the record only. CRI-O takes every address in the result for one of
-    /// the pod's, and the CHECK of the reference plugins searches for every address on its own interface
-    /// (`ValidateExpectedInterfaceIPs()`, containernetworking/plugins `pkg/ip/utils_linux.go`).
+    /// The rails' addresses are only in `rails` and in the record. In the result they would cause two problems: CRI-O
+    /// treats every address in the result as one of the pod's own, and CHECK of the reference plugins expects every
+    /// address on its own interface (`ValidateExpectedInterfaceIPs()`, containernetworking/plugins
+    /// `pkg/ip/utils_linux.go`).
     None,
 }
 
@@ -170,7 +171,7 @@ impl Conf {
         })
     }
 
-    /// Refuses an ADD of a drop-in that no plugin comes before: none has moved the netdev.
+    /// Returns an error for an ADD of the drop-in as the first plugin, because no earlier plugin has moved the netdev.
     pub fn check_drop_in(&self) -> Result<(), ConfError> {
         match self.drop_in && self.network.prev_result.is_none() {
             true => Err(ConfError::Missing {
@@ -182,8 +183,9 @@ impl Conf {
         }
     }
 
-    /// Returns `resultIPs`. By default, the first plugin of a list reports the rails' addresses as the pod's. Behind
-    /// another plugin, which has reported the pod's addresses, the rails' addresses are left out.
+    /// Returns `resultIPs`. The default depends on the plugin's place in the list. The first plugin reports the rails'
+    /// addresses as the pod's. A later plugin leaves them out, because an earlier plugin has reported the pod's
+    /// addresses.
     pub fn result_ips(&self) -> ResultIps {
         let default = match self.network.prev_result {
             Some(_) => ResultIps::None,
@@ -198,8 +200,8 @@ impl Conf {
         self
     }
 
-    /// Returns the pod-side name of `rail`, one of `count` rails. If this plugin is the first of a list and has only
-    /// one rail, the rail has the name that the runtime gives the attachment.
+    /// Returns the pod-side name of `rail`, one of `count` rails. A single rail of the list's first plugin gets the
+    /// name that the runtime gives to the attachment.
     pub fn pod_name(&self, rail: usize, count: usize) -> Option<InterfaceName> {
         let is_first = self.network.prev_result.is_none();
         match &self.attachment {
@@ -219,8 +221,8 @@ impl Conf {
         given.or_else(|| self.interface_name.name(0))
     }
 
-    /// Returns true if the runtime hands the device over at ADD (`runtimeConfig.deviceID`), and the configuration does
-    /// not name kubelet's resources.
+    /// Returns true if the runtime passes the device at ADD (`runtimeConfig.deviceID`), and the configuration names no
+    /// resources of kubelet.
     pub fn takes_device_id(&self) -> bool {
         let capabilities = self.raw.get("capabilities");
         let device_id = capabilities.is_some_and(|capabilities| capabilities["deviceID"] == true);
@@ -235,10 +237,10 @@ impl Conf {
         Self::read(raw, &BTreeMap::new(), &mut Mistakes::refused())
     }
 
-    /// Reads a configuration that came with `args` (`CNI_ARGS`). A wrong value that is ignored counts as missing.
+    /// Reads a configuration with the `CNI_ARGS` in `args`. A wrong value that `mistakes` ignores counts as missing.
     ///
     /// # Errors
-    /// A value is wrong, and is not one of the ignored `mistakes`.
+    /// A value is wrong, and `mistakes` does not ignore it.
     pub fn read(
         raw: Map<String, Value>,
         args: &BTreeMap<String, String>,
@@ -307,7 +309,8 @@ impl Conf {
     }
 }
 
-/// Returns true if k8snetworkplumbingwg's rdma-cni would log at the level debug, and `log` has no `level`.
+/// Returns true if the configuration sets the level debug for k8snetworkplumbingwg's rdma-cni, and `log` has no
+/// `level`.
 fn debug(file: &Field<'_>) -> Result<bool, Wrong> {
     let debug: Option<bool> = file.object("args")?.at("cni").get("debug")?;
     let has_level = file.object("log")?.at("level").is_there();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `pkey`: the partition of an IPoIB child. For a function that is moved, the field has ib-sriov-cni's meaning: it is
-//! the partition to which ib-kubernetes makes the subnet manager add the pod's GUID (`README.md` of
-//! k8snetworkplumbingwg/ib-sriov-cni). This plugin then sets nothing.
+//! `pkey`: the partition of an IPoIB child. For a function that moves, the field has ib-sriov-cni's meaning:
+//! ib-kubernetes requests that the subnet manager adds the pod's GUID to this partition (`README.md` of
+//! k8snetworkplumbingwg/ib-sriov-cni), and `rdma-cni` sets nothing.
 
 use conf_reader::{Field, Wrong};
 use rdma_netns::Pkey;

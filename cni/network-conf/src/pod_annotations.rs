@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `podAnnotations`: the properties of a pod's attachment that the pod may choose, and its choices.
+//! `podAnnotations`: the properties of its attachment that a pod may choose, and the pod's choices.
 
 use crate::{Conf, smc::ANNOTATIONS};
 use cni_protocol::ConfError;
@@ -16,7 +16,7 @@ enum Choice {
     Rails,
 }
 
-/// The allowed and the chosen properties. Choices are checked only for pods that get devices.
+/// The allowed properties, and the pod's choices. Choices are checked only for pods that get devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodAnnotations {
     allowed: BTreeSet<Choice>,
@@ -26,7 +26,7 @@ pub struct PodAnnotations {
 /// Largest number of rails in a pod.
 const RAILS: u32 = 1000;
 
-/// Largest part of a wrong value in an error, characters: the message becomes an event of kubelet.
+/// Maximum number of characters of a wrong value in an error, because the error becomes a Kubernetes event.
 const SHOWN: usize = 200;
 
 impl Choice {
@@ -82,7 +82,7 @@ impl PodAnnotations {
 }
 
 impl Conf {
-    /// Returns the configuration with the pod's choices. None: the pod has made no allowed choice.
+    /// Returns the configuration with the pod's choices. `None`: the pod has no allowed choice.
     ///
     /// # Errors
     /// A value is wrong.
@@ -110,7 +110,7 @@ fn mtu(value: &Value) -> Result<u32, ConfError> {
 /// Parses a list such as `0-3,6`.
 fn rails(value: &Value) -> Result<BTreeSet<usize>, ConfError> {
     let few = |text: &str| range(text.trim()).filter(|it| *it.end() < RAILS);
-    // a pod may have 256 KiB of annotations, and each range may name all rails
+    // limit the work: a pod may have 256 KiB of annotations, and each range may name all rails
     let text = value.as_str();
     let text = text.filter(|it| it.split(',').count() <= RAILS as usize);
     let ranges: Option<Vec<_>> = text.and_then(|it| it.split(',').map(few).collect());

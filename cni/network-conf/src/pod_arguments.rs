@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `podArguments`: the properties that a pod may choose by the arguments of its network. Multus takes the arguments
-//! from the pod's own annotation (`k8s.v1.cni.cncf.io/networks`), and passes them in `runtimeConfig`, `CNI_ARGS` and
+//! `podArguments`: the properties that a pod may choose by the arguments of its network. Multus reads the arguments
+//! from the pod's annotation (`k8s.v1.cni.cncf.io/networks`), and passes them in `runtimeConfig`, `CNI_ARGS` and
 //! `args.cni` (`LoadDelegateNetConf()`, `pkg/types/conf.go` of k8snetworkplumbingwg/multus-cni).
 
 use conf_reader::{Field, Wrong};
@@ -12,7 +12,7 @@ const DROP_INS: [&str; 2] = ["sriov", "ib-sriov"];
 /// An argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Argument {
-    /// The hardware address of a virtual function. With spoof checking, the NIC then regards it as the pod's own.
+    /// The hardware address of a virtual function. With spoof checking, the NIC accepts it as the pod's own.
     Mac,
     /// The GUIDs of an InfiniBand function.
     Guid,
@@ -49,7 +49,7 @@ pub struct PodArguments<'a> {
 
 impl<'a> PodArguments<'a> {
     /// Reads the arguments that the configuration `file` of this `plugin` allows. `args` (`CNI_ARGS`) and the field
-    /// `args` belong to the whole attachment: they only count if the plugin `is_first` in its list.
+    /// `args` apply to the whole attachment, so they are read only if the plugin `is_first` in its list.
     ///
     /// # Errors
     /// A value is wrong.
@@ -94,7 +94,7 @@ impl<'a> PodArguments<'a> {
         self.mac.filter(|_| self.allows(Argument::Mac))
     }
 
-    /// Returns the places beside the field itself where `argument` can be, in order of precedence: `runtimeConfig`
+    /// Returns the places of `argument` other than the field itself, in order of precedence. `runtimeConfig` is the
     /// first.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl<'a> PodArguments<'a> {
         Ok(places)
     }
 
-    /// Returns the names of the arguments that are present and not allowed.
+    /// Returns the names of arguments that are set but not allowed.
     ///
     /// # Errors
     /// See [`Self::places`].

@@ -59,7 +59,7 @@ fn is_resource_name(text: &str) -> bool {
         && framed(name, |b| b.is_ascii_alphanumeric(), |b| b"-_.".contains(&b))
 }
 
-/// Reports whether `text` starts and ends with bytes of `outer`, and has only bytes of `outer` and `inner`.
+/// Returns true if `text` begins and ends with bytes of `outer`, and otherwise has only bytes of `outer` and `inner`.
 fn framed(text: &str, outer: impl Fn(u8) -> bool, inner: impl Fn(u8) -> bool) -> bool {
     let bytes = text.as_bytes();
     let ends = [bytes.first(), bytes.last()];

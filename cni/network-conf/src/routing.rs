@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Routing {
-    /// `metric`: metric of connected and IPAM routes, unless other routes to the same destination have a higher one.
+    /// `metric`: metric of connected routes and of routes from IPAM. A route gets a higher metric if another route to
+    /// the same destination has this one or a higher one.
     pub metric: u32,
     /// `tableBase`: routing table of rail 0. 0: neither rails nor other interfaces of the pod get tables.
     pub table_base: u32,
@@ -23,7 +24,7 @@ impl Default for Routing {
     }
 }
 
-/// The fields of a `routing` object. A missing field keeps the value of a less specific configuration.
+/// The fields of a `routing` object. For a missing field, a less specific configuration decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RoutingFields {

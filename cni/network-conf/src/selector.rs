@@ -71,8 +71,8 @@ impl Selector {
         })
     }
 
-    /// Reports whether `candidate` matches all keys. For a NIC with several functions, one matching function
-    /// suffices. A sub-function also matches by the driver of its PCI function.
+    /// Returns true if `candidate` matches all keys. Of a NIC with several functions, one must match. A sub-function
+    /// also matches by the driver of its PCI function.
     pub fn matches(&self, candidate: Candidate<'_>) -> bool {
         let Candidate {
             observed,
@@ -149,7 +149,7 @@ impl Selector {
         self.netdev.is_some() || self.rdma.is_some() || self.pci.is_some()
     }
 
-    /// Reports whether the selector names one certain device. If so, no matching device is an error.
+    /// Returns true if the selector names one particular device. It is then an error if no device matches.
     pub fn is_literal(&self) -> bool {
         [&self.netdev, &self.rdma, &self.pci]
             .into_iter()

@@ -22,7 +22,7 @@ pub struct Smc {
     pub smcr: Smcr,
     /// `smcUeid`, if it is valid.
     pub ueid: Option<String>,
-    /// `smcUeid`, if it is invalid. An invalid value is an error only for pods that get devices.
+    /// `smcUeid`, if it is invalid. This is an error only for pods that get devices.
     wrong_ueid: Option<Value>,
     /// The pod's annotation, which is checked only for pods that get devices.
     annotation: Annotation,
@@ -34,7 +34,7 @@ pub struct Smc {
 pub enum Smcr {
     /// No pod gets SMC-R.
     Off,
-    /// Every pod that does not refuse gets SMC-R. A pod that cannot have it does not start.
+    /// Every pod gets SMC-R, unless the pod refuses it. A pod that cannot have SMC-R does not start.
     On,
     /// Pods that request it by annotation get SMC-R, as far as possible.
     Annotation,
@@ -75,7 +75,7 @@ impl Smc {
         })
     }
 
-    /// Returns the settings without SMC-R, for DEL and GC with an invalid configuration: both use the record.
+    /// Returns settings without SMC-R, for DEL and GC with an invalid configuration. Both use the record instead.
     pub(super) fn off() -> Self {
         Self {
             smcr: Smcr::Off,
@@ -85,11 +85,11 @@ impl Smc {
         }
     }
 
-    /// Returns the pod's requirement. A pod may refuse the `on` of the configuration.
+    /// Returns the pod's requirement. A pod may refuse SMC-R although the configuration has `on`.
     ///
     /// # Errors
-    /// The annotation is neither "true" nor "false", or the kernel would refuse `smcUeid`. If SMC-R is off for all
-    /// pods, neither is checked.
+    /// The annotation is neither "true" nor "false", or the kernel would refuse `smcUeid`. Neither is checked if SMC-R
+    /// is off for all pods.
     pub fn requirement(&self) -> Result<SmcRequirement, ConfError> {
         self.check_ueid()?;
         let requirement = match (self.smcr, &self.annotation) {
@@ -108,8 +108,8 @@ impl Smc {
         Ok(requirement)
     }
 
-    /// Returns an error if `smcUeid` is invalid, unless SMC-R is off for all pods. DEL and GC do not call this
-    /// function: they use the record.
+    /// Returns an error if `smcUeid` is invalid, unless SMC-R is off for all pods. DEL and GC need no check, because
+    /// they use the record.
     pub fn check_ueid(&self) -> Result<(), ConfError> {
         match &self.wrong_ueid {
             Some(value) if self.smcr != Smcr::Off => Err(ConfError::Value {
@@ -124,8 +124,8 @@ impl Smc {
         }
     }
 
-    /// Returns the settings for a pod whose claim requests (`wanted`) or refuses SMC-R. The pod's annotation takes
-    /// precedence.
+    /// Returns the settings for a pod whose claim requests (`wanted`) or refuses SMC-R. The pod's annotation overrides
+    /// the claim.
     pub fn or_by_claim(self, wanted: bool) -> Self {
         let annotation = match (self.annotation, wanted) {
             (Annotation::Absent, true) => Annotation::Yes,
@@ -135,7 +135,7 @@ impl Smc {
         Self { annotation, ..self }
     }
 
-    /// Reports whether the pod's annotation requests SMC-R, and SMC-R is not off for all pods.
+    /// Returns true if the pod's annotation requests SMC-R, and SMC-R is not off for all pods.
     pub fn is_asked_by_pod(&self) -> bool {
         self.smcr != Smcr::Off && self.annotation == Annotation::Yes
     }
@@ -156,8 +156,8 @@ impl Annotation {
     }
 }
 
-/// Reports whether the kernel accepts `text` as a user EID (`smc_clc_ueid_valid()`, `net/smc/smc_clc.c`). smc-tools
-/// also refuses "..".
+/// Returns true if the kernel accepts `text` as a user EID (`smc_clc_ueid_valid()`, `net/smc/smc_clc.c`). Also returns
+/// false for "..", which smc-tools refuses.
 fn is_ueid(text: &str) -> bool {
     let alphanumeric = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit();
     (1..=LONGEST_UEID).contains(&text.len())

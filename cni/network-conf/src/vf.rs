@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Settings of a virtual function while a pod has it: sriov-cni's fields, with its meanings
+//! Settings of a virtual function while a pod has it. The fields are sriov-cni's, with the same meanings
 //! (`docs/configuration-reference.md` of k8snetworkplumbingwg/sriov-cni), and ib-sriov-cni's `guid` (`README.md` and
-//! `pkg/sriov/sriov.go` of k8snetworkplumbingwg/ib-sriov-cni). An empty text is none, as for Go's decoders.
+//! `pkg/sriov/sriov.go` of k8snetworkplumbingwg/ib-sriov-cni). An empty text counts as missing, as for Go's decoders.
 
 use crate::{
     ON_OFF,
@@ -37,7 +37,8 @@ pub fn fields(kind: VfSettingKind) -> &'static str {
     }
 }
 
-/// Returns the settings, in the order in which sriov-cni makes them. The pod's choices in `arguments` take precedence.
+/// Returns the settings in the order in which sriov-cni makes them. The pod's choices in `arguments` override the
+/// configuration.
 ///
 /// # Errors
 /// A value is wrong.
@@ -99,9 +100,10 @@ fn vlan(file: &Field<'_>) -> Result<Option<VfVlan>, Wrong> {
     }
 }
 
-/// Reads the hardware address in sriov-cni's order (`CmdAdd()`, `pkg/cnicommands/cni.go`). Multus requests an address
-/// by `MAC` of `CNI_ARGS`, which all plugins of a list get, and by `runtimeConfig` only if the network has the
-/// capability `mac` (`delegateAdd()`, `pkg/multus/multus.go`).
+/// Reads the hardware address from the same places and in the same order as sriov-cni (`CmdAdd()`,
+/// `pkg/cnicommands/cni.go`). Multus passes an address as `MAC` in `CNI_ARGS`, which all plugins of a list get. It also
+/// passes the address in `runtimeConfig` if the network has the capability `mac` (`delegateAdd()`,
+/// `pkg/multus/multus.go`).
 fn mac(file: &Field<'_>, arguments: &PodArguments<'_>) -> Result<Option<HardwareAddress>, Wrong> {
     let text = arguments.mac();
     let of_args = text.map(|text| {
@@ -133,8 +135,8 @@ fn guid(file: &Field<'_>, arguments: &PodArguments<'_>) -> Result<Option<Guid>, 
     })
 }
 
-/// Returns the first existing value of four places: `runtimeConfig`, `of_args` (from `CNI_ARGS`), the field `args`, the
-/// network's own field. A pod's own choice comes first, if it is allowed.
+/// Returns the first existing value of `runtimeConfig`, `of_args` (from `CNI_ARGS`), the field `args`, and the
+/// network's own field. If the pod may choose the value, its own choice comes first.
 fn chosen<T>(
     file: &Field<'_>,
     arguments: &PodArguments<'_>,
@@ -163,8 +165,8 @@ fn address(field: &Field<'_>) -> Result<Option<HardwareAddress>, Wrong> {
 
 const ONE_ADDRESS: &str = "must be the hardware address of one netdev, as 02:00:00:00:00:01";
 
-/// Reads the hardware address of an Ethernet netdev: of no group, and not all zeros. Accepted are the forms that
-/// sriov-cni accepts by Go's `net.ParseMAC`: with colons, with hyphens, or with two bytes between dots.
+/// Reads the hardware address of an Ethernet netdev, which is not all zeros and no group address. Accepts the formats
+/// of Go's `net.ParseMAC`, like sriov-cni: with colons, with hyphens, or two bytes between dots.
 fn one_address(text: &str) -> Option<HardwareAddress> {
     let pairs: Vec<&str> = text.split('.').collect();
     let with_colons = match &pairs[..] {

@@ -3,7 +3,7 @@
 
 use crate::{ConfError, EnvironmentError};
 
-/// The plugin does not support the `cniVersion`, or that version does not have the verb.
+/// The plugin does not support the `cniVersion`, or this version does not have the verb.
 pub const INCOMPATIBLE_VERSION: u32 = 1;
 /// The plugin does not support a field's value.
 pub const UNSUPPORTED_FIELD: u32 = 2;

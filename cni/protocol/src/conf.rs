@@ -21,7 +21,7 @@ pub struct Network {
     pub log: Log,
     /// `prevResult`, unchanged.
     pub prev_result: Option<Value>,
-    /// `cni.dev/valid-attachments`, for GC. None: the runtime gave no list, so that every attachment may be valid.
+    /// `cni.dev/valid-attachments`, for GC. `None`: the runtime passed no list, so every attachment may be valid.
     pub valid_attachments: Option<Vec<ValidAttachment>>,
 }
 
@@ -139,8 +139,8 @@ pub fn version_text(raw: &Map<String, Value>) -> &str {
 }
 
 impl Network {
-    /// Checks the fields that every plugin has. DEL and GC ignore wrong values of all fields but `name`, and for GC
-    /// the list of valid attachments ([`Mistakes`]).
+    /// Checks the fields that every plugin has. DEL and GC ignore wrong values, except for `name` and, for GC, the list
+    /// of valid attachments ([`Mistakes`]).
     ///
     /// # Errors
     /// A value is wrong, and the verb of `mistakes` does not ignore it.
@@ -159,7 +159,7 @@ impl Network {
         })
     }
 
-    /// Returns an error if the configuration's version is older than `since`, the first one that has `verb`.
+    /// Returns an error if the configuration's version is older than `since`, the first version with `verb`.
     pub fn since(&self, verb: &'static str, since: SpecVersion) -> Result<(), ConfError> {
         match self.version {
             version if version >= since => Ok(()),
@@ -232,12 +232,12 @@ fn prev_result(file: &Field<'_>) -> Result<Option<Value>, Wrong> {
     Ok(file.object("prevResult")?.value().cloned())
 }
 
-/// Keys of the valid attachments: the specification's key, and the key that libcni used before 1.2.1
+/// Keys of the list of valid attachments: the specification's key, and the key of libcni before 1.2.1
 /// (containernetworking/cni issue 1101).
 const VALID_ATTACHMENTS: [&str; 2] = ["cni.dev/valid-attachments", "cni.dev/attachments"];
 
-/// Returns the runtime's valid attachments. `null` means an empty list: Go marshals a nil slice as `null`, and CRI-O
-/// sends one when it starts on a node without pods.
+/// Returns the runtime's list of valid attachments. `null` means an empty list: Go marshals a nil slice as `null`,
+/// which CRI-O sends when it starts on a node without pods.
 fn valid_attachments(file: &Field<'_>) -> Result<Option<Vec<ValidAttachment>>, Wrong> {
     for name in VALID_ATTACHMENTS {
         let field = file.at(name);

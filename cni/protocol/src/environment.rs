@@ -119,7 +119,7 @@ pub enum EnvironmentError {
     Several(Vec<Self>),
 }
 
-/// Returns advice for a person who started the plugin. A runtime sets the variables of its verbs itself.
+/// Returns advice for a person who runs the plugin by hand. A runtime sets the variables of its verbs itself.
 fn by_hand(command: Option<Command>) -> &'static str {
     match command {
         None => "; a container runtime sets them, --help names the commands for people",
@@ -213,17 +213,17 @@ impl Environment {
     }
 }
 
-/// Reports whether `text` is valid as a container id or a network's name (specification, section 2).
+/// Returns true if `text` is valid as a container id or as a network's name (specification, section 2).
 pub fn is_identifier(text: &str) -> bool {
     let mut bytes = text.bytes();
     bytes.next().is_some_and(|b| b.is_ascii_alphanumeric())
         && bytes.all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
 }
 
-/// Largest length of an identifier, bytes: the limit of a file name less the characters that records add.
+/// Maximum length of an identifier in bytes: the limit for file names minus the characters that records add.
 pub const MAX_IDENTIFIER: usize = 200;
 
-/// Returns the value if it is set and valid. An invalid value's error is added to `errors`.
+/// Returns the value if it is set and valid. Adds the error about an invalid value to `errors`.
 fn kept<T>(
     value: Option<Result<T, EnvironmentError>>,
     errors: &mut Vec<EnvironmentError>,

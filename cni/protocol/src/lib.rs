@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The CNI protocol: a plugin reads its environment and standard input, and prints one JSON object. This crate knows
-//! neither devices nor addresses; all plugins of this project use it.
+//! The CNI protocol: a plugin reads its environment and standard input, and prints one JSON object. All plugins of this
+//! project use this crate, which has no code for devices or addresses.
 //!
 //! | module | owns |
 //! |---|---|

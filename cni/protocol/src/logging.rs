@@ -30,8 +30,8 @@ impl Write for Both {
     }
 }
 
-/// Starts logging. Each line begins with `program` and its context: verb, container, pod. A warning is logged once by a
-/// process: a verb that waits tries everything again.
+/// Starts logging. Each line begins with `program` and its context: verb, container, pod. A process logs each warning
+/// once, because a verb repeats its steps while it waits.
 pub fn start(program: &'static str, settings: &Log, environment: &Environment) {
     let context = context(environment);
     let warnings = Mutex::new(BTreeSet::new());
@@ -71,8 +71,8 @@ pub fn start(program: &'static str, settings: &Log, environment: &Environment) {
     }
 }
 
-/// Returns one line of a program's log. `head` names the program and its context. Control characters are escaped:
-/// others choose the names of pods and processes, which may contain newlines.
+/// Returns one line of a program's log. `head` contains the program and its context. Escapes control characters,
+/// because names of pods and processes can contain newlines.
 pub fn line(head: &str, level: log::Level, message: &fmt::Arguments<'_>) -> String {
     let level = level.as_str().to_ascii_lowercase();
     one_line(&format!("{head}: {level}: {message}")).into_owned()

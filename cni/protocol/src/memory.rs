@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The allocator of a plugin's process. musl's own allocator maps and unmaps pages all the time. dlmalloc's own lock
-//! is musl's mutex, which took a sixth of the time that an ADD spends outside the kernel.
+//! The allocator of a plugin's process. It replaces musl's allocator, which maps and unmaps pages all the time. It uses
+//! a lock of its own instead of musl's mutex, which took a sixth of the time that an ADD spends outside the kernel.
 
 use dlmalloc::Dlmalloc;
 use nix::{
@@ -13,7 +13,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Unit in which the heap grows, bytes: an ADD of a few rails needs one. Untouched pages take no memory.
+/// Step in which the heap grows, in bytes. An ADD of a few rails needs one step. Untouched pages use no memory.
 const GRANULARITY: usize = 512 << 10;
 
 /// Heap that an ADD of one rail uses, bytes.
@@ -70,9 +70,9 @@ unsafe impl GlobalAlloc for Memory {
     }
 }
 
-/// Asks the kernel to map all pages that an ADD will use in two calls. Without these calls, the first access of each
-/// page causes a fault; the faults took a twelfth of an ADD's time. Linux before 5.14 has no `MADV_POPULATE_WRITE`: the
-/// call fails, and the pages are mapped one by one.
+/// Requests that the kernel maps all pages for an ADD by two calls. Otherwise, the first access to each page causes a
+/// fault; the faults took a twelfth of an ADD's time. Linux before 5.14 has no `MADV_POPULATE_WRITE`: the call fails,
+/// and the pages are mapped one by one.
 pub fn populate() {
     // the block is freed at once, so that the next allocations use it
     let heap = Vec::<u8>::with_capacity(HEAP);

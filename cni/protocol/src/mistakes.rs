@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Treatment of wrong values. Most verbs refuse the configuration. DEL and GC ignore the values that they do not
-//! need: otherwise one typing error would keep every pod of the node from being deleted.
+//! Treatment of wrong values. Most verbs refuse a configuration with a wrong value. DEL and GC ignore wrong values that
+//! they do not need, so that a typing error does not prevent the deletion of every pod of the node.
 
 use crate::{Command, ConfError};
 
@@ -28,8 +28,8 @@ impl Mistakes {
         }
     }
 
-    /// Returns the value in `read`. If `read` is an error and the verb is DEL or GC, `or` records the error and
-    /// returns `default`.
+    /// Returns the value in `read`. If `read` is an error and the verb is DEL or GC, records the error and returns
+    /// `default`.
     ///
     /// # Errors
     /// Returns the error of `read` if the verb does not ignore it.
@@ -47,7 +47,7 @@ impl Mistakes {
         }
     }
 
-    /// Does the same as [`Mistakes::or`] for a field that GC needs, and whose wrong value GC does not ignore.
+    /// Like [`Mistakes::or`], but only for DEL: GC needs the field, and does not ignore a wrong value.
     ///
     /// # Errors
     /// Returns the error of `read` if the verb does not ignore it.

@@ -77,14 +77,14 @@ impl From<EnvironmentError> for Failure {
     }
 }
 
-/// The implementation of the verbs. The function gets the environment, the decoded configuration, and the output for
-/// the result.
+/// The implementation of the verbs: a function of the environment, the decoded configuration, and the output for the
+/// result.
 pub type Verb<'a> =
     dyn Fn(&Environment, Map<String, Value>, &mut dyn Write) -> Result<(), Failure> + 'a;
 
 impl Plugin {
     /// Runs one verb and returns the exit code. `output` gets the one JSON object that CNI requires. This function
-    /// answers VERSION; `verb` serves the other verbs.
+    /// itself answers VERSION, and calls `verb` for the others.
     pub fn run(
         &self,
         input: Input,
@@ -123,10 +123,10 @@ impl Plugin {
         }
     }
 
-    /// Runs one verb without arguments, for a program with this plugin built in.
+    /// Runs one verb without arguments, for a program that has this plugin built in.
     ///
     /// # Errors
-    /// Returns the failure of the verb, which `output` also gets. The caller logs it.
+    /// Returns the failure of the verb, which is also written to `output`. The caller logs it.
     pub fn answer(
         &self,
         environment: BTreeMap<String, String>,

@@ -8,8 +8,8 @@ use nix::{
 };
 use std::{fs, io, path::Path};
 
-/// Checks that files can be made in `directory`, and that its file system has free space. If `directory` does not
-/// exist, `check` examines the nearest existing ancestor.
+/// Checks that files can be created in `directory`, and that its file system has free space. If `directory` does not
+/// exist, checks its nearest existing ancestor.
 ///
 /// # Errors
 /// Returns the error that a write would return.

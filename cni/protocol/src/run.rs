@@ -16,9 +16,9 @@ use std::{
 
 const POLL: Duration = Duration::from_micros(500);
 
-/// Runs `program` with `input` on its standard input, and returns its exit status and standard output. The program is
-/// killed at `deadline`. The kernel also kills it when this process dies: an ADD that outlives its DEL would reserve
-/// an address for a deleted pod.
+/// Runs `program` with `input` on its standard input. Returns its exit status and standard output. The program is
+/// killed at `deadline`. The kernel also kills it when this process dies, because an IPAM ADD that outlives its DEL
+/// would reserve an address for a deleted pod.
 ///
 /// # Errors
 /// The program cannot be started, or it did not end before `deadline` ([`io::ErrorKind::TimedOut`]).
@@ -38,7 +38,7 @@ pub fn until(
     let mut child = program.spawn()?;
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let input = input.to_vec();
-    // the thread is not joined: a child of the plugin can keep standard input open without reading it
+    // do not join the thread: a child of the plugin can keep standard input open without reading
     let writer = thread::Builder::new().spawn(move || {
         // a plugin that ends without reading its input reports the reason in its result
         let _ = stdin.map(|mut stdin| stdin.write_all(&input));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files of the state directories, opened so that nothing in their place is waited for, followed, or read without
-//! an end: a link, a pipe without a writer, a device, a file of a gigabyte.
+//! Opens files of the state directories safely. If something else is at a file's path (a link, a pipe without a writer,
+//! a device, a file of a gigabyte), the functions do not wait for it, follow it, or read it without a limit.
 
 use fnv::FnvHasher;
 use nix::libc::{ELOOP, ENXIO, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, makedev};
@@ -35,13 +35,13 @@ impl FileError {
         self.source.kind()
     }
 
-    /// Returns true if somebody else held a lock for too long: it may be free the next time.
+    /// Returns true if another process held a lock for too long. A later try may succeed.
     pub fn is_held(&self) -> bool {
         self.kind() == io::ErrorKind::TimedOut
     }
 
-    /// Returns true if the error means that no file can be made: the disk is full or read-only, or a file is in the
-    /// place of the directory or of one above it.
+    /// Returns true if the error means that no file can be created: the disk is full or read-only, or one of the
+    /// directories is a file.
     pub fn lacks_room(&self) -> bool {
         matches!(
             self.kind(),
@@ -75,28 +75,27 @@ pub fn failed(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> File
 /// Size limit in bytes, larger than any file of this project.
 pub const LARGEST: u64 = 16 << 20;
 
-/// Length limit, in bytes, of a name from [`file_name`]: `NAME_MAX` (255, `include/uapi/linux/limits.h`) less the
-/// suffixes that callers append, such as `.json.new`.
+/// Maximum length in bytes of a name from [`file_name`]: `NAME_MAX` (255, `include/uapi/linux/limits.h`) minus suffixes
+/// that callers append, such as `.json.new`.
 pub const LONGEST_NAME: usize = 240;
 
-/// Flags with which an open waits for no other process, and no terminal becomes this process'.
+/// Flags for opening a file without waiting for another process, and without getting a controlling terminal.
 const AT_ONCE: i32 = O_NONBLOCK | O_NOCTTY;
 
-/// Sets a umask by which files and directories get the modes in this code, whatever the inherited umask: directories
-/// 0755, files their given mode, and none that others may write to. Programs that this process starts inherit the
-/// umask.
+/// Sets a umask, so that the modes in this code apply whatever the inherited umask was: directories get 0755, files get
+/// the given mode, and others cannot write to either. Programs that this process starts inherit the umask.
 pub fn set_umask() {
     umask(Mode::S_IWGRP | Mode::S_IWOTH);
 }
 
-/// Returns `name`, which others chose, as the name of a file or directory: unchanged if it is no longer than
-/// [`LONGEST_NAME`].
+/// Returns `name`, which others may have chosen, as a name for a file or directory. Does not change it if it is no
+/// longer than [`LONGEST_NAME`].
 pub fn file_name(name: &str) -> Cow<'_, str> {
     shortened(name, LONGEST_NAME)
 }
 
-/// Returns `name` in at most `longest` bytes. A longer name is cut, and ends with `~` and the 16 digits of a hash of the whole
-/// name. The hash is the same in every version of every program.
+/// Returns `name` in at most `longest` bytes. A longer name is cut, and ends with `~` and 16 digits of a hash of the
+/// whole name. The hash is the same in every version of every program.
 pub fn shortened(name: &str, longest: usize) -> Cow<'_, str> {
     if name.len() <= longest {
         return Cow::Borrowed(name);
@@ -112,14 +111,14 @@ pub fn shortened(name: &str, longest: usize) -> Cow<'_, str> {
 /// Returns the content of the file at `path`.
 ///
 /// # Errors
-/// `InvalidData`: `path` has no file of this project, but a link, no regular file, or more than [`LARGEST`] bytes.
-/// Other kinds: the system call fails.
+/// `InvalidData`: `path` is a link, is no regular file, or has more than [`LARGEST`] bytes. Other kinds: the system
+/// call fails.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     whole(open(path)?)
 }
 
-/// Does the same as [`read`] for a file that belongs to others: links may lead to it. A link to `/dev/null` reads as
-/// empty, as files masked for udev and systemd (udev(7)).
+/// Like [`read`], but for a file of another program: `path` may be a link. A link to `/dev/null` reads as empty: udev
+/// and systemd mask files in this way (udev(7)).
 ///
 /// # Errors
 /// Same as [`read`], but links are no error.
@@ -154,7 +153,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     )
 }
 
-/// Opens the file at `path` for writing, with its content; creates it with `mode` if it does not exist.
+/// Opens the file at `path` for writing, without truncating it. Creates a missing file with `mode`.
 ///
 /// # Errors
 /// Same as [`open`].
@@ -164,8 +163,8 @@ pub fn make(path: &Path, mode: u32) -> io::Result<File> {
     regular(options.custom_flags(AT_ONCE | O_NOFOLLOW).open(path))
 }
 
-/// Opens a file for writing that its readers read only when it is complete. First removes a foreign file in its place,
-/// and a file with other names (hard links), since a write would also change the file under its other names.
+/// Opens a file for writing that is complete before any reader opens it. First removes another program's file at this
+/// path, and a file with hard links, because a write would change the file under its other names too.
 ///
 /// # Errors
 /// `path` is a directory, or the system call fails.
@@ -177,7 +176,7 @@ pub fn renew(path: &Path, mode: u32) -> io::Result<File> {
     match make(path, mode).and_then(alone) {
         Err(error) if is_odd(&error) => {
             fs::remove_file(path).map_err(|_| error)?;
-            // fails if another process has put a file there since, and does not write to that file
+            // fails if another process has put a file there meanwhile, so that this file is not written to
             let mut options = OpenOptions::new();
             let options = options.write(true).create_new(true).mode(mode);
             options.custom_flags(O_NOFOLLOW).open(path)
@@ -186,8 +185,8 @@ pub fn renew(path: &Path, mode: u32) -> io::Result<File> {
     }
 }
 
-/// Replaces the file at `path` by `text`. Readers find the whole old or the whole new text, and so does a machine after
-/// a power loss. With `at_once`, the new text is on disk when this function returns.
+/// Replaces the file at `path` by `text`. Readers, and the machine after a power loss, find the whole old or the whole
+/// new text. With `at_once`, the new text is on disk when this function returns.
 ///
 /// # Errors
 /// A system call fails. The old file is unchanged, unless only the sync of the directory failed.
@@ -206,8 +205,8 @@ pub fn replace(path: &Path, text: &[u8], at_once: bool) -> io::Result<()> {
     })
 }
 
-/// Writes `text` to `file`, which was just opened for writing at `unfinished`, and renames it to `path`, replacing the
-/// file there. The directory is not synced: after a power loss the old file can be at `path`.
+/// Writes `text` to `file`, which was just opened for writing at `unfinished`. Then renames the file to `path`, and
+/// replaces an existing file. Does not sync the directory, so a power loss can bring back the old file.
 ///
 /// # Errors
 /// A system call fails. The file at `path` is unchanged, and `unfinished` may be left.
@@ -217,13 +216,12 @@ pub fn finish(mut file: &File, unfinished: &Path, text: &[u8], path: &Path) -> i
         file.set_len(0)?;
     }
     file.write_all(text)?;
-    // without the sync, a machine that loses power can come back with an empty file of that name
+    // without this sync, the file can be empty after a power loss
     file.sync_all()?;
     fs::rename(unfinished, path)
 }
 
-/// Returns true if `error`, of a function of this module, means that something else is in the place of a file of this
-/// project.
+/// Returns true if `error`, from a function of this module, means that the path is not a regular file of this project.
 pub fn is_odd(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidData
 }

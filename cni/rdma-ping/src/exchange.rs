@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sends the requests: in each round one for each pair of rails, all pairs at the same time.
+//! Sends the requests. Each round has one request for each pair of rails, all at the same time.
 
 use crate::{arguments::Arguments, icmp, rails::Device, wires};
 use rdma_netns::{
@@ -23,9 +23,9 @@ pub(crate) struct Pair {
     pub(crate) to: String,
     /// The peer's rail. `None`: only its address is known.
     pub(crate) rail: Option<PeerRail>,
-    /// Own address, if one is selected, and the peer's. `None`: the rails have no address of the same family.
+    /// Own address, if it is known, and the peer's address. `None`: the two rails have no address of the same family.
     pub(crate) addresses: Option<(Option<IpAddr>, IpAddr)>,
-    /// False if the two may be out of reach of each other: different rails of two pods.
+    /// False if the two rails need not reach each other: they are different rails of two pods.
     pub(crate) is_required: bool,
 }
 
@@ -38,9 +38,9 @@ pub(crate) struct PeerRail {
     pub(crate) netdev: String,
     /// Hardware address of the rail, if known.
     pub(crate) mac: Option<HardwareAddress>,
-    /// True if the pair's own rail has the same number, so that both are on one wire.
+    /// True if both rails of the pair have the same number, so that they are on one network.
     pub(crate) is_same: bool,
-    /// True if the address is the node's. The node loses it while a pod has the rail.
+    /// True if the address is the node's. While a pod has the rail, the node does not have this address.
     pub(crate) is_of_node: bool,
 }
 
@@ -55,9 +55,10 @@ pub(crate) struct Outcome {
     pub(crate) local: Option<(Local, String)>,
     /// Why the latest request has no answer.
     pub(crate) failure: Option<AskError>,
-    /// True if the peer answers ICMP. None: a peer that answers RDMA gets no ICMP request.
+    /// Result of an ICMP request: true if the peer answered. `None`: no ICMP request was sent, because the peer
+    /// answered RDMA.
     pub(crate) icmp: Option<io::Result<bool>>,
-    /// Rail of the peer that answers in place of the pair's, on a swapped cable.
+    /// Rail of the peer that answers in place of the expected one, because cables are swapped.
     pub(crate) swapped_with: Option<String>,
 }
 
@@ -93,8 +94,8 @@ impl Outcome {
     }
 }
 
-/// Pings all `pairs` from the calling thread's namespace, and calls `seen` with the number of the round after each
-/// answer or silence.
+/// Pings all `pairs` from the calling thread's namespace. Calls `seen` after each answer and each lost request, with
+/// the number of the round.
 pub(crate) fn run(
     arguments: &Arguments,
     devices: &BTreeMap<u32, Device>,
@@ -102,7 +103,8 @@ pub(crate) fn run(
     mut seen: impl FnMut(u32, &Outcome) -> io::Result<()>,
 ) -> io::Result<Vec<Outcome>> {
     let mut outcomes: Vec<Outcome> = pairs.into_iter().map(Outcome::new).collect();
-    // The peer's first answer is lost while its kernel resolves the own hardware address, so that it does not count.
+    // a first round that does not count: the peer's first answer is lost while its kernel resolves this side's hardware
+    // address
     round(arguments, devices, &mut outcomes)?;
     for outcome in outcomes.iter_mut().filter(|it| it.goes_on()) {
         *outcome = Outcome::new(outcome.pair.clone());
@@ -124,7 +126,7 @@ pub(crate) fn run(
     Ok(outcomes)
 }
 
-/// Does `work` for all `outcomes` at the same time, each on a thread.
+/// Runs `work` for all `outcomes` at the same time, each on its own thread.
 ///
 /// # Errors
 /// The system has no more threads.
@@ -140,7 +142,7 @@ fn at_once<'a>(
     })
 }
 
-/// Sends a request for each pair that goes on, and returns these.
+/// Sends a request for each pair that has not ended. Returns these pairs.
 ///
 /// # Errors
 /// As [`at_once`].

@@ -61,7 +61,7 @@ pub(crate) fn answers(source: Option<IpAddr>, to: IpAddr, timeout: Duration) -> 
         }
         match recv(socket.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
             Ok(length) if is_answer(&packet[..length], family, answer, id) => return Ok(true),
-            // the gateway's or the own kernel's "host unreachable" (EHOSTUNREACH) arrives as an error of the socket
+            // "host unreachable" (EHOSTUNREACH), from the gateway or from this kernel, is an error of the socket
             Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => {}
             Err(Errno::EHOSTUNREACH | Errno::ENETUNREACH | Errno::ECONNREFUSED) => {
                 return Ok(false);
@@ -90,7 +90,8 @@ fn checksum(bytes: &[u8]) -> u16 {
     !((folded + (folded >> 16)) as u16)
 }
 
-/// Returns true for the answer `kind` to the message with `id`. A raw IPv4 socket receives the IP header, too.
+/// Returns true if `packet` is the answer `kind` to the message with `id`. A raw IPv4 socket also receives the IP
+/// header.
 fn is_answer(packet: &[u8], family: AddressFamily, kind: u8, id: [u8; 2]) -> bool {
     let header = match (family, packet.first()) {
         (AddressFamily::Inet, Some(first)) => usize::from(first & 0xf) * 4,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin ping`: pings rails over RDMA. No program is needed on the other side ([`rdma_netns::sidr`]). The
-//! command reads the kernel and the records of pods, and changes nothing.
+//! `rdma-device-plugin ping`: pings rails over RDMA. The peer needs no program ([`rdma_netns::sidr`]). The command
+//! reads the kernel and the records of pods, and changes nothing.
 //!
 //! | module | owns |
 //! |---|---|
@@ -188,8 +188,8 @@ fn with_the_other_pod(
     Ok(is_good)
 }
 
-/// Pings the rail of `node` with the same number from each rail of this node. Returns true if all of these pairs reach
-/// each other.
+/// Pings, from each rail of this node, the rail of `node` with the same number. Returns true if all of these pairs
+/// reach each other.
 fn with_node(
     arguments: &Arguments,
     node: &str,
@@ -241,8 +241,7 @@ struct Both<'a> {
 }
 
 impl Both<'_> {
-    /// Pings, and writes the table. Returns true if each own rail reaches the rail of the same number of the other
-    /// side.
+    /// Pings, and writes the table. Returns true if each own rail reaches the other side's rail with the same number.
     fn ping(
         &self,
         arguments: &Arguments,

@@ -33,7 +33,7 @@ pub(crate) enum NodeError {
 /// A NIC of a node's slices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeRail {
-    /// Resource, and number of the NIC in it: equal on nodes that are set up alike.
+    /// Resource, and number of the NIC in it. Nodes with the same set-up have the same numbers.
     pub(crate) place: (String, i64),
     /// The netdev, or the bond that it is a port of, with its addresses.
     pub(crate) rail: Rail,
@@ -47,7 +47,7 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    /// Asks the API server for the rails of this pod's node and of `node`. `directory` has the pod's token.
+    /// Reads the rails of this pod's node and of `node` from the API server. `directory` has the pod's token.
     ///
     /// # Errors
     /// The API server refuses access, or has no rails of one of the nodes.
@@ -83,7 +83,7 @@ impl Nodes {
     }
 }
 
-/// Returns the rails of `node` in a list of slices. A NIC of several resources counts once.
+/// Returns the rails of `node` from a list of slices. A NIC of several resources is returned once.
 fn rails_of(list: &Value, node: &str) -> Vec<NodeRail> {
     let slices = list["items"].as_array().into_iter().flatten();
     let slices = slices.filter(|it| it["spec"]["nodeName"] == node);

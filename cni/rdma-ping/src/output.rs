@@ -69,8 +69,8 @@ fn name(outcome: &Outcome) -> String {
     from.map_or_else(|| to.clone(), |from| format!("{from} to {to}"))
 }
 
-/// Returns a table of own rails by the peers' rails. A cell is the median time, with the answered part if answers are
-/// missing. The possible reasons of silent pairs follow.
+/// Returns a table with own rails as rows and the peers' rails as columns. A cell contains the median time, and the
+/// share of answers if some are missing. Possible reasons of unanswered pairs follow.
 pub(crate) fn matrix(outcomes: &[Outcome]) -> String {
     let mut rows: Vec<&str> = vec![];
     let mut columns: Vec<&str> = vec![];
@@ -103,7 +103,7 @@ pub(crate) fn matrix(outcomes: &[Outcome]) -> String {
     text
 }
 
-/// Returns the table of [`matrix`] for the rails of two pods, and the own rails for which the other pod has none.
+/// Returns the table of [`matrix`] for the rails of two pods, and those own rails that the other pod does not have.
 pub(crate) fn exchanged(own: &str, other: &str, outcomes: &[Outcome], alone: &[&str]) -> String {
     let mut text = format!("rails of {own} (rows) to rails of {other} (columns), median times\n");
     text.push_str(&matrix(outcomes));
@@ -142,7 +142,7 @@ fn columns_of(table: &[Vec<String>]) -> String {
     text
 }
 
-/// Returns a possible reason for requests without an answer. None: all were answered, or no answer is required.
+/// Returns a possible reason for unanswered requests. `None`: all requests were answered, or no answer is required.
 fn reason(outcome: &Outcome) -> Option<String> {
     let reason = fault(outcome)?;
     let rail = outcome.pair.rail.as_ref();
@@ -230,7 +230,7 @@ pub(crate) fn json(outcomes: &[Outcome]) -> Value {
     json!({ "pairs": pairs })
 }
 
-/// Returns the document of [`json()`] for the rails of two pods, with the own rails that the other pod lacks.
+/// Returns the document of [`json()`] for the rails of two pods, with those own rails that the other pod does not have.
 pub(crate) fn exchanged_json(
     own: &str,
     other: &str,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The other pod of `--exchange`. Both pods listen on one TCP port of the pod network, and each sends its [`List`], a
-//! line of JSON, to a client with an address of the other pod. The client keeps its connection while it pings, and ends
-//! it with the line `done`. The server keeps its rails until this line arrives. Clients with other addresses are
-//! closed: pods of one cluster reach each other without address translation.
+//! The other pod of `--exchange`. Both pods listen on the same TCP port of the pod network. Each sends its [`List`], a
+//! line of JSON, to a client with an address of the other pod. The client keeps its connection while it pings, and then
+//! sends the line `done`. The server keeps its rails until this line arrives. It closes connections of clients with
+//! other addresses. Pods of one cluster reach each other without address translation, so the addresses are reliable.
 
 use crate::list::List;
 use std::{
@@ -55,7 +55,7 @@ impl FromStr for Place {
 }
 
 impl Place {
-    /// Listens on the port with IPv6 and IPv4, as far as the kernel has them.
+    /// Listens on the port for IPv6 and IPv4, if the kernel supports them.
     pub(crate) fn listen(&self) -> io::Result<TcpListener> {
         TcpListener::bind((Ipv6Addr::UNSPECIFIED, self.port))
             .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, self.port)))
@@ -111,8 +111,8 @@ impl Others {
     }
 }
 
-/// Connects to the other pod of `place`, whose addresses are not among `own`, and reads its list. `others` gets its
-/// addresses.
+/// Connects to the other pod of `place`, an address that is not in `own`, and reads its list. Stores its addresses in
+/// `others`.
 ///
 /// # Errors
 /// No pod answers in time, or the answer is no list.
@@ -195,7 +195,7 @@ fn read_line(stream: &mut TcpStream, longest: usize, until: Instant) -> io::Resu
 pub(crate) struct Server(Receiver<()>);
 
 impl Server {
-    /// Serves the list to `others` until the process ends. A client that takes more than `patience` is left.
+    /// Serves the list to `others` until the process ends. Closes a connection that takes longer than `patience`.
     pub(crate) fn start(
         listener: TcpListener,
         list: &List,
@@ -231,7 +231,7 @@ impl Server {
         Ok(Self(is_done))
     }
 
-    /// Waits until the other pod no longer needs the own rails. Returns false if that takes longer than `until`.
+    /// Waits until the other pod no longer needs this pod's rails. Returns false after `until`.
     pub(crate) fn wait(&self, until: Instant) -> bool {
         let left = until.saturating_duration_since(Instant::now());
         self.0.recv_timeout(left) != Err(RecvTimeoutError::Timeout)

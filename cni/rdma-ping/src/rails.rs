@@ -52,7 +52,7 @@ impl Rail {
         }
     }
 
-    /// Gives each of `rails` its hardware address in the calling thread's namespace.
+    /// Sets the hardware address of each of `rails`, from the calling thread's namespace.
     ///
     /// # Errors
     /// The kernel's.
@@ -105,8 +105,8 @@ pub(crate) struct Here {
 }
 
 impl Here {
-    /// Reads the RDMA devices. The rails are the netdevs of their ports, and netdevs with an address that the connection
-    /// manager at `manager` finds among the devices' GIDs: the children that pods have of shared NICs.
+    /// Reads the RDMA devices. The rails are the netdevs of their ports, and pods' children of shared NICs. A child is
+    /// a netdev with an address for which the connection manager at `manager` finds a GID of the devices.
     pub(crate) fn read(manager: &Path) -> io::Result<Self> {
         let Some(mut nldev) = Nldev::open()? else {
             return Ok(Self::default());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Swapped cables: on the wire of an own rail, another rail of the peer than the one with the same number answers ARP
-//! or neighbour discovery. These requests need no route, so they also find rails of other networks.
+//! Detects swapped cables: on the network of an own rail, ARP or neighbour discovery is answered by a rail of the peer
+//! with another number. These requests need no route, so they also find rails of other networks.
 
 use crate::exchange::{Outcome, PeerRail};
 use rdma_netns::{HardwareAddress, InterfaceName, Linux, Question, probe::Sign};
@@ -20,8 +20,8 @@ struct Silent {
     rail: PeerRail,
 }
 
-/// Names the swapped rail in each of `outcomes` that is silent because of a swap. The function probes from the calling
-/// thread's namespace, and needs `CAP_NET_RAW`: without it no rail is named.
+/// Adds the swapped rail to each of `outcomes` that is unanswered because of a swap. Probes from the calling thread's
+/// namespace, which needs `CAP_NET_RAW`; without it, adds no rail.
 pub(crate) fn compare(outcomes: &mut [Outcome]) {
     let mut silent: Vec<Silent> = vec![];
     for (at, Outcome { pair, times, .. }) in outcomes.iter().enumerate() {
@@ -77,10 +77,10 @@ fn heard(kernel: &Linux, netdev: &InterfaceName, address: IpAddr) -> Option<Hard
     conflicts.find(|it| it.sign == Sign::Has).map(|it| it.by)
 }
 
-/// Returns the peer's rail that is on the wire of `own` in place of the right one, while the right one is on the
-/// other's wire. `heard` has for each wire the machine that answers for each rail's address. One direction alone is no
-/// swap: rails have other numbers on a node that lacks a NIC. A rail that is also on its own wire is in a network with
-/// both.
+/// Returns the peer's rail that is on the network of `own` in place of the expected rail, if the expected rail is on
+/// that rail's network. `heard` contains for each network and each rail's address the machine that answers. One
+/// direction alone is no swap, because rails have other numbers on a node that lacks a NIC. A rail that is also on its
+/// own network is not swapped: the network connects both.
 fn swapped(
     rails: &[&PeerRail],
     heard: &[Vec<Option<HardwareAddress>>],

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CDI entries (Container Device Interface, specification 0.5). A container that requests a device by its CDI name
-//! gets the character devices of the entry. The runtime reads the entry when it creates the container, after the
-//! chain's ADD. A move, which renumbers the devices, can therefore correct the entry in time.
+//! CDI entries (Container Device Interface, specification 0.5). A container that requests a device by its CDI name gets
+//! the character devices in the device's entry. The runtime reads the entry when it creates the container, after the
+//! chain's ADD. If a move changes the devices' numbers, ADD can therefore still update the entry.
 //!
 //! The module has one file, with one entry for each device. It ignores files of other vendors.
 
@@ -41,7 +41,7 @@ pub fn full_name(entry: &str) -> String {
 }
 
 impl Cdi {
-    /// Returns the file in the CDI directory. A lock in the state directory allows one writer at a time.
+    /// Returns the file in the CDI directory. A lock in the state directory ensures one writer at a time.
     pub fn new(directory: &Path, state_dir: &Path) -> Self {
         Self {
             path: directory.join("rdma-device-plugin-rdma.json"),
@@ -51,15 +51,15 @@ impl Cdi {
 
     /// Replaces all entries. Returns true if the file changed.
     ///
-    /// `write` calls `entries` under the lock, so that the numbers are not older than those of a concurrent move.
+    /// Calls `entries` under the lock, so that its numbers are not older than those of a concurrent move.
     pub fn write(&self, entries: impl FnOnce() -> Vec<Entry>) -> Result<bool, FileError> {
         let _lock = file::lock(&self.lock)?;
         self.put(entries().iter().map(Entry::json).collect())
     }
 
-    /// Corrects the entry of `device`, whose character devices are now `nodes`. The entry keeps its kinds of devices.
-    /// If there is no entry, the kinds of `promised` make a new one: the daemon may have written the file just when a
-    /// move had removed the device. Without entry and `promised`, nothing changes. Returns true if the file changed.
+    /// Updates the entry of `device` with the character devices `nodes`. The entry keeps its kinds of devices. A
+    /// missing entry is created with the kinds of `promised`: the daemon may have written the file while the device was
+    /// away in a move. Does nothing if both entry and `promised` are missing. Returns true if the file changed.
     pub fn renumber(
         &self,
         device: &DeviceAddress,
@@ -79,8 +79,8 @@ impl Cdi {
         self.path.exists()
     }
 
-    /// Writes the entries that have devices. The specification allows neither an entry without an edit nor a file
-    /// without an entry.
+    /// Writes the entries that have devices. The CDI specification allows neither an entry without an edit nor a file
+    /// without entries.
     fn put(&self, mut devices: Vec<Value>) -> Result<bool, FileError> {
         devices.retain(|entry| !kinds(entry).is_empty());
         if devices.is_empty() {
@@ -101,8 +101,8 @@ impl Entry {
     }
 }
 
-/// Returns the entries of the specification `content` with the entry of `device` corrected as by [`Cdi::renumber`].
-/// Entries of other devices stay unchanged. None: there is nothing to correct.
+/// Returns the entries of `content`, with the entry of `device` updated like in [`Cdi::renumber`]. Does not change
+/// other devices' entries. `None`: no update is needed.
 pub fn renumbered(
     content: &Value,
     device: &DeviceAddress,
@@ -128,7 +128,7 @@ pub fn renumbered(
     Some(devices)
 }
 
-/// Returns a character device of a container's edits, with the same path in the container as on the node.
+/// Returns a character device for a container's edits. Its path is the same in the container as on the node.
 pub fn device_node(node: &CharNode) -> Value {
     json!({
         "path": format!("/dev/infiniband/{}", node.name),

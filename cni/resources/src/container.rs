@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rails of a container's pod, which are unknown when kubelet allocates. A container gets them by a CDI entry with
-//! the variable [`RAILS`], and by a mounted directory with the configuration files of libraries. Entry and directory
-//! are named after the container's smallest id of a resource, which no other container has, and are written before the
-//! container is created. The entry also has the [`Hook`] that sets the container's limits.
+//! Passes a pod's rails to its containers. When kubelet allocates, the rails are unknown. A container therefore gets
+//! them by a CDI entry with the variable [`RAILS`], and by a mounted directory with configuration files of libraries.
+//! Both have the name of the container's smallest id of a resource, which no other container has. They are written
+//! before the container is created. The entry also has the [`Hook`] that sets the container's limits.
 //!
 //! One CDI file has the entries of all containers of the node.
 
@@ -27,7 +27,7 @@ pub const RAILS: &str = "RDMA_RAILS";
 /// Path of the mounted directory in a container.
 pub const MOUNTED: &str = "/run/rdma";
 
-/// A file in that directory, with variables for a library. Variables of the environment take precedence.
+/// A file in the mounted directory, with variables for a library. Environment variables override them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LibraryFile {
     /// `nccl.conf`, which NCCL since 2.23 reads as `NCCL_CONF_FILE` (`initEnv()`, `src/misc/param.cc`).
@@ -75,7 +75,7 @@ pub struct Containers {
     root: PathBuf,
 }
 
-/// The names of all ids of each container that has an entry, by the entry's name.
+/// All ids of each container with an entry, by the entry's name.
 pub type Known = BTreeMap<String, BTreeSet<String>>;
 
 /// The key of a container: `id` is the smallest of its ids of `resource`.
@@ -88,7 +88,7 @@ pub struct ContainerId<'a> {
 }
 
 impl<'a> ContainerId<'a> {
-    /// Returns the key of the container with `ids`, in any order. `None`: `ids` is empty.
+    /// Returns the key of the container with `ids`, in any order. `None`: there are no ids.
     pub fn of(resource: &'a str, ids: &'a [String]) -> Option<Self> {
         let id = ids.iter().min()?;
         Some(Self { resource, id })
@@ -108,7 +108,7 @@ impl<'a> ContainerId<'a> {
 }
 
 impl Containers {
-    /// Returns the containers with their CDI file in `cdi_directory`, and directories and lock in `state_dir`.
+    /// Returns the containers whose CDI file is in `cdi_directory`, and whose directories and lock are in `state_dir`.
     pub fn new(cdi_directory: &Path, state_dir: &Path) -> Self {
         Self {
             path: cdi_directory.join("rdma-device-plugin-container.json"),
@@ -118,7 +118,7 @@ impl Containers {
         }
     }
 
-    /// Makes the container's directory, without files, and returns its path.
+    /// Creates the container's directory without files, and returns its path.
     ///
     /// # Errors
     /// The directory cannot be made, or an old file cannot be removed.
@@ -144,8 +144,8 @@ impl Containers {
         resource.join(file_name(container.id))
     }
 
-    /// Locks the entries against other writers until the guard is dropped. The caller reads the pods' records under
-    /// the lock.
+    /// Locks the entries against other writers until the guard is dropped. The caller must hold the lock while it reads
+    /// the pods' records.
     ///
     /// # Errors
     /// Another process holds the lock for too long.
@@ -153,8 +153,8 @@ impl Containers {
         file::lock(&self.lock)
     }
 
-    /// Writes the entry of the container with `ids` of `resource`. Removes entries of other containers with rails if
-    /// none of their ids is among `held`, the containers of existing pods. The caller holds the [`lock`](Self::lock).
+    /// Writes the entry of the container with `ids` of `resource`. Removes the entry of each other container with rails
+    /// that has no id in `held`, the ids of existing pods' containers. The caller holds the [`lock`](Self::lock).
     ///
     /// # Errors
     /// A file cannot be written.
@@ -213,8 +213,8 @@ impl Edits {
     }
 }
 
-/// Returns the CDI file and the ids of its containers after [`write_entry`](Containers::write_entry); `content` and
-/// `known` are those before. None: the container has no ids.
+/// Returns the CDI file and the ids of its containers after [`write_entry`](Containers::write_entry). `content` and
+/// `known` are the file and ids before. `None`: the container has no ids.
 pub fn told(
     (content, mut known): (&Value, Known),
     (resource, ids): (&str, &[String]),
@@ -238,7 +238,8 @@ pub fn told(
     Some((specification, known))
 }
 
-/// Returns true for an empty list of rails (`hostNetwork`; in no record), and for a hook alone.
+/// Returns true for an entry with an empty list of rails (`hostNetwork`, which no record contains), and for an entry
+/// with only a hook.
 fn has_no_rails(entry: &Value) -> bool {
     let edits = &entry["containerEdits"];
     edits["env"][0] == format!("{RAILS}=[]")

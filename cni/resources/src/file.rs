@@ -67,8 +67,8 @@ pub fn parse_record<T: DeserializeOwned>(
 
 /// Replaces the file, unless it has this content already. Returns true if it was replaced.
 ///
-/// The temporary file's name has no ending that a reader searches for. All writers of all containers use the same name,
-/// and one at a time holds it: the next writer uses the temporary file of a killed one.
+/// No reader searches for files with the temporary file's suffix. All writers in all containers use the same temporary
+/// name, and lock it. The next writer reuses the temporary file of a killed one.
 ///
 /// # Errors
 /// The directory cannot be made, or the file cannot be written.
@@ -110,20 +110,20 @@ pub fn remove(path: &Path) -> Result<bool, FileError> {
     }
 }
 
-/// Returns the file name for a resource's or an id's name. `/` separates a prefix or a device from the rest; no name
-/// starts with a dot then. The file's content distinguishes two names that become one.
+/// Returns the file name for the name of a resource or an id. Replaces `/`, which separates a prefix or a device from
+/// the rest. The result does not begin with a dot. If two names get the same file name, the file's content
+/// distinguishes them.
 pub(crate) fn file_name(name: &str) -> String {
     let name = name.replace('/', "@").replace("..", "@@");
     state_file::file_name(&name).into_owned()
 }
 
-/// Returns the path of `path`'s temporary file. A killed writer leaves it to the next one.
+/// Returns the path of the temporary file for `path`. The next writer reuses the file of a killed writer.
 pub fn unfinished(path: &Path) -> PathBuf {
     path.with_extension("new")
 }
 
-/// Opens the file at `path`, and makes it if it does not exist, when no other writer holds it. Dropping the result
-/// releases it.
+/// Opens or creates the file at `path`, as soon as no other writer holds it. Dropping the result releases it.
 fn own(path: &Path, mode: u32) -> io::Result<Held> {
     let open = || state_file::renew(path, mode);
     // the former holder has renamed the file, and readers see it
@@ -132,12 +132,12 @@ fn own(path: &Path, mode: u32) -> io::Result<Held> {
     Ok(held)
 }
 
-/// Time for which another process may hold a lock: it observes the hardware and writes one file. A waiting process may
-/// have the node's lock, for which every other change waits.
+/// Time limit for another process's lock. The holder observes the hardware and writes one file. The limit is short,
+/// because the waiting process may hold the node's lock, for which every other change waits.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Waits until no other process holds the lock file at `path`, for a limited time: a stopped process, or one that waits
-/// for a driver, delays no pod's end. Dropping the result releases the lock.
+/// Waits for a limited time until no other process holds the lock file at `path`. So a process that is stopped, or that
+/// waits for a driver, delays no pod's end. Dropping the result releases the lock.
 ///
 /// # Errors
 /// The file cannot be made, or another process holds it all the time.

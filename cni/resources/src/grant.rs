@@ -2,8 +2,8 @@
 //! The devices that one Allocate granted for an id. The chain attaches exactly these devices. Before a container
 //! starts, the daemon checks that its character devices still have the granted numbers.
 //!
-//! A grant outlives the daemon and the node's boot: kubelet does not allocate again what its own checkpoint has. The
-//! next grant of the same id replaces it.
+//! A grant stays valid after the daemon ends and after a reboot, because kubelet does not allocate again what is in its
+//! checkpoint. The next grant of the same id replaces it.
 
 use crate::{CharNode, ContainerLimits, FileError, Sharing, file};
 use cni_protocol::state_file;
@@ -16,8 +16,8 @@ use std::{
     time::SystemTime,
 };
 
-/// The format that this version writes. A newer one is refused ([`file::read_record`]): a newer grant can mean another
-/// netdev.
+/// The format that this version writes. A reader refuses a newer format ([`file::read_record`]), because a newer grant
+/// can mean another netdev.
 pub const FORMAT: u32 = 2;
 
 /// The grants of a node.
@@ -40,7 +40,7 @@ pub struct Grant {
     pub sharing: Sharing,
     /// True if the container gets the devices by CDI names, false if by path.
     pub cdi: bool,
-    /// True if the node's chain had `rdma-cni` at Allocate. The pod's network must then be made with `rdma-cni`.
+    /// True if the node's chain contained `rdma-cni` at Allocate. The pod's network must then be made with `rdma-cni`.
     #[serde(default)]
     pub chained: bool,
     /// True if Allocate promised the container an entry with its pod's rails ([`container`](crate::container)).
@@ -61,8 +61,8 @@ pub struct GrantedDevice {
     pub address: DeviceAddress,
     /// Name of the RDMA device at Allocate.
     pub rdma: String,
-    /// Netdev on which pods get their children, if the resource names one: the device's own netdev, its bond, or a
-    /// VLAN of either.
+    /// Netdev of which pods get children, if the resource has `parents`: the device's own netdev, its bond, or a VLAN
+    /// of one of these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
     /// Granted character devices.
@@ -85,7 +85,7 @@ impl Grants {
         }
     }
 
-    /// Reads the grant of `id`. None: `id` was never granted.
+    /// Reads the grant of `id`. `None`: `id` was never granted.
     ///
     /// # Errors
     /// The grant cannot be read, or a newer daemon wrote it.
@@ -103,7 +103,7 @@ impl Grants {
             .collect()
     }
 
-    /// Writes the grant. The file's modification time becomes the current time even if the content is the same.
+    /// Writes the grant. Sets the file's modification time to the present time, even if the content is the same.
     pub fn write(&self, grant: &Grant) -> Result<(), FileError> {
         let path = self.path(&grant.resource, &grant.id);
         if file::replace(&path, grant, 0o600)? {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The limits of a container that no CDI entry can set, and the runtime's hook that sets them: `rdma-cni oci-hook`.
+//! A container's limits that a CDI entry cannot set, and the runtime's hook that sets them: `rdma-cni oci-hook`.
 
 use crate::Memlock;
 use serde::{Deserialize, Serialize};
@@ -31,7 +31,7 @@ pub struct RdmaLimits {
     /// Number of open contexts (`hca_handle`); `None`: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handles: Option<u32>,
-    /// Number of queue pairs, memory regions, completion queues and other objects together (`hca_object`); `None`: no
+    /// Total number of queue pairs, memory regions, completion queues and other objects (`hca_object`). `None`: no
     /// limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objects: Option<u32>,
@@ -53,8 +53,8 @@ impl ContainerLimits {
         self == Self::default()
     }
 
-    /// Returns the limits of a container that has the resources of both: the greater limit of locked memory, and the
-    /// lower ones of RDMA devices.
+    /// Returns the limits of a container with both resources: the higher limit of locked memory, and the lower limits
+    /// of RDMA devices.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         let lower = |one: Option<u32>, two: Option<u32>| one.into_iter().chain(two).min();
@@ -124,8 +124,8 @@ pub struct Hook {
 }
 
 impl Hook {
-    /// Returns the hook by which `rdma-cni` in the directory `plugins` sets the limits. It records a container with
-    /// limits of RDMA devices in `state_dir`.
+    /// Returns the hook by which `rdma-cni` in the directory `plugins` sets the limits. If RDMA devices are limited,
+    /// the hook also records the container in `state_dir`.
     pub fn new(plugins: &Path, limits: ContainerLimits, state_dir: &Path) -> Self {
         let is_recorded = !limits.rdma.is_empty();
         Self {
@@ -135,8 +135,8 @@ impl Hook {
         }
     }
 
-    /// Returns the hook in the form of CDI (`hooks` of `containerEdits`). The runtime calls it when the container's
-    /// process exists and its program does not run yet (`createRuntime`, OCI runtime specification, `config.md`).
+    /// Returns the hook in the format of CDI (`hooks` of `containerEdits`). The runtime calls it when the container's
+    /// process exists but does not execute its program yet (`createRuntime`, OCI runtime specification, `config.md`).
     pub fn json(&self) -> Value {
         let words = ["rdma-cni", HOOK].map(str::to_owned).into_iter();
         let state_dir = self.state_dir.iter();

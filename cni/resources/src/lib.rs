@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files that `rdma-device-plugin` writes for `rdma-cni` and the runtime. Kubelet passes only ids to the chain, and
-//! the daemon may be down when a pod starts. So the daemon keeps the meaning of the ids in the state directory.
+//! Files that `rdma-device-plugin` writes for `rdma-cni` and the runtime. Kubelet passes only ids to the chain, and the
+//! daemon may be down when a pod starts. The daemon therefore stores the ids' devices in the state directory.
 //!
 //! | module | file | written by | read by |
 //! |---|---|---|---|
@@ -10,11 +10,11 @@
 //! | [`container`] | `<CDI directory>/rdma-device-plugin-container.json`, `<stateDir>/containers/<resource>/<id>/` | the daemon | the runtime; libraries in the container |
 //! | [`limited`] | `<stateDir>/limited/<container id>.json`: the cgroups of a container with limits, and its pod | the hook | both |
 //!
-//! [`hook`] has a container's limits, with the hook that sets them; [`memlock`] is that of locked memory.
+//! [`hook`] contains a container's limits, and the hook that sets them. [`memlock`] is the limit of locked memory.
 //!
 //! [`nccl`] computes the variables by which NCCL chooses the right GID.
 //!
-//! Every file is replaced by rename: a reader never sees a part of one.
+//! Every file is replaced by a rename, so a reader never sees an incomplete file.
 
 pub mod cdi;
 pub mod container;
@@ -48,7 +48,7 @@ pub enum Sharing {
     Exclusive,
 }
 
-/// A character device of a container, with the name and number that it had at one time.
+/// A character device of a container, with the name and number that it had when it was observed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CharNode {
     /// Name below `/dev/infiniband`: `uverbs0`.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The GID by which NCCL sends, and the variables that make NCCL choose a GID of the pod.
+//! The GID with which NCCL sends, and the variables that make NCCL choose a GID of the pod.
 //!
-//! Without a pinned index, NCCL chooses by address family, range of addresses and RoCE version (`ncclIbGetGidIndex()`
-//! and `ncclUpdateGidIndex()` in NCCL's `src/transport/net_ib.cc`, since 2.21). NCCL does not know network
-//! namespaces: from a table with addresses of the node and of several pods it chooses the first one that fits.
+//! Without a pinned index, NCCL chooses a GID by address family, address range and RoCE version (`ncclIbGetGidIndex()`
+//! and `ncclUpdateGidIndex()` in NCCL's `src/transport/net_ib.cc`, since 2.21). NCCL ignores network namespaces: if a
+//! table has addresses of the node and of several pods, NCCL chooses the first one that fits.
 
 use rdma_netns::{Gid, GidKind, GidTable};
 use std::{collections::BTreeSet, fmt, net::Ipv6Addr};
@@ -30,7 +30,7 @@ pub struct Choice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     gid: Ipv6Addr,
-    /// Length of the prefix, bits of 128. At least 1; for IPv4 addresses at least [`MAPPED_BITS`] + 1.
+    /// Length of the prefix in bits, 1 to 128. For IPv4 addresses at least [`MAPPED_BITS`] + 1.
     bits: u32,
 }
 
@@ -42,14 +42,14 @@ const MAPPED_BITS: u32 = 96;
 pub struct Port {
     /// RDMA device.
     pub device: String,
-    /// Index of the GID to send by: the GID of the first address, or the InfiniBand port's own. `None`: the GID does
-    /// not exist.
+    /// Index of the GID to send with: the GID of the first address, or the InfiniBand port's own GID. `None`: the GID
+    /// does not exist.
     pub index: Option<u32>,
-    /// RoCE v2 GIDs of the pod's addresses, in the order of the addresses. Empty for an InfiniBand port: NCCL
-    /// distinguishes it by its link layer.
+    /// RoCE v2 GIDs of the pod's addresses, in the order of the addresses. Empty for an InfiniBand port, which NCCL
+    /// recognizes by its link layer.
     pub own: Vec<Ipv6Addr>,
-    /// All GIDs of a port that the pod shares with the node and other pods, or the reason why they are unknown. None:
-    /// the RDMA device was moved, and all its GIDs are the pod's.
+    /// All GIDs of a port that the pod shares with the node and other pods, or the reason why they are unknown. `None`:
+    /// the RDMA device was moved, so all its GIDs are the pod's.
     pub shared: Option<Result<GidTable, String>>,
 }
 
@@ -87,8 +87,8 @@ impl fmt::Display for Family {
 }
 
 impl Range {
-    /// Returns the smallest range with all `gids`, which have one family. None: there are no GIDs, or only the whole
-    /// family has all of them.
+    /// Returns the smallest range that contains all `gids`, which have one family. `None`: there are no GIDs, or only
+    /// the range of the whole family contains them.
     fn around(gids: &[Ipv6Addr]) -> Option<Self> {
         let gid = *gids.first()?;
         let all = match Family::of(gid) {
@@ -121,8 +121,8 @@ impl fmt::Display for Range {
 }
 
 impl Choice {
-    /// Returns the index that NCCL chooses from `table`, with its default RoCE version 2
-    /// (`NCCL_IB_ROCE_VERSION_NUM`). NCCL starts with index 0, whatever it has, and continues to better ones.
+    /// Returns the index that NCCL chooses from `table`, with its default RoCE version 2 (`NCCL_IB_ROCE_VERSION_NUM`).
+    /// NCCL starts with index 0, whatever its GID, and then prefers better ones.
     pub fn of(&self, table: &GidTable) -> u32 {
         let gid_at = |index| table.gids.iter().find(|gid| gid.index == index);
         let mut taken = (0, gid_at(0));
@@ -135,7 +135,7 @@ impl Choice {
         taken.0
     }
 
-    /// Reports whether NCCL prefers `candidate` to `taken` (`ncclUpdateGidIndex()`). None: an index without a GID,
+    /// Returns true if NCCL prefers `candidate` to `taken` (`ncclUpdateGidIndex()`). `None`: an index without a GID,
     /// which NCCL reads as zeros without a version.
     fn prefers(&self, candidate: Option<&Gid>, taken: Option<&Gid>) -> bool {
         let ip = |gid: Option<&Gid>| gid.map_or(Ipv6Addr::UNSPECIFIED, |gid| gid.ip);
@@ -158,8 +158,8 @@ fn is_valid(gid: Ipv6Addr) -> bool {
     !gid.is_unspecified() && gid.segments()[..4] != [0xfe80, 0, 0, 0]
 }
 
-/// Returns the variables that make NCCL send by a GID of the pod on all `ports`: the index if it is the same on all
-/// ports, otherwise the criteria of NCCL's choice. Returns nothing if there are no ports.
+/// Returns the variables by which NCCL sends with a GID of the pod on all `ports`: the index if it is the same on all
+/// ports, or else the criteria of NCCL's choice. Returns nothing if there are no ports.
 ///
 /// # Errors
 /// Neither an index nor criteria are right on all ports.
@@ -191,9 +191,8 @@ pub fn variables(ports: &[Port]) -> Result<Vec<(&'static str, String)>, Undecide
     Ok(variables)
 }
 
-/// Returns the criteria by which NCCL chooses a GID of the pod on all `ports`: first with the family of the first
-/// address, then with the other family. The address range is the smallest possible, to exclude as many foreign GIDs as it
-/// can.
+/// Returns the criteria by which NCCL chooses a GID of the pod on all `ports`. Tries the family of the first address,
+/// then the other family. Uses the smallest possible address range, to exclude as many foreign GIDs as possible.
 ///
 /// # Errors
 /// The reason why the family of the first address fails.
@@ -222,10 +221,10 @@ fn choice(ports: &[Port]) -> Result<Choice, String> {
     }
 }
 
-/// Checks that NCCL chooses a GID of the pod on `port`, also after other pods have added GIDs.
+/// Checks that NCCL chooses a GID of the pod on `port`, even after other pods have added GIDs.
 ///
 /// # Errors
-/// The GID that NCCL chooses or would choose then.
+/// The wrong GID that NCCL chooses, or would choose after other pods have added GIDs.
 fn check(choice: &Choice, port: &Port) -> Result<(), String> {
     let Some(table) = &port.shared else {
         return Ok(());

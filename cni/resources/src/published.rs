@@ -9,8 +9,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Format that this version writes. A newer one is refused. Raise it if a reader of the present format would attach
-/// pods to another netdev than a new field requires.
+/// Format that this version writes. A newer format is refused. Raise it if a reader of the present format, without
+/// knowing a new field, would attach pods to another netdev.
 pub const FORMAT: u32 = 2;
 
 /// Content of the file.
@@ -24,7 +24,8 @@ pub struct Published {
     pub cdi_dir: Option<PathBuf>,
     /// Resources by name.
     pub resources: BTreeMap<String, Resource>,
-    /// True if the operator has named the resources that the chain attaches, and excludes the others on purpose.
+    /// True if an administrator has listed the resources that the chain attaches, and so excludes the others on
+    /// purpose.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub chain_names_resources: bool,
     /// Physical functions of those devices that are virtual functions or sub-functions.
@@ -40,8 +41,8 @@ pub struct Resource {
     /// Devices of the ids.
     #[serde(flatten)]
     pub devices: Devices,
-    /// Netdev on which pods get their children, by device, if the resource names one: the device's own netdev, its
-    /// bond, or a VLAN of either.
+    /// For each device whose resource has `parents`, the netdev of which pods get children: the device's own netdev,
+    /// its bond, or a VLAN of one of these.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parents: BTreeMap<DeviceAddress, String>,
     /// True if its containers have limits of the rdma controller.
@@ -68,7 +69,7 @@ impl Resource {
         }
     }
 
-    /// Returns the devices of all ids; a device of several ids comes once for each.
+    /// Returns the devices of all ids. A device of several ids is returned several times.
     pub fn all_devices(&self) -> Vec<&DeviceAddress> {
         match &self.devices {
             Devices::Every(all) => all.iter().collect(),
@@ -78,7 +79,7 @@ impl Resource {
 }
 
 impl Published {
-    /// Reads the file. None: the file does not exist.
+    /// Reads the file. `None`: the file does not exist.
     ///
     /// # Errors
     /// The file cannot be read, or a newer daemon wrote it.

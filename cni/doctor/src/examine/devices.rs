@@ -15,11 +15,10 @@ use rdma_netns::{
 /// `IB_PORT_ACTIVE` (`include/rdma/ib_verbs.h`)
 const ACTIVE: u8 = 4;
 
-/// A driver that hands a function on to a program or a virtual machine: it has no netdev, and is
-/// to have none.
+/// Drivers that pass a function through to a program or a virtual machine. Such a function has no netdev.
 const PASSED_ON: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
 
-/// Drivers whose RDMA devices can move: such a driver takes the device away from programs that have it open
+/// Drivers whose RDMA devices can move: these drivers can take a device back from programs that have it open
 /// (`disassociate_ucontext`, `drivers/infiniband/hw/*`). The kernel refuses to move devices of other drivers.
 const MOVABLE: [&str; 7] = [
     "bnxt_en",
@@ -67,7 +66,8 @@ pub(super) fn is_soft(name: &str) -> bool {
     ["rxe", "siw"].iter().any(|soft| name.starts_with(soft))
 }
 
-/// Returns the number of RDMA devices without a parent in sysfs that functions of `driver` have made, in all namespaces.
+/// Returns the number of RDMA devices, in all namespaces, that have no parent in sysfs and that functions of `driver`
+/// have made.
 fn parentless(driver: &str, observed: &Observed) -> usize {
     if driver != ERDMA {
         return 0;
@@ -195,7 +195,7 @@ fn here(observed: &Observed, findings: &mut Findings<'_>) {
     }
 }
 
-/// Returns the netdevs of an RDMA device without its VLANs; the bond above its ports comes first.
+/// Returns the netdevs of an RDMA device without its VLANs. A bond comes before its ports.
 fn netdevs<'a>(host: &'a Namespace, device: &RdmaDevice) -> Vec<&'a Link> {
     let mut links: Vec<&Link> = host.links.iter().collect();
     links.retain(|link| {
@@ -277,7 +277,7 @@ fn away(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
         }
     }
     let is_here = |name: &String| observed.host.rdma.iter().any(|it| it.name == *name);
-    // if no function can have made a parentless device, it is software in a foreign namespace
+    // without a function that can make parentless devices, this one is a software device in another namespace
     let has_makers = !pairing::makers(&observed.devices).is_empty();
     for name in observed.unpaired.iter().filter(|name| !is_here(name)) {
         let holds = |attachment: &Attachment| {
@@ -310,13 +310,13 @@ fn away(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
     }
 }
 
-/// Returns true if the driver of `device` moves it in no version: siw has no `disassociate_ucontext`
+/// Returns true if no version of the driver of `device` can move it: siw has no `disassociate_ucontext`
 /// (`drivers/infiniband/sw/siw/siw_main.c`).
 pub(super) fn is_immovable(device: &RdmaDevice) -> bool {
     device.parent.is_none() && device.name.starts_with("siw")
 }
 
-/// Reports RDMA devices that their driver cannot move into a pod, and RDMA devices of drivers that may not be able to.
+/// Reports RDMA devices that cannot be moved into a pod, and RDMA devices whose driver may be unable to move them.
 fn immovable(observed: &Observed, findings: &mut Findings<'_>) {
     let names = |is: &dyn Fn(&RdmaDevice) -> bool| {
         let found = observed.host.rdma.iter().filter(|device| is(device));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Modules, the mode of the RDMA subsystem now and at the next boot, udev's names.
+//! Examines modules, the mode of the RDMA subsystem now and at the next boot, and udev's names.
 
 use super::{
     super::facts::{Facts, ModuleState, Part},

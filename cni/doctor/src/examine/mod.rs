@@ -160,7 +160,7 @@ impl<'a> Findings<'a> {
         self.add(Severity::Note, what.into(), Some(remedy.into()));
     }
 
-    /// Adds an error of the plugin itself as a finding. The part after its last semicolon is the remedy.
+    /// Adds an error of `rdma-cni` as a finding. The error's text after the last semicolon becomes the remedy.
     fn refusal(&mut self, severity: Severity, error: &impl fmt::Display) {
         let text = error.to_string();
         let (what, remedy) = match text.rsplit_once("; ") {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The outcome of an ADD, by the plugin's own selection: devices that can be attached, addresses and GIDs of the rails.
+//! The outcome of an ADD according to `rdma-cni`'s own selection: devices that can be attached, addresses and GIDs of
+//! the rails.
 
 use super::{
     super::facts::{Facts, PortGids},
@@ -242,7 +243,7 @@ fn gids(facts: &Facts, observed: &Observed, rail: &Rail, findings: &mut Findings
     }
 }
 
-/// Reports a GID table that is nearly full: each address of a pod that shares the netdev takes an entry.
+/// Reports a GID table that is nearly full. Each address of a pod that shares the netdev needs an entry.
 fn room(device: &str, port: u32, table: &GidTable, findings: &mut Findings<'_>) {
     let (used, size) = (table.used(), table.size);
     let remedy = "have fewer pods of this resource on the node (rdmaHcaMax), or use devices of \
@@ -294,7 +295,8 @@ enum Family {
     Ipv6,
 }
 
-/// Returns the families that rdma-ipam takes from the parents; `None`: rdma-ipam takes none from them.
+/// Returns the address families that rdma-ipam derives from the parents. `None`: rdma-ipam derives no address from
+/// them.
 fn families(conf: &Conf) -> Option<&'static [Family]> {
     let ipam = conf.raw.get("ipam")?;
     let text = |field: &str| ipam.get(field).and_then(Value::as_str);
@@ -308,7 +310,8 @@ fn families(conf: &Conf) -> Option<&'static [Family]> {
     })
 }
 
-/// Reports parents without a prefix for addresses. A parent in a pod has none now, and is no rail of another pod.
+/// Reports parents without a prefix for addresses. Leaves out a parent in a pod, which has no prefix now and cannot be
+/// a rail of another pod.
 fn parents(conf: &Conf, observed: &Observed, rails: &[&Rail], findings: &mut Findings<'_>) {
     let Some(families) = families(conf) else {
         return;

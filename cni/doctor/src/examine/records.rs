@@ -10,8 +10,8 @@ use network_conf::Conf;
 use rdma_netns::{NetnsSide, Observed, RdmaMode};
 use std::collections::BTreeSet;
 
-/// Longest time, in seconds, that a record may wait for the release of its addresses: the runtime calls DEL again after
-/// five minutes.
+/// Time in seconds after which a record still waits for the release of its addresses without a reason. The runtime
+/// calls DEL again after five minutes.
 const PATIENCE: u64 = 600;
 
 const RECOVERY: &str = "the next ADD on this node restores its devices; where none comes, delete any pod \
@@ -168,7 +168,7 @@ fn stale(
     }
 }
 
-/// Describes the difference of a device from its host state, after its pod has ended.
+/// Describes how a device still differs from its host state after its pod has ended.
 fn left(attachment: &Attachment, rail: &Rail, observed: &Observed) -> Option<String> {
     let exclusive = observed.rdma_mode == Some(RdmaMode::Exclusive);
     let rdma = rail
@@ -227,8 +227,8 @@ fn leases(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
         })
     };
     let is_idle = |lease: &&Lease| {
-        // only the runtime knows whether attachments of other plugins exist. It may keep its cache elsewhere; an empty
-        // directory is made by kubelet for a pod that mounts it
+        // only the runtime knows whether attachments of other plugins exist; its cache may be elsewhere, and an empty
+        // directory may have been made by kubelet for a pod that mounts it
         let is_known = facts.cached.as_ref().is_some_and(|it| !it.is_empty());
         let can_be_judged = is_rails(lease) || is_known;
         can_be_judged && !known.contains(lease.container.as_str()) && !is_cached(lease)

@@ -26,7 +26,8 @@ const LIMIT: Duration = Duration::from_secs(2);
 /// Programs of this project, which report their versions.
 const OURS: [&str; 3] = ["rdma-cni", "rdma-ipam", "rdma"];
 
-/// Returns the runtime's choice in the directory; `None`: the directory has a link whose target only the runtime sees.
+/// Returns which file of the directory the runtime uses. `None`: the directory has a link whose target is visible only
+/// to the runtime.
 pub(super) fn read(view: &mut View, paths: &Paths, runtimes: &[Runtime]) -> Option<Chain> {
     let conf_dir = &paths.conf_dir;
     let read = Directory::read(&view.path(conf_dir));
@@ -154,7 +155,7 @@ pub(super) fn binaries(
     let mut names: Vec<&str> = types.map(String::as_str).collect();
     names.extend(conf.and_then(|conf| conf.ipam.as_deref()));
     names.push("rdma-cni");
-    // `rdma-cni` or another plugin may call the program, so it is checked if it exists
+    // check the program if it exists, because `rdma-cni` or another plugin may call it
     let mut places = bin_dirs.iter();
     names.extend(Some("rdma-ipam").filter(|name| places.any(|dir| view.has(dir.join(name)))));
     names.sort_unstable();

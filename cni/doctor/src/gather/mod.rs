@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Observes the node, and changes nothing. A part that cannot be observed is reported, and the rest goes on.
+//! Observes the node, and changes nothing. A part that cannot be observed is reported, and the other parts are observed
+//! nevertheless.
 //!
 //! | module | observes |
 //! |---|---|
@@ -106,8 +107,8 @@ pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
     }
 }
 
-/// Adds to `observed` the set-up of the virtual functions in `notes`, if it was changed, and the netdevs' settings
-/// outside rtnetlink.
+/// Adds to `observed` the settings of netdevs that rtnetlink does not report, and the changed set-up of virtual
+/// functions in `notes`.
 fn tell_netdevs<K: Kernel>(kernel: &K, notes: &[Note], observed: Option<&mut Observed>) {
     let Some(observed) = observed else {
         return;

@@ -25,7 +25,7 @@ pub struct Told {
     pub lease: Option<Lease>,
 }
 
-/// Reads `text` in place of each file that `doctor` reads; in place of a lease, as the lease of `address`.
+/// Reads `text` in place of each file that `doctor` reads. For a lease, `address` is the file's name.
 pub fn told(text: &str, address: IpAddr) -> Told {
     Told {
         modules: text.lines().filter_map(system::module).collect(),

@@ -87,8 +87,8 @@ pub(super) fn unreadable_claims(view: &View, state_dir: &Path) -> Vec<String> {
     unreadable.iter().map(ToString::to_string).collect()
 }
 
-/// Returns the differences of the children of shared netdevs in the pod's namespace at `netns`. A pod that ends meanwhile has
-/// none.
+/// Returns the differences of the pod's children of shared netdevs, in the namespace at `netns`. Returns none if the
+/// pod ends meanwhile.
 fn changed_children<K: Kernel>(
     view: &mut View,
     kernel: &K,
@@ -124,8 +124,8 @@ fn changed_children<K: Kernel>(
     }
 }
 
-/// Returns true if the namespace of `attachment` would be in a directory that is not visible here, and notes the
-/// directory as unseen.
+/// Returns true if the namespace of `attachment` may be in a directory that is not visible here. Records this directory
+/// as unseen.
 fn is_hidden(view: &mut View, attachment: &Attachment, netns: &Path) -> bool {
     if !is_out_of_sight(netns) || !view.is_partial() {
         return false;

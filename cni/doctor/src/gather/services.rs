@@ -37,7 +37,7 @@ const RUNTIMES: [(&str, &str, &str); 4] = [
 /// Prefix of the daemon's sockets (`rdma-device-plugin`, `kubelet::socket::file_name`).
 const SOCKETS: &str = "rdma-device-plugin-";
 
-/// Returns kubelet's socket, if `rdma-cni` queries it for the devices of a pod, or of an ADD without a device.
+/// Returns kubelet's socket, if `rdma-cni` queries kubelet for the devices of every pod, or of an ADD without a device.
 pub(super) fn pod_resources(
     view: &View,
     kubelet_dir: &Path,
@@ -70,7 +70,7 @@ pub(super) fn runtimes(view: &mut View) -> Vec<Runtime> {
     found
 }
 
-/// The limit of the process called `name`. Which processes come and go meanwhile is no news.
+/// Returns the limit of locked memory of the process called `name`. Ignores processes that start or end meanwhile.
 fn memlock(view: &mut View, name: &str) -> Memlock {
     let processes = view.names("/proc").unwrap_or_default();
     let mut processes = processes.iter().filter(|it| it.parse::<u32>().is_ok());

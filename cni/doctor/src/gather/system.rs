@@ -11,8 +11,8 @@ use std::{
     path::PathBuf,
 };
 
-/// Directories of one kind of configuration, in order of precedence: a file in an earlier directory replaces those of
-/// the same name in later ones (`modprobe.d(5)`, `udev(7)`).
+/// Directories of one kind of configuration, in order of precedence. A file in an earlier directory replaces files with
+/// the same name in later directories (`modprobe.d(5)`, `udev(7)`).
 const ABOVE: [&str; 5] = ["/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib"];
 
 /// Modules, and their paths in sysfs if they are built into the kernel.
@@ -59,8 +59,8 @@ pub(super) fn module(line: &str) -> Option<String> {
     Some(name.replace('-', "_"))
 }
 
-/// Settings of the mode, in the order in which they apply: options of the module, by the names of
-/// their files; the kernel's command line; units that start at boot.
+/// Returns the settings of the mode, in the order in which they apply: module options by file name, then the kernel's
+/// command line, then units that start at boot.
 pub(super) fn boot_modes(view: &mut View) -> Vec<BootMode> {
     let mut found = vec![];
     for (path, text) in files(view, "modprobe.d", ".conf") {
@@ -134,7 +134,7 @@ pub(super) fn naming(view: &mut View) -> Option<Naming> {
     rules.next_back()
 }
 
-/// The policy that a line of a rule has devices renamed by: `PROGRAM="rdma_rename %k NAME_FALLBACK"`.
+/// Returns the policy by which a line of a udev rule renames devices: `PROGRAM="rdma_rename %k NAME_FALLBACK"`.
 pub(super) fn policy(line: &str) -> Option<String> {
     let line = line.trim_start();
     let (_, after) = line.split_once("rdma_rename")?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files below the host's root. A missing file is normal; an unreadable file is reported.
+//! Reads files below the host's root. A missing file is normal. A file that cannot be read is reported.
 
 use crate::{
     arguments::Paths,
@@ -16,8 +16,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Returns the path by which this program reaches the namespace of `attachment`, on the host whose file system is at
-/// `root`. In a container `/` is the container's, which has no `/var/run`.
+/// Returns the path by which this program reaches the namespace of `attachment`. `root` is the host's file system. In a
+/// container, `/` is the container's own file system, which has no `/var/run`.
 pub(crate) fn netns_below(root: &Path, attachment: &Attachment) -> PathBuf {
     match root == Path::new("/") {
         true => netns_seen(attachment.netns.clone(), attachment.netns_id),
@@ -25,8 +25,8 @@ pub(crate) fn netns_below(root: &Path, attachment: &Attachment) -> PathBuf {
     }
 }
 
-/// Returns the host's `path` below `root`, if `root` is not `/`. `/var/run` becomes `/run`, because it is a link on
-/// every node, and the link would lead out of `root`.
+/// Returns the host's `path` below `root`, if `root` is not `/`. Replaces `/var/run` by `/run`: on every node it is a
+/// link, whose target would be outside `root`.
 fn below(root: &Path, path: &Path) -> PathBuf {
     match path.strip_prefix("/var/run") {
         Ok(below) => root.join("run").join(below),
@@ -76,8 +76,8 @@ impl View {
         }
     }
 
-    /// Returns the parts of the node that are invisible in this program's container, and notes each as unseen. Empty if
-    /// this program is in no container.
+    /// Returns the parts of the node that are not visible in this program's container, and records each as unseen.
+    /// Empty if this program is not in a container.
     pub(super) fn hidden(&mut self, paths: &Paths) -> BTreeSet<Part> {
         if !self.is_contained() {
             return BTreeSet::new();
@@ -141,9 +141,9 @@ impl View {
         hidden
     }
 
-    /// Returns true if this program is in a container of its own, such as the DaemonSet's. Process 1 then is in the
-    /// container too; or, if the container sees the node's processes (`hostPID`), process 1 has another root, or its
-    /// root may not be read, which root may do on the node itself.
+    /// Returns true if this program is in a container, such as the DaemonSet's. Usually process 1 is in the same
+    /// container. If the container sees the node's processes (`hostPID`), process 1 has another root than this program,
+    /// or this program may not read its root. On the node itself, root may read it.
     fn is_contained(&self) -> bool {
         let file = |path: &str| fs::metadata(path).map(|it| (it.dev(), it.ino()));
         let own = |name: &str| file(&format!("/proc/self/{name}")).ok();
@@ -163,7 +163,7 @@ impl View {
         self.root != Path::new("/") || self.is_contained()
     }
 
-    /// Notes if this program is not in the host's network namespace, the one of process 1.
+    /// Records as unseen that this program is not in the network namespace of process 1, the host's.
     pub(super) fn namespace(&mut self) {
         let host = fs::read_link(self.path("/proc/1/ns/net"));
         let own = fs::read_link("/proc/self/ns/net");
@@ -210,8 +210,8 @@ impl View {
         self.path(path).exists()
     }
 
-    /// Returns true if the host's `path` is a link whose target is not visible here: this program's container has only
-    /// mounted parts of the host, and below another root an absolute target leads out of the root.
+    /// Returns true if the host's `path` is a link whose target is not visible here. A container has only the mounted
+    /// parts of the host. Below another root, an absolute target is outside this root.
     pub(super) fn leads_out(&self, path: impl AsRef<Path>) -> bool {
         let path = self.path(path);
         let leads_out = || match self.root == Path::new("/") {
@@ -221,7 +221,7 @@ impl View {
         path.is_symlink() && !path.exists() && leads_out()
     }
 
-    /// Returns true if the host has `path`, or `path` is a link whose target is not visible here.
+    /// Returns true if the host has `path`, or if `path` is a link whose target is not visible here.
     pub(super) fn has_or_links(&self, path: impl AsRef<Path>) -> bool {
         self.has(&path) || self.leads_out(path)
     }

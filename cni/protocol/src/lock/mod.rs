@@ -18,29 +18,29 @@ mod watch;
 use watch::Watch;
 pub use watch::{is_kept, process};
 
-/// Longest wait for one lock. Holders normally keep a lock for milliseconds, and for some seconds when many pods
-/// start at once.
+/// Time limit for one lock. Holders normally keep a lock for milliseconds, or for some seconds when many pods start at
+/// once.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-/// Time after its start in which a verb may wait for locks. A verb waits for several locks, one after the other.
-/// Kubelet allows the runtime two minutes for a whole verb (`runtimeRequestTimeout`). The limit is shorter, so that
-/// the error with the holder's name still reaches the caller.
+/// Time limit for all locks of a verb, from the verb's start. A verb takes several locks one after the other. Kubelet
+/// allows the runtime two minutes for a whole verb (`runtimeRequestTimeout`). This limit is shorter, so that the error
+/// with the holder's name still reaches the caller.
 pub const VERB_LIMIT: Duration = Duration::from_secs(60);
 
-/// Shortest wait for a lock that undoing needs, whatever time the verb has left. With less, concurrent moves of other
-/// pods would leave the devices of an ADD that failed late in its pod.
+/// Minimum time to wait for a lock when ADD restores devices after a failure, even if the verb's time is over. With
+/// less time, the devices would stay in the pod while other pods' moves hold the lock.
 pub const UNDO_LIMIT: Duration = Duration::from_secs(15);
 
-/// Shortest wait for a lock after the verb's time is over. Holders that work release a lock within it.
+/// Minimum time to wait for a lock after the verb's time is over. Normal holders release a lock within this time.
 const LEAST: Duration = Duration::from_secs(1);
 
 /// Interval between two attempts if no thread can wait for the lock.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A file lock of this process, released on drop.
+/// A file lock of this process. Dropping it releases the lock.
 ///
-/// Drop unlocks the file explicitly, since closing it is not enough: a child that another thread has forked has the
-/// file open until it executes another program, and all owners of the open file share the lock (`flock(2)`).
+/// Drop unlocks the file explicitly, because closing it is not enough. A child that another thread has forked also has
+/// the file open until it executes another program, and the lock belongs to the open file (`flock(2)`).
 #[derive(Debug)]
 pub struct Held(File);
 
@@ -95,8 +95,8 @@ impl Patience {
     }
 }
 
-/// Opens the lock file at `path`, and makes it if it does not exist. Everyone who can open the file can lock it:
-/// `open` therefore sets mode 0600, which files of earlier versions may lack.
+/// Opens the lock file at `path`, or creates it. Anyone who can open the file can lock it, so `open` sets mode 0600,
+/// which files of earlier versions may lack.
 ///
 /// # Errors
 /// The system call fails, or `path` is not a regular file ([`state_file`]).
@@ -106,8 +106,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Sets the mode of `file` to 0600, unless the file has other names (hard links): then it may be another program's
-/// file.
+/// Sets the mode of `file` to 0600, unless the file has hard links: it may then belong to another program.
 ///
 /// # Errors
 /// The system call fails.
@@ -119,7 +118,7 @@ pub fn protect(file: &File) -> io::Result<()> {
     }
 }
 
-/// Takes the lock of `file`, or returns none if another process holds it.
+/// Takes the lock of `file`. `None`: another process holds it.
 ///
 /// # Errors
 /// The system call fails.
@@ -156,8 +155,8 @@ pub fn wait(file: File, limit: Duration) -> io::Result<Held> {
     }
 }
 
-/// Waits in the kernel's queue, which is fair but has no time limit, by a thread. Returns true if the thread got the
-/// lock of `file`, and none if no thread can be started.
+/// Waits on a thread in the kernel's queue, which is fair but has no time limit. Returns true if the thread got the
+/// lock of `file`. `None`: no thread can be started.
 fn in_queue(file: &File, watch: &mut Watch) -> Option<io::Result<bool>> {
     let waiting = file.try_clone().ok()?;
     let (sender, receiver) = mpsc::sync_channel(0);
@@ -190,8 +189,8 @@ fn poll_lock(file: &File, watch: &mut Watch) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Waits without a limit for the lock of the file at `path`. `open` opens or makes the file, and is called again if
-/// an earlier holder has removed or renamed the file.
+/// Waits without a limit for the lock of the file at `path`. `open` opens or creates the file. It is called again if an
+/// earlier holder has removed or renamed the file.
 ///
 /// # Errors
 /// Returns the errors of `open` and of the system calls.
@@ -206,7 +205,7 @@ pub fn hold(path: &Path, open: impl Fn() -> io::Result<File>) -> io::Result<Held
     }
 }
 
-/// Reports whether `path` still leads to the lock file `file`. Its last holder may have removed it.
+/// Returns true if `path` still leads to the lock file `file`, which its last holder may have removed.
 pub fn is_still(file: &File, path: &Path) -> bool {
     let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
     match (file.metadata(), fs::metadata(path)) {

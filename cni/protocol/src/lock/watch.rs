@@ -16,7 +16,7 @@ use nix::libc::{major, minor};
 const FIRST_OBSERVATION: Duration = Duration::from_millis(100);
 
 /// Interval between observations. The kernel's queue is fair: a process that releases the lock and requests it again
-/// waits behind this process. So a process that is the holder in two successive observations held the lock all the time
+/// waits behind this process. A process that is the holder in two successive observations has therefore held the lock
 /// in between.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -32,7 +32,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Begins to observe the lock of `file`, for which this process waits from now on for `limit`.
+    /// Starts to observe the lock of `file`. This process waits for the lock from now on, for at most `limit`.
     pub(super) fn begin(file: Metadata, limit: Duration) -> Self {
         let now = Instant::now();
         Self {
@@ -58,8 +58,8 @@ impl Watch {
         now >= self.end
     }
 
-    /// Notes the observed `holder`. `None` proves nothing: the kernel prints `/proc/locks` page by page, and a line can
-    /// be missing if an earlier one disappears meanwhile.
+    /// Records the observed `holder`. `None` proves nothing: the kernel prints `/proc/locks` page by page, and a line
+    /// can be missing if an earlier line disappears meanwhile.
     fn note(&mut self, holder: Option<u32>) {
         self.is_several |= holder.is_some() && self.last.is_some() && holder != self.last;
         self.last = holder.or(self.last);
@@ -105,8 +105,8 @@ impl fmt::Display for Busy {
 
 impl Error for Busy {}
 
-/// Reports whether `error` comes from a lock that one process held for the whole wait, so that another wait would
-/// fail too. If several processes held the lock in turn, another wait can succeed.
+/// Returns true if `error` comes from a lock that one process held for the whole wait. Another wait would probably fail
+/// too. If several processes held the lock in turn, another wait can succeed.
 pub fn is_kept(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -128,9 +128,9 @@ fn named(process: u32) -> String {
     }
 }
 
-/// Returns the process that holds the lock of the file with `device` and `inode`. `locks` is the text of
-/// `/proc/locks` (`lock_get_status()`, `fs/locks.c`): `1: FLOCK  ADVISORY  WRITE 4711 08:01:131074 0 EOF`, with `->`
-/// after the number for a process that waits.
+/// Returns the process that holds the lock of the file with `device` and `inode`. `locks` is the text of `/proc/locks`
+/// (`lock_get_status()`, `fs/locks.c`): `1: FLOCK  ADVISORY  WRITE 4711 08:01:131074 0 EOF`. A process that waits has
+/// `->` after the number.
 pub fn process(locks: &str, device: u64, inode: u64) -> Option<u32> {
     let file = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
     locks.lines().find_map(|line| {

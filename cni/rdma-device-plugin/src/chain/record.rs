@@ -53,8 +53,8 @@ pub struct Record {
     /// Lists that our plugin was added to, by file name.
     #[serde(default)]
     pub lists: BTreeMap<String, Placing>,
-    /// True after `uninstall` removed our plugin from the lists but could not remove the binaries. Only `install` adds
-    /// the plugin again.
+    /// True after `uninstall` removed our plugin from the lists, and before it removed the binaries. Only `install`
+    /// adds the plugin again.
     #[serde(default, skip_serializing_if = "is_false")]
     pub withdrawn: bool,
 }

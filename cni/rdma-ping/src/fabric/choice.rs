@@ -8,7 +8,7 @@ use std::{
 
 /// Number of groups of nodes: a node's group is a label of its ConfigMap.
 pub(super) const GROUPS: u32 = 256;
-/// Peers that a list should bring. A node lists more groups until it has them, or all groups.
+/// Number of peers that suffices. A node lists more groups until it has this number, or has listed all groups.
 const ENOUGH: usize = 32;
 /// Shortest time between two requests of a node: ten per second at most.
 const GAP: Duration = Duration::from_millis(100);
@@ -33,13 +33,13 @@ pub(super) fn mix(value: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// Returns the `wanted` groups of list number `list`. Each node and each list begins at another group.
+/// Returns the `wanted` groups for list number `list`. Each node and each list begins at another group.
 pub(super) fn groups(seed: u64, list: u64, wanted: u32) -> impl Iterator<Item = u32> {
     let first = mix(seed).wrapping_add(list.wrapping_mul(u64::from(wanted)));
     (0..wanted).map(move |it| group(first.wrapping_add(u64::from(it))))
 }
 
-/// Returns the number of groups for the next list, after `wanted` groups brought `found` peers.
+/// Returns the number of groups for the next list, after a list of `wanted` groups returned `found` peers.
 pub(super) fn wanted_next(wanted: u32, found: usize) -> u32 {
     match found {
         _ if found < ENOUGH => (wanted * 2).min(GROUPS),
@@ -60,8 +60,8 @@ pub(super) fn order<T>(seed: u64, mut peers: Vec<(u64, T)>) -> Vec<T> {
     peers.into_iter().map(|(_, value)| value).collect()
 }
 
-/// Returns the time of the next request. The `requests` of an `interval` are spread over it, at least [`GAP`] apart, also
-/// after a pause of the program.
+/// Returns the time of the next request. The `requests` of an `interval` are distributed over it, at least [`GAP`]
+/// apart, also after the program was suspended.
 pub(super) fn next(
     previous: Duration,
     now: Duration,

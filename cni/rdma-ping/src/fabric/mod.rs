@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The watch over the fabric: each rail of this node asks the same rail of a few other nodes, again and again.
+//! The fabric watch: each rail of this node repeatedly sends requests to the same rail of a few other nodes.
 //!
 //! | module | owns |
 //! |---|---|
@@ -42,7 +42,7 @@ const LIST: Duration = Duration::from_secs(600);
 pub struct FabricRail {
     /// Resource of the NIC.
     pub resource: String,
-    /// Number of the NIC in its resource: equal on nodes that are set up alike.
+    /// Number of the NIC in its resource. Nodes with the same set-up have the same numbers.
     pub number: usize,
     /// RDMA device.
     pub device: String,
@@ -75,7 +75,8 @@ impl FabricRail {
 pub struct RailState {
     /// RDMA device.
     pub device: String,
-    /// True if its last 12 requests to different peers were lost, until two of 12 are answered.
+    /// True after the rail's last 12 requests, to different peers, were lost; false again after two of 12 requests were
+    /// answered.
     pub is_unreachable: bool,
     /// True if the daemon is to treat it as unhealthy: it is unreachable, others reach each other, and no more than
     /// [`Fabric::percent`] of the cluster's rails were unreachable.
@@ -102,7 +103,7 @@ pub struct Asked {
 /// News of the watch.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// A request of the device ended, with the time of its answer; `None`: it is lost.
+    /// A request of the device ended, with the time until its answer. `None`: it was lost.
     Asked(&'a str, Option<Duration>),
     /// The device cannot send requests.
     NotAsked(&'a str, AskError),
@@ -185,7 +186,7 @@ impl<T: FnMut(Event<'_>)> Running<'_, T> {
         self.tell(Event::States(states));
     }
 
-    /// Publishes the own rails if they have changed, and lists peers when it is time.
+    /// Publishes the own rails if they have changed. Lists peers when the next list is due.
     fn follow(&mut self) {
         let is_due = self.begin.elapsed() >= self.list_at;
         let rails = self.watch.own();
@@ -220,8 +221,8 @@ impl<T: FnMut(Event<'_>)> Running<'_, T> {
         }
     }
 
-    /// Sends the requests of an interval; without a peer it waits for the interval. A second request follows a silent one:
-    /// the peer's first answer is lost while its kernel resolves the own hardware address.
+    /// Sends the requests of an interval. Without peers, waits for the interval. After a lost request sends a second
+    /// one, because the peer's first answer is lost while its kernel resolves this node's hardware address.
     fn round(&mut self) {
         let round = self.watch.round();
         if round.is_empty() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The nodes' rails in the API server: one ConfigMap for each node. The label of a ConfigMap is the
-//! node's group, a hash of the node's name.
+//! The nodes' rails in the API server, one ConfigMap for each node. The ConfigMap's label is the node's group, a hash
+//! of the node's name.
 
 use super::{FabricRail, choice::hash, watch::Peer};
 use crate::arguments::is_link_local;
@@ -35,7 +35,7 @@ impl Account {
         format!("/api/v1/namespaces/{}/configmaps", self.namespace)
     }
 
-    /// Writes the ConfigMap of this node. The API server stores nothing if the ConfigMap has not changed.
+    /// Writes the ConfigMap of this node. If nothing has changed, the API server stores nothing.
     ///
     /// # Errors
     /// The API server does not answer, or refuses.
@@ -57,7 +57,8 @@ impl Account {
         }
     }
 
-    /// Lists the nodes of `groups`. The API server answers from its memory, and does not ask etcd (`resourceVersion=0`).
+    /// Lists the nodes of `groups`. The API server answers from its memory, without a query to etcd
+    /// (`resourceVersion=0`).
     ///
     /// # Errors
     /// The API server does not answer, or refuses.
@@ -111,7 +112,7 @@ fn object(
     })
 }
 
-/// Returns the node of a ConfigMap. `None`: it is none of a node, or another version's.
+/// Returns the node that a ConfigMap describes. `None`: the ConfigMap has another purpose, or another version wrote it.
 fn peer(object: &Value) -> Option<Peer> {
     let node = object["metadata"]["name"].as_str()?.strip_prefix(PREFIX)?;
     let mut rails: Vec<FabricRail> =

@@ -10,8 +10,8 @@ use std::{collections::VecDeque, net::IpAddr, sync::Arc, time::Duration};
 
 /// Requests of each rail in an interval.
 const REQUESTS: usize = 2;
-/// Lost requests in a row, to different peers where there are as many, after which a rail is unreachable. With 8 and without
-/// a second try, 20 % loss each way made 613 of 40,000 rails unreachable in a simulation.
+/// Number of requests in a row, to different peers if there are enough, whose loss makes a rail unreachable. With 8 and
+/// without a second try, a loss of 20 % each way made 613 of 40,000 rails unreachable in a simulation.
 const LOST: u32 = 12;
 /// Answers to the last [`LOST`] requests after which the rail is reachable again.
 const ANSWERED: u32 = 2;
@@ -73,7 +73,7 @@ pub(super) enum Outcome {
     /// The answer came after this time.
     Answered(Duration),
     Lost,
-    /// The request could not be sent, for the reason given: the answer says nothing about the fabric.
+    /// The request could not be sent, for this reason. It says nothing about the fabric.
     NotAsked(&'static str),
 }
 
@@ -135,7 +135,8 @@ impl Watch {
         groups(self.seed, self.list, self.wanted).collect()
     }
 
-    /// Takes the nodes of a list, with or without this one. Returns false if the list is to be repeated with more groups.
+    /// Stores the nodes of a list, which may contain this node. Returns false if the list must be repeated with more
+    /// groups.
     pub(super) fn listed(&mut self, mut peers: Vec<Arc<Peer>>) -> bool {
         peers.retain(|it| it.hash != self.seed);
         let wanted = wanted_next(self.wanted, peers.len());
@@ -162,7 +163,7 @@ impl Watch {
         order(seed, targets)
     }
 
-    /// Returns the rails, by index, that send a request in this interval, in their order.
+    /// Returns the indexes of the rails that send a request in this interval, in the order of sending.
     pub(super) fn round(&self) -> Vec<usize> {
         let rails = (0..self.rails.len()).filter(|it| !self.rails[*it].targets.is_empty());
         let rails: Vec<usize> = rails.collect();
