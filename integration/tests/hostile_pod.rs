@@ -425,13 +425,13 @@ fn what_a_move_drops_of_the_host_is_reported_by_add() {
     let rails = node.configuration(&["eth1"]);
     let added = node.invoke("ADD", "a", pod.path()).input(&rails).run();
     assert!(added.status.success(), "{added}");
-    let words = "eth1 has qdisc pfifo, permanent neighbour 10.0.0.9, permanent neighbour fd00::9, \
-                 multicast route to 239.1.0.0/16, anycast route to fd00:9::/64, which will not come back";
+    let words = "eth1 loses qdisc pfifo, permanent neighbour 10.0.0.9, permanent neighbour fd00::9, multicast route \
+                 to 239.1.0.0/16, anycast route to fd00:9::/64 permanently in the move";
     assert!(added.stderr.contains(words), "{added}");
     node.del(&rails, "a", &pod);
     assert_eq!(realm(), before);
     let again = node.invoke("ADD", "a", pod.path()).input(&rails).run();
-    assert!(!again.stderr.contains("will not come back"), "{again}");
+    assert!(!again.stderr.contains("permanently in the move"), "{again}");
     node.del(&rails, "a", &pod);
 }
 

@@ -140,10 +140,10 @@ fn shared_devices_are_refused_in_words(cluster: &mut Cluster<Lab>) {
     cluster.until("the daemon says what it cannot have", |it| {
         let line = "kubectl -n kube-system logs ds/ack-rdma-dp-ds";
         said = String::from_utf8_lossy(&it.tries(line).stdout).into_owned();
-        said.contains("without their field allowMultipleAllocations")
+        said.contains("drops the field allowMultipleAllocations")
     });
     cluster.until("its slices are taken back", |it| of_slices(it).0.is_empty());
-    let line = said.lines().find(|it| it.contains("without their field"));
+    let line = said.lines().find(|it| it.contains("drops the field"));
     cluster.says(line.expect("a line"));
     remove(cluster, SHARED);
 }

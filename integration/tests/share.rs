@@ -347,8 +347,8 @@ fn a_child_that_nobody_gives_an_address_is_reported() {
         let added = node.invoke("ADD", "7", pod.path()).input(&configuration);
         let added = added.run();
         added.result();
-        let sentence = "rdma0 has no address but IPv6's link-local one: a child of eth1 has those \
-                        that `ipam` gives, and there is no `ipam`";
+        let sentence = "rdma0 has only a link-local IPv6 address: a child of eth1 gets addresses from `ipam`, which \
+                        is not configured";
         let is_told = added.stderr.contains(sentence);
         node.del(&configuration, "7", &pod);
         is_told

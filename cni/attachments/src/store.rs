@@ -214,7 +214,7 @@ impl Store {
         for key in killed {
             if Some(&key) != own && self.tidy(&key) {
                 log::info!(
-                    "{key}: a verb was killed while it wrote the record: what it left is removed"
+                    "{key}: a verb was killed while it wrote the record; removing its unfinished file"
                 );
             }
         }

@@ -85,19 +85,19 @@ pub struct Allotment {
 pub enum AllocationError {
     /// The id is not recorded, and names no device itself.
     #[error(
-        "the device of {0}, which kubelet allocated to this pod, is unknown: \
-         rdma-device-plugin has not recorded it in stateDir (granted/, resources.json); check \
-         that it runs on this node with the same state directory, or that the resource is its"
+        "the device of {0}, which kubelet allocated to this pod, is unknown: rdma-device-plugin has no record of it \
+         in stateDir (granted/, resources.json); check that the daemon runs on this node with the same state \
+         directory, and that the resource is one of the daemon's"
     )]
     Unrecorded(Id),
     /// The recorded id has no device.
     #[error(
-        "{0}, which kubelet allocated to this pod, stands for no device: check the resource in \
-         rdma-device-plugin's configuration"
+        "{0}, which kubelet allocated to this pod, has no device: check the resource in rdma-device-plugin's \
+         configuration"
     )]
     Nothing(Id),
     /// The id names an RDMA device that does not exist.
-    #[error("this node has no RDMA device {rdma}, for which {id} stands")]
+    #[error("{id} is the id of RDMA device {rdma}, which this node does not have")]
     NoRdmaDevice {
         /// The id.
         id: Id,

@@ -35,7 +35,7 @@ pub fn describe(op: &Op, observed: &Observed) -> String {
             None => format!("vf {number} of {pf} is not known to have {setting}"),
         },
         Op::RebindDriver { device, .. } => {
-            format!("{device} has not taken over the GUIDs that are set of it")
+            format!("{device} has not adopted its configured GUIDs")
         }
         Op::BindDriver { device, driver } => format!("{driver} is not bound to {device}"),
         Op::AddRule { rule, .. } => format!("the rule \"{rule}\" is gone"),
@@ -48,7 +48,7 @@ pub fn describe(op: &Op, observed: &Observed) -> String {
             let what = entry.netdev.clone().or(port).unwrap_or_default();
             format!("{what} has lost its pnet id {}", entry.name)
         }
-        Op::RemovePnet { id, .. } => format!("there is the pnet id {id}"),
+        Op::RemovePnet { id, .. } => format!("pnet id {id} exists, and must be removed"),
         Op::AddUeid { ueid } => format!("the kernel does not know the user EID {ueid} any more"),
         Op::RemoveUeid { ueid } => format!("the kernel knows the user EID {ueid}"),
         Op::SetMaxLinks { links } => {

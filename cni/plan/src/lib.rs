@@ -55,7 +55,7 @@ use rdma_netns::{InterfaceName, NetnsSide, Op};
 pub enum Obstacle {
     /// Another netdev has the name that the netdev needs.
     #[error(
-        "{link} cannot get its name {name} on the host, which another netdev has; rename that one \
+        "{link} cannot get its name {name} on the host, because another netdev has the name; rename the other netdev \
          and try again"
     )]
     HostNameTaken {
@@ -71,7 +71,7 @@ pub enum Obstacle {
         name: InterfaceName,
     },
     /// The parent of a child is down: the child could not be set up.
-    #[error("{parent} is down: it has to be up on the host before pods can share it")]
+    #[error("{parent} is down: set it up on the host, so that pods can share it")]
     ParentDown {
         /// The netdev's name on the host.
         parent: InterfaceName,
@@ -97,8 +97,7 @@ pub enum Obstacle {
     },
     /// No table number from the base on is free.
     #[error(
-        "routing.tableBase: the tables from {base} on are in use in the pod already, up to the \
-         last; choose a lower base"
+        "routing.tableBase: the pod uses all routing tables from {base} on; choose a lower base"
     )]
     NoTables {
         /// `routing.tableBase`
@@ -114,9 +113,8 @@ pub enum Obstacle {
     },
     /// The kernel would wait for connections that a process has open.
     #[error(
-        "RDMA device {device} cannot be moved: {} has SMC connections over it open ({count}), and the \
-         kernel would wait for their end uninterruptibly; end that process, or have it close them, \
-         and try again",
+        "RDMA device {device} cannot be moved: {} has SMC connections over it open ({count}), and the move would \
+         wait uninterruptibly until they end; end the process or its connections, and try again",
         match from { NetnsSide::Host => "a process on the host", NetnsSide::Pod => "a process of the pod" }
     )]
     Held {
@@ -129,8 +127,9 @@ pub enum Obstacle {
     },
     /// The kernel would wait for the sub-device's reference.
     #[error(
-        "RDMA device {device} cannot be moved while it has the sub-device {sub_device}, because the kernel would wait for \
-         its end: delete it (rdma dev delete {sub_device}), or set the RDMA subsystem to shared"
+        "RDMA device {device} cannot be moved while it has the sub-device {sub_device}, because the move would wait \
+         until the sub-device is gone: delete it (rdma dev delete {sub_device}), or set the RDMA subsystem to shared \
+         mode"
     )]
     HasSubDevice {
         /// The RDMA device.

@@ -218,9 +218,9 @@ pub fn check_char_devices<K: Kernel>(
                 log::info!("RDMA device {rdma}: the move changed its character devices {change}")
             }
             false => log::warn!(
-                "RDMA device {rdma}: the move changed its character devices {change}; a container that another device \
-                 plugin than rdma-device-plugin has promised a path does not start, or cannot open it: delete such a \
-                 pod, so that devices are allocated to it again"
+                "RDMA device {rdma}: the move changed its character devices {change}; if another device plugin than \
+                 rdma-device-plugin gave a container the old path, the container does not start, or cannot open it: \
+                 delete the pod, so that it gets another allocation"
             ),
         }
     }
@@ -244,7 +244,7 @@ pub fn misplaced(attachment: &Attachment, observed: &Observed) -> Option<ApplyEr
         };
         if after.char_devices.len() < before.char_devices.len() {
             let node = &before.char_devices[0].name;
-            return Some(error(node, "the kernel has not made it again".into()));
+            return Some(error(node, "the kernel has not created the file".into()));
         }
         let node = after.char_devices.iter().find(|node| !node.is_in_place())?;
         let found = match node.node {

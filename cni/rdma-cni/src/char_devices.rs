@@ -128,7 +128,7 @@ fn follow(
         let allocated = rail.allocated.as_ref().filter(|_| need);
         let promised = allocated.map_or(&[] as &[CharNode], |it| &it.by_name);
         match cdi.renumber(address, &nodes, promised) {
-            Ok(true) => log::info!("{}: its CDI entry has {} now", device.name, names(device)),
+            Ok(true) => log::info!("{}: the CDI entry now has {}", device.name, names(device)),
             Ok(false) => {}
             Err(source) => all.push(failed(rail, device, source)),
         }

@@ -90,8 +90,9 @@ fn one_of<T: PartialEq + Serialize>(
         Some(other) => Err(ConfError::Value {
             field: format!("{name} in the parameters of the pod's claims"),
             value: format!("{} in one and {} in another", json!(first), json!(other)),
-            expected: "must be the same in all claims of a pod: it is attached in one way"
-                .to_owned(),
+            expected:
+                "must be the same in all claims of a pod, because a pod is attached only once"
+                    .to_owned(),
         }),
     }
 }
@@ -137,7 +138,7 @@ pub fn joined<K: Kernel>(
         if joined.map_err(|source| failed(uid, source))? {
             log::info!("claim {uid}: its containers can get their devices");
         } else {
-            log::warn!("claim {uid} was given up while its pod's network was made");
+            log::warn!("claim {uid} was unprepared while its pod's network was set up");
         }
     }
     Ok(())

@@ -31,7 +31,7 @@ pub(crate) fn answer<K: Kernel>(
     if is_noted && environment.pod().is_some() {
         let verb = environment.command.as_str();
         if let Err(error) = note(conf, verb) {
-            log::warn!("cannot note that the runtime called {verb}: {error}");
+            log::warn!("cannot record that the runtime called {verb}: {error}");
         }
     }
     let result = || {

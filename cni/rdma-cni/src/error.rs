@@ -46,15 +46,15 @@ pub enum Error {
     #[error("{0}; nothing was changed")]
     State(#[from] StoreError),
     /// The state directory failed during a restore.
-    #[error(
-        "{0}; some devices may be back on the host already, others are not, and the record stays: try again"
-    )]
+    #[error("{0}; the restore is incomplete, and the record stays: try again")]
     Unfinished(StoreError),
     /// The verb is done, but its record could not be removed, or the removal could not be synced to disk.
     #[error("everything is back on the host, but {0}")]
     Forget(StoreError),
     /// The record is of a later version, and is left unchanged.
-    #[error("the record of {key} has format {format}, of a newer rdma-cni: use that one")]
+    #[error(
+        "the record of {key} has format {format}, which a newer rdma-cni wrote: use that rdma-cni"
+    )]
     Newer {
         /// The record's attachment.
         key: Key,
@@ -77,7 +77,7 @@ pub enum Error {
     #[error("{0}; nothing was changed")]
     Smc(#[from] SmcError),
     /// ADD failed before its first change, and its record could not be removed.
-    #[error("{error}; but its record stays until DEL: {left}")]
+    #[error("{error}; in addition, its record could not be removed and stays until DEL: {left}")]
     Recorded {
         /// Why ADD failed.
         error: Box<Error>,

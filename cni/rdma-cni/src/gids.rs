@@ -201,7 +201,7 @@ fn settle(
             return Ok(Some(gid));
         }
         Ok(Err(tables)) if is_without_addresses(&tables) => {
-            log::debug!("the GIDs of {name} are not made of IP addresses");
+            log::debug!("the GIDs of {name} do not derive from IP addresses");
             return Ok(None);
         }
         Ok(Err(tables)) => ApplyError::NoGid {
@@ -216,6 +216,6 @@ fn settle(
     if rail.shared.is_some() {
         return Err(error);
     }
-    log::warn!("{}: {error}; ADD goes on without this GID", rail.pod_name);
+    log::warn!("{}: {error}; ADD continues without this GID", rail.pod_name);
     Ok(None)
 }

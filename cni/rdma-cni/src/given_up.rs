@@ -73,7 +73,7 @@ pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<La
         };
         if let Err(error) = done {
             log::warn!(
-                "{}: {error}; its note of missing attributes is out of date",
+                "{}: {error}; the record of its missing attributes is out of date",
                 host_link.name
             );
         }
@@ -118,8 +118,8 @@ fn unkept(rail: &Rail) -> impl Iterator<Item = Lack> {
     routes.map(|route| Lack {
         attribute: Attribute::UnkeptRoute(Box::new(route.clone())),
         why: format!(
-            "its route to {} has more than a record can hold, such as several next hops, and is gone or different now: \
-             set it again",
+            "its route to {} has attributes that rdma-cni cannot record, such as several next hops, and is gone or \
+             different now: set it again",
             destination(route)
         ),
     })

@@ -185,7 +185,7 @@ impl<'a> Ipam<'a> {
             let later = self.later.map(|it| &it.0);
             let answered = built_in.call(all, &input, deadline, later);
             return answered.map_err(|output| {
-                let without = "it ended without a CNI error";
+                let without = "the plugin ended without a CNI error";
                 IpamError::refused(self.name, command.1, &output, without)
             });
         }
@@ -206,7 +206,7 @@ impl<'a> Ipam<'a> {
                 status,
             });
         }
-        let without = format!("it ended with {status} and without a CNI error");
+        let without = format!("the plugin ended with {status} and without a CNI error");
         Err(IpamError::refused(
             self.name,
             command.as_str(),

@@ -20,9 +20,9 @@ const LIMIT: Duration = Duration::from_secs(2);
 pub enum KubeletError {
     /// `CNI_ARGS` does not name the pod.
     #[error(
-        "deviceID and devices are missing, and kubelet cannot be asked which devices the pod \
-         has: CNI_ARGS does not name it (K8S_POD_NAMESPACE, K8S_POD_NAME); without Kubernetes, \
-         name the devices by deviceID or devices"
+        "deviceID and devices are missing, and rdma-cni cannot query the pod's devices from kubelet: CNI_ARGS does \
+         not name the pod (K8S_POD_NAMESPACE, K8S_POD_NAME); without Kubernetes, name the devices by deviceID or \
+         devices"
     )]
     Nameless,
     /// Kubelet could not be asked.
@@ -33,8 +33,8 @@ pub enum KubeletError {
     },
     /// Kubelet does not know the pod.
     #[error(
-        "kubelet at {socket:?} does not know pod {pod}: it has just started, or did not make \
-         this pod; try again. A pod that is not kubelet's needs deviceID or devices"
+        "kubelet at {socket:?} does not know pod {pod}: kubelet has just started, or another program made the pod; \
+         try again. A pod of another program needs deviceID or devices"
     )]
     Unknown {
         /// The socket.

@@ -8,7 +8,7 @@ use network_conf::Conf;
 use plan::select::SelectError;
 use rdma_netns::{Child, Kernel, LinkChange, LinkType, NetnsSide, Observed, Op, Pkey};
 
-const NO_PARTITION: &str = "it is no InfiniBand netdev, and only such a one has partitions";
+const NO_PARTITION: &str = "the netdev is not InfiniBand, so it has no partitions";
 
 /// Returns an error if a rail has a `pkey` but no partitions, or if a child's port is not in the partition. The kernel
 /// would create such a child, but the child would never have a carrier (`ipoib_ib_dev_open()`,

@@ -50,7 +50,7 @@ pub fn conflicts<K: Kernel>(
     let probed = match kernel.probe(pod, &questions) {
         Ok(probed) => probed,
         Err(error) => {
-            log::warn!("{error}; a conflict with another machine stays unnoticed");
+            log::warn!("{error}; address conflicts with other machines are not detected");
             return vec![];
         }
     };

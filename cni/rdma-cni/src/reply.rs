@@ -135,9 +135,8 @@ fn remedy(error: &Error) -> Option<&'static str> {
             cause: Cause::Apply(ApplyError::Op(error)),
             ..
         } if cannot_move(error) => Some(
-            "the RDMA subsystem left exclusive mode, or this driver cannot be moved (it lacks \
-                 disassociate_ucontext, as rxe does): check `rdma system`, or attach the device \
-                 without moving it",
+            "the RDMA subsystem left exclusive mode, or the driver supports no move (it lacks disassociate_ucontext, \
+             like rxe): check `rdma system`, or attach the device without moving it",
         ),
         _ => None,
     }

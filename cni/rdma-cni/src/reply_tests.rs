@@ -125,10 +125,10 @@ fn what_a_pattern_would_move_is_passed_over_where_the_host_needs_it() {
     );
     takes(
         json!({"devices": [{"netdev": "eth[0234]"}], "mode": "move"}),
-        "100 no device on this node is {\"netdev\":\"eth[0234]\"} and free to be taken: eth0: the node's \
-         default route leaves by it, eth2: the host uses mlx5_2 itself (nvme_rdma, rpcrdma), eth3: the \
-         vlan eth3.7 lies on it, eth4: it accelerates hv0, the node's own netdev; name the device \
-         literally, with mode \"move\", to move it all the same",
+        "100 no device on this node is {\"netdev\":\"eth[0234]\"} and free to be taken: eth0: the node's default \
+         route leaves by it, eth2: the host uses mlx5_2 itself (nvme_rdma, rpcrdma), eth3: the vlan eth3.7 lies on \
+         it, eth4: it accelerates hv0, the node's own netdev; name the device literally, with mode \"move\", to move \
+         it nevertheless",
     );
 }
 
@@ -140,7 +140,7 @@ fn what_is_named_is_moved_with_mode_move_alone() {
         ("eth3", "the vlan eth3.7 lies on it"),
     ] {
         let refused = format!(
-            "102 {netdev} is not moved into a pod: {why}; set mode to \"move\" to move it all the same"
+            "102 {netdev} is not moved into a pod: {why}; set mode to \"move\" to move it nevertheless"
         );
         takes(json!({"devices": [{"netdev": netdev}]}), &refused);
         takes(
@@ -151,13 +151,14 @@ fn what_is_named_is_moved_with_mode_move_alone() {
     takes(json!({"deviceID": "0000:01:00.0", "mode": "move"}), "eth0");
     takes(
         json!({"deviceID": "0000:01:00.0"}),
-        "102 eth0 is not moved into a pod: the node's default route leaves by it; set mode to \
-         \"move\" to move it all the same",
+        "102 eth0 is not moved into a pod: the node's default route leaves by it; set mode to \"move\" to move it \
+         nevertheless",
     );
     // restoring does not make it a port again
     takes(
         json!({"devices": [{"netdev": "eth4"}], "mode": "move"}),
-        "102 eth4 cannot be moved into a pod: it is a port of another netdev (a bond, a bridge, or a netdev that it accelerates), which would lose it",
+        "102 eth4 cannot be moved into a pod: it is a port of another netdev (a bond, a bridge, or a netdev that it \
+         accelerates), which would lose this port",
     );
 }
 
@@ -182,8 +183,8 @@ fn what_is_shared_stays_and_a_pattern_of_names_is_enough() {
     }
     takes(
         json!({"devices": [{"netdev": "eth3.*"}], "mode": "move"}),
-        "102 eth3.7 cannot be moved into a pod: it is a VLAN, and its RDMA device is that of the netdev that it \
-         lies on; use mode \"share\"",
+        "102 eth3.7 cannot be moved into a pod: it is a VLAN, and uses the RDMA device of its lower netdev; use mode \
+         \"share\"",
     );
 }
 
@@ -209,8 +210,8 @@ fn what_kubelet_allocated_is_shared_or_refused() {
     for mode in ["auto", "move"] {
         assert_eq!(
             of(Sharing::Exclusive, mode),
-            "102 eth0 is not moved into a pod: the node's default route leaves by it; take it out of \
-             the resource that it was allocated from"
+            "102 eth0 is not moved into a pod: the node's default route leaves by it; remove it from the resource \
+             that it was allocated from"
         );
     }
 }
@@ -264,8 +265,8 @@ fn a_drop_ins_rdma_device_that_the_host_uses_stays() {
         assert_eq!(taken(&[], bare, "auto"), "mlx5_5");
         assert_eq!(
             taken(&["nvme_rdma"], bare, "auto"),
-            "102 mlx5_5 is not moved into a pod: the host uses mlx5_5 itself (nvme_rdma); set mode to \
-             \"move\" to move it all the same"
+            "102 mlx5_5 is not moved into a pod: the host uses mlx5_5 itself (nvme_rdma); set mode to \"move\" to \
+             move it nevertheless"
         );
         assert_eq!(taken(&["nvme_rdma"], bare, "move"), "mlx5_5");
     }

@@ -9,30 +9,30 @@ use rdma_netns::{
     Guid, Kernel, Link, LinkType, Observed, RdmaDevice, Vf, VfSetting, VfSettingKind,
 };
 
-const SHARED: &str =
-    "pods get children of it, and only a virtual function that moves into a pod is set up for it";
+const SHARED: &str = "pods get children of its netdev, and rdma-cni sets up only virtual functions that move into a pod";
 
 const OF_ANOTHER: &str = "an earlier plugin of the chain moved it into the pod: configure it there, and remove the \
                           setting here";
 
 const BARE: &str =
-    "it has no netdev, and only a virtual function whose netdev moves into a pod is set up for it";
+    "it has no netdev, and rdma-cni sets up only virtual functions whose netdev moves into a pod";
 
 const NO_FUNCTION: &str = "it is no virtual function";
 
-const NO_TEXT: &str = "the name of its physical function's netdev is no text (UTF-8), so that the record could not \
-                       have it; rename that netdev";
+const NO_TEXT: &str = "the name of its physical function's netdev is not UTF-8, so it cannot be recorded; rename \
+                       that netdev";
 
 const NO_INFINIBAND: &str = "it is no InfiniBand function";
 
-const NO_GUIDS: &str = "the driver of its physical function does not report the GUIDs of its functions (Linux 5.5 and \
-                        mlx5 do), so that they could not be put back";
+const NO_GUIDS: &str = "the driver of its physical function does not report the GUIDs of its functions (Linux 5.5 \
+                        and mlx5 do), so rdma-cni could not restore them";
 
-const NOT_TOLD: &str = "its driver does not report it, so that it could not be restored";
+const NOT_TOLD: &str = "its driver does not report this setting, so rdma-cni could not restore it";
 
-const NO_DRIVER: &str = "no driver is bound to it that could take a GUID over";
+const NO_DRIVER: &str = "it has no driver that could adopt a GUID";
 
-const ONE_ADDRESS: &str = "it is one of several rails, and an address or a GUID belongs to one device; request one device";
+const ONE_ADDRESS: &str = "the pod has several rails, but an address or a GUID belongs to one device; request one \
+                           device";
 
 /// Records the configured settings for each of the `rails`, and the present values.
 ///

@@ -195,7 +195,7 @@ impl Daemon {
             };
             self.follow(signal).await;
         };
-        log::info!("ending; the files for the chain and the runtime stay");
+        log::info!("the daemon ends; its files for the chain and the runtime stay");
         let plugins = std::mem::take(&mut self.plugins);
         stop(plugins.into_values(), End::Daemon).await;
         self.leader.stop().await;
@@ -319,7 +319,7 @@ impl Daemon {
                 present
             }
             Ok(parsed) => {
-                log::info!("a new configuration is in force");
+                log::info!("the new configuration takes effect");
                 log_remarks(&parsed.remarks);
                 let before = privilege::missing(&self.arguments, &present);
                 let missing = privilege::missing(&self.arguments, &parsed.conf);
@@ -331,7 +331,7 @@ impl Daemon {
             Err(error) => {
                 let refused = Some(error.to_string());
                 if refused != self.refused {
-                    log::error!("the configuration stays as it was: {error}");
+                    log::error!("keeping the previous configuration: {error}");
                     self.refused = refused;
                 }
                 self.metrics.reloaded(false);

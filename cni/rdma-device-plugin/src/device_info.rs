@@ -68,7 +68,7 @@ impl Record {
             let is_ours = is_named_as_ours(path);
             if !is_ours {
                 log::warn!(
-                    "{RECORD} names {path:?}, which is no file of device information: it stays"
+                    "{RECORD} names {path:?}, which is no file of device information; not removing it"
                 );
             }
             is_ours

@@ -113,9 +113,9 @@ pub fn blocker(parents: &[Parent], links: &[Link]) -> Option<String> {
     }
     let lacking = without_ipv6(parents, links);
     Some(format!(
-        "no RDMA NIC of this node has a global IPv6 address, from which chain.plugin.ipam derives \
-         pods' addresses ({}): nothing was changed in the network's list, and RDMA is for pods \
-         with hostNetwork only; give the NICs an address, and the daemon adds rdma-cni; or, {FAMILY}",
+        "no RDMA NIC of this node has a global IPv6 address, from which chain.plugin.ipam derives pods' addresses \
+         ({}): the network's list was not changed, and only pods with hostNetwork have RDMA; give the NICs an \
+         address, and the daemon adds rdma-cni; or, {FAMILY}",
         names(&lacking)
     ))
 }
@@ -156,8 +156,7 @@ impl fmt::Display for Parent {
 }
 
 /// Setting for NICs that have only IPv4 addresses.
-const FAMILY: &str =
-    "if pods are to have IPv4 addresses from the NICs, set chain.plugin.ipam.family to ipv4";
+const FAMILY: &str = "if pods need only IPv4 addresses, set chain.plugin.ipam.family to ipv4";
 
 /// Returns the sentence about NICs without an IPv6 address, if there are any.
 pub fn remark(lacking: &[Parent]) -> Option<String> {

@@ -152,7 +152,7 @@ impl Source {
                 }
                 failed.map(|error| {
                     format!(
-                        "the neighbours of {:?} stay as they were: {error}",
+                        "keeping the last LLDP neighbours of {:?}: {error}",
                         file.path
                     )
                 })
@@ -193,7 +193,7 @@ fn log_changes(before: &Switches, now: &Switches) {
     }
     for (address, seen) in &before.0 {
         if !now.0.contains_key(address) {
-            log::info!("{}: the switch is not known any more", seen.netdev);
+            log::info!("{}: the switch is no longer known", seen.netdev);
         }
     }
 }

@@ -27,7 +27,8 @@ fn unattached(conf: &Conf, offers: &[Offer]) -> Option<String> {
     };
     (!names.is_empty()).then(|| {
         format!(
-            "{} not in {place}: pods that ask for it start without RDMA netdevs; {remedy}, which reads chain at its start",
+            "{} not in {place}: pods that request it start without RDMA netdevs; {remedy}, which reads chain at its \
+             start",
             are(&names)
         )
     })

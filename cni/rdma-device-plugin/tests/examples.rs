@@ -49,7 +49,7 @@ fn offered(example: &str, layout: &str) -> (Vec<Offer>, bool) {
         &Unhealthy::default(),
         &PreviousOffers::default(),
     );
-    remarks.retain(|it| !it.contains("as erdma.exposedLocalERIs does not have it"));
+    remarks.retain(|it| !it.contains("because erdma.exposedLocalERIs does not select it"));
     assert_eq!(remarks, [] as [&str; 0], "{example} on {layout}");
     (offers, parsed.conf.cdi)
 }

@@ -96,7 +96,7 @@ pub fn ipam_answer(input: &[u8]) {
         "an-ipam-plugin",
         "ADD",
         input,
-        "it ended without a CNI error",
+        "the plugin ended without a CNI error",
     );
     assert!(refused.to_string().chars().count() < 600);
     assert_one_line(&refused);

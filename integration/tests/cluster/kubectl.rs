@@ -35,7 +35,7 @@ pub(super) fn shows_conditions_and_events(cluster: &ControlPlane) {
     ];
     assert_eq!(words[..10], expected, "{table}");
     assert!(
-        table.contains("0000:af:00.0 (mlx5_1) is not on this node any more"),
+        table.contains("0000:af:00.0 (mlx5_1) is no longer on this node"),
         "{table}"
     );
     // the daemon, which is asked as well, has no kubelet

@@ -256,14 +256,14 @@ pub(super) fn is_by_the_daemon_of_its_node_and_of_its_own_condition(cluster: &mu
     assert_eq!(missing["reason"], "DeviceGone");
     let message = missing["message"].as_str().expect("a message");
     assert!(
-        message.contains("0000:af:00.0 (mlx5_1) is not on this node any more"),
+        message.contains("0000:af:00.0 (mlx5_1) is no longer on this node"),
         "{message}"
     );
     cluster.until("both pods are told", |it| {
         events(it, "RdmaRailLost").len() == 2
     });
     let told = events(cluster, "RdmaRailLost");
-    let lost = "rails that are unusable: mlx5_1 (0000:af:00.0): it is not on this node any more";
+    let lost = "rails that are unusable: mlx5_1 (0000:af:00.0): it is no longer on this node";
     assert!(told.iter().all(|(message, _)| message == lost), "{told:?}");
     // kubelet tells nobody the uid; of a pod with the host's network nothing here knows it
     assert!(told.iter().any(|(_, it)| it == &own) && told.iter().any(|(_, it)| it.is_null()));

@@ -148,7 +148,7 @@ fn refused(error: &SelectError, findings: &mut Findings<'_>) {
             "take the device out of the resource or selector, or share the netdev above it"
         }
         SelectError::NoRdma(_) => {
-            "load its RDMA driver, or set requireRdma to false to attach it all the same"
+            "load its RDMA driver, or set requireRdma to false to attach it nevertheless"
         }
         _ => return findings.refusal(Severity::Error, error),
     };

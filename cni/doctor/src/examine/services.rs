@@ -116,7 +116,7 @@ fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
     if names.iter().any(advertised) && !left_out.is_empty() {
         findings.warning(
             format!(
-                "{} advertised here, and the chain's resources ({}) do not have it: pods that ask for it start \
+                "{} advertised here, and the chain's resources ({}) do not have it: pods that request it start \
                  without RDMA netdevs",
                 are(&left_out),
                 some(names)

@@ -67,7 +67,7 @@ pub(super) fn choose<'a>(
     remarks.extend(down.iter().map(|left_out| Remark {
         level: log::Level::Warn,
         text: format!(
-            "{} is down: the pod goes without it; set it up",
+            "{} is down, so the pod does not get it; set it up",
             left_out.link.name
         ),
     }));
@@ -128,7 +128,7 @@ impl Shared {
         let is_chosen = rails.is_none_or(|rails| rails.contains(&rail));
         if !is_chosen {
             remarks.push(Remark::info(format!(
-                "{} is left out: the pod has chosen others",
+                "{} is left out: the pod's annotation selects other rails",
                 found.link.name
             )));
         }

@@ -51,7 +51,7 @@ pub(super) fn no_gids(
 ) -> SelectError {
     let reason = match observed.device(address) {
         Some(device) if device.has_netdev => {
-            "its netdev is in another network namespace, and no record says whose; bring it back"
+            "its netdev is in another network namespace, and no record of rdma-cni names its pod; move it to the host"
                 .to_owned()
         }
         Some(device) => reason(device, Some(rdma)),
@@ -59,7 +59,7 @@ pub(super) fn no_gids(
     };
     SelectError::NoNetdev {
         device: describe(address, Some(rdma)),
-        reason: format!("an Ethernet port has no GIDs without one; {reason}"),
+        reason: format!("an Ethernet port without a netdev has no GIDs; {reason}"),
     }
 }
 
@@ -84,8 +84,7 @@ fn reason(device: &Device, rdma: Option<&RdmaDevice>) -> String {
     match &device.driver {
         None => "no driver is bound to it; bind its network driver".to_owned(),
         Some(driver) if device.is_passed_through() => format!(
-            "it is bound to {driver}, for a virtual machine or a program; bind its network driver \
-             to attach it"
+            "its driver is {driver}, which passes it to a virtual machine or a program; bind its network driver"
         ),
         Some(_) if rdma.is_some_and(infiniband) => {
             "its InfiniBand port has no IPoIB netdev; load ib_ipoib, or let type \"rdma\" move the \
@@ -93,8 +92,8 @@ fn reason(device: &Device, rdma: Option<&RdmaDevice>) -> String {
                 .to_owned()
         }
         Some(driver) => format!(
-            "its driver {driver} has made none; see the kernel's log (dmesg), and whether devlink \
-             has it switched off (enable_eth)"
+            "its driver {driver} made no netdev; see the kernel's log (dmesg), and check that devlink does not \
+             disable it (enable_eth)"
         ),
     }
 }

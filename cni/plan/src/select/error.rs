@@ -14,8 +14,8 @@ pub enum SelectError {
     NotFound(String),
     /// The host needs every matching device, and the configuration does not name them literally.
     #[error(
-        "no device on this node is {selectors} and free to be taken: {passed_over}; name the device \
-         literally, with mode \"move\", to move it all the same"
+        "no device on this node is {selectors} and free to be taken: {passed_over}; name the device literally, with \
+         mode \"move\", to move it nevertheless"
     )]
     PassedOver {
         /// The selectors.
@@ -56,8 +56,7 @@ pub enum SelectError {
     },
     /// The device exists, but its netdev is in another namespace than the host's and the pod's.
     #[error(
-        "{0} is in use: its netdev is neither on the host nor in this pod, and no record says \
-         whose it is"
+        "{0} is in use: its netdev is neither on the host nor in this pod, and no record of rdma-cni names its pod"
     )]
     Elsewhere(DeviceAddress),
     /// The netdev to which a resource attaches its pods does not exist.
@@ -84,12 +83,12 @@ pub enum SelectError {
     },
     /// The netdev's name is not UTF-8. The record could not contain it.
     #[error(
-        "the name of netdev number {0} is no text (UTF-8), so that it could not be restored: rename it"
+        "the name of netdev number {0} is not UTF-8, so a restore could not set it again: rename the netdev"
     )]
     NoText(u32),
     /// `requireRdma` is set, and the netdev has no RDMA device.
     #[error(
-        "{0} has no RDMA device on the host; set requireRdma to false to attach it all the same"
+        "{0} has no RDMA device on the host; set requireRdma to false to attach it nevertheless"
     )]
     NoRdma(InterfaceName),
     /// A drop-in comes after the plugin that moves the netdev.

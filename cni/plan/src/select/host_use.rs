@@ -102,7 +102,7 @@ impl<'a> HostUse<'a> {
         if let Some(port) = self.host.accelerator_of(link) {
             let port = &port.name;
             return Some(format!(
-                "it is the node's own netdev, which {port} accelerates"
+                "{port} accelerates this netdev, which the node uses itself"
             ));
         }
         if let Some(master) = self.host.accelerated_by(link) {
@@ -130,8 +130,8 @@ impl<'a> HostUse<'a> {
 fn refusal(naming: Naming, mode: Mode, name: &str, why: Option<String>) -> Result<(), SelectError> {
     let remedy = match (naming, mode) {
         (Naming::Literal, Mode::Move) => return Ok(()),
-        (Naming::Kubelet, _) => "take it out of the resource that it was allocated from",
-        _ => "set mode to \"move\" to move it all the same",
+        (Naming::Kubelet, _) => "remove it from the resource that it was allocated from",
+        _ => "set mode to \"move\" to move it nevertheless",
     };
     match why {
         None => Ok(()),

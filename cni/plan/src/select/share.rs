@@ -38,7 +38,7 @@ pub(super) fn reason(
         Mode::Share => Some("mode is \"share\"".into()),
         Mode::Auto if link.is_bond() => Some("a bond cannot be moved".into()),
         Mode::Auto if link.is_vlan() && rdma.is_some() => {
-            Some("a VLAN has its RDMA device from the netdev that it lies on".into())
+            Some("a VLAN uses the RDMA device of its lower netdev".into())
         }
         Mode::Auto => match sharing {
             Some(Sharing::Shared) => Some("kubelet gives its resource to several pods".into()),
@@ -76,9 +76,7 @@ pub(super) fn shared(
             Child::Ipoib { .. } => "an IPoIB child",
             Child::Macvlan { .. } | Child::Ipvlan { .. } => "a macvlan or ipvlan",
         };
-        return cannot(format!(
-            "it is {what} itself; share the netdev that it lies on"
-        ));
+        return cannot(format!("it is {what} itself; share its lower netdev"));
     }
     let others = others
         .iter()
@@ -86,7 +84,7 @@ pub(super) fn shared(
     for (other, shared) in others {
         if shared.child.kind() != child.kind() {
             return cannot(format!(
-                "{} has an {} child of it, and the children of one netdev are of one type",
+                "{} has an {} child of it, and all children of a netdev must have the same type",
                 other.holder(),
                 shared.child.kind(),
             ));
@@ -123,8 +121,7 @@ fn child(conf: &Conf, link: &Link) -> Result<Child, &'static str> {
     let mode = ipoib.unwrap_or(own.mode);
     if mode == IpoibMode::Connected && !takes_connections(link) {
         return Err(
-            "its queue pair accepts no connections, as those of mlx5's IPoIB netdevs; set child.mode to \
-             \"datagram\"",
+            "its queue pair accepts no connections, as with mlx5's IPoIB netdevs; set child.mode to \"datagram\"",
         );
     }
     let pkey = conf.pkey.unwrap_or(own.pkey).full();
@@ -153,23 +150,26 @@ pub(super) fn movable(
         Err(SelectError::CannotMove { link, reason })
     };
     if link.is_bond() {
-        return cannot("it is a bond, whose ports and LACP stay behind; use mode \"share\"");
+        return cannot(
+            "it is a bond, and its ports and LACP cannot move with it; use mode \"share\"",
+        );
     }
     if link.master.is_some() {
         return cannot(
-            "it is a port of another netdev (a bond, a bridge, or a netdev that it accelerates), which would lose it",
+            "it is a port of another netdev (a bond, a bridge, or a netdev that it accelerates), which would lose \
+             this port",
         );
     }
     if link.is_vlan() && rdma.is_some() {
         return cannot(
-            "it is a VLAN, and its RDMA device is that of the netdev that it lies on; use mode \"share\"",
+            "it is a VLAN, and uses the RDMA device of its lower netdev; use mode \"share\"",
         );
     }
     // DEL recognizes the netdev by its origin, which changes with every move of the lower netdev
     if link.lower.is_some() && link.origin.is_some_and(|it| it.netns >= 0) {
         return cannot(
-            "it lies on a netdev of another network namespace; move that netdev to the host (ip -n NAMESPACE link set \
-             NETDEV netns 1), or end the pod that has it",
+            "its lower netdev is in another network namespace; move the lower netdev to the host (ip -n NAMESPACE \
+             link set NETDEV netns 1), or end the pod that has it",
         );
     }
     if let Some(holder) = others

@@ -407,7 +407,7 @@ fn make<K: Kernel>(
                 (true, Err(error)) => Err((error.to_string(), true)),
                 (true, Ok(spared)) => sparing(kernel, spared, op).map_err(refusal_of),
                 _ if plan::is_of_others(op, observed) => Err((
-                    format!("other netdevs of the host would get it, too: {op}"),
+                    format!("the operation would also change other netdevs of the host: {op}"),
                     false,
                 )),
                 (false, _) => kernel.execute(op, pod).map_err(refusal_of),

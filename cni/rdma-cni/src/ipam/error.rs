@@ -45,7 +45,7 @@ pub enum IpamError {
         message: String,
     },
     /// A signal ended the plugin.
-    #[error("IPAM plugin {name:?}, {command}: it ended with {status}")]
+    #[error("IPAM plugin {name:?}, {command}: the plugin ended with {status}")]
     Killed {
         /// `ipam.type`
         name: String,

@@ -45,7 +45,7 @@ enum HookError {
     State(#[from] serde_json::Error),
     #[error(
         "cannot raise the limit of locked memory of the container's process {process} to {to}: {source}; give the \
-         runtime CAP_SYS_RESOURCE, or take memlock out of the daemon's configuration and delete the pod"
+         runtime CAP_SYS_RESOURCE, or remove memlock from the daemon's configuration and delete the pod"
     )]
     Limit {
         process: i32,
@@ -60,8 +60,9 @@ enum HookError {
     #[error("cannot read the container's specification {path:?}: {source}")]
     Specification { path: PathBuf, source: io::Error },
     #[error(
-        "cannot limit the use of RDMA devices by the container's process {process}: {source}; run the node \
-         with cgroup version 2 and the controller rdma, or take limits out of the daemon's configuration and delete the pod"
+        "cannot limit the use of RDMA devices by the container's process {process}: {source}; run the node with \
+         cgroup version 2 and the controller rdma, or remove limits from the daemon's configuration and delete the \
+         pod"
     )]
     Rdma { process: i32, source: CgroupError },
 }

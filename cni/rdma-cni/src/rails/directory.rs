@@ -32,7 +32,7 @@ const LEVELS: u32 = 32;
 
 fn too_much() -> io::Error {
     io::Error::other(format!(
-        "a directory is in its place, with more than {ENTRIES} entries or {LEVELS} levels: remove it by hand"
+        "a directory with more than {ENTRIES} entries or {LEVELS} levels is at the file's path: remove it by hand"
     ))
 }
 

@@ -446,12 +446,12 @@ fn log_rails<K: Kernel>(kernel: &K, attachment: &Attachment) {
         let name = &rail.pod_name;
         match (&rail.host_link, &rail.shared) {
             (Some(host_link), _) => {
-                log::info!("{} goes to {netns} as {name}, {rdma}", host_link.name);
+                log::info!("moving {} to {netns} as {name}, {rdma}", host_link.name);
                 let own = dropped.iter().filter(|it| it.0 == host_link.index);
                 let mut own: Vec<String> = own.map(|it| it.1.clone()).collect();
                 own.extend(crate::given_up::routes(&rail.unkept_routes));
                 if let Some(dropped) = crate::given_up::some(&own) {
-                    log::warn!("{} has {dropped}, which will not come back", host_link.name);
+                    log::warn!("{} loses {dropped} permanently in the move", host_link.name);
                 }
             }
             (None, Some(shared)) => {
@@ -460,9 +460,9 @@ fn log_rails<K: Kernel>(kernel: &K, attachment: &Attachment) {
                 // programs without an address only report a timeout, and no other message gives the reason
                 if attachment.ipam.is_none() && !attachment.accept_ra {
                     log::warn!(
-                        "{name} has no address but IPv6's link-local one: a child of {parent} has \
-                         those that `ipam` gives, and there is no `ipam`; \
-                         {{\"type\":\"rdma-ipam\",\"from\":\"parent\"}} takes them from the prefix of {parent}"
+                        "{name} has only a link-local IPv6 address: a child of {parent} gets addresses from `ipam`, \
+                         which is not configured; {{\"type\":\"rdma-ipam\",\"from\":\"parent\"}} assigns addresses \
+                         from the prefix of {parent}"
                     );
                 }
             }

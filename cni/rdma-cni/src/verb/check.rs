@@ -37,7 +37,7 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     if pod.id() != attachment.netns_id {
         let was = attachment.netns.display();
         return Err(Error::Drift(vec![format!(
-            "CNI_NETNS is not the namespace that the devices were put into ({was})"
+            "CNI_NETNS is not the namespace to which ADD moved the devices ({was})"
         )]));
     }
     node.kernel
@@ -166,7 +166,7 @@ fn connected_drift(rail: &Rail, desired: &DesiredLink, namespace: &Namespace) ->
             ..
         },
     )| {
-        format!("{name} has lost its route to {destination}/{prefix} with metric {metric}")
+        format!("{name} lacks its route to {destination}/{prefix} with metric {metric}")
     };
     connected.filter(is_missing).map(words).collect()
 }

@@ -31,7 +31,7 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         log::warn!("{error}; the daemon tries to lift the pod's limits of RDMA devices again");
     }
     if let Err(error) = node.store.sweep(None, None) {
-        log::warn!("{error}; the next verb removes what killed processes left");
+        log::warn!("{error}; the next verb removes the files of killed processes");
     }
     let lock = match node.store.lock(&key) {
         // a pod without attached devices has no lock file yet; its DEL must succeed even on a full disk
@@ -60,7 +60,9 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         }
         Record::Newer(format) => Err(Error::Newer { key, format }),
         Record::Corrupt(reason) => {
-            log::warn!("{key}: its record cannot be read ({reason}): salvaging");
+            log::warn!(
+                "{key}: its record cannot be read ({reason}); restoring its devices without the record"
+            );
             salvage(node, &key, given.as_ref(), lock)
         }
     }
@@ -81,7 +83,7 @@ fn forget_rails<K>(node: &Node<'_, K>, key: &Key) {
 fn unrecorded<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     match without_record(node, key) {
         Err(Error::Release(error)) if !error.may_pass() => {
-            log::warn!("{key}: DEL goes on, because there is no record");
+            log::warn!("{key}: DEL continues, because there is no record");
             Ok(())
         }
         released => released,
@@ -98,8 +100,7 @@ fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error>
         return Ok(());
     }
     let ipam = Ipam::find(name, node.environment, &node.conf.raw);
-    let ipam =
-        ipam.inspect_err(|error| log::warn!("{key}: its addresses are not released: {error}"));
+    let ipam = ipam.inspect_err(|error| log::warn!("{key}: cannot release its addresses: {error}"));
     let ipam = ipam.map_err(Error::Release)?;
     let netns = node.target()?.0.netns.as_ref();
     let netns = netns.map(|path| path.display().to_string());
@@ -115,7 +116,7 @@ fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error>
             conflicts: &[],
         };
         if let Err(error) = ipam.rail(Command::Del, call) {
-            log::warn!("{key}: the addresses of {pod_name} are not released: {error}");
+            log::warn!("{key}: cannot release the addresses of {pod_name}: {error}");
             // an error that may pass takes precedence over one that stays
             first = first.filter(IpamError::may_pass).or(Some(error));
         }
@@ -195,7 +196,7 @@ fn salvage<K: Kernel>(
         let rails = lost_rails(node, &observed);
         for rail in &rails {
             log::warn!(
-                "{} is salvaged as {} on the host",
+                "{} was restored without a record, as {} on the host",
                 rail.pod_name,
                 rail.name()
             );

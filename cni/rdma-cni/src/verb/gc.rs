@@ -126,7 +126,7 @@ fn known<K: Kernel>(
 
 fn detach<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     let Some(lock) = node.store.try_lock(key)? else {
-        log::info!("{key}: another verb is at work on it");
+        log::info!("{key}: another verb is running for it");
         return Ok(());
     };
     match node.store.load(key)? {

@@ -61,9 +61,7 @@ fn others<'a, K: Kernel>(
             Record::Good(attachment) => others.push(*attachment),
             Record::None => {}
             Record::Newer(format) => {
-                log::warn!(
-                    "{key}: its record has format {format}, of a newer rdma-cni: left alone"
-                );
+                log::warn!("{key}: its record has format {format}, of a newer rdma-cni: ignored");
             }
             Record::Corrupt(reason) => {
                 log::warn!(

@@ -385,7 +385,7 @@ fn no_address_lingers<K: Kernel>(
             let Some(address) = lingering.next() else {
                 return Ok(restored);
             };
-            let kept = "is still configured: its pod's namespace is kept alive by a process";
+            let kept = "is still configured: a process keeps its pod's namespace alive";
             (format!("{address} {kept}"), true)
         }
     };
@@ -456,7 +456,7 @@ pub fn addresses_until<K: Kernel>(
         let Err(error) = del(name, &attachment.config) else {
             continue;
         };
-        log::warn!("{key}: the addresses of {pod_name} are not released: {error}");
+        log::warn!("{key}: cannot release the addresses of {pod_name}: {error}");
         let is_corrected = present.is_some_and(|present| {
             let counts = rail.ipam_refused || error.is_configuration() && present == name;
             let asked = counts.then(|| del(present, &node.conf.raw));

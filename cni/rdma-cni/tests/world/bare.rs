@@ -89,7 +89,10 @@ fn a_function_without_a_netdev_is_not_set_up() {
     let mut config = behind(&node, &pod, "rdma");
     config["vlan"] = 7.into();
     let refused = node.add(&pod, &config).must_fail(7);
-    assert!(refused.contains("it has no netdev, and only"), "{refused}");
+    assert!(
+        refused.contains("it has no netdev, and rdma-cni sets up only"),
+        "{refused}"
+    );
     node.must_be(&before, "refused");
 }
 
@@ -102,14 +105,13 @@ fn the_reason_for_a_missing_netdev_is_reported_and_the_device_is_unused() {
         ),
         (
             ethernet().with_driver(Some("vfio-pci")).without_rdma(),
-            "0000:5e:00.2 has no netdev on the host: it is bound to vfio-pci, for a virtual machine \
-             or a program; bind its network driver to attach it",
+            "0000:5e:00.2 has no netdev on the host: its driver is vfio-pci, which passes it to a virtual machine or \
+             a program; bind its network driver",
         ),
         (
             ethernet(),
-            "RDMA device mlx5_9 (0000:5e:00.2) has no netdev on the host: its driver mlx5_core has \
-             made none; see the kernel's log (dmesg), and whether devlink has it switched off \
-             (enable_eth)",
+            "RDMA device mlx5_9 (0000:5e:00.2) has no netdev on the host: its driver mlx5_core made no netdev; see \
+             the kernel's log (dmesg), and check that devlink does not disable it (enable_eth)",
         ),
         (
             infiniband(),
@@ -160,8 +162,8 @@ fn a_shared_ethernet_port_without_netdev_is_an_error_and_infinibands_is_none() {
         (
             ethernet(),
             Some(
-                "RDMA device mlx5_9 (0000:5e:00.2) has no netdev on the host: an Ethernet port has \
-                 no GIDs without one; its driver mlx5_core has made none",
+                "RDMA device mlx5_9 (0000:5e:00.2) has no netdev on the host: an Ethernet port without a netdev has \
+                 no GIDs; its driver mlx5_core made no netdev",
             ),
         ),
     ] {

@@ -213,7 +213,7 @@ fn what_there_is_no_such_child_of_is_refused_in_words() {
         (
             json!({ "pkey": "0x8001", "devices": ethernet }),
             7,
-            "pkey: eth8 cannot be set up so: it is no InfiniBand netdev, and only such a one has partitions",
+            "pkey: eth8 cannot be set up so: the netdev is not InfiniBand, so it has no partitions",
         ),
         (
             json!({ "pkey": "0x8002" }),
@@ -229,7 +229,8 @@ fn what_there_is_no_such_child_of_is_refused_in_words() {
     node.kernel.with(|world| world.accelerate_ipoib("mlx5_0"));
     let connected = json!({ "child": { "type": "ipoib", "mode": "connected" } });
     let message = node.add(&pod, &with(connected)).must_fail(102);
-    let expected = "its queue pair accepts no connections, as those of mlx5's IPoIB netdevs; set child.mode to \"datagram\"";
+    let expected = "its queue pair accepts no connections, as with mlx5's IPoIB netdevs; set child.mode to \
+                    \"datagram\"";
     assert!(message.contains(expected), "{message}");
     let child = Op::AddChild {
         at: NetnsSide::Host,
@@ -244,7 +245,7 @@ fn what_there_is_no_such_child_of_is_refused_in_words() {
     node.change(None, &child);
     let of_child = json!({ "devices": [{ "netdev": "ib0.8001" }], "requireRdma": false });
     let message = node.add(&pod, &with(of_child)).must_fail(102);
-    let expected = "it is an IPoIB child itself; share the netdev that it lies on";
+    let expected = "it is an IPoIB child itself; share its lower netdev";
     assert!(message.contains(expected), "{message}");
 }
 
@@ -319,7 +320,7 @@ fn check_reports_the_state_of_a_child() {
     );
     let message = told();
     assert!(
-        message.contains("the pod has lost its child of ib0"),
+        message.contains("the pod's child of ib0 is missing"),
         "{message}"
     );
 }

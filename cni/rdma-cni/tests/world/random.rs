@@ -42,7 +42,9 @@ struct Started {
 /// A pod gave its device the name that another device has on the host, and ended: the other
 /// one returns to the host after that.
 fn is_blocked(answer: &Answer) -> bool {
-    answer.message().contains("which another netdev has")
+    answer
+        .message()
+        .contains("because another netdev has the name")
 }
 
 struct History {

@@ -86,7 +86,7 @@ fn check_sees_what_became_of_rails_and_routes() {
                 },
             );
         },
-        &["rdma1 has lost its route to 10.1.0.0/16 in table 1001"],
+        &["rdma1 lacks its route to 10.1.0.0/16 in table 1001"],
     );
     drift(
         json!({}),

@@ -156,7 +156,8 @@ fn what_has_no_default_is_refused_before_any_change() {
         let message = node.add(&pod, &config).must_fail(7);
         let field = network_conf::vf::fields(kind);
         let reason = format!(
-            "{field}: eth2 cannot be set up so: its driver does not report it, so that it could not be restored"
+            "{field}: eth2 cannot be set up so: its driver does not report this setting, so rdma-cni could not \
+             restore it"
         );
         assert_eq!(message, reason);
         node.must_be(&before, &reason);

@@ -195,7 +195,7 @@ impl Chain {
             // the entry in the list works without evidence
             Err(error) => {
                 turn.remark = Some(format!(
-                    "cannot find out whether the runtime calls the plugins of the network's own directory: {error}"
+                    "cannot detect whether the runtime calls the plugins of the network's own directory: {error}"
                 ));
                 false
             }
@@ -396,8 +396,8 @@ impl Chain {
 const NOT_INSTALLED: &str =
     "the plugins are not installed on this node; run rdma-device-plugin install";
 
-const WITHDRAWN: &str = "uninstall has taken it out of the chain, and the binaries stay for pods that \
-                         have devices; rdma-device-plugin install puts it in again";
+const WITHDRAWN: &str = "uninstall removed it from the chain, and keeps the binaries for pods that have devices; \
+                         rdma-device-plugin install adds it again";
 
 /// Number of attempts for files that change between reading and writing.
 const TRIES: usize = 20;

@@ -286,8 +286,8 @@ impl Reconciler {
         let own = &chain.conf.entry;
         if claim.is_anothers(own) && !self.claimed_by_another {
             log::warn!(
-                "{:?}: install wrote another configuration of {TYPE} than this daemon has; it stays until this daemon \
-                 restarts, or another one leads",
+                "{:?}: install wrote another entry of {TYPE} than this daemon's configuration has; this daemon keeps \
+                 the entry until it restarts, or another daemon becomes the leader",
                 chain.conf.conf_dir
             );
         }

@@ -71,7 +71,7 @@ pub fn hook(state_dir: &Path, limits: ContainerLimits) -> Result<Option<Hook>, S
         Ok(Some(record)) => Ok(Some(Hook::new(record.bin_dir(), limits, state_dir))),
         Ok(None) => Err(format!(
             "rdma-cni, which sets the limits of containers, is not installed according to {state_dir:?}; run \
-             rdma-device-plugin install, or take memlock and limits out of the configuration"
+             rdma-device-plugin install, or remove memlock and limits from the configuration"
         )),
         Err(error) => Err(error.to_string()),
     }

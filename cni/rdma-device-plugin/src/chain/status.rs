@@ -37,16 +37,19 @@ impl ChainStatus {
 impl fmt::Display for ChainStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unseen => write!(f, "not observed yet whether the runtime calls {TYPE}"),
+            Self::Unseen => write!(
+                f,
+                "the daemon has not checked yet whether the runtime calls {TYPE}"
+            ),
             Self::Off => write!(
                 f,
                 "{TYPE} is not kept in the chain: chain is not configured"
             ),
             Self::Left(files) => write!(
                 f,
-                "chain is not configured, but install has put {TYPE} into {}, and uninstall has not taken it out: \
-                 where it still is, pods without hostNetwork get rails as before; end those that have some, and run \
-                 rdma-device-plugin uninstall",
+                "chain is not configured, but install added {TYPE} to {}, and uninstall has not removed it: pods \
+                 without hostNetwork may still get rails; end the pods with rails, and run rdma-device-plugin \
+                 uninstall",
                 files.join(", ")
             ),
             Self::Called(Called {
@@ -55,7 +58,7 @@ impl fmt::Display for ChainStatus {
                 by_others,
             }) => {
                 let whose = if *by_others {
-                    ", as somebody else configured it"
+                    ", with an entry that another program wrote"
                 } else {
                     ""
                 };
@@ -65,7 +68,7 @@ impl fmt::Display for ChainStatus {
                 )
             }
             Self::NotCalled(why) => write!(f, "the runtime does not call {TYPE}: {why}"),
-            Self::Withheld(why) => write!(f, "{TYPE} is not put into the chain: {why}"),
+            Self::Withheld(why) => write!(f, "{TYPE} is not added to the chain: {why}"),
         }
     }
 }

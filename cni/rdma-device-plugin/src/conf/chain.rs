@@ -159,13 +159,13 @@ impl Chain {
         }
         if matches!(self.runtime, Runtime::Crio { .. }) {
             return Some(
-                "must be list or auto with CRI-O, which calls the plugins of a network's own directory at \
-                 ADD and not at DEL: no pod would give its devices back",
+                "must be list or auto with CRI-O, which calls the plugins of a network's own directory at ADD but \
+                 not at DEL: devices of ended pods would not be restored",
             );
         }
         (!self.asks_kubelet()).then_some(
-            "must be list or auto where chain.plugin names the devices: with a runtime that does not read \
-             the directory, pods would start without them, and nobody would notice",
+            "must be list or auto where chain.plugin names the devices: if the runtime does not read the directory, \
+             pods would start without these devices and without an error",
         )
     }
 

@@ -137,7 +137,7 @@ impl FromStr for Exposed {
         let pattern = |word: &str| {
             let allowed = |c: char| c.is_ascii_alphanumeric() || "-_*?[]!".contains(c);
             match word.is_empty() || !word.chars().all(allowed) {
-                true => Err(wrong("has something else than names and patterns")),
+                true => Err(wrong("contains text that is neither a name nor a pattern")),
                 false => Text::glob(word).map_err(|_| wrong("has a pattern without an end")),
             }
         };

@@ -138,11 +138,12 @@ impl Flags {
                     wins(flag, "jumboFrameMTU", differs);
                     bring_up.mtu = mtu;
                 }
-                None => remarks.push(format!("{flag}: of no use with configureNICs: false")),
+                None => remarks.push(format!("{flag}: has no effect with configureNICs: false")),
             }
         }
         if self.local_eri_discovery == Some(false) {
-            let why = "there is no controller: the daemon discovers NICs on the node in any case";
+            let why =
+                "ignored: the daemon has no controller, and discovers NICs on the node itself";
             remarks.push(format!("--local-eri-discovery=false: {why}"));
         }
         if let Some(all) = self.allocates_all() {
@@ -185,7 +186,9 @@ impl Flags {
             }
             Ids::Exclusive => {
                 let place = &resource.place;
-                remarks.push(format!("{flag}: of no use, as {place} is exclusive"));
+                remarks.push(format!(
+                    "{flag}: has no effect, because {place} is exclusive"
+                ));
             }
         }
     }

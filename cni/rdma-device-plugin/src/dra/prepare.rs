@@ -36,20 +36,21 @@ use tokio::{
 pub(super) const PATIENCE: Duration = Duration::from_secs(25);
 
 /// Error if a claim has parameters other than `rails` that cannot take effect.
-const NOT_ATTACHED: &str = "its parameters say how a pod is attached, and rdma-cni attaches none here: it has \
-                            hostNetwork, or the chain of this node does not attach the resource; take out all but rails";
+const NOT_ATTACHED: &str = "its parameters configure the attachment, but rdma-cni does not attach its pod: the pod \
+                            has hostNetwork, or this node's chain does not attach the resource; remove all \
+                            parameters except rails";
 
 /// Error if `mode` is `move` for shared devices.
-const MOVE_OF_SHARED: &str = "its class says mode move, which would take the NIC from other pods that have it: use the \
-                              class for a resource of exclusive NICs";
+const MOVE_OF_SHARED: &str = "its class has mode move, which would remove the NIC from other pods: use this class \
+                              only for a resource of exclusive NICs";
 
 /// Error if `vf` is set for shared devices.
-const VF_OF_SHARED: &str = "its class sets vf, the set-up of virtual functions, and its devices are shared, so that pods get \
-                            children of them: use the class for a resource of exclusive virtual functions";
+const VF_OF_SHARED: &str = "its class has vf settings, but its devices are shared, so that pods get children of \
+                            them: use this class only for a resource of exclusive virtual functions";
 
 /// Error for a claim with `adminAccess` on exclusive devices, if its pod does not have `hostNetwork`.
-const ADMIN_WITHOUT_HOST_NETWORK: &str = "it asks for adminAccess, and rdma-cni would take the devices into its pod's network, away from the \
-                      pods that they are allocated to: give the pod hostNetwork";
+const ADMIN_WITHOUT_HOST_NETWORK: &str = "it requests adminAccess, and rdma-cni would move the devices into its pod, \
+            away from the pods that they are allocated to: set hostNetwork in the pod";
 
 /// Interval of observations while a device is absent.
 const OBSERVE_INTERVAL: Duration = Duration::from_secs(1);

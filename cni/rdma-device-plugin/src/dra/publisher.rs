@@ -73,11 +73,11 @@ enum Failure {
          configuration), or bring the cluster to Kubernetes 1.36"
     )]
     Dropped { field: String },
-    #[error("the API server has fewer taints of devices")]
+    #[error("the API server dropped taints of devices")]
     FewerTaints,
     #[error("the API server ended the watch: {0}")]
     Ended(String),
-    #[error("somebody else wrote or deleted them at the same time: {0}")]
+    #[error("another client wrote or deleted the ResourceSlices at the same time: {0}")]
     Stale(RequestError),
 }
 
@@ -155,7 +155,7 @@ impl Publisher {
             let is_usual = was_kept && matches!(failure, Failure::Stale(_));
             self.metrics.slices(Some(is_usual));
             if !is_usual && self.reported.is_news(&line) {
-                log::error!("the node's ResourceSlices are not kept: {line}");
+                log::error!("the node's ResourceSlices are out of date: {line}");
             }
             if let Failure::Dropped { .. } = failure {
                 wait = MUCH_LATER;
@@ -198,7 +198,7 @@ impl Publisher {
             self.was_kept = true;
             self.metrics.slices(Some(true));
             if self.reported.ends() {
-                log::info!("the node's ResourceSlices are kept again");
+                log::info!("the node's ResourceSlices are up to date again");
             }
             tokio::select! {
                 changed = self.node.changed() => {
@@ -245,7 +245,7 @@ impl Publisher {
             };
             if dropped.as_ref().is_err_and(is_refused) && !self.without_remarks {
                 log::warn!(
-                    "the API server refuses taints without an effect: degraded devices have no taint"
+                    "the API server refuses taints without an effect: degraded devices get no taint"
                 );
                 self.without_remarks = true;
                 return Err(Failure::FewerTaints);
@@ -253,8 +253,8 @@ impl Publisher {
             if let Some(field) = dropped? {
                 if field == TAINTS {
                     log::warn!(
-                        "the API server passes over taints of devices: those that \
-                         are not healthy are left out of the node's ResourceSlices instead"
+                        "the API server ignores taints of devices: the daemon leaves unhealthy devices out of the \
+                         node's ResourceSlices instead"
                     );
                     self.without_taints = true;
                     return Err(Failure::FewerTaints);

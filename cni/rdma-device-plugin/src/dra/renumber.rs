@@ -41,7 +41,7 @@ pub async fn follow(mut node: watch::Receiver<Arc<Node>>, hardware: Hardware, st
             Err(error) => vec![error.to_string()],
         };
         for line in failed.iter().filter(|line| !reported.contains(*line)) {
-            log::error!("claims may give containers stale or no device files: {line}");
+            log::error!("the CDI specifications of claims may be out of date: {line}");
         }
         reported = failed;
         tokio::select! {
@@ -72,12 +72,12 @@ fn log_change(record: &Record) {
     let lost: Vec<String> = record.lost().map(named).collect();
     match lost.as_slice() {
         [] => log::info!(
-            "claim {claim} gives its devices as they are now: {}",
+            "the CDI specification of claim {claim} has new device numbers: {}",
             in_words(record)
         ),
         lost => log::warn!(
-            "claim {claim} has no {} any more: none of its containers starts again until it is back; delete the \
-             pod to have other devices allocated",
+            "claim {claim} lost {}: its containers cannot restart until the device is back; delete the pod to get \
+             other devices",
             lost.join(", ")
         ),
     }

@@ -56,7 +56,7 @@ impl Service {
                 },
                 Err(error) => {
                     let error = error.to_string();
-                    log::warn!("claim {claim} is not prepared: {error}");
+                    log::warn!("cannot prepare claim {claim}: {error}");
                     NodePrepareResourceResponse {
                         devices: vec![],
                         error,
@@ -124,7 +124,7 @@ impl api::dra_plugin_server::DraPlugin for Service {
             let error = match self.preparer.unprepare(&claim).await {
                 Ok(()) => String::new(),
                 Err(error) => {
-                    log::warn!("claim {claim} is not unprepared: {error}");
+                    log::warn!("cannot unprepare claim {claim}: {error}");
                     error.to_string()
                 }
             };

@@ -129,8 +129,8 @@ fn remarks(conf: &Erdma, found: &Discovery, instance: Option<&str>) -> Vec<Strin
                 .to_owned(),
         ),
         (Origin::Foreign, _) => remarks.push(
-            "eRDMA NICs are left as they are, since the configuration's format has nothing for \
-             them; --local-eri-discovery, or erdma in our own format, brings them up"
+            "the daemon does not bring up eRDMA NICs, because this configuration format cannot request it; set \
+             --local-eri-discovery, or erdma in the daemon's own format"
                 .to_owned(),
         ),
         _ => {}

@@ -115,7 +115,9 @@ impl Damper {
         self.observed = Some((seen, since));
         match dropped.then(|| self.dropped(now)).flatten() {
             Some(hold) => {
-                self.reported = Some(format!("it went down more than {DROPS} times recently"));
+                self.reported = Some(format!(
+                    "the device went down more than {DROPS} times recently"
+                ));
                 Change::Held(hold)
             }
             None if before.is_none() && self.reported.is_some() => Change::Down,

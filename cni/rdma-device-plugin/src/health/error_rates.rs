@@ -150,7 +150,7 @@ impl PortErrors {
         let is_full = value == maximum;
         if is_full && !self.sticks {
             log::warn!(
-                "{counter} of port {port} of {rdma} is {value}, its maximum, and counts no more until it is \
+                "{counter} of port {port} of {rdma} is {value}, its maximum: errors are not counted until it is \
                  reset (perfquery -R)"
             );
         }

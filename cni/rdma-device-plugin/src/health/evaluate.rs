@@ -106,15 +106,12 @@ pub fn evaluate(state: &DeviceState, physical: Option<&Verdict>) -> Verdict {
         return down(&format!("{} has no carrier", netdev.name), true);
     }
     if state.netdev_is_gone {
-        return down(
-            "its netdev is gone, and its RDMA device has no other one",
-            true,
-        );
+        return down("its RDMA device has lost its only netdev", true);
     }
     if state.netdevs.is_empty() {
         let place = state.pod.as_deref().map_or_else(
             || "its netdev is in a network namespace that the daemon does not watch".into(),
-            |pod| format!("its netdev in pod {pod} cannot be seen"),
+            |pod| format!("the daemon cannot observe its netdev in pod {pod}"),
         );
         return or_as(physical, Verdict::Unknown(place));
     }
@@ -233,7 +230,7 @@ mod tests {
             netdev_is_gone: true,
             ..state(None, Some(1), Ether)
         };
-        let expected = "down: its netdev is gone, and its RDMA device has no other one";
+        let expected = "down: its RDMA device has lost its only netdev";
         is(&gone, None, expected);
     }
 

@@ -81,7 +81,7 @@ impl Health {
         match verdict {
             Verdict::Unknown(why) => {
                 if !state.moving && self.unseen.insert(address.clone()) {
-                    log::info!("{address} keeps the health it had: {why}");
+                    log::info!("the health of {address} does not change: {why}");
                 }
             }
             Verdict::Up => {

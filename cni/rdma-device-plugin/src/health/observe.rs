@@ -125,7 +125,10 @@ impl Pods {
                 Ok(()) => pod.is_logged = false,
                 Err(why) if !pod.is_logged => {
                     pod.is_logged = true;
-                    log::info!("devices in pod {} keep their health: {why}", pod.place.name);
+                    log::info!(
+                        "the health of devices in pod {} does not change: {why}",
+                        pod.place.name
+                    );
                 }
                 Err(_) => {}
             }

@@ -150,7 +150,7 @@ fn run(name: &str, dir: &Path, path: &Path) -> Result<()> {
                 return Ok(());
             }
             format!(
-                "it does not answer VERSION ({}): {}",
+                "the program does not answer VERSION ({}): {}",
                 output.status,
                 one_line(String::from_utf8_lossy(&output.stderr).trim_end())
             )
@@ -206,9 +206,13 @@ pub(super) fn take(dir: &Path, state_dir: &Path, record: &Record) -> Result<Vec<
                 "the previous file is restored".to_owned()
             }
             (false, true) => {
-                format!("stays; it is from another installation (the previous file is {kept:?})")
+                format!(
+                    "not removed; another installation wrote it (the previous file is {kept:?})"
+                )
             }
-            (false, false) if ours.is_some() => "stays; it is from another installation".to_owned(),
+            (false, false) if ours.is_some() => {
+                "not removed; another installation wrote it".to_owned()
+            }
             (false, false) => continue,
             (true, true) if replaced => {
                 let content = fs::read(&kept).map_err(failed("read", &kept))?;

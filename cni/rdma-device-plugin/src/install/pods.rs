@@ -93,7 +93,9 @@ impl Pods {
             let name = name(&ended.attachment);
             match bin_dirs.iter().any(|it| is_mounted(it)) || is_mounted(&ended.state_dir) {
                 // IPAM plugins have their leases elsewhere on the node
-                true => left.push(format!("{name}: this can only be done on the node itself")),
+                true => left.push(format!(
+                    "{name}: the devices can only be restored on the node itself"
+                )),
                 false => match delete(ended, bin_dirs) {
                     Ok(()) => println!("{name}: it has ended, and its devices are restored"),
                     Err(why) => left.push(format!("{name}: {why}")),

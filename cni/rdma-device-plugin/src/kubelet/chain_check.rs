@@ -35,7 +35,7 @@ pub(super) async fn check(
 ) -> Result<(), Refused> {
     let holder = holder.as_ref().map_err(|error| {
         Status::unavailable(format!(
-            "cannot find out which pod it is, and whether {TYPE} made its network: {error}"
+            "cannot determine the pod, and whether {TYPE} set up its network: {error}"
         ))
     })?;
     // the chain does not see an init container's ids either
@@ -84,7 +84,7 @@ pub(super) async fn check(
         }
         Err(error) => {
             log::warn!(
-                "cannot find out whether {TYPE} made the network of {}/{}: {:?}: {error}",
+                "cannot determine whether {TYPE} set up the network of {}/{}: {:?}: {error}",
                 holder.namespace,
                 holder.pod,
                 context.cni_cache
@@ -125,8 +125,8 @@ async fn is_unread(context: &PluginContext, network: &str, holder: &Holder) -> b
 /// moves back to the list.
 fn without_directory(context: &PluginContext, network: &str) -> Option<(String, Cure)> {
     log::warn!(
-        "the runtime does not call the plugins in the directory of network {network}, and did before, or \
-         chain.placement is wrong: libcni 1.3 and later do (containerd 2.1)"
+        "the runtime no longer calls the plugins in the directory of network {network}, or chain.placement is wrong: \
+         only libcni 1.3 and later (containerd 2.1) call them"
     );
     if let Err(error) = evidence::forget(&context.state_dir, network) {
         log::warn!("network {network}: {error}; the daemon may use the directory again");
@@ -146,7 +146,7 @@ fn remedy_for(status: &ChainStatus) -> (String, Cure) {
     match status {
         ChainStatus::NotCalled(why) => {
             let later = format!(
-                "delete it when the runtime calls {TYPE} again, which it does not now: {why}"
+                "the runtime does not call {TYPE} now ({why}); delete the pod when it does"
             );
             (later, Cure::Time)
         }

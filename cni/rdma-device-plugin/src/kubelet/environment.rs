@@ -84,7 +84,7 @@ pub(super) async fn write(
             let unreadable: Vec<String> = unreadable.iter().map(ToString::to_string).collect();
             let unreadable = unreadable.join(", ");
             return Err(format!(
-                "the record of its pod may be one that cannot be read: {unreadable}"
+                "its pod's record may be among these, which cannot be read: {unreadable}"
             ));
         }
         if has_entry {

@@ -57,7 +57,7 @@ pub(super) fn log_verdict(
     match holder {
         Ok(Some(holder)) => log::info!("{resource}: {ids} of {holder}: {verdict}"),
         Ok(None) => {
-            log::info!("{resource}: {ids} of a pod that kubelet does not name: {verdict}");
+            log::info!("{resource}: {ids} of a pod that kubelet does not report: {verdict}");
         }
         Err(error) => log::debug!("{resource}: cannot find the container of {ids}: {error}"),
     }

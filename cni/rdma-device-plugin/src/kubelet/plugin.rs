@@ -311,9 +311,9 @@ impl Task {
         }
         let detached = self.registered.is_some_and(|it| it.detached);
         match detached {
-            true => self.warn(
-                "kubelet would not notice the plugin's end; the daemon registers it again".into(),
-            ),
+            true => {
+                self.warn("registering the plugin again, so that kubelet notices its end".into())
+            }
             false => self.info("is registered for itself alone".into()),
         }
     }

@@ -398,8 +398,7 @@ impl DevicePlugin for Service {
         let answer = timeout(ALLOCATE_TIMEOUT, self.allocate(&request)).await;
         let answer = answer.unwrap_or_else(|_| {
             Err(Status::deadline_exceeded(format!(
-                "it took longer than {ALLOCATE_TIMEOUT:?}: the disk of {:?}, or a device's driver, does \
-                 not answer",
+                "no result within {ALLOCATE_TIMEOUT:?}: the disk of {:?}, or a device's driver, does not answer",
                 self.context.state_dir
             )))
         });

@@ -33,7 +33,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status, transport::Server};
 
 /// Error of the failed registration, which appears in kubelet's log.
-const WHY: &str = "no plugin: one daemon replaces another one";
+const WHY: &str = "no plugin at this socket: one daemon is replacing another";
 
 /// Makes the kubelet at `kubelet` forget the client with the name `resource`, by registering a socket at which
 /// `service` refuses all calls. The error is the reason if kubelet still has the client.
@@ -63,6 +63,6 @@ pub async fn detach(
     match register(kubelet, resource, &name).await {
         Err(RegisterError::Refused(status)) if status.message().contains(WHY) => Ok(()),
         Err(error) => Err(error.to_string()),
-        Ok(()) => Err("it accepted a plugin that refuses all calls".to_owned()),
+        Ok(()) => Err("kubelet accepted a plugin that refuses all calls".to_owned()),
     }
 }

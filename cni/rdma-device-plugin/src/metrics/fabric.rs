@@ -131,7 +131,7 @@ impl Fabric {
         let silent = self.state().last.elapsed();
         match silent > self.0.patience {
             true => Err(format!(
-                "the watch did nothing for {} s\n",
+                "the fabric watch made no progress for {} s\n",
                 silent.as_secs()
             )),
             false => Ok("the watch goes on\n".to_owned()),
@@ -151,7 +151,7 @@ impl Fabric {
                 state.rails.len()
             )),
             false => {
-                Err("the API server has not given the peers yet: the log says why\n".to_owned())
+                Err("the fabric watch has not received its peers from the API server yet; see the log\n".to_owned())
             }
         }
     }

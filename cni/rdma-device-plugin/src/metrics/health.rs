@@ -20,7 +20,7 @@ impl Metrics {
             return Ok("nothing to offer: this node has no configured RDMA device\n".into());
         }
         if !kubelet_is_there {
-            return Ok("kubelet is away; waiting for its socket\n".into());
+            return Ok("kubelet's socket is missing; waiting for it\n".into());
         }
         let known = self.now();
         let missing: Vec<String> = offered

@@ -183,7 +183,7 @@ impl Offer {
         }
         let function = inventory
             .function(address)
-            .ok_or_else(|| format!("{address} is not on this node any more"))?;
+            .ok_or_else(|| format!("{address} is no longer on this node"))?;
         let hca = hca_of(function).ok_or_else(|| format!("{address} has no RDMA device now"))?;
         let mut char_devices: Vec<CharNode> = Vec::new();
         for char_device in containers_devices(&hca.char_devices, self.umad) {
@@ -199,7 +199,10 @@ impl Offer {
             if name.starts_with("uverbs") {
                 return Err(why);
             }
-            log::warn!("{why}: a container of {} goes without it", self.name);
+            log::warn!(
+                "{why}: a container of {} starts without this device",
+                self.name
+            );
         }
         if !char_devices.iter().any(|it| it.name.starts_with("uverbs")) {
             return Err(format!(

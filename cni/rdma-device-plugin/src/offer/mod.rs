@@ -145,7 +145,7 @@ pub fn offers(
             let is_hidden = hidden.contains(&device.address);
             if is_hidden {
                 remarks.push(format!(
-                    "{}: {} ({}) is not in {}, as erdma.exposedLocalERIs does not have it",
+                    "{}: {} ({}) is not in {}, because erdma.exposedLocalERIs does not select it",
                     resource.place, device.address, device.hca.name, resource.name
                 ));
             }

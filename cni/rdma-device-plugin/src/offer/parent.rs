@@ -46,7 +46,7 @@ impl Parent {
                 "it has no Ethernet netdev on the host, and parents requires {required}"
             )),
             [] => Self::Missing(format!(
-                "no netdev of it is {required}, as parents requires; it has {}",
+                "no netdev of it is {required}, as parents requires; its netdevs are {}",
                 names(&mut candidates.iter())
             )),
             several => Self::Several(format!(

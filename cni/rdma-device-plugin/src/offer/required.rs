@@ -39,7 +39,7 @@ pub(super) fn short(
     });
     let gone = gone
         .iter()
-        .map(|gone| format!("{gone} is not on this node any more"));
+        .map(|gone| format!("{gone} is no longer on this node"));
     let missing: Vec<String> = faulty.chain(gone).collect();
     let missing = match missing.as_slice() {
         [] => String::new(),

@@ -182,7 +182,7 @@ fn unfit(resource: &ResourceConf, function: &Function, inventory: &Inventory) ->
     let virtual_functions = function.device.virtual_functions;
     if virtual_functions > 0 {
         return Some(format!(
-            "it has {virtual_functions} virtual functions, which would go with it"
+            "it has {virtual_functions} virtual functions, which a move would affect"
         ));
     }
     if let Some(why) = hca_of(function).and_then(unnamed::storage) {

@@ -61,9 +61,9 @@ impl Pod {
         if self.node != node {
             Some("a pod of this name is on another node")
         } else if self.is_mirror {
-            Some("it is a static pod: move its manifest away and back")
+            Some("it is a static pod: move its manifest out of the manifest directory and back")
         } else if self.owner.is_none() {
-            Some("no controller would make another: delete it, and make it again")
+            Some("it has no controller that would replace it: delete it, and create it again")
         } else {
             None
         }

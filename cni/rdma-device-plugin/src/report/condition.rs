@@ -76,7 +76,7 @@ impl Condition {
         let lost = faults.len() + gone.len();
         let gone = gone
             .values()
-            .map(|gone| format!("{gone} is not on this node any more"));
+            .map(|gone| format!("{gone} is no longer on this node"));
         let causes: Vec<String> = gone.chain(faults).collect();
         let mut sentences = match (is_missing, lost) {
             (false, _) => vec![format!("all of {all} RDMA devices are usable")],

@@ -103,8 +103,8 @@ fn missing_rails_are_named_with_the_reason() {
         is(
             true,
             "DeviceGone",
-            "2 of 2 RDMA devices are unusable: 0000:5e:00.0 (mlx5_1) is not on this node any more; \
-             0000:3b:00.0 (mlx5_0): its netdev ens1 has no carrier"
+            "2 of 2 RDMA devices are unusable: 0000:5e:00.0 (mlx5_1) is no longer on this node; 0000:3b:00.0 \
+             (mlx5_0): its netdev ens1 has no carrier"
         )
     );
     // its only device, so that it is not offered
@@ -113,7 +113,7 @@ fn missing_rails_are_named_with_the_reason() {
         is(
             true,
             "DeviceGone",
-            "1 of 1 RDMA devices are unusable: 0000:3b:00.0 (mlx5_0) is not on this node any more"
+            "1 of 1 RDMA devices are unusable: 0000:3b:00.0 (mlx5_0) is no longer on this node"
         )
     );
     // a node without devices has none missing

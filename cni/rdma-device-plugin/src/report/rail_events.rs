@@ -167,7 +167,7 @@ fn troubles(node: &Node) -> Troubles {
     for gone in node.gone.values().flatten() {
         let trouble = Trouble {
             rdma: gone.rdma.clone(),
-            reason: "it is not on this node any more".to_owned(),
+            reason: "it is no longer on this node".to_owned(),
         };
         troubles.devices.insert(gone.address.clone(), trouble);
     }

@@ -245,7 +245,7 @@ fn cdi_entries_come_with_the_configuration_and_stay_for_who_has_their_names() {
     node.daemon.signal(nix::sys::signal::Signal::SIGHUP);
     node.daemon.says("SIGHUP");
     node.machine.configure(TWO);
-    node.daemon.says("a new configuration is in force");
+    node.daemon.says("the new configuration takes effect");
     // containers with CDI names are started again by them
     node.machine.without_number(7);
     node.machine.number(&SECOND, 8);

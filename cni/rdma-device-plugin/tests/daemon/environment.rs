@@ -414,7 +414,7 @@ fn promised_rails_are_published_under_any_later_configuration() {
         .machine
         .configure(&CONFIGURATION.replace(r#""rails", "#, ""));
     running.daemon.signal(nix::sys::signal::Signal::SIGHUP);
-    running.daemon.says("a new configuration is in force");
+    running.daemon.says("the new configuration takes effect");
     record(&running, "c1", &["3"], [5, 5]);
     running
         .kubelet

@@ -125,7 +125,7 @@ fn a_table_of_nics_and_the_drivers_mode() {
     let wanted = "\
 RESOURCE      KIND          IDS  DEVICE        RDMA     NETDEV  NUMA  HEALTH
 aliyun/erdma  perNic, numa  200  0000:00:07.0  erdma_0  eri0    0     healthy
-- erdma: 0000:00:08.0 (erdma_1) is not in aliyun/erdma, as erdma.exposedLocalERIs does not have it
+- erdma: 0000:00:08.0 (erdma_1) is not in aliyun/erdma, because erdma.exposedLocalERIs does not select it
 
 ERDMA    DEVICE        NETDEV               MAC                USED
 erdma_0  0000:00:07.0  eri0 (0000:00:05.0)  00:16:3e:0a:0b:01  yes

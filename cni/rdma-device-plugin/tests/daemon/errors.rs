@@ -150,7 +150,7 @@ fn thresholds_come_and_go_with_the_file() {
         &machine,
         r#""errors":[{"counter":"symbol_error","per":"10s"}]"#,
     );
-    daemon.says("the configuration stays as it was:");
+    daemon.says("keeping the previous configuration:");
     daemon.says("errors[0].above: must be a whole number from 0 to 4294967295, and is missing");
     configure(&machine, r#""cdi":false"#);
     has(&kubelet, "rdma/a", 8);

@@ -106,9 +106,12 @@ fn the_page_reports_events() {
     // and what the log has
     machine.configure("{");
     daemon.signal(Signal::SIGHUP);
-    daemon.says("the configuration stays as it was");
+    daemon.says("keeping the previous configuration");
     let page = daemon.get("/");
-    assert!(page.contains("the configuration stays as it was"), "{page}");
+    assert!(
+        page.contains("keeping the previous configuration"),
+        "{page}"
+    );
 }
 
 #[test]

@@ -125,8 +125,8 @@ fn fifty_reloads_and_cut_streams_leave_nothing_behind() {
         }
     }
     node.daemon
-        .says_times("a new configuration is in force", 50);
-    assert_eq!(node.daemon.count("a new configuration is in force"), 50);
+        .says_times("the new configuration takes effect", 50);
+    assert_eq!(node.daemon.count("the new configuration takes effect"), 50);
     node.has("rdma/hca", 8);
     node.has("rdma/nic", 1);
     integration::wait::until("descriptors and threads are as before", || {
@@ -169,8 +169,8 @@ fn a_mounted_config_map_changes_by_a_link() {
         fs::remove_dir_all(machine.path(&format!("etc/{old}"))).expect("removed");
         kubelet.wait_for("rdma/hca", "other ids", |it| it.devices.len() == ids);
     }
-    daemon.says_times("a new configuration is in force", 2);
-    assert_eq!(daemon.count("a new configuration is in force"), 2);
+    daemon.says_times("the new configuration takes effect", 2);
+    assert_eq!(daemon.count("the new configuration takes effect"), 2);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn a_broken_file_changes_nothing_and_is_reported_once() {
     let lists = node.kubelet.resource("rdma/hca").expect("known").lists;
     node.machine
         .configure(r#"{"resources":[{"name":"rdma/hca"}]}"#);
-    node.daemon.says("the configuration stays as it was: ");
+    node.daemon.says("keeping the previous configuration: ");
     for times in 1..=2 {
         node.daemon.signal(Signal::SIGHUP);
         node.daemon.says_times("SIGHUP", times);
@@ -189,7 +189,7 @@ fn a_broken_file_changes_nothing_and_is_reported_once() {
     allocated.expect("it still serves");
     node.machine.configure(OTHER);
     node.has("rdma/hca", 16);
-    assert_eq!(node.daemon.count("the configuration stays as it was"), 1);
+    assert_eq!(node.daemon.count("keeping the previous configuration"), 1);
     let known = node.kubelet.resource("rdma/hca").expect("known");
     assert_eq!(known.lists, lists + 1, "no list in between");
 }
@@ -206,8 +206,8 @@ fn the_same_file_again_is_no_news() {
     node.has("rdma/hca", 16);
     assert_eq!(node.kubelet.resource("rdma/hca").expect("known").lists, 2);
     node.daemon.says("rdma/hca: kubelet has a new list");
-    node.daemon.says("a new configuration is in force");
-    assert_eq!(node.daemon.count("a new configuration is in force"), 1);
+    node.daemon.says("the new configuration takes effect");
+    assert_eq!(node.daemon.count("the new configuration takes effect"), 1);
 }
 
 #[test]

@@ -116,7 +116,7 @@ fn a_switch_is_heard_and_ends() {
     wait::until("labels", || cabled.labels() == labels);
     // the TTL of its shutdown frame is none
     lldpd.run("pkill lldpd");
-    daemon.says("ens1: the switch is not known any more");
+    daemon.says("ens1: the switch is no longer known");
     cabled.until("not in the file", Value::is_null);
     assert!(
         !cabled
@@ -132,7 +132,7 @@ fn a_switch_is_heard_and_ends() {
     });
     // killed, it sends no end: the TTL ends it
     drop(lldpd);
-    daemon.says_times("ens1: the switch is not known any more", 2);
+    daemon.says_times("ens1: the switch is no longer known", 2);
 }
 
 #[test]
@@ -191,11 +191,11 @@ fn a_file_of_lldpd_is_another_source() {
         cabled.until(format, is_leaf1);
         // a broken file changes nothing, and a list without the NIC removes the switch
         fs::write(&output, "{\"lldp\":").expect("written");
-        daemon.says("stay as they were");
+        daemon.says("keeping the last LLDP neighbours");
         assert!(is_leaf1(&cabled.entry()));
         daemon.end(Signal::SIGTERM);
         daemon = cabled.start();
-        daemon.says("stay as they were");
+        daemon.says("keeping the last LLDP neighbours");
         assert!(is_leaf1(&cabled.entry()));
         fs::write(&output, "{\"lldp\":{}}").expect("written");
         cabled.until("removed", Value::is_null);

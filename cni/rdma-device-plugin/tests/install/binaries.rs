@@ -88,7 +88,7 @@ fn replaced_foreign_binaries_come_back_and_later_ones_stay() {
         .write("opt/cni/bin/rdma-cni", "somebody's since\n");
     let text = node.uninstall();
     assert!(
-        text.contains("rdma-cni\": stays; it is from another installation"),
+        text.contains("rdma-cni\": not removed; another installation wrote it"),
         "{text}"
     );
     assert_eq!(node.read("opt/cni/bin/rdma-cni"), "somebody's since\n");

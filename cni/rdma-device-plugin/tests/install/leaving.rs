@@ -136,7 +136,7 @@ fn a_daemon_does_not_undo_what_is_forced() {
     attach(&node, &netns, RECORD);
     said(&node.run("uninstall", &["--force"]));
     let list = || node.read("etc/cni/net.d/10-flannel.conflist");
-    let withdrawn = "uninstall has taken it out of the chain";
+    let withdrawn = "uninstall removed it from the chain";
     crate::keeping::becomes(&daemon, 503, withdrawn);
     std::thread::sleep(crate::keeping::SOON);
     assert_eq!(list(), FLANNEL);
@@ -221,7 +221,7 @@ fn in_a_container_nothing_is_restored_as_leases_are_elsewhere() {
     command.args(["--mount", "sh", "-c", script]).arg(&state);
     command.arg(program.get_program()).args(program.get_args());
     let error = refused(&command.output().expect("unshare"));
-    let sentence = "ml/trainer-0: this can only be done on the node itself";
+    let sentence = "ml/trainer-0: the devices can only be restored on the node itself";
     assert!(error.contains(sentence), "{error}");
     assert_eq!(node.seen(), before);
     assert!(!node.path("called").exists());

@@ -331,7 +331,9 @@ fn foreign_files_in_the_directory_stay() {
         .write(theirs, r#"{"type":"rdma-cni","deviceID":"0000:3b:00.0"}"#);
     let text = place(&node, "directory");
     assert!(
-        text.ends_with("(cbr0/50-tuning.conf), as somebody else configured it, as before\n"),
+        text.ends_with(
+            "(cbr0/50-tuning.conf), with an entry that another program wrote, as before\n"
+        ),
         "{text}"
     );
     let text = node.uninstall();

@@ -196,7 +196,7 @@ fn an_unusable_program_does_not_replace_a_usable_one() {
         .write("new/rdma-cni", "#!/bin/sh\necho no >&2; exit 3\n");
     let error = refused(&install(&node, &[]));
     assert!(
-        error.contains("it does not answer VERSION (exit status: 3): no;"),
+        error.contains("the program does not answer VERSION (exit status: 3): no;"),
         "{error}"
     );
     assert_eq!(node.seen(), before);

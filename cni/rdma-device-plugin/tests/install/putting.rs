@@ -169,7 +169,7 @@ fn a_users_changes_in_our_entry_stay() {
     node.net("10-flannel.conflist", &changed);
     let said = node.install();
     assert!(
-        said.ends_with(", as somebody else configured it, as before\n"),
+        said.ends_with(", with an entry that another program wrote, as before\n"),
         "{said}"
     );
     assert_eq!(node.read(LIST), changed);
@@ -258,7 +258,7 @@ fn an_impossible_install_is_one_sentence_and_changes_no_list() {
     symlink(node.path("list"), node.path(LIST)).expect("a link");
     let error = refused(&node.run("install", &["--from", &new(&node)]));
     assert!(
-        error.contains("it is a symbolic link; put the file itself there"),
+        error.contains("the file is a symbolic link; replace the link by the file"),
         "{error}"
     );
     assert_eq!(node.read("list"), FLANNEL);
@@ -347,7 +347,10 @@ fn a_foreign_call_before_ours_is_the_only_one() {
     );
     assert_ne!(text, added);
     node.net("10-flannel.conflist", &added);
-    assert!(node.install().contains("as somebody else configured it"));
+    assert!(
+        node.install()
+            .contains("with an entry that another program wrote")
+    );
     assert_eq!(types(&node, LIST), ["flannel", "rdma", "portmap"]);
     // also where no daemon and no install saw it
     node.net("10-flannel.conflist", FLANNEL);

@@ -307,7 +307,7 @@ fn a_node_is_installed_kept_and_left_as_it_was() {
         "{error}"
     );
     assert!(
-        error.contains("team/train-0: this can only be done on the node itself"),
+        error.contains("team/train-0: the devices can only be restored on the node itself"),
         "{error}"
     );
     // a pod with RDMA was started there since
@@ -354,6 +354,6 @@ fn the_daemon_finds_pods_where_the_runtime_says_they_are() {
             "{file}: the pod is not found"
         );
         daemon.says("waiting for RDMA devices");
-        assert_eq!(daemon.count("keep their health"), 0, "{file}");
+        assert_eq!(daemon.count("the health of devices in pod"), 0, "{file}");
     }
 }

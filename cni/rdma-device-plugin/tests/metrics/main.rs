@@ -259,7 +259,7 @@ async fn health_is_reported_in_words() {
     let (status, words) = server.get("GET", "/healthz").await;
     assert_eq!(
         (status, words.as_str()),
-        (200, "kubelet is away; waiting for its socket\n")
+        (200, "kubelet's socket is missing; waiting for it\n")
     );
     site.make_kubelet_socket();
     // it has a while to register

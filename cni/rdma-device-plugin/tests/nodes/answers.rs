@@ -134,7 +134,7 @@ fn ids_that_cannot_be_allocated() {
     let cases: [(Change, &str); 5] = [
         (
             |node| node.functions.clear(),
-            "0000:3b:00.0 is not on this node any more",
+            "0000:3b:00.0 is no longer on this node",
         ),
         (
             |node| node.functions[0].hcas.clear(),

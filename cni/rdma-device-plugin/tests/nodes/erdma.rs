@@ -193,7 +193,7 @@ fn invalid_configurations() {
         ),
         (
             "{addresses: [{mac: '00:16:3e:01:02:03', address: 10.0.0.9/24}, {mac: '00:16:3E:01:02:03', address: 10.0.0.8/24}]}",
-            r#"erdma.addresses[1].mac: must be there once: a NIC has one address, and is "00:16:3E:01:02:03""#,
+            r#"erdma.addresses[1].mac: must be there once, because a NIC has one address, and is "00:16:3E:01:02:03""#,
         ),
         (
             "{preferdriver: compat}",
@@ -210,7 +210,7 @@ fn invalid_configurations() {
                     aliyun/erdma alone";
     assert_eq!(refused, format!("\"f\": {expected}"));
     let parsed = own("erdma: {configureNICs: false, jumboFrameMTU: 8500}");
-    let remark = "erdma.jumboFrameMTU: of no use with configureNICs: false";
+    let remark = "erdma.jumboFrameMTU: has no effect with configureNICs: false";
     assert_eq!(parsed.remarks, [remark]);
 }
 
@@ -336,7 +336,10 @@ fn users_are_warned() {
     let defaults = remarks("resources: [{name: rdma/hca, kind: shared}]");
     assert!(defaults.contains("configureNICs: false"), "{defaults}");
     let foreign = remarks("mode: hca");
-    assert!(foreign.contains("are left as they are"), "{foreign}");
+    assert!(
+        foreign.contains("the daemon does not bring up eRDMA NICs"),
+        "{foreign}"
+    );
     assert_eq!(remarks("erdma: {}"), "");
     // a node without them gets no warning
     let bare = look(&Machine::bare());

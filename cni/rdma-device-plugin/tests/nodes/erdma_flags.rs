@@ -121,7 +121,8 @@ fn flags_take_precedence_over_the_file_and_that_is_reported() {
             "--prefer-driver=ofed wins over erdma.preferDriver of the file",
             "--exposed-local-eris wins over erdma.exposedLocalERIs of the file",
             "--jumbo-frame-mtu=9000 wins over erdma.jumboFrameMTU of the file",
-            "--local-eri-discovery=false: there is no controller: the daemon discovers NICs on the node in any case",
+            "--local-eri-discovery=false: ignored: the daemon has no controller, and discovers NICs on the node \
+             itself",
             "--exposed-local-eris wins over the file: resources[0].allocate is all",
         ]
     );
@@ -147,6 +148,6 @@ fn flags_take_precedence_over_the_file_and_that_is_reported() {
     );
     assert_eq!(
         off.expect("both").remarks,
-        ["--jumbo-frame-mtu=8500: of no use with configureNICs: false"]
+        ["--jumbo-frame-mtu=8500: has no effect with configureNICs: false"]
     );
 }

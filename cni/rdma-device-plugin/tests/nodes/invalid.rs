@@ -301,7 +301,7 @@ fn ignored_fields_are_reported() {
         parsed.remarks,
         [
             "verbose: not known, passed over",
-            "pfNetdevices: of no meaning in mode hca, passed over",
+            "pfNetdevices: ignored, because it has no meaning in mode hca",
         ]
     );
     let parsed = taken(
@@ -313,10 +313,10 @@ fn ignored_fields_are_reported() {
     assert_eq!(
         parsed.remarks,
         [
-            "periodicUpdateInterval: passed over, devices are noticed as they come and go",
+            "periodicUpdateInterval: ignored, because the kernel reports added and removed devices",
             "configList[0].note: not known, passed over",
-            "configList[0].devices: deprecated, taken as selectors.ifNames as its owner does",
-            "configList[1].devices: deprecated, taken as selectors.ifNames as its owner does",
+            "configList[0].devices: deprecated; read as selectors.ifNames",
+            "configList[1].devices: deprecated; read as selectors.ifNames",
             "configList[1].rdmaHcaMax: 0 or missing, so rdma/b has no ids and is left out",
         ]
     );
@@ -335,7 +335,7 @@ fn ignored_fields_are_reported() {
         parsed.remarks,
         [
             "resourceList[0].deviceType: accelerators are left to sriov-network-device-plugin, and so is intel.com/fpga",
-            "resourceList[1].additionalInfo: passed over, PCIDEVICE_…_INFO of a container has nothing of it",
+            "resourceList[1].additionalInfo: ignored; PCIDEVICE_…_INFO of a container does not contain it",
             "resourceList[1].selectors[0].isRdma: not true, so these devices of intel.com/vf are left to sriov-network-device-plugin",
             "resourceList[1].selectors[1].x: not known, passed over",
         ]

@@ -36,7 +36,7 @@ fn a_resource_that_the_operator_leaves_out_is_a_warning() {
     let text = format!("{resources}\nchain: {{plugin: {{resources: [rdma/hca]}}}}");
     let warned = warnings(&text, &inventory);
     assert_eq!(warned.len(), 1, "{warned:?}");
-    let start = "rdma/roce is not in chain.plugin.resources: pods that ask for it start without RDMA netdevs; ";
+    let start = "rdma/roce is not in chain.plugin.resources: pods that request it start without RDMA netdevs; ";
     assert!(warned[0].starts_with(start), "{warned:?}");
     for right in [
         "",

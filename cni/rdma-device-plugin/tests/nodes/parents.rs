@@ -125,7 +125,8 @@ fn a_netdev_that_goes_takes_the_devices_ids_along_until_it_is_back() {
         vlans.retain(|it| it.name != "bond0.100")
     });
     let (offers, remarks) = of(&conf, &without, &before);
-    let missing = "no netdev of it is bond*.100, as parents requires; it has bond0, bond0.200";
+    let missing =
+        "no netdev of it is bond*.100, as parents requires; its netdevs are bond0, bond0.200";
     assert_eq!(
         seen(&offers)[..2],
         [
@@ -182,7 +183,9 @@ fn a_device_without_such_a_netdev_is_in_no_resource_unless_a_selector_names_it()
     let (offers, _) = of(&named, &inventory, &PreviousOffers::default());
     assert_eq!(
         seen(&offers),
-        ["rdma/a mlx5_bond_0 - no netdev of it is bond0.100, as parents requires; it has bond0"]
+        [
+            "rdma/a mlx5_bond_0 - no netdev of it is bond0.100, as parents requires; its netdevs are bond0"
+        ]
     );
 }
 

@@ -104,8 +104,8 @@ fn with_fewer_devices_than_required_no_id_is_healthy() {
         let (offer, remarks) = of(&conf, &seven, &well, &PreviousOffers::of(&[all]));
         assert_eq!((offer.expected, offer.ids.len(), fit(&offer)), (8, ids, 0));
         let said = format!(
-            "resources[0]: rdma/hca has 7 usable devices, and require: {} requires 8: all its ids are \
-             unhealthy, and pods that request it wait ({gone} (mlx5_7) is not on this node any more)",
+            "resources[0]: rdma/hca has 7 usable devices, and require: {} requires 8: all its ids are unhealthy, and \
+             pods that request it wait ({gone} (mlx5_7) is no longer on this node)",
             require.trim_matches('"')
         );
         assert_eq!(remarks, [said]);

@@ -339,7 +339,7 @@ fn selectors_without_a_device_are_reported() {
     assert_eq!(
         remarks(exclusive, "four-vfs"),
         [
-            "resources[0]: 0000:3b:00.0 is not in rdma/x: it has 4 virtual functions, which would go with it"
+            "resources[0]: 0000:3b:00.0 is not in rdma/x: it has 4 virtual functions, which a move would affect"
         ]
     );
     let mut main = node("one-hca");

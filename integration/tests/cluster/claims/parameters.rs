@@ -41,7 +41,7 @@ pub(super) fn are_read(cluster: &mut ControlPlane, driver: &Driver) {
         (
             true,
             json!({"mtu": 1400}),
-            "rdma-cni attaches none here: it has hostNetwork",
+            "rdma-cni does not attach its pod: the pod has hostNetwork",
         ),
         (false, json!({"mtu": 1400}), ""),
     ] {
@@ -87,7 +87,7 @@ pub(super) fn an_admins_claim_takes_nothing_away(cluster: &mut ControlPlane, dri
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "admins"},
         "spec": {"devices": {"requests": [{"name": "nic", "exactly": request}]}},
     });
-    for (on_host, words) in [(false, "it asks for adminAccess"), (true, "")] {
+    for (on_host, words) in [(false, "it requests adminAccess"), (true, "")] {
         cluster.apply("apply -n default -f -", &object.to_string());
         let used = json!([{"name": "nic", "resourceClaimName": "admins"}]);
         let more = json!({"resourceClaims": used, "hostNetwork": on_host});

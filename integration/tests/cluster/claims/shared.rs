@@ -86,8 +86,8 @@ pub(super) fn shared_nics_are_the_extended_resource(cluster: &mut ControlPlane) 
 /// The driver refuses a claim whose class moves a NIC or sets up a virtual function: other pods may have children of the
 /// NIC, and the NIC is no virtual function.
 fn a_class_takes_no_nic_from_other_pods(cluster: &mut ControlPlane, driver: &Driver) {
-    let moves = "its class says mode move, which would take the NIC from other pods";
-    let sets_up = "its class sets vf, the set-up of virtual functions, and its devices are shared";
+    let moves = "its class has mode move, which would remove the NIC from other pods";
+    let sets_up = "its class has vf settings, but its devices are shared";
     for (name, parameter, value, words) in [
         ("moved", "mode", json!("move"), moves),
         ("tenant", "vf", json!({"vlan": 7}), sets_up),

@@ -63,7 +63,7 @@ fn observe<K: Kernel>(
         }
         for op in ops {
             if let Err(error) = node.kernel.execute(&op, Some(pod)) {
-                log::warn!("{error}; the RDMA device keeps the name that its pod gave it");
+                log::warn!("{error}; the RDMA device keeps the name that its pod set");
             }
         }
     }
@@ -131,7 +131,7 @@ pub(super) fn by_all_ports<K: Kernel>(
 /// be read, ADD continues without them.
 pub(super) fn neighbours<K: Kernel>(node: &Node<'_, K>, observed: &Observed) -> Vec<Neighbour> {
     let mut neighbours = node.kernel.neighbours().unwrap_or_else(|error| {
-        log::warn!("{error}; IPAM plugins are not told the addresses of neighbours");
+        log::warn!("{error}; IPAM plugins do not get the addresses of neighbours");
         vec![]
     });
     neighbours.retain(|it| observed.host.links.iter().all(|link| link.mac != it.mac));

@@ -23,7 +23,7 @@ pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
     let interval: Option<Number<0, { u32::MAX }>> = file.get("periodicUpdateInterval")?;
     if interval.is_some() {
         remarks.push(
-            "periodicUpdateInterval: passed over, devices are noticed as they come and go"
+            "periodicUpdateInterval: ignored, because the kernel reports added and removed devices"
                 .to_owned(),
         );
     }
@@ -78,7 +78,7 @@ fn selector(resource: &Field<'_>, remarks: &mut Vec<String>) -> Result<Selector,
             found.place = deprecated.place().to_owned();
             found.netdev = exactly(&netdevs);
             remarks.push(format!(
-                "{}: deprecated, taken as selectors.ifNames as its owner does",
+                "{}: deprecated; read as selectors.ifNames",
                 found.place
             ));
             Ok(found)

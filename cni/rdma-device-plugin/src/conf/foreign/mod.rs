@@ -82,7 +82,7 @@ fn passed_over(field: &Field<'_>, known: &[&str]) -> Vec<String> {
             let place = field.at(name);
             let place = one_line(place.place());
             match nearest(name, known) {
-                Some(it) => format!("{place}: not known, passed over; did you mean {it}?"),
+                Some(it) => format!("{place}: unknown, ignored; did you mean {it}?"),
                 None => format!("{place}: not known, passed over"),
             }
         })

@@ -34,7 +34,7 @@ pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
         }
         Mode::Sriov => {
             remarks.push(
-                "pfNetdevices: virtual functions are offered as they are; they are not made here"
+                "pfNetdevices: the daemon offers existing virtual functions, and creates none"
                     .to_owned(),
             );
             let pf = netdevs.into_iter().map(|text| Parent {
@@ -51,7 +51,9 @@ pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
         }
         Mode::Hca => {
             if !netdevs.is_empty() {
-                remarks.push("pfNetdevices: of no meaning in mode hca, passed over".to_owned());
+                remarks.push(
+                    "pfNetdevices: ignored, because it has no meaning in mode hca".to_owned(),
+                );
             }
             let ids = Ids::Shared {
                 count: SHARED_IDS,

@@ -88,7 +88,7 @@ fn one(field: &Field<'_>, remarks: &mut Vec<String>) -> Result<Option<ResourceCo
     };
     if field.at("additionalInfo").is_there() {
         remarks.push(format!(
-            "{place}.additionalInfo: passed over, PCIDEVICE_…_INFO of a container has nothing of it"
+            "{place}.additionalInfo: ignored; PCIDEVICE_…_INFO of a container does not contain it"
         ));
     }
     let topology = !field.get("excludeTopology")?.unwrap_or(false);

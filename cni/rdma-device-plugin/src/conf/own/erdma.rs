@@ -62,7 +62,7 @@ impl Section {
             let field = field.at(name);
             if field.is_there() && !configures {
                 let place = field.place();
-                remarks.push(format!("{place}: of no use with configureNICs: false"));
+                remarks.push(format!("{place}: has no effect with configureNICs: false"));
             }
         }
         let list = field.at("addresses");
@@ -118,7 +118,7 @@ fn no_mac_twice(nics: &[NicAddress], list: &Field<'_>) -> Result<(), Wrong> {
         None => Ok(()),
         Some(index) => {
             let mac = list.element(index).at("mac");
-            Err(mac.wrong("must be there once: a NIC has one address"))
+            Err(mac.wrong("must be there once, because a NIC has one address"))
         }
     }
 }
