@@ -71,8 +71,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// Returns a table with the neighbours of an earlier daemon. Their TTL begins again, and the first neighbour that
-    /// is heard replaces them.
+    /// Returns a table with the neighbours of an earlier daemon. Their TTL begins again. The first neighbour from a new
+    /// frame replaces them.
     pub fn restored(switches: &Switches, now: Instant) -> Self {
         let entry = |(address, seen): (&DeviceAddress, &Seen)| {
             let mut entry = Entry::new(&seen.netdev, seen.neighbour.clone(), now);
