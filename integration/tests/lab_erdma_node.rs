@@ -104,7 +104,7 @@ fn the_daemon_binds_a_function_while_another_pod_has_its_nic() {
             scene.erdma.rdma_in(&scene.node.host, nic).is_some()
         });
     }
-    assert_eq!(node.daemon.count("is gone or cannot be seen"), 0);
+    assert_eq!(node.daemon.count("is gone or not visible"), 0);
 }
 
 /// The pod is gone, and its DEL is still to come: the netdev is on the host with the pod's MAC, of which the node GUID
@@ -202,7 +202,7 @@ fn functions_that_the_daemon_cannot_bind_are_reported_with_the_command() {
     };
     let bind = format!("echo {} >/sys/bus/pci/drivers/erdma/bind", FUNCTIONS[0]);
     let usual = checked(":");
-    assert!(usual.contains("the daemon binds it when"), "{usual}");
+    assert!(usual.contains("the daemon binds the driver when"), "{usual}");
     for (change, words) in [
         (
             "mount --bind /sys/bus/pci/drivers /sys/bus/pci/drivers; \
@@ -213,7 +213,7 @@ fn functions_that_the_daemon_cannot_bind_are_reported_with_the_command() {
     ] {
         let told = checked(change);
         assert!(told.contains(words) && told.contains(&bind), "{told}");
-        assert!(!told.contains("the daemon binds it when"), "{told}");
+        assert!(!told.contains("the daemon binds the driver when"), "{told}");
     }
     drop(pod);
     wait::until("the netdev is back", || erdma.host.has_link(NICS[0]));

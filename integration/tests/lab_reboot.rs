@@ -188,7 +188,7 @@ fn second_boot() {
     assert_eq!(records(), old);
     assert_eq!(json!(leases()), told["leases"]);
     let said = doctor();
-    assert_eq!(said.matches("of an earlier boot").count(), 2, "{said}");
+    assert_eq!(said.matches("from an earlier boot").count(), 2, "{said}");
     for (name, _) in PODS {
         assert!(said.contains(&format!("pod default/{name}, ")), "{said}");
     }
@@ -240,7 +240,7 @@ fn second_boot() {
     assert_eq!(rails(), 0);
     assert_eq!(sandboxes(&node), [""; 0]);
     let said = doctor();
-    assert!(!said.contains("of an earlier boot"), "{said}");
+    assert!(!said.contains("from an earlier boot"), "{said}");
 }
 
 #[test]

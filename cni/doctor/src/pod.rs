@@ -181,8 +181,8 @@ fn of_rail(
     // `drivers/infiniband/hw/erdma/erdma_verbs.c`)
     if table.size == 1 && rail.infiniband_port().is_none() {
         let verdict = match index {
-            0 => "its only GID, as without it",
-            _ => "wrong: it has one GID, with index 0",
+            0 => "its only GID, with or without this variable",
+            _ => "wrong: the device has one GID, with index 0",
         };
         let _ = writeln!(
             text,
@@ -215,7 +215,7 @@ fn of_rail(
 fn hit(table: &GidTable, index: u32, rail: &Rail, owners: &[(IpAddr, &str)]) -> String {
     let Some(gid) = table.gids.iter().find(|gid| gid.index == index) else {
         let (there, size) = (table.gids.len(), table.size);
-        return format!("wrong: there is no GID ({there} of {size} are there)");
+        return format!("wrong: this index has no GID ({there} of {size} entries are used)");
     };
     let address = gid.address();
     let is_own = rail.assigned.addresses.iter().any(|own| own.ip == address);
@@ -228,12 +228,12 @@ fn hit(table: &GidTable, index: u32, rail: &Rail, owners: &[(IpAddr, &str)]) -> 
             )
         }
         GidKind::RoceV2 if is_link_local => {
-            format!("wrong: {address} is link-local, and reaches its own network alone")
+            format!("wrong: {address} is link-local, and reaches only its own network")
         }
         GidKind::RoceV2 => {
             let owner = owners.iter().find(|(ip, _)| *ip == address);
             let whose = owner.map_or("the node's or another's", |(_, pod)| pod);
-            format!("wrong: {address} is {whose}; packets of the pod would have it as their sender")
+            format!("wrong: {address} is {whose}; the pod's packets would have this source address")
         }
     }
 }
@@ -283,16 +283,16 @@ mod tests {
             ),
             (
                 3,
-                "wrong: fd00::1 is the node's or another's; packets of the pod would have it as their sender",
+                "wrong: fd00::1 is the node's or another's; the pod's packets would have this source address",
             ),
             (
                 4,
-                "wrong: fd00::8 is default/other; packets of the pod would have it as their sender",
+                "wrong: fd00::8 is default/other; the pod's packets would have this source address",
             ),
             (5, "right: fd00::7, RoCE v2, is the pod's own"),
             (
                 6,
-                "wrong: 10.0.0.1 is the node's or another's; packets of the pod would have it as their sender",
+                "wrong: 10.0.0.1 is the node's or another's; the pod's packets would have this source address",
             ),
             (9, "wrong: there is no GID (7 of 128 are there)"),
         ] {
@@ -304,12 +304,11 @@ mod tests {
         });
         assert_eq!(
             text,
-            "  rdma0: mlx5_bond_0 port 1\n    fd00::7: GID index 5\n    \
-             NCCL_IB_GID_INDEX=5: right: fd00::7, RoCE v2, is the pod's own\n    \
-             without it, NCCL_IB_ADDR_FAMILY=AF_INET: index 6: wrong: 10.0.0.1 is the node's or another's; packets of the \
-             pod would have it as their sender\n    \
-             without it, NCCL_IB_ADDR_FAMILY=AF_INET6: index 3: wrong: fd00::1 is the node's or another's; packets of the \
-             pod would have it as their sender\n"
+            "  rdma0: mlx5_bond_0 port 1\n    fd00::7: GID index 5\n    NCCL_IB_GID_INDEX=5: right: fd00::7, RoCE \
+             v2, is the pod's own\n    without it, NCCL_IB_ADDR_FAMILY=AF_INET: index 6: wrong: 10.0.0.1 is the \
+             node's or another's; the pod's packets would have this source address\n    without it, \
+             NCCL_IB_ADDR_FAMILY=AF_INET6: index 3: wrong: fd00::1 is the node's or another's; the pod's packets \
+             would have this source address\n"
         );
     }
 
@@ -347,7 +346,7 @@ mod tests {
         };
         for (index, expected) in [
             (0, "its only GID"),
-            (3, "wrong: it has one GID, with index 0"),
+            (3, "wrong: the device has one GID, with index 0"),
         ] {
             let told = of_rail(&rail(), index, &[], |_| Ok(one.clone()));
             let line = format!("    NCCL_IB_GID_INDEX={index}: {expected}");

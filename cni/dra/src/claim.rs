@@ -85,7 +85,7 @@ pub struct PodReference {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
     /// A newer claim has the name now.
-    #[error("claim {claim} is another one now (uid {found:?}, not {:?}): its pod was made for one that is gone", claim.uid)]
+    #[error("claim {claim} was replaced (uid {found:?}, not {:?}): its pod was created for the earlier claim", claim.uid)]
     Another {
         /// The requested claim.
         claim: ClaimName,
@@ -114,8 +114,8 @@ pub enum ClaimError {
     },
     /// Two requests have parameters that conflict for the pod.
     #[error(
-        "requests {} and {} of claim {claim} have different parameters, and not of rails alone: a pod is attached in one way; \
-         give them the same", requests[0], requests[1]
+        "requests {} and {} of claim {claim} have different parameters other than rails: a pod is attached only \
+         once; set the same parameters in both", requests[0], requests[1]
     )]
     Contradiction {
         /// The claim.
@@ -348,8 +348,8 @@ mod tests {
         for (config, words) in [
             (
                 configured("FromClass", json!(["b"]), json!({"mtu": 1500})),
-                "requests a and b of claim default/a have different parameters, and not of rails alone: a pod is \
-                 attached in one way; give them the same",
+                "requests a and b of claim default/a have different parameters other than rails: a pod is attached \
+                 only once; set the same parameters in both",
             ),
             (
                 configured("FromClass", json!([]), json!({"mtu": 15})),

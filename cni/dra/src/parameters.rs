@@ -148,8 +148,8 @@ impl Parameters {
             ("vf", vf.is_some()),
         ];
         if let (Source::Claim, Some((name, _))) = (source, others.iter().find(|(_, is)| *is)) {
-            let sentence = "is for a DeviceClass to say: it concerns the other pods of the NIC; take it out, or ask for \
-                            a class that says it";
+            let sentence = "is allowed only in a DeviceClass, because it affects other pods of the NIC; remove it, \
+                            or request a class that sets it";
             return Err(Wrong::of(*name, sentence));
         }
         let child = child

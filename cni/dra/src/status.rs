@@ -118,7 +118,7 @@ fn condition(device: &Prepared, record: &Record) -> (&'static str, &'static str,
         (true, 0) => (
             "False",
             "AwaitsNetwork",
-            "no pod of the claim has its network".to_owned(),
+            "no pod of the claim has its network yet".to_owned(),
         ),
         (true, pods) => (
             "True",

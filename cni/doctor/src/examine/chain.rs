@@ -35,17 +35,17 @@ fn configuration(facts: &Facts, findings: &mut Findings<'_>) -> Option<Conf> {
         ));
     }
     if let Some(Skipped { file, why }) = &chain.blocked {
-        let (file, remedy) = (file.display(), "put the file right, or take it away");
+        let (file, remedy) = (file.display(), "correct the file, or remove it");
         match facts.hidden.contains(&Part::Runtimes) {
             true => findings.warning(
                 format!(
-                    "{file} cannot be used ({why}): containerd gives no pod a network then, CRI-O passes it \
-                     over, and which of them is here cannot be seen from this container"
+                    "{file} cannot be used ({why}): containerd then gives no pod a network, CRI-O ignores the file, \
+                     and this container does not show which runtime the node has"
                 ),
                 remedy,
             ),
             false => findings.error(
-                format!("the runtime stops at {file}, and gives no pod a network: {why}"),
+                format!("the runtime cannot use {file}, and gives no pod a network: {why}"),
                 remedy,
             ),
         }
@@ -95,7 +95,7 @@ fn configuration(facts: &Facts, findings: &mut Findings<'_>) -> Option<Conf> {
         Err(error) => {
             findings.error(
                 format!("{file}: {error}"),
-                "put the field right: until then no pod starts on this node",
+                "correct the field: until then no pod starts on this node",
             );
             None
         }
@@ -149,13 +149,13 @@ fn chained(picked: &Picked, place: usize, findings: &mut Findings<'_>) {
     match picked.again.iter().all(is_like_the_first) {
         _ if picked.again.is_empty() => {}
         true => findings.warning(
-            format!("{file} calls rdma-cni twice: the second call passes on what the first one did"),
+            format!("{file} calls rdma-cni twice: the second call has no effect"),
             remedy,
         ),
         false => findings.error(
             format!(
-                "{file} calls rdma-cni twice, for unlike devices or interface names: where the first call \
-                 has attached devices, the second ADD fails, and the pod does not start"
+                "{file} calls rdma-cni twice, with different devices or interface names: where the first call has \
+                 attached devices, the second ADD fails, and the pod does not start"
             ),
             remedy,
         ),
@@ -166,7 +166,7 @@ fn chained(picked: &Picked, place: usize, findings: &mut Findings<'_>) {
                 "rdma-cni is the first plugin of {file}: a pod's first network is made after its \
                  rails"
             ),
-            "put its entry behind the others",
+            "move its entry behind the others",
         );
     }
     // ADD reports a wrong version
@@ -174,8 +174,8 @@ fn chained(picked: &Picked, place: usize, findings: &mut Findings<'_>) {
     if is_known && picked.cni_version != "1.1.0" {
         let before_0_4 = picked.cni_version.starts_with("0.3.");
         findings.note(format!(
-            "cniVersion {}: the runtime has no {}GC and STATUS; what a pod has left is restored by \
-             the next ADD",
+            "cniVersion {}: the runtime calls no {}GC and STATUS; the next ADD restores devices of pods that ended \
+             without DEL",
             picked.cni_version,
             if before_0_4 { "CHECK, " } else { "" },
         ));

@@ -53,7 +53,9 @@ pub(super) fn examine(facts: &Facts, findings: &mut Findings<'_>) {
     for op in plan::renamed(&living, observed) {
         findings.warning(
             plan::drift::describe(&op, observed),
-            format!("a pod has renamed it: its DEL or the next ADD puts that right; by hand: {op}"),
+            format!(
+                "a pod has renamed it: its DEL or the next ADD restores the name; by hand: {op}"
+            ),
         );
     }
     if observed.rdma_mode == Some(RdmaMode::Exclusive) {
@@ -104,8 +106,8 @@ fn drivers(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
         match facts.module(module) {
             ModuleState::Loaded => findings.advice(
                 what,
-                "where pods need RDMA there: see dmesg, and check whether the firmware has RoCE \
-                 switched off (devlink dev param show)",
+                "if pods need RDMA on these NICs: see dmesg, and check that the firmware does not disable RoCE \
+                 (devlink dev param show)",
             ),
             _ => findings.warning(what, format!("modprobe {module}")),
         }
@@ -130,8 +132,8 @@ fn unbound(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
     match facts.module(ERDMA) {
         ModuleState::Loaded => findings.warning(
             what,
-            "the driver binds to one whose netdev is on the host: end the pod that has the netdev, then \
-             echo FUNCTION >/sys/bus/pci/drivers/erdma/bind",
+            "the driver can be bound only while the function's netdev is on the host: end the pod with the netdev, \
+             then echo FUNCTION >/sys/bus/pci/drivers/erdma/bind",
         ),
         _ => findings.warning(what, format!("modprobe {ERDMA}")),
     }
@@ -148,8 +150,7 @@ fn here(observed: &Observed, findings: &mut Findings<'_>) {
         let is_active = device.ports.iter().any(|port| port.state == ACTIVE);
         let Some(link) = links.first() else {
             findings.note(format!(
-                "{name} has no netdev on the host: it cannot be attached, pods get its character \
-                 device at most"
+                "{name} has no netdev on the host: it cannot be attached, and pods get at most its character device"
             ));
             continue;
         };
@@ -172,7 +173,10 @@ fn here(observed: &Observed, findings: &mut Findings<'_>) {
             (false, false) if is_virtual => waiting += 1,
             (false, false) => findings.warning(
                 format!("{label} is down"),
-                format!("ip link set {} up: pods can share it only then", link.name),
+                format!(
+                    "ip link set {} up: pods cannot share a netdev that is down",
+                    link.name
+                ),
             ),
             (false, true) if !link.carrier => findings.warning(
                 format!("{label} has no carrier"),
@@ -180,7 +184,7 @@ fn here(observed: &Observed, findings: &mut Findings<'_>) {
             ),
             (false, true) => findings.warning(
                 format!("{label} has carrier, and no active RDMA port"),
-                format!("rdma link show {name}/1; dmesg tells what the driver waits for"),
+                format!("see rdma link show {name}/1, and dmesg for the driver's messages"),
             ),
         }
     }
@@ -228,7 +232,7 @@ fn bonds(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
         if !down.is_empty() && bond.carrier {
             findings.warning(
                 format!(
-                    "{} ({}) goes by fewer ports: no carrier on {}",
+                    "{} ({}) uses fewer ports than it has: no carrier on {}",
                     bond.name,
                     device.name,
                     some(&down)
@@ -301,7 +305,7 @@ fn away(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
     if !lost.is_empty() && observed.rdma_mode == Some(RdmaMode::Exclusive) {
         findings.warning(
             format!(
-                "in another namespace, and no record says in whose: {}",
+                "in another namespace, and in no record of rdma-cni: {}",
                 some(&lost)
             ),
             "find it (ip netns; nsenter -t PID -n rdma dev) and end its processes, or move it to the host \
@@ -333,7 +337,7 @@ fn immovable(observed: &Observed, findings: &mut Findings<'_>) {
     };
     if let Some(soft) = names(&is_soft) {
         findings.note(format!(
-            "{soft}: software devices, which the drivers as shipped do not move into pods"
+            "{soft}: software devices, which unpatched drivers cannot move into pods"
         ));
     }
     let sub_devices = observed.host.sub_devices.iter();
@@ -347,8 +351,7 @@ fn immovable(observed: &Observed, findings: &mut Findings<'_>) {
     }
     if let Some(doubtful) = names(&is_doubtful) {
         findings.note(format!(
-            "{doubtful}: not every version of their driver moves RDMA devices; ADD fails (102) \
-             where it does not"
+            "{doubtful}: not every version of their driver can move RDMA devices; ADD fails (102) if it cannot"
         ));
     }
 }

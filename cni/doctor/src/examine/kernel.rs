@@ -33,11 +33,11 @@ fn release(release: &str, findings: &mut Findings<'_>) {
     if (major, minor) < OLDEST {
         findings.warning(
             format!(
-                "kernel {release} is older than {oldest_major}.{oldest_minor}, the oldest that \
-                 rdma-cni was run on"
+                "kernel {release} is older than {oldest_major}.{oldest_minor}, the oldest kernel on which rdma-cni \
+                 was tested"
             ),
-            "use a later kernel; or try ADD, CHECK and DEL with one pod before others: a \
-             distribution's kernel can have what is needed (docs/node.md)",
+            "use a later kernel; or test ADD, CHECK and DEL with one pod first: a distribution's kernel can have the \
+             needed functions (docs/node.md)",
         );
     }
 }
@@ -93,15 +93,15 @@ fn smc_modules(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) 
     match (smcr, facts.module("smc")) {
         (Smcr::Off, _) => {}
         (Smcr::On, state) if !can_be(state) => findings.error(
-            "smcr is \"on\", and the module smc is not to be had: no pod with rails starts",
+            "smcr is \"on\", and this node has no module smc: no pod with rails starts",
             "install a kernel with CONFIG_SMC, or set smcr to \"annotation\"",
         ),
         (Smcr::Annotation, ModuleState::Missing) => {
-            findings.note("this kernel has no SMC: pods that ask for SMC-R get TCP");
+            findings.note("this kernel has no SMC: pods that request SMC-R get TCP");
         }
         (_, ModuleState::Loaded) if !can_be(facts.module("smc_diag")) => findings.warning(
-            "the module smc_diag is not to be had: a process that keeps an RDMA device busy by \
-             SMC is not seen, and a move of that device would hang",
+            "this node has no module smc_diag: rdma-cni cannot detect SMC connections over an RDMA device, and a \
+             move of such a device would hang",
             "install it (CONFIG_SMC_DIAG)",
         ),
         (_, ModuleState::Loaded) => findings.ok("smc"),
@@ -136,8 +136,8 @@ fn mode(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
             RdmaMode::Exclusive => findings.warning(what, AT_BOOT),
             RdmaMode::Shared => findings.warning(
                 what,
-                "reboot if that is wanted, else take the option away; if it stays so after a boot, \
-                 rebuild the initramfs, or use the unit of docs/node.md",
+                "reboot if this is intended, else remove the option; if the mode is the same after a boot, rebuild \
+                 the initramfs, or use the unit of docs/node.md",
             ),
         }
     } else {
@@ -168,8 +168,8 @@ fn naming(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
             naming.file.display()
         )),
         _ if by_name && !facts.hidden.contains(&Part::Naming) => findings.warning(
-            "devices selects by the RDMA device's name, which the kernel gives in the order of \
-             probing: it can be another device's after a boot",
+            "devices selects by the RDMA device's name, which the kernel assigns in the order of probing: after a \
+             boot another device can have it",
             "select by pci or netdev, or have udev name RDMA devices by their place (docs/node.md)",
         ),
         _ => {}

@@ -65,7 +65,7 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
                 format!(
                     "ADD refuses {refused} (102): the driver of siw moves no RDMA device into a pod"
                 ),
-                "take it out of the resource or selector, or set the RDMA subsystem to shared",
+                "remove it from the resource or selector, or set the RDMA subsystem to shared mode",
             );
         }
         let ways = [("shares", shared), ("moves", moved)];
@@ -142,10 +142,10 @@ fn refused(error: &SelectError, findings: &mut Findings<'_>) {
              dmesg)"
         }
         SelectError::CannotMove { reason, .. } if !reason.contains("; ") => {
-            "use mode \"auto\", which shares bonds, or take the netdev out of its bridge"
+            "use mode \"auto\", which shares bonds, or remove the netdev from its bridge"
         }
         SelectError::CannotShare { .. } => {
-            "take the device out of the resource or selector, or share the netdev above it"
+            "remove the device from the resource or selector, or share the netdev above it"
         }
         SelectError::NoRdma(_) => {
             "load its RDMA driver, or set requireRdma to false to attach it nevertheless"
@@ -233,8 +233,8 @@ fn gids(facts: &Facts, observed: &Observed, rail: &Rail, findings: &mut Findings
             };
             findings.warning(
                 what,
-                "see that the netdev has an address, and that the firmware has RoCE v2 switched on \
-                 (cma_roce_mode, devlink): programs that are routed need it",
+                "check that the netdev has an address, and that the firmware has RoCE v2 enabled (cma_roce_mode, \
+                 devlink): RDMA between subnets needs RoCE v2",
             );
         }
         if rail.shared.is_some() {
@@ -246,8 +246,7 @@ fn gids(facts: &Facts, observed: &Observed, rail: &Rail, findings: &mut Findings
 /// Reports a GID table that is nearly full. Each address of a pod that shares the netdev needs an entry.
 fn room(device: &str, port: u32, table: &GidTable, findings: &mut Findings<'_>) {
     let (used, size) = (table.used(), table.size);
-    let remedy = "have fewer pods of this resource on the node (rdmaHcaMax), or use devices of \
-                  their own (VFs) for them";
+    let remedy = "limit the pods of this resource on the node (rdmaHcaMax), or give pods their own devices (VFs)";
     if used >= size {
         findings.error(
             format!(
@@ -364,7 +363,7 @@ fn user_eid(facts: &Facts, conf: &Conf, findings: &mut Findings<'_>) {
     if conf.smc.smcr != Smcr::Off && is_requested && conf.smc.ueid.is_none() && smc.ueids.is_empty()
     {
         findings.advice(
-            "the node has no user EID: SMC-R is version 1 only, which is not routed",
+            "the node has no user EID: only SMC-Rv1 works, which is not routed",
             "set smcUeid, to the same on all nodes",
         );
     }

@@ -14,8 +14,8 @@ use std::collections::BTreeSet;
 /// calls DEL again after five minutes.
 const PATIENCE: u64 = 600;
 
-const RECOVERY: &str = "the next ADD on this node restores its devices; where none comes, delete any pod \
-                    with RDMA and let it start again";
+const RECOVERY: &str = "the next ADD on this node restores its devices; to cause an ADD, delete a pod with RDMA, so \
+                        that it starts again";
 
 pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
     let mut pods = 0;
@@ -45,7 +45,7 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
             }
             Record::Corrupt { key, why } => findings.warning(
                 format!("the record of {key} cannot be read: {why}"),
-                "delete the pod: its DEL puts the record right",
+                "delete the pod: its DEL handles the unreadable record",
             ),
             Record::Newer { key, format } => findings.error(
                 format!(
@@ -66,7 +66,7 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
     for why in &facts.unreadable_claims {
         findings.warning(
             format!("the record of a claim cannot be read, and its pods cannot start: {why}"),
-            "delete the pods of the claim: kubelet then gives the claim up, and the record is put aside",
+            "delete the pods of the claim: kubelet then unprepares the claim, and the daemon renames the record",
         );
     }
     if !facts.aside.is_empty() {
@@ -103,13 +103,12 @@ fn given_up(facts: &Facts, findings: &mut Findings<'_>) {
         let name = &note.host_link.name;
         findings.warning(
             format!(
-                "{name} is not as it was before it went into a pod ({}): {}",
+                "{name} was not fully restored after its pod ({}): {}",
                 note.holder,
                 some(&left)
             ),
             format!(
-                "make the change by hand when it is possible; the next pod that gets {name} takes \
-                 it as it is"
+                "make the change by hand when possible; the next pod gets {name} in its present state"
             ),
         );
     }
@@ -127,18 +126,19 @@ fn stale(
     let observed = facts.observed.as_ref();
     if observed.is_some_and(|it| it.boot_id != attachment.boot_id) {
         findings.note(format!(
-            "{whose}: of an earlier boot, its devices are restored; the next ADD takes the record away"
+            "{whose}: the record is from an earlier boot, and its devices are restored; the next ADD removes the \
+             record"
         ));
         return;
     }
     if attachment.phase == Phase::Restored {
         if attachment.ipam.is_none() {
             findings.note(format!(
-                "{whose}: its devices are restored, and its DEL was killed; the next ADD takes the record away"
+                "{whose}: its devices are restored, and its DEL was killed; the next ADD removes the record"
             ));
             return;
         }
-        let what = format!("{whose}: its addresses are not given back yet");
+        let what = format!("{whose}: its addresses are not released yet");
         match age > PATIENCE {
             true => findings.warning(
                 format!("{what}; tried last {}", ago(age)),
@@ -242,8 +242,7 @@ fn leases(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
                 count(idle.len(), "address").replace("addresss", "addresses"),
                 some(&idle)
             ),
-            "the runtime's GC gives them back (CNI 1.1); else remove their files below \
-             /var/lib/cni/networks",
+            "the runtime's GC releases them (CNI 1.1); else remove their files below /var/lib/cni/networks",
         );
     }
 }
@@ -271,7 +270,7 @@ fn smc(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
     let others: Vec<String> = others.map(|entry| entry.name.to_string()).collect();
     if !others.is_empty() {
         findings.note(format!(
-            "{} of no pod: {} (an operator's, or left behind by a lost record)",
+            "{} of no pod: {} (set by an administrator, or left by a pod whose record is lost)",
             count(others.len(), "pnet id"),
             some(&others)
         ));

@@ -22,15 +22,15 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
                 );
                 match conf.is_some_and(Conf::takes_device_id) {
                     true => findings.warning(
-                        format!("{what}; rdma-cni asks there if the runtime gives it no deviceID"),
+                        format!("{what}; rdma-cni queries kubelet if the runtime passes no deviceID"),
                         "have Multus call rdma-cni; without Multus, name the devices in the entry \
                          (docs/install.md#without-kubelet)",
                     ),
                     false => findings.error(
-                        format!("{what}; rdma-cni asks there which devices a pod has: ADD fails (103, or 11 while kubelet restarts)"),
-                        "start kubelet; where its socket is elsewhere, set podResourcesSocket; on a node \
-                         without kubelet (podman, nerdctl), name the devices in the entry \
-                         (docs/install.md#without-kubelet)",
+                        format!("{what}; rdma-cni queries kubelet for a pod's devices: ADD fails (103, or 11 while \
+                                 kubelet restarts)"),
+                        "start kubelet; if its socket has another path, set podResourcesSocket; on a node without \
+                         kubelet (podman, nerdctl), name the devices in the entry (docs/install.md#without-kubelet)",
                     ),
                 }
             }
@@ -74,8 +74,8 @@ fn runtimes(facts: &Facts, findings: &mut Findings<'_>) {
                     runtime.name,
                     bytes / 1024
                 ),
-                "set memlock of the resource, or LimitMEMLOCK=infinity in the runtime's unit; pods of root can \
-                 ask for IPC_LOCK (docs/node.md)",
+                "set memlock of the resource, or LimitMEMLOCK=infinity in the runtime's unit; pods with root can \
+                 request IPC_LOCK (docs/node.md)",
             );
         }
     }
@@ -88,7 +88,7 @@ fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
     if let Some(why) = &daemon.unreadable {
         findings.error(
             format!("{why}: pods with RDMA do not start"),
-            "install one release on the node; if it is one, restart the DaemonSet's pod, which writes the file",
+            "install one release on the node; if it has only one, restart the DaemonSet's pod, which writes the file",
         );
         return;
     }
@@ -103,7 +103,7 @@ fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
     match names_of.is_empty() {
         true => findings.warning(
             format!(
-                "rdma-device-plugin does not answer; what it advertised is of {}",
+                "rdma-device-plugin does not answer; its last advertised resources are from {}",
                 ago(daemon.age)
             ),
             "check the DaemonSet's pod on this node: new pods with RDMA wait until it runs",
@@ -138,8 +138,8 @@ fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
                 "none of the chain's resources ({}) is advertised here; advertised is {others}",
                 some(names)
             ),
-            "name what is advertised in resources, or put the daemon's configuration right: pods \
-             pass through without RDMA",
+            "list the advertised resources in resources, or correct the daemon's configuration: pods get no RDMA \
+             until then",
         );
     }
     gone(facts, published, findings);
@@ -185,12 +185,11 @@ fn gone(facts: &Facts, published: &Published, findings: &mut Findings<'_>) {
     if !gone.is_empty() {
         findings.warning(
             format!(
-                "{} advertised that the node does not have: {}",
+                "{} advertised, although the node does not have it: {}",
                 count(gone.len(), "device"),
                 some(&gone)
             ),
-            "restart the DaemonSet's pod on this node; if it stays so, search for the device in \
-             dmesg",
+            "restart the DaemonSet's pod on this node; if this does not help, search for the device in dmesg",
         );
     }
 }

@@ -16,8 +16,8 @@ pub(super) fn examine(facts: &Facts, findings: &mut Findings<'_>) {
         && let [one, other] = rails.as_slice()
     {
         return findings.warning(
-            format!("{one} and {other} are both on the switch {switch}, and each other rail has one of its own"),
-            "check their cables: one of the two is in the switch of another rail, or its own switch is missing",
+            format!("{one} and {other} are both on the switch {switch}, and every other rail has its own switch"),
+            "check their cables: one of the two is connected to another rail's switch, or has no switch of its own",
         );
     }
     if !rails.is_empty() {

@@ -66,7 +66,7 @@ pub(super) fn read(view: &mut View, paths: &Paths, runtimes: &[Runtime]) -> Opti
         view.unseen.push(Unseen {
             what: "the network configuration".to_owned(),
             why: format!(
-                "{} is a symbolic link, and what it leads to is {NOT_MOUNTED}",
+                "{} is a symbolic link, and its target is {NOT_MOUNTED}",
                 link.file.display()
             ),
         });
@@ -209,7 +209,7 @@ fn version(path: &Path) -> BinaryState {
             version: version.to_owned(),
         },
         _ => BinaryState::Mute {
-            why: "it is another program of that name".to_owned(),
+            why: "another program has this name".to_owned(),
         },
     }
 }

@@ -31,7 +31,7 @@ pub(super) enum ApplyError {
     #[error(transparent)]
     Record(#[from] FileError),
     /// The netdev moved into a pod, or was removed.
-    #[error("its netdev is gone just now")]
+    #[error("its netdev disappeared during the observation")]
     Gone,
     /// Another program has configured the NIC since the last observation.
     #[error("{0}")]

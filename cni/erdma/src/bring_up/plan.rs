@@ -44,7 +44,7 @@ pub struct DesiredNic {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
     /// Another netdev of this node has the address.
-    #[error("{address} is on {netdev} already: one of the two has to go")]
+    #[error("{address} is already on {netdev}: remove it from one of the two")]
     Elsewhere {
         /// Address.
         address: Ipv4Addr,

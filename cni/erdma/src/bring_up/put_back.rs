@@ -35,7 +35,7 @@ pub fn put_back(link: &Link, host: &Namespace, record: &Record) -> PutBack {
     back.left.extend(
         others
             .iter()
-            .map(|it| format!("{it}, which was added later: it stays")),
+            .map(|it| format!("{it}, which another program added later: not removed")),
     );
     let master = link.master.map(|master| host.link_by_index(master));
     if let Some(master) = master {
@@ -107,8 +107,7 @@ impl PutBack {
                 change: LinkChange::Up(false),
             });
         } else {
-            self.left
-                .push(format!("{} stays up because of that", link.name));
+            self.left.push(format!("{} therefore stays up", link.name));
         }
     }
 
@@ -127,7 +126,7 @@ impl PutBack {
             });
         } else {
             let words = format!(
-                "{} has MTU {}, which was set later: it stays",
+                "{} has MTU {}, which another program set later: not changed",
                 link.name, link.mtu
             );
             self.left.push(words);
@@ -153,7 +152,7 @@ impl PutBack {
                 });
             } else {
                 let words = format!(
-                    "{} has {key} = {present}, which was set later: it stays",
+                    "{} has {key} = {present}, which another program set later: not changed",
                     link.name
                 );
                 self.left.push(words);

@@ -75,7 +75,7 @@ impl fmt::Display for Released {
                 left.iter().try_for_each(|left| write!(f, "; {left}"))
             }
             End::Gone => f.write_str("the NIC is gone, with its configuration"),
-            End::Rebooted => f.write_str("the node was booted since: nothing is left to release"),
+            End::Rebooted => f.write_str("the node was rebooted: nothing is left to release"),
             End::InPod(pod) => write!(
                 f,
                 "it is in pod {pod}, with its configuration: release it again after the pod has ended"

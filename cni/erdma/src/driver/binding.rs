@@ -44,8 +44,8 @@ struct Tried {
 }
 
 /// Reason of a function without its netdev.
-const WAITS: &str = "its probe waits for a netdev of its MAC in the node's network namespace, and the daemon binds it when \
-                     the netdev is back from its pod";
+const WAITS: &str = "its probe waits for a netdev with its MAC in the node's network namespace, and the daemon binds \
+                     the driver when the netdev is back from its pod";
 
 /// Returns a problem about functions that the daemon did not try to bind. `None`: the driver is bound to all functions.
 pub fn waiting(state: &State) -> Option<Problem> {
@@ -61,16 +61,16 @@ pub fn waiting(state: &State) -> Option<Problem> {
             (&state.unbound, format!("{why}: {}", by_hand(first)))
         }
         (Some(_), []) => {
-            let why = "its probe is not deferred: it failed (see dmesg), or the driver was unbound by hand, and the \
-                       daemon leaves it so";
+            let why = "its probe is not deferred: the probe failed (see dmesg), or an administrator unbound the \
+                       driver, so the daemon does not bind it";
             (&state.unbound, format!("{why}; {}", by_hand(first)))
         }
         (Some(_), [first, ..]) => {
             let why = match &state.not_writable {
                 None => WAITS.to_owned(),
                 Some(error) => format!(
-                    "its probe waits for a netdev of its MAC in the node's network namespace, and the daemon cannot \
-                     bind it ({error}): when the pod with that netdev has ended, {}",
+                    "its probe waits for a netdev with its MAC in the node's network namespace, and the daemon \
+                     cannot bind the driver ({error}): when the pod with that netdev has ended, {}",
                     by_hand(first)
                 ),
             };
@@ -157,7 +157,7 @@ impl Bindings {
                     }
                     Ok(false) => {}
                     Err(error) => {
-                        let why = format!("{error}; dmesg has what the driver said");
+                        let why = format!("{error}; see dmesg for the driver's messages");
                         self.refused.get_or_insert(why);
                     }
                 }

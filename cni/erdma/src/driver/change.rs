@@ -45,8 +45,8 @@ pub fn apply(
         // the driver supports only one mode
         Some(None) if wanted == DriverMode::Default => Ok(()),
         Some(None) => Err(Problem::OneMode { wanted }),
-        Some(Some(_)) => failed("its parameter compat_mode stayed as it was".to_owned()),
-        None => failed("modprobe succeeded, and the module is not there".to_owned()),
+        Some(Some(_)) => failed("its parameter compat_mode did not change".to_owned()),
+        None => failed("modprobe succeeded, but the module is not loaded".to_owned()),
     }
 }
 

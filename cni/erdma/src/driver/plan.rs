@@ -60,8 +60,8 @@ pub enum Problem {
     NoOfed,
     /// The configuration forbids a reload.
     #[error(
-        "the eRDMA driver is in mode {loaded}, and {wanted} is preferred: reloadDriver is false, so reload the driver \
-         yourself (modprobe -r erdma; modprobe erdma compat_mode={})",
+        "the eRDMA driver is in mode {loaded}, but preferDriver is {wanted}, and reloadDriver is false: reload the \
+         driver yourself (modprobe -r erdma; modprobe erdma compat_mode={})",
         parameter(*wanted)
     )]
     Forbidden {
@@ -72,8 +72,8 @@ pub enum Problem {
     },
     /// A reload would remove devices from their users.
     #[error(
-        "the eRDMA driver stays in mode {loaded}, though {wanted} is preferred: drain the node, because the driver's \
-         devices are in use by {}",
+        "the eRDMA driver stays in mode {loaded}, although preferDriver is {wanted}: drain the node, because the \
+         driver's devices are in use by {}",
         listed(users)
     )]
     InUse {

@@ -261,7 +261,7 @@ async fn addresses_of_others_in_the_same_network_outlast_the_release() {
         .ip("route add 10.7.0.0/16 dev eth1 src 10.0.0.66");
     let told = host.release();
     assert!(
-        told[0].contains("10.0.0.66/24, which was added later: it stays"),
+        told[0].contains("10.0.0.66/24, which another program added later: not removed"),
         "{told:?}"
     );
     assert_eq!(host.netns.addresses("eth1"), ["10.0.0.66/24"]);

@@ -65,7 +65,8 @@ fn an_address_that_another_netdev_has_is_refused() {
     let node = Node::with(world);
     let outcomes = node.settle(by_hand());
     assert_eq!(changes(&outcomes[..1]), [6]);
-    let told = "erdma_1: not configured: 10.0.0.7 is on eth0 already: one of the two has to go";
+    let told =
+        "erdma_1: not configured: 10.0.0.7 is already on eth0: remove it from one of the two";
     assert_eq!(outcomes[1].to_string(), told);
     assert_eq!(outcomes[1].retry_after(), Some(Duration::from_secs(60)));
     assert!(!node.link("eth2").expect("eth2").up);

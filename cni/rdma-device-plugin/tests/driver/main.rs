@@ -153,8 +153,8 @@ fn users_of_a_device_are_named() {
     let problem = reload.hindered(users.clone()).expect("they have devices");
     assert_eq!(
         problem.to_string(),
-        "the eRDMA driver stays in mode default, though compat is preferred: drain the node, because the driver's \
-         devices are in use by pod team/train-0, process 17 (ib_write_bw)"
+        "the eRDMA driver stays in mode default, although preferDriver is compat: drain the node, because the \
+         driver's devices are in use by pod team/train-0, process 17 (ib_write_bw)"
     );
     let soon = Duration::from_secs(10);
     assert_eq!(problem.passes(soon), Some(soon));
@@ -249,13 +249,13 @@ fn a_failure_leaves_the_driver_unchanged() {
         (
             Fails::Silently,
             &["check", "unload", "load compat_mode=Y"],
-            "modprobe succeeded, and the module is not there",
+            "modprobe succeeded, but the module is not loaded",
             None,
         ),
         (
             Fails::Parameter,
             &["check", "unload", "load compat_mode=Y"],
-            "its parameter compat_mode stayed as it was",
+            "its parameter compat_mode did not change",
             Some(Default),
         ),
     ] {
